@@ -1,0 +1,101 @@
+//! Finding the program: as given, else by PATH, inside the root.
+//!
+//! A file that is there but may not be executed is never made executable.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::Process;
+use rustix::fs::{self, FileType};
+
+use crate::error::{Error, Kind, Result};
+
+/// What execve gets: path, arguments and environment.
+pub struct Program {
+    pub path: CString,
+    pub argv: Vec<CString>,
+    pub envp: Vec<CString>,
+}
+
+/// Finds the process's program in the root that the caller is in.
+///
+/// # Errors
+/// `CommandNotFound` and `NotExecutable` name the path or paths looked at.
+pub fn find(process: &Process) -> Result<Program> {
+    let args = process.args().as_deref().unwrap_or_default();
+    let env = process.env().as_deref().unwrap_or_default();
+    let Some(name) = args.first() else {
+        return Err(Error::new(Kind::BadSpec, "command: empty"));
+    };
+    let path = if name.contains('/') {
+        let path = process.cwd().join(name);
+        match examine(&path) {
+            Found::Program => path,
+            Found::Other(why) => return Err(not_executable(name, &path, why)),
+            Found::Nothing => {
+                return Err(Error::new(
+                    Kind::CommandNotFound,
+                    format!("cannot run {name}: {}: no such file or directory in the root filesystem", path.display()),
+                ));
+            }
+        }
+    } else {
+        search(name, env)?
+    };
+    Ok(Program {
+        path: c_string(path.as_os_str().as_bytes())?,
+        argv: args.iter().map(|a| c_string(a.as_bytes())).collect::<Result<_>>()?,
+        envp: env.iter().map(|e| c_string(e.as_bytes())).collect::<Result<_>>()?,
+    })
+}
+
+fn search(name: &str, env: &[String]) -> Result<PathBuf> {
+    let path = env.iter().find_map(|e| e.strip_prefix("PATH=")).unwrap_or("");
+    let mut refused = None;
+    for folder in path.split(':').filter(|folder| folder.starts_with('/')) {
+        let candidate = Path::new(folder).join(name);
+        match examine(&candidate) {
+            Found::Program => return Ok(candidate),
+            Found::Other(why) => {
+                refused.get_or_insert(not_executable(name, &candidate, why));
+            }
+            Found::Nothing => {}
+        }
+    }
+    Err(refused.unwrap_or_else(|| {
+        Error::new(
+            Kind::CommandNotFound,
+            format!("cannot run {name}: executable file not found in PATH ({path}) in the root filesystem"),
+        )
+    }))
+}
+
+enum Found {
+    Program,
+    Other(&'static str),
+    Nothing,
+}
+
+fn examine(path: &Path) -> Found {
+    match fs::stat(path) {
+        Err(_) => Found::Nothing,
+        Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile if stat.st_mode & 0o111 != 0 => Found::Program,
+            FileType::RegularFile => Found::Other("it is not executable"),
+            FileType::Directory => Found::Other("it is a folder"),
+            _ => Found::Other("it is not a file"),
+        },
+    }
+}
+
+fn not_executable(name: &str, path: &Path, why: &str) -> Error {
+    Error::new(
+        Kind::NotExecutable,
+        format!("cannot run {name}: {}: permission denied: {why}", path.display()),
+    )
+}
+
+fn c_string(bytes: &[u8]) -> Result<CString> {
+    CString::new(bytes).map_err(|_| Error::new(Kind::BadSpec, "command, args and env must not contain NUL"))
+}

@@ -1,0 +1,176 @@
+//! The last steps before execve: limits, credentials, capabilities, filters.
+//!
+//! The order matters: what needs a right comes before the step that gives it up.
+
+use std::convert::Infallible;
+
+use libcontainer::capabilities;
+use libcontainer::syscall::syscall::create_syscall;
+use oci_spec::runtime::{PosixRlimit, PosixRlimitType, Process};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::process::{Gid, Resource, Rlimit, Uid};
+
+use super::Payload;
+use super::command::Program;
+use crate::error::{Doing, Error, Kind, Result};
+use crate::sys;
+
+/// Confines the calling process as its spec says, and executes the program.
+pub fn execute(payload: &Payload<'_>, program: &Program) -> Result<Infallible> {
+    let process = payload.process;
+    for rlimit in process.rlimits().iter().flatten() {
+        set_rlimit(rlimit)?;
+    }
+    apparmor(process)?;
+    if process.selinux_label().as_ref().is_some_and(|label| !label.is_empty()) {
+        return Err(Error::new(Kind::Unsupported, "SELinux labels are not supported"));
+    }
+    let user = process.user();
+    let umask = user.umask().unwrap_or(0o022);
+    rustix::process::umask(Mode::from_raw_mode(umask));
+    // As root first, as a folder may be closed to the task's user; as that
+    // user if root may not enter, as on a network filesystem.
+    let entered = enter(process);
+    let late = process.no_new_privileges().unwrap_or(false);
+    if !late {
+        // Without no_new_privs only a privileged process may load a filter.
+        load(payload.filter)?;
+    }
+    let groups = user.additional_gids().as_deref().unwrap_or_default();
+    set_ids(user.uid(), user.gid(), groups)?;
+    drop_capabilities(process)?;
+    entered.or_else(|_| enter(process))?;
+    if late {
+        rustix::thread::set_no_new_privs(true).doing(Kind::Internal, || "cannot set no_new_privs")?;
+        load(payload.filter)?;
+    }
+    sys::close_on_exec_from_3().doing(Kind::Internal, || "cannot close the shim's files")?;
+    let error = sys::execve(&program.path, &program.argv, &program.envp);
+    Err(refused(program, &error))
+}
+
+/// Sets user, groups and group for good, keeping capabilities for the next step.
+pub fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> Result<()> {
+    rustix::thread::set_keep_capabilities(true).doing(Kind::Internal, || "cannot keep capabilities")?;
+    let all: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
+    rustix::thread::set_thread_groups(&all).doing(Kind::Internal, || format!("cannot set the groups {groups:?}"))?;
+    let g = Gid::from_raw(gid);
+    rustix::thread::set_thread_res_gid(g, g, g).map_err(|errno| unmapped("group", gid, errno))?;
+    let u = Uid::from_raw(uid);
+    rustix::thread::set_thread_res_uid(u, u, u).map_err(|errno| unmapped("user", uid, errno))?;
+    rustix::thread::set_keep_capabilities(false).doing(Kind::Internal, || "cannot settle capabilities")
+}
+
+fn unmapped(what: &str, id: u32, errno: Errno) -> Error {
+    if errno == Errno::INVAL {
+        let message = format!("{what}: {id} is not mapped in the task's user namespace");
+        return Error::new(Kind::BadSpec, message).hint(format!("map it by {what}_mappings, or choose one that is"));
+    }
+    Error::new(Kind::Internal, format!("cannot become {what} {id}: {errno}"))
+}
+
+/// Sets how readily the kernel kills this process, and its children to be, when
+/// memory is short. By the host's `/proc`: the task's own may be anything.
+pub fn oom_score_adj(process: &Process) -> Result<()> {
+    let Some(value) = process.oom_score_adj() else {
+        return Ok(());
+    };
+    std::fs::write("/proc/self/oom_score_adj", value.to_string()).doing(Kind::Unsupported, || {
+        format!("oom_score_adj: cannot set it to {value} (lowering it needs CAP_SYS_RESOURCE)")
+    })
+}
+
+fn set_rlimit(rlimit: &PosixRlimit) -> Result<()> {
+    let value = |n: u64| (n != u64::MAX).then_some(n);
+    let limit = Rlimit {
+        current: value(rlimit.soft()),
+        maximum: value(rlimit.hard()),
+    };
+    rustix::process::setrlimit(resource(rlimit.typ()), limit).map_err(|errno| {
+        let message = format!(
+            "rlimits: cannot set {} to {}:{}: {errno}",
+            rlimit.typ(),
+            rlimit.soft(),
+            rlimit.hard()
+        );
+        Error::new(Kind::BadSpec, message).hint("raising a hard limit needs CAP_SYS_RESOURCE on the host")
+    })
+}
+
+fn resource(kind: PosixRlimitType) -> Resource {
+    match kind {
+        PosixRlimitType::RlimitCpu => Resource::Cpu,
+        PosixRlimitType::RlimitFsize => Resource::Fsize,
+        PosixRlimitType::RlimitData => Resource::Data,
+        PosixRlimitType::RlimitStack => Resource::Stack,
+        PosixRlimitType::RlimitCore => Resource::Core,
+        PosixRlimitType::RlimitRss => Resource::Rss,
+        PosixRlimitType::RlimitNproc => Resource::Nproc,
+        PosixRlimitType::RlimitNofile => Resource::Nofile,
+        PosixRlimitType::RlimitMemlock => Resource::Memlock,
+        PosixRlimitType::RlimitAs => Resource::As,
+        PosixRlimitType::RlimitLocks => Resource::Locks,
+        PosixRlimitType::RlimitSigpending => Resource::Sigpending,
+        PosixRlimitType::RlimitMsgqueue => Resource::Msgqueue,
+        PosixRlimitType::RlimitNice => Resource::Nice,
+        PosixRlimitType::RlimitRtprio => Resource::Rtprio,
+        PosixRlimitType::RlimitRttime => Resource::Rttime,
+    }
+}
+
+fn apparmor(process: &Process) -> Result<()> {
+    let Some(profile) = process.apparmor_profile().as_deref().filter(|p| !p.is_empty()) else {
+        return Ok(());
+    };
+    let what = || format!("apparmor: cannot apply the profile {profile}");
+    libcontainer::apparmor::apply_profile(profile).doing(Kind::Unsupported, what)
+}
+
+fn drop_capabilities(process: &Process) -> Result<()> {
+    let Some(wanted) = process.capabilities() else {
+        return Ok(());
+    };
+    let syscall = create_syscall();
+    let what = || "cannot set the task's capabilities";
+    // A change of user cleared the effective set, which is needed once more.
+    capabilities::reset_effective(syscall.as_ref()).doing(Kind::Internal, what)?;
+    capabilities::drop_privileges(wanted, syscall.as_ref()).doing(Kind::Internal, what)
+}
+
+/// Changes to the working directory, and refuses one outside the root, as an
+/// fd that leaked from the host could lead to (CVE-2024-21626).
+fn enter(process: &Process) -> Result<()> {
+    let cwd = process.cwd();
+    rustix::process::chdir(cwd).doing(Kind::BadSpec, || format!("workdir: cannot enter {}", cwd.display()))?;
+    let here = rustix::process::getcwd(Vec::new())
+        .doing(Kind::BadSpec, || format!("workdir: {} is outside the root filesystem", cwd.display()))?;
+    if here.to_bytes().first() == Some(&b'/') {
+        return Ok(());
+    }
+    let message = format!("workdir: {} is outside the root filesystem", cwd.display());
+    Err(Error::new(Kind::BadSpec, message))
+}
+
+fn load(filter: Option<(&[u8], u64)>) -> Result<()> {
+    match filter {
+        Some((program, flags)) => {
+            sys::seccomp_load(program, flags).doing(Kind::Unsupported, || "cannot load the seccomp filter")
+        }
+        None => Ok(()),
+    }
+}
+
+fn refused(program: &Program, error: &std::io::Error) -> Error {
+    let path = program.path.to_string_lossy();
+    let (kind, why) = match error.raw_os_error() {
+        // The file was there a moment ago: what is missing is what it names.
+        Some(libc::ENOENT) => (Kind::CommandNotFound, "its interpreter or loader is missing: no such file or directory"),
+        Some(libc::EACCES | libc::EPERM) => (Kind::NotExecutable, "permission denied"),
+        Some(libc::ENOEXEC) => (Kind::NotExecutable, "it is neither a program for this machine nor a script with #!"),
+        Some(libc::ETXTBSY) => (Kind::NotExecutable, "it is open for writing"),
+        Some(libc::E2BIG) => (Kind::BadSpec, "arguments and environment together are too long"),
+        _ => return Error::new(Kind::Internal, format!("cannot run {path}: {error}")),
+    };
+    Error::new(kind, format!("cannot run {path}: {why}"))
+}

@@ -1,0 +1,195 @@
+//! What runs between clone and execve, for init and execs alike.
+//!
+//! ```text
+//!   init: cgroups ─► maps ─► namespaces ─► root ─► READY … START ─┐
+//!                                                                 ├─► confine ─► execve
+//!   exec: cgroups ─► cgroup namespace ────────────────────────────┘
+//! ```
+//!
+//! One path, so that an exec can have neither less protection nor more rights
+//! than init. Signal handlers are gone from the start (CLONE_CLEAR_SIGHAND), so
+//! none of the shim's ever runs here. Progress and errors go up a close-on-exec pipe: its silent end
+//! means that the user's program runs. Leaves by execve or `_exit` only.
+//! Must not: touch the parent's state, log, or run a destructor.
+
+mod command;
+mod confine;
+
+pub use confine::oom_score_adj;
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use oci_spec::runtime::{Process, Spec};
+
+use crate::cgroup::Entry;
+use crate::error::{Doing, Error, Kind, Result};
+use crate::namespaces::Namespaces;
+use crate::rootfs::{self, Sources};
+use crate::{network, sys};
+
+/// First byte of a message on the report pipe: set up, waiting for [`START`].
+pub const READY: u8 = b'R';
+/// First byte of a message on the report pipe: four bytes of pid follow.
+pub const PID: u8 = b'P';
+/// First byte of a message on the report pipe: an [`Error`] as JSON follows, to the end.
+pub const ERROR: u8 = b'E';
+/// A byte down to init: its user namespace is mapped.
+pub const MAPPED: u8 = b'm';
+/// A byte down to init: execute the program.
+pub const START: u8 = b's';
+
+/// The standard streams of a process.
+#[derive(Debug)]
+pub struct Stdio {
+    /// Read from as fd 0.
+    pub stdin: OwnedFd,
+    /// Written to as fd 1.
+    pub stdout: OwnedFd,
+    /// Written to as fd 2.
+    pub stderr: OwnedFd,
+}
+
+/// What every process of a task is made from.
+pub struct Payload<'a> {
+    /// Command, environment, credentials, limits.
+    pub process: &'a Process,
+    /// The compiled seccomp filter with its flags.
+    pub filter: Option<(&'a [u8], u64)>,
+    /// Its standard streams.
+    pub stdio: &'a Stdio,
+    /// The cgroups it puts itself into.
+    pub entry: &'a Entry,
+}
+
+/// What init needs besides.
+pub struct Init<'a> {
+    /// The whole configuration.
+    pub spec: &'a Spec,
+    /// The folder that relative paths of the spec are below.
+    pub bundle: &'a Path,
+    /// Which namespaces are new.
+    pub namespaces: &'a Namespaces,
+    /// Opened by the shim where a new user namespace could not.
+    pub sources: Option<Sources>,
+    /// Where [`MAPPED`] and [`START`] come from.
+    pub orders: RawFd,
+}
+
+/// Becomes the task's init, or reports why not.
+pub fn run_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> ! {
+    fail(report, become_init(payload, init, report))
+}
+
+/// Becomes an exec of a task whose namespaces this process is in already, but
+/// for the cgroup namespace: `cgroup_of` is init, if it has one of its own.
+pub fn run_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> ! {
+    fail(report, become_exec(payload, cgroup_of, report))
+}
+
+fn fail(report: RawFd, outcome: Result<Infallible>) -> ! {
+    let Err(error) = outcome;
+    tell_error(report, &error);
+    sys::exit_now(1)
+}
+
+/// Sends an error up the report pipe.
+pub fn tell_error(report: RawFd, error: &Error) {
+    let mut message = vec![ERROR];
+    message.extend(serde_json::to_vec(error).unwrap_or_default());
+    // A reader that has gone does not care.
+    let _ = sys::write_fd(report, &message);
+}
+
+fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<Infallible> {
+    let Init { spec, bundle, namespaces, sources, orders } = init;
+    let mut sources = sources;
+    let mut fds = kept_fds(payload, report);
+    fds.push(orders);
+    if let Some(sources) = &sources {
+        sources.push_fds(&mut fds);
+    }
+    begin(payload, &mut fds)?;
+    oom_score_adj(payload.process)?;
+    if namespaces.is_new(libc::CLONE_NEWUSER) {
+        await_order(orders, MAPPED)?;
+    }
+    if namespaces.is_new(libc::CLONE_NEWCGROUP) {
+        sys::unshare(libc::CLONE_NEWCGROUP).doing(Kind::Unsupported, || "cannot make a cgroup namespace")?;
+    }
+    let sources = match sources.take() {
+        Some(sources) => sources,
+        None => rootfs::open_sources(spec, bundle)?,
+    };
+    rootfs::attach(spec, bundle, &sources)?;
+    if namespaces.in_user_namespace() {
+        // What is mounted from here on belongs to the task's root.
+        confine::set_ids(0, 0, &[])?;
+    }
+    if namespaces.is_new(libc::CLONE_NEWNET) {
+        network::prepare_new()?;
+    }
+    if let Some(hostname) = spec.hostname() {
+        rustix::system::sethostname(hostname.as_bytes())
+            .doing(Kind::Internal, || format!("cannot set the hostname to {hostname}"))?;
+    }
+    rootfs::enter(spec, &sources, namespaces.in_user_namespace())?;
+    let program = command::find(payload.process)?;
+    sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
+    await_order(orders, START)?;
+    confine::execute(payload, &program)
+}
+
+fn become_exec(
+    payload: &Payload<'_>,
+    cgroup_of: Option<BorrowedFd<'_>>,
+    report: RawFd,
+) -> Result<Infallible> {
+    let mut fds = kept_fds(payload, report);
+    fds.extend(cgroup_of.map(|fd| fd.as_raw_fd()));
+    begin(payload, &mut fds)?;
+    if let Some(init) = cgroup_of {
+        sys::setns(init, libc::CLONE_NEWCGROUP).doing(Kind::Internal, || "cannot join the task's cgroup namespace")?;
+    }
+    let program = command::find(payload.process)?;
+    confine::execute(payload, &program)
+}
+
+/// What both begin with: nothing of the shim's but the fds that are needed,
+/// the task's cgroups, a session and standard streams of its own.
+fn begin(payload: &Payload<'_>, keep: &mut [RawFd]) -> Result<()> {
+    sys::close_all_but(keep);
+    sys::default_signals([libc::SIGPIPE]);
+    payload.entry.join().doing(Kind::Internal, || "cannot join the task's cgroup")?;
+    rustix::process::setsid().doing(Kind::Internal, || "cannot begin a session")?;
+    match sys::new_session_keyring() {
+        Ok(()) => {}
+        // No key service, or it is closed to us: then there is nothing to hide.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES)) => {}
+        Err(error) => return Err(error).doing(Kind::Internal, || "cannot begin a session keyring"),
+    }
+    let streams = || "cannot set up the standard streams";
+    rustix::stdio::dup2_stdin(&payload.stdio.stdin).doing(Kind::Internal, streams)?;
+    rustix::stdio::dup2_stdout(&payload.stdio.stdout).doing(Kind::Internal, streams)?;
+    rustix::stdio::dup2_stderr(&payload.stdio.stderr).doing(Kind::Internal, streams)
+}
+
+fn kept_fds(payload: &Payload<'_>, report: RawFd) -> Vec<RawFd> {
+    let Stdio { stdin, stdout, stderr } = payload.stdio;
+    let mut fds = vec![report, stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
+    fds.extend(payload.entry.fds());
+    fds
+}
+
+/// Waits for the shim's word. Its silence means that it has died: so do we.
+fn await_order(orders: RawFd, expected: u8) -> Result<()> {
+    let mut byte = [0u8];
+    match sys::read_fd(orders, &mut byte) {
+        Ok(1) if byte[0] == expected => Ok(()),
+        Ok(_) => Err(Error::new(Kind::Internal, "the shim has gone")),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => await_order(orders, expected),
+        Err(error) => Err(error).doing(Kind::Internal, || "cannot hear from the shim"),
+    }
+}

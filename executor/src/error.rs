@@ -1,0 +1,131 @@
+//! What can go wrong, in the one form every layer above understands.
+//!
+//! An [`Error`] says what failed, on what, and why; its [`Kind`] is what a
+//! caller can act upon, and the only thing that wire and exit codes depend on.
+//! Must not: decide by matching text.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What the caller can do about an error. Wire and exit codes depend on this alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// There is no such task, exec or file.
+    NotFound,
+    /// The id is taken.
+    AlreadyExists,
+    /// The task is not in a state that allows this.
+    WrongState,
+    /// The task description is wrong, or does not fit this host.
+    BadSpec,
+    /// The command does not exist in the task's root filesystem.
+    CommandNotFound,
+    /// The command exists but cannot be executed.
+    NotExecutable,
+    /// This host or kernel cannot do what was asked for.
+    Unsupported,
+    /// A deadline passed.
+    Timeout,
+    /// The request itself is malformed.
+    Usage,
+    /// Anything else: the host refused, or we are at fault.
+    Internal,
+}
+
+/// An error with its kind, its text, and a hint at the mend where one is known.
+///
+/// The text is lower case, without a full stop, and ends with the cause.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Error {
+    kind: Kind,
+    message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+/// The result of everything in this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error of `kind`; `message` tells what failed, on what, and why.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Error {
+        Error {
+            kind,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// The same error, with what to do about it.
+    pub fn hint(mut self, hint: impl Into<String>) -> Error {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same error, told as part of a larger step: `context: message`.
+    pub fn within(mut self, context: impl fmt::Display) -> Error {
+        self.message = format!("{context}: {}", self.message);
+        self
+    }
+
+    /// What the caller can do about it.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What failed, on what, and why.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What to do about it, where that is known.
+    pub fn hint_text(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<bowline_spec::Invalid> for Error {
+    fn from(invalid: bowline_spec::Invalid) -> Error {
+        Error::new(Kind::BadSpec, invalid.to_string())
+    }
+}
+
+/// Turns any failure into an [`Error`] by saying what was being done.
+pub trait Doing<T> {
+    /// `what` reads as "cannot create folder /run/x"; the cause is appended.
+    fn doing<S: fmt::Display>(self, kind: Kind, what: impl FnOnce() -> S) -> Result<T>;
+}
+
+impl<T, E: fmt::Display> Doing<T> for std::result::Result<T, E> {
+    fn doing<S: fmt::Display>(self, kind: Kind, what: impl FnOnce() -> S) -> Result<T> {
+        self.map_err(|cause| Error::new(kind, format!("{}: {cause}", what())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_appended_to_what_was_being_done() {
+        let failed: std::io::Result<()> = Err(std::io::Error::from_raw_os_error(libc::ENOENT));
+        let error = failed
+            .doing(Kind::NotFound, || "cannot read /x")
+            .expect_err("it failed");
+        assert_eq!(error.kind(), Kind::NotFound);
+        assert_eq!(
+            error.to_string(),
+            "cannot read /x: No such file or directory (os error 2)"
+        );
+    }
+}

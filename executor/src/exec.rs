@@ -1,0 +1,68 @@
+//! An additional process in a live task.
+//!
+//! ```text
+//!   shim ─fork─► worker ─setns(init)─clone3(CLONE_PARENT)─► exec ─► cgroup ─► confine ─► execve
+//! ```
+//!
+//! It has init's credentials, filter, capabilities, namespaces and cgroup
+//! unless asked otherwise, and is the shim's child like init. The hot path of
+//! health checks: nothing here is resolved by path but the program itself.
+//! Must not: change the task's state, wait for the exec to end.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use oci_spec::runtime::Process;
+
+use crate::cgroup::Entry;
+use crate::child::{self, Payload, Stdio};
+use crate::error::{Doing, Kind, Result};
+use crate::launch::{self, Live, Report};
+use crate::namespaces::Namespaces;
+use crate::seccomp::Filter;
+use crate::sys;
+
+/// Everything that an exec is started from.
+pub struct Exec<'a> {
+    /// Command, environment, credentials, limits.
+    pub process: &'a Process,
+    /// The task's seccomp filter.
+    pub filter: Option<&'a Filter>,
+    /// Its standard streams.
+    pub stdio: Stdio,
+    /// The cgroups it puts itself into.
+    pub entry: Entry,
+    /// The task's namespaces.
+    pub namespaces: &'a Namespaces,
+    /// The task's init, unreaped.
+    pub init: &'a Live,
+}
+
+impl Exec<'_> {
+    /// Starts it; its pid, or an error, comes by the report.
+    pub fn clone_exec(self) -> Result<Report> {
+        let (report, tell) = launch::pipe()?;
+        let init = self.init.pidfd.as_fd();
+        let enter = || {
+            // By the host's /proc, before the task's comes into sight.
+            child::oom_score_adj(self.process)?;
+            // Nobody in the task may trace us or reach our files.
+            rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+                .doing(Kind::Internal, || "cannot hide a process from the task")?;
+            sys::setns(init, self.namespaces.exec_flags())
+                .doing(Kind::WrongState, || "cannot enter the task's namespaces")
+        };
+        let become_exec = || {
+            let payload = Payload {
+                process: self.process,
+                filter: self.filter.map(|f| (&*f.program, f.flags)),
+                stdio: &self.stdio,
+                entry: &self.entry,
+            };
+            let cgroup_of = self.namespaces.own_cgroup_namespace().then_some(init);
+            child::run_exec(&payload, cgroup_of, tell.as_raw_fd())
+        };
+        launch::clone_through_worker(0, tell.as_raw_fd(), enter, become_exec)?;
+        drop(tell);
+        Report::new(report)
+    }
+}

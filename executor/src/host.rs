@@ -1,0 +1,124 @@
+//! What this host and the task's root can tell: the facts that turn a task
+//! description into an OCI configuration.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use bowline_spec::{DeviceNode, HOST_VIEW, Host, Seccomp, Task};
+use oci_spec::runtime::Spec;
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::identity::{self, Wanted};
+use crate::rootfs;
+
+/// Where a standalone task's cgroups are, below every hierarchy's root.
+pub const CGROUP_PREFIX: &str = "/bowline";
+
+/// Turns a description into the configuration of a container, for this host.
+///
+/// `id` names the task's sandbox and container. Users and groups are looked up
+/// in the task's own root.
+///
+/// # Errors
+/// `BadSpec` naming the field that is wrong or does not fit this host.
+pub fn configure(task: &Task, id: &str) -> Result<Spec> {
+    let root = task.rootfs.as_deref().unwrap_or(Path::new("/"));
+    let meta = fs::metadata(root).doing(Kind::BadSpec, || format!("rootfs: cannot use {}", root.display()))?;
+    if !meta.is_dir() {
+        return Err(Error::new(Kind::BadSpec, format!("rootfs: {} is not a folder", root.display())));
+    }
+    let root_fd = fs::File::open(root).doing(Kind::BadSpec, || format!("rootfs: cannot open {}", root.display()))?;
+    if task.rootfs.is_some() {
+        rootfs::refuse_host_links(root_fd.as_fd())?;
+    }
+    let name = task.user_name();
+    let wanted = Wanted { user: Some(&name), group: task.group_name(), groups: &task.groups };
+    let user = identity::resolve(root_fd.as_fd(), wanted)?;
+    let kernel = kernel();
+    let seccomp = profile(task)?;
+    let host = Host {
+        user,
+        view: HOST_VIEW.iter().map(PathBuf::from).filter(|path| path.exists()).collect(),
+        cpus: online("/sys/devices/system/cpu/online"),
+        mems: online("/sys/devices/system/node/online"),
+        devices: devices(task)?,
+        seccomp,
+        cgroup_v2: false,
+        hugepage_sizes: hugepage_sizes(),
+        kernel,
+        cgroup_path: match &task.cgroup {
+            Some(path) => path.to_string_lossy().into_owned(),
+            None => format!("{CGROUP_PREFIX}/{id}/{id}"),
+        },
+    };
+    Ok(bowline_spec::build(task, &host)?)
+}
+
+fn profile(task: &Task) -> Result<Option<oci_spec::runtime::LinuxSeccomp>> {
+    let Seccomp::File(path) = task.seccomp() else {
+        return Ok(None);
+    };
+    let text = fs::read_to_string(path).doing(Kind::BadSpec, || format!("seccomp: cannot read {}", path.display()))?;
+    let profile = bowline_spec::seccomp::parse_profile(&text, &task.capabilities.allowed(), kernel());
+    Ok(Some(profile?))
+}
+
+fn devices(task: &Task) -> Result<BTreeMap<PathBuf, DeviceNode>> {
+    let mut found = BTreeMap::new();
+    for path in task.device_paths() {
+        let meta = fs::metadata(path).doing(Kind::BadSpec, || format!("devices: cannot use {}", path.display()))?;
+        let kind = match meta.file_type() {
+            t if t.is_char_device() => 'c',
+            t if t.is_block_device() => 'b',
+            _ => return Err(Error::new(Kind::BadSpec, format!("devices: {} is not a device", path.display()))),
+        };
+        let node = DeviceNode {
+            kind,
+            major: i64::from(rustix::fs::major(meta.rdev())),
+            minor: i64::from(rustix::fs::minor(meta.rdev())),
+            mode: meta.mode() & 0o7777,
+            uid: meta.uid(),
+            gid: meta.gid(),
+        };
+        found.insert(path.to_owned(), node);
+    }
+    Ok(found)
+}
+
+/// Reads a list as the kernel writes it: `0-3,5`. Missing or odd: just 0.
+fn online(path: &str) -> BTreeSet<u32> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let ranges = text.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
+    });
+    let all: BTreeSet<u32> = ranges.flatten().collect();
+    if all.is_empty() { BTreeSet::from([0]) } else { all }
+}
+
+/// The sizes of `/sys/kernel/mm/hugepages`, as cgroup files write them: `2MB`.
+fn hugepage_sizes() -> BTreeSet<String> {
+    let entries = fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten();
+    let names = entries.filter_map(|e| e.ok()?.file_name().into_string().ok());
+    names
+        .filter_map(|name| {
+            let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            Some(match kib {
+                _ if kib % (1 << 20) == 0 => format!("{}GB", kib >> 20),
+                _ if kib % (1 << 10) == 0 => format!("{}MB", kib >> 10),
+                _ => format!("{kib}KB"),
+            })
+        })
+        .collect()
+}
+
+/// Major and minor version of the running kernel.
+pub fn kernel() -> (u32, u32) {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut numbers = release.split(['.', '-']).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}

@@ -1,0 +1,190 @@
+//! Users and groups by name, as the root filesystem of the task knows them.
+//!
+//! Never the host's user database: `web` in an image is the image's `web`.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use bowline_spec::UserIds;
+use bowline_spec::user::NameOrId;
+use rustix::fs::{self, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::error::{Doing, Error, Kind, Result};
+
+/// More than any sane user database; a larger file is not read on.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// Who a process is to be, as asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wanted<'a> {
+    /// The user; 0 when absent.
+    pub user: Option<&'a NameOrId>,
+    /// The primary group; the user's own when absent.
+    pub group: Option<&'a NameOrId>,
+    /// Supplementary groups, on top of those that list the user.
+    pub groups: &'a [NameOrId],
+}
+
+/// Resolves `wanted` by `/etc/passwd` and `/etc/group` inside `root`.
+///
+/// # Errors
+/// `BadSpec` naming the user or group that the root does not know.
+pub fn resolve(root: BorrowedFd<'_>, wanted: Wanted<'_>) -> Result<UserIds> {
+    let passwd = read(root, "/etc/passwd")?;
+    let user = wanted.user.cloned().unwrap_or(NameOrId::Id(0));
+    let entry = passwd.lines().filter_map(Account::parse).find(|a| a.is(&user));
+    let uid = match (&user, &entry) {
+        (_, Some(account)) => account.id,
+        (NameOrId::Id(id), None) => *id,
+        (NameOrId::Name(name), None) => {
+            return Err(Error::new(
+                Kind::BadSpec,
+                format!("user: {name} is not in /etc/passwd of the root filesystem"),
+            ));
+        }
+    };
+    let group_file = read(root, "/etc/group")?;
+    let group_id = |field: &str, wanted: &NameOrId| match wanted {
+        NameOrId::Id(id) => Ok(*id),
+        NameOrId::Name(name) => group_file
+            .lines()
+            .filter_map(Account::parse)
+            .find(|g| g.name == name)
+            .map(|g| g.id)
+            .ok_or_else(|| {
+                Error::new(
+                    Kind::BadSpec,
+                    format!("{field}: {name} is not in /etc/group of the root filesystem"),
+                )
+            }),
+    };
+    let gid = match wanted.group {
+        Some(group) => group_id("group", group)?,
+        None => entry.as_ref().and_then(|a| a.primary_group()).unwrap_or(0),
+    };
+    let mut groups: Vec<u32> = Vec::new();
+    if let Some(account) = &entry {
+        let listing = group_file.lines().filter_map(Account::parse);
+        groups.extend(listing.filter(|g| g.lists(account.name)).map(|g| g.id));
+    }
+    for group in wanted.groups {
+        groups.push(group_id("groups", group)?);
+    }
+    groups.retain(|g| *g != gid);
+    groups.sort_unstable();
+    groups.dedup();
+    let home = entry.as_ref().and_then(|a| a.home()).map(PathBuf::from);
+    Ok(UserIds { uid, gid, groups, home })
+}
+
+/// A line of `/etc/passwd` or `/etc/group`: `name:password:id:…` (passwd(5), group(5)).
+struct Account<'a> {
+    name: &'a str,
+    id: u32,
+    rest: &'a str,
+}
+
+impl<'a> Account<'a> {
+    fn parse(line: &'a str) -> Option<Account<'a>> {
+        let mut fields = line.splitn(4, ':');
+        let name = fields.next()?;
+        let id = fields.nth(1)?.parse().ok()?;
+        let rest = fields.next().unwrap_or("");
+        Some(Account { name, id, rest })
+    }
+
+    fn is(&self, user: &NameOrId) -> bool {
+        match user {
+            NameOrId::Id(id) => self.id == *id,
+            NameOrId::Name(name) => self.name == name,
+        }
+    }
+
+    /// Of a passwd line: the fourth field.
+    fn primary_group(&self) -> Option<u32> {
+        self.rest.split(':').next()?.parse().ok()
+    }
+
+    /// Of a passwd line: the sixth field.
+    fn home(&self) -> Option<&'a str> {
+        self.rest.split(':').nth(2).filter(|home| !home.is_empty())
+    }
+
+    /// Of a group line: whether its last field lists `user`.
+    fn lists(&self, user: &str) -> bool {
+        self.rest.split(',').any(|member| member == user)
+    }
+}
+
+fn read(root: BorrowedFd<'_>, path: &str) -> Result<String> {
+    // Absolute symlinks are the image's own (/etc/passwd → /usr/etc/passwd).
+    let scoped = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let what = || format!("cannot read {path} in the root filesystem");
+    let relative = Path::new(path).strip_prefix("/").unwrap_or(Path::new(path));
+    let file = match fs::openat2(root, relative, flags, Mode::empty(), scoped) {
+        Ok(fd) => File::from(fd),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(String::new()),
+        Err(errno) => return Err(Error::new(Kind::BadSpec, format!("{}: {errno}", what()))),
+    };
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES).read_to_end(&mut bytes).doing(Kind::BadSpec, what)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn root() -> (tempfile::TempDir, File) {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(dir.path().join("etc")).expect("made");
+        let passwd = "root:x:0:0::/root:/bin/sh\nweb:x:33:44::/srv:/bin/sh\nbroken\n";
+        std::fs::write(dir.path().join("etc/passwd"), passwd).expect("written");
+        let group = "root:x:0:\nwww:x:44:\nvideo:x:7:web,root\naudio:x:8:webby\n";
+        std::fs::write(dir.path().join("etc/group"), group).expect("written");
+        let fd = File::open(dir.path()).expect("it opens");
+        (dir, fd)
+    }
+
+    fn name(name: &str) -> NameOrId {
+        NameOrId::Name(name.to_owned())
+    }
+
+    #[test]
+    fn a_name_brings_its_group_its_groups_and_its_home() {
+        let (_dir, root) = root();
+        let user = name("web");
+        let wanted = Wanted { user: Some(&user), ..Wanted::default() };
+        let ids = resolve(root.as_fd(), wanted).expect("known");
+        assert_eq!((ids.uid, ids.gid, ids.groups), (33, 44, vec![7]));
+        assert_eq!(ids.home.as_deref(), Some(Path::new("/srv")));
+    }
+
+    #[test]
+    fn a_number_needs_no_entry_and_a_name_does() {
+        let (_dir, root) = root();
+        let user = NameOrId::Id(4711);
+        let wanted = Wanted { user: Some(&user), ..Wanted::default() };
+        let ids = resolve(root.as_fd(), wanted).expect("a number");
+        assert_eq!((ids.uid, ids.gid), (4711, 0));
+        let user = name("nosuch");
+        let wanted = Wanted { user: Some(&user), ..Wanted::default() };
+        let error = resolve(root.as_fd(), wanted).expect_err("unknown");
+        assert!(error.to_string().contains("nosuch"), "{error}");
+    }
+
+    #[test]
+    fn groups_by_name_and_number_are_added() {
+        let (_dir, root) = root();
+        let (group, groups) = (name("video"), [name("www"), NameOrId::Id(99)]);
+        let wanted = Wanted { user: None, group: Some(&group), groups: &groups };
+        let ids = resolve(root.as_fd(), wanted).expect("known");
+        assert_eq!((ids.uid, ids.gid, ids.groups), (0, 7, vec![44, 99]));
+    }
+}

@@ -1,0 +1,252 @@
+//! Starting a task's init: prepared, held, running.
+//!
+//! ```text
+//!   Prepared ─clone─► Starting ─ready─► Held ─start─► Running
+//! ```
+//!
+//! Each step consumes the last. The shim clones and writes the user
+//! namespace's maps; everything else happens in `child`, and what it reports
+//! is awaited, never slept for. Must not: wait for exits, decide a task's fate.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use oci_spec::runtime::Spec;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::cgroup::Cgroup;
+use crate::child::{self, Init, Payload, Stdio};
+use crate::error::{Doing, Error, Kind, Result};
+use crate::namespaces::{self, Namespaces};
+use crate::rootfs;
+use crate::seccomp::Filter;
+use crate::sys::{self, Cloned};
+use crate::worker::PipeReader;
+
+/// Everything that a task is started from.
+pub struct Prepared<'a> {
+    /// The OCI configuration.
+    pub spec: &'a Spec,
+    /// The folder that its relative paths are below.
+    pub bundle: &'a Path,
+    /// Where the task's processes go, its limits in effect.
+    pub cgroup: &'a Cgroup,
+    /// The compiled seccomp filter, if the spec has a profile.
+    pub filter: Option<&'a Filter>,
+    /// Init's standard streams.
+    pub stdio: Stdio,
+}
+
+/// A process of the task that lives.
+#[derive(Debug)]
+pub struct Live {
+    /// In the shim's pid namespace. For answers, never for signals.
+    pub pid: i32,
+    /// What it is signalled by.
+    pub pidfd: OwnedFd,
+}
+
+/// Cloned, setting itself up.
+pub struct Starting {
+    orders: OwnedFd,
+    report: Report,
+    maps: bool,
+    live: Option<Live>,
+}
+
+/// Set up; the program is not executed yet.
+pub struct Held {
+    orders: OwnedFd,
+    report: Report,
+}
+
+impl Prepared<'_> {
+    /// Clones init. From here on it is the caller's to reap.
+    pub fn clone_init(self) -> Result<Starting> {
+        let Prepared { spec, bundle, cgroup, filter, stdio } = self;
+        let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
+        let namespaces = Namespaces::of(spec)?;
+        let joined = namespaces.open_joined()?;
+        // Inside a user namespace the host's paths may be closed to the child.
+        let sources = namespaces.in_user_namespace().then(|| rootfs::open_sources(spec, bundle)).transpose()?;
+        let (report, tell) = pipe()?;
+        let (hear, orders) = pipe()?;
+        let entry = cgroup.entry();
+        let flags = namespaces.clone_flags();
+        let become_init = || {
+            let payload = Payload {
+                process,
+                filter: filter.map(|f| (&*f.program, f.flags)),
+                stdio: &stdio,
+                entry: &entry,
+            };
+            let init = Init { spec, bundle, namespaces: &namespaces, sources, orders: hear.as_raw_fd() };
+            child::run_init(&payload, init, tell.as_raw_fd())
+        };
+        let live = if joined.is_empty() {
+            Some(clone_child(flags, become_init)?)
+        } else {
+            clone_through_worker(flags, tell.as_raw_fd(), || namespaces::join(&joined), become_init)?;
+            None
+        };
+        let maps = namespaces.is_new(libc::CLONE_NEWUSER);
+        drop(tell);
+        Ok(Starting { orders, report: Report::new(report)?, maps, live })
+    }
+}
+
+impl Starting {
+    /// Init, as soon as its pid is known; its user namespace is then mapped.
+    pub async fn live(&mut self, spec: &Spec) -> Result<Live> {
+        let live = match self.live.take() {
+            Some(live) => live,
+            None => self.report.live().await?,
+        };
+        if self.maps {
+            namespaces::write_id_maps(live.pid, spec)?;
+            order(&self.orders, child::MAPPED)?;
+        }
+        Ok(live)
+    }
+
+    /// Waits until the root filesystem is set up and the command found.
+    pub async fn ready(mut self) -> Result<Held> {
+        match self.report.next().await? {
+            Word::Ready => Ok(Held { orders: self.orders, report: self.report }),
+            Word::Failed(error) => Err(error),
+            Word::Pid(_) | Word::End => Err(Error::new(Kind::Internal, "init died while it was being set up")),
+        }
+    }
+}
+
+impl Held {
+    /// Lets init execute the program; returns once it does.
+    pub async fn start(mut self) -> Result<()> {
+        order(&self.orders, child::START)?;
+        self.report.executed().await
+    }
+}
+
+/// What a cloned process says on its way to execve.
+pub struct Report {
+    pipe: PipeReader,
+    buffer: Vec<u8>,
+}
+
+enum Word {
+    Pid(i32),
+    Ready,
+    Failed(Error),
+    End,
+}
+
+impl Report {
+    /// Reads from `pipe`, whose writers are the process and its worker.
+    pub fn new(pipe: OwnedFd) -> Result<Report> {
+        let pipe = PipeReader::new(pipe).doing(Kind::Internal, || "cannot watch a report pipe")?;
+        Ok(Report { pipe, buffer: Vec::new() })
+    }
+
+    /// The child that a worker has cloned for us.
+    pub async fn live(&mut self) -> Result<Live> {
+        let what = || Error::new(Kind::Internal, "the worker died before it had cloned a process");
+        match self.next().await? {
+            Word::Pid(pid) => {
+                // Ours and unreaped: the sweep runs in this thread, after us.
+                let pidfd = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"))?;
+                Ok(Live { pid, pidfd })
+            }
+            Word::Failed(error) => Err(error),
+            Word::Ready | Word::End => Err(what()),
+        }
+    }
+
+    /// Waits until the program is executed, which closes the pipe.
+    pub async fn executed(&mut self) -> Result<()> {
+        match self.next().await? {
+            Word::End => Ok(()),
+            Word::Failed(error) => Err(error),
+            Word::Pid(_) | Word::Ready => Err(Error::new(Kind::Internal, "unexpected word from a process")),
+        }
+    }
+
+    async fn next(&mut self) -> Result<Word> {
+        loop {
+            let word = match self.buffer.as_slice() {
+                [child::READY, ..] => Some((1, Word::Ready)),
+                [child::PID, a, b, c, d, ..] => Some((5, Word::Pid(i32::from_ne_bytes([*a, *b, *c, *d])))),
+                _ => None,
+            };
+            if let Some((length, word)) = word {
+                self.buffer.drain(..length);
+                return Ok(word);
+            }
+            let more = self.pipe.read_more(&mut self.buffer).await;
+            if more.doing(Kind::Internal, || "cannot read a report pipe")? == 0 {
+                return Ok(match self.buffer.split_first() {
+                    Some((&child::ERROR, json)) => Word::Failed(serde_json::from_slice(json).unwrap_or_else(|_| {
+                        Error::new(Kind::Internal, "a process failed before execve and its reason was lost")
+                    })),
+                    _ => Word::End,
+                });
+            }
+        }
+    }
+}
+
+/// A close-on-exec pipe: reading end, writing end.
+pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, || "cannot make a pipe")
+}
+
+fn order(orders: &OwnedFd, byte: u8) -> Result<()> {
+    // A child that has died says why on the other pipe.
+    match rustix::io::write(orders, &[byte]) {
+        Ok(_) | Err(rustix::io::Errno::PIPE) => Ok(()),
+        Err(errno) => Err(errno).doing(Kind::Internal, || "cannot give init its orders"),
+    }
+}
+
+/// Clones a child of ours into new namespaces; it runs `child` and ends.
+pub fn clone_child(flags: u64, child: impl FnOnce()) -> Result<Live> {
+    match sys::clone3(flags, None).doing(Kind::Unsupported, || "cannot clone a process into its namespaces")? {
+        Cloned::Child => {
+            child();
+            sys::exit_now(1)
+        }
+        Cloned::Parent { pid, pidfd } => Ok(Live { pid, pidfd }),
+    }
+}
+
+/// Has a worker enter namespaces that the shim must stay out of, and clone a
+/// child of ours there; its pid, or an error, comes by the report pipe.
+///
+/// The worker is a fork: nothing that the task can see or stop may share the
+/// shim's memory or be waited for.
+pub fn clone_through_worker(
+    flags: u64,
+    report: RawFd,
+    enter: impl FnOnce() -> Result<()>,
+    child: impl FnOnce(),
+) -> Result<()> {
+    let worker = sys::clone3(0, None).doing(Kind::Internal, || "cannot start a worker")?;
+    if let Cloned::Parent { .. } = worker {
+        return Ok(());
+    }
+    let cloned = enter().and_then(|()| {
+        sys::clone3(flags | libc::CLONE_PARENT as u64, None)
+            .doing(Kind::Internal, || "cannot clone a process into the task")
+    });
+    match cloned {
+        Ok(Cloned::Child) => { child(); },
+        Ok(Cloned::Parent { pid, .. }) => {
+            let mut message = [0u8; 5];
+            message[0] = child::PID;
+            message[1..].copy_from_slice(&pid.to_ne_bytes());
+            // A shim that has gone reaps nobody.
+            let _ = sys::write_fd(report, &message);
+        }
+        Err(error) => child::tell_error(report, &error),
+    }
+    sys::exit_now(0)
+}

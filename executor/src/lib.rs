@@ -1,0 +1,194 @@
+//! Launches, supervises, limits and reports on tasks, in one thread.
+//!
+//! [`serve`] runs the loop; an [`Executor`] is how everything else talks to it.
+//! A shim with one task looks like this:
+//!
+//! ```no_run
+//! # use bowline_executor::{Config, Launch, ShimCgroup, StateDir, Target, serve};
+//! # fn main() -> bowline_executor::Result<()> {
+//! let state = StateDir::new("/run/bowline");
+//! let id: bowline_spec::id::TaskId = "web".parse()?;
+//! let (folder, lock) = state.create(&id)?;
+//! let task = bowline_spec::parse("command = \"/bin/true\"", bowline_spec::Format::Toml)?;
+//! let config = Config { folder, state, shim_cgroup: ShimCgroup::Overhead };
+//! serve(config, |executor| async move {
+//!     let launch = Launch { id: id.clone(), task, stdout: Target::Null, stderr: Target::Null };
+//!     executor.launch(launch).await?;
+//!     let report = executor.wait(&id).await?;
+//!     println!("exited with {:?}", report.exit_code);
+//!     Ok(())
+//! })?;
+//! # drop(lock);
+//! # Ok(())
+//! # }
+//! ```
+
+mod cgroup;
+mod child;
+mod error;
+mod exec;
+mod host;
+mod identity;
+mod io;
+mod launch;
+mod lifecycle;
+mod namespaces;
+mod network;
+mod recovery;
+mod report;
+mod request;
+mod rootfs;
+mod sealed;
+mod seccomp;
+mod shutdown;
+mod stats;
+mod supervise;
+mod sys;
+mod worker;
+
+use std::time::Duration;
+
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::LocalSet;
+
+pub use cgroup::checked_path as checked_cgroup_path;
+pub use error::{Doing, Error, Kind, Result};
+pub use host::configure;
+pub use io::{TAIL, Target};
+pub use lifecycle::Status;
+pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo};
+pub use report::ExitReport;
+pub use request::{Exec, ExecEnd, ExecOutcome, Launch, Launched, Process, TaskState};
+pub use sealed::open as open_sealed;
+pub use stats::Stats;
+pub use supervise::{Config, ShimCgroup};
+pub use sys::inherited_fd;
+
+use request::Request;
+
+/// The version of this executor.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Runs an executor in the calling thread, which must be the only one, with
+/// `manager` beside it. When the last task has ended and all that it said is
+/// written, or when nobody launches any for ten seconds, the executor closes,
+/// and the manager is waited for: see [`Executor::closed`].
+///
+/// # Errors
+/// `Unsupported` when this host cannot limit and account tasks; else what
+/// `manager` returns.
+pub fn serve<F, Fut>(config: Config, manager: F) -> Result<()>
+where
+    F: FnOnce(Executor) -> Fut,
+    Fut: Future<Output = Result<()>> + 'static,
+{
+    sys::default_signals((1..=64).filter(|signal| *signal != libc::SIGPIPE));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .doing(Kind::Internal, || "cannot start the event loop")?;
+    let layout = cgroup::detect()?;
+    let (send, requests) = mpsc::unbounded_channel();
+    let manager = manager(Executor { requests: send });
+    LocalSet::new().block_on(&runtime, async move {
+        let mut manager = tokio::task::spawn_local(manager);
+        tokio::select! {
+            over = supervise::run(config, layout, requests) => over?,
+            early = &mut manager => return early.unwrap_or(Ok(())),
+        }
+        manager.await.unwrap_or(Ok(()))
+    })
+}
+
+/// What this host has, for `doctor`: each v1 controller that is mounted.
+pub fn cgroup_controllers() -> Result<Vec<String>> {
+    let layout = cgroup::detect()?;
+    Ok(layout.controllers().into_iter().map(str::to_owned).collect())
+}
+
+/// A handle on the loop, for whoever serves a manager. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Executor {
+    requests: mpsc::UnboundedSender<Request>,
+}
+
+impl Executor {
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<Result<T>>) -> Request) -> Result<T> {
+        let gone = || Error::new(Kind::NotFound, "the shim is leaving: its tasks have ended");
+        let (reply, answer) = oneshot::channel();
+        self.requests.send(request(reply)).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Returns when nothing more will be answered.
+    pub async fn closed(&self) {
+        self.requests.closed().await;
+    }
+
+    /// Launches a task; returns once its program is executed.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `BadSpec`, `CommandNotFound`, `NotExecutable`,
+    /// `Unsupported`: nothing of the task is then left.
+    pub async fn launch(&self, launch: Launch) -> Result<Launched> {
+        self.ask(|reply| Request::Launch(Box::new(launch), reply)).await
+    }
+
+    /// Waits for a task to end. Any number may wait, also after it has.
+    pub async fn wait(&self, id: &TaskId) -> Result<ExitReport> {
+        self.ask(|reply| Request::Wait(id.clone(), reply)).await
+    }
+
+    /// Sends a signal to a task's init, or to all its processes.
+    ///
+    /// # Errors
+    /// `NotFound` when it has ended.
+    pub async fn signal(&self, id: &TaskId, signal: Signal, all: bool) -> Result<()> {
+        self.ask(|reply| Request::Signal(id.clone(), signal, all, reply)).await
+    }
+
+    /// Brings a task down: `signal` now, SIGKILL to all that is left after
+    /// `grace`; what is absent is as the task's description says, by default
+    /// SIGTERM and ten seconds. Returns at once; a second call can only shorten.
+    pub async fn shutdown(&self, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
+        self.ask(|reply| Request::Shutdown(id.clone(), signal, grace, reply)).await
+    }
+
+    /// Freezes all processes of a task; returns once they have stopped.
+    pub async fn pause(&self, id: &TaskId) -> Result<()> {
+        self.ask(|reply| Request::Pause(id.clone(), reply)).await
+    }
+
+    /// Thaws a paused task.
+    pub async fn resume(&self, id: &TaskId) -> Result<()> {
+        self.ask(|reply| Request::Resume(id.clone(), reply)).await
+    }
+
+    /// Runs a command in a task, to its end or its deadline.
+    pub async fn exec(&self, id: &TaskId, exec: Exec) -> Result<ExecOutcome> {
+        self.ask(|reply| Request::Exec(id.clone(), Box::new(exec), reply)).await
+    }
+
+    /// All processes of a task.
+    pub async fn processes(&self, id: &TaskId) -> Result<Vec<Process>> {
+        self.ask(|reply| Request::Processes(id.clone(), reply)).await
+    }
+
+    /// What a task uses now.
+    pub async fn stats(&self, id: &TaskId) -> Result<Stats> {
+        self.ask(|reply| Request::Stats(id.clone(), reply)).await
+    }
+
+    /// Where a task is in its life.
+    pub async fn state(&self, id: &TaskId) -> Result<TaskState> {
+        self.ask(|reply| Request::State(id.clone(), reply)).await
+    }
+
+    /// The same of all tasks.
+    pub async fn states(&self) -> Result<Vec<TaskState>> {
+        self.ask(Request::States).await
+    }
+}

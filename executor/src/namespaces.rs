@@ -1,0 +1,149 @@
+//! Which namespaces a task gets new, which it joins, and which are the host's.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use libc::c_int;
+use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Spec};
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::sys;
+
+/// The namespaces of one task, as CLONE_NEW* bits and paths.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Namespaces {
+    new: c_int,
+    join: Vec<(c_int, PathBuf)>,
+}
+
+impl Namespaces {
+    /// Reads them from the spec.
+    ///
+    /// # Errors
+    /// `Unsupported` without a mount namespace of the task's own: its root
+    /// would be set up in the host's.
+    pub fn of(spec: &Spec) -> Result<Namespaces> {
+        let mut namespaces = Namespaces::default();
+        let linux = spec.linux().as_ref();
+        for namespace in linux.and_then(|l| l.namespaces().as_ref()).into_iter().flatten() {
+            let flag = flag(namespace.typ())?;
+            match namespace.path() {
+                Some(path) if !path.as_os_str().is_empty() => namespaces.join.push((flag, path.clone())),
+                _ => namespaces.new |= flag,
+            }
+        }
+        if !namespaces.is_new(libc::CLONE_NEWNS) {
+            return Err(Error::new(
+                Kind::Unsupported,
+                "a task needs a mount namespace of its own; joining one or using the host's is not supported",
+            ));
+        }
+        Ok(namespaces)
+    }
+
+    /// Whether the namespace of this kind is made for the task.
+    pub fn is_new(&self, flag: c_int) -> bool {
+        self.new & flag != 0
+    }
+
+    /// Whether the task's root user is not the host's.
+    pub fn in_user_namespace(&self) -> bool {
+        self.is_new(libc::CLONE_NEWUSER) || self.joins(libc::CLONE_NEWUSER)
+    }
+
+    fn joins(&self, flag: c_int) -> bool {
+        self.join.iter().any(|(f, _)| *f == flag)
+    }
+
+    /// What `clone3` makes. The cgroup namespace is not among them: it is
+    /// unshared once the child is in its cgroup, so that this is its root.
+    pub fn clone_flags(&self) -> u64 {
+        (self.new & !libc::CLONE_NEWCGROUP) as u64
+    }
+
+    /// What an exec must enter by `setns` on init's pidfd: all that differ from
+    /// the shim's but the cgroup namespace, which it joins once it is in the
+    /// task's cgroup (under `nsdelegate` it could not get there otherwise).
+    pub fn exec_flags(&self) -> c_int {
+        let joined = self.join.iter().fold(0, |flags, (flag, _)| flags | flag);
+        (self.new | joined) & !libc::CLONE_NEWCGROUP
+    }
+
+    /// Whether an exec has a cgroup namespace to join.
+    pub fn own_cgroup_namespace(&self) -> bool {
+        self.is_new(libc::CLONE_NEWCGROUP) || self.joins(libc::CLONE_NEWCGROUP)
+    }
+
+    /// Opens the namespaces to be joined, with the host's rights.
+    ///
+    /// # Errors
+    /// `BadSpec` naming the path.
+    pub fn open_joined(&self) -> Result<Vec<(c_int, OwnedFd)>> {
+        let open = |(flag, path): &(c_int, PathBuf)| {
+            let file = File::open(path)
+                .doing(Kind::BadSpec, || format!("namespaces.{}: cannot open {}", name(*flag), path.display()))?;
+            Ok((*flag, OwnedFd::from(file)))
+        };
+        self.join.iter().map(open).collect()
+    }
+}
+
+/// Joins each of `joined`, the user namespace last: with it go the rights to
+/// join the others.
+pub fn join(joined: &[(c_int, OwnedFd)]) -> Result<()> {
+    let (users, others): (Vec<_>, Vec<_>) = joined.iter().partition(|(flag, _)| *flag == libc::CLONE_NEWUSER);
+    for (flag, fd) in others.into_iter().chain(users) {
+        sys::setns(fd.as_fd(), *flag)
+            .doing(Kind::BadSpec, || format!("namespaces.{}: cannot join it", name(*flag)))?;
+    }
+    Ok(())
+}
+
+/// Writes the maps of a new user namespace, with the shim's rights, to those of
+/// its first process. Format: `container host size` a line (user_namespaces(7)).
+pub fn write_id_maps(pid: i32, spec: &Spec) -> Result<()> {
+    let linux = spec.linux().as_ref();
+    let maps = [
+        ("uid_map", linux.and_then(|l| l.uid_mappings().clone())),
+        ("gid_map", linux.and_then(|l| l.gid_mappings().clone())),
+    ];
+    for (file, mappings) in maps {
+        let text: String = mappings.iter().flatten().map(line).collect();
+        let path = format!("/proc/{pid}/{file}");
+        std::fs::write(&path, &text)
+            .doing(Kind::BadSpec, || format!("cannot write {:?} to {file} of the user namespace", text.trim_end()))?;
+    }
+    Ok(())
+}
+
+fn line(mapping: &LinuxIdMapping) -> String {
+    format!("{} {} {}\n", mapping.container_id(), mapping.host_id(), mapping.size())
+}
+
+fn flag(kind: LinuxNamespaceType) -> Result<c_int> {
+    Ok(match kind {
+        LinuxNamespaceType::Mount => libc::CLONE_NEWNS,
+        LinuxNamespaceType::Cgroup => libc::CLONE_NEWCGROUP,
+        LinuxNamespaceType::Uts => libc::CLONE_NEWUTS,
+        LinuxNamespaceType::Ipc => libc::CLONE_NEWIPC,
+        LinuxNamespaceType::User => libc::CLONE_NEWUSER,
+        LinuxNamespaceType::Pid => libc::CLONE_NEWPID,
+        LinuxNamespaceType::Network => libc::CLONE_NEWNET,
+        LinuxNamespaceType::Time => {
+            return Err(Error::new(Kind::Unsupported, "time namespaces are not supported"));
+        }
+    })
+}
+
+fn name(flag: c_int) -> &'static str {
+    match flag {
+        libc::CLONE_NEWCGROUP => "cgroup",
+        libc::CLONE_NEWUTS => "uts",
+        libc::CLONE_NEWIPC => "ipc",
+        libc::CLONE_NEWUSER => "user",
+        libc::CLONE_NEWPID => "pid",
+        libc::CLONE_NEWNET => "network",
+        _ => "mount",
+    }
+}

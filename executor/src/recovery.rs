@@ -1,0 +1,352 @@
+//! The state folder: what outlives a shim, and what undoes one that died.
+//!
+//! ```text
+//!   <state>/<id>/  lock         held by the shim for as long as it lives
+//!                  task.json    what is needed to find and undo the task
+//!                  exit.json    the exit report, once there is one
+//!                  shim.sock    where the shim answers
+//!                  shim.log, stdout.log, stderr.log, config.json, rootfs/
+//! ```
+//!
+//! The lock is the kernel's: it goes with the shim, however that ends. Files
+//! are written whole, by rename. Must not: start anything new.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use bowline_spec::Task;
+use bowline_spec::id::TaskId;
+use jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, poll};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::cgroup::{self, Layout};
+use crate::error::{Doing, Error, Kind, Result};
+use crate::report::ExitReport;
+
+/// The longest path a unix socket can have: `sun_path` less its NUL (unix(7)).
+const LONGEST_SOCKET_PATH: usize = 107;
+
+/// The folder that holds one folder for each task.
+#[derive(Debug, Clone)]
+pub struct StateDir {
+    path: PathBuf,
+}
+
+/// What is known of a task on disk.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Record {
+    /// The description it was launched from.
+    pub task: Task,
+    /// When its launch began.
+    pub created_at: Timestamp,
+    /// When the user's program was executed.
+    pub started_at: Option<Timestamp>,
+    /// Init's pid, once there is one.
+    pub pid: Option<i32>,
+    /// The shim's pid.
+    pub shim_pid: i32,
+    /// The task's cgroup path below every hierarchy.
+    pub cgroup: String,
+    /// The shim's own, where it has one.
+    pub overhead: Option<String>,
+}
+
+/// Who owns a task's folder.
+#[derive(Debug)]
+pub enum Owner {
+    /// A shim that lives.
+    Shim,
+    /// Nobody: the lock was free, and is now ours.
+    Nobody(Lock),
+}
+
+/// The lock of a folder, held.
+#[derive(Debug)]
+pub struct Lock(File);
+
+impl Lock {
+    /// The fd to hand to the shim: the lock is held for as long as any copy is open.
+    pub fn into_fd(self) -> OwnedFd {
+        self.0.into()
+    }
+
+    /// Takes over the fd that [`Lock::into_fd`] gave away.
+    pub fn from_fd(fd: OwnedFd) -> Lock {
+        Lock(File::from(fd))
+    }
+}
+
+impl StateDir {
+    /// The state folder at `path`, which need not exist yet.
+    pub fn new(path: impl Into<PathBuf>) -> StateDir {
+        StateDir { path: path.into() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where compiled seccomp filters are kept. Ids never begin with a dot.
+    pub fn filter_cache(&self) -> PathBuf {
+        self.path.join(".seccomp")
+    }
+
+    /// The folder of `id`, which need not exist.
+    pub fn folder(&self, id: &TaskId) -> Folder {
+        Folder { path: self.path.join(id.as_str()) }
+    }
+
+    /// Makes the folder of a new task and locks it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the id is taken.
+    pub fn create(&self, id: &TaskId) -> Result<(Folder, Lock)> {
+        let folder = self.folder(id);
+        let socket = folder.socket();
+        if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
+            return Err(Error::new(
+                Kind::Usage,
+                format!("{} is longer than a socket's path can be ({LONGEST_SOCKET_PATH} bytes)", socket.display()),
+            )
+            .hint("choose a shorter state folder or id"));
+        }
+        let mut builder = fs::DirBuilder::new();
+        builder.mode(0o700).recursive(true);
+        builder.create(&self.path).map_err(|error| cannot("create the state folder", &self.path, &error))?;
+        builder.recursive(false);
+        match builder.create(&folder.path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                return Err(Error::new(Kind::AlreadyExists, format!("a task named {id} exists already"))
+                    .hint(format!("choose another name, or remove it with `bowline rm {id}`")));
+            }
+            Err(error) => return Err(cannot("create", &folder.path, &error)),
+        }
+        folder.lock().map(|lock| (folder.clone(), lock)).inspect_err(|_| folder.discard())
+    }
+
+    /// The ids of all tasks that have a folder, sorted.
+    pub fn ids(&self) -> Result<Vec<TaskId>> {
+        let entries = match fs::read_dir(&self.path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(cannot("read the state folder", &self.path, &error)),
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut ids: Vec<TaskId> = names.filter_map(|name| name.parse().ok()).collect();
+        ids.sort();
+        Ok(ids)
+    }
+}
+
+/// The folder of one task.
+#[derive(Debug, Clone)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// The folder at `path`, for a shim that was told so.
+    pub fn at(path: impl Into<PathBuf>) -> Folder {
+        Folder { path: path.into() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether there is a task of this id.
+    pub fn exists(&self) -> bool {
+        self.path.is_dir()
+    }
+
+    /// Where the shim answers.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("shim.sock")
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// What is known of the task; `None` when its launch never got so far.
+    pub fn record(&self) -> Result<Option<Record>> {
+        self.read("task.json")
+    }
+
+    /// Its exit report; `None` while there is none.
+    pub fn exit(&self) -> Result<Option<ExitReport>> {
+        self.read("exit.json")
+    }
+
+    /// Puts down what is known of the task.
+    pub fn write_record(&self, record: &Record) -> Result<()> {
+        self.write("task.json", record)
+    }
+
+    /// Puts down the exit report: whole, before anybody is told.
+    pub fn write_exit(&self, report: &ExitReport) -> Result<()> {
+        self.write("exit.json", report)
+    }
+
+    /// Writes `value` to a file of the folder, whole or not at all.
+    pub fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<()> {
+        let path = self.file(name);
+        let temporary = self.file(&format!("{name}.new"));
+        let text = serde_json::to_vec(value).doing(Kind::Internal, || format!("cannot write {name} as JSON"))?;
+        fs::write(&temporary, text)
+            .and_then(|()| fs::rename(&temporary, &path))
+            .map_err(|error| cannot("write", &path, &error))
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let path = self.file(name);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(cannot("read", &path, &error)),
+        };
+        let value = serde_json::from_slice(&text);
+        value.map(Some).doing(Kind::Internal, || format!("{} is damaged", path.display()))
+    }
+
+    fn lock_file(&self) -> Result<File> {
+        let path = self.file("lock");
+        File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(|error| cannot("open", &path, &error))
+    }
+
+    /// Takes the lock, waiting for a shim that holds it to end.
+    pub fn lock(&self) -> Result<Lock> {
+        let file = self.lock_file()?;
+        file.lock().map_err(|error| cannot("lock", &self.file("lock"), &error))?;
+        Ok(Lock(file))
+    }
+
+    /// Tells whether a shim owns the folder.
+    pub fn owner(&self) -> Result<Owner> {
+        let file = self.lock_file()?;
+        match file.try_lock() {
+            Ok(()) => Ok(Owner::Nobody(Lock(file))),
+            Err(TryLockError::WouldBlock) => Ok(Owner::Shim),
+            Err(TryLockError::Error(error)) => Err(cannot("lock", &self.file("lock"), &error)),
+        }
+    }
+
+    /// Removes the folder of a task that has ended.
+    pub fn remove(&self, _lock: Lock) -> Result<()> {
+        match fs::remove_dir_all(&self.path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(cannot("remove", &self.path, &error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes a folder whose making failed; what cannot be removed is logged.
+    fn discard(&self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "folder left behind");
+        }
+    }
+}
+
+/// Ends and removes what a shim that died has left: processes, then cgroups.
+/// Blocks until the processes are gone.
+///
+/// Mounts and namespaces go with the processes; the folder is the caller's.
+pub fn undo(record: &Record) -> Result<()> {
+    let layout = cgroup::detect()?;
+    let mut first = None;
+    for path in [Some(&record.cgroup), record.overhead.as_ref()].into_iter().flatten() {
+        if let Err(error) = undo_cgroup(&layout, path) {
+            first.get_or_insert(error);
+        }
+    }
+    first.map_or(Ok(()), Err)
+}
+
+fn undo_cgroup(layout: &Layout, path: &str) -> Result<()> {
+    let Some(cgroup) = layout.open(path)? else {
+        return Ok(());
+    };
+    loop {
+        let killed = layout.kill(&cgroup);
+        if killed.is_empty() {
+            return layout.remove(cgroup);
+        }
+        for pidfd in killed {
+            // A pidfd is readable once its process has ended.
+            while let Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None) {}
+        }
+    }
+}
+
+/// The report of a task whose shim died before it.
+pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
+    ExitReport {
+        exit_code: None,
+        signal: None,
+        signal_sent_by_shim: false,
+        oom_killed: None,
+        oom_killed_init: None,
+        oom_cgroup: None,
+        started_at: record.and_then(|r| r.started_at),
+        exited_at: Timestamp::now(),
+        cpu_usec: None,
+        memory_peak_bytes: None,
+        throttled_periods: None,
+        throttled_usec: None,
+        processes_killed: None,
+        output_tail: None,
+        output_dropped_bytes: 0,
+        shim_died: true,
+    }
+}
+
+fn cannot(verb: &str, path: &Path, error: &io::Error) -> Error {
+    let message = format!("cannot {verb} {}: {error}", path.display());
+    let hint = match error.kind() {
+        ErrorKind::PermissionDenied => "bowline needs to be root, or a state folder of your own (--state DIR)",
+        ErrorKind::ReadOnlyFilesystem | ErrorKind::StorageFull => "choose another state folder with --state DIR",
+        _ => return Error::new(Kind::Internal, message),
+    };
+    Error::new(Kind::Internal, message).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_taken_once() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let state = StateDir::new(dir.path().join("state"));
+        let id: TaskId = "web".parse().expect("an id");
+        let (folder, lock) = state.create(&id).expect("free");
+        let taken = state.create(&id).expect_err("taken");
+        assert_eq!(taken.kind(), Kind::AlreadyExists);
+        assert!(matches!(folder.owner(), Ok(Owner::Shim)), "the lock is held");
+        drop(lock);
+        assert!(matches!(folder.owner(), Ok(Owner::Nobody(_))), "the lock went with its owner");
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error_and_a_missing_one_is_none() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::at(dir.path());
+        assert!(folder.exit().expect("readable").is_none());
+        fs::write(folder.file("exit.json"), "{").expect("written");
+        let error = folder.exit().expect_err("damaged");
+        assert!(error.to_string().contains("exit.json"), "{error}");
+    }
+}

@@ -1,0 +1,109 @@
+//! The exit report: everything that is known of a task that has ended.
+//!
+//! Kept in the task's state folder; it survives shim and manager.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::sys::Ended;
+
+/// How a task ended. What this kernel cannot tell is null.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExitReport {
+    /// Init's exit code, or 128 + the signal that ended it; null when the shim
+    /// died and nobody was left to learn it.
+    pub exit_code: Option<i32>,
+    /// The signal that ended init, by name.
+    pub signal: Option<String>,
+    /// Whether this shim sent that signal.
+    pub signal_sent_by_shim: bool,
+    /// Whether the kernel killed any process of the task for want of memory.
+    pub oom_killed: Option<bool>,
+    /// Whether init itself was the victim.
+    pub oom_killed_init: Option<bool>,
+    /// The cgroup whose limit it was; null when it was not the task's own.
+    pub oom_cgroup: Option<String>,
+    /// When the user's program was executed.
+    pub started_at: Option<Timestamp>,
+    /// When init was reaped.
+    pub exited_at: Timestamp,
+    /// CPU time of all its processes, in µs.
+    pub cpu_usec: Option<u64>,
+    /// The most memory it had at a time, in bytes.
+    pub memory_peak_bytes: Option<u64>,
+    /// Enforcement periods in which its CPU limit held it back.
+    pub throttled_periods: Option<u64>,
+    /// For how long in all, in µs.
+    pub throttled_usec: Option<u64>,
+    /// How many processes were killed with it; null where init's end made the
+    /// kernel kill them, uncounted.
+    pub processes_killed: Option<u64>,
+    /// The last bytes of stdout and stderr, in the order they were read.
+    pub output_tail: Option<String>,
+    /// Bytes of output that no file or reader would take.
+    pub output_dropped_bytes: u64,
+    /// The shim died before the task: how that ended is not known.
+    pub shim_died: bool,
+}
+
+/// What decides whether init itself fell victim to the OOM killer.
+#[derive(Debug, Clone, Copy)]
+pub struct OomFacts {
+    /// Processes of the task's cgroup that the kernel killed for memory.
+    pub kills: Option<u64>,
+    /// How often the task met its own limit.
+    pub own_limit_met: Option<u64>,
+    /// How init ended.
+    pub ended: Ended,
+    /// Whether the shim sent init SIGKILL.
+    pub killed_by_shim: bool,
+}
+
+impl OomFacts {
+    /// Whether any process was killed.
+    pub fn any(&self) -> Option<bool> {
+        self.kills.map(|kills| kills > 0)
+    }
+
+    /// Whether init was killed: by SIGKILL, and not by us.
+    pub fn init(&self) -> Option<bool> {
+        let killed = self.ended == Ended::Signaled(libc::SIGKILL) && !self.killed_by_shim;
+        self.any().map(|any| any && killed)
+    }
+
+    /// `path` if it was the task's own limit.
+    pub fn cgroup(&self, path: &str) -> Option<String> {
+        let own = self.any()? && self.own_limit_met? > 0;
+        own.then(|| path.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(kills: u64, ended: Ended, killed_by_shim: bool) -> OomFacts {
+        OomFacts { kills: Some(kills), own_limit_met: Some(kills), ended, killed_by_shim }
+    }
+
+    #[test]
+    fn a_child_that_was_killed_for_memory_is_not_init() {
+        let survived = facts(1, Ended::Exited(0), false);
+        assert_eq!((survived.any(), survived.init()), (Some(true), Some(false)));
+        let killed = facts(1, Ended::Signaled(libc::SIGKILL), false);
+        assert_eq!((killed.any(), killed.init()), (Some(true), Some(true)));
+        assert_eq!(killed.cgroup("/x").as_deref(), Some("/x"));
+    }
+
+    #[test]
+    fn our_own_kill_is_no_oom() {
+        let ours = facts(0, Ended::Signaled(libc::SIGKILL), true);
+        assert_eq!((ours.any(), ours.init(), ours.cgroup("/x")), (Some(false), Some(false), None));
+    }
+
+    #[test]
+    fn an_unreadable_counter_is_unknown() {
+        let unknown = OomFacts { kills: None, own_limit_met: None, ended: Ended::Exited(0), killed_by_shim: false };
+        assert_eq!((unknown.any(), unknown.init()), (None, None));
+    }
+}

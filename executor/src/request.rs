@@ -1,0 +1,123 @@
+//! What a shim can be asked, and what it answers. Plain data that may cross
+//! threads; the wire formats are made from it elsewhere.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+
+use crate::error::Result;
+use crate::io::Target;
+use crate::lifecycle::Status;
+use crate::report::ExitReport;
+use crate::stats::Stats;
+
+/// A new task.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// Its id, unique among all tasks of the state folder.
+    pub id: TaskId,
+    /// What it is.
+    pub task: bowline_spec::Task,
+    /// Where its stdout goes.
+    pub stdout: Target,
+    /// Where its stderr goes.
+    pub stderr: Target,
+}
+
+/// What a launch has led to.
+#[derive(Debug, Clone)]
+pub struct Launched {
+    /// Init's pid.
+    pub pid: i32,
+}
+
+/// An additional process in a task.
+#[derive(Debug, Clone, Default)]
+pub struct Exec {
+    /// Command and arguments.
+    pub command: Vec<String>,
+    /// `KEY=value`, on top of the task's environment.
+    pub env: Vec<String>,
+    /// The task's own when absent.
+    pub workdir: Option<PathBuf>,
+    /// `user`, `user:group`, by name or number; the task's own when absent.
+    pub user: Option<String>,
+    /// Counted from its start; everything it started is then killed.
+    pub timeout: Option<Duration>,
+    /// Whether output goes straight to `stdout` and `stderr` below instead of
+    /// being captured.
+    pub direct: bool,
+    /// Where stdout goes, besides the capture.
+    pub stdout: Target,
+    /// Where stderr goes, besides the capture.
+    pub stderr: Target,
+    /// How many bytes of output to capture; 4096 when absent.
+    pub tail_bytes: Option<usize>,
+    /// Whether stdout and stderr are captured each on their own.
+    pub separate: bool,
+}
+
+/// How an exec ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOutcome {
+    /// What became of it.
+    pub end: ExecEnd,
+    /// The last bytes of stdout; of both streams if not captured separately.
+    pub stdout: Vec<u8>,
+    /// The last bytes of stderr if captured separately.
+    pub stderr: Vec<u8>,
+    /// When its program was executed.
+    pub started_at: Timestamp,
+    /// When it was reaped.
+    pub exited_at: Timestamp,
+}
+
+/// What became of an exec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecEnd {
+    /// It ended with this code, or was ended by the signal code − 128.
+    Exited(i32),
+    /// Its deadline came; everything it had started was killed.
+    TimedOut,
+}
+
+/// A process of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// In the shim's pid namespace.
+    pub pid: i32,
+    /// The number of the exec that it is, if it is one.
+    pub exec: Option<u64>,
+}
+
+/// A task as it is now.
+#[derive(Debug, Clone)]
+pub struct TaskState {
+    /// Its id.
+    pub id: TaskId,
+    /// Where it is in its life.
+    pub status: Status,
+    /// Init's pid, while it lives.
+    pub pid: Option<i32>,
+}
+
+type Reply<T> = oneshot::Sender<Result<T>>;
+
+/// A question to the loop, with where the answer goes.
+pub(crate) enum Request {
+    Launch(Box<Launch>, Reply<Launched>),
+    Wait(TaskId, Reply<ExitReport>),
+    Signal(TaskId, Signal, bool, Reply<()>),
+    Shutdown(TaskId, Option<Signal>, Option<Duration>, Reply<()>),
+    Pause(TaskId, Reply<()>),
+    Resume(TaskId, Reply<()>),
+    Exec(TaskId, Box<Exec>, Reply<ExecOutcome>),
+    Processes(TaskId, Reply<Vec<Process>>),
+    Stats(TaskId, Reply<Stats>),
+    State(TaskId, Reply<TaskState>),
+    States(Reply<Vec<TaskState>>),
+}

@@ -1,0 +1,271 @@
+//! Paths inside a root that nobody vouches for.
+//!
+//! One `openat2` decides nearly always. Where a symlink or a missing part is
+//! in the way, the path is walked by hand, one O_NOFOLLOW step at a time, with
+//! `..` answered from our own stack: so it can be said which symlink leads out.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+
+use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::file_type;
+use crate::error::{Doing, Error, Kind, Result};
+
+/// As many symlinks in one path as the kernel follows (path_resolution(7)).
+const MOST_SYMLINKS: usize = 40;
+
+/// What to make where a path does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Make {
+    /// Nothing: it is an error.
+    Nothing,
+    /// A folder, with its parents.
+    Folder,
+    /// An empty file, with its parents.
+    File,
+}
+
+/// Opens `path` inside `root` as an O_PATH fd.
+///
+/// # Errors
+/// `BadSpec` when it goes through a symlink that leads out of the root or to
+/// nothing; `NotFound` when it does not exist and nothing is to be made.
+pub fn open(root: BorrowedFd<'_>, path: &Path, make: Make) -> Result<OwnedFd> {
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    if relative.as_os_str().is_empty() {
+        return root.try_clone_to_owned().doing(Kind::Internal, || "cannot copy an fd");
+    }
+    let plain = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+    match fs::openat2(root, relative, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), plain) {
+        Ok(fd) => Ok(fd),
+        Err(Errno::NOENT | Errno::LOOP) => Walk::new(root, path)?.to_end(make),
+        Err(errno) => Err(refused(path, errno)),
+    }
+}
+
+/// Refuses images that aim the folders which every runtime writes to at the host.
+///
+/// `/dev`, `/proc` and `/sys` are mounted upon and filled, so they must be no
+/// symlinks at all; `/etc` is read, so it must lead to a folder inside.
+pub fn refuse_host_links(root: BorrowedFd<'_>) -> Result<()> {
+    for name in ["dev", "proc", "sys"] {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match fs::openat(root, name, flags, Mode::empty()) {
+            Ok(fd) if matches!(file_type(&fd), Ok(FileType::Symlink)) => {
+                return Err(Error::new(
+                    Kind::BadSpec,
+                    format!("rootfs: /{name} in the root filesystem is a symlink, which may lead to the host"),
+                )
+                .hint(format!("make /{name} a folder in the image")));
+            }
+            _ => {}
+        }
+    }
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if fs::openat(root, "etc", flags, Mode::empty()).is_ok() {
+        open(root, Path::new("/etc"), Make::Nothing)
+            .map_err(|error| Error::new(Kind::BadSpec, format!("rootfs: {error}")))?;
+    }
+    Ok(())
+}
+
+/// A walk from the root, one step at a time.
+struct Walk<'a> {
+    root: BorrowedFd<'a>,
+    path: &'a Path,
+    /// The folders from the root down to where we are.
+    stack: Vec<OwnedFd>,
+    /// What is still ahead, and whether the caller wrote it or a symlink did.
+    ahead: VecDeque<(OsString, bool)>,
+    symlinks: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(root: BorrowedFd<'a>, path: &'a Path) -> Result<Walk<'a>> {
+        let mut walk = Walk {
+            root,
+            path,
+            stack: Vec::new(),
+            ahead: VecDeque::new(),
+            symlinks: 0,
+        };
+        walk.push_front(path, true);
+        Ok(walk)
+    }
+
+    /// Puts the parts of `path` before everything that is still ahead.
+    fn push_front(&mut self, path: &Path, written: bool) {
+        let parts = path.components().filter_map(|c| match c {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some(OsString::from("..")),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+        });
+        let parts: Vec<_> = parts.collect();
+        for part in parts.into_iter().rev() {
+            self.ahead.push_front((part, written));
+        }
+    }
+
+    fn here(&self) -> BorrowedFd<'_> {
+        self.stack.last().map_or(self.root, |fd| fd.as_fd())
+    }
+
+    fn to_end(mut self, make: Make) -> Result<OwnedFd> {
+        while let Some((part, written)) = self.ahead.pop_front() {
+            if part == ".." {
+                if self.stack.pop().is_none() {
+                    return Err(self.leads_out());
+                }
+                continue;
+            }
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let next = match fs::openat(self.here(), &part, flags, Mode::empty()) {
+                Ok(fd) => fd,
+                Err(Errno::NOENT) if written => {
+                    let last = self.ahead.is_empty();
+                    self.make(&part, last, make)?
+                }
+                Err(Errno::NOENT) => return Err(self.leads_out()),
+                Err(errno) => return Err(refused(self.path, errno)),
+            };
+            if matches!(file_type(&next), Ok(FileType::Symlink)) {
+                self.follow(&next)?;
+            } else {
+                self.stack.push(next);
+            }
+        }
+        match self.stack.pop() {
+            Some(fd) => Ok(fd),
+            None => self.root.try_clone_to_owned().doing(Kind::Internal, || "cannot copy an fd"),
+        }
+    }
+
+    fn follow(&mut self, link: &OwnedFd) -> Result<()> {
+        self.symlinks += 1;
+        if self.symlinks > MOST_SYMLINKS {
+            return Err(refused(self.path, Errno::LOOP));
+        }
+        let target = fs::readlinkat(link, c"", Vec::new()).map_err(|errno| refused(self.path, errno))?;
+        let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+        if target.is_absolute() {
+            self.stack.clear();
+        }
+        self.push_front(target, false);
+        Ok(())
+    }
+
+    fn make(&self, part: &OsStr, last: bool, make: Make) -> Result<OwnedFd> {
+        let made = match make {
+            Make::Nothing => {
+                return Err(Error::new(
+                    Kind::NotFound,
+                    format!("{} does not exist in the root filesystem", self.path.display()),
+                ));
+            }
+            Make::File if last => {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+                fs::openat(self.here(), part, flags, Mode::from_raw_mode(0o644)).map(drop)
+            }
+            Make::File | Make::Folder => fs::mkdirat(self.here(), part, Mode::from_raw_mode(0o755)),
+        };
+        let what = || format!("cannot create {} in the root filesystem", self.path.display());
+        made.doing(Kind::BadSpec, what)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        fs::openat(self.here(), part, flags, Mode::empty()).doing(Kind::BadSpec, what)
+    }
+
+    fn leads_out(&self) -> Error {
+        Error::new(
+            Kind::BadSpec,
+            format!(
+                "{} goes through a symlink that leads out of the root filesystem, or to nothing in it",
+                self.path.display()
+            ),
+        )
+    }
+}
+
+fn refused(path: &Path, errno: Errno) -> Error {
+    Error::new(
+        Kind::BadSpec,
+        format!("cannot resolve {} in the root filesystem: {errno}", path.display()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn root() -> (tempfile::TempDir, OwnedFd) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let fd = super::super::open_path(dir.path()).expect("it opens");
+        (dir, fd)
+    }
+
+    #[test]
+    fn what_is_missing_is_made_inside() {
+        let (dir, root) = root();
+        open(root.as_fd(), Path::new("/a/b"), Make::Folder).expect("made");
+        assert!(dir.path().join("a/b").is_dir());
+        open(root.as_fd(), Path::new("/a/c/file"), Make::File).expect("made");
+        assert!(dir.path().join("a/c/file").is_file());
+        let missing = open(root.as_fd(), Path::new("/no"), Make::Nothing).expect_err("missing");
+        assert_eq!(missing.kind(), Kind::NotFound);
+    }
+
+    #[test]
+    fn an_absolute_symlink_is_the_images_own() {
+        let (dir, root) = root();
+        std::fs::create_dir_all(dir.path().join("run")).expect("made");
+        std::fs::create_dir_all(dir.path().join("var")).expect("made");
+        symlink("/run", dir.path().join("var/run")).expect("made");
+        open(root.as_fd(), Path::new("/var/run/docker.sock"), Make::File).expect("made");
+        assert!(dir.path().join("run/docker.sock").is_file());
+    }
+
+    #[test]
+    fn a_symlink_that_leads_out_is_refused_and_nothing_is_made() {
+        let (dir, root) = root();
+        let outside = tempfile::tempdir().expect("a folder");
+        symlink(outside.path(), dir.path().join("absolute")).expect("made");
+        symlink("../../../../../../../tmp", dir.path().join("climbing")).expect("made");
+        std::fs::create_dir(dir.path().join("tmp")).expect("made");
+        for path in ["/absolute/x", "/climbing/x"] {
+            let error = open(root.as_fd(), Path::new(path), Make::Folder).expect_err("refused");
+            assert_eq!(error.kind(), Kind::BadSpec, "{error}");
+            assert!(error.to_string().contains(path), "{error}");
+        }
+        assert_eq!(std::fs::read_dir(outside.path()).expect("readable").count(), 0);
+        assert!(!dir.path().join("tmp/x").exists());
+    }
+
+    #[test]
+    fn a_loop_of_symlinks_ends() {
+        let (dir, root) = root();
+        symlink("b", dir.path().join("a")).expect("made");
+        symlink("a", dir.path().join("b")).expect("made");
+        assert!(open(root.as_fd(), Path::new("/a"), Make::Folder).is_err());
+    }
+
+    #[test]
+    fn images_whose_system_folders_are_links_to_the_host_are_refused() {
+        for name in ["dev", "proc", "sys", "etc"] {
+            let (dir, root) = root();
+            let outside = tempfile::tempdir().expect("a folder");
+            symlink(outside.path(), dir.path().join(name)).expect("made");
+            let error = refuse_host_links(root.as_fd()).expect_err("refused");
+            assert!(error.to_string().contains(&format!("/{name}")), "{error}");
+        }
+        let (dir, root) = root();
+        symlink("usr/etc", dir.path().join("etc")).expect("made");
+        std::fs::create_dir_all(dir.path().join("usr/etc")).expect("made");
+        refuse_host_links(root.as_fd()).expect("an inner link is the image's own");
+    }
+}

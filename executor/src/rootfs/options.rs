@@ -1,0 +1,181 @@
+//! Mount options as text, and what they mean to the kernel.
+
+use oci_spec::runtime::{Mount, Spec};
+
+use crate::error::{Error, Kind, Result};
+use crate::sys::MountAttributes;
+
+/// The options of one mount, sorted by who takes them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// A bind; with `true`, of everything below it too.
+    pub bind: Option<bool>,
+    /// MOUNT_ATTR_* for this mount.
+    pub set: u64,
+    /// MOUNT_ATTR_* to take off this mount.
+    pub clear: u64,
+    /// MOUNT_ATTR_* for this mount and all below it (`rro` and its like).
+    pub set_recursive: u64,
+    /// MOUNT_ATTR_* to take off this mount and all below it.
+    pub clear_recursive: u64,
+    /// MS_PRIVATE, MS_SLAVE, MS_SHARED or MS_UNBINDABLE.
+    pub propagation: Option<u64>,
+    /// What is the filesystem's own: `size=64m`, `newinstance`.
+    pub data: Vec<(String, Option<String>)>,
+}
+
+impl Options {
+    /// Everything to be set, for a filesystem that has nothing below it yet.
+    pub fn all_set(&self) -> u64 {
+        self.set | self.set_recursive
+    }
+}
+
+/// The atime modes share one field of MOUNT_ATTR_* bits.
+const ATIME_FIELD: u64 = 0x70;
+
+/// Options that set (`true`) or clear MOUNT_ATTR_* bits (mount(8)).
+const ATTRIBUTES: [(&str, bool, u64); 15] = [
+    ("ro", true, libc::MOUNT_ATTR_RDONLY),
+    ("rw", false, libc::MOUNT_ATTR_RDONLY),
+    ("nosuid", true, libc::MOUNT_ATTR_NOSUID),
+    ("suid", false, libc::MOUNT_ATTR_NOSUID),
+    ("nodev", true, libc::MOUNT_ATTR_NODEV),
+    ("dev", false, libc::MOUNT_ATTR_NODEV),
+    ("noexec", true, libc::MOUNT_ATTR_NOEXEC),
+    ("exec", false, libc::MOUNT_ATTR_NOEXEC),
+    ("nodiratime", true, libc::MOUNT_ATTR_NODIRATIME),
+    ("diratime", false, libc::MOUNT_ATTR_NODIRATIME),
+    ("nosymfollow", true, libc::MOUNT_ATTR_NOSYMFOLLOW),
+    ("symfollow", false, libc::MOUNT_ATTR_NOSYMFOLLOW),
+    ("noatime", true, libc::MOUNT_ATTR_NOATIME),
+    ("strictatime", true, libc::MOUNT_ATTR_STRICTATIME),
+    ("relatime", true, libc::MOUNT_ATTR_RELATIME),
+];
+
+const PROPAGATIONS: [(&str, u64); 8] = [
+    ("private", libc::MS_PRIVATE),
+    ("rprivate", libc::MS_PRIVATE),
+    ("slave", libc::MS_SLAVE),
+    ("rslave", libc::MS_SLAVE),
+    ("shared", libc::MS_SHARED),
+    ("rshared", libc::MS_SHARED),
+    ("unbindable", libc::MS_UNBINDABLE),
+    ("runbindable", libc::MS_UNBINDABLE),
+];
+
+/// Reads the options of `mount`.
+///
+/// # Errors
+/// `Unsupported` for an idmapped mount: it is refused, never silently left out.
+pub fn of(mount: &Mount) -> Result<Options> {
+    if mount.uid_mappings().is_some() || mount.gid_mappings().is_some() {
+        return Err(idmapped(mount));
+    }
+    let mut options = Options::default();
+    if mount.typ().as_deref() == Some("bind") {
+        options.bind = Some(false);
+    }
+    for option in mount.options().iter().flatten() {
+        match option.as_str() {
+            "bind" => options.bind = Some(options.bind.unwrap_or(false)),
+            "rbind" => options.bind = Some(true),
+            "defaults" | "async" => {}
+            "idmap" | "ridmap" => return Err(idmapped(mount)),
+            name => options.add(name),
+        }
+    }
+    Ok(options)
+}
+
+impl Options {
+    fn add(&mut self, name: &str) {
+        let attribute = |name: &str| ATTRIBUTES.iter().find(|(n, ..)| *n == name);
+        if let Some((_, propagation)) = PROPAGATIONS.iter().find(|(n, _)| *n == name) {
+            self.propagation = Some(*propagation);
+        } else if let Some(&(_, set, bits)) = attribute(name) {
+            put(&mut self.set, &mut self.clear, set, bits, name);
+        } else if let Some(&(_, set, bits)) = name.strip_prefix('r').and_then(attribute) {
+            put(&mut self.set_recursive, &mut self.clear_recursive, set, bits, name);
+        } else {
+            let (key, value) = match name.split_once('=') {
+                Some((key, value)) => (key, Some(value.to_owned())),
+                None => (name, None),
+            };
+            self.data.push((key.to_owned(), value));
+        }
+    }
+}
+
+/// The later of two options that contradict each other wins.
+fn put(to_set: &mut u64, to_clear: &mut u64, set: bool, bits: u64, name: &str) {
+    if name.ends_with("atime") && !name.ends_with("diratime") {
+        *to_clear |= ATIME_FIELD;
+        *to_set = *to_set & !ATIME_FIELD | bits;
+    } else if set {
+        *to_set |= bits;
+        *to_clear &= !bits;
+    } else {
+        *to_clear |= bits;
+        *to_set &= !bits;
+    }
+}
+
+fn idmapped(mount: &Mount) -> Error {
+    let path = mount.destination().display();
+    Error::new(Kind::Unsupported, format!("mount {path}: idmapped mounts are not supported yet"))
+}
+
+/// What the namespace's mounts become before anything is mounted: slaves of
+/// the host's unless the spec says otherwise, so that nothing of ours shows there.
+pub fn root_propagation(spec: &Spec) -> Result<MountAttributes> {
+    let name = spec.linux().as_ref().and_then(|l| l.rootfs_propagation().clone());
+    let propagation = match name.as_deref().filter(|name| !name.is_empty()) {
+        None => libc::MS_SLAVE,
+        Some(name) => {
+            let known = PROPAGATIONS.iter().find(|(n, _)| *n == name);
+            let unknown = || Error::new(Kind::BadSpec, format!("rootfsPropagation: {name} is unknown"));
+            known.ok_or_else(unknown)?.1
+        }
+    };
+    Ok(MountAttributes { propagation, ..MountAttributes::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use oci_spec::runtime::MountBuilder;
+
+    use super::*;
+
+    fn parse(options: &[&str]) -> Options {
+        let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+        let mount = MountBuilder::default().destination("/x").options(options).build();
+        of(&mount.expect("a mount")).expect("known options")
+    }
+
+    #[test]
+    fn options_are_sorted_by_who_takes_them() {
+        let options = parse(&["rbind", "ro", "rnosuid", "rslave", "size=64m", "newinstance"]);
+        assert_eq!(options.bind, Some(true));
+        assert_eq!(options.set, libc::MOUNT_ATTR_RDONLY);
+        assert_eq!(options.set_recursive, libc::MOUNT_ATTR_NOSUID);
+        assert_eq!(options.propagation, Some(libc::MS_SLAVE));
+        assert_eq!(
+            options.data,
+            [("size".to_owned(), Some("64m".to_owned())), ("newinstance".to_owned(), None)]
+        );
+    }
+
+    #[test]
+    fn the_later_of_two_contradicting_options_wins() {
+        let options = parse(&["ro", "rw", "noatime", "strictatime", "relatime"]);
+        assert_eq!(options.set, 0);
+        assert_eq!(options.clear, libc::MOUNT_ATTR_RDONLY | ATIME_FIELD);
+    }
+
+    #[test]
+    fn an_idmapped_mount_is_refused() {
+        let mount = MountBuilder::default().destination("/x").options(vec!["idmap".to_owned()]).build();
+        assert_eq!(of(&mount.expect("a mount")).map_err(|e| e.kind()), Err(Kind::Unsupported));
+    }
+}

@@ -1,0 +1,60 @@
+//! Running the shim from where nothing can change its binary.
+//!
+//! A task that can reach `/proc/<pid>/exe` of a process of ours could write to
+//! the host's binary through it (CVE-2019-5736). So the shim runs through a
+//! detached read-only overlay of the binary's folder: every write meets a
+//! read-only filesystem, and all shims share the page cache of one file. Where
+//! overlays cannot be had, through a sealed copy in memory, which shares nothing.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+
+use crate::error::{Doing, Kind, Result};
+
+/// Opens `binary` for execution through `/proc/self/fd/<n>`.
+pub fn open(binary: &Path) -> Result<OwnedFd> {
+    overlay(binary).or_else(|error| {
+        tracing::debug!(%error, "no overlay for the shim's binary; copying it");
+        memory_copy(binary).doing(Kind::Internal, || format!("cannot copy {} into memory", binary.display()))
+    })
+}
+
+fn overlay(binary: &Path) -> io::Result<OwnedFd> {
+    let (Some(folder), Some(name)) = (binary.parent(), binary.file_name()) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    };
+    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    // Two lower folders and no upper one: overlayfs then has nowhere to write.
+    // The second has nothing that matters.
+    let lower = format!("{}:/proc/self", escape(folder));
+    rustix::mount::fsconfig_set_string(context.as_fd(), "lowerdir", lower.as_str())?;
+    rustix::mount::fsconfig_create(context.as_fd())?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    let tree = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    Ok(rustix::fs::openat(&tree, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Colons separate overlay's folders, backslashes escape them.
+fn escape(folder: &Path) -> String {
+    folder.to_string_lossy().replace('\\', "\\\\").replace(':', "\\:")
+}
+
+fn memory_copy(binary: &Path) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let copy = File::from(rustix::fs::memfd_create("bowline-shim", flags)?);
+    io::copy(&mut File::open(binary)?, &mut &copy)?;
+    rustix::fs::fchmod(&copy, Mode::from_raw_mode(0o500))?;
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    rustix::fs::fcntl_add_seals(&copy, seals)?;
+    // Written through: opened anew, without the right to write.
+    Ok(rustix::fs::open(
+        format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&copy)),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}

@@ -1,0 +1,75 @@
+//! Bringing a task down: which signal, how long to wait, when to kill.
+//!
+//!   Stop ─► signal init ─► [grace over] ─► kill cgroup ─► reaped ─► drain output
+//!
+//! Decides only; `supervise` keeps the clock and carries the answer out.
+//! Must not: sleep, read the clock, open files, log.
+
+use std::time::{Duration, Instant};
+
+use bowline_spec::signal::Signal;
+
+/// How long output may take to drain once its writers are gone, counted from
+/// the last byte that a reader took: containerd waits as long in Delete.
+pub const DRAIN: Duration = Duration::from_secs(10);
+
+/// A shutdown that has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// What init is sent first.
+    pub signal: Signal,
+    /// When everything left is killed.
+    pub kill_at: Instant,
+}
+
+impl Plan {
+    /// `signal` now, and SIGKILL to all after `grace`.
+    pub fn new(signal: Signal, grace: Duration, now: Instant) -> Plan {
+        // A grace beyond the clock's range is as good as for ever.
+        let kill_at = now.checked_add(grace).unwrap_or(now + FOREVER);
+        Plan { signal, kill_at }
+    }
+
+    /// The plan after a second request: it may shorten the wait, never lengthen it.
+    pub fn shortened_by(self, other: Plan) -> Plan {
+        Plan {
+            kill_at: self.kill_at.min(other.kill_at),
+            ..self
+        }
+    }
+
+    /// Whether nobody is given time to be graceful.
+    pub fn kills_at_once(&self, now: Instant) -> bool {
+        self.kill_at <= now || self.signal.number() == libc::SIGKILL
+    }
+}
+
+/// A hundred years: far, but within the clock's range.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(grace_ms: u64, now: Instant) -> Plan {
+        let term: Signal = "TERM".parse().expect("a signal");
+        Plan::new(term, Duration::from_millis(grace_ms), now)
+    }
+
+    #[test]
+    fn a_second_stop_shortens_and_never_lengthens() {
+        let now = Instant::now();
+        let first = plan(5_000, now);
+        assert_eq!(first.shortened_by(plan(100, now)).kill_at, plan(100, now).kill_at);
+        assert_eq!(first.shortened_by(plan(60_000, now)), first);
+    }
+
+    #[test]
+    fn grace_zero_kills_at_once_and_an_endless_grace_does_not_overflow() {
+        let now = Instant::now();
+        assert!(plan(0, now).kills_at_once(now));
+        assert!(!plan(1, now).kills_at_once(now));
+        let term: Signal = "TERM".parse().expect("a signal");
+        assert!(Plan::new(term, Duration::MAX, now).kill_at > now);
+    }
+}

@@ -1,0 +1,118 @@
+//! A launch, from description to running task; whatever fails is undone.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::rc::Rc;
+
+use jiff::Timestamp;
+use oci_spec::runtime::Spec;
+
+use super::Supervisor;
+use super::task::Task;
+use crate::error::{Doing, Error, Kind, Result};
+use crate::host;
+use crate::io::{self, Target};
+use crate::launch::Prepared;
+use crate::lifecycle::Event;
+use crate::namespaces::Namespaces;
+use crate::recovery::Record;
+use crate::request::{Launch, Launched};
+use crate::seccomp;
+
+impl Supervisor {
+    pub(super) async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
+        let Launch { id, task: description, stdout, stderr } = launch;
+        if self.tasks.borrow().contains_key(&id) {
+            return Err(Error::new(Kind::AlreadyExists, format!("task {id} exists already")));
+        }
+        let _expecting = self.children.expect();
+        let spec = host::configure(&description, id.as_str())?;
+        let namespaces = Namespaces::of(&spec)?;
+        let folder = &self.config.folder;
+        if description.rootfs.is_none() {
+            self.make_root(&spec)?;
+        }
+        folder.write("config.json", &spec)?;
+        let linux = spec.linux().as_ref();
+        let filter = match linux.and_then(|l| l.seccomp().as_ref()) {
+            Some(profile) => Some(seccomp::filter(profile, &self.config.state.filter_cache()).await?),
+            None => None,
+        };
+        let cgroup_path = linux.and_then(|l| l.cgroups_path().as_ref());
+        let cgroup_path = cgroup_path.and_then(|p| p.to_str()).unwrap_or_default().to_owned();
+        let mut record = Record {
+            created_at: Timestamp::now(),
+            started_at: None,
+            pid: None,
+            shim_pid: std::process::id().cast_signed(),
+            cgroup: cgroup_path.clone(),
+            overhead: self.overhead.path().map(str::to_owned),
+            task: description,
+        };
+        // Before anything is made that a crash would leave behind.
+        folder.write_record(&record)?;
+        let out = record.task.output.stdout.clone().map_or(stdout, Target::Path);
+        let err = record.task.output.stderr.clone().map_or(stderr, Target::Path);
+        let tail = io::new_tail(io::TAIL);
+        let (stdio, pumps) = io::piped(&out, &err, [tail.clone(), tail.clone()])?;
+
+        let cgroup = self.layout.create(&cgroup_path)?;
+        let resources = linux.and_then(|l| l.resources().as_ref());
+        let limited = resources.map_or(Ok(()), |r| self.layout.apply(&cgroup, r));
+        let prepared = Prepared { spec: &spec, bundle: folder.path(), cgroup: &cgroup, filter: filter.as_ref(), stdio };
+        let cloned = match limited.and_then(|()| prepared.clone_init()) {
+            Ok(mut starting) => starting.live(&spec).await.map(|live| (starting, live)),
+            Err(error) => Err(error),
+        };
+        let (starting, live) = match cloned {
+            Ok(cloned) => cloned,
+            Err(error) => {
+                // What was cloned hears nothing more from us, and ends.
+                if let Err(error) = self.layout.remove(cgroup) {
+                    tracing::error!(%error, "cgroup left behind");
+                }
+                return Err(error);
+            }
+        };
+        let pid = live.pid;
+        let exited = self.children.claim(pid);
+        record.pid = Some(pid);
+        let task = Rc::new(Task::new(id.clone(), spec, namespaces, filter, record, live, cgroup));
+        self.tasks.borrow_mut().insert(id.clone(), task.clone());
+
+        let ready = async { starting.ready().await?.start().await };
+        if let Err(error) = ready.await {
+            let error = task.undo(self, exited, error).await;
+            self.tasks.borrow_mut().remove(&id);
+            return Err(error);
+        }
+        task.record.borrow_mut().started_at = Some(Timestamp::now());
+        task.happen(self, Event::Started)?;
+        if let Err(error) = folder.write_record(&task.record.borrow()) {
+            tracing::error!(%error, "the record lacks what became of the task");
+        }
+        if let Err(error) = self.overhead.enter(&self.layout) {
+            // Who pays for the shim never decides over the task.
+            tracing::error!(%error, "the shim is charged to the root cgroup");
+        }
+        self.busy.set(self.busy.get() + 1);
+        tokio::task::spawn_local(task.see_off(self.clone(), exited, pumps, tail));
+        Ok(Launched { pid })
+    }
+
+    /// The empty folder that the host view is mounted into. In a user
+    /// namespace its root makes the mount points, so it is theirs.
+    fn make_root(&self, spec: &Spec) -> Result<()> {
+        let path = self.config.folder.file("rootfs");
+        let what = || format!("cannot create {}", path.display());
+        DirBuilder::new().mode(0o755).create(&path).doing(Kind::Internal, what)?;
+        let mapped = |mappings: &Option<Vec<oci_spec::runtime::LinuxIdMapping>>| {
+            let root = mappings.iter().flatten().find(|m| m.container_id() == 0);
+            root.map(|m| m.host_id())
+        };
+        let linux = spec.linux().as_ref();
+        let uid = linux.and_then(|l| mapped(l.uid_mappings()));
+        let gid = linux.and_then(|l| mapped(l.gid_mappings()));
+        std::os::unix::fs::chown(&path, uid, gid).doing(Kind::Internal, what)
+    }
+}

@@ -1,0 +1,235 @@
+//! The one loop: children, requests and clocks; carries actions out.
+//!
+//! ```text
+//!   SIGCHLD ─► sweep ─┐
+//!   requests ─────────┼─► State::on(event) ─► Action ─► pidfd, cgroup, files
+//!   deadlines ────────┘
+//! ```
+//!
+//! One thread: everything here is on one `LocalSet`, and a request that waits
+//! lets the others go on. Rules are not here: `lifecycle` and `shutdown` decide.
+
+mod children;
+mod execs;
+mod launches;
+mod shim_cgroup;
+mod task;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+use tokio::sync::{Notify, mpsc};
+
+use crate::cgroup::Layout;
+use crate::error::{Error, Kind, Result};
+use crate::lifecycle::Event;
+use crate::recovery::{Folder, StateDir};
+use crate::request::{Process, Request, TaskState};
+use crate::shutdown::Plan;
+use crate::stats::{self, Stats};
+
+use children::Children;
+pub use shim_cgroup::ShimCgroup;
+use task::Task;
+
+/// How long a shim without a task stays: its manager has gone.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// What a shim is told when it starts.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The sandbox's folder.
+    pub folder: Folder,
+    /// The folder of all sandboxes.
+    pub state: StateDir,
+    /// Where the shim itself is charged.
+    pub shim_cgroup: ShimCgroup,
+}
+
+/// All tasks of one shim.
+pub(crate) struct Supervisor {
+    config: Config,
+    layout: Layout,
+    tasks: RefCell<BTreeMap<TaskId, Rc<Task>>>,
+    children: Children,
+    /// Launches under way, and tasks not yet done with.
+    busy: Cell<usize>,
+    served: Cell<bool>,
+    changed: Notify,
+    overhead: shim_cgroup::Overhead,
+}
+
+/// Runs the loop until the last task has ended and all that it said is written,
+/// or nobody launched any for [`IDLE`]. Needs a `LocalSet`.
+pub(crate) async fn run(config: Config, layout: Layout, mut requests: mpsc::UnboundedReceiver<Request>) -> Result<()> {
+    let overhead = shim_cgroup::Overhead::begin(&config, &layout)?;
+    let mut sweep = children::Signal::new()?;
+    let supervisor = Rc::new(Supervisor {
+        config,
+        layout,
+        tasks: RefCell::default(),
+        children: Children::default(),
+        busy: Cell::new(0),
+        served: Cell::new(false),
+        changed: Notify::new(),
+        overhead,
+    });
+    let idle = Instant::now() + IDLE;
+    loop {
+        if supervisor.served.get() && supervisor.busy.get() == 0 {
+            return Ok(());
+        }
+        let deadline = supervisor.next_deadline(idle);
+        tokio::select! {
+            () = sweep.received() => supervisor.children.sweep(),
+            request = requests.recv() => match request {
+                Some(request) => supervisor.clone().dispatch(request),
+                None => return Ok(()),
+            },
+            () = supervisor.changed.notified() => {}
+            () = sleep_until(deadline), if deadline.is_some() => {
+                if !supervisor.served.get() && Instant::now() >= idle {
+                    tracing::info!("nobody launched a task; leaving");
+                    return Ok(());
+                }
+                supervisor.tick();
+            }
+        }
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    if let Some(deadline) = deadline {
+        tokio::time::sleep_until(deadline.into()).await;
+    }
+}
+
+impl Supervisor {
+    fn next_deadline(&self, idle: Instant) -> Option<Instant> {
+        let tasks = self.tasks.borrow();
+        let first = tasks.values().filter_map(|task| task.deadline()).min();
+        if self.served.get() { first } else { Some(first.map_or(idle, |f| f.min(idle))) }
+    }
+
+    fn tick(self: &Rc<Self>) {
+        let now = Instant::now();
+        let due: Vec<Rc<Task>> = {
+            let tasks = self.tasks.borrow();
+            tasks.values().filter(|t| t.deadline().is_some_and(|d| d <= now)).cloned().collect()
+        };
+        for task in due {
+            if let Err(error) = task.happen(self, Event::Tick(now)) {
+                tracing::error!(%error, "a deadline could not be kept");
+            }
+        }
+    }
+
+    /// Answers a request, on its own local task if it has to wait.
+    fn dispatch(self: Rc<Self>, request: Request) {
+        match request {
+            Request::Launch(launch, reply) => {
+                self.busy.set(self.busy.get() + 1);
+                tokio::task::spawn_local(async move {
+                    let outcome = self.launch(*launch).await;
+                    self.served.set(true);
+                    // Nobody waits for the answer any more: the task runs on.
+                    let _ = reply.send(outcome);
+                    self.done();
+                });
+            }
+            Request::Wait(id, reply) => match self.task(&id) {
+                Ok(task) => {
+                    tokio::task::spawn_local(async move {
+                        let _ = reply.send(task.exit_report().await);
+                    });
+                }
+                Err(error) => {
+                    let _ = reply.send(Err(error));
+                }
+            },
+            Request::Exec(id, exec, reply) => {
+                tokio::task::spawn_local(async move {
+                    let outcome = self.exec(&id, *exec).await;
+                    let _ = reply.send(outcome);
+                });
+            }
+            Request::Pause(id, reply) => {
+                tokio::task::spawn_local(async move {
+                    let _ = reply.send(self.pause(&id).await);
+                });
+            }
+            Request::Signal(id, signal, all, reply) => {
+                let _ = reply.send(self.signal(&id, signal, all));
+            }
+            Request::Shutdown(id, signal, grace, reply) => {
+                let _ = reply.send(self.shutdown(&id, signal, grace));
+            }
+            Request::Resume(id, reply) => {
+                let _ = reply.send(self.task(&id).and_then(|task| task.happen(&self, Event::Resume)));
+            }
+            Request::Processes(id, reply) => {
+                let _ = reply.send(self.processes(&id));
+            }
+            Request::Stats(id, reply) => {
+                let _ = reply.send(self.stats(&id));
+            }
+            Request::State(id, reply) => {
+                let _ = reply.send(self.task(&id).map(|task| task.state()));
+            }
+            Request::States(reply) => {
+                let tasks = self.tasks.borrow();
+                let states: Vec<TaskState> = tasks.values().map(|task| task.state()).collect();
+                let _ = reply.send(Ok(states));
+            }
+        }
+    }
+
+    fn task(&self, id: &TaskId) -> Result<Rc<Task>> {
+        let tasks = self.tasks.borrow();
+        let found = tasks.get(id).cloned();
+        found.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no task named {id} here")))
+    }
+
+    fn signal(self: &Rc<Self>, id: &TaskId, signal: Signal, all: bool) -> Result<()> {
+        let task = self.task(id)?;
+        if all { task.signal_all(self, signal) } else { task.signal(self, signal) }
+    }
+
+    fn shutdown(self: &Rc<Self>, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
+        let task = self.task(id)?;
+        let (default_signal, default_grace) = task.stop_defaults();
+        let now = Instant::now();
+        let plan = Plan::new(signal.unwrap_or(default_signal), grace.unwrap_or(default_grace), now);
+        let done = task.happen(self, Event::Stop(plan, now));
+        self.changed.notify_one();
+        done
+    }
+
+    async fn pause(self: &Rc<Self>, id: &TaskId) -> Result<()> {
+        let task = self.task(id)?;
+        task.happen(self, Event::Pause)?;
+        task.frozen(self).await
+    }
+
+    fn processes(&self, id: &TaskId) -> Result<Vec<Process>> {
+        let task = self.task(id)?;
+        let execs = task.execs.borrow();
+        let pids = task.with_cgroup(|cgroup| self.layout.processes(cgroup))?;
+        let process = |pid| Process { pid, exec: execs.get(&pid).cloned() };
+        Ok(pids.into_iter().map(process).collect())
+    }
+
+    fn stats(&self, id: &TaskId) -> Result<Stats> {
+        self.task(id)?.with_cgroup(|cgroup| stats::read(&self.layout, cgroup))
+    }
+
+    /// One launch, or one task with all that belongs to it, is done with.
+    fn done(&self) {
+        self.busy.set(self.busy.get() - 1);
+        self.changed.notify_one();
+    }
+}

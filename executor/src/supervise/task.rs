@@ -1,0 +1,306 @@
+//! One task under supervision: its state, its resources, and the actions that
+//! its lifecycle asks for.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+use jiff::Timestamp;
+use oci_spec::runtime::Spec;
+use tokio::sync::{oneshot, watch};
+
+use super::Supervisor;
+use crate::cgroup::Cgroup;
+use crate::error::{Doing, Error, Kind, Result};
+use crate::io::{Pumps, Tail};
+use crate::launch::Live;
+use crate::lifecycle::{Action, Event, State};
+use crate::namespaces::Namespaces;
+use crate::recovery::Record;
+use crate::report::{ExitReport, OomFacts};
+use crate::request::TaskState;
+use crate::seccomp::Filter;
+use crate::stats;
+use crate::sys::{self, Ended};
+
+/// How long a freeze may take: a process in the kernel freezes when it returns.
+const FREEZE: Duration = Duration::from_secs(10);
+
+/// One task.
+pub struct Task {
+    pub id: TaskId,
+    pub spec: Spec,
+    pub namespaces: Namespaces,
+    pub filter: Option<Filter>,
+    pub record: RefCell<Record>,
+    pub state: RefCell<State<Live>>,
+    /// Gone once the exit has been reported.
+    pub cgroup: RefCell<Option<Cgroup>>,
+    /// The execs that run, by pid, with their numbers.
+    pub execs: RefCell<BTreeMap<i32, u64>>,
+    pub next_exec: Cell<u64>,
+    exited: watch::Sender<Option<ExitReport>>,
+    /// Signals that we sent to init.
+    sent: RefCell<Vec<i32>>,
+    /// A kill is under way: another would change nothing.
+    killing: Cell<bool>,
+    /// Processes that our kill met.
+    killed: Cell<u64>,
+}
+
+impl Task {
+    pub fn new(id: TaskId, spec: Spec, namespaces: Namespaces, filter: Option<Filter>, record: Record, live: Live, cgroup: Cgroup) -> Task {
+        Task {
+            id,
+            spec,
+            namespaces,
+            filter,
+            record: RefCell::new(record),
+            state: RefCell::new(State::Created(live)),
+            cgroup: RefCell::new(Some(cgroup)),
+            execs: RefCell::default(),
+            next_exec: Cell::new(1),
+            exited: watch::Sender::new(None),
+            sent: RefCell::default(),
+            killing: Cell::new(false),
+            killed: Cell::new(0),
+        }
+    }
+
+    /// When the lifecycle wants to hear of the time; not while a kill is under way.
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.killing.get() { None } else { self.state.borrow().deadline() }
+    }
+
+    pub fn state(&self) -> TaskState {
+        let state = self.state.borrow();
+        TaskState { id: self.id.clone(), status: state.status(), pid: state.live().map(|l| l.pid) }
+    }
+
+    /// What a stop does that says nothing else.
+    pub fn stop_defaults(&self) -> (Signal, Duration) {
+        let record = self.record.borrow();
+        (record.task.stop.signal(), record.task.stop.grace())
+    }
+
+    pub fn with_cgroup<T>(&self, read: impl FnOnce(&Cgroup) -> T) -> Result<T> {
+        let cgroup = self.cgroup.borrow();
+        let cgroup = cgroup.as_ref().ok_or_else(|| self.has_exited())?;
+        Ok(read(cgroup))
+    }
+
+    fn has_exited(&self) -> Error {
+        Error::new(Kind::NotFound, format!("task {} has exited", self.id))
+    }
+
+    /// The exit report, as soon as there is one.
+    pub async fn exit_report(&self) -> Result<ExitReport> {
+        let mut exited = self.exited.subscribe();
+        let report = exited.wait_for(Option::is_some).await;
+        let report = report.doing(Kind::Internal, || "the task's exit was never reported")?;
+        report.clone().ok_or_else(|| self.has_exited())
+    }
+
+    /// Changes the state, and does what that asks for.
+    pub fn happen(self: &Rc<Self>, supervisor: &Rc<Supervisor>, event: Event) -> Result<()> {
+        let action = self.state.borrow_mut().on(event).map_err(|e| e.within(format_args!("task {}", self.id)))?;
+        match action {
+            Action::Nothing | Action::Report => Ok(()),
+            Action::Freeze => self.with_cgroup(|c| supervisor.layout.freeze(c, true))?,
+            Action::Thaw => self.with_cgroup(|c| supervisor.layout.freeze(c, false))?,
+            Action::Signal(plan) => self.send(plan.signal.number()),
+            Action::ThawAndSignal(plan) => {
+                self.with_cgroup(|c| supervisor.layout.freeze(c, false))??;
+                self.send(plan.signal.number())
+            }
+            Action::Kill => self.kill(supervisor),
+        }
+    }
+
+    /// Waits until a freeze is complete. v1 tells nobody: it has to be asked.
+    pub async fn frozen(self: &Rc<Self>, supervisor: &Rc<Supervisor>) -> Result<()> {
+        let give_up = Instant::now() + FREEZE;
+        let mut wait = Duration::from_micros(200);
+        while !self.with_cgroup(|c| supervisor.layout.is_frozen(c))? {
+            if Instant::now() > give_up {
+                self.happen(supervisor, Event::Resume)?;
+                let message = format!("task {} would not freeze within {FREEZE:?}; it runs on", self.id);
+                return Err(Error::new(Kind::Timeout, message));
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Sends init a signal.
+    pub fn signal(self: &Rc<Self>, supervisor: &Rc<Supervisor>, signal: Signal) -> Result<()> {
+        if self.state.borrow().live().is_none() {
+            return Err(self.has_exited());
+        }
+        if signal.number() == libc::SIGKILL {
+            // A frozen process does not even die; and nothing may be left.
+            return self.kill(supervisor);
+        }
+        self.send(signal.number())
+    }
+
+    /// Sends all processes a signal.
+    pub fn signal_all(self: &Rc<Self>, supervisor: &Rc<Supervisor>, signal: Signal) -> Result<()> {
+        if signal.number() == libc::SIGKILL {
+            return self.signal(supervisor, signal);
+        }
+        self.with_cgroup(|c| supervisor.layout.signal(c, signal.number()))?;
+        Ok(())
+    }
+
+    fn send(&self, signal: i32) -> Result<()> {
+        let state = self.state.borrow();
+        let live = state.live().ok_or_else(|| self.has_exited())?;
+        match sys::pidfd_send_signal(live.pidfd.as_fd(), signal) {
+            // Ended already, and not yet reaped.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            outcome => {
+                self.sent.borrow_mut().push(signal);
+                outcome.doing(Kind::Internal, || format!("cannot signal task {}", self.id))
+            }
+        }
+    }
+
+    /// Kills everything in the task's cgroup, again and again until it is empty.
+    fn kill(self: &Rc<Self>, supervisor: &Rc<Supervisor>) -> Result<()> {
+        if self.killing.replace(true) {
+            return Ok(());
+        }
+        let processes = self.with_cgroup(|c| supervisor.layout.processes(c).len())?;
+        self.killed.set(processes.saturating_sub(1) as u64);
+        self.send(libc::SIGKILL)?;
+        if self.namespaces.is_new(libc::CLONE_NEWPID) {
+            // The kernel kills all of a pid namespace with its init, which
+            // only has to be thawed to die.
+            return self.with_cgroup(|c| supervisor.layout.freeze(c, false))?;
+        }
+        let (task, supervisor) = (self.clone(), supervisor.clone());
+        tokio::task::spawn_local(async move { task.kill_rest(&supervisor).await });
+        Ok(())
+    }
+
+    /// Kills what is in the cgroup until nothing is; returns how many there were.
+    async fn kill_rest(&self, supervisor: &Supervisor) -> u64 {
+        let mut count = 0;
+        loop {
+            let killed = self.with_cgroup(|c| supervisor.layout.kill(c)).unwrap_or_default();
+            if killed.is_empty() {
+                return count;
+            }
+            count += killed.len() as u64;
+            all_ended(killed).await;
+        }
+    }
+
+    /// Sees the task through its end: from init's exit to the last byte of output.
+    pub async fn see_off(self: Rc<Self>, supervisor: Rc<Supervisor>, exited: oneshot::Receiver<Ended>, mut pumps: Pumps, tail: Tail) {
+        // The sender lives until the child is reaped.
+        let ended = exited.await.unwrap_or(Ended::Signaled(libc::SIGKILL));
+        let exited_at = Timestamp::now();
+        if let Err(error) = self.happen(&supervisor, Event::Exited) {
+            tracing::error!(%error, "an exit had no place");
+        }
+        let rest = self.kill_rest(&supervisor).await;
+        pumps.finish().await;
+        let report = self.report(&supervisor, ended, exited_at, rest, &pumps, &tail);
+        if let Err(error) = supervisor.config.folder.write_exit(&report) {
+            tracing::error!(%error, "the exit report is kept in memory only");
+        }
+        self.exited.send_replace(Some(report));
+        let cgroup = self.cgroup.borrow_mut().take();
+        if let Some(Err(error)) = cgroup.map(|c| supervisor.layout.remove(c)) {
+            tracing::error!(%error, "cgroup left behind");
+        }
+        let all_ended = supervisor.tasks.borrow().values().all(|t| t.state.borrow().live().is_none());
+        if all_ended {
+            supervisor.overhead.leave(&supervisor.layout);
+        }
+        pumps.flushed().await;
+        supervisor.done();
+    }
+
+    fn report(&self, supervisor: &Supervisor, ended: Ended, exited_at: Timestamp, rest: u64, pumps: &Pumps, tail: &Tail) -> ExitReport {
+        let layout = &supervisor.layout;
+        let stats = self.with_cgroup(|c| stats::read(layout, c)).ok();
+        let own_limit_met = self.with_cgroup(|c| stats::memory_limit_met(layout, c)).ok().flatten();
+        let by_shim = |signal| self.sent.borrow().contains(&signal);
+        let signal = match ended {
+            Ended::Signaled(signal) => Some(signal),
+            Ended::Exited(_) => None,
+        };
+        let oom = OomFacts {
+            kills: stats.as_ref().and_then(|s| s.memory.oom_kills),
+            own_limit_met,
+            ended,
+            killed_by_shim: by_shim(libc::SIGKILL),
+        };
+        let record = self.record.borrow();
+        // A pid namespace ends with its init, and nobody counts.
+        let uncounted = self.namespaces.is_new(libc::CLONE_NEWPID) && !self.killing.get();
+        let kept = tail.borrow().to_vec();
+        ExitReport {
+            exit_code: Some(ended.code()),
+            signal: signal.map(signal_name),
+            signal_sent_by_shim: signal.is_some_and(by_shim),
+            oom_killed: oom.any(),
+            oom_killed_init: oom.init(),
+            oom_cgroup: oom.cgroup(&record.cgroup),
+            started_at: record.started_at,
+            exited_at,
+            cpu_usec: stats.as_ref().and_then(|s| s.cpu.usage_usec),
+            memory_peak_bytes: stats.as_ref().and_then(|s| s.memory.peak_bytes),
+            throttled_periods: stats.as_ref().and_then(|s| s.cpu.throttled_periods),
+            throttled_usec: stats.as_ref().and_then(|s| s.cpu.throttled_usec),
+            processes_killed: (!uncounted).then(|| rest + self.killed.get()),
+            output_tail: Some(String::from_utf8_lossy(&kept).into_owned()),
+            output_dropped_bytes: pumps.dropped(),
+            shim_died: false,
+        }
+    }
+
+    /// Undoes a launch that failed after the clone; the error says why.
+    pub async fn undo(&self, supervisor: &Supervisor, exited: oneshot::Receiver<Ended>, error: Error) -> Error {
+        if let Some(live) = self.state.borrow().live() {
+            // ESRCH: it has ended by itself.
+            let _ = sys::pidfd_send_signal(live.pidfd.as_fd(), libc::SIGKILL);
+        }
+        let _ = exited.await;
+        *self.state.borrow_mut() = State::Exited;
+        self.kill_rest(supervisor).await;
+        let cgroup = self.cgroup.borrow_mut().take();
+        let Some(cgroup) = cgroup else { return error };
+        let oom_kills = stats::read(&supervisor.layout, &cgroup).memory.oom_kills;
+        if let Err(error) = supervisor.layout.remove(cgroup) {
+            tracing::error!(%error, "cgroup left behind");
+        }
+        if oom_kills.unwrap_or(0) > 0 {
+            return Error::new(Kind::BadSpec, "memory.limit: too small: the kernel killed the task while it was starting")
+                .hint("raise the memory limit");
+        }
+        error
+    }
+}
+
+fn signal_name(number: i32) -> String {
+    Signal::from_number(number).map_or_else(|| number.to_string(), |signal| format!("SIG{}", signal.name()))
+}
+
+/// Waits until the processes behind all of `pidfds` have ended.
+pub async fn all_ended(pidfds: Vec<OwnedFd>) {
+    for pidfd in pidfds {
+        // A pidfd is readable once its process has ended.
+        if let Ok(pidfd) = sys::watch(pidfd) {
+            let _ = pidfd.readable().await;
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! All `unsafe` of the project: the system calls that rustix lacks, thinly.
+//!
+//! Must not: decide, log, or know what a task is.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use libc::{c_int, c_long, pid_t};
+use tokio::io::unix::AsyncFd;
+
+/// clone3 flags beyond 32 bits (linux/sched.h), which libc gives as an int.
+const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
+const CLONE_INTO_CGROUP: u64 = 1 << 33;
+
+/// What `clone3` returned, on either side.
+#[derive(Debug)]
+pub enum Cloned {
+    /// In the caller: the child's pid, as the caller sees it, and its pidfd.
+    Parent {
+        /// The child's pid in the caller's pid namespace.
+        pid: pid_t,
+        /// Refers to this very child, whatever becomes of its pid.
+        pidfd: OwnedFd,
+    },
+    /// In the child.
+    Child,
+}
+
+/// Clones the calling process, with `flags` of `clone3` (CLONE_*).
+///
+/// The child starts with default signal handlers (CLONE_CLEAR_SIGHAND). With
+/// `CLONE_PARENT` in `flags` the exit signal must be 0 and is inherited.
+///
+/// The child may run any Rust code, as the caller must have one thread only:
+/// no lock can be held by a thread that the child lacks.
+pub fn clone3(flags: u64, into_cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
+    let mut pidfd: c_int = -1;
+    // SAFETY: clone_args is plain data, for which all zeroes is a valid value.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = flags | libc::CLONE_PIDFD as u64 | CLONE_CLEAR_SIGHAND;
+    args.pidfd = ptr::from_mut(&mut pidfd) as u64;
+    if flags & libc::CLONE_PARENT as u64 == 0 {
+        args.exit_signal = libc::SIGCHLD as u64;
+    }
+    if let Some(cgroup) = into_cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: `args` is a valid clone_args of the size passed, and `pidfd`
+    // outlives the call. Without CLONE_VM the child has a copy of all memory,
+    // and the caller has one thread, so the copy is consistent.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            ptr::from_mut(&mut args),
+            size_of::<libc::clone_args>(),
+        )
+    };
+    match check(rc)? {
+        0 => Ok(Cloned::Child),
+        pid => Ok(Cloned::Parent {
+            pid: pid as pid_t,
+            pidfd: own(pidfd),
+        }),
+    }
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this code (0–255).
+    Exited(i32),
+    /// By this signal.
+    Signaled(i32),
+}
+
+impl Ended {
+    /// The code a shell would report: the exit code, or 128 + the signal.
+    pub fn code(self) -> i32 {
+        match self {
+            Ended::Exited(code) => code,
+            Ended::Signaled(signal) => 128 + signal,
+        }
+    }
+}
+
+/// Reaps one ended child of whatever exit signal; `None` when none is left.
+///
+/// The only place that waits for children: a second one would steal statuses.
+pub fn reap() -> io::Result<Option<(pid_t, Ended)>> {
+    let mut status: c_int = 0;
+    // SAFETY: `status` outlives the call. `__WALL`: children cloned with
+    // another exit signal than SIGCHLD are reaped too.
+    let rc = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::__WALL) };
+    match check(c_long::from(rc)) {
+        Ok(0) => Ok(None),
+        Ok(pid) => Ok(Some((pid as pid_t, ended(status)))),
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn ended(status: c_int) -> Ended {
+    if libc::WIFSIGNALED(status) {
+        Ended::Signaled(libc::WTERMSIG(status))
+    } else {
+        Ended::Exited(libc::WEXITSTATUS(status))
+    }
+}
+
+/// Sends `signal` to the process behind `pidfd`.
+///
+/// By pidfd, not pid: once the child is reaped its number may belong to a
+/// stranger. `ESRCH` therefore means "already exited", never "someone else".
+pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: c_int) -> io::Result<()> {
+    // SAFETY: the borrow keeps the fd open; a null siginfo makes the kernel
+    // fill one in; a bad signal number is EINVAL, not undefined behaviour.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    check(rc).map(drop)
+}
+
+/// Opens a pidfd of `pid`. The caller must know that the pid cannot have been
+/// reused: it is its own unreaped child, or is verified afterwards.
+pub fn pidfd_open(pid: pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed; a pid that is gone is ESRCH.
+    let rc = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    check(rc).map(|fd| own(fd as RawFd))
+}
+
+/// Moves the calling thread into the namespaces in `flags` (CLONE_NEW*) of the
+/// process behind `fd`, or into the one namespace that `fd` is.
+pub fn setns(fd: BorrowedFd<'_>, flags: c_int) -> io::Result<()> {
+    // SAFETY: the borrow keeps the fd open; the kernel checks the rest.
+    let rc = unsafe { libc::setns(fd.as_raw_fd(), flags) };
+    check(c_long::from(rc)).map(drop)
+}
+
+/// Leaves the namespaces in `flags` (CLONE_NEW*) for new ones.
+pub fn unshare(flags: c_int) -> io::Result<()> {
+    // SAFETY: only namespace flags are passed by this crate, never CLONE_FILES
+    // or CLONE_VM, so no Rust object changes its meaning.
+    let rc = unsafe { libc::unshare(flags) };
+    check(c_long::from(rc)).map(drop)
+}
+
+/// Attributes for [`mount_setattr`]; MOUNT_ATTR_* bits.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MountAttributes {
+    /// Bits to set.
+    pub set: u64,
+    /// Bits to clear.
+    pub clear: u64,
+    /// MS_SHARED, MS_SLAVE, MS_PRIVATE or MS_UNBINDABLE; 0 leaves it.
+    pub propagation: u64,
+}
+
+/// Changes the attributes of the mount that `mount` is the root of; with
+/// `recursive`, of all mounts below it too. Linux ≥ 5.12.
+pub fn mount_setattr(
+    mount: BorrowedFd<'_>,
+    recursive: bool,
+    attributes: MountAttributes,
+) -> io::Result<()> {
+    let attr = libc::mount_attr {
+        attr_set: attributes.set,
+        attr_clr: attributes.clear,
+        propagation: attributes.propagation,
+        userns_fd: 0,
+    };
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: `attr` is a valid mount_attr of the size passed, the path is an
+    // empty C string, and the borrow keeps the fd open.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            ptr::from_ref(&attr),
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    check(rc).map(drop)
+}
+
+/// Loads a seccomp filter, for the calling thread and all it becomes.
+///
+/// `program` is an array of `sock_filter` as libseccomp exports it (8 bytes
+/// each); `flags` are SECCOMP_FILTER_FLAG_*.
+pub fn seccomp_load(program: &[u8], flags: u64) -> io::Result<()> {
+    let length = program.len() / size_of::<libc::sock_filter>();
+    let mut instructions: Vec<libc::sock_filter> = program
+        .chunks_exact(size_of::<libc::sock_filter>())
+        .map(|c| libc::sock_filter {
+            code: u16::from_ne_bytes([c[0], c[1]]),
+            jt: c[2],
+            jf: c[3],
+            k: u32::from_ne_bytes([c[4], c[5], c[6], c[7]]),
+        })
+        .collect();
+    let Ok(len) = u16::try_from(length) else {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    };
+    let fprog = libc::sock_fprog {
+        len,
+        filter: instructions.as_mut_ptr(),
+    };
+    // SAFETY: `fprog` points at `len` instructions that live until the call
+    // returns; the kernel copies and verifies them.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            ptr::from_ref(&fprog),
+        )
+    };
+    check(rc).map(drop)
+}
+
+/// Replaces the program; returns only on failure, with the reason.
+pub fn execve(path: &CString, argv: &[CString], envp: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        let ends = [ptr::null()];
+        strings.iter().map(|s| s.as_ptr()).chain(ends).collect()
+    };
+    let (argv, envp) = (pointers(argv), pointers(envp));
+    // SAFETY: both arrays are null-terminated and point at C strings that
+    // outlive the call.
+    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Ends the calling process at once: no destructors, no exit handlers.
+///
+/// What a cloned child ends with, as it shares epoll sets and sockets with the
+/// shim and must not run their destructors.
+pub fn exit_now(code: c_int) -> ! {
+    // SAFETY: `_exit` has no preconditions.
+    unsafe { libc::_exit(code) }
+}
+
+/// Gives `signals` their default disposition and blocks none.
+///
+/// `CLONE_CLEAR_SIGHAND` resets handlers but keeps ignored signals ignored,
+/// and Rust ignores SIGPIPE.
+pub fn default_signals(signals: impl IntoIterator<Item = c_int>) {
+    for signal in signals {
+        // SAFETY: SIG_DFL is a valid disposition for every signal; those that
+        // cannot be set (KILL, STOP, glibc's own) fail without effect.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: sigset_t is plain data, filled in by the next call.
+    let mut none: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `none` is a valid place for a set.
+    unsafe { libc::sigemptyset(&mut none) };
+    // SAFETY: the set is valid; no old mask is asked for.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut()) };
+}
+
+/// Gives the calling process an empty session keyring, so that it cannot read
+/// the keys of whoever started the shim.
+pub fn new_session_keyring() -> io::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: c_int = 1;
+    // SAFETY: a null name asks for an anonymous keyring.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_keyctl,
+            KEYCTL_JOIN_SESSION_KEYRING,
+            ptr::null::<libc::c_char>(),
+        )
+    };
+    check(rc).map(drop)
+}
+
+/// Brings the loopback interface of the current network namespace up.
+pub fn loopback_up() -> io::Result<()> {
+    // SAFETY: no pointers are passed.
+    let rc = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    let socket = own(check(c_long::from(rc))? as RawFd);
+    // SAFETY: ifreq is plain data, for which all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as libc::c_char;
+    request.ifr_name[1] = b'o' as libc::c_char;
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+    // SAFETY: SIOCSIFFLAGS reads an ifreq, which `request` is.
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &request) };
+    check(c_long::from(rc)).map(drop)
+}
+
+/// Takes over an fd that the process that started us handed down by number.
+///
+/// `None` when nothing is open there.
+pub fn inherited_fd(number: RawFd) -> Option<OwnedFd> {
+    // SAFETY: F_GETFD only asks whether the number is open.
+    let rc = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    if rc < 0 {
+        return None;
+    }
+    // SAFETY: the number is open, and the caller hands each inherited number
+    // over once, before anything else could own it.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC).ok()?;
+    Some(fd)
+}
+
+/// Registers something that owns an fd with the event loop.
+pub fn watch<T: AsRawFd + Into<OwnedFd>>(owner: T) -> io::Result<AsyncFd<T>> {
+    // SAFETY: `Into<OwnedFd>` says that `owner` has the one fd that it names,
+    // and nothing in this crate swaps it for another.
+    unsafe { AsyncFd::register(owner) }.map_err(io::Error::from)
+}
+
+/// Writes to an fd that a child holds by number, across its clone.
+///
+/// A number that is not open is `EBADF`; the caller keeps it open.
+pub fn write_fd(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: the buffer is valid for its length; the fd is only written to.
+    let rc = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+    check(rc as c_long).map(drop)
+}
+
+/// Reads from an fd that a child holds by number, across its clone.
+pub fn read_fd(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the buffer is valid for its length.
+    let rc = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
+    check(rc as c_long).map(|length| length as usize)
+}
+
+/// Marks every fd from 3 on close-on-exec.
+pub fn close_on_exec_from_3() -> io::Result<()> {
+    const CLOSE_RANGE_CLOEXEC: c_int = 4;
+    // SAFETY: with this flag nothing is closed, only marked.
+    let rc = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, CLOSE_RANGE_CLOEXEC) };
+    check(rc).map(drop)
+}
+
+/// Closes every fd from 3 on but `keep`, in a child that owns none of the rest.
+///
+/// For cloned children only: their copies of the shim's fds keep pipes open
+/// that the shim believes closed.
+pub fn close_all_but(keep: &mut [RawFd]) {
+    keep.sort_unstable();
+    let mut first: RawFd = 3;
+    let ends = [RawFd::MAX];
+    for &fd in keep.iter().chain(&ends) {
+        if fd > first {
+            // SAFETY: the child never uses or drops an fd it did not keep: it
+            // ends by execve or `exit_now`.
+            unsafe { libc::syscall(libc::SYS_close_range, first, fd - 1, 0) };
+        }
+        first = first.max(fd.saturating_add(1));
+    }
+}
+
+fn own(fd: RawFd) -> OwnedFd {
+    // SAFETY: every caller passes an fd that the kernel has just returned to
+    // it and that nothing else knows of.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+fn check(rc: c_long) -> io::Result<c_long> {
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(rc)
+    }
+}

@@ -1,0 +1,77 @@
+//! A short-lived fork of the shim that does what the shim itself must not:
+//! block, or dirty its memory. It answers once, through a pipe.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::io::unix::AsyncFd;
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::sys::{self, Cloned};
+
+/// Runs `work` in a worker and returns its answer.
+///
+/// The worker is reaped by the sweep of `supervise` like every child.
+///
+/// # Errors
+/// What `work` returned, or `Internal` when the worker died without an answer.
+pub async fn run<T, F>(name: &'static str, work: F) -> Result<T>
+where
+    T: Serialize + DeserializeOwned,
+    F: FnOnce() -> Result<T>,
+{
+    let what = || format!("cannot start a worker for {name}");
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
+    match sys::clone3(0, None).doing(Kind::Internal, what)? {
+        Cloned::Child => {
+            sys::close_all_but(&mut [write.as_raw_fd()]);
+            let answer = serde_json::to_vec(&work()).unwrap_or_default();
+            let written = std::fs::File::from(write).write_all(&answer);
+            sys::exit_now(i32::from(written.is_err()));
+        }
+        Cloned::Parent { .. } => drop(write),
+    }
+    let answer = read_to_end(read).await.doing(Kind::Internal, || format!("no answer from the worker for {name}"))?;
+    if answer.is_empty() {
+        return Err(Error::new(Kind::Internal, format!("the worker for {name} died without an answer")));
+    }
+    serde_json::from_slice::<Result<T>>(&answer).doing(Kind::Internal, || format!("bad answer from the worker for {name}"))?
+}
+
+/// Everything that comes out of a pipe until its last writer is gone.
+pub async fn read_to_end(pipe: OwnedFd) -> io::Result<Vec<u8>> {
+    let mut reader = PipeReader::new(pipe)?;
+    let mut all = Vec::new();
+    while reader.read_more(&mut all).await? > 0 {}
+    Ok(all)
+}
+
+/// The reading end of a pipe, without blocking the loop.
+pub struct PipeReader(AsyncFd<std::fs::File>);
+
+impl PipeReader {
+    /// Makes `pipe` non-blocking and registers it with the loop.
+    pub fn new(pipe: OwnedFd) -> io::Result<PipeReader> {
+        rustix::io::ioctl_fionbio(&pipe, true)?;
+        Ok(PipeReader(sys::watch(std::fs::File::from(pipe))?))
+    }
+
+    /// Appends what is there, waiting for at least a byte; 0 is the end.
+    pub async fn read_more(&mut self, to: &mut Vec<u8>) -> io::Result<usize> {
+        let mut chunk = [0u8; 4096];
+        loop {
+            let mut ready = self.0.readable_mut().await?;
+            match ready.try_io(|file| file.get_mut().read(&mut chunk)) {
+                Ok(Ok(length)) => {
+                    to.extend_from_slice(&chunk[..length]);
+                    return Ok(length);
+                }
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The shim: one process for one sandbox, one thread, until its tasks have ended.
+//!
+//! Started by `bowline`, which hands it a listening socket and the lock of its
+//! folder. Its two flags are read by hand: an argument parser would be half of
+//! its private memory.
+
+use std::os::fd::RawFd;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bowline::service;
+use bowline::spawn::{LISTENER_FD, LOCK_FD};
+use bowline_executor::{Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, inherited_fd, serve};
+
+fn main() -> ExitCode {
+    let level = std::env::var("BOWLINE_LOG").ok().and_then(|level| level.parse().ok());
+    tracing_subscriber::fmt()
+        .with_max_level(level.unwrap_or(tracing::Level::WARN))
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
+    match run(std::env::args().skip(1)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::from(125)
+        }
+    }
+}
+
+struct Arguments {
+    folder: PathBuf,
+    shim_cgroup: ShimCgroup,
+    listener: RawFd,
+    lock: RawFd,
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
+    let usage = |what: &str| Error::new(Kind::Usage, format!("usage: bowline-shim --folder DIR [--shim-cgroup MODE]: {what}"));
+    let mut folder = None;
+    let mut parsed = Arguments { folder: PathBuf::new(), shim_cgroup: ShimCgroup::default(), listener: LISTENER_FD, lock: LOCK_FD };
+    while let Some(flag) = args.next() {
+        let value = args.next().ok_or_else(|| usage(&format!("{flag} needs a value")))?;
+        let number = || value.parse().map_err(|_| usage(&format!("{flag} needs a number")));
+        match flag.as_str() {
+            "--folder" => folder = Some(PathBuf::from(&value)),
+            "--shim-cgroup" => parsed.shim_cgroup = value.parse()?,
+            "--listener-fd" => parsed.listener = number()?,
+            "--lock-fd" => parsed.lock = number()?,
+            _ => return Err(usage(&format!("unknown flag {flag}"))),
+        }
+    }
+    parsed.folder = folder.ok_or_else(|| usage("--folder is missing"))?;
+    Ok(parsed)
+}
+
+fn run(args: impl Iterator<Item = String>) -> Result<()> {
+    let arguments = parse(args)?;
+    let missing = |what: &str| Error::new(Kind::Usage, format!("{what} was not handed down"));
+    let listener = inherited_fd(arguments.listener).ok_or_else(|| missing("the listening socket"))?;
+    let lock = inherited_fd(arguments.lock).ok_or_else(|| missing("the lock"))?;
+    let _lock = Lock::from_fd(lock);
+    // A session of its own: ctrl-C at our manager's terminal is not for us.
+    // It fails only for a leader of a group, which has one already.
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(c"bowline-shim");
+    // What a task in the host's pid namespace leaves behind is ours to reap.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .doing(Kind::Internal, || "cannot become a subreaper")?;
+    std::env::set_current_dir("/").doing(Kind::Internal, || "cannot change to /")?;
+    let state = arguments.folder.parent().unwrap_or(std::path::Path::new("/"));
+    let config = Config {
+        state: StateDir::new(state),
+        folder: Folder::at(&arguments.folder),
+        shim_cgroup: arguments.shim_cgroup,
+    };
+    serve(config, |executor| service::serve(executor, UnixListener::from(listener)))
+}

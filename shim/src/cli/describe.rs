@@ -1,0 +1,72 @@
+//! Descriptions and what this host makes of them: spec, schema, doctor.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use bowline_executor::{Doing, Error, Kind, Result, StateDir, cgroup_controllers, configure};
+use bowline_spec::{Format, Task};
+
+use super::{FAILED, say, say_json};
+
+/// Reads a description; `-` is stdin.
+///
+/// # Errors
+/// `BadSpec` naming file, field and line.
+pub fn read_unchecked(file: &Path) -> Result<Task> {
+    let what = || format!("cannot read {}", file.display());
+    let mut text = String::new();
+    if file == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text).doing(Kind::BadSpec, what)?;
+    } else {
+        text = std::fs::read_to_string(file).doing(Kind::BadSpec, what)?;
+    }
+    let json = file.extension().is_some_and(|e| e == "json") || file == Path::new("-") && text.trim_start().starts_with('{');
+    let format = if json { Format::Json } else { Format::Toml };
+    bowline_spec::parse(&text, format).map_err(|invalid| {
+        Error::from(invalid).within(file.display()).hint("`bowline schema` prints every field and its form")
+    })
+}
+
+/// `bowline spec`.
+pub fn spec(file: &Path) -> Result<u8> {
+    let task = read_unchecked(file)?;
+    let id = task.name.as_ref().map_or("bowline", |name| name.as_str());
+    let spec = configure(&task, id)?;
+    say(bowline_spec::render(&spec).trim_end()).map(|()| 0)
+}
+
+/// `bowline schema`.
+pub fn schema() -> Result<u8> {
+    say_json(&bowline_spec::schema()).map(|()| 0)
+}
+
+/// `bowline doctor`: exits with 125 when tasks cannot run here.
+pub fn doctor(state: &StateDir) -> Result<u8> {
+    let root = rustix::process::geteuid().is_root();
+    let controllers = cgroup_controllers();
+    let runs = root && controllers.is_ok();
+    let mut lines = vec![
+        fact("root", root, if root { "yes" } else { "no: run bowline as root" }),
+        match &controllers {
+            Ok(all) => fact("cgroup v1 controllers", true, &all.join(" ")),
+            Err(error) => fact("cgroup v1 controllers", false, error.message()),
+        },
+        fact("state folder", true, &state.path().to_string_lossy()),
+    ];
+    for (name, path) in [
+        ("user namespaces", "/proc/self/ns/user"),
+        ("seccomp filters", "/proc/sys/kernel/seccomp/actions_avail"),
+        ("AppArmor", "/sys/kernel/security/apparmor"),
+    ] {
+        let there = Path::new(path).exists();
+        lines.push(fact(name, there, if there { "yes" } else { "not on this kernel" }));
+    }
+    for line in lines {
+        say(&line)?;
+    }
+    Ok(if runs { 0 } else { FAILED })
+}
+
+fn fact(name: &str, good: bool, what: &str) -> String {
+    format!("{} {name}: {what}", if good { "+" } else { "-" })
+}

@@ -1,0 +1,178 @@
+//! `run` and `start`: a description, a folder, a shim, a task.
+
+use std::process::Child;
+
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir};
+use bowline_spec::Task;
+use bowline_spec::id::TaskId;
+use bowline_spec::units::Ceiling;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tokio::sync::mpsc;
+
+use super::streams::Streams;
+use super::{FAILED, TaskArgs, describe, say};
+use crate::client::{self, Presence, Shim};
+use crate::spawn;
+
+/// `bowline run`: in the foreground, exiting with the task's code.
+pub async fn run(state: &StateDir, args: TaskArgs, rm: bool) -> Result<u8> {
+    let shim_cgroup = args.shim_cgroup.clone();
+    let (id, task) = describe_task(args)?;
+    let mut interrupts = interrupts()?;
+    let up = Up::shim(state, &id, &shim_cgroup).await?;
+    let streams = match Streams::attach(&up.folder) {
+        Ok(streams) => streams,
+        Err(error) => return Err(up.abandon(error)),
+    };
+    let launched = up.shim.launch(json(&task)?, streams.stdout.clone(), streams.stderr.clone()).await;
+    if let Err(error) = launched {
+        streams.what_is_there();
+        return Err(up.abandon(error));
+    }
+    let report = watch(&up.shim, &mut interrupts).await?;
+    streams.until_closed();
+    let Up { mut child, folder, .. } = up;
+    child.wait().doing(Kind::Internal, || "cannot wait for the shim")?;
+    if rm {
+        folder.remove(folder.lock()?)?;
+    }
+    code(&id, &report)
+}
+
+/// `bowline start`: in the background, printing the id.
+pub async fn start(state: &StateDir, args: TaskArgs) -> Result<u8> {
+    let shim_cgroup = args.shim_cgroup.clone();
+    let (id, task) = describe_task(args)?;
+    let up = Up::shim(state, &id, &shim_cgroup).await?;
+    let log = |name: &str| up.folder.file(name).to_string_lossy().into_owned();
+    match up.shim.launch(json(&task)?, log("stdout.log"), log("stderr.log")).await {
+        Ok(_) => say(id.as_str()).map(|()| 0),
+        Err(error) => Err(up.abandon(error)),
+    }
+}
+
+/// A shim of ours that has no task yet.
+struct Up {
+    folder: Folder,
+    child: Child,
+    shim: Shim,
+}
+
+impl Up {
+    async fn shim(state: &StateDir, id: &TaskId, shim_cgroup: &bowline_executor::ShimCgroup) -> Result<Up> {
+        let (folder, lock) = state.create(id)?;
+        let mut child = match spawn::spawn(&folder, lock, shim_cgroup) {
+            Ok(child) => child,
+            Err(error) => return Err(discard(&folder, error)),
+        };
+        match client::find(&folder, id).await {
+            Ok(Presence::Live(shim)) => Ok(Up { folder, child, shim }),
+            other => {
+                // SIGKILL: it serves nobody.
+                let _ = child.kill();
+                let _ = child.wait();
+                let error = other.err().unwrap_or_else(|| Error::new(Kind::Internal, "the shim died as it started"));
+                Err(discard(&folder, error))
+            }
+        }
+    }
+
+    /// Undoes everything after a launch that failed; the error says why.
+    fn abandon(self, error: Error) -> Error {
+        let Up { folder, mut child, shim } = self;
+        // Closes the connection; the shim undoes the rest, and leaves.
+        drop(shim);
+        let _ = child.wait();
+        discard(&folder, error)
+    }
+}
+
+fn discard(folder: &Folder, error: Error) -> Error {
+    match folder.lock().and_then(|lock| folder.remove(lock)) {
+        Ok(()) => error,
+        Err(left) => error.hint(format!("besides, {left}")),
+    }
+}
+
+/// What flags and file describe, with an id.
+fn describe_task(args: TaskArgs) -> Result<(TaskId, Task)> {
+    let mut task = match &args.file {
+        Some(file) => describe::read_unchecked(file)?,
+        None => Task::default(),
+    };
+    if let Some((command, rest)) = args.command.split_first() {
+        task.command.clone_from(command);
+        task.args = rest.to_vec();
+    }
+    if let Some(rootfs) = args.rootfs {
+        let rootfs = std::path::absolute(&rootfs).doing(Kind::Usage, || "--rootfs: not a path")?;
+        task.rootfs = Some(rootfs);
+    }
+    task.name = args.name.or(task.name);
+    task.memory.limit = args.memory.or(task.memory.limit);
+    task.cpu.limit = args.cpus.or(task.cpu.limit);
+    task.pids = args.pids.map(Ceiling::At).or(task.pids);
+    task.user = args.user.or(task.user);
+    task.env.extend(args.env);
+    task.validate().map_err(Error::from)?;
+    let id = match &task.name {
+        Some(id) => id.clone(),
+        None => made_up()?,
+    };
+    Ok((id, task))
+}
+
+/// An id that nobody else has: 48 random bits.
+fn made_up() -> Result<TaskId> {
+    use std::io::Read as _;
+    let what = || "cannot make up an id";
+    let mut random = [0u8; 6];
+    let mut source = std::fs::File::open("/dev/urandom").doing(Kind::Internal, what)?;
+    source.read_exact(&mut random).doing(Kind::Internal, what)?;
+    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("task-{hex}").parse().doing(Kind::Internal, what)
+}
+
+fn json(task: &Task) -> Result<String> {
+    serde_json::to_string(task).doing(Kind::Internal, || "cannot write the description as JSON")
+}
+
+/// The signals that end a foreground task, as they come.
+fn interrupts() -> Result<mpsc::UnboundedReceiver<i32>> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT]).doing(Kind::Internal, || "cannot watch for signals")?;
+    let (send, receive) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if send.send(signal).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receive)
+}
+
+/// Waits for the end; the first interrupt asks the task to end, the next kills it.
+async fn watch(shim: &Shim, interrupts: &mut mpsc::UnboundedReceiver<i32>) -> Result<ExitReport> {
+    let end = shim.wait();
+    tokio::pin!(end);
+    let mut asked = false;
+    loop {
+        tokio::select! {
+            report = &mut end => return report,
+            Some(signal) = interrupts.recv() => {
+                let grace = asked.then_some(0);
+                asked = true;
+                // It may end before it hears us.
+                let _ = shim.stop(Some(signal), grace).await;
+            }
+        }
+    }
+}
+
+fn code(id: &TaskId, report: &ExitReport) -> Result<u8> {
+    match report.exit_code {
+        Some(code) => Ok(u8::try_from(code).unwrap_or(FAILED)),
+        None => Err(super::dead(id)),
+    }
+}

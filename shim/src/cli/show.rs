@@ -1,0 +1,138 @@
+//! Commands that only look: inspect, ps, stats.
+
+use bowline_executor::{Doing, ExitReport, Kind, Record, Result, StateDir, Stats};
+use bowline_spec::Task;
+use bowline_spec::id::TaskId;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{control, say, say_json};
+use crate::client::{self, Presence};
+
+/// Everything that is known of a task.
+#[derive(Debug, Serialize)]
+struct Inspection {
+    id: TaskId,
+    status: String,
+    pid: Option<i32>,
+    shim_pid: Option<i32>,
+    cgroup: Option<String>,
+    created_at: Option<Timestamp>,
+    started_at: Option<Timestamp>,
+    labels: std::collections::BTreeMap<String, String>,
+    task: Option<Task>,
+    exit: Option<ExitReport>,
+}
+
+/// `bowline inspect`.
+pub async fn inspect(state: &StateDir, id: &TaskId) -> Result<u8> {
+    say_json(&examine(state, id).await?).map(|()| 0)
+}
+
+async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
+    let folder = state.folder(id);
+    let (status, pid, exit) = match client::find(&folder, id).await? {
+        Presence::Live(shim) => match shim.state().await {
+            Ok(Some(state)) => (state.status, Some(state.pid).filter(|pid| *pid > 0), folder.exit()?),
+            Ok(None) => ("created".to_owned(), None, None),
+            // It left between two of our questions.
+            Err(error) => match folder.exit()? {
+                Some(report) => ("exited".to_owned(), None, Some(report)),
+                None => return Err(error),
+            },
+        },
+        Presence::Exited(report) => ("exited".to_owned(), None, Some(*report)),
+        Presence::Dead => ("dead".to_owned(), None, None),
+        Presence::Starting => ("created".to_owned(), None, None),
+    };
+    let record: Option<Record> = folder.record()?;
+    let gone = exit.is_some() || status == "dead";
+    Ok(Inspection {
+        id: id.clone(),
+        // The report is the fact; the shim's word for it may lag behind.
+        status: if exit.is_some() { "exited".to_owned() } else { status },
+        pid,
+        shim_pid: record.as_ref().map(|r| r.shim_pid).filter(|_| !gone),
+        cgroup: record.as_ref().map(|r| r.cgroup.clone()),
+        created_at: record.as_ref().map(|r| r.created_at),
+        started_at: record.as_ref().and_then(|r| r.started_at),
+        labels: record.as_ref().map(|r| r.task.labels.clone()).unwrap_or_default(),
+        task: record.map(|r| r.task),
+        exit,
+    })
+}
+
+/// A line of `ps`.
+#[derive(Debug, Serialize)]
+struct Row {
+    id: TaskId,
+    status: String,
+    pid: Option<i32>,
+    shim_pid: Option<i32>,
+    command: String,
+    created_at: Option<Timestamp>,
+}
+
+/// `bowline ps`.
+pub async fn ps(state: &StateDir, json: bool) -> Result<u8> {
+    let mut rows = Vec::new();
+    for id in state.ids()? {
+        match examine(state, &id).await {
+            Ok(found) => rows.push(row(found)),
+            // Removed while we looked.
+            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if json {
+        return say_json(&rows).map(|()| 0);
+    }
+    let width = rows.iter().map(|row| row.id.as_str().len()).max().unwrap_or(0).max(2);
+    say(&format!("{:<width$}  {:<8}  {:>8}  COMMAND", "ID", "STATUS", "PID"))?;
+    for row in rows {
+        let pid = row.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        say(&format!("{:<width$}  {:<8}  {pid:>8}  {}", row.id, row.status, row.command))?;
+    }
+    Ok(0)
+}
+
+fn row(found: Inspection) -> Row {
+    let command = found.task.map(|task| {
+        let words = std::iter::once(task.command).chain(task.args);
+        words.collect::<Vec<_>>().join(" ")
+    });
+    Row {
+        id: found.id,
+        status: found.status,
+        pid: found.pid,
+        shim_pid: found.shim_pid,
+        command: command.unwrap_or_default(),
+        created_at: found.created_at,
+    }
+}
+
+/// Statistics under the task's id.
+#[derive(Debug, Serialize)]
+struct NamedStats {
+    id: TaskId,
+    #[serde(flatten)]
+    stats: Stats,
+}
+
+/// `bowline stats`.
+pub async fn stats(state: &StateDir, id: &TaskId, json: bool) -> Result<u8> {
+    let text = control::live(state, id).await?.stats().await?;
+    let stats: Stats = serde_json::from_str(&text).doing(Kind::Internal, || "the shim's statistics are damaged")?;
+    if json {
+        return say_json(&NamedStats { id: id.clone(), stats }).map(|()| 0);
+    }
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    let ms = |usec: Option<u64>| or_dash(usec.map(|usec| format!("{:.1} ms", usec as f64 / 1000.0)));
+    let mib = |bytes: Option<u64>| or_dash(bytes.map(|bytes| format!("{:.1} MiB", bytes as f64 / 1048576.0)));
+    let count = |n: Option<u64>| or_dash(n.map(|n| n.to_string()));
+    let Stats { cpu, memory, pids, .. } = stats;
+    say(&format!("cpu     {} (user {}, system {}), throttled {}", ms(cpu.usage_usec), ms(cpu.user_usec), ms(cpu.system_usec), ms(cpu.throttled_usec)))?;
+    say(&format!("memory  {}, peak {}, limit {}, OOM kills {}", mib(memory.usage_bytes), mib(memory.peak_bytes), mib(memory.limit_bytes), count(memory.oom_kills)))?;
+    say(&format!("pids    {}, limit {}", count(pids.current), count(pids.limit)))?;
+    Ok(0)
+}

@@ -1,0 +1,158 @@
+//! Talking to a shim, and to what it has left when it has gone.
+
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, died_with_shim};
+use ttrpc::context;
+
+use crate::wire::from_status;
+use crate::wire::proto::bowline::{
+    ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, SignalRequest, StateResponse, StopRequest, TaskRequest,
+};
+use crate::wire::proto::bowline_ttrpc::BowlineClient;
+
+/// A connection to the shim of one task.
+pub struct Shim {
+    client: BowlineClient,
+    id: String,
+    folder: Folder,
+}
+
+/// How a task stands, by who answers for it.
+pub enum Presence {
+    /// Its shim does.
+    Live(Shim),
+    /// It has ended; this is its report.
+    Exited(Box<ExitReport>),
+    /// Its shim died before it.
+    Dead,
+    /// Its shim is not up yet.
+    Starting,
+}
+
+/// No time limit: a wait may take years.
+fn patient() -> ttrpc::context::Context {
+    context::with_timeout(0)
+}
+
+/// Finds out who answers for the task in `folder`.
+///
+/// # Errors
+/// `NotFound` when there is no such task.
+pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
+    if !folder.exists() {
+        return Err(Error::new(Kind::NotFound, format!("there is no task named {id}")).hint("`bowline ps` lists them"));
+    }
+    match connect(folder).await {
+        Some(client) => Ok(Presence::Live(Shim { client, id: id.to_owned(), folder: folder.clone() })),
+        None if !folder.socket().exists() && matches!(folder.owner()?, Owner::Shim) => Ok(Presence::Starting),
+        None => gone(folder),
+    }
+}
+
+impl Shim {
+    fn request(&self) -> TaskRequest {
+        TaskRequest { id: self.id.clone(), ..TaskRequest::default() }
+    }
+
+    /// The error of a call; a connection that broke is explained by what the
+    /// shim has left.
+    fn failed(&self, error: &ttrpc::Error) -> Error {
+        from_status(error).unwrap_or_else(|| {
+            let log = std::fs::read_to_string(self.folder.file("shim.log")).unwrap_or_default();
+            let last = log.lines().last().unwrap_or("it left no word in shim.log");
+            Error::new(Kind::Internal, format!("the shim of task {} broke off: {error}; {last}", self.id))
+        })
+    }
+
+    /// Launches the task; `task` is its description as JSON.
+    pub async fn launch(&self, task: String, stdout: String, stderr: String) -> Result<LaunchResponse> {
+        let request = LaunchRequest { id: self.id.clone(), task, stdout, stderr, ..LaunchRequest::default() };
+        self.client.launch(patient(), &request).await.map_err(|e| self.failed(&e))
+    }
+
+    /// Waits for the task's end, also through the shim's own.
+    pub async fn wait(&self) -> Result<ExitReport> {
+        match self.client.wait(patient(), &self.request()).await {
+            Ok(response) => {
+                let report = serde_json::from_str(&response.report);
+                report.doing(Kind::Internal, || "the shim's report is damaged")
+            }
+            // Gone between our question and its answer: it has left a report, or died.
+            Err(_) => gone(&self.folder)?.report(&self.folder),
+        }
+    }
+
+    /// Sends a signal to init.
+    pub async fn signal(&self, signal: i32) -> Result<()> {
+        let request = SignalRequest { id: self.id.clone(), signal, ..SignalRequest::default() };
+        self.client.signal(patient(), &request).await.map(drop).map_err(|e| self.failed(&e))
+    }
+
+    /// Begins to bring the task down.
+    pub async fn stop(&self, signal: Option<i32>, grace_ms: Option<u64>) -> Result<()> {
+        let request = StopRequest { id: self.id.clone(), signal, grace_ms, ..StopRequest::default() };
+        self.client.stop(patient(), &request).await.map(drop).map_err(|e| self.failed(&e))
+    }
+
+    /// Freezes the task.
+    pub async fn pause(&self) -> Result<()> {
+        self.client.pause(patient(), &self.request()).await.map(drop).map_err(|e| self.failed(&e))
+    }
+
+    /// Thaws it.
+    pub async fn resume(&self) -> Result<()> {
+        self.client.resume(patient(), &self.request()).await.map(drop).map_err(|e| self.failed(&e))
+    }
+
+    /// Runs a command in the task.
+    pub async fn exec(&self, mut request: ExecRequest) -> Result<ExecResponse> {
+        request.id.clone_from(&self.id);
+        self.client.exec(patient(), &request).await.map_err(|e| self.failed(&e))
+    }
+
+    /// What the task uses, as JSON.
+    pub async fn stats(&self) -> Result<String> {
+        let response = self.client.stats(patient(), &self.request()).await;
+        response.map(|r| r.stats).map_err(|e| self.failed(&e))
+    }
+
+    /// Where the task is in its life; `None` while it is being launched.
+    pub async fn state(&self) -> Result<Option<StateResponse>> {
+        match self.client.state(patient(), &self.request()).await {
+            Ok(state) => Ok(Some(state)),
+            Err(error) => match self.failed(&error) {
+                error if error.kind() == Kind::NotFound => Ok(None),
+                error => Err(error),
+            },
+        }
+    }
+}
+
+async fn connect(folder: &Folder) -> Option<BowlineClient> {
+    let stream = tokio::net::UnixStream::connect(folder.socket()).await.ok()?;
+    let socket = ttrpc::r#async::transport::Socket::from(stream);
+    Some(BowlineClient::new(ttrpc::r#async::Client::new(socket)))
+}
+
+/// What a shim has left that no longer answers. Waits until it has gone: its
+/// report is whole before it goes.
+fn gone(folder: &Folder) -> Result<Presence> {
+    if let Some(report) = folder.exit()? {
+        return Ok(Presence::Exited(Box::new(report)));
+    }
+    if matches!(folder.owner()?, Owner::Shim) {
+        // On its way out.
+        drop(folder.lock()?);
+    }
+    let report = folder.exit()?;
+    Ok(report.map_or(Presence::Dead, |report| Presence::Exited(Box::new(report))))
+}
+
+impl Presence {
+    /// The report of a task that has ended, also of one that did so unseen.
+    fn report(self, folder: &Folder) -> Result<ExitReport> {
+        match self {
+            Presence::Exited(report) => Ok(*report),
+            Presence::Dead | Presence::Live(_) | Presence::Starting => Ok(died_with_shim(folder.record()?.as_ref())),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `bowline.v1` on the shim's socket: requests in, the executor's answers out.
+
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bowline_executor::{Doing, Error, Exec, ExecEnd, Executor, Kind, Launch, Result, Target, VERSION};
+use bowline_spec::Format;
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+use jiff::Timestamp;
+use ttrpc::r#async::TtrpcContext;
+
+use crate::wire::proto::bowline::{
+    Empty, ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, Process, ProcessesResponse, SignalRequest,
+    StateResponse, StatsResponse, StopRequest, TaskRequest, VersionResponse, WaitResponse,
+};
+use crate::wire::proto::bowline_ttrpc::{Bowline, create_bowline};
+use crate::wire::to_status;
+
+/// Serves `listener` until the executor has closed and all answers are out.
+pub async fn serve(executor: Executor, listener: UnixListener) -> Result<()> {
+    let what = || "cannot serve the shim's socket";
+    listener.set_nonblocking(true).doing(Kind::Internal, what)?;
+    let listener = tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?;
+    let service = Arc::new(Service { executor: executor.clone() });
+    let mut server = ttrpc::r#async::Server::new()
+        .add_listener(ttrpc::r#async::transport::Listener::from(listener))
+        .register_service(create_bowline(service));
+    server.start().await.doing(Kind::Internal, what)?;
+    executor.closed().await;
+    server.shutdown().await.doing(Kind::Internal, || "cannot close the shim's socket")
+}
+
+struct Service {
+    executor: Executor,
+}
+
+type Answer<T> = ttrpc::Result<T>;
+
+fn id(text: &str) -> Answer<TaskId> {
+    text.parse().map_err(|invalid: bowline_spec::Invalid| to_status(&Error::new(Kind::Usage, invalid.to_string())))
+}
+
+fn signal(number: i32) -> Answer<Signal> {
+    let unknown = || to_status(&Error::new(Kind::Usage, format!("{number} is not the number of a signal")));
+    Signal::from_number(number).ok_or_else(unknown)
+}
+
+fn target(path: &str) -> Target {
+    if path.is_empty() { Target::Null } else { Target::Path(PathBuf::from(path)) }
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Answer<String> {
+    let text = serde_json::to_string(value).doing(Kind::Internal, || "cannot write an answer as JSON");
+    text.map_err(|error| to_status(&error))
+}
+
+fn optional(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+fn nanoseconds(time: Timestamp) -> i64 {
+    i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
+}
+
+#[async_trait]
+impl Bowline for Service {
+    async fn launch(&self, _: &TtrpcContext, request: LaunchRequest) -> Answer<LaunchResponse> {
+        let id = id(&request.id)?;
+        let task = bowline_spec::parse(&request.task, Format::Json).map_err(|invalid| to_status(&invalid.into()))?;
+        let launch = Launch { id, task, stdout: target(&request.stdout), stderr: target(&request.stderr) };
+        let launched = self.executor.launch(launch).await.map_err(|e| to_status(&e))?;
+        Ok(LaunchResponse { pid: launched.pid, ..LaunchResponse::default() })
+    }
+
+    async fn wait(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<WaitResponse> {
+        let report = self.executor.wait(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
+        Ok(WaitResponse { report: json(&report)?, ..WaitResponse::default() })
+    }
+
+    async fn signal(&self, _: &TtrpcContext, request: SignalRequest) -> Answer<Empty> {
+        let signal = signal(request.signal)?;
+        let done = self.executor.signal(&id(&request.id)?, signal, request.all).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn stop(&self, _: &TtrpcContext, request: StopRequest) -> Answer<Empty> {
+        let signal = request.signal.map(signal).transpose()?;
+        let grace = request.grace_ms.map(Duration::from_millis);
+        let done = self.executor.shutdown(&id(&request.id)?, signal, grace).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn pause(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<Empty> {
+        let done = self.executor.pause(&id(&request.id)?).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn resume(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<Empty> {
+        let done = self.executor.resume(&id(&request.id)?).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn exec(&self, _: &TtrpcContext, request: ExecRequest) -> Answer<ExecResponse> {
+        let exec = Exec {
+            command: request.command,
+            env: request.env,
+            workdir: optional(request.workdir).map(PathBuf::from),
+            user: optional(request.user),
+            timeout: request.timeout_ms.map(Duration::from_millis),
+            direct: request.direct,
+            stdout: target(&request.stdout),
+            stderr: target(&request.stderr),
+            tail_bytes: request.tail_bytes.map(|bytes| bytes as usize),
+            separate: request.separate,
+        };
+        let outcome = self.executor.exec(&id(&request.id)?, exec).await.map_err(|e| to_status(&e))?;
+        Ok(ExecResponse {
+            exit_code: match outcome.end {
+                ExecEnd::Exited(code) => Some(code),
+                ExecEnd::TimedOut => None,
+            },
+            stdout: outcome.stdout,
+            stderr: outcome.stderr,
+            started_at_ns: nanoseconds(outcome.started_at),
+            exited_at_ns: nanoseconds(outcome.exited_at),
+            ..ExecResponse::default()
+        })
+    }
+
+    async fn processes(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<ProcessesResponse> {
+        let all = self.executor.processes(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
+        let process = |p: bowline_executor::Process| Process { pid: p.pid, exec: p.exec, ..Process::default() };
+        let processes = all.into_iter().map(process).collect();
+        Ok(ProcessesResponse { processes, ..ProcessesResponse::default() })
+    }
+
+    async fn stats(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<StatsResponse> {
+        let stats = self.executor.stats(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
+        Ok(StatsResponse { stats: json(&stats)?, ..StatsResponse::default() })
+    }
+
+    async fn state(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<StateResponse> {
+        let state = self.executor.state(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
+        Ok(StateResponse {
+            status: state.status.as_str().to_owned(),
+            pid: state.pid.unwrap_or(0),
+            ..StateResponse::default()
+        })
+    }
+
+    async fn version(&self, _: &TtrpcContext, _: Empty) -> Answer<VersionResponse> {
+        Ok(VersionResponse { version: VERSION.to_owned(), ..VersionResponse::default() })
+    }
+}

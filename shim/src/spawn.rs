@@ -1,0 +1,62 @@
+//! Starting a shim: a process of its own, that outlives whoever starts it.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, open_sealed};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+/// The fd that the shim finds its listening socket at.
+pub const LISTENER_FD: i32 = 3;
+/// The fd that the shim finds the lock of its folder at.
+pub const LOCK_FD: i32 = 4;
+
+/// Starts a shim for `folder`, whose socket accepts connections when this
+/// returns. The shim is our child until we end.
+pub fn spawn(folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
+    let what = || format!("cannot start a shim for {}", folder.path().display());
+    let binary = binary()?;
+    let socket = folder.socket();
+    let listener = UnixListener::bind(&socket).doing(Kind::Internal, || format!("cannot listen at {}", socket.display()))?;
+    let sealed = open_sealed(&binary)?;
+    let log = folder.file("shim.log");
+    let log = File::options().append(true).create(true).open(&log).doing(Kind::Internal, || format!("cannot open {}", log.display()))?;
+
+    // Moved out of the way of the numbers that the shim expects, then put there.
+    let above = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, 10);
+    let listener = above(listener.into()).doing(Kind::Internal, what)?;
+    let lock = above(lock.into_fd()).doing(Kind::Internal, what)?;
+    let sealed = above(sealed).doing(Kind::Internal, what)?;
+    let handed = [(listener, "3"), (lock, "4")];
+    for (fd, _) in &handed {
+        fcntl_setfd(fd, FdFlags::empty()).doing(Kind::Internal, what)?;
+    }
+    let fds: Vec<String> = handed.iter().map(|(fd, _)| fd.as_raw_fd().to_string()).collect();
+    Command::new(format!("/proc/self/fd/{}", sealed.as_raw_fd()))
+        .arg0("bowline-shim")
+        .arg("--folder")
+        .arg(folder.path())
+        .args(["--shim-cgroup", &shim_cgroup.to_string(), "--listener-fd", &fds[0], "--lock-fd", &fds[1]])
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(key, _)| key == "BOWLINE_LOG"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .doing(Kind::Internal, what)
+}
+
+/// The shim's binary: beside ours.
+fn binary() -> Result<PathBuf> {
+    let ours = std::env::current_exe().doing(Kind::Internal, || "cannot find our own binary")?;
+    let binary = ours.with_file_name("bowline-shim");
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    Err(Error::new(Kind::Internal, format!("cannot find {}", binary.display()))
+        .hint("bowline and bowline-shim are installed side by side; install both"))
+}

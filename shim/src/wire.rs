@@ -1,0 +1,90 @@
+//! The one place where an error becomes a wire code, and comes back from it.
+
+#![deny(clippy::wildcard_enum_match_arm)]
+
+use bowline_executor::{Error, Kind};
+use protobuf::Message as _;
+use ttrpc::Code;
+
+/// The generated messages and services of `bowline.v1`.
+#[allow(missing_docs, unsafe_code, nonstandard_style, unused, clippy::all, clippy::unwrap_used)]
+pub mod proto {
+    /// Messages.
+    pub mod bowline {
+        include!(concat!(env!("OUT_DIR"), "/bowline.rs"));
+    }
+    /// Services.
+    pub mod bowline_ttrpc {
+        include!(concat!(env!("OUT_DIR"), "/bowline_ttrpc.rs"));
+    }
+}
+
+use proto::bowline::ErrorDetail;
+
+/// An error on its way to a client: gRPC code and text for everybody, kind and
+/// hint in the details for our own.
+pub fn to_status(error: &Error) -> ttrpc::Error {
+    let code = match error.kind() {
+        Kind::NotFound => Code::NOT_FOUND,
+        Kind::AlreadyExists => Code::ALREADY_EXISTS,
+        Kind::WrongState => Code::FAILED_PRECONDITION,
+        Kind::BadSpec | Kind::Usage => Code::INVALID_ARGUMENT,
+        Kind::CommandNotFound => Code::NOT_FOUND,
+        Kind::NotExecutable => Code::PERMISSION_DENIED,
+        Kind::Unsupported => Code::UNIMPLEMENTED,
+        Kind::Timeout => Code::DEADLINE_EXCEEDED,
+        Kind::Internal => Code::INTERNAL,
+    };
+    let mut status = ttrpc::get_status(code, error.message());
+    let detail = ErrorDetail {
+        kind: serde_json::to_string(&error.kind()).unwrap_or_default(),
+        hint: error.hint_text().unwrap_or_default().to_owned(),
+        ..ErrorDetail::default()
+    };
+    if let Ok(value) = detail.write_to_bytes() {
+        let mut any = ttrpc::proto::Any::new();
+        any.type_url = "bowline.v1.ErrorDetail".to_owned();
+        any.value = value;
+        status.details.push(any);
+    }
+    ttrpc::Error::RpcStatus(status)
+}
+
+/// An error as it left the shim; `None` when it is the connection that failed.
+pub fn from_status(error: &ttrpc::Error) -> Option<Error> {
+    let status = match error {
+        ttrpc::Error::RpcStatus(status) => status,
+        #[allow(clippy::wildcard_enum_match_arm)] // every other kind is the connection's
+        _ => return None,
+    };
+    let detail = status.details.iter().find(|any| any.type_url == "bowline.v1.ErrorDetail");
+    let detail = detail.and_then(|any| ErrorDetail::parse_from_bytes(&any.value).ok()).unwrap_or_default();
+    let kind = serde_json::from_str(&detail.kind).unwrap_or(Kind::Internal);
+    let error = Error::new(kind, status.message.clone());
+    Some(if detail.hint.is_empty() { error } else { error.hint(detail.hint) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kind_text_and_hint_survive_the_wire() {
+        let kinds = [
+            Kind::NotFound,
+            Kind::AlreadyExists,
+            Kind::WrongState,
+            Kind::BadSpec,
+            Kind::CommandNotFound,
+            Kind::NotExecutable,
+            Kind::Unsupported,
+            Kind::Timeout,
+            Kind::Usage,
+            Kind::Internal,
+        ];
+        for kind in kinds {
+            let error = Error::new(kind, "cannot do it").hint("do that");
+            assert_eq!(from_status(&to_status(&error)), Some(error));
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The root as the task sees it: what is mounted where, in which order.
+//!
+//!   /proc, /dev and below, /sys ─ the host view and /tmp ─ the task's own mounts
+//!
+//! Each kind only where the kernel lets the task's user namespace mount it: it
+//! asks who owns the namespace that the filesystem shows.
+
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::{Mount as OciMount, Root};
+
+use super::Host;
+use super::process::maps;
+use crate::task::{Mount, MountKind, Namespace, Propagation, Task};
+
+/// The group `tty` of every distribution, which owns terminals.
+const TTY: u32 = 5;
+
+/// The root: the folder named, or an empty one in the bundle that the host
+/// view is mounted in.
+pub(super) fn root(task: &Task) -> Root {
+    let mut root = Root::default();
+    root.set_path(task.rootfs.clone().unwrap_or_else(|| "rootfs".into()))
+        .set_readonly(Some(task.readonly_rootfs.unwrap_or(task.rootfs.is_none())));
+    root
+}
+
+/// A mount whose propagation is to work needs it from the root on; without
+/// one, the runtime's own choice (slave) stands.
+pub(super) fn root_propagation(task: &Task) -> Option<String> {
+    let any = |kinds: [Propagation; 2]| {
+        let mut wanted = task.mounts.iter().filter_map(|m| m.propagation);
+        wanted.any(|p| kinds.contains(&p))
+    };
+    if any([Propagation::Shared, Propagation::Rshared]) {
+        Some("shared".into())
+    } else if any([Propagation::Slave, Propagation::Rslave]) {
+        Some("rslave".into())
+    } else {
+        None
+    }
+}
+
+pub(super) fn mounts(task: &Task, host: &Host) -> Vec<OciMount> {
+    let mut mounts = standard(task);
+    if task.rootfs.is_none() {
+        mounts.extend(host.view.iter().map(|path| view(path)));
+        mounts.push(mount(
+            "/tmp",
+            "tmpfs",
+            "tmpfs",
+            &["nosuid", "nodev", "mode=1777"],
+        ));
+    }
+    mounts.extend(task.mounts.iter().map(requested));
+    mounts
+}
+
+fn standard(task: &Task) -> Vec<OciMount> {
+    let of = &task.namespaces;
+    let host_user = *of.user() == Namespace::Host;
+    let tty_mapped = host_user
+        || matches!(of.user(), Namespace::Path(_))
+        || task.gid_mappings.iter().any(|m| maps(m, TTY));
+    let mut pts = vec![
+        "nosuid",
+        "noexec",
+        "newinstance",
+        "ptmxmode=0666",
+        "mode=0620",
+    ];
+    if tty_mapped {
+        pts.push("gid=5");
+    }
+    let host_ipc = *of.ipc() == Namespace::Host;
+    // The host's /dev/shm goes with its IPC namespace, as with Docker.
+    let shm_options = ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"];
+    let shm = match host_ipc {
+        true => host_folder("/dev/shm", false),
+        false => mount("/dev/shm", "tmpfs", "shm", &shm_options),
+    };
+    let protected = ["nosuid", "noexec", "nodev"];
+    // Mounted anew, mqueue shows the queues of whichever IPC namespace one is
+    // in, the host's included; only a new user namespace may not mount those.
+    let mqueue = match host_ipc && !host_user {
+        true => host_folder("/dev/mqueue", false),
+        false => mount("/dev/mqueue", "mqueue", "mqueue", &protected),
+    };
+    // sysfs shows a network namespace: it takes that namespace's owner.
+    let sys = match host_user || *of.network() == Namespace::Private {
+        true => mount(
+            "/sys",
+            "sysfs",
+            "sysfs",
+            &["nosuid", "noexec", "nodev", "ro"],
+        ),
+        false => host_folder("/sys", true),
+    };
+    let dev_options = ["nosuid", "strictatime", "mode=755", "size=65536k"];
+    vec![
+        mount("/proc", "proc", "proc", &protected),
+        mount("/dev", "tmpfs", "tmpfs", &dev_options),
+        mount("/dev/pts", "devpts", "devpts", &pts),
+        shm,
+        mqueue,
+        sys,
+    ]
+}
+
+/// What stands in for a kernel filesystem that cannot be mounted anew.
+fn host_folder(path: &str, read_only: bool) -> OciMount {
+    let mut options = vec!["rbind", "nosuid", "noexec", "nodev"];
+    options.extend(["rnosuid", "rnoexec", "rnodev"]);
+    options.extend(read_only.then_some(["ro", "rro"]).into_iter().flatten());
+    options.push("rprivate");
+    mount(path, "bind", path, &options)
+}
+
+/// Read-only with all that is mounted below: `ro` alone would leave a writable
+/// mount below `/etc`, such as a container's own `/etc/hosts`, writable. `rro`
+/// needs Linux 5.12; what does not know it still has `ro`.
+fn view(path: &Path) -> OciMount {
+    let source = path.to_string_lossy();
+    mount(
+        &source,
+        "bind",
+        &source,
+        &["rbind", "ro", "rro", "rprivate"],
+    )
+}
+
+fn requested(asked: &Mount) -> OciMount {
+    let mut options: Vec<String> = Vec::new();
+    let mut option = |text: &str| options.push(text.into());
+    let tmpfs = asked.kind == MountKind::Tmpfs;
+    let recursive = !tmpfs && asked.recursive.unwrap_or(true);
+    if !tmpfs {
+        option(if recursive { "rbind" } else { "bind" });
+    }
+    // A plain flag is for the top mount alone, its `r` form for those below too.
+    let mut flag = |plain: &str, set: bool| {
+        if set {
+            option(plain);
+        }
+        if set && recursive {
+            option(&format!("r{plain}"));
+        }
+    };
+    flag("nosuid", asked.nosuid.unwrap_or(tmpfs));
+    flag("nodev", asked.nodev.unwrap_or(tmpfs));
+    flag("noexec", asked.noexec.unwrap_or(false));
+    flag("ro", asked.read_only);
+    if !asked.read_only {
+        option("rw");
+    }
+    if tmpfs {
+        option(&format!(
+            "mode={}",
+            asked.mode.map_or("1777".into(), |m| m.to_string())
+        ));
+        if let Some(size) = asked.size {
+            option(&format!("size={}", size.as_u64()));
+        }
+    } else {
+        option(asked.propagation.unwrap_or(Propagation::Rprivate).as_str());
+    }
+    let (kind, source) = match tmpfs {
+        true => ("tmpfs", PathBuf::from("tmpfs")),
+        false => ("bind", asked.source.clone().unwrap_or_default()),
+    };
+    oci(asked.destination.clone(), kind, source, options)
+}
+
+fn mount(destination: &str, kind: &str, source: &str, options: &[&str]) -> OciMount {
+    let options = options.iter().map(|o| (*o).into()).collect();
+    oci(destination.into(), kind, source.into(), options)
+}
+
+fn oci(destination: PathBuf, kind: &str, source: PathBuf, options: Vec<String>) -> OciMount {
+    let mut mount = OciMount::default();
+    mount
+        .set_destination(destination)
+        .set_typ(Some(kind.into()))
+        .set_source(Some(source))
+        .set_options(Some(options));
+    mount
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::testing::built;
+    use super::*;
+
+    const PRIVATE_USER: &str = "namespaces.user = 'private'\n\
+                                uid_mappings = [{container = 0, host = 1000, size = 10}]\n\
+                                gid_mappings = [{container = 0, host = 1000, size = 10}]\n";
+
+    fn list(toml: &str) -> Vec<OciMount> {
+        built(toml, |_| ()).mounts().clone().unwrap()
+    }
+
+    fn find(mounts: &[OciMount], destination: &str) -> (String, Vec<String>) {
+        let found = mounts
+            .iter()
+            .rfind(|m| m.destination() == Path::new(destination));
+        let found = found.unwrap();
+        (
+            found.typ().clone().unwrap(),
+            found.options().clone().unwrap(),
+        )
+    }
+
+    #[test]
+    fn the_tasks_own_mounts_come_last_in_their_order() {
+        let toml = "[[mounts]]\nsource = '/b'\ndestination = '/x'\n[[mounts]]\ntype = 'tmpfs'\ndestination = '/a'";
+        let mounts = list(toml);
+        let places: Vec<_> = mounts
+            .iter()
+            .map(|m| m.destination().to_str().unwrap())
+            .collect();
+        let expected = [
+            "/proc",
+            "/dev",
+            "/dev/pts",
+            "/dev/shm",
+            "/dev/mqueue",
+            "/sys",
+            "/etc",
+            "/usr",
+            "/tmp",
+            "/x",
+            "/a",
+        ];
+        assert_eq!(places, expected);
+    }
+
+    #[test]
+    fn a_folder_as_root_has_no_host_view() {
+        let mounts = list("rootfs = '/srv/a'");
+        assert_eq!(mounts.len(), 6);
+        let spec = built("rootfs = '/srv/a'\nreadonly_rootfs = true", |_| ());
+        assert_eq!(spec.root().as_ref().unwrap().readonly(), Some(true));
+    }
+
+    #[test]
+    fn the_host_view_is_read_only_all_the_way_down() {
+        let (kind, options) = find(&list(""), "/usr");
+        assert_eq!(kind, "bind");
+        assert_eq!(options, ["rbind", "ro", "rro", "rprivate"]);
+    }
+
+    #[test]
+    fn flags_of_a_recursive_bind_reach_the_mounts_below() {
+        let bind = |line: &str| {
+            find(
+                &list(&format!(
+                    "[[mounts]]\nsource = '/a'\ndestination = '/b'\n{line}"
+                )),
+                "/b",
+            )
+            .1
+        };
+        assert_eq!(bind(""), ["rbind", "rw", "rprivate"]);
+        assert_eq!(bind("read_only = true"), ["rbind", "ro", "rro", "rprivate"]);
+        assert_eq!(
+            bind("noexec = true"),
+            ["rbind", "noexec", "rnoexec", "rw", "rprivate"]
+        );
+        let single = bind("recursive = false\nread_only = true\npropagation = 'slave'");
+        assert_eq!(single, ["bind", "ro", "slave"]);
+    }
+
+    #[test]
+    fn a_tmpfs_has_no_suid_files_or_devices_unless_asked() {
+        let tmpfs = |line: &str| {
+            find(
+                &list(&format!(
+                    "[[mounts]]\ntype = 'tmpfs'\ndestination = '/b'\n{line}"
+                )),
+                "/b",
+            )
+            .1
+        };
+        assert_eq!(tmpfs(""), ["nosuid", "nodev", "rw", "mode=1777"]);
+        let asked = tmpfs("nosuid = false\nsize = '1M'\nmode = '0700'");
+        assert_eq!(asked, ["nodev", "rw", "mode=0700", "size=1048576"]);
+    }
+
+    #[test]
+    fn terminals_belong_to_tty_where_it_is_mapped() {
+        let gid = |toml: &str| find(&list(toml), "/dev/pts").1.contains(&"gid=5".into());
+        assert!(gid(""));
+        assert!(gid(PRIVATE_USER));
+        assert!(!gid(&PRIVATE_USER.replace("size = 10", "size = 5")));
+    }
+
+    #[test]
+    fn what_a_new_user_namespace_may_not_mount_is_bound() {
+        let kind = |toml: &str, place: &str| find(&list(toml), place).0;
+        assert_eq!(kind("", "/sys"), "sysfs");
+        assert_eq!(kind("namespaces.network = 'private'", "/sys"), "sysfs");
+        assert_eq!(kind(PRIVATE_USER, "/sys"), "bind");
+        let own_network = format!("{PRIVATE_USER}namespaces.network = 'private'");
+        assert_eq!(kind(&own_network, "/sys"), "sysfs");
+        let joined = format!("{PRIVATE_USER}namespaces.network = '/run/netns/a'");
+        assert_eq!(kind(&joined, "/sys"), "bind");
+        let (_, options) = find(&list(PRIVATE_USER), "/sys");
+        assert!(options.contains(&"rro".into()), "{options:?}");
+        assert_eq!(kind("namespaces.ipc = 'host'", "/dev/shm"), "bind");
+        assert_eq!(kind("namespaces.ipc = 'host'", "/dev/mqueue"), "mqueue");
+        let host_ipc = format!("{PRIVATE_USER}namespaces.ipc = 'host'");
+        assert_eq!(kind(&host_ipc, "/dev/mqueue"), "bind");
+    }
+
+    #[test]
+    fn propagation_starts_at_the_root() {
+        let root = |propagation: &str| {
+            let line = format!("propagation = '{propagation}'");
+            let toml = format!("[[mounts]]\nsource = '/a'\ndestination = '/b'\n{line}");
+            let spec = built(&toml, |_| ());
+            spec.linux().as_ref().unwrap().rootfs_propagation().clone()
+        };
+        assert_eq!(root("rshared").as_deref(), Some("shared"));
+        assert_eq!(root("slave").as_deref(), Some("rslave"));
+        assert_eq!(root("private"), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! Who runs what, with which rights.
+
+use std::collections::BTreeMap;
+
+use oci_spec::runtime::{
+    LinuxCapabilities, LinuxSeccomp, PosixRlimit, PosixRlimitBuilder, Process, User as OciUser,
+};
+
+use super::{DEFAULT_PATH, Host};
+use crate::invalid::Invalid;
+use crate::rlimit::{Resource, Rlimit};
+use crate::seccomp::{default_profile, native_arch};
+use crate::task::{IdMapping, Namespace, Seccomp, Task};
+use crate::units::Ceiling;
+
+pub(super) fn process(task: &Task, host: &Host) -> Result<Process, Invalid> {
+    let mut args = vec![task.command.clone()];
+    args.extend(task.args.iter().cloned());
+    let mut process = Process::default();
+    process
+        .set_terminal(Some(false))
+        .set_user(user(task, host)?)
+        .set_args(Some(args))
+        .set_env(Some(environment(task, host)))
+        .set_cwd(task.workdir.clone().unwrap_or_else(|| "/".into()))
+        .set_capabilities(Some(capabilities(task)))
+        .set_rlimits(rlimits(&task.rlimits))
+        .set_no_new_privileges(Some(task.no_new_privs.unwrap_or(true)))
+        .set_apparmor_profile(task.apparmor.clone())
+        .set_oom_score_adj(task.oom_score_adj);
+    Ok(process)
+}
+
+/// The ids as resolved; with a new user namespace, only those it has.
+fn user(task: &Task, host: &Host) -> Result<OciUser, Invalid> {
+    let ids = &host.user;
+    if *task.namespaces.user() == Namespace::Private {
+        let mapped = |mappings: &[IdMapping], id: u32| mappings.iter().any(|m| maps(m, id));
+        let unmapped = |field: &str, kind: &str, id: u32, mappings: &str| {
+            Invalid::new(field, format!("{kind} {id} is not in {mappings}"))
+        };
+        if !mapped(&task.uid_mappings, ids.uid) {
+            return Err(unmapped("user", "user", ids.uid, "uid_mappings"));
+        }
+        if !mapped(&task.gid_mappings, ids.gid) {
+            return Err(unmapped("group", "group", ids.gid, "gid_mappings"));
+        }
+        let stranger = ids.groups.iter().find(|g| !mapped(&task.gid_mappings, **g));
+        if let Some(group) = stranger {
+            return Err(unmapped("groups", "group", *group, "gid_mappings"));
+        }
+    }
+    let mut user = OciUser::default();
+    user.set_uid(ids.uid)
+        .set_gid(ids.gid)
+        .set_additional_gids((!ids.groups.is_empty()).then(|| ids.groups.clone()));
+    Ok(user)
+}
+
+/// Whether `mapping` has `id` inside.
+pub(super) fn maps(mapping: &IdMapping, id: u32) -> bool {
+    id.checked_sub(mapping.container)
+        .is_some_and(|offset| offset < mapping.size)
+}
+
+fn environment(task: &Task, host: &Host) -> Vec<String> {
+    let mut env: BTreeMap<&str, String> = BTreeMap::from([("PATH", DEFAULT_PATH.into())]);
+    if let Some(home) = &host.user.home {
+        env.insert("HOME", home.to_string_lossy().into());
+    }
+    if let Some(hostname) = &task.hostname {
+        env.insert("HOSTNAME", hostname.clone());
+    }
+    env.extend(task.env.iter().map(|(k, v)| (k.as_str(), v.clone())));
+    env.into_iter().map(|(k, v)| format!("{k}={v}")).collect()
+}
+
+/// Bounding, permitted and effective are the allowed ones, whoever the user is:
+/// as Docker and containerd write them. The kernel clears permitted and
+/// effective when a user other than root calls execve, and the bounding set
+/// then limits what set-user-ID programs could bring back. Nothing is
+/// inheritable (CVE-2022-24769), nothing ambient: a user other than root ends
+/// up with none.
+fn capabilities(task: &Task) -> LinuxCapabilities {
+    let allowed = || -> oci_spec::runtime::Capabilities {
+        let allowed = task.capabilities.allowed().into_iter();
+        allowed.map(|capability| capability.to_oci()).collect()
+    };
+    let mut sets = LinuxCapabilities::default();
+    sets.set_bounding(Some(allowed()))
+        .set_permitted(Some(allowed()))
+        .set_effective(Some(allowed()))
+        .set_inheritable(None)
+        .set_ambient(None);
+    sets
+}
+
+fn rlimits(limits: &BTreeMap<Resource, Rlimit>) -> Option<Vec<PosixRlimit>> {
+    // RLIM_INFINITY is 2^64 - 1.
+    let value = |limit| match limit {
+        Ceiling::At(value) => value,
+        Ceiling::Unlimited => u64::MAX,
+    };
+    let rlimit = |(resource, limit): (&Resource, &Rlimit)| {
+        PosixRlimitBuilder::default()
+            .typ(resource.to_oci())
+            .soft(value(limit.soft))
+            .hard(value(limit.hard))
+            .build()
+            .expect("every required field is set")
+    };
+    (!limits.is_empty()).then(|| limits.iter().map(rlimit).collect())
+}
+
+/// The filter, unless the description asks for none.
+pub(super) fn seccomp(task: &Task, host: &Host) -> Result<Option<LinuxSeccomp>, Invalid> {
+    match task.seccomp() {
+        Seccomp::Unconfined => Ok(None),
+        Seccomp::Default => {
+            let allowed = task.capabilities.allowed();
+            Ok(Some(default_profile(&allowed, native_arch(), host.kernel)))
+        }
+        Seccomp::File(path) => match &host.seccomp {
+            Some(profile) => Ok(Some(profile.clone())),
+            None => Err(Invalid::new(
+                "seccomp",
+                format!("the profile {} has not been read", path.display()),
+            )),
+        },
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::testing::{built, refused, refused_on};
+    use crate::seccomp::parse_profile;
+
+    #[test]
+    fn the_environment_is_what_is_written_and_two_more() {
+        let env = |toml: &str| {
+            let spec = built(toml, |host| host.user.home = Some("/home/a".into()));
+            spec.process().as_ref().unwrap().env().clone().unwrap()
+        };
+        let path = format!("PATH={}", super::DEFAULT_PATH);
+        assert_eq!(env(""), ["HOME=/home/a", path.as_str()]);
+        assert_eq!(
+            env("env = {PATH = '/a', HOME = '/b', A = '1'}"),
+            ["A=1", "HOME=/b", "PATH=/a"]
+        );
+        assert!(env("hostname = 'web'").contains(&"HOSTNAME=web".into()));
+    }
+
+    #[test]
+    fn users_outside_the_mappings_are_refused() {
+        let toml = "namespaces.user = 'private'\n\
+                    uid_mappings = [{container = 0, host = 1000, size = 10}]\n\
+                    gid_mappings = [{container = 0, host = 1000, size = 10}]";
+        refused_on(
+            toml,
+            |host| host.user.uid = 10,
+            "user",
+            "user 10 is not in uid_mappings",
+        );
+        refused_on(
+            toml,
+            |host| host.user.gid = 10,
+            "group",
+            "group 10 is not in gid_mappings",
+        );
+        refused_on(
+            toml,
+            |host| host.user.groups = vec![9, 11],
+            "groups",
+            "group 11",
+        );
+        built(toml, |host| host.user.uid = 9);
+    }
+
+    #[test]
+    fn a_profile_from_a_file_is_taken_as_read() {
+        let toml = "seccomp = '/a.json'";
+        refused(toml, "seccomp", "/a.json has not been read");
+        let profile = parse_profile("{\"defaultAction\": \"SCMP_ACT_LOG\"}", &[].into(), (6, 12));
+        let profile = Some(profile.unwrap());
+        let spec = built(toml, |host| host.seccomp = profile.clone());
+        assert_eq!(spec.linux().as_ref().unwrap().seccomp(), &profile);
+    }
+
+    #[test]
+    fn unlimited_is_all_ones() {
+        let spec = built("rlimits = {core = 'unlimited', nofile = '1:2'}", |_| ());
+        let limits = spec.process().as_ref().unwrap().rlimits().clone().unwrap();
+        assert_eq!((limits[0].soft(), limits[0].hard()), (u64::MAX, u64::MAX));
+        assert_eq!((limits[1].soft(), limits[1].hard()), (1, 2));
+    }
+}

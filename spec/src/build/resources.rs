@@ -1,0 +1,400 @@
+//! The cgroup's limits, and which devices the task may use.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use oci_spec::runtime::{
+    LinuxBlockIo, LinuxCpu, LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType, LinuxHugepageLimit,
+    LinuxMemory, LinuxPids, LinuxResources, LinuxThrottleDevice, LinuxThrottleDeviceBuilder,
+    LinuxWeightDeviceBuilder,
+};
+
+use super::{DeviceNode, Host};
+use crate::invalid::Invalid;
+use crate::task::{IoDevice, Task};
+use crate::units::{ByteSize, Ceiling, IdSet};
+use crate::validate::numbers;
+
+/// Character devices everyone may use: Docker's and containerd's.
+/// `None` is any minor number.
+const COMMON_DEVICES: [(i64, Option<i64>); 9] = [
+    (1, Some(3)), // /dev/null
+    (1, Some(5)), // /dev/zero
+    (1, Some(7)), // /dev/full
+    (1, Some(8)), // /dev/random
+    (1, Some(9)), // /dev/urandom
+    (5, Some(0)), // /dev/tty
+    (5, Some(1)), // /dev/console
+    (5, Some(2)), // /dev/ptmx
+    (136, None),  // /dev/pts/*
+];
+
+pub(super) fn resources(
+    task: &Task,
+    host: &Host,
+    devices: Vec<LinuxDeviceCgroup>,
+) -> Result<LinuxResources, Invalid> {
+    let mut pids = LinuxPids::default();
+    pids.set_limit(match task.pids() {
+        Ceiling::At(most) => i64::try_from(most).unwrap_or(i64::MAX),
+        Ceiling::Unlimited => -1,
+    });
+    let mut resources = LinuxResources::default();
+    resources
+        .set_devices(Some(devices))
+        .set_pids(Some(pids))
+        .set_memory(memory(task, host))
+        .set_cpu(cpu(task, host)?)
+        .set_block_io(block_io(task, host)?)
+        .set_hugepage_limits(hugepages(task, host)?)
+        .set_unified(unified(task, host)?);
+    Ok(resources)
+}
+
+/// OCI counts swap as memory and swap together.
+fn memory(task: &Task, host: &Host) -> Option<LinuxMemory> {
+    let asked = &task.memory;
+    let limit = asked.limit.map(ByteSize::as_i64);
+    let reservation = asked.low.map(ByteSize::as_i64);
+    let swap = match (limit, asked.swap) {
+        (_, Some(Ceiling::Unlimited)) => Some(-1),
+        (Some(limit), Some(Ceiling::At(swap))) => Some(limit.saturating_add(swap.as_i64())),
+        // v2: memory.swap.max becomes the difference, 0.
+        (Some(limit), None) if host.cgroup_v2 => Some(limit),
+        _ => None,
+    };
+    // v1: memory.memsw is there only if the kernel was booted with
+    // swapaccount=1; swappiness 0 always is.
+    let swappiness = (limit.is_some() && asked.swap.is_none() && !host.cgroup_v2).then_some(0);
+    let mut memory = LinuxMemory::default();
+    memory
+        .set_limit(limit)
+        .set_reservation(reservation)
+        .set_swap(swap)
+        .set_swappiness(swappiness);
+    (limit.is_some() || reservation.is_some()).then_some(memory)
+}
+
+fn cpu(task: &Task, host: &Host) -> Result<Option<LinuxCpu>, Invalid> {
+    let asked = &task.cpu;
+    online("cpu.cpuset", "CPUs", asked.cpuset.as_ref(), &host.cpus)?;
+    online("cpu.mems", "memory nodes", asked.mems.as_ref(), &host.mems)?;
+    let quota = asked.quota_us();
+    let mut cpu = LinuxCpu::default();
+    cpu.set_shares(asked.shares)
+        .set_quota(quota)
+        .set_period(quota.map(|_| asked.period_us()))
+        .set_cpus(asked.cpuset.as_ref().map(IdSet::to_string))
+        .set_mems(asked.mems.as_ref().map(IdSet::to_string));
+    Ok((cpu != LinuxCpu::default()).then_some(cpu))
+}
+
+fn online(
+    field: &str,
+    what: &str,
+    asked: Option<&IdSet>,
+    online: &BTreeSet<u32>,
+) -> Result<(), Invalid> {
+    let Some(asked) = asked else { return Ok(()) };
+    let beyond: BTreeSet<u32> = asked.ids().difference(online).copied().collect();
+    match IdSet::new(beyond) {
+        None => Ok(()),
+        Some(beyond) => {
+            let has = IdSet::new(online.clone()).map_or("none".into(), |ids| ids.to_string());
+            let reason = format!("{asked} asks for {what} {beyond}; this host has {has}");
+            Err(Invalid::new(field, reason))
+        }
+    }
+}
+
+fn hugepages(task: &Task, host: &Host) -> Result<Option<Vec<LinuxHugepageLimit>>, Invalid> {
+    let mut limits = Vec::new();
+    for (size, most) in &task.hugepages {
+        let bytes = size.parse::<ByteSize>();
+        let same = |known: &&String| known.parse::<ByteSize>() == bytes;
+        let Some(known) = host.hugepage_sizes.iter().find(same) else {
+            let sizes: Vec<&str> = host.hugepage_sizes.iter().map(String::as_str).collect();
+            return Err(Invalid::new(
+                format!("hugepages.{size}"),
+                format!(
+                    "this host has no pages of that size, only [{}]",
+                    sizes.join(", ")
+                ),
+            ));
+        };
+        let mut limit = LinuxHugepageLimit::default();
+        limit.set_page_size(known.clone()).set_limit(most.as_i64());
+        limits.push(limit);
+    }
+    Ok((!limits.is_empty()).then_some(limits))
+}
+
+fn unified(
+    task: &Task,
+    host: &Host,
+) -> Result<Option<std::collections::HashMap<String, String>>, Invalid> {
+    let mut files = task.unified.clone();
+    if let Some(high) = task.memory.high {
+        files.insert("memory.high".into(), high.as_u64().to_string());
+    }
+    if !files.is_empty() && !host.cgroup_v2 {
+        let field = match task.memory.high {
+            Some(_) => "memory.high",
+            None => "unified",
+        };
+        return Err(Invalid::new(
+            field,
+            "needs cgroup v2; this host's controllers are on v1",
+        ));
+    }
+    Ok(super::filled(files))
+}
+
+fn block_io(task: &Task, host: &Host) -> Result<Option<LinuxBlockIo>, Invalid> {
+    let mut weights = Vec::new();
+    let mut read_bps = Vec::new();
+    let mut write_bps = Vec::new();
+    let mut read_iops = Vec::new();
+    let mut write_iops = Vec::new();
+    for (index, device) in task.io.devices.iter().enumerate() {
+        let (major, minor) = block_device(&format!("io.devices[{index}].path"), device, host)?;
+        if let Some(weight) = device.weight {
+            let entry = LinuxWeightDeviceBuilder::default()
+                .major(major)
+                .minor(minor)
+                .weight(weight)
+                .build();
+            weights.push(entry.expect("every required field is set"));
+        }
+        for (rates, rate) in [
+            (&mut read_bps, device.read_bps.map(ByteSize::as_u64)),
+            (&mut write_bps, device.write_bps.map(ByteSize::as_u64)),
+            (&mut read_iops, device.read_iops),
+            (&mut write_iops, device.write_iops),
+        ] {
+            if let Some(rate) = rate {
+                let entry = LinuxThrottleDeviceBuilder::default()
+                    .major(major)
+                    .minor(minor)
+                    .rate(rate)
+                    .build();
+                rates.push(entry.expect("every required field is set"));
+            }
+        }
+    }
+    let some = |rates: Vec<LinuxThrottleDevice>| (!rates.is_empty()).then_some(rates);
+    let mut io = LinuxBlockIo::default();
+    io.set_weight(task.io.weight)
+        .set_weight_device((!weights.is_empty()).then_some(weights))
+        .set_throttle_read_bps_device(some(read_bps))
+        .set_throttle_write_bps_device(some(write_bps))
+        .set_throttle_read_iops_device(some(read_iops))
+        .set_throttle_write_iops_device(some(write_iops));
+    Ok((io != LinuxBlockIo::default()).then_some(io))
+}
+
+fn block_device(field: &str, device: &IoDevice, host: &Host) -> Result<(i64, i64), Invalid> {
+    if let Some(numbers) = numbers(&device.path) {
+        return Ok(numbers);
+    }
+    match host.devices.get(Path::new(&device.path)) {
+        Some(node) if node.kind == 'b' => Ok((node.major, node.minor)),
+        Some(_) => Err(Invalid::new(
+            field,
+            format!("{} is not a block device", device.path),
+        )),
+        None => Err(Invalid::new(
+            field,
+            format!("{} is no device of this host", device.path),
+        )),
+    }
+}
+
+/// The nodes that the task asks for, and the whole allow-list, which denies
+/// everything first. Making nodes is allowed, opening them is not: so MKNOD
+/// reaches no host disk.
+pub(super) fn devices(
+    task: &Task,
+    host: &Host,
+) -> Result<(Vec<LinuxDevice>, Vec<LinuxDeviceCgroup>), Invalid> {
+    let character = Some(LinuxDeviceType::C);
+    let mut rules = vec![
+        rule(false, None, None, None, "rwm"),
+        rule(true, character, None, None, "m"),
+        rule(true, Some(LinuxDeviceType::B), None, None, "m"),
+    ];
+    let common = COMMON_DEVICES.iter();
+    rules.extend(common.map(|(major, minor)| rule(true, character, Some(*major), *minor, "rwm")));
+    let mut nodes = Vec::new();
+    for (index, device) in task.devices.iter().enumerate() {
+        let path = device.host_path();
+        let Some(node) = host.devices.get(path) else {
+            let field = match device.host_path {
+                Some(_) => format!("devices[{index}].host_path"),
+                None => format!("devices[{index}].path"),
+            };
+            let reason = format!("{} is no device of this host", path.display());
+            return Err(Invalid::new(field, reason));
+        };
+        let kind = kind(node);
+        let access = device.access.unwrap_or_default().to_string();
+        rules.push(rule(
+            true,
+            Some(kind),
+            Some(node.major),
+            Some(node.minor),
+            &access,
+        ));
+        let mut entry = LinuxDevice::default();
+        entry
+            .set_path(device.path.clone())
+            .set_typ(kind)
+            .set_major(node.major)
+            .set_minor(node.minor)
+            .set_file_mode(Some(node.mode & 0o7777))
+            .set_uid(Some(node.uid))
+            .set_gid(Some(node.gid));
+        nodes.push(entry);
+    }
+    Ok((nodes, rules))
+}
+
+fn kind(node: &DeviceNode) -> LinuxDeviceType {
+    match node.kind {
+        'b' => LinuxDeviceType::B,
+        _ => LinuxDeviceType::C,
+    }
+}
+
+fn rule(
+    allow: bool,
+    kind: Option<LinuxDeviceType>,
+    major: Option<i64>,
+    minor: Option<i64>,
+    access: &str,
+) -> LinuxDeviceCgroup {
+    let mut rule = LinuxDeviceCgroup::default();
+    rule.set_allow(allow)
+        .set_typ(kind)
+        .set_major(major)
+        .set_minor(minor)
+        .set_access(Some(access.into()));
+    rule
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::testing::{built, refused};
+    use super::*;
+
+    fn limits(toml: &str, v2: bool) -> LinuxResources {
+        let spec = built(toml, |host| host.cgroup_v2 = v2);
+        spec.linux().as_ref().unwrap().resources().clone().unwrap()
+    }
+
+    #[test]
+    fn cpus_and_nodes_beyond_the_host_are_refused_with_figures() {
+        refused(
+            "cpu.cpuset = '0,2-3'",
+            "cpu.cpuset",
+            "0,2-3 asks for CPUs 2-3; this host has 0-1",
+        );
+        refused(
+            "cpu.mems = '1'",
+            "cpu.mems",
+            "memory nodes 1; this host has 0",
+        );
+    }
+
+    #[test]
+    fn devices_the_host_does_not_have_are_refused() {
+        let field = "devices[0].path";
+        refused(
+            "[[devices]]\npath = '/dev/kvm'",
+            field,
+            "/dev/kvm is no device",
+        );
+        let field = "devices[0].host_path";
+        refused(
+            "[[devices]]\npath = '/dev/a'\nhost_path = '/dev/kvm'",
+            field,
+            "/dev/kvm",
+        );
+        let field = "io.devices[0].path";
+        refused(
+            "io.devices = [{path = '/dev/sdb', weight = 10}]",
+            field,
+            "no device",
+        );
+        refused(
+            "io.devices = [{path = '/dev/tty1'}]",
+            field,
+            "not a block device",
+        );
+    }
+
+    #[test]
+    fn page_sizes_are_matched_by_size() {
+        let pages = limits("hugepages = {2MiB = '64M'}", false);
+        let limit = &pages.hugepage_limits().as_ref().unwrap()[0];
+        assert_eq!(
+            (limit.page_size().as_str(), limit.limit()),
+            ("2MB", 64 << 20)
+        );
+        refused("hugepages = {1GB = '1G'}", "hugepages.1GB", "only [2MB]");
+    }
+
+    #[test]
+    fn what_only_v2_enforces_is_refused_on_v1() {
+        refused("memory.high = '64M'", "memory.high", "cgroup v2");
+        refused(
+            "unified = {'memory.oom.group' = '1'}",
+            "unified",
+            "cgroup v2",
+        );
+        let unified = limits("memory.high = '64M'", true)
+            .unified()
+            .clone()
+            .unwrap();
+        assert_eq!(unified["memory.high"], "67108864");
+    }
+
+    #[test]
+    fn without_swap_there_is_none() {
+        let memory = |toml, v2| limits(toml, v2).memory().unwrap();
+        let v1 = memory("memory.limit = '64M'", false);
+        assert_eq!((v1.swap(), v1.swappiness()), (None, Some(0)));
+        let v2 = memory("memory.limit = '64M'", true);
+        assert_eq!((v2.swap(), v2.swappiness()), (Some(64 << 20), None));
+        for v2 in [false, true] {
+            let some = memory("memory = {limit = '64M', swap = '16M'}", v2);
+            assert_eq!((some.swap(), some.swappiness()), (Some(80 << 20), None));
+            let none = memory("memory = {limit = '64M', swap = 0}", v2);
+            assert_eq!(none.swap(), Some(64 << 20));
+            let all = memory("memory = {limit = '64M', swap = 'unlimited'}", v2);
+            assert_eq!(all.swap(), Some(-1));
+        }
+        assert_eq!(limits("", true).memory(), &None);
+    }
+
+    #[test]
+    fn everything_is_denied_before_anything_is_allowed() {
+        let rules = limits("[[devices]]\npath = '/dev/sda'\naccess = 'r'", false);
+        let rules: Vec<String> = rules
+            .devices()
+            .as_ref()
+            .unwrap()
+            .iter()
+            .map(|r| format!("{} {r}", r.allow()))
+            .collect();
+        assert_eq!(rules[0], "false a *:* rwm");
+        assert!(rules[1..].iter().all(|rule| rule.starts_with("true ")));
+        assert_eq!(rules.last().unwrap(), "true b 8:0 r");
+        assert_eq!(
+            rules.iter().filter(|rule| rule.contains(" b ")).count(),
+            2,
+            "{rules:?}"
+        );
+    }
+}

@@ -1,0 +1,268 @@
+//! Capabilities: their names, the default set, and what a task gets.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::invalid::Invalid;
+use crate::text::text_value;
+
+/// All capabilities, in the kernel's order (include/uapi/linux/capability.h,
+/// Linux 5.9 to 7.2): the index is the number.
+const NAMES: [&str; 41] = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "LINUX_IMMUTABLE",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_ADMIN",
+    "NET_RAW",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "SYS_MODULE",
+    "SYS_RAWIO",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+    "SYS_PACCT",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_NICE",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "MKNOD",
+    "LEASE",
+    "AUDIT_WRITE",
+    "AUDIT_CONTROL",
+    "SETFCAP",
+    "MAC_OVERRIDE",
+    "MAC_ADMIN",
+    "SYSLOG",
+    "WAKE_ALARM",
+    "BLOCK_SUSPEND",
+    "AUDIT_READ",
+    "PERFMON",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+];
+
+/// What a task has unless its description says otherwise: Docker's default
+/// without NET_RAW, as Nomad's executor has it (mask a80405fb).
+pub const DEFAULT: [&str; 13] = [
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "MKNOD",
+    "NET_BIND_SERVICE",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+];
+
+/// One capability: `NET_ADMIN`, `cap_net_admin`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Capability(u8);
+
+impl Capability {
+    /// Its number, as in `/proc/<pid>/status` masks.
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// Its name without `CAP_`.
+    pub fn name(self) -> &'static str {
+        NAMES[usize::from(self.0)]
+    }
+
+    /// Every capability there is.
+    pub fn all() -> BTreeSet<Capability> {
+        (0..NAMES.len() as u8).map(Capability).collect()
+    }
+
+    /// The same in oci-spec's type.
+    pub fn to_oci(self) -> oci_spec::runtime::Capability {
+        // A test goes through all of them.
+        self.name()
+            .parse()
+            .expect("oci-spec knows every capability in NAMES")
+    }
+}
+
+impl FromStr for Capability {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Capability, Invalid> {
+        let upper = text.trim().to_ascii_uppercase();
+        let name = upper.strip_prefix("CAP_").unwrap_or(&upper);
+        match NAMES.iter().position(|n| *n == name) {
+            Some(index) => Ok(Capability(index as u8)),
+            None => Err(Invalid::value(format!(
+                "{text} is not a capability; write a name such as NET_ADMIN, or ALL"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CAP_{}", self.name())
+    }
+}
+
+text_value!(
+    Capability,
+    "Capability",
+    string,
+    "a capability, with or without CAP_, in any case",
+    "NET_ADMIN"
+);
+
+/// An entry of `capabilities.add` or `.drop`: one capability, or `ALL`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Entry {
+    /// Every capability.
+    All,
+    /// This one.
+    One(Capability),
+}
+
+impl FromStr for Entry {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Entry, Invalid> {
+        if text.trim().eq_ignore_ascii_case("ALL") {
+            return Ok(Entry::All);
+        }
+        text.parse().map(Entry::One)
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entry::All => f.write_str("ALL"),
+            Entry::One(capability) => f.write_str(capability.name()),
+        }
+    }
+}
+
+text_value!(
+    Entry,
+    "CapabilityEntry",
+    string,
+    "a capability, with or without CAP_, in any case; or ALL",
+    "NET_ADMIN",
+    "ALL"
+);
+
+/// What a task's capabilities differ by from [`DEFAULT`].
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Capabilities {
+    /// Given in addition to the default ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub add: Vec<Entry>,
+    /// Taken from the default ones, before anything is added.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub drop: Vec<Entry>,
+}
+
+impl Capabilities {
+    /// (the default ones − dropped) + added. As Docker has it, `add = ["ALL"]`
+    /// starts from all of them, so that single ones can still be dropped.
+    pub fn allowed(&self) -> BTreeSet<Capability> {
+        let start = match self.add.contains(&Entry::All) {
+            true => Capability::all(),
+            false => default_set(),
+        };
+        let dropped = |capability: &Capability| {
+            self.drop.contains(&Entry::All) || self.drop.contains(&Entry::One(*capability))
+        };
+        let mut allowed: BTreeSet<Capability> = start.into_iter().filter(|c| !dropped(c)).collect();
+        allowed.extend(self.add.iter().filter_map(|entry| match entry {
+            Entry::One(capability) => Some(*capability),
+            Entry::All => None,
+        }));
+        allowed
+    }
+}
+
+/// [`DEFAULT`] as a set.
+pub fn default_set() -> BTreeSet<Capability> {
+    DEFAULT
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn capabilities(add: &[&str], drop: &[&str]) -> Capabilities {
+        let entries = |names: &[&str]| names.iter().map(|n| n.parse().unwrap()).collect();
+        Capabilities {
+            add: entries(add),
+            drop: entries(drop),
+        }
+    }
+
+    fn mask(set: &BTreeSet<Capability>) -> u64 {
+        set.iter().map(|c| 1u64 << c.number()).sum()
+    }
+
+    #[test]
+    fn the_default_is_nomads_mask() {
+        assert_eq!(mask(&capabilities(&[], &[]).allowed()), 0xa80405fb);
+    }
+
+    #[test]
+    fn oci_spec_knows_them_all() {
+        for capability in Capability::all() {
+            assert_eq!(capability.to_oci().to_string(), capability.name());
+        }
+        assert_eq!(mask(&Capability::all()), (1 << 41) - 1);
+    }
+
+    #[test]
+    fn names_are_read_in_any_case_with_or_without_prefix() {
+        for text in ["NET_ADMIN", "cap_net_admin", "Cap_Net_Admin", "net_admin"] {
+            assert_eq!(
+                text.parse::<Capability>().unwrap().to_string(),
+                "CAP_NET_ADMIN"
+            );
+        }
+        for text in ["", "CAP_", "NET-ADMIN", "SUPERUSER", "CAP_CAP_CHOWN"] {
+            assert!(text.parse::<Capability>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn drop_comes_before_add() {
+        let only = capabilities(&["CHOWN"], &["ALL"]).allowed();
+        assert_eq!(mask(&only), 1);
+        assert!(
+            capabilities(&["KILL"], &["KILL"])
+                .allowed()
+                .contains(&"KILL".parse().unwrap())
+        );
+        let most = capabilities(&["ALL"], &["SYS_ADMIN"]).allowed();
+        assert_eq!(most.len(), 40);
+    }
+}

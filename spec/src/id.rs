@@ -1,0 +1,121 @@
+//! The name of a task.
+
+use std::fmt;
+use std::ops::Deref;
+use std::str::FromStr;
+
+use crate::invalid::Invalid;
+use crate::text::text_value;
+
+/// A host name's label: the id may become one, and a part of a cgroup's path.
+const LONGEST: usize = 63;
+
+/// The id of a task: 1 to 63 of `A-Z a-z 0-9 _ . -`, beginning with a letter
+/// or digit. So it can be a folder's name, a cgroup's name and an argument
+/// without becoming a path or a flag.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(String);
+
+impl TaskId {
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for TaskId {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<TaskId, Invalid> {
+        if text.is_empty() {
+            return Err(Invalid::value("an id cannot be empty"));
+        }
+        if text.len() > LONGEST {
+            return Err(Invalid::value(format!(
+                "an id has at most {LONGEST} characters, this has {}",
+                text.chars().count()
+            )));
+        }
+        if let Some(bad) = text
+            .chars()
+            .find(|c| !c.is_ascii_alphanumeric() && !"_.-".contains(*c))
+        {
+            return Err(Invalid::value(format!(
+                "{text:?} is not an id: {bad:?} is not a letter, digit, '_', '.' or '-'"
+            )));
+        }
+        if !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            return Err(Invalid::value(format!(
+                "{text:?} is not an id: it must begin with a letter or digit"
+            )));
+        }
+        Ok(TaskId(text.into()))
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Deref for TaskId {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for TaskId {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<std::path::Path> for TaskId {
+    fn as_ref(&self) -> &std::path::Path {
+        self.0.as_ref()
+    }
+}
+
+text_value!(
+    TaskId,
+    "TaskId",
+    string,
+    "1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit",
+    "web-1"
+);
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn malformed_ids_are_refused() {
+        let long = "a".repeat(64);
+        for text in [
+            "", "-a", ".a", "_a", "..", "a/b", "a b", "a\n", "ä", "a\0", &long,
+        ] {
+            assert!(text.parse::<TaskId>().is_err(), "{text:?}");
+        }
+        assert!("a".repeat(63).parse::<TaskId>().is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn well_formed_ids_are_kept_as_they_are(text in "[A-Za-z0-9][A-Za-z0-9_.-]{0,62}") {
+            let id = text.parse::<TaskId>().unwrap();
+            prop_assert_eq!(id.as_str(), text);
+        }
+
+        #[test]
+        fn whatever_is_accepted_is_one_path_component(text in "\\PC*") {
+            if let Ok(id) = text.parse::<TaskId>() {
+                prop_assert!(!id.contains('/') && id.as_str() != ".." && !id.starts_with('-'));
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The task description, and the OCI configuration it stands for.
+//!
+//!   text ─ parse ─► Task ─ build(facts about the host) ─► oci_spec Spec
+//!                    └ validate: everything that can be told without a host
+//!
+//! Owns the description, its units, its validation and the default protections.
+//! Pure: the same input gives the same output. Must not: read files, the clock
+//! or the environment, make system calls, know any manager.
+
+mod build;
+pub mod capability;
+pub mod id;
+mod invalid;
+mod locate;
+mod parse;
+pub mod rlimit;
+pub mod seccomp;
+pub mod signal;
+mod task;
+mod text;
+pub mod units;
+pub mod user;
+mod validate;
+
+pub use build::{
+    DEFAULT_PATH, DEFAULT_PIDS, DeviceNode, HOST_VIEW, Host, MASKED_PATHS, READONLY_PATHS, UserIds,
+    build, render,
+};
+pub use id::TaskId;
+pub use invalid::Invalid;
+pub use parse::{Format, parse, schema};
+pub use signal::Signal;
+pub use task::{
+    Access, Cpu, Device, IdMapping, Io, IoDevice, Memory, Mount, MountKind, Namespace, Namespaces,
+    Output, Propagation, Seccomp, Stop, Task,
+};

@@ -1,0 +1,38 @@
+//! System call filters: the default profile, and profiles from files.
+//!
+//! Both come out in OCI's form, with every condition decided. Compiling one to
+//! BPF, and caching that, is the executor's.
+
+mod default;
+mod profile;
+
+pub use default::default_profile;
+pub use profile::parse_profile;
+
+use oci_spec::runtime::Arch;
+
+/// The architecture that this is compiled for.
+pub fn native_arch() -> Arch {
+    if cfg!(target_arch = "x86_64") {
+        Arch::ScmpArchX86_64
+    } else if cfg!(target_arch = "aarch64") {
+        Arch::ScmpArchAarch64
+    } else if cfg!(target_arch = "riscv64") {
+        Arch::ScmpArchRiscv64
+    } else if cfg!(target_arch = "s390x") {
+        Arch::ScmpArchS390x
+    } else {
+        Arch::ScmpArchNative
+    }
+}
+
+/// The other architectures whose programs a kernel of `arch` runs. Without
+/// them in the filter, libseccomp kills whatever such a program calls.
+fn sub_architectures(arch: Arch) -> Vec<Arch> {
+    match arch {
+        Arch::ScmpArchX86_64 => vec![Arch::ScmpArchX86, Arch::ScmpArchX32],
+        Arch::ScmpArchAarch64 => vec![Arch::ScmpArchArm],
+        Arch::ScmpArchS390x => vec![Arch::ScmpArchS390],
+        _ => vec![],
+    }
+}

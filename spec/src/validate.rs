@@ -1,0 +1,92 @@
+//! Everything that can be told of a description without a host.
+//!
+//! One function a part; each error names the field as the user wrote it.
+//! What depends on the host's CPUs, devices, users or cgroup version is
+//! `build`'s.
+
+mod identity;
+mod isolation;
+mod limits;
+mod mounts;
+mod process;
+
+use std::path::{Component, Path};
+
+use crate::invalid::Invalid;
+use crate::task::Task;
+
+pub(crate) use limits::numbers;
+
+impl Task {
+    /// Whether the description makes sense, whatever the host.
+    ///
+    /// # Errors
+    /// The first field that does not.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        process::check(self)?;
+        identity::check(self)?;
+        mounts::check(self)?;
+        isolation::check(self)?;
+        limits::check(self)
+    }
+}
+
+/// An error in `field`, unless `holds`.
+fn require(holds: bool, field: &str, reason: impl FnOnce() -> String) -> Result<(), Invalid> {
+    match holds {
+        true => Ok(()),
+        false => Err(Invalid::new(field, reason())),
+    }
+}
+
+/// No NUL: the kernel would take what is before it.
+fn no_nul(field: &str, text: &str) -> Result<(), Invalid> {
+    require(!text.contains('\0'), field, || {
+        "contains a NUL byte".to_string()
+    })
+}
+
+/// An absolute path without NUL.
+fn absolute(field: &str, path: &Path) -> Result<(), Invalid> {
+    no_nul(field, &path.to_string_lossy())?;
+    require(path.is_absolute(), field, || {
+        format!("{path:?} is not an absolute path")
+    })
+}
+
+/// No `..`, which means something else once a link is on the way.
+fn no_parent(field: &str, path: &Path) -> Result<(), Invalid> {
+    require(
+        !path.components().any(|part| part == Component::ParentDir),
+        field,
+        || format!("{path:?} contains \"..\""),
+    )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod testing {
+    use crate::invalid::Invalid;
+    use crate::parse::{Format, parse};
+    use crate::task::Task;
+
+    /// A task with a command and these lines.
+    pub fn task(toml: &str) -> Result<Task, Invalid> {
+        parse(&format!("command = 'true'\n{toml}"), Format::Toml)
+    }
+
+    /// What is wrong with such a task, and where.
+    #[track_caller]
+    pub fn refused(toml: &str, field: &str, reason: &str) {
+        let error = task(toml).expect_err(toml);
+        assert_eq!(error.field, field, "{toml}: {error}");
+        assert!(error.reason.contains(reason), "{toml}: {error}");
+    }
+
+    #[track_caller]
+    pub fn accepted(toml: &str) {
+        if let Err(error) = task(toml) {
+            panic!("{toml}: {error}");
+        }
+    }
+}

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use circular_buffer::heap::HeapCircularBuffer;
+use rustix::process::{Gid, Uid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
@@ -121,11 +122,28 @@ struct Progress {
     dropped: u64,
 }
 
+/// Who the ends that a process gets belong to, as the host counts: its own
+/// user, so that it can open `/dev/stdout` anew.
+#[derive(Debug, Clone, Copy)]
+pub struct Owner {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+impl Owner {
+    fn take(self, stream: &OwnedFd) -> Result<()> {
+        let (uid, gid) = (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)));
+        rustix::fs::fchown(stream, uid, gid).doing(Kind::Internal, || "cannot give a process its streams")
+    }
+}
+
 /// Makes the pipes of a process and pumps them, on the current `LocalSet`.
 ///
 /// Returns what the process gets and what the shim keeps. `tails` is one tail
 /// for both streams, or one for each.
-pub fn piped(stdout: &Target, stderr: &Target, tails: [Tail; 2]) -> Result<(Stdio, Pumps)> {
+pub fn piped(stdout: &Target, stderr: &Target, owner: Owner, tails: [Tail; 2]) -> Result<(Stdio, Pumps)> {
     let (process_ended, ended) = watch::channel(false);
     let [out_tail, err_tail] = tails;
     let mut progress = Vec::new();
@@ -133,6 +151,7 @@ pub fn piped(stdout: &Target, stderr: &Target, tails: [Tail; 2]) -> Result<(Stdi
     for (name, target, tail) in [("stdout", stdout, out_tail), ("stderr", stderr, err_tail)] {
         let sink = Sink::open(target)?;
         let (read, write) = launch::pipe()?;
+        owner.take(&write)?;
         let what = || format!("cannot watch {name}");
         rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, what)?;
         let pipe = sys::watch(File::from(read)).doing(Kind::Internal, what)?;
@@ -150,13 +169,17 @@ pub fn piped(stdout: &Target, stderr: &Target, tails: [Tail; 2]) -> Result<(Stdi
 
 /// Streams that go straight to what `stdout` and `stderr` name, with nothing
 /// of ours between. What is written there is not seen by the shim.
-pub fn direct(stdout: &Target, stderr: &Target) -> Result<Stdio> {
+pub fn direct(stdout: &Target, stderr: &Target, owner: Owner) -> Result<Stdio> {
     let end = |target: &Target| -> Result<OwnedFd> {
         let Target::Path(path) = target else { return null() };
-        let (file, _) = open(path)?;
+        let (file, fifo) = open(path)?;
         // The process did not ask for a non-blocking stream.
         rustix::io::ioctl_fionbio(&file, false).doing(Kind::Internal, || format!("cannot set up {}", path.display()))?;
-        Ok(file.into())
+        let end = OwnedFd::from(file);
+        if fifo {
+            owner.take(&end)?;
+        }
+        Ok(end)
     };
     Ok(Stdio { stdin: null()?, stdout: end(stdout)?, stderr: end(stderr)? })
 }

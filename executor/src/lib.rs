@@ -64,7 +64,7 @@ pub use request::{Exec, ExecEnd, ExecOutcome, Launch, Launched, Process, TaskSta
 pub use sealed::open as open_sealed;
 pub use stats::Stats;
 pub use supervise::{Config, ShimCgroup};
-pub use sys::inherited_fd;
+pub use sys::{close_all_but, inherited_fd};
 
 use request::Request;
 

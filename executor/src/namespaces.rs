@@ -117,6 +117,21 @@ pub fn write_id_maps(pid: i32, spec: &Spec) -> Result<()> {
     Ok(())
 }
 
+/// What `user` and `group` inside the task are on the host.
+///
+/// One that is not mapped is left as it is: becoming it will fail, and say so.
+pub fn host_ids(spec: &Spec, user: u32, group: u32) -> (u32, u32) {
+    let linux = spec.linux().as_ref();
+    let host = |mappings: Option<&Vec<LinuxIdMapping>>, id: u32| {
+        let inside = |m: &&LinuxIdMapping| id.checked_sub(m.container_id()).is_some_and(|n| n < m.size());
+        let mapping = mappings.into_iter().flatten().find(inside);
+        mapping.map_or(id, |m| m.host_id() + (id - m.container_id()))
+    };
+    let uid = host(linux.and_then(|l| l.uid_mappings().as_ref()), user);
+    let gid = host(linux.and_then(|l| l.gid_mappings().as_ref()), group);
+    (uid, gid)
+}
+
 fn line(mapping: &LinuxIdMapping) -> String {
     format!("{} {} {}\n", mapping.container_id(), mapping.host_id(), mapping.size())
 }
@@ -145,5 +160,22 @@ fn name(flag: c_int) -> &'static str {
         libc::CLONE_NEWPID => "pid",
         libc::CLONE_NEWNET => "network",
         _ => "mount",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oci_spec::runtime::{LinuxBuilder, LinuxIdMappingBuilder, SpecBuilder};
+
+    use super::*;
+
+    #[test]
+    fn ids_inside_are_found_on_the_host() {
+        let mapping = LinuxIdMappingBuilder::default().container_id(10u32).host_id(1000u32).size(5u32).build();
+        let linux = LinuxBuilder::default().uid_mappings(vec![mapping.expect("a mapping")]).build();
+        let spec = SpecBuilder::default().linux(linux.expect("a section")).build().expect("a spec");
+        assert_eq!(host_ids(&spec, 12, 12), (1002, 12));
+        assert_eq!(host_ids(&spec, 15, 0), (15, 0), "beyond the range");
+        assert_eq!(host_ids(&spec, 9, 0), (9, 0), "below the range");
     }
 }

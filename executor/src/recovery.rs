@@ -5,7 +5,7 @@
 //!                  task.json    what is needed to find and undo the task
 //!                  exit.json    the exit report, once there is one
 //!                  shim.sock    where the shim answers
-//!                  shim.log, stdout.log, stderr.log, config.json, rootfs/
+//!                  shim.log, stdout.log, stderr.log, rootfs/
 //! ```
 //!
 //! The lock is the kernel's: it goes with the shim, however that ends. Files
@@ -197,7 +197,7 @@ impl Folder {
     }
 
     /// Writes `value` to a file of the folder, whole or not at all.
-    pub fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<()> {
+    fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<()> {
         let path = self.file(name);
         let temporary = self.file(&format!("{name}.new"));
         let text = serde_json::to_vec(value).doing(Kind::Internal, || format!("cannot write {name} as JSON"))?;

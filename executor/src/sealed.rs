@@ -8,13 +8,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::error::{Doing, Kind, Result};
+use crate::rootfs;
 
 /// Opens `binary` for execution through `/proc/self/fd/<n>`.
 pub fn open(binary: &Path) -> Result<OwnedFd> {
@@ -30,8 +31,8 @@ fn overlay(binary: &Path) -> io::Result<OwnedFd> {
     };
     let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     // Two lower folders and no upper one: overlayfs then has nowhere to write.
-    // The second has nothing that matters.
-    let lower = format!("{}:/proc/self", escape(folder));
+    let second = rootfs::empty_folder().map_err(io::Error::other)?;
+    let lower = format!("{}:/proc/self/fd/{}", escape(folder), second.as_raw_fd());
     rustix::mount::fsconfig_set_string(context.as_fd(), "lowerdir", lower.as_str())?;
     rustix::mount::fsconfig_create(context.as_fd())?;
     let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
@@ -53,7 +54,7 @@ fn memory_copy(binary: &Path) -> io::Result<OwnedFd> {
     rustix::fs::fcntl_add_seals(&copy, seals)?;
     // Written through: opened anew, without the right to write.
     Ok(rustix::fs::open(
-        format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&copy)),
+        format!("/proc/self/fd/{}", copy.as_raw_fd()),
         OFlags::RDONLY | OFlags::CLOEXEC,
         Mode::empty(),
     )?)

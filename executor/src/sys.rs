@@ -7,6 +7,7 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::ptr;
 
 use libc::{c_int, c_long, pid_t};
@@ -38,6 +39,11 @@ pub enum Cloned {
 /// The child may run any Rust code, as the caller must have one thread only:
 /// no lock can be held by a thread that the child lacks.
 pub fn clone3(flags: u64, into_cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
+    // A worker has entered the task's mount namespace, where /proc is the
+    // task's; it is a fork of a process that was asked already.
+    if flags & libc::CLONE_PARENT as u64 == 0 {
+        one_thread()?;
+    }
     let mut pidfd: c_int = -1;
     // SAFETY: clone_args is plain data, for which all zeroes is a valid value.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
@@ -66,6 +72,15 @@ pub fn clone3(flags: u64, into_cgroup: Option<BorrowedFd<'_>>) -> io::Result<Clo
             pid: pid as pid_t,
             pidfd: own(pidfd),
         }),
+    }
+}
+
+/// Fails unless the calling process has exactly one thread.
+fn one_thread() -> io::Result<()> {
+    // "." and ".." count as links too.
+    match std::fs::metadata("/proc/self/task")?.nlink() {
+        3 => Ok(()),
+        links => Err(io::Error::other(format!("{} threads where one is allowed", links.saturating_sub(2)))),
     }
 }
 
@@ -347,18 +362,18 @@ pub fn close_on_exec_from_3() -> io::Result<()> {
     check(rc).map(drop)
 }
 
-/// Closes every fd from 3 on but `keep`, in a child that owns none of the rest.
+/// Closes every fd from 3 on but `keep`, in a process that owns none of the rest.
 ///
-/// For cloned children only: their copies of the shim's fds keep pipes open
-/// that the shim believes closed.
+/// For cloned children, whose copies of the shim's fds keep pipes open that the
+/// shim believes closed; and for a program's first step, before it owns any.
 pub fn close_all_but(keep: &mut [RawFd]) {
     keep.sort_unstable();
     let mut first: RawFd = 3;
     let ends = [RawFd::MAX];
     for &fd in keep.iter().chain(&ends) {
         if fd > first {
-            // SAFETY: the child never uses or drops an fd it did not keep: it
-            // ends by execve or `exit_now`.
+            // SAFETY: the caller never uses or drops an fd it did not keep: it
+            // is a child that ends by execve or `exit_now`, or owns none yet.
             unsafe { libc::syscall(libc::SYS_close_range, first, fd - 1, 0) };
         }
         first = first.max(fd.saturating_add(1));

@@ -29,9 +29,6 @@ const OCI_VERSION: &str = "1.0.2";
 /// PATH where the description gives none.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The most processes and threads where the description says nothing.
-pub const DEFAULT_PIDS: u64 = 4096;
-
 /// What of the host a task without a root filesystem of its own sees,
 /// read-only: what Nomad's executor links into its chroot.
 pub const HOST_VIEW: &[&str] = &[

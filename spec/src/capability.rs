@@ -170,7 +170,7 @@ text_value!(
     "ALL"
 );
 
-/// What a task's capabilities differ by from [`DEFAULT`].
+/// What a task's capabilities differ by from the default 13.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {

@@ -118,7 +118,7 @@ fn limits() -> impl Strategy<Value = (Cpu, Memory, Option<Ceiling<u64>>, Vec<IoD
         (
             0..20u32,
             of(mostly(10..=1000u16, any::<u16>())),
-            of(1..u64::MAX),
+            of(1..1u64 << 32),
         ),
         0..3,
     )

@@ -315,11 +315,6 @@ struct Member {
 }
 
 impl Cgroup {
-    /// Its path below every hierarchy.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
     /// What a child needs to join it.
     pub fn entry(&self) -> Entry {
         Entry {

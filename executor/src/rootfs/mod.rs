@@ -31,6 +31,7 @@ use crate::sys::{self, MountAttributes};
 
 use inside::Make;
 pub use inside::refuse_host_links;
+pub use seal::empty_folder;
 use options::Options;
 
 /// What is opened on the host's side: the root, and the source of each bind.

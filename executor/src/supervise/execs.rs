@@ -11,13 +11,14 @@ use oci_spec::runtime::{Process, UserBuilder};
 use tokio::sync::oneshot;
 
 use super::Supervisor;
+use super::launches::owner;
 use super::task::{Task, all_ended};
 use crate::cgroup::ExecGroup;
 use crate::child::Stdio;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::exec;
 use crate::identity::{self, Wanted};
-use crate::io::{self, Pumps, Tail};
+use crate::io::{self, Owner, Pumps, Tail};
 use crate::lifecycle::Status;
 use crate::request::{Exec, ExecEnd, ExecOutcome};
 use crate::sys::Ended;
@@ -51,7 +52,7 @@ impl Supervisor {
         number: u64,
         group: Option<&ExecGroup>,
     ) -> Result<ExecOutcome> {
-        let (stdio, mut capture) = Capture::begin(request)?;
+        let (stdio, mut capture) = Capture::begin(request, owner(&task.spec, Some(process)))?;
         let expecting = self.children.expect();
         let mut report = {
             let state = task.state.borrow();
@@ -106,15 +107,15 @@ struct Capture {
 }
 
 impl Capture {
-    fn begin(request: &Exec) -> Result<(Stdio, Capture)> {
+    fn begin(request: &Exec, owner: Owner) -> Result<(Stdio, Capture)> {
         let bytes = request.tail_bytes.unwrap_or(io::TAIL);
         let stdout = io::new_tail(bytes);
         let stderr = if request.separate { io::new_tail(bytes) } else { stdout.clone() };
         let tails = [stdout, stderr];
         let (stdio, pumps) = if request.direct {
-            (io::direct(&request.stdout, &request.stderr)?, None)
+            (io::direct(&request.stdout, &request.stderr, owner)?, None)
         } else {
-            let (stdio, pumps) = io::piped(&request.stdout, &request.stderr, tails.clone())?;
+            let (stdio, pumps) = io::piped(&request.stdout, &request.stderr, owner, tails.clone())?;
             (stdio, Some(pumps))
         };
         Ok((stdio, Capture { pumps, tails, separate: request.separate }))
@@ -165,13 +166,7 @@ impl Task {
         let root = root.doing(Kind::Internal, || "cannot open the task's root filesystem")?;
         let wanted = Wanted { user: Some(&user.user), group: user.group.as_ref(), groups: &[] };
         let ids = identity::resolve(root.as_fd(), wanted)?;
-        if let Some(mut capabilities) = process.capabilities().clone() {
-            // As for init: root has what is allowed, everybody else has none.
-            let allowed = if ids.uid == 0 { capabilities.bounding().clone() } else { Some(Default::default()) };
-            capabilities.set_effective(allowed.clone());
-            capabilities.set_permitted(allowed);
-            process.set_capabilities(Some(capabilities));
-        }
+        // Capabilities stay as init's: execve takes them from all but root.
         let user = UserBuilder::default().uid(ids.uid).gid(ids.gid).additional_gids(ids.groups);
         process.set_user(user.build().doing(Kind::Internal, || "cannot describe a user")?);
         Ok(())

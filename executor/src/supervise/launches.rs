@@ -5,16 +5,16 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::rc::Rc;
 
 use jiff::Timestamp;
-use oci_spec::runtime::Spec;
+use oci_spec::runtime::{Process, Spec};
 
 use super::Supervisor;
 use super::task::Task;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::host;
-use crate::io::{self, Target};
+use crate::io::{self, Owner, Target};
 use crate::launch::Prepared;
 use crate::lifecycle::Event;
-use crate::namespaces::Namespaces;
+use crate::namespaces::{self, Namespaces};
 use crate::recovery::Record;
 use crate::request::{Launch, Launched};
 use crate::seccomp;
@@ -32,7 +32,6 @@ impl Supervisor {
         if description.rootfs.is_none() {
             self.make_root(&spec)?;
         }
-        folder.write("config.json", &spec)?;
         let linux = spec.linux().as_ref();
         let filter = match linux.and_then(|l| l.seccomp().as_ref()) {
             Some(profile) => Some(seccomp::filter(profile, &self.config.state.filter_cache()).await?),
@@ -54,7 +53,7 @@ impl Supervisor {
         let out = record.task.output.stdout.clone().map_or(stdout, Target::Path);
         let err = record.task.output.stderr.clone().map_or(stderr, Target::Path);
         let tail = io::new_tail(io::TAIL);
-        let (stdio, pumps) = io::piped(&out, &err, [tail.clone(), tail.clone()])?;
+        let (stdio, pumps) = io::piped(&out, &err, owner(&spec, spec.process().as_ref()), [tail.clone(), tail.clone()])?;
 
         let cgroup = self.layout.create(&cgroup_path)?;
         let resources = linux.and_then(|l| l.resources().as_ref());
@@ -106,13 +105,14 @@ impl Supervisor {
         let path = self.config.folder.file("rootfs");
         let what = || format!("cannot create {}", path.display());
         DirBuilder::new().mode(0o755).create(&path).doing(Kind::Internal, what)?;
-        let mapped = |mappings: &Option<Vec<oci_spec::runtime::LinuxIdMapping>>| {
-            let root = mappings.iter().flatten().find(|m| m.container_id() == 0);
-            root.map(|m| m.host_id())
-        };
-        let linux = spec.linux().as_ref();
-        let uid = linux.and_then(|l| mapped(l.uid_mappings()));
-        let gid = linux.and_then(|l| mapped(l.gid_mappings()));
-        std::os::unix::fs::chown(&path, uid, gid).doing(Kind::Internal, what)
+        let (uid, gid) = namespaces::host_ids(spec, 0, 0);
+        std::os::unix::fs::chown(&path, Some(uid), Some(gid)).doing(Kind::Internal, what)
     }
+}
+
+/// Who a process of this task is on the host.
+pub fn owner(spec: &Spec, process: Option<&Process>) -> Owner {
+    let user = process.map_or((0, 0), |p| (p.user().uid(), p.user().gid()));
+    let (uid, gid) = namespaces::host_ids(spec, user.0, user.1);
+    Owner { uid, gid }
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use bowline::service;
 use bowline::spawn::{LISTENER_FD, LOCK_FD};
-use bowline_executor::{Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, inherited_fd, serve};
+use bowline_executor::{Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd, serve};
 
 fn main() -> ExitCode {
     let level = std::env::var("BOWLINE_LOG").ok().and_then(|level| level.parse().ok());
@@ -57,6 +57,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
 
 fn run(args: impl Iterator<Item = String>) -> Result<()> {
     let arguments = parse(args)?;
+    // Whoever started us may have more open than it says.
+    close_all_but(&mut [arguments.listener, arguments.lock]);
     let missing = |what: &str| Error::new(Kind::Usage, format!("{what} was not handed down"));
     let listener = inherited_fd(arguments.listener).ok_or_else(|| missing("the listening socket"))?;
     let lock = inherited_fd(arguments.lock).ok_or_else(|| missing("the lock"))?;

@@ -1,12 +1,40 @@
 //! `exec`: a command in a running task, its output passed through.
 
-use bowline_executor::{Error, Kind, Result, StateDir};
+use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
+use jiff::Timestamp;
+use serde::Serialize;
 
 use super::streams::Streams;
-use super::{ExecArgs, FAILED, dead, exited, starting};
+use super::{ExecArgs, FAILED, dead, exited, say_json, starting};
 use crate::client::{self, Presence};
-use crate::wire::proto::bowline::ExecRequest;
+use crate::wire::proto::bowline::{ExecRequest, ExecResponse};
+
+/// How a command ended, with what was captured of it.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    /// Null when the deadline came first.
+    exit_code: Option<i32>,
+    timed_out: bool,
+    stdout: String,
+    stderr: String,
+    started_at: Timestamp,
+    exited_at: Timestamp,
+}
+
+impl Outcome {
+    fn of(response: &ExecResponse) -> Result<Outcome> {
+        let time = |ns: i64| Timestamp::from_nanosecond(i128::from(ns)).doing(Kind::Internal, || "the shim's clock is off");
+        Ok(Outcome {
+            exit_code: response.exit_code,
+            timed_out: response.exit_code.is_none(),
+            stdout: String::from_utf8_lossy(&response.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&response.stderr).into_owned(),
+            started_at: time(response.started_at_ns)?,
+            exited_at: time(response.exited_at_ns)?,
+        })
+    }
+}
 
 /// `bowline exec`: exits with the command's code.
 ///
@@ -20,7 +48,8 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         Presence::Dead => return Err(dead(id)),
         Presence::Starting => return Err(starting(id)),
     };
-    let streams = Streams::attach(&folder)?;
+    let json = args.json;
+    let streams = if json { None } else { Some(Streams::attach(&folder)?) };
     let timeout = args.timeout.map(|timeout| timeout.as_std());
     let request = ExecRequest {
         command: args.command,
@@ -28,15 +57,22 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         workdir: args.workdir.map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
         user: args.user.map(|user| user.to_string()).unwrap_or_default(),
         timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
-        stdout: streams.stdout.clone(),
-        stderr: streams.stderr.clone(),
-        direct: true,
+        stdout: streams.as_ref().map(|s| s.stdout.clone()).unwrap_or_default(),
+        stderr: streams.as_ref().map(|s| s.stderr.clone()).unwrap_or_default(),
+        direct: !json,
+        separate: json,
         ..ExecRequest::default()
     };
     let outcome = shim.exec(request).await;
     // All that the command itself wrote is in the FIFOs by now.
-    streams.what_is_there();
-    match (outcome?.exit_code, timeout) {
+    if let Some(streams) = streams {
+        streams.what_is_there();
+    }
+    let outcome = outcome?;
+    if json {
+        say_json(&Outcome::of(&outcome)?)?;
+    }
+    match (outcome.exit_code, timeout) {
         (Some(code), _) => Ok(u8::try_from(code).unwrap_or(FAILED)),
         (None, timeout) => {
             let after = timeout.unwrap_or_default();

@@ -178,6 +178,9 @@ struct ExecArgs {
     /// The working directory [default: the task's]
     #[arg(long, value_name = "DIR")]
     workdir: Option<PathBuf>,
+    /// Print how it ended and the last 4 KiB of each stream, as JSON
+    #[arg(long)]
+    json: bool,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<String>,

@@ -104,7 +104,7 @@ impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = UNITS
             .iter()
-            .find(|(_, shift)| *shift > 0 && self.0 > 0 && self.0 % (1 << shift) == 0);
+            .find(|(_, shift)| *shift > 0 && self.0 > 0 && self.0.is_multiple_of(1 << shift));
         match unit {
             Some((letter, shift)) => {
                 write!(f, "{}{}", self.0 >> shift, letter.to_ascii_uppercase())

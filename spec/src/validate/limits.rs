@@ -148,8 +148,14 @@ fn io_device(field: &str, device: &IoDevice) -> Result<(), Invalid> {
         ("write_iops", device.write_iops),
     ] {
         // 0 lifts the limit on v1 and is refused by v2.
-        require(rate != Some(0), &format!("{field}.{name}"), || {
+        let field = format!("{field}.{name}");
+        require(rate != Some(0), &field, || {
             "is 0; leave it out for no limit".into()
+        })?;
+        // The kernel counts operations in an unsigned int (block/blk-throttle.c).
+        let counted = name.ends_with("bps") || rate.is_none_or(|r| u32::try_from(r).is_ok());
+        require(counted, &field, || {
+            format!("is more than the kernel counts, {}", u32::MAX)
         })?;
     }
     Ok(())
@@ -249,6 +255,13 @@ mod tests {
             "io.devices[0].read_iops",
             "is 0",
         );
+    }
+
+    #[test]
+    fn io_operations_are_counted_in_32_bits() {
+        let rate = |rate: u64| format!("io.devices = [{{path = '8:0', write_iops = {rate}}}]");
+        accepted(&rate(u32::MAX.into()));
+        refused(&rate(1 << 32), "io.devices[0].write_iops", "4294967295");
     }
 
     #[test]

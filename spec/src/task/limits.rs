@@ -1,0 +1,94 @@
+//! How much CPU time, memory and block I/O the task may use.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
+
+/// CPU time.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cpu {
+    /// The weight against other cgroups when CPU time is short: 2 to 262144,
+    /// the kernel's default is 1024.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares: Option<u64>,
+    /// The most CPU time, in CPUs; at least 0.01 with the default period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Cpus>,
+    /// How often the limit is renewed: 1ms to 1s; 100ms by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<Duration>,
+    /// The CPUs the task may run on, such as `0-1,3`; all by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpuset: Option<IdSet>,
+    /// The memory nodes it may use; all by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mems: Option<IdSet>,
+}
+
+impl Cpu {
+    /// The period in µs, with its default.
+    pub fn period_us(&self) -> u64 {
+        let period = self.period.unwrap_or(Duration::from_millis(100));
+        u64::try_from(period.as_std().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The quota per period, in µs, where there is a limit.
+    pub fn quota_us(&self) -> Option<i64> {
+        self.limit.map(|limit| limit.quota_us(self.period_us()))
+    }
+}
+
+/// Memory and swap.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Memory {
+    /// The most memory, at least 6M; beyond it the task's processes are killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<ByteSize>,
+    /// Beyond this the task is slowed down and reclaimed from; cgroup v2 only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub high: Option<ByteSize>,
+    /// Up to this the kernel spares the task when memory is short.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low: Option<ByteSize>,
+    /// Swap beyond the memory limit; none by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<Ceiling<ByteSize>>,
+}
+
+/// Block devices.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Io {
+    /// The weight against other cgroups: 10 to 1000, as in OCI.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// Weights and rates by device.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<IoDevice>,
+}
+
+/// Weight and rates on one block device.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct IoDevice {
+    /// The device: a path on the host, or its numbers as `8:0`.
+    pub path: String,
+    /// The weight on it: 10 to 1000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// The most read, in bytes a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_bps: Option<ByteSize>,
+    /// The most written, in bytes a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_bps: Option<ByteSize>,
+    /// The most reads a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_iops: Option<u64>,
+    /// The most writes a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_iops: Option<u64>,
+}

@@ -1,0 +1,286 @@
+//! One test's host: a state folder, task ids and a marker of its own, and eyes
+//! for everything that bowline does to the machine.
+//!
+//! ```no_run
+//! let host = bowline_tests::Host::new();
+//! let task = host.task("trap '' TERM; echo ready; while :; do sleep 1; done").start();
+//! task.wait_for_line("ready"); // a fact, never a time
+//! task.stop(["--grace=200ms"]).assert_killed_by("KILL");
+//! host.assert_nothing_left();
+//! ```
+//!
+//! Everything a test makes has its prefix in its name, so that tests run side
+//! by side and what is left can be found: in command lines, environments,
+//! cgroups, mounts, sockets and file names.
+
+mod kernel;
+mod leftovers;
+mod process;
+mod ran;
+mod root;
+mod task;
+
+pub use kernel::{cgroup_of, disk, fds_of, hierarchies, namespace_of, process_exists, status_lines, unix_sockets};
+pub use process::Process;
+pub use ran::Ran;
+pub use root::{Root, Tmpfs};
+pub use task::{Build, Report, Task};
+
+use std::cell::{Cell, RefCell};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// After this long a fact that has not come about is taken for one that never will.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Waits until `fact` gives something.
+///
+/// The only place of the suite where time passes: for facts that announce
+/// themselves by no event, such as a line in a file or a cgroup that goes.
+#[track_caller]
+pub fn eventually<T>(what: impl std::fmt::Display, mut fact: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = fact() {
+            return found;
+        }
+        assert!(started.elapsed() < DEADLINE, "never came about: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Says that a test was not run, past the test runner's capture, and why; an
+/// error in CI, where nothing may be missing.
+pub fn skip(reason: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot be tested here: {reason}");
+    let name = std::thread::current().name().unwrap_or("test").to_owned();
+    // The runner captures print macros only. A closed stderr is no reason to fail.
+    let _ = writeln!(std::io::stderr().lock(), "SKIPPED {name}: {reason}");
+}
+
+/// One of the binaries under test: in `BOWLINE_BIN_DIR`, or where cargo put it.
+pub fn binary(name: &str) -> PathBuf {
+    let folder = std::env::var_os("BOWLINE_BIN_DIR").map(PathBuf::from).unwrap_or_else(|| {
+        let test = std::env::current_exe().expect("a test has a path");
+        let deps = test.parent().expect("a test is in a folder");
+        deps.parent().expect("deps is in the target folder").to_owned()
+    });
+    let path = folder.join(name);
+    assert!(path.exists(), "{} is missing: build it with `make build`", path.display());
+    path
+}
+
+/// See the module.
+pub struct Host {
+    dir: TempDir,
+    prefix: String,
+    next: Cell<u32>,
+    /// Ids of tasks that ran, whose folders may stay until `rm`.
+    ran: Rc<RefCell<Vec<String>>>,
+    transcript: Rc<RefCell<Vec<String>>>,
+    checked: Cell<bool>,
+}
+
+impl Host {
+    /// A host of which nothing is known yet.
+    ///
+    /// Without root the whole test binary ends here, with a visible skip.
+    #[allow(clippy::new_without_default, reason = "a test says what it does")]
+    pub fn new() -> Host {
+        if !rustix::process::geteuid().is_root() {
+            skip("namespaces and cgroups need root");
+            std::process::exit(0);
+        }
+        let dir = tempfile::Builder::new().prefix("bl-").rand_bytes(6).tempdir_in("/tmp").expect("a folder in /tmp");
+        // A user namespace's root must be able to pass.
+        let _ = rustix::fs::chmod(dir.path(), rustix::fs::Mode::from_raw_mode(0o755));
+        let prefix = dir.path().file_name().and_then(OsStr::to_str).expect("ASCII").to_owned();
+        fs::create_dir(dir.path().join("w")).expect("a work folder");
+        Host {
+            dir,
+            prefix,
+            next: Cell::new(0),
+            ran: Rc::default(),
+            transcript: Rc::default(),
+            checked: Cell::new(false),
+        }
+    }
+
+    /// What everything of this test has in its name.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The state folder; bowline makes it.
+    pub fn state(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    /// A folder for what the test itself needs; goes with the host.
+    pub fn work(&self) -> PathBuf {
+        self.dir.path().join("w")
+    }
+
+    /// An id that no other task has.
+    pub fn new_id(&self) -> String {
+        self.next.set(self.next.get() + 1);
+        format!("{}-{}", self.prefix, self.next.get())
+    }
+
+    /// Writes a file in the work folder.
+    pub fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.work().join(name);
+        fs::write(&path, text).expect("the work folder is writable");
+        path
+    }
+
+    /// A command with this host's marker and state folder.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("BOWLINE_TEST", &self.prefix).env("BOWLINE_STATE", self.state());
+        command
+    }
+
+    /// Starts `bowline` with `args`; both streams are read from the start.
+    pub fn spawn<I: IntoIterator<Item: AsRef<OsStr>>>(&self, args: I) -> Process {
+        let process = self.spawn_unread(args);
+        process.read_stdout();
+        process.read_stderr();
+        process
+    }
+
+    /// Starts `bowline` with `args`; its output is read once the test says so.
+    pub fn spawn_unread<I: IntoIterator<Item: AsRef<OsStr>>>(&self, args: I) -> Process {
+        let mut command = self.command(binary("bowline"));
+        command.args(args);
+        self.spawn_command(command)
+    }
+
+    /// Starts any command; its output is read once the test says so.
+    pub fn spawn_command(&self, command: Command) -> Process {
+        Process::spawn(command, self.transcript.clone())
+    }
+
+    /// Runs `bowline` with `args` to its end.
+    pub fn bowline<I: IntoIterator<Item: AsRef<OsStr>>>(&self, args: I) -> Ran {
+        self.spawn(args).finish()
+    }
+
+    /// Runs any command to its end.
+    pub fn execute(&self, command: Command) -> Ran {
+        self.spawn_command(command).finish()
+    }
+
+    /// A task that runs `script` in a shell, with the host view as its root.
+    pub fn task(&self, script: &str) -> Build<'_> {
+        self.task_of(["/bin/sh", "-c", script])
+    }
+
+    /// A task that runs `command`.
+    pub fn task_of<const N: usize>(&self, command: [&str; N]) -> Build<'_> {
+        Build::new(self, command.map(str::to_owned).to_vec())
+    }
+
+    /// A task of exactly this description.
+    pub fn described(&self, toml: &str) -> Build<'_> {
+        Build::new(self, Vec::new()).toml(toml)
+    }
+
+    /// The task `id`, which something else has launched.
+    pub fn adopt(&self, id: impl Into<String>) -> Task<'_> {
+        let id = id.into();
+        self.ran.borrow_mut().push(id.clone());
+        Task::new(self, id)
+    }
+
+    /// A root filesystem of busybox alone.
+    pub fn busybox_root(&self) -> Root {
+        Root::busybox(self.work().join(format!("root-{}", self.new_id())))
+    }
+
+    /// An empty filesystem with these mount options, until it is dropped.
+    pub fn tmpfs(&self, name: &str, options: &str) -> Tmpfs {
+        Tmpfs::mount(self.work().join(name), options)
+    }
+
+    /// Removes what ran, then compares with how it was before: no process, no
+    /// cgroup, no mount, no network namespace, no socket, no file of this test.
+    /// Every test ends with it.
+    #[track_caller]
+    pub fn assert_nothing_left(&self) {
+        self.checked.set(true);
+        for id in self.ran.borrow().iter().filter(|id| self.state().join(id).exists()) {
+            self.bowline(["rm", id]).assert_code(0);
+        }
+        self.assert_nothing_left_without_rm();
+    }
+
+    /// The same of a host on which everything should have been removed already.
+    #[track_caller]
+    pub fn assert_nothing_left_without_rm(&self) {
+        self.checked.set(true);
+        let names = self.names();
+        let mut left = Vec::new();
+        let started = Instant::now();
+        let clean = eventually("an answer", || {
+            left = leftovers::find(&names, self.dir.path(), &self.state());
+            let over = started.elapsed() > Duration::from_secs(10);
+            (left.is_empty() || over).then_some(left.is_empty())
+        });
+        assert!(clean, "left behind:\n  {}", left.join("\n  "));
+    }
+
+    /// What marks things of this test: its prefix, and ids that bowline made up.
+    fn names(&self) -> Vec<String> {
+        let made_up = self.ran.borrow().iter().filter(|id| !id.starts_with(&self.prefix)).cloned().collect::<Vec<_>>();
+        std::iter::once(self.prefix.clone()).chain(made_up).collect()
+    }
+
+    /// Everything that helps to understand a failure.
+    fn diagnosis(&self) -> String {
+        let mut text = String::from("\n=== commands\n");
+        for line in self.transcript.borrow().iter() {
+            text += line;
+            text.push('\n');
+        }
+        for folder in fs::read_dir(self.state()).into_iter().flatten().flatten() {
+            for name in ["task.json", "exit.json", "shim.log"] {
+                let path = folder.path().join(name);
+                if let Ok(content) = fs::read_to_string(&path) {
+                    text += &format!("=== {}\n{}\n", path.display(), ran::shortened(content.as_bytes()));
+                }
+            }
+        }
+        text += "=== left\n";
+        for thing in leftovers::find(&self.names(), self.dir.path(), &self.state()) {
+            text += &format!("  {thing}\n");
+        }
+        text
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let diagnosis = self.diagnosis();
+            #[allow(clippy::print_stderr, reason = "for the test runner to show with the failure")]
+            {
+                eprintln!("{diagnosis}");
+            }
+            leftovers::clean_up(&self.names(), self.path());
+        } else {
+            assert!(self.checked.get(), "end the test with host.assert_nothing_left()");
+        }
+    }
+}

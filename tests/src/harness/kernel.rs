@@ -1,0 +1,97 @@
+//! What the kernel says: cgroups, namespaces, fds, devices. No word of bowline's.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Every mounted cgroup hierarchy: its controllers as `/proc/PID/cgroup` names
+/// them (nothing for v2), and where it is.
+pub fn hierarchies() -> Vec<(String, PathBuf)> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let found = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (target, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        let controllers = match kind {
+            "cgroup" => options.split(',').filter(|o| !["rw", "ro", "relatime", "nosuid", "nodev", "noexec"].contains(o)),
+            "cgroup2" => return Some((String::new(), target.into())),
+            _ => return None,
+        };
+        Some((controllers.collect::<Vec<_>>().join(","), target.into()))
+    });
+    found.collect()
+}
+
+/// Where the hierarchy of `controller` is mounted.
+#[track_caller]
+pub(super) fn hierarchy(controller: &str) -> PathBuf {
+    let found = hierarchies().into_iter().find(|(names, _)| names.split(',').any(|name| name == controller));
+    found.unwrap_or_else(|| panic!("no {controller} controller on this host")).1
+}
+
+/// The cgroup of a process in each hierarchy, by its controllers.
+pub fn cgroup_of(pid: i32) -> BTreeMap<String, String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        Some((controllers.to_owned(), path.to_owned()))
+    });
+    lines.collect()
+}
+
+/// The pids in a cgroup and in those below it.
+pub(super) fn processes_below(dir: &Path) -> Vec<i32> {
+    let own = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    let mut pids: Vec<i32> = own.lines().filter_map(|line| line.parse().ok()).collect();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten().filter(|e| e.path().is_dir()) {
+        pids.extend(processes_below(&entry.path()));
+    }
+    pids.sort_unstable();
+    pids
+}
+
+/// Whether there is a process, or what is left of one, of this pid.
+pub fn process_exists(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// The lines of `/proc/PID/status` that begin with any of `names`.
+#[track_caller]
+pub fn status_lines(pid: i32, names: &[&str]) -> String {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {path}: {error}"));
+    let lines: Vec<_> = text.lines().filter(|line| names.iter().any(|name| line.starts_with(name))).collect();
+    lines.join("\n")
+}
+
+/// The namespace of a process, as `net:[4026531840]`.
+#[track_caller]
+pub fn namespace_of(pid: i32, kind: &str) -> String {
+    let link = fs::read_link(format!("/proc/{pid}/ns/{kind}")).expect("a live process");
+    link.to_string_lossy().into_owned()
+}
+
+/// What each open fd of a process is.
+pub fn fds_of(pid: i32) -> Vec<String> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+    links.map(|link| link.to_string_lossy().into_owned()).collect()
+}
+
+/// How many unix sockets are bound to `path` or were accepted there.
+pub fn unix_sockets(path: &Path) -> usize {
+    let path = path.to_string_lossy();
+    let text = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    text.lines().filter(|line| line.ends_with(path.as_ref())).count()
+}
+
+/// Major and minor number of a real disk of this host, and its size, if it has one.
+pub fn disk() -> Option<(u32, u32)> {
+    let text = fs::read_to_string("/proc/partitions").ok()?;
+    text.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let [major, minor, _, name] = fields[..] else { return None };
+        let whole = Path::new("/sys/block").join(name).exists();
+        let real = !["loop", "ram", "zram", "sr", "fd"].iter().any(|kind| name.starts_with(kind));
+        (whole && real).then(|| Some((major.parse().ok()?, minor.parse().ok()?)))?
+    })
+}

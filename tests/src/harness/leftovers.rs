@@ -1,0 +1,97 @@
+//! Finding, and after a failure removing, what a test has left on the machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::{eventually, kernel};
+
+/// Everything on the machine that has any of `names` in its name, but for the
+/// test's own folder `dir` and what a state folder may keep.
+pub(super) fn find(names: &[String], dir: &Path, state: &Path) -> Vec<String> {
+    let mut left: Vec<String> = processes(names).into_iter().map(|(pid, what)| format!("process {pid}: {what}")).collect();
+    left.extend(cgroups(names).iter().map(|path| format!("cgroup {}", path.display())));
+    left.extend(mounts(names).iter().map(|path| format!("mount {path}")));
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    left.extend(sockets.lines().filter(|line| has(line, names)).map(|line| format!("socket {line}")));
+    for folder in ["/run", "/run/netns", "/run/bowline", "/tmp", "/var/tmp", "/dev/shm", "/var/lib", "/run/runc"] {
+        let found = entries(Path::new(folder)).into_iter().filter(|path| path != dir);
+        left.extend(found.filter(|path| has(&path.to_string_lossy(), names)).map(|path| format!("file {}", path.display())));
+    }
+    // What does not begin with a dot is a task's.
+    let kept = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    left.extend(entries(state).into_iter().filter(|path| !kept(path)).map(|path| format!("state {}", path.display())));
+    left
+}
+
+/// Kills and removes what a failed test has left, so that no other fails by it.
+pub(super) fn clean_up(names: &[String], dir: &Path) {
+    for (pid, _) in processes(names) {
+        let Some(pid) = Pid::from_raw(pid) else { continue };
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        // Still ours after the pidfd was opened: it is no stranger's.
+        if describe(pid.as_raw_nonzero().get(), names).is_some() {
+            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        }
+    }
+    for cgroup in cgroups(names) {
+        let _ = fs::write(cgroup.join("freezer.state"), "THAWED");
+    }
+    eventually("the processes of a failed test end", || processes(names).is_empty().then_some(()));
+    let mut cgroups = cgroups(names);
+    cgroups.reverse();
+    for cgroup in cgroups {
+        let _ = fs::remove_dir(cgroup);
+    }
+    for mount in mounts(names).iter().rev().filter(|mount| Path::new(mount).starts_with(dir)) {
+        let _ = unmount(mount.as_str(), UnmountFlags::DETACH);
+    }
+}
+
+fn has(text: &str, names: &[String]) -> bool {
+    names.iter().any(|name| text.contains(name.as_str()))
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn processes(names: &[String]) -> Vec<(i32, String)> {
+    let pids = entries(Path::new("/proc")).into_iter().filter_map(|path| path.file_name()?.to_str()?.parse::<i32>().ok());
+    pids.filter_map(|pid| Some((pid, describe(pid, names)?))).collect()
+}
+
+/// What process `pid` is, if it is one of `names`.
+fn describe(pid: i32, names: &[String]) -> Option<String> {
+    let read = |file: &str| {
+        let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).replace('\0', " ")
+    };
+    let ours = ["cmdline", "environ", "cgroup"].iter().any(|file| has(&read(file), names));
+    (ours && pid.unsigned_abs() != std::process::id()).then(|| read("cmdline"))
+}
+
+/// Parents before children.
+fn cgroups(names: &[String]) -> Vec<PathBuf> {
+    fn walk(dir: &Path, names: &[String], found: &mut Vec<PathBuf>) {
+        for path in entries(dir).into_iter().filter(|path| path.is_dir()) {
+            if has(&path.to_string_lossy(), names) {
+                found.push(path.clone());
+            }
+            walk(&path, names, found);
+        }
+    }
+    let mut found = Vec::new();
+    for (_, mount) in kernel::hierarchies() {
+        walk(&mount, names, &mut found);
+    }
+    found
+}
+
+fn mounts(names: &[String]) -> Vec<String> {
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let ours = text.lines().filter(|line| has(line, names));
+    ours.filter_map(|line| line.split(' ').nth(4).map(str::to_owned)).collect()
+}

@@ -1,0 +1,304 @@
+//! A task: how a test describes it, launches it, asks it and looks at it.
+
+use std::fs;
+use std::ops::Index;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::{Host, Process, Ran, eventually, kernel};
+
+/// A task that is not launched yet.
+#[must_use]
+pub struct Build<'h> {
+    host: &'h Host,
+    id: String,
+    flags: Vec<String>,
+    toml: Option<String>,
+    command: Vec<String>,
+}
+
+impl<'h> Build<'h> {
+    pub(super) fn new(host: &'h Host, command: Vec<String>) -> Build<'h> {
+        Build { host, id: host.new_id(), flags: Vec::new(), toml: None, command }
+    }
+
+    /// Adds a flag, such as `--memory=64M`.
+    pub fn flag(mut self, flag: impl Into<String>) -> Self {
+        self.flags.push(flag.into());
+        self
+    }
+
+    /// Gives it this id.
+    pub fn named(mut self, id: impl Into<String>) -> Self {
+        self.id = id.into();
+        self
+    }
+
+    /// With this folder as its root.
+    pub fn rootfs(self, root: &Path) -> Self {
+        let root = root.to_str().expect("ASCII").to_owned();
+        self.flag(format!("--rootfs={root}"))
+    }
+
+    /// Adds lines to its description, which is then given as a file.
+    pub fn toml(mut self, lines: &str) -> Self {
+        let text = self.toml.get_or_insert_default();
+        text.push_str(lines);
+        text.push('\n');
+        self
+    }
+
+    /// The id it will have.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn args(&self, verb: &str) -> Vec<String> {
+        let mut args = vec![verb.to_owned(), format!("--name={}", self.id)];
+        if let Some(toml) = &self.toml {
+            let file = self.host.file(&format!("{}.toml", self.host.new_id()), toml);
+            args.push(format!("--file={}", file.display()));
+        }
+        args.extend(self.flags.iter().cloned());
+        if !self.command.is_empty() {
+            args.push("--".to_owned());
+            args.extend(self.command.iter().cloned());
+        }
+        args
+    }
+
+    fn spawn_verb(&self, verb: &str) -> Process {
+        let ran = self.host.ran.clone();
+        let id = self.id.clone();
+        self.host.spawn_unread(self.args(verb)).on_end(move |end| {
+            if !end.is_refusal() {
+                ran.borrow_mut().push(id);
+            }
+        })
+    }
+
+    /// `bowline run`, to its end.
+    #[track_caller]
+    pub fn run(self) -> Ran {
+        self.spawn_verb("run").finish()
+    }
+
+    /// `bowline run`, its output not read yet.
+    pub fn spawn(self) -> (Task<'h>, Process) {
+        let process = self.spawn_verb("run");
+        (Task::new(self.host, self.id), process)
+    }
+
+    /// `bowline start`, whether it works or not.
+    #[track_caller]
+    pub fn try_start(self) -> Ran {
+        self.spawn_verb("start").finish()
+    }
+
+    /// `bowline start`, which works.
+    #[track_caller]
+    pub fn start(self) -> Task<'h> {
+        self.spawn_verb("start").finish().assert_says(&self.id);
+        Task::new(self.host, self.id)
+    }
+
+    /// `bowline run` and `bowline start` refuse it with `code`, for a reason
+    /// that has all of `parts`, and make nothing of it.
+    #[track_caller]
+    pub fn assert_refused(self, code: i32, parts: &[&str]) {
+        for verb in ["run", "start"] {
+            self.spawn_verb(verb).finish().assert_refused(code, parts);
+            let folder = self.host.state().join(&self.id);
+            assert!(!folder.exists(), "{} was left behind", folder.display());
+        }
+    }
+}
+
+/// A task that was launched.
+pub struct Task<'h> {
+    host: &'h Host,
+    id: String,
+}
+
+impl<'h> Task<'h> {
+    pub(super) fn new(host: &'h Host, id: String) -> Task<'h> {
+        Task { host, id }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// A file of its folder.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.host.state().join(&self.id).join(name)
+    }
+
+    /// What a file of its folder contains now; nothing if there is none.
+    pub fn log(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.file(name)).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until it has written `line` to its stdout.
+    #[track_caller]
+    pub fn wait_for_line(&self, line: &str) {
+        eventually(format_args!("{line:?} in the output of {}", self.id), || {
+            self.log("stdout.log").lines().any(|l| l == line).then_some(())
+        });
+    }
+
+    /// `bowline VERB ID ARGS`.
+    #[track_caller]
+    pub fn bowline<const N: usize>(&self, verb: &str, args: [&str; N]) -> Ran {
+        self.host.bowline([verb, &self.id].into_iter().chain(args))
+    }
+
+    /// What `inspect` says.
+    #[track_caller]
+    pub fn inspect(&self) -> Value {
+        self.bowline("inspect", []).assert_code(0).json()
+    }
+
+    /// Its status.
+    #[track_caller]
+    pub fn status(&self) -> String {
+        self.inspect()["status"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until it runs, launched by another process.
+    #[track_caller]
+    pub fn wait_until_running(&self) {
+        eventually(format_args!("{} runs", self.id), || {
+            let inspected = self.host.bowline(["inspect", &self.id]);
+            (inspected.code == Some(0) && inspected.json()["status"] == "running").then_some(())
+        });
+    }
+
+    /// Init's pid on the host.
+    #[track_caller]
+    pub fn pid(&self) -> i32 {
+        number(&self.inspect(), "pid")
+    }
+
+    /// The shim's pid.
+    #[track_caller]
+    pub fn shim_pid(&self) -> i32 {
+        number(&self.inspect(), "shim_pid")
+    }
+
+    /// What `stats` says.
+    #[track_caller]
+    pub fn stats(&self) -> Value {
+        self.bowline("stats", ["--json"]).assert_code(0).json()
+    }
+
+    /// Runs `script` in a shell inside.
+    #[track_caller]
+    pub fn exec(&self, script: &str) -> Ran {
+        self.exec_with([], script)
+    }
+
+    /// Runs `script` in a shell inside, with flags.
+    #[track_caller]
+    pub fn exec_with<const N: usize>(&self, flags: [&str; N], script: &str) -> Ran {
+        self.spawn_exec(flags, script).finish()
+    }
+
+    /// Begins to run `script` in a shell inside.
+    pub fn spawn_exec<const N: usize>(&self, flags: [&str; N], script: &str) -> Process {
+        let args = ["exec", &self.id].into_iter().chain(flags).chain(["--", "/bin/sh", "-c", script]);
+        self.host.spawn(args)
+    }
+
+    /// `bowline stop`, and how it ended.
+    #[track_caller]
+    pub fn stop<const N: usize>(&self, flags: [&str; N]) -> Report {
+        self.bowline("stop", flags).assert_code(0);
+        self.wait()
+    }
+
+    /// Ends it at once, and how it ended.
+    #[track_caller]
+    pub fn end(&self) -> Report {
+        self.stop(["--grace=0"])
+    }
+
+    /// How it ended, once it has.
+    #[track_caller]
+    pub fn wait(&self) -> Report {
+        Report(self.bowline("wait", ["--json"]).assert_code(0).json())
+    }
+
+    /// Kills the shim, as a crash would, and waits until it is gone.
+    #[track_caller]
+    pub fn kill_shim(&self) -> i32 {
+        let shim = self.shim_pid();
+        kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("the shim lives");
+        eventually(format_args!("the shim {shim} is gone"), || (!kernel::process_exists(shim)).then_some(()));
+        shim
+    }
+
+    /// Its cgroup's folder in the hierarchy of `controller`.
+    #[track_caller]
+    pub fn cgroup(&self, controller: &str) -> PathBuf {
+        let path = self.inspect()["cgroup"].as_str().unwrap_or_default().to_owned();
+        kernel::hierarchy(controller).join(path.trim_start_matches('/'))
+    }
+
+    /// What a file of its cgroup contains.
+    #[track_caller]
+    pub fn cgroup_file(&self, controller: &str, file: &str) -> String {
+        let path = self.cgroup(controller).join(file);
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
+        text.trim_end().to_owned()
+    }
+
+    /// The pids in its cgroup and in those below it.
+    #[track_caller]
+    pub fn processes(&self) -> Vec<i32> {
+        kernel::processes_below(&self.cgroup("freezer"))
+    }
+}
+
+#[track_caller]
+fn number(value: &Value, field: &str) -> i32 {
+    let number = value[field].as_i64().and_then(|n| n.try_into().ok());
+    number.unwrap_or_else(|| panic!("no {field} in {value}"))
+}
+
+/// An exit report.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report(pub Value);
+
+impl Report {
+    /// Init was ended by this signal, named without `SIG`.
+    #[track_caller]
+    pub fn assert_killed_by(&self, signal: &str) -> &Report {
+        assert_eq!(self["signal"], format!("SIG{signal}"), "{}", self.0);
+        self
+    }
+
+    /// Init exited with this code.
+    #[track_caller]
+    pub fn assert_code(&self, code: i64) -> &Report {
+        assert_eq!(self["exit_code"], code, "{}", self.0);
+        self
+    }
+
+    /// A number in it.
+    #[track_caller]
+    pub fn number(&self, field: &str) -> u64 {
+        self[field].as_u64().unwrap_or_else(|| panic!("{field} is no number in {}", self.0))
+    }
+}
+
+impl Index<&str> for Report {
+    type Output = Value;
+
+    fn index(&self, field: &str) -> &Value {
+        &self.0[field]
+    }
+}

@@ -1,0 +1,157 @@
+//! The exit report: what it says, when it is there, what it survives.
+
+use bowline_tests::Host;
+use bowline_tests::harness::Report;
+use jiff::Timestamp;
+use serde_json::Value;
+
+const FIELDS: [&str; 16] = [
+    "exit_code",
+    "signal",
+    "signal_sent_by_shim",
+    "oom_killed",
+    "oom_killed_init",
+    "oom_cgroup",
+    "started_at",
+    "exited_at",
+    "cpu_usec",
+    "memory_peak_bytes",
+    "throttled_periods",
+    "throttled_usec",
+    "processes_killed",
+    "output_tail",
+    "output_dropped_bytes",
+    "shim_died",
+];
+
+fn on_disk(task: &bowline_tests::harness::Task<'_>) -> Value {
+    serde_json::from_str(&task.log("exit.json")).expect("exit.json is JSON")
+}
+
+#[test]
+fn it_has_every_field() {
+    let host = Host::new();
+    let task = host.task("true").start();
+    let report = task.wait();
+    let fields = report.0.as_object().expect("an object");
+    let missing: Vec<_> = FIELDS.iter().filter(|field| !fields.contains_key(**field)).collect();
+    assert!(missing.is_empty(), "{missing:?} missing in {report:?}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_ordinary_exit_is_no_signal_and_no_lack_of_memory() {
+    let host = Host::new();
+    let task = host.task("exit 4").start();
+    let report = task.wait();
+    report.assert_code(4);
+    assert!(report["signal"].is_null());
+    for field in ["signal_sent_by_shim", "oom_killed", "oom_killed_init", "shim_died"] {
+        assert_eq!(report[field], false, "{field} in {report:?}");
+    }
+    assert_eq!(report.number("output_dropped_bytes"), 0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_signal_that_the_task_gave_itself_was_not_sent_by_the_shim() {
+    let host = Host::new();
+    let task = host.described("command = 'sh'\nargs = ['-c', 'kill -SEGV $$']\nnamespaces.pid = 'host'").start();
+    let report = task.wait();
+    report.assert_killed_by("SEGV").assert_code(139);
+    assert_eq!(report["signal_sent_by_shim"], false);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn times_are_in_order() {
+    let host = Host::new();
+    let before = Timestamp::now();
+    let task = host.task("sleep 0.1").start();
+    let report = task.wait();
+    let time = |value: &Value| value.as_str().and_then(|t| t.parse::<Timestamp>().ok()).expect("RFC 3339");
+    let created = time(&task.inspect()["created_at"]);
+    let (started, exited) = (time(&report["started_at"]), time(&report["exited_at"]));
+    assert!(before <= created && created <= started && started <= exited && exited <= Timestamp::now(), "{report:?}");
+    assert!(exited.duration_since(started).as_millis() >= 100, "{report:?}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn cpu_time_and_peak_memory_are_the_tasks() {
+    let host = Host::new();
+    // 40 MiB held at a time, and some work.
+    let task = host.task("head -c 41943040 /dev/zero | tail -c 41943040 | wc -c").start();
+    let report = task.wait();
+    assert!(report.number("cpu_usec") > 1000, "{report:?}");
+    let peak = report.number("memory_peak_bytes");
+    assert!((40 << 20..200 << 20).contains(&peak), "{report:?}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_tail_is_the_last_4_kib_of_output() {
+    let host = Host::new();
+    let task = host.task("seq 1 100000; exit 1").start();
+    let report = task.wait();
+    let tail = report["output_tail"].as_str().expect("text");
+    assert_eq!(tail.len(), 4096);
+    assert!(tail.ends_with("\n99999\n100000\n"), "{tail:?}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_tail_has_both_streams_in_order() {
+    let host = Host::new();
+    let task = host.task("echo one; sleep 0.2; echo two >&2; sleep 0.2; echo three").start();
+    assert_eq!(task.wait()["output_tail"], "one\ntwo\nthree\n");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_tail_that_is_no_text_is_still_reported() {
+    let host = Host::new();
+    let task = host.task("printf 'a\\377b\\n'").start();
+    let report = task.wait();
+    let tail = report["output_tail"].as_str().expect("text");
+    assert!(tail.starts_with('a') && tail.ends_with("b\n"), "{tail:?}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn it_is_on_disk_whole_when_the_exit_is_published() {
+    let host = Host::new();
+    for _ in 0..10 {
+        let task = host.task("exit 3").start();
+        let Report(answer) = task.wait();
+        assert_eq!(on_disk(&task), answer);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn it_survives_a_shim_that_is_killed_right_after_the_exit() {
+    let host = Host::new();
+    // Nobody reads the output: the shim cannot leave yet.
+    let (task, run) = host.task("seq 1 20000; exit 9").spawn();
+    run.read_stderr();
+    bowline_tests::harness::eventually("exit.json", || task.file("exit.json").exists().then_some(()));
+    let answer = task.wait();
+    task.kill_shim();
+    assert_eq!(task.wait(), answer);
+    assert_eq!(task.status(), "exited");
+    assert_eq!(task.inspect()["exit"], answer.0);
+    run.finish();
+    let task = host.adopt(task.id());
+    task.wait().assert_code(9);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn inspect_has_it_too() {
+    let host = Host::new();
+    let task = host.task("exit 2").start();
+    let report = task.wait();
+    assert_eq!(task.inspect()["exit"], report.0);
+    host.assert_nothing_left();
+}

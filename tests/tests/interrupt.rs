@@ -1,0 +1,55 @@
+//! What becomes of a task when `bowline run` is interrupted or killed.
+
+use bowline_tests::Host;
+use rustix::process::Signal;
+
+const GRACEFUL: &str = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.1; done";
+
+#[test]
+fn interrupting_run_stops_the_task_gracefully() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let host = Host::new();
+        let (_, run) = host.task(GRACEFUL).spawn();
+        run.wait_for_out("ready");
+        run.signal(signal);
+        let ran = run.finish();
+        ran.assert_code(3);
+        assert!(ran.out().ends_with("bye"), "{ran}");
+        host.assert_nothing_left();
+    }
+}
+
+#[test]
+fn interrupting_run_with_rm_removes_the_task() {
+    let host = Host::new();
+    let (_, run) = host.task(GRACEFUL).flag("--rm").spawn();
+    run.wait_for_out("ready");
+    run.signal(Signal::INT);
+    run.finish().assert_code(3);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn interrupting_run_uses_the_stop_signal_and_grace_of_the_description() {
+    let host = Host::new();
+    let toml = "command = 'sh'\nargs = ['-c', 'trap \"exit 4\" USR1; echo ready; while :; do sleep 0.1; done']\nstop.signal = 'USR1'";
+    let (_, run) = host.described(toml).spawn();
+    run.wait_for_out("ready");
+    run.signal(Signal::INT);
+    run.finish().assert_code(4);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn killing_run_does_not_kill_the_task() {
+    let host = Host::new();
+    let (task, run) = host.task("echo ready; while :; do echo tick; sleep 0.05; done").spawn();
+    run.wait_for_out("ready");
+    let task = host.adopt(task.id());
+    run.signal(Signal::KILL);
+    assert_eq!(run.finish().code, None);
+    assert_eq!(task.status(), "running");
+    task.exec("echo alive").assert_says("alive");
+    task.end();
+    host.assert_nothing_left();
+}

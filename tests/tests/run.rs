@@ -1,0 +1,288 @@
+//! Launching: exit codes, command, environment, user, folders, ids.
+
+use bowline_tests::Host;
+
+#[test]
+fn run_passes_the_exit_code_through() {
+    let host = Host::new();
+    host.task("exit 7").run().assert_code(7);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn run_passes_both_streams_through() {
+    let host = Host::new();
+    let ran = host.task("echo out; echo err >&2").run();
+    ran.assert_says("out");
+    assert_eq!(ran.err(), "err", "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_signal_becomes_128_plus_its_number() {
+    let host = Host::new();
+    // A pid namespace's init is deaf to its own signals: the host's is not.
+    host.described("command = 'sh'\nargs = ['-c', 'kill -9 $$']\nnamespaces.pid = 'host'").run().assert_code(137);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn run_with_rm_leaves_nothing() {
+    let host = Host::new();
+    host.bowline(["run", "--rm", "--name", &host.new_id(), "--", "true"]).assert_says("");
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_task_that_has_exited_stays_until_it_is_removed() {
+    let host = Host::new();
+    let build = host.task("exit 3");
+    let id = build.id().to_owned();
+    build.run().assert_code(3);
+    assert_eq!(host.bowline(["inspect", &id]).json()["status"], "exited");
+    host.bowline(["rm", &id]).assert_code(0);
+    host.bowline(["inspect", &id]).assert_refused(125, &[&id]);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn start_prints_the_id_and_returns_while_the_task_runs() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    assert_eq!(task.status(), "running");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn start_keeps_the_output_in_the_tasks_folder() {
+    let host = Host::new();
+    let task = host.task("echo out; echo err >&2").start();
+    task.wait().assert_code(0);
+    assert_eq!(task.log("stdout.log"), "out\n");
+    assert_eq!(task.log("stderr.log"), "err\n");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_id_is_made_up_where_none_is_given() {
+    let host = Host::new();
+    let started = host.bowline(["start", "--", "sleep", "1000"]);
+    let task = host.adopt(started.out());
+    started.assert_code(0);
+    assert_eq!(task.status(), "running");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_name_in_the_description_is_the_id() {
+    let host = Host::new();
+    let id = host.new_id();
+    let file = host.file("task.toml", &format!("name = '{id}'\ncommand = 'sleep'\nargs = ['1000']\n"));
+    host.bowline(["start", "--file", &file.to_string_lossy()]).assert_says(&id);
+    host.adopt(&id).end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_description_may_be_json() {
+    let host = Host::new();
+    let file = host.file("task.json", r#"{"command": "/bin/sh", "args": ["-c", "echo $A"], "env": {"A": "json"}}"#);
+    host.bowline(["run", "--rm", "--file", &file.to_string_lossy()]).assert_says("json");
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn the_state_folder_is_given_by_flag_as_well() {
+    let host = Host::new();
+    let id = host.new_id();
+    let mut command = host.command(bowline_tests::harness::binary("bowline"));
+    let state = host.state();
+    command.env_remove("BOWLINE_STATE").arg("--state").arg(&state).args(["start", "--name", &id, "--", "sleep", "1000"]);
+    host.execute(command).assert_says(&id);
+    assert!(state.join(&id).join("task.json").exists());
+    host.adopt(&id).end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_command_is_found_in_path_inside_the_root() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    root.folder("opt").file("opt/hello", "#!/bin/sh\necho found $1\n", 0o755);
+    host.task_of(["hello", "me"]).rootfs(root.path()).flag("--env=PATH=/bin:/opt").run().assert_says("found me");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_command_that_is_not_in_path_is_127_and_path_is_named() {
+    let host = Host::new();
+    host.task_of(["no-such-program"]).flag("--env=PATH=/usr/bin:/odd").assert_refused(127, &["no-such-program", "/usr/bin:/odd"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_path_that_does_not_exist_is_127_and_named() {
+    let host = Host::new();
+    host.task_of(["/no/such/program"]).assert_refused(127, &["/no/such/program"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_file_that_is_not_executable_is_126_named_and_left_as_it_is() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let host = Host::new();
+    let root = host.busybox_root();
+    root.file("bin/plain", "#!/bin/sh\n", 0o644);
+    host.task_of(["/bin/plain"]).rootfs(root.path()).assert_refused(126, &["/bin/plain"]);
+    host.task_of(["plain"]).rootfs(root.path()).assert_refused(126, &["/bin/plain"]);
+    let mode = std::fs::metadata(root.path().join("bin/plain")).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o644, "never made executable behind the user's back");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_folder_is_no_command() {
+    let host = Host::new();
+    host.task_of(["/usr"]).assert_refused(126, &["/usr"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_script_whose_interpreter_is_missing_is_127() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    root.file("bin/script", "#!/no/interpreter\n", 0o755);
+    host.task_of(["/bin/script"]).rootfs(root.path()).assert_refused(127, &["/bin/script"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_file_that_is_no_program_is_126() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    root.file("bin/text", "just text\n", 0o755);
+    host.task_of(["/bin/text"]).rootfs(root.path()).assert_refused(126, &["/bin/text"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_environment_is_the_descriptions_and_nothing_of_the_callers() {
+    let host = Host::new();
+    let ran = host.task_of(["/usr/bin/env"]).flag("--env=A=b=c").flag("--env=E=").run();
+    ran.assert_code(0);
+    let out = ran.out();
+    let mut names: Vec<_> = out.lines().filter_map(|l| l.split_once('=')).map(|(name, _)| name).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["A", "E", "HOME", "PATH"], "{ran}");
+    assert!(out.lines().any(|l| l == "A=b=c"), "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_flag_wins_over_the_file() {
+    let host = Host::new();
+    let toml = "command = 'sh'\nargs = ['-c', 'echo $A $B']\nenv = {A = 'file', B = 'file'}";
+    host.described(toml).flag("--env=A=flag").run().assert_says("flag file");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_working_directory_is_as_described() {
+    let host = Host::new();
+    host.described("command = 'pwd'\nworkdir = '/usr/bin'").run().assert_says("/usr/bin");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_missing_working_directory_of_a_folder_root_is_made() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    host.described("command = 'pwd'\nworkdir = '/srv/app'").rootfs(root.path()).run().assert_says("/srv/app");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn users_and_groups_are_looked_up_by_name_inside_the_root() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    let toml = "command = 'sh'\nargs = ['-c', 'id -u; id -g; id -G; echo $HOME']\nuser = 'app'";
+    host.described(toml).rootfs(root.path()).run().assert_says("1234\n2345\n2345 3456\n/home/app");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_user_may_be_numbers_that_no_file_knows() {
+    let host = Host::new();
+    host.task("id -u; id -g").flag("--user=4321:8765").run().assert_says("4321\n8765");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn supplementary_groups_are_added() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    let toml = "command = 'id'\nargs = ['-G']\nuser = '77:88'\ngroups = ['extra', 99]";
+    let ran = host.described(toml).rootfs(root.path()).run();
+    let mut groups: Vec<_> = ran.assert_code(0).out().split(' ').map(str::to_owned).collect();
+    groups.sort();
+    assert_eq!(groups, ["3456", "88", "99"], "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_host_name_is_the_tasks_own() {
+    let host = Host::new();
+    let before = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("procfs");
+    let toml = "command = 'sh'\nargs = ['-c', 'cat /proc/sys/kernel/hostname; echo $HOSTNAME']\nhostname = 'knot'";
+    host.described(toml).run().assert_says("knot\nknot");
+    assert_eq!(std::fs::read_to_string("/proc/sys/kernel/hostname").expect("procfs"), before);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn stdin_is_empty() {
+    let host = Host::new();
+    host.task("wc -c").run().assert_says("0");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn labels_are_kept_with_the_task() {
+    let host = Host::new();
+    let task = host.described("command = 'true'\nlabels = {'team.name' = 'knots'}").start();
+    task.wait();
+    assert_eq!(task.inspect()["labels"]["team.name"], "knots");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn ps_lists_tasks_with_their_status() {
+    let host = Host::new();
+    let live = host.task("exec sleep 1000").start();
+    let over = host.task("true").start();
+    over.wait();
+    let listed = host.bowline(["ps", "--json"]).assert_code(0).json();
+    let status = |id: &str| {
+        let tasks = listed.as_array().expect("an array");
+        tasks.iter().find(|task| task["id"] == id).map(|task| task["status"].clone()).unwrap_or_default()
+    };
+    assert_eq!((status(live.id()), status(over.id())), ("running".into(), "exited".into()), "{listed}");
+    host.bowline(["ps"]).assert_code(0);
+    live.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn inspect_shows_the_description_and_where_the_task_is() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag("--pids=9").start();
+    let inspected = task.inspect();
+    assert_eq!(inspected["id"], task.id());
+    assert_eq!(inspected["cgroup"], format!("/bowline/{0}/{0}", task.id()));
+    assert_eq!(inspected["task"]["pids"], 9, "{inspected}");
+    assert!(inspected["exit"].is_null() && inspected["created_at"].is_string() && inspected["started_at"].is_string());
+    task.end();
+    host.assert_nothing_left();
+}

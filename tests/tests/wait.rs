@@ -1,0 +1,64 @@
+//! Waiting for a task: any number, before and after its end.
+
+use bowline_tests::Host;
+use bowline_tests::harness::{eventually, process_exists, unix_sockets};
+
+const POLITE: &str = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done";
+
+#[test]
+fn wait_prints_the_exit_code_and_succeeds() {
+    let host = Host::new();
+    let task = host.task("exit 42").start();
+    task.bowline("wait", []).assert_says("42");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn eight_waiters_all_get_the_same_report() {
+    let host = Host::new();
+    let task = host.task(POLITE).start();
+    task.wait_for_line("ready");
+    let waiters: Vec<_> = (0..8).map(|_| host.spawn(["wait", "--json", task.id()])).collect();
+    // The shim's own socket, and one for each that it has accepted.
+    let socket = task.file("shim.sock");
+    eventually("all wait", || (unix_sockets(&socket) >= 9).then_some(()));
+    let report = task.stop(["--grace=50s"]);
+    for waiter in waiters {
+        let ran = waiter.finish();
+        assert_eq!(ran.assert_code(0).json(), report.0, "{ran}");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn wait_answers_after_the_shim_has_gone() {
+    let host = Host::new();
+    let task = host.task("echo ready; read x < /dev/null; sleep 0.2; exit 6").start();
+    let shim = task.shim_pid();
+    let at_the_end = task.wait();
+    eventually("the shim leaves", || (!process_exists(shim)).then_some(()));
+    assert_eq!(task.wait(), at_the_end);
+    task.bowline("wait", []).assert_says("6");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_waiter_that_goes_away_disturbs_nobody() {
+    let host = Host::new();
+    let task = host.task(POLITE).start();
+    task.wait_for_line("ready");
+    let socket = task.file("shim.sock");
+    let waiter = host.spawn(["wait", task.id()]);
+    eventually("it waits", || (unix_sockets(&socket) >= 2).then_some(()));
+    drop(waiter);
+    eventually("it is forgotten", || (unix_sockets(&socket) == 1).then_some(()));
+    task.stop(["--grace=50s"]).assert_code(5);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn wait_for_a_task_that_does_not_exist_is_an_error() {
+    let host = Host::new();
+    host.bowline(["wait", "nobody"]).assert_refused(125, &["nobody"]);
+    host.assert_nothing_left();
+}

@@ -107,8 +107,8 @@ fn hugepage_sizes() -> BTreeSet<String> {
         .filter_map(|name| {
             let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
             Some(match kib {
-                _ if kib % (1 << 20) == 0 => format!("{}GB", kib >> 20),
-                _ if kib % (1 << 10) == 0 => format!("{}MB", kib >> 10),
+                _ if kib.is_multiple_of(1 << 20) => format!("{}GB", kib >> 20),
+                _ if kib.is_multiple_of(1 << 10) => format!("{}MB", kib >> 10),
                 _ => format!("{kib}KB"),
             })
         })

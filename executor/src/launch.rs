@@ -50,7 +50,6 @@ pub struct Live {
 pub struct Starting {
     orders: OwnedFd,
     report: Report,
-    maps: bool,
     live: Option<Live>,
 }
 
@@ -89,28 +88,27 @@ impl Prepared<'_> {
             clone_through_worker(flags, tell.as_raw_fd(), || namespaces::join(&joined), become_init)?;
             None
         };
-        let maps = namespaces.is_new(libc::CLONE_NEWUSER);
         drop(tell);
-        Ok(Starting { orders, report: Report::new(report)?, maps, live })
+        Ok(Starting { orders, report: Report::new(report)?, live })
     }
 }
 
 impl Starting {
-    /// Init, as soon as its pid is known; its user namespace is then mapped.
-    pub async fn live(&mut self, spec: &Spec) -> Result<Live> {
-        let live = match self.live.take() {
-            Some(live) => live,
-            None => self.report.live().await?,
-        };
-        if self.maps {
-            namespaces::write_id_maps(live.pid, spec)?;
-            order(&self.orders, child::MAPPED)?;
+    /// Init, as soon as its pid is known.
+    pub async fn live(&mut self) -> Result<Live> {
+        match self.live.take() {
+            Some(live) => Ok(live),
+            None => self.report.live().await,
         }
-        Ok(live)
     }
 
-    /// Waits until the root filesystem is set up and the command found.
-    pub async fn ready(mut self) -> Result<Held> {
+    /// Maps a new user namespace, then waits until the root filesystem is set
+    /// up and the command found. `pid` is init's.
+    pub async fn ready(mut self, pid: i32, spec: &Spec, namespaces: &Namespaces) -> Result<Held> {
+        if namespaces.is_new(libc::CLONE_NEWUSER) {
+            namespaces::write_id_maps(pid, spec)?;
+            order(&self.orders, child::MAPPED)?;
+        }
         match self.report.next().await? {
             Word::Ready => Ok(Held { orders: self.orders, report: self.report }),
             Word::Failed(error) => Err(error),

@@ -52,11 +52,8 @@ pub fn to_status(error: &Error) -> ttrpc::Error {
 
 /// An error as it left the shim; `None` when it is the connection that failed.
 pub fn from_status(error: &ttrpc::Error) -> Option<Error> {
-    let status = match error {
-        ttrpc::Error::RpcStatus(status) => status,
-        #[allow(clippy::wildcard_enum_match_arm)] // every other kind is the connection's
-        _ => return None,
-    };
+    // Every other kind is the connection's.
+    let ttrpc::Error::RpcStatus(status) = error else { return None };
     let detail = status.details.iter().find(|any| any.type_url == "bowline.v1.ErrorDetail");
     let detail = detail.and_then(|any| ErrorDetail::parse_from_bytes(&any.value).ok()).unwrap_or_default();
     let kind = serde_json::from_str(&detail.kind).unwrap_or(Kind::Internal);

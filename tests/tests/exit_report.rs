@@ -1,7 +1,7 @@
 //! The exit report: what it says, when it is there, what it survives.
 
 use bowline_tests::Host;
-use bowline_tests::harness::Report;
+use bowline_tests::harness::{Report, Task, process_exists};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ const FIELDS: [&str; 16] = [
     "shim_died",
 ];
 
-fn on_disk(task: &bowline_tests::harness::Task<'_>) -> Value {
+fn on_disk(task: &Task<'_>) -> Value {
     serde_json::from_str(&task.log("exit.json")).expect("exit.json is JSON")
 }
 
@@ -132,18 +132,20 @@ fn it_is_on_disk_whole_when_the_exit_is_published() {
 #[test]
 fn it_survives_a_shim_that_is_killed_right_after_the_exit() {
     let host = Host::new();
-    // Nobody reads the output: the shim cannot leave yet.
-    let (task, run) = host.task("seq 1 20000; exit 9").spawn();
-    run.read_stderr();
-    bowline_tests::harness::eventually("exit.json", || task.file("exit.json").exists().then_some(()));
-    let answer = task.wait();
-    task.kill_shim();
+    // Nobody reads stdout: after the exit the shim cannot leave yet.
+    let script = "seq 1 1000000 & trap 'exit 9' TERM; echo ready >&2; while :; do sleep 0.1; done";
+    let (task, run) = host.task(script).spawn();
+    run.wait_for_err("ready");
+    let shim = task.shim_pid();
+    let answer = task.stop(["--grace=50s"]);
+    answer.assert_code(9);
+    assert!(process_exists(shim), "it drains the output");
+    task.kill_shim(shim);
     assert_eq!(task.wait(), answer);
     assert_eq!(task.status(), "exited");
     assert_eq!(task.inspect()["exit"], answer.0);
     run.finish();
-    let task = host.adopt(task.id());
-    task.wait().assert_code(9);
+    host.adopt(task.id());
     host.assert_nothing_left();
 }
 

@@ -125,7 +125,8 @@ impl Layout {
             match hierarchy.create(path) {
                 Ok((dir, tasks)) => cgroup.members.push(Member { hierarchy: index, dir, tasks }),
                 Err(error) => {
-                    self.remove_path(path, cgroup.members.len());
+                    // The one that failed may have been made in part.
+                    self.remove_path(path, index + 1);
                     return Err(error);
                 }
             }

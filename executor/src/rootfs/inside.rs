@@ -43,7 +43,7 @@ pub fn open(root: BorrowedFd<'_>, path: &Path, make: Make) -> Result<OwnedFd> {
     let plain = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
     match fs::openat2(root, relative, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), plain) {
         Ok(fd) => Ok(fd),
-        Err(Errno::NOENT | Errno::LOOP) => Walk::new(root, path)?.to_end(make),
+        Err(Errno::NOENT | Errno::LOOP) => Walk::new(root, path)?.finish(make),
         Err(errno) => Err(refused(path, errno)),
     }
 }
@@ -115,7 +115,7 @@ impl<'a> Walk<'a> {
         self.stack.last().map_or(self.root, |fd| fd.as_fd())
     }
 
-    fn to_end(mut self, make: Make) -> Result<OwnedFd> {
+    fn finish(mut self, make: Make) -> Result<OwnedFd> {
         while let Some((part, written)) = self.ahead.pop_front() {
             if part == ".." {
                 if self.stack.pop().is_none() {

@@ -12,15 +12,15 @@ use tokio::sync::oneshot;
 use crate::error::{Doing, Kind, Result};
 use crate::sys::{self, Ended};
 
-/// SIGCHLD, as something to await.
+/// A signal, as something to await.
 pub struct Signal(AsyncFd<UnixStream>);
 
 impl Signal {
-    pub fn new() -> Result<Signal> {
-        let what = || "cannot watch for SIGCHLD";
+    pub fn new(number: i32) -> Result<Signal> {
+        let what = || format!("cannot watch for signal {number}");
         let (receive, send) = UnixStream::pair().doing(Kind::Internal, what)?;
         receive.set_nonblocking(true).doing(Kind::Internal, what)?;
-        signal_hook::low_level::pipe::register(libc::SIGCHLD, send).doing(Kind::Internal, what)?;
+        signal_hook::low_level::pipe::register(number, send).doing(Kind::Internal, what)?;
         Ok(Signal(sys::watch(receive).doing(Kind::Internal, what)?))
     }
 

@@ -60,13 +60,13 @@ impl Supervisor {
         let limited = resources.map_or(Ok(()), |r| self.layout.apply(&cgroup, r));
         let prepared = Prepared { spec: &spec, bundle: folder.path(), cgroup: &cgroup, filter: filter.as_ref(), stdio };
         let cloned = match limited.and_then(|()| prepared.clone_init()) {
-            Ok(mut starting) => starting.live(&spec).await.map(|live| (starting, live)),
+            Ok(mut starting) => starting.live().await.map(|live| (starting, live)),
             Err(error) => Err(error),
         };
         let (starting, live) = match cloned {
             Ok(cloned) => cloned,
             Err(error) => {
-                // What was cloned hears nothing more from us, and ends.
+                // Nothing was cloned.
                 if let Err(error) = self.layout.remove(cgroup) {
                     tracing::error!(%error, "cgroup left behind");
                 }
@@ -79,7 +79,7 @@ impl Supervisor {
         let task = Rc::new(Task::new(id.clone(), spec, namespaces, filter, record, live, cgroup));
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
 
-        let ready = async { starting.ready().await?.start().await };
+        let ready = async { starting.ready(pid, &task.spec, &task.namespaces).await?.start().await };
         if let Err(error) = ready.await {
             let error = task.undo(self, exited, error).await;
             self.tasks.borrow_mut().remove(&id);

@@ -67,7 +67,8 @@ pub(crate) struct Supervisor {
 /// or nobody launched any for [`IDLE`]. Needs a `LocalSet`.
 pub(crate) async fn run(config: Config, layout: Layout, mut requests: mpsc::UnboundedReceiver<Request>) -> Result<()> {
     let overhead = shim_cgroup::Overhead::begin(&config, &layout)?;
-    let mut sweep = children::Signal::new()?;
+    let mut child_ended = children::Signal::new(libc::SIGCHLD)?;
+    let mut leave = children::Signal::new(libc::SIGTERM)?;
     let supervisor = Rc::new(Supervisor {
         config,
         layout,
@@ -85,7 +86,8 @@ pub(crate) async fn run(config: Config, layout: Layout, mut requests: mpsc::Unbo
         }
         let deadline = supervisor.next_deadline(idle);
         tokio::select! {
-            () = sweep.received() => supervisor.children.sweep(),
+            () = child_ended.received() => supervisor.children.sweep(),
+            () = leave.received() => supervisor.stop_all(),
             request = requests.recv() => match request {
                 Some(request) => supervisor.clone().dispatch(request),
                 None => return Ok(()),
@@ -124,6 +126,19 @@ impl Supervisor {
         for task in due {
             if let Err(error) = task.happen(self, Event::Tick(now)) {
                 tracing::error!(%error, "a deadline could not be kept");
+            }
+        }
+    }
+
+    /// The host goes down, or somebody wants us gone: the tasks are stopped as
+    /// they would be one by one, so that their exits are recorded.
+    fn stop_all(self: &Rc<Self>) {
+        tracing::info!("asked to leave");
+        self.served.set(true);
+        let ids: Vec<TaskId> = self.tasks.borrow().keys().cloned().collect();
+        for id in ids {
+            if let Err(error) = self.shutdown(&id, None, None) {
+                tracing::error!(%error, %id, "cannot stop a task");
             }
         }
     }

@@ -110,7 +110,10 @@ impl Task {
         let action = self.state.borrow_mut().on(event).map_err(|e| e.within(format_args!("task {}", self.id)))?;
         match action {
             Action::Nothing | Action::Report => Ok(()),
-            Action::Freeze => self.with_cgroup(|c| supervisor.layout.freeze(c, true))?,
+            Action::Freeze => self.with_cgroup(|c| supervisor.layout.freeze(c, true))?.inspect_err(|_| {
+                // As it was: what was not frozen runs.
+                let _ = self.state.borrow_mut().on(Event::Resume);
+            }),
             Action::Thaw => self.with_cgroup(|c| supervisor.layout.freeze(c, false))?,
             Action::Signal(plan) => self.send(plan.signal.number()),
             Action::ThawAndSignal(plan) => {

@@ -61,6 +61,10 @@ struct Up {
 
 impl Up {
     async fn shim(state: &StateDir, id: &TaskId, shim_cgroup: &bowline_executor::ShimCgroup) -> Result<Up> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::new(Kind::Unsupported, "cannot launch a task without being root: permission denied")
+                .hint("run bowline as root; rootless is not supported yet"));
+        }
         let (folder, lock) = state.create(id)?;
         let mut child = match spawn::spawn(&folder, lock, shim_cgroup) {
             Ok(child) => child,

@@ -87,7 +87,7 @@ impl std::fmt::Display for Ran {
 
 /// Bytes as text that does not drown everything else.
 pub(super) fn shortened(bytes: &[u8]) -> String {
-    const MOST: usize = 2000;
+    const MOST: usize = 600;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MOST)]).into_owned();
     match bytes.len() {
         length if length > MOST => format!("{text}… ({length} bytes)"),

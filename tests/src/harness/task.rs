@@ -232,13 +232,11 @@ impl<'h> Task<'h> {
         Report(self.bowline("wait", ["--json"]).assert_code(0).json())
     }
 
-    /// Kills the shim, as a crash would, and waits until it is gone.
+    /// Kills its shim, as a crash would, and waits until that is gone.
     #[track_caller]
-    pub fn kill_shim(&self) -> i32 {
-        let shim = self.shim_pid();
+    pub fn kill_shim(&self, shim: i32) {
         kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("the shim lives");
         eventually(format_args!("the shim {shim} is gone"), || (!kernel::process_exists(shim)).then_some(()));
-        shim
     }
 
     /// Its cgroup's folder in the hierarchy of `controller`.

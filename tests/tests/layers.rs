@@ -1,0 +1,323 @@
+//! Imports flow down only, and some things are done in one place or nowhere.
+//!
+//! Reads the sources as text: every path that begins with `crate::`, in a `use`
+//! or in the midst of code, and a few that nobody may write.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The modules of the executor, lowest row last: a module imports from the
+/// rows below its own, never from its own row or from above. Within a folder
+/// of the same name anything goes; the crate's root may import everything.
+const EXECUTOR: &[&[&str]] = &[
+    &["supervise"],
+    &["exec", "host", "request"],
+    &["launch", "lifecycle"],
+    &["child", "sealed"],
+    &["identity", "io", "namespaces", "network", "recovery", "rootfs", "seccomp", "stats"],
+    &["report", "shutdown", "worker"],
+    &["cgroup"],
+    &["sys"],
+    &["error"],
+];
+
+/// The same of the shim; its binaries import through the crate's root.
+const SHIM: &[&[&str]] = &[&["cli"], &["client", "service", "spawn"], &["wire"]];
+
+/// Where `unsafe` may be.
+const UNSAFE: &str = "executor/src/sys.rs";
+
+/// What runs in the shim: one thread that reaps every child and never blocks.
+const SHIM_PROCESS: [&str; 4] =
+    ["executor/src", "shim/src/service.rs", "shim/src/wire.rs", "shim/src/bin/bowline-shim.rs"];
+
+/// What starts a thread, blocks the loop, or has its child reaped by the sweep.
+const NOT_IN_THE_SHIM: [&str; 7] = [
+    "process::Command",
+    "tokio::process",
+    "tokio::fs",
+    "spawn_blocking",
+    "thread::spawn",
+    "thread::Builder",
+    "thread::scope",
+];
+
+#[test]
+fn imports_of_the_executor_flow_down() {
+    assert_none("upward imports", upward("executor/src", EXECUTOR));
+}
+
+#[test]
+fn imports_of_the_shim_flow_down() {
+    assert_none("upward imports", upward("shim/src", SHIM));
+}
+
+#[test]
+fn every_module_has_its_place() {
+    for (folder, rows) in [("executor/src", EXECUTOR), ("shim/src", SHIM)] {
+        let mut placed: Vec<String> = rows.concat().into_iter().map(str::to_owned).collect();
+        placed.sort();
+        let mut found: Vec<String> = sources(folder).iter().filter_map(|s| s.module(folder)).collect();
+        found.sort();
+        found.dedup();
+        assert_eq!(found, placed, "the modules of {folder} on the left, those of the table above on the right");
+    }
+}
+
+#[test]
+fn the_spec_imports_nothing_of_ours_and_the_tests_no_library() {
+    let ours =
+        |source: &Source| source.paths_of(|path| path.starts_with("bowline_executor") || path.starts_with("bowline::"));
+    let libraries = |source: &Source| [ours(source), source.paths_of(|path| path.starts_with("bowline_spec"))].concat();
+    let mut found: Vec<String> = sources("spec").iter().flat_map(ours).collect();
+    found.extend(sources("tests").iter().flat_map(libraries));
+    assert_none("imports of our own crates", found);
+}
+
+#[test]
+fn unsafe_is_in_one_file() {
+    let all = ["spec", "executor", "shim", "tests"].into_iter().flat_map(sources);
+    let found = all.filter(|source| source.name != UNSAFE).flat_map(|source| source.words("unsafe"));
+    assert_none("unsafe outside of its file", found.collect());
+}
+
+#[test]
+fn the_shim_starts_no_thread_and_no_command() {
+    let all = SHIM_PROCESS.into_iter().flat_map(sources);
+    let found =
+        all.flat_map(|source| source.without_tests().paths_of(|path| NOT_IN_THE_SHIM.iter().any(|bad| has(path, bad))));
+    assert_none("not in the shim", found.collect());
+}
+
+/// Whether `path` has all parts of `part` one after the other: `std::fs::File`
+/// has `fs::File`, not `fs::Fil`.
+fn has(path: &str, part: &str) -> bool {
+    format!("::{path}::").contains(&format!("::{part}::"))
+}
+
+/// Every import of a module from its own row or from above.
+fn upward(folder: &str, rows: &[&[&str]]) -> Vec<String> {
+    let row_of = |module: &str| rows.iter().position(|row| row.contains(&module));
+    let mut found = Vec::new();
+    for source in sources(folder) {
+        let Some(module) = source.module(folder) else { continue };
+        let own = row_of(&module);
+        for (line, path) in source.paths() {
+            let Some(imported) = source.module_of(&path, folder) else { continue };
+            let fine = imported == module || own.zip(row_of(&imported)).is_some_and(|(own, other)| other > own);
+            if !fine {
+                found.push(format!("{}:{line}: {module} imports {path}", source.name));
+            }
+        }
+    }
+    found
+}
+
+fn assert_none(what: &str, found: Vec<String>) {
+    assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
+}
+
+/// A source file, its comments and literals blanked out.
+struct Source {
+    /// Below the top of the checkout.
+    name: String,
+    text: String,
+}
+
+/// The file, or all files below the folder, that `name` says.
+fn sources(name: &str) -> Vec<Source> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a package of the workspace");
+    let mut files = Vec::new();
+    collect(&top.join(name), &mut files);
+    files.sort();
+    assert!(!files.is_empty(), "there are no sources in {name}");
+    let source = |path: PathBuf| Source {
+        name: path.strip_prefix(top).expect("found below it").display().to_string(),
+        text: blanked(&fs::read_to_string(&path).expect("a source is text")),
+    };
+    files.into_iter().map(source).collect()
+}
+
+fn collect(path: &Path, files: &mut Vec<PathBuf>) {
+    if path.is_dir() {
+        for entry in fs::read_dir(path).expect("a folder of ours").flatten() {
+            collect(&entry.path(), files);
+        }
+    } else if path.extension().is_some_and(|e| e == "rs") {
+        files.push(path.to_owned());
+    }
+}
+
+impl Source {
+    /// The top-level module that it is part of; `None` for a crate's root.
+    fn module(&self, folder: &str) -> Option<String> {
+        let below = self.name.strip_prefix(folder)?.strip_prefix('/')?;
+        let first = below.split('/').next()?.trim_end_matches(".rs");
+        (!["lib", "main", "bin"].contains(&first)).then(|| first.to_owned())
+    }
+
+    /// The top-level module of its own crate that `path` leads to.
+    fn module_of(&self, path: &str, folder: &str) -> Option<String> {
+        // Folders between the crate's root and this file's module.
+        let below = self.name.strip_prefix(folder)?.trim_matches('/').trim_end_matches(".rs");
+        let depth = below.trim_end_matches("/mod").split('/').count();
+        let up = path.split("::").take_while(|part| *part == "super").count();
+        // In a module of unit tests one `super` more leads no higher.
+        let at_root = path.starts_with("crate::") || up >= depth && up > 0 && !self.is_in_tests(path);
+        let name = path.split("::").find(|part| !["crate", "super", "self"].contains(part))?;
+        (at_root && name != "*").then(|| name.to_owned())
+    }
+
+    /// Whether `path` is written among the unit tests only.
+    fn is_in_tests(&self, path: &str) -> bool {
+        !self.without_tests().paths().iter().any(|(_, other)| other == path)
+    }
+
+    /// It without its unit tests, which are its last part.
+    fn without_tests(&self) -> Source {
+        let end = self.text.find("#[cfg(test)]\nmod ").unwrap_or(self.text.len());
+        Source { name: self.name.clone(), text: self.text[..end].to_owned() }
+    }
+
+    fn paths_of(&self, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+        let found = self.paths().into_iter().filter(|(_, path)| wanted(path));
+        found.map(|(line, path)| format!("{}:{line}: {path}", self.name)).collect()
+    }
+
+    /// Where `word` is, as a word of its own.
+    fn words(&self, word: &str) -> Vec<String> {
+        let part = |c: char| c.is_alphanumeric() || c == '_';
+        let lines = self.text.lines().enumerate().filter(|(_, line)| line.split(|c| !part(c)).any(|w| w == word));
+        lines.map(|(index, line)| format!("{}:{}: {}", self.name, index + 1, line.trim())).collect()
+    }
+
+    /// Every path of names joined by `::`, with its line; groups in braces are
+    /// taken apart: `a::{b, c::d}` is `a::b` and `a::c::d`.
+    fn paths(&self) -> Vec<(usize, String)> {
+        let mut found = Vec::new();
+        let mut line = 1;
+        // What each open brace stands behind; nothing for one that is no group.
+        let mut groups: Vec<String> = Vec::new();
+        let mut path = String::new();
+        let mut rest = self.text.as_str();
+        while let Some(c) = rest.chars().next() {
+            let length = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            let (token, after) = match length {
+                0 if rest.starts_with("::") => rest.split_at(2),
+                0 => rest.split_at(c.len_utf8()),
+                _ => rest.split_at(length),
+            };
+            rest = after;
+            match token {
+                "::" => path += "::",
+                "{" if path.ends_with("::") => {
+                    let within = groups.last().cloned().unwrap_or_default();
+                    groups.push(within + &std::mem::take(&mut path));
+                }
+                // `a::{b as c}`: what it is called here does not matter.
+                "as" if path.is_empty() && groups.last().is_some_and(|within| !within.is_empty()) => {
+                    rest = rest.trim_start().trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+                }
+                _ if length > 0 && (path.is_empty() || path.ends_with("::")) => path += token,
+                "*" if path.ends_with("::") => path += token,
+                _ => {
+                    let within = groups.last().cloned().unwrap_or_default();
+                    let whole = within + path.trim_start_matches("::");
+                    if whole.contains("::") && !path.is_empty() {
+                        found.push((line, whole));
+                    }
+                    path.clear();
+                    match token {
+                        "{" => groups.push(String::new()),
+                        "}" => drop(groups.pop()),
+                        "\n" => line += 1,
+                        _ if length > 0 => path += token,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+/// `text` with a blank for everything in comments and literals but newlines.
+fn blanked(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let length = literal_or_comment(rest);
+        if length == 0 {
+            // A name ends here at the earliest, so that `for"x"` is no raw string.
+            let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            let (plain, after) = rest.split_at(word.max(c.len_utf8()));
+            out.push_str(plain);
+            rest = after;
+        } else {
+            let (hidden, after) = rest.split_at(length);
+            out.extend(hidden.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+            rest = after;
+        }
+    }
+    out
+}
+
+/// The length of the comment or literal that `text` begins with, or 0.
+fn literal_or_comment(text: &str) -> usize {
+    if text.starts_with("//") {
+        return text.find('\n').unwrap_or(text.len());
+    }
+    if text.starts_with("/*") {
+        return text.find("*/").map_or(text.len(), |end| end + 2);
+    }
+    if let Some(raw) = text.strip_prefix("br").or_else(|| text.strip_prefix('r')) {
+        let hashes = raw.len() - raw.trim_start_matches('#').len();
+        if raw[hashes..].starts_with('"') {
+            let begin = text.len() - raw.len() + hashes + 1;
+            let close = format!("\"{}", "#".repeat(hashes));
+            return text[begin..].find(&close).map_or(text.len(), |end| begin + end + close.len());
+        }
+    }
+    if text.starts_with('"') {
+        return 1 + end_of_quoted(&text[1..], '"');
+    }
+    // A lifetime has no closing quote right behind its one letter.
+    let mut chars = text.chars();
+    if chars.next() == Some('\'') {
+        let (first, second) = (chars.next(), chars.next());
+        if first == Some('\\') || second == Some('\'') {
+            return 1 + end_of_quoted(&text[1..], '\'');
+        }
+    }
+    0
+}
+
+fn end_of_quoted(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (index, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return index + c.len_utf8(),
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+#[test]
+fn paths_are_found_wherever_they_are() {
+    let source = |text: &str| Source { name: "executor/src/io.rs".to_owned(), text: blanked(text) };
+    let paths = |text: &str| source(text).paths().into_iter().map(|(_, path)| path).collect::<Vec<_>>();
+    assert_eq!(
+        paths("use crate::{network, sys::{self, Cloned}};"),
+        ["crate::network", "crate::sys::self", "crate::sys::Cloned"]
+    );
+    assert_eq!(paths("use crate::{\n    io as i,\n    launch::*,\n};"), ["crate::io", "crate::launch::*"]);
+    assert_eq!(paths("fn f() { let x = crate::launch::pipe(); g() }"), ["crate::launch::pipe"]);
+    assert_eq!(paths("// crate::a\n/* crate::b */ \"crate::c\" r#\"crate::\"d\"# '\"' crate::e;"), ["crate::e"]);
+    assert_eq!(paths("struct S<'a>(&'a crate::f::G);"), ["crate::f::G"]);
+    let module = |path: &str| source("").module_of(path, "executor/src");
+    assert_eq!(module("crate::launch::pipe").as_deref(), Some("launch"));
+    assert_eq!(module("tokio::fs::File"), None);
+}

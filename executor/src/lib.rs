@@ -77,8 +77,8 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// and the manager is waited for: see [`Executor::closed`].
 ///
 /// # Errors
-/// `Unsupported` when this host cannot limit and account tasks; else what
-/// `manager` returns.
+/// `Internal` when the event loop cannot be had; else what `manager` returns.
+/// What this host cannot do is told to whoever launches.
 pub fn serve<F, Fut>(config: Config, manager: F) -> Result<()>
 where
     F: FnOnce(Executor) -> Fut,
@@ -90,13 +90,12 @@ where
         .enable_time()
         .build()
         .doing(Kind::Internal, || "cannot start the event loop")?;
-    let layout = cgroup::detect()?;
     let (send, requests) = mpsc::unbounded_channel();
     let manager = manager(Executor { requests: send });
     LocalSet::new().block_on(&runtime, async move {
         let mut manager = tokio::task::spawn_local(manager);
         tokio::select! {
-            over = supervise::run(config, layout, requests) => over?,
+            over = supervise::run(config, requests) => over?,
             early = &mut manager => return early.unwrap_or(Ok(())),
         }
         manager.await.unwrap_or(Ok(()))

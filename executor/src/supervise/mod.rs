@@ -24,7 +24,7 @@ use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use tokio::sync::{Notify, mpsc};
 
-use crate::cgroup::Layout;
+use crate::cgroup::{self, Layout};
 use crate::error::{Error, Kind, Result};
 use crate::lifecycle::Event;
 use crate::recovery::{Folder, StateDir};
@@ -65,8 +65,12 @@ pub(crate) struct Supervisor {
 
 /// Runs the loop until the last task has ended and all that it said is written,
 /// or nobody launched any for [`IDLE`]. Needs a `LocalSet`.
-pub(crate) async fn run(config: Config, layout: Layout, mut requests: mpsc::UnboundedReceiver<Request>) -> Result<()> {
-    let overhead = shim_cgroup::Overhead::begin(&config, &layout)?;
+pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Request>) -> Result<()> {
+    let begun = cgroup::detect().and_then(|layout| Ok((shim_cgroup::Overhead::begin(&config, &layout)?, layout)));
+    let (overhead, layout) = match begun {
+        Ok(begun) => begun,
+        Err(error) => return refuse(requests, error).await,
+    };
     let mut child_ended = children::Signal::new(libc::SIGCHLD)?;
     let mut leave = children::Signal::new(libc::SIGTERM)?;
     let supervisor = Rc::new(Supervisor {
@@ -102,6 +106,23 @@ pub(crate) async fn run(config: Config, layout: Layout, mut requests: mpsc::Unbo
             }
         }
     }
+}
+
+/// Tells whoever wants to launch something why nothing can be launched here.
+async fn refuse(mut requests: mpsc::UnboundedReceiver<Request>, error: Error) -> Result<()> {
+    tracing::error!(%error, "no task can be launched");
+    let launch = async {
+        while let Some(request) = requests.recv().await {
+            if let Request::Launch(_, reply) = request {
+                // Nobody waits for the answer any more.
+                let _ = reply.send(Err(error));
+                return;
+            }
+        }
+    };
+    // Nobody asked: then it is in the log only.
+    let _ = tokio::time::timeout(IDLE, launch).await;
+    Ok(())
 }
 
 async fn sleep_until(deadline: Option<Instant>) {

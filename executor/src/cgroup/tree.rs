@@ -1,0 +1,91 @@
+//! A cgroup as a folder: its files, its processes, and the cgroups below it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::sys;
+
+/// Removes the cgroup at `path` below `parent` with all below it; gone already is fine.
+pub fn remove_tree(parent: &OwnedFd, path: &str) -> rustix::io::Result<()> {
+    match fs::unlinkat(parent, path, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::BUSY | Errno::NOTEMPTY) => {}
+        Err(errno) => return Err(errno),
+    }
+    let dir = open_dir(parent, Path::new(path))?;
+    for name in child_groups(dir.as_fd()) {
+        remove_tree(&dir, &name)?;
+    }
+    fs::unlinkat(parent, path, AtFlags::REMOVEDIR)
+}
+
+fn child_groups(dir: BorrowedFd<'_>) -> Vec<String> {
+    let Ok(entries) = fs::Dir::read_from(dir) else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| {
+        let entry = entry.ok().filter(|e| e.file_type() == fs::FileType::Directory)?;
+        let name = entry.file_name().to_str().ok()?;
+        (name != "." && name != "..").then(|| name.to_owned())
+    });
+    names.collect()
+}
+
+fn read_pids(dir: BorrowedFd<'_>) -> Vec<i32> {
+    let text = read_at(dir, "cgroup.procs").unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// Adds the processes of the cgroup `dir` and of those below it.
+pub fn collect_processes(dir: BorrowedFd<'_>, pids: &mut Vec<i32>) {
+    pids.extend(read_pids(dir));
+    for name in child_groups(dir) {
+        if let Ok(child) = open_dir(dir, Path::new(&name)) {
+            collect_processes(child.as_fd(), pids);
+        }
+    }
+}
+
+/// Signals every process below `dir`; returns a pidfd of each.
+pub fn signal_below(dir: BorrowedFd<'_>, signal: i32) -> Vec<OwnedFd> {
+    let mut pids = Vec::new();
+    collect_processes(dir, &mut pids);
+    let opened: Vec<(i32, OwnedFd)> = pids
+        .into_iter()
+        .filter_map(|pid| Some((pid, sys::pidfd_open(pid).ok()?)))
+        .collect();
+    // Still listed after its pidfd was opened: the pidfd is of a member, not
+    // of a stranger who was given the number of one that ended meanwhile.
+    let mut members = Vec::new();
+    collect_processes(dir, &mut members);
+    let sent = opened.into_iter().filter(|(pid, pidfd)| {
+        members.contains(pid) && sys::pidfd_send_signal(pidfd.as_fd(), signal).is_ok()
+    });
+    sent.map(|(_, pidfd)| pidfd).collect()
+}
+
+/// Opens a folder to go on from.
+pub fn open_dir<Fd: AsFd>(parent: Fd, path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    fs::openat(parent, path, flags, Mode::empty())
+}
+
+/// Writes `value` to a file of the cgroup `dir`, in one call.
+pub fn write_at(dir: BorrowedFd<'_>, file: &str, value: &str) -> rustix::io::Result<()> {
+    let fd = fs::openat(dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&fd, value.as_bytes()).map(drop)
+}
+
+/// Reads a file of the cgroup `dir` whole.
+pub fn read_at(dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<String> {
+    use std::io::Read as _;
+    let fd = fs::openat(dir, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = String::new();
+    std::fs::File::from(fd)
+        .read_to_string(&mut text)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok(text)
+}

@@ -13,10 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .inputs(["proto/bowline.proto"])
         .include("proto")
         .rust_protobuf()
-        .customize(Customize {
-            async_all: true,
-            ..Default::default()
-        })
+        .customize(Customize { async_all: true, ..Default::default() })
         .rust_protobuf_customize(ProtobufCustomize::default().gen_mod_rs(false))
         .run()?;
     // `include!` takes no inner attributes; the including module has them.

@@ -51,11 +51,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// An error of `kind`; `message` tells what failed, on what, and why.
     pub fn new(kind: Kind, message: impl Into<String>) -> Error {
-        Error {
-            kind,
-            message: message.into(),
-            hint: None,
-        }
+        Error { kind, message: message.into(), hint: None }
     }
 
     /// The same error, with what to do about it.
@@ -119,13 +115,8 @@ mod tests {
     #[test]
     fn a_cause_is_appended_to_what_was_being_done() {
         let failed: std::io::Result<()> = Err(std::io::Error::from_raw_os_error(libc::ENOENT));
-        let error = failed
-            .doing(Kind::NotFound, || "cannot read /x")
-            .expect_err("it failed");
+        let error = failed.doing(Kind::NotFound, || "cannot read /x").expect_err("it failed");
         assert_eq!(error.kind(), Kind::NotFound);
-        assert_eq!(
-            error.to_string(),
-            "cannot read /x: No such file or directory (os error 2)"
-        );
+        assert_eq!(error.to_string(), "cannot read /x: No such file or directory (os error 2)");
     }
 }

@@ -49,17 +49,11 @@ pub fn resolve(root: BorrowedFd<'_>, wanted: Wanted<'_>) -> Result<UserIds> {
     let group_file = read(root, "/etc/group")?;
     let group_id = |field: &str, wanted: &NameOrId| match wanted {
         NameOrId::Id(id) => Ok(*id),
-        NameOrId::Name(name) => group_file
-            .lines()
-            .filter_map(Account::parse)
-            .find(|g| g.name == name)
-            .map(|g| g.id)
-            .ok_or_else(|| {
-                Error::new(
-                    Kind::BadSpec,
-                    format!("{field}: {name} is not in /etc/group of the root filesystem"),
-                )
-            }),
+        NameOrId::Name(name) => {
+            group_file.lines().filter_map(Account::parse).find(|g| g.name == name).map(|g| g.id).ok_or_else(|| {
+                Error::new(Kind::BadSpec, format!("{field}: {name} is not in /etc/group of the root filesystem"))
+            })
+        }
     };
     let gid = match wanted.group {
         Some(group) => group_id("group", group)?,

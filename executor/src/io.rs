@@ -174,7 +174,8 @@ pub fn direct(stdout: &Target, stderr: &Target, owner: Owner) -> Result<Stdio> {
         let Target::Path(path) = target else { return null() };
         let (file, fifo) = open(path)?;
         // The process did not ask for a non-blocking stream.
-        rustix::io::ioctl_fionbio(&file, false).doing(Kind::Internal, || format!("cannot set up {}", path.display()))?;
+        rustix::io::ioctl_fionbio(&file, false)
+            .doing(Kind::Internal, || format!("cannot set up {}", path.display()))?;
         let end = OwnedFd::from(file);
         if fifo {
             owner.take(&end)?;

@@ -73,12 +73,8 @@ impl Prepared<'_> {
         let entry = cgroup.entry();
         let flags = namespaces.clone_flags();
         let become_init = || {
-            let payload = Payload {
-                process,
-                filter: filter.map(|f| (&*f.program, f.flags)),
-                stdio: &stdio,
-                entry: &entry,
-            };
+            let payload =
+                Payload { process, filter: filter.map(|f| (&*f.program, f.flags)), stdio: &stdio, entry: &entry };
             let init = Init { spec, bundle, namespaces: &namespaces, sources, orders: hear.as_raw_fd() };
             child::run_init(&payload, init, tell.as_raw_fd())
         };
@@ -236,7 +232,9 @@ pub fn clone_through_worker(
             .doing(Kind::Internal, || "cannot clone a process into the task")
     });
     match cloned {
-        Ok(Cloned::Child) => { child(); },
+        Ok(Cloned::Child) => {
+            child();
+        }
         Ok(Cloned::Parent { pid, .. }) => {
             let mut message = [0u8; 5];
             message[0] = child::PID;

@@ -138,10 +138,9 @@ impl<L> State<L> {
             (State::Stopping(live, plan), Event::Pause) => refuse(State::Stopping(live, plan), "paused"),
             (State::Stopping(live, plan), Event::Resume) => refuse(State::Stopping(live, plan), "resumed"),
 
-            (
-                State::Created(_) | State::Running(_) | State::Paused(_) | State::Stopping(..),
-                Event::Exited,
-            ) => (State::Exited, Ok(Action::Report)),
+            (State::Created(_) | State::Running(_) | State::Paused(_) | State::Stopping(..), Event::Exited) => {
+                (State::Exited, Ok(Action::Report))
+            }
 
             (State::Exited, Event::Pause) => refuse(State::Exited, "paused"),
             (State::Exited, Event::Resume) => refuse(State::Exited, "resumed"),
@@ -218,7 +217,8 @@ mod tests {
     #[test]
     fn a_stop_without_grace_kills_in_every_state() {
         let now = Instant::now();
-        for mut state in [State::Created(()), State::Running(()), State::Paused(()), State::Stopping((), plan(9, now))] {
+        for mut state in [State::Created(()), State::Running(()), State::Paused(()), State::Stopping((), plan(9, now))]
+        {
             assert_eq!(state.on(Event::Stop(plan(0, now), now)), Ok(Action::Kill));
         }
     }

@@ -94,8 +94,7 @@ impl Namespaces {
 pub fn join(joined: &[(c_int, OwnedFd)]) -> Result<()> {
     let (users, others): (Vec<_>, Vec<_>) = joined.iter().partition(|(flag, _)| *flag == libc::CLONE_NEWUSER);
     for (flag, fd) in others.into_iter().chain(users) {
-        sys::setns(fd.as_fd(), *flag)
-            .doing(Kind::BadSpec, || format!("namespaces.{}: cannot join it", name(*flag)))?;
+        sys::setns(fd.as_fd(), *flag).doing(Kind::BadSpec, || format!("namespaces.{}: cannot join it", name(*flag)))?;
     }
     Ok(())
 }

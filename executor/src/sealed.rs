@@ -35,7 +35,8 @@ fn overlay(binary: &Path) -> io::Result<OwnedFd> {
     let lower = format!("{}:/proc/self/fd/{}", escape(folder), second.as_raw_fd());
     rustix::mount::fsconfig_set_string(context.as_fd(), "lowerdir", lower.as_str())?;
     rustix::mount::fsconfig_create(context.as_fd())?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
     let tree = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
     Ok(rustix::fs::openat(&tree, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }

@@ -13,8 +13,7 @@ use std::rc::Rc;
 
 use libseccomp::{ScmpAction, ScmpArch, ScmpArgCompare, ScmpCompareOp, ScmpFilterContext, ScmpSyscall};
 use oci_spec::runtime::{
-    Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompFilterFlag, LinuxSeccompOperator,
-    LinuxSyscall,
+    Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompFilterFlag, LinuxSeccompOperator, LinuxSyscall,
 };
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
@@ -75,11 +74,8 @@ fn key(profile: &LinuxSeccomp) -> Result<String> {
 }
 
 fn read_kept(path: &Path) -> Option<Vec<u8>> {
-    let mut file = File::options()
-        .read(true)
-        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
-        .open(path)
-        .ok()?;
+    let mut file =
+        File::options().read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32).open(path).ok()?;
     let meta = file.metadata().ok()?;
     let ours = meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o077 == 0;
     let fits = meta.len() as usize <= DIGEST + LONGEST;
@@ -123,7 +119,10 @@ fn load_flags(profile: &LinuxSeccomp) -> Result<u64> {
             LinuxSeccompFilterFlag::SeccompFilterFlagTsync => 0,
             LinuxSeccompFilterFlag::SeccompFilterFlagSpecAllow => libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW,
             LinuxSeccompFilterFlag::SeccompFilterFlagWaitKillableRecv => {
-                return Err(Error::new(Kind::Unsupported, "seccomp: SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV is not supported"));
+                return Err(Error::new(
+                    Kind::Unsupported,
+                    "seccomp: SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV is not supported",
+                ));
             }
         };
     }
@@ -221,6 +220,68 @@ fn arch(arch: Arch) -> Result<ScmpArch> {
         Arch::ScmpArchX32 => ScmpArch::X32,
         Arch::ScmpArchArm => ScmpArch::Arm,
         Arch::ScmpArchAarch64 => ScmpArch::Aarch64,
-        other => return Err(Error::new(Kind::Unsupported, format!("seccomp: architecture {other:?} is not supported"))),
+        other => {
+            return Err(Error::new(Kind::Unsupported, format!("seccomp: architecture {other:?} is not supported")));
+        }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use bowline_spec::{capability, seccomp};
+
+    use super::*;
+
+    fn default_profile() -> LinuxSeccomp {
+        seccomp::default_profile(&capability::default_set(), seccomp::native_arch(), (6, 1))
+    }
+
+    #[test]
+    fn the_default_profile_compiles_to_what_the_kernel_takes() {
+        let program = compile(&default_profile()).expect("it compiles");
+        assert_eq!(program.len() % 8, 0);
+        assert!(program.len() <= LONGEST, "{} bytes", program.len());
+    }
+
+    #[test]
+    fn profiles_that_differ_are_kept_apart_and_equal_ones_are_not() {
+        let profile = default_profile();
+        let mut other = profile.clone();
+        other.set_default_errno_ret(Some(13));
+        assert_eq!(key(&profile).expect("a key"), key(&profile.clone()).expect("a key"));
+        assert_ne!(key(&profile).expect("a key"), key(&other).expect("a key"));
+    }
+
+    #[test]
+    fn a_kept_filter_is_read_back_only_if_it_is_ours_alone_and_whole() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("cache").join("filter.bpf");
+        let program = [6, 0, 0, 0, 0, 0, 0xff, 0x7f];
+        keep(&path, &program).expect("kept");
+        assert_eq!(read_kept(&path).as_deref(), Some(&program[..]));
+
+        let whole = std::fs::read(&path).expect("readable");
+        let mut poisoned = whole.clone();
+        poisoned[DIGEST] ^= 1;
+        for (what, bytes) in [("poisoned", &poisoned[..]), ("truncated", &whole[..whole.len() - 4]), ("empty", &[])] {
+            std::fs::write(&path, bytes).expect("written");
+            assert_eq!(read_kept(&path), None, "{what}");
+        }
+        std::fs::write(&path, &whole).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("opened up");
+        assert_eq!(read_kept(&path), None, "open to others");
+        keep(&path, &program).expect("kept anew");
+        let link = dir.path().join("link.bpf");
+        std::os::unix::fs::symlink(&path, &link).expect("linked");
+        assert_eq!(read_kept(&link), None, "a symlink");
+    }
+
+    #[test]
+    fn what_cannot_be_enforced_is_refused() {
+        let mut profile = default_profile();
+        profile.set_default_action(LinuxSeccompAction::ScmpActNotify);
+        assert_eq!(compile(&profile).map_err(|e| e.kind()), Err(Kind::Unsupported));
+    }
 }

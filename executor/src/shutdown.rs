@@ -32,10 +32,7 @@ impl Plan {
 
     /// The plan after a second request: it may shorten the wait, never lengthen it.
     pub fn shortened_by(self, other: Plan) -> Plan {
-        Plan {
-            kill_at: self.kill_at.min(other.kill_at),
-            ..self
-        }
+        Plan { kill_at: self.kill_at.min(other.kill_at), ..self }
     }
 
     /// Whether nobody is given time to be graceful.

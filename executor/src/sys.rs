@@ -59,19 +59,10 @@ pub fn clone3(flags: u64, into_cgroup: Option<BorrowedFd<'_>>) -> io::Result<Clo
     // SAFETY: `args` is a valid clone_args of the size passed, and `pidfd`
     // outlives the call. Without CLONE_VM the child has a copy of all memory,
     // and the caller has one thread, so the copy is consistent.
-    let rc = unsafe {
-        libc::syscall(
-            libc::SYS_clone3,
-            ptr::from_mut(&mut args),
-            size_of::<libc::clone_args>(),
-        )
-    };
+    let rc = unsafe { libc::syscall(libc::SYS_clone3, ptr::from_mut(&mut args), size_of::<libc::clone_args>()) };
     match check(rc)? {
         0 => Ok(Cloned::Child),
-        pid => Ok(Cloned::Parent {
-            pid: pid as pid_t,
-            pidfd: own(pidfd),
-        }),
+        pid => Ok(Cloned::Parent { pid: pid as pid_t, pidfd: own(pidfd) }),
     }
 }
 
@@ -135,13 +126,7 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: c_int) -> io::Result<()>
     // SAFETY: the borrow keeps the fd open; a null siginfo makes the kernel
     // fill one in; a bad signal number is EINVAL, not undefined behaviour.
     let rc = unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            pidfd.as_raw_fd(),
-            signal,
-            ptr::null::<libc::siginfo_t>(),
-            0,
-        )
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, ptr::null::<libc::siginfo_t>(), 0)
     };
     check(rc).map(drop)
 }
@@ -183,11 +168,7 @@ pub struct MountAttributes {
 
 /// Changes the attributes of the mount that `mount` is the root of; with
 /// `recursive`, of all mounts below it too. Linux ≥ 5.12.
-pub fn mount_setattr(
-    mount: BorrowedFd<'_>,
-    recursive: bool,
-    attributes: MountAttributes,
-) -> io::Result<()> {
+pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: MountAttributes) -> io::Result<()> {
     let attr = libc::mount_attr {
         attr_set: attributes.set,
         attr_clr: attributes.clear,
@@ -228,20 +209,10 @@ pub fn seccomp_load(program: &[u8], flags: u64) -> io::Result<()> {
     let Ok(len) = u16::try_from(length) else {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     };
-    let fprog = libc::sock_fprog {
-        len,
-        filter: instructions.as_mut_ptr(),
-    };
+    let fprog = libc::sock_fprog { len, filter: instructions.as_mut_ptr() };
     // SAFETY: `fprog` points at `len` instructions that live until the call
     // returns; the kernel copies and verifies them.
-    let rc = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            flags,
-            ptr::from_ref(&fprog),
-        )
-    };
+    let rc = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, ptr::from_ref(&fprog)) };
     check(rc).map(drop)
 }
 
@@ -290,13 +261,7 @@ pub fn default_signals(signals: impl IntoIterator<Item = c_int>) {
 pub fn new_session_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: c_int = 1;
     // SAFETY: a null name asks for an anonymous keyring.
-    let rc = unsafe {
-        libc::syscall(
-            libc::SYS_keyctl,
-            KEYCTL_JOIN_SESSION_KEYRING,
-            ptr::null::<libc::c_char>(),
-        )
-    };
+    let rc = unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, ptr::null::<libc::c_char>()) };
     check(rc).map(drop)
 }
 
@@ -387,9 +352,5 @@ fn own(fd: RawFd) -> OwnedFd {
 }
 
 fn check(rc: c_long) -> io::Result<c_long> {
-    if rc < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(rc)
-    }
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
 }

@@ -37,7 +37,8 @@ where
     if answer.is_empty() {
         return Err(Error::new(Kind::Internal, format!("the worker for {name} died without an answer")));
     }
-    serde_json::from_slice::<Result<T>>(&answer).doing(Kind::Internal, || format!("bad answer from the worker for {name}"))?
+    serde_json::from_slice::<Result<T>>(&answer)
+        .doing(Kind::Internal, || format!("bad answer from the worker for {name}"))?
 }
 
 /// Everything that comes out of a pipe until its last writer is gone.

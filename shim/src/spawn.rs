@@ -21,10 +21,15 @@ pub fn spawn(folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Ch
     let what = || format!("cannot start a shim for {}", folder.path().display());
     let binary = binary()?;
     let socket = folder.socket();
-    let listener = UnixListener::bind(&socket).doing(Kind::Internal, || format!("cannot listen at {}", socket.display()))?;
+    let listener =
+        UnixListener::bind(&socket).doing(Kind::Internal, || format!("cannot listen at {}", socket.display()))?;
     let sealed = open_sealed(&binary)?;
     let log = folder.file("shim.log");
-    let log = File::options().append(true).create(true).open(&log).doing(Kind::Internal, || format!("cannot open {}", log.display()))?;
+    let log = File::options()
+        .append(true)
+        .create(true)
+        .open(&log)
+        .doing(Kind::Internal, || format!("cannot open {}", log.display()))?;
 
     // Moved out of the way of the numbers that the shim expects, then put there.
     let above = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, 10);

@@ -15,8 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use oci_spec::runtime::{
-    Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace, LinuxNamespaceType, LinuxSeccomp,
-    Spec,
+    Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace, LinuxNamespaceType, LinuxSeccomp, Spec,
 };
 use serde_json::Value;
 
@@ -31,17 +30,8 @@ pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 
 /// What of the host a task without a root filesystem of its own sees,
 /// read-only: what Nomad's executor links into its chroot.
-pub const HOST_VIEW: &[&str] = &[
-    "/bin",
-    "/etc",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/run/resolvconf",
-    "/run/systemd/resolve",
-    "/sbin",
-    "/usr",
-];
+pub const HOST_VIEW: &[&str] =
+    &["/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/run/systemd/resolve", "/sbin", "/usr"];
 
 /// What `/proc` and `/sys` tell of the host, and no task needs: hidden.
 pub const MASKED_PATHS: &[&str] = &[
@@ -60,13 +50,7 @@ pub const MASKED_PATHS: &[&str] = &[
 ];
 
 /// What of `/proc` changes the host: read-only.
-pub const READONLY_PATHS: &[&str] = &[
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/irq",
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-];
+pub const READONLY_PATHS: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Facts about this host and root that [`build`] needs; the executor gathers them.
 #[derive(Debug, Clone, Default)]
@@ -229,23 +213,12 @@ mod testing {
     use crate::parse::{Format, parse};
 
     fn on(toml: &str, change: impl Fn(&mut Host)) -> Result<Spec, crate::Invalid> {
-        let node = |kind, major, minor| DeviceNode {
-            kind,
-            major,
-            minor,
-            mode: 0o660,
-            uid: 0,
-            gid: 0,
-        };
+        let node = |kind, major, minor| DeviceNode { kind, major, minor, mode: 0o660, uid: 0, gid: 0 };
         let mut host = Host {
             view: vec!["/etc".into(), "/usr".into()],
             cpus: [0, 1].into(),
             mems: [0].into(),
-            devices: [
-                ("/dev/sda".into(), node('b', 8, 0)),
-                ("/dev/tty1".into(), node('c', 4, 1)),
-            ]
-            .into(),
+            devices: [("/dev/sda".into(), node('b', 8, 0)), ("/dev/tty1".into(), node('c', 4, 1))].into(),
             hugepage_sizes: ["2MB".to_string()].into(),
             kernel: (6, 12),
             cgroup_path: "/bowline/a/a".into(),

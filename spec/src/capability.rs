@@ -97,9 +97,7 @@ impl Capability {
     /// The same in oci-spec's type.
     pub fn to_oci(self) -> oci_spec::runtime::Capability {
         // A test goes through all of them.
-        self.name()
-            .parse()
-            .expect("oci-spec knows every capability in NAMES")
+        self.name().parse().expect("oci-spec knows every capability in NAMES")
     }
 }
 
@@ -111,9 +109,7 @@ impl FromStr for Capability {
         let name = upper.strip_prefix("CAP_").unwrap_or(&upper);
         match NAMES.iter().position(|n| *n == name) {
             Some(index) => Ok(Capability(index as u8)),
-            None => Err(Invalid::value(format!(
-                "{text} is not a capability; write a name such as NET_ADMIN, or ALL"
-            ))),
+            None => Err(Invalid::value(format!("{text} is not a capability; write a name such as NET_ADMIN, or ALL"))),
         }
     }
 }
@@ -124,13 +120,7 @@ impl fmt::Display for Capability {
     }
 }
 
-text_value!(
-    Capability,
-    "Capability",
-    string,
-    "a capability, with or without CAP_, in any case",
-    "NET_ADMIN"
-);
+text_value!(Capability, "Capability", string, "a capability, with or without CAP_, in any case", "NET_ADMIN");
 
 /// An entry of `capabilities.add` or `.drop`: one capability, or `ALL`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -190,9 +180,8 @@ impl Capabilities {
             true => Capability::all(),
             false => default_set(),
         };
-        let dropped = |capability: &Capability| {
-            self.drop.contains(&Entry::All) || self.drop.contains(&Entry::One(*capability))
-        };
+        let dropped =
+            |capability: &Capability| self.drop.contains(&Entry::All) || self.drop.contains(&Entry::One(*capability));
         let mut allowed: BTreeSet<Capability> = start.into_iter().filter(|c| !dropped(c)).collect();
         allowed.extend(self.add.iter().filter_map(|entry| match entry {
             Entry::One(capability) => Some(*capability),
@@ -204,10 +193,7 @@ impl Capabilities {
 
 /// [`DEFAULT`] as a set.
 pub fn default_set() -> BTreeSet<Capability> {
-    DEFAULT
-        .iter()
-        .filter_map(|name| name.parse().ok())
-        .collect()
+    DEFAULT.iter().filter_map(|name| name.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -217,10 +203,7 @@ mod tests {
 
     fn capabilities(add: &[&str], drop: &[&str]) -> Capabilities {
         let entries = |names: &[&str]| names.iter().map(|n| n.parse().unwrap()).collect();
-        Capabilities {
-            add: entries(add),
-            drop: entries(drop),
-        }
+        Capabilities { add: entries(add), drop: entries(drop) }
     }
 
     fn mask(set: &BTreeSet<Capability>) -> u64 {
@@ -243,10 +226,7 @@ mod tests {
     #[test]
     fn names_are_read_in_any_case_with_or_without_prefix() {
         for text in ["NET_ADMIN", "cap_net_admin", "Cap_Net_Admin", "net_admin"] {
-            assert_eq!(
-                text.parse::<Capability>().unwrap().to_string(),
-                "CAP_NET_ADMIN"
-            );
+            assert_eq!(text.parse::<Capability>().unwrap().to_string(), "CAP_NET_ADMIN");
         }
         for text in ["", "CAP_", "NET-ADMIN", "SUPERUSER", "CAP_CAP_CHOWN"] {
             assert!(text.parse::<Capability>().is_err(), "{text}");
@@ -257,11 +237,7 @@ mod tests {
     fn drop_comes_before_add() {
         let only = capabilities(&["CHOWN"], &["ALL"]).allowed();
         assert_eq!(mask(&only), 1);
-        assert!(
-            capabilities(&["KILL"], &["KILL"])
-                .allowed()
-                .contains(&"KILL".parse().unwrap())
-        );
+        assert!(capabilities(&["KILL"], &["KILL"]).allowed().contains(&"KILL".parse().unwrap()));
         let most = capabilities(&["ALL"], &["SYS_ADMIN"]).allowed();
         assert_eq!(most.len(), 40);
     }

@@ -36,18 +36,13 @@ impl FromStr for TaskId {
                 text.chars().count()
             )));
         }
-        if let Some(bad) = text
-            .chars()
-            .find(|c| !c.is_ascii_alphanumeric() && !"_.-".contains(*c))
-        {
+        if let Some(bad) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !"_.-".contains(*c)) {
             return Err(Invalid::value(format!(
                 "{text:?} is not an id: {bad:?} is not a letter, digit, '_', '.' or '-'"
             )));
         }
         if !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-            return Err(Invalid::value(format!(
-                "{text:?} is not an id: it must begin with a letter or digit"
-            )));
+            return Err(Invalid::value(format!("{text:?} is not an id: it must begin with a letter or digit")));
         }
         Ok(TaskId(text.into()))
     }
@@ -96,9 +91,7 @@ mod tests {
     #[test]
     fn malformed_ids_are_refused() {
         let long = "a".repeat(64);
-        for text in [
-            "", "-a", ".a", "_a", "..", "a/b", "a b", "a\n", "ä", "a\0", &long,
-        ] {
+        for text in ["", "-a", ".a", "_a", "..", "a/b", "a b", "a\n", "ä", "a\0", &long] {
             assert!(text.parse::<TaskId>().is_err(), "{text:?}");
         }
         assert!("a".repeat(63).parse::<TaskId>().is_ok());

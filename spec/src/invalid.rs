@@ -22,12 +22,7 @@ pub struct Invalid {
 impl Invalid {
     /// `field` is wrong because of `reason`.
     pub fn new(field: impl Into<String>, reason: impl Into<String>) -> Invalid {
-        Invalid {
-            field: field.into(),
-            reason: reason.into(),
-            line: None,
-            column: None,
-        }
+        Invalid { field: field.into(), reason: reason.into(), line: None, column: None }
     }
 
     /// A value that knows nothing of the field it is meant for.

@@ -22,14 +22,12 @@ pub mod units;
 pub mod user;
 mod validate;
 
-pub use build::{
-    DEFAULT_PATH, DeviceNode, HOST_VIEW, Host, MASKED_PATHS, READONLY_PATHS, UserIds, build, render,
-};
+pub use build::{DEFAULT_PATH, DeviceNode, HOST_VIEW, Host, MASKED_PATHS, READONLY_PATHS, UserIds, build, render};
 pub use id::TaskId;
 pub use invalid::Invalid;
 pub use parse::{Format, parse, schema};
 pub use signal::Signal;
 pub use task::{
-    Access, Cpu, DEFAULT_PIDS, Device, IdMapping, Io, IoDevice, Memory, Mount, MountKind,
-    Namespace, Namespaces, Output, Propagation, Seccomp, Stop, Task,
+    Access, Cpu, DEFAULT_PIDS, Device, IdMapping, Io, IoDevice, Memory, Mount, MountKind, Namespace, Namespaces,
+    Output, Propagation, Seccomp, Stop, Task,
 };

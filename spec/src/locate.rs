@@ -34,11 +34,7 @@ impl Places {
                 }
             }
             Format::Json => {
-                let mut scanner = Scanner {
-                    text: text.as_bytes(),
-                    at: 0,
-                    places: &mut places,
-                };
+                let mut scanner = Scanner { text: text.as_bytes(), at: 0, places: &mut places };
                 // What cannot be scanned has been reported as a syntax error.
                 let _ = scanner.value("", 0);
             }
@@ -53,9 +49,7 @@ impl Places {
             let range = ranges.into_iter().find(|range| range.contains(&offset))?;
             Some((range.len(), place))
         });
-        around
-            .min_by_key(|(length, _)| *length)
-            .map_or("", |(_, place)| &place.path)
+        around.min_by_key(|(length, _)| *length).map_or("", |(_, place)| &place.path)
     }
 
     /// Where the field `path` stands, or the nearest around it.
@@ -87,11 +81,7 @@ impl Places {
             }
             _ => {}
         }
-        self.0.push(Place {
-            path,
-            key,
-            value: value.span(),
-        });
+        self.0.push(Place { path, key, value: value.span() });
     }
 }
 
@@ -118,10 +108,7 @@ pub(crate) fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
 pub(crate) fn offset_at(text: &str, line: usize, column: usize) -> usize {
     let line_start = match line {
         0 | 1 => 0,
-        _ => text
-            .match_indices('\n')
-            .nth(line - 2)
-            .map_or(text.len(), |(newline, _)| newline + 1),
+        _ => text.match_indices('\n').nth(line - 2).map_or(text.len(), |(newline, _)| newline + 1),
     };
     (line_start + column.saturating_sub(1)).min(text.len())
 }
@@ -146,11 +133,7 @@ impl Scanner<'_> {
                 self.string()?;
             }
             _ => {
-                while self
-                    .text
-                    .get(self.at)
-                    .is_some_and(|b| !b",]} \t\r\n".contains(b))
-                {
+                while self.text.get(self.at).is_some_and(|b| !b",]} \t\r\n".contains(b)) {
                     self.at += 1;
                 }
             }
@@ -172,11 +155,7 @@ impl Scanner<'_> {
                     let member = child(path, &name);
                     // Known before its value is, which may be malformed.
                     let index = self.places.0.len();
-                    self.places.0.push(Place {
-                        path: member.clone(),
-                        key,
-                        value: 0..0,
-                    });
+                    self.places.0.push(Place { path: member.clone(), key, value: 0..0 });
                     self.space();
                     self.at += 1;
                     let value = self.value(&member, depth + 1)?;
@@ -204,11 +183,7 @@ impl Scanner<'_> {
                     if self.at == before {
                         return None;
                     }
-                    self.places.0.push(Place {
-                        path: element,
-                        key: 0..0,
-                        value,
-                    });
+                    self.places.0.push(Place { path: element, key: 0..0, value });
                     index += 1;
                 }
             }

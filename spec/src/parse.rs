@@ -60,11 +60,7 @@ fn read(text: &str, format: Format) -> Result<Task, Invalid> {
 
 fn placed(error: Invalid, text: &str, offset: usize) -> Invalid {
     let (line, column) = line_and_column(text, offset);
-    Invalid {
-        line: Some(line),
-        column: Some(column),
-        ..error
-    }
+    Invalid { line: Some(line), column: Some(column), ..error }
 }
 
 /// serde_json's message without the position that it ends with.
@@ -99,8 +95,7 @@ mod tests {
         assert_eq!((field.as_str(), line), ("comand", Some(2)));
         assert!(reason.starts_with("unknown field `comand`"), "{reason}");
 
-        let (field, line, reason) =
-            json_error("{\"command\": \"a\",\n \"memory\": {\n  \"limits\": \"1G\"}}");
+        let (field, line, reason) = json_error("{\"command\": \"a\",\n \"memory\": {\n  \"limits\": \"1G\"}}");
         assert_eq!((field.as_str(), line), ("memory.limits", Some(3)));
         assert!(reason.starts_with("unknown field `limits`"), "{reason}");
     }
@@ -109,18 +104,12 @@ mod tests {
     fn a_wrong_unit_is_told_with_its_field_and_line() {
         let (field, line, reason) = toml_error("command = 'a'\nmemory.limit = '64Q'");
         assert_eq!((field.as_str(), line), ("memory.limit", Some(2)));
-        assert_eq!(
-            reason,
-            "64Q is not a size; write it as 64M, 1G or a number of bytes"
-        );
+        assert_eq!(reason, "64Q is not a size; write it as 64M, 1G or a number of bytes");
 
         let (field, line, reason) =
             json_error("{\"command\": \"a\",\n \"memory\": {\"limit\": \"64Q\"},\n \"pids\": 3}");
         assert_eq!((field.as_str(), line), ("memory.limit", Some(2)));
-        assert_eq!(
-            reason,
-            "64Q is not a size; write it as 64M, 1G or a number of bytes"
-        );
+        assert_eq!(reason, "64Q is not a size; write it as 64M, 1G or a number of bytes");
     }
 
     #[test]
@@ -130,52 +119,16 @@ mod tests {
             ("args = ['a', 1]", r#"{"args": ["a", 1]}"#, "args[1]"),
             ("env = {A = 1}", r#"{"env": {"A": 1}}"#, "env.A"),
             ("name = 5", r#"{"name": 5}"#, "name"),
-            (
-                "no_new_privs = 'yes'",
-                r#"{"no_new_privs": "yes"}"#,
-                "no_new_privs",
-            ),
+            ("no_new_privs = 'yes'", r#"{"no_new_privs": "yes"}"#, "no_new_privs"),
             ("cpu.limit = 0", r#"{"cpu": {"limit": 0}}"#, "cpu.limit"),
-            (
-                "cpu.limit = -1.5",
-                r#"{"cpu": {"limit": -1.5}}"#,
-                "cpu.limit",
-            ),
-            (
-                "cpu.limit = nan",
-                r#"{"cpu": {"limit": "nan"}}"#,
-                "cpu.limit",
-            ),
-            (
-                "stop.signal = 'SIGFOO'",
-                r#"{"stop": {"signal": "SIGFOO"}}"#,
-                "stop.signal",
-            ),
-            (
-                "capabilities.add = ['FLY']",
-                r#"{"capabilities": {"add": ["FLY"]}}"#,
-                "capabilities.add[0]",
-            ),
-            (
-                "rlimits.files = 1",
-                r#"{"rlimits": {"files": 1}}"#,
-                "rlimits.files",
-            ),
-            (
-                "rlimits.nofile = -1",
-                r#"{"rlimits": {"nofile": -1}}"#,
-                "rlimits.nofile",
-            ),
-            (
-                "memory.limit = -1",
-                r#"{"memory": {"limit": -1}}"#,
-                "memory.limit",
-            ),
-            (
-                "namespaces.pid = 'mine'",
-                r#"{"namespaces": {"pid": "mine"}}"#,
-                "namespaces.pid",
-            ),
+            ("cpu.limit = -1.5", r#"{"cpu": {"limit": -1.5}}"#, "cpu.limit"),
+            ("cpu.limit = nan", r#"{"cpu": {"limit": "nan"}}"#, "cpu.limit"),
+            ("stop.signal = 'SIGFOO'", r#"{"stop": {"signal": "SIGFOO"}}"#, "stop.signal"),
+            ("capabilities.add = ['FLY']", r#"{"capabilities": {"add": ["FLY"]}}"#, "capabilities.add[0]"),
+            ("rlimits.files = 1", r#"{"rlimits": {"files": 1}}"#, "rlimits.files"),
+            ("rlimits.nofile = -1", r#"{"rlimits": {"nofile": -1}}"#, "rlimits.nofile"),
+            ("memory.limit = -1", r#"{"memory": {"limit": -1}}"#, "memory.limit"),
+            ("namespaces.pid = 'mine'", r#"{"namespaces": {"pid": "mine"}}"#, "namespaces.pid"),
         ] {
             let (found, line, reason) = toml_error(toml);
             assert_eq!((found.as_str(), line), (field, Some(1)), "{toml}: {reason}");
@@ -195,8 +148,7 @@ mod tests {
     fn what_validate_finds_is_told_with_its_line() {
         let (field, line, _) = toml_error("command = 'a'\n[memory]\nlimit = '1M'\n");
         assert_eq!((field.as_str(), line), ("memory.limit", Some(3)));
-        let (field, line, _) =
-            toml_error("command = 'a'\n[[mounts]]\nsource = '/a'\ndestination = '/proc'\n");
+        let (field, line, _) = toml_error("command = 'a'\n[[mounts]]\nsource = '/a'\ndestination = '/proc'\n");
         assert_eq!((field.as_str(), line), ("mounts[0].destination", Some(4)));
         let (field, line, _) = toml_error("args = ['x']");
         assert_eq!((field.as_str(), line), ("command", None));

@@ -99,10 +99,7 @@ impl FromStr for Rlimit {
     /// `1024`, `unlimited`, or `1024:4096` for soft and hard.
     fn from_str(text: &str) -> Result<Rlimit, Invalid> {
         let (soft, hard) = text.split_once(':').unwrap_or((text, text));
-        Ok(Rlimit {
-            soft: soft.parse()?,
-            hard: hard.parse()?,
-        })
+        Ok(Rlimit { soft: soft.parse()?, hard: hard.parse()? })
     }
 }
 
@@ -128,10 +125,7 @@ struct RlimitVisitor;
 
 impl RlimitVisitor {
     fn scalar() -> TextVisitor<Rlimit> {
-        TextVisitor::new(
-            true,
-            "a number, \"unlimited\", or a table with soft and hard",
-        )
+        TextVisitor::new(true, "a number, \"unlimited\", or a table with soft and hard")
     }
 }
 
@@ -186,10 +180,7 @@ mod tests {
             assert_eq!(text.parse::<Resource>().unwrap().name(), "nofile");
         }
         let error = "files".parse::<Resource>().unwrap_err();
-        assert!(
-            error.reason.starts_with("files is not a resource limit"),
-            "{error}"
-        );
+        assert!(error.reason.starts_with("files is not a resource limit"), "{error}");
     }
 
     #[test]
@@ -198,20 +189,12 @@ mod tests {
         let both = |soft, hard| Rlimit { soft, hard };
         let at = Ceiling::At;
         assert_eq!(read("1024").unwrap(), both(at(1024), at(1024)));
-        assert_eq!(
-            read("\"unlimited\"").unwrap(),
-            both(Ceiling::Unlimited, Ceiling::Unlimited)
-        );
+        assert_eq!(read("\"unlimited\"").unwrap(), both(Ceiling::Unlimited, Ceiling::Unlimited));
         assert_eq!(read("\"1:2\"").unwrap(), both(at(1), at(2)));
         let text = r#"{"soft":1,"hard":"unlimited"}"#;
         assert_eq!(read(text).unwrap(), both(at(1), Ceiling::Unlimited));
         assert_eq!(serde_json::to_string(&read(text).unwrap()).unwrap(), text);
-        for json in [
-            "-1",
-            "true",
-            "{\"soft\":1}",
-            "{\"soft\":1,\"hard\":2,\"x\":3}",
-        ] {
+        for json in ["-1", "true", "{\"soft\":1}", "{\"soft\":1,\"hard\":2,\"x\":3}"] {
             assert!(read(json).is_err(), "{json}");
         }
     }

@@ -9,19 +9,13 @@ use crate::text::text_value;
 /// The names of signals 1 to 31, as x86-64 and aarch64 number them
 /// (include/uapi/asm-generic/signal.h).
 const NAMES: [&str; 31] = [
-    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
-    "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
-    "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
+    "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO",
+    "PWR", "SYS",
 ];
 
 /// Second names of some of them.
-const ALIASES: [(&str, i32); 5] = [
-    ("IOT", 6),
-    ("CLD", 17),
-    ("POLL", 29),
-    ("RTMIN", RTMIN),
-    ("RTMAX", LAST),
-];
+const ALIASES: [(&str, i32); 5] = [("IOT", 6), ("CLD", 17), ("POLL", 29), ("RTMIN", RTMIN), ("RTMAX", LAST)];
 
 /// The first real-time signal that a program can use: glibc keeps 32 and 33.
 const RTMIN: i32 = 34;
@@ -72,11 +66,8 @@ impl FromStr for Signal {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Signal, Invalid> {
-        let wrong = || {
-            Invalid::value(format!(
-                "{text} is not a signal; write a name such as SIGTERM or a number from 1 to 64"
-            ))
-        };
+        let wrong =
+            || Invalid::value(format!("{text} is not a signal; write a name such as SIGTERM or a number from 1 to 64"));
         let upper = text.trim().to_ascii_uppercase();
         if !upper.is_empty() && upper.bytes().all(|b| b.is_ascii_digit()) {
             let number = upper.parse().map_err(|_| wrong())?;
@@ -91,19 +82,10 @@ impl FromStr for Signal {
         }
         let distance = |digits: &str| {
             let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-            digits
-                .parse::<i32>()
-                .ok()
-                .filter(|d| plain && *d <= LAST - RTMIN)
+            digits.parse::<i32>().ok().filter(|d| plain && *d <= LAST - RTMIN)
         };
-        let from_min = name
-            .strip_prefix("RTMIN+")
-            .and_then(distance)
-            .map(|d| RTMIN + d);
-        let from_max = name
-            .strip_prefix("RTMAX-")
-            .and_then(distance)
-            .map(|d| LAST - d);
+        let from_min = name.strip_prefix("RTMIN+").and_then(distance).map(|d| RTMIN + d);
+        let from_max = name.strip_prefix("RTMAX-").and_then(distance).map(|d| LAST - d);
         from_min.or(from_max).map(Signal).ok_or_else(wrong)
     }
 }
@@ -152,9 +134,7 @@ mod tests {
 
     #[test]
     fn what_is_no_signal_is_refused() {
-        for text in [
-            "", "0", "65", "-9", "SIG", "SIGFOO", "SIG9", "RTMIN+31", "RTMIN-1", "RTMIN++1", "9x",
-        ] {
+        for text in ["", "0", "65", "-9", "SIG", "SIGFOO", "SIG9", "RTMIN+31", "RTMIN-1", "RTMIN++1", "9x"] {
             assert!(text.parse::<Signal>().is_err(), "{text}");
         }
     }

@@ -18,21 +18,13 @@ pub(crate) struct TextVisitor<T> {
 
 impl<T> TextVisitor<T> {
     pub(crate) fn new(numbers: bool, expects: &'static str) -> TextVisitor<T> {
-        TextVisitor {
-            numbers,
-            expects,
-            value: PhantomData,
-        }
+        TextVisitor { numbers, expects, value: PhantomData }
     }
 }
 
 impl<T: FromStr<Err: Display>> TextVisitor<T> {
     fn number<E: Error>(self, number: impl Display, seen: Unexpected<'_>) -> Result<T, E> {
-        if self.numbers {
-            number.to_string().parse().map_err(E::custom)
-        } else {
-            Err(E::invalid_type(seen, &self))
-        }
+        if self.numbers { number.to_string().parse().map_err(E::custom) } else { Err(E::invalid_type(seen, &self)) }
     }
 }
 

@@ -29,19 +29,12 @@ impl FromStr for NameOrId {
             // 2^32 - 1 is -1 to the kernel: "leave unchanged".
             return match text.parse() {
                 Ok(id) if id != u32::MAX => Ok(NameOrId::Id(id)),
-                _ => Err(Invalid::value(format!(
-                    "{text} is too large for a user or group id"
-                ))),
+                _ => Err(Invalid::value(format!("{text} is too large for a user or group id"))),
             };
         }
         // passwd(5) and group(5) separate their fields by colons.
-        if text.starts_with('-')
-            || text.contains([':', ',', '/'])
-            || text.chars().any(char::is_control)
-        {
-            return Err(Invalid::value(format!(
-                "{text:?} is not the name or number of a user or group"
-            )));
+        if text.starts_with('-') || text.contains([':', ',', '/']) || text.chars().any(char::is_control) {
+            return Err(Invalid::value(format!("{text:?} is not the name or number of a user or group")));
         }
         Ok(NameOrId::Name(text.into()))
     }
@@ -56,14 +49,7 @@ impl fmt::Display for NameOrId {
     }
 }
 
-text_value!(
-    NameOrId,
-    "NameOrId",
-    string_or_number,
-    "a name or a number",
-    "nogroup",
-    1000
-);
+text_value!(NameOrId, "NameOrId", string_or_number, "a name or a number", "nogroup", 1000);
 
 /// A user, perhaps with a group: `nobody`, `1000`, `1000:1000`, `nobody:nogroup`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -82,10 +68,7 @@ impl FromStr for User {
             Some((user, group)) => (user, Some(group.parse()?)),
             None => (text, None),
         };
-        Ok(User {
-            user: user.parse()?,
-            group,
-        })
+        Ok(User { user: user.parse()?, group })
     }
 }
 
@@ -124,18 +107,7 @@ mod tests {
 
     #[test]
     fn what_is_no_user_is_refused() {
-        for text in [
-            "",
-            ":",
-            "a:",
-            ":b",
-            "a:b:c",
-            "-1",
-            "4294967295",
-            "99999999999",
-            "a\0",
-            "a/b",
-        ] {
+        for text in ["", ":", "a:", ":b", "a:b:c", "-1", "4294967295", "99999999999", "a\0", "a/b"] {
             assert!(text.parse::<User>().is_err(), "{text:?}");
         }
     }

@@ -41,26 +41,18 @@ fn require(holds: bool, field: &str, reason: impl FnOnce() -> String) -> Result<
 
 /// No NUL: the kernel would take what is before it.
 fn no_nul(field: &str, text: &str) -> Result<(), Invalid> {
-    require(!text.contains('\0'), field, || {
-        "contains a NUL byte".to_string()
-    })
+    require(!text.contains('\0'), field, || "contains a NUL byte".to_string())
 }
 
 /// An absolute path without NUL.
 fn absolute(field: &str, path: &Path) -> Result<(), Invalid> {
     no_nul(field, &path.to_string_lossy())?;
-    require(path.is_absolute(), field, || {
-        format!("{path:?} is not an absolute path")
-    })
+    require(path.is_absolute(), field, || format!("{path:?} is not an absolute path"))
 }
 
 /// No `..`, which means something else once a link is on the way.
 fn no_parent(field: &str, path: &Path) -> Result<(), Invalid> {
-    require(
-        !path.components().any(|part| part == Component::ParentDir),
-        field,
-        || format!("{path:?} contains \"..\""),
-    )
+    require(!path.components().any(|part| part == Component::ParentDir), field, || format!("{path:?} contains \"..\""))
 }
 
 #[cfg(test)]

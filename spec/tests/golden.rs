@@ -21,11 +21,7 @@ fn golden(file: &str, host: Host) {
     };
     let task = parse(&text, format).unwrap();
     let spec = build(&task, &host).unwrap();
-    assert_eq!(
-        render(&spec),
-        render(&build(&task, &host).unwrap()),
-        "not deterministic"
-    );
+    assert_eq!(render(&spec), render(&build(&task, &host).unwrap()), "not deterministic");
 
     let mut config: Value = serde_json::from_str(&render(&spec)).unwrap();
     if let Some(profile) = config.pointer_mut("/linux/seccomp") {
@@ -59,10 +55,7 @@ fn condense(profile: &mut Value) {
 fn seccomp_default() {
     let mut profile = default_profile();
     condense(&mut profile);
-    insta::assert_snapshot!(
-        "seccomp_default",
-        serde_json::to_string_pretty(&profile).unwrap()
-    );
+    insta::assert_snapshot!("seccomp_default", serde_json::to_string_pretty(&profile).unwrap());
 }
 
 #[test]
@@ -72,35 +65,14 @@ fn minimal() {
 
 #[test]
 fn everything() {
-    let user = UserIds {
-        uid: 33,
-        gid: 33,
-        groups: vec![29, 2000],
-        home: Some("/var/www".into()),
-    };
-    golden(
-        "everything.toml",
-        Host {
-            user,
-            ..facts::host(false)
-        },
-    );
+    let user = UserIds { uid: 33, gid: 33, groups: vec![29, 2000], home: Some("/var/www".into()) };
+    golden("everything.toml", Host { user, ..facts::host(false) });
 }
 
 #[test]
 fn userns() {
-    let user = UserIds {
-        uid: 1000,
-        gid: 1000,
-        ..UserIds::default()
-    };
-    golden(
-        "userns.toml",
-        Host {
-            user,
-            ..facts::host(true)
-        },
-    );
+    let user = UserIds { uid: 1000, gid: 1000, ..UserIds::default() };
+    golden("userns.toml", Host { user, ..facts::host(true) });
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use bowline_spec::units::{ByteSize, Ceiling, Cpus, IdSet};
 use bowline_spec::{
-    Cpu, Device, Format, IoDevice, Memory, Mount, MountKind, Namespace, Namespaces, Propagation,
-    Seccomp, Task, build, parse, render,
+    Cpu, Device, Format, IoDevice, Memory, Mount, MountKind, Namespace, Namespaces, Propagation, Seccomp, Task, build,
+    parse, render,
 };
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use proptest::collection::{btree_map, vec};
@@ -31,98 +31,53 @@ fn path() -> impl Strategy<Value = PathBuf> {
 
 fn mount() -> impl Strategy<Value = Mount> {
     let propagation = prop_oneof![Just(Propagation::Rshared), Just(Propagation::Slave)];
-    let bind = (
-        path(),
-        path(),
-        any::<bool>(),
-        of(any::<bool>()),
-        of(propagation),
-    )
-        .prop_map(
-            |(source, destination, read_only, recursive, propagation)| Mount {
-                source: Some(source),
-                destination,
-                read_only,
-                recursive,
-                propagation,
-                ..Mount::default()
-            },
-        );
-    let tmpfs =
-        (path(), of(1u64..1 << 40), of(any::<bool>())).prop_map(|(destination, size, nosuid)| {
-            Mount {
-                kind: MountKind::Tmpfs,
-                destination,
-                size: size.map(ByteSize::bytes),
-                nosuid,
-                ..Mount::default()
-            }
-        });
+    let bind = (path(), path(), any::<bool>(), of(any::<bool>()), of(propagation)).prop_map(
+        |(source, destination, read_only, recursive, propagation)| Mount {
+            source: Some(source),
+            destination,
+            read_only,
+            recursive,
+            propagation,
+            ..Mount::default()
+        },
+    );
+    let tmpfs = (path(), of(1u64..1 << 40), of(any::<bool>())).prop_map(|(destination, size, nosuid)| Mount {
+        kind: MountKind::Tmpfs,
+        destination,
+        size: size.map(ByteSize::bytes),
+        nosuid,
+        ..Mount::default()
+    });
     prop_oneof![bind, tmpfs]
 }
 
 fn namespace() -> impl Strategy<Value = Option<Namespace>> {
-    of(prop_oneof![
-        Just(Namespace::Private),
-        Just(Namespace::Host),
-        path().prop_map(Namespace::Path)
-    ])
+    of(prop_oneof![Just(Namespace::Private), Just(Namespace::Host), path().prop_map(Namespace::Path)])
 }
 
 fn namespaces() -> impl Strategy<Value = Namespaces> {
-    (
-        namespace(),
-        namespace(),
-        namespace(),
-        namespace(),
-        namespace(),
-    )
-        .prop_map(|(pid, ipc, uts, network, cgroup)| Namespaces {
-            pid,
-            ipc,
-            uts,
-            network,
-            cgroup,
-            user: None,
-        })
+    (namespace(), namespace(), namespace(), namespace(), namespace())
+        .prop_map(|(pid, ipc, uts, network, cgroup)| Namespaces { pid, ipc, uts, network, cgroup, user: None })
 }
 
 fn limits() -> impl Strategy<Value = (Cpu, Memory, Option<Ceiling<u64>>, Vec<IoDevice>)> {
-    let cpu = (
-        of(2..=262_144u64),
-        of(0.01..64.0f64),
-        of(mostly(0..4u32, 0..9u32)),
-    )
-        .prop_map(|(shares, limit, id)| Cpu {
+    let cpu =
+        (of(2..=262_144u64), of(0.01..64.0f64), of(mostly(0..4u32, 0..9u32))).prop_map(|(shares, limit, id)| Cpu {
             shares,
             limit: limit.map(|limit| Cpus::new(limit).unwrap()),
             cpuset: id.and_then(|id| IdSet::new([id].into())),
             ..Cpu::default()
         });
-    let memory = (
-        of(mostly(1u64 << 25..1 << 40, 0..1u64 << 40)),
-        of(mostly(0u64..1 << 25, 0..1u64 << 40)),
-        of(0..1u64 << 40),
-    )
-        .prop_map(|(limit, low, swap)| Memory {
-            limit: limit.map(ByteSize::bytes),
-            low: low.map(ByteSize::bytes),
-            swap: limit.and(swap).map(|s| Ceiling::At(ByteSize::bytes(s))),
-            ..Memory::default()
-        });
-    let pids = of(prop_oneof![
-        (1..100_000u64).prop_map(Ceiling::At),
-        Just(Ceiling::Unlimited)
-    ]);
-    let io = vec(
-        (
-            0..20u32,
-            of(mostly(10..=1000u16, any::<u16>())),
-            of(1..1u64 << 32),
-        ),
-        0..3,
-    )
-    .prop_map(|devices| {
+    let memory =
+        (of(mostly(1u64 << 25..1 << 40, 0..1u64 << 40)), of(mostly(0u64..1 << 25, 0..1u64 << 40)), of(0..1u64 << 40))
+            .prop_map(|(limit, low, swap)| Memory {
+                limit: limit.map(ByteSize::bytes),
+                low: low.map(ByteSize::bytes),
+                swap: limit.and(swap).map(|s| Ceiling::At(ByteSize::bytes(s))),
+                ..Memory::default()
+            });
+    let pids = of(prop_oneof![(1..100_000u64).prop_map(Ceiling::At), Just(Ceiling::Unlimited)]);
+    let io = vec((0..20u32, of(mostly(10..=1000u16, any::<u16>())), of(1..1u64 << 32)), 0..3).prop_map(|devices| {
         let device = |(minor, weight, read_iops)| IoDevice {
             path: format!("8:{minor}"),
             weight,
@@ -145,12 +100,7 @@ fn task() -> impl Strategy<Value = Task> {
     let sysctls = btree_map(sysctl, text, 0..2);
     let label = mostly("[a-z./]{1,9}", text);
     let adjustment = of(mostly(-1000..=1000, any::<i32>()));
-    let rest = (
-        sysctls,
-        btree_map(label, text, 0..2),
-        adjustment,
-        any::<bool>(),
-    );
+    let rest = (sysctls, btree_map(label, text, 0..2), adjustment, any::<bool>());
     (process, isolation, limits(), rest).prop_map(
         |((command, args, env), (namespaces, mounts, hostname, rootfs), limits, rest)| {
             let (cpu, memory, pids, io) = limits;
@@ -173,10 +123,7 @@ fn task() -> impl Strategy<Value = Task> {
             };
             task.io.devices = io;
             if device {
-                task.devices.push(Device {
-                    path: "/dev/kvm".into(),
-                    ..Device::default()
-                });
+                task.devices.push(Device { path: "/dev/kvm".into(), ..Device::default() });
             }
             task
         },
@@ -191,11 +138,7 @@ fn assert_protected(task: &Task, spec: &Spec) {
     assert_eq!(process.no_new_privileges(), Some(true));
     assert_eq!(process.terminal(), Some(false));
     let capabilities = process.capabilities().as_ref().unwrap();
-    for set in [
-        capabilities.bounding(),
-        capabilities.permitted(),
-        capabilities.effective(),
-    ] {
+    for set in [capabilities.bounding(), capabilities.permitted(), capabilities.effective()] {
         assert_eq!(set.as_ref().unwrap().len(), 13);
     }
     assert!(capabilities.ambient().is_none() && capabilities.inheritable().is_none());
@@ -212,13 +155,7 @@ fn assert_protected(task: &Task, spec: &Spec) {
         Some(Ceiling::At(limit)) => assert_eq!(pids, limit as i64),
         Some(Ceiling::Unlimited) => assert_eq!(pids, -1),
     }
-    let kinds: Vec<_> = linux
-        .namespaces()
-        .as_ref()
-        .unwrap()
-        .iter()
-        .map(|n| n.typ())
-        .collect();
+    let kinds: Vec<_> = linux.namespaces().as_ref().unwrap().iter().map(|n| n.typ()).collect();
     assert!(kinds.contains(&LinuxNamespaceType::Mount));
     for (kind, asked) in [
         (LinuxNamespaceType::Pid, &task.namespaces.pid),
@@ -226,11 +163,7 @@ fn assert_protected(task: &Task, spec: &Spec) {
         (LinuxNamespaceType::Uts, &task.namespaces.uts),
         (LinuxNamespaceType::Cgroup, &task.namespaces.cgroup),
     ] {
-        assert_eq!(
-            kinds.contains(&kind),
-            *asked != Some(Namespace::Host),
-            "{kind}"
-        );
+        assert_eq!(kinds.contains(&kind), *asked != Some(Namespace::Host), "{kind}");
     }
     let read_only_root = spec.root().as_ref().unwrap().readonly();
     assert_eq!(read_only_root, Some(task.rootfs.is_none()));
@@ -286,10 +219,7 @@ fn enough_of_the_generated_descriptions_are_valid() {
 #[test]
 fn protections_go_only_when_named() {
     let host = facts::host(false);
-    let mut task = Task {
-        command: "true".into(),
-        ..Task::default()
-    };
+    let mut task = Task { command: "true".into(), ..Task::default() };
     task.seccomp = Some(Seccomp::Unconfined);
     task.no_new_privs = Some(false);
     task.masked_paths = Some(vec![]);
@@ -298,8 +228,5 @@ fn protections_go_only_when_named() {
     let linux = spec.linux().as_ref().unwrap();
     assert!(linux.seccomp().is_none());
     assert_eq!(linux.masked_paths().as_ref().unwrap().len(), 0);
-    assert_eq!(
-        spec.process().as_ref().unwrap().no_new_privileges(),
-        Some(false)
-    );
+    assert_eq!(spec.process().as_ref().unwrap().no_new_privileges(), Some(false));
 }

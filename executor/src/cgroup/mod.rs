@@ -77,11 +77,7 @@ impl Layout {
             }
             let dir = open_dir(fs::CWD, &mount.target)
                 .doing(Kind::Internal, || format!("cannot open {}", mount.target.display()))?;
-            hierarchies.push(Hierarchy {
-                controllers,
-                mount: mount.target,
-                dir,
-            });
+            hierarchies.push(Hierarchy { controllers, mount: mount.target, dir });
         }
         let layout = Layout { hierarchies };
         if layout.index(FREEZER).is_none() {
@@ -95,9 +91,7 @@ impl Layout {
     }
 
     fn index(&self, controller: &str) -> Option<usize> {
-        self.hierarchies
-            .iter()
-            .position(|h| h.controllers.iter().any(|c| c == controller))
+        self.hierarchies.iter().position(|h| h.controllers.iter().any(|c| c == controller))
     }
 
     /// The controllers that are mounted, for `doctor`.
@@ -130,10 +124,7 @@ impl Layout {
     /// `AlreadyExists` when processes are in it; whatever was made is removed.
     pub fn create(&self, path: &str) -> Result<Cgroup> {
         let path = checked_path(path)?;
-        let mut cgroup = Cgroup {
-            path: path.to_owned(),
-            members: Vec::with_capacity(self.hierarchies.len()),
-        };
+        let mut cgroup = Cgroup { path: path.to_owned(), members: Vec::with_capacity(self.hierarchies.len()) };
         for (index, hierarchy) in self.hierarchies.iter().enumerate() {
             match hierarchy.create(path) {
                 Ok((dir, tasks)) => cgroup.members.push(Member { hierarchy: index, dir, tasks }),
@@ -172,8 +163,7 @@ impl Layout {
     pub fn remove(&self, cgroup: Cgroup) -> Result<()> {
         let path = cgroup.path.clone();
         drop(cgroup);
-        self.remove_path(&path, self.hierarchies.len())
-            .map_or(Ok(()), Err)
+        self.remove_path(&path, self.hierarchies.len()).map_or(Ok(()), Err)
     }
 
     /// Removes `path` from the first `count` hierarchies; the first error, if any.
@@ -213,10 +203,7 @@ impl Layout {
                 };
                 Error::new(
                     kind,
-                    format!(
-                        "cannot write {} to {} of cgroup {}: {errno}",
-                        limit.value, limit.file, cgroup.path
-                    ),
+                    format!("cannot write {} to {} of cgroup {}: {errno}", limit.value, limit.file, cgroup.path),
                 )
             })?;
         }
@@ -263,7 +250,8 @@ impl Layout {
         let state = if frozen { "FROZEN" } else { "THAWED" };
         let dir = self.freezer(cgroup);
         let dir = dir.ok_or_else(|| Error::new(Kind::NotFound, format!("cgroup {} has no freezer", cgroup.path)))?;
-        v1::freeze(dir, frozen).doing(Kind::Internal, || format!("cannot write {state} to freezer.state of cgroup {}", cgroup.path))
+        v1::freeze(dir, frozen)
+            .doing(Kind::Internal, || format!("cannot write {state} to freezer.state of cgroup {}", cgroup.path))
     }
 
     /// Whether every process of the cgroup has stopped.
@@ -299,16 +287,10 @@ impl Layout {
         let parent = parent.ok_or_else(|| Error::new(Kind::NotFound, what()))?;
         fs::mkdirat(&parent.dir, name, Mode::from_raw_mode(0o755)).doing(Kind::Internal, what)?;
         let dir = open_dir(&parent.dir, Path::new(name)).doing(Kind::Internal, what)?;
-        let tasks = fs::openat(&dir, TASKS, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
-            .doing(Kind::Internal, what)?;
+        let tasks =
+            fs::openat(&dir, TASKS, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).doing(Kind::Internal, what)?;
         let parent = parent.dir.try_clone().doing(Kind::Internal, what)?;
-        Ok(ExecGroup {
-            name: name.to_owned(),
-            freezer: index.unwrap_or_default(),
-            parent,
-            dir,
-            tasks,
-        })
+        Ok(ExecGroup { name: name.to_owned(), freezer: index.unwrap_or_default(), parent, dir, tasks })
     }
 }
 
@@ -329,9 +311,7 @@ struct Member {
 impl Cgroup {
     /// What a child needs to join it.
     pub fn entry(&self) -> Entry {
-        Entry {
-            tasks: self.members.iter().map(|m| m.tasks.as_raw_fd()).collect(),
-        }
+        Entry { tasks: self.members.iter().map(|m| m.tasks.as_raw_fd()).collect() }
     }
 
     fn member(&self, hierarchy: usize) -> Option<&Member> {
@@ -373,13 +353,10 @@ impl ExecGroup {
     /// What the exec needs to join the task's cgroup everywhere and this one
     /// in the freezer hierarchy.
     pub fn entry(&self, task: &Cgroup) -> Entry {
-        let tasks = task.members.iter().map(|m| {
-            if m.hierarchy == self.freezer {
-                self.tasks.as_raw_fd()
-            } else {
-                m.tasks.as_raw_fd()
-            }
-        });
+        let tasks = task
+            .members
+            .iter()
+            .map(|m| if m.hierarchy == self.freezer { self.tasks.as_raw_fd() } else { m.tasks.as_raw_fd() });
         Entry { tasks: tasks.collect() }
     }
 
@@ -417,10 +394,7 @@ impl Hierarchy {
                 done => return done.doing(Kind::Internal, || format!("cannot create cgroup {}", at().display())),
             }
         }
-        Err(Error::new(
-            Kind::Internal,
-            format!("cannot create cgroup {}: its parent keeps vanishing", at().display()),
-        ))
+        Err(Error::new(Kind::Internal, format!("cannot create cgroup {}: its parent keeps vanishing", at().display())))
     }
 
     fn try_create(&self, path: &str) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
@@ -448,9 +422,8 @@ impl Hierarchy {
     }
 
     fn remove(&self, path: &str) -> Result<()> {
-        tree::remove_tree(&self.dir, path).doing(Kind::Internal, || {
-            format!("cannot remove cgroup {}", self.mount.join(path).display())
-        })?;
+        tree::remove_tree(&self.dir, path)
+            .doing(Kind::Internal, || format!("cannot remove cgroup {}", self.mount.join(path).display()))?;
         // Parents go with their last child; others' children keep them.
         let mut parent = Path::new(path).parent();
         while let Some(dir) = parent.filter(|p| !p.as_os_str().is_empty()) {
@@ -478,21 +451,15 @@ struct Limit {
 pub fn checked_path(path: &str) -> Result<&str> {
     let plain = path.starts_with('/')
         && path.len() > 1
-        && Path::new(path)
-            .components()
-            .skip(1)
-            .all(|c| matches!(c, std::path::Component::Normal(_)))
+        && Path::new(path).components().skip(1).all(|c| matches!(c, std::path::Component::Normal(_)))
         && !path.contains("//")
         && !path.ends_with('/')
         && !path.contains("/./");
     if plain {
         return Ok(path);
     }
-    Err(Error::new(
-        Kind::BadSpec,
-        format!("cgroup path {path:?} is not absolute and plain"),
-    )
-    .hint("write it as /parent/name, without `..`, `.` or empty parts"))
+    Err(Error::new(Kind::BadSpec, format!("cgroup path {path:?} is not absolute and plain"))
+        .hint("write it as /parent/name, without `..`, `.` or empty parts"))
 }
 
 #[cfg(test)]

@@ -53,17 +53,15 @@ pub fn collect_processes(dir: BorrowedFd<'_>, pids: &mut Vec<i32>) {
 pub fn signal_below(dir: BorrowedFd<'_>, signal: i32) -> Vec<OwnedFd> {
     let mut pids = Vec::new();
     collect_processes(dir, &mut pids);
-    let opened: Vec<(i32, OwnedFd)> = pids
-        .into_iter()
-        .filter_map(|pid| Some((pid, sys::pidfd_open(pid).ok()?)))
-        .collect();
+    let opened: Vec<(i32, OwnedFd)> =
+        pids.into_iter().filter_map(|pid| Some((pid, sys::pidfd_open(pid).ok()?))).collect();
     // Still listed after its pidfd was opened: the pidfd is of a member, not
     // of a stranger who was given the number of one that ended meanwhile.
     let mut members = Vec::new();
     collect_processes(dir, &mut members);
-    let sent = opened.into_iter().filter(|(pid, pidfd)| {
-        members.contains(pid) && sys::pidfd_send_signal(pidfd.as_fd(), signal).is_ok()
-    });
+    let sent = opened
+        .into_iter()
+        .filter(|(pid, pidfd)| members.contains(pid) && sys::pidfd_send_signal(pidfd.as_fd(), signal).is_ok());
     sent.map(|(_, pidfd)| pidfd).collect()
 }
 

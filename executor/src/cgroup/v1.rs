@@ -17,8 +17,20 @@ pub const FREEZER: &str = "freezer";
 
 /// Controllers that can be mounted as v1 (cgroups(7)).
 pub const CONTROLLERS: [&str; 14] = [
-    "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "net_cls", "net_prio",
-    "perf_event", "hugetlb", "rdma", "misc",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "memory",
+    "devices",
+    "freezer",
+    "blkio",
+    "pids",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "hugetlb",
+    "rdma",
+    "misc",
 ];
 
 /// `resources` as writes, in an order in which the kernel takes them.

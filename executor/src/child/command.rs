@@ -90,10 +90,7 @@ fn examine(path: &Path) -> Found {
 }
 
 fn not_executable(name: &str, path: &Path, why: &str) -> Error {
-    Error::new(
-        Kind::NotExecutable,
-        format!("cannot run {name}: {}: permission denied: {why}", path.display()),
-    )
+    Error::new(Kind::NotExecutable, format!("cannot run {name}: {}: permission denied: {why}", path.display()))
 }
 
 fn c_string(bytes: &[u8]) -> Result<CString> {

@@ -83,17 +83,9 @@ pub fn oom_score_adj(process: &Process) -> Result<()> {
 
 fn set_rlimit(rlimit: &PosixRlimit) -> Result<()> {
     let value = |n: u64| (n != u64::MAX).then_some(n);
-    let limit = Rlimit {
-        current: value(rlimit.soft()),
-        maximum: value(rlimit.hard()),
-    };
+    let limit = Rlimit { current: value(rlimit.soft()), maximum: value(rlimit.hard()) };
     rustix::process::setrlimit(resource(rlimit.typ()), limit).map_err(|errno| {
-        let message = format!(
-            "rlimits: cannot set {} to {}:{}: {errno}",
-            rlimit.typ(),
-            rlimit.soft(),
-            rlimit.hard()
-        );
+        let message = format!("rlimits: cannot set {} to {}:{}: {errno}", rlimit.typ(), rlimit.soft(), rlimit.hard());
         Error::new(Kind::BadSpec, message).hint("raising a hard limit needs CAP_SYS_RESOURCE on the host")
     })
 }
@@ -165,7 +157,9 @@ fn refused(program: &Program, error: &std::io::Error) -> Error {
     let path = program.path.to_string_lossy();
     let (kind, why) = match error.raw_os_error() {
         // The file was there a moment ago: what is missing is what it names.
-        Some(libc::ENOENT) => (Kind::CommandNotFound, "its interpreter or loader is missing: no such file or directory"),
+        Some(libc::ENOENT) => {
+            (Kind::CommandNotFound, "its interpreter or loader is missing: no such file or directory")
+        }
         Some(libc::EACCES | libc::EPERM) => (Kind::NotExecutable, "permission denied"),
         Some(libc::ENOEXEC) => (Kind::NotExecutable, "it is neither a program for this machine nor a script with #!"),
         Some(libc::ETXTBSY) => (Kind::NotExecutable, "it is open for writing"),

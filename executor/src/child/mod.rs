@@ -142,11 +142,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     confine::execute(payload, &program)
 }
 
-fn become_exec(
-    payload: &Payload<'_>,
-    cgroup_of: Option<BorrowedFd<'_>>,
-    report: RawFd,
-) -> Result<Infallible> {
+fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> Result<Infallible> {
     let mut fds = kept_fds(payload, report);
     fds.extend(cgroup_of.map(|fd| fd.as_raw_fd()));
     begin(payload, &mut fds)?;

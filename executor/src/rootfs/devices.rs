@@ -64,7 +64,8 @@ fn make(root: BorrowedFd<'_>, device: &LinuxDevice, in_user_namespace: bool) -> 
     let what = || format!("cannot create device {}", path.display());
     if in_user_namespace {
         let host = host_path(device);
-        let tree = open_tree(&host, false).doing(Kind::BadSpec, || format!("cannot open the host's {}", host.display()))?;
+        let tree =
+            open_tree(&host, false).doing(Kind::BadSpec, || format!("cannot open the host's {}", host.display()))?;
         let target = inside::open(root, path, Make::File)?;
         return move_mount(&tree, &target).doing(Kind::Internal, what);
     }
@@ -78,7 +79,8 @@ fn make(root: BorrowedFd<'_>, device: &LinuxDevice, in_user_namespace: bool) -> 
         LinuxDeviceType::C | LinuxDeviceType::U | LinuxDeviceType::A => FileType::CharacterDevice,
     };
     let mode = Mode::from_raw_mode(device.file_mode().unwrap_or(0o666));
-    let number = |n: i64| u32::try_from(n).doing(Kind::BadSpec, || format!("devices: {} has a bad number", path.display()));
+    let number =
+        |n: i64| u32::try_from(n).doing(Kind::BadSpec, || format!("devices: {} has a bad number", path.display()));
     let dev = fs::makedev(number(device.major())?, number(device.minor())?);
     match fs::mknodat(&parent, name, kind, mode, dev) {
         Ok(()) => {}

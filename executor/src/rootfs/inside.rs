@@ -87,13 +87,7 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn new(root: BorrowedFd<'a>, path: &'a Path) -> Result<Walk<'a>> {
-        let mut walk = Walk {
-            root,
-            path,
-            stack: Vec::new(),
-            ahead: VecDeque::new(),
-            symlinks: 0,
-        };
+        let mut walk = Walk { root, path, stack: Vec::new(), ahead: VecDeque::new(), symlinks: 0 };
         walk.push_front(path, true);
         Ok(walk)
     }
@@ -191,10 +185,7 @@ impl<'a> Walk<'a> {
 }
 
 fn refused(path: &Path, errno: Errno) -> Error {
-    Error::new(
-        Kind::BadSpec,
-        format!("cannot resolve {} in the root filesystem: {errno}", path.display()),
-    )
+    Error::new(Kind::BadSpec, format!("cannot resolve {} in the root filesystem: {errno}", path.display()))
 }
 
 #[cfg(test)]

@@ -22,17 +22,15 @@ use std::path::Path;
 use oci_spec::runtime::{Mount, Spec};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
-};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys::{self, MountAttributes};
 
 use inside::Make;
 pub use inside::refuse_host_links;
-pub use seal::empty_folder;
 use options::Options;
+pub use seal::empty_folder;
 
 /// What is opened on the host's side: the root, and the source of each bind.
 #[derive(Debug)]
@@ -79,11 +77,7 @@ fn open_bind(mount: &Mount) -> Result<Option<OwnedFd>> {
     let tree = open_tree(source, recursive).map_err(|errno| {
         Error::new(
             Kind::BadSpec,
-            format!(
-                "mount {}: cannot open its source {}: {errno}",
-                mount.destination().display(),
-                source.display()
-            ),
+            format!("mount {}: cannot open its source {}: {errno}", mount.destination().display(), source.display()),
         )
     })?;
     Ok(Some(tree))
@@ -173,11 +167,7 @@ fn apply(tree: BorrowedFd<'_>, recursive: bool, options: &Options, change: Mount
         sys::mount_setattr(tree, false, attributes).doing(Kind::Internal, || "cannot set its attributes")?;
     }
     if options.set_recursive | options.clear_recursive != 0 {
-        let all = MountAttributes {
-            set: options.set_recursive,
-            clear: options.clear_recursive,
-            propagation: 0,
-        };
+        let all = MountAttributes { set: options.set_recursive, clear: options.clear_recursive, propagation: 0 };
         sys::mount_setattr(tree, true, all).doing(Kind::Internal, || "cannot set its recursive attributes")?;
     }
     Ok(())
@@ -198,12 +188,10 @@ fn new_filesystem(mount: &Mount, options: &Options) -> Result<OwnedFd> {
             None => rustix::mount::fsconfig_set_flag(context.as_fd(), key.as_str()),
         });
     }
-    outcome
-        .and_then(|()| rustix::mount::fsconfig_create(context.as_fd()))
-        .map_err(|errno| {
-            let why = kernel_message(&context).map_or_else(String::new, |m| format!(" ({m})"));
-            Error::new(Kind::Internal, format!("cannot make a {kind} filesystem: {errno}{why}"))
-        })?;
+    outcome.and_then(|()| rustix::mount::fsconfig_create(context.as_fd())).map_err(|errno| {
+        let why = kernel_message(&context).map_or_else(String::new, |m| format!(" ({m})"));
+        Error::new(Kind::Internal, format!("cannot make a {kind} filesystem: {errno}{why}"))
+    })?;
     let attributes = MountAttrFlags::from_bits_retain(options.all_set() as u32);
     let tree = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
         .doing(Kind::Internal, || format!("cannot mount a {kind} filesystem"))?;
@@ -253,8 +241,7 @@ fn open_tree(path: &Path, recursive: bool) -> rustix::io::Result<OwnedFd> {
 
 /// As [`open_tree`], of what `fd` refers to.
 fn clone_tree(fd: BorrowedFd<'_>, recursive: bool) -> rustix::io::Result<OwnedFd> {
-    let mut flags =
-        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     if recursive {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }

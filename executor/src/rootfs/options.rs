@@ -160,10 +160,7 @@ mod tests {
         assert_eq!(options.set, libc::MOUNT_ATTR_RDONLY);
         assert_eq!(options.set_recursive, libc::MOUNT_ATTR_NOSUID);
         assert_eq!(options.propagation, Some(libc::MS_SLAVE));
-        assert_eq!(
-            options.data,
-            [("size".to_owned(), Some("64m".to_owned())), ("newinstance".to_owned(), None)]
-        );
+        assert_eq!(options.data, [("size".to_owned(), Some("64m".to_owned())), ("newinstance".to_owned(), None)]);
     }
 
     #[test]

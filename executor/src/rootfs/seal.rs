@@ -73,8 +73,8 @@ fn null_device() -> Result<OwnedFd> {
     let path = Path::new("/dev/null");
     let tree = open_tree(path, false).doing(Kind::Internal, || "cannot open /dev/null")?;
     let stat = fs::fstat(&tree).doing(Kind::Internal, || "cannot examine /dev/null")?;
-    let is_null = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
-        && stat.st_rdev == fs::makedev(1, 3);
+    let is_null =
+        FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == fs::makedev(1, 3);
     if !is_null {
         return Err(Error::new(Kind::Unsupported, "the host's /dev/null is not the null device"));
     }
@@ -86,6 +86,7 @@ pub fn empty_folder() -> Result<OwnedFd> {
     let what = || "cannot make an empty folder";
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).doing(Kind::Internal, what)?;
     rustix::mount::fsconfig_create(context.as_fd()).doing(Kind::Internal, what)?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).doing(Kind::Internal, what)
 }

@@ -59,7 +59,8 @@ impl Supervisor {
             let gone = || Error::new(Kind::WrongState, format!("task {} has exited", task.id));
             let init = state.live().ok_or_else(gone)?;
             let entry = task.with_cgroup(|c| group.map_or_else(|| c.entry(), |g| g.entry(c)))?;
-            let exec = exec::Exec { process, filter: task.filter.as_ref(), stdio, entry, namespaces: &task.namespaces, init };
+            let exec =
+                exec::Exec { process, filter: task.filter.as_ref(), stdio, entry, namespaces: &task.namespaces, init };
             exec.clone_exec()?
         };
         let live = report.live().await?;

@@ -53,7 +53,8 @@ impl Supervisor {
         let out = record.task.output.stdout.clone().map_or(stdout, Target::Path);
         let err = record.task.output.stderr.clone().map_or(stderr, Target::Path);
         let tail = io::new_tail(io::TAIL);
-        let (stdio, pumps) = io::piped(&out, &err, owner(&spec, spec.process().as_ref()), [tail.clone(), tail.clone()])?;
+        let (stdio, pumps) =
+            io::piped(&out, &err, owner(&spec, spec.process().as_ref()), [tail.clone(), tail.clone()])?;
 
         let cgroup = self.layout.create(&cgroup_path)?;
         let resources = linux.and_then(|l| l.resources().as_ref());

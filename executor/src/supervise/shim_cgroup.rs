@@ -66,13 +66,11 @@ impl Overhead {
         match &config.shim_cgroup {
             ShimCgroup::Inherit => {}
             ShimCgroup::Root | ShimCgroup::Overhead => layout.enter("/")?,
-            ShimCgroup::Path(path) => layout.enter(path).map_err(|e| e.hint("the cgroup must exist in every hierarchy"))?,
+            ShimCgroup::Path(path) => {
+                layout.enter(path).map_err(|e| e.hint("the cgroup must exist in every hierarchy"))?
+            }
         }
-        Ok(Overhead {
-            mode: config.shim_cgroup.clone(),
-            path: path(config),
-            entered: RefCell::default(),
-        })
+        Ok(Overhead { mode: config.shim_cgroup.clone(), path: path(config), entered: RefCell::default() })
     }
 
     /// Its path, in the mode that has one.

@@ -53,7 +53,15 @@ pub struct Task {
 }
 
 impl Task {
-    pub fn new(id: TaskId, spec: Spec, namespaces: Namespaces, filter: Option<Filter>, record: Record, live: Live, cgroup: Cgroup) -> Task {
+    pub fn new(
+        id: TaskId,
+        spec: Spec,
+        namespaces: Namespaces,
+        filter: Option<Filter>,
+        record: Record,
+        live: Live,
+        cgroup: Cgroup,
+    ) -> Task {
         Task {
             id,
             spec,
@@ -206,7 +214,13 @@ impl Task {
     }
 
     /// Sees the task through its end: from init's exit to the last byte of output.
-    pub async fn see_off(self: Rc<Self>, supervisor: Rc<Supervisor>, exited: oneshot::Receiver<Ended>, mut pumps: Pumps, tail: Tail) {
+    pub async fn see_off(
+        self: Rc<Self>,
+        supervisor: Rc<Supervisor>,
+        exited: oneshot::Receiver<Ended>,
+        mut pumps: Pumps,
+        tail: Tail,
+    ) {
         // The sender lives until the child is reaped.
         let ended = exited.await.unwrap_or(Ended::Signaled(libc::SIGKILL));
         let exited_at = Timestamp::now();
@@ -232,7 +246,15 @@ impl Task {
         supervisor.done();
     }
 
-    fn report(&self, supervisor: &Supervisor, ended: Ended, exited_at: Timestamp, rest: u64, pumps: &Pumps, tail: &Tail) -> ExitReport {
+    fn report(
+        &self,
+        supervisor: &Supervisor,
+        ended: Ended,
+        exited_at: Timestamp,
+        rest: u64,
+        pumps: &Pumps,
+        tail: &Tail,
+    ) -> ExitReport {
         let layout = &supervisor.layout;
         let stats = self.with_cgroup(|c| stats::read(layout, c)).ok();
         let own_limit_met = self.with_cgroup(|c| stats::memory_limit_met(layout, c)).ok().flatten();
@@ -287,8 +309,11 @@ impl Task {
             tracing::error!(%error, "cgroup left behind");
         }
         if oom_kills.unwrap_or(0) > 0 {
-            return Error::new(Kind::BadSpec, "memory.limit: too small: the kernel killed the task while it was starting")
-                .hint("raise the memory limit");
+            return Error::new(
+                Kind::BadSpec,
+                "memory.limit: too small: the kernel killed the task while it was starting",
+            )
+            .hint("raise the memory limit");
         }
         error
     }

@@ -11,7 +11,9 @@ use std::process::ExitCode;
 
 use bowline::service;
 use bowline::spawn::{LISTENER_FD, LOCK_FD};
-use bowline_executor::{Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd, serve};
+use bowline_executor::{
+    Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd, serve,
+};
 
 fn main() -> ExitCode {
     let level = std::env::var("BOWLINE_LOG").ok().and_then(|level| level.parse().ok());
@@ -37,9 +39,11 @@ struct Arguments {
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
-    let usage = |what: &str| Error::new(Kind::Usage, format!("usage: bowline-shim --folder DIR [--shim-cgroup MODE]: {what}"));
+    let usage =
+        |what: &str| Error::new(Kind::Usage, format!("usage: bowline-shim --folder DIR [--shim-cgroup MODE]: {what}"));
     let mut folder = None;
-    let mut parsed = Arguments { folder: PathBuf::new(), shim_cgroup: ShimCgroup::default(), listener: LISTENER_FD, lock: LOCK_FD };
+    let mut parsed =
+        Arguments { folder: PathBuf::new(), shim_cgroup: ShimCgroup::default(), listener: LISTENER_FD, lock: LOCK_FD };
     while let Some(flag) = args.next() {
         let value = args.next().ok_or_else(|| usage(&format!("{flag} needs a value")))?;
         let number = || value.parse().map_err(|_| usage(&format!("{flag} needs a number")));

@@ -20,7 +20,8 @@ pub fn read_unchecked(file: &Path) -> Result<Task> {
     } else {
         text = std::fs::read_to_string(file).doing(Kind::BadSpec, what)?;
     }
-    let json = file.extension().is_some_and(|e| e == "json") || file == Path::new("-") && text.trim_start().starts_with('{');
+    let json =
+        file.extension().is_some_and(|e| e == "json") || file == Path::new("-") && text.trim_start().starts_with('{');
     let format = if json { Format::Json } else { Format::Toml };
     bowline_spec::parse(&text, format).map_err(|invalid| {
         Error::from(invalid).within(file.display()).hint("`bowline schema` prints every field and its form")

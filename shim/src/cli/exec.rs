@@ -24,7 +24,8 @@ struct Outcome {
 
 impl Outcome {
     fn of(response: &ExecResponse) -> Result<Outcome> {
-        let time = |ns: i64| Timestamp::from_nanosecond(i128::from(ns)).doing(Kind::Internal, || "the shim's clock is off");
+        let time =
+            |ns: i64| Timestamp::from_nanosecond(i128::from(ns)).doing(Kind::Internal, || "the shim's clock is off");
         Ok(Outcome {
             exit_code: response.exit_code,
             timed_out: response.exit_code.is_none(),
@@ -76,7 +77,10 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         (Some(code), _) => Ok(u8::try_from(code).unwrap_or(FAILED)),
         (None, timeout) => {
             let after = timeout.unwrap_or_default();
-            Err(Error::new(Kind::Timeout, format!("the command did not end within {after:?}; it was killed with all it had started")))
+            Err(Error::new(
+                Kind::Timeout,
+                format!("the command did not end within {after:?}; it was killed with all it had started"),
+            ))
         }
     }
 }

@@ -144,7 +144,8 @@ fn json(task: &Task) -> Result<String> {
 
 /// The signals that end a foreground task, as they come.
 fn interrupts() -> Result<mpsc::UnboundedReceiver<i32>> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT]).doing(Kind::Internal, || "cannot watch for signals")?;
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT]).doing(Kind::Internal, || "cannot watch for signals")?;
     let (send, receive) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for signal in signals.forever() {

@@ -207,9 +207,8 @@ pub fn main() -> ExitCode {
         Err(error) => return misused(&error),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = runtime
-        .doing(Kind::Internal, || "cannot start the event loop")
-        .and_then(|runtime| runtime.block_on(run(cli)));
+    let outcome =
+        runtime.doing(Kind::Internal, || "cannot start the event loop").and_then(|runtime| runtime.block_on(run(cli)));
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {

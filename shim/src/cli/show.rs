@@ -131,8 +131,20 @@ pub async fn stats(state: &StateDir, id: &TaskId, json: bool) -> Result<u8> {
     let mib = |bytes: Option<u64>| or_dash(bytes.map(|bytes| format!("{:.1} MiB", bytes as f64 / 1048576.0)));
     let count = |n: Option<u64>| or_dash(n.map(|n| n.to_string()));
     let Stats { cpu, memory, pids, .. } = stats;
-    say(&format!("cpu     {} (user {}, system {}), throttled {}", ms(cpu.usage_usec), ms(cpu.user_usec), ms(cpu.system_usec), ms(cpu.throttled_usec)))?;
-    say(&format!("memory  {}, peak {}, limit {}, OOM kills {}", mib(memory.usage_bytes), mib(memory.peak_bytes), mib(memory.limit_bytes), count(memory.oom_kills)))?;
+    say(&format!(
+        "cpu     {} (user {}, system {}), throttled {}",
+        ms(cpu.usage_usec),
+        ms(cpu.user_usec),
+        ms(cpu.system_usec),
+        ms(cpu.throttled_usec)
+    ))?;
+    say(&format!(
+        "memory  {}, peak {}, limit {}, OOM kills {}",
+        mib(memory.usage_bytes),
+        mib(memory.peak_bytes),
+        mib(memory.limit_bytes),
+        count(memory.oom_kills)
+    ))?;
     say(&format!("pids    {}, limit {}", count(pids.current), count(pids.limit)))?;
     Ok(0)
 }

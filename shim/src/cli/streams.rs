@@ -30,7 +30,8 @@ impl Streams {
     pub fn attach(folder: &Folder) -> Result<Streams> {
         let what = || format!("cannot make FIFOs in {}", folder.path().display());
         let own = tempfile::Builder::new().prefix("attach-").tempdir_in(folder.path()).doing(Kind::Internal, what)?;
-        let (no_more, writers_may_come) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
+        let (no_more, writers_may_come) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
         let mut copies = Vec::new();
         let mut paths = Vec::new();
         let outputs: [(&str, Box<dyn Write + Send>); 2] =

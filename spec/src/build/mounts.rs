@@ -45,12 +45,7 @@ pub(super) fn mounts(task: &Task, host: &Host) -> Vec<OciMount> {
     let mut mounts = standard(task);
     if task.rootfs.is_none() {
         mounts.extend(host.view.iter().map(|path| view(path)));
-        mounts.push(mount(
-            "/tmp",
-            "tmpfs",
-            "tmpfs",
-            &["nosuid", "nodev", "mode=1777"],
-        ));
+        mounts.push(mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777"]));
     }
     mounts.extend(task.mounts.iter().map(requested));
     mounts
@@ -59,16 +54,9 @@ pub(super) fn mounts(task: &Task, host: &Host) -> Vec<OciMount> {
 fn standard(task: &Task) -> Vec<OciMount> {
     let of = &task.namespaces;
     let host_user = *of.user() == Namespace::Host;
-    let tty_mapped = host_user
-        || matches!(of.user(), Namespace::Path(_))
-        || task.gid_mappings.iter().any(|m| maps(m, TTY));
-    let mut pts = vec![
-        "nosuid",
-        "noexec",
-        "newinstance",
-        "ptmxmode=0666",
-        "mode=0620",
-    ];
+    let tty_mapped =
+        host_user || matches!(of.user(), Namespace::Path(_)) || task.gid_mappings.iter().any(|m| maps(m, TTY));
+    let mut pts = vec!["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"];
     if tty_mapped {
         pts.push("gid=5");
     }
@@ -88,12 +76,7 @@ fn standard(task: &Task) -> Vec<OciMount> {
     };
     // sysfs shows a network namespace: it takes that namespace's owner.
     let sys = match host_user || *of.network() == Namespace::Private {
-        true => mount(
-            "/sys",
-            "sysfs",
-            "sysfs",
-            &["nosuid", "noexec", "nodev", "ro"],
-        ),
+        true => mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
         false => host_folder("/sys", true),
     };
     let dev_options = ["nosuid", "strictatime", "mode=755", "size=65536k"];
@@ -121,12 +104,7 @@ fn host_folder(path: &str, read_only: bool) -> OciMount {
 /// needs Linux 5.12; what does not know it still has `ro`.
 fn view(path: &Path) -> OciMount {
     let source = path.to_string_lossy();
-    mount(
-        &source,
-        "bind",
-        &source,
-        &["rbind", "ro", "rro", "rprivate"],
-    )
+    mount(&source, "bind", &source, &["rbind", "ro", "rro", "rprivate"])
 }
 
 fn requested(asked: &Mount) -> OciMount {
@@ -154,10 +132,7 @@ fn requested(asked: &Mount) -> OciMount {
         option("rw");
     }
     if tmpfs {
-        option(&format!(
-            "mode={}",
-            asked.mode.map_or("1777".into(), |m| m.to_string())
-        ));
+        option(&format!("mode={}", asked.mode.map_or("1777".into(), |m| m.to_string())));
         if let Some(size) = asked.size {
             option(&format!("size={}", size.as_u64()));
         }
@@ -178,11 +153,7 @@ fn mount(destination: &str, kind: &str, source: &str, options: &[&str]) -> OciMo
 
 fn oci(destination: PathBuf, kind: &str, source: PathBuf, options: Vec<String>) -> OciMount {
     let mut mount = OciMount::default();
-    mount
-        .set_destination(destination)
-        .set_typ(Some(kind.into()))
-        .set_source(Some(source))
-        .set_options(Some(options));
+    mount.set_destination(destination).set_typ(Some(kind.into())).set_source(Some(source)).set_options(Some(options));
     mount
 }
 
@@ -201,37 +172,18 @@ mod tests {
     }
 
     fn find(mounts: &[OciMount], destination: &str) -> (String, Vec<String>) {
-        let found = mounts
-            .iter()
-            .rfind(|m| m.destination() == Path::new(destination));
+        let found = mounts.iter().rfind(|m| m.destination() == Path::new(destination));
         let found = found.unwrap();
-        (
-            found.typ().clone().unwrap(),
-            found.options().clone().unwrap(),
-        )
+        (found.typ().clone().unwrap(), found.options().clone().unwrap())
     }
 
     #[test]
     fn the_tasks_own_mounts_come_last_in_their_order() {
         let toml = "[[mounts]]\nsource = '/b'\ndestination = '/x'\n[[mounts]]\ntype = 'tmpfs'\ndestination = '/a'";
         let mounts = list(toml);
-        let places: Vec<_> = mounts
-            .iter()
-            .map(|m| m.destination().to_str().unwrap())
-            .collect();
-        let expected = [
-            "/proc",
-            "/dev",
-            "/dev/pts",
-            "/dev/shm",
-            "/dev/mqueue",
-            "/sys",
-            "/etc",
-            "/usr",
-            "/tmp",
-            "/x",
-            "/a",
-        ];
+        let places: Vec<_> = mounts.iter().map(|m| m.destination().to_str().unwrap()).collect();
+        let expected =
+            ["/proc", "/dev", "/dev/pts", "/dev/shm", "/dev/mqueue", "/sys", "/etc", "/usr", "/tmp", "/x", "/a"];
         assert_eq!(places, expected);
     }
 
@@ -252,36 +204,18 @@ mod tests {
 
     #[test]
     fn flags_of_a_recursive_bind_reach_the_mounts_below() {
-        let bind = |line: &str| {
-            find(
-                &list(&format!(
-                    "[[mounts]]\nsource = '/a'\ndestination = '/b'\n{line}"
-                )),
-                "/b",
-            )
-            .1
-        };
+        let bind = |line: &str| find(&list(&format!("[[mounts]]\nsource = '/a'\ndestination = '/b'\n{line}")), "/b").1;
         assert_eq!(bind(""), ["rbind", "rw", "rprivate"]);
         assert_eq!(bind("read_only = true"), ["rbind", "ro", "rro", "rprivate"]);
-        assert_eq!(
-            bind("noexec = true"),
-            ["rbind", "noexec", "rnoexec", "rw", "rprivate"]
-        );
+        assert_eq!(bind("noexec = true"), ["rbind", "noexec", "rnoexec", "rw", "rprivate"]);
         let single = bind("recursive = false\nread_only = true\npropagation = 'slave'");
         assert_eq!(single, ["bind", "ro", "slave"]);
     }
 
     #[test]
     fn a_tmpfs_has_no_suid_files_or_devices_unless_asked() {
-        let tmpfs = |line: &str| {
-            find(
-                &list(&format!(
-                    "[[mounts]]\ntype = 'tmpfs'\ndestination = '/b'\n{line}"
-                )),
-                "/b",
-            )
-            .1
-        };
+        let tmpfs =
+            |line: &str| find(&list(&format!("[[mounts]]\ntype = 'tmpfs'\ndestination = '/b'\n{line}")), "/b").1;
         assert_eq!(tmpfs(""), ["nosuid", "nodev", "rw", "mode=1777"]);
         let asked = tmpfs("nosuid = false\nsize = '1M'\nmode = '0700'");
         assert_eq!(asked, ["nodev", "rw", "mode=0700", "size=1048576"]);

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use oci_spec::runtime::{
-    LinuxCapabilities, LinuxSeccomp, PosixRlimit, PosixRlimitBuilder, Process, User as OciUser,
-};
+use oci_spec::runtime::{LinuxCapabilities, LinuxSeccomp, PosixRlimit, PosixRlimitBuilder, Process, User as OciUser};
 
 use super::{DEFAULT_PATH, Host};
 use crate::invalid::Invalid;
@@ -51,16 +49,13 @@ fn user(task: &Task, host: &Host) -> Result<OciUser, Invalid> {
         }
     }
     let mut user = OciUser::default();
-    user.set_uid(ids.uid)
-        .set_gid(ids.gid)
-        .set_additional_gids((!ids.groups.is_empty()).then(|| ids.groups.clone()));
+    user.set_uid(ids.uid).set_gid(ids.gid).set_additional_gids((!ids.groups.is_empty()).then(|| ids.groups.clone()));
     Ok(user)
 }
 
 /// Whether `mapping` has `id` inside.
 pub(super) fn maps(mapping: &IdMapping, id: u32) -> bool {
-    id.checked_sub(mapping.container)
-        .is_some_and(|offset| offset < mapping.size)
+    id.checked_sub(mapping.container).is_some_and(|offset| offset < mapping.size)
 }
 
 fn environment(task: &Task, host: &Host) -> Vec<String> {
@@ -122,10 +117,7 @@ pub(super) fn seccomp(task: &Task, host: &Host) -> Result<Option<LinuxSeccomp>, 
         }
         Seccomp::File(path) => match &host.seccomp {
             Some(profile) => Ok(Some(profile.clone())),
-            None => Err(Invalid::new(
-                "seccomp",
-                format!("the profile {} has not been read", path.display()),
-            )),
+            None => Err(Invalid::new("seccomp", format!("the profile {} has not been read", path.display()))),
         },
     }
 }
@@ -144,10 +136,7 @@ mod tests {
         };
         let path = format!("PATH={}", super::DEFAULT_PATH);
         assert_eq!(env(""), ["HOME=/home/a", path.as_str()]);
-        assert_eq!(
-            env("env = {PATH = '/a', HOME = '/b', A = '1'}"),
-            ["A=1", "HOME=/b", "PATH=/a"]
-        );
+        assert_eq!(env("env = {PATH = '/a', HOME = '/b', A = '1'}"), ["A=1", "HOME=/b", "PATH=/a"]);
         assert!(env("hostname = 'web'").contains(&"HOSTNAME=web".into()));
     }
 
@@ -156,24 +145,9 @@ mod tests {
         let toml = "namespaces.user = 'private'\n\
                     uid_mappings = [{container = 0, host = 1000, size = 10}]\n\
                     gid_mappings = [{container = 0, host = 1000, size = 10}]";
-        refused_on(
-            toml,
-            |host| host.user.uid = 10,
-            "user",
-            "user 10 is not in uid_mappings",
-        );
-        refused_on(
-            toml,
-            |host| host.user.gid = 10,
-            "group",
-            "group 10 is not in gid_mappings",
-        );
-        refused_on(
-            toml,
-            |host| host.user.groups = vec![9, 11],
-            "groups",
-            "group 11",
-        );
+        refused_on(toml, |host| host.user.uid = 10, "user", "user 10 is not in uid_mappings");
+        refused_on(toml, |host| host.user.gid = 10, "group", "group 10 is not in gid_mappings");
+        refused_on(toml, |host| host.user.groups = vec![9, 11], "groups", "group 11");
         built(toml, |host| host.user.uid = 9);
     }
 

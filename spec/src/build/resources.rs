@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use oci_spec::runtime::{
-    LinuxBlockIo, LinuxCpu, LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType, LinuxHugepageLimit,
-    LinuxMemory, LinuxPids, LinuxResources, LinuxThrottleDevice, LinuxThrottleDeviceBuilder,
-    LinuxWeightDeviceBuilder,
+    LinuxBlockIo, LinuxCpu, LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType, LinuxHugepageLimit, LinuxMemory,
+    LinuxPids, LinuxResources, LinuxThrottleDevice, LinuxThrottleDeviceBuilder, LinuxWeightDeviceBuilder,
 };
 
 use super::{DeviceNode, Host};
@@ -29,11 +28,7 @@ const COMMON_DEVICES: [(i64, Option<i64>); 9] = [
     (136, None),  // /dev/pts/*
 ];
 
-pub(super) fn resources(
-    task: &Task,
-    host: &Host,
-    devices: Vec<LinuxDeviceCgroup>,
-) -> Result<LinuxResources, Invalid> {
+pub(super) fn resources(task: &Task, host: &Host, devices: Vec<LinuxDeviceCgroup>) -> Result<LinuxResources, Invalid> {
     let mut pids = LinuxPids::default();
     pids.set_limit(match task.pids() {
         Ceiling::At(most) => i64::try_from(most).unwrap_or(i64::MAX),
@@ -67,11 +62,7 @@ fn memory(task: &Task, host: &Host) -> Option<LinuxMemory> {
     // swapaccount=1; swappiness 0 always is.
     let swappiness = (limit.is_some() && asked.swap.is_none() && !host.cgroup_v2).then_some(0);
     let mut memory = LinuxMemory::default();
-    memory
-        .set_limit(limit)
-        .set_reservation(reservation)
-        .set_swap(swap)
-        .set_swappiness(swappiness);
+    memory.set_limit(limit).set_reservation(reservation).set_swap(swap).set_swappiness(swappiness);
     (limit.is_some() || reservation.is_some()).then_some(memory)
 }
 
@@ -89,12 +80,7 @@ fn cpu(task: &Task, host: &Host) -> Result<Option<LinuxCpu>, Invalid> {
     Ok((cpu != LinuxCpu::default()).then_some(cpu))
 }
 
-fn online(
-    field: &str,
-    what: &str,
-    asked: Option<&IdSet>,
-    online: &BTreeSet<u32>,
-) -> Result<(), Invalid> {
+fn online(field: &str, what: &str, asked: Option<&IdSet>, online: &BTreeSet<u32>) -> Result<(), Invalid> {
     let Some(asked) = asked else { return Ok(()) };
     let beyond: BTreeSet<u32> = asked.ids().difference(online).copied().collect();
     match IdSet::new(beyond) {
@@ -116,10 +102,7 @@ fn hugepages(task: &Task, host: &Host) -> Result<Option<Vec<LinuxHugepageLimit>>
             let sizes: Vec<&str> = host.hugepage_sizes.iter().map(String::as_str).collect();
             return Err(Invalid::new(
                 format!("hugepages.{size}"),
-                format!(
-                    "this host has no pages of that size, only [{}]",
-                    sizes.join(", ")
-                ),
+                format!("this host has no pages of that size, only [{}]", sizes.join(", ")),
             ));
         };
         let mut limit = LinuxHugepageLimit::default();
@@ -129,10 +112,7 @@ fn hugepages(task: &Task, host: &Host) -> Result<Option<Vec<LinuxHugepageLimit>>
     Ok((!limits.is_empty()).then_some(limits))
 }
 
-fn unified(
-    task: &Task,
-    host: &Host,
-) -> Result<Option<std::collections::HashMap<String, String>>, Invalid> {
+fn unified(task: &Task, host: &Host) -> Result<Option<std::collections::HashMap<String, String>>, Invalid> {
     let mut files = task.unified.clone();
     if let Some(high) = task.memory.high {
         files.insert("memory.high".into(), high.as_u64().to_string());
@@ -142,10 +122,7 @@ fn unified(
             Some(_) => "memory.high",
             None => "unified",
         };
-        return Err(Invalid::new(
-            field,
-            "needs cgroup v2; this host's controllers are on v1",
-        ));
+        return Err(Invalid::new(field, "needs cgroup v2; this host's controllers are on v1"));
     }
     Ok(super::filled(files))
 }
@@ -159,11 +136,7 @@ fn block_io(task: &Task, host: &Host) -> Result<Option<LinuxBlockIo>, Invalid> {
     for (index, device) in task.io.devices.iter().enumerate() {
         let (major, minor) = block_device(&format!("io.devices[{index}].path"), device, host)?;
         if let Some(weight) = device.weight {
-            let entry = LinuxWeightDeviceBuilder::default()
-                .major(major)
-                .minor(minor)
-                .weight(weight)
-                .build();
+            let entry = LinuxWeightDeviceBuilder::default().major(major).minor(minor).weight(weight).build();
             weights.push(entry.expect("every required field is set"));
         }
         for (rates, rate) in [
@@ -173,11 +146,7 @@ fn block_io(task: &Task, host: &Host) -> Result<Option<LinuxBlockIo>, Invalid> {
             (&mut write_iops, device.write_iops),
         ] {
             if let Some(rate) = rate {
-                let entry = LinuxThrottleDeviceBuilder::default()
-                    .major(major)
-                    .minor(minor)
-                    .rate(rate)
-                    .build();
+                let entry = LinuxThrottleDeviceBuilder::default().major(major).minor(minor).rate(rate).build();
                 rates.push(entry.expect("every required field is set"));
             }
         }
@@ -199,24 +168,15 @@ fn block_device(field: &str, device: &IoDevice, host: &Host) -> Result<(i64, i64
     }
     match host.devices.get(Path::new(&device.path)) {
         Some(node) if node.kind == 'b' => Ok((node.major, node.minor)),
-        Some(_) => Err(Invalid::new(
-            field,
-            format!("{} is not a block device", device.path),
-        )),
-        None => Err(Invalid::new(
-            field,
-            format!("{} is no device of this host", device.path),
-        )),
+        Some(_) => Err(Invalid::new(field, format!("{} is not a block device", device.path))),
+        None => Err(Invalid::new(field, format!("{} is no device of this host", device.path))),
     }
 }
 
 /// The nodes that the task asks for, and the whole allow-list, which denies
 /// everything first. Making nodes is allowed, opening them is not: so MKNOD
 /// reaches no host disk.
-pub(super) fn devices(
-    task: &Task,
-    host: &Host,
-) -> Result<(Vec<LinuxDevice>, Vec<LinuxDeviceCgroup>), Invalid> {
+pub(super) fn devices(task: &Task, host: &Host) -> Result<(Vec<LinuxDevice>, Vec<LinuxDeviceCgroup>), Invalid> {
     let character = Some(LinuxDeviceType::C);
     let mut rules = vec![
         rule(false, None, None, None, "rwm"),
@@ -238,13 +198,7 @@ pub(super) fn devices(
         };
         let kind = kind(node);
         let access = device.access.unwrap_or_default().to_string();
-        rules.push(rule(
-            true,
-            Some(kind),
-            Some(node.major),
-            Some(node.minor),
-            &access,
-        ));
+        rules.push(rule(true, Some(kind), Some(node.major), Some(node.minor), &access));
         let mut entry = LinuxDevice::default();
         entry
             .set_path(device.path.clone())
@@ -274,11 +228,7 @@ fn rule(
     access: &str,
 ) -> LinuxDeviceCgroup {
     let mut rule = LinuxDeviceCgroup::default();
-    rule.set_allow(allow)
-        .set_typ(kind)
-        .set_major(major)
-        .set_minor(minor)
-        .set_access(Some(access.into()));
+    rule.set_allow(allow).set_typ(kind).set_major(major).set_minor(minor).set_access(Some(access.into()));
     rule
 }
 
@@ -295,68 +245,34 @@ mod tests {
 
     #[test]
     fn cpus_and_nodes_beyond_the_host_are_refused_with_figures() {
-        refused(
-            "cpu.cpuset = '0,2-3'",
-            "cpu.cpuset",
-            "0,2-3 asks for CPUs 2-3; this host has 0-1",
-        );
-        refused(
-            "cpu.mems = '1'",
-            "cpu.mems",
-            "memory nodes 1; this host has 0",
-        );
+        refused("cpu.cpuset = '0,2-3'", "cpu.cpuset", "0,2-3 asks for CPUs 2-3; this host has 0-1");
+        refused("cpu.mems = '1'", "cpu.mems", "memory nodes 1; this host has 0");
     }
 
     #[test]
     fn devices_the_host_does_not_have_are_refused() {
         let field = "devices[0].path";
-        refused(
-            "[[devices]]\npath = '/dev/kvm'",
-            field,
-            "/dev/kvm is no device",
-        );
+        refused("[[devices]]\npath = '/dev/kvm'", field, "/dev/kvm is no device");
         let field = "devices[0].host_path";
-        refused(
-            "[[devices]]\npath = '/dev/a'\nhost_path = '/dev/kvm'",
-            field,
-            "/dev/kvm",
-        );
+        refused("[[devices]]\npath = '/dev/a'\nhost_path = '/dev/kvm'", field, "/dev/kvm");
         let field = "io.devices[0].path";
-        refused(
-            "io.devices = [{path = '/dev/sdb', weight = 10}]",
-            field,
-            "no device",
-        );
-        refused(
-            "io.devices = [{path = '/dev/tty1'}]",
-            field,
-            "not a block device",
-        );
+        refused("io.devices = [{path = '/dev/sdb', weight = 10}]", field, "no device");
+        refused("io.devices = [{path = '/dev/tty1'}]", field, "not a block device");
     }
 
     #[test]
     fn page_sizes_are_matched_by_size() {
         let pages = limits("hugepages = {2MiB = '64M'}", false);
         let limit = &pages.hugepage_limits().as_ref().unwrap()[0];
-        assert_eq!(
-            (limit.page_size().as_str(), limit.limit()),
-            ("2MB", 64 << 20)
-        );
+        assert_eq!((limit.page_size().as_str(), limit.limit()), ("2MB", 64 << 20));
         refused("hugepages = {1GB = '1G'}", "hugepages.1GB", "only [2MB]");
     }
 
     #[test]
     fn what_only_v2_enforces_is_refused_on_v1() {
         refused("memory.high = '64M'", "memory.high", "cgroup v2");
-        refused(
-            "unified = {'memory.oom.group' = '1'}",
-            "unified",
-            "cgroup v2",
-        );
-        let unified = limits("memory.high = '64M'", true)
-            .unified()
-            .clone()
-            .unwrap();
+        refused("unified = {'memory.oom.group' = '1'}", "unified", "cgroup v2");
+        let unified = limits("memory.high = '64M'", true).unified().clone().unwrap();
         assert_eq!(unified["memory.high"], "67108864");
     }
 
@@ -381,20 +297,11 @@ mod tests {
     #[test]
     fn everything_is_denied_before_anything_is_allowed() {
         let rules = limits("[[devices]]\npath = '/dev/sda'\naccess = 'r'", false);
-        let rules: Vec<String> = rules
-            .devices()
-            .as_ref()
-            .unwrap()
-            .iter()
-            .map(|r| format!("{} {r}", r.allow()))
-            .collect();
+        let rules: Vec<String> =
+            rules.devices().as_ref().unwrap().iter().map(|r| format!("{} {r}", r.allow())).collect();
         assert_eq!(rules[0], "false a *:* rwm");
         assert!(rules[1..].iter().all(|rule| rule.starts_with("true ")));
         assert_eq!(rules.last().unwrap(), "true b 8:0 r");
-        assert_eq!(
-            rules.iter().filter(|rule| rule.contains(" b ")).count(),
-            2,
-            "{rules:?}"
-        );
+        assert_eq!(rules.iter().filter(|rule| rule.contains(" b ")).count(), 2, "{rules:?}");
     }
 }

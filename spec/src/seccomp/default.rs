@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use oci_spec::runtime::{
-    Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompArgBuilder,
-    LinuxSeccompBuilder, LinuxSeccompOperator, LinuxSyscall, LinuxSyscallBuilder,
+    Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompArgBuilder, LinuxSeccompBuilder,
+    LinuxSeccompOperator, LinuxSyscall, LinuxSyscallBuilder,
 };
 
 use super::sub_architectures;
@@ -84,20 +84,11 @@ const WITH_CAPABILITY: [(&str, &str); 14] = [
     ("SYS_CHROOT", "chroot"),
     ("SYS_MODULE", "delete_module init_module finit_module"),
     ("SYS_PACCT", "acct"),
-    (
-        "SYS_PTRACE",
-        "kcmp pidfd_getfd process_madvise process_vm_readv process_vm_writev ptrace",
-    ),
+    ("SYS_PTRACE", "kcmp pidfd_getfd process_madvise process_vm_readv process_vm_writev ptrace"),
     ("SYS_RAWIO", "iopl ioperm"),
-    (
-        "SYS_TIME",
-        "settimeofday stime clock_settime clock_settime64",
-    ),
+    ("SYS_TIME", "settimeofday stime clock_settime clock_settime64"),
     ("SYS_TTY_CONFIG", "vhangup"),
-    (
-        "SYS_NICE",
-        "get_mempolicy mbind set_mempolicy set_mempolicy_home_node",
-    ),
+    ("SYS_NICE", "get_mempolicy mbind set_mempolicy set_mempolicy_home_node"),
     ("SYSLOG", "syslog"),
     ("BPF", "bpf"),
     ("PERFMON", "perf_event_open"),
@@ -117,11 +108,7 @@ const NEW_NAMESPACES: u64 =
 
 /// The default profile for a task with these capabilities (its bounding set),
 /// on this architecture and kernel (6.12 is `(6, 12)`).
-pub fn default_profile(
-    capabilities: &BTreeSet<Capability>,
-    arch: Arch,
-    kernel: (u32, u32),
-) -> LinuxSeccomp {
+pub fn default_profile(capabilities: &BTreeSet<Capability>, arch: Arch, kernel: (u32, u32)) -> LinuxSeccomp {
     let has = |name: &str| capabilities.iter().any(|c| c.name() == name);
     let mut rules = vec![allow(EVERYONE, None)];
     if kernel >= (4, 8) {
@@ -141,9 +128,7 @@ pub fn default_profile(
         rules.push(allow("personality", Some(equal)));
     }
     rules.extend(for_architecture(arch).map(|names| allow(names, None)));
-    let granted = WITH_CAPABILITY
-        .iter()
-        .filter(|(capability, _)| has(capability));
+    let granted = WITH_CAPABILITY.iter().filter(|(capability, _)| has(capability));
     rules.extend(granted.map(|(_, names)| allow(names, None)));
     if !has("SYS_ADMIN") {
         // s390 has the flags second.
@@ -153,12 +138,7 @@ pub fn default_profile(
         rules.push(allow("clone", Some(none_new)));
         // A filter cannot see clone3's flags, they are behind a pointer: "no
         // such call" makes libc fall back to clone.
-        rules.push(rule(
-            "clone3",
-            LinuxSeccompAction::ScmpActErrno,
-            Some(ENOSYS),
-            None,
-        ));
+        rules.push(rule("clone3", LinuxSeccompAction::ScmpActErrno, Some(ENOSYS), None));
     }
     let mut architectures = vec![arch];
     architectures.extend(sub_architectures(arch));
@@ -176,13 +156,11 @@ fn for_architecture(arch: Arch) -> Option<&'static str> {
     match arch {
         Arch::ScmpArchX86_64 | Arch::ScmpArchX32 => Some("arch_prctl modify_ldt"),
         Arch::ScmpArchX86 => Some("modify_ldt"),
-        Arch::ScmpArchAarch64 | Arch::ScmpArchArm => Some(
-            "arm_fadvise64_64 arm_sync_file_range sync_file_range2 breakpoint cacheflush set_tls",
-        ),
-        Arch::ScmpArchPpc64le => Some("sync_file_range2 swapcontext"),
-        Arch::ScmpArchS390 | Arch::ScmpArchS390x => {
-            Some("s390_pci_mmio_read s390_pci_mmio_write s390_runtime_instr")
+        Arch::ScmpArchAarch64 | Arch::ScmpArchArm => {
+            Some("arm_fadvise64_64 arm_sync_file_range sync_file_range2 breakpoint cacheflush set_tls")
         }
+        Arch::ScmpArchPpc64le => Some("sync_file_range2 swapcontext"),
+        Arch::ScmpArchS390 | Arch::ScmpArchS390x => Some("s390_pci_mmio_read s390_pci_mmio_write s390_runtime_instr"),
         Arch::ScmpArchRiscv64 => Some("riscv_flush_icache"),
         _ => None,
     }
@@ -199,26 +177,15 @@ fn rule(
     condition: Option<LinuxSeccompArg>,
 ) -> LinuxSyscall {
     let names: Vec<String> = names.split_whitespace().map(String::from).collect();
-    let mut rule = LinuxSyscallBuilder::default()
-        .names(names)
-        .action(action)
-        .build()
-        .expect("every required field is set");
+    let mut rule =
+        LinuxSyscallBuilder::default().names(names).action(action).build().expect("every required field is set");
     rule.set_errno_ret(errno);
     rule.set_args(condition.map(|condition| vec![condition]));
     rule
 }
 
-fn argument(
-    index: usize,
-    operator: LinuxSeccompOperator,
-    value: u64,
-    value_two: Option<u64>,
-) -> LinuxSeccompArg {
-    let argument = LinuxSeccompArgBuilder::default()
-        .index(index)
-        .value(value)
-        .op(operator);
+fn argument(index: usize, operator: LinuxSeccompOperator, value: u64, value_two: Option<u64>) -> LinuxSeccompArg {
+    let argument = LinuxSeccompArgBuilder::default().index(index).value(value).op(operator);
     let argument = match value_two {
         Some(value_two) => argument.value_two(value_two),
         None => argument,
@@ -264,14 +231,7 @@ mod tests {
         let names: Vec<&str> = EVERYONE.split_whitespace().collect();
         let unique: BTreeSet<&&str> = names.iter().collect();
         assert_eq!(unique.len(), names.len());
-        for name in [
-            "keyctl",
-            "add_key",
-            "io_uring_setup",
-            "userfaultfd",
-            "mount",
-            "kexec_load",
-        ] {
+        for name in ["keyctl", "add_key", "io_uring_setup", "userfaultfd", "mount", "kexec_load"] {
             assert!(!names.contains(&name), "{name}");
         }
     }

@@ -24,11 +24,7 @@ pub fn parse_profile(
     capabilities: &BTreeSet<Capability>,
     kernel: (u32, u32),
 ) -> Result<LinuxSeccomp, Invalid> {
-    let facts = Facts {
-        capabilities,
-        kernel,
-        arch: native_arch(),
-    };
+    let facts = Facts { capabilities, kernel, arch: native_arch() };
     let profile: Profile = serde_json::from_str(json).map_err(|error| Invalid {
         line: Some(error.line()),
         column: Some(error.column()),
@@ -100,10 +96,7 @@ impl Profile {
     fn resolve(self, facts: &Facts) -> Result<LinuxSeccomp, Invalid> {
         let rest = Value::Object(self.rest);
         let mut profile = LinuxSeccomp::deserialize(&rest).map_err(wrong)?;
-        let listed = profile
-            .architectures()
-            .as_ref()
-            .is_some_and(|a| !a.is_empty());
+        let listed = profile.architectures().as_ref().is_some_and(|a| !a.is_empty());
         let arch_map = self.arch_map.unwrap_or_default();
         if listed && !arch_map.is_empty() {
             return Err(wrong("both architectures and archMap are given"));
@@ -126,10 +119,7 @@ impl Profile {
 impl Rule {
     /// The rule without its conditions; nothing where they do not hold.
     fn resolve(self, facts: &Facts) -> Result<Option<LinuxSyscall>, String> {
-        let names = match (
-            self.name.filter(|n| !n.is_empty()),
-            self.names.unwrap_or_default(),
-        ) {
+        let names = match (self.name.filter(|n| !n.is_empty()), self.names.unwrap_or_default()) {
             (Some(_), names) if !names.is_empty() => {
                 return Err("both name and names are given".into());
             }
@@ -195,9 +185,9 @@ impl Conditions {
         let Some(text) = self.min_kernel.as_deref().filter(|text| !text.is_empty()) else {
             return Ok(None);
         };
-        let version = text.split_once('.').and_then(|(kernel, major)| {
-            Some((kernel.parse::<u32>().ok()?, major.parse::<u32>().ok()?))
-        });
+        let version = text
+            .split_once('.')
+            .and_then(|(kernel, major)| Some((kernel.parse::<u32>().ok()?, major.parse::<u32>().ok()?)));
         match version {
             Some(version) => Ok(Some(facts.kernel >= version)),
             None => Err(format!("minKernel {text:?} is not a version such as 4.8")),
@@ -263,13 +253,7 @@ mod tests {
         let profile = parse_profile(json, &default_set(), NOW).unwrap();
         let names: Vec<_> = allowed(&profile).into_iter().collect();
         assert_eq!(names, ["chroot", "ptrace", "read", "write"]);
-        assert!(
-            profile
-                .architectures()
-                .as_ref()
-                .unwrap()
-                .contains(&native_arch())
-        );
+        assert!(profile.architectures().as_ref().unwrap().contains(&native_arch()));
     }
 
     #[test]

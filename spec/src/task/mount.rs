@@ -127,11 +127,7 @@ pub struct Access {
 
 impl Default for Access {
     fn default() -> Access {
-        Access {
-            read: true,
-            write: true,
-            mknod: true,
-        }
+        Access { read: true, write: true, mknod: true }
     }
 }
 
@@ -142,15 +138,9 @@ impl FromStr for Access {
         let once = |letter| text.matches(letter).count() <= 1;
         let known = text.chars().all(|c| "rwm".contains(c));
         if text.is_empty() || !known || !(once('r') && once('w') && once('m')) {
-            return Err(Invalid::value(format!(
-                "{text:?} is not an access; write some of \"rwm\""
-            )));
+            return Err(Invalid::value(format!("{text:?} is not an access; write some of \"rwm\"")));
         }
-        Ok(Access {
-            read: text.contains('r'),
-            write: text.contains('w'),
-            mknod: text.contains('m'),
-        })
+        Ok(Access { read: text.contains('r'), write: text.contains('w'), mknod: text.contains('m') })
     }
 }
 
@@ -165,10 +155,4 @@ impl fmt::Display for Access {
     }
 }
 
-text_value!(
-    Access,
-    "Access",
-    string,
-    "some of \"rwm\": read, write, mknod",
-    "rw"
-);
+text_value!(Access, "Access", string, "some of \"rwm\": read, write, mknod", "rw");

@@ -22,9 +22,10 @@ impl<T: FromStr> FromStr for Ceiling<T> {
     fn from_str(text: &str) -> Result<Ceiling<T>, Invalid> {
         match text.trim().to_ascii_lowercase().as_str() {
             "unlimited" | "max" => Ok(Ceiling::Unlimited),
-            value => value.parse().map(Ceiling::At).map_err(|_| {
-                Invalid::value(format!("{text} is neither a limit nor \"unlimited\""))
-            }),
+            value => value
+                .parse()
+                .map(Ceiling::At)
+                .map_err(|_| Invalid::value(format!("{text} is neither a limit nor \"unlimited\""))),
         }
     }
 }

@@ -28,9 +28,7 @@ impl Cpus {
         if (1..=MOST * MILLION).contains(&millionths) {
             Ok(Cpus { millionths })
         } else {
-            Err(Invalid::value(format!(
-                "{cpus} is not a number of CPUs; write a number above 0, such as 0.5 or 2"
-            )))
+            Err(Invalid::value(format!("{cpus} is not a number of CPUs; write a number above 0, such as 0.5 or 2")))
         }
     }
 
@@ -51,9 +49,7 @@ impl FromStr for Cpus {
 
     fn from_str(text: &str) -> Result<Cpus, Invalid> {
         let cpus = text.trim().parse::<f64>().map_err(|_| {
-            Invalid::value(format!(
-                "{text} is not a number of CPUs; write a number above 0, such as 0.5 or 2"
-            ))
+            Invalid::value(format!("{text} is not a number of CPUs; write a number above 0, such as 0.5 or 2"))
         })?;
         Cpus::new(cpus)
     }
@@ -88,9 +84,7 @@ mod tests {
 
     #[test]
     fn no_cpu_less_and_nonsense_are_refused() {
-        for text in [
-            "0", "-1", "0.0", "NaN", "inf", "-inf", "", "two", "1e9", "1e-9",
-        ] {
+        for text in ["0", "-1", "0.0", "NaN", "inf", "-inf", "", "two", "1e9", "1e-9"] {
             assert!(text.parse::<Cpus>().is_err(), "{text}");
         }
     }

@@ -69,13 +69,7 @@ impl fmt::Display for IdSet {
     }
 }
 
-text_value!(
-    IdSet,
-    "IdSet",
-    string_or_number,
-    "a list of CPU or memory node numbers, such as 0-1,3",
-    "0-1,3"
-);
+text_value!(IdSet, "IdSet", string_or_number, "a list of CPU or memory node numbers, such as 0-1,3", "0-1,3");
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
@@ -92,17 +86,7 @@ mod tests {
 
     #[test]
     fn what_is_no_list_is_refused() {
-        for text in [
-            "",
-            ",",
-            "1-",
-            "-1",
-            "2-1",
-            "a",
-            "0-4294967295",
-            "+1",
-            "1--2",
-        ] {
+        for text in ["", ",", "1-", "-1", "2-1", "a", "0-4294967295", "+1", "1--2"] {
             assert!(text.parse::<IdSet>().is_err(), "{text}");
         }
     }

@@ -28,11 +28,7 @@ impl FromStr for Mode {
         let bits = u32::from_str_radix(text, 8).ok();
         bits.filter(|bits| octal && *bits <= 0o7777)
             .map(Mode)
-            .ok_or_else(|| {
-                Invalid::value(format!(
-                    "{text} is not a file mode; write it in octal, such as 1777"
-                ))
-            })
+            .ok_or_else(|| Invalid::value(format!("{text} is not a file mode; write it in octal, such as 1777")))
     }
 }
 
@@ -42,13 +38,7 @@ impl fmt::Display for Mode {
     }
 }
 
-text_value!(
-    Mode,
-    "Mode",
-    string,
-    "permission bits in octal, as a string",
-    "1777"
-);
+text_value!(Mode, "Mode", string, "permission bits in octal, as a string", "1777");
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

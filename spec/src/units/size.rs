@@ -19,11 +19,7 @@ pub struct ByteSize(u64);
 impl ByteSize {
     /// `bytes` bytes; more than 2^63 − 1 counts as that.
     pub const fn bytes(bytes: u64) -> ByteSize {
-        if bytes > i64::MAX as u64 {
-            ByteSize(i64::MAX as u64)
-        } else {
-            ByteSize(bytes)
-        }
+        if bytes > i64::MAX as u64 { ByteSize(i64::MAX as u64) } else { ByteSize(bytes) }
     }
 
     /// `mib` times 1024² bytes.
@@ -47,15 +43,9 @@ impl FromStr for ByteSize {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<ByteSize, Invalid> {
-        let wrong = || {
-            Invalid::value(format!(
-                "{text} is not a size; write it as 64M, 1G or a number of bytes"
-            ))
-        };
+        let wrong = || Invalid::value(format!("{text} is not a size; write it as 64M, 1G or a number of bytes"));
         let lower = text.trim().to_ascii_lowercase();
-        let digits_end = lower
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(lower.len());
+        let digits_end = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
         let (digits, unit) = lower.split_at(digits_end);
         let shift = match unit.trim_start() {
             "" => 0,
@@ -65,9 +55,7 @@ impl FromStr for ByteSize {
                     .find(|(letter, _)| {
                         let rest = unit.strip_prefix(*letter);
                         // "b" takes no second b: "bb" and "bib" are typing errors.
-                        rest.is_some_and(|r| {
-                            r.is_empty() || (*letter != 'b' && (r == "b" || r == "ib"))
-                        })
+                        rest.is_some_and(|r| r.is_empty() || (*letter != 'b' && (r == "b" || r == "ib")))
                     })
                     .ok_or_else(wrong)?
                     .1
@@ -75,9 +63,7 @@ impl FromStr for ByteSize {
         };
         let bytes = scale(digits, shift).ok_or_else(wrong)?;
         if bytes > i64::MAX as u64 {
-            return Err(Invalid::value(format!(
-                "{text} is more than any machine has"
-            )));
+            return Err(Invalid::value(format!("{text} is more than any machine has")));
         }
         Ok(ByteSize(bytes))
     }
@@ -102,9 +88,7 @@ fn scale(digits: &str, shift: u32) -> Option<u64> {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = UNITS
-            .iter()
-            .find(|(_, shift)| *shift > 0 && self.0 > 0 && self.0.is_multiple_of(1 << shift));
+        let unit = UNITS.iter().find(|(_, shift)| *shift > 0 && self.0 > 0 && self.0.is_multiple_of(1 << shift));
         match unit {
             Some((letter, shift)) => {
                 write!(f, "{}{}", self.0 >> shift, letter.to_ascii_uppercase())
@@ -168,10 +152,7 @@ mod tests {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
         let error = "64Q".parse::<ByteSize>().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "64Q is not a size; write it as 64M, 1G or a number of bytes"
-        );
+        assert_eq!(error, "64Q is not a size; write it as 64M, 1G or a number of bytes");
     }
 
     proptest! {

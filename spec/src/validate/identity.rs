@@ -13,28 +13,17 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     let both = task.group.is_some() && task.user.as_ref().is_some_and(|u| u.group.is_some());
     require(!both, "group", || "is given twice: here and in user".into())?;
     // NGROUPS_MAX, linux/limits.h.
-    require(task.groups.len() <= 65_536, "groups", || {
-        "has more than 65536 entries".into()
-    })?;
+    require(task.groups.len() <= 65_536, "groups", || "has more than 65536 entries".into())?;
     if let Some(hostname) = &task.hostname {
         check_hostname(hostname)?;
-        require(
-            *task.namespaces.uts() != Namespace::Host,
-            "hostname",
-            || "would rename the host; it needs namespaces.uts = \"private\"".into(),
-        )?;
+        require(*task.namespaces.uts() != Namespace::Host, "hostname", || {
+            "would rename the host; it needs namespaces.uts = \"private\"".into()
+        })?;
     }
     let private = *task.namespaces.user() == Namespace::Private;
-    for (field, mappings) in [
-        ("uid_mappings", &task.uid_mappings),
-        ("gid_mappings", &task.gid_mappings),
-    ] {
-        require(private || mappings.is_empty(), field, || {
-            "is of no use without namespaces.user = \"private\"".into()
-        })?;
-        require(!private || !mappings.is_empty(), field, || {
-            "is needed for namespaces.user = \"private\"".into()
-        })?;
+    for (field, mappings) in [("uid_mappings", &task.uid_mappings), ("gid_mappings", &task.gid_mappings)] {
+        require(private || mappings.is_empty(), field, || "is of no use without namespaces.user = \"private\"".into())?;
+        require(!private || !mappings.is_empty(), field, || "is needed for namespaces.user = \"private\"".into())?;
         check_mappings(field, mappings)?;
     }
     Ok(())
@@ -43,17 +32,12 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
 fn check_hostname(hostname: &str) -> Result<(), Invalid> {
     no_nul("hostname", hostname)?;
     require(hostname.len() <= LONGEST_HOSTNAME, "hostname", || {
-        format!(
-            "has {} characters; at most {LONGEST_HOSTNAME}",
-            hostname.len()
-        )
+        format!("has {} characters; at most {LONGEST_HOSTNAME}", hostname.len())
     })?;
     // RFC 1123, section 2.1.
     let label = |label: &str| {
         !label.is_empty()
-            && label
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
@@ -63,14 +47,10 @@ fn check_hostname(hostname: &str) -> Result<(), Invalid> {
 }
 
 fn check_mappings(field: &str, mappings: &[IdMapping]) -> Result<(), Invalid> {
-    require(mappings.len() <= MOST_MAPPINGS, field, || {
-        format!("has more than {MOST_MAPPINGS} ranges")
-    })?;
+    require(mappings.len() <= MOST_MAPPINGS, field, || format!("has more than {MOST_MAPPINGS} ranges"))?;
     for (index, mapping) in mappings.iter().enumerate() {
         let entry = format!("{field}[{index}]");
-        require(mapping.size > 0, &entry, || {
-            "maps nothing: size is 0".into()
-        })?;
+        require(mapping.size > 0, &entry, || "maps nothing: size is 0".into())?;
         for first in [mapping.container, mapping.host] {
             // 2^32 - 1 is "no id" to the kernel.
             require(first.checked_add(mapping.size).is_some(), &entry, || {
@@ -82,8 +62,7 @@ fn check_mappings(field: &str, mappings: &[IdMapping]) -> Result<(), Invalid> {
                 u64::from(a) < u64::from(b) + u64::from(earlier.size)
                     && u64::from(b) < u64::from(a) + u64::from(mapping.size)
             };
-            let both = overlap(mapping.container, earlier.container)
-                || overlap(mapping.host, earlier.host);
+            let both = overlap(mapping.container, earlier.container) || overlap(mapping.host, earlier.host);
             require(!both, &entry, || "overlaps an earlier range".into())?;
         }
     }
@@ -109,41 +88,19 @@ mod tests {
     fn host_names_are_checked() {
         accepted("hostname = 'web-1.example'");
         for name in ["", "a b", "-a", "a-", "a..b", "a/b"] {
-            refused(
-                &format!("hostname = '{name}'"),
-                "hostname",
-                "not a host name",
-            );
+            refused(&format!("hostname = '{name}'"), "hostname", "not a host name");
         }
-        refused(
-            &format!("hostname = '{}'", "a".repeat(65)),
-            "hostname",
-            "65",
-        );
-        refused(
-            "hostname = 'a'\nnamespaces.uts = 'host'",
-            "hostname",
-            "rename the host",
-        );
+        refused(&format!("hostname = '{}'", "a".repeat(65)), "hostname", "65");
+        refused("hostname = 'a'\nnamespaces.uts = 'host'", "hostname", "rename the host");
     }
 
     #[test]
     fn mappings_go_with_a_private_user_namespace_only() {
         let range = "[{container = 0, host = 100000, size = 65536}]";
-        accepted(&format!(
-            "uid_mappings = {range}\ngid_mappings = {range}\nnamespaces.user = 'private'"
-        ));
-        refused(
-            &format!("uid_mappings = {range}"),
-            "uid_mappings",
-            "of no use",
-        );
+        accepted(&format!("uid_mappings = {range}\ngid_mappings = {range}\nnamespaces.user = 'private'"));
+        refused(&format!("uid_mappings = {range}"), "uid_mappings", "of no use");
         refused("namespaces.user = 'private'", "uid_mappings", "is needed");
-        refused(
-            &format!("namespaces.user = 'private'\nuid_mappings = {range}"),
-            "gid_mappings",
-            "is needed",
-        );
+        refused(&format!("namespaces.user = 'private'\nuid_mappings = {range}"), "gid_mappings", "is needed");
     }
 
     #[test]
@@ -152,22 +109,13 @@ mod tests {
             let ok = "[{container = 0, host = 100000, size = 65536}]";
             format!("namespaces.user = 'private'\ngid_mappings = {ok}\nuid_mappings = [{ranges}]")
         };
-        let range = |container: u32, host: u32, size: u32| {
-            format!("{{container = {container}, host = {host}, size = {size}}}")
-        };
+        let range =
+            |container: u32, host: u32, size: u32| format!("{{container = {container}, host = {host}, size = {size}}}");
         let first = range(0, 1000, 10);
         refused(&with(&range(0, 1, 0)), "uid_mappings[0]", "size is 0");
         refused(&with(&range(0, u32::MAX, 1)), "uid_mappings[0]", "beyond");
-        refused(
-            &with(&format!("{first}, {}", range(9, 2000, 1))),
-            "uid_mappings[1]",
-            "overlaps",
-        );
-        refused(
-            &with(&format!("{first}, {}", range(20, 1009, 5))),
-            "uid_mappings[1]",
-            "overlaps",
-        );
+        refused(&with(&format!("{first}, {}", range(9, 2000, 1))), "uid_mappings[1]", "overlaps");
+        refused(&with(&format!("{first}, {}", range(20, 1009, 5))), "uid_mappings[1]", "overlaps");
         accepted(&with(&format!("{first}, {}", range(10, 1010, 5))));
     }
 }

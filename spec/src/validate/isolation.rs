@@ -5,16 +5,7 @@ use crate::invalid::Invalid;
 use crate::task::{Namespace, Seccomp, Task};
 
 /// The settings of kernel.* that belong to an IPC namespace (ipc/ipc_sysctl.c).
-const IPC_SETTINGS: [&str; 8] = [
-    "msgmax",
-    "msgmnb",
-    "msgmni",
-    "sem",
-    "shmall",
-    "shmmax",
-    "shmmni",
-    "shm_rmid_forced",
-];
+const IPC_SETTINGS: [&str; 8] = ["msgmax", "msgmnb", "msgmni", "sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced"];
 
 pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     namespaces(task)?;
@@ -28,9 +19,7 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     }
     if let Some(profile) = &task.apparmor {
         no_nul("apparmor", profile)?;
-        require(!profile.is_empty(), "apparmor", || {
-            "is empty; leave it out for none, or write \"unconfined\"".into()
-        })?;
+        require(!profile.is_empty(), "apparmor", || "is empty; leave it out for none, or write \"unconfined\"".into())?;
     }
     if let Some(cgroup) = &task.cgroup {
         cgroup_path(cgroup)?;
@@ -55,21 +44,12 @@ fn namespaces(task: &Task) -> Result<(), Invalid> {
     // The kernel mounts proc and mqueue only for whoever owns the namespace
     // they show, and a new user namespace owns only what is made with it.
     let private_user = *of.user() == Namespace::Private;
-    require(
-        !private_user || *of.pid() == Namespace::Private,
-        "namespaces.pid",
-        || {
-            "must be \"private\" with namespaces.user = \"private\": /proc cannot be mounted otherwise".into()
-        },
-    )?;
-    require(
-        !private_user || !matches!(of.ipc(), Namespace::Path(_)),
-        "namespaces.ipc",
-        || {
-            "cannot be a path with namespaces.user = \"private\": /dev/mqueue cannot be mounted"
-                .into()
-        },
-    )
+    require(!private_user || *of.pid() == Namespace::Private, "namespaces.pid", || {
+        "must be \"private\" with namespaces.user = \"private\": /proc cannot be mounted otherwise".into()
+    })?;
+    require(!private_user || !matches!(of.ipc(), Namespace::Path(_)), "namespaces.ipc", || {
+        "cannot be a path with namespaces.user = \"private\": /dev/mqueue cannot be mounted".into()
+    })
 }
 
 /// Only what belongs to a namespace of the task's own: the rest is the host's.
@@ -79,9 +59,7 @@ fn sysctl(task: &Task, field: &str, name: &str) -> Result<(), Invalid> {
         let fine = |b: u8| b.is_ascii_alphanumeric() || b"_-:@".contains(&b);
         !part.is_empty() && part.bytes().all(fine)
     };
-    require(name.split(['.', '/']).all(part), field, || {
-        format!("{name:?} is not the name of a kernel setting")
-    })?;
+    require(name.split(['.', '/']).all(part), field, || format!("{name:?} is not the name of a kernel setting"))?;
     let of = &task.namespaces;
     let owns = |namespace: &Namespace, which: &str| {
         require(*namespace != Namespace::Host, field, || {
@@ -92,15 +70,10 @@ fn sysctl(task: &Task, field: &str, name: &str) -> Result<(), Invalid> {
     match (top, rest) {
         ("net", _) => owns(of.network(), "network"),
         ("kernel", setting) if IPC_SETTINGS.contains(&setting) => owns(of.ipc(), "ipc"),
-        ("fs", setting) if setting.starts_with("mqueue.") || setting.starts_with("mqueue/") => {
-            owns(of.ipc(), "ipc")
-        }
+        ("fs", setting) if setting.starts_with("mqueue.") || setting.starts_with("mqueue/") => owns(of.ipc(), "ipc"),
         ("kernel", "domainname") => owns(of.uts(), "uts"),
         ("kernel", "hostname") => Err(Invalid::new(field, "is set by the field hostname")),
-        _ => Err(Invalid::new(
-            field,
-            "belongs to no namespace: setting it would change the host",
-        )),
+        _ => Err(Invalid::new(field, "belongs to no namespace: setting it would change the host")),
     }
 }
 
@@ -114,9 +87,7 @@ fn cgroup_path(path: &std::path::Path) -> Result<(), Invalid> {
     require(parts.split('/').all(sound), "cgroup", || {
         format!("{text:?} has an empty part, \".\", or one of more than 255 bytes")
     })?;
-    require(!text.contains(char::is_control), "cgroup", || {
-        format!("{text:?} contains a control character")
-    })
+    require(!text.contains(char::is_control), "cgroup", || format!("{text:?} contains a control character"))
 }
 
 #[cfg(test)]
@@ -132,11 +103,7 @@ mod tests {
             refused(&format!("namespaces.{name} = 'shared'"), &field, "neither");
             refused(&format!("namespaces.{name} = ''"), &field, "neither");
         }
-        refused(
-            "namespaces.mount = 'host'",
-            "namespaces.mount",
-            "unknown field",
-        );
+        refused("namespaces.mount = 'host'", "namespaces.mount", "unknown field");
     }
 
     #[test]
@@ -145,21 +112,9 @@ mod tests {
                     gid_mappings = [{container = 0, host = 1, size = 1}]\n\
                     namespaces.user = 'private'\n";
         accepted(user);
-        refused(
-            &format!("{user}namespaces.pid = 'host'"),
-            "namespaces.pid",
-            "/proc",
-        );
-        refused(
-            &format!("{user}namespaces.pid = '/a'"),
-            "namespaces.pid",
-            "/proc",
-        );
-        refused(
-            &format!("{user}namespaces.ipc = '/a'"),
-            "namespaces.ipc",
-            "/dev/mqueue",
-        );
+        refused(&format!("{user}namespaces.pid = 'host'"), "namespaces.pid", "/proc");
+        refused(&format!("{user}namespaces.pid = '/a'"), "namespaces.pid", "/proc");
+        refused(&format!("{user}namespaces.ipc = '/a'"), "namespaces.ipc", "/dev/mqueue");
         accepted(&format!("{user}namespaces.ipc = 'host'"));
     }
 
@@ -177,24 +132,10 @@ mod tests {
         accepted("sysctls = {'net/ipv4/conf/eth0.7/forwarding' = '1'}\nnamespaces.network = '/a'");
         refused_sysctl("net.core.somaxconn", "", "namespaces.network");
         refused_sysctl("kernel.sem", "namespaces.ipc = 'host'", "namespaces.ipc");
-        refused_sysctl(
-            "fs.mqueue.msg_max",
-            "namespaces.ipc = 'host'",
-            "namespaces.ipc",
-        );
-        refused_sysctl(
-            "kernel.domainname",
-            "namespaces.uts = 'host'",
-            "namespaces.uts",
-        );
+        refused_sysctl("fs.mqueue.msg_max", "namespaces.ipc = 'host'", "namespaces.ipc");
+        refused_sysctl("kernel.domainname", "namespaces.uts = 'host'", "namespaces.uts");
         refused_sysctl("kernel.hostname", "", "field hostname");
-        for name in [
-            "vm.swappiness",
-            "kernel.panic",
-            "fs.file-max",
-            "kernel",
-            "fs.mqueue",
-        ] {
+        for name in ["vm.swappiness", "kernel.panic", "fs.file-max", "kernel", "fs.mqueue"] {
             refused_sysctl(name, "", "no namespace");
         }
         for name in ["", ".", "net..a", "net/../kernel/panic", "net.a b", "/net"] {

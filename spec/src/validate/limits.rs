@@ -20,14 +20,10 @@ const WEIGHTS: std::ops::RangeInclusive<u16> = 10..=1000;
 pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     cpu(task)?;
     memory(task)?;
-    require(task.pids != Some(Ceiling::At(0)), "pids", || {
-        "is 0; the task needs at least 1".into()
+    require(task.pids != Some(Ceiling::At(0)), "pids", || "is 0; the task needs at least 1".into())?;
+    require(!matches!(task.pids, Some(Ceiling::At(pids)) if pids > i64::MAX as u64), "pids", || {
+        "is more than the kernel counts; write \"max\"".into()
     })?;
-    require(
-        !matches!(task.pids, Some(Ceiling::At(pids)) if pids > i64::MAX as u64),
-        "pids",
-        || "is more than the kernel counts; write \"max\"".into(),
-    )?;
     weight("io.weight", task.io.weight)?;
     for (index, device) in task.io.devices.iter().enumerate() {
         io_device(&format!("io.devices[{index}]"), device)?;
@@ -42,45 +38,31 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
         let field = format!("unified.{file}");
         let name = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
         let sound = file.contains('.') && !file.starts_with('.') && file.bytes().all(name);
-        require(sound, &field, || {
-            format!("{file:?} is not a cgroup v2 file such as memory.high")
-        })?;
+        require(sound, &field, || format!("{file:?} is not a cgroup v2 file such as memory.high"))?;
         // cgroup.procs and its like move processes, they limit nothing.
-        require(!file.starts_with("cgroup."), &field, || {
-            "is not a limit; it would act on the cgroup itself".into()
-        })?;
+        require(!file.starts_with("cgroup."), &field, || "is not a limit; it would act on the cgroup itself".into())?;
         no_nul(&field, value)?;
     }
-    require(
-        task.memory.high.is_none() || !task.unified.contains_key("memory.high"),
-        "memory.high",
-        || "is given twice: here and in unified".into(),
-    )
+    require(task.memory.high.is_none() || !task.unified.contains_key("memory.high"), "memory.high", || {
+        "is given twice: here and in unified".into()
+    })
 }
 
 fn cpu(task: &Task) -> Result<(), Invalid> {
     let cpu = &task.cpu;
     if let Some(shares) = cpu.shares {
         require(SHARES.contains(&shares), "cpu.shares", || {
-            format!(
-                "{shares} is not between {} and {}",
-                SHARES.start(),
-                SHARES.end()
-            )
+            format!("{shares} is not between {} and {}", SHARES.start(), SHARES.end())
         })?;
     }
     if let Some(period) = cpu.period {
         let bounds = Duration::from_millis(1)..=Duration::from_secs(1);
-        require(bounds.contains(&period.as_std()), "cpu.period", || {
-            format!("{period} is not between 1ms and 1s")
-        })?;
+        require(bounds.contains(&period.as_std()), "cpu.period", || format!("{period} is not between 1ms and 1s"))?;
     }
     if let (Some(quota), Some(limit)) = (cpu.quota_us(), cpu.limit) {
         require(quota >= LEAST_QUOTA, "cpu.limit", || {
             let period = cpu.period_us();
-            format!(
-                "{limit} CPUs of a {period} µs period are {quota} µs; the kernel takes at least {LEAST_QUOTA}"
-            )
+            format!("{limit} CPUs of a {period} µs period are {quota} µs; the kernel takes at least {LEAST_QUOTA}")
         })?;
     }
     Ok(())
@@ -96,19 +78,14 @@ fn memory(task: &Task) -> Result<(), Invalid> {
     }
     for (field, size) in [("memory.low", memory.low), ("memory.high", memory.high)] {
         if let (Some(size), Some(limit)) = (size, memory.limit) {
-            require(size <= limit, field, || {
-                format!("{size} is above memory.limit, {limit}")
-            })?;
+            require(size <= limit, field, || format!("{size} is above memory.limit, {limit}"))?;
         }
     }
     let Some(swap) = memory.swap else {
         return Ok(());
     };
     let Some(limit) = memory.limit else {
-        return Err(Invalid::new(
-            "memory.swap",
-            "needs memory.limit: it is counted beyond it",
-        ));
+        return Err(Invalid::new("memory.swap", "needs memory.limit: it is counted beyond it"));
     };
     let fits = match swap {
         Ceiling::At(swap) => limit.as_i64().checked_add(swap.as_i64()).is_some(),
@@ -122,11 +99,7 @@ fn memory(task: &Task) -> Result<(), Invalid> {
 fn weight(field: &str, weight: Option<u16>) -> Result<(), Invalid> {
     require(weight.is_none_or(|w| WEIGHTS.contains(&w)), field, || {
         let weight = weight.unwrap_or_default();
-        format!(
-            "{weight} is not between {} and {}",
-            WEIGHTS.start(),
-            WEIGHTS.end()
-        )
+        format!("{weight} is not between {} and {}", WEIGHTS.start(), WEIGHTS.end())
     })
 }
 
@@ -134,12 +107,7 @@ fn io_device(field: &str, device: &IoDevice) -> Result<(), Invalid> {
     let path = format!("{field}.path");
     no_nul(&path, &device.path)?;
     let known = device.path.starts_with('/') || numbers(&device.path).is_some();
-    require(known, &path, || {
-        format!(
-            "{:?} is neither an absolute path nor numbers such as 8:0",
-            device.path
-        )
-    })?;
+    require(known, &path, || format!("{:?} is neither an absolute path nor numbers such as 8:0", device.path))?;
     weight(&format!("{field}.weight"), device.weight)?;
     for (name, rate) in [
         ("read_bps", device.read_bps.map(ByteSize::as_u64)),
@@ -149,14 +117,10 @@ fn io_device(field: &str, device: &IoDevice) -> Result<(), Invalid> {
     ] {
         // 0 lifts the limit on v1 and is refused by v2.
         let field = format!("{field}.{name}");
-        require(rate != Some(0), &field, || {
-            "is 0; leave it out for no limit".into()
-        })?;
+        require(rate != Some(0), &field, || "is 0; leave it out for no limit".into())?;
         // The kernel counts operations in an unsigned int (block/blk-throttle.c).
         let counted = name.ends_with("bps") || rate.is_none_or(|r| u32::try_from(r).is_ok());
-        require(counted, &field, || {
-            format!("is more than the kernel counts, {}", u32::MAX)
-        })?;
+        require(counted, &field, || format!("is more than the kernel counts, {}", u32::MAX))?;
     }
     Ok(())
 }
@@ -180,11 +144,7 @@ mod tests {
     fn cpu_limits_are_checked() {
         accepted("cpu = {shares = 2, limit = 0.01, cpuset = '0-1', mems = 0}");
         for limit in ["0", "-1", "nan", "'x'", "0.0"] {
-            refused(
-                &format!("cpu.limit = {limit}"),
-                "cpu.limit",
-                "not a number of CPUs",
-            );
+            refused(&format!("cpu.limit = {limit}"), "cpu.limit", "not a number of CPUs");
         }
         refused("cpu.limit = 0.009", "cpu.limit", "at least 1000");
         refused("cpu = {limit = 0.5, period = '1ms'}", "cpu.limit", "500 µs");
@@ -201,30 +161,14 @@ mod tests {
     fn memory_limits_are_checked() {
         accepted("memory = {limit = '6M', low = '6M', high = '6M', swap = 0}");
         accepted("memory = {limit = '64M', swap = 'unlimited'}");
-        refused(
-            "memory.limit = '5M'",
-            "memory.limit",
-            "below what can start",
-        );
+        refused("memory.limit = '5M'", "memory.limit", "below what can start");
         refused("memory.limit = 0", "memory.limit", "below what can start");
         refused("memory.high = '1M'", "memory.high", "below what can start");
-        refused(
-            "memory = {limit = '64M', low = '65M'}",
-            "memory.low",
-            "above memory.limit",
-        );
-        refused(
-            "memory = {limit = '64M', high = '65M'}",
-            "memory.high",
-            "above memory.limit",
-        );
+        refused("memory = {limit = '64M', low = '65M'}", "memory.low", "above memory.limit");
+        refused("memory = {limit = '64M', high = '65M'}", "memory.high", "above memory.limit");
         refused("memory.swap = '1G'", "memory.swap", "needs memory.limit");
         let most = i64::MAX;
-        refused(
-            &format!("memory = {{limit = {most}, swap = 1}}"),
-            "memory.swap",
-            "more than the kernel counts",
-        );
+        refused(&format!("memory = {{limit = {most}, swap = 1}}"), "memory.swap", "more than the kernel counts");
     }
 
     #[test]
@@ -245,16 +189,8 @@ mod tests {
             let toml = format!("io.devices = [{{path = '{path}'}}]");
             refused(&toml, "io.devices[0].path", "neither");
         }
-        refused(
-            "io.devices = [{path = '8:0', weight = 5}]",
-            "io.devices[0].weight",
-            "between",
-        );
-        refused(
-            "io.devices = [{path = '8:0', read_iops = 0}]",
-            "io.devices[0].read_iops",
-            "is 0",
-        );
+        refused("io.devices = [{path = '8:0', weight = 5}]", "io.devices[0].weight", "between");
+        refused("io.devices = [{path = '8:0', read_iops = 0}]", "io.devices[0].read_iops", "is 0");
     }
 
     #[test]
@@ -270,17 +206,9 @@ mod tests {
         refused("hugepages = {big = 1}", "hugepages.big", "not a page size");
         accepted("unified = {'memory.oom.group' = '1'}");
         for file in ["memory", "", "../memory.max", ".x", "memory/max.x", "a b.c"] {
-            refused(
-                &format!("unified = {{'{file}' = '1'}}"),
-                &format!("unified.{file}"),
-                "not a",
-            );
+            refused(&format!("unified = {{'{file}' = '1'}}"), &format!("unified.{file}"), "not a");
         }
-        refused(
-            "unified = {'cgroup.procs' = '1'}",
-            "unified.cgroup.procs",
-            "not a limit",
-        );
+        refused("unified = {'cgroup.procs' = '1'}", "unified.cgroup.procs", "not a limit");
         let twice = "memory.high = '64M'\nunified = {'memory.high' = '1'}";
         refused(twice, "memory.high", "twice");
     }

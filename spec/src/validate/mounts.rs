@@ -23,25 +23,17 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     }
     for (index, device) in task.devices.iter().enumerate() {
         let field = format!("devices[{index}].path");
-        require(!device.path.as_os_str().is_empty(), &field, || {
-            "is missing; write the node inside the root".into()
-        })?;
+        require(!device.path.as_os_str().is_empty(), &field, || "is missing; write the node inside the root".into())?;
         absolute(&field, &device.path)?;
         no_parent(&field, &device.path)?;
         require(
-            !["/proc", "/sys"]
-                .iter()
-                .any(|top| device.path.starts_with(top))
-                && device.path.file_name().is_some(),
+            !["/proc", "/sys"].iter().any(|top| device.path.starts_with(top)) && device.path.file_name().is_some(),
             &field,
             || format!("{:?} is no place for a device", device.path),
         )?;
         absolute(&format!("devices[{index}].host_path"), device.host_path())?;
     }
-    for (field, paths) in [
-        ("masked_paths", &task.masked_paths),
-        ("readonly_paths", &task.readonly_paths),
-    ] {
+    for (field, paths) in [("masked_paths", &task.masked_paths), ("readonly_paths", &task.readonly_paths)] {
         for (index, path) in paths.iter().flatten().enumerate() {
             let field = format!("{field}[{index}]");
             absolute(&field, path)?;
@@ -54,37 +46,23 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
 /// What a mount must not cover: a task that sees another `/proc` would take
 /// another process's credentials and limits for its own (CVE-2019-16884).
 fn destination(field: &str, path: &Path) -> Result<(), Invalid> {
-    require(!path.as_os_str().is_empty(), field, || {
-        "is missing; write where inside the root".into()
-    })?;
+    require(!path.as_os_str().is_empty(), field, || "is missing; write where inside the root".into())?;
     absolute(field, path)?;
     no_parent(field, path)?;
     // `components` reads `/proc/.` and `//proc` as `/proc`.
     let parts = path.components().count();
-    require(parts > 1, field, || {
-        "is the root itself; write rootfs instead".into()
-    })?;
-    require(!path.starts_with("/proc"), field, || {
-        format!("{path:?} would cover the task's own /proc")
-    })?;
-    require(!(parts == 2 && path.starts_with("/sys")), field, || {
-        "would cover the task's own /sys".into()
-    })
+    require(parts > 1, field, || "is the root itself; write rootfs instead".into())?;
+    require(!path.starts_with("/proc"), field, || format!("{path:?} would cover the task's own /proc"))?;
+    require(!(parts == 2 && path.starts_with("/sys")), field, || "would cover the task's own /sys".into())
 }
 
 fn bind(field: &str, mount: &Mount) -> Result<(), Invalid> {
     let source_field = format!("{field}.source");
     match &mount.source {
-        None => Err(Invalid::new(
-            source_field,
-            "is missing; write what of the host to bind",
-        )),
+        None => Err(Invalid::new(source_field, "is missing; write what of the host to bind")),
         Some(source) => absolute(&source_field, source),
     }?;
-    let set = [
-        ("size", mount.size.is_some()),
-        ("mode", mount.mode.is_some()),
-    ];
+    let set = [("size", mount.size.is_some()), ("mode", mount.mode.is_some())];
     unused(field, "tmpfs", &set)
 }
 
@@ -93,11 +71,9 @@ fn tmpfs(field: &str, mount: &Mount) -> Result<(), Invalid> {
         no_nul(&format!("{field}.source"), &source.to_string_lossy())?;
     }
     // 0 means "no limit" to the kernel, the opposite of what is written.
-    require(
-        mount.size.is_none_or(|s| s.as_u64() > 0),
-        &format!("{field}.size"),
-        || "is 0; leave it out for the kernel's default, half the memory".into(),
-    )?;
+    require(mount.size.is_none_or(|s| s.as_u64() > 0), &format!("{field}.size"), || {
+        "is 0; leave it out for the kernel's default, half the memory".into()
+    })?;
     let set = [
         ("source", mount.source.is_some()),
         ("recursive", mount.recursive.is_some()),
@@ -109,10 +85,7 @@ fn tmpfs(field: &str, mount: &Mount) -> Result<(), Invalid> {
 fn unused(field: &str, kind: &str, set: &[(&str, bool)]) -> Result<(), Invalid> {
     match set.iter().find(|(_, set)| *set) {
         None => Ok(()),
-        Some((name, _)) => Err(Invalid::new(
-            format!("{field}.{name}"),
-            format!("is for type = \"{kind}\" only"),
-        )),
+        Some((name, _)) => Err(Invalid::new(format!("{field}.{name}"), format!("is for type = \"{kind}\" only"))),
     }
 }
 
@@ -144,14 +117,7 @@ mod tests {
         refused_destination("/data/../etc", "\"..\"");
         refused_destination("/", "root itself");
         refused_destination("//.", "root itself");
-        for covered in [
-            "/proc",
-            "/proc/",
-            "//proc",
-            "/./proc",
-            "/proc/sys",
-            "/proc/self/attr",
-        ] {
+        for covered in ["/proc", "/proc/", "//proc", "/./proc", "/proc/sys", "/proc/self/attr"] {
             refused_destination(covered, "/proc");
         }
         refused_destination("/sys", "/sys");
@@ -159,38 +125,24 @@ mod tests {
         for fine in ["/sys/fs/bpf", "/process", "/system", "/data", "/etc/proc"] {
             accepted(&mount(&format!("source = '/a'\ndestination = '{fine}'")));
         }
-        refused(
-            "[[mounts]]\nsource = '/a'",
-            "mounts[0].destination",
-            "missing",
-        );
+        refused("[[mounts]]\nsource = '/a'", "mounts[0].destination", "missing");
     }
 
     #[test]
     fn the_same_place_can_be_mounted_on_twice() {
-        accepted(&mount(
-            "type = 'tmpfs'\ndestination = '/a'\n[[mounts]]\nsource = '/b'\ndestination = '/a'",
-        ));
+        accepted(&mount("type = 'tmpfs'\ndestination = '/a'\n[[mounts]]\nsource = '/b'\ndestination = '/a'"));
     }
 
     #[test]
     fn binds_need_an_absolute_source() {
         refused(&mount("destination = '/a'"), "mounts[0].source", "missing");
-        refused(
-            &mount("destination = '/a'\nsource = 'b'"),
-            "mounts[0].source",
-            "absolute",
-        );
+        refused(&mount("destination = '/a'\nsource = 'b'"), "mounts[0].source", "absolute");
         let sized = "destination = '/a'\nsource = '/b'\nsize = '1M'";
         refused(&mount(sized), "mounts[0].size", "tmpfs");
         let unknown = "destination = '/a'\ntype = 'nfs'";
         refused(&mount(unknown), "mounts[0].type", "unknown variant");
         let propagation = "destination = '/a'\nsource = '/b'\npropagation = 'both'";
-        refused(
-            &mount(propagation),
-            "mounts[0].propagation",
-            "unknown variant",
-        );
+        refused(&mount(propagation), "mounts[0].propagation", "unknown variant");
     }
 
     #[test]
@@ -199,11 +151,7 @@ mod tests {
         accepted(&with("size = '1M'\nmode = '0700'"));
         refused(&with("source = '/b'"), "mounts[0].source", "bind");
         refused(&with("recursive = true"), "mounts[0].recursive", "bind");
-        refused(
-            &with("propagation = 'shared'"),
-            "mounts[0].propagation",
-            "bind",
-        );
+        refused(&with("propagation = 'shared'"), "mounts[0].propagation", "bind");
         refused(&with("size = 0"), "mounts[0].size", "is 0");
         refused(&with("mode = 777"), "mounts[0].mode", "octal");
         refused(&with("mode = '999'"), "mounts[0].mode", "octal");
@@ -212,24 +160,12 @@ mod tests {
     #[test]
     fn devices_are_checked() {
         accepted("[[devices]]\npath = '/dev/kvm'\naccess = 'rw'");
-        refused(
-            "[[devices]]\nhost_path = '/dev/kvm'",
-            "devices[0].path",
-            "missing",
-        );
+        refused("[[devices]]\nhost_path = '/dev/kvm'", "devices[0].path", "missing");
         refused("[[devices]]\npath = 'kvm'", "devices[0].path", "absolute");
         refused("[[devices]]\npath = '/dev/../kvm'", "devices[0].path", "..");
-        refused(
-            "[[devices]]\npath = '/proc/kvm'",
-            "devices[0].path",
-            "no place",
-        );
+        refused("[[devices]]\npath = '/proc/kvm'", "devices[0].path", "no place");
         refused("[[devices]]\npath = '/'", "devices[0].path", "no place");
-        refused(
-            "[[devices]]\npath = '/a'\nhost_path = 'b'",
-            "devices[0].host_path",
-            "absolute",
-        );
+        refused("[[devices]]\npath = '/a'\nhost_path = 'b'", "devices[0].host_path", "absolute");
         for access in ["", "x", "rr", "rwx"] {
             let toml = format!("[[devices]]\npath = '/a'\naccess = '{access}'");
             refused(&toml, "devices[0].access", "rwm");

@@ -26,9 +26,7 @@ const LEAST_FOR_STRINGS: u64 = 131_072;
 const MOST_FILES: u64 = 0x7fff_ffc0;
 
 pub(super) fn check(task: &Task) -> Result<(), Invalid> {
-    require(!task.command.is_empty(), "command", || {
-        "is empty; write the program to run".into()
-    })?;
+    require(!task.command.is_empty(), "command", || "is empty; write the program to run".into())?;
     string("command", &task.command)?;
     for (index, argument) in task.args.iter().enumerate() {
         string(&format!("args[{index}]"), argument)?;
@@ -38,10 +36,7 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     if let Some(workdir) = &task.workdir {
         absolute("workdir", workdir)?;
     }
-    for (name, path) in [
-        ("output.stdout", &task.output.stdout),
-        ("output.stderr", &task.output.stderr),
-    ] {
+    for (name, path) in [("output.stdout", &task.output.stdout), ("output.stderr", &task.output.stderr)] {
         if let Some(path) = path {
             absolute(name, path)?;
         }
@@ -56,33 +51,21 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
             Ceiling::At(value) => value,
             Ceiling::Unlimited => u64::MAX,
         };
-        require(
-            value(limit.soft) <= value(limit.hard),
-            &format!("rlimits.{resource}"),
-            || {
-                format!(
-                    "the soft limit {} is above the hard one, {}",
-                    limit.soft, limit.hard
-                )
-            },
-        )?;
+        require(value(limit.soft) <= value(limit.hard), &format!("rlimits.{resource}"), || {
+            format!("the soft limit {} is above the hard one, {}", limit.soft, limit.hard)
+        })?;
     }
     let files = task.rlimits.iter().find(|(r, _)| r.name() == "nofile");
     if let Some((_, limit)) = files {
         let known = matches!(limit.hard, Ceiling::At(most) if most <= MOST_FILES);
         require(known, "rlimits.nofile", || {
-            format!(
-                "the hard limit is {}; the kernel takes a number up to fs.nr_open, 1048576 by default",
-                limit.hard
-            )
+            format!("the hard limit is {}; the kernel takes a number up to fs.nr_open, 1048576 by default", limit.hard)
         })?;
     }
     if let Some(adjustment) = task.oom_score_adj {
-        require(
-            (-1000..=1000).contains(&adjustment),
-            "oom_score_adj",
-            || format!("{adjustment} is not between -1000 and 1000"),
-        )?;
+        require((-1000..=1000).contains(&adjustment), "oom_score_adj", || {
+            format!("{adjustment} is not between -1000 and 1000")
+        })?;
     }
     Ok(())
 }
@@ -90,11 +73,7 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
 fn string(field: &str, text: &str) -> Result<(), Invalid> {
     no_nul(field, text)?;
     require(text.len() < LONGEST_STRING, field, || {
-        format!(
-            "has {} bytes; the kernel takes {}",
-            text.len(),
-            LONGEST_STRING - 1
-        )
+        format!("has {} bytes; the kernel takes {}", text.len(), LONGEST_STRING - 1)
     })
 }
 
@@ -102,10 +81,7 @@ fn environment(task: &Task) -> Result<(), Invalid> {
     for (key, value) in &task.env {
         require(!key.is_empty(), "env", || "a variable has no name".into())?;
         require(!key.contains('='), "env", || {
-            format!(
-                "{:?} is not a variable's name: it contains '='",
-                shortened(key)
-            )
+            format!("{:?} is not a variable's name: it contains '='", shortened(key))
         })?;
         no_nul("env", key)?;
         let field = format!("env.{}", shortened(key));
@@ -136,10 +112,7 @@ fn all_strings(task: &Task) -> Result<(), Invalid> {
     let args = strings(&mut task.args.iter().map(String::len));
     let env = strings(&mut task.env.iter().map(|(k, v)| k.len() + 1 + v.len()));
     let total = args + env + task.command.len() as u64 + 9;
-    let stack = task
-        .rlimits
-        .iter()
-        .find(|(resource, _)| resource.name() == "stack");
+    let stack = task.rlimits.iter().find(|(resource, _)| resource.name() == "stack");
     let stack = match stack.map(|(_, limit)| limit.soft) {
         Some(Ceiling::At(bytes)) => bytes,
         Some(Ceiling::Unlimited) => u64::MAX,
@@ -171,10 +144,7 @@ mod tests {
     #[test]
     fn a_task_needs_a_command() {
         let error = Task::default().validate().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "command: is empty; write the program to run"
-        );
+        assert_eq!(error.to_string(), "command: is empty; write the program to run");
     }
 
     #[test]
@@ -186,16 +156,8 @@ mod tests {
         refused(r#"rootfs = "/a\u0000""#, "rootfs", "NUL");
         refused(r#"labels = {a = "\u0000"}"#, "labels.a", "NUL");
         refused(r#"apparmor = "a\u0000""#, "apparmor", "NUL");
-        refused(
-            r#"sysctls = {"kernel.sem" = "\u0000"}"#,
-            "sysctls.kernel.sem",
-            "NUL",
-        );
-        refused(
-            r#"unified = {"memory.max" = "\u0000"}"#,
-            "unified.memory.max",
-            "NUL",
-        );
+        refused(r#"sysctls = {"kernel.sem" = "\u0000"}"#, "sysctls.kernel.sem", "NUL");
+        refused(r#"unified = {"memory.max" = "\u0000"}"#, "unified.memory.max", "NUL");
         let mut task = task("").unwrap();
         task.command = "a\0b".into();
         assert_eq!(task.validate().unwrap_err().field, "command");
@@ -211,26 +173,14 @@ mod tests {
     fn strings_beyond_the_kernels_limit_are_refused_by_name() {
         // "A=" + value + NUL is 131,072 bytes exactly, then one more.
         accepted(&format!("env = {{A = '{}'}}", "x".repeat(131_069)));
-        refused(
-            &format!("env = {{A = '{}'}}", "x".repeat(131_070)),
-            "env.A",
-            "131073",
-        );
+        refused(&format!("env = {{A = '{}'}}", "x".repeat(131_070)), "env.A", "131073");
         accepted(&format!("args = ['{}']", "x".repeat(131_071)));
-        refused(
-            &format!("args = ['{}']", "x".repeat(131_072)),
-            "args[0]",
-            "131072",
-        );
+        refused(&format!("args = ['{}']", "x".repeat(131_072)), "args[0]", "131072");
     }
 
     #[test]
     fn an_environment_of_a_megabyte_is_refused() {
-        refused(
-            &format!("env = {{BIG = '{}'}}", "x".repeat(1 << 20)),
-            "env.BIG",
-            "1048",
-        );
+        refused(&format!("env = {{BIG = '{}'}}", "x".repeat(1 << 20)), "env.BIG", "1048");
         let mut many = task("").unwrap();
         for index in 0..1000 {
             many.env.insert(format!("V{index}"), "x".repeat(1000));
@@ -245,44 +195,23 @@ mod tests {
         let mut many = task("").unwrap();
         many.args = vec!["x".repeat(1000); 3000];
         assert_eq!(many.validate().unwrap_err().field, "args");
-        many.rlimits
-            .insert("stack".parse().unwrap(), "unlimited".parse().unwrap());
+        many.rlimits.insert("stack".parse().unwrap(), "unlimited".parse().unwrap());
         many.validate().unwrap();
     }
 
     #[test]
     fn paths_must_be_absolute() {
         refused("workdir = 'tmp'", "workdir", "not an absolute path");
-        refused(
-            "output.stdout = 'log'",
-            "output.stdout",
-            "not an absolute path",
-        );
-        refused(
-            "output.stderr = 'log'",
-            "output.stderr",
-            "not an absolute path",
-        );
+        refused("output.stdout = 'log'", "output.stdout", "not an absolute path");
+        refused("output.stderr = 'log'", "output.stderr", "not an absolute path");
     }
 
     #[test]
     fn limits_of_the_process_are_checked() {
-        refused(
-            "rlimits.nofile = '2:1'",
-            "rlimits.nofile",
-            "above the hard one",
-        );
-        refused(
-            "rlimits.nofile = 'unlimited:1'",
-            "rlimits.nofile",
-            "above the hard one",
-        );
+        refused("rlimits.nofile = '2:1'", "rlimits.nofile", "above the hard one");
+        refused("rlimits.nofile = 'unlimited:1'", "rlimits.nofile", "above the hard one");
         accepted("rlimits = {nofile = '1:1048576', core = '1:unlimited'}");
-        refused(
-            "rlimits.nofile = 'unlimited'",
-            "rlimits.nofile",
-            "fs.nr_open",
-        );
+        refused("rlimits.nofile = 'unlimited'", "rlimits.nofile", "fs.nr_open");
         refused("oom_score_adj = 1001", "oom_score_adj", "-1000 and 1000");
         refused("labels = {'' = 'a'}", "labels", "no name");
     }

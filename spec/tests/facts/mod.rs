@@ -5,32 +5,15 @@ use std::path::PathBuf;
 use bowline_spec::{DeviceNode, Host, UserIds};
 
 pub fn host(cgroup_v2: bool) -> Host {
-    let node = |kind, major, minor, mode, gid| DeviceNode {
-        kind,
-        major,
-        minor,
-        mode,
-        uid: 0,
-        gid,
-    };
+    let node = |kind, major, minor, mode, gid| DeviceNode { kind, major, minor, mode, uid: 0, gid };
     let path = PathBuf::from;
     Host {
-        user: UserIds {
-            uid: 0,
-            gid: 0,
-            groups: vec![],
-            home: Some(path("/root")),
-        },
-        view: ["/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr"]
-            .map(path)
-            .into(),
+        user: UserIds { uid: 0, gid: 0, groups: vec![], home: Some(path("/root")) },
+        view: ["/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr"].map(path).into(),
         cpus: (0..4).collect(),
         mems: [0].into(),
-        devices: [
-            (path("/dev/sda"), node('b', 8, 0, 0o660, 6)),
-            (path("/dev/kvm"), node('c', 10, 232, 0o660, 107)),
-        ]
-        .into(),
+        devices: [(path("/dev/sda"), node('b', 8, 0, 0o660, 6)), (path("/dev/kvm"), node('c', 10, 232, 0o660, 107))]
+            .into(),
         seccomp: None,
         cgroup_v2,
         hugepage_sizes: ["2MB".to_string(), "1GB".to_string()].into(),

@@ -94,7 +94,12 @@ impl Starting {
     pub async fn live(&mut self) -> Result<Live> {
         match self.live.take() {
             Some(live) => Ok(live),
-            None => self.report.live().await,
+            None => {
+                let pid = self.report.pid().await?;
+                // One that is held does not end but by an accident.
+                let pidfd = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"))?;
+                Ok(Live { pid, pidfd })
+            }
         }
     }
 
@@ -141,17 +146,15 @@ impl Report {
         Ok(Report { pipe, buffer: Vec::new() })
     }
 
-    /// The child that a worker has cloned for us.
-    pub async fn live(&mut self) -> Result<Live> {
-        let what = || Error::new(Kind::Internal, "the worker died before it had cloned a process");
+    /// The pid of the child that a worker has cloned for us. It may have ended
+    /// by now, and have been reaped.
+    pub async fn pid(&mut self) -> Result<i32> {
         match self.next().await? {
-            Word::Pid(pid) => {
-                // Ours and unreaped: the sweep runs in this thread, after us.
-                let pidfd = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"))?;
-                Ok(Live { pid, pidfd })
-            }
+            Word::Pid(pid) => Ok(pid),
             Word::Failed(error) => Err(error),
-            Word::Ready | Word::End => Err(what()),
+            Word::Ready | Word::End => {
+                Err(Error::new(Kind::Internal, "the worker died before it had cloned a process"))
+            }
         }
     }
 

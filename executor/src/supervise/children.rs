@@ -1,7 +1,7 @@
 //! Reaping: one sweep for all children, whoever waits for which.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::unix::net::UnixStream;
 
@@ -40,46 +40,62 @@ impl Signal {
 }
 
 /// Who waits for which child.
+///
+/// A process can end before its worker has told its pid, so the end of a child
+/// that nobody waits for is kept for as long as somebody may still ask for it,
+/// and no longer: the pid is then free for another.
 #[derive(Default)]
 pub struct Children {
     waiting: RefCell<HashMap<i32, oneshot::Sender<Ended>>>,
-    /// Ended before anybody asked: an exec can end before its worker has told
-    /// its pid. Workers themselves, for whom nobody asks, are in here too
-    /// until the last launch is over.
-    unclaimed: RefCell<HashMap<i32, Ended>>,
-    /// Launches and execs whose pid is not known yet.
-    expected: RefCell<usize>,
+    /// Ends that nobody has asked for, with the moment each was seen.
+    unclaimed: RefCell<HashMap<i32, (Moment, Ended)>>,
+    /// When each launch and exec that may still ask began.
+    expecting: RefCell<BTreeSet<Moment>>,
+    now: Cell<Moment>,
 }
 
-/// While it lives, children that nobody waits for are remembered.
-pub struct Expecting<'a>(&'a Children);
+/// The order of what happened: larger is later.
+type Moment = u64;
+
+/// A launch or exec whose child may end before its pid is known.
+pub struct Expecting<'a> {
+    children: &'a Children,
+    since: Moment,
+}
+
+impl Expecting<'_> {
+    /// The end of `pid`, a child that was cloned since this began.
+    pub fn claim(&self, pid: i32) -> oneshot::Receiver<Ended> {
+        let (tell, hear) = oneshot::channel();
+        match self.children.unclaimed.borrow_mut().remove(&pid) {
+            Some((seen, ended)) if seen > self.since => drop(tell.send(ended)),
+            // An earlier process that had the same pid.
+            _ => drop(self.children.waiting.borrow_mut().insert(pid, tell)),
+        }
+        hear
+    }
+}
 
 impl Drop for Expecting<'_> {
     fn drop(&mut self) {
-        let mut expected = self.0.expected.borrow_mut();
-        *expected -= 1;
-        if *expected == 0 {
-            self.0.unclaimed.borrow_mut().clear();
-        }
+        let mut expecting = self.children.expecting.borrow_mut();
+        expecting.remove(&self.since);
+        let oldest = expecting.first().copied();
+        let wanted = |seen: Moment| oldest.is_some_and(|oldest| seen > oldest);
+        self.children.unclaimed.borrow_mut().retain(|_, (seen, _)| wanted(*seen));
     }
 }
 
 impl Children {
     /// To be held from before a clone until its child is claimed.
     pub fn expect(&self) -> Expecting<'_> {
-        *self.expected.borrow_mut() += 1;
-        Expecting(self)
+        let since = self.tick();
+        self.expecting.borrow_mut().insert(since);
+        Expecting { children: self, since }
     }
 
-    /// The end of `pid`, which must be a child that was not claimed before.
-    pub fn claim(&self, pid: i32) -> oneshot::Receiver<Ended> {
-        let (tell, hear) = oneshot::channel();
-        if let Some(ended) = self.unclaimed.borrow_mut().remove(&pid) {
-            let _ = tell.send(ended);
-        } else {
-            self.waiting.borrow_mut().insert(pid, tell);
-        }
-        hear
+    fn tick(&self) -> Moment {
+        self.now.replace(self.now.get() + 1)
     }
 
     /// Reaps every child that has ended.
@@ -100,8 +116,47 @@ impl Children {
         match self.waiting.borrow_mut().remove(&pid) {
             // Whoever waited may have given up.
             Some(tell) => drop(tell.send(ended)),
-            None if *self.expected.borrow() > 0 => drop(self.unclaimed.borrow_mut().insert(pid, ended)),
-            None => {}
+            None if self.expecting.borrow().is_empty() => {}
+            None => drop(self.unclaimed.borrow_mut().insert(pid, (self.tick(), ended))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_comes_before_its_claim_is_kept() {
+        let children = Children::default();
+        let expecting = children.expect();
+        children.ended(7, Ended::Exited(3));
+        assert_eq!(expecting.claim(7).try_recv(), Ok(Ended::Exited(3)));
+    }
+
+    #[test]
+    fn the_end_of_an_earlier_process_of_the_same_pid_is_not_taken_for_ours() {
+        let children = Children::default();
+        let first = children.expect();
+        children.ended(7, Ended::Exited(1));
+        let second = children.expect();
+        let mut end = second.claim(7);
+        assert!(end.try_recv().is_err(), "7 had ended before the second began");
+        children.ended(7, Ended::Exited(2));
+        assert_eq!(end.try_recv(), Ok(Ended::Exited(2)));
+        drop(first);
+    }
+
+    #[test]
+    fn what_nobody_can_ask_for_any_more_is_forgotten() {
+        let children = Children::default();
+        let first = children.expect();
+        children.ended(7, Ended::Exited(0));
+        let second = children.expect();
+        drop(first);
+        assert!(children.unclaimed.borrow().is_empty());
+        children.ended(8, Ended::Exited(0));
+        drop(second);
+        assert!(children.unclaimed.borrow().is_empty());
     }
 }

@@ -63,17 +63,17 @@ impl Supervisor {
                 exec::Exec { process, filter: task.filter.as_ref(), stdio, entry, namespaces: &task.namespaces, init };
             exec.clone_exec()?
         };
-        let live = report.live().await?;
-        let exited = self.children.claim(live.pid);
+        let pid = report.pid().await?;
+        let exited = expecting.claim(pid);
         drop(expecting);
         if let Err(error) = report.executed().await {
             let _ = exited.await;
             return Err(error);
         }
         let started_at = Timestamp::now();
-        task.execs.borrow_mut().insert(live.pid, number);
+        task.execs.borrow_mut().insert(pid, number);
         let end = ended(exited, request.timeout, group).await;
-        task.execs.borrow_mut().remove(&live.pid);
+        task.execs.borrow_mut().remove(&pid);
         let exited_at = Timestamp::now();
         let (stdout, stderr) = capture.end().await;
         Ok(ExecOutcome { end, stdout, stderr, started_at, exited_at })

@@ -25,7 +25,7 @@ impl Supervisor {
         if self.tasks.borrow().contains_key(&id) {
             return Err(Error::new(Kind::AlreadyExists, format!("task {id} exists already")));
         }
-        let _expecting = self.children.expect();
+        let expecting = self.children.expect();
         let spec = host::configure(&description, id.as_str())?;
         let namespaces = Namespaces::of(&spec)?;
         let folder = &self.config.folder;
@@ -75,7 +75,7 @@ impl Supervisor {
             }
         };
         let pid = live.pid;
-        let exited = self.children.claim(pid);
+        let exited = expecting.claim(pid);
         record.pid = Some(pid);
         let task = Rc::new(Task::new(id.clone(), spec, namespaces, filter, record, live, cgroup));
         self.tasks.borrow_mut().insert(id.clone(), task.clone());

@@ -14,8 +14,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use oci_spec::runtime::Process;
 
 use crate::cgroup::Entry;
-use crate::child::{self, Payload, Stdio};
+use crate::child::{self, Payload};
 use crate::error::{Doing, Kind, Result};
+use crate::io::{self, Stdio};
 use crate::launch::{self, Live, Report};
 use crate::namespaces::Namespaces;
 use crate::seccomp::Filter;
@@ -40,7 +41,7 @@ pub struct Exec<'a> {
 impl Exec<'_> {
     /// Starts it; its pid, or an error, comes by the report.
     pub fn clone_exec(self) -> Result<Report> {
-        let (report, tell) = launch::pipe()?;
+        let (report, tell) = io::pipe()?;
         let init = self.init.pidfd.as_fd();
         let enter = || {
             // By the host's /proc, before the task's comes into sight.
@@ -61,7 +62,7 @@ impl Exec<'_> {
             let cgroup_of = self.namespaces.own_cgroup_namespace().then_some(init);
             child::run_exec(&payload, cgroup_of, tell.as_raw_fd())
         };
-        launch::clone_through_worker(0, tell.as_raw_fd(), enter, become_exec)?;
+        launch::clone_through_worker(0, self.entry.cloned_into(), tell.as_raw_fd(), enter, become_exec)?;
         drop(tell);
         Report::new(report)
     }

@@ -20,17 +20,32 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use circular_buffer::heap::HeapCircularBuffer;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Uid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::child::Stdio;
 use crate::error::{Doing, Error, Kind, Result};
-use crate::launch;
 use crate::shutdown::DRAIN;
 use crate::sys;
+
+/// The standard streams of a process.
+#[derive(Debug)]
+pub struct Stdio {
+    /// Read from as fd 0.
+    pub stdin: OwnedFd,
+    /// Written to as fd 1.
+    pub stdout: OwnedFd,
+    /// Written to as fd 2.
+    pub stderr: OwnedFd,
+}
+
+/// A close-on-exec pipe: reading end, writing end.
+pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, || "cannot make a pipe")
+}
 
 /// How much of its output is kept of every task and exec, in bytes.
 pub const TAIL: usize = 4096;
@@ -150,7 +165,7 @@ pub fn piped(stdout: &Target, stderr: &Target, owner: Owner, tails: [Tail; 2]) -
     let mut ends = Vec::new();
     for (name, target, tail) in [("stdout", stdout, out_tail), ("stderr", stderr, err_tail)] {
         let sink = Sink::open(target)?;
-        let (read, write) = launch::pipe()?;
+        let (read, write) = pipe()?;
         owner.take(&write)?;
         let what = || format!("cannot watch {name}");
         rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, what)?;

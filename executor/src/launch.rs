@@ -12,11 +12,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use oci_spec::runtime::Spec;
-use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::cgroup::Cgroup;
-use crate::child::{self, Init, Payload, Stdio};
+use crate::child::{self, Init, Payload};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::io::{self, Stdio};
 use crate::namespaces::{self, Namespaces};
 use crate::rootfs;
 use crate::seccomp::Filter;
@@ -68,8 +68,8 @@ impl Prepared<'_> {
         let joined = namespaces.open_joined()?;
         // Inside a user namespace the host's paths may be closed to the child.
         let sources = namespaces.in_user_namespace().then(|| rootfs::open_sources(spec, bundle)).transpose()?;
-        let (report, tell) = pipe()?;
-        let (hear, orders) = pipe()?;
+        let (report, tell) = io::pipe()?;
+        let (hear, orders) = io::pipe()?;
         let entry = cgroup.entry();
         let flags = namespaces.clone_flags();
         let become_init = || {
@@ -79,9 +79,15 @@ impl Prepared<'_> {
             child::run_init(&payload, init, tell.as_raw_fd())
         };
         let live = if joined.is_empty() {
-            Some(clone_child(flags, become_init)?)
+            Some(clone_child(flags, entry.cloned_into(), become_init)?)
         } else {
-            clone_through_worker(flags, tell.as_raw_fd(), || namespaces::join(&joined), become_init)?;
+            clone_through_worker(
+                flags,
+                entry.cloned_into(),
+                tell.as_raw_fd(),
+                || namespaces::join(&joined),
+                become_init,
+            )?;
             None
         };
         drop(tell);
@@ -191,11 +197,6 @@ impl Report {
     }
 }
 
-/// A close-on-exec pipe: reading end, writing end.
-pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
-    pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, || "cannot make a pipe")
-}
-
 fn order(orders: &OwnedFd, byte: u8) -> Result<()> {
     // A child that has died says why on the other pipe.
     match rustix::io::write(orders, &[byte]) {
@@ -205,8 +206,8 @@ fn order(orders: &OwnedFd, byte: u8) -> Result<()> {
 }
 
 /// Clones a child of ours into new namespaces; it runs `child` and ends.
-pub fn clone_child(flags: u64, child: impl FnOnce()) -> Result<Live> {
-    match sys::clone3(flags, None).doing(Kind::Unsupported, || "cannot clone a process into its namespaces")? {
+pub fn clone_child(flags: u64, into_cgroup: Option<RawFd>, child: impl FnOnce()) -> Result<Live> {
+    match sys::clone3(flags, into_cgroup).doing(Kind::Unsupported, || "cannot clone a process into its namespaces")? {
         Cloned::Child => {
             child();
             sys::exit_now(1)
@@ -222,6 +223,7 @@ pub fn clone_child(flags: u64, child: impl FnOnce()) -> Result<Live> {
 /// shim's memory or be waited for.
 pub fn clone_through_worker(
     flags: u64,
+    into_cgroup: Option<RawFd>,
     report: RawFd,
     enter: impl FnOnce() -> Result<()>,
     child: impl FnOnce(),
@@ -231,7 +233,7 @@ pub fn clone_through_worker(
         return Ok(());
     }
     let cloned = enter().and_then(|()| {
-        sys::clone3(flags | libc::CLONE_PARENT as u64, None)
+        sys::clone3(flags | libc::CLONE_PARENT as u64, into_cgroup)
             .doing(Kind::Internal, || "cannot clone a process into the task")
     });
     match cloned {

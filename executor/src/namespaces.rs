@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use libc::c_int;
 use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Spec};
@@ -79,22 +79,30 @@ impl Namespaces {
     ///
     /// # Errors
     /// `BadSpec` naming the path.
-    pub fn open_joined(&self) -> Result<Vec<(c_int, OwnedFd)>> {
-        let open = |(flag, path): &(c_int, PathBuf)| {
-            let file = File::open(path)
-                .doing(Kind::BadSpec, || format!("namespaces.{}: cannot open {}", name(*flag), path.display()))?;
-            Ok((*flag, OwnedFd::from(file)))
+    pub fn open_joined(&self) -> Result<Vec<Joined<'_>>> {
+        let open = |(flag, path): &'_ (c_int, PathBuf)| {
+            File::open(path)
+                .doing(Kind::BadSpec, || format!("namespaces.{}: cannot open {}", name(*flag), path.display()))
         };
-        self.join.iter().map(open).collect()
+        self.join.iter().map(|pair| Ok(Joined { flag: pair.0, path: &pair.1, fd: open(pair)?.into() })).collect()
     }
+}
+
+/// A namespace to be joined, open.
+#[derive(Debug)]
+pub struct Joined<'a> {
+    flag: c_int,
+    path: &'a Path,
+    fd: OwnedFd,
 }
 
 /// Joins each of `joined`, the user namespace last: with it go the rights to
 /// join the others.
-pub fn join(joined: &[(c_int, OwnedFd)]) -> Result<()> {
-    let (users, others): (Vec<_>, Vec<_>) = joined.iter().partition(|(flag, _)| *flag == libc::CLONE_NEWUSER);
-    for (flag, fd) in others.into_iter().chain(users) {
-        sys::setns(fd.as_fd(), *flag).doing(Kind::BadSpec, || format!("namespaces.{}: cannot join it", name(*flag)))?;
+pub fn join(joined: &[Joined<'_>]) -> Result<()> {
+    let (users, others): (Vec<_>, Vec<_>) = joined.iter().partition(|j| j.flag == libc::CLONE_NEWUSER);
+    for Joined { flag, path, fd } in others.into_iter().chain(users) {
+        sys::setns(fd.as_fd(), *flag)
+            .doing(Kind::BadSpec, || format!("namespaces.{}: cannot join {}", name(*flag), path.display()))?;
     }
     Ok(())
 }

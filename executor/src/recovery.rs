@@ -16,6 +16,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
@@ -276,13 +277,19 @@ pub fn undo(record: &Record) -> Result<()> {
 }
 
 fn undo_cgroup(layout: &Layout, path: &str) -> Result<()> {
-    let Some(cgroup) = layout.open(path)? else {
+    let Some(mut cgroup) = layout.open(path)? else {
         return Ok(());
     };
+    let mut wait = Duration::from_micros(100);
     loop {
         let killed = layout.kill(&cgroup);
         if killed.is_empty() {
-            return layout.remove(cgroup);
+            match layout.remove(&mut cgroup) {
+                // v1 tells nobody when the last process has left.
+                Err(_) if wait < Duration::from_secs(1) => std::thread::sleep(wait),
+                done => return done,
+            }
+            wait *= 2;
         }
         for pidfd in killed {
             // A pidfd is readable once its process has ended.

@@ -35,10 +35,11 @@ pub enum Cloned {
 ///
 /// The child starts with default signal handlers (CLONE_CLEAR_SIGHAND). With
 /// `CLONE_PARENT` in `flags` the exit signal must be 0 and is inherited.
+/// `into_cgroup` is the folder of a cgroup v2 that the child begins in.
 ///
 /// The child may run any Rust code, as the caller must have one thread only:
 /// no lock can be held by a thread that the child lacks.
-pub fn clone3(flags: u64, into_cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
+pub fn clone3(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<Cloned> {
     // A worker has entered the task's mount namespace, where /proc is the
     // task's; it is a fork of a process that was asked already.
     if flags & libc::CLONE_PARENT as u64 == 0 {
@@ -54,7 +55,7 @@ pub fn clone3(flags: u64, into_cgroup: Option<BorrowedFd<'_>>) -> io::Result<Clo
     }
     if let Some(cgroup) = into_cgroup {
         args.flags |= CLONE_INTO_CGROUP;
-        args.cgroup = cgroup.as_raw_fd() as u64;
+        args.cgroup = cgroup as u64;
     }
     // SAFETY: `args` is a valid clone_args of the size passed, and `pidfd`
     // outlives the call. Without CLONE_VM the child has a copy of all memory,
@@ -243,10 +244,13 @@ pub fn exit_now(code: c_int) -> ! {
 /// `CLONE_CLEAR_SIGHAND` resets handlers but keeps ignored signals ignored,
 /// and Rust ignores SIGPIPE.
 pub fn default_signals(signals: impl IntoIterator<Item = c_int>) {
+    // The kernel's own sigaction, not glibc's, which keeps 32 and 33 to itself
+    // and would leave them ignored: handler, flags, restorer and mask all 0.
+    let default = [0u64; 4];
     for signal in signals {
-        // SAFETY: SIG_DFL is a valid disposition for every signal; those that
-        // cannot be set (KILL, STOP, glibc's own) fail without effect.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // SAFETY: `default` is a valid kernel sigaction that outlives the call;
+        // KILL and STOP fail without effect.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null_mut::<u64>(), 8) };
     }
     // SAFETY: sigset_t is plain data, filled in by the next call.
     let mut none: libc::sigset_t = unsafe { std::mem::zeroed() };

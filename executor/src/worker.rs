@@ -2,7 +2,7 @@
 //! block, or dirty its memory. It answers once, through a pipe.
 
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Serialize, de::DeserializeOwned};
@@ -13,7 +13,8 @@ use crate::sys::{self, Cloned};
 
 /// Runs `work` in a worker and returns its answer.
 ///
-/// The worker is reaped by the sweep of `supervise` like every child.
+/// The worker is reaped by the sweep of `supervise` like every child. It has
+/// all fds of the shim for as long as it runs.
 ///
 /// # Errors
 /// What `work` returned, or `Internal` when the worker died without an answer.
@@ -24,21 +25,33 @@ where
 {
     let what = || format!("cannot start a worker for {name}");
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
-    match sys::clone3(0, None).doing(Kind::Internal, what)? {
+    let worker = match sys::clone3(0, None).doing(Kind::Internal, what)? {
         Cloned::Child => {
-            sys::close_all_but(&mut [write.as_raw_fd()]);
             let answer = serde_json::to_vec(&work()).unwrap_or_default();
             let written = std::fs::File::from(write).write_all(&answer);
             sys::exit_now(i32::from(written.is_err()));
         }
-        Cloned::Parent { .. } => drop(write),
-    }
+        Cloned::Parent { pidfd, .. } => {
+            drop(write);
+            pidfd
+        }
+    };
     let answer = read_to_end(read).await.doing(Kind::Internal, || format!("no answer from the worker for {name}"))?;
+    // Its cgroup is ours, and is not to be busy because of it.
+    ended(worker).await;
     if answer.is_empty() {
         return Err(Error::new(Kind::Internal, format!("the worker for {name} died without an answer")));
     }
     serde_json::from_slice::<Result<T>>(&answer)
         .doing(Kind::Internal, || format!("bad answer from the worker for {name}"))?
+}
+
+/// Waits until the process behind a pidfd has ended.
+pub async fn ended(pidfd: OwnedFd) {
+    // A pidfd is readable once its process has ended.
+    if let Ok(pidfd) = sys::watch(pidfd) {
+        let _ = pidfd.readable().await;
+    }
 }
 
 /// Everything that comes out of a pipe until its last writer is gone.

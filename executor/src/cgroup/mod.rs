@@ -1,31 +1,34 @@
 //! Control groups: which hierarchies this host has, and one cgroup in them.
 //!
 //! A *path* is the same below every hierarchy: `/bowline/web/web`. Processes
-//! join by writing `0` to `tasks`, themselves: writing another process's pid to
-//! `cgroup.procs` waits 5–16 ms for an RCU grace period after a quiet spell.
-//! Folders and `tasks` files stay open, so that an exec resolves no path.
+//! join v1 by writing `0` to `tasks`, themselves, and the unified hierarchy by
+//! being cloned into it: writing another process's pid to `cgroup.procs` waits
+//! 5–16 ms for an RCU grace period after a quiet spell. Folders and `tasks`
+//! files stay open, so that an exec resolves no path.
 //!
 //! What a process deserves is decided elsewhere; this only finds, makes, fills,
 //! reads, kills and removes.
 
+mod hierarchy;
 mod mounts;
 mod tree;
 mod v1;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use oci_spec::runtime::LinuxResources;
-use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys;
 
+use hierarchy::{Hierarchy, Made};
 use mounts::Mount;
 use tree::{open_dir, read_at, write_at};
-use v1::{CONTROLLERS, FREEZER, TASKS};
+use v1::{FREEZER, TASKS};
 
 /// Finds this host's hierarchies.
 ///
@@ -43,41 +46,25 @@ pub struct Layout {
     hierarchies: Vec<Hierarchy>,
 }
 
-#[derive(Debug)]
-struct Hierarchy {
-    /// Controllers mounted together, or `name=systemd`.
-    controllers: Vec<String>,
-    mount: PathBuf,
-    dir: OwnedFd,
-}
-
-/// What a process needs to put itself into a cgroup: it writes `0` to each.
+/// How a process gets into a cgroup: cloned into it on the unified hierarchy,
+/// by writing `0` to each `tasks` file on the others.
 ///
 /// Borrowed fds by number, as they go through a clone.
 #[derive(Debug, Clone, Default)]
 pub struct Entry {
     tasks: Vec<RawFd>,
+    into: Option<RawFd>,
 }
 
 impl Layout {
     fn from_mounts(mounts: Vec<Mount>) -> Result<Layout> {
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
         for mount in mounts {
-            if mount.kind != "cgroup" || mount.root != Path::new("/") {
-                continue;
+            let Some(hierarchy) = Hierarchy::of(mount)? else { continue };
+            // The same one can be mounted twice.
+            if !hierarchies.iter().any(|h| h.same_as(&hierarchy)) {
+                hierarchies.push(hierarchy);
             }
-            let controllers: Vec<String> = mount
-                .options
-                .into_iter()
-                .filter(|o| o.starts_with("name=") || CONTROLLERS.contains(&o.as_str()))
-                .collect();
-            let seen = hierarchies.iter().any(|h| h.controllers == controllers);
-            if controllers.is_empty() || seen {
-                continue;
-            }
-            let dir = open_dir(fs::CWD, &mount.target)
-                .doing(Kind::Internal, || format!("cannot open {}", mount.target.display()))?;
-            hierarchies.push(Hierarchy { controllers, mount: mount.target, dir });
         }
         let layout = Layout { hierarchies };
         if layout.index(FREEZER).is_none() {
@@ -90,8 +77,10 @@ impl Layout {
         Ok(layout)
     }
 
+    /// The v1 hierarchy of a controller. On a hybrid host the unified one is
+    /// for membership: limits are where the controllers are.
     fn index(&self, controller: &str) -> Option<usize> {
-        self.hierarchies.iter().position(|h| h.controllers.iter().any(|c| c == controller))
+        self.hierarchies.iter().position(|h| !h.unified && h.controllers.iter().any(|c| c == controller))
     }
 
     /// The controllers that are mounted, for `doctor`.
@@ -100,22 +89,29 @@ impl Layout {
         all.map(String::as_str).collect()
     }
 
-    /// Moves the calling process, which has one thread, to `path` everywhere;
-    /// `/` is the root cgroup.
+    /// Moves the calling process, which has one thread, to `path` in every v1
+    /// hierarchy; `/` is the root cgroup.
     ///
     /// # Errors
     /// `NotFound` when the cgroup is missing from a hierarchy.
     pub fn enter(&self, path: &str) -> Result<()> {
-        for hierarchy in &self.hierarchies {
-            let file = format!("{}/{TASKS}", path.trim_matches('/'));
-            let file = file.trim_start_matches('/');
-            write_at(hierarchy.dir.as_fd(), file, "0").map_err(|errno| {
-                let kind = if errno == Errno::NOENT { Kind::NotFound } else { Kind::Internal };
-                let at = hierarchy.mount.join(file);
-                Error::new(kind, format!("cannot join cgroup: {}: {errno}", at.display()))
-            })?;
-        }
-        Ok(())
+        let v1 = self.hierarchies.iter().filter(|h| !h.unified);
+        v1.map(|hierarchy| hierarchy.join(path, "0")).collect()
+    }
+
+    /// Moves process `pid` to `path` in the unified hierarchy, if there is one.
+    /// To be called by a worker: it waits 5–16 ms for an RCU grace period.
+    pub fn move_unified(&self, path: &str, pid: u32) -> Result<()> {
+        let unified = self.hierarchies.iter().find(|h| h.unified);
+        unified.map_or(Ok(()), |hierarchy| hierarchy.join(path, &pid.to_string()))
+    }
+
+    /// Whether the calling process has to be moved to get to `path` in the
+    /// unified hierarchy.
+    pub fn is_elsewhere_unified(&self, path: &str) -> bool {
+        let there = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let here = there.lines().find_map(|line| line.strip_prefix("0::"));
+        self.hierarchies.iter().any(|h| h.unified) && here != Some(path)
     }
 
     /// Makes the cgroup at `path` and, where missing, its parents.
@@ -127,10 +123,10 @@ impl Layout {
         let mut cgroup = Cgroup { path: path.to_owned(), members: Vec::with_capacity(self.hierarchies.len()) };
         for (index, hierarchy) in self.hierarchies.iter().enumerate() {
             match hierarchy.create(path) {
-                Ok((dir, tasks)) => cgroup.members.push(Member { hierarchy: index, dir, tasks }),
+                Ok(made) => cgroup.members.push(Member { hierarchy: index, made }),
                 Err(error) => {
-                    // The one that failed may have been made in part.
-                    self.remove_path(path, index + 1);
+                    // Only what is ours: the one that failed may be somebody's.
+                    let _ = self.remove(&mut cgroup);
                     return Err(error);
                 }
             }
@@ -144,37 +140,32 @@ impl Layout {
         let path = checked_path(path)?;
         let mut members = Vec::new();
         for (index, hierarchy) in self.hierarchies.iter().enumerate() {
-            let Ok(dir) = open_dir(&hierarchy.dir, Path::new(&path[1..])) else {
-                continue;
-            };
-            let tasks = fs::openat(&dir, TASKS, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
-                .doing(Kind::Internal, || format!("cannot open {TASKS} of cgroup {path}"))?;
-            members.push(Member { hierarchy: index, dir, tasks });
+            if let Some(made) = hierarchy.open(path)? {
+                members.push(Member { hierarchy: index, made });
+            }
         }
         let path = path.to_owned();
         Ok((!members.is_empty()).then_some(Cgroup { path, members }))
     }
 
     /// Removes the cgroup with everything below it, then those parents of it
-    /// that have become empty, up to the root.
+    /// that were made with it, or are bowline's, and have become empty.
     ///
     /// # Errors
-    /// Names the hierarchy in which processes are left. "Already gone" is success.
-    pub fn remove(&self, cgroup: Cgroup) -> Result<()> {
-        let path = cgroup.path.clone();
-        drop(cgroup);
-        self.remove_path(&path, self.hierarchies.len()).map_or(Ok(()), Err)
-    }
-
-    /// Removes `path` from the first `count` hierarchies; the first error, if any.
-    fn remove_path(&self, path: &str, count: usize) -> Option<Error> {
-        let mut first = None;
-        for hierarchy in &self.hierarchies[..count] {
-            if let Err(error) = hierarchy.remove(&path[1..]) {
-                tracing::warn!(%error, "cgroup left behind");
-                first.get_or_insert(error);
+    /// Names the first hierarchy in which it is still busy; the others are
+    /// done, and may be left out of a second try. A process is in its cgroup
+    /// for a moment after it was reaped (Linux 6.18). "Already gone" is success.
+    pub fn remove(&self, cgroup: &mut Cgroup) -> Result<()> {
+        let mut first = Ok(());
+        let path = &cgroup.path;
+        cgroup.members.retain(|member| {
+            let removed = self.hierarchies[member.hierarchy].remove(path, &member.made);
+            let busy = removed.is_err();
+            if first.is_ok() {
+                first = removed;
             }
-        }
+            busy
+        });
         first
     }
 
@@ -278,19 +269,19 @@ impl Layout {
         }
     }
 
-    /// A cgroup for one exec, below the task's in the freezer hierarchy alone,
-    /// so that everything it starts can be found again.
+    /// A cgroup for one exec at a time, below the task's in the freezer
+    /// hierarchy alone, so that everything it starts can be found again. It
+    /// goes with the task's.
     pub fn create_exec_group(&self, cgroup: &Cgroup, name: &str) -> Result<ExecGroup> {
         let what = || format!("cannot create cgroup {}/{name}", cgroup.path);
         let index = self.index(FREEZER);
         let parent = index.and_then(|i| cgroup.member(i));
-        let parent = parent.ok_or_else(|| Error::new(Kind::NotFound, what()))?;
+        let parent = &parent.ok_or_else(|| Error::new(Kind::NotFound, what()))?.made;
         fs::mkdirat(&parent.dir, name, Mode::from_raw_mode(0o755)).doing(Kind::Internal, what)?;
         let dir = open_dir(&parent.dir, Path::new(name)).doing(Kind::Internal, what)?;
         let tasks =
             fs::openat(&dir, TASKS, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).doing(Kind::Internal, what)?;
-        let parent = parent.dir.try_clone().doing(Kind::Internal, what)?;
-        Ok(ExecGroup { name: name.to_owned(), freezer: index.unwrap_or_default(), parent, dir, tasks })
+        Ok(ExecGroup { freezer: index.unwrap_or_default(), dir, tasks })
     }
 }
 
@@ -304,14 +295,18 @@ pub struct Cgroup {
 #[derive(Debug)]
 struct Member {
     hierarchy: usize,
-    dir: OwnedFd,
-    tasks: OwnedFd,
+    made: Made,
 }
 
 impl Cgroup {
     /// What a child needs to join it.
     pub fn entry(&self) -> Entry {
-        Entry { tasks: self.members.iter().map(|m| m.tasks.as_raw_fd()).collect() }
+        let v1 = self.members.iter().filter(|m| !m.made.unified);
+        Entry { tasks: v1.map(|m| m.made.tasks.as_raw_fd()).collect(), into: self.into() }
+    }
+
+    fn into(&self) -> Option<RawFd> {
+        self.members.iter().find(|m| m.made.unified).map(|m| m.made.dir.as_raw_fd())
     }
 
     fn member(&self, hierarchy: usize) -> Option<&Member> {
@@ -319,7 +314,7 @@ impl Cgroup {
     }
 
     fn dir(&self, hierarchy: usize) -> Option<BorrowedFd<'_>> {
-        self.member(hierarchy).map(|m| m.dir.as_fd())
+        self.member(hierarchy).map(|m| m.made.dir.as_fd())
     }
 }
 
@@ -333,18 +328,22 @@ impl Entry {
         Ok(())
     }
 
+    /// What the process is to be cloned into.
+    pub fn cloned_into(&self) -> Option<RawFd> {
+        self.into
+    }
+
     /// The fds that must stay open in the child until it has joined.
     pub fn fds(&self) -> &[RawFd] {
         &self.tasks
     }
 }
 
-/// The cgroup of one exec with a deadline: in the freezer hierarchy, below the task's.
+/// The cgroup of an exec with a deadline: in the freezer hierarchy, below the
+/// task's. The next exec may have it when it is empty again.
 #[derive(Debug)]
 pub struct ExecGroup {
-    name: String,
     freezer: usize,
-    parent: OwnedFd,
     dir: OwnedFd,
     tasks: OwnedFd,
 }
@@ -353,11 +352,9 @@ impl ExecGroup {
     /// What the exec needs to join the task's cgroup everywhere and this one
     /// in the freezer hierarchy.
     pub fn entry(&self, task: &Cgroup) -> Entry {
-        let tasks = task
-            .members
-            .iter()
-            .map(|m| if m.hierarchy == self.freezer { self.tasks.as_raw_fd() } else { m.tasks.as_raw_fd() });
-        Entry { tasks: tasks.collect() }
+        let v1 = task.members.iter().filter(|m| !m.made.unified);
+        let tasks = v1.map(|m| if m.hierarchy == self.freezer { &self.tasks } else { &m.made.tasks });
+        Entry { tasks: tasks.map(|fd| fd.as_raw_fd()).collect(), into: task.into() }
     }
 
     /// As [`Layout::kill`].
@@ -365,74 +362,11 @@ impl ExecGroup {
         v1::kill_below(self.dir.as_fd())
     }
 
-    /// Removes the cgroup. If an exec that ended in time left a daemon in it,
-    /// it stays, and goes with the task's.
-    pub fn remove(self) {
-        let ExecGroup { name, parent, dir, tasks, .. } = self;
-        drop((dir, tasks));
-        if let Err(errno) = fs::unlinkat(&parent, &name, AtFlags::REMOVEDIR) {
-            tracing::debug!(%errno, name, "exec cgroup stays until the task goes");
-        }
-    }
-}
-
-impl Hierarchy {
-    /// Makes `path`; returns its folder and its `tasks` file.
-    fn create(&self, path: &str) -> Result<(OwnedFd, OwnedFd)> {
-        let at = || self.mount.join(&path[1..]);
-        // Another shim may remove an empty parent between two of our steps.
-        for _ in 0..16 {
-            match self.try_create(&path[1..]) {
-                Err(Errno::NOENT) => continue,
-                Err(Errno::BUSY | Errno::NOTEMPTY) => {
-                    return Err(Error::new(
-                        Kind::AlreadyExists,
-                        format!("cgroup {} exists already and is in use", at().display()),
-                    )
-                    .hint("an earlier run left it behind; kill its processes and remove it"));
-                }
-                done => return done.doing(Kind::Internal, || format!("cannot create cgroup {}", at().display())),
-            }
-        }
-        Err(Error::new(Kind::Internal, format!("cannot create cgroup {}: its parent keeps vanishing", at().display())))
-    }
-
-    fn try_create(&self, path: &str) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
-        let mut parent = self.dir.try_clone().map_err(|_| Errno::MFILE)?;
-        let mut parts = path.split('/').peekable();
-        while let Some(part) = parts.next() {
-            let leaf = parts.peek().is_none();
-            match fs::mkdirat(&parent, part, Mode::from_raw_mode(0o755)) {
-                // A stale leaf has stale limits: only an empty one is replaced.
-                Err(Errno::EXIST) if leaf => {
-                    fs::unlinkat(&parent, part, AtFlags::REMOVEDIR)?;
-                    fs::mkdirat(&parent, part, Mode::from_raw_mode(0o755))?;
-                }
-                Err(Errno::EXIST) | Ok(()) => {}
-                Err(errno) => return Err(errno),
-            }
-            let dir = open_dir(&parent, Path::new(part))?;
-            if self.controllers.iter().any(|c| c == "cpuset") {
-                v1::inherit_cpuset(&parent, &dir)?;
-            }
-            parent = dir;
-        }
-        let tasks = fs::openat(&parent, TASKS, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok((parent, tasks))
-    }
-
-    fn remove(&self, path: &str) -> Result<()> {
-        tree::remove_tree(&self.dir, path)
-            .doing(Kind::Internal, || format!("cannot remove cgroup {}", self.mount.join(path).display()))?;
-        // Parents go with their last child; others' children keep them.
-        let mut parent = Path::new(path).parent();
-        while let Some(dir) = parent.filter(|p| !p.as_os_str().is_empty()) {
-            if fs::unlinkat(&self.dir, dir, AtFlags::REMOVEDIR).is_err() {
-                break;
-            }
-            parent = dir.parent();
-        }
-        Ok(())
+    /// Whether nothing of its last exec is left.
+    pub fn is_empty(&self) -> bool {
+        let mut pids = Vec::new();
+        tree::collect_processes(self.dir.as_fd(), &mut pids);
+        pids.is_empty()
     }
 }
 

@@ -9,15 +9,15 @@ use rustix::io::Errno;
 use crate::sys;
 
 /// Removes the cgroup at `path` below `parent` with all below it; gone already is fine.
-pub fn remove_tree(parent: &OwnedFd, path: &str) -> rustix::io::Result<()> {
+pub fn remove_tree(parent: &OwnedFd, path: &Path) -> rustix::io::Result<()> {
     match fs::unlinkat(parent, path, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::BUSY | Errno::NOTEMPTY) => {}
         Err(errno) => return Err(errno),
     }
-    let dir = open_dir(parent, Path::new(path))?;
+    let dir = open_dir(parent, path)?;
     for name in child_groups(dir.as_fd()) {
-        remove_tree(&dir, &name)?;
+        remove_tree(&dir, Path::new(&name))?;
     }
     fs::unlinkat(parent, path, AtFlags::REMOVEDIR)
 }

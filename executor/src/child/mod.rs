@@ -19,13 +19,14 @@ pub use confine::oom_score_adj;
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 
 use oci_spec::runtime::{Process, Spec};
 
 use crate::cgroup::Entry;
 use crate::error::{Doing, Error, Kind, Result};
+use crate::io::Stdio;
 use crate::namespaces::Namespaces;
 use crate::rootfs::{self, Sources};
 use crate::{network, sys};
@@ -40,17 +41,6 @@ pub const ERROR: u8 = b'E';
 pub const MAPPED: u8 = b'm';
 /// A byte down to init: execute the program.
 pub const START: u8 = b's';
-
-/// The standard streams of a process.
-#[derive(Debug)]
-pub struct Stdio {
-    /// Read from as fd 0.
-    pub stdin: OwnedFd,
-    /// Written to as fd 1.
-    pub stdout: OwnedFd,
-    /// Written to as fd 2.
-    pub stderr: OwnedFd,
-}
 
 /// What every process of a task is made from.
 pub struct Payload<'a> {

@@ -14,11 +14,10 @@ use super::Supervisor;
 use super::launches::owner;
 use super::task::{Task, all_ended};
 use crate::cgroup::ExecGroup;
-use crate::child::Stdio;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::exec;
 use crate::identity::{self, Wanted};
-use crate::io::{self, Owner, Pumps, Tail};
+use crate::io::{self, Owner, Pumps, Stdio, Tail};
 use crate::lifecycle::Status;
 use crate::request::{Exec, ExecEnd, ExecOutcome};
 use crate::sys::Ended;
@@ -33,15 +32,21 @@ impl Supervisor {
         }
         let process = task.exec_process(&request)?;
         let number = task.next_exec.replace(task.next_exec.get() + 1);
-        let group = match request.timeout {
-            Some(_) => Some(task.with_cgroup(|c| self.layout.create_exec_group(c, &format!("exec-{number}")))??),
-            None => None,
-        };
+        let group = request.timeout.map(|_| self.exec_group(&task)).transpose()?;
         let outcome = self.run_exec(&task, &request, &process, number, group.as_ref()).await;
-        if let Some(group) = group {
-            group.remove();
-        }
+        task.exec_groups.borrow_mut().extend(group);
         outcome
+    }
+
+    /// A cgroup for an exec: one that an earlier exec has left empty, or a new
+    /// one. A daemon that an exec left behind keeps its own.
+    fn exec_group(&self, task: &Task) -> Result<ExecGroup> {
+        let mut groups = task.exec_groups.borrow_mut();
+        if let Some(free) = groups.iter().position(ExecGroup::is_empty) {
+            return Ok(groups.swap_remove(free));
+        }
+        let number = task.made_groups.replace(task.made_groups.get() + 1);
+        task.with_cgroup(|c| self.layout.create_exec_group(c, &format!("exec-{number}")))?
     }
 
     async fn run_exec(

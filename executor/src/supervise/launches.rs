@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
 
 use super::Supervisor;
-use super::task::Task;
+use super::task::{Task, remove_cgroup};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::host;
 use crate::io::{self, Owner, Target};
@@ -68,9 +68,7 @@ impl Supervisor {
             Ok(cloned) => cloned,
             Err(error) => {
                 // Nothing was cloned.
-                if let Err(error) = self.layout.remove(cgroup) {
-                    tracing::error!(%error, "cgroup left behind");
-                }
+                remove_cgroup(&self.layout, cgroup).await;
                 return Err(error);
             }
         };
@@ -90,10 +88,6 @@ impl Supervisor {
         task.happen(self, Event::Started)?;
         if let Err(error) = folder.write_record(&task.record.borrow()) {
             tracing::error!(%error, "the record lacks what became of the task");
-        }
-        if let Err(error) = self.overhead.enter(&self.layout) {
-            // Who pays for the shim never decides over the task.
-            tracing::error!(%error, "the shim is charged to the root cgroup");
         }
         self.busy.set(self.busy.get() + 1);
         tokio::task::spawn_local(task.see_off(self.clone(), exited, pumps, tail));

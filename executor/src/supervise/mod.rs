@@ -66,8 +66,11 @@ pub(crate) struct Supervisor {
 /// Runs the loop until the last task has ended and all that it said is written,
 /// or nobody launched any for [`IDLE`]. Needs a `LocalSet`.
 pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Request>) -> Result<()> {
-    let begun = cgroup::detect().and_then(|layout| Ok((shim_cgroup::Overhead::begin(&config, &layout)?, layout)));
-    let (overhead, layout) = match begun {
+    let begun = async {
+        let layout = cgroup::detect()?;
+        Ok((shim_cgroup::Overhead::begin(&config, &layout).await?, layout))
+    };
+    let (overhead, layout) = match begun.await {
         Ok(begun) => begun,
         Err(error) => return refuse(requests, error).await,
     };
@@ -174,6 +177,7 @@ impl Supervisor {
                     self.served.set(true);
                     // Nobody waits for the answer any more: the task runs on.
                     let _ = reply.send(outcome);
+                    self.enter_overhead().await;
                     self.done();
                 });
             }
@@ -222,6 +226,18 @@ impl Supervisor {
                 let _ = reply.send(Ok(states));
             }
         }
+    }
+
+    /// Once a start has been answered, the shim is charged where it belongs.
+    async fn enter_overhead(&self) {
+        if let Err(error) = self.overhead.enter(&self.layout, || self.any_lives()).await {
+            // Who pays for the shim never decides over a task.
+            tracing::error!(%error, "the shim is charged to the root cgroup");
+        }
+    }
+
+    fn any_lives(&self) -> bool {
+        self.tasks.borrow().values().any(|task| task.state.borrow().live().is_some())
     }
 
     fn task(&self, id: &TaskId) -> Result<Rc<Task>> {

@@ -2,14 +2,17 @@
 //! root before a launch, enters its overhead cgroup after it, and leaves again
 //! before that is removed.
 
-use std::cell::RefCell;
 use std::str::FromStr;
+
+use tokio::sync::Mutex;
 
 use crate::cgroup::{self, Cgroup, Layout};
 use crate::error::{Error, Kind, Result};
 use crate::host::CGROUP_PREFIX;
+use crate::worker;
 
 use super::Config;
+use super::task::remove_cgroup;
 
 /// Where the shim itself is charged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -57,20 +60,22 @@ impl std::fmt::Display for ShimCgroup {
 pub struct Overhead {
     mode: ShimCgroup,
     path: String,
-    entered: RefCell<Option<Cgroup>>,
+    /// Locked while the shim moves: it enters and leaves in that order.
+    entered: Mutex<Option<Cgroup>>,
 }
 
 impl Overhead {
     /// Leaves the manager's cgroups, as the mode says.
-    pub fn begin(config: &Config, layout: &Layout) -> Result<Overhead> {
+    pub async fn begin(config: &Config, layout: &Layout) -> Result<Overhead> {
         match &config.shim_cgroup {
             ShimCgroup::Inherit => {}
-            ShimCgroup::Root | ShimCgroup::Overhead => layout.enter("/")?,
+            ShimCgroup::Root | ShimCgroup::Overhead => move_to(layout, "/").await?,
             ShimCgroup::Path(path) => {
-                layout.enter(path).map_err(|e| e.hint("the cgroup must exist in every hierarchy"))?
+                let there = move_to(layout, path).await;
+                there.map_err(|e| e.hint("the cgroup must exist in every hierarchy"))?;
             }
         }
-        Ok(Overhead { mode: config.shim_cgroup.clone(), path: path(config), entered: RefCell::default() })
+        Ok(Overhead { mode: config.shim_cgroup.clone(), path: path(config), entered: Mutex::default() })
     }
 
     /// Its path, in the mode that has one.
@@ -78,27 +83,39 @@ impl Overhead {
         (self.mode == ShimCgroup::Overhead).then_some(&self.path)
     }
 
-    /// Enters the overhead cgroup, once a task runs.
-    pub fn enter(&self, layout: &Layout) -> Result<()> {
-        if self.mode != ShimCgroup::Overhead || self.entered.borrow().is_some() {
+    /// Enters the overhead cgroup, if by then a task still runs.
+    pub async fn enter(&self, layout: &Layout, runs: impl Fn() -> bool) -> Result<()> {
+        let mut entered = self.entered.lock().await;
+        if self.mode != ShimCgroup::Overhead || entered.is_some() || !runs() {
             return Ok(());
         }
-        let cgroup = layout.create(&self.path)?;
-        let joined = cgroup.entry().join();
-        *self.entered.borrow_mut() = Some(cgroup);
-        joined.map_err(|error| Error::new(Kind::Internal, format!("cannot join cgroup {}: {error}", self.path)))
+        *entered = Some(layout.create(&self.path)?);
+        // The unified hierarchy of a hybrid host has no controller to be
+        // charged by: there the shim stays at the root.
+        layout.enter(&self.path)
     }
 
     /// Leaves it for the root, and removes it.
-    pub fn leave(&self, layout: &Layout) {
-        let Some(cgroup) = self.entered.borrow_mut().take() else {
+    pub async fn leave(&self, layout: &Layout) {
+        let Some(cgroup) = self.entered.lock().await.take() else {
             return;
         };
-        let left = layout.enter("/").and_then(|()| layout.remove(cgroup));
-        if let Err(error) = left {
-            tracing::error!(%error, "the overhead cgroup stays behind");
+        match layout.enter("/") {
+            Ok(()) => remove_cgroup(layout, cgroup).await,
+            Err(error) => tracing::error!(%error, "the overhead cgroup stays behind"),
         }
     }
+}
+
+/// Moves the shim to `path` in every hierarchy. A worker writes its pid where
+/// that waits for the kernel.
+async fn move_to(layout: &Layout, path: &str) -> Result<()> {
+    layout.enter(path)?;
+    if !layout.is_elsewhere_unified(path) {
+        return Ok(());
+    }
+    let pid = std::process::id();
+    worker::run("the shim's cgroup", || layout.move_unified(path, pid)).await
 }
 
 /// Beside the tasks of the sandbox, which its folder is named after.

@@ -14,7 +14,7 @@ use oci_spec::runtime::Spec;
 use tokio::sync::{oneshot, watch};
 
 use super::Supervisor;
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, ExecGroup, Layout};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::io::{Pumps, Tail};
 use crate::launch::Live;
@@ -26,9 +26,13 @@ use crate::request::TaskState;
 use crate::seccomp::Filter;
 use crate::stats;
 use crate::sys::{self, Ended};
+use crate::worker;
 
 /// How long a freeze may take: a process in the kernel freezes when it returns.
 const FREEZE: Duration = Duration::from_secs(10);
+
+/// How long a cgroup may stay busy after its last process has ended.
+const BUSY: Duration = Duration::from_secs(5);
 
 /// One task.
 pub struct Task {
@@ -43,6 +47,9 @@ pub struct Task {
     /// The execs that run, by pid, with their numbers.
     pub execs: RefCell<BTreeMap<i32, u64>>,
     pub next_exec: Cell<u64>,
+    /// Cgroups of execs with a deadline, between two execs.
+    pub exec_groups: RefCell<Vec<ExecGroup>>,
+    pub made_groups: Cell<u64>,
     exited: watch::Sender<Option<ExitReport>>,
     /// Signals that we sent to init.
     sent: RefCell<Vec<i32>>,
@@ -72,6 +79,8 @@ impl Task {
             cgroup: RefCell::new(Some(cgroup)),
             execs: RefCell::default(),
             next_exec: Cell::new(1),
+            exec_groups: RefCell::default(),
+            made_groups: Cell::new(1),
             exited: watch::Sender::new(None),
             sent: RefCell::default(),
             killing: Cell::new(false),
@@ -235,12 +244,11 @@ impl Task {
         }
         self.exited.send_replace(Some(report));
         let cgroup = self.cgroup.borrow_mut().take();
-        if let Some(Err(error)) = cgroup.map(|c| supervisor.layout.remove(c)) {
-            tracing::error!(%error, "cgroup left behind");
+        if let Some(cgroup) = cgroup {
+            remove_cgroup(&supervisor.layout, cgroup).await;
         }
-        let all_ended = supervisor.tasks.borrow().values().all(|t| t.state.borrow().live().is_none());
-        if all_ended {
-            supervisor.overhead.leave(&supervisor.layout);
+        if !supervisor.any_lives() {
+            supervisor.overhead.leave(&supervisor.layout).await;
         }
         pumps.flushed().await;
         supervisor.done();
@@ -305,9 +313,7 @@ impl Task {
         let cgroup = self.cgroup.borrow_mut().take();
         let Some(cgroup) = cgroup else { return error };
         let oom_kills = stats::read(&supervisor.layout, &cgroup).memory.oom_kills;
-        if let Err(error) = supervisor.layout.remove(cgroup) {
-            tracing::error!(%error, "cgroup left behind");
-        }
+        remove_cgroup(&supervisor.layout, cgroup).await;
         if oom_kills.unwrap_or(0) > 0 {
             return Error::new(
                 Kind::BadSpec,
@@ -323,12 +329,24 @@ fn signal_name(number: i32) -> String {
     Signal::from_number(number).map_or_else(|| number.to_string(), |signal| format!("SIG{}", signal.name()))
 }
 
+/// Removes a cgroup whose processes have ended; v1 tells nobody when the last
+/// one has left it.
+pub async fn remove_cgroup(layout: &Layout, mut cgroup: Cgroup) {
+    let give_up = Instant::now() + BUSY;
+    let mut wait = Duration::from_micros(100);
+    while let Err(error) = layout.remove(&mut cgroup) {
+        if Instant::now() > give_up {
+            tracing::error!(%error, "cgroup left behind");
+            return;
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(Duration::from_millis(20));
+    }
+}
+
 /// Waits until the processes behind all of `pidfds` have ended.
 pub async fn all_ended(pidfds: Vec<OwnedFd>) {
     for pidfd in pidfds {
-        // A pidfd is readable once its process has ended.
-        if let Ok(pidfd) = sys::watch(pidfd) {
-            let _ = pidfd.readable().await;
-        }
+        worker::ended(pidfd).await;
     }
 }

@@ -143,13 +143,13 @@ fn json(task: &Task) -> Result<String> {
 }
 
 /// The signals that end a foreground task, as they come.
-fn interrupts() -> Result<mpsc::UnboundedReceiver<i32>> {
+fn interrupts() -> Result<mpsc::UnboundedReceiver<()>> {
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT]).doing(Kind::Internal, || "cannot watch for signals")?;
     let (send, receive) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
-        for signal in signals.forever() {
-            if send.send(signal).is_err() {
+        for _ in signals.forever() {
+            if send.send(()).is_err() {
                 return;
             }
         }
@@ -157,19 +157,19 @@ fn interrupts() -> Result<mpsc::UnboundedReceiver<i32>> {
     Ok(receive)
 }
 
-/// Waits for the end; the first interrupt asks the task to end, the next kills it.
-async fn watch(shim: &Shim, interrupts: &mut mpsc::UnboundedReceiver<i32>) -> Result<ExitReport> {
+/// Waits for the end; the first interrupt stops the task as its description
+/// says, the next kills it.
+async fn watch(shim: &Shim, interrupts: &mut mpsc::UnboundedReceiver<()>) -> Result<ExitReport> {
     let end = shim.wait();
     tokio::pin!(end);
-    let mut asked = false;
+    let mut grace = None;
     loop {
         tokio::select! {
             report = &mut end => return report,
-            Some(signal) = interrupts.recv() => {
-                let grace = asked.then_some(0);
-                asked = true;
+            Some(()) = interrupts.recv() => {
                 // It may end before it hears us.
-                let _ = shim.stop(Some(signal), grace).await;
+                let _ = shim.stop(None, grace).await;
+                grace = Some(0);
             }
         }
     }

@@ -163,8 +163,12 @@ impl Folder {
     }
 
     /// Whether there is a task of this id.
-    pub fn exists(&self) -> bool {
-        self.path.is_dir()
+    pub fn exists(&self) -> Result<bool> {
+        match fs::symlink_metadata(&self.path) {
+            Ok(meta) => Ok(meta.is_dir()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(cannot("look into", &self.path, &error)),
+        }
     }
 
     /// Where the shim answers.

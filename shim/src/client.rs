@@ -38,7 +38,7 @@ fn patient() -> ttrpc::context::Context {
 /// # Errors
 /// `NotFound` when there is no such task.
 pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
-    if !folder.exists() {
+    if !folder.exists()? {
         return Err(Error::new(Kind::NotFound, format!("there is no task named {id}")).hint("`bowline ps` lists them"));
     }
     match connect(folder).await {

@@ -4,9 +4,9 @@
 
 use std::convert::Infallible;
 
-use libcontainer::capabilities;
+use libcontainer::capabilities::{self, CapabilityExt as _};
 use libcontainer::syscall::syscall::create_syscall;
-use oci_spec::runtime::{PosixRlimit, PosixRlimitType, Process};
+use oci_spec::runtime::{LinuxCapabilities, PosixRlimit, PosixRlimitType, Process};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
@@ -127,7 +127,23 @@ fn drop_capabilities(process: &Process) -> Result<()> {
     let what = || "cannot set the task's capabilities";
     // A change of user cleared the effective set, which is needed once more.
     capabilities::reset_effective(syscall.as_ref()).doing(Kind::Internal, what)?;
-    capabilities::drop_privileges(wanted, syscall.as_ref()).doing(Kind::Internal, what)
+    capabilities::drop_privileges(wanted, syscall.as_ref()).map_err(|error| {
+        let missing = missing(wanted);
+        if missing.is_empty() {
+            return Error::new(Kind::Internal, format!("{}: {error}", what()));
+        }
+        let message = format!("capabilities: this host has no {} to give", missing.join(", "));
+        Error::new(Kind::Unsupported, message).hint("bowline itself runs without it")
+    })
+}
+
+/// Those of the wanted capabilities that we do not have ourselves.
+fn missing(wanted: &LinuxCapabilities) -> Vec<String> {
+    let ours = caps::read(None, caps::CapSet::Permitted).unwrap_or_default();
+    let wanted = wanted.permitted().iter().flatten().map(|capability| capability.to_cap());
+    let mut missing: Vec<String> = wanted.filter(|c| !ours.contains(c)).map(|c| c.to_string()).collect();
+    missing.sort();
+    missing
 }
 
 /// Changes to the working directory, and refuses one outside the root, as an

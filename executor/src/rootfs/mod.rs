@@ -152,9 +152,37 @@ fn perform(root: BorrowedFd<'_>, mount: &Mount, options: &Options, source: Optio
         None => (Some(new_filesystem(mount, options)?), Make::Folder),
     };
     let target = inside::open(root, mount.destination(), make)?;
+    refuse_proc(&target, mount)?;
     let tree = tree.as_ref().or(source);
     let tree = tree.ok_or_else(|| Error::new(Kind::Internal, "nothing to mount"))?;
     move_mount(tree, &target).doing(Kind::Internal, || "cannot attach it")
+}
+
+/// Files of procfs that may be mounted over: what they tell is accounting, and
+/// lxcfs and its like replace them. The set is runc's.
+const REPLACEABLE: [&str; 10] = [
+    "/proc/cpuinfo",
+    "/proc/diskstats",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/net/dev",
+    "/proc/slabinfo",
+    "/proc/stat",
+    "/proc/swaps",
+    "/proc/uptime",
+    "/proc/sys/kernel/ns_last_pid",
+];
+
+/// Refuses to mount over procfs, by whatever way its destination got there: a
+/// false /proc/self/attr or /proc/sys would undo a protection.
+fn refuse_proc(target: &OwnedFd, mount: &Mount) -> Result<()> {
+    let what = || "cannot examine its destination";
+    let on_proc = fs::fstatfs(target).doing(Kind::Internal, what)?.f_type == libc::PROC_SUPER_MAGIC;
+    let replaceable = REPLACEABLE.iter().any(|path| mount.destination() == Path::new(path));
+    if on_proc && !replaceable {
+        return Err(Error::new(Kind::BadSpec, "its destination is in /proc, which must not be mounted over"));
+    }
+    Ok(())
 }
 
 /// Applies `change` to a bind: attributes to the mount alone unless they were

@@ -20,6 +20,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_max_level(level.unwrap_or(tracing::Level::WARN))
         .with_ansi(false)
+        // It would tell stderr that stderr cannot be written, and panic.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .init();
     match run(std::env::args().skip(1)) {

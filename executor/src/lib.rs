@@ -12,7 +12,7 @@
 //! let task = bowline_spec::parse("command = \"/bin/true\"", bowline_spec::Format::Toml)?;
 //! let config = Config { folder, state, shim_cgroup: ShimCgroup::Overhead };
 //! serve(config, |executor| async move {
-//!     let launch = Launch { id: id.clone(), task, stdout: Target::Null, stderr: Target::Null };
+//!     let launch = Launch { id: id.clone(), task, stdout: Target::Null, stderr: Target::Null, durable: false };
 //!     executor.launch(launch).await?;
 //!     let report = executor.wait(&id).await?;
 //!     println!("exited with {:?}", report.exit_code);

@@ -54,6 +54,9 @@ pub struct Record {
     pub cgroup: String,
     /// The shim's own, where it has one.
     pub overhead: Option<String>,
+    /// Whether the exit report is synced before anybody is told.
+    #[serde(default)]
+    pub durable: bool,
 }
 
 /// Who owns a task's folder.
@@ -199,6 +202,14 @@ impl Folder {
     /// Puts down the exit report: whole, before anybody is told.
     pub fn write_exit(&self, report: &ExitReport) -> Result<()> {
         self.write("exit.json", report)
+    }
+
+    /// Makes the exit report survive a power loss, as far as the disk does. Blocks.
+    pub fn sync_exit(&self) -> Result<()> {
+        for path in [self.file("exit.json"), self.path.clone()] {
+            File::open(&path).and_then(|file| file.sync_all()).map_err(|error| cannot("sync", &path, &error))?;
+        }
+        Ok(())
     }
 
     /// Writes `value` to a file of the folder, whole or not at all.

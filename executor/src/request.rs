@@ -26,6 +26,9 @@ pub struct Launch {
     pub stdout: Target,
     /// Where its stderr goes.
     pub stderr: Target,
+    /// Whether its exit report is to survive a power loss: then it is synced
+    /// before anybody is told.
+    pub durable: bool,
 }
 
 /// What a launch has led to.

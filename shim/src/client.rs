@@ -63,9 +63,9 @@ impl Shim {
         })
     }
 
-    /// Launches the task; `task` is its description as JSON.
-    pub async fn launch(&self, task: String, stdout: String, stderr: String) -> Result<LaunchResponse> {
-        let request = LaunchRequest { id: self.id.clone(), task, stdout, stderr, ..LaunchRequest::default() };
+    /// Launches the task.
+    pub async fn launch(&self, mut request: LaunchRequest) -> Result<LaunchResponse> {
+        request.id.clone_from(&self.id);
         self.client.launch(patient(), &request).await.map_err(|e| self.failed(&e))
     }
 

@@ -71,7 +71,13 @@ impl Bowline for Service {
     async fn launch(&self, _: &TtrpcContext, request: LaunchRequest) -> Answer<LaunchResponse> {
         let id = id(&request.id)?;
         let task = bowline_spec::parse(&request.task, Format::Json).map_err(|invalid| to_status(&invalid.into()))?;
-        let launch = Launch { id, task, stdout: target(&request.stdout), stderr: target(&request.stderr) };
+        let launch = Launch {
+            id,
+            task,
+            stdout: target(&request.stdout),
+            stderr: target(&request.stderr),
+            durable: request.durable,
+        };
         let launched = self.executor.launch(launch).await.map_err(|e| to_status(&e))?;
         Ok(LaunchResponse { pid: launched.pid, ..LaunchResponse::default() })
     }

@@ -21,7 +21,7 @@ use crate::seccomp;
 
 impl Supervisor {
     pub(super) async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
-        let Launch { id, task: description, stdout, stderr } = launch;
+        let Launch { id, task: description, stdout, stderr, durable } = launch;
         if self.tasks.borrow().contains_key(&id) {
             return Err(Error::new(Kind::AlreadyExists, format!("task {id} exists already")));
         }
@@ -46,6 +46,7 @@ impl Supervisor {
             shim_pid: std::process::id().cast_signed(),
             cgroup: cgroup_path.clone(),
             overhead: self.overhead.path().map(str::to_owned),
+            durable,
             task: description,
         };
         // Before anything is made that a crash would leave behind.

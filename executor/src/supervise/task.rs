@@ -20,7 +20,7 @@ use crate::io::{Pumps, Tail};
 use crate::launch::Live;
 use crate::lifecycle::{Action, Event, State};
 use crate::namespaces::Namespaces;
-use crate::recovery::Record;
+use crate::recovery::{Folder, Record};
 use crate::report::{ExitReport, OomFacts};
 use crate::request::TaskState;
 use crate::seccomp::Filter;
@@ -239,7 +239,7 @@ impl Task {
         let rest = self.kill_rest(&supervisor).await;
         pumps.finish().await;
         let report = self.report(&supervisor, ended, exited_at, rest, &pumps, &tail);
-        if let Err(error) = supervisor.config.folder.write_exit(&report) {
+        if let Err(error) = self.keep(&supervisor.config.folder, &report).await {
             tracing::error!(%error, "the exit report is kept in memory only");
         }
         self.exited.send_replace(Some(report));
@@ -252,6 +252,13 @@ impl Task {
         }
         pumps.flushed().await;
         supervisor.done();
+    }
+
+    /// Puts the report down, before anybody is told of the exit.
+    async fn keep(&self, folder: &Folder, report: &ExitReport) -> Result<()> {
+        folder.write_exit(report)?;
+        let durable = self.record.borrow().durable;
+        if durable { worker::run("the exit report", || folder.sync_exit()).await } else { Ok(()) }
     }
 
     fn report(

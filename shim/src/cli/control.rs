@@ -81,8 +81,9 @@ fn print(id: &TaskId, report: &ExitReport, json: bool) -> Result<()> {
 pub async fn rm(state: &StateDir, id: &TaskId, force: bool) -> Result<u8> {
     let folder = state.folder(id);
     match client::find(&folder, id).await? {
-        Presence::Live(shim) => end(&shim, id, force).await?,
-        Presence::Exited(_) => {}
+        // Its report is there before anybody hears of its end.
+        Presence::Live(shim) if folder.exit()?.is_none() => end(&shim, id, force).await?,
+        Presence::Live(_) | Presence::Exited(_) => {}
         Presence::Dead => return clean_up(&folder).map(|()| 0),
         Presence::Starting => return Err(starting(id)),
     }
@@ -95,12 +96,8 @@ pub async fn rm(state: &StateDir, id: &TaskId, force: bool) -> Result<u8> {
     folder.remove(lock).map(|()| 0)
 }
 
-/// Sees to it that a task with a shim has ended.
+/// Ends a task that runs, if that may be forced.
 async fn end(shim: &Shim, id: &TaskId, force: bool) -> Result<()> {
-    let ended = shim.state().await.is_ok_and(|state| state.is_some_and(|s| s.status == "exited"));
-    if ended {
-        return Ok(());
-    }
     if !force {
         return Err(Error::new(Kind::WrongState, format!("task {id} has not ended"))
             .hint(format!("stop it with `bowline stop {id}`, or kill and remove it with `bowline rm -f {id}`")));

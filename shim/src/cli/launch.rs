@@ -14,10 +14,11 @@ use super::streams::Streams;
 use super::{FAILED, TaskArgs, describe, say};
 use crate::client::{self, Presence, Shim};
 use crate::spawn;
+use crate::wire::proto::bowline::LaunchRequest;
 
 /// `bowline run`: in the foreground, exiting with the task's code.
 pub async fn run(state: &StateDir, args: TaskArgs, rm: bool) -> Result<u8> {
-    let shim_cgroup = args.shim_cgroup.clone();
+    let (shim_cgroup, durable) = (args.shim_cgroup.clone(), args.durable);
     let (id, task) = describe_task(args)?;
     let mut interrupts = interrupts()?;
     let up = Up::shim(state, &id, &shim_cgroup).await?;
@@ -25,7 +26,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, rm: bool) -> Result<u8> {
         Ok(streams) => streams,
         Err(error) => return Err(up.abandon(error)),
     };
-    let launched = up.shim.launch(json(&task)?, streams.stdout.clone(), streams.stderr.clone()).await;
+    let launched = up.shim.launch(request(&task, &streams.stdout, &streams.stderr, durable)?).await;
     if let Err(error) = launched {
         streams.what_is_there();
         return Err(up.abandon(error));
@@ -42,11 +43,11 @@ pub async fn run(state: &StateDir, args: TaskArgs, rm: bool) -> Result<u8> {
 
 /// `bowline start`: in the background, printing the id.
 pub async fn start(state: &StateDir, args: TaskArgs) -> Result<u8> {
-    let shim_cgroup = args.shim_cgroup.clone();
+    let (shim_cgroup, durable) = (args.shim_cgroup.clone(), args.durable);
     let (id, task) = describe_task(args)?;
     let up = Up::shim(state, &id, &shim_cgroup).await?;
     let log = |name: &str| up.folder.file(name).to_string_lossy().into_owned();
-    match up.shim.launch(json(&task)?, log("stdout.log"), log("stderr.log")).await {
+    match up.shim.launch(request(&task, &log("stdout.log"), &log("stderr.log"), durable)?).await {
         Ok(_) => say(id.as_str()).map(|()| 0),
         Err(error) => Err(up.abandon(error)),
     }
@@ -138,8 +139,15 @@ fn made_up() -> Result<TaskId> {
     format!("task-{hex}").parse().doing(Kind::Internal, what)
 }
 
-fn json(task: &Task) -> Result<String> {
-    serde_json::to_string(task).doing(Kind::Internal, || "cannot write the description as JSON")
+fn request(task: &Task, stdout: &str, stderr: &str, durable: bool) -> Result<LaunchRequest> {
+    let task = serde_json::to_string(task).doing(Kind::Internal, || "cannot write the description as JSON")?;
+    Ok(LaunchRequest {
+        task,
+        stdout: stdout.to_owned(),
+        stderr: stderr.to_owned(),
+        durable,
+        ..LaunchRequest::default()
+    })
 }
 
 /// The signals that end a foreground task, as they come.

@@ -159,6 +159,9 @@ struct TaskArgs {
     /// Where the shim itself is charged: inherit, root, overhead, or a cgroup path
     #[arg(long, value_name = "MODE", default_value = "overhead")]
     shim_cgroup: ShimCgroup,
+    /// Sync the exit report to disk before anybody is told of the exit
+    #[arg(long)]
+    durable: bool,
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,

@@ -95,8 +95,8 @@ impl Layout {
     /// # Errors
     /// `NotFound` when the cgroup is missing from a hierarchy.
     pub fn enter(&self, path: &str) -> Result<()> {
-        let v1 = self.hierarchies.iter().filter(|h| !h.unified);
-        v1.map(|hierarchy| hierarchy.join(path, "0")).collect()
+        let mut v1 = self.hierarchies.iter().filter(|h| !h.unified);
+        v1.try_for_each(|hierarchy| hierarchy.join(path, "0"))
     }
 
     /// Moves process `pid` to `path` in the unified hierarchy, if there is one.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use bowline_spec::{DeviceNode, HOST_VIEW, Host, Seccomp, Task};
 use oci_spec::runtime::Spec;
 
+use crate::cgroup;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::identity::{self, Wanted};
 use crate::rootfs;
@@ -46,7 +47,7 @@ pub fn configure(task: &Task, id: &str) -> Result<Spec> {
         mems: online("/sys/devices/system/node/online"),
         devices: devices(task)?,
         seccomp,
-        cgroup_v2: false,
+        cgroup_v2: cgroup::is_v2(),
         hugepage_sizes: hugepage_sizes(),
         kernel,
         cgroup_path: match &task.cgroup {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{Cgroup, Layout};
+use crate::cgroup::{Cgroup, Layout, Version};
 
 /// What a task uses, at one moment. What this host does not measure is null.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,6 +61,13 @@ const UNLIMITED: u64 = 1 << 62;
 
 /// Reads the cgroup; a file that is missing leaves its figure out, nothing more.
 pub fn read(layout: &Layout, cgroup: &Cgroup) -> Stats {
+    match layout.version() {
+        Version::V1 => read_v1(layout, cgroup),
+        Version::V2 => read_v2(layout, cgroup),
+    }
+}
+
+fn read_v1(layout: &Layout, cgroup: &Cgroup) -> Stats {
     let number = |controller, file| layout.read_number(cgroup, controller, file);
     let usec = |file| number("cpuacct", file).map(|ns| ns / 1000);
     let throttled = |key| layout.read_keyed(cgroup, "cpu", "cpu.stat", key);
@@ -87,7 +94,35 @@ pub fn read(layout: &Layout, cgroup: &Cgroup) -> Stats {
     }
 }
 
-/// How often the task met its own memory limit.
+fn read_v2(layout: &Layout, cgroup: &Cgroup) -> Stats {
+    let number = |controller, file| layout.read_number(cgroup, controller, file);
+    let cpu = |key| layout.read_keyed(cgroup, "cpu", "cpu.stat", key);
+    Stats {
+        read_at: Timestamp::now(),
+        cpu: Cpu {
+            usage_usec: cpu("usage_usec"),
+            user_usec: cpu("user_usec"),
+            system_usec: cpu("system_usec"),
+            throttled_periods: cpu("nr_throttled"),
+            throttled_usec: cpu("throttled_usec"),
+        },
+        memory: Memory {
+            usage_bytes: number("memory", "memory.current"),
+            // Linux ≥ 5.19.
+            peak_bytes: number("memory", "memory.peak"),
+            // "max" is no number.
+            limit_bytes: number("memory", "memory.max"),
+            oom_kills: layout.read_keyed(cgroup, "memory", "memory.events", "oom_kill"),
+        },
+        pids: Pids { current: number("pids", "pids.current"), limit: number("pids", "pids.max") },
+    }
+}
+
+/// How often the task met its own memory limit and found nothing to reclaim.
 pub fn memory_limit_met(layout: &Layout, cgroup: &Cgroup) -> Option<u64> {
-    layout.read_number(cgroup, "memory", "memory.failcnt")
+    match layout.version() {
+        Version::V1 => layout.read_number(cgroup, "memory", "memory.failcnt"),
+        // An ancestor's limit counts there, not here.
+        Version::V2 => layout.read_keyed(cgroup, "memory", "memory.events.local", "oom"),
+    }
 }

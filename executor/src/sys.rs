@@ -67,6 +67,62 @@ pub fn clone3(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<Cloned> {
     }
 }
 
+/// Loads an eBPF program that decides over devices (BPF_PROG_TYPE_CGROUP_DEVICE)
+/// and attaches it to the cgroup v2 `cgroup`, which it goes with.
+///
+/// `program` is an array of `struct bpf_insn`, 8 bytes each.
+pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: &[u64]) -> io::Result<()> {
+    const BPF_PROG_LOAD: c_int = 5;
+    const BPF_PROG_ATTACH: c_int = 8;
+    const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
+    const BPF_CGROUP_DEVICE: u32 = 6;
+    const BPF_F_ALLOW_MULTI: u32 = 2;
+
+    /// The head of `union bpf_attr` for BPF_PROG_LOAD; the kernel takes what
+    /// is missing as zero.
+    #[repr(C)]
+    struct Load {
+        kind: u32,
+        length: u32,
+        instructions: u64,
+        license: u64,
+        log_level: u32,
+        log_size: u32,
+        log: u64,
+    }
+    /// The same for BPF_PROG_ATTACH.
+    #[repr(C)]
+    struct Attach {
+        target: u32,
+        program: u32,
+        kind: u32,
+        flags: u32,
+    }
+    let length = u32::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
+    let load = Load {
+        kind: BPF_PROG_TYPE_CGROUP_DEVICE,
+        length,
+        instructions: program.as_ptr() as u64,
+        license: c"Apache".as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+    };
+    // SAFETY: `load` is a valid head of bpf_attr of the size passed; what it
+    // points at outlives the call, and the kernel verifies the program.
+    let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, ptr::from_ref(&load), size_of::<Load>()) };
+    let loaded = own(check(rc)? as RawFd);
+    let attach = Attach {
+        target: cgroup.as_raw_fd() as u32,
+        program: loaded.as_raw_fd() as u32,
+        kind: BPF_CGROUP_DEVICE,
+        flags: BPF_F_ALLOW_MULTI,
+    };
+    // SAFETY: as above; both fds are open.
+    let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_ATTACH, ptr::from_ref(&attach), size_of::<Attach>()) };
+    check(rc).map(drop)
+}
+
 /// Fails unless the calling process has exactly one thread.
 fn one_thread() -> io::Result<()> {
     // "." and ".." count as links too.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::mounts::Mount;
 use super::tree::{self, open_dir, write_at};
-use super::v1;
+use super::{v1, v2};
 use crate::error::{Doing, Error, Kind, Result};
 
 /// Cgroups below this are nobody's but ours: an empty one goes, whoever made it.
@@ -22,6 +22,8 @@ pub struct Hierarchy {
     pub controllers: Vec<String>,
     /// Whether it is cgroup v2's.
     pub unified: bool,
+    /// Whether a parent hands its controllers down to what is made in it.
+    pub hands_down: bool,
     mount: PathBuf,
     dir: OwnedFd,
 }
@@ -55,7 +57,7 @@ impl Hierarchy {
             let known = |o: &String| o.starts_with("name=") || v1::CONTROLLERS.contains(&o.as_str());
             mount.options.into_iter().filter(known).collect()
         };
-        Ok(Some(Hierarchy { controllers, unified, mount: mount.target, dir }))
+        Ok(Some(Hierarchy { controllers, unified, hands_down: false, mount: mount.target, dir }))
     }
 
     /// Whether both are mounts of one hierarchy.
@@ -103,6 +105,9 @@ impl Hierarchy {
         let mut existed = 0;
         while let Some(part) = parts.next() {
             let leaf = parts.peek().is_none();
+            if self.hands_down {
+                v2::hand_down_controllers(parent.as_fd())?;
+            }
             match fs::mkdirat(&parent, part, Mode::from_raw_mode(0o755)) {
                 // A stale leaf has stale limits: only an empty one is replaced.
                 Err(Errno::EXIST) if leaf => {

@@ -9,10 +9,12 @@
 //! What a process deserves is decided elsewhere; this only finds, makes, fills,
 //! reads, kills and removes.
 
+mod devices;
 mod hierarchy;
 mod mounts;
 mod tree;
 mod v1;
+mod v2;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -40,9 +42,25 @@ pub fn detect() -> Result<Layout> {
     Layout::from_mounts(mounts::parse(&text))
 }
 
+/// Whether this host's controllers are on cgroup v2. Cheaper than [`detect`].
+pub fn is_v2() -> bool {
+    fs::statfs("/sys/fs/cgroup").is_ok_and(|stat| stat.f_type == libc::CGROUP2_SUPER_MAGIC)
+}
+
+/// Where this host's controllers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// In v1 hierarchies; beside them there may be a v2 one ("hybrid"), which
+    /// is then for membership alone.
+    V1,
+    /// In the one v2 hierarchy.
+    V2,
+}
+
 /// The hierarchies of this host.
 #[derive(Debug)]
 pub struct Layout {
+    version: Version,
     hierarchies: Vec<Hierarchy>,
 }
 
@@ -66,21 +84,38 @@ impl Layout {
                 hierarchies.push(hierarchy);
             }
         }
-        let layout = Layout { hierarchies };
-        if layout.index(FREEZER).is_none() {
+        let v1 = hierarchies.iter().any(|h| h.controllers.iter().any(|c| c == FREEZER));
+        if v1 {
+            return Ok(Layout { version: Version::V1, hierarchies });
+        }
+        hierarchies.retain(|h| h.unified);
+        for hierarchy in &mut hierarchies {
+            hierarchy.hands_down = true;
+        }
+        if hierarchies.is_empty() {
             return Err(Error::new(
                 Kind::Unsupported,
-                "this host has no cgroup v1 freezer hierarchy, by which a task's processes are found and killed",
+                "this host has neither cgroup v2 nor a v1 freezer hierarchy, by which a task's processes are found",
             )
-            .hint("cgroup v1 or the hybrid layout is needed by this version"));
+            .hint("mount cgroup2 at /sys/fs/cgroup"));
         }
-        Ok(layout)
+        Ok(Layout { version: Version::V2, hierarchies })
     }
 
-    /// The v1 hierarchy of a controller. On a hybrid host the unified one is
-    /// for membership: limits are where the controllers are.
+    /// Where this host's controllers are.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The hierarchy of a controller. On v2 whether it was handed down shows
+    /// in its files.
     fn index(&self, controller: &str) -> Option<usize> {
-        self.hierarchies.iter().position(|h| !h.unified && h.controllers.iter().any(|c| c == controller))
+        match self.version {
+            Version::V1 => {
+                self.hierarchies.iter().position(|h| !h.unified && h.controllers.iter().any(|c| c == controller))
+            }
+            Version::V2 => Some(0),
+        }
     }
 
     /// The controllers that are mounted, for `doctor`.
@@ -99,7 +134,7 @@ impl Layout {
         v1.try_for_each(|hierarchy| hierarchy.join(path, "0"))
     }
 
-    /// Moves process `pid` to `path` in the unified hierarchy, if there is one.
+    /// Moves process `pid` to `path` in the unified hierarchy, where there is one.
     /// To be called by a worker: it waits 5–16 ms for an RCU grace period.
     pub fn move_unified(&self, path: &str, pid: u32) -> Result<()> {
         let unified = self.hierarchies.iter().find(|h| h.unified);
@@ -175,7 +210,14 @@ impl Layout {
     /// `Unsupported` when a limit needs a controller or file that this host
     /// lacks; `BadSpec` when the kernel refuses the value. Both name file and value.
     pub fn apply(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<()> {
-        for limit in v1::limits(resources)? {
+        let limits = match self.version {
+            Version::V1 => v1::limits(resources)?,
+            Version::V2 => v2::limits(resources)?,
+        };
+        if let (Version::V2, Some(dir), Some(rules)) = (self.version, cgroup.dir(0), resources.devices()) {
+            devices::enforce(dir, rules).map_err(|e| e.within(format_args!("cgroup {}", cgroup.path)))?;
+        }
+        for limit in limits {
             let Some(dir) = self.index(limit.controller).and_then(|i| cgroup.dir(i)) else {
                 return Err(Error::new(
                     Kind::Unsupported,
@@ -186,7 +228,12 @@ impl Layout {
                 )
                 .hint("`bowline doctor` shows what this host can limit"));
             };
-            write_at(dir, &limit.file, &limit.value).map_err(|errno| {
+            let written = write_at(dir, &limit.file, &limit.value);
+            if written == Err(Errno::NOENT) && limit.file == "memory.swap.max" && limit.value == "0" {
+                // A kernel that does not count swap has none to give.
+                continue;
+            }
+            written.map_err(|errno| {
                 let kind = match errno {
                     Errno::NOENT => Kind::Unsupported,
                     Errno::INVAL | Errno::RANGE | Errno::NODEV | Errno::BUSY => Kind::BadSpec,
@@ -238,16 +285,22 @@ impl Layout {
     /// Asks for the processes of the cgroup to be frozen, or thawed. Freezing
     /// completes later: see [`Layout::is_frozen`].
     pub fn freeze(&self, cgroup: &Cgroup, frozen: bool) -> Result<()> {
-        let state = if frozen { "FROZEN" } else { "THAWED" };
         let dir = self.freezer(cgroup);
         let dir = dir.ok_or_else(|| Error::new(Kind::NotFound, format!("cgroup {} has no freezer", cgroup.path)))?;
-        v1::freeze(dir, frozen)
-            .doing(Kind::Internal, || format!("cannot write {state} to freezer.state of cgroup {}", cgroup.path))
+        let verb = if frozen { "freeze" } else { "thaw" };
+        let done = match self.version {
+            Version::V1 => v1::freeze(dir, frozen),
+            Version::V2 => v2::freeze(dir, frozen),
+        };
+        done.doing(Kind::Internal, || format!("cannot {verb} cgroup {}", cgroup.path))
     }
 
     /// Whether every process of the cgroup has stopped.
     pub fn is_frozen(&self, cgroup: &Cgroup) -> bool {
-        self.freezer(cgroup).is_some_and(v1::is_frozen)
+        self.freezer(cgroup).is_some_and(|dir| match self.version {
+            Version::V1 => v1::is_frozen(dir),
+            Version::V2 => v2::is_frozen(dir),
+        })
     }
 
     /// Sends SIGKILL to every process in the cgroup and below it. Returns a
@@ -256,10 +309,7 @@ impl Layout {
     ///
     /// They are frozen while their pids are looked up, so that none forks.
     pub fn kill(&self, cgroup: &Cgroup) -> Vec<OwnedFd> {
-        match self.freezer(cgroup) {
-            Some(dir) => v1::kill_below(dir),
-            None => Vec::new(),
-        }
+        self.freezer(cgroup).map_or_else(Vec::new, |dir| kill_below(self.version, dir))
     }
 
     /// Sends `signal` to every process in the cgroup and below it.
@@ -269,8 +319,8 @@ impl Layout {
         }
     }
 
-    /// A cgroup for one exec at a time, below the task's in the freezer
-    /// hierarchy alone, so that everything it starts can be found again. It
+    /// A cgroup for one exec at a time, below the task's (v1: in the freezer
+    /// hierarchy alone), so that everything it starts can be found again. It
     /// goes with the task's.
     pub fn create_exec_group(&self, cgroup: &Cgroup, name: &str) -> Result<ExecGroup> {
         let what = || format!("cannot create cgroup {}/{name}", cgroup.path);
@@ -279,9 +329,15 @@ impl Layout {
         let parent = &parent.ok_or_else(|| Error::new(Kind::NotFound, what()))?.made;
         fs::mkdirat(&parent.dir, name, Mode::from_raw_mode(0o755)).doing(Kind::Internal, what)?;
         let dir = open_dir(&parent.dir, Path::new(name)).doing(Kind::Internal, what)?;
-        let tasks =
-            fs::openat(&dir, TASKS, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).doing(Kind::Internal, what)?;
-        Ok(ExecGroup { freezer: index.unwrap_or_default(), dir, tasks })
+        let tasks = match self.version {
+            Version::V1 => {
+                let tasks = fs::openat(&dir, TASKS, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+                Some(tasks.doing(Kind::Internal, what)?)
+            }
+            // Cloned into it.
+            Version::V2 => None,
+        };
+        Ok(ExecGroup { version: self.version, freezer: index.unwrap_or_default(), dir, tasks })
     }
 }
 
@@ -339,13 +395,15 @@ impl Entry {
     }
 }
 
-/// The cgroup of an exec with a deadline: in the freezer hierarchy, below the
-/// task's. The next exec may have it when it is empty again.
+/// The cgroup of an exec with a deadline: below the task's, on v1 in the
+/// freezer hierarchy alone. The next exec may have it when it is empty again.
 #[derive(Debug)]
 pub struct ExecGroup {
+    version: Version,
     freezer: usize,
     dir: OwnedFd,
-    tasks: OwnedFd,
+    /// v1: the file that it is joined by.
+    tasks: Option<OwnedFd>,
 }
 
 impl ExecGroup {
@@ -353,13 +411,20 @@ impl ExecGroup {
     /// in the freezer hierarchy.
     pub fn entry(&self, task: &Cgroup) -> Entry {
         let v1 = task.members.iter().filter(|m| !m.made.unified);
-        let tasks = v1.map(|m| if m.hierarchy == self.freezer { &self.tasks } else { &m.made.tasks });
-        Entry { tasks: tasks.map(|fd| fd.as_raw_fd()).collect(), into: task.into() }
+        let tasks = v1.map(|m| match &self.tasks {
+            Some(own) if m.hierarchy == self.freezer => own,
+            _ => &m.made.tasks,
+        });
+        let into = match self.version {
+            Version::V1 => task.into(),
+            Version::V2 => Some(self.dir.as_raw_fd()),
+        };
+        Entry { tasks: tasks.map(|fd| fd.as_raw_fd()).collect(), into }
     }
 
     /// As [`Layout::kill`].
     pub fn kill(&self) -> Vec<OwnedFd> {
-        v1::kill_below(self.dir.as_fd())
+        kill_below(self.version, self.dir.as_fd())
     }
 
     /// Whether nothing of its last exec is left.
@@ -367,6 +432,13 @@ impl ExecGroup {
         let mut pids = Vec::new();
         tree::collect_processes(self.dir.as_fd(), &mut pids);
         pids.is_empty()
+    }
+}
+
+fn kill_below(version: Version, dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
+    match version {
+        Version::V1 => v1::kill_below(dir),
+        Version::V2 => v2::kill_below(dir),
     }
 }
 

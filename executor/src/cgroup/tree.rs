@@ -51,6 +51,13 @@ pub fn collect_processes(dir: BorrowedFd<'_>, pids: &mut Vec<i32>) {
 
 /// Signals every process below `dir`; returns a pidfd of each.
 pub fn signal_below(dir: BorrowedFd<'_>, signal: i32) -> Vec<OwnedFd> {
+    let mut members = members_below(dir);
+    members.retain(|pidfd| sys::pidfd_send_signal(pidfd.as_fd(), signal).is_ok());
+    members
+}
+
+/// A pidfd of every process below `dir`.
+pub fn members_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
     let mut pids = Vec::new();
     collect_processes(dir, &mut pids);
     let opened: Vec<(i32, OwnedFd)> =
@@ -59,10 +66,7 @@ pub fn signal_below(dir: BorrowedFd<'_>, signal: i32) -> Vec<OwnedFd> {
     // of a stranger who was given the number of one that ended meanwhile.
     let mut members = Vec::new();
     collect_processes(dir, &mut members);
-    let sent = opened
-        .into_iter()
-        .filter(|(pid, pidfd)| members.contains(pid) && sys::pidfd_send_signal(pidfd.as_fd(), signal).is_ok());
-    sent.map(|(_, pidfd)| pidfd).collect()
+    opened.into_iter().filter(|(pid, _)| members.contains(pid)).map(|(_, pidfd)| pidfd).collect()
 }
 
 /// Opens a folder to go on from.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use tokio::sync::Mutex;
 
-use crate::cgroup::{self, Cgroup, Layout};
+use crate::cgroup::{self, Cgroup, Layout, Version};
 use crate::error::{Error, Kind, Result};
 use crate::host::CGROUP_PREFIX;
 use crate::worker;
@@ -90,9 +90,7 @@ impl Overhead {
             return Ok(());
         }
         *entered = Some(layout.create(&self.path)?);
-        // The unified hierarchy of a hybrid host has no controller to be
-        // charged by: there the shim stays at the root.
-        layout.enter(&self.path)
+        charge(layout, &self.path).await
     }
 
     /// Leaves it for the root, and removes it.
@@ -100,10 +98,19 @@ impl Overhead {
         let Some(cgroup) = self.entered.lock().await.take() else {
             return;
         };
-        match layout.enter("/") {
+        match charge(layout, "/").await {
             Ok(()) => remove_cgroup(layout, cgroup).await,
             Err(error) => tracing::error!(%error, "the overhead cgroup stays behind"),
         }
+    }
+}
+
+/// Moves the shim to `path` where it is charged: the unified hierarchy of a
+/// hybrid host has no controllers, and the shim stays at its root.
+async fn charge(layout: &Layout, path: &str) -> Result<()> {
+    match layout.version() {
+        Version::V1 => layout.enter(path),
+        Version::V2 => move_to(layout, path).await,
     }
 }
 

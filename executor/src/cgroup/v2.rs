@@ -1,0 +1,194 @@
+//! What is particular to cgroup v2: its files, `cgroup.kill` and
+//! `cgroup.freeze`, controllers that are handed down level by level.
+//!
+//! Source of files and formats: the kernel's admin-guide/cgroup-v2.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use oci_spec::runtime::LinuxResources;
+use rustix::io::Errno;
+
+use super::Limit;
+use super::tree::{members_below, read_at, signal_below, write_at};
+use crate::error::Result;
+
+/// Controllers that tasks are limited and accounted by.
+const WANTED: [&str; 6] = ["cpu", "cpuset", "io", "memory", "pids", "hugetlb"];
+
+/// Hands the controllers of the cgroup `dir` down to its children.
+///
+/// One by one where all together are refused: a limit that needs one which
+/// could not be had says so by its missing file.
+pub fn hand_down_controllers(dir: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let there = read_at(dir, "cgroup.controllers")?;
+    let handed = read_at(dir, "cgroup.subtree_control")?;
+    let lists = |text: &str, name: &str| text.split_whitespace().any(|word| word == name);
+    let missing = WANTED.into_iter().filter(|name| lists(&there, name) && !lists(&handed, name));
+    let missing: Vec<String> = missing.map(|name| format!("+{name}")).collect();
+    if missing.is_empty() || write_at(dir, "cgroup.subtree_control", &missing.join(" ")).is_ok() {
+        return Ok(());
+    }
+    for controller in missing {
+        if let Err(errno) = write_at(dir, "cgroup.subtree_control", &controller) {
+            tracing::debug!(%errno, controller, "controller not handed down");
+        }
+    }
+    Ok(())
+}
+
+/// `resources` as writes, in an order in which the kernel takes them. Devices
+/// are not among them: see `devices`.
+pub fn limits(resources: &LinuxResources) -> Result<Vec<Limit>> {
+    let mut out = Vec::new();
+    let mut put = |controller, file: &str, value: String| {
+        out.push(Limit { controller, file: file.to_owned(), value });
+    };
+    if let Some(memory) = resources.memory() {
+        if let Some(limit) = memory.limit() {
+            put("memory", "memory.max", amount(limit));
+        }
+        if let Some(swap) = memory.swap() {
+            // OCI's figure is memory and swap together.
+            let beyond = if swap < 0 { swap } else { swap - memory.limit().unwrap_or(0).max(0) };
+            put("memory", "memory.swap.max", amount(beyond));
+        }
+        if let Some(low) = memory.reservation() {
+            put("memory", "memory.low", amount(low));
+        }
+    }
+    if let Some(cpu) = resources.cpu() {
+        if let Some(weight) = cpu.shares().and_then(weight_of_shares) {
+            put("cpu", "cpu.weight", weight.to_string());
+        }
+        if cpu.quota().is_some() || cpu.period().is_some() {
+            let quota = cpu.quota().filter(|quota| *quota > 0);
+            let quota = quota.map_or_else(|| "max".to_owned(), |quota| quota.to_string());
+            put("cpu", "cpu.max", format!("{quota} {}", cpu.period().unwrap_or(100_000)));
+        }
+        if let Some(cpus) = cpu.cpus() {
+            put("cpuset", "cpuset.cpus", cpus.clone());
+        }
+        if let Some(mems) = cpu.mems() {
+            put("cpuset", "cpuset.mems", mems.clone());
+        }
+    }
+    if let Some(pids) = resources.pids() {
+        let limit = pids.limit();
+        put("pids", "pids.max", if limit > 0 { limit.to_string() } else { "max".to_owned() });
+    }
+    if let Some(io) = resources.block_io() {
+        if let Some(weight) = io.weight() {
+            put("io", "io.weight", format!("default {}", weight_of_blkio(weight)));
+        }
+        for device in io.weight_device().iter().flatten() {
+            if let Some(weight) = device.weight() {
+                let weight = weight_of_blkio(weight);
+                put("io", "io.weight", format!("{}:{} {weight}", device.major(), device.minor()));
+            }
+        }
+        let rates = [
+            ("rbps", io.throttle_read_bps_device()),
+            ("wbps", io.throttle_write_bps_device()),
+            ("riops", io.throttle_read_iops_device()),
+            ("wiops", io.throttle_write_iops_device()),
+        ];
+        for (key, devices) in rates {
+            for device in devices.iter().flatten() {
+                let rate = format!("{}:{} {key}={}", device.major(), device.minor(), device.rate());
+                put("io", "io.max", rate);
+            }
+        }
+    }
+    for hugepages in resources.hugepage_limits().iter().flatten() {
+        put("hugetlb", &format!("hugetlb.{}.max", hugepages.page_size()), hugepages.limit().to_string());
+    }
+    let mut raw: Vec<(&String, &String)> = resources.unified().iter().flatten().collect();
+    raw.sort_unstable();
+    for (file, value) in raw {
+        put("", file, value.clone());
+    }
+    Ok(out)
+}
+
+/// Negative is "no limit" in OCI.
+fn amount(bytes: i64) -> String {
+    if bytes < 0 { "max".to_owned() } else { bytes.to_string() }
+}
+
+/// v1 shares (2–262144) as a v2 weight (1–10000), such that 1024 is 100.
+/// Source: runc ≥ 1.3.2 and crun; the older linear rule made 1024 a 39.
+fn weight_of_shares(shares: u64) -> Option<u64> {
+    match shares {
+        0 => None,
+        1..=2 => Some(1),
+        262_144.. => Some(10_000),
+        _ => {
+            let l = (shares as f64).log2();
+            let exponent = (l * l + 125.0 * l) / 612.0 - 7.0 / 34.0;
+            Some(10f64.powf(exponent).ceil() as u64)
+        }
+    }
+}
+
+/// blkio's weight (10–1000) as io's (1–10000): linear, as in runc and crun.
+fn weight_of_blkio(weight: u16) -> u64 {
+    1 + (u64::from(weight).saturating_sub(10)) * 9999 / 990
+}
+
+/// Asks for the processes below `dir` to be frozen, or thawed.
+pub fn freeze(dir: BorrowedFd<'_>, frozen: bool) -> rustix::io::Result<()> {
+    write_at(dir, "cgroup.freeze", if frozen { "1" } else { "0" })
+}
+
+/// Whether every process below `dir` has stopped.
+pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
+    read_at(dir, "cgroup.events").is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+}
+
+/// Kills every process below `dir` at once; returns a pidfd of each.
+pub fn kill_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
+    let members = members_below(dir);
+    match write_at(dir, "cgroup.kill", "1") {
+        Ok(()) => members,
+        // Linux < 5.14: frozen while they are signalled, so that none forks.
+        Err(Errno::NOENT) => {
+            let _ = freeze(dir, true);
+            let killed = signal_below(dir, libc::SIGKILL);
+            let _ = freeze(dir, false);
+            killed
+        }
+        Err(errno) => {
+            tracing::warn!(%errno, "cgroup.kill refused");
+            signal_below(dir.as_fd(), libc::SIGKILL)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oci_spec::runtime::{LinuxMemoryBuilder, LinuxResourcesBuilder};
+
+    use super::*;
+
+    #[test]
+    fn shares_become_weights() {
+        let cases = [(0, None), (2, Some(1)), (1024, Some(100)), (262_144, Some(10_000)), (u64::MAX, Some(10_000))];
+        for (shares, weight) in cases {
+            assert_eq!(weight_of_shares(shares), weight, "{shares}");
+        }
+    }
+
+    #[test]
+    fn blkio_weights_cover_the_whole_range_of_io() {
+        assert_eq!((weight_of_blkio(10), weight_of_blkio(1000)), (1, 10_000));
+    }
+
+    #[test]
+    fn swap_equal_to_the_limit_means_no_swap() {
+        let memory = LinuxMemoryBuilder::default().limit(64i64 << 20).swap(64i64 << 20).build().expect("memory");
+        let resources = LinuxResourcesBuilder::default().memory(memory).build().expect("resources");
+        let limits = limits(&resources).expect("limits");
+        let swap = limits.iter().find(|l| l.file == "memory.swap.max").expect("a swap limit");
+        assert_eq!(swap.value, "0");
+    }
+}

@@ -175,24 +175,31 @@ impl Report {
 
     async fn next(&mut self) -> Result<Word> {
         loop {
-            let word = match self.buffer.as_slice() {
-                [child::READY, ..] => Some((1, Word::Ready)),
-                [child::PID, a, b, c, d, ..] => Some((5, Word::Pid(i32::from_ne_bytes([*a, *b, *c, *d])))),
-                _ => None,
-            };
-            if let Some((length, word)) = word {
+            if let Some((length, word)) = first_word(&self.buffer) {
                 self.buffer.drain(..length);
                 return Ok(word);
             }
             let more = self.pipe.read_more(&mut self.buffer).await;
             if more.doing(Kind::Internal, || "cannot read a report pipe")? == 0 {
-                return Ok(match self.buffer.split_first() {
-                    Some((&child::ERROR, json)) => Word::Failed(serde_json::from_slice(json).unwrap_or_else(|_| {
-                        Error::new(Kind::Internal, "a process failed before execve and its reason was lost")
-                    })),
-                    _ => Word::End,
-                });
+                return Ok(Word::End);
             }
+        }
+    }
+}
+
+/// The first whole message in `buffer`, with its length.
+fn first_word(buffer: &[u8]) -> Option<(usize, Word)> {
+    let number = |bytes: &[u8]| <[u8; 4]>::try_from(bytes.get(..4)?).ok();
+    match *buffer.first()? {
+        child::READY => Some((1, Word::Ready)),
+        child::PID => Some((5, Word::Pid(i32::from_ne_bytes(number(&buffer[1..])?)))),
+        _ => {
+            let length = u32::from_ne_bytes(number(&buffer[1..])?) as usize;
+            let json = buffer.get(5..5 + length)?;
+            let error = serde_json::from_slice(json).unwrap_or_else(|_| {
+                Error::new(Kind::Internal, "a process failed before execve and its reason was lost")
+            });
+            Some((5 + length, Word::Failed(error)))
         }
     }
 }
@@ -250,4 +257,26 @@ pub fn clone_through_worker(
         Err(error) => child::tell_error(report, &error),
     }
     sys::exit_now(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_overtakes_the_pid_is_read_whole() {
+        let error = Error::new(Kind::BadSpec, "no");
+        let json = serde_json::to_vec(&error).expect("JSON");
+        let mut buffer = vec![child::ERROR];
+        buffer.extend((json.len() as u32).to_ne_bytes());
+        buffer.extend(&json);
+        let whole = buffer.len();
+        buffer.push(child::PID);
+        assert!(matches!(first_word(&buffer), Some((length, Word::Failed(e))) if length == whole && e == error));
+        for cut in 0..whole {
+            assert!(first_word(&buffer[..cut]).is_none(), "{cut} bytes are no message");
+        }
+        buffer.extend(77i32.to_ne_bytes());
+        assert!(matches!(first_word(&buffer[whole..]), Some((5, Word::Pid(77)))));
+    }
 }

@@ -35,7 +35,8 @@ use crate::{network, sys};
 pub const READY: u8 = b'R';
 /// First byte of a message on the report pipe: four bytes of pid follow.
 pub const PID: u8 = b'P';
-/// First byte of a message on the report pipe: an [`Error`] as JSON follows, to the end.
+/// First byte of a message on the report pipe: four bytes of length and an
+/// [`Error`] as JSON follow. It may overtake the worker's [`PID`].
 pub const ERROR: u8 = b'E';
 /// A byte down to init: its user namespace is mapped.
 pub const MAPPED: u8 = b'm';
@@ -87,8 +88,10 @@ fn fail(report: RawFd, outcome: Result<Infallible>) -> ! {
 
 /// Sends an error up the report pipe.
 pub fn tell_error(report: RawFd, error: &Error) {
+    let json = serde_json::to_vec(error).unwrap_or_default();
     let mut message = vec![ERROR];
-    message.extend(serde_json::to_vec(error).unwrap_or_default());
+    message.extend((json.len() as u32).to_ne_bytes());
+    message.extend(json);
     // A reader that has gone does not care.
     let _ = sys::write_fd(report, &message);
 }

@@ -32,15 +32,16 @@ pub async fn inspect(state: &StateDir, id: &TaskId) -> Result<u8> {
 async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     let folder = state.folder(id);
     let (status, pid, exit) = match client::find(&folder, id).await? {
-        Presence::Live(shim) => match shim.state().await {
-            Ok(Some(state)) => (state.status, Some(state.pid).filter(|pid| *pid > 0), folder.exit()?),
-            Ok(None) => ("created".to_owned(), None, None),
-            // It left between two of our questions.
-            Err(error) => match folder.exit()? {
-                Some(report) => ("exited".to_owned(), None, Some(report)),
-                None => return Err(error),
-            },
-        },
+        Presence::Live(shim) => {
+            let state = shim.state().await;
+            // The report is the fact: the shim may be on its way out by now.
+            match (folder.exit()?, state) {
+                (Some(report), _) => ("exited".to_owned(), None, Some(report)),
+                (None, Ok(Some(state))) => (state.status, Some(state.pid).filter(|pid| *pid > 0), None),
+                (None, Ok(None)) => ("created".to_owned(), None, None),
+                (None, Err(error)) => return Err(error),
+            }
+        }
         Presence::Exited(report) => ("exited".to_owned(), None, Some(*report)),
         Presence::Dead => ("dead".to_owned(), None, None),
         Presence::Starting => ("created".to_owned(), None, None),
@@ -49,8 +50,7 @@ async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     let gone = exit.is_some() || status == "dead";
     Ok(Inspection {
         id: id.clone(),
-        // The report is the fact; the shim's word for it may lag behind.
-        status: if exit.is_some() { "exited".to_owned() } else { status },
+        status,
         pid,
         shim_pid: record.as_ref().map(|r| r.shim_pid).filter(|_| !gone),
         cgroup: record.as_ref().map(|r| r.cgroup.clone()),

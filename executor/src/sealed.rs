@@ -15,7 +15,6 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::error::{Doing, Kind, Result};
-use crate::rootfs;
 
 /// Opens `binary` for execution through `/proc/self/fd/<n>`.
 pub fn open(binary: &Path) -> Result<OwnedFd> {
@@ -31,8 +30,10 @@ fn overlay(binary: &Path) -> io::Result<OwnedFd> {
     };
     let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     // Two lower folders and no upper one: overlayfs then has nowhere to write.
-    let second = rootfs::empty_folder().map_err(io::Error::other)?;
-    let lower = format!("{}:/proc/self/fd/{}", escape(folder), second.as_raw_fd());
+    // The second is one that every host has and no binary of ours is in; what
+    // it holds is seen by nobody. A folder mounted nowhere is refused by some
+    // kernels (6.12: "failed to clone lowerpath").
+    let lower = format!("{}:/dev", escape(folder));
     rustix::mount::fsconfig_set_string(context.as_fd(), "lowerdir", lower.as_str())?;
     rustix::mount::fsconfig_create(context.as_fd())?;
     let attributes =

@@ -63,7 +63,12 @@ fn program(rules: &[LinuxDeviceCgroup]) -> Vec<u64> {
         instruction(LOAD_WORD, MINOR, CONTEXT, 8, 0),
     ];
     for rule in rules.iter().rev() {
-        code.extend(asked(rule));
+        let (asked, always) = asked(rule);
+        code.extend(asked);
+        if always {
+            // The kernel refuses a program with code that is never reached.
+            return code;
+        }
     }
     code.extend(answer(false));
     code
@@ -73,8 +78,9 @@ fn answer(allow: bool) -> [u64; 2] {
     [instruction(MOVE, RESULT, 0, 0, i32::from(allow)), instruction(EXIT, 0, 0, 0, 0)]
 }
 
-/// The rule's conditions, each of which jumps past its answer when it fails.
-fn asked(rule: &LinuxDeviceCgroup) -> Vec<u64> {
+/// The rule's conditions, each of which jumps past its answer when it fails;
+/// and whether there are none, so that it always answers.
+fn asked(rule: &LinuxDeviceCgroup) -> (Vec<u64>, bool) {
     let mut conditions: Vec<Vec<(u8, u8, u8, i32)>> = Vec::new();
     let kind = match rule.typ().unwrap_or(LinuxDeviceType::A) {
         LinuxDeviceType::B => Some(BLOCK),
@@ -98,7 +104,7 @@ fn asked(rule: &LinuxDeviceCgroup) -> Vec<u64> {
         }
     }
     let steps: Vec<(u8, u8, u8, i32)> = conditions.into_iter().flatten().collect();
-    let end = steps.len() + 2;
+    let (end, always) = (steps.len() + 2, steps.is_empty());
     let step = |(at, (code, to, from, value)): (usize, (u8, u8, u8, i32))| {
         let jumps = matches!(code, JUMP_IF | JUMP_IF_NOT | JUMP_IF_NOT_REGISTER);
         // A rule has eight steps at most.
@@ -107,7 +113,7 @@ fn asked(rule: &LinuxDeviceCgroup) -> Vec<u64> {
     };
     let mut code: Vec<u64> = steps.into_iter().enumerate().map(step).collect();
     code.extend(answer(rule.allow()));
-    code
+    (code, always)
 }
 
 fn access_bits(access: &str) -> i32 {
@@ -193,6 +199,13 @@ mod tests {
         assert!(!run(&program, BLOCK, READ, (1, 3)), "another kind");
         assert!(run(&program, BLOCK, MKNOD, (8, 0)));
         assert!(!run(&program, BLOCK, READ, (8, 0)));
+    }
+
+    #[test]
+    fn nothing_follows_a_rule_that_always_answers() {
+        let all = [rule(true, LinuxDeviceType::C, (1, 3), "r"), rule(false, LinuxDeviceType::A, (-1, -1), "rwm")];
+        assert_eq!(program(&all).len(), program(&[]).len());
+        assert!(!run(&program(&all), CHARACTER, READ, (1, 3)));
     }
 
     #[test]

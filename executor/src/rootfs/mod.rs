@@ -30,7 +30,6 @@ use crate::sys::{self, MountAttributes};
 use inside::Make;
 pub use inside::refuse_host_links;
 use options::Options;
-pub use seal::empty_folder;
 
 /// What is opened on the host's side: the root, and the source of each bind.
 #[derive(Debug)]
@@ -62,6 +61,11 @@ pub fn open_sources(spec: &Spec, bundle: &Path) -> Result<Sources> {
     if kind != FileType::Directory {
         return Err(Error::new(Kind::BadSpec, format!("rootfs: {} is not a folder", root.display())));
     }
+    // A copy of a shared mount is its peer: what is mounted on it would show on
+    // the host.
+    let slave = MountAttributes { propagation: libc::MS_SLAVE, ..MountAttributes::default() };
+    sys::mount_setattr(tree.as_fd(), true, slave)
+        .doing(Kind::Internal, || format!("cannot part {} from the host", root.display()))?;
     let mut binds = Vec::new();
     for mount in spec.mounts().iter().flatten() {
         binds.push(open_bind(mount)?);

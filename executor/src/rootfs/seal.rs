@@ -82,7 +82,7 @@ fn null_device() -> Result<OwnedFd> {
 }
 
 /// An empty read-only folder, mounted nowhere.
-pub fn empty_folder() -> Result<OwnedFd> {
+fn empty_folder() -> Result<OwnedFd> {
     let what = || "cannot make an empty folder";
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).doing(Kind::Internal, what)?;
     rustix::mount::fsconfig_create(context.as_fd()).doing(Kind::Internal, what)?;

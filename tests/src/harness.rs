@@ -30,15 +30,16 @@ use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 /// After this long a fact that has not come about is taken for one that never will.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Waits until `fact` gives something.
 ///
@@ -164,7 +165,14 @@ impl Host {
     }
 
     /// Starts any command; its output is read once the test says so.
-    pub fn spawn_command(&self, command: Command) -> Process {
+    pub fn spawn_command(&self, mut command: Command) -> Process {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        Process::spawn(command, self.transcript.clone())
+    }
+
+    /// Starts any command with these for stdin and stdout.
+    pub fn spawn_command_with(&self, mut command: Command, stdin: OwnedFd, stdout: OwnedFd) -> Process {
+        command.stdin(stdin).stdout(stdout);
         Process::spawn(command, self.transcript.clone())
     }
 

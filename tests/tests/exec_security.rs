@@ -7,8 +7,7 @@ use bowline_tests::Host;
 use bowline_tests::harness::{cgroup_of, namespace_of, status_lines};
 
 /// What of `/proc/PID/status` is about rights.
-const RIGHTS: [&str; 9] =
-    ["Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs"];
+const RIGHTS: [&str; 9] = ["Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs"];
 
 /// The lines of `/proc/PID/status` that `RIGHTS` names, and the filter, by a shell inside.
 fn rights_of(pid: &str) -> String {
@@ -176,7 +175,8 @@ fn a_working_directory_that_escapes_is_refused() {
     // CVE-2024-21626: an fd of the runtime that leads to the host.
     for fd in 0..24 {
         for workdir in [format!("/proc/self/fd/{fd}"), format!("/proc/self/fd/{fd}/.."), format!("/proc/1/fd/{fd}")] {
-            task.bowline("exec", [&format!("--workdir={workdir}"), "--", "pwd"]).assert_refused(125, &["workdir", &workdir]);
+            task.bowline("exec", [&format!("--workdir={workdir}"), "--", "pwd"])
+                .assert_refused(125, &["workdir", &workdir]);
         }
     }
     task.bowline("exec", ["--workdir=/escape", "--", "pwd"]).assert_refused(125, &["workdir", "/escape"]);
@@ -205,7 +205,8 @@ fn signals_umask_and_session_are_fresh() {
     let fresh = "0022\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000";
     task.exec("umask; grep -E '^Sig(Blk|Ign)' /proc/self/status").assert_says(fresh);
     // Fields 1, 5 and 6: pid, process group, session.
-    task.bowline("exec", ["--", "/bin/sh", "-c", "set -- $(cat /proc/$$/stat); test $1 = $5 -a $1 = $6"]).assert_code(0);
+    task.bowline("exec", ["--", "/bin/sh", "-c", "set -- $(cat /proc/$$/stat); test $1 = $5 -a $1 = $6"])
+        .assert_code(0);
     task.end();
     host.assert_nothing_left();
 }
@@ -223,7 +224,8 @@ fn the_oom_score_is_inits() {
 fn rlimits_are_those_of_init() {
     let host = Host::new();
     let task = host.described("command = 'sleep'\nargs = ['1000']\nrlimits = {nofile = 321, core = 0}").start();
-    task.exec("ulimit -n; ulimit -Hn; ulimit -c; cmp /proc/1/limits /proc/$$/limits && echo same").assert_says("321\n321\n0\nsame");
+    task.exec("ulimit -n; ulimit -Hn; ulimit -c; cmp /proc/1/limits /proc/$$/limits && echo same")
+        .assert_says("321\n321\n0\nsame");
     task.end();
     host.assert_nothing_left();
 }

@@ -157,3 +157,19 @@ fn inspect_has_it_too() {
     assert_eq!(task.inspect()["exit"], report.0);
     host.assert_nothing_left();
 }
+
+#[test]
+fn a_published_exit_is_never_taken_back_while_the_shim_leaves() {
+    let host = Host::new();
+    // A shim on its way out knew of no task any more, and `inspect` once made
+    // "created" of that, although the report was there.
+    for _ in 0..20 {
+        let task = host.task("exit 2").start();
+        let report = task.wait();
+        for _ in 0..5 {
+            let inspected = task.inspect();
+            assert_eq!((&inspected["status"], &inspected["exit"]), (&"exited".into(), &report.0));
+        }
+    }
+    host.assert_nothing_left();
+}

@@ -1,7 +1,8 @@
-//! What becomes of a task when `bowline run` is interrupted or killed.
+//! What becomes of a task when `bowline run` is interrupted or killed, or its
+//! shim asked to leave.
 
 use bowline_tests::Host;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 const GRACEFUL: &str = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.1; done";
 
@@ -51,5 +52,15 @@ fn killing_run_does_not_kill_the_task() {
     assert_eq!(task.status(), "running");
     task.exec("echo alive").assert_says("alive");
     task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_shim_that_is_asked_to_leave_stops_its_task_gracefully() {
+    let host = Host::new();
+    let task = host.task(GRACEFUL).start();
+    task.wait_for_line("ready");
+    kill_process(Pid::from_raw(task.shim_pid()).expect("a pid"), Signal::TERM).expect("it lives");
+    task.wait().assert_code(3);
     host.assert_nothing_left();
 }

@@ -278,8 +278,8 @@ fn literal_or_comment(text: &str) -> usize {
             return text[begin..].find(&close).map_or(text.len(), |end| begin + end + close.len());
         }
     }
-    if text.starts_with('"') {
-        return 1 + end_of_quoted(&text[1..], '"');
+    if let Some(quoted) = text.strip_prefix('"') {
+        return 1 + end_of_quoted(quoted, '"');
     }
     // A lifetime has no closing quote right behind its one letter.
     let mut chars = text.chars();

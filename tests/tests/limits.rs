@@ -21,13 +21,14 @@ fn memory_limit() {
 }
 
 #[test]
-fn no_swap_beyond_the_memory_limit_by_default() {
-    assert_file("memory.limit = '64M'", "memory", "memory.memsw.limit_in_bytes", "67108864");
+fn a_task_is_not_swapped_out_by_default() {
+    assert_file("memory.limit = '64M'", "memory", "memory.swappiness", "0");
 }
 
 #[test]
 fn swap_counts_beyond_the_memory_limit() {
     assert_file("memory = {limit = '64M', swap = '16M'}", "memory", "memory.memsw.limit_in_bytes", "83886080");
+    assert_file("memory = {limit = '64M', swap = 0}", "memory", "memory.memsw.limit_in_bytes", "67108864");
 }
 
 #[test]
@@ -116,6 +117,15 @@ fn every_process_of_the_task_is_in_the_cgroup_of_every_hierarchy() {
 }
 
 #[test]
+fn the_least_memory_that_is_taken_is_enough_to_start() {
+    let host = Host::new();
+    for _ in 0..10 {
+        host.task("echo started").flag("--memory=6M").run().assert_says("started");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_task_that_takes_too_much_memory_is_killed_and_the_report_says_why() {
     let host = Host::new();
     let task = host.task("exec tail /dev/zero").flag("--memory=32M").start();
@@ -171,9 +181,7 @@ fn a_fork_bomb_is_stopped_by_the_pids_limit() {
 fn a_task_that_takes_too_much_cpu_is_throttled_and_the_report_counts_it() {
     let host = Host::new();
     let task = host.task("while :; do :; done").flag("--cpus=0.1").start();
-    eventually("it is throttled", || {
-        (task.stats()["cpu"]["throttled_periods"].as_u64() > Some(2)).then_some(())
-    });
+    eventually("it is throttled", || (task.stats()["cpu"]["throttled_periods"].as_u64() > Some(2)).then_some(()));
     let report = task.end();
     assert!(report.number("throttled_periods") > 2 && report.number("throttled_usec") > 0, "{report:?}");
     host.assert_nothing_left();

@@ -150,11 +150,12 @@ fn output_may_be_a_fifo_and_its_reader_may_go() {
         fifo.display()
     );
     // The reader has to be there first: a FIFO without one is an error.
-    eventually("the FIFO has a reader", || {
+    let opened = eventually("the FIFO has a reader", || {
         let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
         rustix::fs::open(&fifo, flags, rustix::fs::Mode::empty()).ok()
     });
     let task = host.described(&toml).start();
+    drop(opened);
     task.wait().assert_code(3);
     assert_eq!(reader.finish().out(), "1");
     host.assert_nothing_left();

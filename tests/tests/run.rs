@@ -99,7 +99,11 @@ fn the_state_folder_is_given_by_flag_as_well() {
     let id = host.new_id();
     let mut command = host.command(bowline_tests::harness::binary("bowline"));
     let state = host.state();
-    command.env_remove("BOWLINE_STATE").arg("--state").arg(&state).args(["start", "--name", &id, "--", "sleep", "1000"]);
+    command
+        .env_remove("BOWLINE_STATE")
+        .arg("--state")
+        .arg(&state)
+        .args(["start", "--name", &id, "--", "sleep", "1000"]);
     host.execute(command).assert_says(&id);
     assert!(state.join(&id).join("task.json").exists());
     host.adopt(&id).end();
@@ -118,7 +122,9 @@ fn a_command_is_found_in_path_inside_the_root() {
 #[test]
 fn a_command_that_is_not_in_path_is_127_and_path_is_named() {
     let host = Host::new();
-    host.task_of(["no-such-program"]).flag("--env=PATH=/usr/bin:/odd").assert_refused(127, &["no-such-program", "/usr/bin:/odd"]);
+    host.task_of(["no-such-program"])
+        .flag("--env=PATH=/usr/bin:/odd")
+        .assert_refused(127, &["no-such-program", "/usr/bin:/odd"]);
     host.assert_nothing_left();
 }
 

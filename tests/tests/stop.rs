@@ -180,6 +180,21 @@ fn daemons_do_not_outlive_an_init_that_exits_by_itself() {
 }
 
 #[test]
+fn orphans_of_a_task_in_the_hosts_pid_namespace_are_reaped() {
+    let host = Host::new();
+    let toml = "command = 'sh'\nargs = ['-c', '(sleep 0.01 &); (sleep 0.01 &); echo ready; exec sleep 1000']\nnamespaces.pid = 'host'";
+    let task = host.described(toml).start();
+    task.wait_for_line("ready");
+    let shim = task.shim_pid();
+    eventually("init is the shim's only child", || {
+        let children = std::fs::read_to_string(format!("/proc/{shim}/task/{shim}/children")).ok()?;
+        (children.trim() == task.pid().to_string()).then_some(())
+    });
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn pause_freezes_every_process_and_resume_thaws_them() {
     let host = Host::new();
     let task = host.task("while :; do echo tick; sleep 0.02; done").start();

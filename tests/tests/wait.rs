@@ -33,8 +33,8 @@ fn eight_waiters_all_get_the_same_report() {
 #[test]
 fn wait_answers_after_the_shim_has_gone() {
     let host = Host::new();
-    let task = host.task("echo ready; read x < /dev/null; sleep 0.2; exit 6").start();
-    let shim = task.shim_pid();
+    let task = host.task("exit 6").start();
+    let shim = task.shim_pid_on_disk();
     let at_the_end = task.wait();
     eventually("the shim leaves", || (!process_exists(shim)).then_some(()));
     assert_eq!(task.wait(), at_the_end);

@@ -12,7 +12,9 @@ pub fn hierarchies() -> Vec<(String, PathBuf)> {
         let mut fields = line.split(' ').skip(1);
         let (target, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
         let controllers = match kind {
-            "cgroup" => options.split(',').filter(|o| !["rw", "ro", "relatime", "nosuid", "nodev", "noexec"].contains(o)),
+            "cgroup" => {
+                options.split(',').filter(|o| !["rw", "ro", "relatime", "nosuid", "nodev", "noexec"].contains(o))
+            }
             "cgroup2" => return Some((String::new(), target.into())),
             _ => return None,
         };
@@ -49,9 +51,11 @@ pub(super) fn processes_below(dir: &Path) -> Vec<i32> {
     pids
 }
 
-/// Whether there is a process, or what is left of one, of this pid.
+/// Whether there is a process of this pid; one that nobody has waited for is none.
 pub fn process_exists(pid: i32) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state follows the name, which may contain anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 /// The lines of `/proc/PID/status` that begin with any of `names`.
@@ -84,14 +88,16 @@ pub fn unix_sockets(path: &Path) -> usize {
     text.lines().filter(|line| line.ends_with(path.as_ref())).count()
 }
 
-/// Major and minor number of a real disk of this host, and its size, if it has one.
+/// Major and minor number of a block device that this host can open, real
+/// disks first: what a task cannot open, bowline must have kept it from.
 pub fn disk() -> Option<(u32, u32)> {
-    let text = fs::read_to_string("/proc/partitions").ok()?;
-    text.lines().find_map(|line| {
-        let fields: Vec<_> = line.split_whitespace().collect();
-        let [major, minor, _, name] = fields[..] else { return None };
-        let whole = Path::new("/sys/block").join(name).exists();
-        let real = !["loop", "ram", "zram", "sr", "fd"].iter().any(|kind| name.starts_with(kind));
-        (whole && real).then(|| Some((major.parse().ok()?, minor.parse().ok()?)))?
+    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_by_key(|name| (["loop", "ram", "zram"].iter().any(|kind| name.starts_with(kind)), name.clone()));
+    names.into_iter().find_map(|name| {
+        fs::File::open(Path::new("/dev").join(&name)).ok()?;
+        let numbers = fs::read_to_string(format!("/sys/block/{name}/dev")).ok()?;
+        let (major, minor) = numbers.trim_end().split_once(':')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
     })
 }

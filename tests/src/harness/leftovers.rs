@@ -11,14 +11,17 @@ use super::{eventually, kernel};
 /// Everything on the machine that has any of `names` in its name, but for the
 /// test's own folder `dir` and what a state folder may keep.
 pub(super) fn find(names: &[String], dir: &Path, state: &Path) -> Vec<String> {
-    let mut left: Vec<String> = processes(names).into_iter().map(|(pid, what)| format!("process {pid}: {what}")).collect();
+    let mut left: Vec<String> =
+        processes(names).into_iter().map(|(pid, what)| format!("process {pid}: {what}")).collect();
     left.extend(cgroups(names).iter().map(|path| format!("cgroup {}", path.display())));
     left.extend(mounts(names).iter().map(|path| format!("mount {path}")));
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     left.extend(sockets.lines().filter(|line| has(line, names)).map(|line| format!("socket {line}")));
     for folder in ["/run", "/run/netns", "/run/bowline", "/tmp", "/var/tmp", "/dev/shm", "/var/lib", "/run/runc"] {
         let found = entries(Path::new(folder)).into_iter().filter(|path| path != dir);
-        left.extend(found.filter(|path| has(&path.to_string_lossy(), names)).map(|path| format!("file {}", path.display())));
+        left.extend(
+            found.filter(|path| has(&path.to_string_lossy(), names)).map(|path| format!("file {}", path.display())),
+        );
     }
     // What does not begin with a dot is a task's.
     let kept = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
@@ -59,7 +62,8 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn processes(names: &[String]) -> Vec<(i32, String)> {
-    let pids = entries(Path::new("/proc")).into_iter().filter_map(|path| path.file_name()?.to_str()?.parse::<i32>().ok());
+    let pids =
+        entries(Path::new("/proc")).into_iter().filter_map(|path| path.file_name()?.to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| Some((pid, describe(pid, names)?))).collect()
 }
 
@@ -94,4 +98,46 @@ fn mounts(names: &[String]) -> Vec<String> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let ours = text.lines().filter(|line| has(line, names));
     ours.filter_map(|line| line.split(' ').nth(4).map(str::to_owned)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::process::Command;
+
+    use super::*;
+
+    /// What is found of `name` now.
+    fn found(name: &str, dir: &Path) -> Vec<String> {
+        find(&[name.to_owned()], dir, &dir.join("s"))
+    }
+
+    #[test]
+    fn whatever_is_left_is_found_and_nothing_else() {
+        if !rustix::process::geteuid().is_root() {
+            return crate::harness::skip("cgroups need root");
+        }
+        let dir = tempfile::Builder::new().prefix("bl-").tempdir_in("/tmp").expect("a folder");
+        let name = dir.path().file_name().and_then(|name| name.to_str()).expect("ASCII").to_owned();
+        let found = || found(&name, dir.path());
+        assert_eq!(found(), [] as [&str; 0]);
+
+        let mut sleep = Command::new("sleep").arg("1000").env("BOWLINE_TEST", &name).spawn().expect("sleep");
+        eventually("the process", || found().iter().any(|left| left.starts_with("process")).then_some(()));
+        let (_, mount) = kernel::hierarchies().into_iter().next().expect("a hierarchy");
+        fs::create_dir(mount.join(&name)).expect("root may");
+        let socket = UnixListener::bind(dir.path().join("socket")).expect("a short path");
+        let netns = Path::new("/run").join(&name);
+        fs::write(&netns, "").expect("root may");
+        fs::create_dir_all(dir.path().join("s").join("task")).expect("ours");
+        let kinds: Vec<_> = found().iter().filter_map(|left| left.split(' ').next().map(str::to_owned)).collect();
+        assert_eq!(kinds, ["process", "cgroup", "socket", "file", "state"]);
+
+        clean_up(std::slice::from_ref(&name), dir.path());
+        drop(socket);
+        sleep.wait().expect("it was killed");
+        fs::remove_file(netns).expect("ours");
+        fs::remove_dir_all(dir.path().join("s")).expect("ours");
+        assert_eq!(found(), [] as [&str; 0]);
+    }
 }

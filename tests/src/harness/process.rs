@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use super::{DEADLINE, Ran, eventually};
 
 type Pipe = Box<dyn Read + Send>;
+type OnEnd = Box<dyn FnOnce(&Ran)>;
 
 /// One stream of a process.
 enum Stream {
@@ -65,21 +66,21 @@ pub struct Process {
     stdout: RefCell<Stream>,
     stderr: RefCell<Stream>,
     transcript: Rc<RefCell<Vec<String>>>,
-    on_end: Option<Box<dyn FnOnce(&Ran)>>,
+    on_end: Option<OnEnd>,
 }
 
 impl Process {
     pub(super) fn spawn(mut command: Command, transcript: Rc<RefCell<Vec<String>>>) -> Process {
         let text = line(&command);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {text}: {error}"));
-        let stdout: Pipe = Box::new(child.stdout.take().expect("piped"));
-        let stderr: Pipe = Box::new(child.stderr.take().expect("piped"));
+        let stdout = child.stdout.take().map_or(Stream::Closed, |pipe| Stream::Unread(Box::new(pipe)));
+        let stderr = child.stderr.take().map_or(Stream::Closed, |pipe| Stream::Unread(Box::new(pipe)));
         Process {
             child,
             command: text,
-            stdout: RefCell::new(Stream::Unread(stdout)),
-            stderr: RefCell::new(Stream::Unread(stderr)),
+            stdout: RefCell::new(stdout),
+            stderr: RefCell::new(stderr),
             transcript,
             on_end: None,
         }

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 const APPLETS: [&str; 46] = [
-    "awk", "basename", "cat", "chmod", "chown", "cut", "date", "dd", "df", "echo", "env", "false", "find", "grep", "head",
-    "hostname", "id", "kill", "ln", "ls", "mkdir", "mknod", "mount", "nproc", "od", "ps", "pwd", "readlink", "rm", "sed",
-    "seq", "setsid", "sh", "sleep", "sort", "stat", "tail", "test", "touch", "tr", "true", "umount", "uname", "unshare",
-    "wc", "yes",
+    "awk", "basename", "cat", "chmod", "chown", "cut", "date", "dd", "df", "echo", "env", "false", "find", "grep",
+    "head", "hostname", "id", "kill", "ln", "ls", "mkdir", "mknod", "mount", "nproc", "od", "ps", "pwd", "readlink",
+    "rm", "sed", "seq", "setsid", "sh", "sleep", "sort", "stat", "tail", "test", "touch", "tr", "true", "umount",
+    "uname", "unshare", "wc", "yes",
 ];
 
 /// A root filesystem in a folder.

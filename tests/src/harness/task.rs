@@ -104,6 +104,17 @@ impl<'h> Build<'h> {
         Task::new(self.host, self.id)
     }
 
+    /// Refused, as there is a task of this id; that one is not touched.
+    #[track_caller]
+    pub fn assert_refused_as_taken(self) {
+        let record = self.host.state().join(&self.id).join("task.json");
+        let before = fs::read(&record).expect("the other task's record");
+        for verb in ["run", "start"] {
+            self.spawn_verb(verb).finish().assert_refused(125, &[&self.id, "exists"]);
+        }
+        assert!(fs::read(&record).is_ok_and(|after| after == before), "the other task's record has changed");
+    }
+
     /// `bowline run` and `bowline start` refuse it with `code`, for a reason
     /// that has all of `parts`, and make nothing of it.
     #[track_caller]
@@ -187,6 +198,12 @@ impl<'h> Task<'h> {
     #[track_caller]
     pub fn shim_pid(&self) -> i32 {
         number(&self.inspect(), "shim_pid")
+    }
+
+    /// The pid of its shim, also of one that has left by now.
+    #[track_caller]
+    pub fn shim_pid_on_disk(&self) -> i32 {
+        number(&serde_json::from_str(&self.log("task.json")).expect("task.json is JSON"), "shim_pid")
     }
 
     /// What `stats` says.

@@ -1,0 +1,215 @@
+//! Command lines that cannot be meant: exit code 2, one message, nothing done.
+
+use bowline_tests::Host;
+use bowline_tests::harness::binary;
+
+#[test]
+fn an_unknown_flag_or_command_is_bad_usage() {
+    let host = Host::new();
+    for args in [
+        &["run", "--no-such-flag", "--", "true"][..],
+        &["no-such-command"],
+        &["exec"],
+        &["inspect"],
+        &["wait", "--jsn", "x"],
+    ] {
+        host.bowline(args).assert_refused(2, &[]);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn no_command_at_all_is_bad_usage() {
+    let host = Host::new();
+    let ran = host.bowline([] as [&str; 0]);
+    assert_eq!(ran.code, Some(2), "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn help_and_version_are_answers() {
+    let host = Host::new();
+    for args in [&["--help"][..], &["run", "--help"], &["--version"], &["exec", "--help"]] {
+        let ran = host.bowline(args);
+        assert!(ran.code == Some(0) && !ran.stdout.is_empty() && ran.stderr.is_empty(), "{ran}");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_malformed_value_is_bad_usage_and_names_the_flag() {
+    for (flag, value) in [
+        ("--memory", "64Q"),
+        ("--memory", ""),
+        ("--memory", "-1"),
+        ("--cpus", "0"),
+        ("--cpus", "-1"),
+        ("--cpus", "x"),
+        ("--cpus", "nan"),
+        ("--pids", "0"),
+        ("--pids", "-1"),
+        ("--pids", "x"),
+        ("--env", "=x"),
+        ("--user", ""),
+        ("--user", "a:b:c"),
+    ] {
+        let host = Host::new();
+        host.task("true").flag(format!("{flag}={value}")).assert_refused(2, &[flag]);
+        host.assert_nothing_left();
+    }
+}
+
+#[test]
+fn memory_below_what_can_start_is_refused() {
+    let host = Host::new();
+    let ran = host.bowline(["run", "--name", &host.new_id(), "--memory=1M", "--", "true"]);
+    assert!(ran.code == Some(2) || ran.code == Some(125), "{ran}");
+    assert!(ran.err().starts_with("bowline: ") && ran.err().contains("memory"), "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_malformed_id_is_bad_usage() {
+    let long = "a".repeat(64);
+    for id in ["", "-a", ".a", "a/b", "../x", "/x", "a b", "ä", &long] {
+        let host = Host::new();
+        host.bowline(["run", &format!("--name={id}"), "--", "true"]).assert_refused(2, &["id"]);
+        if !id.is_empty() && !id.starts_with('-') {
+            host.bowline(["inspect", id]).assert_refused(2, &["id"]);
+            host.bowline(["rm", "-f", id]).assert_refused(2, &["id"]);
+        }
+        host.assert_nothing_left();
+    }
+}
+
+#[test]
+fn the_longest_id_works() {
+    let host = Host::new();
+    let id = format!("{}{}", host.prefix(), "x".repeat(63 - host.prefix().len()));
+    host.task("echo long").named(id).run().assert_says("long");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_taken_id_is_refused_and_the_other_task_goes_on() {
+    let host = Host::new();
+    let first = host.task("exec sleep 1000").start();
+    host.task("true").named(first.id()).assert_refused_as_taken();
+    assert_eq!(first.status(), "running");
+    first.end();
+    host.task("true").named(first.id()).assert_refused_as_taken();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn of_two_launches_with_one_id_at_a_time_one_wins() {
+    let host = Host::new();
+    let id = host.new_id();
+    let both: Vec<_> = (0..2).map(|_| host.spawn(["start", "--name", &id, "--", "sleep", "1000"])).collect();
+    let ran: Vec<_> = both.into_iter().map(|process| process.finish()).collect();
+    let won = ran.iter().filter(|ran| ran.code == Some(0)).count();
+    assert_eq!(won, 1, "{} and {}", ran[0], ran[1]);
+    let lost = ran.iter().find(|ran| ran.code != Some(0)).expect("the other");
+    lost.assert_refused(125, &[&id]);
+    host.adopt(&id).end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_id_that_nobody_has_is_an_error_of_every_command() {
+    let host = Host::new();
+    for verb in ["inspect", "stats", "wait", "stop", "kill", "pause", "resume", "rm"] {
+        host.bowline([verb, "nobody"]).assert_refused(125, &["nobody"]);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn nothing_to_run_is_bad_usage_or_refused() {
+    let host = Host::new();
+    for args in [&["run"][..], &["run", "--"], &["start"]] {
+        let ran = host.bowline(args);
+        assert!(ran.code == Some(2) || ran.code == Some(125), "{ran}");
+        assert!(ran.err().starts_with("bowline: ") && ran.err().contains("command"), "{ran}");
+    }
+    let task = host.task("exec sleep 1000").start();
+    task.bowline("exec", []).assert_refused(2, &[]);
+    task.bowline("exec", ["--"]).assert_refused(2, &[]);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn malformed_times_are_bad_usage_and_the_task_is_unharmed() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    for grace in ["", "x", "-1s", "1 s", "1y"] {
+        task.bowline("stop", [&format!("--grace={grace}")]).assert_refused(2, &["--grace"]);
+        task.bowline("exec", [&format!("--timeout={grace}"), "--", "true"]).assert_refused(2, &["--timeout"]);
+    }
+    assert_eq!(task.status(), "running");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_state_folder_whose_sockets_would_be_too_long_is_refused_and_not_made() {
+    let host = Host::new();
+    let state = host.work().join("x".repeat(100));
+    let path = state.to_string_lossy().into_owned();
+    host.bowline(["--state", &path, "run", "--name", &host.new_id(), "--", "true"]).assert_refused(2, &[&path]);
+    assert!(!state.exists());
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_description_that_it_would_launch_can_be_printed() {
+    let host = Host::new();
+    let file = host.file("task.toml", "command = 'echo'\nargs = ['hello']\nmemory.limit = '64M'\npids = 9");
+    let spec = host.bowline(["spec".as_ref(), file.as_os_str()]).assert_code(0).json();
+    assert_eq!(spec["process"]["args"], serde_json::json!(["echo", "hello"]));
+    assert_eq!(spec["linux"]["resources"]["memory"]["limit"], 64 << 20);
+    assert_eq!(spec["linux"]["resources"]["pids"]["limit"], 9);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_wrong_description_is_not_printed() {
+    let host = Host::new();
+    let file = host.file("task.toml", "command = 'echo'\nmemory.limit = '64Q'");
+    host.bowline(["spec".as_ref(), file.as_os_str()]).assert_refused(125, &["memory.limit"]);
+    host.bowline(["spec", "/no/such/file"]).assert_refused(125, &["/no/such/file"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_schema_is_json_and_knows_every_field() {
+    let host = Host::new();
+    let schema = host.bowline(["schema"]).assert_code(0).json();
+    let fields = schema["properties"].as_object().expect("an object");
+    for field in ["command", "args", "env", "rootfs", "mounts", "namespaces", "memory", "cpu", "pids", "stop", "output"]
+    {
+        assert!(fields.contains_key(field), "{field}");
+    }
+    assert_eq!(schema["additionalProperties"], false);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn doctor_tells_what_this_host_has() {
+    let host = Host::new();
+    let ran = host.bowline(["doctor"]);
+    ran.assert_code(0);
+    assert!(ran.out().contains("memory") && ran.out().contains("cgroup"), "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_panic() {
+    let host = Host::new();
+    let mut shell = host.command("/bin/sh");
+    shell.args(["-c", "\"$0\" schema | true; \"$0\" --help | true; \"$0\" ps --json | true"]).arg(binary("bowline"));
+    let ran = host.execute(shell);
+    assert!(!ran.err().contains("panic"), "{ran}");
+    host.assert_nothing_left();
+}

@@ -1,0 +1,194 @@
+//! What a description mounts, inside a root that nobody vouches for.
+
+use std::fs;
+use std::path::Path;
+
+use bowline_tests::Host;
+
+/// A description that runs `script` with these mounts.
+fn with(script: &str, mounts: &str) -> String {
+    format!("command = 'sh'\nargs = ['-c', '{script}']\nmounts = [{mounts}]")
+}
+
+fn bind(source: &Path, rest: &str) -> String {
+    format!("{{source = '{}', {rest}}}", source.display())
+}
+
+#[test]
+fn a_folder_of_the_host_can_be_read_and_written() {
+    let host = Host::new();
+    let data = host.work().join("data");
+    fs::create_dir(&data).expect("a folder");
+    let root = host.busybox_root();
+    let toml = with("echo in > /data/file; cat /data/file", &bind(&data, "destination = '/data'"));
+    host.described(&toml).rootfs(root.path()).run().assert_says("in");
+    assert_eq!(fs::read_to_string(data.join("file")).expect("it was made"), "in\n");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_read_only_bind_cannot_be_written() {
+    let host = Host::new();
+    let data = host.work().join("data");
+    fs::create_dir(&data).expect("a folder");
+    let root = host.busybox_root();
+    let toml = with("touch /data/x", &bind(&data, "destination = '/data', read_only = true"));
+    let ran = host.described(&toml).rootfs(root.path()).run();
+    assert!(ran.code == Some(1) && ran.err().contains("Read-only file system"), "{ran}");
+    assert!(!data.join("x").exists());
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_read_only_bind_is_read_only_below_too() {
+    let host = Host::new();
+    let below = host.tmpfs("data/below", "size=64k");
+    let root = host.busybox_root();
+    let data = host.work().join("data");
+    let toml =
+        with("ls -d /data/below && touch /data/below/x", &bind(&data, "destination = '/data', read_only = true"));
+    let ran = host.described(&toml).rootfs(root.path()).run();
+    assert!(ran.code == Some(1) && ran.err().contains("Read-only file system"), "{ran}");
+    assert!(!below.path().join("x").exists());
+    drop(below);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn mounts_below_come_along_unless_told_otherwise() {
+    let host = Host::new();
+    let below = host.tmpfs("data/below", "size=64k");
+    fs::write(below.path().join("seen"), "").expect("a file");
+    let root = host.busybox_root();
+    let data = host.work().join("data");
+    let script = "ls /data/below /flat/below";
+    let mounts =
+        [bind(&data, "destination = '/data'"), bind(&data, "destination = '/flat', recursive = false")].join(", ");
+    let toml = with(script, &mounts);
+    host.described(&toml).rootfs(root.path()).run().assert_says("/data/below:\nseen\n\n/flat/below:");
+    drop(below);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_single_file_can_be_bound() {
+    let host = Host::new();
+    let file = host.file("conf", "content\n");
+    let root = host.busybox_root();
+    let toml = with("cat /etc/app/conf", &bind(&file, "destination = '/etc/app/conf', read_only = true"));
+    host.described(&toml).rootfs(root.path()).run().assert_says("content");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_tmpfs_has_its_size_and_mode() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    let script = "stat -c %a /scratch; df -k /scratch | tail -n 1 | awk \"{print \\$2}\"; grep \" /scratch \" /proc/mounts | grep -o noexec";
+    let toml = format!(
+        "command = 'sh'\nargs = ['-c', '''{script}''']\nmounts = [{{type = 'tmpfs', destination = '/scratch', size = '128K', mode = '0750', noexec = true}}]"
+    );
+    host.described(&toml).rootfs(root.path()).run().assert_says("750\n128\nnoexec");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn mounts_made_on_the_host_later_show_only_where_asked() {
+    let host = Host::new();
+    let shared = host.tmpfs("shared", "size=64k");
+    rustix::mount::mount_change(shared.path(), rustix::mount::MountPropagationFlags::SHARED).expect("root may");
+    let root = host.busybox_root();
+    let mounts = [
+        bind(shared.path(), "destination = '/slave', propagation = 'rslave'"),
+        bind(shared.path(), "destination = '/private'"),
+    ]
+    .join(", ");
+    fs::create_dir(shared.path().join("later")).expect("a folder");
+    let task =
+        host.described(&format!("command = 'sleep'\nargs = ['1000']\nmounts = [{mounts}]")).rootfs(root.path()).start();
+    let later = host.tmpfs("shared/later", "size=64k");
+    fs::write(later.path().join("seen"), "").expect("a file");
+    task.exec("ls /slave/later /private/later").assert_says("/private/later:\n\n/slave/later:\nseen");
+    task.end();
+    drop((later, shared));
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_a_task_mounts_never_shows_on_the_host() {
+    let host = Host::new();
+    let shared = host.tmpfs("shared", "size=64k");
+    rustix::mount::mount_change(shared.path(), rustix::mount::MountPropagationFlags::SHARED).expect("root may");
+    fs::create_dir(shared.path().join("inner")).expect("a folder");
+    let root = host.busybox_root();
+    let toml = format!(
+        "command = 'sh'\nargs = ['-c', 'mount -t tmpfs none /data/inner && touch /data/inner/mark && sleep 1000']\n\
+         seccomp = 'unconfined'\ncapabilities.add = ['SYS_ADMIN']\nmounts = [{}]",
+        bind(shared.path(), "destination = '/data'")
+    );
+    let task = host.described(&toml).rootfs(root.path()).start();
+    bowline_tests::harness::eventually("it has mounted", || {
+        (task.exec("ls /data/inner").out() == "mark").then_some(())
+    });
+    assert!(!shared.path().join("inner/mark").exists());
+    task.end();
+    drop(shared);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_link_inside_the_root_is_followed_inside() {
+    let host = Host::new();
+    let data = host.file("conf", "content\n");
+    let root = host.busybox_root();
+    root.folder("real").link("absolute", Path::new("/real")).link("relative", Path::new("real"));
+    let mounts = [bind(&data, "destination = '/absolute/a'"), bind(&data, "destination = '/relative/b'")].join(", ");
+    let toml = with("cat /real/a /real/b", &mounts);
+    host.described(&toml).rootfs(root.path()).run().assert_says("content\ncontent");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn later_mounts_lie_upon_earlier_ones() {
+    let host = Host::new();
+    let file = host.file("conf", "content\n");
+    let root = host.busybox_root();
+    let mounts = format!("{{type = 'tmpfs', destination = '/data'}}, {}", bind(&file, "destination = '/data/conf'"));
+    host.described(&with("cat /data/conf; ls /data", &mounts)).rootfs(root.path()).run().assert_says("content\nconf");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_root_can_be_read_only() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    let toml =
+        "command = 'sh'\nargs = ['-c', 'touch /x; touch /tmp/x; touch /dev/shm/x && echo shm']\nreadonly_rootfs = true";
+    let ran = host.described(toml).rootfs(root.path()).run();
+    ran.assert_says("shm");
+    assert_eq!(ran.err().matches("Read-only file system").count(), 2, "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn paths_can_be_masked_and_made_read_only() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    root.folder("secret").file("secret/key", "key", 0o600).file("etc/token", "token", 0o600).folder("fixed");
+    let toml = "command = 'sh'\nargs = ['-c', 'ls /secret; cat /etc/token; touch /fixed/x']\n\
+                masked_paths = ['/secret', '/etc/token', '/not/there']\nreadonly_paths = ['/fixed', '/not/there']";
+    let ran = host.described(toml).rootfs(root.path()).run();
+    assert!(ran.out().is_empty() && ran.err().contains("Read-only file system"), "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn mount_points_are_made_in_the_root_and_the_hosts_files_stay() {
+    let host = Host::new();
+    let file = host.file("conf", "content\n");
+    let root = host.busybox_root();
+    let toml = with("cat /a/b/c", &bind(&file, "destination = '/a/b/c'"));
+    host.described(&toml).rootfs(root.path()).run().assert_says("content");
+    assert_eq!(fs::read_to_string(&file).expect("still there"), "content\n");
+    host.assert_nothing_left();
+}

@@ -1,0 +1,226 @@
+//! Where the shim itself is charged: before the launch, while the task runs,
+//! and while it shuts down, in each of the four modes.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::Command;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Process, binary, cgroup_of, eventually, hierarchies, process_exists};
+
+/// Nobody reads its stdout: when init has ended, the shim still has to drain.
+const STALLING: &str = "seq 1 1000000 & trap 'exit 0' TERM; echo ready >&2; while :; do sleep 0.1; done";
+
+/// A cgroup of the test's in every hierarchy.
+struct Elsewhere<'h> {
+    host: &'h Host,
+    path: String,
+}
+
+impl<'h> Elsewhere<'h> {
+    fn new(host: &'h Host, name: &str) -> Elsewhere<'h> {
+        let new = Elsewhere { host, path: format!("/{}-{name}", host.prefix()) };
+        for folder in new.folders() {
+            fs::create_dir(&folder).expect("root may");
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                let parent = folder.parent().expect("a hierarchy").join(file);
+                if let Ok(value) = fs::read_to_string(parent) {
+                    fs::write(folder.join(file), value.trim_end()).expect("the parent's own");
+                }
+            }
+        }
+        new
+    }
+
+    fn folders(&self) -> Vec<PathBuf> {
+        hierarchies().into_iter().map(|(_, mount)| mount.join(&self.path[1..])).collect()
+    }
+
+    /// `command`, which moves there before it begins.
+    fn inside(&self, command: &Command) -> Command {
+        let mut shell = self.host.command("/bin/sh");
+        let mut script = String::new();
+        for folder in self.folders() {
+            let file = if folder.join("tasks").exists() { "tasks" } else { "cgroup.procs" };
+            script += &format!("echo 0 > {}/{file}; ", folder.display());
+        }
+        shell
+            .args(["-ec", &format!("{script} exec \"$0\" \"$@\"")])
+            .arg(command.get_program())
+            .args(command.get_args());
+        shell
+    }
+
+    /// Removes it, once all have left.
+    fn remove(self) {
+        for folder in self.folders() {
+            eventually(format_args!("{} is empty", folder.display()), || {
+                (!folder.exists() || fs::remove_dir(&folder).is_ok()).then_some(())
+            });
+        }
+    }
+}
+
+/// Where a process is, when it is asked.
+struct Where(i32);
+
+impl std::fmt::Display for Where {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#?}", cgroup_of(self.0))
+    }
+}
+
+/// The v2 hierarchy of a hybrid host, which limits nothing, is a fact of its own.
+fn is_in(pid: i32, path: &str) -> bool {
+    let mut found = cgroup_of(pid);
+    if found.len() > 1 {
+        found.remove("");
+    }
+    !found.is_empty() && found.values().all(|p| p == path)
+}
+
+/// The process is in `path` in every hierarchy that has a controller, or comes there.
+#[track_caller]
+fn assert_comes(pid: i32, path: &str, when: &str) {
+    let place = Where(pid);
+    eventually(format_args!("{when}: in {path} everywhere, found {place}"), || is_in(pid, path).then_some(()));
+}
+
+/// A shim of our own: it listens, and nobody asks it for anything.
+fn idle_shim(host: &Host, mode: &str, manager: &Elsewhere<'_>) -> (Process, PathBuf) {
+    let folder = host.state().join(host.new_id());
+    fs::create_dir_all(&folder).expect("the state folder");
+    let lock = fs::File::create(folder.join("lock")).expect("the lock");
+    lock.lock().expect("nobody else has it");
+    let listener = UnixListener::bind(folder.join("shim.sock")).expect("a short path");
+    let mut shim = Command::new("/bin/sh");
+    // By way of stdin and stdout, so that no other child can inherit them.
+    shim.args(["-c", "exec \"$0\" \"$@\" 3<&0 4<&1 </dev/null >/dev/null"]).arg(binary("bowline-shim"));
+    shim.arg("--folder").arg(&folder).args(["--shim-cgroup", mode]);
+    let process = host.spawn_command_with(manager.inside(&shim), OwnedFd::from(listener), OwnedFd::from(lock));
+    (process, folder)
+}
+
+/// The three moments, in one mode: where the shim is in each.
+fn assert_moments(mode: &str, before: &str, running: &str, shutdown: &str) {
+    let host = Host::new();
+    let manager = Elsewhere::new(&host, "manager");
+    let chosen = Elsewhere::new(&host, "chosen");
+    let id = host.new_id();
+    let real = |path: &str| {
+        let overhead = format!("/bowline/{id}/overhead");
+        path.replace("MANAGER", &manager.path).replace("CHOSEN", &chosen.path).replace("OVERHEAD", &overhead)
+    };
+    let mode = real(mode);
+
+    let (shim, folder) = idle_shim(&host, &mode, &manager);
+    assert_comes(shim.pid(), &real(before), "before the launch");
+    drop(shim);
+    fs::remove_dir_all(folder).expect("the shim has gone");
+
+    let mut run = host.command(binary("bowline"));
+    run.args(["run", "--name", &id, "--shim-cgroup", &mode, "--", "/bin/sh", "-c", STALLING]);
+    let run = host.spawn_command(manager.inside(&run));
+    run.wait_for_err("ready");
+    let task = host.adopt(&id);
+    let shim = task.shim_pid();
+    // It enters once the start has been answered.
+    assert_comes(shim, &real(running), "while the task runs");
+
+    let cgroups: Vec<_> = hierarchies().into_iter().map(|(_, mount)| mount.join("bowline").join(&id)).collect();
+    task.stop(["--grace=50s"]);
+    eventually("its cgroups are removed", || (!cgroups.iter().any(|path| path.exists())).then_some(()));
+    assert!(process_exists(shim), "the shim drains the output");
+    assert!(is_in(shim, &real(shutdown)), "while it shuts down: {}", Where(shim));
+    run.finish().assert_code(0);
+
+    manager.remove();
+    chosen.remove();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn inherit_is_where_the_manager_is_always() {
+    assert_moments("inherit", "MANAGER", "MANAGER", "MANAGER");
+}
+
+#[test]
+fn root_is_charged_to_nobody_always() {
+    assert_moments("root", "/", "/", "/");
+}
+
+#[test]
+fn overhead_is_left_for_the_root_before_the_launch_and_at_shutdown() {
+    assert_moments("overhead", "/", "OVERHEAD", "/");
+}
+
+#[test]
+fn a_path_is_entered_after_the_launch() {
+    assert_moments("CHOSEN", "/", "CHOSEN", "CHOSEN");
+}
+
+#[test]
+fn the_v2_hierarchy_of_a_hybrid_host_is_left_for_the_root_as_well() {
+    let host = Host::new();
+    let manager = Elsewhere::new(&host, "manager");
+    let mut start = host.command(binary("bowline"));
+    start.args(["start", "--name", &host.new_id(), "--", "sleep", "1000"]);
+    let ran = host.execute(manager.inside(&start));
+    let task = host.adopt(ran.assert_code(0).out());
+    // What manages the host by that hierarchy (systemd) would take both for
+    // the manager's, and end them with it.
+    for pid in [task.shim_pid(), task.pid()] {
+        assert_ne!(cgroup_of(pid)[""], manager.path, "{pid} is in its manager's v2 cgroup");
+    }
+    task.end();
+    manager.remove();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_shim_that_nobody_asks_for_anything_leaves() {
+    let host = Host::new();
+    let manager = Elsewhere::new(&host, "manager");
+    let (shim, folder) = idle_shim(&host, "overhead", &manager);
+    shim.finish().assert_code(0);
+    fs::remove_dir_all(folder).expect("the test's own");
+    manager.remove();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn overhead_is_the_default() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let overhead = format!("/bowline/{}/overhead", task.id());
+    let shim = task.shim_pid();
+    assert_comes(shim, &overhead, "while the task runs");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_mode_that_does_not_exist_is_bad_usage() {
+    let host = Host::new();
+    host.task("true").flag("--shim-cgroup=nowhere").assert_refused(2, &["shim", "nowhere"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_path_that_does_not_exist_is_refused_and_named() {
+    let host = Host::new();
+    host.task("true").flag("--shim-cgroup=/no/such/cgroup").assert_refused(125, &["/no/such/cgroup"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_path_that_leads_up_is_refused_and_named() {
+    let host = Host::new();
+    for path in ["/a/../..", "/..", "relative/.."] {
+        let build = host.task("true").flag(format!("--shim-cgroup={path}"));
+        build.assert_refused(2, &[path]);
+    }
+    host.assert_nothing_left();
+}

@@ -1,0 +1,156 @@
+//! A shim that dies leaves a record that says so, and `rm` cleans up after it.
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Task, eventually, process_exists};
+
+/// A task with daemons, in the host's pid namespace: nothing of it dies by itself.
+fn with_daemons(host: &Host) -> Task<'_> {
+    let toml = "command = 'sh'\nargs = ['-c', 'setsid sleep 1000 & (setsid sleep 1000 &) ; echo ready; exec sleep 1000']\nnamespaces.pid = 'host'";
+    let task = host.described(toml).start();
+    task.wait_for_line("ready");
+    eventually("three processes", || (task.processes().len() == 3).then_some(()));
+    task
+}
+
+#[test]
+fn the_status_says_that_the_shim_is_dead() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    task.kill_shim(task.shim_pid());
+    assert_eq!(task.status(), "dead");
+    let listed = host.bowline(["ps", "--json"]).assert_code(0).json();
+    assert_eq!(listed[0]["status"], "dead", "{listed}");
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn wait_says_that_the_shim_died() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let waiter = host.spawn(["wait", task.id()]);
+    let json_waiter = host.spawn(["wait", "--json", task.id()]);
+    let socket = task.file("shim.sock");
+    eventually("both wait", || (bowline_tests::harness::unix_sockets(&socket) >= 3).then_some(()));
+    task.kill_shim(task.shim_pid());
+    waiter.finish().assert_refused(125, &[task.id(), "shim"]);
+    let ran = json_waiter.finish();
+    let report = ran.assert_code(0).json();
+    assert_eq!(report["shim_died"], true, "{report}");
+    assert!(report["exit_code"].is_null() && report["signal"].is_null(), "nobody knows: {report}");
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_run_in_the_foreground_says_that_the_shim_died() {
+    let host = Host::new();
+    let (task, run) = host.task("echo ready; exec sleep 1000").spawn();
+    run.wait_for_out("ready");
+    task.kill_shim(task.shim_pid());
+    let ran = run.finish();
+    ran.assert_code(125);
+    assert!(ran.err().starts_with("bowline: ") && ran.err().contains(task.id()), "{ran}");
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn rm_kills_what_still_lives_and_removes_everything() {
+    for force in [&["rm"][..], &["rm", "-f"]] {
+        let host = Host::new();
+        let task = with_daemons(&host);
+        let pids = task.processes();
+        task.kill_shim(task.shim_pid());
+        assert!(pids.iter().all(|pid| process_exists(*pid)), "the task outlives its shim");
+        host.bowline(force.iter().chain([&task.id()])).assert_code(0);
+        assert!(!pids.iter().any(|pid| process_exists(*pid)), "gone when rm returns");
+        host.assert_nothing_left_without_rm();
+    }
+}
+
+#[test]
+fn rm_cleans_up_when_init_is_dead_too() {
+    let host = Host::new();
+    let task = host.task("echo ready; exec sleep 1000").start();
+    task.wait_for_line("ready");
+    let (init, shim) = (task.pid(), task.shim_pid());
+    task.kill_shim(shim);
+    rustix::process::kill_process(rustix::process::Pid::from_raw(init).expect("a pid"), rustix::process::Signal::KILL)
+        .expect("it lives");
+    eventually("init is gone", || (!process_exists(init)).then_some(()));
+    task.bowline("rm", []).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_paused_task_whose_shim_died_is_removed_too() {
+    let host = Host::new();
+    let task = with_daemons(&host);
+    task.bowline("pause", []).assert_code(0);
+    task.kill_shim(task.shim_pid());
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn an_exec_whose_shim_dies_is_an_error_and_is_cleaned_up() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let exec = task.spawn_exec(["--timeout=50s"], "echo begun; exec sleep 1000");
+    exec.wait_for_out("begun");
+    task.kill_shim(task.shim_pid());
+    let ran = exec.finish();
+    ran.assert_code(125);
+    assert!(ran.err().starts_with("bowline: "), "{ran}");
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn what_needs_the_shim_is_a_clear_error() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    task.kill_shim(task.shim_pid());
+    for verb in ["stats", "pause", "stop", "kill"] {
+        task.bowline(verb, []).assert_refused(125, &[task.id(), "shim"]);
+    }
+    task.bowline("exec", ["--", "true"]).assert_refused(125, &[task.id(), "shim"]);
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn the_id_is_free_again_after_rm() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    task.kill_shim(task.shim_pid());
+    host.task("true").named(task.id()).assert_refused_as_taken();
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.task("echo again").named(task.id()).run().assert_says("again");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_user_namespace_and_private_network_of_a_dead_shim_are_gone_too() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    let toml = "command = 'sleep'\nargs = ['1000']\nnamespaces = {user = 'private', network = 'private'}\n\
+                uid_mappings = [{container = 0, host = 300000, size = 65536}]\n\
+                gid_mappings = [{container = 0, host = 300000, size = 65536}]";
+    let task = host.described(toml).rootfs(root.path()).start();
+    task.kill_shim(task.shim_pid());
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn the_shims_of_other_tasks_do_not_notice() {
+    let host = Host::new();
+    let (one, other) = (host.task("exec sleep 1000").start(), host.task("exec sleep 1000").start());
+    one.kill_shim(one.shim_pid());
+    one.bowline("rm", ["-f"]).assert_code(0);
+    other.exec("echo well").assert_says("well");
+    other.end();
+    host.assert_nothing_left();
+}

@@ -1,0 +1,140 @@
+//! State folders that cannot be used: an error that names the path, nothing left.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Ran, binary};
+
+const NOBODY: u32 = 65534;
+
+fn run_in(host: &Host, state: &Path) -> Ran {
+    host.bowline([
+        "--state".as_ref(),
+        state.as_os_str(),
+        "run".as_ref(),
+        "--name".as_ref(),
+        host.new_id().as_ref(),
+        "--".as_ref(),
+        "true".as_ref(),
+    ])
+}
+
+fn as_nobody(host: &Host, args: &[&str]) -> Ran {
+    // Where anybody can execute it.
+    let copy = host.work().join("bowline");
+    fs::copy(binary("bowline"), &copy).expect("the work folder is writable");
+    fs::copy(binary("bowline-shim"), host.work().join("bowline-shim")).expect("the work folder is writable");
+    let mut command = host.command(copy);
+    command.args(args).uid(NOBODY).gid(NOBODY);
+    host.execute(command)
+}
+
+#[test]
+fn a_full_disk_is_named() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=16k");
+    let filler = vec![0; 1 << 20];
+    // An error, as meant: no byte is free then.
+    assert!(fs::write(disk.path().join("filler"), filler).is_err());
+    run_in(&host, disk.path()).assert_refused(125, &[&disk.path().to_string_lossy()]);
+    let left: Vec<_> = fs::read_dir(disk.path()).expect("a folder").flatten().map(|entry| entry.file_name()).collect();
+    assert!(left.iter().all(|name| name == "filler" || name.to_string_lossy().starts_with('.')), "{left:?}");
+    drop(disk);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_disk_without_a_free_inode_is_named() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=1m,nr_inodes=1");
+    run_in(&host, &disk.path().join("state")).assert_refused(125, &[&disk.path().to_string_lossy()]);
+    drop(disk);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_disk_that_is_full_after_the_folder_was_made_leaves_no_folder() {
+    for inodes in 3..12 {
+        let host = Host::new();
+        let disk = host.tmpfs("disk", &format!("size=1m,nr_inodes={inodes}"));
+        let state = disk.path().join("state");
+        let ran = run_in(&host, &state);
+        if ran.code != Some(0) {
+            ran.assert_refused(125, &[&disk.path().to_string_lossy()]);
+        }
+        let names = fs::read_dir(&state).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let left: Vec<_> = names.filter(|name| !name.to_string_lossy().starts_with('.')).collect();
+        assert!(left.is_empty() || ran.code == Some(0), "{inodes} inodes: {left:?}\n{ran}");
+        drop(disk);
+        host.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_read_only_disk_is_named() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=64k");
+    disk.read_only();
+    for state in [disk.path().to_owned(), disk.path().join("state")] {
+        run_in(&host, &state).assert_refused(125, &[&state.to_string_lossy()]);
+    }
+    drop(disk);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_state_folder_that_is_a_file_is_named() {
+    let host = Host::new();
+    let file = host.file("state", "");
+    run_in(&host, &file).assert_refused(125, &[&file.to_string_lossy()]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn no_permission_is_named() {
+    let host = Host::new();
+    let state = host.work().join("state");
+    fs::create_dir(&state).expect("a folder");
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).expect("ours");
+    let path = state.to_string_lossy().into_owned();
+    as_nobody(&host, &["--state", &path, "run", "--", "true"]).assert_refused(125, &["permission denied"]);
+    as_nobody(&host, &["--state", &path, "inspect", "x"]).assert_refused(125, &[&path]);
+    as_nobody(&host, &["--state", &path, "ps"]).assert_refused(125, &[&path]);
+    assert_eq!(fs::read_dir(&state).expect("a folder").count(), 0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn no_privilege_is_a_clear_error_and_leaves_nothing() {
+    let host = Host::new();
+    let state = host.work().join("own");
+    fs::create_dir(&state).expect("a folder");
+    chown(&state, Some(NOBODY), Some(NOBODY)).expect("root may give away");
+    let path = state.to_string_lossy().into_owned();
+    as_nobody(&host, &["--state", &path, "run", "--name", &host.new_id(), "--", "true"]).assert_refused(125, &[]);
+    let names = fs::read_dir(&state).expect("a folder").flatten().map(|entry| entry.file_name());
+    let left: Vec<_> = names.filter(|name| !name.to_string_lossy().starts_with('.')).collect();
+    assert!(left.is_empty(), "{left:?}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_disk_that_fills_up_while_the_task_runs_loses_no_exit() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=1m");
+    let state = disk.path().to_string_lossy().into_owned();
+    let id = host.new_id();
+    let script = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done";
+    let run = host.spawn(["--state", &state, "run", "--name", &id, "--", "sh", "-c", script]);
+    run.wait_for_out("ready");
+    let _ = fs::write(disk.path().join("filler"), vec![0; 4 << 20]);
+    host.bowline(["--state", &state, "stop", &id, "--grace=50s"]).assert_code(0);
+    run.finish().assert_code(5);
+    fs::remove_file(disk.path().join("filler")).expect("it was made");
+    host.bowline(["--state", &state, "rm", &id]).assert_code(0);
+    drop(disk);
+    host.assert_nothing_left();
+}

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -95,7 +95,7 @@ fn read_kept(path: &Path) -> Option<Vec<u8>> {
 
 fn keep(path: &Path, program: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(folder)?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let temporary: PathBuf = folder.join(format!(".{}.new", std::process::id()));
     // A left-over of a worker that was killed, of another life of this pid.
     let _ = std::fs::remove_file(&temporary);

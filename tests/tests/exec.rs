@@ -254,3 +254,31 @@ fn an_exec_that_runs_when_the_task_ends_ends_with_it() {
     exec.finish().assert_code(137);
     host.assert_nothing_left();
 }
+
+#[test]
+fn json_has_the_end_and_the_last_4_kib_of_each_stream() {
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    let ran = task.exec_with(["--json"], "seq 1 5000; echo oops >&2; exit 4");
+    ran.assert_code(4);
+    let outcome = ran.json();
+    assert_eq!((&outcome["exit_code"], &outcome["timed_out"]), (&4.into(), &false.into()), "{ran}");
+    let stdout = outcome["stdout"].as_str().expect("text");
+    assert!(stdout.len() == 4096 && stdout.ends_with("4999\n5000\n"), "{ran}");
+    assert_eq!(outcome["stderr"], "oops\n", "{ran}");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn json_of_an_exec_that_timed_out_has_no_exit_code() {
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    let ran = task.exec_with(["--json", "--timeout=200ms"], "echo so far; exec sleep 1000");
+    ran.assert_code(124);
+    let outcome = ran.json();
+    assert!(outcome["exit_code"].is_null() && outcome["timed_out"] == true, "{ran}");
+    assert_eq!(outcome["stdout"], "so far\n", "{ran}");
+    task.end();
+    host.assert_nothing_left();
+}

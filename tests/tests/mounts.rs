@@ -192,3 +192,26 @@ fn mount_points_are_made_in_the_root_and_the_hosts_files_stay() {
     assert_eq!(fs::read_to_string(&file).expect("still there"), "content\n");
     host.assert_nothing_left();
 }
+
+#[test]
+fn nothing_shows_on_a_host_whose_mounts_are_shared() {
+    // As systemd makes them. A copy of the root that stayed the host's peer
+    // failed to become the root, and left its mounts on the host.
+    let host = Host::new();
+    let root = host.busybox_root();
+    let bowline = bowline_tests::harness::binary("bowline");
+    for rootfs in ["", &format!("--rootfs {}", root.path().display())] {
+        let state = host.state();
+        let script = format!(
+            "{} --state {} run --rm {rootfs} -- sh -c 'echo in' && grep -e {} -e {} /proc/self/mountinfo; true",
+            bowline.display(),
+            state.display(),
+            state.display(),
+            root.path().display()
+        );
+        let mut command = host.command("unshare");
+        command.args(["--mount", "--propagation", "shared", "sh", "-c", &script]);
+        host.execute(command).assert_code(0).assert_says("in");
+    }
+    host.assert_nothing_left();
+}

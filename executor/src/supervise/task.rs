@@ -55,8 +55,8 @@ pub struct Task {
     sent: RefCell<Vec<i32>>,
     /// A kill is under way: another would change nothing.
     killing: Cell<bool>,
-    /// Processes that our kill met.
-    killed: Cell<u64>,
+    /// Processes beside init that our kill met.
+    killed: Cell<Option<u64>>,
 }
 
 impl Task {
@@ -84,7 +84,7 @@ impl Task {
             exited: watch::Sender::new(None),
             sent: RefCell::default(),
             killing: Cell::new(false),
-            killed: Cell::new(0),
+            killed: Cell::new(None),
         }
     }
 
@@ -197,7 +197,7 @@ impl Task {
             return Ok(());
         }
         let processes = self.with_cgroup(|c| supervisor.layout.processes(c).len())?;
-        self.killed.set(processes.saturating_sub(1) as u64);
+        self.killed.set(Some(processes.saturating_sub(1) as u64));
         self.send(libc::SIGKILL)?;
         if self.namespaces.is_new(libc::CLONE_NEWPID) {
             // The kernel kills all of a pid namespace with its init, which
@@ -285,8 +285,9 @@ impl Task {
             killed_by_shim: by_shim(libc::SIGKILL),
         };
         let record = self.record.borrow();
-        // A pid namespace ends with its init, and nobody counts.
-        let uncounted = self.namespaces.is_new(libc::CLONE_NEWPID) && !self.killing.get();
+        // A pid namespace that ends with its init takes all with it, uncounted.
+        let by_kernel = self.namespaces.is_new(libc::CLONE_NEWPID);
+        let processes_killed = self.killed.get().or((!by_kernel).then_some(rest));
         let kept = tail.borrow().to_vec();
         ExitReport {
             exit_code: Some(ended.code()),
@@ -301,7 +302,7 @@ impl Task {
             memory_peak_bytes: stats.as_ref().and_then(|s| s.memory.peak_bytes),
             throttled_periods: stats.as_ref().and_then(|s| s.cpu.throttled_periods),
             throttled_usec: stats.as_ref().and_then(|s| s.cpu.throttled_usec),
-            processes_killed: (!uncounted).then(|| rest + self.killed.get()),
+            processes_killed,
             output_tail: Some(String::from_utf8_lossy(&kept).into_owned()),
             output_dropped_bytes: pumps.dropped(),
             shim_died: false,

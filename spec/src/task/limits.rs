@@ -53,7 +53,8 @@ pub struct Memory {
     /// Up to this the kernel spares the task when memory is short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low: Option<ByteSize>,
-    /// Swap beyond the memory limit; none by default.
+    /// Swap beyond the memory limit. By default none on cgroup v2, and as little
+    /// as the kernel can do with on v1 (swappiness 0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<Ceiling<ByteSize>>,
 }

@@ -1,0 +1,98 @@
+# Everything that is done with this checkout. `make` lists the targets.
+
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+# Cargo's name for this machine.
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+# Where the release binaries are found, by whoever has no rustc in their PATH too.
+BIN = $(abspath $(TARGET)/bin)
+# Namespaces and cgroups need root.
+ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
+DENY = $(TARGET)/tools/bin/cargo-deny
+
+.PHONY: help
+help:
+	@sed -n 's/^## /  make /p' Makefile
+
+## build     release binaries: static, two files, nothing else needed to run them
+.PHONY: build
+build:
+	@scripts/need build
+	@# Naming the target keeps the flags away from build scripts and macros.
+	LIBSECCOMP_LINK_TYPE=static \
+	LIBSECCOMP_LIB_PATH="$$(dirname "$$(cc -print-file-name=libseccomp.a)")" \
+	RUSTFLAGS="$${RUSTFLAGS-} -C target-feature=+crt-static" \
+	cargo build --release --locked --target $(HOST) --package bowline
+	@ln -sfn $(HOST)/release $(BIN)
+
+## demo      one task from description to exit report; installs what the build needs
+.PHONY: demo
+demo: build
+	$(ROOT) scripts/demo $(BIN)
+
+## test      all tests; installs what they need
+.PHONY: test
+test: need-test demo check-docs unit
+	$(RUN_AS_ROOT) BOWLINE_BIN_DIR=$(BIN) cargo test --locked --package bowline-tests --no-fail-fast
+
+# Cargo stays who calls it; the test binaries become root.
+RUNNER = CARGO_TARGET_$(shell tr a-z- A-Z_ <<<$(HOST))_RUNNER
+KEPT = BOWLINE_BIN_DIR,CI
+RUN_AS_ROOT = $(if $(ROOT),$(RUNNER)="sudo --preserve-env=$(KEPT)")
+
+.PHONY: need-test
+need-test:
+	@scripts/need test
+
+# The commands in README.md and docs/ do what is said of them.
+.PHONY: check-docs
+check-docs: build
+	$(ROOT) scripts/check-docs $(BIN)
+
+.PHONY: unit
+unit:
+	@scripts/need build
+	cargo test --locked --workspace --exclude bowline-tests
+
+## check     formatting, lints, unit tests, layers, dependencies
+.PHONY: check
+check: format lint unit layers dependencies
+
+.PHONY: format
+format:
+	@scripts/need check
+	cargo fmt --all --check
+
+.PHONY: lint
+lint:
+	@scripts/need check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+.PHONY: layers
+layers:
+	cargo test --locked --package bowline-tests --test layers
+
+.PHONY: dependencies
+dependencies: $(DENY)
+	$(DENY) --locked --log-level error check bans licenses sources
+
+$(DENY):
+	@scripts/need build
+	cargo install --locked --debug --root $(TARGET)/tools cargo-deny
+
+## install   both binaries into $(DESTDIR)$(PREFIX)/bin; without cargo, those already built
+.PHONY: install
+install: $(if $(shell command -v cargo),build)
+	install -d $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(BIN)/bowline $(BIN)/bowline-shim $(DESTDIR)$(PREFIX)/bin/
+
+## clean     removes everything that was built
+.PHONY: clean
+clean:
+	cargo clean
+
+# One after the other: cargo uses all processors anyway.
+.NOTPARALLEL:

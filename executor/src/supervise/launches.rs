@@ -9,74 +9,46 @@ use oci_spec::runtime::{Process, Spec};
 
 use super::Supervisor;
 use super::task::{Task, remove_cgroup};
+use crate::cgroup::Cgroup;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::host;
-use crate::io::{self, Owner, Target};
-use crate::launch::Prepared;
+use crate::io::{self, Owner, Stdio, Target};
+use crate::launch::{Live, Prepared, Starting};
 use crate::lifecycle::Event;
 use crate::namespaces::{self, Namespaces};
 use crate::recovery::Record;
 use crate::request::{Launch, Launched};
-use crate::seccomp;
+use crate::seccomp::{self, Filter};
+
+/// A launch before anything of it is on the host but its folder.
+pub struct Plan {
+    pub spec: Spec,
+    pub namespaces: Namespaces,
+    pub filter: Option<Filter>,
+    pub record: Record,
+}
 
 impl Supervisor {
     pub(super) async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
-        let Launch { id, task: description, stdout, stderr, durable } = launch;
+        let id = launch.id.clone();
         if self.tasks.borrow().contains_key(&id) {
             return Err(Error::new(Kind::AlreadyExists, format!("task {id} exists already")));
         }
         let expecting = self.children.expect();
-        let spec = host::configure(&description, id.as_str())?;
-        let namespaces = Namespaces::of(&spec)?;
-        let folder = &self.config.folder;
-        if description.rootfs.is_none() {
-            self.make_root(&spec)?;
-        }
-        let linux = spec.linux().as_ref();
-        let filter = match linux.and_then(|l| l.seccomp().as_ref()) {
-            Some(profile) => Some(seccomp::filter(profile, &self.config.state.filter_cache()).await?),
-            None => None,
-        };
-        let cgroup_path = linux.and_then(|l| l.cgroups_path().as_ref());
-        let cgroup_path = cgroup_path.and_then(|p| p.to_str()).unwrap_or_default().to_owned();
-        let mut record = Record {
-            created_at: Timestamp::now(),
-            started_at: None,
-            pid: None,
-            shim_pid: std::process::id().cast_signed(),
-            cgroup: cgroup_path.clone(),
-            overhead: self.overhead.path().map(str::to_owned),
-            durable,
-            task: description,
-        };
+        let targets = (launch.stdout.clone(), launch.stderr.clone());
+        let plan = self.plan(launch).await?;
         // Before anything is made that a crash would leave behind.
-        folder.write_record(&record)?;
-        let out = record.task.output.stdout.clone().map_or(stdout, Target::Path);
-        let err = record.task.output.stderr.clone().map_or(stderr, Target::Path);
+        self.config.folder.write_record(&plan.record)?;
+        let output = plan.record.task.output.clone();
+        let stdout = output.stdout.map_or(targets.0, Target::Path);
+        let stderr = output.stderr.map_or(targets.1, Target::Path);
         let tail = io::new_tail(io::TAIL);
-        let (stdio, pumps) =
-            io::piped(&out, &err, owner(&spec, spec.process().as_ref()), [tail.clone(), tail.clone()])?;
-
-        let cgroup = self.layout.create(&cgroup_path)?;
-        let resources = linux.and_then(|l| l.resources().as_ref());
-        let limited = resources.map_or(Ok(()), |r| self.layout.apply(&cgroup, r));
-        let prepared = Prepared { spec: &spec, bundle: folder.path(), cgroup: &cgroup, filter: filter.as_ref(), stdio };
-        let cloned = match limited.and_then(|()| prepared.clone_init()) {
-            Ok(mut starting) => starting.live().await.map(|live| (starting, live)),
-            Err(error) => Err(error),
-        };
-        let (starting, live) = match cloned {
-            Ok(cloned) => cloned,
-            Err(error) => {
-                // Nothing was cloned.
-                remove_cgroup(&self.layout, cgroup).await;
-                return Err(error);
-            }
-        };
+        let owner = owner(&plan.spec, plan.spec.process().as_ref());
+        let (stdio, pumps) = io::piped(&stdout, &stderr, owner, [tail.clone(), tail.clone()])?;
+        let (cgroup, starting, live) = self.clone_init(&plan, stdio).await?;
         let pid = live.pid;
         let exited = expecting.claim(pid);
-        record.pid = Some(pid);
-        let task = Rc::new(Task::new(id.clone(), spec, namespaces, filter, record, live, cgroup));
+        let task = Rc::new(Task::new(id.clone(), plan, live, cgroup));
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
 
         let ready = async { starting.ready(pid, &task.spec, &task.namespaces).await?.start().await };
@@ -87,12 +59,60 @@ impl Supervisor {
         }
         task.record.borrow_mut().started_at = Some(Timestamp::now());
         task.happen(self, Event::Started)?;
-        if let Err(error) = folder.write_record(&task.record.borrow()) {
+        if let Err(error) = self.config.folder.write_record(&task.record.borrow()) {
             tracing::error!(%error, "the record lacks what became of the task");
         }
         self.busy.set(self.busy.get() + 1);
         tokio::task::spawn_local(task.see_off(self.clone(), exited, pumps, tail));
         Ok(Launched { pid })
+    }
+
+    /// Turns the description into all that the task is made from.
+    async fn plan(&self, launch: Launch) -> Result<Plan> {
+        let spec = host::configure(&launch.task, launch.id.as_str())?;
+        let namespaces = Namespaces::of(&spec)?;
+        if launch.task.rootfs.is_none() {
+            self.make_root(&spec)?;
+        }
+        let linux = spec.linux().as_ref();
+        let filter = match linux.and_then(|l| l.seccomp().as_ref()) {
+            Some(profile) => Some(seccomp::filter(profile, &self.config.state.filter_cache()).await?),
+            None => None,
+        };
+        let cgroup = linux.and_then(|l| l.cgroups_path().as_ref());
+        let record = Record {
+            created_at: Timestamp::now(),
+            started_at: None,
+            pid: None,
+            shim_pid: std::process::id().cast_signed(),
+            cgroup: cgroup.and_then(|path| path.to_str()).unwrap_or_default().to_owned(),
+            overhead: self.overhead.path().map(str::to_owned),
+            durable: launch.durable,
+            task: launch.task,
+        };
+        Ok(Plan { spec, namespaces, filter, record })
+    }
+
+    /// Makes the task's cgroup, its limits in effect, and clones init.
+    async fn clone_init(&self, plan: &Plan, stdio: Stdio) -> Result<(Cgroup, Starting, Live)> {
+        let Plan { spec, filter, .. } = plan;
+        let cgroup = self.layout.create(&plan.record.cgroup)?;
+        let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
+        let limited = resources.map_or(Ok(()), |r| self.layout.apply(&cgroup, r));
+        let prepared =
+            Prepared { spec, bundle: self.config.folder.path(), cgroup: &cgroup, filter: filter.as_ref(), stdio };
+        let cloned = match limited.and_then(|()| prepared.clone_init()) {
+            Ok(mut starting) => starting.live().await.map(|live| (starting, live)),
+            Err(error) => Err(error),
+        };
+        match cloned {
+            Ok((starting, live)) => Ok((cgroup, starting, live)),
+            Err(error) => {
+                // Nothing was cloned.
+                remove_cgroup(&self.layout, cgroup).await;
+                Err(error)
+            }
+        }
     }
 
     /// The empty folder that the host view is mounted into. In a user

@@ -14,6 +14,7 @@ use oci_spec::runtime::Spec;
 use tokio::sync::{oneshot, watch};
 
 use super::Supervisor;
+use super::launches::Plan;
 use crate::cgroup::{Cgroup, ExecGroup, Layout};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::io::{Pumps, Tail};
@@ -60,15 +61,9 @@ pub struct Task {
 }
 
 impl Task {
-    pub fn new(
-        id: TaskId,
-        spec: Spec,
-        namespaces: Namespaces,
-        filter: Option<Filter>,
-        record: Record,
-        live: Live,
-        cgroup: Cgroup,
-    ) -> Task {
+    pub fn new(id: TaskId, plan: Plan, live: Live, cgroup: Cgroup) -> Task {
+        let Plan { spec, namespaces, filter, mut record } = plan;
+        record.pid = Some(live.pid);
         Task {
             id,
             spec,

@@ -43,6 +43,16 @@ RUNNER = CARGO_TARGET_$(shell tr a-z- A-Z_ <<<$(HOST))_RUNNER
 KEPT = BOWLINE_BIN_DIR,CI
 RUN_AS_ROOT = $(if $(ROOT),$(RUNNER)="sudo --preserve-env=$(KEPT)")
 
+## test-vm   the tests that are of no cgroup version, in a virtual machine with cgroup v2 and systemd: 15 minutes
+.PHONY: test-vm
+VM_TESTS ?= bad_input_image devices exec exec_security interrupt many mounts namespaces output run security \
+	shim_death state_disk stop wait
+test-vm: build
+	@scripts/need vm
+	integration/vm $(BIN) $$(cargo test --locked --package bowline-tests --no-run --message-format json \
+		$(addprefix --test ,$(VM_TESTS)) 2>/dev/null | \
+		sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')
+
 .PHONY: need-test
 need-test:
 	@scripts/need test

@@ -71,15 +71,15 @@ pub enum Action {
 /// The word for a state in every answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// As [`State::Created`].
+    /// Set up; the user's program does not run yet.
     Created,
-    /// As [`State::Running`].
+    /// The user's program runs.
     Running,
-    /// As [`State::Paused`].
+    /// All its processes are frozen.
     Paused,
-    /// As [`State::Stopping`].
+    /// Asked to end; killed when its grace is over.
     Stopping,
-    /// As [`State::Exited`].
+    /// Ended.
     Exited,
 }
 

@@ -20,7 +20,9 @@ mod ran;
 mod root;
 mod task;
 
-pub use kernel::{cgroup_of, disk, fds_of, hierarchies, namespace_of, process_exists, status_lines, unix_sockets};
+pub use kernel::{
+    cgroup_of, disk, fds_of, hierarchies, namespace_of, only_v2, process_exists, status_lines, unix_sockets,
+};
 pub use process::Process;
 pub use ran::Ran;
 pub use root::{Root, Tmpfs};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
-use bowline_tests::harness::eventually;
+use bowline_tests::harness::{eventually, only_v2};
 
 const DEAF: &str = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
 const POLITE: &str = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done";
@@ -201,8 +201,10 @@ fn pause_freezes_every_process_and_resume_thaws_them() {
     task.wait_for_line("tick");
     task.bowline("pause", []).assert_code(0);
     assert_eq!(task.status(), "paused");
-    assert_eq!(task.cgroup_file("freezer", "freezer.state"), "FROZEN");
-    let cpu = || task.cgroup_file("cpuacct", "cpuacct.usage");
+    let (state, frozen, usage) =
+        if only_v2() { ("cgroup.freeze", "1", "cpu.stat") } else { ("freezer.state", "FROZEN", "cpuacct.usage") };
+    assert_eq!(task.cgroup_file("freezer", state), frozen);
+    let cpu = || task.cgroup_file("cpuacct", usage);
     let frozen = cpu();
     // Another task does meanwhile what this one would have done ten times.
     let other = host.task("for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.02; done").start();

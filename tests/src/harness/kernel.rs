@@ -23,11 +23,18 @@ pub fn hierarchies() -> Vec<(String, PathBuf)> {
     found.collect()
 }
 
-/// Where the hierarchy of `controller` is mounted.
+/// Whether this host has cgroup v2 alone.
+pub fn only_v2() -> bool {
+    hierarchies().iter().all(|(names, _)| names.is_empty())
+}
+
+/// Where the hierarchy of `controller` is mounted; where it is none of v1's, v2's.
 #[track_caller]
 pub(super) fn hierarchy(controller: &str) -> PathBuf {
-    let found = hierarchies().into_iter().find(|(names, _)| names.split(',').any(|name| name == controller));
-    found.unwrap_or_else(|| panic!("no {controller} controller on this host")).1
+    let all = hierarchies();
+    let has = |names: &str| names.split(',').any(|name| name == controller);
+    let found = all.iter().find(|(names, _)| has(names)).or_else(|| all.iter().find(|(names, _)| names.is_empty()));
+    found.unwrap_or_else(|| panic!("no {controller} controller on this host")).1.clone()
 }
 
 /// The cgroup of a process in each hierarchy, by its controllers.

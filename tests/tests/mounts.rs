@@ -215,3 +215,31 @@ fn nothing_shows_on_a_host_whose_mounts_are_shared() {
     }
     host.assert_nothing_left();
 }
+
+#[test]
+fn a_task_of_a_bowline_in_a_chroot_sees_its_own_root_alone() {
+    // The host's root stayed that of the mount namespace, and an exec got there.
+    let host = Host::new();
+    let root = host.busybox_root();
+    let jail = host.work().join("jail");
+    fs::create_dir(&jail).expect("a folder");
+    let (jail, bowline, id) = (jail.display(), bowline_tests::harness::binary("bowline"), host.new_id());
+    let bowline = format!("{} --state {}", bowline.display(), host.state().display());
+    let script = format!(
+        "mount --rbind / {jail} && chroot {jail} sh -ec '
+            {bowline} start --name {id} --rootfs {} -- sleep 1000
+            {bowline} exec {id} -- ls /
+            {bowline} exec {id} -- sh -c \"cut -d \\  -f 5 /proc/self/mountinfo | grep -c {jail} || true\"
+            {bowline} rm -f {id}'",
+        root.path().display()
+    );
+    let mut command = host.command("unshare");
+    command.args(["--mount", "sh", "-c", &script]);
+    let ran = host.execute(command);
+    ran.assert_code(0);
+    let out = ran.out();
+    let (listing, mounts) = out.trim_start_matches(&id).trim().rsplit_once('\n').expect("two answers");
+    assert!(listing.contains("bin") && !listing.contains("boot"), "{ran}");
+    assert_eq!(mounts, "0", "{ran}");
+    host.assert_nothing_left();
+}

@@ -92,13 +92,25 @@ fn open_bind(mount: &Mount) -> Result<Option<OwnedFd>> {
 /// root may be closed to every other.
 pub fn attach(spec: &Spec, bundle: &Path, sources: &Sources) -> Result<()> {
     let propagation = options::root_propagation(spec)?;
+    let path = root_path(spec, bundle)?;
+    let target = open_path(&path).doing(Kind::Internal, || format!("cannot open {}", path.display()))?;
+    leave_chroot()?;
     let old_root = open_path(Path::new("/")).doing(Kind::Internal, || "cannot open /")?;
     sys::mount_setattr(old_root.as_fd(), true, propagation)
         .doing(Kind::Internal, || "cannot set the propagation of /")?;
-    let path = root_path(spec, bundle)?;
-    let target = open_path(&path).doing(Kind::Internal, || format!("cannot open {}", path.display()))?;
     move_mount(&sources.root, &target)
         .doing(Kind::Internal, || format!("cannot attach the root filesystem {}", path.display()))
+}
+
+/// Makes the root of this mount namespace the root of this process.
+///
+/// They differ if we were started in a chroot. The task's root would then be
+/// pivoted in the chroot's place alone: the host's would stay the namespace's,
+/// where an exec enters by, and which CAP_SYS_CHROOT finds the way to.
+fn leave_chroot() -> Result<()> {
+    let what = || "cannot get to the root of the mount namespace";
+    let namespace = fs::openat(CWD, "/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    sys::setns(namespace.doing(Kind::Internal, what)?.as_fd(), libc::CLONE_NEWNS).doing(Kind::Internal, what)
 }
 
 /// Fills the attached root, seals it, and makes it the root of this process.

@@ -49,8 +49,8 @@ pub fn doctor(state: &StateDir) -> Result<u8> {
     let mut lines = vec![
         fact("root", root, if root { "yes" } else { "no: run bowline as root" }),
         match &controllers {
-            Ok(all) => fact("cgroup v1 controllers", true, &all.join(" ")),
-            Err(error) => fact("cgroup v1 controllers", false, error.message()),
+            Ok(all) => fact("cgroup controllers", true, &all.join(" ")),
+            Err(error) => fact("cgroup controllers", false, error.message()),
         },
         fact("state folder", true, &state.path().to_string_lossy()),
     ];

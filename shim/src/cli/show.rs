@@ -91,7 +91,10 @@ pub async fn ps(state: &StateDir, json: bool) -> Result<u8> {
     say(&format!("{:<width$}  {:<8}  {:>8}  COMMAND", "ID", "STATUS", "PID"))?;
     for row in rows {
         let pid = row.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-        say(&format!("{:<width$}  {:<8}  {pid:>8}  {}", row.id, row.status, row.command))?;
+        // A script among the arguments may be of many lines; a row is of one.
+        let command = row.command.split_whitespace().collect::<Vec<_>>().join(" ");
+        let command: String = command.chars().filter(|c| !c.is_control()).collect();
+        say(&format!("{:<width$}  {:<8}  {pid:>8}  {command}", row.id, row.status))?;
     }
     Ok(0)
 }

@@ -52,17 +52,17 @@ impl Exec<'_> {
             sys::setns(init, self.namespaces.exec_flags())
                 .doing(Kind::WrongState, || "cannot enter the task's namespaces")
         };
-        let become_exec = || {
+        let become_exec = |entry: &Entry| {
             let payload = Payload {
                 process: self.process,
                 filter: self.filter.map(|f| (&*f.program, f.flags)),
                 stdio: &self.stdio,
-                entry: &self.entry,
+                entry,
             };
             let cgroup_of = self.namespaces.own_cgroup_namespace().then_some(init);
             child::run_exec(&payload, cgroup_of, tell.as_raw_fd())
         };
-        launch::clone_through_worker(0, self.entry.cloned_into(), tell.as_raw_fd(), enter, become_exec)?;
+        launch::clone_through_worker(0, &self.entry, tell.as_raw_fd(), enter, become_exec)?;
         drop(tell);
         Report::new(report)
     }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use oci_spec::runtime::Spec;
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, Entry};
 use crate::child::{self, Init, Payload};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::io::{self, Stdio};
@@ -72,22 +72,15 @@ impl Prepared<'_> {
         let (hear, orders) = io::pipe()?;
         let entry = cgroup.entry();
         let flags = namespaces.clone_flags();
-        let become_init = || {
-            let payload =
-                Payload { process, filter: filter.map(|f| (&*f.program, f.flags)), stdio: &stdio, entry: &entry };
+        let become_init = |entry: &Entry| {
+            let payload = Payload { process, filter: filter.map(|f| (&*f.program, f.flags)), stdio: &stdio, entry };
             let init = Init { spec, bundle, namespaces: &namespaces, sources, orders: hear.as_raw_fd() };
             child::run_init(&payload, init, tell.as_raw_fd())
         };
         let live = if joined.is_empty() {
-            Some(clone_child(flags, entry.cloned_into(), become_init)?)
+            Some(clone_child(flags, &entry, become_init)?)
         } else {
-            clone_through_worker(
-                flags,
-                entry.cloned_into(),
-                tell.as_raw_fd(),
-                || namespaces::join(&joined),
-                become_init,
-            )?;
+            clone_through_worker(flags, &entry, tell.as_raw_fd(), || namespaces::join(&joined), become_init)?;
             None
         };
         drop(tell);
@@ -213,10 +206,12 @@ fn order(orders: &OwnedFd, byte: u8) -> Result<()> {
 }
 
 /// Clones a child of ours into new namespaces; it runs `child` and ends.
-pub fn clone_child(flags: u64, into_cgroup: Option<RawFd>, child: impl FnOnce()) -> Result<Live> {
-    match sys::clone3(flags, into_cgroup).doing(Kind::Unsupported, || "cannot clone a process into its namespaces")? {
+pub fn clone_child(flags: u64, entry: &Entry, child: impl FnOnce(&Entry)) -> Result<Live> {
+    match sys::clone3(flags, entry.cloned_into())
+        .doing(Kind::Unsupported, || "cannot clone a process into its namespaces")?
+    {
         Cloned::Child => {
-            child();
+            child(entry);
             sys::exit_now(1)
         }
         Cloned::Parent { pid, pidfd } => Ok(Live { pid, pidfd }),
@@ -230,24 +225,30 @@ pub fn clone_child(flags: u64, into_cgroup: Option<RawFd>, child: impl FnOnce())
 /// shim's memory or be waited for.
 pub fn clone_through_worker(
     flags: u64,
-    into_cgroup: Option<RawFd>,
+    entry: &Entry,
     report: RawFd,
     enter: impl FnOnce() -> Result<()>,
-    child: impl FnOnce(),
+    child: impl FnOnce(&Entry),
 ) -> Result<()> {
     let worker = sys::clone3(0, None).doing(Kind::Internal, || "cannot start a worker")?;
     if let Cloned::Parent { .. } = worker {
         return Ok(());
     }
+    let flags = flags | libc::CLONE_PARENT as u64;
+    let late = entry.joined_late();
     let cloned = enter().and_then(|()| {
-        sys::clone3(flags | libc::CLONE_PARENT as u64, into_cgroup)
-            .doing(Kind::Internal, || "cannot clone a process into the task")
+        let what = || "cannot clone a process into the task";
+        match sys::clone3(flags, entry.cloned_into()) {
+            // At its pids limit, where a health check is wanted most.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                Ok((sys::clone3(flags, None).doing(Kind::Internal, what)?, &late))
+            }
+            cloned => Ok((cloned.doing(Kind::Internal, what)?, entry)),
+        }
     });
     match cloned {
-        Ok(Cloned::Child) => {
-            child();
-        }
-        Ok(Cloned::Parent { pid, .. }) => {
+        Ok((Cloned::Child, entry)) => child(entry),
+        Ok((Cloned::Parent { pid, .. }, _)) => {
             let mut message = [0u8; 5];
             message[0] = child::PID;
             message[1..].copy_from_slice(&pid.to_ne_bytes());

@@ -66,7 +66,7 @@ impl Hierarchy {
     }
 
     fn join_file(&self) -> &'static str {
-        if self.unified { "cgroup.procs" } else { v1::TASKS }
+        if self.unified { v2::PROCS } else { v1::TASKS }
     }
 
     /// Writes `who`, a pid or `0` for the caller, to the join file of `path`.

@@ -71,7 +71,8 @@ pub struct Layout {
 #[derive(Debug, Clone, Default)]
 pub struct Entry {
     tasks: Vec<RawFd>,
-    into: Option<RawFd>,
+    /// On the unified hierarchy: the cgroup's folder, and its `cgroup.procs`.
+    unified: Option<(RawFd, RawFd)>,
 }
 
 impl Layout {
@@ -329,14 +330,12 @@ impl Layout {
         let parent = &parent.ok_or_else(|| Error::new(Kind::NotFound, what()))?.made;
         fs::mkdirat(&parent.dir, name, Mode::from_raw_mode(0o755)).doing(Kind::Internal, what)?;
         let dir = open_dir(&parent.dir, Path::new(name)).doing(Kind::Internal, what)?;
-        let tasks = match self.version {
-            Version::V1 => {
-                let tasks = fs::openat(&dir, TASKS, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
-                Some(tasks.doing(Kind::Internal, what)?)
-            }
-            // Cloned into it.
-            Version::V2 => None,
+        let file = match self.version {
+            Version::V1 => TASKS,
+            Version::V2 => v2::PROCS,
         };
+        let tasks =
+            fs::openat(&dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).doing(Kind::Internal, what)?;
         Ok(ExecGroup { version: self.version, freezer: index.unwrap_or_default(), dir, tasks })
     }
 }
@@ -358,11 +357,12 @@ impl Cgroup {
     /// What a child needs to join it.
     pub fn entry(&self) -> Entry {
         let v1 = self.members.iter().filter(|m| !m.made.unified);
-        Entry { tasks: v1.map(|m| m.made.tasks.as_raw_fd()).collect(), into: self.into() }
+        Entry { tasks: v1.map(|m| m.made.tasks.as_raw_fd()).collect(), unified: self.unified() }
     }
 
-    fn into(&self) -> Option<RawFd> {
-        self.members.iter().find(|m| m.made.unified).map(|m| m.made.dir.as_raw_fd())
+    fn unified(&self) -> Option<(RawFd, RawFd)> {
+        let member = self.members.iter().find(|m| m.made.unified);
+        member.map(|m| (m.made.dir.as_raw_fd(), m.made.tasks.as_raw_fd()))
     }
 
     fn member(&self, hierarchy: usize) -> Option<&Member> {
@@ -386,7 +386,15 @@ impl Entry {
 
     /// What the process is to be cloned into.
     pub fn cloned_into(&self) -> Option<RawFd> {
-        self.into
+        self.unified.map(|(dir, _)| dir)
+    }
+
+    /// The same entry for a process that could not be cloned into its cgroup,
+    /// as it was at its pids limit: it joins, as on v1, which no limit hinders.
+    pub fn joined_late(&self) -> Entry {
+        let mut tasks = self.tasks.clone();
+        tasks.extend(self.unified.map(|(_, procs)| procs));
+        Entry { tasks, unified: None }
     }
 
     /// The fds that must stay open in the child until it has joined.
@@ -402,8 +410,8 @@ pub struct ExecGroup {
     version: Version,
     freezer: usize,
     dir: OwnedFd,
-    /// v1: the file that it is joined by.
-    tasks: Option<OwnedFd>,
+    /// The file that it is joined by.
+    tasks: OwnedFd,
 }
 
 impl ExecGroup {
@@ -411,15 +419,12 @@ impl ExecGroup {
     /// in the freezer hierarchy.
     pub fn entry(&self, task: &Cgroup) -> Entry {
         let v1 = task.members.iter().filter(|m| !m.made.unified);
-        let tasks = v1.map(|m| match &self.tasks {
-            Some(own) if m.hierarchy == self.freezer => own,
-            _ => &m.made.tasks,
-        });
-        let into = match self.version {
-            Version::V1 => task.into(),
-            Version::V2 => Some(self.dir.as_raw_fd()),
+        let tasks = v1.map(|m| if m.hierarchy == self.freezer { &self.tasks } else { &m.made.tasks });
+        let unified = match self.version {
+            Version::V1 => task.unified(),
+            Version::V2 => Some((self.dir.as_raw_fd(), self.tasks.as_raw_fd())),
         };
-        Entry { tasks: tasks.map(|fd| fd.as_raw_fd()).collect(), into }
+        Entry { tasks: tasks.map(|fd| fd.as_raw_fd()).collect(), unified }
     }
 
     /// As [`Layout::kill`].

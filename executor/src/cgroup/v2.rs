@@ -12,6 +12,9 @@ use super::Limit;
 use super::tree::{members_below, read_at, signal_below, write_at};
 use crate::error::Result;
 
+/// The file that a process joins a cgroup by.
+pub const PROCS: &str = "cgroup.procs";
+
 /// Controllers that tasks are limited and accounted by.
 const WANTED: [&str; 6] = ["cpu", "cpuset", "io", "memory", "pids", "hugetlb"];
 

@@ -43,7 +43,7 @@ RUNNER = CARGO_TARGET_$(shell tr a-z- A-Z_ <<<$(HOST))_RUNNER
 KEPT = BOWLINE_BIN_DIR,CI
 RUN_AS_ROOT = $(if $(ROOT),$(RUNNER)="sudo --preserve-env=$(KEPT)")
 
-## test-vm   the tests that are of no cgroup version, in a virtual machine with cgroup v2 and systemd: 15 minutes
+## test-vm   the tests that are of no cgroup version, in a virtual machine with cgroup v2 and systemd
 .PHONY: test-vm
 VM_TESTS ?= bad_input_image devices exec exec_security interrupt many mounts namespaces output run security \
 	shim_death state_disk stop wait

@@ -154,3 +154,16 @@ fn the_shims_of_other_tasks_do_not_notice() {
     other.end();
     host.assert_nothing_left();
 }
+
+#[test]
+fn a_shim_that_is_asked_to_leave_stops_its_task_and_records_the_exit() {
+    // As when the host goes down: SIGTERM to everybody.
+    let host = Host::new();
+    let task = host.task("trap 'echo bye; exit 6' TERM; echo ready; while :; do sleep 0.1; done").start();
+    task.wait_for_line("ready");
+    let shim = rustix::process::Pid::from_raw(task.shim_pid()).expect("a pid");
+    rustix::process::kill_process(shim, rustix::process::Signal::TERM).expect("the shim lives");
+    task.wait().assert_code(6);
+    assert!(task.log("stdout.log").ends_with("bye\n"));
+    host.assert_nothing_left();
+}

@@ -232,7 +232,9 @@ impl Stream {
     async fn pump(mut self, mut process_ended: watch::Receiver<bool>, tell: watch::Sender<Progress>) {
         let mut last_words = false;
         while !(self.ended && self.pending.is_empty()) {
-            if *process_ended.borrow() && !last_words {
+            // Whoever was to say so may have given up, as after a failed start.
+            let ended = *process_ended.borrow() || process_ended.has_changed().is_err();
+            if ended && !last_words {
                 // No writer is left that matters: the pipe holds 64 KiB at most.
                 while self.read(Readiness::Ignored) {}
                 last_words = true;

@@ -6,6 +6,7 @@ use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir}
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use bowline_spec::units::Ceiling;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::sync::mpsc;
@@ -86,8 +87,12 @@ impl Up {
     /// Undoes everything after a launch that failed; the error says why.
     fn abandon(self, error: Error) -> Error {
         let Up { folder, mut child, shim } = self;
-        // Closes the connection; the shim undoes the rest, and leaves.
         drop(shim);
+        // What was launched is undone by now. A shim that was asked for
+        // nothing would wait for somebody who does.
+        if let Ok(pidfd) = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            let _ = pidfd_send_signal(pidfd, Signal::TERM);
+        }
         let _ = child.wait();
         discard(&folder, error)
     }

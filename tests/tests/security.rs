@@ -1,7 +1,7 @@
 //! What a task cannot do, by default.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use bowline_tests::Host;
 use bowline_tests::harness::{binary, fds_of, status_lines};
@@ -328,5 +328,47 @@ fn a_filter_cache_that_somebody_has_changed_is_not_used() {
     host.task("grep Seccomp: /proc/self/status; unshare --user true 2>/dev/null || echo refused")
         .run()
         .assert_says("Seccomp:\t2\nrefused");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_kept_filter_that_is_not_ours_alone_or_damaged_is_made_anew() {
+    let host = Host::new();
+    host.task("true").run().assert_code(0);
+    let cache = host.state().join(".seccomp");
+    let kept = || fs::read_dir(&cache).expect("a cache").flatten().next().expect("one filter").path();
+    let path = kept();
+    let whole = fs::read(&path).expect("root may");
+    let elsewhere = host.file("filter", "");
+    fs::write(&elsewhere, &whole).expect("ours");
+    let spoil: [(&str, &dyn Fn()); 6] = [
+        ("foreign owner", &|| std::os::unix::fs::chown(&path, Some(65534), None).expect("root may")),
+        ("open to others", &|| fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("root may")),
+        ("truncated", &|| fs::write(&path, &whole[..whole.len() - 8]).expect("root may")),
+        ("poisoned", &|| {
+            let mut poisoned = whole.clone();
+            *poisoned.last_mut().expect("it is not empty") ^= 1;
+            fs::write(&path, poisoned).expect("root may");
+        }),
+        ("empty", &|| fs::write(&path, "").expect("root may")),
+        ("a link", &|| {
+            fs::remove_file(&path).expect("root may");
+            std::os::unix::fs::symlink(&elsewhere, &path).expect("root may");
+        }),
+    ];
+    for (what, spoil) in spoil {
+        spoil();
+        let before = fs::symlink_metadata(&path).expect("it is there").ino();
+        host.task("grep Seccomp: /proc/self/status").run().assert_says("Seccomp:\t2");
+        let after = fs::symlink_metadata(&path).expect("it is there again");
+        assert!(after.is_file() && after.ino() != before, "{what}: not made anew");
+        assert_eq!((after.uid(), after.mode() & 0o7777), (0, 0o600), "{what}");
+        assert_eq!(fs::read(&path).expect("root may"), whole, "{what}");
+    }
+    // One that is sound is left alone.
+    let before = fs::metadata(&path).expect("it is there").ino();
+    host.task("true").run().assert_code(0);
+    assert_eq!(fs::metadata(&path).expect("it is there").ino(), before);
+    assert_eq!(kept(), path, "and there is no other");
     host.assert_nothing_left();
 }

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use bowline_spec::{DeviceNode, HOST_VIEW, Host, Seccomp, Task};
-use oci_spec::runtime::Spec;
+use bowline_spec::{DeviceNode, HOST_VIEW, Host, Seccomp, Task, Update};
+use oci_spec::runtime::{LinuxResources, Spec};
 
 use crate::cgroup;
 use crate::error::{Doing, Error, Kind, Result};
@@ -58,6 +58,25 @@ pub fn configure(task: &Task, id: &str) -> Result<Spec> {
     Ok(bowline_spec::build(task, &host)?)
 }
 
+/// What of a task's limits an update changes, for this host: the description
+/// from then on, and the changes alone.
+///
+/// # Errors
+/// `BadSpec` naming the field that is wrong or does not fit this host.
+pub fn change(task: &Task, update: &Update) -> Result<(Task, LinuxResources)> {
+    // Devices are looked up by what the update leads to.
+    let merged = update.applied_to(task)?;
+    let host = Host {
+        cpus: online("/sys/devices/system/cpu/online"),
+        mems: online("/sys/devices/system/node/online"),
+        devices: devices(&merged)?,
+        cgroup_v2: cgroup::is_v2(),
+        hugepage_sizes: hugepage_sizes(),
+        ..Host::default()
+    };
+    Ok(bowline_spec::build_update(task, update, &host)?)
+}
+
 fn profile(task: &Task) -> Result<Option<oci_spec::runtime::LinuxSeccomp>> {
     let Seccomp::File(path) = task.seccomp() else {
         return Ok(None);
@@ -101,7 +120,7 @@ fn online(path: &str) -> BTreeSet<u32> {
 }
 
 /// The sizes of `/sys/kernel/mm/hugepages`, as cgroup files write them: `2MB`.
-fn hugepage_sizes() -> BTreeSet<String> {
+pub fn hugepage_sizes() -> BTreeSet<String> {
     let entries = fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten();
     let names = entries.filter_map(|e| e.ok()?.file_name().into_string().ok());
     names

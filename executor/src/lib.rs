@@ -48,6 +48,7 @@ mod worker;
 
 use std::time::Duration;
 
+use bowline_spec::Update;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use tokio::sync::{mpsc, oneshot};
@@ -62,7 +63,7 @@ pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo};
 pub use report::ExitReport;
 pub use request::{Exec, ExecEnd, ExecOutcome, Launch, Launched, Process, TaskState};
 pub use sealed::open as open_sealed;
-pub use stats::Stats;
+pub use stats::{Pressure, Stats};
 pub use supervise::{Config, ShimCgroup};
 pub use sys::{close_all_but, inherited_fd};
 
@@ -169,6 +170,16 @@ impl Executor {
     /// Runs a command in a task, to its end or its deadline.
     pub async fn exec(&self, id: &TaskId, exec: Exec) -> Result<ExecOutcome> {
         self.ask(|reply| Request::Exec(id.clone(), Box::new(exec), reply)).await
+    }
+
+    /// Changes limits of a task that runs: all that `update` names, or none.
+    ///
+    /// # Errors
+    /// `BadSpec` when the changed description makes no sense or the kernel
+    /// refuses a value; `Unsupported` when this host has no such limit;
+    /// `NotFound` when the task has ended.
+    pub async fn update(&self, id: &TaskId, update: Update) -> Result<()> {
+        self.ask(|reply| Request::Update(id.clone(), Box::new(update), reply)).await
     }
 
     /// All processes of a task.

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bowline_spec::Update;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use jiff::Timestamp;
@@ -119,6 +120,7 @@ pub(crate) enum Request {
     Pause(TaskId, Reply<()>),
     Resume(TaskId, Reply<()>),
     Exec(TaskId, Box<Exec>, Reply<ExecOutcome>),
+    Update(TaskId, Box<Update>, Reply<()>),
     Processes(TaskId, Reply<Vec<Process>>),
     Stats(TaskId, Reply<Stats>),
     State(TaskId, Reply<TaskState>),

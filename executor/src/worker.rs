@@ -2,6 +2,7 @@
 //! block, or dirty its memory. It answers once, through a pipe.
 
 use std::io::{self, Read as _, Write as _};
+use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -13,9 +14,6 @@ use crate::sys::{self, Cloned};
 
 /// Runs `work` in a worker and returns its answer.
 ///
-/// The worker is reaped by the sweep of `supervise` like every child. It has
-/// all fds of the shim for as long as it runs.
-///
 /// # Errors
 /// What `work` returned, or `Internal` when the worker died without an answer.
 pub async fn run<T, F>(name: &'static str, work: F) -> Result<T>
@@ -23,27 +21,52 @@ where
     T: Serialize + DeserializeOwned,
     F: FnOnce() -> Result<T>,
 {
+    start(name, work)?.answer().await
+}
+
+/// A worker at work.
+pub struct Worker<T> {
+    name: &'static str,
+    pidfd: OwnedFd,
+    answer: OwnedFd,
+    gives: PhantomData<T>,
+}
+
+/// Starts `work` in a worker, which has all that it borrows as it is now.
+///
+/// It is reaped by the sweep of `supervise` like every child, and has all fds
+/// of the shim for as long as it runs.
+pub fn start<T, F>(name: &'static str, work: F) -> Result<Worker<T>>
+where
+    T: Serialize,
+    F: FnOnce() -> Result<T>,
+{
     let what = || format!("cannot start a worker for {name}");
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
-    let worker = match sys::clone3(0, None).doing(Kind::Internal, what)? {
+    match sys::clone3(0, None).doing(Kind::Internal, what)? {
         Cloned::Child => {
             let answer = serde_json::to_vec(&work()).unwrap_or_default();
             let written = std::fs::File::from(write).write_all(&answer);
             sys::exit_now(i32::from(written.is_err()));
         }
-        Cloned::Parent { pidfd, .. } => {
-            drop(write);
-            pidfd
-        }
-    };
-    let answer = read_to_end(read).await.doing(Kind::Internal, || format!("no answer from the worker for {name}"))?;
-    // Its cgroup is ours, and is not to be busy because of it.
-    ended(worker).await;
-    if answer.is_empty() {
-        return Err(Error::new(Kind::Internal, format!("the worker for {name} died without an answer")));
+        Cloned::Parent { pidfd, .. } => Ok(Worker { name, pidfd, answer: read, gives: PhantomData }),
     }
-    serde_json::from_slice::<Result<T>>(&answer)
-        .doing(Kind::Internal, || format!("bad answer from the worker for {name}"))?
+}
+
+impl<T: DeserializeOwned> Worker<T> {
+    /// What it returned.
+    pub async fn answer(self) -> Result<T> {
+        let name = self.name;
+        let answer = read_to_end(self.answer).await;
+        let answer = answer.doing(Kind::Internal, || format!("no answer from the worker for {name}"))?;
+        // Its cgroup is ours, and is not to be busy because of it.
+        ended(self.pidfd).await;
+        if answer.is_empty() {
+            return Err(Error::new(Kind::Internal, format!("the worker for {name} died without an answer")));
+        }
+        serde_json::from_slice::<Result<T>>(&answer)
+            .doing(Kind::Internal, || format!("bad answer from the worker for {name}"))?
+    }
 }
 
 /// Waits until the process behind a pidfd has ended.

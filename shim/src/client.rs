@@ -6,6 +6,7 @@ use ttrpc::context;
 use crate::wire::from_status;
 use crate::wire::proto::bowline::{
     ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, SignalRequest, StateResponse, StopRequest, TaskRequest,
+    UpdateRequest,
 };
 use crate::wire::proto::bowline_ttrpc::BowlineClient;
 
@@ -107,6 +108,12 @@ impl Shim {
     pub async fn exec(&self, mut request: ExecRequest) -> Result<ExecResponse> {
         request.id.clone_from(&self.id);
         self.client.exec(patient(), &request).await.map_err(|e| self.failed(&e))
+    }
+
+    /// Changes limits, given as JSON.
+    pub async fn update(&self, update: String) -> Result<()> {
+        let request = UpdateRequest { id: self.id.clone(), update, ..UpdateRequest::default() };
+        self.client.update(patient(), &request).await.map(drop).map_err(|e| self.failed(&e))
     }
 
     /// What the task uses, as JSON.

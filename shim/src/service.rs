@@ -15,7 +15,7 @@ use ttrpc::r#async::TtrpcContext;
 
 use crate::wire::proto::bowline::{
     Empty, ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, Process, ProcessesResponse, SignalRequest,
-    StateResponse, StatsResponse, StopRequest, TaskRequest, VersionResponse, WaitResponse,
+    StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest, VersionResponse, WaitResponse,
 };
 use crate::wire::proto::bowline_ttrpc::{Bowline, create_bowline};
 use crate::wire::to_status;
@@ -135,6 +135,13 @@ impl Bowline for Service {
             exited_at_ns: nanoseconds(outcome.exited_at),
             ..ExecResponse::default()
         })
+    }
+
+    async fn update(&self, _: &TtrpcContext, request: UpdateRequest) -> Answer<Empty> {
+        let update = bowline_spec::parse_update(&request.update, Format::Json);
+        let update = update.map_err(|invalid| to_status(&invalid.into()))?;
+        let done = self.executor.update(&id(&request.id)?, update).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
     async fn processes(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<ProcessesResponse> {

@@ -3,13 +3,15 @@
 //!   process ─ who runs what, with which rights
 //!   mounts ─ the root as the task sees it
 //!   resources ─ the cgroup's limits, devices
+//!   update ─ the same of limits that change while the task runs
 //!
-//! Every default protection is decided here or in the three files below.
+//! Every default protection is decided here or in the files below.
 //! Must not: look at the host; `Host` has what is needed.
 
 mod mounts;
 mod process;
 mod resources;
+mod update;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -21,6 +23,7 @@ use serde_json::Value;
 
 use crate::invalid::Invalid;
 use crate::task::{IdMapping, Namespace, Task};
+pub use update::build_update;
 
 /// What runc 1.1 and crun 1.8, as Debian 12 has them, both take.
 const OCI_VERSION: &str = "1.0.2";

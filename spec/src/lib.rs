@@ -19,15 +19,19 @@ pub mod signal;
 mod task;
 mod text;
 pub mod units;
+mod update;
 pub mod user;
 mod validate;
 
-pub use build::{DEFAULT_PATH, DeviceNode, HOST_VIEW, Host, MASKED_PATHS, READONLY_PATHS, UserIds, build, render};
+pub use build::{
+    DEFAULT_PATH, DeviceNode, HOST_VIEW, Host, MASKED_PATHS, READONLY_PATHS, UserIds, build, build_update, render,
+};
 pub use id::TaskId;
 pub use invalid::Invalid;
-pub use parse::{Format, parse, schema};
+pub use parse::{Format, parse, parse_update, schema};
 pub use signal::Signal;
 pub use task::{
     Access, Cpu, DEFAULT_PIDS, Device, IdMapping, Io, IoDevice, Memory, Mount, MountKind, Namespace, Namespaces,
     Output, Propagation, Seccomp, Stop, Task,
 };
+pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};

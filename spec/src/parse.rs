@@ -3,6 +3,8 @@
 use crate::invalid::Invalid;
 use crate::locate::{Places, line_and_column, offset_at};
 use crate::task::Task;
+use crate::update::Update;
+use serde::de::DeserializeOwned;
 
 /// The language a description is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +23,7 @@ pub enum Format {
 /// stands in the text; of a field that is missing, they are those of the table
 /// around it, if any.
 pub fn parse(text: &str, format: Format) -> Result<Task, Invalid> {
-    let task = read(text, format)?;
+    let task: Task = read(text, format)?;
     task.validate().map_err(|error| {
         let offset = Places::of(text, format).offset_of(&error.field);
         match offset {
@@ -32,12 +34,20 @@ pub fn parse(text: &str, format: Format) -> Result<Task, Invalid> {
     Ok(task)
 }
 
+/// The update in `text`; what it makes of a task is checked when it is applied.
+///
+/// # Errors
+/// Malformed text, an unknown field, or a value of the wrong kind, with its place.
+pub fn parse_update(text: &str, format: Format) -> Result<Update, Invalid> {
+    read(text, format)
+}
+
 /// The JSON schema of a description.
 pub fn schema() -> serde_json::Value {
     schemars::schema_for!(Task).to_value()
 }
 
-fn read(text: &str, format: Format) -> Result<Task, Invalid> {
+fn read<T: DeserializeOwned>(text: &str, format: Format) -> Result<T, Invalid> {
     let (reason, offset) = match format {
         Format::Toml => match toml::from_str(text) {
             Ok(task) => return Ok(task),

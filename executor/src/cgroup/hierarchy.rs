@@ -131,6 +131,16 @@ impl Hierarchy {
         Ok(Made { dir: parent, tasks, unified: self.unified, existed })
     }
 
+    /// Hands controllers down to `path` after it was made.
+    pub fn hand_down(&self, path: &str) -> rustix::io::Result<()> {
+        let mut parent = self.dir.try_clone().map_err(|_| Errno::MFILE)?;
+        for part in path[1..].split('/') {
+            v2::hand_down_controllers(parent.as_fd())?;
+            parent = open_dir(&parent, Path::new(part))?;
+        }
+        Ok(())
+    }
+
     fn open_join_file(&self, dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
         fs::openat(dir, self.join_file(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
     }

@@ -10,26 +10,29 @@
 //! reads, kills and removes.
 
 mod devices;
+mod files;
 mod hierarchy;
+mod limits;
 mod mounts;
 mod tree;
 mod v1;
 mod v2;
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
-use oci_spec::runtime::LinuxResources;
 use rustix::fs::{self, Mode, OFlags};
-use rustix::io::Errno;
 
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys;
 
+use files::{Files, Members};
 use hierarchy::{Hierarchy, Made};
 use mounts::Mount;
-use tree::{open_dir, read_at, write_at};
+use tree::open_dir;
+pub use tree::read_fd;
 use v1::{FREEZER, TASKS};
 
 /// Finds this host's hierarchies.
@@ -108,15 +111,37 @@ impl Layout {
         self.version
     }
 
-    /// The hierarchy of a controller. On v2 whether it was handed down shows
-    /// in its files.
+    /// The hierarchy of a controller; on a hybrid host that may be the unified
+    /// one. On v2 whether it was handed down shows in its files.
     fn index(&self, controller: &str) -> Option<usize> {
+        let has = |h: &Hierarchy| h.controllers.iter().any(|c| c == controller);
         match self.version {
             Version::V1 => {
-                self.hierarchies.iter().position(|h| !h.unified && h.controllers.iter().any(|c| c == controller))
+                let v1 = self.hierarchies.iter().position(|h| !h.unified && has(h));
+                v1.or_else(|| self.hierarchies.iter().position(has))
             }
             Version::V2 => Some(0),
         }
+    }
+
+    fn unified(&self) -> Option<usize> {
+        self.hierarchies.iter().position(|h| h.unified)
+    }
+
+    /// Whether a controller's files are those of v2.
+    pub fn is_unified(&self, controller: &str) -> bool {
+        self.index(controller).is_some_and(|i| self.hierarchies[i].unified)
+    }
+
+    /// On a hybrid host, has a controller of the unified hierarchy handed down
+    /// to `cgroup` after all, which is spared tasks that do not need it.
+    /// Whether that may have changed anything.
+    fn hand_down(&self, cgroup: &Cgroup, controller: &str) -> bool {
+        let late = |index: &usize| self.hierarchies[*index].unified && !self.hierarchies[*index].hands_down;
+        let Some(index) = self.index(controller).filter(late) else {
+            return false;
+        };
+        self.hierarchies[index].hand_down(&cgroup.path).is_ok()
     }
 
     /// The controllers that are mounted, for `doctor`.
@@ -156,10 +181,10 @@ impl Layout {
     /// `AlreadyExists` when processes are in it; whatever was made is removed.
     pub fn create(&self, path: &str) -> Result<Cgroup> {
         let path = checked_path(path)?;
-        let mut cgroup = Cgroup { path: path.to_owned(), members: Vec::with_capacity(self.hierarchies.len()) };
+        let mut cgroup = Cgroup::new(path);
         for (index, hierarchy) in self.hierarchies.iter().enumerate() {
             match hierarchy.create(path) {
-                Ok(made) => cgroup.members.push(Member { hierarchy: index, made }),
+                Ok(made) => cgroup.members.push(Member::new(index, made)),
                 Err(error) => {
                     // Only what is ours: the one that failed may be somebody's.
                     let _ = self.remove(&mut cgroup);
@@ -173,15 +198,13 @@ impl Layout {
     /// Opens a cgroup that exists in at least one hierarchy, as after a crash.
     /// `None` when it exists in none.
     pub fn open(&self, path: &str) -> Result<Option<Cgroup>> {
-        let path = checked_path(path)?;
-        let mut members = Vec::new();
+        let mut cgroup = Cgroup::new(checked_path(path)?);
         for (index, hierarchy) in self.hierarchies.iter().enumerate() {
             if let Some(made) = hierarchy.open(path)? {
-                members.push(Member { hierarchy: index, made });
+                cgroup.members.push(Member::new(index, made));
             }
         }
-        let path = path.to_owned();
-        Ok((!members.is_empty()).then_some(Cgroup { path, members }))
+        Ok((!cgroup.members.is_empty()).then_some(cgroup))
     }
 
     /// Removes the cgroup with everything below it, then those parents of it
@@ -205,74 +228,23 @@ impl Layout {
         first
     }
 
-    /// Puts the limits of `resources` into effect.
-    ///
-    /// # Errors
-    /// `Unsupported` when a limit needs a controller or file that this host
-    /// lacks; `BadSpec` when the kernel refuses the value. Both name file and value.
-    pub fn apply(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<()> {
-        let limits = match self.version {
-            Version::V1 => v1::limits(resources)?,
-            Version::V2 => v2::limits(resources)?,
-        };
-        if let (Version::V2, Some(dir), Some(rules)) = (self.version, cgroup.dir(0), resources.devices()) {
-            devices::enforce(dir, rules).map_err(|e| e.within(format_args!("cgroup {}", cgroup.path)))?;
-        }
-        for limit in limits {
-            let Some(dir) = self.index(limit.controller).and_then(|i| cgroup.dir(i)) else {
-                return Err(Error::new(
-                    Kind::Unsupported,
-                    format!(
-                        "cannot set {} to {}: the cgroup controller {} is not mounted on this host",
-                        limit.file, limit.value, limit.controller
-                    ),
-                )
-                .hint("`bowline doctor` shows what this host can limit"));
-            };
-            let written = write_at(dir, &limit.file, &limit.value);
-            if written == Err(Errno::NOENT) && limit.file == "memory.swap.max" && limit.value == "0" {
-                // A kernel that does not count swap has none to give.
-                continue;
-            }
-            written.map_err(|errno| {
-                let kind = match errno {
-                    Errno::NOENT => Kind::Unsupported,
-                    Errno::INVAL | Errno::RANGE | Errno::NODEV | Errno::BUSY => Kind::BadSpec,
-                    _ => Kind::Internal,
-                };
-                Error::new(
-                    kind,
-                    format!("cannot write {} to {} of cgroup {}: {errno}", limit.value, limit.file, cgroup.path),
-                )
-            })?;
-        }
-        Ok(())
-    }
-
     /// Reads a file of the cgroup in the hierarchy of `controller`; `None`
-    /// where this host has no such file.
+    /// where this host has no such file. It stays open for the next time.
     pub fn read(&self, cgroup: &Cgroup, controller: &str, file: &str) -> Option<String> {
-        let dir = cgroup.dir(self.index(controller)?)?;
-        read_at(dir, file).ok()
+        cgroup.member(self.index(controller)?)?.read(file)
     }
 
-    /// Reads a file that holds one number.
-    pub fn read_number(&self, cgroup: &Cgroup, controller: &str, file: &str) -> Option<u64> {
-        self.read(cgroup, controller, file)?.trim().parse().ok()
-    }
-
-    /// Reads the value behind `key` in a file of `key value` lines.
-    pub fn read_keyed(&self, cgroup: &Cgroup, controller: &str, file: &str, key: &str) -> Option<u64> {
-        let text = self.read(cgroup, controller, file)?;
-        let mut pairs = text.lines().filter_map(|line| line.split_once(' '));
-        pairs.find(|(k, _)| *k == key)?.1.trim().parse().ok()
+    /// The same in the unified hierarchy, whatever its controllers: pressure is
+    /// there on hybrid hosts too.
+    pub fn read_unified(&self, cgroup: &Cgroup, file: &str) -> Option<String> {
+        cgroup.member(self.unified()?)?.read(file)
     }
 
     /// Every process of the cgroup and of those below it, in the host's pids.
     pub fn processes(&self, cgroup: &Cgroup) -> Vec<i32> {
         let mut pids = Vec::new();
         if let Some(dir) = self.freezer(cgroup) {
-            tree::collect_processes(dir, &mut pids);
+            cgroup.processes.borrow_mut().collect(dir, &mut pids);
         }
         pids.sort_unstable();
         pids.dedup();
@@ -345,15 +317,31 @@ impl Layout {
 pub struct Cgroup {
     path: String,
     members: Vec<Member>,
+    processes: RefCell<Members>,
 }
 
 #[derive(Debug)]
 struct Member {
     hierarchy: usize,
     made: Made,
+    files: Files,
+}
+
+impl Member {
+    fn new(hierarchy: usize, made: Made) -> Member {
+        Member { hierarchy, made, files: Files::default() }
+    }
+
+    fn read(&self, file: &str) -> Option<String> {
+        self.files.read(self.made.dir.as_fd(), file).ok()
+    }
 }
 
 impl Cgroup {
+    fn new(path: &str) -> Cgroup {
+        Cgroup { path: path.to_owned(), members: Vec::new(), processes: RefCell::default() }
+    }
+
     /// What a child needs to join it.
     pub fn entry(&self) -> Entry {
         let v1 = self.members.iter().filter(|m| !m.made.unified);
@@ -445,14 +433,6 @@ fn kill_below(version: Version, dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
         Version::V1 => v1::kill_below(dir),
         Version::V2 => v2::kill_below(dir),
     }
-}
-
-/// One value for one file.
-#[derive(Debug, PartialEq, Eq)]
-struct Limit {
-    controller: &'static str,
-    file: String,
-    value: String,
 }
 
 /// A cgroup path as the kernel and this crate write it: absolute, no `..`.

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
 use crate::sys;
@@ -16,33 +16,38 @@ pub fn remove_tree(parent: &OwnedFd, path: &Path) -> rustix::io::Result<()> {
         Err(errno) => return Err(errno),
     }
     let dir = open_dir(parent, path)?;
-    for name in child_groups(dir.as_fd()) {
+    for name in names_below(dir.as_fd()) {
         remove_tree(&dir, Path::new(&name))?;
     }
     fs::unlinkat(parent, path, AtFlags::REMOVEDIR)
 }
 
-fn child_groups(dir: BorrowedFd<'_>) -> Vec<String> {
-    let Ok(entries) = fs::Dir::read_from(dir) else {
-        return Vec::new();
-    };
-    let names = entries.filter_map(|entry| {
-        let entry = entry.ok().filter(|e| e.file_type() == fs::FileType::Directory)?;
-        let name = entry.file_name().to_str().ok()?;
-        (name != "." && name != "..").then(|| name.to_owned())
-    });
-    names.collect()
+/// The cgroups right below `dir`, read from its beginning by the fd we have.
+pub fn names_below(dir: BorrowedFd<'_>) -> Vec<String> {
+    let mut names = Vec::new();
+    if fs::seek(dir, SeekFrom::Start(0)).is_err() {
+        return names;
+    }
+    let mut buffer = Vec::with_capacity(4096);
+    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+    while let Some(Ok(entry)) = entries.next() {
+        let name = entry.file_name().to_str().unwrap_or_default();
+        if entry.file_type() == fs::FileType::Directory && name != "." && name != ".." {
+            names.push(name.to_owned());
+        }
+    }
+    names
 }
 
-fn read_pids(dir: BorrowedFd<'_>) -> Vec<i32> {
-    let text = read_at(dir, "cgroup.procs").unwrap_or_default();
-    text.lines().filter_map(|line| line.parse().ok()).collect()
+/// The pids that a `cgroup.procs` lists.
+pub fn parse_pids(text: &str) -> impl Iterator<Item = i32> {
+    text.lines().filter_map(|line| line.parse().ok())
 }
 
 /// Adds the processes of the cgroup `dir` and of those below it.
 pub fn collect_processes(dir: BorrowedFd<'_>, pids: &mut Vec<i32>) {
-    pids.extend(read_pids(dir));
-    for name in child_groups(dir) {
+    pids.extend(parse_pids(&read_at(dir, "cgroup.procs").unwrap_or_default()));
+    for name in names_below(dir) {
         if let Ok(child) = open_dir(dir, Path::new(&name)) {
             collect_processes(child.as_fd(), pids);
         }
@@ -83,11 +88,19 @@ pub fn write_at(dir: BorrowedFd<'_>, file: &str, value: &str) -> rustix::io::Res
 
 /// Reads a file of the cgroup `dir` whole.
 pub fn read_at(dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<String> {
-    use std::io::Read as _;
-    let fd = fs::openat(dir, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut text = String::new();
-    std::fs::File::from(fd)
-        .read_to_string(&mut text)
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    Ok(text)
+    read_fd(&fs::openat(dir, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Reads an open file from its beginning: the kernel makes its text anew.
+pub fn read_fd(file: &OwnedFd) -> rustix::io::Result<String> {
+    let mut text = Vec::with_capacity(4096);
+    let mut chunk = [0u8; 4096];
+    loop {
+        match rustix::io::pread(file, &mut chunk, text.len() as u64) {
+            Ok(0) => return String::from_utf8(text).map_err(|_| Errno::ILSEQ),
+            Ok(length) => text.extend_from_slice(&chunk[..length]),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType, LinuxResources};
 
-use super::Limit;
+use super::limits::Limit;
 use super::tree::{collect_processes, read_at, signal_below, write_at};
 use crate::error::{Error, Kind, Result};
 
@@ -36,9 +36,7 @@ pub const CONTROLLERS: [&str; 14] = [
 /// `resources` as writes, in an order in which the kernel takes them.
 pub fn limits(resources: &LinuxResources) -> Result<Vec<Limit>> {
     let mut out = Vec::new();
-    let mut put = |controller, file: &str, value: String| {
-        out.push(Limit { controller, file: file.to_owned(), value });
-    };
+    let mut put = |controller, file: &str, value: String| out.push(Limit::new(controller, file, value));
     for rule in resources.devices().iter().flatten() {
         let file = if rule.allow() { "devices.allow" } else { "devices.deny" };
         put("devices", file, device_rule(rule));
@@ -82,12 +80,16 @@ pub fn limits(resources: &LinuxResources) -> Result<Vec<Limit>> {
         put("pids", "pids.max", if limit > 0 { limit.to_string() } else { "max".to_owned() });
     }
     if let Some(io) = resources.block_io() {
+        // The names of a kernel whose only scheduler with weights is BFQ (≥ 5.0).
         if let Some(weight) = io.weight() {
-            put("blkio", "blkio.weight", weight.to_string());
+            let weight = weight.to_string();
+            out.push(Limit::new("blkio", "blkio.weight", &weight).or("blkio.bfq.weight", &weight));
         }
         for device in io.weight_device().iter().flatten() {
             if let Some(weight) = device.weight() {
-                put("blkio", "blkio.weight_device", format!("{}:{} {weight}", device.major(), device.minor()));
+                let weight = format!("{}:{} {weight}", device.major(), device.minor());
+                let limit = Limit::new("blkio", "blkio.weight_device", &weight);
+                out.push(limit.or("blkio.bfq.weight_device", weight));
             }
         }
         let rates = [
@@ -98,13 +100,10 @@ pub fn limits(resources: &LinuxResources) -> Result<Vec<Limit>> {
         ];
         for (file, devices) in rates {
             for device in devices.iter().flatten() {
-                put("blkio", file, format!("{}:{} {}", device.major(), device.minor(), device.rate()));
+                let rate = format!("{}:{} {}", device.major(), device.minor(), device.rate());
+                out.push(Limit::new("blkio", file, rate));
             }
         }
-    }
-    for hugepages in resources.hugepage_limits().iter().flatten() {
-        let file = format!("hugetlb.{}.limit_in_bytes", hugepages.page_size());
-        put("hugetlb", &file, hugepages.limit().to_string());
     }
     if let Some((key, value)) = resources.unified().iter().flatten().min() {
         return Err(Error::new(
@@ -139,6 +138,12 @@ pub fn inherit_cpuset(parent: &OwnedFd, child: &OwnedFd) -> rustix::io::Result<(
         }
     }
     Ok(())
+}
+
+/// What is wrong with a memory limit that the kernel could not reclaim down to.
+pub fn no_room(dir: BorrowedFd<'_>, limit: &str) -> Error {
+    let used = read_at(dir, "memory.usage_in_bytes").unwrap_or_default();
+    super::limits::no_room("memory.limit_in_bytes", limit, used.trim())
 }
 
 /// Asks for the processes below `dir` to be frozen, or thawed.

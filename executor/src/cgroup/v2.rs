@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use oci_spec::runtime::LinuxResources;
 use rustix::io::Errno;
 
-use super::Limit;
+use super::limits::{self, Limit};
 use super::tree::{members_below, read_at, signal_below, write_at};
 use crate::error::Result;
 
@@ -41,11 +41,9 @@ pub fn hand_down_controllers(dir: BorrowedFd<'_>) -> rustix::io::Result<()> {
 
 /// `resources` as writes, in an order in which the kernel takes them. Devices
 /// are not among them: see `devices`.
-pub fn limits(resources: &LinuxResources) -> Result<Vec<Limit>> {
+pub fn limits(resources: &LinuxResources) -> Vec<Limit> {
     let mut out = Vec::new();
-    let mut put = |controller, file: &str, value: String| {
-        out.push(Limit { controller, file: file.to_owned(), value });
-    };
+    let mut put = |controller, file: &str, value: String| out.push(Limit::new(controller, file, value));
     if let Some(memory) = resources.memory() {
         if let Some(limit) = memory.limit() {
             put("memory", "memory.max", amount(limit));
@@ -80,13 +78,16 @@ pub fn limits(resources: &LinuxResources) -> Result<Vec<Limit>> {
         put("pids", "pids.max", if limit > 0 { limit.to_string() } else { "max".to_owned() });
     }
     if let Some(io) = resources.block_io() {
+        // A kernel without io.cost has weights only where BFQ schedules, in v1's range.
         if let Some(weight) = io.weight() {
-            put("io", "io.weight", format!("default {}", weight_of_blkio(weight)));
+            let limit = Limit::new("io", "io.weight", format!("default {}", weight_of_blkio(weight)));
+            out.push(limit.or("io.bfq.weight", weight.to_string()));
         }
         for device in io.weight_device().iter().flatten() {
             if let Some(weight) = device.weight() {
-                let weight = weight_of_blkio(weight);
-                put("io", "io.weight", format!("{}:{} {weight}", device.major(), device.minor()));
+                let device = format!("{}:{}", device.major(), device.minor());
+                let limit = Limit::new("io", "io.weight", format!("{device} {}", weight_of_blkio(weight)));
+                out.push(limit.or("io.bfq.weight", format!("{device} {weight}")));
             }
         }
         let rates = [
@@ -97,20 +98,38 @@ pub fn limits(resources: &LinuxResources) -> Result<Vec<Limit>> {
         ];
         for (key, devices) in rates {
             for device in devices.iter().flatten() {
-                let rate = format!("{}:{} {key}={}", device.major(), device.minor(), device.rate());
-                put("io", "io.max", rate);
+                // OCI's 0 is no limit.
+                let rate = Some(device.rate()).filter(|rate| *rate > 0);
+                let rate = rate.map_or_else(|| "max".to_owned(), |rate| rate.to_string());
+                let value = format!("{}:{} {key}={rate}", device.major(), device.minor());
+                out.push(Limit::new("io", "io.max", value));
             }
         }
     }
-    for hugepages in resources.hugepage_limits().iter().flatten() {
-        put("hugetlb", &format!("hugetlb.{}.max", hugepages.page_size()), hugepages.limit().to_string());
-    }
     let mut raw: Vec<(&String, &String)> = resources.unified().iter().flatten().collect();
     raw.sort_unstable();
-    for (file, value) in raw {
-        put("", file, value.clone());
+    out.extend(raw.into_iter().map(|(file, value)| Limit::new("", file, value)));
+    out
+}
+
+/// Reclaims memory until no more than `limit` is used: where the kernel finds
+/// more in use than it is told to allow, it kills.
+pub fn make_room(dir: BorrowedFd<'_>, limit: &str) -> Result<()> {
+    let used = || read_at(dir, "memory.current").ok()?.trim().parse::<u64>().ok();
+    let Ok(most) = limit.parse::<u64>() else {
+        return Ok(());
+    };
+    for _ in 0..3 {
+        let Some(excess) = used().and_then(|used| used.checked_sub(most)).filter(|excess| *excess > 0) else {
+            return Ok(());
+        };
+        // EAGAIN: not all of it could be. Linux < 5.19 has no such file.
+        let _ = write_at(dir, "memory.reclaim", &excess.to_string());
     }
-    Ok(out)
+    match used() {
+        Some(used) if used > most => Err(limits::no_room("memory.max", limit, &used.to_string())),
+        _ => Ok(()),
+    }
 }
 
 /// Negative is "no limit" in OCI.
@@ -190,7 +209,7 @@ mod tests {
     fn swap_equal_to_the_limit_means_no_swap() {
         let memory = LinuxMemoryBuilder::default().limit(64i64 << 20).swap(64i64 << 20).build().expect("memory");
         let resources = LinuxResourcesBuilder::default().memory(memory).build().expect("resources");
-        let limits = limits(&resources).expect("limits");
+        let limits = limits(&resources);
         let swap = limits.iter().find(|l| l.file == "memory.swap.max").expect("a swap limit");
         assert_eq!(swap.value, "0");
     }

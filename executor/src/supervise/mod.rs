@@ -14,8 +14,9 @@ mod execs;
 mod launches;
 mod shim_cgroup;
 mod task;
+mod updates;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::cgroup::{self, Layout};
 use crate::error::{Error, Kind, Result};
+use crate::host;
 use crate::lifecycle::Event;
 use crate::recovery::{Folder, StateDir};
 use crate::request::{Process, Request, TaskState};
@@ -61,6 +63,8 @@ pub(crate) struct Supervisor {
     served: Cell<bool>,
     changed: Notify,
     overhead: shim_cgroup::Overhead,
+    /// Sizes of huge pages, once somebody has asked for statistics.
+    page_sizes: OnceCell<Vec<String>>,
 }
 
 /// Runs the loop until the last task has ended and all that it said is written,
@@ -85,6 +89,7 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         served: Cell::new(false),
         changed: Notify::new(),
         overhead,
+        page_sizes: OnceCell::new(),
     });
     let idle = Instant::now() + IDLE;
     loop {
@@ -197,6 +202,12 @@ impl Supervisor {
                     let _ = reply.send(outcome);
                 });
             }
+            Request::Update(id, update, reply) => {
+                tokio::task::spawn_local(async move {
+                    let outcome = self.update(&id, &update).await;
+                    let _ = reply.send(outcome);
+                });
+            }
             Request::Pause(id, reply) => {
                 tokio::task::spawn_local(async move {
                     let _ = reply.send(self.pause(&id).await);
@@ -276,7 +287,13 @@ impl Supervisor {
     }
 
     fn stats(&self, id: &TaskId) -> Result<Stats> {
-        self.task(id)?.with_cgroup(|cgroup| stats::read(&self.layout, cgroup))
+        let task = self.task(id)?;
+        let page_sizes = self.page_sizes.get_or_init(|| host::hugepage_sizes().into_iter().collect());
+        let (mut stats, pids) =
+            task.with_cgroup(|cgroup| (stats::read(&self.layout, cgroup, page_sizes), self.layout.processes(cgroup)))?;
+        let execs = task.execs.borrow();
+        stats.processes = task.processes.borrow_mut().read(&pids, |pid| execs.get(&pid).copied());
+        Ok(stats)
     }
 
     /// One launch, or one task with all that belongs to it, is done with.

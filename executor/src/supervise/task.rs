@@ -11,7 +11,7 @@ use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use jiff::Timestamp;
 use oci_spec::runtime::Spec;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Mutex, oneshot, watch};
 
 use super::Supervisor;
 use super::launches::Plan;
@@ -25,7 +25,7 @@ use crate::recovery::{Folder, Record};
 use crate::report::{ExitReport, OomFacts};
 use crate::request::TaskState;
 use crate::seccomp::Filter;
-use crate::stats;
+use crate::stats::{self, Processes};
 use crate::sys::{self, Ended};
 use crate::worker;
 
@@ -51,6 +51,10 @@ pub struct Task {
     /// Cgroups of execs with a deadline, between two execs.
     pub exec_groups: RefCell<Vec<ExecGroup>>,
     pub made_groups: Cell<u64>,
+    /// What `stats` keeps open between two readings.
+    pub processes: RefCell<Processes>,
+    /// Held while limits change: one update after the other.
+    pub updating: Mutex<()>,
     exited: watch::Sender<Option<ExitReport>>,
     /// Signals that we sent to init.
     sent: RefCell<Vec<i32>>,
@@ -76,6 +80,8 @@ impl Task {
             next_exec: Cell::new(1),
             exec_groups: RefCell::default(),
             made_groups: Cell::new(1),
+            processes: RefCell::default(),
+            updating: Mutex::default(),
             exited: watch::Sender::new(None),
             sent: RefCell::default(),
             killing: Cell::new(false),
@@ -105,7 +111,7 @@ impl Task {
         Ok(read(cgroup))
     }
 
-    fn has_exited(&self) -> Error {
+    pub fn has_exited(&self) -> Error {
         Error::new(Kind::NotFound, format!("task {} has exited", self.id))
     }
 
@@ -266,16 +272,15 @@ impl Task {
         tail: &Tail,
     ) -> ExitReport {
         let layout = &supervisor.layout;
-        let stats = self.with_cgroup(|c| stats::read(layout, c)).ok();
-        let own_limit_met = self.with_cgroup(|c| stats::memory_limit_met(layout, c)).ok().flatten();
+        let last = self.with_cgroup(|c| stats::last(layout, c)).unwrap_or_default();
         let by_shim = |signal| self.sent.borrow().contains(&signal);
         let signal = match ended {
             Ended::Signaled(signal) => Some(signal),
             Ended::Exited(_) => None,
         };
         let oom = OomFacts {
-            kills: stats.as_ref().and_then(|s| s.memory.oom_kills),
-            own_limit_met,
+            kills: last.oom_kills,
+            own_limit_met: last.own_limit_met,
             ended,
             killed_by_shim: by_shim(libc::SIGKILL),
         };
@@ -293,10 +298,10 @@ impl Task {
             oom_cgroup: oom.cgroup(&record.cgroup),
             started_at: record.started_at,
             exited_at,
-            cpu_usec: stats.as_ref().and_then(|s| s.cpu.usage_usec),
-            memory_peak_bytes: stats.as_ref().and_then(|s| s.memory.peak_bytes),
-            throttled_periods: stats.as_ref().and_then(|s| s.cpu.throttled_periods),
-            throttled_usec: stats.as_ref().and_then(|s| s.cpu.throttled_usec),
+            cpu_usec: last.cpu_usec,
+            memory_peak_bytes: last.memory_peak_bytes,
+            throttled_periods: last.throttled_periods,
+            throttled_usec: last.throttled_usec,
             processes_killed,
             output_tail: Some(String::from_utf8_lossy(&kept).into_owned()),
             output_dropped_bytes: pumps.dropped(),
@@ -315,9 +320,9 @@ impl Task {
         self.kill_rest(supervisor).await;
         let cgroup = self.cgroup.borrow_mut().take();
         let Some(cgroup) = cgroup else { return error };
-        let oom_kills = stats::read(&supervisor.layout, &cgroup).memory.oom_kills;
+        let oom_kills = stats::oom_kills(&supervisor.layout, &cgroup);
         remove_cgroup(&supervisor.layout, cgroup).await;
-        if oom_kills.unwrap_or(0) > 0 {
+        if oom_kills > 0 {
             return Error::new(
                 Kind::BadSpec,
                 "memory.limit: too small: the kernel killed the task while it was starting",

@@ -8,7 +8,9 @@ mod describe;
 mod exec;
 mod launch;
 mod show;
+mod stats;
 mod streams;
+mod update;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -17,7 +19,7 @@ use std::process::ExitCode;
 use bowline_executor::{Doing, Error, Kind, Result, ShimCgroup, StateDir, VERSION};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
-use bowline_spec::units::{ByteSize, Cpus, Duration};
+use bowline_spec::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 use bowline_spec::user::User;
 use clap::{Args, Parser, Subcommand};
 
@@ -99,6 +101,13 @@ enum Command {
         /// As JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Change limits of a running task: all that are named, or none
+    Update {
+        /// The task
+        id: TaskId,
+        #[command(flatten)]
+        limits: UpdateArgs,
     },
     /// Freeze all processes of a task
     Pause {
@@ -189,6 +198,47 @@ struct ExecArgs {
     command: Vec<String>,
 }
 
+/// Limits as typed; `max` lifts one.
+#[derive(Debug, Args)]
+struct UpdateArgs {
+    /// The most memory: 64M, max
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Ceiling<ByteSize>>,
+    /// Swap beyond the memory limit: 16M, max
+    #[arg(long, value_name = "SIZE")]
+    swap: Option<Ceiling<ByteSize>>,
+    /// Memory beyond which the task is slowed down (cgroup v2): 48M, max
+    #[arg(long, value_name = "SIZE")]
+    memory_high: Option<Ceiling<ByteSize>>,
+    /// Memory up to which the kernel spares the task: 16M, 0
+    #[arg(long, value_name = "SIZE")]
+    memory_low: Option<ByteSize>,
+    /// The most CPU time, in CPUs: 0.5, max
+    #[arg(long)]
+    cpus: Option<Ceiling<Cpus>>,
+    /// The weight when CPU time is short: 2 to 262144
+    #[arg(long)]
+    cpu_shares: Option<u64>,
+    /// The CPUs the task may run on: 0-1,3
+    #[arg(long, value_name = "CPUS")]
+    cpuset: Option<IdSet>,
+    /// The memory nodes it may use: 0
+    #[arg(long, value_name = "NODES")]
+    mems: Option<IdSet>,
+    /// The most processes and threads: 64, max
+    #[arg(long)]
+    pids: Option<Ceiling<u64>>,
+    /// Block devices: weight=500, or /dev/sda,read_bps=1M,write_iops=max; may be repeated
+    #[arg(long, value_name = "IO")]
+    io: Vec<update::IoArg>,
+    /// Huge pages by their size: 2MB=64M; may be repeated
+    #[arg(long, value_name = "PAGE=SIZE", value_parser = variable)]
+    hugepages: Vec<(String, String)>,
+    /// A raw cgroup v2 file: memory.oom.group=1; may be repeated
+    #[arg(long, value_name = "FILE=VALUE", value_parser = variable)]
+    unified: Vec<(String, String)>,
+}
+
 fn variable(text: &str) -> std::result::Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -232,7 +282,8 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Wait { id, json } => control::wait(&state, &id, json).await,
         Command::Inspect { id } => show::inspect(&state, &id).await,
         Command::Ps { json } => show::ps(&state, json).await,
-        Command::Stats { id, json } => show::stats(&state, &id, json).await,
+        Command::Stats { id, json } => stats::run(&state, &id, json).await,
+        Command::Update { id, limits } => update::run(&state, &id, limits).await,
         Command::Pause { id } => control::pause(&state, &id).await,
         Command::Resume { id } => control::resume(&state, &id).await,
         Command::Rm { id, force } => control::rm(&state, &id, force).await,

@@ -1,12 +1,12 @@
-//! Commands that only look: inspect, ps, stats.
+//! Commands that only look: inspect, ps.
 
-use bowline_executor::{Doing, ExitReport, Kind, Record, Result, StateDir, Stats};
+use bowline_executor::{ExitReport, Kind, Record, Result, StateDir};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{control, say, say_json};
+use super::{say, say_json};
 use crate::client::{self, Presence};
 
 /// Everything that is known of a task.
@@ -112,42 +112,4 @@ fn row(found: Inspection) -> Row {
         command: command.unwrap_or_default(),
         created_at: found.created_at,
     }
-}
-
-/// Statistics under the task's id.
-#[derive(Debug, Serialize)]
-struct NamedStats {
-    id: TaskId,
-    #[serde(flatten)]
-    stats: Stats,
-}
-
-/// `bowline stats`.
-pub async fn stats(state: &StateDir, id: &TaskId, json: bool) -> Result<u8> {
-    let text = control::live(state, id).await?.stats().await?;
-    let stats: Stats = serde_json::from_str(&text).doing(Kind::Internal, || "the shim's statistics are damaged")?;
-    if json {
-        return say_json(&NamedStats { id: id.clone(), stats }).map(|()| 0);
-    }
-    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
-    let ms = |usec: Option<u64>| or_dash(usec.map(|usec| format!("{:.1} ms", usec as f64 / 1000.0)));
-    let mib = |bytes: Option<u64>| or_dash(bytes.map(|bytes| format!("{:.1} MiB", bytes as f64 / 1048576.0)));
-    let count = |n: Option<u64>| or_dash(n.map(|n| n.to_string()));
-    let Stats { cpu, memory, pids, .. } = stats;
-    say(&format!(
-        "cpu     {} (user {}, system {}), throttled {}",
-        ms(cpu.usage_usec),
-        ms(cpu.user_usec),
-        ms(cpu.system_usec),
-        ms(cpu.throttled_usec)
-    ))?;
-    say(&format!(
-        "memory  {}, peak {}, limit {}, OOM kills {}",
-        mib(memory.usage_bytes),
-        mib(memory.peak_bytes),
-        mib(memory.limit_bytes),
-        count(memory.oom_kills)
-    ))?;
-    say(&format!("pids    {}, limit {}", count(pids.current), count(pids.limit)))?;
-    Ok(0)
 }

@@ -10,7 +10,7 @@ use oci_spec::runtime::{
 
 use super::{DeviceNode, Host};
 use crate::invalid::Invalid;
-use crate::task::{IoDevice, Task};
+use crate::task::Task;
 use crate::units::{ByteSize, Ceiling, IdSet};
 use crate::validate::numbers;
 
@@ -30,10 +30,7 @@ const COMMON_DEVICES: [(i64, Option<i64>); 9] = [
 
 pub(super) fn resources(task: &Task, host: &Host, devices: Vec<LinuxDeviceCgroup>) -> Result<LinuxResources, Invalid> {
     let mut pids = LinuxPids::default();
-    pids.set_limit(match task.pids() {
-        Ceiling::At(most) => i64::try_from(most).unwrap_or(i64::MAX),
-        Ceiling::Unlimited => -1,
-    });
+    pids.set_limit(pids_limit(task.pids()));
     let mut resources = LinuxResources::default();
     resources
         .set_devices(Some(devices))
@@ -44,6 +41,13 @@ pub(super) fn resources(task: &Task, host: &Host, devices: Vec<LinuxDeviceCgroup
         .set_hugepage_limits(hugepages(task, host)?)
         .set_unified(unified(task, host)?);
     Ok(resources)
+}
+
+pub(super) fn pids_limit(most: Ceiling<u64>) -> i64 {
+    match most {
+        Ceiling::At(most) => i64::try_from(most).unwrap_or(i64::MAX),
+        Ceiling::Unlimited => -1,
+    }
 }
 
 /// OCI counts swap as memory and swap together.
@@ -94,22 +98,24 @@ fn online(field: &str, what: &str, asked: Option<&IdSet>, online: &BTreeSet<u32>
 }
 
 fn hugepages(task: &Task, host: &Host) -> Result<Option<Vec<LinuxHugepageLimit>>, Invalid> {
-    let mut limits = Vec::new();
-    for (size, most) in &task.hugepages {
-        let bytes = size.parse::<ByteSize>();
-        let same = |known: &&String| known.parse::<ByteSize>() == bytes;
-        let Some(known) = host.hugepage_sizes.iter().find(same) else {
-            let sizes: Vec<&str> = host.hugepage_sizes.iter().map(String::as_str).collect();
-            return Err(Invalid::new(
-                format!("hugepages.{size}"),
-                format!("this host has no pages of that size, only [{}]", sizes.join(", ")),
-            ));
-        };
-        let mut limit = LinuxHugepageLimit::default();
-        limit.set_page_size(known.clone()).set_limit(most.as_i64());
-        limits.push(limit);
-    }
+    let limits = task.hugepages.iter().map(|(size, most)| hugepage_limit(size, *most, host));
+    let limits: Vec<LinuxHugepageLimit> = limits.collect::<Result<_, _>>()?;
     Ok((!limits.is_empty()).then_some(limits))
+}
+
+pub(super) fn hugepage_limit(size: &str, most: ByteSize, host: &Host) -> Result<LinuxHugepageLimit, Invalid> {
+    let bytes = size.parse::<ByteSize>();
+    let same = |known: &&String| known.parse::<ByteSize>() == bytes;
+    let Some(known) = host.hugepage_sizes.iter().find(same) else {
+        let sizes: Vec<&str> = host.hugepage_sizes.iter().map(String::as_str).collect();
+        return Err(Invalid::new(
+            format!("hugepages.{size}"),
+            format!("this host has no pages of that size, only [{}]", sizes.join(", ")),
+        ));
+    };
+    let mut limit = LinuxHugepageLimit::default();
+    limit.set_page_size(known.clone()).set_limit(most.as_i64());
+    Ok(limit)
 }
 
 fn unified(task: &Task, host: &Host) -> Result<Option<std::collections::HashMap<String, String>>, Invalid> {
@@ -134,7 +140,7 @@ fn block_io(task: &Task, host: &Host) -> Result<Option<LinuxBlockIo>, Invalid> {
     let mut read_iops = Vec::new();
     let mut write_iops = Vec::new();
     for (index, device) in task.io.devices.iter().enumerate() {
-        let (major, minor) = block_device(&format!("io.devices[{index}].path"), device, host)?;
+        let (major, minor) = block_device(&format!("io.devices[{index}].path"), &device.path, host)?;
         if let Some(weight) = device.weight {
             let entry = LinuxWeightDeviceBuilder::default().major(major).minor(minor).weight(weight).build();
             weights.push(entry.expect("every required field is set"));
@@ -162,14 +168,15 @@ fn block_io(task: &Task, host: &Host) -> Result<Option<LinuxBlockIo>, Invalid> {
     Ok((io != LinuxBlockIo::default()).then_some(io))
 }
 
-fn block_device(field: &str, device: &IoDevice, host: &Host) -> Result<(i64, i64), Invalid> {
-    if let Some(numbers) = numbers(&device.path) {
+/// Major and minor number of a block device, named by path or by numbers.
+pub(super) fn block_device(field: &str, path: &str, host: &Host) -> Result<(i64, i64), Invalid> {
+    if let Some(numbers) = numbers(path) {
         return Ok(numbers);
     }
-    match host.devices.get(Path::new(&device.path)) {
+    match host.devices.get(Path::new(path)) {
         Some(node) if node.kind == 'b' => Ok((node.major, node.minor)),
-        Some(_) => Err(Invalid::new(field, format!("{} is not a block device", device.path))),
-        None => Err(Invalid::new(field, format!("{} is no device of this host", device.path))),
+        Some(_) => Err(Invalid::new(field, format!("{path} is not a block device"))),
+        None => Err(Invalid::new(field, format!("{path} is no device of this host"))),
     }
 }
 

@@ -1,0 +1,235 @@
+//! Readings of a task's cgroup, as one struct. Counters, not rates: whoever
+//! wants a percentage reads twice.
+//!
+//! ```text
+//!   files of the cgroup, kept open ─► v1 or v2 ─┐
+//!   /proc/PID/stat, kept open ─► processes ─────┴─► Stats
+//! ```
+//!
+//! A file that is missing leaves its figure out, nothing more.
+
+mod processes;
+mod reading;
+mod v1;
+mod v2;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::{Cgroup, Layout, Version};
+
+pub use processes::{Process, Processes};
+use reading::Reading;
+
+/// What a task uses, at one moment. What this host does not measure is null.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// When it was read.
+    pub read_at: Timestamp,
+    /// Which figures this host measures, such as `memory.anon_bytes`: tells a
+    /// limit that is null as there is none from one that nobody knows.
+    pub measured: Vec<Cow<'static, str>>,
+    /// CPU time.
+    pub cpu: Cpu,
+    /// Memory.
+    pub memory: Memory,
+    /// Processes and threads.
+    pub pids: Pids,
+    /// Block devices.
+    pub io: Io,
+    /// Huge pages, by the size of a page, such as `2MB`.
+    pub hugepages: BTreeMap<String, Hugepages>,
+    /// Every process, by its pid on the host.
+    pub processes: Vec<Process>,
+}
+
+/// CPU time used since the start, in µs, and how a limit held the task back.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// In all.
+    pub usage_usec: Option<u64>,
+    /// Of it in the program.
+    pub user_usec: Option<u64>,
+    /// Of it in the kernel.
+    pub system_usec: Option<u64>,
+    /// Enforcement periods in which the task wanted to run.
+    pub periods: Option<u64>,
+    /// Of them those in which it was held back.
+    pub throttled_periods: Option<u64>,
+    /// For how long in all.
+    pub throttled_usec: Option<u64>,
+    /// How long it waited for a CPU.
+    pub pressure: Option<Pressure>,
+}
+
+/// Memory, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    /// In use now, page cache included.
+    pub usage_bytes: Option<u64>,
+    /// The most at a time.
+    pub peak_bytes: Option<u64>,
+    /// Anonymous memory: the processes' own, "RSS" to v1.
+    pub anon_bytes: Option<u64>,
+    /// Page cache, shared memory included.
+    pub cache_bytes: Option<u64>,
+    /// Of it what was not used lately. Usage without it is what Kubernetes
+    /// calls the working set.
+    pub inactive_file_bytes: Option<u64>,
+    /// Used by the kernel for the task.
+    pub kernel_bytes: Option<u64>,
+    /// Swapped out.
+    pub swap_bytes: Option<u64>,
+    /// The limit; null when there is none.
+    pub limit_bytes: Option<u64>,
+    /// Beyond this the task is slowed down; null when there is none.
+    pub high_bytes: Option<u64>,
+    /// Up to this it is spared when memory is short.
+    pub low_bytes: Option<u64>,
+    /// The limit of swap beyond memory; null when there is none.
+    pub swap_limit_bytes: Option<u64>,
+    /// Processes killed for want of memory.
+    pub oom_kills: Option<u64>,
+    /// How often a limit was met.
+    pub events: MemoryEvents,
+    /// How long it waited for memory.
+    pub pressure: Option<Pressure>,
+}
+
+/// How often a task has met its limits of memory.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryEvents {
+    /// Reclaimed from although below `low_bytes`.
+    pub low: Option<u64>,
+    /// Slowed down, being above `high_bytes`.
+    pub high: Option<u64>,
+    /// Stopped at `limit_bytes`.
+    pub max: Option<u64>,
+    /// At `limit_bytes` with nothing left to reclaim.
+    pub oom: Option<u64>,
+}
+
+/// Tasks in the kernel's sense: threads count.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pids {
+    /// Now.
+    pub current: Option<u64>,
+    /// The limit; null when there is none.
+    pub limit: Option<u64>,
+    /// How often a fork failed at the limit.
+    pub limit_hits: Option<u64>,
+}
+
+/// Block devices.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Io {
+    /// Each device that was used, by its numbers; null where nobody counts.
+    pub devices: Option<Vec<IoDevice>>,
+    /// How long the task waited for one.
+    pub pressure: Option<Pressure>,
+}
+
+/// What was read from and written to one block device.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct IoDevice {
+    /// Major and minor number, as `8:0`.
+    pub device: String,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Operations that read.
+    pub reads: u64,
+    /// Operations that wrote.
+    pub writes: u64,
+}
+
+/// Huge pages of one size.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Hugepages {
+    /// In use now, in bytes.
+    pub usage_bytes: Option<u64>,
+    /// The most at a time; v1 only.
+    pub peak_bytes: Option<u64>,
+    /// The limit; null when there is none.
+    pub limit_bytes: Option<u64>,
+    /// How often a page was refused at the limit.
+    pub limit_hits: Option<u64>,
+}
+
+/// How processes waited for a resource (the kernel's pressure stall information).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pressure {
+    /// At least one waited.
+    pub some: Option<Stall>,
+    /// All of them did.
+    pub full: Option<Stall>,
+}
+
+/// Time spent waiting.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stall {
+    /// Percent of the last ten seconds.
+    pub avg10: f64,
+    /// Percent of the last minute.
+    pub avg60: f64,
+    /// Percent of the last five minutes.
+    pub avg300: f64,
+    /// In all, in µs.
+    pub total_usec: u64,
+}
+
+/// Reads the cgroup. The processes are left to [`Processes::read`].
+pub fn read(layout: &Layout, cgroup: &Cgroup, page_sizes: &[String]) -> Stats {
+    let read_at = Timestamp::now();
+    let mut reading = Reading::new(layout, cgroup);
+    let (cpu, memory, io) = match layout.version() {
+        Version::V1 => v1::read(&mut reading),
+        Version::V2 => v2::read(&mut reading),
+    };
+    let pids = Pids {
+        current: reading.number("pids.current", "pids", "pids.current"),
+        limit: reading.limit("pids.limit", "pids", "pids.max"),
+        limit_hits: reading.keyed("pids", "pids.events").get("pids.limit_hits", "max"),
+    };
+    let hugepages = match layout.is_unified("hugetlb") {
+        true => v2::hugepages(&mut reading, page_sizes),
+        false => v1::hugepages(&mut reading, page_sizes),
+    };
+    let measured = reading.measured();
+    Stats { read_at, measured, cpu, memory, pids, io, hugepages, processes: Vec::new() }
+}
+
+/// What the exit report wants to know of a cgroup whose processes have ended.
+#[derive(Debug, Clone, Default)]
+pub struct Last {
+    /// CPU time.
+    pub cpu_usec: Option<u64>,
+    /// The most memory at a time.
+    pub memory_peak_bytes: Option<u64>,
+    /// Enforcement periods in which the task was held back.
+    pub throttled_periods: Option<u64>,
+    /// For how long in all.
+    pub throttled_usec: Option<u64>,
+    /// Processes killed for want of memory.
+    pub oom_kills: Option<u64>,
+    /// How often the task met its own memory limit and found nothing to reclaim.
+    pub own_limit_met: Option<u64>,
+}
+
+/// Reads what [`Last`] has, and nothing besides: every exit waits for it.
+pub fn last(layout: &Layout, cgroup: &Cgroup) -> Last {
+    let mut reading = Reading::new(layout, cgroup);
+    match layout.version() {
+        Version::V1 => v1::last(&mut reading),
+        Version::V2 => v2::last(&mut reading),
+    }
+}
+
+/// Processes of the cgroup that were killed for want of memory.
+pub fn oom_kills(layout: &Layout, cgroup: &Cgroup) -> u64 {
+    last(layout, cgroup).oom_kills.unwrap_or(0)
+}

@@ -1,0 +1,126 @@
+//! Where v1 has the figures. Source: the kernel's admin-guide/cgroup-v1.
+
+use std::collections::BTreeMap;
+
+use super::reading::Reading;
+use super::{Cpu, Hugepages, Io, IoDevice, Last, Memory, MemoryEvents};
+
+/// v1 writes "no limit" as the largest multiple of a page; containerd and
+/// Kubernetes take everything above 2^62 for it.
+const UNLIMITED: u64 = 1 << 62;
+
+pub fn read(reading: &mut Reading<'_>) -> (Cpu, Memory, Io) {
+    (cpu(reading), memory(reading), io(reading))
+}
+
+fn cpu(reading: &mut Reading<'_>) -> Cpu {
+    let mut usec = |name, file| reading.number(name, "cpuacct", file).map(|ns| ns / 1000);
+    let usage_usec = usec("cpu.usage_usec", "cpuacct.usage");
+    let user_usec = usec("cpu.user_usec", "cpuacct.usage_user");
+    let system_usec = usec("cpu.system_usec", "cpuacct.usage_sys");
+    let mut stat = reading.keyed("cpu", "cpu.stat");
+    Cpu {
+        usage_usec,
+        user_usec,
+        system_usec,
+        periods: stat.get("cpu.periods", "nr_periods"),
+        throttled_periods: stat.get("cpu.throttled_periods", "nr_throttled"),
+        throttled_usec: stat.get("cpu.throttled_usec", "throttled_time").map(|ns| ns / 1000),
+        // v1 has none; the unified hierarchy of a hybrid host does.
+        pressure: reading.pressure("cpu.pressure", "cpu.pressure"),
+    }
+}
+
+fn memory(reading: &mut Reading<'_>) -> Memory {
+    let mut memory = Memory {
+        usage_bytes: reading.number("memory.usage_bytes", "memory", "memory.usage_in_bytes"),
+        peak_bytes: reading.number("memory.peak_bytes", "memory", "memory.max_usage_in_bytes"),
+        kernel_bytes: reading.number("memory.kernel_bytes", "memory", "memory.kmem.usage_in_bytes"),
+        limit_bytes: limit(reading, "memory.limit_bytes", "memory", "memory.limit_in_bytes"),
+        low_bytes: limit(reading, "memory.low_bytes", "memory", "memory.soft_limit_in_bytes"),
+        oom_kills: reading.keyed("memory", "memory.oom_control").get("memory.oom_kills", "oom_kill"),
+        events: MemoryEvents {
+            max: reading.number("memory.events.max", "memory", "memory.failcnt"),
+            ..MemoryEvents::default()
+        },
+        pressure: reading.pressure("memory.pressure", "memory.pressure"),
+        ..Memory::default()
+    };
+    // One figure for memory and swap together.
+    let both = limit(reading, "memory.swap_limit_bytes", "memory", "memory.memsw.limit_in_bytes");
+    memory.swap_limit_bytes = both.map(|both| both.saturating_sub(memory.limit_bytes.unwrap_or(0)));
+    // Those of cgroups below it as well.
+    let mut stat = reading.keyed("memory", "memory.stat");
+    memory.anon_bytes = stat.get("memory.anon_bytes", "total_rss");
+    memory.cache_bytes = stat.get("memory.cache_bytes", "total_cache");
+    memory.inactive_file_bytes = stat.get("memory.inactive_file_bytes", "total_inactive_file");
+    memory.swap_bytes = stat.get("memory.swap_bytes", "total_swap");
+    memory
+}
+
+fn limit(reading: &mut Reading<'_>, name: &'static str, controller: &str, file: &str) -> Option<u64> {
+    reading.number(name, controller, file).filter(|limit| *limit < UNLIMITED)
+}
+
+fn io(reading: &mut Reading<'_>) -> Io {
+    let mut devices: BTreeMap<String, IoDevice> = BTreeMap::new();
+    let files = ["blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive"];
+    let texts = files.map(|file| reading.text("blkio", file));
+    for (text, bytes) in texts.iter().zip([true, false]) {
+        for line in text.iter().flat_map(|text| text.lines()) {
+            // 8:0 Read 4096
+            let mut fields = line.split(' ');
+            let (Some(device), Some(operation), Some(Ok(amount))) =
+                (fields.next(), fields.next(), fields.next().map(str::parse::<u64>))
+            else {
+                continue;
+            };
+            let entry = devices.entry(device.to_owned()).or_default();
+            let counter = match (operation, bytes) {
+                ("Read", true) => &mut entry.read_bytes,
+                ("Write", true) => &mut entry.write_bytes,
+                ("Read", false) => &mut entry.reads,
+                ("Write", false) => &mut entry.writes,
+                _ => continue,
+            };
+            *counter = amount;
+        }
+    }
+    let counted = texts.iter().all(Option::is_some);
+    let named = devices.into_iter().map(|(device, counters)| IoDevice { device, ..counters });
+    let devices = counted.then(|| named.collect());
+    Io { devices: reading.found("io.devices", devices), pressure: reading.pressure("io.pressure", "io.pressure") }
+}
+
+/// Huge pages of each of `sizes`.
+pub fn hugepages(reading: &mut Reading<'_>, sizes: &[String]) -> BTreeMap<String, Hugepages> {
+    let of_size = |size: &String| {
+        let mut number = |name: &str, file: &str| {
+            reading.number(format!("hugepages.{size}.{name}"), "hugetlb", &format!("hugetlb.{size}.{file}"))
+        };
+        let pages = Hugepages {
+            usage_bytes: number("usage_bytes", "usage_in_bytes"),
+            peak_bytes: number("peak_bytes", "max_usage_in_bytes"),
+            limit_bytes: number("limit_bytes", "limit_in_bytes").filter(|limit| *limit < UNLIMITED),
+            limit_hits: number("limit_hits", "failcnt"),
+        };
+        (pages != Hugepages::default()).then(|| (size.clone(), pages))
+    };
+    sizes.iter().filter_map(of_size).collect()
+}
+
+pub fn last(reading: &mut Reading<'_>) -> Last {
+    let cpu_usec = reading.value("cpuacct", "cpuacct.usage").map(|ns| ns / 1000);
+    let memory_peak_bytes = reading.value("memory", "memory.max_usage_in_bytes");
+    let own_limit_met = reading.value("memory", "memory.failcnt");
+    let oom_kills = reading.keyed("memory", "memory.oom_control").value("oom_kill");
+    let stat = reading.keyed("cpu", "cpu.stat");
+    Last {
+        cpu_usec,
+        memory_peak_bytes,
+        throttled_periods: stat.value("nr_throttled"),
+        throttled_usec: stat.value("throttled_time").map(|ns| ns / 1000),
+        oom_kills,
+        own_limit_met,
+    }
+}

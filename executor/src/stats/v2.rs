@@ -1,0 +1,110 @@
+//! Where v2 has the figures. Source: the kernel's admin-guide/cgroup-v2.
+
+use std::collections::BTreeMap;
+
+use super::reading::Reading;
+use super::{Cpu, Hugepages, Io, IoDevice, Last, Memory, MemoryEvents};
+
+pub fn read(reading: &mut Reading<'_>) -> (Cpu, Memory, Io) {
+    (cpu(reading), memory(reading), io(reading))
+}
+
+fn cpu(reading: &mut Reading<'_>) -> Cpu {
+    let mut stat = reading.keyed("cpu", "cpu.stat");
+    Cpu {
+        usage_usec: stat.get("cpu.usage_usec", "usage_usec"),
+        user_usec: stat.get("cpu.user_usec", "user_usec"),
+        system_usec: stat.get("cpu.system_usec", "system_usec"),
+        periods: stat.get("cpu.periods", "nr_periods"),
+        throttled_periods: stat.get("cpu.throttled_periods", "nr_throttled"),
+        throttled_usec: stat.get("cpu.throttled_usec", "throttled_usec"),
+        pressure: reading.pressure("cpu.pressure", "cpu.pressure"),
+    }
+}
+
+fn memory(reading: &mut Reading<'_>) -> Memory {
+    let mut memory = Memory {
+        usage_bytes: reading.number("memory.usage_bytes", "memory", "memory.current"),
+        // Linux ≥ 5.19.
+        peak_bytes: reading.number("memory.peak_bytes", "memory", "memory.peak"),
+        limit_bytes: reading.limit("memory.limit_bytes", "memory", "memory.max"),
+        high_bytes: reading.limit("memory.high_bytes", "memory", "memory.high"),
+        low_bytes: reading.limit("memory.low_bytes", "memory", "memory.low").filter(|low| *low > 0),
+        swap_bytes: reading.number("memory.swap_bytes", "memory", "memory.swap.current"),
+        swap_limit_bytes: reading.limit("memory.swap_limit_bytes", "memory", "memory.swap.max"),
+        pressure: reading.pressure("memory.pressure", "memory.pressure"),
+        ..Memory::default()
+    };
+    let mut events = reading.keyed("memory", "memory.events");
+    memory.oom_kills = events.get("memory.oom_kills", "oom_kill");
+    memory.events = MemoryEvents {
+        low: events.get("memory.events.low", "low"),
+        high: events.get("memory.events.high", "high"),
+        max: events.get("memory.events.max", "max"),
+        oom: events.get("memory.events.oom", "oom"),
+    };
+    let mut stat = reading.keyed("memory", "memory.stat");
+    memory.anon_bytes = stat.get("memory.anon_bytes", "anon");
+    memory.cache_bytes = stat.get("memory.cache_bytes", "file");
+    memory.inactive_file_bytes = stat.get("memory.inactive_file_bytes", "inactive_file");
+    // Linux ≥ 5.18.
+    memory.kernel_bytes = stat.get("memory.kernel_bytes", "kernel");
+    memory
+}
+
+fn io(reading: &mut Reading<'_>) -> Io {
+    // 8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0
+    let device = |line: &str| {
+        let (device, counters) = line.split_once(' ')?;
+        let counter = |name: &str| {
+            let value = counters.split(' ').find_map(|c| c.strip_prefix(name)?.strip_prefix('='));
+            value.and_then(|value| value.parse().ok()).unwrap_or(0)
+        };
+        Some(IoDevice {
+            device: device.to_owned(),
+            read_bytes: counter("rbytes"),
+            write_bytes: counter("wbytes"),
+            reads: counter("rios"),
+            writes: counter("wios"),
+        })
+    };
+    let text = reading.text("io", "io.stat");
+    let devices = text.map(|text| text.lines().filter_map(device).collect());
+    Io { devices: reading.found("io.devices", devices), pressure: reading.pressure("io.pressure", "io.pressure") }
+}
+
+/// Huge pages of each of `sizes`.
+pub fn hugepages(reading: &mut Reading<'_>, sizes: &[String]) -> BTreeMap<String, Hugepages> {
+    let of_size = |size: &String| {
+        let file = |name: &str| format!("hugetlb.{size}.{name}");
+        let name = |name: &str| format!("hugepages.{size}.{name}");
+        let usage_bytes = reading.number(name("usage_bytes"), "hugetlb", &file("current"))?;
+        let hits = reading.keyed("hugetlb", &file("events")).value("max");
+        Some((
+            size.clone(),
+            Hugepages {
+                usage_bytes: Some(usage_bytes),
+                peak_bytes: None,
+                limit_bytes: reading.limit(name("limit_bytes"), "hugetlb", &file("max")),
+                limit_hits: reading.found(name("limit_hits"), hits),
+            },
+        ))
+    };
+    sizes.iter().filter_map(of_size).collect()
+}
+
+pub fn last(reading: &mut Reading<'_>) -> Last {
+    let memory_peak_bytes = reading.value("memory", "memory.peak");
+    let oom_kills = reading.keyed("memory", "memory.events").value("oom_kill");
+    // An ancestor's limit counts there, not here.
+    let own_limit_met = reading.keyed("memory", "memory.events.local").value("oom");
+    let stat = reading.keyed("cpu", "cpu.stat");
+    Last {
+        cpu_usec: stat.value("usage_usec"),
+        memory_peak_bytes,
+        throttled_periods: stat.value("nr_throttled"),
+        throttled_usec: stat.value("throttled_usec"),
+        oom_kills,
+        own_limit_met,
+    }
+}

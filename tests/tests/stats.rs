@@ -1,0 +1,197 @@
+//! Statistics: what they say, against the kernel's own files.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Task, eventually, hierarchies, only_v2, skip};
+use serde_json::Value;
+
+/// The task's folder in the unified hierarchy.
+fn unified(task: &Task<'_>) -> std::path::PathBuf {
+    let (_, mount) = hierarchies().into_iter().find(|(names, _)| names.is_empty()).expect("cgroup2 is mounted");
+    let path = task.inspect()["cgroup"].as_str().expect("a path").to_owned();
+    mount.join(&path[1..])
+}
+
+#[test]
+fn what_is_measured_is_named_and_what_is_not_is_null() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let stats = task.stats();
+    let measured: Vec<&str> = stats["measured"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    for name in [
+        "cpu.usage_usec",
+        "cpu.user_usec",
+        "cpu.system_usec",
+        "cpu.periods",
+        "cpu.throttled_periods",
+        "cpu.throttled_usec",
+        "memory.usage_bytes",
+        "memory.peak_bytes",
+        "memory.anon_bytes",
+        "memory.cache_bytes",
+        "memory.inactive_file_bytes",
+        "memory.kernel_bytes",
+        "memory.limit_bytes",
+        "memory.oom_kills",
+        "memory.events.max",
+        "pids.current",
+        "pids.limit",
+        "pids.limit_hits",
+        "io.devices",
+    ] {
+        assert!(measured.contains(&name), "{name} in {measured:?}");
+    }
+    for name in
+        measured.iter().filter(|name| !name.contains("limit") && !name.contains("high") && !name.contains("low"))
+    {
+        let pointer = format!("/{}", name.replace('.', "/"));
+        let value = stats.pointer(&pointer).unwrap_or_else(|| panic!("{pointer} in {stats}"));
+        assert!(!value.is_null(), "{name} was measured and is null in {stats}");
+    }
+    // Without a limit there is none; that is known.
+    assert!(stats["memory"]["limit_bytes"].is_null());
+    assert_eq!(stats["memory"]["events"]["oom"].is_null(), !measured.contains(&"memory.events.oom"));
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn figures_are_those_of_the_kernel() {
+    let host = Host::new();
+    let script = "x=$(head -c 20971520 /dev/zero | tr '\\0' x); echo ready; sleep 1000; echo ${#x}";
+    let task = host.task(script).flag("--memory=128M").start();
+    task.wait_for_line("ready");
+    let memory = &task.stats()["memory"];
+    let figure = |name: &str| memory[name].as_u64().unwrap_or_else(|| panic!("{name} in {memory}"));
+    assert!((20 << 20..100 << 20).contains(&figure("anon_bytes")), "{memory}");
+    assert!(figure("usage_bytes") >= figure("anon_bytes") && figure("peak_bytes") >= figure("usage_bytes"), "{memory}");
+    let file = if only_v2() { "memory.current" } else { "memory.usage_in_bytes" };
+    let kernels: u64 = task.cgroup_file("memory", file).parse().expect("a number");
+    assert!(kernels.abs_diff(figure("usage_bytes")) < 2 << 20, "{kernels} and {memory}");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn each_process_has_its_own_cpu_time_and_memory() {
+    let host = Host::new();
+    let task = host.task("(while :; do :; done) & sleep 1000 & echo ready; wait").start();
+    task.wait_for_line("ready");
+    let exec = task.spawn_exec(["--timeout=1000s"], "echo in; exec sleep 1001");
+    exec.wait_for_out("in");
+    let stats = eventually("all processes, one with some CPU time", || {
+        let stats = task.stats();
+        let all = stats["processes"].as_array().expect("a list");
+        let busy = all.iter().any(|p| p["user_usec"].as_u64() > Some(100_000));
+        (all.len() == 4 && busy).then(|| stats.clone())
+    });
+    let processes = stats["processes"].as_array().expect("a list");
+    let pids: Vec<i64> = processes.iter().filter_map(|p| p["pid"].as_i64()).collect();
+    assert_eq!(pids, task.processes().into_iter().map(i64::from).collect::<Vec<_>>());
+    for process in processes {
+        assert!(process["rss_bytes"].as_u64() > Some(4096) && process["threads"] == 1, "{process}");
+    }
+    let execs: Vec<_> = processes.iter().filter(|p| !p["exec"].is_null()).collect();
+    assert_eq!(execs.len(), 1, "{stats}");
+    assert_eq!(execs[0]["name"], "sleep");
+    // One spins; what it used between two readings is a rate.
+    let percent = stats["cpu_percent"].as_f64().expect("two readings");
+    assert!(percent > 20.0 && percent < 250.0, "{percent}");
+    let rates = stats["process_cpu_percent"].as_object().expect("by pid");
+    assert!(rates.values().any(|rate| rate.as_f64() > Some(20.0)), "{rates:?}");
+    task.end();
+    exec.finish();
+    host.assert_nothing_left();
+}
+
+/// The disk that a file is on, by its numbers; nothing for one on no disk.
+fn disk_of(path: &Path) -> Option<String> {
+    let device = rustix::fs::stat(path).expect("it is there").st_dev;
+    let link = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let mut folder = fs::canonicalize(link).ok()?;
+    if folder.join("partition").exists() {
+        folder.pop();
+    }
+    fs::read_to_string(folder.join("dev")).ok().map(|numbers| numbers.trim().to_owned())
+}
+
+#[test]
+fn what_was_written_to_a_disk_is_counted() {
+    let host = Host::new();
+    let folder = tempfile::Builder::new().prefix(host.prefix()).tempdir_in("/var/tmp").expect("a folder");
+    let Some(disk) = disk_of(folder.path()) else { return skip("/var/tmp is on no disk") };
+    // Past the page cache: v1 charges what is written back later to nobody.
+    let script = "dd if=/dev/zero of=/mnt/file bs=64k count=32 oflag=direct 2>&1 && echo ready; exec sleep 1000";
+    let toml = format!(
+        "command = 'sh'\nargs = ['-c', '{script}']\nmounts = [{{destination = '/mnt', source = '{}'}}]",
+        folder.path().display()
+    );
+    let task = host.described(&toml).start();
+    task.wait_for_line("ready");
+    let stats = task.stats();
+    let all = stats["io"]["devices"].as_array().expect("a list");
+    let found = all.iter().find(|d| d["device"] == *disk).unwrap_or_else(|| panic!("{disk} in {stats}"));
+    assert!(found["write_bytes"].as_u64() >= Some(2 << 20) && found["writes"].as_u64() >= Some(1), "{found}");
+    task.end();
+    drop(folder);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn pressure_that_is_switched_off_is_absent_and_the_rest_is_there() {
+    if fs::metadata("/proc/pressure/cpu").is_err() {
+        return skip("this kernel measures no pressure");
+    }
+    let host = Host::new();
+    let task = host.task("while :; do :; done").start();
+    let some = |stats: &Value| stats["cpu"]["pressure"]["some"]["total_usec"].as_u64();
+    assert!(some(&task.stats()).is_some());
+    let switch = unified(&task).join("cgroup.pressure");
+    fs::write(&switch, "0").expect("root may");
+    let stats = task.stats();
+    for group in ["cpu", "memory", "io"] {
+        assert!(stats[group]["pressure"].is_null(), "{stats}");
+        let name = format!("{group}.pressure");
+        assert!(!stats["measured"].as_array().expect("a list").contains(&name.into()), "{stats}");
+    }
+    assert!(stats["cpu"]["usage_usec"].is_u64() && stats["memory"]["usage_bytes"].is_u64(), "{stats}");
+    fs::write(&switch, "1").expect("root may");
+    assert!(some(&task.stats()).is_some());
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_second_reading_opens_no_path() {
+    let host = Host::new();
+    let task = host.task("sleep 1000 & echo ready; wait").start();
+    task.wait_for_line("ready");
+    task.exec_with(["--timeout=50s"], "true").assert_code(0);
+    eventually("both processes", || (task.processes().len() == 2).then_some(()));
+    task.stats();
+    let shim = task.shim_pid();
+    let log = host.work().join("trace");
+    let mut strace = Command::new("strace");
+    strace.args(["-qq", "-e", "trace=open,openat,openat2,pread64", "-o"]).arg(&log).args(["-p", &shim.to_string()]);
+    let mut strace = strace.spawn().expect("strace is installed (`make test` does)");
+    eventually("strace is attached", || {
+        let status = fs::read_to_string(format!("/proc/{shim}/status")).unwrap_or_default();
+        status.lines().any(|line| line == format!("TracerPid:\t{}", strace.id())).then_some(())
+    });
+    task.stats();
+    let traced = eventually("two readings in the trace", || {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        (text.matches("pread64").count() > 40).then_some(text)
+    });
+    // Files that this kernel does not have are looked for again.
+    let opened: Vec<_> = traced.lines().filter(|line| line.starts_with("open") && !line.contains("ENOENT")).collect();
+    assert!(opened.is_empty(), "{opened:#?}");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&strace), rustix::process::Signal::INT)
+        .expect("strace lives");
+    strace.wait().expect("it ends");
+    task.end();
+    host.assert_nothing_left();
+}

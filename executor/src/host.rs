@@ -42,18 +42,16 @@ pub fn configure(task: &Task, id: &str) -> Result<Spec> {
     let seccomp = profile(task)?;
     let host = Host {
         user,
-        view: HOST_VIEW.iter().map(PathBuf::from).filter(|path| path.exists()).collect(),
-        cpus: online("/sys/devices/system/cpu/online"),
-        mems: online("/sys/devices/system/node/online"),
+        // Looked up for those only who need to know.
+        view: if task.rootfs.is_none() { host_view() } else { Vec::new() },
         devices: devices(task)?,
         seccomp,
-        cgroup_v2: cgroup::is_v2(),
-        hugepage_sizes: hugepage_sizes(),
         kernel,
         cgroup_path: match &task.cgroup {
             Some(path) => path.to_string_lossy().into_owned(),
             None => format!("{CGROUP_PREFIX}/{id}/{id}"),
         },
+        ..limits(task)
     };
     Ok(bowline_spec::build(task, &host)?)
 }
@@ -66,15 +64,27 @@ pub fn configure(task: &Task, id: &str) -> Result<Spec> {
 pub fn change(task: &Task, update: &Update) -> Result<(Task, LinuxResources)> {
     // Devices are looked up by what the update leads to.
     let merged = update.applied_to(task)?;
-    let host = Host {
-        cpus: online("/sys/devices/system/cpu/online"),
-        mems: online("/sys/devices/system/node/online"),
-        devices: devices(&merged)?,
-        cgroup_v2: cgroup::is_v2(),
-        hugepage_sizes: hugepage_sizes(),
-        ..Host::default()
-    };
+    let host = Host { devices: devices(&merged)?, ..limits(&merged) };
     Ok(bowline_spec::build_update(task, update, &host)?)
+}
+
+/// What the limits of `task` are checked against; nothing that it has none of.
+fn limits(task: &Task) -> Host {
+    let mut host = Host { cgroup_v2: cgroup::is_v2(), ..Host::default() };
+    if task.cpu.cpuset.is_some() {
+        host.cpus = online("/sys/devices/system/cpu/online");
+    }
+    if task.cpu.mems.is_some() {
+        host.mems = online("/sys/devices/system/node/online");
+    }
+    if !task.hugepages.is_empty() {
+        host.hugepage_sizes = hugepage_sizes();
+    }
+    host
+}
+
+fn host_view() -> Vec<PathBuf> {
+    HOST_VIEW.iter().map(PathBuf::from).filter(|path| path.exists()).collect()
 }
 
 fn profile(task: &Task) -> Result<Option<oci_spec::runtime::LinuxSeccomp>> {

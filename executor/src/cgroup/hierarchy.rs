@@ -1,6 +1,6 @@
 //! One mounted hierarchy, and making, opening and removing a path in it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags};
@@ -8,7 +8,8 @@ use rustix::io::Errno;
 
 use super::mounts::Mount;
 use super::tree::{self, open_dir, write_at};
-use super::{v1, v2};
+use super::v1::{self, Cpuset};
+use super::v2;
 use crate::error::{Doing, Error, Kind, Result};
 
 /// Cgroups below this are nobody's but ours: an empty one goes, whoever made it.
@@ -103,8 +104,11 @@ impl Hierarchy {
         let mut parent = self.dir.try_clone().map_err(|_| Errno::MFILE)?;
         let mut parts = path.split('/').peekable();
         let mut existed = 0;
+        let mut cpuset = None;
+        let has_cpuset = !self.unified && self.controllers.iter().any(|c| c == "cpuset");
         while let Some(part) = parts.next() {
             let leaf = parts.peek().is_none();
+            let mut new = true;
             if self.hands_down {
                 v2::hand_down_controllers(parent.as_fd())?;
             }
@@ -114,16 +118,20 @@ impl Hierarchy {
                     fs::unlinkat(&parent, part, AtFlags::REMOVEDIR)?;
                     fs::mkdirat(&parent, part, Mode::from_raw_mode(0o755))?;
                 }
-                Err(Errno::EXIST) => existed += 1,
+                Err(Errno::EXIST) => {
+                    existed += 1;
+                    new = false;
+                }
                 Ok(()) => {}
                 Err(errno) => return Err(errno),
             }
             let dir = open_dir(&parent, Path::new(part))?;
-            if self.controllers.iter().any(|c| c == "cpuset") && !self.unified {
-                v1::inherit_cpuset(&parent, &dir).inspect_err(|_| {
+            if has_cpuset {
+                let inherited = inherit_cpuset(cpuset, parent.as_fd(), dir.as_fd(), new).inspect_err(|_| {
                     // Ours if it is still empty, and of no use.
                     let _ = fs::unlinkat(&parent, part, AtFlags::REMOVEDIR);
                 })?;
+                cpuset = Some(inherited);
             }
             parent = dir;
         }
@@ -172,4 +180,21 @@ impl Hierarchy {
         }
         Ok(())
     }
+}
+
+/// Sees to it that processes can join the cgroup `dir` by its cpuset, which is
+/// returned. That of `parent` is read unless it is known.
+fn inherit_cpuset(
+    known: Option<Cpuset>,
+    parent: BorrowedFd<'_>,
+    dir: BorrowedFd<'_>,
+    new: bool,
+) -> rustix::io::Result<Cpuset> {
+    // A new one is empty, and need not be read.
+    let own = if new { Cpuset::default() } else { Cpuset::of(dir)? };
+    if own.is_complete() {
+        return Ok(own);
+    }
+    let parents = known.map_or_else(|| Cpuset::of(parent), Ok)?;
+    own.complete(dir, &parents)
 }

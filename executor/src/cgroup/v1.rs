@@ -1,7 +1,7 @@
 //! What is particular to cgroup v1: its controllers, its files, its freezer.
 
 use std::fmt::Write as _;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType, LinuxResources};
 
@@ -130,14 +130,36 @@ fn device_rule(rule: &LinuxDeviceCgroup) -> String {
     text
 }
 
-/// A new v1 cpuset is empty, and a process cannot join an empty one.
-pub fn inherit_cpuset(parent: &OwnedFd, child: &OwnedFd) -> rustix::io::Result<()> {
-    for file in ["cpuset.cpus", "cpuset.mems"] {
-        if read_at(child.as_fd(), file)?.trim().is_empty() {
-            write_at(child.as_fd(), file, read_at(parent.as_fd(), file)?.trim())?;
-        }
+/// The CPUs and memory nodes of a cpuset, which its children begin with.
+#[derive(Debug, Default)]
+pub struct Cpuset([String; 2]);
+
+impl Cpuset {
+    const FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
+
+    /// Reads that of the cgroup `dir`; nothing in one that is new.
+    pub fn of(dir: BorrowedFd<'_>) -> rustix::io::Result<Cpuset> {
+        let [cpus, mems] = Cpuset::FILES.map(|file| read_at(dir, file));
+        Ok(Cpuset([cpus?.trim().to_owned(), mems?.trim().to_owned()]))
     }
-    Ok(())
+
+    /// Gives the cgroup `dir` what it lacks: no process can join an empty one.
+    /// What it has by then.
+    pub fn complete(self, dir: BorrowedFd<'_>, from: &Cpuset) -> rustix::io::Result<Cpuset> {
+        let mut values = self.0;
+        for ((file, value), from) in Cpuset::FILES.iter().zip(&mut values).zip(&from.0) {
+            if value.is_empty() {
+                write_at(dir, file, from)?;
+                value.clone_from(from);
+            }
+        }
+        Ok(Cpuset(values))
+    }
+
+    /// Whether a process can join it.
+    pub fn is_complete(&self) -> bool {
+        self.0.iter().all(|value| !value.is_empty())
+    }
 }
 
 /// What is wrong with a memory limit that the kernel could not reclaim down to.

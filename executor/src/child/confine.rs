@@ -4,15 +4,13 @@
 
 use std::convert::Infallible;
 
-use libcontainer::capabilities::{self, CapabilityExt as _};
-use libcontainer::syscall::syscall::create_syscall;
-use oci_spec::runtime::{LinuxCapabilities, PosixRlimit, PosixRlimitType, Process};
+use oci_spec::runtime::{PosixRlimit, PosixRlimitType, Process};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 
-use super::Payload;
 use super::command::Program;
+use super::{Payload, capabilities};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys;
 
@@ -37,9 +35,14 @@ pub fn execute(payload: &Payload<'_>, program: &Program) -> Result<Infallible> {
         // Without no_new_privs only a privileged process may load a filter.
         load(payload.filter)?;
     }
+    if let Some(wanted) = process.capabilities() {
+        capabilities::bound(wanted)?;
+    }
     let groups = user.additional_gids().as_deref().unwrap_or_default();
     set_ids(user.uid(), user.gid(), groups)?;
-    drop_capabilities(process)?;
+    if let Some(wanted) = process.capabilities() {
+        capabilities::apply(wanted)?;
+    }
     entered.or_else(|_| enter(process))?;
     if late {
         rustix::thread::set_no_new_privs(true).doing(Kind::Internal, || "cannot set no_new_privs")?;
@@ -117,33 +120,6 @@ fn apparmor(process: &Process) -> Result<()> {
     };
     let what = || format!("apparmor: cannot apply the profile {profile}");
     libcontainer::apparmor::apply_profile(profile).doing(Kind::Unsupported, what)
-}
-
-fn drop_capabilities(process: &Process) -> Result<()> {
-    let Some(wanted) = process.capabilities() else {
-        return Ok(());
-    };
-    let syscall = create_syscall();
-    let what = || "cannot set the task's capabilities";
-    // A change of user cleared the effective set, which is needed once more.
-    capabilities::reset_effective(syscall.as_ref()).doing(Kind::Internal, what)?;
-    capabilities::drop_privileges(wanted, syscall.as_ref()).map_err(|error| {
-        let missing = missing(wanted);
-        if missing.is_empty() {
-            return Error::new(Kind::Internal, format!("{}: {error}", what()));
-        }
-        let message = format!("capabilities: this host has no {} to give", missing.join(", "));
-        Error::new(Kind::Unsupported, message).hint("bowline itself runs without it")
-    })
-}
-
-/// Those of the wanted capabilities that we do not have ourselves.
-fn missing(wanted: &LinuxCapabilities) -> Vec<String> {
-    let ours = caps::read(None, caps::CapSet::Permitted).unwrap_or_default();
-    let wanted = wanted.permitted().iter().flatten().map(|capability| capability.to_cap());
-    let mut missing: Vec<String> = wanted.filter(|c| !ours.contains(c)).map(|c| c.to_string()).collect();
-    missing.sort();
-    missing
 }
 
 /// Changes to the working directory, and refuses one outside the root, as an

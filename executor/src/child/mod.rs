@@ -12,6 +12,7 @@
 //! means that the user's program runs. Leaves by execve or `_exit` only.
 //! Must not: touch the parent's state, log, or run a destructor.
 
+mod capabilities;
 mod command;
 mod confine;
 

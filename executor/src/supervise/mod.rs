@@ -180,9 +180,12 @@ impl Supervisor {
                 tokio::task::spawn_local(async move {
                     let outcome = self.launch(*launch).await;
                     self.served.set(true);
+                    let launched = outcome.is_ok();
                     // Nobody waits for the answer any more: the task runs on.
                     let _ = reply.send(outcome);
-                    self.enter_overhead().await;
+                    if launched {
+                        tokio::task::spawn_local(self.clone().settle());
+                    }
                     self.done();
                 });
             }
@@ -239,8 +242,9 @@ impl Supervisor {
         }
     }
 
-    /// Once a start has been answered, the shim is charged where it belongs.
-    async fn enter_overhead(&self) {
+    /// Once a task has run for a moment, the shim is charged where it belongs.
+    async fn settle(self: Rc<Self>) {
+        tokio::time::sleep(shim_cgroup::SETTLED).await;
         if let Err(error) = self.overhead.enter(&self.layout, || self.any_lives()).await {
             // Who pays for the shim never decides over a task.
             tracing::error!(%error, "the shim is charged to the root cgroup");

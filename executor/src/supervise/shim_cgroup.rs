@@ -1,8 +1,9 @@
 //! Where the shim itself is charged: it leaves its manager's cgroups for the
-//! root before a launch, enters its overhead cgroup after it, and leaves again
-//! before that is removed.
+//! root before a launch, enters its overhead cgroup once the task has run for a
+//! moment, and leaves again before that is removed.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use tokio::sync::Mutex;
 
@@ -13,6 +14,10 @@ use crate::worker;
 
 use super::Config;
 use super::task::remove_cgroup;
+
+/// How long a task runs before the shim enters its overhead cgroup: making one
+/// in every hierarchy, moving there and back costs as much as a short task.
+pub const SETTLED: Duration = Duration::from_millis(100);
 
 /// Where the shim itself is charged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -100,6 +100,12 @@ fn idle_shim(host: &Host, mode: &str, manager: &Elsewhere<'_>) -> (Process, Path
     shim.args(["-c", "exec \"$0\" \"$@\" 3<&0 4<&1 </dev/null >/dev/null"]).arg(binary("bowline-shim"));
     shim.arg("--folder").arg(&folder).args(["--shim-cgroup", mode]);
     let process = host.spawn_command_with(manager.inside(&shim), OwnedFd::from(listener), OwnedFd::from(lock));
+    // Until then it is a shell, which has yet to go to the manager's cgroup.
+    eventually("the shim runs", || {
+        let line = fs::read(format!("/proc/{}/cmdline", process.pid())).unwrap_or_default();
+        let program = line.split(|byte| *byte == 0).next().unwrap_or_default();
+        program.ends_with(b"bowline-shim").then_some(())
+    });
     (process, folder)
 }
 

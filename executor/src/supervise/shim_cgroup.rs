@@ -1,6 +1,7 @@
 //! Where the shim itself is charged: it leaves its manager's cgroups for the
-//! root before a launch, enters its overhead cgroup once the task has run for a
-//! moment, and leaves again before that is removed.
+//! root before a launch, enters its overhead cgroup, or one that was chosen,
+//! once the task has run for a moment, and leaves the overhead cgroup again
+//! before that is removed.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -76,8 +77,10 @@ impl Overhead {
             ShimCgroup::Inherit => {}
             ShimCgroup::Root | ShimCgroup::Overhead => move_to(layout, "/").await?,
             ShimCgroup::Path(path) => {
+                // Whether it can be entered, only the kernel knows.
                 let there = move_to(layout, path).await;
                 there.map_err(|e| e.hint("the cgroup must exist in every hierarchy"))?;
+                move_to(layout, "/").await?;
             }
         }
         Ok(Overhead { mode: config.shim_cgroup.clone(), path: path(config), entered: Mutex::default() })
@@ -88,14 +91,19 @@ impl Overhead {
         (self.mode == ShimCgroup::Overhead).then_some(&self.path)
     }
 
-    /// Enters the overhead cgroup, if by then a task still runs.
+    /// Enters the overhead cgroup, if by then a task still runs, or the one
+    /// that was chosen.
     pub async fn enter(&self, layout: &Layout, runs: impl Fn() -> bool) -> Result<()> {
         let mut entered = self.entered.lock().await;
-        if self.mode != ShimCgroup::Overhead || entered.is_some() || !runs() {
-            return Ok(());
+        match &self.mode {
+            ShimCgroup::Inherit | ShimCgroup::Root => Ok(()),
+            ShimCgroup::Path(path) => move_to(layout, path).await,
+            ShimCgroup::Overhead if entered.is_some() || !runs() => Ok(()),
+            ShimCgroup::Overhead => {
+                *entered = Some(layout.create(&self.path)?);
+                charge(layout, &self.path).await
+            }
         }
-        *entered = Some(layout.create(&self.path)?);
-        charge(layout, &self.path).await
     }
 
     /// Leaves it for the root, and removes it.

@@ -33,9 +33,13 @@ build:
 demo: build
 	$(ROOT) scripts/demo $(BIN)
 
-## test      all tests; installs what they need
+## test      all tests, on this host and then in a virtual machine; installs what they need
 .PHONY: test
-test: need-test demo check-docs unit
+test: test-host test-vm
+
+## test-host all tests on this host
+.PHONY: test-host
+test-host: need-test demo check-docs unit
 	$(RUN_AS_ROOT) BOWLINE_BIN_DIR=$(BIN) cargo test --locked --package bowline-tests --no-fail-fast
 
 # Cargo stays who calls it; the test binaries become root.
@@ -43,15 +47,20 @@ RUNNER = CARGO_TARGET_$(shell tr a-z- A-Z_ <<<$(HOST))_RUNNER
 KEPT = BOWLINE_BIN_DIR,CI
 RUN_AS_ROOT = $(if $(ROOT),$(RUNNER)="sudo --preserve-env=$(KEPT)")
 
-## test-vm   the tests that are of no cgroup version, in a virtual machine with cgroup v2 and systemd
+## test-vm   the black-box tests in a virtual machine with cgroup v2 and systemd; VM_TESTS="exec stop": just these
 .PHONY: test-vm
-VM_TESTS ?= bad_input_image devices exec exec_security interrupt many mounts namespaces output run security \
-	shim_death state_disk stop wait
+VM_TESTS ?= $(filter-out layers,$(basename $(notdir $(wildcard tests/tests/*.rs))))
 test-vm: build
 	@scripts/need vm
 	integration/vm $(BIN) $$(cargo test --locked --package bowline-tests --no-run --message-format json \
 		$(addprefix --test ,$(VM_TESTS)) 2>/dev/null | \
 		sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')
+
+# Older and newer systems than the one that every change is tested on.
+## test-bookworm, test-sid   the same on Debian's releases before and to come
+.PHONY: test-bookworm test-sid
+test-bookworm test-sid: test-%:
+	SUITE=$* $(MAKE) test-vm
 
 .PHONY: need-test
 need-test:

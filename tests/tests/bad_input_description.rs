@@ -258,8 +258,14 @@ fn mappings_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn cgroup_v2_keys_are_refused_on_v1() {
-    assert_refused("unified = {'memory.oom.group' = '1'}", &["unified"]);
+fn a_cgroup_file_that_is_none_or_lies_elsewhere_is_refused() {
+    for key in ["../memory.max", "/memory.max", "a/memory.max", "..", ""] {
+        assert_refused(&format!("unified = {{'{key}' = '1'}}"), &["unified"]);
+    }
+    // What is the cgroup's own life is bowline's to do.
+    for key in ["cgroup.procs", "cgroup.kill", "cgroup.freeze"] {
+        assert_refused(&format!("unified = {{'{key}' = '1'}}"), &["unified"]);
+    }
 }
 
 #[test]

@@ -1,64 +1,98 @@
 //! Limits: the kernel's files as witness, and that they bite.
 
+use std::os::linux::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use bowline_tests::Host;
-use bowline_tests::harness::{disk, eventually, skip};
+use bowline_tests::harness::{cgroup_of, disk, eventually, hierarchies, only_v2, skip};
 
 const IDLE: &str = "command = 'sleep'\nargs = ['1000']\n";
 
-/// With these lines in its description, this file of the task's cgroup has this value.
+/// A file of the task's cgroup, named after its controller, and a line of it.
+type Line<'a> = (&'a str, &'a str);
+
+/// With these lines in its description, the task's cgroup has this in its file,
+/// where the host's controllers are on v1, and that where they are on v2.
 #[track_caller]
-fn assert_file(toml: &str, controller: &str, file: &str, value: &str) {
+fn assert_limit(toml: &str, v1: Line<'_>, v2: Line<'_>) {
+    assert_file(toml, if only_v2() { v2 } else { v1 });
+}
+
+#[track_caller]
+fn assert_file(toml: &str, (file, value): Line<'_>) {
     let host = Host::new();
     let task = host.described(&format!("{IDLE}{toml}")).start();
-    assert_eq!(task.cgroup_file(controller, file), value, "{file} with {toml}");
+    let controller = file.split('.').next().unwrap_or_default();
+    let text = task.cgroup_file(controller, file);
+    assert!(text.lines().any(|line| line == value), "{file} should have {value:?} with {toml}, has {text:?}");
     task.end();
+    host.assert_nothing_left();
+}
+
+/// `bowline run` refuses these lines for a reason that has all of `parts`.
+#[track_caller]
+fn assert_refused(toml: &str, parts: &[&str]) {
+    let host = Host::new();
+    host.described(&format!("{IDLE}{toml}")).assert_refused(125, parts);
     host.assert_nothing_left();
 }
 
 #[test]
 fn memory_limit() {
-    assert_file("memory.limit = '64M'", "memory", "memory.limit_in_bytes", "67108864");
+    let toml = "memory.limit = '64M'";
+    assert_limit(toml, ("memory.limit_in_bytes", "67108864"), ("memory.max", "67108864"));
 }
 
 #[test]
 fn a_task_is_not_swapped_out_by_default() {
-    assert_file("memory.limit = '64M'", "memory", "memory.swappiness", "0");
+    assert_limit("memory.limit = '64M'", ("memory.swappiness", "0"), ("memory.swap.max", "0"));
 }
 
 #[test]
 fn swap_counts_beyond_the_memory_limit() {
-    assert_file("memory = {limit = '64M', swap = '16M'}", "memory", "memory.memsw.limit_in_bytes", "83886080");
-    assert_file("memory = {limit = '64M', swap = 0}", "memory", "memory.memsw.limit_in_bytes", "67108864");
+    let some = "memory = {limit = '64M', swap = '16M'}";
+    assert_limit(some, ("memory.memsw.limit_in_bytes", "83886080"), ("memory.swap.max", "16777216"));
+    let none = "memory = {limit = '64M', swap = 0}";
+    assert_limit(none, ("memory.memsw.limit_in_bytes", "67108864"), ("memory.swap.max", "0"));
+    let any = "memory = {limit = '64M', swap = 'max'}";
+    assert_limit(any, ("memory.memsw.limit_in_bytes", "9223372036854771712"), ("memory.swap.max", "max"));
 }
 
 #[test]
-fn memory_low_is_the_soft_limit() {
-    assert_file("memory = {limit = '64M', low = '32M'}", "memory", "memory.soft_limit_in_bytes", "33554432");
+fn memory_low_is_spared() {
+    let toml = "memory = {limit = '64M', low = '32M'}";
+    assert_limit(toml, ("memory.soft_limit_in_bytes", "33554432"), ("memory.low", "33554432"));
 }
 
 #[test]
-fn memory_high_is_refused_where_the_kernel_has_none() {
-    let host = Host::new();
-    host.described(&format!("{IDLE}memory.high = '64M'")).assert_refused(125, &["memory.high"]);
-    host.assert_nothing_left();
+fn memory_high_is_v2s_and_refused_on_v1() {
+    if only_v2() {
+        assert_file("memory.high = '64M'", ("memory.high", "67108864"));
+    } else {
+        assert_refused("memory.high = '64M'", &["memory.high"]);
+    }
 }
 
 #[test]
 fn cpu_limit() {
-    assert_file("cpu.limit = 0.5", "cpu", "cpu.cfs_quota_us", "50000");
-    assert_file("cpu = {limit = 1.5, period = '50ms'}", "cpu", "cpu.cfs_quota_us", "75000");
-    assert_file("cpu = {limit = 1.5, period = '50ms'}", "cpu", "cpu.cfs_period_us", "50000");
+    assert_limit("cpu.limit = 0.5", ("cpu.cfs_quota_us", "50000"), ("cpu.max", "50000 100000"));
+    let toml = "cpu = {limit = 1.5, period = '50ms'}";
+    assert_limit(toml, ("cpu.cfs_quota_us", "75000"), ("cpu.max", "75000 50000"));
+    assert_limit(toml, ("cpu.cfs_period_us", "50000"), ("cpu.max", "75000 50000"));
 }
 
 #[test]
 fn cpu_shares() {
-    assert_file("cpu.shares = 512", "cpu", "cpu.shares", "512");
+    for (shares, weight) in [("2", "1"), ("1024", "100"), ("262144", "10000")] {
+        assert_limit(&format!("cpu.shares = {shares}"), ("cpu.shares", shares), ("cpu.weight", weight));
+    }
 }
 
 #[test]
 fn cpuset() {
-    assert_file("cpu.cpuset = '0'", "cpuset", "cpuset.cpus", "0");
-    assert_file("cpu.mems = 0", "cpuset", "cpuset.mems", "0");
+    assert_file("cpu.cpuset = '0'", ("cpuset.cpus", "0"));
+    assert_file("cpu.mems = 0", ("cpuset.mems", "0"));
 }
 
 #[test]
@@ -71,9 +105,9 @@ fn the_task_may_run_on_the_cpuset_only() {
 
 #[test]
 fn pids() {
-    assert_file("pids = 17", "pids", "pids.max", "17");
-    assert_file("pids = 'max'", "pids", "pids.max", "max");
-    assert_file("", "pids", "pids.max", "4096");
+    assert_file("pids = 17", ("pids.max", "17"));
+    assert_file("pids = 'max'", ("pids.max", "max"));
+    assert_file("", ("pids.max", "4096"));
 }
 
 #[test]
@@ -81,18 +115,71 @@ fn rates_of_a_disk() {
     let Some((major, minor)) = disk() else { return skip("this host has no disk") };
     let limits = "read_bps = '1M', write_bps = '2M', read_iops = 30, write_iops = 40";
     let toml = format!("io.devices = [{{path = '{major}:{minor}', {limits}}}]");
+    let on_v2 = format!("{major}:{minor} rbps=1048576 wbps=2097152 riops=30 wiops=40");
     for (file, value) in [("read_bps", 1 << 20), ("write_bps", 2 << 20), ("read_iops", 30), ("write_iops", 40)] {
         let file = format!("blkio.throttle.{file}_device");
-        assert_file(&toml, "blkio", &file, &format!("{major}:{minor} {value}"));
+        assert_limit(&toml, (&file, &format!("{major}:{minor} {value}")), ("io.max", &on_v2));
     }
+}
+
+#[test]
+fn weight_of_all_disks() {
+    // Which of the schedulers that know a weight a kernel has, its files say.
+    let (file, line) = if only_v2() { ("io.weight", "default 5051") } else { ("blkio.weight", "510") };
+    if kernel_has(file) {
+        assert_file("io.weight = 510", (file, line));
+    } else {
+        assert_refused("io.weight = 510", &[file, line]);
+    }
+}
+
+#[test]
+fn huge_pages() {
+    if !Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists() {
+        return assert_refused("hugepages = {2MB = '4M'}", &["hugepages", "2MB"]);
+    }
+    let (file, line) = (if only_v2() { "hugetlb.2MB.max" } else { "hugetlb.2MB.limit_in_bytes" }, "4194304");
+    if kernel_has(file) {
+        assert_file("hugepages = {2MB = '4M'}", (file, line));
+    } else {
+        assert_refused("hugepages = {2MB = '4M'}", &[file, line]);
+    }
+}
+
+/// Whether a cgroup on this host has such a file; found in one made for it.
+fn kernel_has(file: &str) -> bool {
+    let host = Host::new();
+    let task = host.described(IDLE).start();
+    let has = hierarchies()
+        .iter()
+        .any(|(_, mount)| mount.join(&task.inspect()["cgroup"].as_str().expect("a path")[1..]).join(file).exists());
+    task.end();
+    host.assert_nothing_left();
+    has
+}
+
+#[test]
+fn files_of_v2_can_be_set_as_they_are() {
+    if !only_v2() {
+        return assert_refused("unified = {'memory.oom.group' = '1'}", &["unified"]);
+    }
+    assert_file("unified = {'memory.oom.group' = '1'}", ("memory.oom.group", "1"));
+    assert_file("unified = {'memory.min' = '4194304'}", ("memory.min", "4194304"));
+    assert_refused("unified = {'memory.nothing' = '17'}", &["memory.nothing", "17"]);
+    assert_refused("unified = {'memory.max' = 'plenty'}", &["memory.max", "plenty"]);
 }
 
 #[test]
 fn flags_set_the_same_limits() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").flag("--memory=32M").flag("--cpus=0.25").flag("--pids=5").start();
-    assert_eq!(task.cgroup_file("memory", "memory.limit_in_bytes"), "33554432");
-    assert_eq!(task.cgroup_file("cpu", "cpu.cfs_quota_us"), "25000");
+    let (memory, cpu, quota) = if only_v2() {
+        ("memory.max", "cpu.max", "25000 100000")
+    } else {
+        ("memory.limit_in_bytes", "cpu.cfs_quota_us", "25000")
+    };
+    assert_eq!(task.cgroup_file("memory", memory), "33554432");
+    assert_eq!(task.cgroup_file("cpu", cpu), quota);
     assert_eq!(task.cgroup_file("pids", "pids.max"), "5");
     task.end();
     host.assert_nothing_left();
@@ -106,10 +193,10 @@ fn every_process_of_the_task_is_in_the_cgroup_of_every_hierarchy() {
     eventually("three processes", || (task.processes().len() == 3).then_some(()));
     let cgroup = task.inspect()["cgroup"].as_str().expect("a path").to_owned();
     for pid in task.processes() {
-        let of = bowline_tests::harness::cgroup_of(pid);
-        let v1 = of.iter().filter(|(controllers, _)| !controllers.is_empty());
-        for (controllers, path) in v1 {
-            assert_eq!(*path, cgroup, "{controllers} of {pid}");
+        let of = cgroup_of(pid);
+        // The v2 hierarchy of a hybrid host is joined too.
+        for (controllers, path) in of {
+            assert_eq!(path, cgroup, "{controllers} of {pid}");
         }
     }
     task.end();
@@ -184,6 +271,52 @@ fn a_task_that_takes_too_much_cpu_is_throttled_and_the_report_counts_it() {
     eventually("it is throttled", || (task.stats()["cpu"]["throttled_periods"].as_u64() > Some(2)).then_some(()));
     let report = task.end();
     assert!(report.number("throttled_periods") > 2 && report.number("throttled_usec") > 0, "{report:?}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_that_takes_more_than_memory_high_is_slowed_down_and_not_killed() {
+    if !only_v2() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.described("command = 'tail'\nargs = ['/dev/zero']\nmemory.high = '16M'").start();
+    let events = || task.cgroup_file("memory", "memory.events");
+    eventually("it meets memory.high", || {
+        events().lines().any(|line| line.starts_with("high ") && line != "high 0").then_some(())
+    });
+    assert!(events().lines().any(|line| line == "oom_kill 0"), "{}", events());
+    assert_eq!(task.status(), "running");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_that_writes_too_fast_is_held_to_the_rate_of_the_disk() {
+    // In a virtual machine /tmp is none.
+    let device = std::fs::metadata("/var/tmp").expect("a folder").st_dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let whole = std::fs::read_dir("/sys/block").into_iter().flatten().flatten().any(|entry| {
+        std::fs::read_to_string(entry.path().join("dev")).is_ok_and(|dev| dev.trim_end() == format!("{major}:{minor}"))
+    });
+    if !whole {
+        // The virtual machine's is one.
+        assert!(!only_v2(), "/var/tmp is on no disk: {major}:{minor}");
+        return;
+    }
+    let host = Host::new();
+    let folder = tempfile::Builder::new().prefix(host.prefix()).tempdir_in("/var/tmp").expect("root may");
+    let toml = format!(
+        "command = 'dd'\nargs = ['if=/dev/zero', 'of=/disk/file', 'bs=64K', 'count=48', 'oflag=direct']\n\
+         mounts = [{{source = '{}', destination = '/disk'}}]\n\
+         io.devices = [{{path = '{major}:{minor}', write_bps = '1M'}}]",
+        folder.path().display()
+    );
+    let started = Instant::now();
+    host.described(&toml).run().assert_code(0);
+    // 3 MiB at 1 MiB a second; the kernel counts in slices, and lets one pass.
+    assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
+    drop(folder);
     host.assert_nothing_left();
 }
 

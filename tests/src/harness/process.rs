@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use super::{DEADLINE, Ran, eventually};
+use super::{Ran, eventually, patience};
 
 type Pipe = Box<dyn Read + Send>;
 type OnEnd = Box<dyn FnOnce(&Ran)>;
@@ -160,7 +160,7 @@ impl Process {
             stderr: self.stderr.borrow().so_far(),
         };
         self.transcript.borrow_mut().push(ran.to_string());
-        assert!(ended, "still running after {DEADLINE:?}\n{ran}");
+        assert!(ended, "still running after {:?}\n{ran}", patience());
         if let Some(then) = self.on_end.take() {
             then(&ran);
         }
@@ -170,7 +170,7 @@ impl Process {
     /// Waits for its end; false if that does not come.
     fn ended(&self) -> bool {
         let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).expect("a child");
-        let deadline = Timespec { tv_sec: DEADLINE.as_secs().try_into().expect("small"), tv_nsec: 0 };
+        let deadline = Timespec { tv_sec: patience().as_secs().try_into().expect("small"), tv_nsec: 0 };
         loop {
             match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&deadline)) {
                 Err(rustix::io::Errno::INTR) => {}

@@ -29,7 +29,7 @@ pub struct Exec<'a> {
     /// The task's seccomp filter.
     pub filter: Option<&'a Filter>,
     /// Its standard streams.
-    pub stdio: Stdio,
+    pub stdio: &'a Stdio,
     /// The cgroups it puts itself into.
     pub entry: Entry,
     /// The task's namespaces.
@@ -39,7 +39,8 @@ pub struct Exec<'a> {
 }
 
 impl Exec<'_> {
-    /// Starts it; its pid, or an error, comes by the report.
+    /// Starts it; its pid, an error, or that its cgroup takes no process, comes
+    /// by the report.
     pub fn clone_exec(self) -> Result<Report> {
         let (report, tell) = io::pipe()?;
         let init = self.init.pidfd.as_fd();
@@ -56,7 +57,7 @@ impl Exec<'_> {
             let payload = Payload {
                 process: self.process,
                 filter: self.filter.map(|f| (&*f.program, f.flags)),
-                stdio: &self.stdio,
+                stdio: self.stdio,
                 entry,
             };
             let cgroup_of = self.namespaces.own_cgroup_namespace().then_some(init);

@@ -94,7 +94,9 @@ impl Starting {
         match self.live.take() {
             Some(live) => Ok(live),
             None => {
-                let pid = self.report.pid().await?;
+                let pid = self.report.cloned().await?;
+                let closed = || Error::new(Kind::WrongState, "the task's cgroup takes no process");
+                let pid = pid.ok_or_else(closed)?;
                 // One that is held does not end but by an accident.
                 let pidfd = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"))?;
                 Ok(Live { pid, pidfd })
@@ -112,7 +114,9 @@ impl Starting {
         match self.report.next().await? {
             Word::Ready => Ok(Held { orders: self.orders, report: self.report }),
             Word::Failed(error) => Err(error),
-            Word::Pid(_) | Word::End => Err(Error::new(Kind::Internal, "init died while it was being set up")),
+            Word::Pid(_) | Word::Closed | Word::End => {
+                Err(Error::new(Kind::Internal, "init died while it was being set up"))
+            }
         }
     }
 }
@@ -133,6 +137,7 @@ pub struct Report {
 
 enum Word {
     Pid(i32),
+    Closed,
     Ready,
     Failed(Error),
     End,
@@ -146,10 +151,11 @@ impl Report {
     }
 
     /// The pid of the child that a worker has cloned for us. It may have ended
-    /// by now, and have been reaped.
-    pub async fn pid(&mut self) -> Result<i32> {
+    /// by now, and have been reaped. `None` when its cgroup takes no process.
+    pub async fn cloned(&mut self) -> Result<Option<i32>> {
         match self.next().await? {
-            Word::Pid(pid) => Ok(pid),
+            Word::Pid(pid) => Ok(Some(pid)),
+            Word::Closed => Ok(None),
             Word::Failed(error) => Err(error),
             Word::Ready | Word::End => {
                 Err(Error::new(Kind::Internal, "the worker died before it had cloned a process"))
@@ -162,7 +168,9 @@ impl Report {
         match self.next().await? {
             Word::End => Ok(()),
             Word::Failed(error) => Err(error),
-            Word::Pid(_) | Word::Ready => Err(Error::new(Kind::Internal, "unexpected word from a process")),
+            Word::Pid(_) | Word::Closed | Word::Ready => {
+                Err(Error::new(Kind::Internal, "unexpected word from a process"))
+            }
         }
     }
 
@@ -185,6 +193,7 @@ fn first_word(buffer: &[u8]) -> Option<(usize, Word)> {
     let number = |bytes: &[u8]| <[u8; 4]>::try_from(bytes.get(..4)?).ok();
     match *buffer.first()? {
         child::READY => Some((1, Word::Ready)),
+        child::CLOSED => Some((1, Word::Closed)),
         child::PID => Some((5, Word::Pid(i32::from_ne_bytes(number(&buffer[1..])?)))),
         _ => {
             let length = u32::from_ne_bytes(number(&buffer[1..])?) as usize;
@@ -207,9 +216,12 @@ fn order(orders: &OwnedFd, byte: u8) -> Result<()> {
 
 /// Clones a child of ours into new namespaces; it runs `child` and ends.
 pub fn clone_child(flags: u64, entry: &Entry, child: impl FnOnce(&Entry)) -> Result<Live> {
-    match sys::clone3(flags, entry.cloned_into())
-        .doing(Kind::Unsupported, || "cannot clone a process into its namespaces")?
-    {
+    let cloned = sys::clone3(flags, entry.cloned_into());
+    let into = match cloned.as_ref().err().and_then(std::io::Error::raw_os_error) {
+        Some(libc::EBUSY | libc::EOPNOTSUPP | libc::ENODEV) => format!("cgroup {}", entry.path()),
+        _ => "its namespaces".to_owned(),
+    };
+    match cloned.doing(Kind::Unsupported, || format!("cannot clone a process into {into}"))? {
         Cloned::Child => {
             child(entry);
             sys::exit_now(1)
@@ -219,7 +231,8 @@ pub fn clone_child(flags: u64, entry: &Entry, child: impl FnOnce(&Entry)) -> Res
 }
 
 /// Has a worker enter namespaces that the shim must stay out of, and clone a
-/// child of ours there; its pid, or an error, comes by the report pipe.
+/// child of ours there; its pid, an error, or that the cgroup takes no process,
+/// comes by the report pipe.
 ///
 /// The worker is a fork: nothing that the task can see or stop may share the
 /// shim's memory or be waited for.
@@ -237,18 +250,22 @@ pub fn clone_through_worker(
     let flags = flags | libc::CLONE_PARENT as u64;
     let late = entry.joined_late();
     let cloned = enter().and_then(|()| {
-        let what = || "cannot clone a process into the task";
+        let what = || format!("cannot clone a process into cgroup {}", entry.path());
         match sys::clone3(flags, entry.cloned_into()) {
             // At its pids limit, where a health check is wanted most.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                Ok((sys::clone3(flags, None).doing(Kind::Internal, what)?, &late))
+                Ok(Some((sys::clone3(flags, None).doing(Kind::Internal, what)?, &late)))
             }
-            cloned => Ok((cloned.doing(Kind::Internal, what)?, entry)),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EOPNOTSUPP)) => Ok(None),
+            cloned => Ok(Some((cloned.doing(Kind::Internal, what)?, entry))),
         }
     });
     match cloned {
-        Ok((Cloned::Child, entry)) => child(entry),
-        Ok((Cloned::Parent { pid, .. }, _)) => {
+        Ok(Some((Cloned::Child, entry))) => child(entry),
+        Ok(None) => {
+            let _ = sys::write_fd(report, &[child::CLOSED]);
+        }
+        Ok(Some((Cloned::Parent { pid, .. }, _))) => {
             let mut message = [0u8; 5];
             message[0] = child::PID;
             message[1..].copy_from_slice(&pid.to_ne_bytes());

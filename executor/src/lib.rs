@@ -61,7 +61,7 @@ pub use io::{TAIL, Target};
 pub use lifecycle::Status;
 pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo};
 pub use report::ExitReport;
-pub use request::{Exec, ExecEnd, ExecOutcome, Launch, Launched, Process, TaskState};
+pub use request::{Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Process, TaskState};
 pub use sealed::open as open_sealed;
 pub use stats::{Pressure, Stats};
 pub use supervise::{Config, ShimCgroup};

@@ -50,7 +50,7 @@ pub struct Exec {
     pub workdir: Option<PathBuf>,
     /// `user`, `user:group`, by name or number; the task's own when absent.
     pub user: Option<String>,
-    /// Counted from its start; everything it started is then killed.
+    /// Counted from the request on; everything it started is then killed.
     pub timeout: Option<Duration>,
     /// Whether output goes straight to `stdout` and `stderr` below instead of
     /// being captured.
@@ -74,7 +74,7 @@ pub struct ExecOutcome {
     pub stdout: Vec<u8>,
     /// The last bytes of stderr if captured separately.
     pub stderr: Vec<u8>,
-    /// When its program was executed.
+    /// When its program was executed; at the deadline if it never was.
     pub started_at: Timestamp,
     /// When it was reaped.
     pub exited_at: Timestamp,
@@ -85,8 +85,28 @@ pub struct ExecOutcome {
 pub enum ExecEnd {
     /// It ended with this code, or was ended by the signal code − 128.
     Exited(i32),
-    /// Its deadline came; everything it had started was killed.
-    TimedOut,
+    /// Its deadline came.
+    TimedOut(Killed),
+}
+
+/// What was killed at an exec's deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Killed {
+    /// Everything that it had started: it had a cgroup of its own.
+    Cgroup,
+    /// What was in its session: the kernel gave it no cgroup of its own, as
+    /// where the task has made its cgroup a threaded one.
+    Session,
+}
+
+impl Killed {
+    /// The word for it in answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Killed::Cgroup => "cgroup",
+            Killed::Session => "session",
+        }
+    }
 }
 
 /// A process of a task.

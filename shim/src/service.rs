@@ -124,11 +124,13 @@ impl Bowline for Service {
             separate: request.separate,
         };
         let outcome = self.executor.exec(&id(&request.id)?, exec).await.map_err(|e| to_status(&e))?;
+        let (exit_code, killed) = match outcome.end {
+            ExecEnd::Exited(code) => (Some(code), ""),
+            ExecEnd::TimedOut(killed) => (None, killed.as_str()),
+        };
         Ok(ExecResponse {
-            exit_code: match outcome.end {
-                ExecEnd::Exited(code) => Some(code),
-                ExecEnd::TimedOut => None,
-            },
+            exit_code,
+            killed: killed.to_owned(),
             stdout: outcome.stdout,
             stderr: outcome.stderr,
             started_at_ns: nanoseconds(outcome.started_at),

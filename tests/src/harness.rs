@@ -13,6 +13,7 @@
 //! by side and what is left can be found: in command lines, environments,
 //! cgroups, mounts, sockets and file names.
 
+mod elsewhere;
 mod kernel;
 mod leftovers;
 mod process;
@@ -20,6 +21,7 @@ mod ran;
 mod root;
 mod task;
 
+pub use elsewhere::Elsewhere;
 pub use kernel::{
     cgroup_of, disk, fds_of, hierarchies, namespace_of, only_v2, process_exists, status_lines, unix_sockets,
 };
@@ -217,6 +219,11 @@ impl Host {
     /// A root filesystem of busybox alone.
     pub fn busybox_root(&self) -> Root {
         Root::busybox(self.work().join(format!("root-{}", self.new_id())))
+    }
+
+    /// A cgroup in every hierarchy that is none of bowline's.
+    pub fn elsewhere(&self, name: &str) -> Elsewhere {
+        Elsewhere::make(self, name)
     }
 
     /// An empty filesystem with these mount options, until it is dropped.

@@ -94,7 +94,7 @@ fn exec_into_no_task_is_an_error() {
 fn at_the_deadline_the_answer_is_a_timeout_and_the_task_lives_on() {
     let host = Host::new();
     let task = host.task(IDLE).start();
-    let ran = task.exec_with(["--timeout=300ms"], "echo begun; exec sleep 1000");
+    let ran = task.exec_with(["--timeout=3s"], "echo begun; exec sleep 1000");
     ran.assert_code(124);
     assert_eq!(ran.out(), "begun", "what it said before is passed on");
     assert!(ran.err().starts_with("bowline: "), "{ran}");
@@ -111,7 +111,7 @@ fn at_the_deadline_daemons_in_sessions_of_their_own_are_gone_too() {
     let daemons = "setsid sh -c '(setsid sleep 1000 & exit) & echo one; exec sleep 1000' & \
                    (setsid sh -c 'trap \"\" TERM HUP; echo two; while :; do sleep 1; done' & exit) & \
                    exec sleep 1000";
-    let ran = task.exec_with(["--timeout=1s"], daemons);
+    let ran = task.exec_with(["--timeout=4s"], daemons);
     ran.assert_code(124);
     assert!(ran.out().contains("one") && ran.out().contains("two"), "both daemons were there\n{ran}");
     assert_eq!(task.processes(), [task.pid()], "only init is left");
@@ -123,7 +123,7 @@ fn at_the_deadline_daemons_in_sessions_of_their_own_are_gone_too() {
 fn at_the_deadline_a_fork_bomb_is_gone_too() {
     let host = Host::new();
     let task = host.task(IDLE).flag("--pids=64").start();
-    let ran = task.exec_with(["--timeout=500ms"], "f() { f & f; }; echo begun; f 2>/dev/null");
+    let ran = task.exec_with(["--timeout=3s"], "f() { f & f; }; echo begun; f 2>/dev/null");
     assert!(ran.code == Some(124) || ran.code == Some(2), "{ran}");
     eventually("only init is left", || (task.processes() == [task.pid()]).then_some(()));
     task.exec("true").assert_code(0);
@@ -274,7 +274,7 @@ fn json_has_the_end_and_the_last_4_kib_of_each_stream() {
 fn json_of_an_exec_that_timed_out_has_no_exit_code() {
     let host = Host::new();
     let task = host.task(IDLE).start();
-    let ran = task.exec_with(["--json", "--timeout=200ms"], "echo so far; exec sleep 1000");
+    let ran = task.exec_with(["--json", "--timeout=3s"], "echo so far; exec sleep 1000");
     ran.assert_code(124);
     let outcome = ran.json();
     assert!(outcome["exit_code"].is_null() && outcome["timed_out"] == true, "{ran}");

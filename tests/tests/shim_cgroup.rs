@@ -8,60 +8,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Process, binary, cgroup_of, eventually, hierarchies, process_exists};
+use bowline_tests::harness::{Elsewhere, Process, binary, cgroup_of, eventually, hierarchies, process_exists};
 
 /// Nobody reads its stdout: when init has ended, the shim still has to drain.
 const STALLING: &str = "seq 1 1000000 & trap 'exit 0' TERM; echo ready >&2; while :; do sleep 0.1; done";
-
-/// A cgroup of the test's in every hierarchy.
-struct Elsewhere<'h> {
-    host: &'h Host,
-    path: String,
-}
-
-impl<'h> Elsewhere<'h> {
-    fn new(host: &'h Host, name: &str) -> Elsewhere<'h> {
-        let new = Elsewhere { host, path: format!("/{}-{name}", host.prefix()) };
-        for folder in new.folders() {
-            fs::create_dir(&folder).expect("root may");
-            for file in ["cpuset.cpus", "cpuset.mems"] {
-                let parent = folder.parent().expect("a hierarchy").join(file);
-                if let Ok(value) = fs::read_to_string(parent) {
-                    fs::write(folder.join(file), value.trim_end()).expect("the parent's own");
-                }
-            }
-        }
-        new
-    }
-
-    fn folders(&self) -> Vec<PathBuf> {
-        hierarchies().into_iter().map(|(_, mount)| mount.join(&self.path[1..])).collect()
-    }
-
-    /// `command`, which moves there before it begins.
-    fn inside(&self, command: &Command) -> Command {
-        let mut shell = self.host.command("/bin/sh");
-        let mut script = String::new();
-        for folder in self.folders() {
-            let file = if folder.join("tasks").exists() { "tasks" } else { "cgroup.procs" };
-            script += &format!("echo 0 > {}/{file}; ", folder.display());
-        }
-        shell
-            .args(["-ec", &format!("{script} exec \"$0\" \"$@\"")])
-            .arg(command.get_program())
-            .args(command.get_args());
-        shell
-    }
-
-    /// Removes it, once all have left.
-    fn remove(self) {
-        for folder in self.folders() {
-            eventually(format_args!("{} is empty", folder.display()), || {
-                (!folder.exists() || fs::remove_dir(&folder).is_ok()).then_some(())
-            });
-        }
-    }
-}
 
 /// Where a process is, when it is asked.
 struct Where(i32);
@@ -89,7 +39,7 @@ fn assert_comes(pid: i32, path: &str, when: &str) {
 }
 
 /// A shim of our own: it listens, and nobody asks it for anything.
-fn idle_shim(host: &Host, mode: &str, manager: &Elsewhere<'_>) -> (Process, PathBuf) {
+fn idle_shim(host: &Host, mode: &str, manager: &Elsewhere) -> (Process, PathBuf) {
     let folder = host.state().join(host.new_id());
     fs::create_dir_all(&folder).expect("the state folder");
     let lock = fs::File::create(folder.join("lock")).expect("the lock");
@@ -112,12 +62,12 @@ fn idle_shim(host: &Host, mode: &str, manager: &Elsewhere<'_>) -> (Process, Path
 /// The three moments, in one mode: where the shim is in each.
 fn assert_moments(mode: &str, before: &str, running: &str, shutdown: &str) {
     let host = Host::new();
-    let manager = Elsewhere::new(&host, "manager");
-    let chosen = Elsewhere::new(&host, "chosen");
+    let manager = host.elsewhere("manager");
+    let chosen = host.elsewhere("chosen");
     let id = host.new_id();
     let real = |path: &str| {
         let overhead = format!("/bowline/{id}/overhead");
-        path.replace("MANAGER", &manager.path).replace("CHOSEN", &chosen.path).replace("OVERHEAD", &overhead)
+        path.replace("MANAGER", manager.path()).replace("CHOSEN", chosen.path()).replace("OVERHEAD", &overhead)
     };
     let mode = real(mode);
 
@@ -170,7 +120,7 @@ fn a_path_is_entered_after_the_launch() {
 #[test]
 fn the_v2_hierarchy_of_a_hybrid_host_is_left_for_the_root_as_well() {
     let host = Host::new();
-    let manager = Elsewhere::new(&host, "manager");
+    let manager = host.elsewhere("manager");
     let mut start = host.command(binary("bowline"));
     start.args(["start", "--name", &host.new_id(), "--", "sleep", "1000"]);
     let ran = host.execute(manager.inside(&start));
@@ -178,7 +128,7 @@ fn the_v2_hierarchy_of_a_hybrid_host_is_left_for_the_root_as_well() {
     // What manages the host by that hierarchy (systemd) would take both for
     // the manager's, and end them with it.
     for pid in [task.shim_pid(), task.pid()] {
-        assert_ne!(cgroup_of(pid)[""], manager.path, "{pid} is in its manager's v2 cgroup");
+        assert_ne!(cgroup_of(pid)[""], manager.path(), "{pid} is in its manager's v2 cgroup");
     }
     task.end();
     manager.remove();
@@ -188,7 +138,7 @@ fn the_v2_hierarchy_of_a_hybrid_host_is_left_for_the_root_as_well() {
 #[test]
 fn a_shim_that_nobody_asks_for_anything_leaves() {
     let host = Host::new();
-    let manager = Elsewhere::new(&host, "manager");
+    let manager = host.elsewhere("manager");
     let (shim, folder) = idle_shim(&host, "overhead", &manager);
     shim.finish().assert_code(0);
     fs::remove_dir_all(folder).expect("the test's own");

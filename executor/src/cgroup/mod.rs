@@ -10,6 +10,7 @@
 //! reads, kills and removes.
 
 mod devices;
+mod exec;
 mod files;
 mod hierarchy;
 mod limits;
@@ -23,17 +24,18 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
-use rustix::fs::{self, Mode, OFlags};
+use rustix::fs;
+use rustix::io::Errno;
 
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys;
 
+pub use exec::ExecGroup;
 use files::{Files, Members};
 use hierarchy::{Hierarchy, Made};
 use mounts::Mount;
-use tree::open_dir;
 pub use tree::read_fd;
-use v1::{FREEZER, TASKS};
+use v1::FREEZER;
 
 /// Finds this host's hierarchies.
 ///
@@ -73,6 +75,8 @@ pub struct Layout {
 /// Borrowed fds by number, as they go through a clone.
 #[derive(Debug, Clone, Default)]
 pub struct Entry {
+    /// The cgroup's path, for messages.
+    path: String,
     tasks: Vec<RawFd>,
     /// On the unified hierarchy: the cgroup's folder, and its `cgroup.procs`.
     unified: Option<(RawFd, RawFd)>,
@@ -265,6 +269,10 @@ impl Layout {
             Version::V1 => v1::freeze(dir, frozen),
             Version::V2 => v2::freeze(dir, frozen),
         };
+        if !frozen && matches!(done, Err(Errno::NOENT | Errno::NODEV)) {
+            // Somebody has removed it, so nobody is in it.
+            return Ok(());
+        }
         done.doing(Kind::Internal, || format!("cannot {verb} cgroup {}", cgroup.path))
     }
 
@@ -290,25 +298,6 @@ impl Layout {
         if let Some(dir) = self.freezer(cgroup) {
             tree::signal_below(dir, signal);
         }
-    }
-
-    /// A cgroup for one exec at a time, below the task's (v1: in the freezer
-    /// hierarchy alone), so that everything it starts can be found again. It
-    /// goes with the task's.
-    pub fn create_exec_group(&self, cgroup: &Cgroup, name: &str) -> Result<ExecGroup> {
-        let what = || format!("cannot create cgroup {}/{name}", cgroup.path);
-        let index = self.index(FREEZER);
-        let parent = index.and_then(|i| cgroup.member(i));
-        let parent = &parent.ok_or_else(|| Error::new(Kind::NotFound, what()))?.made;
-        fs::mkdirat(&parent.dir, name, Mode::from_raw_mode(0o755)).doing(Kind::Internal, what)?;
-        let dir = open_dir(&parent.dir, Path::new(name)).doing(Kind::Internal, what)?;
-        let file = match self.version {
-            Version::V1 => TASKS,
-            Version::V2 => v2::PROCS,
-        };
-        let tasks =
-            fs::openat(&dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).doing(Kind::Internal, what)?;
-        Ok(ExecGroup { version: self.version, freezer: index.unwrap_or_default(), dir, tasks })
     }
 }
 
@@ -345,7 +334,8 @@ impl Cgroup {
     /// What a child needs to join it.
     pub fn entry(&self) -> Entry {
         let v1 = self.members.iter().filter(|m| !m.made.unified);
-        Entry { tasks: v1.map(|m| m.made.tasks.as_raw_fd()).collect(), unified: self.unified() }
+        let tasks = v1.map(|m| m.made.tasks.as_raw_fd()).collect();
+        Entry { path: self.path.clone(), tasks, unified: self.unified() }
     }
 
     fn unified(&self) -> Option<(RawFd, RawFd)> {
@@ -382,49 +372,17 @@ impl Entry {
     pub fn joined_late(&self) -> Entry {
         let mut tasks = self.tasks.clone();
         tasks.extend(self.unified.map(|(_, procs)| procs));
-        Entry { tasks, unified: None }
+        Entry { path: self.path.clone(), tasks, unified: None }
+    }
+
+    /// The cgroup's path, for messages.
+    pub fn path(&self) -> &str {
+        &self.path
     }
 
     /// The fds that must stay open in the child until it has joined.
     pub fn fds(&self) -> &[RawFd] {
         &self.tasks
-    }
-}
-
-/// The cgroup of an exec with a deadline: below the task's, on v1 in the
-/// freezer hierarchy alone. The next exec may have it when it is empty again.
-#[derive(Debug)]
-pub struct ExecGroup {
-    version: Version,
-    freezer: usize,
-    dir: OwnedFd,
-    /// The file that it is joined by.
-    tasks: OwnedFd,
-}
-
-impl ExecGroup {
-    /// What the exec needs to join the task's cgroup everywhere and this one
-    /// in the freezer hierarchy.
-    pub fn entry(&self, task: &Cgroup) -> Entry {
-        let v1 = task.members.iter().filter(|m| !m.made.unified);
-        let tasks = v1.map(|m| if m.hierarchy == self.freezer { &self.tasks } else { &m.made.tasks });
-        let unified = match self.version {
-            Version::V1 => task.unified(),
-            Version::V2 => Some((self.dir.as_raw_fd(), self.tasks.as_raw_fd())),
-        };
-        Entry { tasks: tasks.map(|fd| fd.as_raw_fd()).collect(), unified }
-    }
-
-    /// As [`Layout::kill`].
-    pub fn kill(&self) -> Vec<OwnedFd> {
-        kill_below(self.version, self.dir.as_fd())
-    }
-
-    /// Whether nothing of its last exec is left.
-    pub fn is_empty(&self) -> bool {
-        let mut pids = Vec::new();
-        tree::collect_processes(self.dir.as_fd(), &mut pids);
-        pids.is_empty()
     }
 }
 

@@ -56,13 +56,22 @@ pub fn collect_processes(dir: BorrowedFd<'_>, pids: &mut Vec<i32>) {
 
 /// Signals every process below `dir`; returns a pidfd of each.
 pub fn signal_below(dir: BorrowedFd<'_>, signal: i32) -> Vec<OwnedFd> {
-    let mut members = members_below(dir);
+    signal_where(dir, signal, |_| true)
+}
+
+/// Signals those processes below `dir` whose pid is `wanted`; returns a pidfd of each.
+pub fn signal_where(dir: BorrowedFd<'_>, signal: i32, wanted: impl Fn(i32) -> bool) -> Vec<OwnedFd> {
+    let mut members = members_where(dir, wanted);
     members.retain(|pidfd| sys::pidfd_send_signal(pidfd.as_fd(), signal).is_ok());
     members
 }
 
 /// A pidfd of every process below `dir`.
 pub fn members_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
+    members_where(dir, |_| true)
+}
+
+fn members_where(dir: BorrowedFd<'_>, wanted: impl Fn(i32) -> bool) -> Vec<OwnedFd> {
     let mut pids = Vec::new();
     collect_processes(dir, &mut pids);
     let opened: Vec<(i32, OwnedFd)> =
@@ -71,7 +80,7 @@ pub fn members_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
     // of a stranger who was given the number of one that ended meanwhile.
     let mut members = Vec::new();
     collect_processes(dir, &mut members);
-    opened.into_iter().filter(|(pid, _)| members.contains(pid)).map(|(_, pidfd)| pidfd).collect()
+    opened.into_iter().filter(|(pid, _)| members.contains(pid) && wanted(*pid)).map(|(_, pidfd)| pidfd).collect()
 }
 
 /// Opens a folder to go on from.

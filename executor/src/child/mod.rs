@@ -36,6 +36,9 @@ use crate::{network, sys};
 pub const READY: u8 = b'R';
 /// First byte of a message on the report pipe: four bytes of pid follow.
 pub const PID: u8 = b'P';
+/// A byte on the report pipe: the cgroup takes no process itself, as it has
+/// handed controllers down or is part of a threaded subtree.
+pub const CLOSED: u8 = b'C';
 /// First byte of a message on the report pipe: four bytes of length and an
 /// [`Error`] as JSON follow. It may overtake the worker's [`PID`].
 pub const ERROR: u8 = b'E';
@@ -152,7 +155,7 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
 fn begin(payload: &Payload<'_>, keep: &mut [RawFd]) -> Result<()> {
     sys::close_all_but(keep);
     sys::default_signals([libc::SIGPIPE]);
-    payload.entry.join().doing(Kind::Internal, || "cannot join the task's cgroup")?;
+    payload.entry.join().doing(Kind::Internal, || format!("cannot join cgroup {}", payload.entry.path()))?;
     rustix::process::setsid().doing(Kind::Internal, || "cannot begin a session")?;
     match sys::new_session_keyring() {
         Ok(()) => {}

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bowline_spec::id::TaskId;
 use bowline_spec::user::User;
@@ -13,14 +13,18 @@ use tokio::sync::oneshot;
 use super::Supervisor;
 use super::launches::owner;
 use super::task::{Task, all_ended};
-use crate::cgroup::ExecGroup;
+use crate::cgroup::{Cgroup, Entry, ExecGroup};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::exec;
 use crate::identity::{self, Wanted};
 use crate::io::{self, Owner, Pumps, Stdio, Tail};
+use crate::launch::Report;
 use crate::lifecycle::Status;
-use crate::request::{Exec, ExecEnd, ExecOutcome};
-use crate::sys::Ended;
+use crate::request::{Exec, ExecEnd, ExecOutcome, Killed};
+use crate::sys::{self, Ended};
+
+/// How long an answer waits for what was killed at a deadline to end.
+const DYING: Duration = Duration::from_secs(1);
 
 impl Supervisor {
     pub(super) async fn exec(self: &Rc<Self>, id: &TaskId, request: Exec) -> Result<ExecOutcome> {
@@ -32,21 +36,25 @@ impl Supervisor {
         }
         let process = task.exec_process(&request)?;
         let number = task.next_exec.replace(task.next_exec.get() + 1);
-        let group = request.timeout.map(|_| self.exec_group(&task)).transpose()?;
-        let outcome = self.run_exec(&task, &request, &process, number, group.as_ref()).await;
+        let deadline = request.timeout.map(|timeout| Instant::now() + timeout);
+        let group = deadline.and_then(|_| self.exec_group(&task));
+        let outcome = self.run_exec(&task, &request, &process, number, deadline, group.as_ref()).await;
         task.exec_groups.borrow_mut().extend(group);
         outcome
     }
 
     /// A cgroup for an exec: one that an earlier exec has left empty, or a new
-    /// one. A daemon that an exec left behind keeps its own.
-    fn exec_group(&self, task: &Task) -> Result<ExecGroup> {
+    /// one. A daemon that an exec left behind keeps its own. `None` where none
+    /// can be had, as by a limit on how many there may be.
+    fn exec_group(&self, task: &Task) -> Option<ExecGroup> {
         let mut groups = task.exec_groups.borrow_mut();
         if let Some(free) = groups.iter().position(ExecGroup::is_empty) {
-            return Ok(groups.swap_remove(free));
+            return Some(groups.swap_remove(free));
         }
         let number = task.made_groups.replace(task.made_groups.get() + 1);
-        task.with_cgroup(|c| self.layout.create_exec_group(c, &format!("exec-{number}")))?
+        let made = task.with_cgroup(|c| self.layout.create_exec_group(c, &format!("exec-{number}")));
+        let made = made.and_then(|made| made);
+        made.inspect_err(|error| tracing::info!(%error, "an exec's deadline will kill its session")).ok()
     }
 
     async fn run_exec(
@@ -55,54 +63,123 @@ impl Supervisor {
         request: &Exec,
         process: &Process,
         number: u64,
+        deadline: Option<Instant>,
         group: Option<&ExecGroup>,
     ) -> Result<ExecOutcome> {
         let (stdio, mut capture) = Capture::begin(request, owner(&task.spec, Some(process)))?;
         let expecting = self.children.expect();
-        let mut report = {
-            let state = task.state.borrow();
-            let gone = || Error::new(Kind::WrongState, format!("task {} has exited", task.id));
-            let init = state.live().ok_or_else(gone)?;
-            let entry = task.with_cgroup(|c| group.map_or_else(|| c.entry(), |g| g.entry(c)))?;
-            let exec =
-                exec::Exec { process, filter: task.filter.as_ref(), stdio, entry, namespaces: &task.namespaces, init };
-            exec.clone_exec()?
-        };
-        let pid = report.pid().await?;
-        let exited = expecting.claim(pid);
+        let (mut report, pid, group) = self.clone_exec(task, process, &stdio, group).await?;
+        // The output ends when the exec's own ends are closed.
+        drop(stdio);
+        let mut exited = expecting.claim(pid);
         drop(expecting);
-        if let Err(error) = report.executed().await {
+        if let Some(Err(error)) = before(deadline, report.executed()).await {
             let _ = exited.await;
             return Err(error);
         }
         let started_at = Timestamp::now();
         task.execs.borrow_mut().insert(pid, number);
-        let end = ended(exited, request.timeout, group).await;
+        let end = match before(deadline, &mut exited).await {
+            // The sender lives until the child is reaped.
+            Some(ended) => ExecEnd::Exited(ended.map_or(128 + libc::SIGKILL, Ended::code)),
+            None => ExecEnd::TimedOut(self.kill_exec(task, pid, exited, group).await),
+        };
         task.execs.borrow_mut().remove(&pid);
         let exited_at = Timestamp::now();
         let (stdout, stderr) = capture.end().await;
         Ok(ExecOutcome { end, stdout, stderr, started_at, exited_at })
     }
+
+    /// Clones the exec into the first cgroup that takes it: its own group, the
+    /// task's cgroup, or the one below it where the task's init is. Returns its
+    /// pid, and the group if it is in that.
+    async fn clone_exec<'g>(
+        &self,
+        task: &Task,
+        process: &Process,
+        stdio: &Stdio,
+        group: Option<&'g ExecGroup>,
+    ) -> Result<(Report, i32, Option<&'g ExecGroup>)> {
+        if let Some(group) = group {
+            let entry = task.with_cgroup(|c| group.entry(c))?;
+            if let Some((report, pid)) = clone_into(task, process, stdio, entry).await? {
+                return Ok((report, pid, Some(group)));
+            }
+            tracing::info!("an exec has no cgroup of its own; its deadline will kill its session");
+        }
+        let entry = task.with_cgroup(Cgroup::entry)?;
+        if let Some((report, pid)) = clone_into(task, process, stdio, entry).await? {
+            return Ok((report, pid, None));
+        }
+        // The task has moved its processes down, and controllers with them:
+        // its own cgroup takes none any more (cgroup-v2, "no internal processes").
+        let init = task.state().pid.ok_or_else(|| gone(task))?;
+        let below = task.with_cgroup(|c| self.layout.below_of(c, init))??;
+        let entry = task.with_cgroup(|c| below.entry(c))?;
+        let cloned = clone_into(task, process, stdio, entry).await?;
+        let (report, pid) = cloned.ok_or_else(|| {
+            let message = format!("neither the cgroup of task {} nor that of its init takes a process", task.id);
+            Error::new(Kind::WrongState, message).hint("it changes its cgroups just now, or has made them threaded")
+        })?;
+        Ok((report, pid, None))
+    }
+
+    /// Ends an exec at its deadline, with all it started as far as that can be
+    /// found. `exited` has not come, so the pid is the exec's.
+    async fn kill_exec(
+        &self,
+        task: &Task,
+        pid: i32,
+        exited: oneshot::Receiver<Ended>,
+        group: Option<&ExecGroup>,
+    ) -> Killed {
+        // It may not have come as far as its cgroup or its session.
+        if let Ok(pidfd) = sys::pidfd_open(pid) {
+            // An error means that it has ended.
+            let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
+        }
+        let kill = || match group {
+            Some(group) => group.kill(),
+            None => task.with_cgroup(|c| self.layout.kill_session(c, pid)).unwrap_or_default(),
+        };
+        let dead = async {
+            loop {
+                let killed = kill();
+                if killed.is_empty() {
+                    break;
+                }
+                all_ended(killed).await;
+            }
+            let _ = exited.await;
+        };
+        // One that somebody has frozen on v1, or that is deep in the kernel,
+        // runs no instruction more, but ends when it is let go.
+        let _ = tokio::time::timeout(DYING, dead).await;
+        if group.is_some() { Killed::Cgroup } else { Killed::Session }
+    }
 }
 
-/// Waits for the exec's end, or ends it at its deadline with all it started.
-async fn ended(mut exited: oneshot::Receiver<Ended>, timeout: Option<Duration>, group: Option<&ExecGroup>) -> ExecEnd {
-    let code = |ended: std::result::Result<Ended, _>| ended.map_or(128 + libc::SIGKILL, Ended::code);
-    let (Some(timeout), Some(group)) = (timeout, group) else {
-        return ExecEnd::Exited(code(exited.await));
+/// Clones the exec into a cgroup; its pid, or `None` if that takes no process.
+async fn clone_into(task: &Task, process: &Process, stdio: &Stdio, entry: Entry) -> Result<Option<(Report, i32)>> {
+    let mut report = {
+        let state = task.state.borrow();
+        let init = state.live().ok_or_else(|| gone(task))?;
+        let filter = task.filter.as_ref();
+        exec::Exec { process, filter, stdio, entry, namespaces: &task.namespaces, init }.clone_exec()?
     };
-    if let Ok(ended) = tokio::time::timeout(timeout, &mut exited).await {
-        return ExecEnd::Exited(code(ended));
+    Ok(report.cloned().await?.map(|pid| (report, pid)))
+}
+
+fn gone(task: &Task) -> Error {
+    Error::new(Kind::WrongState, format!("task {} has exited", task.id))
+}
+
+/// What `future` comes to before the deadline, if there is one.
+async fn before<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
+    match deadline {
+        Some(deadline) => tokio::time::timeout_at(deadline.into(), future).await.ok(),
+        None => Some(future.await),
     }
-    loop {
-        let killed = group.kill();
-        if killed.is_empty() {
-            break;
-        }
-        all_ended(killed).await;
-    }
-    let _ = exited.await;
-    ExecEnd::TimedOut
 }
 
 /// What is captured of an exec's output.

@@ -133,7 +133,13 @@ impl Task {
                 let _ = self.state.borrow_mut().on(Event::Resume);
             }),
             Action::Thaw => self.with_cgroup(|c| supervisor.layout.freeze(c, false))?,
-            Action::Signal(plan) => self.send(plan.signal.number()),
+            Action::Signal(plan) => {
+                // Somebody else may have frozen it: then it would hear nothing.
+                if let Err(error) = self.with_cgroup(|c| supervisor.layout.freeze(c, false))? {
+                    tracing::warn!(%error, "a stop may not be heard");
+                }
+                self.send(plan.signal.number())
+            }
             Action::ThawAndSignal(plan) => {
                 self.with_cgroup(|c| supervisor.layout.freeze(c, false))??;
                 self.send(plan.signal.number())

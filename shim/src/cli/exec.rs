@@ -16,6 +16,9 @@ struct Outcome {
     /// Null when the deadline came first.
     exit_code: Option<i32>,
     timed_out: bool,
+    /// What was killed at the deadline: `cgroup`, everything that it had
+    /// started, or `session`, what was in its session; null without.
+    killed: Option<String>,
     stdout: String,
     stderr: String,
     started_at: Timestamp,
@@ -29,6 +32,7 @@ impl Outcome {
         Ok(Outcome {
             exit_code: response.exit_code,
             timed_out: response.exit_code.is_none(),
+            killed: Some(response.killed.clone()).filter(|killed| !killed.is_empty()),
             stdout: String::from_utf8_lossy(&response.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&response.stderr).into_owned(),
             started_at: time(response.started_at_ns)?,
@@ -77,10 +81,10 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         (Some(code), _) => Ok(u8::try_from(code).unwrap_or(FAILED)),
         (None, timeout) => {
             let after = timeout.unwrap_or_default();
-            Err(Error::new(
-                Kind::Timeout,
-                format!("the command did not end within {after:?}; it was killed with all it had started"),
-            ))
+            let killed_all = outcome.killed != "session";
+            let what = if killed_all { "it was killed with all it had started" } else { "its session was killed" };
+            let error = Error::new(Kind::Timeout, format!("the command did not end within {after:?}; {what}"));
+            Err(if killed_all { error } else { error.hint("what it had started in another session may run on") })
         }
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn clean_up(names: &[String], dir: &Path) {
     }
     for cgroup in cgroups(names) {
         let _ = fs::write(cgroup.join("freezer.state"), "THAWED");
+        let _ = fs::write(cgroup.join("cgroup.freeze"), "0");
     }
     eventually("the processes of a failed test end", || processes(names).is_empty().then_some(()));
     let mut cgroups = cgroups(names);

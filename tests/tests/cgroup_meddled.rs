@@ -1,0 +1,165 @@
+//! A task whose cgroup somebody else has frozen, emptied or removed.
+
+use std::fs;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Elsewhere, Task, eventually, hierarchies, only_v2};
+
+const POLITE: &str = "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done";
+
+/// Freezes a task, not by bowline's `pause`.
+fn freeze(task: &Task<'_>) {
+    let (file, value) = if only_v2() { ("cgroup.freeze", "1") } else { ("freezer.state", "FROZEN") };
+    fs::write(task.cgroup("freezer").join(file), value).expect("root may");
+    eventually("it is frozen", || {
+        let (file, line) = if only_v2() { ("cgroup.events", "frozen 1") } else { ("freezer.state", "FROZEN") };
+        task.cgroup_file("freezer", file).lines().any(|l| l == line).then_some(())
+    });
+}
+
+fn thaw(task: &Task<'_>) {
+    let (file, value) = if only_v2() { ("cgroup.freeze", "0") } else { ("freezer.state", "THAWED") };
+    fs::write(task.cgroup("freezer").join(file), value).expect("root may");
+}
+
+/// Moves all processes of the task away, as root may.
+fn empty(task: &Task<'_>, elsewhere: &Elsewhere) {
+    eventually("its cgroup is empty", || {
+        elsewhere.take(&task.processes());
+        task.processes().is_empty().then_some(())
+    });
+}
+
+/// Removes its cgroup in every hierarchy.
+fn remove(task: &Task<'_>) {
+    let path = task.inspect()["cgroup"].as_str().expect("a path")[1..].to_owned();
+    for (_, mount) in hierarchies() {
+        let folder = mount.join(&path);
+        eventually(format_args!("{} is removed", folder.display()), || {
+            (!folder.exists() || fs::remove_dir(&folder).is_ok()).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_frozen_task_hears_a_stop() {
+    let host = Host::new();
+    let task = host.task(POLITE).start();
+    task.wait_for_line("ready");
+    freeze(&task);
+    task.stop(["--grace=50s"]).assert_code(3);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_frozen_task_can_be_killed() {
+    let host = Host::new();
+    for toml in ["", "namespaces.pid = 'host'"] {
+        let toml = format!("command = 'sh'\nargs = ['-c', 'sleep 1000 & echo ready; wait']\n{toml}");
+        let task = host.described(&toml).start();
+        task.wait_for_line("ready");
+        freeze(&task);
+        task.bowline("kill", ["KILL"]).assert_code(0);
+        task.wait().assert_killed_by("KILL");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_frozen_task_can_be_removed_by_force() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    freeze(&task);
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_frozen_task_is_still_measured() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    freeze(&task);
+    let stats = task.stats();
+    assert_eq!(stats["pids"]["current"], 1, "{stats}");
+    assert!(stats["memory"]["usage_bytes"].is_u64(), "{stats}");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_deadline_holds_in_a_frozen_task_and_its_exec_never_runs() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    // One group is there already, one is new.
+    task.exec_with(["--timeout=50s"], "true").assert_code(0);
+    freeze(&task);
+    for _ in 0..2 {
+        let ran = task.exec_with(["--timeout=500ms", "--json"], "echo it runs >&2; exec sleep 1000");
+        ran.assert_code(124);
+        assert_eq!((&ran.json()["killed"], &ran.json()["stderr"]), (&"cgroup".into(), &"".into()), "{ran}");
+    }
+    thaw(&task);
+    eventually("what was killed is gone", || (task.processes() == [task.pid()]).then_some(()));
+    task.exec_with(["--timeout=50s"], "echo alive").assert_says("alive");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_exec_without_a_deadline_waits_until_the_task_is_thawed() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    freeze(&task);
+    let exec = task.spawn_exec([], "echo runs");
+    eventually("it is in the cgroup", || (task.processes().len() == 2).then_some(()));
+    thaw(&task);
+    exec.finish().assert_says("runs");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_whose_cgroup_was_emptied_is_stopped_all_the_same() {
+    let host = Host::new();
+    let elsewhere = host.elsewhere("elsewhere");
+    for (grace, code) in [("--grace=50s", 3), ("--grace=0", 137)] {
+        let task = host.task(POLITE).start();
+        task.wait_for_line("ready");
+        empty(&task, &elsewhere);
+        let stats = task.stats();
+        assert_eq!(stats["pids"]["current"], 0, "{stats}");
+        // Its limits are the task's still.
+        task.exec("echo here").assert_says("here");
+        task.exec_with(["--timeout=50s"], "exit 4").assert_code(4);
+        task.stop([grace]).assert_code(code);
+    }
+    elsewhere.remove();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_whose_cgroup_was_removed_says_so_and_is_stopped_all_the_same() {
+    let host = Host::new();
+    let elsewhere = host.elsewhere("elsewhere");
+    for (grace, code) in [("--grace=50s", 3), ("--grace=0", 137)] {
+        let task = host.task(POLITE).start();
+        task.wait_for_line("ready");
+        let path = task.inspect()["cgroup"].as_str().expect("a path").to_owned();
+        empty(&task, &elsewhere);
+        remove(&task);
+        let stats = task.stats();
+        for (group, field) in [("cpu", "usage_usec"), ("memory", "usage_bytes"), ("pids", "current")] {
+            assert!(stats[group][field].is_null(), "{group}.{field} in {stats}");
+        }
+        task.bowline("stats", []).assert_code(0);
+        task.bowline("exec", ["--", "true"]).assert_refused(125, &[&path]);
+        task.bowline("exec", ["--timeout=50s", "--", "true"]).assert_refused(125, &[&path]);
+        task.bowline("pause", []).assert_refused(125, &[&path]);
+        assert_eq!(task.status(), "running");
+        let report = task.stop([grace]);
+        report.assert_code(code);
+        assert!(report["memory_peak_bytes"].is_null() && report["cpu_usec"].is_null(), "{report:?}");
+    }
+    elsewhere.remove();
+    host.assert_nothing_left();
+}

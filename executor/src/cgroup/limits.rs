@@ -49,13 +49,13 @@ impl Limit {
         Some(Limit::new(self.controller, file, value))
     }
 
-    /// Whether a kernel without the file does what it says anyway: one that
-    /// counts no swap has none to give, and none to limit.
+    /// Whether a kernel without the file does what it says anyway: what nobody
+    /// counts has no limit, and one that counts no swap has none to give. Raw
+    /// files are meant as they are.
     fn is_met_without(&self) -> bool {
-        match self.file.as_str() {
-            "memory.swap.max" => matches!(self.value.as_str(), "0" | "max"),
-            "memory.memsw.limit_in_bytes" => self.value == "-1",
-            _ => false,
+        match (self.file.as_str(), self.value.as_str()) {
+            ("memory.swap.max", "0") | ("memory.memsw.limit_in_bytes", "-1") => true,
+            (_, value) => value == "max" && !self.controller.is_empty(),
         }
     }
 

@@ -20,16 +20,26 @@ const WANTED: [&str; 6] = ["cpu", "cpuset", "io", "memory", "pids", "hugetlb"];
 
 /// Hands the controllers of the cgroup `dir` down to its children.
 ///
-/// One by one where all together are refused: a limit that needs one which
-/// could not be had says so by its missing file.
+/// A limit that needs one which could not be had says so by its missing file.
+/// One by one where all together are refused, but for a cgroup with processes
+/// of its own (EBUSY): cpu, cpuset and pids alone it would take, which makes
+/// it the root of a threaded subtree, whose children take no process.
 pub fn hand_down_controllers(dir: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let there = read_at(dir, "cgroup.controllers")?;
     let handed = read_at(dir, "cgroup.subtree_control")?;
     let lists = |text: &str, name: &str| text.split_whitespace().any(|word| word == name);
     let missing = WANTED.into_iter().filter(|name| lists(&there, name) && !lists(&handed, name));
     let missing: Vec<String> = missing.map(|name| format!("+{name}")).collect();
-    if missing.is_empty() || write_at(dir, "cgroup.subtree_control", &missing.join(" ")).is_ok() {
+    if missing.is_empty() {
         return Ok(());
+    }
+    match write_at(dir, "cgroup.subtree_control", &missing.join(" ")) {
+        Ok(()) => return Ok(()),
+        Err(Errno::BUSY) => {
+            tracing::debug!("controllers are not handed down by a cgroup with processes");
+            return Ok(());
+        }
+        Err(_) => {}
     }
     for controller in missing {
         if let Err(errno) = write_at(dir, "cgroup.subtree_control", &controller) {

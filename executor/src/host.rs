@@ -15,9 +15,6 @@ use crate::error::{Doing, Error, Kind, Result};
 use crate::identity::{self, Wanted};
 use crate::rootfs;
 
-/// Where a standalone task's cgroups are, below every hierarchy's root.
-pub const CGROUP_PREFIX: &str = "/bowline";
-
 /// Turns a description into the configuration of a container, for this host.
 ///
 /// `id` names the task's sandbox and container. Users and groups are looked up
@@ -49,7 +46,7 @@ pub fn configure(task: &Task, id: &str) -> Result<Spec> {
         kernel,
         cgroup_path: match &task.cgroup {
             Some(path) => path.to_string_lossy().into_owned(),
-            None => format!("{CGROUP_PREFIX}/{id}/{id}"),
+            None => format!("{}/{id}", cgroup::of_sandbox(id)),
         },
         ..limits(task)
     };

@@ -268,6 +268,11 @@ impl Folder {
         }
     }
 
+    /// What its sandbox is called.
+    pub fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// Removes a folder whose making failed; what cannot be removed is logged.
     fn discard(&self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
@@ -280,14 +285,17 @@ impl Folder {
 /// Blocks until the processes are gone.
 ///
 /// Mounts and namespaces go with the processes; the folder is the caller's.
-pub fn undo(record: &Record) -> Result<()> {
+pub fn undo(folder: &Folder) -> Result<()> {
     let layout = cgroup::detect()?;
+    // Without a record no task was launched.
+    let record = folder.record()?;
     let mut first = None;
-    for path in [Some(&record.cgroup), record.overhead.as_ref()].into_iter().flatten() {
+    for path in record.iter().flat_map(|r| [Some(&r.cgroup), r.overhead.as_ref()]).flatten() {
         if let Err(error) = undo_cgroup(&layout, path) {
             first.get_or_insert(error);
         }
     }
+    layout.remove_empty(&cgroup::of_sandbox(&folder.name()));
     first.map_or(Ok(()), Err)
 }
 

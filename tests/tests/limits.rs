@@ -1,5 +1,6 @@
 //! Limits: the kernel's files as witness, and that they bite.
 
+use std::fs;
 use std::os::linux::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -125,25 +126,38 @@ fn rates_of_a_disk() {
 #[test]
 fn weight_of_all_disks() {
     // Which of the schedulers that know a weight a kernel has, its files say.
-    let (file, line) = if only_v2() { ("io.weight", "default 5051") } else { ("blkio.weight", "510") };
-    if kernel_has(file) {
-        assert_file("io.weight = 510", (file, line));
-    } else {
-        assert_refused("io.weight = 510", &[file, line]);
-    }
+    let known = ["io.weight", "io.bfq.weight", "blkio.weight", "blkio.bfq.weight"];
+    let Some(file) = known.into_iter().find(|file| kernel_has(file)) else {
+        return assert_refused("io.weight = 510", &[if only_v2() { "io.weight" } else { "blkio.weight" }]);
+    };
+    let host = Host::new();
+    let task = host.described(&format!("{IDLE}io.weight = 510")).start();
+    let found = task.cgroup_file(if only_v2() { "io" } else { "blkio" }, file);
+    // Only io.weight has a range of its own.
+    let expected = if file == "io.weight" { "5051" } else { "510" };
+    assert_eq!(found.lines().next().map(|line| line.trim_start_matches("default ")), Some(expected));
+    task.end();
+    host.assert_nothing_left();
 }
 
 #[test]
 fn huge_pages() {
-    if !Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists() {
-        return assert_refused("hugepages = {2MB = '4M'}", &["hugepages", "2MB"]);
+    let toml = "hugepages = {2MB = '4M'}";
+    // On a hybrid host the controller may be on v2 while the others are on v1.
+    let on_v1 = hierarchies().iter().any(|(names, _)| names.split(',').any(|name| name == "hugetlb"));
+    let on_v2 = hierarchies().iter().filter(|(names, _)| names.is_empty()).any(|(_, mount)| {
+        let controllers = fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
+        controllers.split_whitespace().any(|name| name == "hugetlb")
+    });
+    if !Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists() || !(on_v1 || on_v2) {
+        return assert_refused(toml, &["hugepages", "2MB"]);
     }
-    let (file, line) = (if only_v2() { "hugetlb.2MB.max" } else { "hugetlb.2MB.limit_in_bytes" }, "4194304");
-    if kernel_has(file) {
-        assert_file("hugepages = {2MB = '4M'}", (file, line));
-    } else {
-        assert_refused("hugepages = {2MB = '4M'}", &[file, line]);
-    }
+    let host = Host::new();
+    let task = host.described(&format!("{IDLE}{toml}")).start();
+    let file = if on_v1 { "hugetlb.2MB.limit_in_bytes" } else { "hugetlb.2MB.max" };
+    assert_eq!(task.cgroup_file("hugetlb", file), "4194304");
+    task.end();
+    host.assert_nothing_left();
 }
 
 /// Whether a cgroup on this host has such a file; found in one made for it.

@@ -73,8 +73,12 @@ fn assert_moments(mode: &str, before: &str, running: &str, shutdown: &str) {
 
     let (shim, folder) = idle_shim(&host, &mode, &manager);
     assert_comes(shim.pid(), &real(before), "before the launch");
+    // Killed before anybody asked it for a task.
+    let killed = shim.pid();
     drop(shim);
-    fs::remove_dir_all(folder).expect("the shim has gone");
+    eventually("the shim has gone", || (!process_exists(killed)).then_some(()));
+    let unused = folder.file_name().expect("an id").to_owned();
+    host.bowline(["rm".as_ref(), unused.as_os_str()]).assert_code(0);
 
     let mut run = host.command(binary("bowline"));
     run.args(["run", "--name", &id, "--shim-cgroup", &mode, "--", "/bin/sh", "-c", STALLING]);

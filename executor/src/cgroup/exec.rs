@@ -76,8 +76,9 @@ impl Layout {
         let index = self.index(FREEZER);
         let parent = index.and_then(|i| cgroup.member(i));
         let parent = &parent.ok_or_else(|| Error::new(Kind::NotFound, what()))?.made;
-        fs::mkdirat(&parent.dir, name, Mode::from_raw_mode(0o755)).doing(Kind::Internal, what)?;
-        let dir = open_dir(&parent.dir, Path::new(name)).doing(Kind::Internal, what)?;
+        let parent = parent.dir().doing(Kind::NotFound, what)?;
+        fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)).doing(Kind::Internal, what)?;
+        let dir = open_dir(parent, Path::new(name)).doing(Kind::Internal, what)?;
         let file = match self.version {
             Version::V1 => TASKS,
             Version::V2 => v2::PROCS,
@@ -106,7 +107,7 @@ impl Layout {
         let what = || format!("cannot open cgroup {path}");
         let own = cgroup.members.iter().find(|m| m.made.unified);
         let own = own.ok_or_else(|| Error::new(Kind::NotFound, what()))?;
-        let dir = open_dir(&own.made.dir, Path::new(inner)).doing(Kind::Internal, what)?;
+        let dir = own.made.dir().and_then(|dir| open_dir(dir, Path::new(inner))).doing(Kind::Internal, what)?;
         let procs = open_to_join(dir.as_fd(), v2::PROCS).doing(Kind::Internal, what)?;
         Ok(Below { path: path.to_owned(), dir, procs })
     }

@@ -1,8 +1,9 @@
-//! Files of a cgroup that are read again and again: each is opened once.
+//! Files of a cgroup that are read, or written, again and again: each is
+//! opened once.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use rustix::fs::{self, Mode, OFlags};
@@ -29,6 +30,24 @@ impl Files {
         let text = read_fd(&opened)?;
         open.insert(file.to_owned(), opened);
         Ok(text)
+    }
+}
+
+/// Writes values to files; the last stays open, as device rules are many
+/// writes to one.
+#[derive(Debug, Default)]
+pub struct Writer(Option<(RawFd, String, OwnedFd)>);
+
+impl Writer {
+    /// Writes `value` to a file of the cgroup `dir`, in one call.
+    pub fn write(&mut self, dir: BorrowedFd<'_>, file: &str, value: &str) -> rustix::io::Result<()> {
+        let open = match self.0.take() {
+            Some((same, name, open)) if same == dir.as_raw_fd() && name == file => open,
+            _ => fs::openat(dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?,
+        };
+        let written = rustix::io::write(&open, value.as_bytes()).map(drop);
+        self.0 = Some((dir.as_raw_fd(), file.to_owned(), open));
+        written
     }
 }
 

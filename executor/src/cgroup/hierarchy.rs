@@ -1,19 +1,20 @@
 //! One mounted hierarchy, and making, opening and removing a path in it.
 
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::mounts::Mount;
 use super::tree::{self, open_dir, write_at};
-use super::v1::{self, Cpuset};
-use super::v2;
+use super::{v1, v2};
 use crate::error::{Doing, Error, Kind, Result};
 
 /// Cgroups below this are nobody's but ours: an empty one goes, whoever made it.
-const OURS: &str = "bowline";
+pub const OURS: &str = "bowline";
 
 /// One hierarchy of this host.
 #[derive(Debug)]
@@ -26,20 +27,33 @@ pub struct Hierarchy {
     /// Whether a parent hands its controllers down to what is made in it.
     pub hands_down: bool,
     mount: PathBuf,
-    dir: OwnedFd,
+    dir: Rc<OwnedFd>,
 }
 
 /// A cgroup in one hierarchy, held open.
 #[derive(Debug)]
 pub struct Made {
-    /// Its folder.
-    pub dir: OwnedFd,
     /// The file that processes join it by.
     pub tasks: OwnedFd,
     /// Whether it is in the unified hierarchy.
     pub unified: bool,
+    top: Rc<OwnedFd>,
+    path: String,
+    dir: OnceCell<OwnedFd>,
     /// How many of its path's parts were there before.
     existed: usize,
+}
+
+impl Made {
+    /// Its folder, opened when it is needed first: of most hierarchies a short
+    /// task needs none.
+    pub fn dir(&self) -> rustix::io::Result<BorrowedFd<'_>> {
+        if let Some(dir) = self.dir.get() {
+            return Ok(dir.as_fd());
+        }
+        let dir = open_dir(&self.top, Path::new(&self.path))?;
+        Ok(self.dir.get_or_init(|| dir).as_fd())
+    }
 }
 
 impl Hierarchy {
@@ -58,7 +72,7 @@ impl Hierarchy {
             let known = |o: &String| o.starts_with("name=") || v1::CONTROLLERS.contains(&o.as_str());
             mount.options.into_iter().filter(known).collect()
         };
-        Ok(Some(Hierarchy { controllers, unified, hands_down: false, mount: mount.target, dir }))
+        Ok(Some(Hierarchy { controllers, unified, hands_down: false, mount: mount.target, dir: Rc::new(dir) }))
     }
 
     /// Whether both are mounts of one hierarchy.
@@ -82,10 +96,33 @@ impl Hierarchy {
 
     /// Makes `path`, absolute and plain, with its parents.
     pub fn create(&self, path: &str) -> Result<Made> {
+        self.persist(path, |path| {
+            let existed = match self.make(path) {
+                Err(Errno::EXIST) => {
+                    // A stale leaf has stale limits: only an empty one is replaced.
+                    fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR)?;
+                    self.make(path)?
+                }
+                existed => existed?,
+            };
+            self.fill_cpusets(path)?;
+            self.hold(path, existed)
+        })
+    }
+
+    /// Makes `path`, unless it is there.
+    pub fn prepare(&self, path: &str) -> Result<()> {
+        self.persist(path, |path| {
+            self.make_or_keep(path)?;
+            self.fill_cpusets(path)
+        })
+    }
+
+    /// Another shim may remove an empty parent between two steps of `make`.
+    fn persist<T>(&self, path: &str, make: impl Fn(&str) -> rustix::io::Result<T>) -> Result<T> {
         let at = || self.mount.join(&path[1..]);
-        // Another shim may remove an empty parent between two of our steps.
         for _ in 0..16 {
-            match self.try_create(&path[1..]) {
+            match make(&path[1..]) {
                 Err(Errno::NOENT) => continue,
                 Err(Errno::BUSY | Errno::NOTEMPTY) => {
                     return Err(Error::new(
@@ -100,48 +137,60 @@ impl Hierarchy {
         Err(Error::new(Kind::Internal, format!("cannot create cgroup {}: its parent keeps vanishing", at().display())))
     }
 
-    fn try_create(&self, path: &str) -> rustix::io::Result<Made> {
-        let mut parent = self.dir.try_clone().map_err(|_| Errno::MFILE)?;
-        let mut parts = path.split('/').peekable();
-        let mut existed = 0;
-        let mut cpuset = None;
-        let has_cpuset = !self.unified && self.controllers.iter().any(|c| c == "cpuset");
-        while let Some(part) = parts.next() {
-            let leaf = parts.peek().is_none();
-            let mut new = true;
-            if self.hands_down {
-                v2::hand_down_controllers(parent.as_fd())?;
-            }
-            match fs::mkdirat(&parent, part, Mode::from_raw_mode(0o755)) {
-                // A stale leaf has stale limits: only an empty one is replaced.
-                Err(Errno::EXIST) if leaf => {
-                    fs::unlinkat(&parent, part, AtFlags::REMOVEDIR)?;
-                    fs::mkdirat(&parent, part, Mode::from_raw_mode(0o755))?;
-                }
-                Err(Errno::EXIST) => {
-                    existed += 1;
-                    new = false;
-                }
-                Ok(()) => {}
-                Err(errno) => return Err(errno),
-            }
-            let dir = open_dir(&parent, Path::new(part))?;
-            if has_cpuset {
-                let inherited = inherit_cpuset(cpuset, parent.as_fd(), dir.as_fd(), new).inspect_err(|_| {
-                    // Ours if it is still empty, and of no use.
-                    let _ = fs::unlinkat(&parent, part, AtFlags::REMOVEDIR);
-                })?;
-                cpuset = Some(inherited);
-            }
-            parent = dir;
+    fn fill_cpusets(&self, path: &str) -> rustix::io::Result<()> {
+        if self.unified || !self.controllers.iter().any(|c| c == "cpuset") {
+            return Ok(());
         }
-        let tasks = self.open_join_file(&parent)?;
-        Ok(Made { dir: parent, tasks, unified: self.unified, existed })
+        v1::fill_cpusets(self.dir.as_fd(), path).inspect_err(|_| {
+            // Ours if it is still empty, and of no use.
+            let _ = fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR);
+        })
+    }
+
+    /// Makes the leaf of `path`, and its parents where they are missing, which
+    /// is seldom. Returns how many of its parts were there.
+    fn make(&self, path: &str) -> rustix::io::Result<usize> {
+        let parent = path.rsplit_once('/').map(|(parent, _)| parent);
+        if self.hands_down {
+            if let Some(parent) = parent {
+                self.make_or_keep(parent)?;
+            }
+            v2::hand_down_controllers(open_dir(&self.dir, Path::new(parent.unwrap_or(".")))?.as_fd())?;
+        }
+        let parts = path.split('/').count();
+        match (fs::mkdirat(&self.dir, path, Mode::from_raw_mode(0o755)), parent) {
+            (Ok(()), _) => Ok(parts - 1),
+            (Err(Errno::NOENT), Some(parent)) => {
+                let existed = self.make_or_keep(parent)?;
+                fs::mkdirat(&self.dir, path, Mode::from_raw_mode(0o755)).map(|()| existed)
+            }
+            (Err(errno), _) => Err(errno),
+        }
+    }
+
+    /// As [`Hierarchy::make`], content with one that is there.
+    fn make_or_keep(&self, path: &str) -> rustix::io::Result<usize> {
+        match self.make(path) {
+            Err(Errno::EXIST) => Ok(path.split('/').count()),
+            made => made,
+        }
+    }
+
+    fn hold(&self, path: &str, existed: usize) -> rustix::io::Result<Made> {
+        let file = format!("{path}/{}", self.join_file());
+        let tasks = fs::openat(&self.dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let (top, path, dir) = (self.dir.clone(), path.to_owned(), OnceCell::new());
+        let made = Made { tasks, unified: self.unified, top, path, dir, existed };
+        if self.unified {
+            // Processes are cloned into it: that it is there is not left to chance.
+            made.dir()?;
+        }
+        Ok(made)
     }
 
     /// Hands controllers down to `path` after it was made.
     pub fn hand_down(&self, path: &str) -> rustix::io::Result<()> {
-        let mut parent = self.dir.try_clone().map_err(|_| Errno::MFILE)?;
+        let mut parent = open_dir(&self.dir, Path::new("."))?;
         for part in path[1..].split('/') {
             v2::hand_down_controllers(parent.as_fd())?;
             parent = open_dir(&parent, Path::new(part))?;
@@ -149,18 +198,15 @@ impl Hierarchy {
         Ok(())
     }
 
-    fn open_join_file(&self, dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
-        fs::openat(dir, self.join_file(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
-    }
-
     /// Opens `path` if it is there.
     pub fn open(&self, path: &str) -> Result<Option<Made>> {
-        let Ok(dir) = open_dir(&self.dir, Path::new(&path[1..])) else {
-            return Ok(None);
-        };
         let what = || format!("cannot open cgroup {}", self.mount.join(&path[1..]).display());
-        let tasks = self.open_join_file(&dir).doing(Kind::Internal, what)?;
-        Ok(Some(Made { dir, tasks, unified: self.unified, existed: usize::MAX }))
+        // One that was there before us takes no parent with it.
+        match self.hold(&path[1..], usize::MAX) {
+            Ok(made) => Ok(Some(made)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno).doing(Kind::Internal, what),
+        }
     }
 
     /// Removes `path`, which is `made`, with all below it, and those empty
@@ -169,32 +215,29 @@ impl Hierarchy {
         let path = Path::new(&path[1..]);
         tree::remove_tree(&self.dir, path)
             .doing(Kind::Internal, || format!("cannot remove cgroup {}", self.mount.join(path).display()))?;
+        self.remove_parents(path, made.existed);
+        Ok(())
+    }
+
+    /// Removes `path` and its parents, as far as nothing is in them.
+    pub fn remove_empty(&self, path: &str) {
+        let path = Path::new(&path[1..]);
+        if fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR).is_ok() {
+            self.remove_parents(path, usize::MAX);
+        }
+    }
+
+    /// Removes what is empty above `path`: below [`OURS`], or what was made
+    /// beyond the first `existed` parts of it.
+    fn remove_parents(&self, path: &Path, existed: usize) {
         let mut parent = path.parent();
         while let Some(dir) = parent.filter(|p| !p.as_os_str().is_empty()) {
-            let removable = dir.starts_with(OURS) || dir.components().count() > made.existed;
+            let removable = dir.starts_with(OURS) || dir.components().count() > existed;
             // Others' children keep it.
             if !removable || fs::unlinkat(&self.dir, dir, AtFlags::REMOVEDIR).is_err() {
                 break;
             }
             parent = dir.parent();
         }
-        Ok(())
     }
-}
-
-/// Sees to it that processes can join the cgroup `dir` by its cpuset, which is
-/// returned. That of `parent` is read unless it is known.
-fn inherit_cpuset(
-    known: Option<Cpuset>,
-    parent: BorrowedFd<'_>,
-    dir: BorrowedFd<'_>,
-    new: bool,
-) -> rustix::io::Result<Cpuset> {
-    // A new one is empty, and need not be read.
-    let own = if new { Cpuset::default() } else { Cpuset::of(dir)? };
-    if own.is_complete() {
-        return Ok(own);
-    }
-    let parents = known.map_or_else(|| Cpuset::of(parent), Ok)?;
-    own.complete(dir, &parents)
 }

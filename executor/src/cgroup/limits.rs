@@ -14,6 +14,7 @@ use bowline_spec::units::IdSet;
 use oci_spec::runtime::LinuxResources;
 use rustix::io::Errno;
 
+use super::files::Writer;
 use super::tree::{read_at, write_at};
 use super::{Cgroup, Layout, Version, devices, v1, v2};
 use crate::error::{Error, Kind, Result};
@@ -74,7 +75,9 @@ impl Layout {
     /// lacks; `BadSpec` when the kernel refuses the value. Both name file and value.
     pub fn apply(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<()> {
         let limits = self.limits(resources)?;
-        if let (Version::V2, Some(dir), Some(rules)) = (self.version(), cgroup.dir(0), resources.devices()) {
+        if self.version() == Version::V2
+            && let (Some(dir), Some(rules)) = (cgroup.dir(0), resources.devices())
+        {
             devices::enforce(dir, rules).map_err(|e| e.within(format_args!("cgroup {}", cgroup.path)))?;
         }
         self.write_all(cgroup, limits, |_, _| Ok(()))
@@ -140,9 +143,10 @@ impl Layout {
         mut before: impl FnMut(BorrowedFd<'_>, &Limit) -> Result<()>,
     ) -> Result<()> {
         let mut again = Vec::new();
+        let mut writer = Writer::default();
         for limit in limits {
             let dir = self.dir_for(cgroup, &limit)?;
-            let (limit, written) = self.write(cgroup, dir, limit, &mut before)?;
+            let (limit, written) = self.write(cgroup, dir, limit, &mut writer, &mut before)?;
             match written {
                 Err(Errno::INVAL) => again.push(limit),
                 written => self.judge(cgroup, dir, &limit, written)?,
@@ -161,21 +165,22 @@ impl Layout {
         cgroup: &Cgroup,
         dir: BorrowedFd<'_>,
         limit: Limit,
+        writer: &mut Writer,
         before: &mut impl FnMut(BorrowedFd<'_>, &Limit) -> Result<()>,
     ) -> Result<(Limit, rustix::io::Result<()>)> {
         before(dir, &limit)?;
-        let mut written = write_at(dir, &limit.file, &limit.value);
+        let mut written = writer.write(dir, &limit.file, &limit.value);
         if written != Err(Errno::NOENT) {
             return Ok((limit, written));
         }
         if self.hand_down(cgroup, limit.controller) {
             before(dir, &limit)?;
-            written = write_at(dir, &limit.file, &limit.value);
+            written = writer.write(dir, &limit.file, &limit.value);
         }
         match (written, limit.instead()) {
             (Err(Errno::NOENT), Some(instead)) => {
                 before(dir, &instead)?;
-                let written = write_at(dir, &instead.file, &instead.value);
+                let written = writer.write(dir, &instead.file, &instead.value);
                 // Told of the file that everybody knows.
                 if written == Err(Errno::NOENT) { Ok((limit, written)) } else { Ok((instead, written)) }
             }

@@ -21,7 +21,7 @@ mod v2;
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use rustix::fs;
@@ -32,7 +32,7 @@ use crate::sys;
 
 pub use exec::ExecGroup;
 use files::{Files, Members};
-use hierarchy::{Hierarchy, Made};
+use hierarchy::{Hierarchy, Made, OURS};
 use mounts::Mount;
 pub use tree::read_fd;
 use v1::FREEZER;
@@ -50,6 +50,11 @@ pub fn detect() -> Result<Layout> {
 /// Whether this host's controllers are on cgroup v2. Cheaper than [`detect`].
 pub fn is_v2() -> bool {
     fs::statfs("/sys/fs/cgroup").is_ok_and(|stat| stat.f_type == libc::CGROUP2_SUPER_MAGIC)
+}
+
+/// Where the cgroups of sandbox `name` are unless a description says otherwise.
+pub fn of_sandbox(name: &str) -> String {
+    format!("/{OURS}/{name}")
 }
 
 /// Where this host's controllers are.
@@ -199,6 +204,23 @@ impl Layout {
         Ok(cgroup)
     }
 
+    /// Makes `path` for what will be made in it: a launch then finds it there.
+    ///
+    /// # Errors
+    /// As [`Layout::create`], but for one that is there already.
+    pub fn prepare(&self, path: &str) -> Result<()> {
+        let path = checked_path(path)?;
+        self.hierarchies.iter().try_for_each(|hierarchy| hierarchy.prepare(path))
+    }
+
+    /// Removes `path` and those parents of it that are bowline's, as far as
+    /// nothing is in them.
+    pub fn remove_empty(&self, path: &str) {
+        if let Ok(path) = checked_path(path) {
+            self.hierarchies.iter().for_each(|hierarchy| hierarchy.remove_empty(path));
+        }
+    }
+
     /// Opens a cgroup that exists in at least one hierarchy, as after a crash.
     /// `None` when it exists in none.
     pub fn open(&self, path: &str) -> Result<Option<Cgroup>> {
@@ -322,7 +344,7 @@ impl Member {
     }
 
     fn read(&self, file: &str) -> Option<String> {
-        self.files.read(self.made.dir.as_fd(), file).ok()
+        self.files.read(self.made.dir().ok()?, file).ok()
     }
 }
 
@@ -340,7 +362,8 @@ impl Cgroup {
 
     fn unified(&self) -> Option<(RawFd, RawFd)> {
         let member = self.members.iter().find(|m| m.made.unified);
-        member.map(|m| (m.made.dir.as_raw_fd(), m.made.tasks.as_raw_fd()))
+        // Open since it was made.
+        member.and_then(|m| Some((m.made.dir().ok()?.as_raw_fd(), m.made.tasks.as_raw_fd())))
     }
 
     fn member(&self, hierarchy: usize) -> Option<&Member> {
@@ -348,7 +371,7 @@ impl Cgroup {
     }
 
     fn dir(&self, hierarchy: usize) -> Option<BorrowedFd<'_>> {
-        self.member(hierarchy).map(|m| m.made.dir.as_fd())
+        self.member(hierarchy)?.made.dir().ok()
     }
 }
 

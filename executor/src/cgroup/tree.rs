@@ -74,6 +74,9 @@ pub fn members_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
 fn members_where(dir: BorrowedFd<'_>, wanted: impl Fn(i32) -> bool) -> Vec<OwnedFd> {
     let mut pids = Vec::new();
     collect_processes(dir, &mut pids);
+    if pids.is_empty() {
+        return Vec::new();
+    }
     let opened: Vec<(i32, OwnedFd)> =
         pids.into_iter().filter_map(|pid| Some((pid, sys::pidfd_open(pid).ok()?))).collect();
     // Still listed after its pidfd was opened: the pidfd is of a member, not

@@ -130,36 +130,26 @@ fn device_rule(rule: &LinuxDeviceCgroup) -> String {
     text
 }
 
-/// The CPUs and memory nodes of a cpuset, which its children begin with.
-#[derive(Debug, Default)]
-pub struct Cpuset([String; 2]);
-
-impl Cpuset {
-    const FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
-
-    /// Reads that of the cgroup `dir`; nothing in one that is new.
-    pub fn of(dir: BorrowedFd<'_>) -> rustix::io::Result<Cpuset> {
-        let [cpus, mems] = Cpuset::FILES.map(|file| read_at(dir, file));
-        Ok(Cpuset([cpus?.trim().to_owned(), mems?.trim().to_owned()]))
+/// Sees to it that processes can join the cgroup at `path` below `top`: a new
+/// v1 cpuset is empty, and gets what its parent has, from the top down.
+pub fn fill_cpusets(top: BorrowedFd<'_>, path: &str) -> rustix::io::Result<()> {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        fill_cpuset(top, path, file)?;
     }
+    Ok(())
+}
 
-    /// Gives the cgroup `dir` what it lacks: no process can join an empty one.
-    /// What it has by then.
-    pub fn complete(self, dir: BorrowedFd<'_>, from: &Cpuset) -> rustix::io::Result<Cpuset> {
-        let mut values = self.0;
-        for ((file, value), from) in Cpuset::FILES.iter().zip(&mut values).zip(&from.0) {
-            if value.is_empty() {
-                write_at(dir, file, from)?;
-                value.clone_from(from);
-            }
-        }
-        Ok(Cpuset(values))
+/// What `file` of the cgroup at `path` holds once it is filled.
+fn fill_cpuset(top: BorrowedFd<'_>, path: &str, file: &str) -> rustix::io::Result<String> {
+    let own = if path.is_empty() { file.to_owned() } else { format!("{path}/{file}") };
+    let value = read_at(top, &own)?.trim().to_owned();
+    if !value.is_empty() || path.is_empty() {
+        return Ok(value);
     }
-
-    /// Whether a process can join it.
-    pub fn is_complete(&self) -> bool {
-        self.0.iter().all(|value| !value.is_empty())
-    }
+    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+    let value = fill_cpuset(top, parent, file)?;
+    write_at(top, &own, &value)?;
+    Ok(value)
 }
 
 /// What is wrong with a memory limit that the kernel could not reclaim down to.

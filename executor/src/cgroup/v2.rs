@@ -180,6 +180,9 @@ pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
 /// Kills every process below `dir` at once; returns a pidfd of each.
 pub fn kill_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
     let members = members_below(dir);
+    if members.is_empty() {
+        return members;
+    }
     match write_at(dir, "cgroup.kill", "1") {
         Ok(()) => members,
         // Linux < 5.14: frozen while they are signalled, so that none forks.

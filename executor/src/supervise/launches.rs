@@ -86,7 +86,7 @@ impl Supervisor {
             pid: None,
             shim_pid: std::process::id().cast_signed(),
             cgroup: cgroup.and_then(|path| path.to_str()).unwrap_or_default().to_owned(),
-            overhead: self.overhead.path().map(str::to_owned),
+            overhead: self.overhead.path(),
             durable: launch.durable,
             task: launch.task,
         };

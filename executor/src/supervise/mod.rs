@@ -78,8 +78,6 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         Ok(begun) => begun,
         Err(error) => return refuse(requests, error).await,
     };
-    let mut child_ended = children::Signal::new(libc::SIGCHLD)?;
-    let mut leave = children::Signal::new(libc::SIGTERM)?;
     let supervisor = Rc::new(Supervisor {
         config,
         layout,
@@ -91,29 +89,9 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         overhead,
         page_sizes: OnceCell::new(),
     });
-    let idle = Instant::now() + IDLE;
-    loop {
-        if supervisor.served.get() && supervisor.busy.get() == 0 {
-            return Ok(());
-        }
-        let deadline = supervisor.next_deadline(idle);
-        tokio::select! {
-            () = child_ended.received() => supervisor.children.sweep(),
-            () = leave.received() => supervisor.stop_all(),
-            request = requests.recv() => match request {
-                Some(request) => supervisor.clone().dispatch(request),
-                None => return Ok(()),
-            },
-            () = supervisor.changed.notified() => {}
-            () = sleep_until(deadline), if deadline.is_some() => {
-                if !supervisor.served.get() && Instant::now() >= idle {
-                    tracing::info!("nobody launched a task; leaving");
-                    return Ok(());
-                }
-                supervisor.tick();
-            }
-        }
-    }
+    let served = supervisor.serve(&mut requests).await;
+    supervisor.overhead.end(&supervisor.layout);
+    served
 }
 
 /// Tells whoever wants to launch something why nothing can be launched here.
@@ -140,6 +118,34 @@ async fn sleep_until(deadline: Option<Instant>) {
 }
 
 impl Supervisor {
+    async fn serve(self: &Rc<Self>, requests: &mut mpsc::UnboundedReceiver<Request>) -> Result<()> {
+        let mut child_ended = children::Signal::new(libc::SIGCHLD)?;
+        let mut leave = children::Signal::new(libc::SIGTERM)?;
+        let idle = Instant::now() + IDLE;
+        loop {
+            if self.served.get() && self.busy.get() == 0 {
+                return Ok(());
+            }
+            let deadline = self.next_deadline(idle);
+            tokio::select! {
+                () = child_ended.received() => self.children.sweep(),
+                () = leave.received() => self.stop_all(),
+                request = requests.recv() => match request {
+                    Some(request) => self.clone().dispatch(request),
+                    None => return Ok(()),
+                },
+                () = self.changed.notified() => {}
+                () = sleep_until(deadline), if deadline.is_some() => {
+                    if !self.served.get() && Instant::now() >= idle {
+                        tracing::info!("nobody launched a task; leaving");
+                        return Ok(());
+                    }
+                    self.tick();
+                }
+            }
+        }
+    }
+
     fn next_deadline(&self, idle: Instant) -> Option<Instant> {
         let tasks = self.tasks.borrow();
         let first = tasks.values().filter_map(|task| task.deadline()).min();

@@ -10,7 +10,6 @@ use tokio::sync::Mutex;
 
 use crate::cgroup::{self, Cgroup, Layout, Version};
 use crate::error::{Error, Kind, Result};
-use crate::host::CGROUP_PREFIX;
 use crate::worker;
 
 use super::Config;
@@ -65,7 +64,8 @@ impl std::fmt::Display for ShimCgroup {
 /// The shim's own place over its life.
 pub struct Overhead {
     mode: ShimCgroup,
-    path: String,
+    /// The parent of its own cgroup and of its tasks'.
+    sandbox: String,
     /// Locked while the shim moves: it enters and leaves in that order.
     entered: Mutex<Option<Cgroup>>,
 }
@@ -83,12 +83,15 @@ impl Overhead {
                 move_to(layout, "/").await?;
             }
         }
-        Ok(Overhead { mode: config.shim_cgroup.clone(), path: path(config), entered: Mutex::default() })
+        let sandbox = cgroup::of_sandbox(&config.folder.name());
+        // While nobody waits; a launch then has one level less to make.
+        layout.prepare(&sandbox)?;
+        Ok(Overhead { mode: config.shim_cgroup.clone(), sandbox, entered: Mutex::default() })
     }
 
     /// Its path, in the mode that has one.
-    pub fn path(&self) -> Option<&str> {
-        (self.mode == ShimCgroup::Overhead).then_some(&self.path)
+    pub fn path(&self) -> Option<String> {
+        (self.mode == ShimCgroup::Overhead).then(|| format!("{}/overhead", self.sandbox))
     }
 
     /// Enters the overhead cgroup, if by then a task still runs, or the one
@@ -100,10 +103,16 @@ impl Overhead {
             ShimCgroup::Path(path) => move_to(layout, path).await,
             ShimCgroup::Overhead if entered.is_some() || !runs() => Ok(()),
             ShimCgroup::Overhead => {
-                *entered = Some(layout.create(&self.path)?);
-                charge(layout, &self.path).await
+                let path = format!("{}/overhead", self.sandbox);
+                *entered = Some(layout.create(&path)?);
+                charge(layout, &path).await
             }
         }
+    }
+
+    /// Removes what was made ahead, if no launch came that would have.
+    pub fn end(&self, layout: &Layout) {
+        layout.remove_empty(&self.sandbox);
     }
 
     /// Leaves it for the root, and removes it.
@@ -136,12 +145,6 @@ async fn move_to(layout: &Layout, path: &str) -> Result<()> {
     }
     let pid = std::process::id();
     worker::run("the shim's cgroup", || layout.move_unified(path, pid)).await
-}
-
-/// Beside the tasks of the sandbox, which its folder is named after.
-fn path(config: &Config) -> String {
-    let sandbox = config.folder.path().file_name().unwrap_or_default().to_string_lossy();
-    format!("{CGROUP_PREFIX}/{sandbox}/overhead")
 }
 
 #[cfg(test)]

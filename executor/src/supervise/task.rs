@@ -250,6 +250,8 @@ impl Task {
             tracing::error!(%error, "the exit report is kept in memory only");
         }
         self.exited.send_replace(Some(report));
+        // Whoever waits is told first.
+        tokio::task::yield_now().await;
         let cgroup = self.cgroup.borrow_mut().take();
         if let Some(cgroup) = cgroup {
             remove_cgroup(&supervisor.layout, cgroup).await;

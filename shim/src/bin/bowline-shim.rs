@@ -83,5 +83,10 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
         folder: Folder::at(&arguments.folder),
         shim_cgroup: arguments.shim_cgroup,
     };
-    serve(config, |executor| service::serve(executor, UnixListener::from(listener)))
+    serve(config, |executor| async move {
+        service::serve(executor, UnixListener::from(listener)).await?;
+        // All is answered and removed: the kernel takes back the rest, faster
+        // than it could be dropped piece by piece.
+        std::process::exit(0)
+    })
 }

@@ -112,8 +112,6 @@ fn clean_up(folder: &Folder) -> Result<()> {
     let Owner::Nobody(lock) = folder.owner()? else {
         return Err(Error::new(Kind::WrongState, format!("{} is in use", folder.path().display())));
     };
-    if let Some(record) = folder.record()? {
-        undo(&record)?;
-    }
+    undo(folder)?;
     folder.remove(lock)
 }

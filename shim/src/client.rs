@@ -5,8 +5,8 @@ use ttrpc::context;
 
 use crate::wire::from_status;
 use crate::wire::proto::bowline::{
-    ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, SignalRequest, StateResponse, StopRequest, TaskRequest,
-    UpdateRequest,
+    Empty, ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, Process, SignalRequest, StateResponse,
+    StopRequest, TaskRequest, UpdateRequest,
 };
 use crate::wire::proto::bowline_ttrpc::BowlineClient;
 
@@ -114,6 +114,18 @@ impl Shim {
     pub async fn update(&self, update: String) -> Result<()> {
         let request = UpdateRequest { id: self.id.clone(), update, ..UpdateRequest::default() };
         self.client.update(patient(), &request).await.map(drop).map_err(|e| self.failed(&e))
+    }
+
+    /// The processes of the task.
+    pub async fn processes(&self) -> Result<Vec<Process>> {
+        let response = self.client.processes(patient(), &self.request()).await;
+        response.map(|r| r.processes).map_err(|e| self.failed(&e))
+    }
+
+    /// The version of the shim: a call that does nothing else.
+    pub async fn version(&self) -> Result<String> {
+        let response = self.client.version(patient(), &Empty::default()).await;
+        response.map(|r| r.version).map_err(|e| self.failed(&e))
     }
 
     /// What the task uses, as JSON.

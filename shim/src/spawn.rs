@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, open_sealed};
@@ -16,14 +16,18 @@ pub const LISTENER_FD: i32 = 3;
 pub const LOCK_FD: i32 = 4;
 
 /// Starts a shim for `folder`, whose socket accepts connections when this
-/// returns. The shim is our child until we end.
+/// returns. The shim is our child until we end; its binary is the one beside ours.
 pub fn spawn(folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
+    spawn_from(&binary()?, folder, lock, shim_cgroup)
+}
+
+/// As [`spawn`], of the shim's binary at `binary`.
+pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
     let what = || format!("cannot start a shim for {}", folder.path().display());
-    let binary = binary()?;
     let socket = folder.socket();
     let listener =
         UnixListener::bind(&socket).doing(Kind::Internal, || format!("cannot listen at {}", socket.display()))?;
-    let sealed = open_sealed(&binary)?;
+    let sealed = open_sealed(binary)?;
     let log = folder.file("shim.log");
     let log = File::options()
         .append(true)

@@ -21,12 +21,16 @@ help:
 .PHONY: build
 build:
 	@scripts/need build
-	@# Naming the target keeps the flags away from build scripts and macros.
-	LIBSECCOMP_LINK_TYPE=static \
-	LIBSECCOMP_LIB_PATH="$$(dirname "$$(cc -print-file-name=libseccomp.a)")" \
-	RUSTFLAGS="$${RUSTFLAGS-} -C target-feature=+crt-static" \
-	cargo build --release --locked --target $(HOST) --package bowline
-	@ln -sfn $(HOST)/release $(BIN)
+	$(call release,bowline)
+
+# Naming the target keeps the flags away from build scripts and macros.
+define release
+LIBSECCOMP_LINK_TYPE=static \
+LIBSECCOMP_LIB_PATH="$$(dirname "$$(cc -print-file-name=libseccomp.a)")" \
+RUSTFLAGS="$${RUSTFLAGS-} -C target-feature=+crt-static" \
+cargo build --release --locked --target $(HOST) --package $(1)
+@ln -sfn $(HOST)/release $(BIN)
+endef
 
 ## demo      one task from description to exit report; installs what the build needs
 .PHONY: demo
@@ -39,7 +43,7 @@ test: test-host test-vm
 
 ## test-host all tests on this host
 .PHONY: test-host
-test-host: need-test demo check-docs unit
+test-host: need-test demo check-docs unit build-bench
 	$(RUN_AS_ROOT) BOWLINE_BIN_DIR=$(BIN) cargo test --locked --package bowline-tests --no-fail-fast
 
 # Cargo stays who calls it; the test binaries become root.
@@ -49,7 +53,7 @@ RUN_AS_ROOT = $(if $(ROOT),$(RUNNER)="sudo --preserve-env=$(KEPT)")
 
 ## test-vm   the black-box tests in a virtual machine with cgroup v2 and systemd; VM_TESTS="exec stop": just these
 .PHONY: test-vm
-VM_TESTS ?= $(filter-out layers,$(basename $(notdir $(wildcard tests/tests/*.rs))))
+VM_TESTS ?= $(filter-out layers bench,$(basename $(notdir $(wildcard tests/tests/*.rs))))
 test-vm: build
 	@scripts/need vm
 	integration/vm $(BIN) $$(cargo test --locked --package bowline-tests --no-run --message-format json \
@@ -61,6 +65,16 @@ test-vm: build
 .PHONY: test-bookworm test-sid
 test-bookworm test-sid: test-%:
 	SUITE=$* $(MAKE) test-vm
+
+## bench     measures bowline beside crun, runc and the kernel alone: minutes; see docs/bench.md
+.PHONY: bench
+bench: build-bench
+	@scripts/need bench
+	$(ROOT) $(BIN)/bowline-bench --bin $(BIN) --json $(TARGET)/bench.json $(BENCH)
+
+.PHONY: build-bench
+build-bench: build
+	$(call release,bowline-bench)
 
 .PHONY: need-test
 need-test:

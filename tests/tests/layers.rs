@@ -76,7 +76,7 @@ fn the_spec_imports_nothing_of_ours_and_the_tests_no_library() {
 
 #[test]
 fn unsafe_is_in_one_file() {
-    let all = ["spec", "executor", "shim", "tests"].into_iter().flat_map(sources);
+    let all = ["spec", "executor", "shim", "tests", "bench"].into_iter().flat_map(sources);
     let found = all.filter(|source| source.name != UNSAFE).flat_map(|source| source.words("unsafe"));
     assert_none("unsafe outside of its file", found.collect());
 }

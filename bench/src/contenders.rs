@@ -1,0 +1,179 @@
+//! Everybody who is measured, on one root filesystem with one configuration,
+//! and the removal of all that they leave.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use bowline_executor::{Doing, Error, Kind, Result, configure};
+use bowline_spec::Format;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::floor::Floor;
+use crate::peers::{Bundle, Peer};
+use crate::shim::Shims;
+use crate::table::{COLUMNS, CRUN, RUNC};
+
+/// One task, as each takes it.
+pub struct Job {
+    /// For bowline: the description, as JSON.
+    pub description: String,
+    /// For the peers: the OCI configuration that bowline makes of it.
+    spec: Value,
+    command: Vec<&'static str>,
+}
+
+/// See the module. Fields are dropped in their order: who made something
+/// before what it was made in.
+pub struct Contenders {
+    /// The kernel alone.
+    pub floor: Floor,
+    /// bowline.
+    pub shims: Shims,
+    peers: [Option<Peer>; 2],
+    _cgroups: Cgroups,
+    root: PathBuf,
+    _folders: [TempDir; 2],
+}
+
+impl Contenders {
+    /// Everybody who is installed, the peers if they are wanted; bowline's
+    /// binaries are in `bin`. All that is made has `name` in its own.
+    pub fn new(bin: &Path, name: &str, peers: bool) -> Result<Contenders> {
+        let shim = bin.join("bowline-shim");
+        if !shim.is_file() {
+            return Err(Error::new(Kind::Usage, format!("cannot find {}", shim.display()))
+                .hint("`make build` makes it; --bin says where it is"));
+        }
+        let folder = |parent: &str| {
+            let made = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in(parent);
+            made.doing(Kind::Internal, || format!("cannot create a folder in {parent}"))
+        };
+        let (work, state) = (folder("/tmp")?, folder(in_memory())?);
+        let root = work.path().join("root");
+        make_root(&root)?;
+        let cgroups = Cgroups(name.to_owned());
+        let floor = Floor::start(work.path(), &root, name)?;
+        let shims = Shims::new(shim, state.path().join("s"), name)?;
+        let peer = |peer| if peers { Peer::find(peer, state.path(), name) } else { Ok(None) };
+        let peers = [peer("crun")?, peer("runc")?];
+        Ok(Contenders { floor, shims, peers, _cgroups: cgroups, root, _folders: [work, state] })
+    }
+
+    /// The peer of a column, if it is one and is installed.
+    pub fn peer(&mut self, column: usize) -> Option<&mut Peer> {
+        match column {
+            CRUN => self.peers[0].as_mut(),
+            RUNC => self.peers[1].as_mut(),
+            _ => None,
+        }
+    }
+
+    /// The peers that are not here.
+    pub fn missing(&self) -> Vec<&'static str> {
+        [CRUN, RUNC].into_iter().zip(&self.peers).filter(|(_, peer)| peer.is_none()).map(|(c, _)| COLUMNS[c]).collect()
+    }
+
+    /// What the peers that are installed say of their versions.
+    pub fn versions(&self) -> Vec<String> {
+        self.peers.iter().flatten().map(Peer::version).collect()
+    }
+
+    /// A task that runs `command` with this seccomp setting, and a network
+    /// namespace of its own, which is the dearest of them.
+    pub fn job(&self, command: &[&'static str], seccomp: &str) -> Result<Job> {
+        let (program, args) = command.split_first().unwrap_or((&"", &[]));
+        let mut task = bowline_spec::parse("command = 'x'\nnamespaces.network = 'private'", Format::Toml)?;
+        task.command = (*program).to_owned();
+        task.args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        task.rootfs = Some(self.root.clone());
+        task.seccomp = Some(seccomp.parse()?);
+        let what = || "cannot write a description as JSON";
+        let description = serde_json::to_string(&task).doing(Kind::Internal, what)?;
+        let spec = serde_json::to_value(configure(&task, "bench")?).doing(Kind::Internal, what)?;
+        Ok(Job { description, spec, command: command.to_vec() })
+    }
+
+    /// The peers' bundles of a job, by column.
+    pub fn bundles(&mut self, name: &str, job: &Job) -> Result<Bundles> {
+        let mut bundle = |column| self.peer(column).map(|p| p.bundle(name, &job.spec, &job.command)).transpose();
+        Ok(Bundles([bundle(CRUN)?, bundle(RUNC)?]))
+    }
+}
+
+/// One bundle for each peer.
+pub struct Bundles([Option<Bundle>; 2]);
+
+impl Bundles {
+    /// That of a column.
+    pub fn of(&self, column: usize) -> Option<&Bundle> {
+        match column {
+            CRUN => self.0[0].as_ref(),
+            RUNC => self.0[1].as_ref(),
+            _ => None,
+        }
+    }
+
+    /// That of a column, to keep.
+    pub fn into_column(self, column: usize) -> Option<Bundle> {
+        let [crun, runc] = self.0;
+        match column {
+            CRUN => crun,
+            RUNC => runc,
+            _ => None,
+        }
+    }
+}
+
+/// Where everybody's state is: /run, as is the default of each, but on a host
+/// whose /run is on disk, as no installed system's is.
+fn in_memory() -> &'static str {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    let memory = |folder: &&str| rustix::fs::statfs(*folder).is_ok_and(|stat| stat.f_type == TMPFS_MAGIC);
+    ["/run", "/dev/shm"].into_iter().find(memory).unwrap_or("/run")
+}
+
+/// A root filesystem of a static busybox alone.
+fn make_root(root: &Path) -> Result<()> {
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).is_file());
+    let busybox = busybox.ok_or_else(|| {
+        Error::new(Kind::Unsupported, "cannot find busybox for a root filesystem").hint("install busybox-static")
+    })?;
+    let what = || format!("cannot fill the root filesystem {}", root.display());
+    for folder in ["", "bin", "dev", "etc", "proc", "root", "sys", "tmp"] {
+        fs::create_dir(root.join(folder)).doing(Kind::Internal, what)?;
+    }
+    fs::copy(busybox, root.join("bin/busybox")).doing(Kind::Internal, what)?;
+    for applet in ["sleep", "true"] {
+        symlink("busybox", root.join("bin").join(applet)).doing(Kind::Internal, what)?;
+    }
+    Ok(())
+}
+
+/// The cgroup, in every hierarchy, that all but bowline's are made in.
+struct Cgroups(String);
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let hierarchies = mounts.lines().filter_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let target = fields.next()?;
+            fields.next()?.starts_with("cgroup").then_some(target)
+        });
+        for hierarchy in hierarchies {
+            remove_cgroup(&Path::new(hierarchy).join(&self.0));
+        }
+    }
+}
+
+/// Removes a cgroup with those below it; a busy one stays, and is seen.
+fn remove_cgroup(path: &Path) {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    for folder in folders {
+        remove_cgroup(&folder);
+    }
+    let _ = fs::remove_dir(path);
+}

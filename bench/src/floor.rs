@@ -1,0 +1,80 @@
+//! The floor: `floor.c`, one process that is asked a word a line.
+//!
+//! It measures itself, so that neither its start nor our pipes count. See its
+//! own header for what it does. Must not: be started anew for each measurement.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use bowline_executor::{Doing, Error, Kind, Result};
+
+/// The program as `build.rs` has compiled it.
+const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/floor"));
+
+/// A floor that runs.
+pub struct Floor {
+    child: Child,
+    /// Taken away at the end: the end of its input ends it.
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Floor {
+    /// Starts it out of the folder `work`, with `root` as its tasks' root and
+    /// `cgroup` as the name of what their cgroups are in.
+    pub fn start(work: &Path, root: &Path, cgroup: &str) -> Result<Floor> {
+        let what = || "cannot start the floor";
+        let program = work.join("floor");
+        fs::write(&program, PROGRAM).doing(Kind::Internal, what)?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).doing(Kind::Internal, what)?;
+        let mut command = Command::new(&program);
+        command.arg(root).arg(cgroup).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // ctrl-C is for us; we then end it as ever.
+        command.process_group(0);
+        let mut child = command.spawn().doing(Kind::Internal, what)?;
+        let input = child.stdin.take();
+        let output = child.stdout.take().ok_or_else(|| Error::new(Kind::Internal, what()))?;
+        Ok(Floor { child, input, output: BufReader::new(output) })
+    }
+
+    /// A task from beginning to end: until its exit, until all is removed.
+    pub fn launch(&mut self) -> Result<[Duration; 2]> {
+        self.ask("launch")
+    }
+
+    /// Starts the task that [`Floor::exec`] is for.
+    pub fn hold(&mut self) -> Result<()> {
+        self.ask("hold").map(drop)
+    }
+
+    /// A command in it.
+    pub fn exec(&mut self) -> Result<Duration> {
+        self.ask("exec").map(|[exited, _]| exited)
+    }
+
+    fn ask(&mut self, word: &str) -> Result<[Duration; 2]> {
+        let what = || format!("the floor cannot {word}; it says why above");
+        let mut answer = String::new();
+        let input = self.input.as_mut().ok_or_else(|| Error::new(Kind::Internal, what()))?;
+        writeln!(input, "{word}").doing(Kind::Internal, what)?;
+        self.output.read_line(&mut answer).doing(Kind::Internal, what)?;
+        let mut numbers = answer.split_whitespace().filter_map(|number| number.parse().ok());
+        match (numbers.next(), numbers.next()) {
+            (Some(exited), Some(removed)) => Ok([exited, removed].map(Duration::from_nanos)),
+            _ => Err(Error::new(Kind::Internal, what())),
+        }
+    }
+}
+
+impl Drop for Floor {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // It removes what it has made, then ends.
+        let _ = self.child.wait();
+    }
+}

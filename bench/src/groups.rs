@@ -1,0 +1,174 @@
+//! What is measured: one function for each group of rows that are measured
+//! together. `docs/bench.md` says what each row is.
+
+use std::time::Duration;
+
+use bowline_executor::Result;
+
+use crate::contenders::{Bundles, Contenders, Job};
+use crate::peers::{Bundle, Peer};
+use crate::rounds::{Gap, Rounds};
+use crate::shim::{Call, Up};
+use crate::table::{BOWLINE, CRUN, FLOOR, RUNC, Row};
+
+/// Shims that are started together, ahead: few enough that none waits so long
+/// that it leaves.
+const AHEAD: usize = 8;
+
+/// From nothing to nothing, until the exit is known and until all is removed.
+pub fn launch(rounds: &mut Rounds, on: &mut Contenders, seccomp: &str, gap: Gap) -> Result<Vec<Row>> {
+    let job = on.job(&["/bin/true"], seccomp)?;
+    let bundles = on.bundles("launch", &job)?;
+    let what = match gap {
+        Gap::None => format!("launch, seccomp {seccomp}"),
+        Gap::Random | Gap::Fixed => format!("launch, seccomp {seccomp}, 60-100 ms apart"),
+    };
+    let names = [format!("{what}: exit known"), format!("{what}: removed")];
+    let rows = rounds.measure(names.each_ref().map(String::as_str), gap, on, ahead, |on, column| {
+        Ok(match column {
+            FLOOR => on.floor.launch()?.map(Some),
+            BOWLINE => on.shims.launch(&job.description)?.map(Some),
+            _ => [None, peer(on, &bundles, column, |peer, bundle| peer.run(bundle))?],
+        })
+    })?;
+    on.shims.dismiss();
+    Ok(rows.into())
+}
+
+/// What managers have to do of crun and runc, beside what they ask of bowline.
+pub fn commands(rounds: &mut Rounds, on: &mut Contenders) -> Result<Vec<Row>> {
+    let job = on.job(&["/bin/true"], "default")?;
+    let bundles = on.bundles("commands", &job)?;
+    let names = ["launch, seccomp default: by create, start, delete"];
+    let rows = rounds.measure(names, Gap::None, on, ahead, |on, column| {
+        Ok(match column {
+            FLOOR => [Some(on.floor.launch()?[1])],
+            BOWLINE => [Some(on.shims.launch(&job.description)?[1])],
+            _ => [peer(on, &bundles, column, |peer, bundle| peer.create_start_delete(bundle))?],
+        })
+    })?;
+    on.shims.dismiss();
+    Ok(rows.into())
+}
+
+/// Several at once, for each of them.
+pub fn together(rounds: &mut Rounds, on: &mut Contenders, count: usize) -> Result<Vec<Row>> {
+    let job = on.job(&["/bin/true"], "default")?;
+    let mut sets: [Vec<Bundle>; 4] = Default::default();
+    for column in [CRUN, RUNC] {
+        for number in 0..count {
+            let bundles = on.bundles(&format!("together-{number}"), &job)?;
+            sets[column].extend(bundles.into_column(column));
+        }
+    }
+    let name = format!("launch, seccomp default, {count} at once: each");
+    let prepare = |on: &mut Contenders| on.shims.prepare(count);
+    let each = |all: Duration| all / u32::try_from(count).unwrap_or(1);
+    let rows = rounds.measure([name.as_str()], Gap::None, on, prepare, |on, column| {
+        Ok([match column {
+            FLOOR => None,
+            BOWLINE => Some(each(on.shims.launch_together(&job.description, count)?)),
+            _ => on.peer(column).map(|peer| peer.run_together(&sets[column])).transpose()?.map(each),
+        }])
+    })?;
+    on.shims.dismiss();
+    Ok(rows.into())
+}
+
+/// A running task of each, for what is asked of one.
+pub struct Held {
+    up: Up,
+    ids: [Option<String>; 4],
+}
+
+impl Held {
+    /// Starts them, with the default filter.
+    pub fn start(on: &mut Contenders) -> Result<Held> {
+        let job = on.job(&["/bin/sleep", "1000000"], "default")?;
+        let bundles = on.bundles("held", &job)?;
+        on.floor.hold()?;
+        let up = on.shims.hold(&job.description)?;
+        let mut ids = [const { None }; 4];
+        for column in [CRUN, RUNC] {
+            if let (Some(peer), Some(bundle)) = (on.peer(column), bundles.of(column)) {
+                ids[column] = Some(peer.hold(bundle)?);
+            }
+        }
+        Ok(Held { up, ids })
+    }
+
+    /// Ends them.
+    pub fn end(self, on: &mut Contenders) -> Result<()> {
+        for (column, id) in self.ids.iter().enumerate() {
+            if let (Some(peer), Some(id)) = (on.peer(column), id) {
+                peer.remove(id)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A command in a running task.
+pub fn exec(rounds: &mut Rounds, on: &mut Contenders, held: &Held, gap: Gap) -> Result<Vec<Row>> {
+    let name = match gap {
+        Gap::None => "exec, seccomp default",
+        Gap::Random | Gap::Fixed => "exec, seccomp default, 100 ms apart",
+    };
+    let rows = rounds.measure(
+        [name],
+        gap,
+        on,
+        |_| Ok(()),
+        |on, column| {
+            Ok([match (column, &held.ids[column]) {
+                (FLOOR, _) => Some(on.floor.exec()?),
+                (BOWLINE, _) => Some(on.shims.exec(&held.up)?),
+                (_, Some(id)) => on.peer(column).map(|peer| peer.exec(id)).transpose()?,
+                (_, None) => None,
+            }])
+        },
+    )?;
+    Ok(rows.into())
+}
+
+/// Questions. Their floor is a call that does nothing, on the same socket.
+pub fn calls(rounds: &mut Rounds, on: &mut Contenders, held: &Held) -> Result<Vec<Row>> {
+    let mut all = Vec::new();
+    for call in [Call::Nothing, Call::State, Call::Processes, Call::Stats] {
+        let rows = rounds.measure(
+            [call.name()],
+            Gap::None,
+            on,
+            |_| Ok(()),
+            |on, column| {
+                Ok([match (column, &held.ids[column]) {
+                    (FLOOR, _) => Some(on.shims.call(&held.up, Call::Nothing)?),
+                    (BOWLINE, _) => Some(on.shims.call(&held.up, call)?),
+                    (_, Some(id)) => on.peer(column).map_or(Ok(None), |peer| peer.call(id, call))?,
+                    (_, None) => None,
+                }])
+            },
+        )?;
+        all.extend(rows);
+    }
+    Ok(all)
+}
+
+fn ahead(on: &mut Contenders) -> Result<()> {
+    // All together: the gap is then as quiet as it can be for most of them.
+    if on.shims.waiting() == 0 { on.shims.prepare(AHEAD) } else { Ok(()) }
+}
+
+fn peer(
+    on: &mut Contenders,
+    bundles: &Bundles,
+    column: usize,
+    measure: impl Fn(&mut Peer, &Bundle) -> Result<Duration>,
+) -> Result<Option<Duration>> {
+    on.peer(column).zip(bundles.of(column)).map(|(peer, bundle)| measure(peer, bundle)).transpose()
+}
+
+/// What an idle shim keeps is measured with this job.
+pub fn sleeper(on: &Contenders) -> Result<Job> {
+    on.job(&["/bin/sleep", "1000000"], "default")
+}

@@ -1,0 +1,221 @@
+//! Measures bowline side by side with crun, runc and the kernel alone, in one
+//! run, and prints one table. `docs/bench.md` says what each row is.
+//!
+//! ```text
+//!   main ─► groups ─► rounds ─► contenders: floor, shim, peers ─► runner; table
+//!                └──► memory
+//! ```
+
+mod contenders;
+mod floor;
+mod groups;
+mod memory;
+mod peers;
+mod rounds;
+mod runner;
+mod shim;
+mod table;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bowline_executor::{Doing, Error, Kind, Result, VERSION};
+use clap::Parser;
+use serde_json::{Value, json};
+
+use contenders::Contenders;
+use groups::Held;
+use rounds::{Gap, Rounds};
+use table::{Figure, Row};
+
+/// Measures bowline beside crun, runc and the kernel alone.
+#[derive(Debug, Parser)]
+#[command(name = "bowline-bench", version = VERSION, about)]
+struct Arguments {
+    /// Measurements of each kind and contender [default: 60, with --small 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Few rounds, few shims, and no table but of ratios
+    #[arg(long)]
+    small: bool,
+    /// Only these, such as --only exec
+    #[arg(long, value_name = "WHAT", value_enum)]
+    only: Vec<What>,
+    /// Leave crun and runc out
+    #[arg(long)]
+    no_peers: bool,
+    /// Where bowline-shim is [default: beside this program]
+    #[arg(long, env = "BOWLINE_BIN_DIR", value_name = "DIR")]
+    bin: Option<PathBuf>,
+    /// Where all figures go
+    #[arg(long, value_name = "FILE", default_value = "target/bench.json")]
+    json: PathBuf,
+    /// What everything that is made has in its name
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Run commands for another such process
+    #[arg(long, hide = true)]
+    run_commands: bool,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    Launch,
+    Commands,
+    Exec,
+    Calls,
+    Together,
+    Memory,
+}
+
+impl Arguments {
+    fn wants(&self, what: What) -> bool {
+        self.only.is_empty() || self.only.contains(&what)
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = if arguments.run_commands { runner::serve() } else { run(&arguments) };
+    let Err(error) = done else { return ExitCode::SUCCESS };
+    say(&format!("bowline-bench: {error}"));
+    if let Some(hint) = error.hint_text() {
+        say(&format!("hint: {hint}"));
+    }
+    ExitCode::FAILURE
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::new(Kind::Unsupported, "cannot make namespaces and cgroups without being root")
+            .hint("run it as root; `make bench` does"));
+    }
+    let count = arguments.rounds.unwrap_or(if arguments.small { 5 } else { 60 }) as usize;
+    let bin = match &arguments.bin {
+        Some(bin) => bin.clone(),
+        None => beside_us()?,
+    };
+    let name = arguments.name.clone().unwrap_or_else(|| format!("bench-{}", std::process::id()));
+    // Before anything is made that an interrupt would leave.
+    let mut rounds = Rounds::new(count)?;
+    let mut contenders = Contenders::new(&bin, &name, !arguments.no_peers)?;
+    if !arguments.no_peers {
+        for peer in contenders.missing() {
+            say(&format!("{peer} is not installed: its column stays empty"));
+        }
+    }
+    let about = about(&contenders, count);
+    let rows = rows(&mut rounds, &mut contenders, arguments)?;
+    let figures = figures(&mut rounds, &mut contenders, arguments)?;
+    drop(contenders);
+
+    write_json(&arguments.json, &table::json(&about, &rows, &figures))?;
+    let text = table::text(&rows, &figures, arguments.small);
+    let text = format!("{text}\n{}\nAll figures: {}\n", legend(&about), arguments.json.display());
+    std::io::stdout().write_all(text.as_bytes()).doing(Kind::Internal, || "cannot print the table")
+}
+
+fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    if arguments.wants(What::Launch) {
+        for seccomp in ["unconfined", "default"] {
+            for gap in [Gap::None, Gap::Random] {
+                say(&format!("measuring launch, seccomp {seccomp}, gap {gap:?}"));
+                rows.extend(groups::launch(rounds, on, seccomp, gap)?);
+            }
+        }
+    }
+    if arguments.wants(What::Commands) {
+        say("measuring create, start, delete");
+        rows.extend(groups::commands(rounds, on)?);
+    }
+    if arguments.wants(What::Exec) || arguments.wants(What::Calls) {
+        let held = Held::start(on)?;
+        if arguments.wants(What::Exec) {
+            for gap in [Gap::None, Gap::Fixed] {
+                say(&format!("measuring exec, gap {gap:?}"));
+                rows.extend(groups::exec(rounds, on, &held, gap)?);
+            }
+        }
+        if arguments.wants(What::Calls) {
+            say("measuring calls");
+            rows.extend(groups::calls(rounds, on, &held)?);
+        }
+        held.end(on)?;
+    }
+    if arguments.wants(What::Together) {
+        say("measuring several at once");
+        let (count, times) = if arguments.small { (4, 1) } else { (20, 10) };
+        rows.extend(groups::together(&mut rounds.fewer(times), on, count)?);
+    }
+    Ok(rows)
+}
+
+fn figures(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> Result<Vec<Figure>> {
+    if !arguments.wants(What::Memory) {
+        return Ok(Vec::new());
+    }
+    say("measuring memory");
+    rounds.go_on()?;
+    let job = groups::sleeper(on)?;
+    let (most, idle) = if arguments.small { (5, 1) } else { (50, 5) };
+    memory::measure(&mut on.shims, &job.description, most, Duration::from_secs(idle))
+}
+
+/// The machine, and who was measured on it.
+fn about(contenders: &Contenders, rounds: usize) -> Value {
+    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+    let v2 = fs::exists("/sys/fs/cgroup/cgroup.controllers").unwrap_or(false);
+    json!({
+        "bowline": VERSION,
+        "peers": contenders.versions(),
+        "processors": std::thread::available_parallelism().map_or(0, usize::from),
+        "kernel": kernel,
+        "cgroup": if v2 { "v2" } else { "v1" },
+        "rounds": rounds,
+    })
+}
+
+fn legend(about: &Value) -> String {
+    let text = |key: &str| about[key].as_str().unwrap_or_default().to_owned();
+    let mut who = vec![format!("bowline {}", text("bowline"))];
+    who.extend(about["peers"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned));
+    for peer in ["crun", "runc"] {
+        if !who.iter().any(|name| name.starts_with(peer)) {
+            who.push(format!("without {peer}"));
+        }
+    }
+    format!(
+        "{}; {} processors, Linux {}, cgroup {}.\n\
+         n: measurements of each; of fewer than 100 the p99 is the largest.\n\
+         removed: the command has ended; for bowline, its shim has left, which it does when all is removed.\n\
+         floor: the kernel alone, without a filter; of calls, one that does nothing.\n",
+        who.join(", "),
+        about["processors"],
+        text("kernel"),
+        text("cgroup"),
+    )
+}
+
+fn beside_us() -> Result<PathBuf> {
+    let ours = std::env::current_exe().doing(Kind::Internal, || "cannot find our own program")?;
+    Ok(ours.parent().unwrap_or(Path::new("/")).to_owned())
+}
+
+fn write_json(path: &Path, value: &Value) -> Result<()> {
+    let what = || format!("cannot write {}", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).doing(Kind::Internal, what)?;
+    }
+    fs::write(path, format!("{value:#}\n")).doing(Kind::Internal, what)
+}
+
+/// Progress and errors: to whoever watches.
+fn say(line: &str) {
+    // Nobody watches: no reason to stop.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

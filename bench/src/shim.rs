@@ -1,0 +1,234 @@
+//! bowline as a manager sees it: through the shim's socket, the shim up.
+//!
+//! A shim serves one task, so some are started ahead, outside of what is
+//! measured, and measured once they have settled.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use bowline::client::{self, Presence, Shim};
+use bowline::spawn::spawn_from;
+use bowline::wire::proto::bowline::{ExecRequest, LaunchRequest};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, ShimCgroup, StateDir, undo};
+use bowline_spec::id::TaskId;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::runtime::Runtime;
+
+/// Where shims are started, and those that wait for a task.
+pub struct Shims {
+    runtime: Runtime,
+    state: StateDir,
+    binary: PathBuf,
+    prefix: String,
+    started: u32,
+    ready: VecDeque<Up>,
+}
+
+/// A shim of ours; dropped, it is gone with everything of its task.
+pub struct Up {
+    folder: Folder,
+    child: Child,
+    gone: OwnedFd,
+    shim: Shim,
+}
+
+impl Shims {
+    /// `binary` is the shim's, `state` its state folder; ids begin with `prefix`.
+    pub fn new(binary: PathBuf, state: PathBuf, prefix: &str) -> Result<Shims> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.doing(Kind::Internal, || "cannot make an event loop")?;
+        let prefix = prefix.to_owned();
+        Ok(Shims { runtime, state: StateDir::new(state), binary, prefix, started: 0, ready: VecDeque::new() })
+    }
+
+    /// Sees to it that `count` shims wait for a task. They leave by themselves
+    /// if none comes for ten seconds.
+    pub fn prepare(&mut self, count: usize) -> Result<()> {
+        while self.ready.len() < count {
+            let up = self.start()?;
+            self.ready.push_back(up);
+        }
+        Ok(())
+    }
+
+    /// How many wait for a task.
+    pub fn waiting(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Ends those that wait for a task.
+    pub fn dismiss(&mut self) {
+        self.ready.clear();
+    }
+
+    fn start(&mut self) -> Result<Up> {
+        self.started += 1;
+        let id: TaskId = format!("{}-{}", self.prefix, self.started).parse()?;
+        let (folder, lock) = self.state.create(&id)?;
+        let child = spawn_from(&self.binary, &folder, lock, &ShimCgroup::default())?;
+        let what = || format!("cannot watch the shim of {id}");
+        let gone = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).doing(Kind::Internal, what)?;
+        let found = self.runtime.block_on(client::find(&folder, &id))?;
+        let Presence::Live(shim) = found else {
+            return Err(Error::new(Kind::Internal, format!("the shim of {id} died as it started")));
+        };
+        // Answered by its loop, which runs once it has set itself up.
+        self.runtime.block_on(shim.state())?;
+        Ok(Up { folder, child, gone, shim })
+    }
+
+    fn take(&mut self) -> Result<Up> {
+        self.prepare(1)?;
+        self.ready.pop_front().ok_or_else(|| Error::new(Kind::Internal, "there is no shim"))
+    }
+
+    /// A task from request to end: until its exit is reported, until its shim
+    /// has left, which it does when everything is removed.
+    pub fn launch(&mut self, description: &str) -> Result<[Duration; 2]> {
+        let up = self.take()?;
+        let request = request(description);
+        let begin = Instant::now();
+        let report = self.runtime.block_on(async {
+            up.shim.launch(request).await?;
+            up.shim.wait().await
+        })?;
+        let exited = begin.elapsed();
+        up.wait_until_gone();
+        let removed = begin.elapsed();
+        expect_success(report.exit_code)?;
+        Ok([exited, removed])
+    }
+
+    /// Several tasks at once, each from request to its shim's leaving, until
+    /// the last has left.
+    pub fn launch_together(&mut self, description: &str, count: usize) -> Result<Duration> {
+        self.prepare(count)?;
+        let all: Vec<Up> = self.ready.drain(..count).collect();
+        let begin = Instant::now();
+        let reports = self.runtime.block_on(async {
+            let tasks = all.iter().map(|up| async {
+                up.shim.launch(request(description)).await?;
+                up.shim.wait().await
+            });
+            together(tasks.collect()).await
+        });
+        all.iter().for_each(Up::wait_until_gone);
+        let removed = begin.elapsed();
+        reports.into_iter().try_for_each(|report: Result<ExitReport>| expect_success(report?.exit_code))?;
+        Ok(removed)
+    }
+
+    /// A task that stays.
+    pub fn hold(&mut self, description: &str) -> Result<Up> {
+        let up = self.take()?;
+        self.runtime.block_on(up.shim.launch(request(description)))?;
+        Ok(up)
+    }
+
+    /// A command in a task, its output captured.
+    pub fn exec(&self, up: &Up) -> Result<Duration> {
+        let request = ExecRequest { command: vec!["/bin/true".to_owned()], ..ExecRequest::default() };
+        let begin = Instant::now();
+        let response = self.runtime.block_on(up.shim.exec(request))?;
+        let took = begin.elapsed();
+        expect_success(response.exit_code)?;
+        Ok(took)
+    }
+
+    /// A question about a task.
+    pub fn call(&self, up: &Up, call: Call) -> Result<Duration> {
+        let begin = Instant::now();
+        self.runtime.block_on(async {
+            match call {
+                Call::Nothing => up.shim.version().await.map(drop),
+                Call::State => up.shim.state().await.map(drop),
+                Call::Processes => up.shim.processes().await.map(drop),
+                Call::Stats => up.shim.stats().await.map(drop),
+            }
+        })?;
+        Ok(begin.elapsed())
+    }
+}
+
+/// What is asked about a task.
+#[derive(Debug, Clone, Copy)]
+pub enum Call {
+    /// Nothing: the shim's version.
+    Nothing,
+    /// Where it is in its life.
+    State,
+    /// The ids of its processes.
+    Processes,
+    /// What it uses.
+    Stats,
+}
+
+impl Call {
+    /// What the row is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::Nothing => "call that does nothing",
+            Call::State => "state",
+            Call::Processes => "processes",
+            Call::Stats => "stats",
+        }
+    }
+}
+
+impl Up {
+    /// The shim's own.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn wait_until_gone(&self) {
+        // A pidfd is readable once its process has ended.
+        while let Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(&self.gone, PollFlags::IN)], None) {}
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // One that has left already takes no notice. Else nobody is to be
+        // asked: what the record names is undone from outside.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Ok(Some(record)) = self.folder.record() {
+            let _ = undo(&record);
+        }
+        let _ = self.folder.lock().and_then(|lock| self.folder.remove(lock));
+    }
+}
+
+fn request(description: &str) -> LaunchRequest {
+    LaunchRequest { task: description.to_owned(), ..LaunchRequest::default() }
+}
+
+fn expect_success(code: Option<i32>) -> Result<()> {
+    match code {
+        Some(0) => Ok(()),
+        code => Err(Error::new(Kind::Internal, format!("/bin/true exited with {code:?}"))),
+    }
+}
+
+/// Runs all of `futures`, each as it can; answers in their order.
+async fn together<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (future, output) in futures.iter_mut().zip(&mut outputs) {
+            if output.is_none()
+                && let std::task::Poll::Ready(ready) = future.as_mut().poll(context)
+            {
+                *output = Some(ready);
+            }
+        }
+        if outputs.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
+}

@@ -1,0 +1,209 @@
+//! What was measured: samples, their median and p99, one table, JSON.
+//!
+//! Pure: takes values, returns text.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+/// The columns.
+pub const COLUMNS: [&str; 4] = ["floor", "bowline", "crun", "runc"];
+/// Which of them is which.
+pub const FLOOR: usize = 0;
+/// See [`FLOOR`].
+pub const BOWLINE: usize = 1;
+/// See [`FLOOR`].
+pub const CRUN: usize = 2;
+/// See [`FLOOR`].
+pub const RUNC: usize = 3;
+
+/// One row: what was measured of whom.
+#[derive(Debug, Default, Clone)]
+pub struct Row {
+    /// What it says on the left, and in JSON.
+    pub name: String,
+    /// By column.
+    pub samples: [Vec<Duration>; 4],
+}
+
+/// A figure that only bowline has, with its unit.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// What it says on the left, and in JSON.
+    pub name: String,
+    /// How much.
+    pub value: f64,
+    /// Of what.
+    pub unit: &'static str,
+}
+
+impl Row {
+    /// An empty row.
+    pub fn new(name: impl Into<String>) -> Row {
+        Row { name: name.into(), ..Row::default() }
+    }
+
+    /// In milliseconds; `None` where nobody was measured.
+    fn at(&self, column: usize, per_cent: usize) -> Option<f64> {
+        let mut sorted = self.samples[column].clone();
+        sorted.sort_unstable();
+        nearest_rank(&sorted, per_cent).map(|duration| duration.as_secs_f64() * 1e3)
+    }
+
+    /// The median of `above` over that of `below`.
+    fn ratio(&self, above: usize, below: usize) -> Option<f64> {
+        Some(self.at(above, 50)? / self.at(below, 50)?)
+    }
+
+    fn json(&self) -> Value {
+        let mut object = Map::new();
+        object.insert("name".to_owned(), json!(self.name));
+        for (column, name) in COLUMNS.iter().enumerate() {
+            let times = self.at(column, 50).zip(self.at(column, 99));
+            let n = self.samples[column].len();
+            let cell = times.map(|(median, p99)| json!({"median_ms": median, "p99_ms": p99, "n": n}));
+            object.insert((*name).to_owned(), json!(cell));
+        }
+        object.insert("bowline_to_floor".to_owned(), json!(self.ratio(BOWLINE, FLOOR)));
+        object.insert("crun_to_bowline".to_owned(), json!(self.ratio(CRUN, BOWLINE)));
+        object.insert("runc_to_bowline".to_owned(), json!(self.ratio(RUNC, BOWLINE)));
+        Value::Object(object)
+    }
+}
+
+/// The nearest-rank percentile: of fewer than 100 samples the 99th is the largest.
+fn nearest_rank(sorted: &[Duration], per_cent: usize) -> Option<Duration> {
+    let rank = (sorted.len() * per_cent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied()
+}
+
+/// Everything as JSON. `about` says of which machine and which versions.
+pub fn json(about: &Value, rows: &[Row], figures: &[Figure]) -> Value {
+    let figure = |f: &Figure| json!({"name": f.name, "value": f.value, "unit": f.unit});
+    json!({
+        "about": about,
+        "rows": rows.iter().map(Row::json).collect::<Vec<_>>(),
+        "figures": figures.iter().map(figure).collect::<Vec<_>>(),
+    })
+}
+
+/// The table, as Markdown; with `ratios`, those alone.
+pub fn text(rows: &[Row], figures: &[Figure], ratios: bool) -> String {
+    let mut lines = vec![heading(ratios)];
+    let width = lines[0].len();
+    lines.push(std::iter::once("---").chain(std::iter::repeat_n("---:", width - 1)).map(str::to_owned).collect());
+    for row in rows {
+        let mut line = vec![row.name.clone()];
+        if !ratios {
+            line.extend((0..COLUMNS.len()).map(|column| times(row, column)));
+            line.push(samples(row));
+        }
+        for (above, below) in [(BOWLINE, FLOOR), (CRUN, BOWLINE), (RUNC, BOWLINE)] {
+            line.push(row.ratio(above, below).map_or_else(|| "-".to_owned(), |ratio| digits(ratio) + "x"));
+        }
+        lines.push(line);
+    }
+    for figure in figures {
+        let mut line = vec!["-".to_owned(); width];
+        line[0] = format!("{}, {}", figure.name, figure.unit);
+        // Ratios have no column of bowline's own.
+        line[if ratios { 1 } else { 1 + BOWLINE }] = digits(figure.value);
+        if !ratios || !rows.is_empty() {
+            lines.push(line);
+        }
+    }
+    aligned(&lines)
+}
+
+fn heading(ratios: bool) -> Vec<String> {
+    let mut names = vec!["median (p99), ms"];
+    if ratios {
+        names[0] = "ratio of medians";
+    } else {
+        names.extend(COLUMNS);
+        names.push("n");
+    }
+    names.extend(["bowline / floor", "crun / bowline", "runc / bowline"]);
+    names.into_iter().map(str::to_owned).collect()
+}
+
+fn times(row: &Row, column: usize) -> String {
+    match (row.at(column, 50), row.at(column, 99)) {
+        (Some(median), Some(p99)) => format!("{} ({})", digits(median), digits(p99)),
+        _ => "-".to_owned(),
+    }
+}
+
+fn samples(row: &Row) -> String {
+    row.samples.iter().map(Vec::len).max().unwrap_or(0).to_string()
+}
+
+/// Two to three digits that count.
+fn digits(value: f64) -> String {
+    match value {
+        v if v >= 99.95 => format!("{v:.0}"),
+        v if v >= 9.995 => format!("{v:.1}"),
+        v if v >= 0.0995 || v <= 0.0 => format!("{v:.2}"),
+        v => format!("{v:.3}"),
+    }
+}
+
+fn aligned(lines: &[Vec<String>]) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
+            text += &if column == 0 { format!("| {cell:<width$} ") } else { format!("| {cell:>width$} ") };
+        }
+        text += "|\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(samples: [&[u64]; 4]) -> Row {
+        let samples = samples.map(|all| all.iter().copied().map(Duration::from_micros).collect());
+        Row { name: "a".to_owned(), samples }
+    }
+
+    #[test]
+    fn percentiles_are_samples() {
+        let hundred: Vec<u64> = (1..=100).map(|n| n * 1000).collect();
+        let row = row([&hundred, &[3000, 1000, 2000], &[5000], &[]]);
+        assert_eq!((row.at(FLOOR, 50), row.at(FLOOR, 99)), (Some(50.0), Some(99.0)));
+        assert_eq!((row.at(BOWLINE, 50), row.at(BOWLINE, 99)), (Some(2.0), Some(3.0)));
+        assert_eq!((row.at(CRUN, 50), row.at(CRUN, 99)), (Some(5.0), Some(5.0)));
+        assert_eq!(row.at(RUNC, 50), None);
+    }
+
+    #[test]
+    fn who_was_not_measured_has_a_dash_and_no_ratio() {
+        let rows = [row([&[2000], &[3000], &[], &[30_000]])];
+        let table = text(&rows, &[Figure { name: "threads".to_owned(), value: 1.0, unit: "number" }], false);
+        let cells = |line: usize| -> Vec<String> {
+            let line = table.lines().nth(line).unwrap_or_default();
+            line.split('|').map(|cell| cell.trim().to_owned()).filter(|cell| !cell.is_empty()).collect()
+        };
+        assert_eq!(
+            cells(2),
+            ["a", "2.00 (2.00)", "3.00 (3.00)", "-", "30.0 (30.0)", "1", "1.50x", "-", "10.0x"],
+            "{table}"
+        );
+        assert_eq!(cells(3)[..3], ["threads, number", "-", "1.00"]);
+        assert_eq!(json(&Value::Null, &rows, &[])["rows"][0]["crun"], Value::Null);
+    }
+
+    #[test]
+    fn numbers_have_two_or_three_digits_that_count() {
+        let cases =
+            [(0.0631, "0.063"), (0.634, "0.63"), (2.345, "2.35"), (23.45, "23.4"), (234.5, "234"), (0.0, "0.00")];
+        for (value, expected) in cases {
+            assert_eq!(digits(value), expected);
+        }
+    }
+}

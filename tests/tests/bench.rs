@@ -1,0 +1,83 @@
+//! The bench measures everybody, in every row, and leaves nothing behind. How
+//! long anything took is not asserted.
+
+use std::fs;
+use std::process::Command;
+
+use bowline_tests::Host;
+use bowline_tests::harness::binary;
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// The bench, small, with this host's marker in all that it makes.
+fn bench(host: &Host, args: &[&str]) -> Command {
+    let mut command = host.command(binary("bowline-bench"));
+    let shim = binary("bowline-shim");
+    command.env("BOWLINE_BIN_DIR", shim.parent().expect("a binary is in a folder"));
+    command.args(["--small", "--name", host.prefix(), "--json"]).arg(host.work().join("bench.json")).args(args);
+    command
+}
+
+#[track_caller]
+fn assert_positive(row: &Value, pointer: &str) {
+    let number = row.pointer(pointer).and_then(Value::as_f64);
+    assert!(number.is_some_and(|n| n.is_finite() && n > 0.0), "{pointer} is {number:?} in {row:#}");
+}
+
+#[test]
+fn a_small_bench_fills_every_row() {
+    let host = Host::new();
+    let ran = host.execute(bench(&host, &["--rounds", "1"]));
+    ran.assert_code(0);
+    let text = fs::read_to_string(host.work().join("bench.json")).expect("it was written");
+    let json: Value = serde_json::from_str(&text).expect("JSON");
+    let rows = json["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 16, "{json:#}");
+    for row in rows {
+        let name = row["name"].as_str().expect("a name");
+        assert!(ran.out().contains(name), "{name} is not in the table");
+        for key in ["median_ms", "p99_ms", "n"] {
+            assert_positive(row, &format!("/bowline/{key}"));
+            if !name.contains("at once") {
+                assert_positive(row, &format!("/floor/{key}"));
+            }
+        }
+        // The reference is installed wherever tests are run; crun need not be.
+        if !name.contains("exit known") && !name.contains("does nothing") {
+            assert_positive(row, "/runc_to_bowline");
+        }
+    }
+    let figures = json["figures"].as_array().expect("figures");
+    assert_eq!(figures.len(), 6, "{json:#}");
+    for figure in figures {
+        let value = figure["value"].as_f64();
+        assert!(value.is_some_and(|v| v.is_finite() && v >= 0.0), "{figure:#}");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_interrupted_bench_cleans_up() {
+    for what in ["launch", "commands", "exec"] {
+        let host = Host::new();
+        let run = host.spawn_command(bench(&host, &["--only", what, "--rounds", "10000"]));
+        run.read_stderr();
+        run.wait_for_err("measuring");
+        run.signal(Signal::INT);
+        let ran = run.finish();
+        ran.assert_code(1);
+        assert!(ran.err().contains("interrupted"), "{ran}");
+        host.assert_nothing_left();
+    }
+}
+
+#[test]
+fn missing_binaries_are_said() {
+    let host = Host::new();
+    let mut command = bench(&host, &[]);
+    command.env("BOWLINE_BIN_DIR", host.work());
+    let ran = host.execute(command);
+    ran.assert_code(1);
+    assert!(ran.err().starts_with("bowline-bench: cannot find ") && ran.err().contains("make build"), "{ran}");
+    host.assert_nothing_left();
+}

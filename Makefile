@@ -72,6 +72,12 @@ bench: build-bench
 	@scripts/need bench
 	$(ROOT) $(BIN)/bowline-bench --bin $(BIN) --json $(TARGET)/bench.json $(BENCH)
 
+# The same, small, in a virtual machine with cgroup v2 and systemd.
+.PHONY: bench-vm
+bench-vm: build-bench
+	@scripts/need vm
+	ARGS="--small $(BENCH)" integration/vm $(BIN) $(BIN)/bowline-bench
+
 .PHONY: build-bench
 build-bench: build
 	$(call release,bowline-bench)

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use bowline_spec::UserIds;
 use bowline_spec::user::NameOrId;
-use rustix::fs::{self, Mode, OFlags, ResolveFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::error::{Doing, Error, Kind, Result};
+use crate::scoped::{self, Symlinks};
 
 /// More than any sane user database; a larger file is not read on.
 const MOST_BYTES: u64 = 4 << 20;
@@ -115,11 +116,9 @@ impl<'a> Account<'a> {
 
 fn read(root: BorrowedFd<'_>, path: &str) -> Result<String> {
     // Absolute symlinks are the image's own (/etc/passwd → /usr/etc/passwd).
-    let scoped = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let what = || format!("cannot read {path} in the root filesystem");
-    let relative = Path::new(path).strip_prefix("/").unwrap_or(Path::new(path));
-    let file = match fs::openat2(root, relative, flags, Mode::empty(), scoped) {
+    let file = match scoped::open(root, Path::new(path), flags, Symlinks::Followed) {
         Ok(fd) => File::from(fd),
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(String::new()),
         Err(errno) => return Err(Error::new(Kind::BadSpec, format!("{}: {errno}", what()))),

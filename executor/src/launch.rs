@@ -67,7 +67,9 @@ impl Prepared<'_> {
         let namespaces = Namespaces::of(spec)?;
         let joined = namespaces.open_joined()?;
         // Inside a user namespace the host's paths may be closed to the child.
-        let sources = namespaces.in_user_namespace().then(|| rootfs::open_sources(spec, bundle)).transpose()?;
+        let beforehand = namespaces.in_user_namespace();
+        let stages = beforehand && !sys::has_mount_fds();
+        let sources = (beforehand && !stages).then(|| rootfs::open_sources(spec, bundle)).transpose()?;
         let (report, tell) = io::pipe()?;
         let (hear, orders) = io::pipe()?;
         let entry = cgroup.entry();
@@ -77,10 +79,17 @@ impl Prepared<'_> {
             let init = Init { spec, bundle, namespaces: &namespaces, sources, orders: hear.as_raw_fd() };
             child::run_init(&payload, init, tell.as_raw_fd())
         };
-        let live = if joined.is_empty() {
+        let enter = || {
+            if stages {
+                sys::unshare(libc::CLONE_NEWNS).doing(Kind::Internal, || "cannot make a mount namespace")?;
+                rootfs::stage_sources(spec, bundle)?;
+            }
+            namespaces::join(&joined)
+        };
+        let live = if joined.is_empty() && !stages {
             Some(clone_child(flags, &entry, become_init)?)
         } else {
-            clone_through_worker(flags, &entry, tell.as_raw_fd(), || namespaces::join(&joined), become_init)?;
+            clone_through_worker(flags, &entry, tell.as_raw_fd(), enter, become_init)?;
             None
         };
         drop(tell);

@@ -32,12 +32,14 @@ mod identity;
 mod io;
 mod launch;
 mod lifecycle;
+mod mountinfo;
 mod namespaces;
 mod network;
 mod recovery;
 mod report;
 mod request;
 mod rootfs;
+mod scoped;
 mod sealed;
 mod seccomp;
 mod shutdown;
@@ -65,6 +67,8 @@ pub use request::{Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Process,
 pub use sealed::open as open_sealed;
 pub use stats::{Pressure, Stats};
 pub use supervise::{Config, ShimCgroup};
+#[cfg(feature = "absent")]
+pub use sys::all_absent;
 pub use sys::{close_all_but, inherited_fd};
 
 use request::Request;

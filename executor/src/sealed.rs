@@ -8,13 +8,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::error::{Doing, Kind, Result};
+use crate::sys;
 
 /// Opens `binary` for execution through `/proc/self/fd/<n>`.
 pub fn open(binary: &Path) -> Result<OwnedFd> {
@@ -28,17 +28,15 @@ fn overlay(binary: &Path) -> io::Result<OwnedFd> {
     let (Some(folder), Some(name)) = (binary.parent(), binary.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     };
-    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let context = sys::fsopen("overlay")?;
     // Two lower folders and no upper one: overlayfs then has nowhere to write.
     // The second is one that every host has and no binary of ours is in; what
     // it holds is seen by nobody. A folder mounted nowhere is refused by some
     // kernels (6.12: "failed to clone lowerpath").
     let lower = format!("{}:/dev", escape(folder));
-    rustix::mount::fsconfig_set_string(context.as_fd(), "lowerdir", lower.as_str())?;
-    rustix::mount::fsconfig_create(context.as_fd())?;
-    let attributes =
-        MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
-    let tree = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    sys::fsconfig(&context, "lowerdir", Some(&lower))?;
+    let attributes = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOSUID;
+    let tree = sys::fsmount(&context, attributes)?;
     Ok(rustix::fs::openat(&tree, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 

@@ -4,14 +4,31 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(feature = "absent")]
+mod absent;
+#[cfg(not(feature = "absent"))]
+mod absent {
+    /// Nothing is: see the feature `absent`.
+    pub const fn absent(_: &str) -> bool {
+        false
+    }
+}
+mod recent;
+
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::ptr;
+use std::sync::OnceLock;
 
 use libc::{c_int, c_long, pid_t};
 use tokio::io::unix::AsyncFd;
+
+pub use absent::absent;
+#[cfg(feature = "absent")]
+pub use absent::all as all_absent;
+pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, move_mount, open_tree, openat2};
 
 /// clone3 flags beyond 32 bits (linux/sched.h), which libc gives as an int.
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
@@ -54,6 +71,9 @@ pub fn clone3(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<Cloned> {
         args.exit_signal = libc::SIGCHLD as u64;
     }
     if let Some(cgroup) = into_cgroup {
+        if absent("clone_into_cgroup") {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup as u64;
     }
@@ -65,6 +85,15 @@ pub fn clone3(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<Cloned> {
         0 => Ok(Cloned::Child),
         pid => Ok(Cloned::Parent { pid: pid as pid_t, pidfd: own(pidfd) }),
     }
+}
+
+/// Whether [`clone3`] can clone into a cgroup: since Linux 5.7.
+///
+/// Asked once, with no fd that could be a cgroup's, so that nothing is cloned:
+/// to a kernel that lacks it the arguments are too long.
+pub fn clones_into_cgroups() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| clone3(0, Some(-1)).is_err_and(|error| error.raw_os_error() != Some(libc::E2BIG)))
 }
 
 /// Loads an eBPF program that decides over devices (BPF_PROG_TYPE_CGROUP_DEVICE)
@@ -232,6 +261,9 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: MountAt
         propagation: attributes.propagation,
         userns_fd: 0,
     };
+    if absent("mount_setattr") {
+        return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+    }
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: `attr` is a valid mount_attr of the size passed, the path is an
     // empty C string, and the borrow keeps the fd open.

@@ -15,6 +15,13 @@ pub const LISTENER_FD: i32 = 3;
 /// The fd that the shim finds the lock of its folder at.
 pub const LOCK_FD: i32 = 4;
 
+/// What of our environment the shim gets.
+const HANDED_DOWN: &[&str] = &[
+    "BOWLINE_LOG",
+    #[cfg(feature = "absent")]
+    "BOWLINE_ABSENT",
+];
+
 /// Starts a shim for `folder`, whose socket accepts connections when this
 /// returns. The shim is our child until we end; its binary is the one beside ours.
 pub fn spawn(folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
@@ -51,7 +58,7 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .arg(folder.path())
         .args(["--shim-cgroup", &shim_cgroup.to_string(), "--listener-fd", &fds[0], "--lock-fd", &fds[1]])
         .env_clear()
-        .envs(std::env::vars_os().filter(|(key, _)| key == "BOWLINE_LOG"))
+        .envs(std::env::vars_os().filter(|(key, _)| HANDED_DOWN.iter().any(|name| key == name)))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)

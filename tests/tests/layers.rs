@@ -15,9 +15,9 @@ const EXECUTOR: &[&[&str]] = &[
     &["launch", "lifecycle"],
     &["child", "sealed"],
     &["identity", "io", "namespaces", "network", "recovery", "rootfs", "seccomp", "stats"],
-    &["report", "shutdown", "worker"],
+    &["report", "scoped", "shutdown", "worker"],
     &["cgroup"],
-    &["sys"],
+    &["mountinfo", "sys"],
     &["error"],
 ];
 
@@ -26,6 +26,23 @@ const SHIM: &[&[&str]] = &[&["cli"], &["client", "service", "spawn"], &["wire"]]
 
 /// Where `unsafe` may be.
 const UNSAFE: &str = "executor/src/sys.rs";
+
+/// Where the calls are that a kernel may lack: each has a fallback, and can be
+/// taken for absent there.
+const RECENT: &str = "executor/src/sys/recent.rs";
+const RECENT_CALLS: [&str; 11] = [
+    "mount::fsopen",
+    "mount::fsmount",
+    "mount::fspick",
+    "mount::fsconfig_create",
+    "mount::fsconfig_reconfigure",
+    "mount::fsconfig_set_fd",
+    "mount::fsconfig_set_flag",
+    "mount::fsconfig_set_string",
+    "mount::move_mount",
+    "mount::open_tree",
+    "fs::openat2",
+];
 
 /// What runs in the shim: one thread that reaps every child and never blocks.
 const SHIM_PROCESS: [&str; 4] =
@@ -79,6 +96,13 @@ fn unsafe_is_in_one_file() {
     let all = ["spec", "executor", "shim", "tests", "bench"].into_iter().flat_map(sources);
     let found = all.filter(|source| source.name != UNSAFE).flat_map(|source| source.words("unsafe"));
     assert_none("unsafe outside of its file", found.collect());
+}
+
+#[test]
+fn calls_that_a_kernel_may_lack_are_in_one_file() {
+    let all = ["spec", "executor", "shim"].into_iter().flat_map(sources).filter(|source| source.name != RECENT);
+    let found = all.flat_map(|source| source.paths_of(|path| RECENT_CALLS.iter().any(|call| has(path, call))));
+    assert_none("not by the fallback's way", found.collect());
 }
 
 #[test]

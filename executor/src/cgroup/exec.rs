@@ -34,7 +34,8 @@ impl ExecGroup {
             Version::V1 => task.unified(),
             Version::V2 => Some((self.dir.as_raw_fd(), self.tasks.as_raw_fd())),
         };
-        Entry { path: self.path.clone(), tasks: tasks.map(|fd| fd.as_raw_fd()).collect(), unified }
+        let tasks = tasks.map(|fd| fd.as_raw_fd()).collect();
+        Entry { path: self.path.clone(), tasks, unified }.for_this_kernel()
     }
 
     /// As [`Layout::kill`].
@@ -62,7 +63,7 @@ impl Below {
     /// What a process needs to join it there, and the task's cgroup elsewhere.
     pub fn entry(&self, task: &Cgroup) -> Entry {
         let unified = Some((self.dir.as_raw_fd(), self.procs.as_raw_fd()));
-        Entry { path: self.path.clone(), unified, ..task.entry() }
+        Entry { path: self.path.clone(), tasks: task.v1_tasks(), unified }.for_this_kernel()
     }
 }
 

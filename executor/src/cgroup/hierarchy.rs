@@ -8,10 +8,10 @@ use std::rc::Rc;
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::mounts::Mount;
 use super::tree::{self, open_dir, write_at};
 use super::{v1, v2};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::mountinfo::Mount;
 
 /// Cgroups below this are nobody's but ours: an empty one goes, whoever made it.
 pub const OURS: &str = "bowline";

@@ -14,7 +14,6 @@ mod exec;
 mod files;
 mod hierarchy;
 mod limits;
-mod mounts;
 mod tree;
 mod v1;
 mod v2;
@@ -28,12 +27,12 @@ use rustix::fs;
 use rustix::io::Errno;
 
 use crate::error::{Doing, Error, Kind, Result};
+use crate::mountinfo::{self, Mount};
 use crate::sys;
 
 pub use exec::ExecGroup;
 use files::{Files, Members};
 use hierarchy::{Hierarchy, Made, OURS};
-use mounts::Mount;
 pub use tree::read_fd;
 use v1::FREEZER;
 
@@ -44,7 +43,7 @@ use v1::FREEZER;
 pub fn detect() -> Result<Layout> {
     let path = "/proc/self/mountinfo";
     let text = std::fs::read_to_string(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
-    Layout::from_mounts(mounts::parse(&text))
+    Layout::from_mounts(mountinfo::parse(&text))
 }
 
 /// Whether this host's controllers are on cgroup v2. Cheaper than [`detect`].
@@ -355,9 +354,12 @@ impl Cgroup {
 
     /// What a child needs to join it.
     pub fn entry(&self) -> Entry {
+        Entry { path: self.path.clone(), tasks: self.v1_tasks(), unified: self.unified() }.for_this_kernel()
+    }
+
+    fn v1_tasks(&self) -> Vec<RawFd> {
         let v1 = self.members.iter().filter(|m| !m.made.unified);
-        let tasks = v1.map(|m| m.made.tasks.as_raw_fd()).collect();
-        Entry { path: self.path.clone(), tasks, unified: self.unified() }
+        v1.map(|m| m.made.tasks.as_raw_fd()).collect()
     }
 
     fn unified(&self) -> Option<(RawFd, RawFd)> {
@@ -376,6 +378,12 @@ impl Cgroup {
 }
 
 impl Entry {
+    /// Before Linux 5.7 nothing is cloned into a cgroup. The shim asks, once:
+    /// a worker that found out would take the answer with it.
+    fn for_this_kernel(self) -> Entry {
+        if self.unified.is_none() || sys::clones_into_cgroups() { self } else { self.joined_late() }
+    }
+
     /// Moves the calling process, which has one thread.
     pub fn join(&self) -> io::Result<()> {
         for &fd in &self.tasks {

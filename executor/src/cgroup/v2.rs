@@ -11,9 +11,13 @@ use rustix::io::Errno;
 use super::limits::{self, Limit};
 use super::tree::{members_below, read_at, signal_below, write_at};
 use crate::error::Result;
+use crate::sys;
 
 /// The file that a process joins a cgroup by.
 pub const PROCS: &str = "cgroup.procs";
+
+/// The file that kills all at once, since Linux 5.14.
+const KILL: &str = "cgroup.kill";
 
 /// Controllers that tasks are limited and accounted by.
 const WANTED: [&str; 6] = ["cpu", "cpuset", "io", "memory", "pids", "hugetlb"];
@@ -183,9 +187,10 @@ pub fn kill_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
     if members.is_empty() {
         return members;
     }
-    match write_at(dir, "cgroup.kill", "1") {
+    let killed = if sys::absent(KILL) { Err(Errno::NOENT) } else { write_at(dir, KILL, "1") };
+    match killed {
         Ok(()) => members,
-        // Linux < 5.14: frozen while they are signalled, so that none forks.
+        // Frozen while they are signalled, so that none forks.
         Err(Errno::NOENT) => {
             let _ = freeze(dir, true);
             let killed = signal_below(dir, libc::SIGKILL);

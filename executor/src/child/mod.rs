@@ -118,7 +118,14 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     }
     let sources = match sources.take() {
         Some(sources) => sources,
-        None => rootfs::open_sources(spec, bundle)?,
+        None if sys::has_mount_fds() => rootfs::open_sources(spec, bundle)?,
+        None => {
+            // With a user namespace, the worker that cloned us has staged them.
+            if !namespaces.in_user_namespace() {
+                rootfs::stage_sources(spec, bundle)?;
+            }
+            rootfs::take_up_sources(spec)?
+        }
     };
     rootfs::attach(spec, bundle, &sources)?;
     if namespaces.in_user_namespace() {

@@ -8,7 +8,7 @@ use rustix::fs::{self, AtFlags, FileType, Gid, Mode, Uid};
 use rustix::io::Errno;
 
 use super::inside::{self, Make};
-use super::{move_mount, open_tree};
+use super::trees::Trees;
 use crate::error::{Doing, Error, Kind, Result};
 
 /// Devices that every container has (OCI runtime spec, "Default Devices").
@@ -33,7 +33,7 @@ const LINKS: [(&str, &str); 5] = [
 /// Makes the devices of the spec and the default ones.
 ///
 /// A user namespace may not make device nodes: the host's are bound instead.
-pub fn create(root: BorrowedFd<'_>, spec: &Spec, in_user_namespace: bool) -> Result<()> {
+pub fn create(trees: &Trees, root: BorrowedFd<'_>, spec: &Spec, in_user_namespace: bool) -> Result<()> {
     for (path, major, minor) in DEFAULT {
         let device = LinuxDeviceBuilder::default()
             .path(path)
@@ -43,11 +43,11 @@ pub fn create(root: BorrowedFd<'_>, spec: &Spec, in_user_namespace: bool) -> Res
             .file_mode(0o666u32)
             .build()
             .doing(Kind::Internal, || format!("cannot describe device {path}"))?;
-        make(root, &device, in_user_namespace)?;
+        make(trees, root, &device, in_user_namespace)?;
     }
     let linux = spec.linux().as_ref();
     for device in linux.and_then(|l| l.devices().as_ref()).into_iter().flatten() {
-        make(root, device, in_user_namespace)?;
+        make(trees, root, device, in_user_namespace)?;
     }
     let dev = inside::open(root, Path::new("/dev"), Make::Nothing)?;
     for (target, name) in LINKS {
@@ -59,15 +59,15 @@ pub fn create(root: BorrowedFd<'_>, spec: &Spec, in_user_namespace: bool) -> Res
     Ok(())
 }
 
-fn make(root: BorrowedFd<'_>, device: &LinuxDevice, in_user_namespace: bool) -> Result<()> {
+fn make(trees: &Trees, root: BorrowedFd<'_>, device: &LinuxDevice, in_user_namespace: bool) -> Result<()> {
     let path = device.path();
     let what = || format!("cannot create device {}", path.display());
     if in_user_namespace {
         let host = host_path(device);
         let tree =
-            open_tree(&host, false).doing(Kind::BadSpec, || format!("cannot open the host's {}", host.display()))?;
+            trees.copy(&host, false).doing(Kind::BadSpec, || format!("cannot open the host's {}", host.display()))?;
         let target = inside::open(root, path, Make::File)?;
-        return move_mount(&tree, &target).doing(Kind::Internal, what);
+        return trees.attach(&tree, &target).doing(Kind::Internal, what);
     }
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Error::new(Kind::BadSpec, format!("devices: {} names no file", path.display())));

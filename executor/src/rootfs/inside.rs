@@ -1,23 +1,21 @@
 //! Paths inside a root that nobody vouches for.
 //!
-//! One `openat2` decides nearly always. Where a symlink or a missing part is
-//! in the way, the path is walked by hand, one O_NOFOLLOW step at a time, with
+//! One call of `scoped` decides nearly always. Where a symlink or a missing part
+//! is in the way, the path is walked by hand, one O_NOFOLLOW step at a time, with
 //! `..` answered from our own stack: so it can be said which symlink leads out.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path};
+use std::path::Path;
 
-use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{self, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::file_type;
 use crate::error::{Doing, Error, Kind, Result};
-
-/// As many symlinks in one path as the kernel follows (path_resolution(7)).
-const MOST_SYMLINKS: usize = 40;
+use crate::scoped::{self, MOST_SYMLINKS, Symlinks};
 
 /// What to make where a path does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +38,7 @@ pub fn open(root: BorrowedFd<'_>, path: &Path, make: Make) -> Result<OwnedFd> {
     if relative.as_os_str().is_empty() {
         return root.try_clone_to_owned().doing(Kind::Internal, || "cannot copy an fd");
     }
-    let plain = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
-    match fs::openat2(root, relative, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), plain) {
+    match scoped::open(root, relative, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Refused) {
         Ok(fd) => Ok(fd),
         Err(Errno::NOENT | Errno::LOOP) => Walk::new(root, path)?.finish(make),
         Err(errno) => Err(refused(path, errno)),
@@ -94,13 +91,7 @@ impl<'a> Walk<'a> {
 
     /// Puts the parts of `path` before everything that is still ahead.
     fn push_front(&mut self, path: &Path, written: bool) {
-        let parts = path.components().filter_map(|c| match c {
-            Component::Normal(name) => Some(name.to_owned()),
-            Component::ParentDir => Some(OsString::from("..")),
-            Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
-        });
-        let parts: Vec<_> = parts.collect();
-        for part in parts.into_iter().rev() {
+        for part in scoped::parts(path).collect::<Vec<_>>().into_iter().rev() {
             self.ahead.push_front((part, written));
         }
     }

@@ -32,7 +32,7 @@ impl Options {
 }
 
 /// The atime modes share one field of MOUNT_ATTR_* bits.
-const ATIME_FIELD: u64 = 0x70;
+pub const ATIME_FIELD: u64 = 0x70;
 
 /// Options that set (`true`) or clear MOUNT_ATTR_* bits (mount(8)).
 const ATTRIBUTES: [(&str, bool, u64); 15] = [

@@ -62,6 +62,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
 }
 
 fn run(args: impl Iterator<Item = String>) -> Result<()> {
+    #[cfg(feature = "absent")]
+    tracing::warn!("taken for absent: {}", bowline_executor::all_absent().join(" "));
     let arguments = parse(args)?;
     // Whoever started us may have more open than it says.
     close_all_but(&mut [arguments.listener, arguments.lock]);

@@ -62,6 +62,8 @@ pub fn doctor(state: &StateDir) -> Result<u8> {
         let there = Path::new(path).exists();
         lines.push(fact(name, there, if there { "yes" } else { "not on this kernel" }));
     }
+    #[cfg(feature = "absent")]
+    lines.push(fact("taken for absent", false, &bowline_executor::all_absent().join(" ")));
     for line in lines {
         say(&line)?;
     }

@@ -1,10 +1,14 @@
-//! What is mounted where, as far as cgroups need it.
+//! What is mounted where, as `/proc/self/mountinfo` tells it to its reader.
 
 use std::path::PathBuf;
 
-/// A line of `/proc/self/mountinfo`, as far as cgroups need it.
+/// A line of `/proc/self/mountinfo`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// The mount's number.
+    pub id: u64,
+    /// The number of the mount that it lies upon.
+    pub parent: u64,
     /// Of the filesystem, what is mounted here.
     pub root: PathBuf,
     /// Where.
@@ -24,9 +28,13 @@ pub fn parse(text: &str) -> Vec<Mount> {
 fn parse_mount(line: &str) -> Option<Mount> {
     // 36 35 98:0 /root /target rw,noatime master:1 - ext3 /dev/root rw,errors=continue
     let (before, after) = line.split_once(" - ")?;
-    let mut fields = before.split(' ').skip(3);
+    let mut fields = before.split(' ');
+    let (id, parent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let mut fields = fields.skip(1);
     let mut rest = after.split(' ');
     Some(Mount {
+        id,
+        parent,
         root: unescape(fields.next()?),
         target: unescape(fields.next()?),
         kind: rest.next()?.to_owned(),
@@ -73,6 +81,7 @@ nonsense
 ";
         let mounts = parse(text);
         assert_eq!(mounts.len(), 2);
+        assert_eq!((mounts[1].id, mounts[1].parent), (32, 31));
         assert_eq!(mounts[1].target, Path::new("/sys/fs/cgroup/cpu set"));
         assert_eq!(mounts[1].kind, "cgroup");
         assert_eq!(mounts[1].options, ["rw", "cpu", "cpuacct"]);

@@ -1,0 +1,221 @@
+//! What a root filesystem is made from on the host's side: the root folder and
+//! the source of each bind, as trees.
+//!
+//! ```text
+//!   detached:  shim or child  open ─► child  attach
+//!   staged:    worker or child  stage ─(its working directory)─► child  take_up
+//! ```
+//!
+//! With a new user namespace, it is the shim that opens them, or a worker of
+//! its own mount namespace that stages them: the child has not the rights.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use oci_spec::runtime::{Mount, Spec};
+use rustix::fs::{self, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::options::{self, Options};
+use super::stage::{self, Stage};
+use super::trees::Trees;
+use super::{file_type, open_path};
+use crate::error::{Doing, Error, Kind, Result};
+use crate::sys::{self, MountAttributes};
+
+/// Below the stage: what the child's own stage is mounted over.
+const OWN: &str = "own";
+
+/// What is opened on the host's side: the root, and the source of each bind.
+#[derive(Debug)]
+pub struct Sources {
+    /// The root folder.
+    pub root: OwnedFd,
+    /// One for each mount of the spec; `None` where it is no bind.
+    pub binds: Vec<Option<OwnedFd>>,
+    /// Where these are, and all trees to come.
+    pub trees: Trees,
+}
+
+impl Sources {
+    /// Adds the fds that must stay open until the root is set up.
+    pub fn push_fds(&self, fds: &mut Vec<RawFd>) {
+        let all = self.binds.iter().flatten().chain([&self.root]);
+        fds.extend(all.map(|fd| fd.as_raw_fd()));
+    }
+}
+
+/// Opens the root folder and every bind source, each detached.
+///
+/// # Errors
+/// `BadSpec` naming the path that is missing or is not a folder.
+pub fn open(spec: &Spec, bundle: &Path) -> Result<Sources> {
+    let path = root_path(spec, bundle)?;
+    let trees = Trees::Detached;
+    let root = trees.copy(&path, true).map_err(|errno| no_root(&path, errno))?;
+    check_folder(&root, &path)?;
+    // A copy of a shared mount is its peer: what is mounted on it would show on
+    // the host.
+    let slave = MountAttributes { propagation: libc::MS_SLAVE, ..MountAttributes::default() };
+    trees
+        .change(root.as_fd(), true, slave)
+        .doing(Kind::Internal, || format!("cannot part {} from the host", path.display()))?;
+    let mut binds = Vec::new();
+    for mount in spec.mounts().iter().flatten() {
+        let options = options::of(mount)?;
+        let copy = |recursive| -> Result<OwnedFd> {
+            let tree = trees.copy(source(mount), recursive).map_err(|errno| no_source(mount, errno))?;
+            apply(&trees, &tree, recursive, &options, mount)?;
+            Ok(tree)
+        };
+        binds.push(options.bind.map(copy).transpose()?);
+    }
+    Ok(Sources { root, binds, trees })
+}
+
+/// The same where nothing can be detached: puts them on a stage, in a mount
+/// namespace of the caller's own, and makes that the working directory, which
+/// a clone with a mount namespace of its own finds in its copy.
+pub fn stage(spec: &Spec, bundle: &Path) -> Result<()> {
+    let propagation = options::root_propagation(spec)?;
+    if propagation.propagation == libc::MS_SHARED {
+        let message = "mounts cannot be shared with the host where the kernel lacks fsopen or mount_setattr";
+        return Err(Error::new(Kind::Unsupported, message).hint("Linux 5.12 has both"));
+    }
+    let path = root_path(spec, bundle)?;
+    let root = open_path(&path).map_err(|errno| no_root(&path, errno))?;
+    check_folder(&root, &path)?;
+    let mut binds = Vec::new();
+    for mount in spec.mounts().iter().flatten() {
+        let options = options::of(mount)?;
+        if let Some(recursive) = options.bind {
+            let fd = open_path(source(mount)).map_err(|errno| no_source(mount, errno))?;
+            binds.push((mount, options, recursive, fd));
+        }
+    }
+    leave_chroot()?;
+    let slash = open_path(Path::new("/")).doing(Kind::Internal, || "cannot open /")?;
+    stage::change(slash.as_fd(), true, propagation).doing(Kind::Internal, || "cannot set the propagation of /")?;
+    let what = || format!("cannot make a stage for the mounts of {}", path.display());
+    let stage = Stage::new(root.as_fd(), || reopen(root.as_fd())).doing(Kind::Internal, what)?;
+    fs::mkdirat(stage.dir(), OWN, Mode::from_raw_mode(0o755)).doing(Kind::Internal, what)?;
+    rustix::process::fchdir(stage.dir()).doing(Kind::Internal, what)?;
+    let here = open_path(Path::new(".")).doing(Kind::Internal, what)?;
+    let trees = Trees::Staged(stage);
+    trees.copy_of(root.as_fd(), true).doing(Kind::Internal, || format!("cannot bind {}", path.display()))?;
+    for (mount, options, recursive, fd) in binds {
+        let tree = trees.copy_of(fd.as_fd(), recursive).map_err(|errno| no_source(mount, errno))?;
+        apply(&trees, &tree, recursive, &options, mount)?;
+    }
+    rustix::process::fchdir(here).doing(Kind::Internal, what)
+}
+
+/// Opens what [`stage`] has put into the working directory.
+pub fn take_up(spec: &Spec) -> Result<Sources> {
+    let what = || "cannot find the staged mounts";
+    let outer = open_path(Path::new(".")).doing(Kind::Internal, what)?;
+    let spot = |number: usize| stage::open_spot(outer.as_fd(), &number.to_string()).doing(Kind::Internal, what);
+    // A user namespace has all that was copied locked in its place, and a
+    // locked mount becomes nobody's root.
+    let locked = spot(0)?;
+    stage::bind(locked.as_fd(), locked.as_fd(), true).doing(Kind::Internal, || "cannot bind the root filesystem")?;
+    let root = spot(0)?;
+    let mut binds = Vec::new();
+    let mut number = 0;
+    for mount in spec.mounts().iter().flatten() {
+        let is_bind = options::of(mount)?.bind.is_some();
+        number += usize::from(is_bind);
+        binds.push(is_bind.then(|| spot(number)).transpose()?);
+    }
+    let open_own = || stage::open_spot(outer.as_fd(), OWN);
+    let own = open_own().doing(Kind::Internal, what)?;
+    let stage = Stage::new(own.as_fd(), open_own).doing(Kind::Internal, || "cannot make a stage for mounts")?;
+    Ok(Sources { root, binds, trees: Trees::Staged(stage) })
+}
+
+/// Makes the root of `sources` a mount of this mount namespace. To be called
+/// before the child gives up the uid that it was cloned with: the way to the
+/// root may be closed to every other.
+pub fn attach(spec: &Spec, bundle: &Path, sources: &Sources) -> Result<()> {
+    if matches!(sources.trees, Trees::Staged(_)) {
+        return Ok(());
+    }
+    let propagation = options::root_propagation(spec)?;
+    let path = root_path(spec, bundle)?;
+    let target = open_path(&path).doing(Kind::Internal, || format!("cannot open {}", path.display()))?;
+    leave_chroot()?;
+    let old_root = open_path(Path::new("/")).doing(Kind::Internal, || "cannot open /")?;
+    sources
+        .trees
+        .change(old_root.as_fd(), true, propagation)
+        .doing(Kind::Internal, || "cannot set the propagation of /")?;
+    sources
+        .trees
+        .attach(&sources.root, &target)
+        .doing(Kind::Internal, || format!("cannot attach the root filesystem {}", path.display()))
+}
+
+/// Makes the root of this mount namespace the root of this process.
+///
+/// They differ if we were started in a chroot. The task's root would then be
+/// pivoted in the chroot's place alone: the host's would stay the namespace's,
+/// where an exec enters by, and which CAP_SYS_CHROOT finds the way to.
+fn leave_chroot() -> Result<()> {
+    let what = || "cannot get to the root of the mount namespace";
+    let namespace = fs::openat(CWD, "/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    sys::setns(namespace.doing(Kind::Internal, what)?.as_fd(), libc::CLONE_NEWNS).doing(Kind::Internal, what)
+}
+
+/// Applies a bind's options: attributes to the mount alone unless they were
+/// asked for recursively, propagation to all of it.
+fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options, mount: &Mount) -> Result<()> {
+    let of = |what: &str| format!("mount {}: {what}", mount.destination().display());
+    let tree = tree.as_fd();
+    // Never a peer of the host's mount unless that was asked for.
+    let propagation = options.propagation.unwrap_or(libc::MS_SLAVE);
+    let propagation = MountAttributes { propagation, ..MountAttributes::default() };
+    trees.change(tree, recursive, propagation).doing(Kind::Internal, || of("cannot set its propagation"))?;
+    if options.set | options.clear != 0 {
+        let one = MountAttributes { set: options.set, clear: options.clear, propagation: 0 };
+        trees.change(tree, false, one).doing(Kind::Internal, || of("cannot set its attributes"))?;
+    }
+    if options.set_recursive | options.clear_recursive != 0 {
+        let all = MountAttributes { set: options.set_recursive, clear: options.clear_recursive, propagation: 0 };
+        trees.change(tree, true, all).doing(Kind::Unsupported, || of("cannot set its recursive attributes"))?;
+    }
+    Ok(())
+}
+
+fn source(mount: &Mount) -> &Path {
+    mount.source().as_deref().unwrap_or(Path::new(""))
+}
+
+fn no_source(mount: &Mount, errno: Errno) -> Error {
+    let (destination, source) = (mount.destination().display(), source(mount).display());
+    Error::new(Kind::BadSpec, format!("mount {destination}: cannot open its source {source}: {errno}"))
+}
+
+fn no_root(path: &Path, errno: Errno) -> Error {
+    let error = Error::new(Kind::BadSpec, format!("rootfs: cannot open {}: {errno}", path.display()));
+    if errno == Errno::NOENT { error.hint("give a folder that exists, or none for the host view") } else { error }
+}
+
+fn check_folder(root: &OwnedFd, path: &Path) -> Result<()> {
+    let kind = file_type(root).doing(Kind::Internal, || format!("cannot examine {}", path.display()))?;
+    if kind != FileType::Directory {
+        return Err(Error::new(Kind::BadSpec, format!("rootfs: {} is not a folder", path.display())));
+    }
+    Ok(())
+}
+
+/// The absolute path of the root folder.
+fn root_path(spec: &Spec, bundle: &Path) -> Result<std::path::PathBuf> {
+    let root = spec.root().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "root: missing"))?;
+    Ok(bundle.join(root.path()))
+}
+
+/// What lies upon the folder `fd` by now.
+fn reopen(fd: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    let path = fs::readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?;
+    fs::openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}

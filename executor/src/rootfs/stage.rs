@@ -1,0 +1,322 @@
+//! Mounts by mount(2), where trees cannot be detached.
+//!
+//! A stage is a tmpfs that nobody sees, with a spot for each tree: made or
+//! bound there, changed there, and moved to its place when it is ready. It goes
+//! with the old root. Paths are `/proc/self/fd/<n>` by the host's procfs, which
+//! lead to that very mount and folder whatever is mounted upon it meanwhile.
+
+use std::cell::Cell;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{self, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{self, MountFlags, MountPropagationFlags};
+
+use super::file_type;
+use super::options::ATIME_FIELD;
+use super::trees::{Filesystem, no_filesystem};
+use crate::error::{Doing, Error, Kind, Result};
+use crate::mountinfo;
+use crate::sys::MountAttributes;
+
+/// MOUNT_ATTR_*, what mount(2) calls it, and what statfs(2) calls it.
+const FLAGS: [(u64, MountFlags, u64); 5] = [
+    (libc::MOUNT_ATTR_RDONLY, MountFlags::RDONLY, 0x1),
+    (libc::MOUNT_ATTR_NOSUID, MountFlags::NOSUID, 0x2),
+    (libc::MOUNT_ATTR_NODEV, MountFlags::NODEV, 0x4),
+    (libc::MOUNT_ATTR_NOEXEC, MountFlags::NOEXEC, 0x8),
+    (libc::MOUNT_ATTR_NOSYMFOLLOW, MountFlags::NOSYMFOLLOW, 0x2000),
+];
+
+/// What statfs(2) calls the atime modes; neither of them is strictatime.
+const ST_NOATIME: u64 = 0x400;
+const ST_NODIRATIME: u64 = 0x800;
+const ST_RELATIME: u64 = 0x1000;
+
+/// Options of a filesystem that mount(2) takes as flags.
+const AS_FLAGS: [(&str, MountFlags); 3] =
+    [("sync", MountFlags::SYNCHRONOUS), ("dirsync", MountFlags::DIRSYNC), ("lazytime", MountFlags::LAZYTIME)];
+
+/// See the module.
+#[derive(Debug)]
+pub struct Stage {
+    dir: OwnedFd,
+    next: Cell<u32>,
+}
+
+impl Stage {
+    /// Mounts one over the folder `over`; `open` opens it by its path then.
+    ///
+    /// Unbindable: no copy of anything takes it along.
+    pub fn new(over: BorrowedFd<'_>, open: impl FnOnce() -> rustix::io::Result<OwnedFd>) -> rustix::io::Result<Stage> {
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount::mount("bowline", at(over), "tmpfs", flags, c"mode=0755,uid=0,gid=0")?;
+        let dir = open()?;
+        // The path may have become another's meanwhile.
+        if fs::fstat(&dir)?.st_dev == fs::fstat(over)?.st_dev || fs::fstatfs(&dir)?.f_type != libc::TMPFS_MAGIC {
+            return Err(Errno::STALE);
+        }
+        mount::mount_change(at(dir.as_fd()), MountPropagationFlags::UNBINDABLE)?;
+        Ok(Stage { dir, next: Cell::new(0) })
+    }
+
+    /// The stage itself, as a folder.
+    pub fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// A copy of the mount that `source` refers to, from there on.
+    pub fn copy(&self, source: BorrowedFd<'_>, recursive: bool) -> rustix::io::Result<OwnedFd> {
+        let name = self.spot(file_type(source)? == FileType::Directory)?;
+        bind(source, self.open(&name)?.as_fd(), recursive)?;
+        self.open(&name)
+    }
+
+    /// A new filesystem.
+    pub fn make(&self, filesystem: &Filesystem<'_>) -> Result<OwnedFd> {
+        let Filesystem { kind, source, attributes, .. } = *filesystem;
+        let what = || format!("cannot make a {kind} filesystem");
+        let (data, mut flags) = data(filesystem)?;
+        // Read-only is for the mount alone: here it would be the filesystem's.
+        let read_only = attributes & libc::MOUNT_ATTR_RDONLY;
+        flags |= remount_flags(0, attributes & !read_only, ATIME_FIELD);
+        let name = self.spot(true).doing(Kind::Internal, what)?;
+        let spot = self.open(&name).doing(Kind::Internal, what)?;
+        match mount::mount(source, at(spot.as_fd()), kind, flags, data.as_c_str()) {
+            Ok(()) => {}
+            Err(Errno::NODEV) => return Err(no_filesystem(kind, Errno::NODEV)),
+            Err(errno) => return Err(Error::new(Kind::Internal, format!("{}: {errno}", what()))),
+        }
+        let tree = self.open(&name).doing(Kind::Internal, what)?;
+        if read_only != 0 {
+            let change = MountAttributes { set: read_only, ..MountAttributes::default() };
+            self::change(tree.as_fd(), false, change).doing(Kind::Internal, what)?;
+        }
+        Ok(tree)
+    }
+
+    /// A folder or a file for one mount, by its name.
+    fn spot(&self, folder: bool) -> rustix::io::Result<String> {
+        let name = self.next.replace(self.next.get() + 1).to_string();
+        if folder {
+            fs::mkdirat(&self.dir, &name, Mode::from_raw_mode(0o755))?;
+        } else {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+            fs::openat(&self.dir, &name, flags, Mode::from_raw_mode(0o644))?;
+        }
+        Ok(name)
+    }
+
+    fn open(&self, name: &str) -> rustix::io::Result<OwnedFd> {
+        open_spot(self.dir.as_fd(), name)
+    }
+}
+
+/// What is at `name` of the stage `dir`: the topmost mount there.
+pub fn open_spot(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {
+    fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Binds what `source` refers to onto `target`.
+pub fn bind(source: BorrowedFd<'_>, target: BorrowedFd<'_>, recursive: bool) -> rustix::io::Result<()> {
+    match recursive {
+        true => mount::mount_bind_recursive(at(source), at(target)),
+        false => mount::mount_bind(at(source), at(target)),
+    }
+}
+
+/// Moves `tree` from its spot onto `target`.
+pub fn attach(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    match mount::mount_move(at(tree), at(target)) {
+        // What a user namespace's mounts were copied from is locked in its
+        // place; a copy of it has all its flags and may go anywhere.
+        Err(Errno::INVAL) => bind(tree, target, true),
+        done => done,
+    }
+}
+
+/// As mount_setattr(2) changes it.
+///
+/// # Errors
+/// `Unsupported` where a flag does not stick, or a mount below is out of reach.
+pub fn change(tree: BorrowedFd<'_>, recursive: bool, attributes: MountAttributes) -> io::Result<()> {
+    if attributes.propagation != 0 {
+        let mut flags = MountPropagationFlags::from_bits_retain(attributes.propagation as u32);
+        if recursive {
+            flags |= MountPropagationFlags::REC;
+        }
+        by_path(tree, |path| mount::mount_change(path, flags))?;
+    }
+    if attributes.set | attributes.clear == 0 {
+        return Ok(());
+    }
+    remount(tree, attributes)?;
+    if recursive {
+        for mount in below(tree)? {
+            remount(mount.as_fd(), attributes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Changes one mount's flags; all others stay, as a user namespace may have
+/// them locked.
+fn remount(mount: BorrowedFd<'_>, attributes: MountAttributes) -> io::Result<()> {
+    let now = |fd| fs::fstatvfs(fd).map(|stat| stat.f_flag.bits());
+    let flags = remount_flags(now(mount)?, attributes.set, attributes.clear);
+    by_path(mount, |path| mount::mount_remount(path, MountFlags::BIND | flags, ""))?;
+    let after = now(mount)?;
+    let missing = FLAGS.iter().any(|(attribute, _, stat)| attributes.set & attribute != 0 && after & stat == 0);
+    if missing {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel does not know one of its options"));
+    }
+    Ok(())
+}
+
+/// What mount(2) must be given for a mount whose flags are `now`, as statfs(2)
+/// calls them. Without any of atime's it leaves those as they are.
+fn remount_flags(now: u64, set: u64, clear: u64) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    for (attribute, flag, stat) in FLAGS {
+        let keeps = now & stat != 0 && clear & attribute == 0;
+        flags.set(flag, keeps || set & attribute != 0);
+    }
+    if (set | clear) & (ATIME_FIELD | libc::MOUNT_ATTR_NODIRATIME) == 0 {
+        return flags;
+    }
+    flags |= match (clear & ATIME_FIELD != 0, set & ATIME_FIELD) {
+        (true, libc::MOUNT_ATTR_NOATIME) => MountFlags::NOATIME,
+        (true, libc::MOUNT_ATTR_STRICTATIME) => MountFlags::STRICTATIME,
+        (true, _) => MountFlags::RELATIME,
+        (false, _) if now & ST_NOATIME != 0 => MountFlags::NOATIME,
+        (false, _) if now & ST_RELATIME != 0 => MountFlags::RELATIME,
+        (false, _) => MountFlags::STRICTATIME,
+    };
+    let keeps = now & ST_NODIRATIME != 0 && clear & libc::MOUNT_ATTR_NODIRATIME == 0;
+    flags.set(MountFlags::NODIRATIME, keeps || set & libc::MOUNT_ATTR_NODIRATIME != 0);
+    flags
+}
+
+/// Every mount below `tree`.
+///
+/// # Errors
+/// `Unsupported` when one cannot be got at, as another lies upon it: what was
+/// asked for of all would not hold of that one.
+fn below(tree: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
+    let top = mount_id(tree)?;
+    let all = mountinfo::parse(&std::fs::read_to_string("/proc/self/mountinfo")?);
+    let mut ids = vec![top];
+    let mut found = Vec::new();
+    // Each round finds those that lie upon the ones found before.
+    while let Some(mount) = all.iter().find(|m| ids.contains(&m.parent) && !ids.contains(&m.id)) {
+        ids.push(mount.id);
+        found.push(mount);
+    }
+    let base = all.iter().find(|m| m.id == top).map(|m| &*m.target);
+    let reach = |mount: &mountinfo::Mount| {
+        let path = mount.target.strip_prefix(base?).ok()?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = fs::openat(tree, path, flags, Mode::empty()).ok()?;
+        (mount_id(fd.as_fd()).ok()? == mount.id).then_some(fd)
+    };
+    let unreached = |mount: &mountinfo::Mount| {
+        let message =
+            format!("the mount {} below it is out of reach without mount_setattr (Linux 5.12)", mount.target.display());
+        io::Error::new(io::ErrorKind::Unsupported, message)
+    };
+    found.into_iter().map(|mount| reach(mount).ok_or_else(|| unreached(mount))).collect()
+}
+
+/// The number of the mount that `fd` is on.
+fn mount_id(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
+    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    id.ok_or_else(|| io::Error::other("fdinfo names no mount"))
+}
+
+/// The filesystem's own options as mount(2) takes them.
+fn data(filesystem: &Filesystem<'_>) -> Result<(CString, MountFlags)> {
+    let refused = |what: &str| Error::new(Kind::Unsupported, format!("{what}; this kernel has mount(2) alone"));
+    let mut flags = MountFlags::empty();
+    let mut words = Vec::new();
+    for (key, value) in filesystem.data {
+        if let Some((_, flag)) = AS_FLAGS.iter().find(|(name, _)| name == key && value.is_none()) {
+            flags |= *flag;
+            continue;
+        }
+        let word = value.as_ref().map_or_else(|| key.clone(), |value| format!("{key}={value}"));
+        if word.contains(',') {
+            return Err(refused(&format!("its option {word:?} has a comma")));
+        }
+        words.push(word);
+    }
+    let text = words.join(",");
+    // What is beyond a page is cut off without a word.
+    if text.len() >= 4096 {
+        return Err(refused("its options are too long"));
+    }
+    let text = CString::new(text).map_err(|_| Error::new(Kind::BadSpec, "its options must not contain NUL"))?;
+    Ok((text, flags))
+}
+
+/// A name for what `fd` refers to, by the host's procfs.
+fn at(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// As [`at`], but a folder is entered, as after the change of roots `/proc` is
+/// the task's: it may be anything.
+fn by_path(fd: BorrowedFd<'_>, act: impl FnOnce(&Path) -> rustix::io::Result<()>) -> io::Result<()> {
+    let name = at(fd);
+    let path = if file_type(fd)? == FileType::Directory {
+        // The working directory is nobody's until the program's is entered.
+        match rustix::process::fchdir(fd) {
+            Ok(()) => Path::new("."),
+            // Closed to us, as a folder of another user's may be.
+            Err(_) => Path::new(&name),
+        }
+    } else {
+        Path::new(&name)
+    };
+    Ok(act(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::StatVfsMountFlags;
+
+    use super::*;
+
+    const RO: u64 = libc::MOUNT_ATTR_RDONLY;
+
+    #[test]
+    fn flags_that_nobody_named_stay() {
+        let now = (StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV).bits() | ST_RELATIME;
+        assert_eq!(remount_flags(now, RO, 0), MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV);
+        assert_eq!(remount_flags(now | 1, 0, RO), MountFlags::NOSUID | MountFlags::NODEV);
+    }
+
+    #[test]
+    fn atime_is_named_whole_or_not_at_all() {
+        let nodir = libc::MOUNT_ATTR_NODIRATIME;
+        assert_eq!(remount_flags(ST_NOATIME, RO, 0), MountFlags::RDONLY);
+        assert_eq!(remount_flags(ST_NOATIME, nodir, 0), MountFlags::NOATIME | MountFlags::NODIRATIME);
+        assert_eq!(remount_flags(ST_RELATIME, libc::MOUNT_ATTR_STRICTATIME, ATIME_FIELD), MountFlags::STRICTATIME);
+        assert_eq!(remount_flags(0, 0, ATIME_FIELD), MountFlags::RELATIME);
+        assert_eq!(remount_flags(ST_NODIRATIME, 0, nodir), MountFlags::STRICTATIME);
+    }
+
+    #[test]
+    fn an_option_that_mount_would_take_for_two_is_refused() {
+        let of = |key: &str, value: Option<&str>| {
+            let list = [(key.to_owned(), value.map(str::to_owned)), ("newinstance".to_owned(), None)];
+            data(&Filesystem { kind: "tmpfs", source: "tmpfs", data: &list, attributes: 0 })
+        };
+        assert_eq!(of("size", Some("1m")).expect("plain").0.as_c_str(), c"size=1m,newinstance");
+        assert_eq!(of("sync", None).expect("a flag").1, MountFlags::SYNCHRONOUS);
+        assert_eq!(of("size", Some("1m,mode=777")).map_err(|e| e.kind()), Err(Kind::Unsupported));
+    }
+}

@@ -1,0 +1,110 @@
+//! Mounts before they are in their place: made or copied, changed, attached.
+//!
+//! Detached, where the kernel has the mount API of Linux 5.2 and mount_setattr
+//! (5.12); else made by mount(2) on a stage, and moved from there. Either way
+//! a tree is an fd that nothing in the root can lead astray.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::CWD;
+use rustix::io::Errno;
+
+use super::open_path;
+use super::stage::{self, Stage};
+use crate::error::{Error, Kind, Result};
+use crate::sys::{self, MountAttributes};
+
+/// Where trees are before they are attached.
+#[derive(Debug)]
+pub enum Trees {
+    /// Nowhere.
+    Detached,
+    /// On a stage, by mount(2).
+    Staged(Stage),
+}
+
+/// A filesystem to be made.
+pub struct Filesystem<'a> {
+    /// Its type, as in `/proc/filesystems`.
+    pub kind: &'a str,
+    /// What its mount names as its source.
+    pub source: &'a str,
+    /// Its own options.
+    pub data: &'a [(String, Option<String>)],
+    /// MOUNT_ATTR_* of its mount.
+    pub attributes: u64,
+}
+
+impl Trees {
+    /// A copy of the mount at `path`, which is the host's.
+    pub fn copy(&self, path: &Path, recursive: bool) -> rustix::io::Result<OwnedFd> {
+        match self {
+            Trees::Detached => sys::open_tree(CWD, path, recursive),
+            Trees::Staged(stage) => stage.copy(open_path(path)?.as_fd(), recursive),
+        }
+    }
+
+    /// A copy of the mount that `fd` refers to, from there on.
+    pub fn copy_of(&self, fd: BorrowedFd<'_>, recursive: bool) -> rustix::io::Result<OwnedFd> {
+        match self {
+            Trees::Detached => sys::open_tree(fd, Path::new(""), recursive),
+            Trees::Staged(stage) => stage.copy(fd, recursive),
+        }
+    }
+
+    /// A new filesystem.
+    ///
+    /// # Errors
+    /// `Unsupported` for a type that this kernel does not have.
+    pub fn make(&self, filesystem: &Filesystem<'_>) -> Result<OwnedFd> {
+        match self {
+            Trees::Detached => make_detached(filesystem),
+            Trees::Staged(stage) => stage.make(filesystem),
+        }
+    }
+
+    /// Changes the mount that `tree` is the root of; with `recursive`, all
+    /// mounts below it too.
+    pub fn change(&self, tree: BorrowedFd<'_>, recursive: bool, attributes: MountAttributes) -> io::Result<()> {
+        match self {
+            Trees::Detached => sys::mount_setattr(tree, recursive, attributes),
+            Trees::Staged(_) => stage::change(tree, recursive, attributes),
+        }
+    }
+
+    /// Attaches `tree` onto what `target` refers to.
+    pub fn attach(&self, tree: &OwnedFd, target: &OwnedFd) -> rustix::io::Result<()> {
+        match self {
+            Trees::Detached => sys::move_mount(tree.as_fd(), target.as_fd()),
+            Trees::Staged(_) => stage::attach(tree.as_fd(), target.as_fd()),
+        }
+    }
+}
+
+fn make_detached(filesystem: &Filesystem<'_>) -> Result<OwnedFd> {
+    let Filesystem { kind, source, data, attributes } = *filesystem;
+    let context = sys::fsopen(kind).map_err(|errno| no_filesystem(kind, errno))?;
+    let mut outcome = sys::fsconfig(&context, "source", Some(source));
+    for (key, value) in data {
+        outcome = outcome.and_then(|()| sys::fsconfig(&context, key, value.as_deref()));
+    }
+    outcome.and_then(|()| sys::fsmount(&context, attributes)).map_err(|errno| {
+        let why = kernel_message(&context).map_or_else(String::new, |m| format!(" ({m})"));
+        Error::new(Kind::Internal, format!("cannot make a {kind} filesystem: {errno}{why}"))
+    })
+}
+
+/// A type that cannot be had.
+pub fn no_filesystem(kind: &str, errno: Errno) -> Error {
+    Error::new(Kind::Unsupported, format!("this kernel cannot open a filesystem of type {kind}: {errno}"))
+}
+
+/// What the kernel says about a filesystem that it would not make.
+fn kernel_message(context: &OwnedFd) -> Option<String> {
+    let mut buffer = [0u8; 256];
+    let length = rustix::io::read(context, &mut buffer).ok()?;
+    let text = String::from_utf8_lossy(&buffer[..length]);
+    Some(text.trim_start_matches("e ").trim().to_owned())
+}

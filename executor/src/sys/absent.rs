@@ -1,0 +1,39 @@
+//! For tests alone, behind the feature `absent`: what this kernel has but is
+//! taken for absent, so that the fallbacks can be run where they are not needed.
+//!
+//! `BOWLINE_ABSENT=openat2,cgroup.kill` names them; every use of a facility
+//! asks here and answers as a kernel without it does.
+
+use std::sync::OnceLock;
+
+/// What can be taken for absent, and what it came with.
+///
+/// `fsopen` stands for all of the mount API of Linux 5.2: fsopen, fsconfig,
+/// fsmount, open_tree and move_mount.
+const FACILITIES: [&str; 5] = ["fsopen", "mount_setattr", "openat2", "clone_into_cgroup", "cgroup.kill"];
+
+/// Whether `facility` is taken for absent.
+///
+/// # Panics
+/// When the variable names something else: a test that believes that it tests
+/// a fallback must not pass without it.
+pub fn absent(facility: &str) -> bool {
+    debug_assert!(FACILITIES.contains(&facility), "{facility} is in no list");
+    all().iter().any(|name| name == facility)
+}
+
+/// Everything that is taken for absent.
+///
+/// # Panics
+/// As [`absent`].
+pub fn all() -> &'static [String] {
+    static ALL: OnceLock<Vec<String>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let text = std::env::var("BOWLINE_ABSENT").unwrap_or_default();
+        let names: Vec<String> = text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        if let Some(unknown) = names.iter().find(|name| !FACILITIES.contains(&name.as_str())) {
+            panic!("BOWLINE_ABSENT: {unknown} is none of {}", FACILITIES.join(", "));
+        }
+        names
+    })
+}

@@ -43,13 +43,54 @@ test: test-host test-vm
 
 ## test-host all tests on this host
 .PHONY: test-host
-test-host: need-test demo check-docs unit build-bench
+test-host: need-test demo check-docs unit build-bench test-fallbacks
 	$(RUN_AS_ROOT) BOWLINE_BIN_DIR=$(BIN) cargo test --locked --package bowline-tests --no-fail-fast
 
 # Cargo stays who calls it; the test binaries become root.
 RUNNER = CARGO_TARGET_$(shell tr a-z- A-Z_ <<<$(HOST))_RUNNER
-KEPT = BOWLINE_BIN_DIR,CI
+KEPT = BOWLINE_BIN_DIR,BOWLINE_ABSENT,CI
 RUN_AS_ROOT = $(if $(ROOT),$(RUNNER)="sudo --preserve-env=$(KEPT)")
+
+## test-fallbacks   the tests that meet what a kernel may lack, with each such thing taken for absent
+.PHONY: test-fallbacks
+test-fallbacks: need-test absent
+	@# Not of this host: what an old kernel answers, and that it has the switch.
+	BOWLINE_ABSENT=$(subst $(space),$(comma),$(FACILITIES)) \
+	cargo test --locked --package bowline-executor --features absent --lib -- sys:: scoped:: rootfs:: identity::
+	$(foreach facility,$(FACILITIES),$(call test-absent,$(facility))$(newline))
+
+# All that a host of any cgroup version has: without cgroup.kill, which is of v2 alone.
+FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup
+# Whatever makes, copies or changes mounts; fsopen is also how the shim's binary is sealed.
+TESTS_fsopen = $(TESTS_mount_setattr) shim_death state_disk
+TESTS_mount_setattr = fallbacks bad_input_description bad_input_image devices exec_security mounts namespaces output \
+	run security
+# Whatever resolves a path of the image.
+TESTS_openat2 = fallbacks bad_input_cli bad_input_image devices exec mounts namespaces run security
+# Whatever starts, counts, limits or kills processes.
+TESTS_clone_into_cgroup = fallbacks exec exec_security exit_report limits many run shim_cgroup shim_death stop
+
+# $(1): a facility.
+test-absent = $(RUN_AS_ROOT) BOWLINE_ABSENT=$(1) BOWLINE_BIN_DIR=$(ABSENT) \
+	cargo test --locked --package bowline-tests --no-fail-fast $(addprefix --test ,$(TESTS_$(1)))
+
+ABSENT = $(abspath $(TARGET)/absent)
+# Debug binaries that can take what the kernel has for absent. Put aside: what
+# is left where cargo puts them has no such switch.
+.PHONY: absent
+absent:
+	@scripts/need build
+	cargo build --locked --package bowline --features absent
+	@mkdir -p $(ABSENT)
+	cp --remove-destination $(addprefix $(TARGET)/debug/,bowline bowline-shim) $(ABSENT)/
+	cargo build --locked --package bowline
+
+comma = ,
+space = $() $()
+define newline
+
+
+endef
 
 ## test-vm   the black-box tests in a virtual machine with cgroup v2 and systemd; VM_TESTS="exec stop": just these
 .PHONY: test-vm
@@ -109,6 +150,7 @@ format:
 lint:
 	@scripts/need check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets --features absent -- -D warnings
 
 .PHONY: layers
 layers:

@@ -18,6 +18,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::runtime::Runtime;
 
+/// A shim that has waited for longer may leave while it is asked for something:
+/// it does so after ten seconds. Of note on slow machines alone.
+const FRESH: Duration = Duration::from_secs(5);
+
 /// Where shims are started, and those that wait for a task.
 pub struct Shims {
     runtime: Runtime,
@@ -34,6 +38,7 @@ pub struct Up {
     child: Child,
     gone: OwnedFd,
     shim: Shim,
+    since: Instant,
 }
 
 impl Shims {
@@ -45,9 +50,9 @@ impl Shims {
         Ok(Shims { runtime, state: StateDir::new(state), binary, prefix, started: 0, ready: VecDeque::new() })
     }
 
-    /// Sees to it that `count` shims wait for a task. They leave by themselves
-    /// if none comes for ten seconds.
+    /// Sees to it that `count` shims wait for a task.
     pub fn prepare(&mut self, count: usize) -> Result<()> {
+        self.ready.retain(|up| up.since.elapsed() < FRESH);
         while self.ready.len() < count {
             let up = self.start()?;
             self.ready.push_back(up);
@@ -69,6 +74,7 @@ impl Shims {
         self.started += 1;
         let id: TaskId = format!("{}-{}", self.prefix, self.started).parse()?;
         let (folder, lock) = self.state.create(&id)?;
+        let since = Instant::now();
         let child = spawn_from(&self.binary, &folder, lock, &ShimCgroup::default())?;
         let what = || format!("cannot watch the shim of {id}");
         let gone = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).doing(Kind::Internal, what)?;
@@ -78,7 +84,7 @@ impl Shims {
         };
         // Answered by its loop, which runs once it has set itself up.
         self.runtime.block_on(shim.state())?;
-        Ok(Up { folder, child, gone, shim })
+        Ok(Up { folder, child, gone, shim, since })
     }
 
     fn take(&mut self) -> Result<Up> {

@@ -203,9 +203,7 @@ impl Drop for Up {
         // asked: what the record names is undone from outside.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if let Ok(Some(record)) = self.folder.record() {
-            let _ = undo(&record);
-        }
+        let _ = undo(&self.folder);
         let _ = self.folder.lock().and_then(|lock| self.folder.remove(lock));
     }
 }

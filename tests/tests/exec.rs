@@ -1,7 +1,7 @@
 //! Additional processes in a live task.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{eventually, fds_of};
+use bowline_tests::harness::{cgroup_of, eventually, fds_of};
 
 const IDLE: &str = "echo ready; exec sleep 1000";
 
@@ -199,8 +199,9 @@ fn execs_leave_no_fd_and_no_child_in_the_shim() {
     let host = Host::new();
     let task = host.task(IDLE).start();
     let shim = task.shim_pid();
-    // What is kept for the next exec is made once.
+    // What is kept for the next exec is made once, as is the shim's own cgroup.
     task.exec_with(["--timeout=50s"], "true").assert_code(0);
+    eventually("the shim has its cgroup", || cgroup_of(shim).values().any(|p| p.ends_with("/overhead")).then_some(()));
     // The connection that asked is closed by and by.
     let fds = || fds_of(shim).into_iter().filter(|fd| !fd.starts_with("socket:")).count();
     let before = fds();

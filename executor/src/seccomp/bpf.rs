@@ -1,0 +1,99 @@
+//! Classic BPF, as far as libseccomp writes it: loads of a word of the call,
+//! comparisons with constants, masks, jumps forwards, and what is returned.
+
+use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_JSET, BPF_LD, BPF_RET};
+
+/// Bytes of one instruction, `struct sock_filter`: code, two jumps, a constant.
+pub const SIZE: usize = 8;
+
+const LOAD: u32 = BPF_LD | BPF_ABS;
+const MASK: u32 = BPF_ALU | BPF_AND;
+const JUMP: u32 = BPF_JMP | BPF_JA;
+
+/// One instruction. It works on A, the only register used, which is 0 at
+/// first. Jumps count from the instruction that follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// A becomes the word at this offset of `struct seccomp_data`.
+    Load(u32),
+    /// A keeps these bits only.
+    And(u32),
+    /// Goes on so much further.
+    Jump(u32),
+    /// Goes on as far as the first says where A compares so, else the second.
+    If(Test, u32, u8, u8),
+    /// Ends with this answer: an action and its data.
+    Return(u32),
+}
+
+/// How A is compared with a constant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Test {
+    /// A is the constant.
+    Equal,
+    /// A is greater, without a sign.
+    Greater,
+    /// A is as great or greater.
+    AtLeast,
+    /// A and the constant have a bit in common.
+    AnyBit,
+}
+
+impl Test {
+    /// Whether `a` compares so with `constant`.
+    pub fn holds(self, a: u32, constant: u32) -> bool {
+        match self {
+            Test::Equal => a == constant,
+            Test::Greater => a > constant,
+            Test::AtLeast => a >= constant,
+            Test::AnyBit => a & constant != 0,
+        }
+    }
+
+    fn code(self) -> u32 {
+        match self {
+            Test::Equal => BPF_JMP | BPF_JEQ,
+            Test::Greater => BPF_JMP | BPF_JGT,
+            Test::AtLeast => BPF_JMP | BPF_JGE,
+            Test::AnyBit => BPF_JMP | BPF_JSET,
+        }
+    }
+}
+
+/// The instructions of `program`; nothing if one is of another kind.
+pub fn read(program: &[u8]) -> Option<Vec<Op>> {
+    program.chunks(SIZE).map(read_one).collect()
+}
+
+fn read_one(bytes: &[u8]) -> Option<Op> {
+    let [c0, c1, yes, no, k0, k1, k2, k3] = <[u8; SIZE]>::try_from(bytes).ok()?;
+    let code = u32::from(u16::from_ne_bytes([c0, c1]));
+    let constant = u32::from_ne_bytes([k0, k1, k2, k3]);
+    let tests = [Test::Equal, Test::Greater, Test::AtLeast, Test::AnyBit];
+    Some(match code {
+        LOAD => Op::Load(constant),
+        MASK => Op::And(constant),
+        JUMP => Op::Jump(constant),
+        BPF_RET => Op::Return(constant),
+        _ => Op::If(*tests.iter().find(|test| test.code() == code)?, constant, yes, no),
+    })
+}
+
+/// `program` as the kernel takes it.
+pub fn write(program: &[Op]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(program.len() * SIZE);
+    for op in program {
+        let (code, yes, no, constant) = match *op {
+            Op::Load(offset) => (LOAD, 0, 0, offset),
+            Op::And(bits) => (MASK, 0, 0, bits),
+            Op::Jump(further) => (JUMP, 0, 0, further),
+            Op::If(test, constant, yes, no) => (test.code(), yes, no, constant),
+            Op::Return(answer) => (BPF_RET, 0, 0, answer),
+        };
+        // Every code is below 0x100.
+        bytes.extend((code as u16).to_ne_bytes());
+        bytes.extend([yes, no]);
+        bytes.extend(constant.to_ne_bytes());
+    }
+    bytes
+}

@@ -150,22 +150,22 @@ impl Hierarchy {
     /// Makes the leaf of `path`, and its parents where they are missing, which
     /// is seldom. Returns how many of its parts were there.
     fn make(&self, path: &str) -> rustix::io::Result<usize> {
-        let parent = path.rsplit_once('/').map(|(parent, _)| parent);
+        let (parent, depth) = match path.rsplit_once('/') {
+            Some((parent, _)) => (parent, path.split('/').count() - 1),
+            None => (".", 0),
+        };
+        let mkdir = || fs::mkdirat(&self.dir, path, Mode::from_raw_mode(0o755));
+        if !self.hands_down {
+            match mkdir() {
+                Err(Errno::NOENT) if depth > 0 => {}
+                made => return made.map(|()| depth),
+            }
+        }
+        let existed = if depth > 0 { self.make_or_keep(parent)? } else { 0 };
         if self.hands_down {
-            if let Some(parent) = parent {
-                self.make_or_keep(parent)?;
-            }
-            v2::hand_down_controllers(open_dir(&self.dir, Path::new(parent.unwrap_or(".")))?.as_fd())?;
+            v2::hand_down_controllers(open_dir(&self.dir, Path::new(parent))?.as_fd())?;
         }
-        let parts = path.split('/').count();
-        match (fs::mkdirat(&self.dir, path, Mode::from_raw_mode(0o755)), parent) {
-            (Ok(()), _) => Ok(parts - 1),
-            (Err(Errno::NOENT), Some(parent)) => {
-                let existed = self.make_or_keep(parent)?;
-                fs::mkdirat(&self.dir, path, Mode::from_raw_mode(0o755)).map(|()| existed)
-            }
-            (Err(errno), _) => Err(errno),
-        }
+        mkdir().map(|()| existed)
     }
 
     /// As [`Hierarchy::make`], content with one that is there.

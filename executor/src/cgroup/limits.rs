@@ -168,6 +168,9 @@ impl Layout {
         writer: &mut Writer,
         before: &mut impl FnMut(BorrowedFd<'_>, &Limit) -> Result<()>,
     ) -> Result<(Limit, rustix::io::Result<()>)> {
+        if self.version() == Version::V2 {
+            check_cpuset(cgroup, dir, &limit)?;
+        }
         before(dir, &limit)?;
         let mut written = writer.write(dir, &limit.file, &limit.value);
         if written != Err(Errno::NOENT) {
@@ -209,45 +212,44 @@ impl Layout {
         limit: &Limit,
         written: rustix::io::Result<()>,
     ) -> Result<()> {
-        let Limit { file, value, .. } = limit;
-        let path = &cgroup.path;
-        let refused = |kind, why: &dyn std::fmt::Display| {
-            Error::new(kind, format!("cannot write {value} to {file} of cgroup {path}: {why}"))
-        };
+        let refused = |kind, why: &dyn std::fmt::Display| refused(cgroup, limit, kind, why);
         match written {
-            Ok(()) if self.version() == Version::V2 => self.check_cpuset(dir, limit, refused),
             Ok(()) => Ok(()),
             Err(Errno::NOENT) if limit.is_met_without() => Ok(()),
             Err(Errno::NOENT) => Err(refused(Kind::Unsupported, &"this host has no such file")
                 .hint("its controller is missing, or not handed down by a parent cgroup; see `bowline doctor`")),
-            Err(Errno::BUSY) if file == "memory.limit_in_bytes" => Err(v1::no_room(dir, value)),
-            Err(Errno::ACCESS) if file.starts_with("cpuset.") => Err(outside_parent(refused)),
+            Err(Errno::BUSY) if limit.file == "memory.limit_in_bytes" => Err(v1::no_room(dir, &limit.value)),
+            Err(Errno::ACCESS) if limit.file.starts_with("cpuset.") => Err(outside_parent(cgroup, limit)),
             Err(errno @ (Errno::INVAL | Errno::RANGE | Errno::NODEV | Errno::BUSY | Errno::NOSPC)) => {
                 Err(refused(Kind::BadSpec, &errno))
             }
             Err(errno) => Err(refused(Kind::Internal, &errno)),
         }
     }
-
-    /// v2 takes any set, and makes less of it where the parent has less.
-    fn check_cpuset(
-        &self,
-        dir: BorrowedFd<'_>,
-        limit: &Limit,
-        refused: impl Fn(Kind, &dyn std::fmt::Display) -> Error,
-    ) -> Result<()> {
-        let (Some("cpus" | "mems"), Ok(asked)) = (limit.file.strip_prefix("cpuset."), limit.value.parse::<IdSet>())
-        else {
-            return Ok(());
-        };
-        let effective = read_at(dir, &format!("{}.effective", limit.file)).unwrap_or_default();
-        if effective.parse::<IdSet>() == Ok(asked) { Ok(()) } else { Err(outside_parent(refused)) }
-    }
 }
 
-fn outside_parent(refused: impl Fn(Kind, &dyn std::fmt::Display) -> Error) -> Error {
-    refused(Kind::BadSpec, &"the parent cgroup does not have all of it")
+/// v2 takes any set, and silently makes less of it where the parent has less;
+/// and one with processes in it cannot be emptied again.
+fn check_cpuset(cgroup: &Cgroup, dir: BorrowedFd<'_>, limit: &Limit) -> Result<()> {
+    let (Some("cpus" | "mems"), Ok(asked)) = (limit.file.strip_prefix("cpuset."), limit.value.parse::<IdSet>()) else {
+        return Ok(());
+    };
+    let parents = read_at(dir, &format!("../{}.effective", limit.file)).unwrap_or_default();
+    let has = |parents: IdSet| asked.ids().is_subset(parents.ids());
+    // A parent without the file has the root's.
+    if parents.trim().is_empty() || parents.parse::<IdSet>().is_ok_and(has) {
+        return Ok(());
+    }
+    Err(outside_parent(cgroup, limit))
+}
+
+fn outside_parent(cgroup: &Cgroup, limit: &Limit) -> Error {
+    refused(cgroup, limit, Kind::BadSpec, "the parent cgroup does not have all of it")
         .hint("choose from the cpuset of the parent cgroup, or widen that")
+}
+
+fn refused(cgroup: &Cgroup, limit: &Limit, kind: Kind, why: impl std::fmt::Display) -> Error {
+    Error::new(kind, format!("cannot write {} to {} of cgroup {}: {why}", limit.value, limit.file, cgroup.path))
 }
 
 /// What undoes a write of `limit`: the file as it is now.
@@ -256,8 +258,12 @@ fn now(dir: BorrowedFd<'_>, limit: &Limit) -> Option<Limit> {
     let Some(device) = limit.device() else {
         // io.weight has a line for all devices and then some for single ones.
         let value = text.lines().next().unwrap_or_default().trim();
-        // An empty set is written as an empty line: nothing would be no write.
-        let value = if value.is_empty() { "\n" } else { value };
+        if value.is_empty() {
+            // A v2 cpuset that says nothing has the parent's. It cannot be
+            // emptied again, but be given the same.
+            let effective = read_at(dir, &format!("{}.effective", limit.file)).ok()?;
+            return Some(Limit::new(limit.controller, &limit.file, effective.trim()));
+        }
         return Some(Limit::new(limit.controller, &limit.file, value));
     };
     let of_device = text.lines().find(|line| line.split(' ').next() == Some(device));

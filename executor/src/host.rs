@@ -8,12 +8,13 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use bowline_spec::{DeviceNode, HOST_VIEW, Host, Seccomp, Task, Update};
-use oci_spec::runtime::{LinuxResources, Spec};
+use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
 
 use crate::cgroup;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::identity::{self, Wanted};
 use crate::rootfs;
+use crate::seccomp::Profile;
 
 /// Turns a description into the configuration of a container, for this host.
 ///
@@ -23,6 +24,41 @@ use crate::rootfs;
 /// # Errors
 /// `BadSpec` naming the field that is wrong or does not fit this host.
 pub fn configure(task: &Task, id: &str) -> Result<Spec> {
+    let seccomp = match task.seccomp() {
+        Seccomp::File(path) => Some(read_profile(task, path)?),
+        Seccomp::Default | Seccomp::Unconfined => None,
+    };
+    let host = Host { seccomp, kernel: kernel(), ..facts(task, id)? };
+    Ok(bowline_spec::build(task, &host)?)
+}
+
+/// The same without the seccomp profile, see [`profile`].
+///
+/// # Errors
+/// As [`configure`].
+pub fn configure_unfiltered(task: &Task, id: &str) -> Result<Spec> {
+    Ok(bowline_spec::build_unfiltered(task, &facts(task, id)?)?)
+}
+
+/// The profile that a task's seccomp filter is compiled from.
+///
+/// # Errors
+/// `BadSpec` where it is a file that cannot be read, or is none.
+pub fn profile(task: &Task) -> Result<Option<Profile>> {
+    Ok(match task.seccomp() {
+        Seccomp::Unconfined => None,
+        Seccomp::Default => Some(Profile::Default { capabilities: task.capabilities.allowed(), kernel: kernel() }),
+        Seccomp::File(path) => Some(Profile::Given(Box::new(read_profile(task, path)?))),
+    })
+}
+
+fn read_profile(task: &Task, path: &Path) -> Result<LinuxSeccomp> {
+    let text = fs::read_to_string(path).doing(Kind::BadSpec, || format!("seccomp: cannot read {}", path.display()))?;
+    Ok(bowline_spec::seccomp::parse_profile(&text, &task.capabilities.allowed(), kernel())?)
+}
+
+/// What a configuration depends on, but for the seccomp profile.
+fn facts(task: &Task, id: &str) -> Result<Host> {
     let root = task.rootfs.as_deref().unwrap_or(Path::new("/"));
     let meta = fs::metadata(root).doing(Kind::BadSpec, || format!("rootfs: cannot use {}", root.display()))?;
     if !meta.is_dir() {
@@ -35,22 +71,17 @@ pub fn configure(task: &Task, id: &str) -> Result<Spec> {
     let name = task.user_name();
     let wanted = Wanted { user: Some(&name), group: task.group_name(), groups: &task.groups };
     let user = identity::resolve(root_fd.as_fd(), wanted)?;
-    let kernel = kernel();
-    let seccomp = profile(task)?;
-    let host = Host {
+    Ok(Host {
         user,
         // Looked up for those only who need to know.
         view: if task.rootfs.is_none() { host_view() } else { Vec::new() },
         devices: devices(task)?,
-        seccomp,
-        kernel,
         cgroup_path: match &task.cgroup {
             Some(path) => path.to_string_lossy().into_owned(),
             None => format!("{}/{id}", cgroup::of_sandbox(id)),
         },
         ..limits(task)
-    };
-    Ok(bowline_spec::build(task, &host)?)
+    })
 }
 
 /// What of a task's limits an update changes, for this host: the description
@@ -82,15 +113,6 @@ fn limits(task: &Task) -> Host {
 
 fn host_view() -> Vec<PathBuf> {
     HOST_VIEW.iter().map(PathBuf::from).filter(|path| path.exists()).collect()
-}
-
-fn profile(task: &Task) -> Result<Option<oci_spec::runtime::LinuxSeccomp>> {
-    let Seccomp::File(path) = task.seccomp() else {
-        return Ok(None);
-    };
-    let text = fs::read_to_string(path).doing(Kind::BadSpec, || format!("seccomp: cannot read {}", path.display()))?;
-    let profile = bowline_spec::seccomp::parse_profile(&text, &task.capabilities.allowed(), kernel());
-    Ok(Some(profile?))
 }
 
 fn devices(task: &Task) -> Result<BTreeMap<PathBuf, DeviceNode>> {

@@ -118,6 +118,19 @@ pub struct DeviceNode {
 /// nodes, devices or huge pages that it does not have, a limit that its cgroup
 /// version cannot enforce, a user that the mappings leave out.
 pub fn build(task: &Task, host: &Host) -> Result<Spec, Invalid> {
+    let mut spec = build_unfiltered(task, host)?;
+    let profile = process::seccomp(task, host)?;
+    spec.linux_mut().get_or_insert_default().set_seccomp(profile);
+    Ok(spec)
+}
+
+/// The same without the seccomp profile, which is by far the longest part, for
+/// whoever has its filter already. `host.seccomp` and `host.kernel` are not
+/// looked at.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_unfiltered(task: &Task, host: &Host) -> Result<Spec, Invalid> {
     task.validate()?;
     let mut spec = Spec::default();
     spec.set_version(OCI_VERSION.into());
@@ -147,8 +160,7 @@ fn linux(task: &Task, host: &Host) -> Result<Linux, Invalid> {
         .set_cgroups_path(Some(host.cgroup_path.clone().into()))
         .set_rootfs_propagation(mounts::root_propagation(task))
         .set_masked_paths(Some(strings(&task.masked_paths, MASKED_PATHS)))
-        .set_readonly_paths(Some(strings(&task.readonly_paths, READONLY_PATHS)))
-        .set_seccomp(process::seccomp(task, host)?);
+        .set_readonly_paths(Some(strings(&task.readonly_paths, READONLY_PATHS)));
     Ok(linux)
 }
 

@@ -24,7 +24,8 @@ pub mod user;
 mod validate;
 
 pub use build::{
-    DEFAULT_PATH, DeviceNode, HOST_VIEW, Host, MASKED_PATHS, READONLY_PATHS, UserIds, build, build_update, render,
+    DEFAULT_PATH, DeviceNode, HOST_VIEW, Host, MASKED_PATHS, READONLY_PATHS, UserIds, build, build_unfiltered,
+    build_update, render,
 };
 pub use id::TaskId;
 pub use invalid::Invalid;

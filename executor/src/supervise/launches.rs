@@ -69,17 +69,17 @@ impl Supervisor {
 
     /// Turns the description into all that the task is made from.
     async fn plan(&self, launch: Launch) -> Result<Plan> {
-        let spec = host::configure(&launch.task, launch.id.as_str())?;
+        let spec = host::configure_unfiltered(&launch.task, launch.id.as_str())?;
         let namespaces = Namespaces::of(&spec)?;
+        let profile = host::profile(&launch.task)?;
         if launch.task.rootfs.is_none() {
             self.make_root(&spec)?;
         }
-        let linux = spec.linux().as_ref();
-        let filter = match linux.and_then(|l| l.seccomp().as_ref()) {
+        let filter = match profile {
             Some(profile) => Some(seccomp::filter(profile, &self.config.state.filter_cache()).await?),
             None => None,
         };
-        let cgroup = linux.and_then(|l| l.cgroups_path().as_ref());
+        let cgroup = spec.linux().as_ref().and_then(|l| l.cgroups_path().as_ref());
         let record = Record {
             created_at: Timestamp::now(),
             started_at: None,

@@ -15,6 +15,9 @@ use oci_spec::runtime::{
 use super::sub_architectures;
 use crate::capability::Capability;
 
+/// Counts up with every change of the profile: see [`default_profile_name`].
+const VERSION: u32 = 1;
+
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 
@@ -67,7 +70,10 @@ const EVERYONE: &str = "\
     uretprobe utime utimensat utimensat_time64 utimes vfork vmsplice wait4 waitid waitpid \
     write writev";
 
-/// Safe since Linux 4.8, where a tracer cannot change a call behind the filter's back.
+/// The Linux from which on a tracer cannot change a call behind the filter's back.
+const SAFE_TRACING: (u32, u32) = (4, 8);
+
+/// Safe from there on.
 const SINCE_4_8: &str = "process_vm_readv process_vm_writev ptrace";
 
 /// Allowed with a capability that lets the kernel refuse the rest by itself.
@@ -111,7 +117,7 @@ const NEW_NAMESPACES: u64 =
 pub fn default_profile(capabilities: &BTreeSet<Capability>, arch: Arch, kernel: (u32, u32)) -> LinuxSeccomp {
     let has = |name: &str| capabilities.iter().any(|c| c.name() == name);
     let mut rules = vec![allow(EVERYONE, None)];
-    if kernel >= (4, 8) {
+    if kernel >= SAFE_TRACING {
         rules.push(allow(SINCE_4_8, None));
     }
     // Three ranges rather than two "not equal": conditions on one argument are
@@ -149,6 +155,21 @@ pub fn default_profile(capabilities: &BTreeSet<Capability>, arch: Arch, kernel: 
         .syscalls(rules)
         .build()
         .expect("every required field is set")
+}
+
+/// What tells [`default_profile`] of these from all others, of other versions
+/// too, without making it.
+pub fn default_profile_name(capabilities: &BTreeSet<Capability>, arch: Arch, kernel: (u32, u32)) -> String {
+    let mut name = format!("default {VERSION} {arch}");
+    if kernel >= SAFE_TRACING {
+        name += " 4.8";
+    }
+    let names = capabilities.iter().map(|capability| capability.name());
+    for opens in names.filter(|name| WITH_CAPABILITY.iter().any(|(capability, _)| capability == name)) {
+        name += " ";
+        name += opens;
+    }
+    name
 }
 
 /// What only some architectures have, or only there is harmless.
@@ -265,6 +286,47 @@ mod tests {
                 assert!(!rules_for(&profile, name).is_empty(), "{capability} {name}");
             }
         }
+    }
+
+    /// Profiles of this version that differ, of every capability and kernel
+    /// that matters and some that do not.
+    fn all() -> Vec<(String, String)> {
+        let mut sets = vec![BTreeSet::new(), default_set(), Capability::all()];
+        sets.extend(Capability::all().into_iter().map(|capability| [capability].into()));
+        let arches = [X86, Arch::ScmpArchAarch64, Arch::ScmpArchRiscv64, Arch::ScmpArchS390x];
+        let mut all = Vec::new();
+        for (capabilities, arch) in sets.iter().flat_map(|set| arches.map(|arch| (set, arch))) {
+            for kernel in [(4, 7), (4, 8), NOW] {
+                let profile = default_profile(capabilities, arch, kernel);
+                let name = default_profile_name(capabilities, arch, kernel);
+                all.push((name, serde_json::to_string(&profile).unwrap()));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn profiles_that_differ_have_names_that_differ() {
+        let mut named = std::collections::BTreeMap::new();
+        for (name, profile) in all() {
+            let first = named.entry(name.clone()).or_insert_with(|| profile.clone());
+            assert_eq!(*first, profile, "{name}");
+        }
+        // What a capability does not change needs no filter of its own.
+        let chown = default_profile_name(&with("CHOWN"), X86, NOW);
+        assert_eq!(chown, default_profile_name(&default_set(), X86, NOW));
+    }
+
+    /// Filters are kept by the profile's name: one that has changed under the
+    /// name of the last version would not be used.
+    #[test]
+    fn a_changed_profile_has_a_new_version() {
+        // FNV-1a, 64 bits.
+        let bytes = all().into_iter().flat_map(|(_, profile)| profile.into_bytes());
+        let digest = bytes
+            .fold(0xcbf2_9ce4_8422_2325, |digest: u64, byte| (digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        let told = "count VERSION up, then write it and the digest here";
+        assert_eq!((VERSION, format!("{digest:016x}").as_str()), (1, "125fb45d84871af1"), "{told}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 mod default;
 mod profile;
 
-pub use default::default_profile;
+pub use default::{default_profile, default_profile_name};
 pub use profile::parse_profile;
 
 use oci_spec::runtime::Arch;

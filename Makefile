@@ -39,7 +39,7 @@ demo: build
 
 ## test      all tests, on this host and then in a virtual machine; installs what they need
 .PHONY: test
-test: test-host test-vm
+test: test-host test-vm test-vm-fallbacks
 
 ## test-host all tests on this host
 .PHONY: test-host
@@ -97,9 +97,18 @@ endef
 VM_TESTS ?= $(filter-out layers bench,$(basename $(notdir $(wildcard tests/tests/*.rs))))
 test-vm: build
 	@scripts/need vm
-	integration/vm $(BIN) $$(cargo test --locked --package bowline-tests --no-run --message-format json \
-		$(addprefix --test ,$(VM_TESTS)) 2>/dev/null | \
-		sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')
+	integration/vm $(BIN) $(call executables,$(VM_TESTS))
+
+# What only cgroup v2 has, taken for absent there.
+## test-vm-fallbacks   the tests that start and kill, in the virtual machine, as on kernels that lack something of cgroup v2
+.PHONY: test-vm-fallbacks
+test-vm-fallbacks: absent
+	@scripts/need vm
+	ABSENT="cgroup.kill clone_into_cgroup" integration/vm $(ABSENT) $(call executables,exec fallbacks stop)
+
+# $(1): files of black-box tests, which become what cargo makes of them.
+executables = $$(cargo test --locked --package bowline-tests --no-run --message-format json \
+	$(addprefix --test ,$(1)) 2>/dev/null | sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')
 
 # Older and newer systems than the one that every change is tested on.
 ## test-bookworm, test-sid   the same on Debian's releases before and to come

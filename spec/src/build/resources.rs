@@ -37,7 +37,7 @@ pub(super) fn resources(task: &Task, host: &Host, devices: Vec<LinuxDeviceCgroup
         .set_pids(Some(pids))
         .set_memory(memory(task, host))
         .set_cpu(cpu(task, host)?)
-        .set_block_io(block_io(task, host)?)
+        .set_block_io(task_io(task, host)?)
         .set_hugepage_limits(hugepages(task, host)?)
         .set_unified(unified(task, host)?);
     Ok(resources)
@@ -133,24 +133,42 @@ fn unified(task: &Task, host: &Host) -> Result<Option<std::collections::HashMap<
     Ok(super::filled(files))
 }
 
-fn block_io(task: &Task, host: &Host) -> Result<Option<LinuxBlockIo>, Invalid> {
+fn task_io(task: &Task, host: &Host) -> Result<Option<LinuxBlockIo>, Invalid> {
+    let devices = task.io.devices.iter().map(|device| DeviceIo {
+        path: &device.path,
+        weight: device.weight,
+        rates: [
+            device.read_bps.map(ByteSize::as_u64),
+            device.write_bps.map(ByteSize::as_u64),
+            device.read_iops,
+            device.write_iops,
+        ],
+    });
+    block_io(task.io.weight, devices, host)
+}
+
+/// What is asked of one block device.
+pub(super) struct DeviceIo<'a> {
+    pub path: &'a str,
+    pub weight: Option<u16>,
+    /// Bytes read and written, reads and writes, each a second.
+    pub rates: [Option<u64>; 4],
+}
+
+pub(super) fn block_io<'a>(
+    weight: Option<u16>,
+    devices: impl Iterator<Item = DeviceIo<'a>>,
+    host: &Host,
+) -> Result<Option<LinuxBlockIo>, Invalid> {
     let mut weights = Vec::new();
-    let mut read_bps = Vec::new();
-    let mut write_bps = Vec::new();
-    let mut read_iops = Vec::new();
-    let mut write_iops = Vec::new();
-    for (index, device) in task.io.devices.iter().enumerate() {
-        let (major, minor) = block_device(&format!("io.devices[{index}].path"), &device.path, host)?;
+    let mut rates: [Vec<LinuxThrottleDevice>; 4] = Default::default();
+    for (index, device) in devices.enumerate() {
+        let (major, minor) = block_device(&format!("io.devices[{index}].path"), device.path, host)?;
         if let Some(weight) = device.weight {
             let entry = LinuxWeightDeviceBuilder::default().major(major).minor(minor).weight(weight).build();
             weights.push(entry.expect("every required field is set"));
         }
-        for (rates, rate) in [
-            (&mut read_bps, device.read_bps.map(ByteSize::as_u64)),
-            (&mut write_bps, device.write_bps.map(ByteSize::as_u64)),
-            (&mut read_iops, device.read_iops),
-            (&mut write_iops, device.write_iops),
-        ] {
+        for (rates, rate) in rates.iter_mut().zip(device.rates) {
             if let Some(rate) = rate {
                 let entry = LinuxThrottleDeviceBuilder::default().major(major).minor(minor).rate(rate).build();
                 rates.push(entry.expect("every required field is set"));
@@ -158,18 +176,19 @@ fn block_io(task: &Task, host: &Host) -> Result<Option<LinuxBlockIo>, Invalid> {
         }
     }
     let some = |rates: Vec<LinuxThrottleDevice>| (!rates.is_empty()).then_some(rates);
+    let [read_bps, write_bps, read_iops, write_iops] = rates.map(some);
     let mut io = LinuxBlockIo::default();
-    io.set_weight(task.io.weight)
+    io.set_weight(weight)
         .set_weight_device((!weights.is_empty()).then_some(weights))
-        .set_throttle_read_bps_device(some(read_bps))
-        .set_throttle_write_bps_device(some(write_bps))
-        .set_throttle_read_iops_device(some(read_iops))
-        .set_throttle_write_iops_device(some(write_iops));
+        .set_throttle_read_bps_device(read_bps)
+        .set_throttle_write_bps_device(write_bps)
+        .set_throttle_read_iops_device(read_iops)
+        .set_throttle_write_iops_device(write_iops);
     Ok((io != LinuxBlockIo::default()).then_some(io))
 }
 
 /// Major and minor number of a block device, named by path or by numbers.
-pub(super) fn block_device(field: &str, path: &str, host: &Host) -> Result<(i64, i64), Invalid> {
+fn block_device(field: &str, path: &str, host: &Host) -> Result<(i64, i64), Invalid> {
     if let Some(numbers) = numbers(path) {
         return Ok(numbers);
     }

@@ -1,12 +1,9 @@
 //! What an update changes, as OCI resources: nothing but that.
 
-use oci_spec::runtime::{
-    LinuxBlockIo, LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources, LinuxThrottleDevice,
-    LinuxThrottleDeviceBuilder, LinuxWeightDeviceBuilder,
-};
+use oci_spec::runtime::{LinuxBlockIo, LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
 
 use super::Host;
-use super::resources::{block_device, hugepage_limit, pids_limit, resources};
+use super::resources::{DeviceIo, block_io, hugepage_limit, pids_limit, resources};
 use crate::invalid::Invalid;
 use crate::task::Task;
 use crate::units::{ByteSize, Ceiling};
@@ -27,7 +24,7 @@ pub fn build_update(task: &Task, update: &Update, host: &Host) -> Result<(Task, 
         .set_memory(memory(&update.memory, whole.memory().as_ref()))
         .set_cpu(cpu(&update.cpu, &merged, whole.cpu().as_ref()))
         .set_pids(update.pids.map(pids))
-        .set_block_io(block_io(&update.io, host)?)
+        .set_block_io(update_io(&update.io, host)?)
         .set_hugepage_limits(hugepages(update, host)?)
         .set_unified(unified(update));
     Ok((merged, changes))
@@ -66,36 +63,15 @@ fn pids(most: Ceiling<u64>) -> LinuxPids {
     pids
 }
 
-fn block_io(update: &IoUpdate, host: &Host) -> Result<Option<LinuxBlockIo>, Invalid> {
-    let mut weights = Vec::new();
-    let mut rates: [Vec<LinuxThrottleDevice>; 4] = Default::default();
-    for (index, device) in update.devices.iter().enumerate() {
-        let (major, minor) = block_device(&format!("io.devices[{index}].path"), &device.path, host)?;
-        if let Some(weight) = device.weight {
-            let entry = LinuxWeightDeviceBuilder::default().major(major).minor(minor).weight(weight).build();
-            weights.push(entry.expect("every required field is set"));
-        }
-        let bytes = |rate: Option<Ceiling<ByteSize>>| rate.map(|rate| at_or_none(rate, ByteSize::as_u64));
-        let count = |rate: Option<Ceiling<u64>>| rate.map(|rate| at_or_none(rate, |rate| rate));
-        let asked =
-            [bytes(device.read_bps), bytes(device.write_bps), count(device.read_iops), count(device.write_iops)];
-        for (rates, rate) in rates.iter_mut().zip(asked) {
-            if let Some(rate) = rate {
-                let entry = LinuxThrottleDeviceBuilder::default().major(major).minor(minor).rate(rate).build();
-                rates.push(entry.expect("every required field is set"));
-            }
-        }
-    }
-    let some = |rates: Vec<LinuxThrottleDevice>| (!rates.is_empty()).then_some(rates);
-    let [read_bps, write_bps, read_iops, write_iops] = rates.map(some);
-    let mut io = LinuxBlockIo::default();
-    io.set_weight(update.weight)
-        .set_weight_device((!weights.is_empty()).then_some(weights))
-        .set_throttle_read_bps_device(read_bps)
-        .set_throttle_write_bps_device(write_bps)
-        .set_throttle_read_iops_device(read_iops)
-        .set_throttle_write_iops_device(write_iops);
-    Ok((io != LinuxBlockIo::default()).then_some(io))
+fn update_io(update: &IoUpdate, host: &Host) -> Result<Option<LinuxBlockIo>, Invalid> {
+    let bytes = |rate: Option<Ceiling<ByteSize>>| rate.map(|rate| at_or_none(rate, ByteSize::as_u64));
+    let count = |rate: Option<Ceiling<u64>>| rate.map(|rate| at_or_none(rate, |rate| rate));
+    let devices = update.devices.iter().map(|device| DeviceIo {
+        path: &device.path,
+        weight: device.weight,
+        rates: [bytes(device.read_bps), bytes(device.write_bps), count(device.read_iops), count(device.write_iops)],
+    });
+    block_io(update.weight, devices, host)
 }
 
 /// OCI's rate; 0 is none.

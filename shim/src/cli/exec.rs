@@ -5,8 +5,9 @@ use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::args::ExecArgs;
 use super::streams::Streams;
-use super::{ExecArgs, FAILED, dead, exited, say_json, starting};
+use super::{FAILED, dead, exited, say_json, starting};
 use crate::client::{self, Presence};
 use crate::wire::proto::bowline::{ExecRequest, ExecResponse};
 

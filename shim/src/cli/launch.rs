@@ -11,8 +11,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::sync::mpsc;
 
+use super::args::TaskArgs;
 use super::streams::Streams;
-use super::{FAILED, TaskArgs, describe, say};
+use super::{FAILED, describe, say};
 use crate::client::{self, Presence, Shim};
 use crate::spawn;
 use crate::wire::proto::bowline::LaunchRequest;

@@ -7,7 +7,8 @@ use bowline_spec::id::TaskId;
 use bowline_spec::units::ByteSize;
 use bowline_spec::{CpuUpdate, IoDeviceUpdate, MemoryUpdate, Update};
 
-use super::{UpdateArgs, control};
+use super::args::UpdateArgs;
+use super::control;
 
 /// One `--io`.
 #[derive(Debug, Clone)]

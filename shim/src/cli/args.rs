@@ -1,0 +1,238 @@
+//! The command line as typed: every command with its flags.
+//!
+//! Their first lines are what `--help`, the man pages and the completions say.
+//! Must not: do anything about them.
+
+use std::path::PathBuf;
+
+use bowline_executor::{ShimCgroup, VERSION};
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+use bowline_spec::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
+use bowline_spec::user::User;
+use clap::{Args, Parser, Subcommand};
+
+use super::update;
+
+/// Runs a command isolated and limited, watches it, and takes it down with grace.
+#[derive(Debug, Parser)]
+#[command(name = "bowline", version = VERSION, about, subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// The folder that keeps what is known of each task
+    #[arg(long, global = true, env = "BOWLINE_STATE", value_name = "DIR", default_value = "/run/bowline")]
+    pub state: PathBuf,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a task in the foreground; exit with its code
+    Run {
+        #[command(flatten)]
+        task: TaskArgs,
+        /// Remove the task once it has ended
+        #[arg(long)]
+        rm: bool,
+    },
+    /// Start a task in the background; print its id
+    Start {
+        #[command(flatten)]
+        task: TaskArgs,
+    },
+    /// Run a command in a running task; exit with its code, 124 on a timeout
+    Exec {
+        /// The task
+        id: TaskId,
+        #[command(flatten)]
+        exec: ExecArgs,
+    },
+    /// Stop a task: a signal, then SIGKILL when the grace is over
+    Stop {
+        /// The task
+        id: TaskId,
+        /// The signal, by name or number [default: the description's, else TERM]
+        #[arg(long)]
+        signal: Option<Signal>,
+        /// How long to wait before killing [default: the description's, else 10s]
+        #[arg(long)]
+        grace: Option<Duration>,
+    },
+    /// Send a signal to a task
+    Kill {
+        /// The task
+        id: TaskId,
+        /// The signal, by name or number
+        #[arg(default_value = "KILL")]
+        signal: Signal,
+    },
+    /// Wait for a task to end; print its exit code
+    Wait {
+        /// The task
+        id: TaskId,
+        /// Print the whole exit report
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print everything that is known of a task, as JSON
+    Inspect {
+        /// The task
+        id: TaskId,
+    },
+    /// List all tasks
+    Ps {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what a task uses now
+    Stats {
+        /// The task
+        id: TaskId,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change limits of a running task: all that are named, or none
+    Update {
+        /// The task
+        id: TaskId,
+        #[command(flatten)]
+        limits: UpdateArgs,
+    },
+    /// Freeze all processes of a task
+    Pause {
+        /// The task
+        id: TaskId,
+    },
+    /// Let a paused task go on
+    Resume {
+        /// The task
+        id: TaskId,
+    },
+    /// Remove a task that has ended, or clean up after one whose shim died
+    Rm {
+        /// The task
+        id: TaskId,
+        /// Kill it first if it runs
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Print the OCI configuration that a description stands for
+    Spec {
+        /// The description: TOML, or JSON if it ends in .json; - for stdin
+        file: PathBuf,
+    },
+    /// Print the JSON schema of the task description
+    Schema,
+    /// Tell what this host can do
+    Doctor,
+}
+
+/// A task as typed: a description, flags on top of it, and the command.
+#[derive(Debug, Args)]
+pub struct TaskArgs {
+    /// The task's id [default: made up]
+    #[arg(long, value_name = "ID")]
+    pub name: Option<TaskId>,
+    /// A task description: TOML, or JSON if it ends in .json; - for stdin
+    #[arg(long, value_name = "F")]
+    pub file: Option<PathBuf>,
+    /// A folder to be the task's root filesystem [default: a view of the host's]
+    #[arg(long, value_name = "DIR")]
+    pub rootfs: Option<PathBuf>,
+    /// The most memory: 64M, 1G
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<ByteSize>,
+    /// The most CPU time, in CPUs: 0.5
+    #[arg(long)]
+    pub cpus: Option<Cpus>,
+    /// The most processes and threads
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub pids: Option<u64>,
+    /// An environment variable; may be repeated
+    #[arg(long, value_name = "K=V", value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// The user, by name or number, perhaps with a group: web, 1000:1000
+    #[arg(long)]
+    pub user: Option<User>,
+    /// Where the shim itself is charged: inherit, root, overhead, or a cgroup path
+    #[arg(long, value_name = "MODE", default_value = "overhead")]
+    pub shim_cgroup: ShimCgroup,
+    /// Sync the exit report to disk before anybody is told of the exit
+    #[arg(long)]
+    pub durable: bool,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    /// Kill it, with all it started, after this long: 500ms, 2s
+    #[arg(long)]
+    pub timeout: Option<Duration>,
+    /// The user [default: the task's]
+    #[arg(long)]
+    pub user: Option<User>,
+    /// An environment variable on top of the task's; may be repeated
+    #[arg(long, value_name = "K=V", value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// The working directory [default: the task's]
+    #[arg(long, value_name = "DIR")]
+    pub workdir: Option<PathBuf>,
+    /// Print how it ended and the last 4 KiB of each stream, as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+/// Limits as typed; `max` lifts one.
+#[derive(Debug, Args)]
+pub struct UpdateArgs {
+    /// The most memory: 64M, max
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Ceiling<ByteSize>>,
+    /// Swap beyond the memory limit: 16M, max
+    #[arg(long, value_name = "SIZE")]
+    pub swap: Option<Ceiling<ByteSize>>,
+    /// Memory beyond which the task is slowed down (cgroup v2): 48M, max
+    #[arg(long, value_name = "SIZE")]
+    pub memory_high: Option<Ceiling<ByteSize>>,
+    /// Memory up to which the kernel spares the task: 16M, 0
+    #[arg(long, value_name = "SIZE")]
+    pub memory_low: Option<ByteSize>,
+    /// The most CPU time, in CPUs: 0.5, max
+    #[arg(long)]
+    pub cpus: Option<Ceiling<Cpus>>,
+    /// The weight when CPU time is short: 2 to 262144
+    #[arg(long)]
+    pub cpu_shares: Option<u64>,
+    /// The CPUs the task may run on: 0-1,3
+    #[arg(long, value_name = "CPUS")]
+    pub cpuset: Option<IdSet>,
+    /// The memory nodes it may use: 0
+    #[arg(long, value_name = "NODES")]
+    pub mems: Option<IdSet>,
+    /// The most processes and threads: 64, max
+    #[arg(long)]
+    pub pids: Option<Ceiling<u64>>,
+    /// Block devices: weight=500, or /dev/sda,read_bps=1M,write_iops=max; may be repeated
+    #[arg(long, value_name = "IO")]
+    pub io: Vec<update::IoArg>,
+    /// Huge pages by their size: 2MB=64M; may be repeated
+    #[arg(long, value_name = "PAGE=SIZE", value_parser = variable)]
+    pub hugepages: Vec<(String, String)>,
+    /// A raw cgroup v2 file: memory.oom.group=1; may be repeated
+    #[arg(long, value_name = "FILE=VALUE", value_parser = variable)]
+    pub unified: Vec<(String, String)>,
+}
+
+fn variable(text: &str) -> std::result::Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("{text:?} is not KEY=value")),
+    }
+}

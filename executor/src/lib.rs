@@ -4,7 +4,7 @@
 //! A shim with one task looks like this:
 //!
 //! ```no_run
-//! # use bowline_executor::{Config, Launch, ShimCgroup, StateDir, Target, serve};
+//! # use bowline_executor::{Config, Launch, ShimCgroup, StateDir, serve};
 //! # fn main() -> bowline_executor::Result<()> {
 //! let state = StateDir::new("/run/bowline");
 //! let id: bowline_spec::id::TaskId = "web".parse()?;
@@ -12,8 +12,7 @@
 //! let task = bowline_spec::parse("command = \"/bin/true\"", bowline_spec::Format::Toml)?;
 //! let config = Config { folder, state, shim_cgroup: ShimCgroup::Overhead };
 //! serve(config, |executor| async move {
-//!     let launch = Launch { id: id.clone(), task, stdout: Target::Null, stderr: Target::Null, durable: false };
-//!     executor.launch(launch).await?;
+//!     executor.launch(Launch::new(id.clone(), task)).await?;
 //!     let report = executor.wait(&id).await?;
 //!     println!("exited with {:?}", report.exit_code);
 //!     Ok(())
@@ -59,7 +58,7 @@ use tokio::task::LocalSet;
 pub use cgroup::checked_path as checked_cgroup_path;
 pub use error::{Doing, Error, Kind, Result};
 pub use host::configure;
-pub use io::{TAIL, Target};
+pub use io::{Attachment, Input, TAIL, Target, WindowSize};
 pub use lifecycle::Status;
 pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo};
 pub use report::ExitReport;
@@ -174,6 +173,23 @@ impl Executor {
     /// Runs a command in a task, to its end or its deadline.
     pub async fn exec(&self, id: &TaskId, exec: Exec) -> Result<ExecOutcome> {
         self.ask(|reply| Request::Exec(id.clone(), Box::new(exec), reply)).await
+    }
+
+    /// Connects somebody to a task's streams, until either leaves. Returns once
+    /// the FIFOs are open; they are closed when the task has ended.
+    ///
+    /// # Errors
+    /// `WrongState` when it has ended, or for input that it does not take.
+    pub async fn attach(&self, id: &TaskId, attachment: Attachment) -> Result<()> {
+        self.ask(|reply| Request::Attach(id.clone(), attachment, reply)).await
+    }
+
+    /// Makes the terminal of a task, or of the exec of that name, this large.
+    ///
+    /// # Errors
+    /// `WrongState` when it has none.
+    pub async fn resize(&self, id: &TaskId, exec: Option<String>, size: WindowSize) -> Result<()> {
+        self.ask(|reply| Request::Resize(id.clone(), exec, size, reply)).await
     }
 
     /// Changes limits of a task that runs: all that `update` names, or none.

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use crate::error::Result;
-use crate::io::Target;
+use crate::io::{Attachment, Input, Target, WindowSize};
 use crate::lifecycle::Status;
 use crate::report::ExitReport;
 use crate::stats::Stats;
@@ -23,13 +23,35 @@ pub struct Launch {
     pub id: TaskId,
     /// What it is.
     pub task: bowline_spec::Task,
+    /// Where its stdin comes from, where nothing is said by the description.
+    pub stdin: Input,
     /// Where its stdout goes.
     pub stdout: Target,
     /// Where its stderr goes.
     pub stderr: Target,
+    /// How large its terminal is at first, if it has one.
+    pub size: WindowSize,
+    /// Who is attached from the beginning.
+    pub attached: Option<Attachment>,
     /// Whether its exit report is to survive a power loss: then it is synced
     /// before anybody is told.
     pub durable: bool,
+}
+
+impl Launch {
+    /// A task with nothing to read, nowhere to write to, and nobody attached.
+    pub fn new(id: TaskId, task: bowline_spec::Task) -> Launch {
+        Launch {
+            id,
+            task,
+            stdin: Input::Null,
+            stdout: Target::Null,
+            stderr: Target::Null,
+            size: WindowSize::default(),
+            attached: None,
+            durable: false,
+        }
+    }
 }
 
 /// What a launch has led to.
@@ -52,6 +74,12 @@ pub struct Exec {
     pub user: Option<String>,
     /// Counted from the request on; everything it started is then killed.
     pub timeout: Option<Duration>,
+    /// Where stdin comes from.
+    pub stdin: Input,
+    /// With it, it has a terminal of this size, whose output goes to `stdout`.
+    pub terminal: Option<WindowSize>,
+    /// What it is called, by whoever resizes its terminal.
+    pub name: Option<String>,
     /// Whether output goes straight to `stdout` and `stderr` below instead of
     /// being captured.
     pub direct: bool,
@@ -127,6 +155,10 @@ pub struct TaskState {
     pub status: Status,
     /// Init's pid, while it lives.
     pub pid: Option<i32>,
+    /// Whether it has a terminal.
+    pub terminal: bool,
+    /// Whether what somebody who attaches writes comes to it.
+    pub takes_input: bool,
 }
 
 type Reply<T> = oneshot::Sender<Result<T>>;
@@ -140,6 +172,8 @@ pub(crate) enum Request {
     Pause(TaskId, Reply<()>),
     Resume(TaskId, Reply<()>),
     Exec(TaskId, Box<Exec>, Reply<ExecOutcome>),
+    Attach(TaskId, Attachment, Reply<()>),
+    Resize(TaskId, Option<String>, WindowSize, Reply<()>),
     Update(TaskId, Box<Update>, Reply<()>),
     Processes(TaskId, Reply<Vec<Process>>),
     Stats(TaskId, Reply<Stats>),

@@ -5,8 +5,8 @@ use ttrpc::context;
 
 use crate::wire::from_status;
 use crate::wire::proto::bowline::{
-    Empty, ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, Process, SignalRequest, StateResponse,
-    StopRequest, TaskRequest, UpdateRequest,
+    AttachRequest, Empty, ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, Process, ResizeRequest,
+    SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, WindowSize,
 };
 use crate::wire::proto::bowline_ttrpc::BowlineClient;
 
@@ -108,6 +108,19 @@ impl Shim {
     pub async fn exec(&self, mut request: ExecRequest) -> Result<ExecResponse> {
         request.id.clone_from(&self.id);
         self.client.exec(patient(), &request).await.map_err(|e| self.failed(&e))
+    }
+
+    /// Connects FIFOs to the task's streams.
+    pub async fn attach(&self, mut request: AttachRequest) -> Result<()> {
+        request.id.clone_from(&self.id);
+        self.client.attach(patient(), &request).await.map(drop).map_err(|e| self.failed(&e))
+    }
+
+    /// Makes the terminal of the task, or of its exec of that name, this large.
+    pub async fn resize(&self, exec: &str, size: WindowSize) -> Result<()> {
+        let (id, exec) = (self.id.clone(), exec.to_owned());
+        let request = ResizeRequest { id, exec, size: Some(size).into(), ..ResizeRequest::default() };
+        self.client.resize(patient(), &request).await.map(drop).map_err(|e| self.failed(&e))
     }
 
     /// Changes limits, given as JSON.

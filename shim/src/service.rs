@@ -6,16 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bowline_executor::{Doing, Error, Exec, ExecEnd, Executor, Kind, Launch, Result, Target, VERSION};
+use bowline_executor::{
+    Attachment, Doing, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Result, Target, VERSION, WindowSize,
+};
 use bowline_spec::Format;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use jiff::Timestamp;
 use ttrpc::r#async::TtrpcContext;
 
+use crate::wire::proto::bowline as proto;
 use crate::wire::proto::bowline::{
-    Empty, ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, Process, ProcessesResponse, SignalRequest,
-    StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest, VersionResponse, WaitResponse,
+    AttachRequest, Empty, ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, Process, ProcessesResponse,
+    ResizeRequest, SignalRequest, StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest,
+    VersionResponse, WaitResponse,
 };
 use crate::wire::proto::bowline_ttrpc::{Bowline, create_bowline};
 use crate::wire::to_status;
@@ -53,6 +57,24 @@ fn target(path: &str) -> Target {
     if path.is_empty() { Target::Null } else { Target::Path(PathBuf::from(path)) }
 }
 
+fn input(path: &str) -> Input {
+    if path.is_empty() { Input::Null } else { Input::Path(PathBuf::from(path)) }
+}
+
+fn attachment(request: AttachRequest) -> Attachment {
+    Attachment {
+        stdin: optional(request.stdin).map(PathBuf::from),
+        stdout: target(&request.stdout),
+        stderr: target(&request.stderr),
+    }
+}
+
+/// A size as sent: what no terminal can be is as large as one can.
+fn size(sent: &proto::WindowSize) -> WindowSize {
+    let characters = |sent: u32| u16::try_from(sent).unwrap_or(u16::MAX);
+    WindowSize { rows: characters(sent.rows), columns: characters(sent.columns) }
+}
+
 fn json<T: serde::Serialize>(value: &T) -> Answer<String> {
     let text = serde_json::to_string(value).doing(Kind::Internal, || "cannot write an answer as JSON");
     text.map_err(|error| to_status(&error))
@@ -72,11 +94,13 @@ impl Bowline for Service {
         let id = id(&request.id)?;
         let task = bowline_spec::parse(&request.task, Format::Json).map_err(|invalid| to_status(&invalid.into()))?;
         let launch = Launch {
-            id,
-            task,
+            stdin: input(&request.stdin),
             stdout: target(&request.stdout),
             stderr: target(&request.stderr),
+            size: size(&request.size),
+            attached: request.attach.into_option().map(attachment),
             durable: request.durable,
+            ..Launch::new(id, task)
         };
         let launched = self.executor.launch(launch).await.map_err(|e| to_status(&e))?;
         Ok(LaunchResponse { pid: launched.pid, ..LaunchResponse::default() })
@@ -122,6 +146,9 @@ impl Bowline for Service {
             stderr: target(&request.stderr),
             tail_bytes: request.tail_bytes.map(|bytes| bytes as usize),
             separate: request.separate,
+            stdin: input(&request.stdin),
+            terminal: request.terminal.as_ref().map(size),
+            name: optional(request.name),
         };
         let outcome = self.executor.exec(&id(&request.id)?, exec).await.map_err(|e| to_status(&e))?;
         let (exit_code, killed) = match outcome.end {
@@ -137,6 +164,16 @@ impl Bowline for Service {
             exited_at_ns: nanoseconds(outcome.exited_at),
             ..ExecResponse::default()
         })
+    }
+
+    async fn attach(&self, _: &TtrpcContext, request: AttachRequest) -> Answer<Empty> {
+        let done = self.executor.attach(&id(&request.id)?, attachment(request)).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn resize(&self, _: &TtrpcContext, request: ResizeRequest) -> Answer<Empty> {
+        let done = self.executor.resize(&id(&request.id)?, optional(request.exec), size(&request.size)).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
     async fn update(&self, _: &TtrpcContext, request: UpdateRequest) -> Answer<Empty> {
@@ -163,6 +200,8 @@ impl Bowline for Service {
         Ok(StateResponse {
             status: state.status.as_str().to_owned(),
             pid: state.pid.unwrap_or(0),
+            terminal: state.terminal,
+            takes_input: state.takes_input,
             ..StateResponse::default()
         })
     }

@@ -47,6 +47,14 @@ pub struct Task {
     /// supplied unless given here; nothing else is inherited.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Whether it has a terminal, which then takes the place of stdin, stdout
+    /// and stderr; false by default.
+    #[serde(skip_serializing_if = "is_default")]
+    pub terminal: bool,
+    /// Whether its stdin is open to those who attach, instead of at its end;
+    /// false by default. A terminal always is.
+    #[serde(skip_serializing_if = "is_default")]
+    pub stdin: bool,
     /// The working directory inside the root; `/` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<PathBuf>,

@@ -15,15 +15,17 @@
 mod capabilities;
 mod command;
 mod confine;
+mod terminal;
 
 pub use confine::oom_score_adj;
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 
 use oci_spec::runtime::{Process, Spec};
+use rustix::fs::{Mode, OFlags};
 
 use crate::cgroup::Entry;
 use crate::error::{Doing, Error, Kind, Result};
@@ -139,7 +141,10 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
         rustix::system::sethostname(hostname.as_bytes())
             .doing(Kind::Internal, || format!("cannot set the hostname to {hostname}"))?;
     }
-    rootfs::enter(spec, &sources, namespaces.in_user_namespace())?;
+    let pty = rootfs::enter(spec, &sources, namespaces.in_user_namespace())?;
+    if let (Some(pty), Some(wish)) = (&pty, &payload.stdio.terminal) {
+        terminal::take(wish, payload.process, pty)?;
+    }
     let program = command::find(payload.process)?;
     sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
     await_order(orders, START)?;
@@ -152,6 +157,11 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
     begin(payload, &mut fds)?;
     if let Some(init) = cgroup_of {
         sys::setns(init, libc::CLONE_NEWCGROUP).doing(Kind::Internal, || "cannot join the task's cgroup namespace")?;
+    }
+    if let Some(wish) = &payload.stdio.terminal {
+        let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let root = root.doing(Kind::Internal, || "cannot open the task's root")?;
+        terminal::take(wish, payload.process, &rootfs::open_terminal(root.as_fd())?)?;
     }
     let program = command::find(payload.process)?;
     confine::execute(payload, &program)
@@ -177,8 +187,9 @@ fn begin(payload: &Payload<'_>, keep: &mut [RawFd]) -> Result<()> {
 }
 
 fn kept_fds(payload: &Payload<'_>, report: RawFd) -> Vec<RawFd> {
-    let Stdio { stdin, stdout, stderr } = payload.stdio;
+    let Stdio { stdin, stdout, stderr, terminal } = payload.stdio;
     let mut fds = vec![report, stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
+    fds.extend(terminal.as_ref().map(|wish| wish.socket.as_raw_fd()));
     fds.extend(payload.entry.fds());
     fds
 }

@@ -17,6 +17,7 @@ mod options;
 mod seal;
 mod sources;
 mod stage;
+mod terminal;
 mod trees;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,10 +34,12 @@ use inside::Make;
 pub use inside::refuse_host_links;
 use options::Options;
 pub use sources::{Sources, attach, open as open_sources, stage as stage_sources, take_up as take_up_sources};
+pub use terminal::{Pty, open as open_terminal};
 use trees::{Filesystem, Trees};
 
 /// Fills the attached root, seals it, and makes it the root of this process.
-pub fn enter(spec: &Spec, sources: &Sources, in_user_namespace: bool) -> Result<()> {
+/// Returns init's terminal, if it is to have one.
+pub fn enter(spec: &Spec, sources: &Sources, in_user_namespace: bool) -> Result<Option<Pty>> {
     rustix::process::umask(Mode::empty());
     let root = sources.root.as_fd();
     inside::refuse_host_links(root)?;
@@ -50,6 +53,11 @@ pub fn enter(spec: &Spec, sources: &Sources, in_user_namespace: bool) -> Result<
     if own_dev {
         devices::create(&sources.trees, root, spec, in_user_namespace)?;
     }
+    let wanted = spec.process().as_ref().and_then(|process| process.terminal()).unwrap_or(false);
+    let terminal = wanted.then(|| terminal::open(root)).transpose()?;
+    if let (Some(terminal), true) = (&terminal, own_dev) {
+        terminal::mount_console(&sources.trees, root, terminal.slave.as_fd())?;
+    }
     make_working_directory(root, spec)?;
     seal::sysctls(root, spec)?;
     seal::read_only_paths(&sources.trees, root, spec)?;
@@ -61,7 +69,8 @@ pub fn enter(spec: &Spec, sources: &Sources, in_user_namespace: bool) -> Result<
             .change(root, false, read_only)
             .doing(Kind::Internal, || "cannot make the root filesystem read-only")?;
     }
-    pivot(&sources.trees, root)
+    pivot(&sources.trees, root)?;
+    Ok(terminal)
 }
 
 /// Other runtimes make a missing working directory; so do we, before the root

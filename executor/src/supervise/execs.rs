@@ -17,7 +17,7 @@ use crate::cgroup::{Cgroup, Entry, ExecGroup};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::exec;
 use crate::identity::{self, Wanted};
-use crate::io::{self, Owner, Pumps, Stdio, Tail};
+use crate::io::{self, Attachment, Connections, Input, Lines, Owner, Pumps, Stdio, Tail, Wiring};
 use crate::launch::Report;
 use crate::lifecycle::Status;
 use crate::request::{Exec, ExecEnd, ExecOutcome, Killed};
@@ -73,9 +73,18 @@ impl Supervisor {
         drop(stdio);
         let mut exited = expecting.claim(pid);
         drop(expecting);
-        if let Some(Err(error)) = before(deadline, report.executed()).await {
-            let _ = exited.await;
-            return Err(error);
+        match before(deadline, report.executed()).await {
+            Some(Ok(())) => capture.connect(request)?,
+            Some(Err(error)) => {
+                let _ = exited.await;
+                return Err(error);
+            }
+            // Nothing of it runs: it is killed before it had a terminal.
+            None => {}
+        }
+        let named = capture.lines().cloned().zip(request.name.clone());
+        if let Some((lines, name)) = &named {
+            task.exec_lines.borrow_mut().insert(name.clone(), lines.clone());
         }
         let started_at = Timestamp::now();
         task.execs.borrow_mut().insert(pid, number);
@@ -85,6 +94,9 @@ impl Supervisor {
             None => ExecEnd::TimedOut(self.kill_exec(task, pid, exited, group).await),
         };
         task.execs.borrow_mut().remove(&pid);
+        if let Some((_, name)) = named {
+            task.exec_lines.borrow_mut().remove(&name);
+        }
         let exited_at = Timestamp::now();
         let (stdout, stderr) = capture.end().await;
         Ok(ExecOutcome { end, stdout, stderr, started_at, exited_at })
@@ -184,6 +196,8 @@ async fn before<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -
 
 /// What is captured of an exec's output.
 struct Capture {
+    /// Until the exec has been set up.
+    wiring: Option<Wiring>,
     pumps: Option<Pumps>,
     tails: [Tail; 2],
     separate: bool,
@@ -195,13 +209,30 @@ impl Capture {
         let stdout = io::new_tail(bytes);
         let stderr = if request.separate { io::new_tail(bytes) } else { stdout.clone() };
         let tails = [stdout, stderr];
-        let (stdio, pumps) = if request.direct {
-            (io::direct(&request.stdout, &request.stderr, owner)?, None)
+        let Exec { stdin: input, stdout, stderr, terminal, .. } = request;
+        let (stdio, wiring) = if request.direct && terminal.is_none() {
+            (io::direct(input, stdout, stderr, owner)?, None)
         } else {
-            let (stdio, pumps) = io::piped(&request.stdout, &request.stderr, owner, tails.clone())?;
-            (stdio, Some(pumps))
+            let wanted = Connections { input, stdout, stderr, owner, tails: tails.clone(), terminal: *terminal };
+            let (stdio, wiring) = io::wire(wanted)?;
+            (stdio, Some(wiring))
         };
-        Ok((stdio, Capture { pumps, tails, separate: request.separate }))
+        Ok((stdio, Capture { wiring, pumps: None, tails, separate: request.separate }))
+    }
+
+    /// Has what it writes to its terminal come, now that it is set up.
+    fn connect(&mut self, request: &Exec) -> Result<()> {
+        self.pumps = self.wiring.take().map(Wiring::connect).transpose()?;
+        match (self.lines(), &request.stdin, request.terminal) {
+            (Some(lines), Input::Path(stdin), Some(_)) => {
+                lines.attach(&Attachment { stdin: Some(stdin.clone()), ..Attachment::default() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn lines(&self) -> Option<&Lines> {
+        self.pumps.as_ref().map(Pumps::lines)
     }
 
     /// Everything that the exec itself wrote; what it left running may write on.
@@ -225,6 +256,7 @@ impl Task {
         let init = self.spec.process().as_ref();
         let mut process = init.cloned().ok_or_else(|| Error::new(Kind::Internal, "the task has no process"))?;
         process.set_args(Some(request.command.clone()));
+        process.set_terminal(Some(request.terminal.is_some()));
         if !request.env.is_empty() {
             process.set_env(Some(merged(process.env().as_deref().unwrap_or_default(), &request.env)?));
         }

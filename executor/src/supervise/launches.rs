@@ -12,7 +12,7 @@ use super::task::{Task, remove_cgroup};
 use crate::cgroup::Cgroup;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::host;
-use crate::io::{self, Owner, Stdio, Target};
+use crate::io::{self, Connections, Input, Owner, Stdio, Target};
 use crate::launch::{Live, Prepared, Starting};
 use crate::lifecycle::Event;
 use crate::namespaces::{self, Namespaces};
@@ -35,28 +35,41 @@ impl Supervisor {
             return Err(Error::new(Kind::AlreadyExists, format!("task {id} exists already")));
         }
         let expecting = self.children.expect();
-        let targets = (launch.stdout.clone(), launch.stderr.clone());
+        let Launch { stdin, stdout, stderr, size, attached, .. } = launch.clone();
         let plan = self.plan(launch).await?;
         // Before anything is made that a crash would leave behind.
         self.config.folder.write_record(&plan.record)?;
         let output = plan.record.task.output.clone();
-        let stdout = output.stdout.map_or(targets.0, Target::Path);
-        let stderr = output.stderr.map_or(targets.1, Target::Path);
         let tail = io::new_tail(io::TAIL);
-        let owner = owner(&plan.spec, plan.spec.process().as_ref());
-        let (stdio, pumps) = io::piped(&stdout, &stderr, owner, [tail.clone(), tail.clone()])?;
+        let (stdio, wiring) = io::wire(Connections {
+            input: if stdin == Input::Null && plan.record.task.stdin { &Input::Open } else { &stdin },
+            stdout: &output.stdout.map_or(stdout, Target::Path),
+            stderr: &output.stderr.map_or(stderr, Target::Path),
+            owner: owner(&plan.spec, plan.spec.process().as_ref()),
+            tails: [tail.clone(), tail.clone()],
+            terminal: plan.record.task.terminal.then_some(size),
+        })?;
         let (cgroup, starting, live) = self.clone_init(&plan, stdio).await?;
         let pid = live.pid;
         let exited = expecting.claim(pid);
         let task = Rc::new(Task::new(id.clone(), plan, live, cgroup));
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
 
-        let ready = async { starting.ready(pid, &task.spec, &task.namespaces).await?.start().await };
-        if let Err(error) = ready.await {
-            let error = task.undo(self, exited, error).await;
-            self.tasks.borrow_mut().remove(&id);
-            return Err(error);
-        }
+        let started = async {
+            let held = starting.ready(pid, &task.spec, &task.namespaces).await?;
+            let pumps = wiring.connect()?;
+            attached.map_or(Ok(()), |attachment| pumps.lines().attach(&attachment))?;
+            held.start().await.map(|()| pumps)
+        };
+        let pumps = match started.await {
+            Ok(pumps) => pumps,
+            Err(error) => {
+                let error = task.undo(self, exited, error).await;
+                self.tasks.borrow_mut().remove(&id);
+                return Err(error);
+            }
+        };
+        task.connect(pumps.lines().clone());
         task.record.borrow_mut().started_at = Some(Timestamp::now());
         task.happen(self, Event::Started)?;
         if let Err(error) = self.config.folder.write_record(&task.record.borrow()) {

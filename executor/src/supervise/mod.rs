@@ -228,6 +228,12 @@ impl Supervisor {
             Request::Shutdown(id, signal, grace, reply) => {
                 let _ = reply.send(self.shutdown(&id, signal, grace));
             }
+            Request::Attach(id, attachment, reply) => {
+                let _ = reply.send(self.task(&id).and_then(|task| task.attach(&attachment)));
+            }
+            Request::Resize(id, exec, size, reply) => {
+                let _ = reply.send(self.task(&id).and_then(|task| task.resize(exec.as_deref(), size)));
+            }
             Request::Resume(id, reply) => {
                 let _ = reply.send(self.task(&id).and_then(|task| task.happen(&self, Event::Resume)));
             }

@@ -1,7 +1,7 @@
 //! One task under supervision: its state, its resources, and the actions that
 //! its lifecycle asks for.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use super::Supervisor;
 use super::launches::Plan;
 use crate::cgroup::{Cgroup, ExecGroup, Layout};
 use crate::error::{Doing, Error, Kind, Result};
-use crate::io::{Pumps, Tail};
+use crate::io::{Attachment, Lines, Pumps, Tail, WindowSize};
 use crate::launch::Live;
 use crate::lifecycle::{Action, Event, State};
 use crate::namespaces::Namespaces;
@@ -47,6 +47,10 @@ pub struct Task {
     pub cgroup: RefCell<Option<Cgroup>>,
     /// The execs that run, by pid, with their numbers.
     pub execs: RefCell<BTreeMap<i32, u64>>,
+    /// By which one joins init's streams, once it runs.
+    lines: OnceCell<Lines>,
+    /// The same of execs with a name.
+    pub exec_lines: RefCell<BTreeMap<String, Lines>>,
     pub next_exec: Cell<u64>,
     /// Cgroups of execs with a deadline, between two execs.
     pub exec_groups: RefCell<Vec<ExecGroup>>,
@@ -77,6 +81,8 @@ impl Task {
             state: RefCell::new(State::Created(live)),
             cgroup: RefCell::new(Some(cgroup)),
             execs: RefCell::default(),
+            lines: OnceCell::new(),
+            exec_lines: RefCell::default(),
             next_exec: Cell::new(1),
             exec_groups: RefCell::default(),
             made_groups: Cell::new(1),
@@ -96,7 +102,44 @@ impl Task {
 
     pub fn state(&self) -> TaskState {
         let state = self.state.borrow();
-        TaskState { id: self.id.clone(), status: state.status(), pid: state.live().map(|l| l.pid) }
+        let lines = self.lines.get();
+        TaskState {
+            id: self.id.clone(),
+            status: state.status(),
+            pid: state.live().map(|l| l.pid),
+            terminal: lines.is_some_and(Lines::has_terminal),
+            takes_input: lines.is_some_and(Lines::take_input),
+        }
+    }
+
+    /// Keeps by what others join its streams.
+    pub fn connect(&self, lines: Lines) {
+        // It is started once.
+        let _ = self.lines.set(lines);
+    }
+
+    /// Connects somebody to init's streams.
+    pub fn attach(&self, attachment: &Attachment) -> Result<()> {
+        self.lines_of(None)?.attach(attachment).map_err(|e| e.within(format_args!("task {}", self.id)))
+    }
+
+    /// Makes the terminal of init, or of the exec of that name, this large.
+    pub fn resize(&self, exec: Option<&str>, size: WindowSize) -> Result<()> {
+        self.lines_of(exec)?.resize(size).map_err(|e| e.within(format_args!("task {}", self.id)))
+    }
+
+    fn lines_of(&self, exec: Option<&str>) -> Result<Lines> {
+        if self.state.borrow().live().is_none() {
+            return Err(Error::new(Kind::WrongState, format!("task {} has exited", self.id)));
+        }
+        let found = match exec {
+            None => self.lines.get().cloned(),
+            Some(name) => self.exec_lines.borrow().get(name).cloned(),
+        };
+        found.ok_or_else(|| match exec {
+            None => Error::new(Kind::WrongState, format!("task {} is still being launched", self.id)),
+            Some(name) => Error::new(Kind::NotFound, format!("task {} runs no command named {name}", self.id)),
+        })
     }
 
     /// What a stop does that says nothing else.

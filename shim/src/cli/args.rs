@@ -12,6 +12,7 @@ use bowline_spec::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 use bowline_spec::user::User;
 use clap::{Args, Parser, Subcommand};
 
+use super::detach::{self, DetachKeys};
 use super::update;
 
 /// Runs a command isolated and limited, watches it, and takes it down with grace.
@@ -31,6 +32,8 @@ pub enum Command {
     Run {
         #[command(flatten)]
         task: TaskArgs,
+        #[command(flatten)]
+        detach: DetachArgs,
         /// Remove the task once it has ended
         #[arg(long)]
         rm: bool,
@@ -39,6 +42,13 @@ pub enum Command {
     Start {
         #[command(flatten)]
         task: TaskArgs,
+    },
+    /// Attach to a running task's streams; exit with its code if it ends
+    Attach {
+        /// The task
+        id: TaskId,
+        #[command(flatten)]
+        attach: AttachArgs,
     },
     /// Run a command in a running task; exit with its code, 124 on a timeout
     Exec {
@@ -156,6 +166,12 @@ pub struct TaskArgs {
     /// The user, by name or number, perhaps with a group: web, 1000:1000
     #[arg(long)]
     pub user: Option<User>,
+    /// Pass stdin on; of a task in the background, keep it open for those who attach
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Give it a terminal
+    #[arg(short, long)]
+    pub tty: bool,
     /// Where the shim itself is charged: inherit, root, overhead, or a cgroup path
     #[arg(long, value_name = "MODE", default_value = "overhead")]
     pub shim_cgroup: ShimCgroup,
@@ -167,8 +183,36 @@ pub struct TaskArgs {
     pub command: Vec<String>,
 }
 
+/// How one leaves a terminal.
+#[derive(Debug, Args)]
+pub struct DetachArgs {
+    /// The keys that leave a terminal and let the task run on; empty for none
+    #[arg(long, value_name = "KEYS", env = "BOWLINE_DETACH_KEYS", default_value = detach::DEFAULT)]
+    pub detach_keys: DetachKeys,
+}
+
+#[derive(Debug, Args)]
+pub struct AttachArgs {
+    #[command(flatten)]
+    pub detach: DetachArgs,
+    /// Only look: pass nothing on that is typed
+    #[arg(long)]
+    pub no_stdin: bool,
+    /// Pass signals on to the task instead of leaving it
+    #[arg(long)]
+    pub sig_proxy: bool,
+}
+
 #[derive(Debug, Args)]
 pub struct ExecArgs {
+    /// Pass stdin on to it
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Give it a terminal
+    #[arg(short, long, conflicts_with = "json")]
+    pub tty: bool,
+    #[command(flatten)]
+    pub detach: DetachArgs,
     /// Kill it, with all it started, after this long: 500ms, 2s
     #[arg(long)]
     pub timeout: Option<Duration>,

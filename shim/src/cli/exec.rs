@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::args::ExecArgs;
-use super::streams::Streams;
-use super::{FAILED, dead, exited, say_json, starting};
+use super::session::{Happened, Session, Wish};
+use super::{FAILED, attach, dead, exited, say_json, starting, terminal};
 use crate::client::{self, Presence};
 use crate::wire::proto::bowline::{ExecRequest, ExecResponse};
 
@@ -55,24 +55,49 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         Presence::Starting => return Err(starting(id)),
     };
     let json = args.json;
-    let streams = if json { None } else { Some(Streams::attach(&folder)?) };
+    if args.tty {
+        terminal::require()?;
+    }
+    let wish = Wish { input: args.interactive, terminal: args.tty, raw: args.tty, keys: args.detach.detach_keys };
+    let mut session = Session::begin(&folder, wish)?;
+    let name = session.name();
+    let streams = session.attachment();
+    let term = std::env::var("TERM").ok().filter(|_| args.tty).map(|term| ("TERM".to_owned(), term));
     let timeout = args.timeout.map(|timeout| timeout.as_std());
     let request = ExecRequest {
         command: args.command,
-        env: args.env.into_iter().map(|(key, value)| format!("{key}={value}")).collect(),
+        env: term.into_iter().chain(args.env).map(|(key, value)| format!("{key}={value}")).collect(),
         workdir: args.workdir.map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
         user: args.user.map(|user| user.to_string()).unwrap_or_default(),
         timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
-        stdout: streams.as_ref().map(|s| s.stdout.clone()).unwrap_or_default(),
-        stderr: streams.as_ref().map(|s| s.stderr.clone()).unwrap_or_default(),
+        stdin: streams.stdin,
+        stdout: if json { String::new() } else { streams.stdout },
+        stderr: if json { String::new() } else { streams.stderr },
+        terminal: args.tty.then(terminal::size).into(),
+        name: name.clone(),
         direct: !json,
         separate: json,
         ..ExecRequest::default()
     };
-    let outcome = shim.exec(request).await;
-    // All that the command itself wrote is in the FIFOs by now.
-    if let Some(streams) = streams {
-        streams.what_is_there();
+    session.engage()?;
+    let end = shim.exec(request);
+    tokio::pin!(end);
+    let outcome = loop {
+        tokio::select! {
+            outcome = &mut end => break outcome,
+            happened = session.happened() => match happened {
+                Happened::Resized => attach::resize(&shim, &name).await,
+                // It runs on, as it would had we been killed.
+                Happened::Interrupted(signal) => return Ok(u8::try_from(128 + signal).unwrap_or(FAILED)),
+                Happened::Left => return Ok(0),
+            }
+        }
+    };
+    // A terminal is closed once all is written. Of the other FIFOs what the
+    // command itself wrote is there by now; what it left running may hold them.
+    match (&outcome, args.tty) {
+        (Ok(_), true) => session.until_closed(),
+        _ => session.what_is_there(),
     }
     let outcome = outcome?;
     if json {

@@ -7,34 +7,50 @@ use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use bowline_spec::units::Ceiling;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
-use tokio::sync::mpsc;
 
 use super::args::TaskArgs;
-use super::streams::Streams;
-use super::{FAILED, describe, say};
+use super::detach::DetachKeys;
+use super::session::{Happened, Session, Wish};
+use super::{FAILED, attach, describe, say, terminal};
 use crate::client::{self, Presence, Shim};
 use crate::spawn;
 use crate::wire::proto::bowline::LaunchRequest;
 
 /// `bowline run`: in the foreground, exiting with the task's code.
-pub async fn run(state: &StateDir, args: TaskArgs, rm: bool) -> Result<u8> {
+pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -> Result<u8> {
     let (shim_cgroup, durable) = (args.shim_cgroup.clone(), args.durable);
+    let (interactive, raw) = (args.interactive, args.tty);
+    if raw {
+        terminal::require()?;
+    }
     let (id, task) = describe_task(args)?;
-    let mut interrupts = interrupts()?;
     let up = Up::shim(state, &id, &shim_cgroup).await?;
-    let streams = match Streams::attach(&up.folder) {
-        Ok(streams) => streams,
+    let wish = Wish { input: interactive, terminal: task.terminal, raw, keys };
+    let mut session = match Session::begin(&up.folder, wish) {
+        Ok(session) => session,
         Err(error) => return Err(up.abandon(error)),
     };
-    let launched = up.shim.launch(request(&task, &streams.stdout, &streams.stderr, durable)?).await;
-    if let Err(error) = launched {
-        streams.what_is_there();
+    let streams = session.attachment();
+    let request = match task.terminal {
+        true => LaunchRequest { attach: Some(streams).into(), ..request(&task, durable)? },
+        false => LaunchRequest {
+            stdin: streams.stdin,
+            stdout: streams.stdout,
+            stderr: streams.stderr,
+            ..request(&task, durable)?
+        },
+    };
+    if let Err(error) = up.shim.launch(request).await {
+        session.what_is_there();
         return Err(up.abandon(error));
     }
-    let report = watch(&up.shim, &mut interrupts).await?;
-    streams.until_closed();
+    session.engage()?;
+    let Some(report) = watch(&up.shim, &mut session).await? else {
+        drop(session);
+        attach::left(&id, rm);
+        return Ok(0);
+    };
+    session.until_closed();
     let Up { mut child, folder, .. } = up;
     child.wait().doing(Kind::Internal, || "cannot wait for the shim")?;
     if rm {
@@ -49,7 +65,8 @@ pub async fn start(state: &StateDir, args: TaskArgs) -> Result<u8> {
     let (id, task) = describe_task(args)?;
     let up = Up::shim(state, &id, &shim_cgroup).await?;
     let log = |name: &str| up.folder.file(name).to_string_lossy().into_owned();
-    match up.shim.launch(request(&task, &log("stdout.log"), &log("stderr.log"), durable)?).await {
+    let request = LaunchRequest { stdout: log("stdout.log"), stderr: log("stderr.log"), ..request(&task, durable)? };
+    match up.shim.launch(request).await {
         Ok(_) => say(id.as_str()).map(|()| 0),
         Err(error) => Err(up.abandon(error)),
     }
@@ -125,6 +142,11 @@ fn describe_task(args: TaskArgs) -> Result<(TaskId, Task)> {
     task.cpu.limit = args.cpus.or(task.cpu.limit);
     task.pids = args.pids.map(Ceiling::At).or(task.pids);
     task.user = args.user.or(task.user);
+    task.stdin |= args.interactive;
+    task.terminal |= args.tty;
+    if let (true, Ok(term)) = (args.tty, std::env::var("TERM")) {
+        task.env.entry("TERM".to_owned()).or_insert(term);
+    }
     task.env.extend(args.env);
     task.validate().map_err(Error::from)?;
     let id = match &task.name {
@@ -145,51 +167,35 @@ fn made_up() -> Result<TaskId> {
     format!("task-{hex}").parse().doing(Kind::Internal, what)
 }
 
-fn request(task: &Task, stdout: &str, stderr: &str, durable: bool) -> Result<LaunchRequest> {
+fn request(task: &Task, durable: bool) -> Result<LaunchRequest> {
     let task = serde_json::to_string(task).doing(Kind::Internal, || "cannot write the description as JSON")?;
-    Ok(LaunchRequest {
-        task,
-        stdout: stdout.to_owned(),
-        stderr: stderr.to_owned(),
-        durable,
-        ..LaunchRequest::default()
-    })
-}
-
-/// The signals that end a foreground task, as they come.
-fn interrupts() -> Result<mpsc::UnboundedReceiver<()>> {
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT]).doing(Kind::Internal, || "cannot watch for signals")?;
-    let (send, receive) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        for _ in signals.forever() {
-            if send.send(()).is_err() {
-                return;
-            }
-        }
-    });
-    Ok(receive)
+    Ok(LaunchRequest { task, size: Some(terminal::size()).into(), durable, ..LaunchRequest::default() })
 }
 
 /// Waits for the end; the first interrupt stops the task as its description
-/// says, the next kills it.
-async fn watch(shim: &Shim, interrupts: &mut mpsc::UnboundedReceiver<()>) -> Result<ExitReport> {
+/// says, the next kills it. `None` when somebody leaves it running.
+async fn watch(shim: &Shim, session: &mut Session) -> Result<Option<ExitReport>> {
     let end = shim.wait();
     tokio::pin!(end);
     let mut grace = None;
     loop {
         tokio::select! {
-            report = &mut end => return report,
-            Some(()) = interrupts.recv() => {
-                // It may end before it hears us.
-                let _ = shim.stop(None, grace).await;
-                grace = Some(0);
+            report = &mut end => return report.map(Some),
+            happened = session.happened() => match happened {
+                Happened::Interrupted(_) => {
+                    // It may end before it hears us.
+                    let _ = shim.stop(None, grace).await;
+                    grace = Some(0);
+                }
+                Happened::Resized => attach::resize(shim, "").await,
+                Happened::Left => return Ok(None),
             }
         }
     }
 }
 
-fn code(id: &TaskId, report: &ExitReport) -> Result<u8> {
+/// What a task's end is for whoever waited for it.
+pub fn code(id: &TaskId, report: &ExitReport) -> Result<u8> {
     match report.exit_code {
         Some(code) => Ok(u8::try_from(code).unwrap_or(FAILED)),
         None => Err(super::dead(id)),

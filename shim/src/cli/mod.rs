@@ -4,13 +4,17 @@
 //! name or kind. Results go to stdout, one message to stderr.
 
 mod args;
+mod attach;
 mod control;
 mod describe;
+mod detach;
 mod exec;
 mod launch;
+mod session;
 mod show;
 mod stats;
 mod streams;
+mod terminal;
 mod update;
 
 use std::io::Write as _;
@@ -49,8 +53,9 @@ pub fn main() -> ExitCode {
 async fn run(cli: Cli) -> Result<u8> {
     let state = StateDir::new(std::path::absolute(&cli.state).doing(Kind::Usage, || "--state: not a path")?);
     match cli.command {
-        Command::Run { task, rm } => launch::run(&state, task, rm).await,
+        Command::Run { task, detach, rm } => launch::run(&state, task, detach.detach_keys, rm).await,
         Command::Start { task } => launch::start(&state, task).await,
+        Command::Attach { id, attach } => attach::run(&state, &id, attach).await,
         Command::Exec { id, exec } => exec::run(&state, &id, exec).await,
         Command::Stop { id, signal, grace } => control::stop(&state, &id, signal, grace).await,
         Command::Kill { id, signal } => control::kill(&state, &id, signal).await,

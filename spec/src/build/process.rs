@@ -11,12 +11,15 @@ use crate::seccomp::{default_profile, native_arch};
 use crate::task::{IdMapping, Namespace, Seccomp, Task};
 use crate::units::Ceiling;
 
+/// What a terminal is taken for of which nothing else is known, as by Docker.
+const DEFAULT_TERM: &str = "xterm";
+
 pub(super) fn process(task: &Task, host: &Host) -> Result<Process, Invalid> {
     let mut args = vec![task.command.clone()];
     args.extend(task.args.iter().cloned());
     let mut process = Process::default();
     process
-        .set_terminal(Some(false))
+        .set_terminal(Some(task.terminal))
         .set_user(user(task, host)?)
         .set_args(Some(args))
         .set_env(Some(environment(task, host)))
@@ -65,6 +68,9 @@ fn environment(task: &Task, host: &Host) -> Vec<String> {
     }
     if let Some(hostname) = &task.hostname {
         env.insert("HOSTNAME", hostname.clone());
+    }
+    if task.terminal {
+        env.insert("TERM", DEFAULT_TERM.into());
     }
     env.extend(task.env.iter().map(|(k, v)| (k.as_str(), v.clone())));
     env.into_iter().map(|(k, v)| format!("{k}={v}")).collect()

@@ -41,6 +41,9 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
             absolute(name, path)?;
         }
     }
+    require(!(task.terminal && task.output.stderr.is_some()), "output.stderr", || {
+        "a task with a terminal has one stream for all that it writes; give output.stdout alone".into()
+    })?;
     for (key, value) in &task.labels {
         require(!key.is_empty(), "labels", || "a label has no name".into())?;
         no_nul("labels", key)?;
@@ -204,6 +207,7 @@ mod tests {
         refused("workdir = 'tmp'", "workdir", "not an absolute path");
         refused("output.stdout = 'log'", "output.stdout", "not an absolute path");
         refused("output.stderr = 'log'", "output.stderr", "not an absolute path");
+        refused("terminal = true\noutput.stderr = '/log'", "output.stderr", "output.stdout alone");
     }
 
     #[test]

@@ -1,0 +1,101 @@
+//! What a process reads: nothing, a file or FIFO that is handed to it as it
+//! is, or what those who attach write.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+use super::{Owner, null};
+use crate::error::{Doing, Error, Kind, Result};
+use crate::sys;
+
+/// Passed on at a time, in bytes.
+const CHUNK: usize = 4096;
+
+/// Where a process's stdin comes from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Input {
+    /// Nowhere: it has ended already.
+    #[default]
+    Null,
+    /// A file, or a FIFO, with nothing of ours between: it ends when its last
+    /// writer closes it.
+    Path(PathBuf),
+    /// From whoever attaches; it does not end before the process does.
+    Open,
+}
+
+impl Input {
+    /// The end for the process, and for [`Input::Open`] the one that is fed.
+    pub fn open(&self, owner: Owner) -> Result<(OwnedFd, Option<Rc<AsyncFd<File>>>)> {
+        match self {
+            Input::Null => Ok((null()?, None)),
+            Input::Path(path) => {
+                let file = open(path)?;
+                // The process did not ask for a non-blocking stream.
+                rustix::io::ioctl_fionbio(&file, false)
+                    .doing(Kind::Internal, || format!("cannot set up {}", path.display()))?;
+                let end = OwnedFd::from(file);
+                if rustix::fs::fstat(&end).is_ok_and(|stat| super::is_fifo(&stat)) {
+                    owner.take(&end)?;
+                }
+                Ok((end, None))
+            }
+            Input::Open => {
+                let (read, write) = super::pipe()?;
+                owner.take(&read)?;
+                let what = || "cannot watch stdin";
+                rustix::io::ioctl_fionbio(&write, true).doing(Kind::Internal, what)?;
+                let write = sys::watch(File::from(write)).doing(Kind::Internal, what)?;
+                Ok((read, Some(Rc::new(write))))
+            }
+        }
+    }
+}
+
+/// Opens what input comes from, without ever waiting for a FIFO's writer.
+///
+/// A FIFO that nobody has opened to write reads as ended: whoever names one has
+/// it open.
+fn open(path: &Path) -> Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    File::options().read(true).custom_flags(flags).open(path).map_err(|error| {
+        Error::new(Kind::BadSpec, format!("stdin: cannot open {}: {error}", path.display()))
+            .hint("it must exist, and a FIFO must have a writer")
+    })
+}
+
+/// Passes on what somebody who attaches writes into the FIFO at `path`, until
+/// that ends, the process takes no more, or it has ended.
+pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, mut process_ended: watch::Receiver<bool>) -> Result<()> {
+    let from = sys::watch(open(path)?).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?;
+    tokio::task::spawn_local(async move {
+        tokio::select! {
+            _ = process_ended.wait_for(|ended| *ended) => {}
+            _ = pass_on(&from, &to) => {}
+        }
+    });
+    Ok(())
+}
+
+async fn pass_on(from: &AsyncFd<File>, to: &AsyncFd<File>) -> io::Result<()> {
+    let mut chunk = [0u8; CHUNK];
+    loop {
+        let length = from.async_io(Interest::READABLE, |mut from| from.read(&mut chunk)).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        let mut rest = &chunk[..length];
+        while !rest.is_empty() {
+            let written = to.async_io(Interest::WRITABLE, |mut to| to.write(rest)).await?;
+            rest = &rest[written..];
+        }
+    }
+}

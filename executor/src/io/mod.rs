@@ -1,0 +1,320 @@
+//! Standard streams: from a process's pipes or terminal to files, FIFOs, ring
+//! buffers and whoever attaches, and back.
+//!
+//! ```text
+//!   process ─pipe or terminal─► stream ─► tail (last bytes, in memory)
+//!      ▲                          └─────► outlets (file, FIFO, guests)
+//!      └──── FIFO as it is, or what guests write ◄── input
+//! ```
+//!
+//! A FIFO whose reader is slow holds up its own stream only. A file that cannot
+//! be written, or a reader that has gone, holds up nobody: what is lost is
+//! counted. When the process has ended, what is left in its pipe is read at
+//! once, so that the tail is whole, and then flushed for as long as the reader
+//! takes any of it. Must not: know a task's state.
+
+mod input;
+mod outlet;
+mod stream;
+mod terminal;
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use circular_buffer::heap::HeapCircularBuffer;
+use rustix::fs::FileType;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Gid, Uid};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, watch};
+
+pub use input::Input;
+pub use terminal::{WindowSize, Wish};
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::sys;
+use outlet::Outlet;
+use stream::{Progress, Stream};
+use terminal::{Awaited, Terminal};
+
+/// The standard streams of a process.
+#[derive(Debug)]
+pub struct Stdio {
+    /// Read from as fd 0.
+    pub stdin: OwnedFd,
+    /// Written to as fd 1.
+    pub stdout: OwnedFd,
+    /// Written to as fd 2.
+    pub stderr: OwnedFd,
+    /// With it, the process makes itself a terminal, which then takes the
+    /// place of all three.
+    pub terminal: Option<Wish>,
+}
+
+/// A close-on-exec pipe: reading end, writing end.
+pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, || "cannot make a pipe")
+}
+
+/// How much of its output is kept of every task and exec, in bytes.
+pub const TAIL: usize = 4096;
+
+/// Where a stream goes to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Target {
+    /// Nowhere.
+    #[default]
+    Null,
+    /// A file, which is appended to, or a FIFO that somebody reads.
+    Path(PathBuf),
+}
+
+/// The last bytes of one or two streams.
+pub type Tail = Rc<RefCell<HeapCircularBuffer<u8>>>;
+
+/// A tail that keeps `bytes`.
+pub fn new_tail(bytes: usize) -> Tail {
+    Rc::new(RefCell::new(HeapCircularBuffer::with_capacity(bytes)))
+}
+
+/// Who the ends that a process gets belong to, as the host counts: its own
+/// user, so that it can open `/dev/stdout` anew.
+#[derive(Debug, Clone, Copy)]
+pub struct Owner {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+impl Owner {
+    fn take(self, stream: &OwnedFd) -> Result<()> {
+        let (uid, gid) = (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)));
+        rustix::fs::fchown(stream, uid, gid).doing(Kind::Internal, || "cannot give a process its streams")
+    }
+}
+
+/// What a process is to be connected to.
+pub struct Connections<'a> {
+    /// Its stdin; with a terminal it is open, whatever this says.
+    pub input: &'a Input,
+    /// Where its stdout goes, or all that it writes to its terminal.
+    pub stdout: &'a Target,
+    /// Where its stderr goes.
+    pub stderr: &'a Target,
+    /// Who its ends belong to.
+    pub owner: Owner,
+    /// One tail for both streams, or one for each.
+    pub tails: [Tail; 2],
+    /// With it, it has a terminal.
+    pub terminal: Option<WindowSize>,
+}
+
+/// What the shim keeps of a process's streams while that is being set up.
+pub enum Wiring {
+    /// Pipes, which are pumped already.
+    Pipes(Pumps),
+    /// A terminal that is still to come.
+    Terminal {
+        /// Where it comes from.
+        awaited: Awaited,
+        /// Where what is written to it goes.
+        outlet: Outlet,
+        /// Its tail.
+        tail: Tail,
+    },
+}
+
+/// The streams of one process, being pumped.
+#[derive(Debug)]
+pub struct Pumps {
+    /// Set once the process has ended.
+    process_ended: watch::Sender<bool>,
+    /// For each stream: how far it is.
+    progress: Vec<watch::Receiver<Progress>>,
+    lines: Lines,
+}
+
+/// By which one joins a process's streams.
+#[derive(Debug, Clone)]
+pub struct Lines {
+    /// For stdout and stderr; a terminal has one.
+    outputs: Vec<mpsc::UnboundedSender<Outlet>>,
+    input: Option<Rc<AsyncFd<File>>>,
+    terminal: Option<Rc<Terminal>>,
+    process_ended: watch::Receiver<bool>,
+}
+
+/// FIFOs of somebody who attaches: what it reads from, and what it writes to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Attachment {
+    /// What it writes to; open already.
+    pub stdin: Option<PathBuf>,
+    /// Where it reads stdout from, or a terminal.
+    pub stdout: Target,
+    /// Where it reads stderr from.
+    pub stderr: Target,
+}
+
+/// Makes the ends of a process, and pumps its pipes on the current `LocalSet`.
+///
+/// Returns what the process gets and what the shim keeps.
+pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
+    let Connections { input, stdout, stderr, owner, tails: [out_tail, err_tail], terminal } = wanted;
+    if let Some(size) = terminal {
+        let (wish, awaited) = terminal::wish(size)?;
+        let stdio = Stdio { stdin: null()?, stdout: null()?, stderr: null()?, terminal: Some(wish) };
+        return Ok((stdio, Wiring::Terminal { awaited, outlet: Outlet::open(stdout)?, tail: out_tail }));
+    }
+    let (stdin, fed) = input.open(owner)?;
+    let mut pumps = Pumps::new(fed, None);
+    let mut ends = Vec::new();
+    for (name, target, tail) in [("stdout", stdout, out_tail), ("stderr", stderr, err_tail)] {
+        let outlet = Outlet::open(target)?;
+        let (read, write) = pipe()?;
+        owner.take(&write)?;
+        let what = || format!("cannot watch {name}");
+        rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, what)?;
+        let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
+        ends.push(write);
+        pumps.begin(name, from, outlet, tail);
+    }
+    let (Some(stderr), Some(stdout)) = (ends.pop(), ends.pop()) else {
+        return Err(Error::new(Kind::Internal, "no pipes"));
+    };
+    Ok((Stdio { stdin, stdout, stderr, terminal: None }, Wiring::Pipes(pumps)))
+}
+
+impl Wiring {
+    /// What is pumped from now on, of a process that has said that it is set up.
+    pub fn connect(self) -> Result<Pumps> {
+        match self {
+            Wiring::Pipes(pumps) => Ok(pumps),
+            Wiring::Terminal { awaited, outlet, tail } => {
+                let terminal = awaited.receive()?;
+                let from = terminal.master.clone();
+                let mut pumps = Pumps::new(Some(from.clone()), Some(Rc::new(terminal)));
+                pumps.begin("terminal", from, outlet, tail);
+                Ok(pumps)
+            }
+        }
+    }
+}
+
+/// Streams that go straight to what `stdout` and `stderr` name, with nothing
+/// of ours between. What is written there is not seen by the shim.
+pub fn direct(input: &Input, stdout: &Target, stderr: &Target, owner: Owner) -> Result<Stdio> {
+    let end = |target: &Target| -> Result<OwnedFd> {
+        let Target::Path(path) = target else { return null() };
+        let (file, fifo) = outlet::open(path)?;
+        // The process did not ask for a non-blocking stream.
+        rustix::io::ioctl_fionbio(&file, false)
+            .doing(Kind::Internal, || format!("cannot set up {}", path.display()))?;
+        let end = OwnedFd::from(file);
+        if fifo {
+            owner.take(&end)?;
+        }
+        Ok(end)
+    };
+    let (stdin, _nobody_feeds_it) = input.open(owner)?;
+    Ok(Stdio { stdin, stdout: end(stdout)?, stderr: end(stderr)?, terminal: None })
+}
+
+fn null() -> Result<OwnedFd> {
+    let null = File::options().read(true).write(true).open("/dev/null");
+    Ok(null.doing(Kind::Internal, || "cannot open /dev/null")?.into())
+}
+
+fn is_fifo(stat: &rustix::fs::Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
+}
+
+impl Pumps {
+    fn new(input: Option<Rc<AsyncFd<File>>>, terminal: Option<Rc<Terminal>>) -> Pumps {
+        let (process_ended, ended) = watch::channel(false);
+        let lines = Lines { outputs: Vec::new(), input, terminal, process_ended: ended };
+        Pumps { process_ended, progress: Vec::new(), lines }
+    }
+
+    fn begin(&mut self, name: &'static str, from: Rc<AsyncFd<File>>, outlet: Outlet, tail: Tail) {
+        let (invite, guests) = mpsc::unbounded_channel();
+        let (tell, hear) = watch::channel(Progress::default());
+        let goes_with_process = self.lines.terminal.is_some();
+        let stream = Stream { name, from, outlets: vec![outlet], guests, tail, goes_with_process };
+        tokio::task::spawn_local(stream.pump(self.lines.process_ended.clone(), tell));
+        self.progress.push(hear);
+        self.lines.outputs.push(invite);
+    }
+
+    /// By which others join.
+    pub fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    /// Says that the process has ended, and waits until its tail is whole.
+    pub async fn finish(&mut self) {
+        self.process_ended.send_replace(true);
+        for stream in &mut self.progress {
+            // An error means that the pump has ended: it is as whole as it gets.
+            let _ = stream.wait_for(|p| p.tail_whole || p.flushed).await;
+        }
+    }
+
+    /// Waits until everything is written or given up.
+    pub async fn flushed(&mut self) {
+        for stream in &mut self.progress {
+            let _ = stream.wait_for(|p| p.flushed).await;
+        }
+    }
+
+    /// Bytes that went nowhere so far, as their file or reader would not take them.
+    pub fn dropped(&self) -> u64 {
+        self.progress.iter().map(|p| p.borrow().dropped).sum()
+    }
+}
+
+impl Lines {
+    /// Whether the process has a terminal.
+    pub fn has_terminal(&self) -> bool {
+        self.terminal.is_some()
+    }
+
+    /// Whether what somebody who attaches writes comes to the process.
+    pub fn take_input(&self) -> bool {
+        self.input.is_some()
+    }
+
+    /// Connects somebody to the process, until either leaves.
+    ///
+    /// # Errors
+    /// `WrongState` for input that nobody reads; `BadSpec` for a FIFO that
+    /// cannot be opened.
+    pub fn attach(&self, attachment: &Attachment) -> Result<()> {
+        for (target, output) in [&attachment.stdout, &attachment.stderr].into_iter().zip(&self.outputs) {
+            if *target != Target::Null {
+                // It has ended: then the FIFO is closed at once.
+                let _ = output.send(Outlet::guest(target)?);
+            }
+        }
+        match (&attachment.stdin, &self.input) {
+            (None, _) => Ok(()),
+            (Some(path), Some(to)) => input::feed(path, to.clone(), self.process_ended.clone()),
+            (Some(_), None) => Err(Error::new(Kind::WrongState, "its stdin is not open to those who attach")
+                .hint("start the task with -i to keep stdin open, or attach with --no-stdin")),
+        }
+    }
+
+    /// Makes its terminal this large.
+    ///
+    /// # Errors
+    /// `WrongState` when it has none.
+    pub fn resize(&self, size: WindowSize) -> Result<()> {
+        match &self.terminal {
+            Some(terminal) => terminal.resize(size),
+            None => Err(Error::new(Kind::WrongState, "it has no terminal").hint("start it with -t for one")),
+        }
+    }
+}

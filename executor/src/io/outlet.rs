@@ -1,0 +1,196 @@
+//! Where a stream's bytes go to: one outlet for each file, FIFO or guest.
+//!
+//! An outlet keeps what its reader has not taken yet; while one does, the
+//! stream is not read. A guest that takes nothing for [`PATIENCE`] is let go:
+//! a terminal that somebody has stopped must not stop the task. Must not: wait.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::Target;
+use crate::error::{Doing, Error, Kind, Result};
+use crate::sys;
+
+/// How long a guest may take nothing before the task goes on without it.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What takes the bytes.
+#[derive(Debug)]
+enum Sink {
+    Null,
+    File(File),
+    Fifo(AsyncFd<File>),
+}
+
+/// One place that a stream goes to.
+#[derive(Debug)]
+pub struct Outlet {
+    sink: Sink,
+    pending: Vec<u8>,
+    dropped: u64,
+    /// Somebody who came later, and may leave without anything being lost.
+    guest: bool,
+    /// When it was first found to take nothing.
+    stalled: Option<Instant>,
+    gone: bool,
+}
+
+impl Outlet {
+    /// Opens what the task itself is connected to.
+    pub fn open(target: &Target) -> Result<Outlet> {
+        Outlet::of(target, false)
+    }
+
+    /// Opens what somebody who attaches reads from.
+    pub fn guest(target: &Target) -> Result<Outlet> {
+        Outlet::of(target, true)
+    }
+
+    fn of(target: &Target, guest: bool) -> Result<Outlet> {
+        let sink = match target {
+            Target::Null => Sink::Null,
+            Target::Path(path) => match open(path)? {
+                (file, false) => Sink::File(file),
+                (file, true) => {
+                    Sink::Fifo(sys::watch(file).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?)
+                }
+            },
+        };
+        Ok(Outlet { sink, pending: Vec::new(), dropped: 0, guest, stalled: None, gone: false })
+    }
+
+    /// Whether it has something that its reader has not taken.
+    pub fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Whether there is nobody to write for any more.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Bytes that went nowhere.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// When it is to be let go, should it take nothing until then.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.stalled.filter(|_| self.guest).map(|since| since + PATIENCE)
+    }
+
+    /// Ready once its reader takes something; an error shows in the write that follows.
+    pub fn poll_writable(&self, context: &mut Context<'_>) -> Poll<()> {
+        match &self.sink {
+            Sink::Fifo(fifo) if self.is_pending() => fifo.poll_write_ready(context).map(drop),
+            Sink::Fifo(_) | Sink::Null | Sink::File(_) => Poll::Pending,
+        }
+    }
+
+    /// Takes all of `bytes`: what cannot be written now is kept.
+    pub fn write(&mut self, bytes: &[u8]) {
+        if self.is_pending() {
+            self.pending.extend_from_slice(bytes);
+            return;
+        }
+        let written = self.write_now(bytes, Readiness::Ignored);
+        self.keep(&bytes[written..]);
+    }
+
+    /// Writes of what is kept as much as its reader takes.
+    pub fn flush(&mut self) {
+        let pending = std::mem::take(&mut self.pending);
+        let written = self.write_now(&pending, Readiness::Kept);
+        if written > 0 {
+            self.stalled = None;
+        }
+        self.keep(&pending[written..]);
+    }
+
+    fn keep(&mut self, rest: &[u8]) {
+        self.pending.extend_from_slice(rest);
+        match rest.is_empty() {
+            true => self.stalled = None,
+            false => drop(self.stalled.get_or_insert_with(Instant::now)),
+        }
+    }
+
+    /// Lets a guest go whose time is over.
+    pub fn let_go(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.gone = true;
+        }
+    }
+
+    /// Gives up what is kept.
+    pub fn drop_pending(&mut self) {
+        self.lose(self.pending.len());
+        self.pending.clear();
+    }
+
+    fn lose(&mut self, bytes: usize) {
+        match self.guest {
+            true => self.gone = true,
+            false => self.dropped += bytes as u64,
+        }
+    }
+
+    /// Writes what the sink takes without waiting; what it refuses for good is
+    /// dropped, and counts as written.
+    fn write_now(&mut self, bytes: &[u8], readiness: Readiness) -> usize {
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &bytes[done..];
+            let outcome = match (&mut self.sink, readiness) {
+                (Sink::Null, _) => return bytes.len(),
+                (Sink::File(file), _) => file.write(rest),
+                (Sink::Fifo(fifo), Readiness::Kept) => fifo.try_io(Interest::WRITABLE, |mut fifo| fifo.write(rest)),
+                (Sink::Fifo(fifo), Readiness::Ignored) => fifo.get_ref().write(rest),
+            };
+            match outcome {
+                Ok(length) => done += length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return done,
+                Err(_) => {
+                    self.lose(bytes.len() - done);
+                    return bytes.len();
+                }
+            }
+        }
+        done
+    }
+}
+
+/// Opens what output goes to, without ever waiting for a FIFO's reader; tells
+/// whether it is a FIFO.
+pub fn open(path: &Path) -> Result<(File, bool)> {
+    let what = || format!("output: cannot open {}", path.display());
+    let file = File::options()
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(|error| {
+            let error = Error::new(Kind::BadSpec, format!("{}: {error}", what()));
+            error.hint("the folder must exist and be writable, and a FIFO must have a reader")
+        })?;
+    let fifo = file.metadata().doing(Kind::Internal, what)?.file_type().is_fifo();
+    Ok((file, fifo))
+}
+
+/// Whether an attempt goes by, and updates, what epoll last said of the fd.
+#[derive(Debug, Clone, Copy)]
+pub enum Readiness {
+    /// It does.
+    Kept,
+    /// It is made whatever that was.
+    Ignored,
+}

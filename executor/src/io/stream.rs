@@ -1,0 +1,167 @@
+//! One stream of a process on its way: read, kept as a tail, passed on.
+
+use std::fs::File;
+use std::future::poll_fn;
+use std::io::{self, Read as _};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Instant;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use super::Tail;
+use super::outlet::{Outlet, Readiness};
+use crate::shutdown::DRAIN;
+
+/// Read at a time, in bytes: on the stack, which stays small.
+const CHUNK: usize = 16 * 1024;
+
+/// One stream on its way.
+pub struct Stream {
+    /// What the process calls it.
+    pub name: &'static str,
+    /// A pipe's reading end, or a terminal.
+    pub from: Rc<AsyncFd<File>>,
+    /// Where it goes.
+    pub outlets: Vec<Outlet>,
+    /// Who wants it besides, later.
+    pub guests: mpsc::UnboundedReceiver<Outlet>,
+    /// Its last bytes.
+    pub tail: Tail,
+    /// A terminal goes with the process that it was made for, whoever else has
+    /// it open; a pipe is read for whoever still writes.
+    pub goes_with_process: bool,
+}
+
+/// How far a stream is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// All that the process wrote has been read.
+    pub tail_whole: bool,
+    /// All of it is written, or given up.
+    pub flushed: bool,
+    /// Bytes that went nowhere.
+    pub dropped: u64,
+}
+
+enum Step {
+    Read,
+    Flush,
+    Ended,
+    Joined(Outlet),
+    LetGo,
+    GiveUp,
+}
+
+impl Stream {
+    /// Passes it on until it has ended, or its process has and whatever still
+    /// reads takes nothing more.
+    pub async fn pump(mut self, mut process_ended: watch::Receiver<bool>, tell: watch::Sender<Progress>) {
+        let mut over = false;
+        let mut last_words = false;
+        while !(over && !self.is_pending()) {
+            // Whoever was to say so may have given up, as after a failed start.
+            let ended = *process_ended.borrow() || process_ended.has_changed().is_err();
+            if ended && !last_words {
+                // No writer is left that matters: the pipe holds 64 KiB at most.
+                while !over && self.read(Readiness::Ignored, &mut over) {}
+                last_words = true;
+                over |= self.goes_with_process;
+                tell.send_replace(Progress { tail_whole: true, flushed: false, dropped: self.dropped() });
+                continue;
+            }
+            let step = self.step(&mut process_ended, over, last_words);
+            let step = if last_words { timeout(DRAIN, step).await.unwrap_or(Step::GiveUp) } else { step.await };
+            match step {
+                Step::Read => {
+                    self.read(Readiness::Kept, &mut over);
+                }
+                Step::Flush => self.outlets.iter_mut().filter(|outlet| outlet.is_pending()).for_each(Outlet::flush),
+                Step::Ended => {}
+                Step::Joined(outlet) => self.outlets.push(outlet),
+                Step::LetGo => {
+                    let now = Instant::now();
+                    self.outlets.iter_mut().for_each(|outlet| outlet.let_go(now));
+                }
+                Step::GiveUp => {
+                    self.outlets.iter_mut().for_each(Outlet::drop_pending);
+                    break;
+                }
+            }
+            self.outlets.retain(|outlet| !outlet.is_gone());
+        }
+        let dropped = self.dropped();
+        if dropped > 0 {
+            tracing::warn!(stream = self.name, bytes = dropped, "output dropped");
+        }
+        tell.send_replace(Progress { tail_whole: true, flushed: true, dropped });
+    }
+
+    /// What is to be done next.
+    async fn step(&mut self, process_ended: &mut watch::Receiver<bool>, over: bool, last_words: bool) -> Step {
+        let pending = self.is_pending();
+        let deadline = self.outlets.iter().filter_map(Outlet::deadline).min();
+        let Stream { from, outlets, guests, .. } = self;
+        tokio::select! {
+            // With bytes pending, the process waits for its reader.
+            ready = from.readable(), if !pending && !over => {
+                drop(ready);
+                Step::Read
+            }
+            () = writable(outlets), if pending => Step::Flush,
+            _ = process_ended.changed(), if !last_words => Step::Ended,
+            Some(outlet) = guests.recv() => Step::Joined(outlet),
+            () = until(deadline), if deadline.is_some() => Step::LetGo,
+        }
+    }
+
+    fn is_pending(&self) -> bool {
+        self.outlets.iter().any(Outlet::is_pending)
+    }
+
+    fn dropped(&self) -> u64 {
+        self.outlets.iter().map(Outlet::dropped).sum()
+    }
+
+    /// Reads once; false when there is nothing to read now.
+    fn read(&mut self, readiness: Readiness, over: &mut bool) -> bool {
+        let mut chunk = [0u8; CHUNK];
+        let outcome = match readiness {
+            Readiness::Kept => self.from.try_io(Interest::READABLE, |mut from| from.read(&mut chunk)),
+            Readiness::Ignored => self.from.get_ref().read(&mut chunk),
+        };
+        match outcome {
+            Ok(length @ 1..) => {
+                let bytes = &chunk[..length];
+                self.tail.borrow_mut().extend_from_slice(bytes);
+                self.outlets.iter_mut().for_each(|outlet| outlet.write(bytes));
+                true
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            // The end; of a terminal that nobody has open any more it is EIO.
+            Ok(0) | Err(_) => {
+                *over = true;
+                false
+            }
+        }
+    }
+}
+
+/// Waits until one that has bytes pending takes some.
+async fn writable(outlets: &[Outlet]) {
+    poll_fn(|context| match outlets.iter().any(|outlet| outlet.poll_writable(context).is_ready()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}
+
+async fn until(deadline: Option<Instant>) {
+    if let Some(deadline) = deadline {
+        tokio::time::sleep_until(deadline.into()).await;
+    }
+}

@@ -1,0 +1,99 @@
+//! A terminal of a process: made inside by the process itself, so that it is
+//! the task's own, and handed out to the shim.
+//!
+//! ```text
+//!   process: /dev/pts/ptmx ─► both ends ─ SCM_RIGHTS ─► shim: pumps the master
+//! ```
+//!
+//! Must not: know who looks at it.
+
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
+};
+use rustix::termios::{Winsize, tcsetwinsize};
+use tokio::io::unix::AsyncFd;
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::sys;
+
+/// How large a terminal is, in characters; 0 is unknown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WindowSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters of a line.
+    pub columns: u16,
+}
+
+impl WindowSize {
+    /// Makes the terminal at `fd` this large; its foreground processes are told.
+    pub fn set(self, fd: impl AsFd) -> Result<()> {
+        let size = Winsize { ws_row: self.rows, ws_col: self.columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(fd, size).doing(Kind::Internal, || "cannot change a terminal's size")
+    }
+}
+
+/// What a process is told that is to have a terminal.
+#[derive(Debug)]
+pub struct Wish {
+    /// Where it sends both ends to.
+    pub socket: OwnedFd,
+    /// How large it is at first.
+    pub size: WindowSize,
+}
+
+/// The shim's end of what a [`Wish`] goes with.
+#[derive(Debug)]
+pub struct Awaited(OwnedFd);
+
+/// A terminal in the shim's hands.
+#[derive(Debug)]
+pub struct Terminal {
+    /// What the task writes, and where input goes.
+    pub master: Rc<AsyncFd<File>>,
+    /// Kept open, so that a task that closes its terminal may open it anew.
+    slave: OwnedFd,
+}
+
+/// What a process is to be told, and where its terminal then comes from.
+pub fn wish(size: WindowSize) -> Result<(Wish, Awaited)> {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let (ours, socket) = pair.doing(Kind::Internal, || "cannot make a socket for a terminal")?;
+    Ok((Wish { socket, size }, Awaited(ours)))
+}
+
+impl Awaited {
+    /// The terminal, of a process that has said that it is set up.
+    pub fn receive(self) -> Result<Terminal> {
+        let what = || "cannot take over a terminal";
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0u8];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        recvmsg(&self.0, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags).doing(Kind::Internal, what)?;
+        let mut fds = ancillary.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let mut fds = fds.next().into_iter().flatten();
+        let (Some(master), Some(slave)) = (fds.next(), fds.next()) else {
+            return Err(Error::new(Kind::Internal, "a process has sent no terminal"));
+        };
+        rustix::io::ioctl_fionbio(&master, true).doing(Kind::Internal, what)?;
+        let master = Rc::new(sys::watch(File::from(master)).doing(Kind::Internal, what)?);
+        Ok(Terminal { master, slave })
+    }
+}
+
+impl Terminal {
+    /// Makes it this large.
+    pub fn resize(&self, size: WindowSize) -> Result<()> {
+        size.set(&self.slave)
+    }
+}

@@ -1,0 +1,60 @@
+//! A terminal of the task's own: both ends, from its `/dev/pts`.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{self, OFlags};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
+
+use super::inside::{self, Make};
+use super::trees::Trees;
+use crate::error::{Doing, Error, Kind, Result};
+use crate::scoped::{self, Symlinks};
+
+/// The multiplexer: a new terminal for each time it is opened
+/// (Documentation/filesystems/devpts.rst).
+const MULTIPLEXER: (&str, u32, u32) = ("/dev/pts/ptmx", 5, 2);
+
+/// DEVPTS_SUPER_MAGIC (linux/magic.h).
+const DEVPTS: fs::FsWord = 0x1cd1;
+
+/// Both ends of a terminal.
+#[derive(Debug)]
+pub struct Pty {
+    /// What the shim reads and writes.
+    pub master: OwnedFd,
+    /// What the process has.
+    pub slave: OwnedFd,
+}
+
+/// Opens a new terminal of the `/dev/pts` in `root`.
+///
+/// # Errors
+/// `BadSpec` when what is there makes no terminals.
+pub fn open(root: BorrowedFd<'_>) -> Result<Pty> {
+    let (path, major, minor) = MULTIPLEXER;
+    let refused = |why: &dyn std::fmt::Display| {
+        Error::new(Kind::BadSpec, format!("cannot open a terminal: {path}: {why}"))
+            .hint("a task with a terminal needs the devpts filesystem that bowline mounts at /dev/pts")
+    };
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let master = scoped::open(root, Path::new(path), flags, Symlinks::Refused).map_err(|errno| refused(&errno))?;
+    let stat = fs::fstat(&master).map_err(|errno| refused(&errno))?;
+    let filesystem = fs::fstatfs(&master).map_err(|errno| refused(&errno))?;
+    // The task may have put anything there.
+    if filesystem.f_type != DEVPTS || stat.st_rdev != fs::makedev(major, minor) {
+        return Err(refused(&"it is no terminal multiplexer"));
+    }
+    let slave = unlockpt(&master)
+        .and_then(|()| ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC));
+    Ok(Pty { slave: slave.map_err(|errno| refused(&errno))?, master })
+}
+
+/// Mounts a terminal onto `/dev/console`, where init finds it by a fixed name
+/// (OCI runtime spec, "Default Devices").
+pub fn mount_console(trees: &Trees, root: BorrowedFd<'_>, slave: BorrowedFd<'_>) -> Result<()> {
+    let what = || "cannot mount the terminal onto /dev/console";
+    let tree = trees.copy_of(slave, false).doing(Kind::Internal, what)?;
+    let target = inside::open(root, Path::new("/dev/console"), Make::File)?;
+    trees.attach(&tree, &target).doing(Kind::Internal, what)
+}

@@ -1,0 +1,156 @@
+//! Somebody at a task's streams: what is passed, and what happens meanwhile.
+//!
+//! ```text
+//!   begin: FIFOs ─► (the shim is told of them) ─► engage: raw mode, stdin
+//!     ─► happened: signals, window, keys to leave ─► the streams' end
+//! ```
+//!
+//! For `run`, `exec` and `attach` alike. Must not: decide what a signal means.
+
+use bowline_executor::{Doing, Folder, Kind, Result};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
+use signal_hook::iterator::Signals;
+use tokio::sync::{mpsc, oneshot};
+
+use super::detach::{DetachKeys, Typing};
+use super::streams::{InputFifo, Streams};
+use super::terminal::RawMode;
+use crate::wire::proto::bowline::AttachRequest;
+
+/// What somebody wants of a task's streams.
+#[derive(Debug, Clone)]
+pub struct Wish {
+    /// Our stdin goes to the task.
+    pub input: bool,
+    /// The task writes to a terminal.
+    pub terminal: bool,
+    /// Ours is one too, which the task is to have: keys are passed on raw.
+    pub raw: bool,
+    /// By which one leaves a terminal.
+    pub keys: DetachKeys,
+}
+
+/// What happened while one sits there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Happened {
+    /// A signal that ends whatever one does, by its number.
+    Interrupted(i32),
+    /// The window has another size.
+    Resized,
+    /// The keys to leave were typed.
+    Left,
+}
+
+/// See the module.
+pub struct Session {
+    streams: Streams,
+    input: Option<InputFifo>,
+    stdin: String,
+    wish: Wish,
+    raw: Option<RawMode>,
+    signals: mpsc::UnboundedReceiver<i32>,
+    left: Option<oneshot::Receiver<()>>,
+}
+
+impl Session {
+    /// Makes the FIFOs in the task's folder. From here on a signal does not end
+    /// us: [`Session::happened`] tells it.
+    pub fn begin(folder: &Folder, wish: Wish) -> Result<Session> {
+        let signals = watch_signals(wish.raw)?;
+        let streams = Streams::attach(folder, wish.terminal)?;
+        let input = wish.input.then(|| streams.input()).transpose()?;
+        let stdin = input.as_ref().map(InputFifo::path).unwrap_or_default();
+        Ok(Session { streams, input, stdin, wish, raw: None, signals, left: None })
+    }
+
+    /// What the shim is to be told: the FIFOs' paths.
+    pub fn attachment(&self) -> AttachRequest {
+        AttachRequest {
+            stdin: self.stdin.clone(),
+            stdout: self.streams.stdout.clone(),
+            stderr: self.streams.stderr.clone(),
+            ..AttachRequest::default()
+        }
+    }
+
+    /// A name that no other session at the task has.
+    pub fn name(&self) -> String {
+        self.streams.name()
+    }
+
+    /// Begins to pass on what is typed or piped.
+    pub fn engage(&mut self) -> Result<()> {
+        if self.wish.raw && self.wish.input {
+            self.raw = Some(RawMode::enter()?);
+        }
+        if let Some(input) = self.input.take() {
+            // Bytes that nobody types are passed on whatever they are.
+            self.left = Some(input.forward(self.wish.raw.then(|| Typing::new(&self.wish.keys))));
+        }
+        Ok(())
+    }
+
+    /// Waits for what happens next.
+    pub async fn happened(&mut self) -> Happened {
+        loop {
+            tokio::select! {
+                Some(signal) = self.signals.recv() => match signal {
+                    SIGWINCH => return Happened::Resized,
+                    // Whoever stopped us may have changed the terminal, or its window.
+                    SIGCONT => {
+                        if let Some(raw) = &self.raw {
+                            let _ = raw.apply();
+                            return Happened::Resized;
+                        }
+                    }
+                    signal => return Happened::Interrupted(signal),
+                },
+                () = has_left(&mut self.left) => {
+                    self.left = None;
+                    return Happened::Left;
+                }
+            }
+        }
+    }
+
+    /// Passes on what is left until the shim has closed the streams.
+    pub fn until_closed(self) {
+        self.streams.until_closed();
+    }
+
+    /// Passes on what has been written so far, and no more.
+    pub fn what_is_there(self) {
+        self.streams.what_is_there();
+    }
+}
+
+/// Returns once the keys to leave have been typed, and never without.
+async fn has_left(left: &mut Option<oneshot::Receiver<()>>) {
+    if let Some(answer) = left {
+        if answer.await.is_ok() {
+            return;
+        }
+        // Input has ended.
+        *left = None;
+    }
+    std::future::pending().await
+}
+
+/// The signals that end what is in the foreground, and those of a window, as
+/// they come.
+fn watch_signals(window: bool) -> Result<mpsc::UnboundedReceiver<i32>> {
+    let mut watched = vec![SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+    if window {
+        watched.extend([SIGWINCH, SIGCONT]);
+    }
+    let mut signals = Signals::new(watched).doing(Kind::Internal, || "cannot watch for signals")?;
+    let (send, receive) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if send.send(signal).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receive)
+}

@@ -17,6 +17,7 @@ mod elsewhere;
 mod kernel;
 mod leftovers;
 mod process;
+mod pty;
 mod ran;
 mod root;
 mod task;
@@ -26,6 +27,7 @@ pub use kernel::{
     cgroup_of, disk, fds_of, hierarchies, namespace_of, only_v2, process_exists, status_lines, unix_sockets,
 };
 pub use process::Process;
+pub use pty::Pty;
 pub use ran::Ran;
 pub use root::{Root, Tmpfs};
 pub use task::{Build, Report, Task};
@@ -182,6 +184,18 @@ impl Host {
     pub fn spawn_command_with(&self, mut command: Command, stdin: OwnedFd, stdout: OwnedFd) -> Process {
         command.stdin(stdin).stdout(stdout);
         Process::spawn(command, self.transcript.clone())
+    }
+
+    /// Starts `bowline` with `args` in a terminal of its own.
+    pub fn in_terminal<I: IntoIterator<Item: AsRef<OsStr>>>(&self, args: I) -> Pty {
+        let mut command = self.command(binary("bowline"));
+        command.args(args);
+        Pty::run(self, &command)
+    }
+
+    /// Starts any command in a terminal of its own.
+    pub fn command_in_terminal(&self, command: &Command) -> Pty {
+        Pty::run(self, command)
     }
 
     /// Runs `bowline` with `args` to its end.

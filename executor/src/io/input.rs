@@ -1,10 +1,13 @@
-//! What a process reads: nothing, a file or FIFO that is handed to it as it
-//! is, or what those who attach write.
+//! What a process reads: nothing, a file that is handed to it as it is, a
+//! FIFO, or what those who attach write.
+//!
+//! A FIFO's bytes are passed on through a pipe: handed over as it is, it would
+//! block whoever opens `/dev/stdin` anew once its writer has gone.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -16,8 +19,9 @@ use super::{Owner, null};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys;
 
-/// Passed on at a time, in bytes.
-const CHUNK: usize = 4096;
+/// Passed on at a time, in bytes: what a pipe holds. The buffer is there for as
+/// long as somebody feeds.
+const CHUNK: usize = 64 * 1024;
 
 /// Where a process's stdin comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,7 +29,7 @@ pub enum Input {
     /// Nowhere: it has ended already.
     #[default]
     Null,
-    /// A file, or a FIFO, with nothing of ours between: it ends when its last
+    /// A file, or a FIFO that somebody has open to write: it ends when its last
     /// writer closes it.
     Path(PathBuf),
     /// From whoever attaches; it does not end before the process does.
@@ -37,27 +41,32 @@ impl Input {
     pub fn open(&self, owner: Owner) -> Result<(OwnedFd, Option<Rc<AsyncFd<File>>>)> {
         match self {
             Input::Null => Ok((null()?, None)),
+            Input::Open => fed(owner).map(|(end, write)| (end, Some(write))),
             Input::Path(path) => {
+                let what = || format!("cannot set up {}", path.display());
                 let file = open(path)?;
-                // The process did not ask for a non-blocking stream.
-                rustix::io::ioctl_fionbio(&file, false)
-                    .doing(Kind::Internal, || format!("cannot set up {}", path.display()))?;
-                let end = OwnedFd::from(file);
-                if rustix::fs::fstat(&end).is_ok_and(|stat| super::is_fifo(&stat)) {
-                    owner.take(&end)?;
+                if !file.metadata().doing(Kind::Internal, what)?.file_type().is_fifo() {
+                    // The process did not ask for a non-blocking stream.
+                    rustix::io::ioctl_fionbio(&file, false).doing(Kind::Internal, what)?;
+                    return Ok((file.into(), None));
                 }
+                let (end, write) = fed(owner)?;
+                let from = sys::watch(file).doing(Kind::Internal, what)?;
+                tokio::task::spawn_local(async move { pass_on(&from, &write).await });
                 Ok((end, None))
-            }
-            Input::Open => {
-                let (read, write) = super::pipe()?;
-                owner.take(&read)?;
-                let what = || "cannot watch stdin";
-                rustix::io::ioctl_fionbio(&write, true).doing(Kind::Internal, what)?;
-                let write = sys::watch(File::from(write)).doing(Kind::Internal, what)?;
-                Ok((read, Some(Rc::new(write))))
             }
         }
     }
+}
+
+/// A pipe: the process's end, and the one that is fed.
+fn fed(owner: Owner) -> Result<(OwnedFd, Rc<AsyncFd<File>>)> {
+    let (read, write) = super::pipe()?;
+    owner.take(&read)?;
+    let what = || "cannot watch stdin";
+    rustix::io::ioctl_fionbio(&write, true).doing(Kind::Internal, what)?;
+    let write = sys::watch(File::from(write)).doing(Kind::Internal, what)?;
+    Ok((read, Rc::new(write)))
 }
 
 /// Opens what input comes from, without ever waiting for a FIFO's writer.
@@ -86,7 +95,7 @@ pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, mut process_ended: watch::Receiv
 }
 
 async fn pass_on(from: &AsyncFd<File>, to: &AsyncFd<File>) -> io::Result<()> {
-    let mut chunk = [0u8; CHUNK];
+    let mut chunk = vec![0u8; CHUNK];
     loop {
         let length = from.async_io(Interest::READABLE, |mut from| from.read(&mut chunk)).await?;
         if length == 0 {

@@ -4,7 +4,7 @@
 //! ```text
 //!   process ─pipe or terminal─► stream ─► tail (last bytes, in memory)
 //!      ▲                          └─────► outlets (file, FIFO, guests)
-//!      └──── FIFO as it is, or what guests write ◄── input
+//!      └──── file, or a pipe that a FIFO or guests feed ◄── input
 //! ```
 //!
 //! A FIFO whose reader is slow holds up its own stream only. A file that cannot
@@ -25,7 +25,6 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use circular_buffer::heap::HeapCircularBuffer;
-use rustix::fs::FileType;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Uid};
 use tokio::io::unix::AsyncFd;
@@ -204,7 +203,7 @@ impl Wiring {
     }
 }
 
-/// Streams that go straight to what `stdout` and `stderr` name, with nothing
+/// Output that goes straight to what `stdout` and `stderr` name, with nothing
 /// of ours between. What is written there is not seen by the shim.
 pub fn direct(input: &Input, stdout: &Target, stderr: &Target, owner: Owner) -> Result<Stdio> {
     let end = |target: &Target| -> Result<OwnedFd> {
@@ -219,17 +218,13 @@ pub fn direct(input: &Input, stdout: &Target, stderr: &Target, owner: Owner) -> 
         }
         Ok(end)
     };
-    let (stdin, _nobody_feeds_it) = input.open(owner)?;
+    let (stdin, _) = input.open(owner)?;
     Ok(Stdio { stdin, stdout: end(stdout)?, stderr: end(stderr)?, terminal: None })
 }
 
 fn null() -> Result<OwnedFd> {
     let null = File::options().read(true).write(true).open("/dev/null");
     Ok(null.doing(Kind::Internal, || "cannot open /dev/null")?.into())
-}
-
-fn is_fifo(stat: &rustix::fs::Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
 }
 
 impl Pumps {

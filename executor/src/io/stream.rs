@@ -62,7 +62,7 @@ impl Stream {
     pub async fn pump(mut self, mut process_ended: watch::Receiver<bool>, tell: watch::Sender<Progress>) {
         let mut over = false;
         let mut last_words = false;
-        while !(over && !self.is_pending()) {
+        while !over || self.is_pending() {
             // Whoever was to say so may have given up, as after a failed start.
             let ended = *process_ended.borrow() || process_ended.has_changed().is_err();
             if ended && !last_words {

@@ -5,14 +5,20 @@ use bowline_spec::id::TaskId;
 
 use super::args::AttachArgs;
 use super::session::{Happened, Session, Wish};
-use super::{complain, control, launch, terminal};
+use super::{FAILED, complain, control, exited, launch, starting, terminal};
 use crate::client::Shim;
 use crate::wire::proto::bowline::WindowSize;
 
 /// `bowline attach`: exits with the task's code if that ends.
 pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> {
     let shim = control::live(state, id).await?;
-    let Some(task) = shim.state().await? else { return Err(super::starting(id)) };
+    let folder = state.folder(id);
+    // Its shim may be on its way out by now, and its report is the fact.
+    let ended = |error: Error| match folder.exit() {
+        Ok(Some(_)) => exited(id),
+        Ok(None) | Err(_) => error,
+    };
+    let task = shim.state().await.map_err(ended)?.ok_or_else(|| ended(starting(id)))?;
     if task.status == "paused" {
         let message = format!("task {id} is paused: nothing would happen");
         return Err(Error::new(Kind::WrongState, message).hint(format!("let it go on with `bowline resume {id}`")));
@@ -20,12 +26,11 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
     let input = task.takes_input && !args.no_stdin;
     let raw = task.terminal && input && terminal::is_stdin();
     let wish = Wish { input, terminal: task.terminal, raw, keys: args.detach.detach_keys };
-    let mut session = Session::begin(&state.folder(id), wish)?;
+    let mut session = Session::begin(&folder, &wish)?;
     if let Err(error) = shim.attach(session.attachment()).await {
         session.what_is_there();
-        return Err(error);
+        return Err(ended(error));
     }
-    session.engage()?;
     if raw {
         redraw(&shim).await;
     }
@@ -43,7 +48,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
                 Happened::Interrupted(signal) => {
                     drop(session);
                     left(id, false);
-                    return Ok(u8::try_from(128 + signal).unwrap_or(super::FAILED));
+                    return Ok(u8::try_from(128 + signal).unwrap_or(FAILED));
                 }
                 Happened::Left => {
                     drop(session);

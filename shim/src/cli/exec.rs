@@ -59,7 +59,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         terminal::require()?;
     }
     let wish = Wish { input: args.interactive, terminal: args.tty, raw: args.tty, keys: args.detach.detach_keys };
-    let mut session = Session::begin(&folder, wish)?;
+    let mut session = Session::begin(&folder, &wish)?;
     let name = session.name();
     let streams = session.attachment();
     let term = std::env::var("TERM").ok().filter(|_| args.tty).map(|term| ("TERM".to_owned(), term));
@@ -79,7 +79,6 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         separate: json,
         ..ExecRequest::default()
     };
-    session.engage()?;
     let end = shim.exec(request);
     tokio::pin!(end);
     let outcome = loop {

@@ -2,7 +2,7 @@
 
 use std::process::Child;
 
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, undo};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use bowline_spec::units::Ceiling;
@@ -26,7 +26,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -
     let (id, task) = describe_task(args)?;
     let up = Up::shim(state, &id, &shim_cgroup).await?;
     let wish = Wish { input: interactive, terminal: task.terminal, raw, keys };
-    let mut session = match Session::begin(&up.folder, wish) {
+    let mut session = match Session::begin(&up.folder, &wish) {
         Ok(session) => session,
         Err(error) => return Err(up.abandon(error)),
     };
@@ -44,7 +44,6 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -
         session.what_is_there();
         return Err(up.abandon(error));
     }
-    session.engage()?;
     let Some(report) = watch(&up.shim, &mut session).await? else {
         drop(session);
         attach::left(&id, rm);
@@ -116,8 +115,10 @@ impl Up {
     }
 }
 
+/// Removes what is left of a launch: of a shim that died in its midst, also
+/// processes and cgroups.
 fn discard(folder: &Folder, error: Error) -> Error {
-    match folder.lock().and_then(|lock| folder.remove(lock)) {
+    match folder.lock().and_then(|lock| undo(folder).and_then(|()| folder.remove(lock))) {
         Ok(()) => error,
         Err(left) => error.hint(format!("besides, {left}")),
     }

@@ -1,7 +1,7 @@
 //! Somebody at a task's streams: what is passed, and what happens meanwhile.
 //!
 //! ```text
-//!   begin: FIFOs ─► (the shim is told of them) ─► engage: raw mode, stdin
+//!   begin: FIFOs, raw mode ─► (the shim is told of them)
 //!     ─► happened: signals, window, keys to leave ─► the streams' end
 //! ```
 //!
@@ -44,23 +44,25 @@ pub enum Happened {
 /// See the module.
 pub struct Session {
     streams: Streams,
-    input: Option<InputFifo>,
     stdin: String,
-    wish: Wish,
     raw: Option<RawMode>,
     signals: mpsc::UnboundedReceiver<i32>,
     left: Option<oneshot::Receiver<()>>,
 }
 
 impl Session {
-    /// Makes the FIFOs in the task's folder. From here on a signal does not end
-    /// us: [`Session::happened`] tells it.
-    pub fn begin(folder: &Folder, wish: Wish) -> Result<Session> {
+    /// Makes the FIFOs in the task's folder, and our terminal raw, if the task
+    /// is to have it: before anything is written to it. From here on a signal
+    /// does not end us: [`Session::happened`] tells it.
+    pub fn begin(folder: &Folder, wish: &Wish) -> Result<Session> {
         let signals = watch_signals(wish.raw)?;
         let streams = Streams::attach(folder, wish.terminal)?;
         let input = wish.input.then(|| streams.input()).transpose()?;
         let stdin = input.as_ref().map(InputFifo::path).unwrap_or_default();
-        Ok(Session { streams, input, stdin, wish, raw: None, signals, left: None })
+        let raw = (wish.raw && wish.input).then(RawMode::enter).transpose()?;
+        // Bytes that nobody types are passed on whatever they are.
+        let left = input.map(|input| input.forward(wish.raw.then(|| Typing::new(&wish.keys))));
+        Ok(Session { streams, stdin, raw, signals, left })
     }
 
     /// What the shim is to be told: the FIFOs' paths.
@@ -76,18 +78,6 @@ impl Session {
     /// A name that no other session at the task has.
     pub fn name(&self) -> String {
         self.streams.name()
-    }
-
-    /// Begins to pass on what is typed or piped.
-    pub fn engage(&mut self) -> Result<()> {
-        if self.wish.raw && self.wish.input {
-            self.raw = Some(RawMode::enter()?);
-        }
-        if let Some(input) = self.input.take() {
-            // Bytes that nobody types are passed on whatever they are.
-            self.left = Some(input.forward(self.wish.raw.then(|| Typing::new(&self.wish.keys))));
-        }
-        Ok(())
     }
 
     /// Waits for what happens next.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{Host, Process, Ran, eventually, kernel};
+use super::{Host, Process, Pty, Ran, eventually, kernel};
 
 /// A task that is not launched yet.
 #[must_use]
@@ -83,6 +83,13 @@ impl<'h> Build<'h> {
     #[track_caller]
     pub fn run(self) -> Ran {
         self.spawn_verb("run").finish()
+    }
+
+    /// `bowline run` in a terminal.
+    pub fn run_in_terminal(self) -> (Task<'h>, Pty) {
+        let terminal = self.host.in_terminal(self.args("run"));
+        self.host.ran.borrow_mut().push(self.id.clone());
+        (Task::new(self.host, self.id), terminal)
     }
 
     /// `bowline run`, its output not read yet.
@@ -210,6 +217,11 @@ impl<'h> Task<'h> {
     #[track_caller]
     pub fn stats(&self) -> Value {
         self.bowline("stats", ["--json"]).assert_code(0).json()
+    }
+
+    /// `bowline VERB ID ARGS` in a terminal of its own.
+    pub fn in_terminal<const N: usize>(&self, verb: &str, args: [&str; N]) -> Pty {
+        self.host.in_terminal([verb, &self.id].into_iter().chain(args))
     }
 
     /// Runs `script` in a shell inside.

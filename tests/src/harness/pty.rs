@@ -1,0 +1,122 @@
+//! A person's terminal, with a command in it: what is typed, what is seen, and
+//! how the terminal is set.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
+
+use super::{Host, Process, Ran, eventually};
+
+/// A terminal in which a command runs, as its controlling terminal.
+pub struct Pty {
+    master: File,
+    /// Kept open, so that what was written last can be read after the end.
+    slave: OwnedFd,
+    seen: Arc<Mutex<Vec<u8>>>,
+    process: Process,
+}
+
+impl Pty {
+    /// Runs `command` in a new terminal of 24 by 80; its stderr stays apart.
+    pub(super) fn run(host: &Host, command: &Command) -> Pty {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+        grantpt(&master).expect("ours");
+        unlockpt(&master).expect("ours");
+        let name = ptsname(&master, Vec::new()).expect("it has a name");
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let slave = rustix::fs::open(name.as_c_str(), flags, Mode::empty()).expect("its other end");
+        resize(&master, 24, 80);
+        // setsid makes it the controlling one, and becomes the command itself.
+        let mut wrapped = host.command("setsid");
+        wrapped.arg("--ctty").arg(command.get_program()).args(command.get_args());
+        for (key, value) in command.get_envs() {
+            match value {
+                Some(value) => wrapped.env(key, value),
+                None => wrapped.env_remove(key),
+            };
+        }
+        let end = || slave.try_clone().expect("an fd");
+        let process = host.spawn_command_with(wrapped, end(), end());
+        process.read_stderr();
+        let master = File::from(master);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (mut reader, shared) = (master.try_clone().expect("an fd"), seen.clone());
+        std::thread::spawn(move || {
+            let mut chunk = vec![0; 64 * 1024];
+            while let Ok(length @ 1..) = reader.read(&mut chunk) {
+                shared.lock().expect("nobody panics with it").extend_from_slice(&chunk[..length]);
+            }
+        });
+        Pty { master, slave, seen, process }
+    }
+
+    /// Types keys.
+    pub fn type_keys(&self, keys: &str) {
+        (&self.master).write_all(keys.as_bytes()).expect("the terminal is open");
+    }
+
+    /// All that was shown so far, with `\r\n` as `\n`.
+    pub fn seen(&self) -> String {
+        String::from_utf8_lossy(&self.seen.lock().expect("nobody panics with it")).replace("\r\n", "\n")
+    }
+
+    /// Waits until it has shown `text`.
+    #[track_caller]
+    pub fn wait_for(&self, text: &str) {
+        eventually(format_args!("{text:?} on the terminal, which shows {:?}", self.seen()), || {
+            self.seen().contains(text).then_some(())
+        });
+    }
+
+    /// Waits until keys are passed on raw.
+    #[track_caller]
+    pub fn wait_until_raw(&self) {
+        let raw = |modes: &Termios| !modes.local_modes.contains(rustix::termios::LocalModes::ICANON);
+        eventually("the terminal is raw", || raw(&self.modes()).then_some(()));
+    }
+
+    /// How it is set.
+    pub fn modes(&self) -> Termios {
+        tcgetattr(&self.slave).expect("a terminal")
+    }
+
+    /// The same in a form that can be compared.
+    pub fn settings(&self) -> String {
+        format!("{:?}", self.modes())
+    }
+
+    /// Gives its window another size.
+    pub fn resize(&self, rows: u16, columns: u16) {
+        resize(&self.master, rows, columns);
+    }
+
+    /// What runs in it.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Waits for the command's end; its stdout is what the terminal showed.
+    #[track_caller]
+    pub fn finish(self) -> Ran {
+        let Pty { master, slave, seen, process } = self;
+        let mut ran = process.finish();
+        // Once nobody has it open, its reader comes to an end, having read all.
+        drop(slave);
+        eventually("the terminal is closed", || (Arc::strong_count(&seen) == 1).then_some(()));
+        drop(master);
+        let shown = seen.lock().expect("nobody panics with it").clone();
+        ran.stdout = String::from_utf8_lossy(&shown).replace("\r\n", "\n").into_bytes();
+        ran
+    }
+}
+
+fn resize(fd: impl std::os::fd::AsFd, rows: u16, columns: u16) {
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(fd, size).expect("a terminal");
+}

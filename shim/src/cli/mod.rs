@@ -11,6 +11,8 @@ mod detach;
 mod exec;
 mod launch;
 mod session;
+#[allow(dead_code, reason = "of commands that look back, which come next")]
+mod moment;
 mod show;
 mod stats;
 mod streams;

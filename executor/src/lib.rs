@@ -34,6 +34,7 @@ mod lifecycle;
 mod mountinfo;
 mod namespaces;
 mod network;
+pub mod probe;
 mod recovery;
 mod report;
 mod request;
@@ -104,12 +105,6 @@ where
         }
         manager.await.unwrap_or(Ok(()))
     })
-}
-
-/// What this host has, for `doctor`: each v1 controller that is mounted.
-pub fn cgroup_controllers() -> Result<Vec<String>> {
-    let layout = cgroup::detect()?;
-    Ok(layout.controllers().into_iter().map(str::to_owned).collect())
 }
 
 /// A handle on the loop, for whoever serves a manager. Cheap to clone.

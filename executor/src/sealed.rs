@@ -24,7 +24,8 @@ pub fn open(binary: &Path) -> Result<OwnedFd> {
     })
 }
 
-fn overlay(binary: &Path) -> io::Result<OwnedFd> {
+/// Opens `binary` through a detached read-only overlay of its folder.
+pub fn overlay(binary: &Path) -> io::Result<OwnedFd> {
     let (Some(folder), Some(name)) = (binary.parent(), binary.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     };

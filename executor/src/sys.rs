@@ -261,19 +261,35 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: MountAt
         propagation: attributes.propagation,
         userns_fd: 0,
     };
+    set_attributes(mount, recursive, &attr)
+}
+
+/// Has the detached mount `mount` show its files' owners as the user namespace
+/// `owners` maps them. Linux ≥ 5.12, where the filesystem can.
+pub fn mount_idmap(mount: BorrowedFd<'_>, owners: BorrowedFd<'_>) -> io::Result<()> {
+    let attr = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_IDMAP,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: owners.as_raw_fd() as u64,
+    };
+    set_attributes(mount, false, &attr)
+}
+
+fn set_attributes(mount: BorrowedFd<'_>, recursive: bool, attr: &libc::mount_attr) -> io::Result<()> {
     if absent("mount_setattr") {
         return Err(io::Error::from_raw_os_error(libc::ENOSYS));
     }
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: `attr` is a valid mount_attr of the size passed, the path is an
-    // empty C string, and the borrow keeps the fd open.
+    // empty C string, and the borrows keep the fds open.
     let rc = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
             c"".as_ptr(),
             flags,
-            ptr::from_ref(&attr),
+            ptr::from_ref(attr),
             size_of::<libc::mount_attr>(),
         )
     };

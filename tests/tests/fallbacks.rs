@@ -43,6 +43,31 @@ fn what_is_to_be_absent_is_taken_for_absent_by_manager_and_shim() {
 }
 
 #[test]
+fn doctor_says_what_the_lack_costs() {
+    let host = Host::new();
+    let lacking: &[&str] = match absent().as_deref() {
+        Some("fsopen") => &["mounts through files", "overlayfs"],
+        Some("mount_setattr") => &["mounts through files"],
+        Some("openat2") => &["openat2"],
+        Some("clone_into_cgroup") => &["cloning into a cgroup"],
+        // Which v1 has nothing of.
+        Some("cgroup.kill") => &["cgroup.kill"],
+        _ => &[],
+    };
+    let found = host.bowline(["doctor", "--json"]).assert_code(0).json();
+    for fact in found["facts"].as_array().expect("a list") {
+        let name = fact["name"].as_str().expect("a name");
+        if lacking.contains(&name) {
+            assert!(fact["state"] == "lacks" && fact["cost"].is_string(), "{fact}");
+        } else if ["mounts through files", "overlayfs", "openat2", "cloning into a cgroup"].contains(&name) {
+            // What has nothing to do with it is there, where this kernel is of today.
+            assert!(fact["state"] == "has" || name == "overlayfs", "{fact}");
+        }
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
 fn the_shim_runs_from_memory_where_it_cannot_have_an_overlay() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();

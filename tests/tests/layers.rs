@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// of the same name anything goes; the crate's root may import everything.
 const EXECUTOR: &[&[&str]] = &[
     &["supervise"],
-    &["exec", "host", "request"],
+    &["exec", "host", "probe", "request"],
     &["launch", "lifecycle"],
     &["child", "sealed"],
     &["identity", "io", "namespaces", "network", "recovery", "rootfs", "seccomp", "stats"],

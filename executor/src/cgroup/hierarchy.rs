@@ -80,6 +80,19 @@ impl Hierarchy {
         self.unified == other.unified && (self.unified || self.controllers == other.controllers)
     }
 
+    /// Where it is mounted.
+    pub fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    /// Whether cgroups in it have `file`, as the first that there is shows;
+    /// `None` where there is none. The top itself lacks some.
+    pub fn has_below(&self, file: &str) -> Option<bool> {
+        let mut entries = std::fs::read_dir(&self.mount).ok()?.flatten();
+        let below = entries.find(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))?;
+        Some(below.path().join(file).exists())
+    }
+
     fn join_file(&self) -> &'static str {
         if self.unified { v2::PROCS } else { v1::TASKS }
     }

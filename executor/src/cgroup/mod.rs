@@ -32,7 +32,8 @@ use crate::sys;
 
 pub use exec::ExecGroup;
 use files::{Files, Members};
-use hierarchy::{Hierarchy, Made, OURS};
+pub use hierarchy::Hierarchy;
+use hierarchy::{Made, OURS};
 pub use tree::read_fd;
 use v1::FREEZER;
 
@@ -152,10 +153,9 @@ impl Layout {
         self.hierarchies[index].hand_down(&cgroup.path).is_ok()
     }
 
-    /// The controllers that are mounted, for `doctor`.
-    pub fn controllers(&self) -> Vec<&str> {
-        let all = self.hierarchies.iter().flat_map(|h| &h.controllers);
-        all.map(String::as_str).collect()
+    /// Every hierarchy, for whoever asks what this host has.
+    pub fn hierarchies(&self) -> &[Hierarchy] {
+        &self.hierarchies
     }
 
     /// Moves the calling process, which has one thread, to `path` in every v1

@@ -135,8 +135,12 @@ pub enum Command {
     },
     /// Print the JSON schema of the task description
     Schema,
-    /// Tell what this host can do
-    Doctor,
+    /// Tell what this host can do, what a lack costs, and what mends it
+    Doctor {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// A task as typed: a description, flags on top of it, and the command.

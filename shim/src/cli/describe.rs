@@ -1,12 +1,12 @@
-//! Descriptions and what this host makes of them: spec, schema, doctor.
+//! Descriptions and what this host makes of them: spec, schema.
 
 use std::io::Read as _;
 use std::path::Path;
 
-use bowline_executor::{Doing, Error, Kind, Result, StateDir, cgroup_controllers, configure};
+use bowline_executor::{Doing, Error, Kind, Result, configure};
 use bowline_spec::{Format, Task};
 
-use super::{FAILED, say, say_json};
+use super::{say, say_json};
 
 /// Reads a description; `-` is stdin.
 ///
@@ -39,37 +39,4 @@ pub fn spec(file: &Path) -> Result<u8> {
 /// `bowline schema`.
 pub fn schema() -> Result<u8> {
     say_json(&bowline_spec::schema()).map(|()| 0)
-}
-
-/// `bowline doctor`: exits with 125 when tasks cannot run here.
-pub fn doctor(state: &StateDir) -> Result<u8> {
-    let root = rustix::process::geteuid().is_root();
-    let controllers = cgroup_controllers();
-    let runs = root && controllers.is_ok();
-    let mut lines = vec![
-        fact("root", root, if root { "yes" } else { "no: run bowline as root" }),
-        match &controllers {
-            Ok(all) => fact("cgroup controllers", true, &all.join(" ")),
-            Err(error) => fact("cgroup controllers", false, error.message()),
-        },
-        fact("state folder", true, &state.path().to_string_lossy()),
-    ];
-    for (name, path) in [
-        ("user namespaces", "/proc/self/ns/user"),
-        ("seccomp filters", "/proc/sys/kernel/seccomp/actions_avail"),
-        ("AppArmor", "/sys/kernel/security/apparmor"),
-    ] {
-        let there = Path::new(path).exists();
-        lines.push(fact(name, there, if there { "yes" } else { "not on this kernel" }));
-    }
-    #[cfg(feature = "absent")]
-    lines.push(fact("taken for absent", false, &bowline_executor::all_absent().join(" ")));
-    for line in lines {
-        say(&line)?;
-    }
-    Ok(if runs { 0 } else { FAILED })
-}
-
-fn fact(name: &str, good: bool, what: &str) -> String {
-    format!("{} {name}: {what}", if good { "+" } else { "-" })
 }

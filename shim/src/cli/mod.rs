@@ -8,6 +8,7 @@ mod attach;
 mod control;
 mod describe;
 mod detach;
+mod doctor;
 mod exec;
 mod launch;
 mod session;
@@ -71,7 +72,7 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Rm { id, force } => control::rm(&state, &id, force).await,
         Command::Spec { file } => describe::spec(&file),
         Command::Schema => describe::schema(),
-        Command::Doctor => describe::doctor(&state),
+        Command::Doctor { json } => doctor::run(&state, json),
     }
 }
 

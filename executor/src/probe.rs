@@ -1,0 +1,211 @@
+//! What this host can do, tried for real: a namespace is made, a filter loaded,
+//! a mount changed, by a child that does nothing else or on a mount that is
+//! attached nowhere. Nothing of it is left.
+//!
+//! For `bowline doctor`, in a process with one thread. The shim asks for none
+//! of it: what it lacks it finds out when it is needed.
+//! Must not: judge what a lack costs, or make a cgroup.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Access, AtFlags, CWD, OFlags, ResolveFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::cgroup::{self, Version};
+use crate::error::Result;
+use crate::sealed;
+use crate::sys::{self, Cloned};
+
+/// The cgroup hierarchies of this host.
+#[derive(Debug)]
+pub struct Cgroups {
+    /// Whether the controllers are those of cgroup v2.
+    pub v2: bool,
+    /// Each hierarchy that is mounted.
+    pub hierarchies: Vec<Hierarchy>,
+}
+
+/// One hierarchy.
+#[derive(Debug)]
+pub struct Hierarchy {
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// Its controllers, or `name=systemd`.
+    pub controllers: Vec<String>,
+    /// Whether it is cgroup v2's.
+    pub unified: bool,
+    /// Whether the caller may make cgroups at its top.
+    pub writable: bool,
+    /// Whether its cgroups have `cgroup.kill`; `None` where there is no cgroup
+    /// that would show it.
+    pub has_kill: Option<bool>,
+    /// The same of a limit of swap: `memory.swap.max`, or on v1
+    /// `memory.memsw.limit_in_bytes`.
+    pub has_swap_limit: Option<bool>,
+}
+
+/// The cgroup hierarchies of this host.
+///
+/// # Errors
+/// `Unsupported` where there is none by which a task's processes are found.
+pub fn cgroups() -> Result<Cgroups> {
+    let layout = cgroup::detect()?;
+    let describe = |hierarchy: &cgroup::Hierarchy| {
+        let mount = hierarchy.mount();
+        let writable = rustix::fs::accessat(CWD, mount, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok();
+        let has_swap_limit = if hierarchy.unified {
+            // One without the controller would not have it in any case.
+            let counts = hierarchy.has_below("memory.current") == Some(true);
+            counts.then(|| hierarchy.has_below("memory.swap.max")).flatten()
+        } else {
+            Some(mount.join("memory.memsw.limit_in_bytes").exists())
+        };
+        Hierarchy {
+            mount: mount.to_owned(),
+            controllers: hierarchy.controllers.clone(),
+            unified: hierarchy.unified,
+            writable,
+            has_kill: hierarchy.has_below("cgroup.kill").map(|has| has && !sys::absent("cgroup.kill")),
+            has_swap_limit,
+        }
+    };
+    Ok(Cgroups {
+        v2: layout.version() == Version::V2,
+        hierarchies: layout.hierarchies().iter().map(describe).collect(),
+    })
+}
+
+/// A kind of namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "namespaces(7)")]
+pub enum Namespace {
+    Mount,
+    Pid,
+    Ipc,
+    Uts,
+    Cgroup,
+    Network,
+    User,
+}
+
+/// Starts a child in a new namespace, as a launch does.
+///
+/// # Errors
+/// What the kernel answered.
+pub fn namespace(kind: Namespace) -> io::Result<()> {
+    let flag = match kind {
+        Namespace::Mount => libc::CLONE_NEWNS,
+        Namespace::Pid => libc::CLONE_NEWPID,
+        Namespace::Ipc => libc::CLONE_NEWIPC,
+        Namespace::Uts => libc::CLONE_NEWUTS,
+        Namespace::Cgroup => libc::CLONE_NEWCGROUP,
+        Namespace::Network => libc::CLONE_NEWNET,
+        Namespace::User => libc::CLONE_NEWUSER,
+    };
+    in_child(flag, || Ok(()))
+}
+
+/// Has a child load a seccomp filter, one that allows everything.
+///
+/// # Errors
+/// What the kernel answered.
+pub fn seccomp_filter() -> io::Result<()> {
+    in_child(0, || {
+        rustix::thread::set_no_new_privs(true)?;
+        let mut allow = [0; 8];
+        allow[..2].copy_from_slice(&((libc::BPF_RET | libc::BPF_K) as u16).to_ne_bytes());
+        allow[4..].copy_from_slice(&libc::SECCOMP_RET_ALLOW.to_ne_bytes());
+        sys::seccomp_load(&allow, 0)
+    })
+}
+
+/// The version of libseccomp that compiles filters.
+pub fn libseccomp() -> Option<String> {
+    let version = libseccomp::ScmpVersion::current().ok()?;
+    Some(format!("{}.{}.{}", version.major, version.minor, version.micro))
+}
+
+/// Whether mounts can be made, copied, changed and attached through fds.
+pub fn mounts_through_fds() -> bool {
+    sys::has_mount_fds()
+}
+
+/// Whether the kernel resolves paths below a root.
+pub fn openat2() -> bool {
+    let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty());
+    root.is_ok_and(|root| sys::openat2(root.as_fd(), Path::new("."), OFlags::PATH, ResolveFlags::IN_ROOT).is_ok())
+}
+
+/// Whether processes can be cloned into a cgroup of the unified hierarchy.
+pub fn clones_into_cgroups() -> bool {
+    sys::clones_into_cgroups()
+}
+
+/// Whether the shim can run through a read-only overlay of the folder of
+/// `binary`.
+///
+/// # Errors
+/// What the kernel answered.
+pub fn overlay(binary: &Path) -> io::Result<()> {
+    sealed::overlay(binary).map(drop)
+}
+
+/// Makes a mount that maps owners: of a tmpfs, else of the filesystem of `/`.
+///
+/// # Errors
+/// What the kernel answered to the second.
+pub fn idmapped_mount() -> io::Result<()> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    match sys::clone3(libc::CLONE_NEWUSER as u64, None)? {
+        Cloned::Child => {
+            // Is there, in its namespace, until the parent is done.
+            sys::close_all_but(&mut [read.as_raw_fd()]);
+            let _ = sys::read_fd(read.as_raw_fd(), &mut [0]);
+            sys::exit_now(0)
+        }
+        Cloned::Parent { pid, pidfd } => {
+            let mapped = map_owners(pid);
+            drop(write);
+            end_of(&pidfd)?;
+            mapped
+        }
+    }
+}
+
+/// Maps owners as the user namespace of `pid`, which is given its maps here.
+fn map_owners(pid: i32) -> io::Result<()> {
+    for map in ["uid_map", "gid_map"] {
+        std::fs::write(format!("/proc/{pid}/{map}"), "0 0 1")?;
+    }
+    let owners = File::open(format!("/proc/{pid}/ns/user"))?;
+    let tmpfs = || -> io::Result<OwnedFd> { Ok(sys::fsmount(&sys::fsopen("tmpfs")?, 0)?) };
+    let root = || -> io::Result<OwnedFd> { Ok(sys::open_tree(CWD, Path::new("/"), false)?) };
+    let map = |mount: OwnedFd| sys::mount_idmap(mount.as_fd(), owners.as_fd());
+    tmpfs().and_then(map).or_else(|_| root().and_then(map))
+}
+
+/// Runs `attempt` in a child that is cloned with these CLONE_* `flags`.
+fn in_child(flags: i32, attempt: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    match sys::clone3(flags as u64, None)? {
+        Cloned::Child => {
+            let errno = attempt().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
+            sys::exit_now(errno)
+        }
+        Cloned::Parent { pidfd, .. } => match end_of(&pidfd)? {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        },
+    }
+}
+
+/// Waits for the only child there is, and gives its exit code.
+fn end_of(pidfd: &OwnedFd) -> io::Result<i32> {
+    // A pidfd is readable once its process has ended.
+    while let Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], None) {}
+    let ended = sys::reap()?;
+    Ok(ended.map_or(libc::ECHILD, |(_, ended)| ended.code()))
+}

@@ -1,0 +1,212 @@
+//! Cgroups: which version, which controllers, whether they can be used where
+//! bowline would make its own.
+
+use bowline_executor::probe::{self, Cgroups, Hierarchy};
+
+use super::{Fact, setting};
+
+/// A controller, by its name on v2 and on v1, what is refused without it, and
+/// whether that is every task that does not say otherwise.
+struct Controller {
+    v2: &'static str,
+    v1: &'static str,
+    cost: &'static str,
+    needed: bool,
+}
+
+const CONTROLLERS: [Controller; 6] = [
+    Controller { v2: "cpu", v1: "cpu", cost: "`cpu.limit` and `cpu.shares` are refused", needed: false },
+    Controller { v2: "memory", v1: "memory", cost: "memory limits are refused, memory is not measured", needed: false },
+    Controller {
+        v2: "pids",
+        v1: "pids",
+        cost: "tasks are refused but for those with `pids = \"unlimited\"`",
+        needed: true,
+    },
+    Controller { v2: "cpuset", v1: "cpuset", cost: "`cpu.cpuset` and `cpu.mems` are refused", needed: false },
+    Controller {
+        v2: "io",
+        v1: "blkio",
+        cost: "limits of block devices are refused, block I/O is not measured",
+        needed: false,
+    },
+    Controller { v2: "hugetlb", v1: "hugetlb", cost: "limits of huge pages are refused", needed: false },
+];
+
+pub fn facts() -> Vec<Fact> {
+    let cgroups = match probe::cgroups() {
+        Ok(cgroups) => cgroups,
+        Err(error) => {
+            let fact = Fact::blocks("cgroups", error.message(), "tasks cannot be limited, found or killed");
+            return vec![fact.mend("mount -t cgroup2 cgroup2 /sys/fs/cgroup")];
+        }
+    };
+    let mut facts = vec![version(&cgroups), writable(&cgroups)];
+    facts.extend(CONTROLLERS.iter().map(|controller| available(&cgroups, controller)));
+    if cgroups.v2 {
+        facts.push(handed_down(&cgroups));
+        facts.push(kill(&cgroups));
+        facts.push(Fact::has("freezing", "by cgroup.freeze"));
+        facts.push(Fact::has("device rules", "by eBPF, as there is no controller on v2"));
+    } else {
+        // Without it there would be no layout.
+        facts.push(Fact::has("cgroup controller freezer", place(&cgroups, "freezer").unwrap_or_default()));
+        facts.push(devices(&cgroups));
+    }
+    facts.push(swap(&cgroups));
+    facts
+}
+
+fn version(cgroups: &Cgroups) -> Fact {
+    let unified = cgroups.hierarchies.iter().any(|hierarchy| hierarchy.unified);
+    let name = "cgroup version";
+    match (cgroups.v2, unified) {
+        (true, _) => Fact::has(name, "2"),
+        (false, true) => newer(Fact::lacks(name, "1, with v2 beside it (hybrid)", COST_OF_V1)),
+        (false, false) => newer(Fact::lacks(name, "1", COST_OF_V1)),
+    }
+}
+
+const COST_OF_V1: &str = "`memory.high` and `unified` are refused, and there are figures that v1 does not have";
+
+fn newer(fact: Fact) -> Fact {
+    fact.mend("the kernel parameter systemd.unified_cgroup_hierarchy=1")
+}
+
+/// Whether bowline may make its cgroups.
+fn writable(cgroups: &Cgroups) -> Fact {
+    let name = "making cgroups";
+    let closed: Vec<String> =
+        cgroups.hierarchies.iter().filter(|h| !h.writable).map(|h| h.mount.display().to_string()).collect();
+    if closed.is_empty() {
+        let below = setting("/proc/self/cgroup").unwrap_or_default();
+        let here = below.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/").to_owned();
+        return Fact::has(name, format!("at the top of each hierarchy; this process is in {here}"));
+    }
+    let fact = Fact::blocks(name, format!("cannot write to {}", closed.join(", ")), "no task has a cgroup of its own");
+    match &closed[..] {
+        [one] if rustix::process::geteuid().is_root() => fact.mend(format!("mount -o remount,rw {one}")),
+        _ => fact,
+    }
+}
+
+/// In which hierarchy a controller is.
+fn hierarchy_of<'a>(cgroups: &'a Cgroups, name: &str) -> Option<&'a Hierarchy> {
+    cgroups.hierarchies.iter().find(|hierarchy| hierarchy.controllers.iter().any(|c| c == name))
+}
+
+fn place(cgroups: &Cgroups, name: &str) -> Option<String> {
+    hierarchy_of(cgroups, name).map(|hierarchy| hierarchy.mount.display().to_string())
+}
+
+fn available(cgroups: &Cgroups, controller: &Controller) -> Fact {
+    // On a hybrid host a controller may be on either.
+    let names = if cgroups.v2 { [controller.v2, controller.v2] } else { [controller.v1, controller.v2] };
+    let title = format!("cgroup controller {}", names[0]);
+    if let Some(place) = names.iter().find_map(|name| place(cgroups, name)) {
+        return Fact::has(title, place);
+    }
+    let make = if controller.needed { Fact::blocks } else { Fact::lacks };
+    let fact = make(title, "not there".to_owned(), controller.cost.to_owned());
+    match mend(cgroups, names[0]) {
+        Some(command) => fact.mend(command),
+        None => fact,
+    }
+}
+
+/// What brings a controller that the kernel has.
+fn mend(cgroups: &Cgroups, name: &str) -> Option<String> {
+    if cgroups.v2 && !has_real_top(cgroups) {
+        return Some("have the cgroup above hand it down; of a systemd unit, by Delegate=yes".to_owned());
+    }
+    let known = setting("/proc/cgroups").unwrap_or_default();
+    let line = known.lines().find(|line| line.split_whitespace().next() == Some(name))?;
+    let enabled = line.split_whitespace().nth(3) == Some("1");
+    Some(match (enabled, cgroups.v2) {
+        (false, _) => format!("the kernel parameter cgroup_enable={name}"),
+        (true, false) => {
+            format!("mkdir -p /sys/fs/cgroup/{name} && mount -t cgroup -o {name} {name} /sys/fs/cgroup/{name}")
+        }
+        (true, true) => format!("umount -a -t cgroup -O {name}, as cgroup v1 has it"),
+    })
+}
+
+/// Whether the top of the v2 hierarchy is its own, and not that of a container
+/// or a unit. The real one has no type.
+fn has_real_top(cgroups: &Cgroups) -> bool {
+    cgroups.hierarchies.iter().any(|h| h.unified && !h.mount.join("cgroup.type").exists())
+}
+
+/// v2 only: whether what the top has is handed down, or can be.
+fn handed_down(cgroups: &Cgroups) -> Fact {
+    let name = "controllers handed down";
+    let Some(top) = cgroups.hierarchies.iter().find(|h| h.unified) else {
+        return Fact::unknown(name);
+    };
+    let read = |file: &str| std::fs::read_to_string(top.mount.join(file)).unwrap_or_default();
+    let handed = read("cgroup.subtree_control");
+    let missing: Vec<&str> = CONTROLLERS
+        .iter()
+        .map(|controller| controller.v2)
+        .filter(|name| top.controllers.iter().any(|c| c == name) && !handed.split_whitespace().any(|c| c == *name))
+        .collect();
+    // But at the real top, processes in a cgroup forbid it.
+    let busy = !has_real_top(cgroups) && !read("cgroup.procs").trim().is_empty();
+    match (missing.is_empty(), busy || !top.writable) {
+        (true, _) => Fact::has(name, handed.trim()),
+        (false, false) => Fact::has(name, format!("{} when a task needs them", missing.join(" "))),
+        (false, true) => {
+            let cost = format!("limits of {} are refused", missing.join(", "));
+            let first = missing.first().copied().unwrap_or_default();
+            let file = top.mount.join("cgroup.subtree_control");
+            Fact::lacks(name, format!("not {}", missing.join(" ")), cost).mend(format!(
+                "move the processes of {} below it, then: echo +{first} >{}",
+                top.mount.display(),
+                file.display()
+            ))
+        }
+    }
+}
+
+fn kill(cgroups: &Cgroups) -> Fact {
+    let name = "cgroup.kill";
+    match cgroups.hierarchies.iter().find_map(|h| h.has_kill) {
+        Some(true) => Fact::has(name, "yes"),
+        Some(false) => {
+            let cost = "processes are frozen and killed one by one instead";
+            Fact::lacks(name, "no", cost).mend("a kernel from Linux 5.14 on")
+        }
+        None => Fact::new(name, super::State::Unknown, "there is no cgroup that would show it"),
+    }
+}
+
+fn devices(cgroups: &Cgroups) -> Fact {
+    let name = "cgroup controller devices";
+    match place(cgroups, "devices") {
+        Some(place) => Fact::has(name, place),
+        None => {
+            let fact = Fact::blocks(name, "not there", "no task can be kept from the host's devices");
+            match mend(cgroups, "devices") {
+                Some(command) => fact.mend(command),
+                None => fact,
+            }
+        }
+    }
+}
+
+fn swap(cgroups: &Cgroups) -> Fact {
+    let name = "swap limits";
+    let has = hierarchy_of(cgroups, "memory").and_then(|h| h.has_swap_limit);
+    // The first line names the columns.
+    let areas = setting("/proc/swaps").map_or(0, |text| text.lines().skip(1).count());
+    let there = match areas {
+        0 => "no swap".to_owned(),
+        1 => "one swap area".to_owned(),
+        more => format!("{more} swap areas"),
+    };
+    match has {
+        Some(true) => Fact::has(name, there),
+        Some(false) => Fact::lacks(name, there, "`memory.swap` is refused").mend("the kernel parameter swapaccount=1"),
+        None => Fact::new(name, super::State::Unknown, "there is no cgroup with memory that would show it"),
+    }
+}

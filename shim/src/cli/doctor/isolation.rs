@@ -1,0 +1,116 @@
+//! What keeps tasks apart: namespaces, seccomp, security modules.
+
+use std::path::Path;
+
+use bowline_executor::probe::{self, Namespace};
+
+use super::{Fact, setting};
+
+/// A kind of namespace, and what is refused without it.
+const NAMESPACES: [(Namespace, &str, &str); 7] = [
+    (Namespace::Mount, "mount namespaces", "no task has a root filesystem of its own"),
+    (Namespace::Pid, "pid namespaces", "tasks are refused but for those with `namespaces.pid = \"host\"`"),
+    (Namespace::Ipc, "ipc namespaces", "tasks are refused but for those with `namespaces.ipc = \"host\"`"),
+    (Namespace::Uts, "uts namespaces", "tasks are refused but for those with `namespaces.uts = \"host\"`"),
+    (Namespace::Cgroup, "cgroup namespaces", "tasks are refused but for those with `namespaces.cgroup = \"host\"`"),
+    (Namespace::Network, "network namespaces", "`namespaces.network = \"private\"` is refused"),
+    (Namespace::User, "user namespaces", "`namespaces.user = \"private\"` is refused"),
+];
+
+pub fn facts(root: bool) -> Vec<Fact> {
+    let mut facts: Vec<Fact> = NAMESPACES.iter().map(|(kind, name, cost)| namespace(root, *kind, name, cost)).collect();
+    facts.extend([users_namespaces(), seccomp(), libseccomp(), apparmor(), selinux()]);
+    facts
+}
+
+fn namespace(root: bool, kind: Namespace, name: &str, cost: &str) -> Fact {
+    // Of all kinds only users may make this one.
+    if !root && kind != Namespace::User {
+        return Fact::unknown(name);
+    }
+    let error = match probe::namespace(kind) {
+        Ok(()) => return Fact::has(name, "yes"),
+        Err(error) => error,
+    };
+    // What a task gets without having asked for it.
+    let by_default = !matches!(kind, Namespace::Network | Namespace::User);
+    let make = if by_default { Fact::blocks } else { Fact::lacks };
+    let fact = make(name.to_owned(), error.to_string(), cost.to_owned());
+    match mend(kind) {
+        Some(command) => fact.mend(command),
+        None => fact,
+    }
+}
+
+/// The sysctl that switches a kind of namespace off, where it does.
+fn mend(kind: Namespace) -> Option<String> {
+    let most = match kind {
+        Namespace::Mount => "mnt",
+        Namespace::Pid => "pid",
+        Namespace::Ipc => "ipc",
+        Namespace::Uts => "uts",
+        Namespace::Cgroup => "cgroup",
+        Namespace::Network => "net",
+        Namespace::User => "user",
+    };
+    let off = setting(&format!("/proc/sys/user/max_{most}_namespaces")).is_some_and(|value| value == "0");
+    off.then(|| format!("sysctl -w user.max_{most}_namespaces=15000"))
+}
+
+/// What switches user namespaces off for all but root.
+fn users_namespaces() -> Fact {
+    let name = "user namespaces of users";
+    let is = |file: &str, value: &str| setting(&format!("/proc/sys/kernel/{file}")).is_some_and(|is| is == value);
+    let (off, switch) = if is("unprivileged_userns_clone", "0") {
+        ("switched off", "kernel.unprivileged_userns_clone=1")
+    } else if is("apparmor_restrict_unprivileged_userns", "1") {
+        ("restricted by AppArmor", "kernel.apparmor_restrict_unprivileged_userns=0")
+    } else {
+        return Fact::has(name, "not restricted by a sysctl");
+    };
+    Fact::lacks(name, off, "nothing: bowline runs as root").mend(format!("sysctl -w {switch}"))
+}
+
+fn seccomp() -> Fact {
+    let name = "seccomp filters";
+    match probe::seccomp_filter() {
+        Ok(()) => {
+            let actions = setting("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
+            Fact::has(name, if actions.is_empty() { "yes".to_owned() } else { actions })
+        }
+        Err(error) => {
+            let cost = "tasks are refused but for those with `seccomp = \"unconfined\"`";
+            Fact::blocks(name, error.to_string(), cost).mend("a kernel with CONFIG_SECCOMP_FILTER")
+        }
+    }
+}
+
+fn libseccomp() -> Fact {
+    let name = "libseccomp";
+    match probe::libseccomp() {
+        Some(version) => Fact::has(name, version),
+        None => Fact::lacks(name, "tells no version", "nothing: it is part of the shim"),
+    }
+}
+
+fn apparmor() -> Fact {
+    let name = "AppArmor";
+    let cost = "`apparmor` is refused";
+    if setting("/sys/module/apparmor/parameters/enabled").as_deref() != Some("Y") {
+        return Fact::lacks(name, "not in use", cost).mend("the kernel parameters apparmor=1 security=apparmor");
+    }
+    if !Path::new("/sys/kernel/security/apparmor").exists() {
+        let mend = "mount -t securityfs securityfs /sys/kernel/security";
+        return Fact::lacks(name, "in use, but its files are not mounted", cost).mend(mend);
+    }
+    Fact::has(name, "in use")
+}
+
+fn selinux() -> Fact {
+    let name = "SELinux";
+    match setting("/sys/fs/selinux/enforce").as_deref() {
+        Some("1") => Fact::has(name, "enforcing; tasks keep the label of the shim"),
+        Some(_) => Fact::has(name, "permissive"),
+        None => Fact::lacks(name, "not in use", "nothing: bowline sets no labels"),
+    }
+}

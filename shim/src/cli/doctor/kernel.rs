@@ -1,0 +1,112 @@
+//! What the kernel can do: system calls that came late, each with what is done
+//! where it is missing.
+
+use std::path::{Path, PathBuf};
+
+use bowline_executor::probe;
+
+use super::{Fact, setting};
+
+/// The first with close_range and CLOSE_RANGE_CLOEXEC, by which a task gets
+/// none of the shim's files.
+const OLDEST: (u32, u32) = (5, 11);
+
+pub fn facts(root: bool) -> Vec<Fact> {
+    let mut facts = vec![version(), openat2(), pressure()];
+    if root {
+        facts.extend([mounts(), clone_into_cgroup(), overlay(), idmapped_mounts()]);
+    } else {
+        let names = ["mounts through files", "cloning into a cgroup", "overlayfs", "idmapped mounts"];
+        facts.extend(names.map(Fact::unknown));
+    }
+    #[cfg(feature = "absent")]
+    facts.push(Fact::new("taken for absent", super::State::Lacks, bowline_executor::all_absent().join(" ")));
+    facts
+}
+
+fn version() -> Fact {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy().into_owned();
+    let found = format!("Linux {release}, {}", name.machine().to_string_lossy());
+    if numbers(&release) >= OLDEST {
+        return Fact::has("kernel", found);
+    }
+    let (major, minor) = OLDEST;
+    Fact::blocks("kernel", found, format!("tasks run from Linux {major}.{minor} on"))
+}
+
+/// Major and minor version.
+fn numbers(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+fn openat2() -> Fact {
+    let name = "openat2";
+    if probe::openat2() {
+        return Fact::has(name, "yes");
+    }
+    Fact::lacks(name, "no", "paths of an image are resolved step by step instead").mend("a kernel from Linux 5.6 on")
+}
+
+fn mounts() -> Fact {
+    let name = "mounts through files";
+    if probe::mounts_through_fds() {
+        return Fact::has(name, "fsopen, open_tree, mount_setattr");
+    }
+    let cost = "mounts are made by mount(2) instead; sharing them with the host is refused, and read-only binds \
+                where a mount below is covered by another";
+    Fact::lacks(name, "no", cost).mend("a kernel from Linux 5.12 on, or an outer seccomp filter that allows them")
+}
+
+fn clone_into_cgroup() -> Fact {
+    let name = "cloning into a cgroup";
+    if probe::clones_into_cgroups() {
+        return Fact::has(name, "yes");
+    }
+    Fact::lacks(name, "no", "a process joins its cgroup as its first step instead").mend("a kernel from Linux 5.7 on")
+}
+
+fn overlay() -> Fact {
+    let name = "overlayfs";
+    let binary = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/env"));
+    match probe::overlay(&binary) {
+        Ok(()) => Fact::has(name, "read-only, attached nowhere"),
+        Err(error) => {
+            let cost = "each shim runs from a copy of its binary in memory, which shims do not share";
+            let fact = Fact::lacks(name, error.to_string(), cost);
+            // Without the mount API the module is not what is missing.
+            let known = setting("/proc/filesystems").is_some_and(|text| text.contains("\toverlay"));
+            if known { fact } else { fact.mend("modprobe overlay") }
+        }
+    }
+}
+
+fn idmapped_mounts() -> Fact {
+    let name = "idmapped mounts";
+    match probe::idmapped_mount() {
+        Ok(()) => Fact::has(name, "yes"),
+        Err(error) => Fact::lacks(name, error.to_string(), "nothing: this version makes none"),
+    }
+}
+
+fn pressure() -> Fact {
+    let name = "pressure stall information";
+    // Read, as it is there but refused where it was switched off.
+    if Path::new("/proc/pressure").exists() && setting("/proc/pressure/cpu").is_some() {
+        return Fact::has(name, "yes");
+    }
+    Fact::lacks(name, "no", "`bowline stats` shows no pressure").mend("the kernel parameter psi=1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_is_read_up_to_its_suffix() {
+        assert_eq!(numbers("6.12.38+deb13-amd64"), (6, 12));
+        assert_eq!(numbers("5.10-rc1"), (5, 10));
+        assert!(numbers("5.10.0-30-amd64") < OLDEST);
+    }
+}

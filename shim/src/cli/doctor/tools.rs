@@ -1,0 +1,131 @@
+//! What is around the kernel: who asks, where state is kept, terminals, and
+//! programs of others.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use bowline_executor::StateDir;
+use rustix::fs::{Access, AtFlags, CWD};
+
+use super::{Fact, setting};
+
+/// Less than this and output soon has nowhere to go.
+const LITTLE_ROOM: u64 = 16 << 20;
+
+/// Filesystems by their numbers: linux/magic.h.
+const FILESYSTEMS: [(u64, &str); 9] = [
+    (0x0102_1994, "tmpfs"),
+    (0xef53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0xf2f5_2010, "f2fs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0x794c_7630, "overlayfs"),
+    (0x6969, "nfs"),
+    (0x6573_5546, "fuse"),
+];
+
+/// Package managers, and how they are asked.
+const MANAGERS: [(&str, &str); 5] = [
+    ("apt-get", "apt-get install"),
+    ("dnf", "dnf install"),
+    ("zypper", "zypper install"),
+    ("pacman", "pacman -S"),
+    ("apk", "apk add"),
+];
+
+pub fn facts(root: bool, state: &StateDir) -> Vec<Fact> {
+    vec![user(root), state_folder(state.path()), terminals(), systemd(), criu()]
+}
+
+fn user(root: bool) -> Fact {
+    let name = "root";
+    if !root {
+        return Fact::blocks(name, "no", "tasks cannot be started").mend("run bowline as root, such as by sudo");
+    }
+    // All of the ids there are, each as itself: the first user namespace.
+    let map = setting("/proc/self/uid_map").unwrap_or_default();
+    let first = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    Fact::has(name, if first { "yes" } else { "of a user namespace, not of the host" })
+}
+
+fn state_folder(path: &Path) -> Fact {
+    let name = "state folder";
+    let there = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    let made = if there == path { "" } else { " (made when it is needed)" };
+    let choose = "choose another with --state DIR, or BOWLINE_STATE";
+    if !there.is_dir() {
+        let found = format!("{}: {} is no folder", path.display(), there.display());
+        return Fact::blocks(name, found, "no task can be recorded").mend(choose);
+    }
+    if let Err(error) = rustix::fs::accessat(CWD, there, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        let found = format!("{}: cannot write to {}: {error}", path.display(), there.display());
+        return Fact::blocks(name, found, "no task can be recorded").mend(choose);
+    }
+    let Ok(stat) = rustix::fs::statfs(there) else {
+        return Fact::has(name, format!("{}{made}", path.display()));
+    };
+    let number = stat.f_type as u64 & 0xffff_ffff;
+    let kind = FILESYSTEMS.iter().find(|(magic, _)| *magic == number);
+    let kind = kind.map_or_else(|| format!("filesystem {number:#x}"), |(_, kind)| (*kind).to_owned());
+    let room = stat.f_bavail.saturating_mul(stat.f_bsize.unsigned_abs());
+    let found = format!("{}{made}: {kind}, {} MiB left", path.display(), room >> 20);
+    if room < LITTLE_ROOM {
+        return Fact::lacks(name, found, "output that does not fit is dropped, and a full one takes no task")
+            .mend(choose);
+    }
+    Fact::has(name, found)
+}
+
+fn terminals() -> Fact {
+    let name = "terminals";
+    let devpts = setting("/proc/filesystems").is_some_and(|text| text.lines().any(|line| line.ends_with("\tdevpts")));
+    if devpts {
+        return Fact::has(name, "devpts");
+    }
+    Fact::lacks(name, "no devpts", "tasks cannot have terminals").mend("a kernel with CONFIG_UNIX98_PTYS")
+}
+
+fn systemd() -> Fact {
+    let name = "systemd";
+    if !Path::new("/run/systemd/system").exists() {
+        return Fact::lacks(name, "not running", "nothing: cgroups are made through cgroupfs");
+    }
+    let version = first_line("systemctl").unwrap_or_else(|| "running".to_owned());
+    let bus = if Path::new("/run/dbus/system_bus_socket").exists() { "with D-Bus" } else { "without D-Bus" };
+    Fact::has(name, format!("{version}, {bus}"))
+}
+
+fn criu() -> Fact {
+    let name = "CRIU";
+    match first_line("criu") {
+        Some(version) => Fact::has(name, version),
+        None => {
+            let fact = Fact::lacks(name, "not found", "nothing: this version makes no checkpoints");
+            match install("criu") {
+                Some(command) => fact.mend(command),
+                None => fact,
+            }
+        }
+    }
+}
+
+/// The first line that `program --version` prints; `None` where it cannot be run.
+fn first_line(program: &str) -> Option<String> {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
+}
+
+/// The command that installs `package` here.
+fn install(package: &str) -> Option<String> {
+    let manager = MANAGERS.iter().find(|(program, _)| in_path(program).is_some());
+    manager.map(|(_, command)| format!("{command} {package}"))
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    // A manager is often where only root looks.
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/bin"), PathBuf::from("/usr/sbin")]);
+    folders.map(|folder| folder.join(program)).find(|path| path.is_file())
+}

@@ -1,0 +1,157 @@
+//! `bowline doctor`: what this host can do, what a lack costs, what mends it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Ran, binary, skip};
+use serde_json::Value;
+
+fn facts(ran: &Ran) -> Vec<Value> {
+    ran.json()["facts"].as_array().expect("a list of facts").clone()
+}
+
+#[track_caller]
+fn fact(ran: &Ran, name: &str) -> Value {
+    let found = facts(ran).into_iter().find(|fact| fact["name"] == name);
+    found.unwrap_or_else(|| panic!("nothing is said of {name}\n{ran}"))
+}
+
+#[test]
+fn tasks_can_run_on_a_host_that_runs_the_tests() {
+    let host = Host::new();
+    let ran = host.bowline(["doctor", "--json"]);
+    ran.assert_code(0);
+    assert_eq!(ran.json()["runs"], true, "{ran}");
+    assert!(facts(&ran).iter().all(|fact| fact["state"] != "blocks"), "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn lines_and_json_have_the_same_facts() {
+    let host = Host::new();
+    let text = host.bowline(["doctor"]).assert_code(0).out();
+    let listed: Vec<&str> = text
+        .lines()
+        .filter_map(|line| ["+ ", "- ", "! ", "? "].iter().find_map(|mark| line.strip_prefix(mark)))
+        .map(|line| line.split(": ").next().expect("a name"))
+        .collect();
+    let facts = facts(&host.bowline(["doctor", "--json"]));
+    let named: Vec<&str> = facts.iter().map(|fact| fact["name"].as_str().expect("a name")).collect();
+    assert_eq!(listed, named);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn whatever_is_lacking_says_what_that_costs() {
+    let host = Host::new();
+    let ran = host.bowline(["doctor", "--json"]);
+    for fact in facts(&ran) {
+        let lacks = fact["state"] == "lacks" && fact["name"] != "taken for absent";
+        assert_eq!(lacks, fact["cost"].is_string(), "{fact}");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn without_root_it_says_so_and_what_only_root_can_tell_is_not_guessed() {
+    let host = Host::new();
+    // The original may be where only root can go.
+    let copy = host.work().join("bowline");
+    fs::copy(binary("bowline"), &copy).expect("the work folder is writable");
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).expect("the test's own");
+    let mut command = host.command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy).args(["doctor", "--json"]);
+    let ran = host.execute(command);
+    ran.assert_code(125);
+    assert_eq!(ran.json()["runs"], false, "{ran}");
+    assert_eq!(fact(&ran, "root")["state"], "blocks", "{ran}");
+    for name in ["mount namespaces", "pid namespaces", "overlayfs", "idmapped mounts"] {
+        assert_eq!(fact(&ran, name)["state"], "unknown", "{ran}");
+    }
+    assert_eq!(fact(&ran, "seccomp filters")["state"], "has", "whoever gives up rights may load one\n{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_program_is_looked_for_in_the_path_and_the_lack_says_what_installs_it() {
+    let host = Host::new();
+    let doctor = |path: &Path| {
+        let mut command = host.command(binary("bowline"));
+        command.args(["doctor", "--json"]).env("PATH", path);
+        host.execute(command)
+    };
+    let ran = doctor(&host.work());
+    let criu = fact(&ran, "CRIU");
+    assert_eq!(criu["state"], "lacks", "{ran}");
+    if Path::new("/usr/bin/apt-get").exists() {
+        assert_eq!(criu["mend"], "apt-get install criu", "{ran}");
+    }
+    let fake = host.file("criu", "#!/bin/sh\necho 'Version: 4711'\n");
+    fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).expect("the test's own");
+    let ran = doctor(&host.work());
+    let criu = fact(&ran, "CRIU");
+    assert!(criu["state"] == "has" && criu["found"] == "Version: 4711", "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_namespace_that_is_switched_off_names_the_sysctl() {
+    let host = Host::new();
+    // The sysctls of a user namespace are its own.
+    let mut command = host.command("unshare");
+    let script =
+        "cd /proc/sys/user && echo 0 >max_user_namespaces && echo 0 >max_pid_namespaces && exec \"$0\" doctor --json";
+    command.args(["--user", "--map-root-user", "/bin/sh", "-c", script]).arg(binary("bowline"));
+    let ran = host.execute(command);
+    if ran.code == Some(1) {
+        skip("no user namespaces here");
+        return host.assert_nothing_left();
+    }
+    ran.assert_code(125);
+    let user = fact(&ran, "user namespaces");
+    assert!(user["state"] == "lacks" && user["mend"] == "sysctl -w user.max_user_namespaces=15000", "{ran}");
+    let pid = fact(&ran, "pid namespaces");
+    assert!(pid["state"] == "blocks" && pid["mend"] == "sysctl -w user.max_pid_namespaces=15000", "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_written_keeps_tasks_from_running() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=64k");
+    disk.read_only();
+    let state = disk.path().join("deep/below");
+    let ran = host.bowline(["--state", state.to_str().expect("ASCII"), "doctor", "--json"]);
+    ran.assert_code(125);
+    let found = fact(&ran, "state folder");
+    assert!(found["state"] == "blocks" && found["mend"].as_str().is_some_and(|m| m.contains("--state")), "{ran}");
+    drop(disk);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_full_state_folder_is_told() {
+    let host = Host::new();
+    let disk = host.tmpfs("disk", "size=64k");
+    let ran = host.bowline(["--state", disk.path().to_str().expect("ASCII"), "doctor", "--json"]);
+    ran.assert_code(0);
+    let found = fact(&ran, "state folder");
+    assert!(found["state"] == "lacks" && found["found"].as_str().is_some_and(|f| f.contains("tmpfs, 0 MiB")), "{ran}");
+    drop(disk);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn every_controller_that_the_kernel_has_mounted_is_found() {
+    let host = Host::new();
+    let ran = host.bowline(["doctor", "--json"]);
+    // pids is what no task can do without.
+    for name in ["cgroup controller memory", "cgroup controller pids", "cgroup controller cpu"] {
+        let fact = fact(&ran, name);
+        let place = fact["found"].as_str().expect("a place");
+        assert!(fact["state"] == "has" && Path::new(place).is_dir(), "{fact}");
+    }
+    host.assert_nothing_left();
+}

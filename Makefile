@@ -173,11 +173,22 @@ $(DENY):
 	@scripts/need build
 	cargo install --locked --debug --root $(TARGET)/tools cargo-deny
 
-## install   both binaries into $(DESTDIR)$(PREFIX)/bin; without cargo, those already built
+## install   binaries, man pages, completions into $(DESTDIR)$(PREFIX); without cargo, binaries already built
 .PHONY: install
 install: $(if $(shell command -v cargo),build)
-	install -d $(DESTDIR)$(PREFIX)/bin
-	install -m 755 $(BIN)/bowline $(BIN)/bowline-shim $(DESTDIR)$(PREFIX)/bin/
+	install -d $(addprefix $(INSTALLED)/,bin $(MAN) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION)))
+	install -m 755 $(BIN)/bowline $(BIN)/bowline-shim $(INSTALLED)/bin/
+	$(BIN)/bowline man $(INSTALLED)/$(MAN)
+	$(BIN)/bowline completions bash >$(INSTALLED)/$(BASH_COMPLETION)
+	$(BIN)/bowline completions zsh >$(INSTALLED)/$(ZSH_COMPLETION)
+	$(BIN)/bowline completions fish >$(INSTALLED)/$(FISH_COMPLETION)
+
+INSTALLED = $(DESTDIR)$(PREFIX)
+MAN = share/man/man1
+# Where each shell looks for what is not its own.
+BASH_COMPLETION = share/bash-completion/completions/bowline
+ZSH_COMPLETION = share/zsh/site-functions/_bowline
+FISH_COMPLETION = share/fish/vendor_completions.d/bowline.fish
 
 ## clean     removes everything that was built
 .PHONY: clean

@@ -10,7 +10,7 @@ use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 use bowline_spec::user::User;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::detach::{self, DetachKeys};
 use super::update;
@@ -141,6 +141,25 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Print a script that completes commands and flags in a shell
+    Completions {
+        /// The shell
+        shell: CompletedShell,
+    },
+    /// Write the man pages, bowline(1) and one for each command
+    #[command(hide = true)]
+    Man {
+        /// The folder they are written to; there must be one [default: bowline(1) is printed]
+        dir: Option<PathBuf>,
+    },
+}
+
+/// A shell that there is a script for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CompletedShell {
+    Bash,
+    Fish,
+    Zsh,
 }
 
 /// A task as typed: a description, flags on top of it, and the command.

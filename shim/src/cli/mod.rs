@@ -5,12 +5,14 @@
 
 mod args;
 mod attach;
+mod completions;
 mod control;
 mod describe;
 mod detach;
 mod doctor;
 mod exec;
 mod launch;
+mod man;
 mod session;
 #[allow(dead_code, reason = "of commands that look back, which come next")]
 mod moment;
@@ -73,6 +75,8 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Spec { file } => describe::spec(&file),
         Command::Schema => describe::schema(),
         Command::Doctor { json } => doctor::run(&state, json),
+        Command::Completions { shell } => completions::run(shell),
+        Command::Man { dir } => man::run(dir.as_deref()),
     }
 }
 

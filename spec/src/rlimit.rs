@@ -86,10 +86,13 @@ pub struct Rlimit {
     pub hard: Ceiling<u64>,
 }
 
+/// Both limits of a resource.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SoftAndHard {
+    /// What is enforced; the process may raise it up to `hard`.
     soft: Ceiling<u64>,
+    /// What the soft limit cannot be raised above.
     hard: Ceiling<u64>,
 }
 

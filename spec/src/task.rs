@@ -34,16 +34,16 @@ pub const DEFAULT_PIDS: u64 = 4096;
 // Not required to serde: `validate` says better what to write, and flags may bring it.
 #[schemars(extend("required" = ["command"]))]
 pub struct Task {
-    /// The task's id. Without one, whoever launches makes one up.
+    /// The task's id; made up by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<TaskId>,
 
-    /// The program: a path inside the root, or a name looked up in the task's PATH.
+    /// The program: a path inside the root, or a name looked up in the task's `PATH`.
     pub command: String,
     /// Its arguments, without the program's own name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Environment variables. PATH, HOME and, with a hostname, HOSTNAME are
+    /// Environment variables. `PATH`, `HOME` and, with a hostname, `HOSTNAME` are
     /// supplied unless given here; nothing else is inherited.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -77,13 +77,13 @@ pub struct Task {
     /// view, false for a folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readonly_rootfs: Option<bool>,
-    /// The host name inside; needs a uts namespace of its own.
+    /// The host name inside, the host's by default; needs a uts namespace of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     /// Mounts on top of the standard ones, made in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
-    /// Device nodes of the host that the task may use.
+    /// Device nodes of the host that the task may use, besides the usual harmless ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
 
@@ -100,10 +100,11 @@ pub struct Task {
     /// The name of a loaded AppArmor profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub apparmor: Option<String>,
-    /// Resource limits of the process, such as `nofile = 1024`.
+    /// Resource limits of the process, such as `nofile = 1024`; the shim's by default.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rlimits: BTreeMap<Resource, Rlimit>,
-    /// Kernel settings, of the namespaces that are the task's own only.
+    /// Kernel settings, such as `"net.ipv4.ip_forward" = "1"`; of the namespaces
+    /// that are the task's own only.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctls: BTreeMap<String, String>,
     /// Which namespaces are the task's own.
@@ -115,10 +116,10 @@ pub struct Task {
     /// Groups inside and outside; with `namespaces.user = "private"` only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gid_mappings: Vec<IdMapping>,
-    /// Paths that are hidden from the task; replaces the default set.
+    /// Paths that are hidden from the task; those of the OCI defaults by default, which this replaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub masked_paths: Option<Vec<PathBuf>>,
-    /// Paths that are read-only for the task; replaces the default set.
+    /// Paths that are read-only for the task; those of the OCI defaults by default, which this replaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readonly_paths: Option<Vec<PathBuf>>,
 
@@ -137,14 +138,14 @@ pub struct Task {
     /// Huge pages: the most memory by page size, such as `2MB = "64M"`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hugepages: BTreeMap<String, ByteSize>,
-    /// Raw cgroup v2 files, such as `"memory.oom.group" = "1"`.
+    /// Raw cgroup v2 files, such as `"memory.oom.group" = "1"`; cgroup v2 only.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub unified: BTreeMap<String, String>,
-    /// How eagerly the kernel kills the task when memory is short: −1000 (never) to 1000.
+    /// How eagerly the kernel kills the task when memory is short: −1000 (never) to 1000;
+    /// as the shim by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i32>,
-    /// The task's cgroup: an absolute path below each hierarchy. Without one,
-    /// whoever launches chooses.
+    /// The task's cgroup: an absolute path below each hierarchy; `/bowline/ID/ID` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
 
@@ -154,7 +155,7 @@ pub struct Task {
     /// Where its output goes.
     #[serde(skip_serializing_if = "is_default")]
     pub output: Output,
-    /// Names and values that are kept with the task; annotations in OCI.
+    /// Names and values that are kept with the task and do nothing; annotations in OCI.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
@@ -219,7 +220,8 @@ impl Stop {
     }
 }
 
-/// Files that the output is appended to; absolute paths on the host.
+/// Files that the output is appended to; absolute paths on the host. By default
+/// `run` passes it through, and `start` keeps it in the task's folder.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Output {

@@ -9,8 +9,8 @@ use crate::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cpu {
-    /// The weight against other cgroups when CPU time is short: 2 to 262144,
-    /// the kernel's default is 1024.
+    /// The weight against other cgroups when CPU time is short: 2 to 262144; the
+    /// kernel's 1024 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<u64>,
     /// The most CPU time, in CPUs; at least 0.01 with the default period.
@@ -63,7 +63,7 @@ pub struct Memory {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Io {
-    /// The weight against other cgroups: 10 to 1000, as in OCI.
+    /// The weight against other cgroups: 10 to 1000, as in OCI; the kernel's by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
     /// Weights and rates by device.
@@ -74,6 +74,7 @@ pub struct Io {
 /// Weight and rates on one block device.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(extend("required" = ["path"]))]
 pub struct IoDevice {
     /// The device: a path on the host, or its numbers as `8:0`.
     pub path: String,

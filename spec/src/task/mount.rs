@@ -15,6 +15,8 @@ use crate::units::{ByteSize, Mode};
 /// A mount inside the root.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+// As with a task: `validate` says better what to write.
+#[schemars(extend("required" = ["destination"]))]
 pub struct Mount {
     /// What is mounted: `bind` (the default) or `tmpfs`.
     #[serde(rename = "type", skip_serializing_if = "is_default")]
@@ -98,6 +100,7 @@ impl Propagation {
 /// A device node of the host inside the task.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(extend("required" = ["path"]))]
 pub struct Device {
     /// The node inside the root; absolute.
     pub path: PathBuf,

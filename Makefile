@@ -12,6 +12,8 @@ BIN = $(abspath $(TARGET)/bin)
 # Namespaces and cgroups need root.
 ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
 DENY = $(TARGET)/tools/bin/cargo-deny
+CARGO_DEB = $(TARGET)/tools/bin/cargo-deb
+DEB = $(TARGET)/deb/bowline.deb
 
 .PHONY: help
 help:
@@ -43,7 +45,7 @@ test: test-host test-vm test-vm-fallbacks
 
 ## test-host all tests on this host
 .PHONY: test-host
-test-host: need-test demo check-docs unit build-bench test-fallbacks
+test-host: need-test demo check-docs unit build-bench test-fallbacks test-deb
 	$(RUN_AS_ROOT) BOWLINE_BIN_DIR=$(BIN) cargo test --locked --package bowline-tests --no-fail-fast
 
 # Cargo stays who calls it; the test binaries become root.
@@ -189,6 +191,27 @@ MAN = share/man/man1
 BASH_COMPLETION = share/bash-completion/completions/bowline
 ZSH_COMPLETION = share/zsh/site-functions/_bowline
 FISH_COMPLETION = share/fish/vendor_completions.d/bowline.fish
+
+## deb       a Debian package of the same, in target/deb
+.PHONY: deb
+deb: build $(CARGO_DEB)
+	rm -rf $(BIN)/package
+	install -d $(BIN)/package/man
+	$(BIN)/bowline man $(BIN)/package/man
+	gzip -9n $(BIN)/package/man/*
+	$(BIN)/bowline completions bash >$(BIN)/package/bowline.bash
+	$(BIN)/bowline completions zsh >$(BIN)/package/_bowline
+	$(BIN)/bowline completions fish >$(BIN)/package/bowline.fish
+	$(CARGO_DEB) --quiet --no-build --no-strip --locked --package bowline --target $(HOST) --output $(DEB)
+
+$(CARGO_DEB):
+	@scripts/need build
+	cargo install --locked --debug --root $(TARGET)/tools cargo-deb
+
+# It is installed into an empty root, runs there, and leaves nothing behind.
+.PHONY: test-deb
+test-deb: deb
+	$(ROOT) scripts/test-deb $(DEB)
 
 ## clean     removes everything that was built
 .PHONY: clean

@@ -25,6 +25,7 @@
 mod cgroup;
 mod child;
 mod error;
+pub mod events;
 mod exec;
 mod host;
 mod identity;

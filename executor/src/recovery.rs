@@ -6,6 +6,7 @@
 //!                  exit.json    the exit report, once there is one
 //!                  shim.sock    where the shim answers
 //!                  shim.log, stdout.log, stderr.log, rootfs/
+//!   <state>/.events/  what has happened to tasks: see `events`
 //! ```
 //!
 //! The lock is the kernel's: it goes with the shim, however that ends. Files
@@ -26,10 +27,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::cgroup::{self, Layout};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::events::{Entry, Event, Journal, Reader};
 use crate::report::ExitReport;
 
 /// The longest path a unix socket can have: `sun_path` less its NUL (unix(7)).
 const LONGEST_SOCKET_PATH: usize = 107;
+
+/// The folder of the journal of events, beside the tasks'. Ids never begin with a dot.
+const EVENTS: &str = ".events";
 
 /// The folder that holds one folder for each task.
 #[derive(Debug, Clone)]
@@ -98,6 +103,11 @@ impl StateDir {
     /// Where compiled seccomp filters are kept. Ids never begin with a dot.
     pub fn filter_cache(&self) -> PathBuf {
         self.path.join(".seccomp")
+    }
+
+    /// Where the journal of events is.
+    pub fn events(&self) -> PathBuf {
+        self.path.join(EVENTS)
     }
 
     /// The folder of `id`, which need not exist.
@@ -262,10 +272,34 @@ impl Folder {
 
     /// Removes the folder of a task that has ended.
     pub fn remove(&self, _lock: Lock) -> Result<()> {
+        let mut last = self.last_events();
         match fs::remove_dir_all(&self.path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(cannot("remove", &self.path, &error)),
-            _ => Ok(()),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(cannot("remove", &self.path, &error)),
+            _ => {}
         }
+        if !last.is_empty() {
+            Journal::new(self.path.with_file_name(EVENTS)).append(&mut last);
+        }
+        Ok(())
+    }
+
+    /// The events of a task that nobody sees to any more: that it is removed,
+    /// and its end where its shim did not live to tell. None of a launch that
+    /// failed.
+    fn last_events(&self) -> Vec<Entry> {
+        let Ok(id) = self.name().parse::<TaskId>() else { return Vec::new() };
+        let entry = |seq, event| Entry { time: Timestamp::now(), id: id.clone(), seq, event, lost: 0 };
+        if let Ok(Some(report)) = self.exit() {
+            return vec![entry(report.events + 1, Event::Removed)];
+        }
+        let Ok(Some(record)) = self.record() else { return Vec::new() };
+        if record.started_at.is_none() {
+            return Vec::new();
+        }
+        let written = Reader::open(self.path.with_file_name(EVENTS)).and_then(|mut journal| journal.read());
+        let last = written.unwrap_or_default().into_iter().rfind(|entry| entry.id == id).map_or(0, |entry| entry.seq);
+        let exited = Event::of_exit(&died_with_shim(Some(&record)));
+        vec![entry(last + 1, exited), entry(last + 2, Event::Removed)]
     }
 
     /// What its sandbox is called.
@@ -339,6 +373,7 @@ pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
         processes_killed: None,
         output_tail: None,
         output_dropped_bytes: 0,
+        events: 0,
         shim_died: true,
     }
 }

@@ -42,6 +42,9 @@ pub struct ExitReport {
     pub output_tail: Option<String>,
     /// Bytes of output that no file or reader would take.
     pub output_dropped_bytes: u64,
+    /// How many events the task has had, its exit included.
+    #[serde(default)]
+    pub events: u64,
     /// The shim died before the task: how that ended is not known.
     pub shim_died: bool,
 }

@@ -23,6 +23,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use libc::{c_int, c_long, pid_t};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 pub use absent::absent;
@@ -409,6 +410,12 @@ pub fn watch<T: AsRawFd + Into<OwnedFd>>(owner: T) -> io::Result<AsyncFd<T>> {
     // SAFETY: `Into<OwnedFd>` says that `owner` has the one fd that it names,
     // and nothing in this crate swaps it for another.
     unsafe { AsyncFd::register(owner) }.map_err(io::Error::from)
+}
+
+/// The same for one kind of readiness: no other wakes the loop.
+pub fn watch_for<T: AsRawFd + Into<OwnedFd>>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    // SAFETY: as above.
+    unsafe { AsyncFd::register_with_interest(owner, interest) }.map_err(io::Error::from)
 }
 
 /// Writes to an fd that a child holds by number, across its clone.

@@ -5,7 +5,7 @@ use bowline_tests::harness::{Report, Task, process_exists};
 use jiff::Timestamp;
 use serde_json::Value;
 
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 17] = [
     "exit_code",
     "signal",
     "signal_sent_by_shim",
@@ -21,6 +21,7 @@ const FIELDS: [&str; 16] = [
     "processes_killed",
     "output_tail",
     "output_dropped_bytes",
+    "events",
     "shim_died",
 ];
 

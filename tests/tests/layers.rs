@@ -15,6 +15,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["launch", "lifecycle"],
     &["child", "sealed"],
     &["identity", "io", "namespaces", "network", "recovery", "rootfs", "seccomp", "stats"],
+    &["events"],
     &["report", "scoped", "shutdown", "worker"],
     &["cgroup"],
     &["mountinfo", "sys"],

@@ -14,6 +14,7 @@ mod exec;
 mod files;
 mod hierarchy;
 mod limits;
+mod oom;
 mod tree;
 mod v1;
 mod v2;

@@ -1,9 +1,11 @@
 //! What is particular to cgroup v1: its controllers, its files, its freezer.
 
 use std::fmt::Write as _;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType, LinuxResources};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{Mode, OFlags, openat};
 
 use super::limits::Limit;
 use super::tree::{collect_processes, read_at, signal_below, write_at};
@@ -156,6 +158,15 @@ fn fill_cpuset(top: BorrowedFd<'_>, path: &str, file: &str) -> rustix::io::Resul
 pub fn no_room(dir: BorrowedFd<'_>, limit: &str) -> Error {
     let used = read_at(dir, "memory.usage_in_bytes").unwrap_or_default();
     super::limits::no_room("memory.limit_in_bytes", limit, used.trim())
+}
+
+/// Registers an eventfd that is written to when memory has run out in `dir` or
+/// above it; returns it, and the file that counts the kills.
+pub fn register_oom(dir: BorrowedFd<'_>) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let counter = openat(dir, "memory.oom_control", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    write_at(dir, "cgroup.event_control", &format!("{} {}", event.as_raw_fd(), counter.as_raw_fd()))?;
+    Ok((event, counter))
 }
 
 /// Asks for the processes below `dir` to be frozen, or thawed.

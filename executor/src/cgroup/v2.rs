@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use oci_spec::runtime::LinuxResources;
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::limits::{self, Limit};
@@ -169,6 +170,11 @@ fn weight_of_shares(shares: u64) -> Option<u64> {
 /// blkio's weight (10–1000) as io's (1–10000): linear, as in runc and crun.
 fn weight_of_blkio(weight: u16) -> u64 {
     1 + (u64::from(weight).saturating_sub(10)) * 9999 / 990
+}
+
+/// The file that counts how often memory ran out, to be waited for with POLLPRI.
+pub fn open_memory_events(dir: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    openat(dir, "memory.events", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Asks for the processes below `dir` to be frozen, or thawed.

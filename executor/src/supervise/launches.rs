@@ -75,6 +75,7 @@ impl Supervisor {
         if let Err(error) = self.config.folder.write_record(&task.record.borrow()) {
             tracing::error!(%error, "the record lacks what became of the task");
         }
+        self.tell_launched(&task);
         self.busy.set(self.busy.get() + 1);
         tokio::task::spawn_local(task.see_off(self.clone(), exited, pumps, tail));
         Ok(Launched { pid })

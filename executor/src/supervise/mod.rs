@@ -10,6 +10,7 @@
 //! lets the others go on. Rules are not here: `lifecycle` and `shutdown` decide.
 
 mod children;
+mod events;
 mod execs;
 mod launches;
 mod shim_cgroup;
@@ -27,6 +28,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::cgroup::{self, Layout};
 use crate::error::{Error, Kind, Result};
+use crate::events::Journal;
 use crate::host;
 use crate::lifecycle::Event;
 use crate::recovery::{Folder, StateDir};
@@ -63,6 +65,7 @@ pub(crate) struct Supervisor {
     served: Cell<bool>,
     changed: Notify,
     overhead: shim_cgroup::Overhead,
+    journal: RefCell<Journal>,
     /// Sizes of huge pages, once somebody has asked for statistics.
     page_sizes: OnceCell<Vec<String>>,
 }
@@ -78,6 +81,7 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         Ok(begun) => begun,
         Err(error) => return refuse(requests, error).await,
     };
+    let journal = RefCell::new(Journal::new(config.state.events()));
     let supervisor = Rc::new(Supervisor {
         config,
         layout,
@@ -87,6 +91,7 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         served: Cell::new(false),
         changed: Notify::new(),
         overhead,
+        journal,
         page_sizes: OnceCell::new(),
     });
     let served = supervisor.serve(&mut requests).await;
@@ -184,13 +189,14 @@ impl Supervisor {
             Request::Launch(launch, reply) => {
                 self.busy.set(self.busy.get() + 1);
                 tokio::task::spawn_local(async move {
+                    let id = launch.id.clone();
                     let outcome = self.launch(*launch).await;
                     self.served.set(true);
                     let launched = outcome.is_ok();
                     // Nobody waits for the answer any more: the task runs on.
                     let _ = reply.send(outcome);
                     if launched {
-                        tokio::task::spawn_local(self.clone().settle());
+                        tokio::task::spawn_local(self.clone().settle(id));
                     }
                     self.done();
                 });
@@ -207,7 +213,7 @@ impl Supervisor {
             },
             Request::Exec(id, exec, reply) => {
                 tokio::task::spawn_local(async move {
-                    let outcome = self.exec(&id, *exec).await;
+                    let outcome = self.exec_told(&id, *exec).await;
                     let _ = reply.send(outcome);
                 });
             }
@@ -235,7 +241,7 @@ impl Supervisor {
                 let _ = reply.send(self.task(&id).and_then(|task| task.resize(exec.as_deref(), size)));
             }
             Request::Resume(id, reply) => {
-                let _ = reply.send(self.task(&id).and_then(|task| task.happen(&self, Event::Resume)));
+                let _ = reply.send(self.resume(&id));
             }
             Request::Processes(id, reply) => {
                 let _ = reply.send(self.processes(&id));
@@ -255,8 +261,11 @@ impl Supervisor {
     }
 
     /// Once a task has run for a moment, the shim is charged where it belongs.
-    async fn settle(self: Rc<Self>) {
+    async fn settle(self: Rc<Self>, id: TaskId) {
         tokio::time::sleep(shim_cgroup::SETTLED).await;
+        if let Ok(task) = self.task(&id) {
+            tokio::task::spawn_local(self.clone().watch_oom(task));
+        }
         if let Err(error) = self.overhead.enter(&self.layout, || self.any_lives()).await {
             // Who pays for the shim never decides over a task.
             tracing::error!(%error, "the shim is charged to the root cgroup");
@@ -291,7 +300,16 @@ impl Supervisor {
     async fn pause(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
         task.happen(self, Event::Pause)?;
-        task.frozen(self).await
+        task.frozen(self).await?;
+        self.tell(&task, events::Event::Paused);
+        Ok(())
+    }
+
+    fn resume(self: &Rc<Self>, id: &TaskId) -> Result<()> {
+        let task = self.task(id)?;
+        task.happen(self, Event::Resume)?;
+        self.tell(&task, events::Event::Resumed);
+        Ok(())
     }
 
     fn processes(&self, id: &TaskId) -> Result<Vec<Process>> {

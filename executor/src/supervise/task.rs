@@ -11,7 +11,7 @@ use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use jiff::Timestamp;
 use oci_spec::runtime::Spec;
-use tokio::sync::{Mutex, oneshot, watch};
+use tokio::sync::{Mutex, RwLock, oneshot, watch};
 
 use super::Supervisor;
 use super::launches::Plan;
@@ -59,6 +59,14 @@ pub struct Task {
     pub processes: RefCell<Processes>,
     /// Held while limits change: one update after the other.
     pub updating: Mutex<()>,
+    /// How many events it has had.
+    pub events: Cell<u64>,
+    /// Kills for want of memory that were told of.
+    pub oom_kills: Cell<u64>,
+    /// Read-locked by each exec until it is told of.
+    pub telling: RwLock<()>,
+    /// The exit report is made: no event but the exit follows.
+    pub reported: Cell<bool>,
     exited: watch::Sender<Option<ExitReport>>,
     /// Signals that we sent to init.
     sent: RefCell<Vec<i32>>,
@@ -88,6 +96,10 @@ impl Task {
             made_groups: Cell::new(1),
             processes: RefCell::default(),
             updating: Mutex::default(),
+            events: Cell::new(0),
+            oom_kills: Cell::new(0),
+            telling: RwLock::default(),
+            reported: Cell::new(false),
             exited: watch::Sender::new(None),
             sent: RefCell::default(),
             killing: Cell::new(false),
@@ -288,10 +300,12 @@ impl Task {
         }
         let rest = self.kill_rest(&supervisor).await;
         pumps.finish().await;
+        supervisor.tell_execs(&self).await;
         let report = self.report(&supervisor, ended, exited_at, rest, &pumps, &tail);
         if let Err(error) = self.keep(&supervisor.config.folder, &report).await {
             tracing::error!(%error, "the exit report is kept in memory only");
         }
+        supervisor.tell_exit(&self, &report);
         self.exited.send_replace(Some(report));
         // Whoever waits is told first.
         tokio::task::yield_now().await;
@@ -324,6 +338,8 @@ impl Task {
     ) -> ExitReport {
         let layout = &supervisor.layout;
         let last = self.with_cgroup(|c| stats::last(layout, c)).unwrap_or_default();
+        supervisor.tell_oom(self, last.oom_kills);
+        self.reported.set(true);
         let by_shim = |signal| self.sent.borrow().contains(&signal);
         let signal = match ended {
             Ended::Signaled(signal) => Some(signal),
@@ -356,6 +372,7 @@ impl Task {
             processes_killed,
             output_tail: Some(String::from_utf8_lossy(&kept).into_owned()),
             output_dropped_bytes: pumps.dropped(),
+            events: self.events.get() + 1,
             shim_died: false,
         }
     }

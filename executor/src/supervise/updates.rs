@@ -7,6 +7,7 @@ use bowline_spec::id::TaskId;
 
 use super::Supervisor;
 use crate::error::Result;
+use crate::events::Event;
 use crate::{host, worker};
 
 impl Supervisor {
@@ -22,6 +23,7 @@ impl Supervisor {
         }
         changed?;
         task.record.borrow_mut().task = merged;
+        self.tell(&task, Event::Updated { limits: Some(Box::new(update.clone())) });
         self.config.folder.write_record(&task.record.borrow())
     }
 }

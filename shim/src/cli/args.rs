@@ -13,6 +13,7 @@ use bowline_spec::user::User;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::detach::{self, DetachKeys};
+use super::moment::Moment;
 use super::update;
 
 /// Runs a command isolated and limited, watches it, and takes it down with grace.
@@ -109,6 +110,11 @@ pub enum Command {
         id: TaskId,
         #[command(flatten)]
         limits: UpdateArgs,
+    },
+    /// Print what has happened to tasks, oldest first
+    Events {
+        #[command(flatten)]
+        args: EventsArgs,
     },
     /// Freeze all processes of a task
     Pause {
@@ -254,6 +260,25 @@ pub struct ExecArgs {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Print what comes as well
+    #[arg(short, long)]
+    pub follow: bool,
+    /// As JSON, one event a line
+    #[arg(long)]
+    pub json: bool,
+    /// Only from then on: 10m ago, or 2026-05-01T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<Moment>,
+    /// Only up to then: 10m ago, or 2026-05-01T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<Moment>,
+    /// The tasks [default: all]
+    #[arg(value_name = "ID")]
+    pub ids: Vec<TaskId>,
 }
 
 /// Limits as typed; `max` lifts one.

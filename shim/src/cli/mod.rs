@@ -10,12 +10,12 @@ mod control;
 mod describe;
 mod detach;
 mod doctor;
+mod events;
 mod exec;
 mod launch;
 mod man;
-mod session;
-#[allow(dead_code, reason = "of commands that look back, which come next")]
 mod moment;
+mod session;
 mod show;
 mod stats;
 mod streams;
@@ -69,6 +69,7 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Ps { json } => show::ps(&state, json).await,
         Command::Stats { id, json } => stats::run(&state, &id, json).await,
         Command::Update { id, limits } => update::run(&state, &id, limits).await,
+        Command::Events { args } => events::run(&state, &args),
         Command::Pause { id } => control::pause(&state, &id).await,
         Command::Resume { id } => control::resume(&state, &id).await,
         Command::Rm { id, force } => control::rm(&state, &id, force).await,

@@ -1,0 +1,122 @@
+//! Telling what happens: events of a task, numbered, into the journal.
+//!
+//! An event is written when it has happened, before whoever asked for it is
+//! told. Health checks are no execs here: they would drown everything else, and
+//! tell by their outcome.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bowline_spec::id::TaskId;
+use jiff::Timestamp;
+
+use super::Supervisor;
+use super::task::Task;
+use crate::error::Result;
+pub use crate::events::Event;
+use crate::events::{Entry, shortened};
+use crate::report::ExitReport;
+use crate::request::{Exec, ExecEnd, ExecOutcome};
+
+/// How often kills are counted after memory has run out: v1 says so before it
+/// kills, and v2 whenever a limit is met, which may be a thousand times a second.
+const COUNTED_AFTER: [Duration; 3] = [Duration::ZERO, Duration::from_millis(10), Duration::from_millis(990)];
+
+/// How long an exit waits for execs that end with it.
+const STRAGGLING: Duration = Duration::from_secs(1);
+
+impl Supervisor {
+    /// Puts an event of a task into the journal, unless its end is there.
+    pub(super) fn tell(&self, task: &Task, event: Event) {
+        if task.reported.get() {
+            return;
+        }
+        let entry = task.entry(Timestamp::now(), event);
+        self.journal.borrow_mut().append(&mut [entry]);
+    }
+
+    /// That a task was launched: in one write, and nothing of a launch that
+    /// failed.
+    pub(super) fn tell_launched(&self, task: &Task) {
+        let entries = {
+            let record = task.record.borrow();
+            let command = shortened(std::iter::once(&record.task.command).chain(&record.task.args));
+            let started_at = record.started_at.unwrap_or(record.created_at);
+            let pid = record.pid.unwrap_or_default();
+            [task.entry(record.created_at, Event::Created { command }), task.entry(started_at, Event::Started { pid })]
+        };
+        self.journal.borrow_mut().append(&mut { entries });
+    }
+
+    /// An exec that somebody asked for.
+    pub(super) async fn exec_told(self: &Rc<Self>, id: &TaskId, exec: Exec) -> Result<ExecOutcome> {
+        let task = self.task(id)?;
+        let _telling = task.telling.read().await;
+        let command = shortened(&exec.command);
+        let outcome = self.exec(id, exec).await?;
+        let exit_code = match outcome.end {
+            ExecEnd::Exited(code) => Some(code),
+            ExecEnd::TimedOut(_) => None,
+        };
+        self.tell(&task, Event::Exec { command, exit_code, started_at: outcome.started_at });
+        Ok(outcome)
+    }
+
+    /// Waits until the execs that a task's end has ended are told of. One that
+    /// does not end, as it is deep in the kernel, is left out.
+    pub(super) async fn tell_execs(&self, task: &Task) {
+        if task.telling.try_write().is_err() {
+            let _ = tokio::time::timeout(STRAGGLING, task.telling.write()).await;
+        }
+    }
+
+    /// The end, after which nothing more is told: it has the number that the
+    /// report says.
+    pub(super) fn tell_exit(&self, task: &Task, report: &ExitReport) {
+        let entry = task.entry(Timestamp::now(), Event::of_exit(report));
+        self.journal.borrow_mut().append(&mut [entry]);
+    }
+
+    /// That the kernel has killed for want of memory, if it has since the last time.
+    pub(super) fn tell_oom(&self, task: &Task, kills: Option<u64>) -> bool {
+        let more = kills.filter(|kills| *kills > task.oom_kills.get());
+        if let Some(kills) = more {
+            task.oom_kills.set(kills);
+            self.tell(task, Event::Oom { kills });
+        }
+        more.is_some()
+    }
+
+    /// Tells of kills for want of memory as they happen. What is not heard of
+    /// in time is told of with the end.
+    pub(super) async fn watch_oom(self: Rc<Self>, task: Rc<Task>) {
+        let Ok(Some(watch)) = task.with_cgroup(|cgroup| self.layout.watch_oom(cgroup)) else { return };
+        let heard = async {
+            loop {
+                for wait in COUNTED_AFTER {
+                    tokio::time::sleep(wait).await;
+                    let lives = task.state.borrow().live().is_some();
+                    if !lives || self.tell_oom(&task, watch.kills()) {
+                        break;
+                    }
+                }
+                if !watch.changed().await {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = heard => {}
+            _ = task.exit_report() => {}
+        }
+    }
+}
+
+impl Task {
+    /// The next event.
+    fn entry(&self, time: Timestamp, event: Event) -> Entry {
+        let seq = self.events.get() + 1;
+        self.events.set(seq);
+        Entry { time, id: self.id.clone(), seq, event, lost: 0 }
+    }
+}

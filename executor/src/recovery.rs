@@ -361,6 +361,7 @@ pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
         exit_code: None,
         signal: None,
         signal_sent_by_shim: false,
+        stopped_by: None,
         oom_killed: None,
         oom_killed_init: None,
         oom_cgroup: None,
@@ -373,6 +374,7 @@ pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
         processes_killed: None,
         output_tail: None,
         output_dropped_bytes: 0,
+        health: None,
         events: 0,
         shim_died: true,
     }

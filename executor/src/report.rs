@@ -5,6 +5,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::health::Health;
 use crate::sys::Ended;
 
 /// How a task ended. What this kernel cannot tell is null.
@@ -17,6 +18,9 @@ pub struct ExitReport {
     pub signal: Option<String>,
     /// Whether this shim sent that signal.
     pub signal_sent_by_shim: bool,
+    /// Who had it stopped, if anybody had.
+    #[serde(default)]
+    pub stopped_by: Option<StoppedBy>,
     /// Whether the kernel killed any process of the task for want of memory.
     pub oom_killed: Option<bool>,
     /// Whether init itself was the victim.
@@ -42,11 +46,34 @@ pub struct ExitReport {
     pub output_tail: Option<String>,
     /// Bytes of output that no file or reader would take.
     pub output_dropped_bytes: u64,
+    /// What its health checks have come to; null without any.
+    #[serde(default)]
+    pub health: Option<Health>,
     /// How many events the task has had, its exit included.
     #[serde(default)]
     pub events: u64,
     /// The shim died before the task: how that ended is not known.
     pub shim_died: bool,
+}
+
+/// Who has a task stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoppedBy {
+    /// A request, or a signal to the shim.
+    Request,
+    /// The shim, as the task was unhealthy.
+    Health,
+}
+
+impl StoppedBy {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StoppedBy::Request => "request",
+            StoppedBy::Health => "health",
+        }
+    }
 }
 
 /// What decides whether init itself fell victim to the OOM killer.

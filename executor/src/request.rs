@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use crate::error::Result;
+use crate::health::Health;
 use crate::io::{Attachment, Input, Target, WindowSize};
 use crate::lifecycle::Status;
 use crate::report::ExitReport;
@@ -159,6 +160,8 @@ pub struct TaskState {
     pub terminal: bool,
     /// Whether what somebody who attaches writes comes to it.
     pub takes_input: bool,
+    /// What its health checks have come to, if it has any and was asked for it.
+    pub health: Option<Health>,
 }
 
 type Reply<T> = oneshot::Sender<Result<T>>;

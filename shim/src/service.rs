@@ -202,6 +202,7 @@ impl Bowline for Service {
             pid: state.pid.unwrap_or(0),
             terminal: state.terminal,
             takes_input: state.takes_input,
+            health: state.health.map(|health| json(&health)).transpose()?.unwrap_or_default(),
             ..StateResponse::default()
         })
     }

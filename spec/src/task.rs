@@ -4,6 +4,7 @@
 //! serialised; the defaults stand with each field and are filled in by `build`.
 //! A caller merges flags by writing fields, then calls [`Task::validate`].
 
+mod health;
 mod isolation;
 mod limits;
 mod mount;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use health::{Healthcheck, OnUnhealthy};
 pub use isolation::{IdMapping, Namespace, Namespaces, Seccomp};
 pub use limits::{Cpu, Io, IoDevice, Memory};
 pub use mount::{Access, Device, Mount, MountKind, Propagation};
@@ -149,6 +151,9 @@ pub struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
 
+    /// A command by which the shim asks whether the task is healthy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub healthcheck: Option<Healthcheck>,
     /// How the task is brought down.
     #[serde(skip_serializing_if = "is_default")]
     pub stop: Stop,

@@ -4,6 +4,7 @@
 //! What depends on the host's CPUs, devices, users or cgroup version is
 //! `build`'s.
 
+mod health;
 mod identity;
 mod isolation;
 mod limits;
@@ -24,6 +25,7 @@ impl Task {
     /// The first field that does not.
     pub fn validate(&self) -> Result<(), Invalid> {
         process::check(self)?;
+        health::check(self)?;
         identity::check(self)?;
         mounts::check(self)?;
         isolation::check(self)?;

@@ -5,10 +5,11 @@ use bowline_tests::harness::{Report, Task, process_exists};
 use jiff::Timestamp;
 use serde_json::Value;
 
-const FIELDS: [&str; 17] = [
+const FIELDS: [&str; 19] = [
     "exit_code",
     "signal",
     "signal_sent_by_shim",
+    "stopped_by",
     "oom_killed",
     "oom_killed_init",
     "oom_cgroup",
@@ -21,6 +22,7 @@ const FIELDS: [&str; 17] = [
     "processes_killed",
     "output_tail",
     "output_dropped_bytes",
+    "health",
     "events",
     "shim_died",
 ];

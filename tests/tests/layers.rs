@@ -18,7 +18,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["events"],
     &["report", "scoped", "shutdown", "worker"],
     &["cgroup"],
-    &["mountinfo", "sys"],
+    &["health", "mountinfo", "sys"],
     &["error"],
 ];
 

@@ -34,7 +34,10 @@ impl Layout {
 }
 
 fn unified(dir: BorrowedFd<'_>) -> std::io::Result<OomWatch> {
-    let event = sys::watch_for(v2::open_memory_events(dir)?, Interest::PRIORITY)?;
+    let file = v2::open_memory_events(dir)?;
+    // What has changed before it was first read would wake the loop once.
+    read_fd(&file)?;
+    let event = sys::watch_for(file, Interest::PRIORITY)?;
     Ok(OomWatch { event, interest: Interest::PRIORITY, counter: None })
 }
 

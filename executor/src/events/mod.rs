@@ -18,7 +18,8 @@ use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::report::ExitReport;
+use crate::health;
+use crate::report::{ExitReport, StoppedBy};
 
 pub use journal::Journal;
 pub use reading::Reader;
@@ -74,6 +75,13 @@ pub enum Event {
         /// When its program was executed.
         started_at: Timestamp,
     },
+    /// Its health is another than before.
+    Health {
+        /// What it is now.
+        status: health::Status,
+        /// How many checks have failed one after the other.
+        failing_streak: u32,
+    },
     /// The kernel killed processes of it for want of memory.
     Oom {
         /// How many in all so far.
@@ -97,6 +105,8 @@ pub enum Event {
         signal: Option<String>,
         /// Whether the kernel killed any process of it for want of memory.
         oom_killed: Option<bool>,
+        /// Who stopped it, if it was stopped.
+        stopped_by: Option<StoppedBy>,
         /// The shim died before it: nobody saw the end.
         shim_died: bool,
     },
@@ -111,6 +121,7 @@ impl Event {
             exit_code: report.exit_code,
             signal: report.signal.clone(),
             oom_killed: report.oom_killed,
+            stopped_by: report.stopped_by,
             shim_died: report.shim_died,
         }
     }
@@ -121,6 +132,7 @@ impl Event {
             Event::Created { .. } => "created",
             Event::Started { .. } => "started",
             Event::Exec { .. } => "exec",
+            Event::Health { .. } => "health",
             Event::Oom { .. } => "oom",
             Event::Paused => "paused",
             Event::Resumed => "resumed",

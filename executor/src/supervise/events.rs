@@ -92,16 +92,15 @@ impl Supervisor {
     pub(super) async fn watch_oom(self: Rc<Self>, task: Rc<Task>) {
         let Ok(Some(watch)) = task.with_cgroup(|cgroup| self.layout.watch_oom(cgroup)) else { return };
         let heard = async {
-            loop {
+            // What was killed before.
+            self.tell_oom(&task, watch.kills());
+            while watch.changed().await {
                 for wait in COUNTED_AFTER {
                     tokio::time::sleep(wait).await;
                     let lives = task.state.borrow().live().is_some();
                     if !lives || self.tell_oom(&task, watch.kills()) {
                         break;
                     }
-                }
-                if !watch.changed().await {
-                    return;
                 }
             }
         };

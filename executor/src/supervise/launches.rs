@@ -76,6 +76,7 @@ impl Supervisor {
             tracing::error!(%error, "the record lacks what became of the task");
         }
         self.tell_launched(&task);
+        self.begin_checks(&task);
         self.busy.set(self.busy.get() + 1);
         tokio::task::spawn_local(task.see_off(self.clone(), exited, pumps, tail));
         Ok(Launched { pid })

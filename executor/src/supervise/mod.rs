@@ -12,6 +12,7 @@
 mod children;
 mod events;
 mod execs;
+mod health;
 mod launches;
 mod shim_cgroup;
 mod task;
@@ -32,6 +33,7 @@ use crate::events::Journal;
 use crate::host;
 use crate::lifecycle::Event;
 use crate::recovery::{Folder, StateDir};
+use crate::report::StoppedBy;
 use crate::request::{Process, Request, TaskState};
 use crate::shutdown::Plan;
 use crate::stats::{self, Stats};
@@ -177,7 +179,7 @@ impl Supervisor {
         self.served.set(true);
         let ids: Vec<TaskId> = self.tasks.borrow().keys().cloned().collect();
         for id in ids {
-            if let Err(error) = self.shutdown(&id, None, None) {
+            if let Err(error) = self.shutdown(&id, None, None, StoppedBy::Request) {
                 tracing::error!(%error, %id, "cannot stop a task");
             }
         }
@@ -232,7 +234,7 @@ impl Supervisor {
                 let _ = reply.send(self.signal(&id, signal, all));
             }
             Request::Shutdown(id, signal, grace, reply) => {
-                let _ = reply.send(self.shutdown(&id, signal, grace));
+                let _ = reply.send(self.shutdown(&id, signal, grace, StoppedBy::Request));
             }
             Request::Attach(id, attachment, reply) => {
                 let _ = reply.send(self.task(&id).and_then(|task| task.attach(&attachment)));
@@ -250,11 +252,11 @@ impl Supervisor {
                 let _ = reply.send(self.stats(&id));
             }
             Request::State(id, reply) => {
-                let _ = reply.send(self.task(&id).map(|task| task.state()));
+                let _ = reply.send(self.task(&id).map(|task| task.state_with_health()));
             }
             Request::States(reply) => {
                 let tasks = self.tasks.borrow();
-                let states: Vec<TaskState> = tasks.values().map(|task| task.state()).collect();
+                let states: Vec<TaskState> = tasks.values().map(|task| task.state_with_health()).collect();
                 let _ = reply.send(Ok(states));
             }
         }
@@ -287,8 +289,18 @@ impl Supervisor {
         if all { task.signal_all(self, signal) } else { task.signal(self, signal) }
     }
 
-    fn shutdown(self: &Rc<Self>, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
+    fn shutdown(
+        self: &Rc<Self>,
+        id: &TaskId,
+        signal: Option<Signal>,
+        grace: Option<Duration>,
+        by: StoppedBy,
+    ) -> Result<()> {
         let task = self.task(id)?;
+        if task.state.borrow().live().is_some() {
+            // Whoever was first.
+            task.stopped_by.set(task.stopped_by.get().or(Some(by)));
+        }
         let (default_signal, default_grace) = task.stop_defaults();
         let now = Instant::now();
         let plan = Plan::new(signal.unwrap_or(default_signal), grace.unwrap_or(default_grace), now);

@@ -17,12 +17,13 @@ use super::Supervisor;
 use super::launches::Plan;
 use crate::cgroup::{Cgroup, ExecGroup, Layout};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::health::Health;
 use crate::io::{Attachment, Lines, Pumps, Tail, WindowSize};
 use crate::launch::Live;
-use crate::lifecycle::{Action, Event, State};
+use crate::lifecycle::{Action, Event, State, Status};
 use crate::namespaces::Namespaces;
 use crate::recovery::{Folder, Record};
-use crate::report::{ExitReport, OomFacts};
+use crate::report::{ExitReport, OomFacts, StoppedBy};
 use crate::request::TaskState;
 use crate::seccomp::Filter;
 use crate::stats::{self, Processes};
@@ -43,6 +44,11 @@ pub struct Task {
     pub filter: Option<Filter>,
     pub record: RefCell<Record>,
     pub state: RefCell<State<Live>>,
+    /// The word for it, for whoever waits for another.
+    pub status: watch::Sender<Status>,
+    /// What its checks have come to, if it has any.
+    pub health: RefCell<Option<Health>>,
+    pub stopped_by: Cell<Option<StoppedBy>>,
     /// Gone once the exit has been reported.
     pub cgroup: RefCell<Option<Cgroup>>,
     /// The execs that run, by pid, with their numbers.
@@ -87,6 +93,9 @@ impl Task {
             filter,
             record: RefCell::new(record),
             state: RefCell::new(State::Created(live)),
+            status: watch::Sender::new(Status::Created),
+            health: RefCell::default(),
+            stopped_by: Cell::new(None),
             cgroup: RefCell::new(Some(cgroup)),
             execs: RefCell::default(),
             lines: OnceCell::new(),
@@ -121,7 +130,12 @@ impl Task {
             pid: state.live().map(|l| l.pid),
             terminal: lines.is_some_and(Lines::has_terminal),
             takes_input: lines.is_some_and(Lines::take_input),
+            health: None,
         }
+    }
+
+    pub fn state_with_health(&self) -> TaskState {
+        TaskState { health: self.health.borrow().clone(), ..self.state() }
     }
 
     /// Keeps by what others join its streams.
@@ -154,6 +168,12 @@ impl Task {
         })
     }
 
+    /// Tells whoever waits for another status.
+    fn tell_status(&self) {
+        let now = self.state.borrow().status();
+        self.status.send_if_modified(|status| std::mem::replace(status, now) != now);
+    }
+
     /// What a stop does that says nothing else.
     pub fn stop_defaults(&self) -> (Signal, Duration) {
         let record = self.record.borrow();
@@ -181,11 +201,13 @@ impl Task {
     /// Changes the state, and does what that asks for.
     pub fn happen(self: &Rc<Self>, supervisor: &Rc<Supervisor>, event: Event) -> Result<()> {
         let action = self.state.borrow_mut().on(event).map_err(|e| e.within(format_args!("task {}", self.id)))?;
+        self.tell_status();
         match action {
             Action::Nothing | Action::Report => Ok(()),
             Action::Freeze => self.with_cgroup(|c| supervisor.layout.freeze(c, true))?.inspect_err(|_| {
                 // As it was: what was not frozen runs.
                 let _ = self.state.borrow_mut().on(Event::Resume);
+                self.tell_status();
             }),
             Action::Thaw => self.with_cgroup(|c| supervisor.layout.freeze(c, false))?,
             Action::Signal(plan) => {
@@ -360,6 +382,7 @@ impl Task {
             exit_code: Some(ended.code()),
             signal: signal.map(signal_name),
             signal_sent_by_shim: signal.is_some_and(by_shim),
+            stopped_by: self.stopped_by.get(),
             oom_killed: oom.any(),
             oom_killed_init: oom.init(),
             oom_cgroup: oom.cgroup(&record.cgroup),
@@ -372,6 +395,7 @@ impl Task {
             processes_killed,
             output_tail: Some(String::from_utf8_lossy(&kept).into_owned()),
             output_dropped_bytes: pumps.dropped(),
+            health: self.health.borrow().clone(),
             events: self.events.get() + 1,
             shim_died: false,
         }

@@ -99,12 +99,17 @@ fn details(event: &Event) -> Vec<String> {
         Event::Exec { command, exit_code, .. } => {
             vec![code(*exit_code).unwrap_or_else(|| "timed out".to_owned()), command.join(" ")]
         }
+        Event::Health { status, failing_streak } => {
+            let failed = (*failing_streak > 0).then(|| format!("{failing_streak} failed"));
+            [status.as_str().to_owned()].into_iter().chain(failed).collect()
+        }
         Event::Oom { kills } => vec![format!("killed {kills} so far")],
         Event::Updated { limits } => limits.iter().filter_map(|limits| serde_json::to_string(limits).ok()).collect(),
-        Event::Exited { exit_code, signal, oom_killed, shim_died } => {
+        Event::Exited { exit_code, signal, oom_killed, stopped_by, shim_died } => {
             let oom = oom_killed.is_some_and(|killed| killed).then(|| "out of memory".to_owned());
+            let stopped = stopped_by.map(|by| format!("stopped by {}", by.as_str()));
             let died = shim_died.then(|| "its shim died before it".to_owned());
-            code(*exit_code).into_iter().chain(signal.clone()).chain(oom).chain(died).collect()
+            code(*exit_code).into_iter().chain(signal.clone()).chain(oom).chain(stopped).chain(died).collect()
         }
         Event::Paused | Event::Resumed | Event::Removed => Vec::new(),
     }

@@ -1,6 +1,6 @@
 //! Commands that only look: inspect, ps.
 
-use bowline_executor::{ExitReport, Kind, Record, Result, StateDir};
+use bowline_executor::{Doing as _, ExitReport, Health, Kind, Record, Result, StateDir};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
@@ -21,6 +21,7 @@ struct Inspection {
     started_at: Option<Timestamp>,
     labels: std::collections::BTreeMap<String, String>,
     task: Option<Task>,
+    health: Option<Health>,
     exit: Option<ExitReport>,
 }
 
@@ -31,13 +32,17 @@ pub async fn inspect(state: &StateDir, id: &TaskId) -> Result<u8> {
 
 async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     let folder = state.folder(id);
+    let mut health = None;
     let (status, pid, exit) = match client::find(&folder, id).await? {
         Presence::Live(shim) => {
             let state = shim.state().await;
             // The report is the fact: the shim may be on its way out by now.
             match (folder.exit()?, state) {
                 (Some(report), _) => ("exited".to_owned(), None, Some(report)),
-                (None, Ok(Some(state))) => (state.status, Some(state.pid).filter(|pid| *pid > 0), None),
+                (None, Ok(Some(state))) => {
+                    health = read_health(&state.health)?;
+                    (state.status, Some(state.pid).filter(|pid| *pid > 0), None)
+                }
                 (None, Ok(None)) => ("created".to_owned(), None, None),
                 (None, Err(error)) => return Err(error),
             }
@@ -58,8 +63,17 @@ async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
         started_at: record.as_ref().and_then(|r| r.started_at),
         labels: record.as_ref().map(|r| r.task.labels.clone()).unwrap_or_default(),
         task: record.map(|r| r.task),
+        health: exit.as_ref().map_or(health, |report| report.health.clone()),
         exit,
     })
+}
+
+/// What a shim says of its task's health; nothing where it has no checks.
+fn read_health(text: &str) -> Result<Option<Health>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_str(text).map(Some).doing(Kind::Internal, || "the shim's word on the task's health is damaged")
 }
 
 /// A line of `ps`.

@@ -73,7 +73,7 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn string(field: &str, text: &str) -> Result<(), Invalid> {
+pub(super) fn string(field: &str, text: &str) -> Result<(), Invalid> {
     no_nul(field, text)?;
     require(text.len() < LONGEST_STRING, field, || {
         format!("has {} bytes; the kernel takes {}", text.len(), LONGEST_STRING - 1)

@@ -1,0 +1,142 @@
+//! Health checks: one after the other for as long as the task runs.
+//!
+//! ```text
+//!   wait ─► exec in the task ─► learn ─► tell a change ─► perhaps stop ─┐
+//!    └──────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! One local future for each task that is checked: two checks of it cannot
+//! overlap, and a task that is not checked costs nothing. What was cut short by
+//! a pause, a stop or the task's own end is no check. Must not: decide what a
+//! check means, which is `health`'s.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bowline_spec::{Healthcheck, OnUnhealthy};
+use jiff::Timestamp;
+use tokio::time::timeout;
+
+use super::Supervisor;
+use super::task::Task;
+use crate::error::Result;
+use crate::events::Event;
+use crate::health::{Check, Health, OUTPUT, Status};
+use crate::lifecycle;
+use crate::report::StoppedBy;
+use crate::request::{Exec, ExecEnd, ExecOutcome};
+
+/// How long after a failed check the task's own end may be seen: where init
+/// dies, the kernel ends a check with it, and waits for that to be reaped
+/// before init is.
+const LAST_BREATH: Duration = Duration::from_millis(100);
+
+impl Supervisor {
+    /// Begins to check a task's health, if its description says how.
+    pub(super) fn begin_checks(self: &Rc<Self>, task: &Rc<Task>) {
+        let rules = task.record.borrow().task.healthcheck.clone();
+        if let Some(rules) = rules {
+            *task.health.borrow_mut() = Some(Health::default());
+            tokio::task::spawn_local(self.clone().check(task.clone(), rules));
+        }
+    }
+
+    async fn check(self: Rc<Self>, task: Rc<Task>, rules: Healthcheck) {
+        let begun = Instant::now();
+        let in_start_period = || begun.elapsed() < rules.start_period();
+        loop {
+            let slow = task.health_status() != Status::Starting || !in_start_period();
+            let wait = if slow { rules.interval() } else { rules.start_interval() };
+            if !task.runs_for(wait).await {
+                return;
+            }
+            let mut status = task.status.subscribe();
+            let counts = in_start_period();
+            let check = self.check_once(&task, &rules).await;
+            if !check.succeeded() {
+                let _ = timeout(LAST_BREATH, status.changed()).await;
+            }
+            if status.has_changed().unwrap_or(true) || task.state().status != lifecycle::Status::Running {
+                continue;
+            }
+            self.learn(&task, check, &rules, counts);
+        }
+    }
+
+    async fn check_once(self: &Rc<Self>, task: &Task, rules: &Healthcheck) -> Check {
+        let started_at = Timestamp::now();
+        let exec = Exec {
+            command: rules.exec.clone(),
+            timeout: Some(rules.timeout()),
+            tail_bytes: Some(OUTPUT),
+            ..Exec::default()
+        };
+        check_of(self.exec(&task.id, exec).await, started_at)
+    }
+
+    fn learn(self: &Rc<Self>, task: &Task, check: Check, rules: &Healthcheck, in_start_period: bool) {
+        let (before, now, failing_streak) = {
+            let mut health = task.health.borrow_mut();
+            let health = health.get_or_insert_default();
+            let before = health.status;
+            health.learn(check, rules.retries(), in_start_period);
+            (before, health.status, health.failing_streak)
+        };
+        if now == before {
+            return;
+        }
+        self.tell(task, Event::Health { status: now, failing_streak });
+        if now == Status::Unhealthy && rules.on_unhealthy == OnUnhealthy::Stop {
+            let stopped = self.shutdown(&task.id, None, None, StoppedBy::Health);
+            if let Err(error) = stopped {
+                tracing::error!(%error, id = %task.id, "cannot stop a task that is unhealthy");
+            }
+        }
+    }
+}
+
+fn check_of(outcome: Result<ExecOutcome>, started_at: Timestamp) -> Check {
+    match outcome {
+        Ok(outcome) => {
+            let (exit_code, timed_out) = match outcome.end {
+                ExecEnd::Exited(code) => (Some(code), false),
+                ExecEnd::TimedOut(_) => (None, true),
+            };
+            let output = String::from_utf8_lossy(&outcome.stdout).into_owned();
+            Check { started_at, ended_at: outcome.exited_at, exit_code, timed_out, output, error: None }
+        }
+        Err(error) => Check {
+            started_at,
+            ended_at: Timestamp::now(),
+            exit_code: None,
+            timed_out: false,
+            output: String::new(),
+            error: Some(error.message().to_owned()),
+        },
+    }
+}
+
+impl Task {
+    fn health_status(&self) -> Status {
+        self.health.borrow().as_ref().map(|health| health.status).unwrap_or_default()
+    }
+
+    /// Waits until the task has run for `span` without a pause; false once it
+    /// is to end.
+    async fn runs_for(&self, span: Duration) -> bool {
+        use lifecycle::Status;
+        let mut status = self.status.subscribe();
+        loop {
+            let now = *status.borrow_and_update();
+            match now {
+                Status::Running => match timeout(span, status.changed()).await {
+                    Err(_) => return true,
+                    Ok(changed) if changed.is_ok() => {}
+                    Ok(_) => return false,
+                },
+                Status::Created | Status::Paused if status.changed().await.is_ok() => {}
+                Status::Created | Status::Paused | Status::Stopping | Status::Exited => return false,
+            }
+        }
+    }
+}

@@ -4,6 +4,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::rc::Rc;
 
+use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
 
@@ -30,13 +31,13 @@ pub struct Plan {
 
 impl Supervisor {
     pub(super) async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
-        let id = launch.id.clone();
+        let id = launch.id;
         if self.tasks.borrow().contains_key(&id) {
             return Err(Error::new(Kind::AlreadyExists, format!("task {id} exists already")));
         }
         let expecting = self.children.expect();
-        let Launch { stdin, stdout, stderr, size, attached, .. } = launch.clone();
-        let plan = self.plan(launch).await?;
+        let Launch { stdin, stdout, stderr, size, attached, .. } = launch;
+        let plan = self.plan(&id, launch.task, launch.durable).await?;
         // Before anything is made that a crash would leave behind.
         self.config.folder.write_record(&plan.record)?;
         let output = plan.record.task.output.clone();
@@ -83,11 +84,11 @@ impl Supervisor {
     }
 
     /// Turns the description into all that the task is made from.
-    async fn plan(&self, launch: Launch) -> Result<Plan> {
-        let spec = host::configure_unfiltered(&launch.task, launch.id.as_str())?;
+    async fn plan(&self, id: &TaskId, task: bowline_spec::Task, durable: bool) -> Result<Plan> {
+        let spec = host::configure_unfiltered(&task, id.as_str())?;
         let namespaces = Namespaces::of(&spec)?;
-        let profile = host::profile(&launch.task)?;
-        if launch.task.rootfs.is_none() {
+        let profile = host::profile(&task)?;
+        if task.rootfs.is_none() {
             self.make_root(&spec)?;
         }
         let filter = match profile {
@@ -102,8 +103,8 @@ impl Supervisor {
             shim_pid: std::process::id().cast_signed(),
             cgroup: cgroup.and_then(|path| path.to_str()).unwrap_or_default().to_owned(),
             overhead: self.overhead.path(),
-            durable: launch.durable,
-            task: launch.task,
+            durable,
+            task,
         };
         Ok(Plan { spec, namespaces, filter, record })
     }

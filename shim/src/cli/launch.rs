@@ -1,5 +1,6 @@
 //! `run` and `start`: a description, a folder, a shim, a task.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, undo};
@@ -110,15 +111,20 @@ impl Up {
         if let Ok(pidfd) = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
             let _ = pidfd_send_signal(pidfd, Signal::TERM);
         }
-        let _ = child.wait();
+        let killed = child.wait().is_ok_and(|status| status.signal().is_some());
+        // It did not come to undo what it had made. Never of one that ended by
+        // itself: what it was refused, such as a cgroup, is somebody else's.
+        let undone = if killed { undo(&folder) } else { Ok(()) };
+        let error = match undone {
+            Ok(()) => error,
+            Err(left) => error.hint(format!("besides, {left}")),
+        };
         discard(&folder, error)
     }
 }
 
-/// Removes what is left of a launch: of a shim that died in its midst, also
-/// processes and cgroups.
 fn discard(folder: &Folder, error: Error) -> Error {
-    match folder.lock().and_then(|lock| undo(folder).and_then(|()| folder.remove(lock))) {
+    match folder.lock().and_then(|lock| folder.remove(lock)) {
         Ok(()) => error,
         Err(left) => error.hint(format!("besides, {left}")),
     }

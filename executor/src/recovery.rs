@@ -5,7 +5,8 @@
 //!                  task.json    what is needed to find and undo the task
 //!                  exit.json    the exit report, once there is one
 //!                  shim.sock    where the shim answers
-//!                  shim.log, stdout.log, stderr.log, rootfs/
+//!                  log.json…, or stdout.log…, stderr.log…: the task's log
+//!                  shim.log, rootfs/
 //!   <state>/.events/  what has happened to tasks: see `events`
 //! ```
 //!

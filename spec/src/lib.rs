@@ -32,7 +32,7 @@ pub use invalid::Invalid;
 pub use parse::{Format, parse, parse_update, schema};
 pub use signal::Signal;
 pub use task::{
-    Access, Cpu, DEFAULT_PIDS, Device, Healthcheck, IdMapping, Io, IoDevice, Memory, Mount, MountKind, Namespace,
-    Namespaces, OnUnhealthy, Output, Propagation, Seccomp, Stop, Task,
+    Access, Cpu, DEFAULT_PIDS, Device, Healthcheck, IdMapping, Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind,
+    Namespace, Namespaces, OnUnhealthy, Output, Propagation, Seccomp, Stop, Task,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};

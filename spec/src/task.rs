@@ -7,6 +7,7 @@
 mod health;
 mod isolation;
 mod limits;
+mod log;
 mod mount;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use health::{Healthcheck, OnUnhealthy};
 pub use isolation::{IdMapping, Namespace, Namespaces, Seccomp};
 pub use limits::{Cpu, Io, IoDevice, Memory};
+pub use log::{Log, LogFormat};
 pub use mount::{Access, Device, Mount, MountKind, Propagation};
 
 use crate::capability::Capabilities;
@@ -160,6 +162,9 @@ pub struct Task {
     /// Where its output goes.
     #[serde(skip_serializing_if = "is_default")]
     pub output: Output,
+    /// What is kept of it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub log: Log,
     /// Names and values that are kept with the task and do nothing; annotations in OCI.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,

@@ -8,6 +8,7 @@ mod health;
 mod identity;
 mod isolation;
 mod limits;
+mod log;
 mod mounts;
 mod process;
 
@@ -29,7 +30,8 @@ impl Task {
         identity::check(self)?;
         mounts::check(self)?;
         isolation::check(self)?;
-        limits::check(self)
+        limits::check(self)?;
+        log::check(self)
     }
 }
 

@@ -16,7 +16,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["child", "sealed"],
     &["identity", "io", "namespaces", "network", "recovery", "rootfs", "seccomp", "stats"],
     &["events"],
-    &["report", "scoped", "shutdown", "worker"],
+    &["log", "report", "scoped", "shutdown", "worker"],
     &["cgroup"],
     &["health", "mountinfo", "sys"],
     &["error"],

@@ -247,7 +247,7 @@ fn a_child_that_takes_too_much_memory_is_reported_though_init_goes_on() {
     report.assert_code(3);
     assert!(report["signal"].is_null(), "{report:?}");
     assert_eq!((&report["oom_killed"], &report["oom_killed_init"]), (&true.into(), &false.into()), "{report:?}");
-    assert_eq!(task.log("stdout.log"), "survived\n");
+    assert_eq!(task.said("stdout"), "survived\n");
     host.assert_nothing_left();
 }
 

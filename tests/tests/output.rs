@@ -45,7 +45,7 @@ fn a_hundred_megabytes_before_an_exit_all_pass_through_run() {
 #[test]
 fn a_hundred_megabytes_before_an_exit_all_reach_the_log() {
     let host = Host::new();
-    let task = host.task(WRITE_MUCH).start();
+    let task = host.task(WRITE_MUCH).flag("--log=raw").flag("--log-size=1G").start();
     let report = task.wait();
     assert_eq!(report.number("output_dropped_bytes"), 0);
     assert_same(&std::fs::read(task.file("stdout.log")).expect("the log"), &much());

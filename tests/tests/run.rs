@@ -59,8 +59,8 @@ fn start_keeps_the_output_in_the_tasks_folder() {
     let host = Host::new();
     let task = host.task("echo out; echo err >&2").start();
     task.wait().assert_code(0);
-    assert_eq!(task.log("stdout.log"), "out\n");
-    assert_eq!(task.log("stderr.log"), "err\n");
+    assert_eq!(task.said("stdout"), "out\n");
+    assert_eq!(task.said("stderr"), "err\n");
     host.assert_nothing_left();
 }
 

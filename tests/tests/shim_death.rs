@@ -164,6 +164,6 @@ fn a_shim_that_is_asked_to_leave_stops_its_task_and_records_the_exit() {
     let shim = rustix::process::Pid::from_raw(task.shim_pid()).expect("a pid");
     rustix::process::kill_process(shim, rustix::process::Signal::TERM).expect("the shim lives");
     task.wait().assert_code(6);
-    assert!(task.log("stdout.log").ends_with("bye\n"));
+    assert!(task.said("stdout").ends_with("bye\n"));
     host.assert_nothing_left();
 }

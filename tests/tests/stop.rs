@@ -40,7 +40,7 @@ fn stop_without_grace_kills_at_once() {
     let task = host.task("trap 'echo handled' TERM; echo ready; while :; do sleep 0.1; done").start();
     task.wait_for_line("ready");
     task.stop(["--grace=0"]).assert_killed_by("KILL");
-    assert_eq!(task.log("stdout.log"), "ready\n", "no TERM was sent");
+    assert_eq!(task.said("stdout"), "ready\n", "no TERM was sent");
     host.assert_nothing_left();
 }
 

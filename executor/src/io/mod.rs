@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   process ─pipe or terminal─► stream ─► tail (last bytes, in memory)
-//!      ▲                          └─────► outlets (file, FIFO, guests)
+//!      ▲                          ├─────► log
+//!      │                          └─────► outlets (file, FIFO, guests)
 //!      └──── file, or a pipe that a FIFO or guests feed ◄── input
 //! ```
 //!
@@ -34,6 +35,7 @@ pub use input::Input;
 pub use terminal::{WindowSize, Wish};
 
 use crate::error::{Doing, Error, Kind, Result};
+use crate::log;
 use crate::sys;
 use outlet::Outlet;
 use stream::{Progress, Stream};
@@ -106,6 +108,8 @@ pub struct Connections<'a> {
     pub stderr: &'a Target,
     /// Who its ends belong to.
     pub owner: Owner,
+    /// What keeps a log of its stdout and its stderr.
+    pub logs: [Option<log::Writer>; 2],
     /// One tail for both streams, or one for each.
     pub tails: [Tail; 2],
     /// With it, it has a terminal.
@@ -122,6 +126,8 @@ pub enum Wiring {
         awaited: Awaited,
         /// Where what is written to it goes.
         outlet: Outlet,
+        /// What keeps a log of it.
+        log: Option<log::Writer>,
         /// Its tail.
         tail: Tail,
     },
@@ -162,16 +168,18 @@ pub struct Attachment {
 ///
 /// Returns what the process gets and what the shim keeps.
 pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
-    let Connections { input, stdout, stderr, owner, tails: [out_tail, err_tail], terminal } = wanted;
+    let Connections { input, stdout, stderr, owner, logs, tails, terminal } = wanted;
+    let ([out_log, err_log], [out_tail, err_tail]) = (logs, tails);
     if let Some(size) = terminal {
         let (wish, awaited) = terminal::wish(size)?;
         let stdio = Stdio { stdin: null()?, stdout: null()?, stderr: null()?, terminal: Some(wish) };
-        return Ok((stdio, Wiring::Terminal { awaited, outlet: Outlet::open(stdout)?, tail: out_tail }));
+        return Ok((stdio, Wiring::Terminal { awaited, outlet: Outlet::open(stdout)?, log: out_log, tail: out_tail }));
     }
     let (stdin, fed) = input.open(owner)?;
     let mut pumps = Pumps::new(fed, None);
     let mut ends = Vec::new();
-    for (name, target, tail) in [("stdout", stdout, out_tail), ("stderr", stderr, err_tail)] {
+    let streams = [("stdout", stdout, out_log, out_tail), ("stderr", stderr, err_log, err_tail)];
+    for (name, target, log, tail) in streams {
         let outlet = Outlet::open(target)?;
         let (read, write) = pipe()?;
         owner.take(&write)?;
@@ -179,7 +187,7 @@ pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
         rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, what)?;
         let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
         ends.push(write);
-        pumps.begin(name, from, outlet, tail);
+        pumps.begin(name, from, outlet, log, tail);
     }
     let (Some(stderr), Some(stdout)) = (ends.pop(), ends.pop()) else {
         return Err(Error::new(Kind::Internal, "no pipes"));
@@ -192,11 +200,11 @@ impl Wiring {
     pub fn connect(self) -> Result<Pumps> {
         match self {
             Wiring::Pipes(pumps) => Ok(pumps),
-            Wiring::Terminal { awaited, outlet, tail } => {
+            Wiring::Terminal { awaited, outlet, log, tail } => {
                 let terminal = awaited.receive()?;
                 let from = terminal.master.clone();
                 let mut pumps = Pumps::new(Some(from.clone()), Some(Rc::new(terminal)));
-                pumps.begin("terminal", from, outlet, tail);
+                pumps.begin("terminal", from, outlet, log, tail);
                 Ok(pumps)
             }
         }
@@ -234,11 +242,18 @@ impl Pumps {
         Pumps { process_ended, progress: Vec::new(), lines }
     }
 
-    fn begin(&mut self, name: &'static str, from: Rc<AsyncFd<File>>, outlet: Outlet, tail: Tail) {
+    fn begin(
+        &mut self,
+        name: &'static str,
+        from: Rc<AsyncFd<File>>,
+        outlet: Outlet,
+        log: Option<log::Writer>,
+        tail: Tail,
+    ) {
         let (invite, guests) = mpsc::unbounded_channel();
         let (tell, hear) = watch::channel(Progress::default());
         let goes_with_process = self.lines.terminal.is_some();
-        let stream = Stream { name, from, outlets: vec![outlet], guests, tail, goes_with_process };
+        let stream = Stream { name, from, outlets: vec![outlet], guests, log, unlogged: 0, tail, goes_with_process };
         tokio::task::spawn_local(stream.pump(self.lines.process_ended.clone(), tell));
         self.progress.push(hear);
         self.lines.outputs.push(invite);

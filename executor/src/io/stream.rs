@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::Tail;
 use super::outlet::{Outlet, Readiness};
+use crate::log;
 use crate::shutdown::DRAIN;
 
 /// Read at a time, in bytes: on the stack, which stays small.
@@ -29,6 +30,10 @@ pub struct Stream {
     pub outlets: Vec<Outlet>,
     /// Who wants it besides, later.
     pub guests: mpsc::UnboundedReceiver<Outlet>,
+    /// What keeps a log of it.
+    pub log: Option<log::Writer>,
+    /// Bytes that the log could not keep.
+    pub unlogged: u64,
     /// Its last bytes.
     pub tail: Tail,
     /// A terminal goes with the process that it was made for, whoever else has
@@ -68,6 +73,7 @@ impl Stream {
             if ended && !last_words {
                 // No writer is left that matters: the pipe holds 64 KiB at most.
                 while !over && self.read(Readiness::Ignored, &mut over) {}
+                self.flush_log();
                 last_words = true;
                 over |= self.goes_with_process;
                 tell.send_replace(Progress { tail_whole: true, flushed: false, dropped: self.dropped() });
@@ -93,6 +99,7 @@ impl Stream {
             }
             self.outlets.retain(|outlet| !outlet.is_gone());
         }
+        self.flush_log();
         let dropped = self.dropped();
         if dropped > 0 {
             tracing::warn!(stream = self.name, bytes = dropped, "output dropped");
@@ -123,7 +130,11 @@ impl Stream {
     }
 
     fn dropped(&self) -> u64 {
-        self.outlets.iter().map(Outlet::dropped).sum()
+        self.unlogged + self.outlets.iter().map(Outlet::dropped).sum::<u64>()
+    }
+
+    fn flush_log(&mut self) {
+        self.unlogged += self.log.as_ref().map_or(0, log::Writer::flush);
     }
 
     /// Reads once; false when there is nothing to read now.
@@ -137,6 +148,7 @@ impl Stream {
             Ok(length @ 1..) => {
                 let bytes = &chunk[..length];
                 self.tail.borrow_mut().extend_from_slice(bytes);
+                self.unlogged += self.log.as_ref().map_or(0, |log| log.write(bytes));
                 self.outlets.iter_mut().for_each(|outlet| outlet.write(bytes));
                 true
             }

@@ -213,7 +213,9 @@ impl Capture {
         let (stdio, wiring) = if request.direct && terminal.is_none() {
             (io::direct(input, stdout, stderr, owner)?, None)
         } else {
-            let wanted = Connections { input, stdout, stderr, owner, tails: tails.clone(), terminal: *terminal };
+            let tails = tails.clone();
+            let logs = [None, None];
+            let wanted = Connections { input, stdout, stderr, owner, logs, tails, terminal: *terminal };
             let (stdio, wiring) = io::wire(wanted)?;
             (stdio, Some(wiring))
         };

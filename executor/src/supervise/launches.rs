@@ -16,6 +16,7 @@ use crate::host;
 use crate::io::{self, Connections, Input, Owner, Stdio, Target};
 use crate::launch::{Live, Prepared, Starting};
 use crate::lifecycle::Event;
+use crate::log::{self, LogFiles};
 use crate::namespaces::{self, Namespaces};
 use crate::recovery::Record;
 use crate::request::{Launch, Launched};
@@ -42,11 +43,13 @@ impl Supervisor {
         self.config.folder.write_record(&plan.record)?;
         let output = plan.record.task.output.clone();
         let tail = io::new_tail(io::TAIL);
+        let files = LogFiles::of(&plan.record.task, &id, self.config.folder.path());
         let (stdio, wiring) = io::wire(Connections {
             input: if stdin == Input::Null && plan.record.task.stdin { &Input::Open } else { &stdin },
             stdout: &output.stdout.map_or(stdout, Target::Path),
             stderr: &output.stderr.map_or(stderr, Target::Path),
             owner: owner(&plan.spec, plan.spec.process().as_ref()),
+            logs: log::open(&plan.record.task, &files)?,
             tails: [tail.clone(), tail.clone()],
             terminal: plan.record.task.terminal.then_some(size),
         })?;

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use bowline_executor::{ShimCgroup, VERSION};
+use bowline_spec::LogFormat;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
@@ -207,6 +208,15 @@ pub struct TaskArgs {
     /// Sync the exit report to disk before anybody is told of the exit
     #[arg(long)]
     pub durable: bool,
+    /// How output is kept: json, raw or none [default: json for start]
+    #[arg(long, value_name = "FORMAT")]
+    pub log: Option<LogFormat>,
+    /// How large a file of the log becomes [default: 10M]
+    #[arg(long, value_name = "SIZE")]
+    pub log_size: Option<ByteSize>,
+    /// How many files of the log are kept [default: 5]
+    #[arg(long, value_name = "N")]
+    pub log_files: Option<u32>,
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<String>,

@@ -4,9 +4,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, undo};
-use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use bowline_spec::units::Ceiling;
+use bowline_spec::{LogFormat, Task};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::args::TaskArgs;
@@ -62,11 +62,11 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -
 /// `bowline start`: in the background, printing the id.
 pub async fn start(state: &StateDir, args: TaskArgs) -> Result<u8> {
     let (shim_cgroup, durable) = (args.shim_cgroup.clone(), args.durable);
-    let (id, task) = describe_task(args)?;
+    let (id, mut task) = describe_task(args)?;
+    // Nobody else sees what it writes.
+    task.log.format.get_or_insert(LogFormat::Json);
     let up = Up::shim(state, &id, &shim_cgroup).await?;
-    let log = |name: &str| up.folder.file(name).to_string_lossy().into_owned();
-    let request = LaunchRequest { stdout: log("stdout.log"), stderr: log("stderr.log"), ..request(&task, durable)? };
-    match up.shim.launch(request).await {
+    match up.shim.launch(request(&task, durable)?).await {
         Ok(_) => say(id.as_str()).map(|()| 0),
         Err(error) => Err(up.abandon(error)),
     }
@@ -154,6 +154,9 @@ fn describe_task(args: TaskArgs) -> Result<(TaskId, Task)> {
     if let (true, Ok(term)) = (args.tty, std::env::var("TERM")) {
         task.env.entry("TERM".to_owned()).or_insert(term);
     }
+    task.log.format = args.log.or(task.log.format);
+    task.log.max_size = args.log_size.or(task.log.max_size);
+    task.log.max_files = args.log_files.or(task.log.max_files);
     task.env.extend(args.env);
     task.validate().map_err(Error::from)?;
     let id = match &task.name {

@@ -160,11 +160,24 @@ impl<'h> Task<'h> {
         String::from_utf8_lossy(&fs::read(self.file(name)).unwrap_or_default()).into_owned()
     }
 
+    /// What its log, of one file, has of what it wrote to `stream` so far.
+    pub fn said(&self, stream: &str) -> String {
+        let text = self.log("log.json");
+        // The last line may be on its way.
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let of_stream = lines.filter(|line| line["stream"] == stream);
+        let said = of_stream.map(|line| {
+            let end = if line["partial"] == true { "" } else { "\n" };
+            line["line"].as_str().or(line["latin1"].as_str()).unwrap_or_default().to_owned() + end
+        });
+        said.collect()
+    }
+
     /// Waits until it has written `line` to its stdout.
     #[track_caller]
     pub fn wait_for_line(&self, line: &str) {
         eventually(format_args!("{line:?} in the output of {}", self.id), || {
-            self.log("stdout.log").lines().any(|l| l == line).then_some(())
+            self.said("stdout").lines().any(|l| l == line).then_some(())
         });
     }
 

@@ -1,0 +1,204 @@
+//! A task's log: what it wrote, kept in files that do not grow without bound.
+//!
+//! ```text
+//!   chunk ─► pieces (a line, or a part of a long one) ─► batch ─► rotated files
+//! ```
+//!
+//! Both streams share one [`Log`], so that their order is kept where they go to
+//! one file. A line is held until it ends, at most [`PIECE`] bytes of it. What
+//! cannot be written holds up nobody: it is counted, and noted in the log once
+//! there is room again. Must not: wait, or log what it drops; its caller does.
+
+mod batch;
+mod line;
+mod place;
+mod rotated;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bowline_spec::{LogFormat, Task};
+use jiff::Timestamp;
+
+use crate::error::Result;
+use batch::Batch;
+use rotated::Rotated;
+
+pub use line::{LogLine, LogStream};
+pub use place::{LogFiles, rotated_file};
+
+/// The most bytes of a line that are kept together.
+const PIECE: usize = 16 * 1024;
+
+/// Written at a time, in bytes, give or take a line.
+const WRITE: usize = 32 * 1024;
+
+/// Raw lines that are short are taken together up to so many bytes: a file may
+/// be left with so much of its limit unused.
+const AT_ONCE: usize = 4096;
+
+/// Where one stream of a task is kept.
+#[derive(Debug)]
+pub struct Writer {
+    log: Rc<RefCell<Log>>,
+    stream: LogStream,
+}
+
+/// See the module.
+#[derive(Debug)]
+struct Log {
+    /// One for both streams, or one for each.
+    files: Vec<Rotated>,
+    /// The beginning of a line that has not ended, of each stream.
+    held: [Vec<u8>; 2],
+    format: Format,
+    /// The most bytes of a line that are kept together here.
+    piece: usize,
+    /// Up to how many bytes several lines are taken for one; none as JSON.
+    at_once: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Json,
+    Raw,
+}
+
+/// Opens the log of `task` at `files`: for stdout and stderr, where that stream
+/// is kept.
+///
+/// # Errors
+/// `BadSpec` for a file that cannot be opened.
+pub fn open(task: &Task, files: &LogFiles) -> Result<[Option<Writer>; 2]> {
+    let format = match task.log.format() {
+        LogFormat::Json => Format::Json,
+        LogFormat::Raw => Format::Raw,
+        LogFormat::None => return Ok([None, None]),
+    };
+    if files.is_empty() {
+        return Ok([None, None]);
+    }
+    let max_size = task.log.max_size();
+    let mut opened = Vec::new();
+    for (_, path) in files.all() {
+        opened.push(Rotated::open(path, max_size, task.log.max_files(), format)?);
+    }
+    let most = usize::try_from(max_size).unwrap_or(usize::MAX);
+    let (piece, at_once) = match format {
+        // Each byte may become six, and there is the rest of the line.
+        Format::Json => (PIECE.min(most / 8), 0),
+        Format::Raw => (PIECE.min(most), AT_ONCE.min(most / 8)),
+    };
+    let log = Rc::new(RefCell::new(Log { files: opened, held: Default::default(), format, piece, at_once }));
+    let writer = |stream| files.has(stream).then(|| Writer { log: log.clone(), stream });
+    Ok([writer(LogStream::Stdout), writer(LogStream::Stderr)])
+}
+
+impl Writer {
+    /// Keeps `bytes`. Returns how many bytes were dropped by that.
+    pub fn write(&self, bytes: &[u8]) -> u64 {
+        self.log.borrow_mut().write(self.stream, bytes)
+    }
+
+    /// Keeps what is held of a line that may never end, as of a prompt. Returns
+    /// how many bytes were dropped by that. More may be written afterwards.
+    pub fn flush(&self) -> u64 {
+        self.log.borrow_mut().flush(self.stream)
+    }
+}
+
+impl Log {
+    fn write(&mut self, stream: LogStream, bytes: &[u8]) -> u64 {
+        let mut batch = Batch::new(self.format, stream, Timestamp::now());
+        let mut held = std::mem::take(&mut self.held[stream as usize]);
+        let mut dropped = 0;
+        let mut bytes = bytes;
+        while !bytes.is_empty() {
+            let at_once = if held.is_empty() { self.at_once } else { 0 };
+            let (lines, more) = bytes.split_at(lines(bytes, at_once));
+            bytes = more;
+            let (mut rest, ends) = lines.strip_suffix(b"\n").map_or((lines, false), |text| (text, true));
+            while held.len() + rest.len() > self.piece {
+                let cut = whole_characters(rest, self.piece - held.len());
+                batch.push(&mut held, &rest[..cut], false);
+                rest = &rest[cut..];
+            }
+            match ends {
+                true => batch.push(&mut held, rest, true),
+                false => held.extend_from_slice(rest),
+            }
+            if batch.len() >= WRITE {
+                dropped += self.append(stream, &mut batch);
+            }
+        }
+        self.held[stream as usize] = held;
+        dropped + self.append(stream, &mut batch)
+    }
+
+    fn flush(&mut self, stream: LogStream) -> u64 {
+        let mut held = std::mem::take(&mut self.held[stream as usize]);
+        let mut batch = Batch::new(self.format, stream, Timestamp::now());
+        if !held.is_empty() {
+            batch.push(&mut held, b"", false);
+        }
+        let dropped = self.append(stream, &mut batch);
+        self.file(stream).note(Timestamp::now());
+        dropped
+    }
+
+    fn append(&mut self, stream: LogStream, batch: &mut Batch) -> u64 {
+        let dropped = self.file(stream).append(batch);
+        batch.clear();
+        dropped
+    }
+
+    fn file(&mut self, stream: LogStream) -> &mut Rotated {
+        let index = (stream as usize).min(self.files.len() - 1);
+        &mut self.files[index]
+    }
+}
+
+/// How many bytes of `text` to take next: one line, or whole lines up to
+/// `at_once` bytes; all if no line ends.
+fn lines(text: &[u8], at_once: usize) -> usize {
+    let newline = |byte: &u8| *byte == b'\n';
+    let several = text[..text.len().min(at_once)].iter().rposition(newline);
+    let last = several.or_else(|| text.iter().position(newline));
+    last.map_or(text.len(), |last| last + 1)
+}
+
+/// How many bytes of `text` to take, at most `most`, so that no character of
+/// UTF-8 is cut in two, if that can be helped.
+fn whole_characters(text: &[u8], most: usize) -> usize {
+    let begins = |at: &usize| text.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
+    (most.saturating_sub(3)..=most).rev().find(begins).unwrap_or(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_one_by_one_or_together() {
+        for (text, at_once, length) in [
+            ("a\nb\nc", 0, 2),
+            ("a\nb\nc", 100, 4),
+            ("a\nb\nc\n", 5, 4),
+            ("a\nb\nc\n", 6, 6),
+            ("long\nb\n", 3, 5),
+            ("no end", 3, 6),
+        ] {
+            assert_eq!(lines(text.as_bytes(), at_once), length, "{text:?}, {at_once}");
+        }
+    }
+
+    #[test]
+    fn a_cut_leaves_characters_whole() {
+        for (text, most, cut) in
+            [("abcdef", 4, 4), ("abcdé", 5, 4), ("abc€", 5, 3), ("a\u{1f600}b", 4, 1), ("a\u{1f600}b", 5, 5)]
+        {
+            assert_eq!(whole_characters(text.as_bytes(), most), cut, "{text}");
+        }
+        assert_eq!(whole_characters(&[0x80; 9], 7), 7, "no UTF-8: anywhere");
+    }
+}

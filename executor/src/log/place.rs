@@ -1,0 +1,105 @@
+//! Which files a task's log is kept in: what the shim writes and others read.
+
+use std::path::{Path, PathBuf};
+
+use bowline_spec::id::TaskId;
+use bowline_spec::{LogFormat, Task};
+
+use super::LogStream;
+
+/// The files of a log, those that are being written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogFiles {
+    /// One for all streams that are kept, as JSON; those are named.
+    Json(PathBuf, Vec<LogStream>),
+    /// One for each stream that is kept; there may be none.
+    Raw(Vec<(LogStream, PathBuf)>),
+}
+
+impl LogFiles {
+    /// Those of `task`, known as `id`, whose folder is `folder`.
+    pub fn of(task: &Task, id: &TaskId, folder: &Path) -> LogFiles {
+        let named = |name: &str, in_folder: &str| match &task.log.path {
+            Some(path) => path.join(format!("{id}.{name}")),
+            None => folder.join(in_folder),
+        };
+        // A stream that has a file of its own is there already.
+        let output = [(LogStream::Stdout, &task.output.stdout), (LogStream::Stderr, &task.output.stderr)];
+        let kept: Vec<LogStream> = output.iter().filter(|(_, own)| own.is_none()).map(|(stream, _)| *stream).collect();
+        match task.log.format() {
+            LogFormat::None => LogFiles::Raw(Vec::new()),
+            LogFormat::Json if kept.is_empty() => LogFiles::Raw(Vec::new()),
+            LogFormat::Json => LogFiles::Json(named("json", "log.json"), kept),
+            LogFormat::Raw => {
+                let path = |stream: LogStream| {
+                    let name = format!("{}.log", stream.as_str());
+                    (stream, named(&name, &name))
+                };
+                LogFiles::Raw(kept.into_iter().map(path).collect())
+            }
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    /// Whether what comes by `stream` is kept.
+    pub fn has(&self, stream: LogStream) -> bool {
+        match self {
+            LogFiles::Json(_, kept) => kept.contains(&stream),
+            LogFiles::Raw(files) => files.iter().any(|(kept, _)| *kept == stream),
+        }
+    }
+
+    /// Each file; with its stream where it has one alone.
+    pub fn all(&self) -> Vec<(Option<LogStream>, &Path)> {
+        match self {
+            LogFiles::Json(path, _) => vec![(None, path)],
+            LogFiles::Raw(files) => files.iter().map(|(stream, path)| (Some(*stream), path.as_path())).collect(),
+        }
+    }
+}
+
+/// The file that `path` has become after `age` rotations; itself after none.
+pub fn rotated_file(path: &Path, age: u32) -> PathBuf {
+    if age == 0 {
+        return path.to_owned();
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{age}"));
+    name.into()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn files(toml: &str) -> Vec<(Option<LogStream>, String)> {
+        let text = format!("command = 'true'\n{toml}");
+        let task = bowline_spec::parse(&text, bowline_spec::Format::Toml).unwrap();
+        let files = LogFiles::of(&task, &"web".parse().unwrap(), Path::new("/s/web"));
+        files.all().into_iter().map(|(stream, path)| (stream, path.display().to_string())).collect()
+    }
+
+    #[test]
+    fn a_log_is_where_the_description_says() {
+        let (stdout, stderr) = (Some(LogStream::Stdout), Some(LogStream::Stderr));
+        assert_eq!(files(""), []);
+        assert_eq!(files("log.format = 'json'"), [(None, "/s/web/log.json".into())]);
+        assert_eq!(files("log.path = '/l'"), [(None, "/l/web.json".into())]);
+        let raw = [(stdout, "/l/web.stdout.log".into()), (stderr, "/l/web.stderr.log".into())];
+        assert_eq!(files("log = { format = 'raw', path = '/l' }"), raw);
+        let one = [(stderr, "/s/web/stderr.log".into())];
+        assert_eq!(files("log.format = 'raw'\noutput.stdout = '/o'"), one, "stdout has a file of its own");
+        assert_eq!(files("log.format = 'json'\noutput = { stdout = '/o', stderr = '/o' }"), []);
+    }
+
+    #[test]
+    fn rotated_files_are_numbered_by_age() {
+        assert_eq!(rotated_file(Path::new("/l/web.json"), 0), Path::new("/l/web.json"));
+        assert_eq!(rotated_file(Path::new("/l/web.json"), 12), Path::new("/l/web.json.12"));
+    }
+}

@@ -1,0 +1,275 @@
+//! One file of a log, and those that it has been before: `log`, `log.1`, …
+//!
+//! Each append finds out anew what it writes to, by one fstat: a file that
+//! somebody has removed is made anew, one that was cut short is gone on with. A
+//! file never becomes larger than its limit. Files are begun and renamed by
+//! path, so that a folder that was away is found again. Must not: follow a
+//! symlink in place of a file, or write what is no file.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use super::batch::Batch;
+use super::place::rotated_file;
+use super::{Format, line};
+use crate::error::{Error, Kind, Result};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Rotated {
+    path: PathBuf,
+    /// The most bytes of a file.
+    limit: u64,
+    /// How many files there are at most.
+    keep: u32,
+    format: Format,
+    /// Open while it could be written last time.
+    file: Option<File>,
+    /// Bytes of the task's that are missing, and not noted yet.
+    lost: u64,
+}
+
+impl Rotated {
+    /// Opens the file at `path`, which may have been written before.
+    pub fn open(path: &Path, limit: u64, keep: u32, format: Format) -> Result<Rotated> {
+        let mut log = Rotated { path: path.to_owned(), limit, keep, format, file: None, lost: 0 };
+        log.size().map_err(|error| {
+            Error::new(Kind::BadSpec, format!("log: cannot open {}: {error}", path.display()))
+                .hint("the folder must exist and be writable, and nothing but a file may have that name")
+        })?;
+        Ok(log)
+    }
+
+    /// Appends the pieces of `batch`. Returns how many bytes of the task's were
+    /// dropped.
+    pub fn append(&mut self, batch: &Batch) -> u64 {
+        let mut first = 0;
+        // A note first: what is missing was before this.
+        while first < batch.pieces() && self.note(Timestamp::now()) {
+            let Ok(size) = self.size() else { break };
+            let count = batch.fitting(first, self.limit.saturating_sub(size));
+            let count = match count {
+                0 if size > 0 => match self.rotate() {
+                    Ok(()) => continue,
+                    Err(_) => break,
+                },
+                // Larger than any file may be: that cannot be, as pieces are small.
+                0 => 1,
+                _ => count,
+            };
+            let bytes = batch.bytes(first, count);
+            let written = self.write(bytes);
+            if written == bytes.len() {
+                first += count;
+                continue;
+            }
+            let (pieces, more) = self.settle(batch, first, size, written);
+            let dropped = batch.payload(first + pieces) - more;
+            self.lost += dropped;
+            return dropped;
+        }
+        let dropped = batch.payload(first);
+        self.lost += dropped;
+        dropped
+    }
+
+    /// After `written` bytes of the pieces from `first` on, behind `size` others:
+    /// how many pieces are there, and how many bytes of the next.
+    fn settle(&mut self, batch: &Batch, first: usize, size: u64, written: usize) -> (usize, u64) {
+        let pieces = batch.fitting(first, written as u64);
+        let whole = batch.bytes(first, pieces).len();
+        match self.format {
+            // Half a line would be no JSON. A file that cannot be cut is not
+            // gone on with: `size` finds that its last line does not end.
+            Format::Json => {
+                let cut = self.file.as_ref().is_some_and(|file| file.set_len(size + whole as u64).is_ok());
+                if !cut {
+                    self.file = None;
+                }
+                (pieces, 0)
+            }
+            Format::Raw => (pieces, (written - whole) as u64),
+        }
+    }
+
+    /// Notes in the file what is missing, if anything is; false if that fails.
+    pub fn note(&mut self, time: Timestamp) -> bool {
+        if self.lost == 0 || self.format == Format::Raw {
+            return true;
+        }
+        let note = line::note(self.lost, time);
+        let Ok(mut size) = self.size() else { return false };
+        if size > 0 && size + note.len() as u64 > self.limit {
+            if self.rotate().is_err() {
+                return false;
+            }
+            let Ok(now) = self.size() else { return false };
+            size = now;
+        }
+        if self.write(&note) < note.len() {
+            let cut = self.file.as_ref().is_some_and(|file| file.set_len(size).is_ok());
+            if !cut {
+                self.file = None;
+            }
+            return false;
+        }
+        self.lost = 0;
+        true
+    }
+
+    /// Writes as many of `bytes` as can be, and tells how many those are.
+    fn write(&mut self, bytes: &[u8]) -> usize {
+        let Some(file) = &mut self.file else { return 0 };
+        let mut done = 0;
+        while done < bytes.len() {
+            match file.write(&bytes[done..]) {
+                Ok(0) => return done,
+                Ok(length) => done += length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return done,
+            }
+        }
+        done
+    }
+
+    /// The size of the file, which is open then.
+    fn size(&mut self) -> io::Result<u64> {
+        if let Some(file) = &self.file {
+            let meta = file.metadata()?;
+            if meta.nlink() > 0 {
+                return Ok(meta.len());
+            }
+            self.file = None;
+        }
+        let file = begin(&self.path)?;
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+        }
+        let size = meta.len();
+        if size > 0 && self.format == Format::Json && !ends_its_line(&file, size)? {
+            // A shim or a machine died over it.
+            self.rotate()?;
+            self.file = Some(begin(&self.path)?);
+            return Ok(0);
+        }
+        self.file = Some(file);
+        Ok(size)
+    }
+
+    /// Makes room for a new file; the oldest goes.
+    fn rotate(&mut self) -> io::Result<()> {
+        self.file = None;
+        if self.keep == 1 {
+            return gone_is_fine(fs::remove_file(&self.path));
+        }
+        let oldest = self.keep - 1;
+        // Up to the first number that is free, if any is.
+        let free = (1..oldest).find(|age| rotated_file(&self.path, *age).symlink_metadata().is_err());
+        for age in (0..free.unwrap_or(oldest)).rev() {
+            let rename = fs::rename(rotated_file(&self.path, age), rotated_file(&self.path, age + 1));
+            gone_is_fine(rename)?;
+        }
+        Ok(())
+    }
+}
+
+fn begin(path: &Path) -> io::Result<File> {
+    File::options()
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        // Without waiting for the other end of what is no file.
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+}
+
+fn ends_its_line(file: &File, size: u64) -> io::Result<bool> {
+    let mut last = [0];
+    file.read_exact_at(&mut last, size - 1)?;
+    Ok(last == *b"\n")
+}
+
+fn gone_is_fine(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn batch(lines: &[&str]) -> Batch {
+        let mut batch = Batch::new(Format::Json, crate::log::LogStream::Stdout, Timestamp::UNIX_EPOCH);
+        for line in lines {
+            batch.push(&mut Vec::new(), line.as_bytes(), true);
+        }
+        batch
+    }
+
+    fn lines(path: &Path) -> usize {
+        fs::read_to_string(path).map_or(0, |text| text.lines().count())
+    }
+
+    #[test]
+    fn files_stay_within_their_limit_and_their_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let one = batch(&["line"]);
+        // Two lines fit.
+        let mut log = Rotated::open(&path, one.len() as u64 * 2 + 1, 3, Format::Json).unwrap();
+        for count in 1..=9 {
+            assert_eq!(log.append(&batch(&["a", "b"][..1 + count % 2])), 0);
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+        let all: usize = (0..3).map(|age| lines(&rotated_file(&path, age))).sum();
+        assert!((5..=6).contains(&all), "{all}");
+    }
+
+    #[test]
+    fn a_file_that_is_removed_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut log = Rotated::open(&path, 10_000, 2, Format::Json).unwrap();
+        assert_eq!(log.append(&batch(&["first"])), 0);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(log.append(&batch(&["second"])), 0);
+        assert_eq!(lines(&path), 1);
+    }
+
+    #[test]
+    fn what_a_missing_folder_takes_is_counted_and_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("logs");
+        fs::create_dir(&folder).unwrap();
+        let path = folder.join("log");
+        let mut log = Rotated::open(&path, 10_000, 2, Format::Json).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(log.append(&batch(&["123", "1234"])), 9);
+        fs::create_dir(&folder).unwrap();
+        assert_eq!(log.append(&batch(&["x"])), 0);
+        let text = fs::read_to_string(&path).unwrap();
+        let first = text.lines().next().unwrap();
+        assert!(first.ends_with("\"dropped\":9}"), "{text}");
+        assert_eq!(text.lines().count(), 2);
+    }
+
+    #[test]
+    fn a_torn_line_is_not_gone_on_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        fs::write(&path, "{\"time\":").unwrap();
+        let mut log = Rotated::open(&path, 10_000, 2, Format::Json).unwrap();
+        assert_eq!(log.append(&batch(&["x"])), 0);
+        assert_eq!(lines(&path), 1);
+        assert_eq!(fs::read_to_string(rotated_file(&path, 1)).unwrap(), "{\"time\":");
+    }
+}

@@ -1,0 +1,94 @@
+//! What is kept of the task's output: in which form, and how much of it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::invalid::Invalid;
+use crate::text::text_value;
+use crate::units::ByteSize;
+
+/// How large a file becomes before the next is begun, where nothing is said.
+const DEFAULT_SIZE: ByteSize = ByteSize::mib(10);
+/// How many files are kept, where nothing is said.
+const DEFAULT_FILES: u32 = 5;
+
+/// In which form output is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// A line of JSON for each line, with its stream and time.
+    Json,
+    /// The bytes as they were written, one file for each stream.
+    Raw,
+    /// Not at all.
+    None,
+}
+
+impl FromStr for LogFormat {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<LogFormat, Invalid> {
+        match text {
+            "json" => Ok(LogFormat::Json),
+            "raw" => Ok(LogFormat::Raw),
+            "none" => Ok(LogFormat::None),
+            _ => Err(Invalid::value(format!("{text:?} is none of \"json\", \"raw\" and \"none\""))),
+        }
+    }
+}
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LogFormat::Json => "json",
+            LogFormat::Raw => "raw",
+            LogFormat::None => "none",
+        })
+    }
+}
+
+text_value!(LogFormat, "LogFormat", string, "\"json\", \"raw\" or \"none\"", "json", "raw", "none");
+
+/// What is kept of the task's output. A stream that `output` names a file for
+/// goes there instead.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// `json`: lines with their stream and time; `raw`: the bytes as they were
+    /// written; `none`. By default `json` for a task in the background or where
+    /// another field of this table is given, else `none`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<LogFormat>,
+    /// How large a file becomes before the next is begun, at least 4K; 10M by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_size: Option<ByteSize>,
+    /// How many files are kept, that being written among them: 1 to 1000; 5 by
+    /// default. With `raw`, of each stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_files: Option<u32>,
+    /// The folder that the files are kept in, named by the task's id; the
+    /// task's own by default, where they go with the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+}
+
+impl Log {
+    /// The form, with its default where nobody has chosen one.
+    pub fn format(&self) -> LogFormat {
+        let asked_for = *self != Log::default();
+        self.format.unwrap_or(if asked_for { LogFormat::Json } else { LogFormat::None })
+    }
+
+    /// How large a file becomes, in bytes, with its default.
+    pub fn max_size(&self) -> u64 {
+        self.max_size.unwrap_or(DEFAULT_SIZE).as_u64()
+    }
+
+    /// How many files are kept, with its default.
+    pub fn max_files(&self) -> u32 {
+        self.max_files.unwrap_or(DEFAULT_FILES)
+    }
+}

@@ -1,0 +1,45 @@
+//! What is kept of the output.
+
+use super::{absolute, require};
+use crate::invalid::Invalid;
+use crate::task::Task;
+use crate::units::ByteSize;
+
+/// Room for any line in its longest form: see `log` of the executor, whose
+/// pieces of lines are an eighth of it.
+const SMALLEST: ByteSize = ByteSize::bytes(4096);
+/// Whoever reads a log opens all of its files, of which it may have 1024.
+const MOST_FILES: u32 = 1000;
+
+pub(super) fn check(task: &Task) -> Result<(), Invalid> {
+    let log = &task.log;
+    if let Some(size) = log.max_size {
+        require(size >= SMALLEST, "log.max_size", || format!("{size} is too small; write at least {SMALLEST}"))?;
+    }
+    if let Some(files) = log.max_files {
+        require((1..=MOST_FILES).contains(&files), "log.max_files", || {
+            format!("{files} is not a number from 1 to {MOST_FILES}")
+        })?;
+    }
+    log.path.as_ref().map_or(Ok(()), |path| absolute("log.path", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{accepted, refused};
+
+    #[test]
+    fn a_log_has_room_for_a_line() {
+        accepted("log.max_size = '4K'");
+        accepted("log = { format = 'raw', max_size = '1G', max_files = 1, path = '/var/log/tasks' }");
+        refused("log.max_size = '4095'", "log.max_size", "at least 4K");
+        refused("log.max_files = 0", "log.max_files", "from 1 to 1000");
+        refused("log.max_files = 1001", "log.max_files", "from 1 to 1000");
+    }
+
+    #[test]
+    fn what_is_no_log_is_refused() {
+        refused("log.path = 'logs'", "log.path", "not an absolute path");
+        refused("log.format = 'text'", "log.format", "\"json\"");
+    }
+}

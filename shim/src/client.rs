@@ -40,13 +40,18 @@ fn patient() -> ttrpc::context::Context {
 /// `NotFound` when there is no such task.
 pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
     if !folder.exists()? {
-        return Err(Error::new(Kind::NotFound, format!("there is no task named {id}")).hint("`bowline ps` lists them"));
+        return Err(unknown(id));
     }
     match connect(folder).await {
         Some(client) => Ok(Presence::Live(Shim { client, id: id.to_owned(), folder: folder.clone() })),
         None if !folder.socket().exists() && matches!(folder.owner()?, Owner::Shim) => Ok(Presence::Starting),
         None => gone(folder),
     }
+}
+
+/// The error that there is no task `id`.
+pub fn unknown(id: &str) -> Error {
+    Error::new(Kind::NotFound, format!("there is no task named {id}")).hint("`bowline ps` lists them")
 }
 
 impl Shim {

@@ -5,12 +5,13 @@
 
 use std::path::PathBuf;
 
-use bowline_executor::{ShimCgroup, VERSION};
+use bowline_executor::{LogStream, ShimCgroup, VERSION};
 use bowline_spec::LogFormat;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 use bowline_spec::user::User;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::detach::{self, DetachKeys};
@@ -96,6 +97,13 @@ pub enum Command {
         /// As JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Print what a task has written
+    Logs {
+        /// The task
+        id: TaskId,
+        #[command(flatten)]
+        logs: LogsArgs,
     },
     /// Print what a task uses now
     Stats {
@@ -242,6 +250,32 @@ pub struct AttachArgs {
     pub sig_proxy: bool,
 }
 
+/// Which lines of a log, and how they are printed.
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// Print what is written from now on as well, until the task has ended
+    #[arg(short, long)]
+    pub follow: bool,
+    /// The last N lines only
+    #[arg(long, value_name = "N")]
+    pub tail: Option<u64>,
+    /// From this time on: 10m ago, or 2026-05-01T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<Moment>,
+    /// Up to this time: 10m ago, or 2026-05-01T12:00:00Z
+    #[arg(long, value_name = "TIME", conflicts_with = "follow")]
+    pub until: Option<Moment>,
+    /// One stream only: stdout or stderr
+    #[arg(long, value_parser = stream())]
+    pub stream: Option<LogStream>,
+    /// With the time before each line
+    #[arg(short, long, conflicts_with = "json")]
+    pub timestamps: bool,
+    /// The lines as they are kept: JSON, with stream and time
+    #[arg(long)]
+    pub json: bool,
+}
+
 #[derive(Debug, Args)]
 pub struct ExecArgs {
     /// Pass stdin on to it
@@ -330,6 +364,14 @@ pub struct UpdateArgs {
     /// A raw cgroup v2 file: memory.oom.group=1; may be repeated
     #[arg(long, value_name = "FILE=VALUE", value_parser = variable)]
     pub unified: Vec<(String, String)>,
+}
+
+fn stream() -> impl TypedValueParser<Value = LogStream> {
+    let names = [LogStream::Stdout.as_str(), LogStream::Stderr.as_str()];
+    PossibleValuesParser::new(names).map(|name| match name == LogStream::Stdout.as_str() {
+        true => LogStream::Stdout,
+        false => LogStream::Stderr,
+    })
 }
 
 fn variable(text: &str) -> std::result::Result<(String, String), String> {

@@ -30,7 +30,7 @@ const FILES: [(&str, &str); 8] = [
     ("/run/bowline/.seccomp", "Compiled system call filters."),
     ("/run/bowline/ID/task.json", "The description of a task, and what is needed to undo it."),
     ("/run/bowline/ID/exit.json", "The exit report, once the task has ended."),
-    ("/run/bowline/ID/stdout.log", "Standard output of a task that start has started; stderr.log has the other."),
+    ("/run/bowline/ID/log.json", "The log of a task that start has started; older parts of it have a number."),
     ("/run/bowline/ID/shim.log", "What the shim had to say, which is seldom anything."),
     ("/run/bowline/ID/shim.sock", "Where the shim answers, while it lives."),
     ("/run/bowline/ID/lock", "Held by the shim for as long as it lives."),

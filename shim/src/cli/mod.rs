@@ -13,6 +13,7 @@ mod doctor;
 mod events;
 mod exec;
 mod launch;
+mod logs;
 mod man;
 mod moment;
 mod session;
@@ -67,6 +68,7 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Wait { id, json } => control::wait(&state, &id, json).await,
         Command::Inspect { id } => show::inspect(&state, &id).await,
         Command::Ps { json } => show::ps(&state, json).await,
+        Command::Logs { id, logs } => logs::run(&state, &id, &logs),
         Command::Stats { id, json } => stats::run(&state, &id, json).await,
         Command::Update { id, limits } => update::run(&state, &id, limits).await,
         Command::Events { args } => events::run(&state, &args),

@@ -118,6 +118,20 @@ fn a_namespace_that_is_switched_off_names_the_sysctl() {
 }
 
 #[test]
+fn without_cgroups_tasks_cannot_run() {
+    let host = Host::new();
+    let mut command = host.command("unshare");
+    let script = "umount -lR /sys/fs/cgroup && exec \"$0\" doctor --json";
+    command.args(["--mount", "/bin/sh", "-c", script]).arg(binary("bowline"));
+    let ran = host.execute(command);
+    ran.assert_code(125);
+    let cgroups = fact(&ran, "cgroups");
+    assert!(cgroups["state"] == "blocks", "{ran}");
+    assert_eq!(cgroups["mend"], "mount -t cgroup2 cgroup2 /sys/fs/cgroup", "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_state_folder_that_cannot_be_written_keeps_tasks_from_running() {
     let host = Host::new();
     let disk = host.tmpfs("disk", "size=64k");

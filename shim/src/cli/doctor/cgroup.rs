@@ -108,13 +108,14 @@ fn available(cgroups: &Cgroups, controller: &Controller) -> Fact {
     }
     let make = if controller.needed { Fact::blocks } else { Fact::lacks };
     let fact = make(title, "not there".to_owned(), controller.cost.to_owned());
-    match mend(cgroups, names[0]) {
+    match mend(cgroups, controller.v1) {
         Some(command) => fact.mend(command),
         None => fact,
     }
 }
 
-/// What brings a controller that the kernel has.
+/// What brings a controller that the kernel has, by its name on v1, which
+/// `/proc/cgroups` knows it by.
 fn mend(cgroups: &Cgroups, name: &str) -> Option<String> {
     if cgroups.v2 && !has_real_top(cgroups) {
         return Some("have the cgroup above hand it down; of a systemd unit, by Delegate=yes".to_owned());
@@ -127,7 +128,8 @@ fn mend(cgroups: &Cgroups, name: &str) -> Option<String> {
         (true, false) => {
             format!("mkdir -p /sys/fs/cgroup/{name} && mount -t cgroup -o {name} {name} /sys/fs/cgroup/{name}")
         }
-        (true, true) => format!("umount -a -t cgroup -O {name}, as cgroup v1 has it"),
+        // A controller that v1 has is not on v2.
+        (true, true) => format!("umount -a -t cgroup -O {name}"),
     })
 }
 

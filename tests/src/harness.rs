@@ -20,6 +20,7 @@ mod process;
 mod pty;
 mod ran;
 mod root;
+mod screen;
 mod task;
 
 pub use elsewhere::Elsewhere;
@@ -30,6 +31,7 @@ pub use process::Process;
 pub use pty::Pty;
 pub use ran::Ran;
 pub use root::{Root, Tmpfs};
+pub use screen::{COLUMNS, ROWS, Screen};
 pub use task::{Build, Report, Task};
 
 use std::cell::{Cell, RefCell};

@@ -16,7 +16,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -246,15 +246,16 @@ impl Folder {
 
     fn lock_file(&self) -> Result<File> {
         let path = self.file("lock");
-        File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(|error| cannot("open", &path, &error))
+        File::options().write(true).create(true).truncate(false).open(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::new(Kind::NotFound, format!("there is no task in {}", self.path.display())),
+            _ => cannot("open", &path, &error),
+        })
     }
 
     /// Takes the lock, waiting for a shim that holds it to end.
+    ///
+    /// # Errors
+    /// `NotFound` when the folder is removed.
     pub fn lock(&self) -> Result<Lock> {
         let file = self.lock_file()?;
         file.lock().map_err(|error| cannot("lock", &self.file("lock"), &error))?;
@@ -271,10 +272,17 @@ impl Folder {
         }
     }
 
-    /// Removes the folder of a task that has ended.
-    pub fn remove(&self, _lock: Lock) -> Result<()> {
+    /// Removes the folder of a task that has ended: for whoever looks, all of it
+    /// at once, so that nobody finds half a task, or locks what is going.
+    pub fn remove(&self, lock: Lock) -> Result<()> {
+        // While we waited for the lock, another may have removed what it was of.
+        let ours = lock.0.metadata().map_err(|error| cannot("look into", &self.path, &error))?;
+        if !fs::metadata(self.file("lock")).is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino())) {
+            return Ok(());
+        }
         let mut last = self.last_events();
-        match fs::remove_dir_all(&self.path) {
+        let aside = self.path.with_file_name(format!(".removed-{}-{}", self.name(), std::process::id()));
+        match fs::rename(&self.path, &aside).and_then(|()| fs::remove_dir_all(&aside)) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(cannot("remove", &self.path, &error)),
             _ => {}
         }
@@ -406,6 +414,21 @@ mod tests {
         assert!(matches!(folder.owner(), Ok(Owner::Shim)), "the lock is held");
         drop(lock);
         assert!(matches!(folder.owner(), Ok(Owner::Nobody(_))), "the lock went with its owner");
+    }
+
+    #[test]
+    fn a_lock_of_what_was_removed_meanwhile_removes_nothing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let state = StateDir::new(dir.path().join("state"));
+        let id: TaskId = "web".parse().expect("an id");
+        let (folder, old) = state.create(&id).expect("free");
+        fs::rename(folder.path(), dir.path().join("elsewhere")).expect("ours");
+        assert_eq!(folder.owner().expect_err("gone").kind(), Kind::NotFound);
+        let (folder, new) = state.create(&id).expect("free again");
+        folder.remove(old).expect("nothing to do");
+        assert!(folder.exists().expect("readable"), "it is another's");
+        folder.remove(new).expect("removed");
+        assert!(fs::read_dir(state.path()).expect("readable").next().is_none(), "nothing is left");
     }
 
     #[test]

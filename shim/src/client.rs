@@ -34,24 +34,36 @@ fn patient() -> ttrpc::context::Context {
     context::with_timeout(0)
 }
 
+/// There is no such task.
+pub fn unknown(id: &str) -> Error {
+    Error::new(Kind::NotFound, format!("there is no task named {id}")).hint("`bowline ps` lists all tasks")
+}
+
+/// What a task that has ended cannot do any more.
+pub fn exited(id: &str) -> Error {
+    Error::new(Kind::WrongState, format!("task {id} has exited"))
+        .hint(format!("`bowline wait --json {id}` tells how, `bowline rm {id}` removes it"))
+}
+
 /// Finds out who answers for the task in `folder`.
 ///
 /// # Errors
 /// `NotFound` when there is no such task.
 pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
-    if !folder.exists()? {
-        return Err(unknown(id));
-    }
-    match connect(folder).await {
+    let found = match connect(folder).await {
+        None if !folder.exists()? => return Err(unknown(id)),
         Some(client) => Ok(Presence::Live(Shim { client, id: id.to_owned(), folder: folder.clone() })),
-        None if !folder.socket().exists() && matches!(folder.owner()?, Owner::Shim) => Ok(Presence::Starting),
-        None => gone(folder),
-    }
+        None => without_shim(folder),
+    };
+    // Removed while we looked.
+    found.map_err(|error| if error.kind() == Kind::NotFound { unknown(id) } else { error })
 }
 
-/// The error that there is no task `id`.
-pub fn unknown(id: &str) -> Error {
-    Error::new(Kind::NotFound, format!("there is no task named {id}")).hint("`bowline ps` lists them")
+fn without_shim(folder: &Folder) -> Result<Presence> {
+    if !folder.socket().exists() && matches!(folder.owner()?, Owner::Shim) {
+        return Ok(Presence::Starting);
+    }
+    gone(folder)
 }
 
 impl Shim {
@@ -62,11 +74,22 @@ impl Shim {
     /// The error of a call; a connection that broke is explained by what the
     /// shim has left.
     fn failed(&self, error: &ttrpc::Error) -> Error {
-        from_status(error).unwrap_or_else(|| {
+        let told = from_status(error);
+        let is_gone = told.as_ref().is_none_or(|error| error.kind() == Kind::NotFound);
+        if is_gone && matches!(self.folder.exit(), Ok(Some(_))) {
+            return exited(&self.id);
+        }
+        let Some(told) = told else {
             let log = std::fs::read_to_string(self.folder.file("shim.log")).unwrap_or_default();
             let last = log.lines().last().unwrap_or("it left no word in shim.log");
-            Error::new(Kind::Internal, format!("the shim of task {} broke off: {error}; {last}", self.id))
-        })
+            return Error::new(Kind::Internal, format!("the shim of task {} broke off: {error}; {last}", self.id));
+        };
+        match (told.kind(), told.hint_text()) {
+            (Kind::NotFound | Kind::WrongState, None) => {
+                told.hint(format!("`bowline inspect {}` tells how the task stands", self.id))
+            }
+            _ => told,
+        }
     }
 
     /// Launches the task.

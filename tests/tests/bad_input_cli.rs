@@ -213,3 +213,47 @@ fn a_reader_that_goes_away_is_no_panic() {
     assert!(!ran.err().contains("panic"), "{ran}");
     host.assert_nothing_left();
 }
+
+#[test]
+fn what_a_task_cannot_do_now_is_refused_with_the_likely_mend() {
+    let host = Host::new();
+    let (ended, running, paused) =
+        (host.task("true").start(), host.task("exec sleep 1000").start(), host.task("exec sleep 1000").start());
+    ended.wait();
+    paused.bowline("pause", []).assert_code(0);
+    let refused = [
+        ended.bowline("kill", []),
+        ended.bowline("pause", []),
+        ended.bowline("stats", []),
+        ended.bowline("update", ["--pids=9"]),
+        ended.exec("true"),
+        running.bowline("resume", []),
+        running.bowline("rm", []),
+        paused.bowline("pause", []),
+        paused.exec("true"),
+        host.bowline(["inspect", "nobody"]),
+    ];
+    for ran in refused {
+        ran.assert_refused(125, &[]);
+        assert!(ran.err().contains("\nhint: "), "{ran}");
+    }
+    running.end();
+    paused.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_slip_on_the_command_line_is_told_what_was_probably_meant() {
+    let host = Host::new();
+    for (args, hint) in [
+        (&["wait", "--jsn", "x"][..], "perhaps --json is meant; see `bowline wait --help`"),
+        (&["ps", "--sort=creatd"], "perhaps created is meant; see `bowline ps --help`"),
+        (&["inspct", "x"], "perhaps inspect is meant; see `bowline --help`"),
+        (&["exec"], "see `bowline exec --help`"),
+    ] {
+        let ran = host.bowline(args);
+        ran.assert_refused(2, &[]);
+        assert!(ran.err().ends_with(&format!("\nhint: {hint}")), "{ran}");
+    }
+    host.assert_nothing_left();
+}

@@ -59,7 +59,7 @@ fn a_frozen_task_can_be_killed() {
         let task = host.described(&toml).start();
         task.wait_for_line("ready");
         freeze(&task);
-        task.bowline("kill", ["KILL"]).assert_code(0);
+        task.bowline("kill", ["--signal=KILL"]).assert_code(0);
         task.wait().assert_killed_by("KILL");
     }
     host.assert_nothing_left();

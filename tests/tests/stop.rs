@@ -96,7 +96,7 @@ fn an_unknown_signal_is_refused_before_anything_happens() {
     task.wait_for_line("ready");
     for bad in ["NOPE", "SIGNOPE", "0", "65", "-1", ""] {
         task.bowline("stop", [&format!("--signal={bad}"), "--grace=0"]).assert_refused(2, &["signal"]);
-        task.bowline("kill", ["--", bad]).assert_refused(2, &["signal"]);
+        task.bowline("kill", [&format!("--signal={bad}")]).assert_refused(2, &["signal"]);
     }
     assert_eq!(task.status(), "running");
     task.end();
@@ -149,9 +149,9 @@ fn kill_sends_a_signal_by_name_or_number_and_no_more() {
     let host = Host::new();
     let task = host.task(TALKATIVE).start();
     task.wait_for_line("ready");
-    task.bowline("kill", ["USR1"]).assert_code(0);
+    task.bowline("kill", ["--signal=USR1"]).assert_code(0);
     task.wait_for_line("usr1");
-    task.bowline("kill", ["1"]).assert_code(0);
+    task.bowline("kill", ["-s", "1"]).assert_code(0);
     task.wait_for_line("hup");
     assert_eq!(task.status(), "running");
     task.end();

@@ -16,7 +16,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::detach::{self, DetachKeys};
 use super::moment::Moment;
-use super::update;
+use super::named::TaskRef;
+use super::{ps, update};
 
 /// Runs a command isolated and limited, watches it, and takes it down with grace.
 #[derive(Debug, Parser)]
@@ -25,6 +26,9 @@ pub struct Cli {
     /// The folder that keeps what is known of each task
     #[arg(long, global = true, env = "BOWLINE_STATE", value_name = "DIR", default_value = "/run/bowline")]
     pub state: PathBuf,
+    /// When to use colours; NO_COLOR stands for never
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: clap::ColorChoice,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -45,78 +49,71 @@ pub enum Command {
     Start {
         #[command(flatten)]
         task: TaskArgs,
+        /// Print id and pid as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Attach to a running task's streams; exit with its code if it ends
     Attach {
         /// The task
-        id: TaskId,
+        id: TaskRef,
         #[command(flatten)]
         attach: AttachArgs,
     },
     /// Run a command in a running task; exit with its code, 124 on a timeout
     Exec {
         /// The task
-        id: TaskId,
+        id: TaskRef,
         #[command(flatten)]
         exec: ExecArgs,
     },
-    /// Stop a task: a signal, then SIGKILL when the grace is over
+    /// Stop tasks: a signal, then SIGKILL when the grace is over
     Stop {
-        /// The task
-        id: TaskId,
+        /// The tasks
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<TaskRef>,
         /// The signal, by name or number [default: the description's, else TERM]
-        #[arg(long)]
+        #[arg(short, long)]
         signal: Option<Signal>,
         /// How long to wait before killing [default: the description's, else 10s]
         #[arg(long)]
         grace: Option<Duration>,
     },
-    /// Send a signal to a task
+    /// Send a signal to tasks
     Kill {
-        /// The task
-        id: TaskId,
+        /// The tasks
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<TaskRef>,
         /// The signal, by name or number
-        #[arg(default_value = "KILL")]
+        #[arg(short, long, default_value = "KILL")]
         signal: Signal,
     },
-    /// Wait for a task to end; print its exit code
+    /// Wait for tasks to end; print their exit codes
     Wait {
-        /// The task
-        id: TaskId,
-        /// Print the whole exit report
+        /// The tasks
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<TaskRef>,
+        /// Print the whole exit report; of several tasks a list, with their ids
         #[arg(long)]
         json: bool,
     },
-    /// Print everything that is known of a task, as JSON
-    Inspect {
-        /// The task
-        id: TaskId,
-    },
+    /// Print everything that is known of tasks, as JSON
+    Inspect(InspectArgs),
     /// List all tasks
-    Ps {
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Ps(PsArgs),
     /// Print what a task has written
     Logs {
         /// The task
-        id: TaskId,
+        id: TaskRef,
         #[command(flatten)]
         logs: LogsArgs,
     },
-    /// Print what a task uses now
-    Stats {
-        /// The task
-        id: TaskId,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
+    /// Print what tasks use now
+    Stats(StatsArgs),
     /// Change limits of a running task: all that are named, or none
     Update {
         /// The task
-        id: TaskId,
+        id: TaskRef,
         #[command(flatten)]
         limits: UpdateArgs,
     },
@@ -125,23 +122,29 @@ pub enum Command {
         #[command(flatten)]
         args: EventsArgs,
     },
-    /// Freeze all processes of a task
+    /// Freeze all processes of tasks
     Pause {
-        /// The task
-        id: TaskId,
+        /// The tasks
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<TaskRef>,
     },
-    /// Let a paused task go on
+    /// Let paused tasks go on
     Resume {
-        /// The task
-        id: TaskId,
+        /// The tasks
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<TaskRef>,
     },
-    /// Remove a task that has ended, or clean up after one whose shim died
+    /// Remove tasks that have ended, or clean up after those whose shim died
     Rm {
-        /// The task
-        id: TaskId,
-        /// Kill it first if it runs
-        #[arg(short, long)]
+        /// The tasks
+        #[arg(required_unless_present = "exited", conflicts_with = "exited", value_name = "ID")]
+        ids: Vec<TaskRef>,
+        /// Kill them first if they run; that there is no such task is no error
+        #[arg(short, long, conflicts_with = "exited")]
         force: bool,
+        /// All that have ended; print their ids
+        #[arg(long)]
+        exited: bool,
     },
     /// Print the OCI configuration that a description stands for
     Spec {
@@ -323,6 +326,56 @@ pub struct EventsArgs {
     /// The tasks [default: all]
     #[arg(value_name = "ID")]
     pub ids: Vec<TaskId>,
+}
+
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// The tasks; of several a list is printed
+    #[arg(required = true, value_name = "ID")]
+    pub ids: Vec<TaskRef>,
+}
+
+#[derive(Debug, Args)]
+pub struct PsArgs {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Ids only
+    #[arg(short, long, conflicts_with = "json")]
+    pub quiet: bool,
+    /// Only those of a status or with a label: status=running, label=tier=web; may be repeated
+    #[arg(short, long, value_name = "FILTER")]
+    pub filter: Vec<ps::Filter>,
+    /// What to sort by
+    #[arg(long, value_enum, value_name = "BY", default_value = "id")]
+    pub sort: SortBy,
+    /// The other way round
+    #[arg(short, long)]
+    pub reverse: bool,
+    /// Do not cut what is wider than the terminal
+    #[arg(long)]
+    pub no_trunc: bool,
+}
+
+/// What `ps` sorts by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum SortBy {
+    /// By id.
+    Id,
+    /// The oldest first.
+    Created,
+    /// Those that run before those that have ended.
+    Status,
+}
+
+#[derive(Debug, Args)]
+pub struct StatsArgs {
+    /// The tasks [default: all that run]
+    #[arg(value_name = "ID")]
+    pub ids: Vec<TaskRef>,
+    /// As JSON; of several tasks a list
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Limits as typed; `max` lifts one.

@@ -1,19 +1,47 @@
-//! Commands that change a task: stop, kill, pause, resume, rm; and wait.
+//! Commands that change tasks: stop, kill, pause, resume; and wait.
 
-use bowline_executor::{Error, ExitReport, Folder, Kind, Owner, Result, StateDir, died_with_shim, undo};
+use std::time::Duration as Elapsed;
+
+use bowline_executor::{ExitReport, Folder, Kind, Result, StateDir, died_with_shim};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::units::Duration;
+use serde::Serialize;
 
-use super::{dead, exited, say, say_json, starting};
+use super::named::TaskRef;
+use super::several::each;
+use super::{dead, exited, progress, say, say_json, starting};
 use crate::client::{self, Presence, Shim};
 
-/// `bowline stop`: returns when the task has ended.
-pub async fn stop(state: &StateDir, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<u8> {
-    let shim = match client::find(&state.folder(id), id).await? {
+/// `bowline stop`: returns when the tasks have ended.
+pub async fn stop(state: &StateDir, names: &[TaskRef], signal: Option<Signal>, grace: Option<Duration>) -> Result<u8> {
+    let act = |id: TaskId| {
+        let folder = state.folder(&id);
+        async move { stop_one(&folder, &id, signal, grace).await }
+    };
+    let doing = |left: &[&TaskId], elapsed: Elapsed| {
+        let mut line = format!("stopping {}: {} s", progress::names(left), elapsed.as_secs());
+        // The description's is looked up only here: mostly a task ends at once.
+        if let [id] = left
+            && let Some(grace) = grace.map(Duration::as_std).or_else(|| grace_of(&state.folder(id)))
+        {
+            line += &format!(" of {} s grace", grace.as_secs());
+        }
+        line
+    };
+    each(state, names, act).with_progress(doing).await
+}
+
+/// How long a task has to end, as its description says.
+fn grace_of(folder: &Folder) -> Option<Elapsed> {
+    Some(folder.record().ok()??.task.stop.grace())
+}
+
+async fn stop_one(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
+    let shim = match client::find(folder, id).await? {
         Presence::Live(shim) => shim,
         // What was wanted.
-        Presence::Exited(_) => return Ok(0),
+        Presence::Exited(_) => return Ok(()),
         Presence::Dead => return Err(dead(id)),
         Presence::Starting => return Err(starting(id)),
     };
@@ -26,23 +54,40 @@ pub async fn stop(state: &StateDir, id: &TaskId, signal: Option<Signal>, grace: 
     }
     match asked {
         Err(error) if error.kind() == Kind::Usage => Err(error),
-        _ => Ok(0),
+        _ => Ok(()),
     }
 }
 
 /// `bowline kill`.
-pub async fn kill(state: &StateDir, id: &TaskId, signal: Signal) -> Result<u8> {
-    live(state, id).await?.signal(signal.number()).await.map(|()| 0)
+pub async fn kill(state: &StateDir, names: &[TaskRef], signal: Signal) -> Result<u8> {
+    let act = |id: TaskId| {
+        let state = state.clone();
+        async move { live(&state, &id).await?.signal(signal.number()).await }
+    };
+    each(state, names, act).with_progress(waiting).await
 }
 
 /// `bowline pause`.
-pub async fn pause(state: &StateDir, id: &TaskId) -> Result<u8> {
-    live(state, id).await?.pause().await.map(|()| 0)
+pub async fn pause(state: &StateDir, names: &[TaskRef]) -> Result<u8> {
+    let act = |id: TaskId| {
+        let state = state.clone();
+        async move { live(&state, &id).await?.pause().await }
+    };
+    each(state, names, act).with_progress(waiting).await
 }
 
 /// `bowline resume`.
-pub async fn resume(state: &StateDir, id: &TaskId) -> Result<u8> {
-    live(state, id).await?.resume().await.map(|()| 0)
+pub async fn resume(state: &StateDir, names: &[TaskRef]) -> Result<u8> {
+    let act = |id: TaskId| {
+        let state = state.clone();
+        async move { live(&state, &id).await?.resume().await }
+    };
+    each(state, names, act).with_progress(waiting).await
+}
+
+/// What is said while a shim takes long to answer.
+fn waiting(left: &[&TaskId], elapsed: Elapsed) -> String {
+    format!("waiting for {}: {} s", progress::names(left), elapsed.as_secs())
 }
 
 /// The shim of a task that runs.
@@ -55,63 +100,45 @@ pub async fn live(state: &StateDir, id: &TaskId) -> Result<Shim> {
     }
 }
 
-/// `bowline wait`.
-pub async fn wait(state: &StateDir, id: &TaskId, json: bool) -> Result<u8> {
-    let folder = state.folder(id);
-    let report = match client::find(&folder, id).await? {
-        Presence::Live(shim) => shim.wait().await?,
-        Presence::Exited(report) => *report,
-        Presence::Dead => died_with_shim(folder.record()?.as_ref()),
-        Presence::Starting => return Err(starting(id)),
+/// A report among those of other tasks.
+#[derive(Debug, Serialize)]
+struct Named {
+    id: TaskId,
+    #[serde(flatten)]
+    report: ExitReport,
+}
+
+/// `bowline wait`: codes in the order given, each as soon as those before it
+/// are known; of several tasks' reports a list.
+pub async fn wait(state: &StateDir, names: &[TaskRef], json: bool) -> Result<u8> {
+    let act = |id: TaskId| {
+        let folder = state.folder(&id);
+        async move { report(&folder, &id).await }
     };
-    print(id, &report, json).map(|()| 0)
+    let mut reports = Vec::new();
+    let code = each(state, names, act)
+        .in_order(|id, report| match report.exit_code {
+            _ if json => {
+                reports.push(Named { id, report });
+                Ok(())
+            }
+            Some(code) => say(&code.to_string()),
+            None => Err(dead(&id)),
+        })
+        .await?;
+    match (names, json) {
+        (_, false) => {}
+        ([_], true) => reports.iter().try_for_each(|one| say_json(&one.report))?,
+        (_, true) => say_json(&reports)?,
+    }
+    Ok(code)
 }
 
-fn print(id: &TaskId, report: &ExitReport, json: bool) -> Result<()> {
-    if json {
-        return say_json(report);
+async fn report(folder: &Folder, id: &TaskId) -> Result<ExitReport> {
+    match client::find(folder, id).await? {
+        Presence::Live(shim) => shim.wait().await,
+        Presence::Exited(report) => Ok(*report),
+        Presence::Dead => Ok(died_with_shim(folder.record()?.as_ref())),
+        Presence::Starting => Err(starting(id)),
     }
-    match report.exit_code {
-        Some(code) => say(&code.to_string()),
-        None => Err(dead(id)),
-    }
-}
-
-/// `bowline rm`.
-pub async fn rm(state: &StateDir, id: &TaskId, force: bool) -> Result<u8> {
-    let folder = state.folder(id);
-    match client::find(&folder, id).await? {
-        // Its report is there before anybody hears of its end.
-        Presence::Live(shim) if folder.exit()?.is_none() => end(&shim, id, force).await?,
-        Presence::Live(_) | Presence::Exited(_) => {}
-        Presence::Dead => return clean_up(&folder).map(|()| 0),
-        Presence::Starting => return Err(starting(id)),
-    }
-    // Waits for the shim to finish with output and cgroups.
-    let lock = folder.lock()?;
-    if folder.exit()?.is_none() {
-        drop(lock);
-        return clean_up(&folder).map(|()| 0);
-    }
-    folder.remove(lock).map(|()| 0)
-}
-
-/// Ends a task that runs, if that may be forced.
-async fn end(shim: &Shim, id: &TaskId, force: bool) -> Result<()> {
-    if !force {
-        return Err(Error::new(Kind::WrongState, format!("task {id} has not ended"))
-            .hint(format!("stop it with `bowline stop {id}`, or kill and remove it with `bowline rm -f {id}`")));
-    }
-    // It may end before it hears us.
-    let _ = shim.stop(Some(Signal::KILL.number()), Some(0)).await;
-    shim.wait().await.map(drop)
-}
-
-/// Removes what a shim that died has left.
-fn clean_up(folder: &Folder) -> Result<()> {
-    let Owner::Nobody(lock) = folder.owner()? else {
-        return Err(Error::new(Kind::WrongState, format!("{} is in use", folder.path().display())));
-    };
-    undo(folder)?;
-    folder.remove(lock)
 }

@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::args::TaskArgs;
 use super::detach::DetachKeys;
 use super::session::{Happened, Session, Wish};
-use super::{FAILED, attach, describe, say, terminal};
+use super::{FAILED, attach, describe, progress, say, say_json, terminal};
 use crate::client::{self, Presence, Shim};
 use crate::spawn;
 use crate::wire::proto::bowline::LaunchRequest;
@@ -60,13 +60,15 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -
 }
 
 /// `bowline start`: in the background, printing the id.
-pub async fn start(state: &StateDir, args: TaskArgs) -> Result<u8> {
+pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     let (shim_cgroup, durable) = (args.shim_cgroup.clone(), args.durable);
     let (id, mut task) = describe_task(args)?;
     // Nobody else sees what it writes.
     task.log.format.get_or_insert(LogFormat::Json);
     let up = Up::shim(state, &id, &shim_cgroup).await?;
-    match up.shim.launch(request(&task, durable)?).await {
+    let line = |elapsed: std::time::Duration| format!("starting {id}: {} s", elapsed.as_secs());
+    match progress::during(line, up.shim.launch(request(&task, durable)?)).await {
+        Ok(launched) if json => say_json(&serde_json::json!({"id": id, "pid": launched.pid})).map(|()| 0),
         Ok(_) => say(id.as_str()).map(|()| 0),
         Err(error) => Err(up.abandon(error)),
     }

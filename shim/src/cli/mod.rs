@@ -5,6 +5,7 @@
 
 mod args;
 mod attach;
+mod colour;
 mod completions;
 mod control;
 mod describe;
@@ -12,14 +13,24 @@ mod detach;
 mod doctor;
 mod events;
 mod exec;
+mod figures;
+mod inspect;
 mod launch;
 mod logs;
 mod man;
+mod misuse;
 mod moment;
+mod named;
+mod progress;
+mod ps;
+mod readings;
+mod remove;
+mod screen;
 mod session;
-mod show;
+mod several;
 mod stats;
 mod streams;
+mod table;
 mod terminal;
 mod update;
 
@@ -30,6 +41,8 @@ use args::{Cli, Command};
 use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use clap::Parser as _;
+
+use crate::client::exited;
 
 /// Exit code of bowline's own failures.
 const FAILED: u8 = 125;
@@ -42,8 +55,9 @@ const USAGE: u8 = 2;
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return misused(&error),
+        Err(error) => return misuse::tell(&error),
     };
+    colour::choose(cli.color);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome =
         runtime.doing(Kind::Internal, || "cannot start the event loop").and_then(|runtime| runtime.block_on(run(cli)));
@@ -60,21 +74,22 @@ async fn run(cli: Cli) -> Result<u8> {
     let state = StateDir::new(std::path::absolute(&cli.state).doing(Kind::Usage, || "--state: not a path")?);
     match cli.command {
         Command::Run { task, detach, rm } => launch::run(&state, task, detach.detach_keys, rm).await,
-        Command::Start { task } => launch::start(&state, task).await,
-        Command::Attach { id, attach } => attach::run(&state, &id, attach).await,
-        Command::Exec { id, exec } => exec::run(&state, &id, exec).await,
-        Command::Stop { id, signal, grace } => control::stop(&state, &id, signal, grace).await,
-        Command::Kill { id, signal } => control::kill(&state, &id, signal).await,
-        Command::Wait { id, json } => control::wait(&state, &id, json).await,
-        Command::Inspect { id } => show::inspect(&state, &id).await,
-        Command::Ps { json } => show::ps(&state, json).await,
-        Command::Logs { id, logs } => logs::run(&state, &id, &logs),
-        Command::Stats { id, json } => stats::run(&state, &id, json).await,
-        Command::Update { id, limits } => update::run(&state, &id, limits).await,
+        Command::Start { task, json } => launch::start(&state, task, json).await,
+        Command::Attach { id, attach } => attach::run(&state, &id.resolve(&state)?, attach).await,
+        Command::Exec { id, exec } => exec::run(&state, &id.resolve(&state)?, exec).await,
+        Command::Stop { ids, signal, grace } => control::stop(&state, &ids, signal, grace).await,
+        Command::Kill { ids, signal } => control::kill(&state, &ids, signal).await,
+        Command::Wait { ids, json } => control::wait(&state, &ids, json).await,
+        Command::Inspect(args) => inspect::run(&state, args).await,
+        Command::Ps(args) => ps::run(&state, args).await,
+        Command::Logs { id, logs } => logs::run(&state, &id.resolve(&state)?, &logs),
+        Command::Stats(args) => stats::run(&state, args).await,
+        Command::Update { id, limits } => update::run(&state, &id.resolve(&state)?, limits).await,
         Command::Events { args } => events::run(&state, &args),
-        Command::Pause { id } => control::pause(&state, &id).await,
-        Command::Resume { id } => control::resume(&state, &id).await,
-        Command::Rm { id, force } => control::rm(&state, &id, force).await,
+        Command::Pause { ids } => control::pause(&state, &ids).await,
+        Command::Resume { ids } => control::resume(&state, &ids).await,
+        Command::Rm { ids, force, exited: false } => remove::run(&state, &ids, force).await,
+        Command::Rm { exited: true, .. } => remove::exited(&state).await,
         Command::Spec { file } => describe::spec(&file),
         Command::Schema => describe::schema(),
         Command::Doctor { json } => doctor::run(&state, json),
@@ -99,29 +114,13 @@ fn exit_code(kind: Kind) -> u8 {
     }
 }
 
-fn misused(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() {
-        // Help and version, as asked for.
-        let _ = error.print();
-        return ExitCode::SUCCESS;
-    }
-    let text = error.render().to_string();
-    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let _ = write!(std::io::stderr(), "{text}");
-        return ExitCode::from(USAGE);
-    }
-    let first: Vec<&str> = text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
-    let message = first.join(" ");
-    complain(message.trim_start_matches("error: "), Some("see `bowline --help`"));
-    ExitCode::from(USAGE)
-}
-
 fn complain(message: &str, hint: Option<&str>) {
-    let mut stderr = std::io::stderr().lock();
+    let mut stderr = anstream::stderr().lock();
+    let (error, mend) = (colour::ERROR, colour::HINT);
     // Nobody left to tell.
-    let _ = writeln!(stderr, "bowline: {message}");
+    let _ = writeln!(stderr, "{error}bowline:{error:#} {message}");
     if let Some(hint) = hint {
-        let _ = writeln!(stderr, "hint: {hint}");
+        let _ = writeln!(stderr, "{mend}hint:{mend:#} {hint}");
     }
 }
 
@@ -137,6 +136,12 @@ fn say_json<T: serde::Serialize>(value: &T) -> Result<()> {
     say(&text)
 }
 
+/// Prints lines for a person, which may be painted.
+fn show(lines: &[String]) -> Result<()> {
+    let mut stdout = anstream::stdout().lock();
+    lines.iter().try_for_each(|line| writeln!(stdout, "{line}")).doing(Kind::Internal, || "cannot write to stdout")
+}
+
 /// What a task whose shim died cannot do any more.
 fn dead(id: &TaskId) -> Error {
     Error::new(Kind::WrongState, format!("the shim of task {id} died before the task; how that ended is not known"))
@@ -145,9 +150,5 @@ fn dead(id: &TaskId) -> Error {
 
 /// What a task that is only being launched cannot do yet.
 fn starting(id: &TaskId) -> Error {
-    Error::new(Kind::WrongState, format!("task {id} is still being launched"))
-}
-
-fn exited(id: &TaskId) -> Error {
-    Error::new(Kind::WrongState, format!("task {id} has exited"))
+    Error::new(Kind::WrongState, format!("task {id} is still being launched")).hint("try again in a moment")
 }

@@ -1,67 +1,77 @@
-//! `stats`: two readings, and what they tell together.
+//! `stats`: what tasks use, all figures of one or a line for each.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use bowline_executor::{Doing, Kind, Pressure, Result, StateDir, Stats};
+use bowline_executor::{Pressure, Result, StateDir, Stats};
 use bowline_spec::id::TaskId;
-use serde::Serialize;
 
-use super::{control, say, say_json};
-use crate::client::Shim;
-
-/// How far two readings are apart: a shim counts, whoever asks makes rates of it.
-const APART: Duration = Duration::from_millis(250);
-
-/// The second reading under the task's id, with what has changed since the first.
-#[derive(Debug, Serialize)]
-struct Answer {
-    id: TaskId,
-    /// CPU time between the readings, in percent of one CPU.
-    cpu_percent: Option<f64>,
-    /// The same by process; those that came in between are left out.
-    process_cpu_percent: BTreeMap<i32, f64>,
-    #[serde(flatten)]
-    stats: Stats,
-}
+use super::args::StatsArgs;
+use super::figures::{count, or_dash, percent, size};
+use super::readings::{Reading, Sampler};
+use super::several::settle;
+use super::table::{Cell, Column, clean, render};
+use super::{named, say, say_json, screen, show};
 
 /// `bowline stats`.
-pub async fn run(state: &StateDir, id: &TaskId, json: bool) -> Result<u8> {
-    let shim = control::live(state, id).await?;
-    let first = read(&shim).await?;
-    tokio::time::sleep(APART).await;
-    let answer = compare(id, &first, read(&shim).await?);
-    if json {
-        say_json(&answer)?
-    } else {
-        print(&answer)?
+pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
+    let (mut sampler, errors) = Sampler::new(state, &args.ids).await?;
+    let mut code = None;
+    let refused = errors.len() == args.ids.len() && !args.ids.is_empty();
+    for error in errors {
+        settle(Err(error), &mut code);
     }
-    Ok(0)
+    if refused {
+        return Ok(code.unwrap_or(0));
+    }
+    let mut readings = Vec::new();
+    for (_, reading) in sampler.read_twice().await? {
+        match reading {
+            Ok(reading) => readings.push(reading),
+            // Of all that run, one ended while we looked.
+            Err(_) if args.ids.is_empty() => {}
+            Err(error) => settle(Err(error), &mut code),
+        }
+    }
+    match (&args.ids[..], args.json) {
+        ([_], true) => readings.iter().try_for_each(say_json)?,
+        ([_], false) => readings.iter().try_for_each(print)?,
+        (_, true) => say_json(&readings)?,
+        (_, false) => show(&table(&readings, &state.ids()?, screen::width()))?,
+    }
+    Ok(code.unwrap_or(0))
 }
 
-async fn read(shim: &Shim) -> Result<Stats> {
-    serde_json::from_str(&shim.stats().await?).doing(Kind::Internal, || "the shim's statistics are damaged")
-}
-
-fn compare(id: &TaskId, first: &Stats, stats: Stats) -> Answer {
-    let elapsed = stats.read_at.duration_since(first.read_at).as_secs_f64();
-    let percent = |before: u64, after: u64| {
-        let used = after.saturating_sub(before) as f64 / 1e6;
-        // To a tenth: a reading is no more exact than that.
-        (elapsed > 0.0).then(|| (used / elapsed * 1000.0).round() / 10.0)
+/// A line for each. `all` are the ids that a shortened one must be told from.
+fn table(readings: &[Reading], all: &[TaskId], width: Option<usize>) -> Vec<String> {
+    const COLUMNS: [Column; 6] = [
+        Column::Left("ID"),
+        Column::Right("CPU %"),
+        Column::Right("MEM USAGE / LIMIT"),
+        Column::Right("MEM %"),
+        Column::Right("PIDS"),
+        Column::Right("IO READ / WRITE"),
+    ];
+    let ids: Vec<TaskId> = readings.iter().map(|reading| reading.id.clone()).collect();
+    let ids = named::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 4));
+    let cells = |(reading, id): (&Reading, String)| {
+        let Stats { memory, pids, io, .. } = &reading.stats;
+        let share = memory.usage_bytes.zip(memory.limit_bytes).filter(|(_, limit)| *limit > 0);
+        let devices = io.devices.as_ref();
+        let read = devices.map(|all| all.iter().map(|device| device.read_bytes).sum());
+        let written = devices.map(|all| all.iter().map(|device| device.write_bytes).sum());
+        vec![
+            Cell::from(id),
+            Cell::from(percent(reading.cpu_percent)),
+            Cell::from(format!("{} / {}", size(memory.usage_bytes), size(memory.limit_bytes))),
+            Cell::from(percent(share.map(|(usage, limit)| usage as f64 / limit as f64 * 100.0))),
+            Cell::from(count(pids.current)),
+            Cell::from(format!("{} / {}", size(read), size(written))),
+        ]
     };
-    let cpu_percent = match (first.cpu.usage_usec, stats.cpu.usage_usec) {
-        (Some(before), Some(after)) => percent(before, after),
-        _ => None,
-    };
-    let by_process = stats.processes.iter().filter_map(|after| {
-        let before = first.processes.iter().find(|before| before.pid == after.pid)?;
-        Some((after.pid, percent(before.user_usec + before.system_usec, after.user_usec + after.system_usec)?))
-    });
-    Answer { id: id.clone(), cpu_percent, process_cpu_percent: by_process.collect(), stats }
+    let cells: Vec<Vec<Cell>> = readings.iter().zip(ids).map(cells).collect();
+    render(&COLUMNS, &cells, width)
 }
 
-fn print(answer: &Answer) -> Result<()> {
+/// All figures of one task.
+fn print(answer: &Reading) -> Result<()> {
     let Stats { cpu, memory, pids, io, hugepages, processes, .. } = &answer.stats;
     say(&format!(
         "cpu       {} ({} in all: user {}, system {}), throttled {}{}",
@@ -101,18 +111,10 @@ fn print(answer: &Answer) -> Result<()> {
     say("     PID    CPU         RSS  NAME")?;
     for process in processes {
         let cpu = percent(answer.process_cpu_percent.get(&process.pid).copied());
-        let name: String = process.name.chars().filter(|c| !c.is_control()).collect();
+        let name = clean(&process.name);
         say(&format!("{:>8} {cpu:>6} {:>11}  {name}", process.pid, mib(Some(process.rss_bytes))))?;
     }
     Ok(())
-}
-
-fn or_dash(value: Option<String>) -> String {
-    value.unwrap_or_else(|| "-".to_owned())
-}
-
-fn percent(value: Option<f64>) -> String {
-    or_dash(value.map(|value| format!("{value:.1}%")))
 }
 
 fn ms(usec: Option<u64>) -> String {
@@ -121,10 +123,6 @@ fn ms(usec: Option<u64>) -> String {
 
 fn mib(bytes: Option<u64>) -> String {
     or_dash(bytes.map(|bytes| format!("{:.1} MiB", bytes as f64 / 1048576.0)))
-}
-
-fn count(n: Option<u64>) -> String {
-    or_dash(n.map(|n| n.to_string()))
 }
 
 fn waited(pressure: Option<&Pressure>) -> String {

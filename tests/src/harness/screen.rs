@@ -5,7 +5,7 @@
 //! let screen = host.screen(["top"]);
 //! screen.wait_for("COMMAND");
 //! screen.press(["q"]);
-//! assert_eq!(screen.wait_for_end(), Some(0));
+//! assert_eq!(screen.wait_for_end(), 0);
 //! screen.close();
 //! host.assert_nothing_left();
 //! ```
@@ -15,6 +15,7 @@
 //! command has ended. Must not: show anything of tmux's own, such as a status line.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -28,17 +29,22 @@ pub const ROWS: u16 = 24;
 
 /// What holds for every server. Nothing of the user's own is read.
 const CONFIGURATION: &str = "\
-set -g remain-on-exit on
-set -g remain-on-exit-format ''
 set -g status off
 set -g default-terminal screen-256color
 set -s escape-time 0
 ";
 
+/// Runs the command in the foreground, puts its exit code into a file, and
+/// keeps the terminal open. tmux itself can miss the end of what is quick, and
+/// hides the cursor at the end. Keys that are signals are the command's alone.
+const KEEPER: &str = "trap : INT QUIT; \"$@\"; echo $? >\"$0\"; exec tail -f /dev/null";
+
 /// A terminal with one command in it.
 pub struct Screen<'h> {
     host: &'h Host,
     socket: PathBuf,
+    /// The file that has the exit code, once there is one.
+    ended: PathBuf,
     server: i32,
 }
 
@@ -64,6 +70,7 @@ impl<'h> Screen<'h> {
     fn open(host: &'h Host, command: &Command, columns: u16, rows: u16) -> Screen<'h> {
         let configuration = host.file("tmux.conf", CONFIGURATION);
         let socket = host.work().join(host.new_id());
+        let ended = socket.with_extension("ended");
         let mut tmux = host.command("tmux");
         // The command has the server's environment. A variable that decides how
         // bowline looks is a test's to set.
@@ -72,8 +79,7 @@ impl<'h> Screen<'h> {
         }
         tmux.env("LC_ALL", "C.UTF-8").arg("-u").arg("-S").arg(&socket).arg("-f").arg(configuration);
         tmux.args(["new-session", "-d", "-x", &columns.to_string(), "-y", &rows.to_string()]);
-        // Through env(1): of a single word tmux would make a shell's command.
-        tmux.args(["--", "env"]);
+        tmux.args(["--", "/bin/sh", "-c", KEEPER]).arg(&ended).arg("env");
         for (name, value) in command.get_envs() {
             match value {
                 Some(value) => tmux.arg([name, OsStr::new("="), value].join(OsStr::new(""))),
@@ -82,7 +88,7 @@ impl<'h> Screen<'h> {
         }
         tmux.arg(command.get_program()).args(command.get_args());
         host.execute(tmux).assert_code(0);
-        let mut screen = Screen { host, socket, server: 0 };
+        let mut screen = Screen { host, socket, ended, server: 0 };
         screen.server = screen.ask("#{pid}").parse().expect("tmux knows its own pid");
         screen
     }
@@ -156,10 +162,12 @@ impl<'h> Screen<'h> {
         PathBuf::from(self.ask("#{pane_tty}"))
     }
 
-    /// The pid of the command.
+    /// The pid of the command, while it runs.
     #[track_caller]
     pub fn pid(&self) -> i32 {
-        self.ask("#{pane_pid}").parse().expect("a pid")
+        let keeper = self.ask("#{pane_pid}");
+        let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+        children.unwrap_or_default().trim().parse().expect("the command is the keeper's only child")
     }
 
     /// Whether the cursor is shown, and whether the terminal shows its other screen.
@@ -169,11 +177,10 @@ impl<'h> Screen<'h> {
         (answer.starts_with('1'), answer.ends_with('1'))
     }
 
-    /// Waits for the command's end: its exit code, or nothing if a signal ended it.
+    /// Waits for the command's end: its exit code, as a shell has it.
     #[track_caller]
-    pub fn wait_for_end(&self) -> Option<i32> {
-        eventually("the end of the command on the screen", || (self.ask("#{pane_dead}") == "1").then_some(()));
-        self.ask("#{pane_dead_status}").parse().ok()
+    pub fn wait_for_end(&self) -> i32 {
+        eventually("the end of the command on the screen", || fs::read_to_string(&self.ended).ok()?.trim().parse().ok())
     }
 
     /// Closes the terminal, which hangs up on a command that still runs.
@@ -206,7 +213,7 @@ impl Drop for Screen<'_> {
         if !std::thread::panicking() {
             eventually("tmux ends", || (!process_exists(self.server)).then_some(()));
         }
-        let _ = std::fs::remove_file(&self.socket);
+        let _ = fs::remove_file(&self.socket);
     }
 }
 

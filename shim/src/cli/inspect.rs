@@ -1,0 +1,115 @@
+//! `inspect`: everything that is known of a task, as JSON.
+
+use bowline_executor::{Doing as _, ExitReport, Health, Kind, Record, Result, StateDir};
+use bowline_spec::Task;
+use bowline_spec::id::TaskId;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::args::InspectArgs;
+use super::several::settle;
+use super::{named, say_json};
+use crate::client::{self, Presence};
+
+/// Everything that is known of a task.
+#[derive(Debug, Serialize)]
+pub struct Inspection {
+    /// Its id.
+    pub id: TaskId,
+    /// Where it is in its life, in one word.
+    pub status: String,
+    /// Init's pid, while it lives.
+    pub pid: Option<i32>,
+    /// The shim's.
+    pub shim_pid: Option<i32>,
+    /// The task's cgroup below every hierarchy.
+    pub cgroup: Option<String>,
+    /// When its launch began.
+    pub created_at: Option<Timestamp>,
+    /// When its program was executed.
+    pub started_at: Option<Timestamp>,
+    /// What it is labelled with.
+    pub labels: std::collections::BTreeMap<String, String>,
+    /// Its description.
+    pub task: Option<Task>,
+    /// Whether it is well, where its description has a check for that.
+    pub health: Option<Health>,
+    /// How it ended.
+    pub exit: Option<ExitReport>,
+}
+
+/// `bowline inspect`: one task as an object, several as a list.
+pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
+    let mut found = Vec::new();
+    let mut code = None;
+    for id in named::resolve(state, &args.ids) {
+        let looked = match id {
+            Ok(id) => examine(state, &id).await,
+            Err(error) => Err(error),
+        };
+        settle(looked.map(|one| found.push(one)), &mut code);
+    }
+    match args.ids.len() {
+        1 => found.iter().try_for_each(say_json)?,
+        _ => say_json(&found)?,
+    }
+    Ok(code.unwrap_or(0))
+}
+
+/// Looks at one task.
+///
+/// # Errors
+/// `NotFound` when there is none of this id.
+pub async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
+    match look(state, id).await {
+        // A shim that leaves breaks off; what it has left is found then.
+        Err(error) if error.kind() == Kind::Internal => look(state, id).await,
+        found => found,
+    }
+}
+
+async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
+    let folder = state.folder(id);
+    let mut health = None;
+    let (status, pid, exit) = match client::find(&folder, id).await? {
+        Presence::Live(shim) => {
+            let state = shim.state().await;
+            // The report is the fact: the shim may be on its way out by now.
+            match (folder.exit()?, state) {
+                (Some(report), _) => ("exited".to_owned(), None, Some(report)),
+                (None, Ok(Some(state))) => {
+                    health = read_health(&state.health)?;
+                    (state.status, Some(state.pid).filter(|pid| *pid > 0), None)
+                }
+                (None, Ok(None)) => ("created".to_owned(), None, None),
+                (None, Err(error)) => return Err(error),
+            }
+        }
+        Presence::Exited(report) => ("exited".to_owned(), None, Some(*report)),
+        Presence::Dead => ("dead".to_owned(), None, None),
+        Presence::Starting => ("created".to_owned(), None, None),
+    };
+    let record: Option<Record> = folder.record()?;
+    let gone = exit.is_some() || status == "dead";
+    Ok(Inspection {
+        id: id.clone(),
+        status,
+        pid,
+        shim_pid: record.as_ref().map(|r| r.shim_pid).filter(|_| !gone),
+        cgroup: record.as_ref().map(|r| r.cgroup.clone()),
+        created_at: record.as_ref().map(|r| r.created_at),
+        started_at: record.as_ref().and_then(|r| r.started_at),
+        labels: record.as_ref().map(|r| r.task.labels.clone()).unwrap_or_default(),
+        task: record.map(|r| r.task),
+        health: exit.as_ref().map_or(health, |report| report.health.clone()),
+        exit,
+    })
+}
+
+/// What a shim says of its task's health; nothing where it has no checks.
+fn read_health(text: &str) -> Result<Option<Health>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_str(text).map(Some).doing(Kind::Internal, || "the shim's word on the task's health is damaged")
+}

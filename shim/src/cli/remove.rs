@@ -1,0 +1,86 @@
+//! `rm`: a task that has ended goes, and what a shim that died has left.
+
+use bowline_executor::{Doing, Error, Folder, Kind, Lock, Owner, Result, StateDir, undo};
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+
+use super::named::TaskRef;
+use super::several::{each, settle};
+use super::{progress, say, starting};
+use crate::client::{self, Presence, Shim};
+
+/// `bowline rm`. By force, that there is no such task is what was wanted.
+pub async fn run(state: &StateDir, names: &[TaskRef], force: bool) -> Result<u8> {
+    let act = |id: TaskId| {
+        let state = state.clone();
+        async move { remove(&state, &id, force).await }
+    };
+    let mut work = each(state, names, act);
+    if force {
+        work.forgive(Kind::NotFound);
+    }
+    work.with_progress(|left, elapsed| format!("removing {}: {} s", progress::names(left), elapsed.as_secs())).await
+}
+
+/// `bowline rm --exited`: prints whom it removed.
+pub async fn exited(state: &StateDir) -> Result<u8> {
+    let mut code = None;
+    for id in state.ids()? {
+        let outcome = match client::find(&state.folder(&id), &id).await {
+            Ok(Presence::Exited(_)) => remove(state, &id, false).await.and_then(|()| say(id.as_str())),
+            Ok(Presence::Live(_) | Presence::Dead | Presence::Starting) => Ok(()),
+            // Somebody else was faster.
+            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+        settle(outcome, &mut code);
+    }
+    Ok(code.unwrap_or(0))
+}
+
+async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
+    let folder = state.folder(id);
+    match client::find(&folder, id).await? {
+        // Its report is there before anybody hears of its end.
+        Presence::Live(shim) if folder.exit()?.is_none() => end(&shim, id, force).await?,
+        Presence::Live(_) | Presence::Exited(_) => {}
+        Presence::Dead => return blocking(move || clean_up(&folder)).await,
+        Presence::Starting => return Err(starting(id)),
+    }
+    blocking(move || {
+        // Waits for the shim to finish with output and cgroups.
+        let lock: Lock = folder.lock()?;
+        if folder.exit()?.is_none() {
+            drop(lock);
+            return clean_up(&folder);
+        }
+        folder.remove(lock)
+    })
+    .await
+}
+
+/// Does what waits for a shim or for processes, while other tasks are seen to.
+async fn blocking(act: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    tokio::task::spawn_blocking(act).await.doing(Kind::Internal, || "cannot remove the task")?
+}
+
+/// Ends a task that runs, if that may be forced.
+async fn end(shim: &Shim, id: &TaskId, force: bool) -> Result<()> {
+    if !force {
+        return Err(Error::new(Kind::WrongState, format!("task {id} has not ended"))
+            .hint(format!("stop it with `bowline stop {id}`, or kill and remove it with `bowline rm -f {id}`")));
+    }
+    // It may end before it hears us.
+    let _ = shim.stop(Some(Signal::KILL.number()), Some(0)).await;
+    shim.wait().await.map(drop)
+}
+
+/// Removes what a shim that died has left.
+fn clean_up(folder: &Folder) -> Result<()> {
+    let Owner::Nobody(lock) = folder.owner()? else {
+        return Err(Error::new(Kind::WrongState, format!("{} is in use", folder.path().display()))
+            .hint("somebody else is launching or removing this task; try again in a moment"));
+    };
+    undo(folder)?;
+    folder.remove(lock)
+}

@@ -1,0 +1,150 @@
+//! Tables for a person: columns as wide as their widest cell, the last one cut
+//! to what is left of the terminal.
+//!
+//! A cell is of one line and has no control character, whatever a task calls
+//! itself. Must not: know what is in the tables.
+
+use anstyle::Style;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+/// What stands between two columns.
+const GAP: usize = 2;
+
+/// A column's head, and to which side its cells go.
+#[derive(Debug, Clone, Copy)]
+pub enum Column {
+    /// Words.
+    Left(&'static str),
+    /// Figures.
+    Right(&'static str),
+}
+
+impl Column {
+    fn head(self) -> &'static str {
+        match self {
+            Column::Left(head) | Column::Right(head) => head,
+        }
+    }
+}
+
+/// A text and how it looks on a terminal.
+#[derive(Debug, Clone, Default)]
+pub struct Cell {
+    text: String,
+    style: Style,
+}
+
+impl Cell {
+    /// The same cell in this style.
+    pub fn styled(mut self, style: Style) -> Cell {
+        self.style = style;
+        self
+    }
+}
+
+impl<T: AsRef<str>> From<T> for Cell {
+    fn from(text: T) -> Cell {
+        Cell { text: clean(text.as_ref()), style: Style::new() }
+    }
+}
+
+/// The table's lines, its head first, none wider than `width`.
+pub fn render(columns: &[Column], rows: &[Vec<Cell>], width: Option<usize>) -> Vec<String> {
+    let head: Vec<Cell> = columns.iter().map(|column| Cell::from(column.head())).collect();
+    let mut widths = vec![0; columns.len()];
+    for row in std::iter::once(&head).chain(rows) {
+        for (widest, cell) in widths.iter_mut().zip(row) {
+            *widest = cell.text.width().max(*widest);
+        }
+    }
+    std::iter::once(&head).chain(rows).map(|row| line(columns, row, &widths, width.unwrap_or(usize::MAX))).collect()
+}
+
+fn line(columns: &[Column], row: &[Cell], widths: &[usize], width: usize) -> String {
+    let mut line = String::new();
+    let mut left = width;
+    // Blanks are written when something comes after them.
+    let mut blanks = 0;
+    for ((column, cell), widest) in columns.iter().zip(row).zip(widths) {
+        let missing = widest.saturating_sub(cell.text.width());
+        let before = if matches!(column, Column::Right(_)) { missing } else { 0 };
+        let text = cut(&cell.text, left.saturating_sub(blanks + before));
+        if text.is_empty() {
+            blanks += widest + GAP;
+            continue;
+        }
+        line.extend(std::iter::repeat_n(' ', blanks + before));
+        left = left.saturating_sub(blanks + before + text.width());
+        let style = cell.style;
+        line += &format!("{style}{text}{style:#}");
+        blanks = missing - before + GAP;
+    }
+    line
+}
+
+/// `text` in at most `width` columns; what is cut off leaves an ellipsis.
+pub fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut left = width.saturating_sub(1);
+    let mut short = String::new();
+    for c in text.chars() {
+        let Some(rest) = left.checked_sub(c.width().unwrap_or(0)) else { break };
+        left = rest;
+        short.push(c);
+    }
+    if width > 0 {
+        short.push('…');
+    }
+    short
+}
+
+/// `text` as one line without control characters.
+pub fn clean(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    words.chars().filter(|c| !c.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [Column; 3] = [Column::Left("ID"), Column::Right("PID"), Column::Left("COMMAND")];
+
+    fn table(rows: &[[&str; 3]], width: Option<usize>) -> Vec<String> {
+        let rows: Vec<Vec<Cell>> = rows.iter().map(|row| row.iter().map(Cell::from).collect()).collect();
+        render(&COLUMNS, &rows, width)
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell_and_nothing_trails() {
+        assert_eq!(
+            table(&[["web", "7", "sleep 1"], ["a-longer-one", "12345", ""]], None),
+            ["ID              PID  COMMAND", "web               7  sleep 1", "a-longer-one  12345"]
+        );
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        for width in 0..40 {
+            for line in table(&[["web", "7", "sleep 1000 and more"], ["日本語", "12345", "日本語日本語"]], Some(width))
+            {
+                assert!(line.width() <= width, "{line:?} in {width}");
+            }
+        }
+        assert_eq!(table(&[["web", "7", "日本語"]], Some(15))[1], "web    7  日本…");
+    }
+
+    #[test]
+    fn a_cell_is_one_line_without_control_characters() {
+        assert_eq!(clean("a\n  b\u{1b}[31m\tc\u{7}\u{9b}"), "a b[31m c");
+    }
+
+    #[test]
+    fn a_style_takes_no_room() {
+        let cell = Cell::from("web").styled(Style::new().bold());
+        let lines = render(&COLUMNS, &[vec![cell, Cell::from("1"), Cell::from("x")]], Some(20));
+        assert_eq!(lines[1], "\u{1b}[1mweb\u{1b}[0m    1  x");
+    }
+}

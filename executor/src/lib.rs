@@ -70,7 +70,7 @@ pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo};
 pub use report::{ExitReport, StoppedBy};
 pub use request::{Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Process, TaskState};
 pub use sealed::open as open_sealed;
-pub use stats::{Pressure, Stats};
+pub use stats::{Pressure, Process as ProcessStats, Stats};
 pub use supervise::{Config, ShimCgroup};
 #[cfg(feature = "absent")]
 pub use sys::all_absent;

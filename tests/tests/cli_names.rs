@@ -20,6 +20,7 @@ fn every_command_takes_the_beginning_of_an_id() {
     let short = format!("{}-w", host.prefix());
     assert_eq!(host.bowline(["inspect", &short]).assert_code(0).json()["id"], task.id());
     assert_eq!(host.bowline(["stats", "--json", &short]).assert_code(0).json()["id"], task.id());
+    assert_eq!(host.bowline(["top", "--json", &short]).assert_code(0).json()[0]["task"], task.id());
     host.bowline(["exec", &short, "--", "echo", "inside"]).assert_says("inside");
     host.bowline(["update", &short, "--pids=9"]).assert_says("");
     host.bowline(["pause", &short]).assert_says("");
@@ -47,7 +48,7 @@ fn the_beginning_of_several_ids_is_refused_with_their_names_and_nothing_is_done(
     let host = Host::new();
     let (one, two) = (named(&host, "web-1"), named(&host, "web-2"));
     let short = format!("{}-web", host.prefix());
-    for verb in ["inspect", "stats", "wait", "stop", "kill", "pause", "resume", "rm"] {
+    for verb in ["inspect", "stats", "top", "wait", "stop", "kill", "pause", "resume", "rm"] {
         host.bowline([verb, &short]).assert_refused(2, &[&short, "2 tasks", one.id(), two.id()]);
     }
     host.bowline(["rm", "-f", &short]).assert_refused(2, &[one.id(), two.id()]);

@@ -101,7 +101,7 @@ fn a_script_gets_everything_and_no_escape_codes() {
     let host = Host::new();
     let script = format!(": {}; {IDLE}", "x".repeat(300));
     let task = host.task(&script).start();
-    for args in [&["ps"][..], &["stats"], &["inspect", task.id()], &["ps", "--json"], &["--help"]] {
+    for args in [&["ps"][..], &["stats"], &["top"], &["inspect", task.id()], &["ps", "--json"], &["--help"]] {
         let ran = host.bowline(args);
         ran.assert_code(0);
         assert!(!ran.out().contains('\x1b'), "{ran}");

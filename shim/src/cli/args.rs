@@ -110,6 +110,8 @@ pub enum Command {
     },
     /// Print what tasks use now
     Stats(StatsArgs),
+    /// Show the processes of tasks, the busiest first
+    Top(TopArgs),
     /// Change limits of a running task: all that are named, or none
     Update {
         /// The task
@@ -376,6 +378,28 @@ pub struct StatsArgs {
     /// As JSON; of several tasks a list
     #[arg(long)]
     pub json: bool,
+    /// Go on, until q or Ctrl-C; with --json a line for each reading
+    #[arg(short, long)]
+    pub watch: bool,
+    /// How far readings are apart, with --watch
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    pub interval: Duration,
+}
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// The tasks [default: all that run]
+    #[arg(value_name = "ID")]
+    pub ids: Vec<TaskRef>,
+    /// Once, as where stdout is no terminal
+    #[arg(long)]
+    pub once: bool,
+    /// Once, as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// How far readings are apart
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    pub interval: Duration,
 }
 
 /// Limits as typed; `max` lifts one.
@@ -425,6 +449,12 @@ fn stream() -> impl TypedValueParser<Value = LogStream> {
         true => LogStream::Stdout,
         false => LogStream::Stderr,
     })
+}
+
+fn interval(text: &str) -> std::result::Result<Duration, String> {
+    let interval: Duration = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
+    // A reading takes the shim's time too.
+    if interval < Duration::from_millis(100) { Err(format!("{text} is shorter than 100ms")) } else { Ok(interval) }
 }
 
 fn variable(text: &str) -> std::result::Result<(String, String), String> {

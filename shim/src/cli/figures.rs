@@ -47,6 +47,12 @@ pub fn age(span: Duration) -> String {
     }
 }
 
+/// CPU time as top(1) has it, from µs: minutes, seconds, hundredths.
+pub fn cpu_time(usec: u64) -> String {
+    let hundredths = usec / 10_000;
+    format!("{}:{:02}.{:02}", hundredths / 6_000, hundredths / 100 % 60, hundredths % 100)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +78,6 @@ mod tests {
         for (seconds, text) in [(0, "0s"), (59, "59s"), (60, "1m"), (7199, "1h"), (86_400, "1d")] {
             assert_eq!(age(Duration::from_secs(seconds)), text);
         }
+        assert_eq!(cpu_time(83_456_789), "1:23.45");
     }
 }

@@ -32,7 +32,9 @@ mod stats;
 mod streams;
 mod table;
 mod terminal;
+mod top;
 mod update;
+mod watch;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -84,6 +86,7 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Ps(args) => ps::run(&state, args).await,
         Command::Logs { id, logs } => logs::run(&state, &id.resolve(&state)?, &logs),
         Command::Stats(args) => stats::run(&state, args).await,
+        Command::Top(args) => top::run(&state, args).await,
         Command::Update { id, limits } => update::run(&state, &id.resolve(&state)?, limits).await,
         Command::Events { args } => events::run(&state, &args),
         Command::Pause { ids } => control::pause(&state, &ids).await,
@@ -134,6 +137,11 @@ fn say(text: &str) -> Result<()> {
 fn say_json<T: serde::Serialize>(value: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(value).doing(Kind::Internal, || "cannot write JSON")?;
     say(&text)
+}
+
+/// Prints a result as JSON on one line.
+fn say_json_line<T: serde::Serialize>(value: &T) -> Result<()> {
+    say(&serde_json::to_string(value).doing(Kind::Internal, || "cannot write JSON")?)
 }
 
 /// Prints lines for a person, which may be painted.

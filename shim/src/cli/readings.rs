@@ -1,4 +1,4 @@
-//! Readings of tasks, and what two of them tell together. For stats.
+//! Readings of tasks, and what two of them tell together. For stats and top.
 //!
 //! A shim counts; whoever asks makes rates of it. Must not: print.
 
@@ -14,7 +14,7 @@ use super::named::{self, TaskRef};
 use crate::client::{self, Presence, Shim};
 
 /// How far two readings are apart when only one answer is wanted.
-const APART: Duration = Duration::from_millis(250);
+pub const APART: Duration = Duration::from_millis(250);
 
 /// A reading under the task's id, with what has changed since the one before.
 #[derive(Debug, Serialize)]
@@ -72,6 +72,11 @@ impl Sampler {
         Ok((sampler, errors))
     }
 
+    /// Whether there is nothing left that could be read, now or later.
+    pub fn is_over(&self) -> bool {
+        self.only.is_some() && self.known.is_empty()
+    }
+
     /// Reads all, as one answer: twice, a little apart.
     pub async fn read_twice(&mut self) -> Result<Vec<(TaskId, Result<Reading>)>> {
         let first = self.read().await?;
@@ -82,7 +87,7 @@ impl Sampler {
 
     /// Reads all, in the order of their ids. Who cannot be read has ended, and
     /// is not read again.
-    async fn read(&mut self) -> Result<Vec<(TaskId, Result<Reading>)>> {
+    pub async fn read(&mut self) -> Result<Vec<(TaskId, Result<Reading>)>> {
         if self.only.is_none() {
             self.find_new().await?;
         }

@@ -8,6 +8,7 @@ use super::figures::{count, or_dash, percent, size};
 use super::readings::{Reading, Sampler};
 use super::several::settle;
 use super::table::{Cell, Column, clean, render};
+use super::watch::{As, watch};
 use super::{named, say, say_json, screen, show};
 
 /// `bowline stats`.
@@ -20,6 +21,11 @@ pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
     }
     if refused {
         return Ok(code.unwrap_or(0));
+    }
+    if args.watch {
+        let table = |readings: &[Reading], width| table(readings, &state.ids().unwrap_or_default(), width);
+        let view = if args.json { As::JsonLines } else { As::Table(&table) };
+        return watch(&mut sampler, args.interval.as_std(), view).await.map(|end| code.unwrap_or(end));
     }
     let mut readings = Vec::new();
     for (_, reading) in sampler.read_twice().await? {

@@ -1,0 +1,156 @@
+//! `stats --watch` and `top`: live views.
+
+use std::process::Command;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Screen, Task, binary};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const IDLE: &str = "exec sleep 1000";
+const BUSY: &str = "while :; do :; done";
+
+/// A shell in which `bowline ARGS` is followed by what the terminal is like.
+fn in_shell<'h>(host: &'h Host, args: &str) -> Screen<'h> {
+    let script = format!(
+        "trap : INT QUIT; stty -a >before; \"$0\" {args}; echo \"ended with $?\"; stty -a >after; cmp before after && echo same; read -r x"
+    );
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("-c").arg(format!("cd {} && {script}", host.work().display())).arg(binary("bowline"));
+    host.screen_of(shell, 80, 24)
+}
+
+fn end(tasks: &[Task<'_>]) {
+    tasks.iter().for_each(|task| drop(task.end()));
+}
+
+#[test]
+fn with_json_a_watch_gives_a_line_for_each_reading_until_its_tasks_have_ended() {
+    let host = Host::new();
+    let task = host.task(BUSY).start();
+    let watch = host.spawn(["stats", "--watch", "--json", "--interval=100ms", task.id()]);
+    watch.wait_for_out("}\n{");
+    task.end();
+    let ran = watch.finish();
+    let lines: Vec<Value> =
+        ran.assert_code(0).out().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(lines.len() >= 2 && lines.iter().all(|reading| reading["id"] == task.id()), "{ran}");
+    assert!(lines.iter().any(|reading| reading["cpu_percent"].as_f64() > Some(5.0)), "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_live_table_shows_tasks_as_they_come_and_go() {
+    let host = Host::new();
+    let first = host.task(IDLE).start();
+    let screen = host.screen(["stats", "--watch", "--interval=100ms"]);
+    screen.wait_for(first.id());
+    assert_eq!(screen.modes(), (false, true), "no cursor, the other screen");
+    let second = host.task(IDLE).start();
+    let shown = screen.wait_for(second.id());
+    assert!(shown.starts_with("ID ") && shown.lines().count() == 3, "{shown}");
+    first.end();
+    screen.wait_until("the first is gone", |shown| !shown.contains(first.id()) && shown.contains(second.id()));
+    screen.press(["q"]);
+    assert_eq!(screen.wait_for_end(), 0);
+    assert_eq!(screen.modes(), (true, false));
+    screen.close();
+    second.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_live_view_fits_the_terminal_also_when_that_changes() {
+    let host = Host::new();
+    let tasks: Vec<Task<'_>> = (0..3).map(|_| host.task(IDLE).start()).collect();
+    let mut command = Command::new(binary("bowline"));
+    command.args(["top", "--interval=1h"]);
+    let screen = host.screen_of(command, 80, 24);
+    screen.wait_until("all three", |shown| shown.lines().count() == 4);
+    screen.resize(30, 3);
+    screen.wait_until("two of them, cut", |shown| {
+        shown.lines().count() == 3
+            && shown.lines().next().is_some_and(|head| head.contains("PID") && !head.contains("COMMAND"))
+    });
+    screen.resize(80, 24);
+    screen.wait_until("all three again", |shown| shown.lines().count() == 4 && shown.contains("COMMAND"));
+    screen.press(["C-c"]);
+    assert_eq!(screen.wait_for_end(), 0);
+    screen.close();
+    end(&tasks);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn however_a_live_view_ends_the_terminal_is_as_it_was() {
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    for (args, key) in [("top", "q"), ("top", "C-c"), ("stats --watch", "q"), ("stats --watch", "C-c")] {
+        let screen = in_shell(&host, args);
+        screen.wait_for("CPU %");
+        screen.press([key]);
+        assert_eq!(screen.wait_for("same"), "ended with 0\nsame");
+        assert_eq!(screen.modes(), (true, false));
+        screen.close();
+    }
+    for signal in [Signal::TERM, Signal::HUP, Signal::QUIT] {
+        let screen = in_shell(&host, "top");
+        screen.wait_for("CPU %");
+        let shell = screen.pid();
+        let children = format!("/proc/{shell}/task/{shell}/children");
+        let top = std::fs::read_to_string(children).expect("the shell lives").trim().parse().expect("one child");
+        kill_process(Pid::from_raw(top).expect("a pid"), signal).expect("it lives");
+        assert_eq!(screen.wait_for("same"), format!("ended with {}\nsame", 128 + signal.as_raw()));
+        assert_eq!(screen.modes(), (true, false));
+        screen.close();
+    }
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_live_view_can_be_left_while_a_shim_does_not_answer() {
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    let screen = host.screen(["stats", "--watch", "--interval=100ms"]);
+    screen.wait_for(task.id());
+    let shim = Pid::from_raw(task.shim_pid()).expect("a pid");
+    kill_process(shim, Signal::STOP).expect("it lives");
+    screen.press(["q"]);
+    assert_eq!(screen.wait_for_end(), 0);
+    kill_process(shim, Signal::CONT).expect("it lives");
+    screen.close();
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn top_has_the_busiest_process_first_and_tells_which_task_and_exec_it_is_of() {
+    let host = Host::new();
+    let tasks = [host.task(IDLE).start(), host.task(IDLE).start()];
+    let busy = tasks[1].spawn_exec(["--timeout=1000s"], "echo in; while :; do :; done");
+    busy.wait_for_out("in");
+    let screen = host.screen(["top", "--interval=100ms"]);
+    screen.wait_until("the busy one first", |shown| {
+        let first: Vec<&str> = shown.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+        first.get(1) == Some(&tasks[1].id()) && first.get(2) != Some(&"-") && first.last() == Some(&"sh")
+    });
+    screen.close();
+    let rows = host.bowline(["top", "--json"]).assert_code(0).json();
+    assert_eq!((&rows[0]["task"], rows.as_array().map(Vec::len)), (&tasks[1].id().into(), Some(3)), "{rows}");
+    let once = host.bowline(["top", tasks[0].id()]);
+    assert!(once.assert_code(0).out().lines().count() == 2 && once.out().ends_with("sleep"), "{once}");
+    end(&tasks);
+    busy.finish();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_interval_that_would_do_nothing_else_is_refused() {
+    let host = Host::new();
+    for interval in ["0", "1ms", "x", ""] {
+        host.bowline(["top", "--interval", interval]).assert_refused(2, &["--interval"]);
+        host.bowline(["stats", "--watch", "--interval", interval]).assert_refused(2, &["--interval"]);
+    }
+    host.assert_nothing_left();
+}

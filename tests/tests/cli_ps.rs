@@ -155,6 +155,11 @@ fn control_characters_never_reach_the_terminal() {
     let task = host.task(&script).start();
     let ran = host.bowline(["ps"]);
     assert!(!ran.out().chars().any(|c| c.is_control() && c != '\n'), "{ran:?}");
+    let screen = shown(&host, 80, &[], &["inspect", task.id(), "--format", "{{ task.args }}{{ task.args[1] }}"]);
+    assert!(screen.text().contains("[2J"), "{}", screen.text());
+    screen.close();
+    let piped = task.bowline("inspect", ["--format={{ task.args[1] }}"]);
+    assert_eq!(piped.out(), script, "a script gets it as it is");
     task.end();
     host.assert_nothing_left();
 }

@@ -335,6 +335,9 @@ pub struct InspectArgs {
     /// The tasks; of several a list is printed
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<TaskRef>,
+    /// Fill a template for each instead: '{{ status }} {{ exit.exit_code }}'
+    #[arg(short, long, value_name = "TEMPLATE")]
+    pub format: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! `inspect`: everything that is known of a task, as JSON.
+//! `inspect`: everything that is known of a task, as JSON or as a template has it.
 
 use bowline_executor::{Doing as _, ExitReport, Health, Kind, Record, Result, StateDir};
 use bowline_spec::Task;
@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::args::InspectArgs;
 use super::several::settle;
-use super::{named, say_json};
+use super::template::Template;
+use super::{named, say, say_json};
 use crate::client::{self, Presence};
 
 /// Everything that is known of a task.
@@ -40,6 +41,7 @@ pub struct Inspection {
 
 /// `bowline inspect`: one task as an object, several as a list.
 pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
+    let template = args.format.as_deref().map(Template::parse).transpose()?;
     let mut found = Vec::new();
     let mut code = None;
     for id in named::resolve(state, &args.ids) {
@@ -49,9 +51,14 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
         };
         settle(looked.map(|one| found.push(one)), &mut code);
     }
-    match args.ids.len() {
-        1 => found.iter().try_for_each(say_json)?,
-        _ => say_json(&found)?,
+    match template {
+        Some(template) => {
+            for one in &found {
+                say(&template.fill(one)?)?;
+            }
+        }
+        None if args.ids.len() > 1 => say_json(&found)?,
+        None => found.iter().try_for_each(say_json)?,
     }
     Ok(code.unwrap_or(0))
 }

@@ -31,6 +31,7 @@ mod several;
 mod stats;
 mod streams;
 mod table;
+mod template;
 mod terminal;
 mod top;
 mod update;

@@ -349,3 +349,16 @@ fn without_checks_an_idle_shim_does_not_wake_up() {
     task.end();
     host.assert_nothing_left();
 }
+
+#[test]
+fn ps_tells_how_a_task_is_while_it_runs() {
+    let host = Host::new();
+    let task = checked(&host, OBEDIENT, "exit 1", "retries = 1").start();
+    wait_until(&task, "unhealthy");
+    let ran = host.bowline(["ps"]);
+    assert!(ran.assert_code(0).out().contains(" running (unhealthy) "), "{ran}");
+    assert_eq!(host.bowline(["ps", "--json"]).json()[0]["health"], "unhealthy");
+    task.end();
+    assert!(host.bowline(["ps", "--json"]).json()[0]["health"].is_null());
+    host.assert_nothing_left();
+}

@@ -10,6 +10,9 @@ pub const ERROR: Style = AnsiColor::Red.on_default().bold();
 /// `hint:` before the likely mend.
 pub const HINT: Style = AnsiColor::Cyan.on_default();
 
+/// What needs somebody's attention.
+pub const BAD: Style = AnsiColor::Red.on_default();
+
 /// Decides for the whole process, before anything is painted.
 pub fn choose(when: clap::ColorChoice) {
     match when {
@@ -25,8 +28,8 @@ pub fn of_status(status: &str, exit_code: Option<i32>) -> Style {
     match (status, exit_code) {
         ("running", _) => AnsiColor::Green.on_default(),
         ("paused" | "stopping", _) => AnsiColor::Yellow.on_default(),
-        ("dead", _) => AnsiColor::Red.on_default(),
-        ("exited", code) if code != Some(0) => AnsiColor::Red.on_default(),
+        ("dead", _) => BAD,
+        ("exited", code) if code != Some(0) => BAD,
         _ => Style::new(),
     }
 }

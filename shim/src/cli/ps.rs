@@ -23,6 +23,8 @@ struct Row {
     id: TaskId,
     status: String,
     exit_code: Option<i32>,
+    /// In a word, where the task has checks and runs.
+    health: Option<&'static str>,
     pid: Option<i32>,
     shim_pid: Option<i32>,
     command: String,
@@ -42,6 +44,7 @@ impl From<Inspection> for Row {
             id: found.id,
             status: found.status,
             exit_code: found.exit.as_ref().and_then(|exit| exit.exit_code),
+            health: found.health.filter(|_| found.exit.is_none()).map(|health| health.status.as_str()),
             pid: found.pid,
             shim_pid: found.shim_pid,
             command: command.unwrap_or_default(),
@@ -150,14 +153,17 @@ fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> 
     // The rest of the line is for what cannot be made up from a part of it.
     let ids = named::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 3));
     let cells = |(row, id): (&Row, String)| {
-        let status = match row.exit_code {
-            Some(code) => format!("{} ({code})", row.status),
-            None => row.status.clone(),
+        let status = match (row.exit_code, row.health) {
+            (Some(code), _) => format!("{} ({code})", row.status),
+            (None, Some(health)) => format!("{} ({health})", row.status),
+            (None, None) => row.status.clone(),
         };
+        let look =
+            if row.health == Some("unhealthy") { colour::BAD } else { colour::of_status(&row.status, row.exit_code) };
         let age = row.created_at.map(|at| figures::age(now.duration_since(at).try_into().unwrap_or_default()));
         vec![
             Cell::from(id),
-            Cell::from(status).styled(colour::of_status(&row.status, row.exit_code)),
+            Cell::from(status).styled(look),
             Cell::from(figures::or_dash(age)),
             Cell::from(figures::or_dash(row.pid.map(|pid| pid.to_string()))),
             Cell::from(&row.command),
@@ -176,6 +182,7 @@ mod tests {
             id: id.parse().expect("an id"),
             status: status.to_owned(),
             exit_code: (status == "exited").then_some(3),
+            health: (status == "running").then_some("healthy"),
             pid: (status == "running").then_some(4711),
             shim_pid: None,
             command: "sleep 1000".to_owned(),
@@ -196,9 +203,9 @@ mod tests {
         assert_eq!(
             plain,
             [
-                "ID   STATUS      AGE   PID  COMMAND",
-                "api  exited (3)   8m     -  sleep 1000",
-                "web  running      3m  4711  sleep 1000"
+                "ID   STATUS             AGE   PID  COMMAND",
+                "api  exited (3)          8m     -  sleep 1000",
+                "web  running (healthy)   3m  4711  sleep 1000"
             ]
         );
     }

@@ -35,6 +35,7 @@ pub use exec::ExecGroup;
 use files::{Files, Members};
 pub use hierarchy::Hierarchy;
 use hierarchy::{Made, OURS};
+pub use oom::OomWatch;
 pub use tree::read_fd;
 use v1::FREEZER;
 

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use super::Supervisor;
 use super::task::Task;
+use crate::cgroup::OomWatch;
 use crate::error::Result;
 pub use crate::events::Event;
 use crate::events::{Entry, shortened};
@@ -89,24 +90,28 @@ impl Supervisor {
 
     /// Tells of kills for want of memory as they happen. What is not heard of
     /// in time is told of with the end.
-    pub(super) async fn watch_oom(self: Rc<Self>, task: Rc<Task>) {
+    pub(super) fn watch_oom(self: &Rc<Self>, task: Rc<Task>) {
         let Ok(Some(watch)) = task.with_cgroup(|cgroup| self.layout.watch_oom(cgroup)) else { return };
-        let heard = async {
-            // What was killed before.
-            self.tell_oom(&task, watch.kills());
-            while watch.changed().await {
-                for wait in COUNTED_AFTER {
-                    tokio::time::sleep(wait).await;
-                    let lives = task.state.borrow().live().is_some();
-                    if !lives || self.tell_oom(&task, watch.kills()) {
-                        break;
-                    }
+        let supervisor = self.clone();
+        tokio::task::spawn_local(async move {
+            tokio::select! {
+                () = supervisor.hear_of_oom(&task, &watch) => {}
+                _ = task.exit_report() => {}
+            }
+        });
+    }
+
+    async fn hear_of_oom(&self, task: &Task, watch: &OomWatch) {
+        // What was killed before.
+        self.tell_oom(task, watch.kills());
+        while watch.changed().await {
+            for wait in COUNTED_AFTER {
+                tokio::time::sleep(wait).await;
+                let lives = task.state.borrow().live().is_some();
+                if !lives || self.tell_oom(task, watch.kills()) {
+                    break;
                 }
             }
-        };
-        tokio::select! {
-            () = heard => {}
-            _ = task.exit_report() => {}
         }
     }
 }

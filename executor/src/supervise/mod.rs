@@ -266,7 +266,7 @@ impl Supervisor {
     async fn settle(self: Rc<Self>, id: TaskId) {
         tokio::time::sleep(shim_cgroup::SETTLED).await;
         if let Ok(task) = self.task(&id) {
-            tokio::task::spawn_local(self.clone().watch_oom(task));
+            self.watch_oom(task);
         }
         if let Err(error) = self.overhead.enter(&self.layout, || self.any_lives()).await {
             // Who pays for the shim never decides over a task.

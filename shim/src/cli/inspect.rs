@@ -69,8 +69,9 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
 /// `NotFound` when there is none of this id.
 pub async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     match look(state, id).await {
-        // A shim that leaves breaks off; what it has left is found then.
-        Err(error) if error.kind() == Kind::Internal => look(state, id).await,
+        // A shim that leaves breaks off, or says that its task has ended; what
+        // it has left is found then, or that it was removed by now.
+        Err(error) if matches!(error.kind(), Kind::Internal | Kind::WrongState) => look(state, id).await,
         found => found,
     }
 }

@@ -29,7 +29,7 @@ pub use build::{
 };
 pub use id::TaskId;
 pub use invalid::Invalid;
-pub use parse::{Format, parse, parse_update, schema};
+pub use parse::{Format, parse, parse_update, parse_with, schema};
 pub use signal::Signal;
 pub use task::{
     Access, Cpu, DEFAULT_PIDS, Device, Healthcheck, IdMapping, Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind,

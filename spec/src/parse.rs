@@ -23,7 +23,17 @@ pub enum Format {
 /// stands in the text; of a field that is missing, they are those of the table
 /// around it, if any.
 pub fn parse(text: &str, format: Format) -> Result<Task, Invalid> {
-    let task: Task = read(text, format)?;
+    parse_with(text, format, |_| {})
+}
+
+/// The same with what `on_top` changes: the whole is validated, so that it may
+/// bring what the text lacks.
+///
+/// # Errors
+/// As [`parse`]; the place is that of the field in the text, whoever set it.
+pub fn parse_with(text: &str, format: Format, on_top: impl FnOnce(&mut Task)) -> Result<Task, Invalid> {
+    let mut task: Task = read(text, format)?;
+    on_top(&mut task);
     task.validate().map_err(|error| {
         let offset = Places::of(text, format).offset_of(&error.field);
         match offset {

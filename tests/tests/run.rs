@@ -187,6 +187,16 @@ fn the_environment_is_the_descriptions_and_nothing_of_the_callers() {
 }
 
 #[test]
+fn a_file_may_leave_the_command_to_the_command_line() {
+    let host = Host::new();
+    let file = host.file("limits.toml", "memory.limit = '32M'\nenv = { WHO = 'you' }\n");
+    let file = format!("--file={}", file.display());
+    host.bowline(["run", "--rm", &file, "--", "sh", "-c", "echo $WHO"]).assert_says("you");
+    host.bowline(["run", "--rm", &file]).assert_refused(125, &["command", "is empty"]);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_flag_wins_over_the_file() {
     let host = Host::new();
     let toml = "command = 'sh'\nargs = ['-c', 'echo $A $B']\nenv = {A = 'file', B = 'file'}";

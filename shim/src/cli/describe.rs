@@ -8,11 +8,11 @@ use bowline_spec::{Format, Task};
 
 use super::{say, say_json};
 
-/// Reads a description; `-` is stdin.
+/// Reads a description, with what `on_top` changes; `-` is stdin.
 ///
 /// # Errors
 /// `BadSpec` naming file, field and line.
-pub fn read_unchecked(file: &Path) -> Result<Task> {
+pub fn read(file: &Path, on_top: impl FnOnce(&mut Task)) -> Result<Task> {
     let what = || format!("cannot read {}", file.display());
     let mut text = String::new();
     if file == Path::new("-") {
@@ -23,14 +23,14 @@ pub fn read_unchecked(file: &Path) -> Result<Task> {
     let json =
         file.extension().is_some_and(|e| e == "json") || file == Path::new("-") && text.trim_start().starts_with('{');
     let format = if json { Format::Json } else { Format::Toml };
-    bowline_spec::parse(&text, format).map_err(|invalid| {
+    bowline_spec::parse_with(&text, format, on_top).map_err(|invalid| {
         Error::from(invalid).within(file.display()).hint("`bowline schema` prints every field and its form")
     })
 }
 
 /// `bowline spec`.
 pub fn spec(file: &Path) -> Result<u8> {
-    let task = read_unchecked(file)?;
+    let task = read(file, |_| {})?;
     let id = task.name.as_ref().map_or("bowline", |name| name.as_str());
     let spec = configure(&task, id)?;
     say(bowline_spec::render(&spec).trim_end()).map(|()| 0)

@@ -133,24 +133,38 @@ fn discard(folder: &Folder, error: Error) -> Error {
 }
 
 /// What flags and file describe, with an id.
-fn describe_task(args: TaskArgs) -> Result<(TaskId, Task)> {
-    let mut task = match &args.file {
-        Some(file) => describe::read_unchecked(file)?,
-        None => Task::default(),
+fn describe_task(mut args: TaskArgs) -> Result<(TaskId, Task)> {
+    if let Some(rootfs) = &mut args.rootfs {
+        *rootfs = std::path::absolute(&*rootfs).doing(Kind::Usage, || "--rootfs: not a path")?;
+    }
+    let task = match args.file.take() {
+        Some(file) => describe::read(&file, |task| lay_on_top(task, args))?,
+        None => {
+            let mut task = Task::default();
+            lay_on_top(&mut task, args);
+            task.validate().map_err(Error::from)?;
+            task
+        }
     };
+    let id = match &task.name {
+        Some(id) => id.clone(),
+        None => made_up()?,
+    };
+    Ok((id, task))
+}
+
+/// Flags win over what a file says.
+fn lay_on_top(task: &mut Task, args: TaskArgs) {
     if let Some((command, rest)) = args.command.split_first() {
         task.command.clone_from(command);
         task.args = rest.to_vec();
     }
-    if let Some(rootfs) = args.rootfs {
-        let rootfs = std::path::absolute(&rootfs).doing(Kind::Usage, || "--rootfs: not a path")?;
-        task.rootfs = Some(rootfs);
-    }
-    task.name = args.name.or(task.name);
+    task.rootfs = args.rootfs.or(task.rootfs.take());
+    task.name = args.name.or(task.name.take());
     task.memory.limit = args.memory.or(task.memory.limit);
     task.cpu.limit = args.cpus.or(task.cpu.limit);
     task.pids = args.pids.map(Ceiling::At).or(task.pids);
-    task.user = args.user.or(task.user);
+    task.user = args.user.or(task.user.take());
     task.stdin |= args.interactive;
     task.terminal |= args.tty;
     if let (true, Ok(term)) = (args.tty, std::env::var("TERM")) {
@@ -160,12 +174,6 @@ fn describe_task(args: TaskArgs) -> Result<(TaskId, Task)> {
     task.log.max_size = args.log_size.or(task.log.max_size);
     task.log.max_files = args.log_files.or(task.log.max_files);
     task.env.extend(args.env);
-    task.validate().map_err(Error::from)?;
-    let id = match &task.name {
-        Some(id) => id.clone(),
-        None => made_up()?,
-    };
-    Ok((id, task))
 }
 
 /// An id that nobody else has: 48 random bits.

@@ -120,7 +120,7 @@ impl Starting {
             namespaces::write_id_maps(pid, spec)?;
             order(&self.orders, child::MAPPED)?;
         }
-        match self.report.next().await? {
+        match self.report.after_pid().await? {
             Word::Ready => Ok(Held { orders: self.orders, report: self.report }),
             Word::Failed(error) => Err(error),
             Word::Pid(_) | Word::Closed | Word::End => {
@@ -142,6 +142,8 @@ impl Held {
 pub struct Report {
     pipe: PipeReader,
     buffer: Vec<u8>,
+    /// It was set up before its worker had told its pid.
+    was_ready: bool,
 }
 
 enum Word {
@@ -156,20 +158,29 @@ impl Report {
     /// Reads from `pipe`, whose writers are the process and its worker.
     pub fn new(pipe: OwnedFd) -> Result<Report> {
         let pipe = PipeReader::new(pipe).doing(Kind::Internal, || "cannot watch a report pipe")?;
-        Ok(Report { pipe, buffer: Vec::new() })
+        Ok(Report { pipe, buffer: Vec::new(), was_ready: false })
     }
 
     /// The pid of the child that a worker has cloned for us. It may have ended
     /// by now, and have been reaped. `None` when its cgroup takes no process.
     pub async fn cloned(&mut self) -> Result<Option<i32>> {
-        match self.next().await? {
-            Word::Pid(pid) => Ok(Some(pid)),
-            Word::Closed => Ok(None),
-            Word::Failed(error) => Err(error),
-            Word::Ready | Word::End => {
-                Err(Error::new(Kind::Internal, "the worker died before it had cloned a process"))
+        loop {
+            match self.next().await? {
+                Word::Pid(pid) => return Ok(Some(pid)),
+                Word::Closed => return Ok(None),
+                Word::Failed(error) => return Err(error),
+                // The process may overtake its worker.
+                Word::Ready => self.was_ready = true,
+                Word::End => {
+                    return Err(Error::new(Kind::Internal, "the worker died before it had cloned a process"));
+                }
             }
         }
+    }
+
+    /// What the process says next, also if it has said it too early.
+    async fn after_pid(&mut self) -> Result<Word> {
+        if std::mem::take(&mut self.was_ready) { Ok(Word::Ready) } else { self.next().await }
     }
 
     /// Waits until the program is executed, which closes the pipe.
@@ -289,6 +300,21 @@ pub fn clone_through_worker(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_may_be_ready_before_its_worker_has_told_its_pid() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+        runtime.block_on(async {
+            let (read, write) = io::pipe().expect("a pipe");
+            let mut report = Report::new(read).expect("a report");
+            rustix::io::write(&write, &[child::READY]).expect("written");
+            rustix::io::write(&write, &[&[child::PID], &77i32.to_ne_bytes()[..]].concat()).expect("written");
+            assert_eq!(report.cloned().await, Ok(Some(77)));
+            assert!(matches!(report.after_pid().await, Ok(Word::Ready)));
+            drop(write);
+            assert!(matches!(report.after_pid().await, Ok(Word::End)));
+        });
+    }
 
     #[test]
     fn an_error_that_overtakes_the_pid_is_read_whole() {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::ops::Index;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -274,11 +275,14 @@ impl<'h> Task<'h> {
         Report(self.bowline("wait", ["--json"]).assert_code(0).json())
     }
 
-    /// Kills its shim, as a crash would, and waits until that is gone.
+    /// Kills its shim, as a crash would, and waits until that is gone, and with
+    /// it any worker that it had, which has its socket too.
     #[track_caller]
     pub fn kill_shim(&self, shim: i32) {
         kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("the shim lives");
         eventually(format_args!("the shim {shim} is gone"), || (!kernel::process_exists(shim)).then_some(()));
+        let socket = self.file("shim.sock");
+        eventually("nobody listens any more", || UnixStream::connect(&socket).is_err().then_some(()));
     }
 
     /// Its cgroup's folder in the hierarchy of `controller`.

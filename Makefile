@@ -66,9 +66,9 @@ FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup
 # Whatever makes, copies or changes mounts; fsopen is also how the shim's binary is sealed.
 TESTS_fsopen = $(TESTS_mount_setattr) shim_death state_disk
 TESTS_mount_setattr = fallbacks bad_input_description bad_input_image devices exec_security mounts namespaces output \
-	run security
+	run security terminal
 # Whatever resolves a path of the image.
-TESTS_openat2 = fallbacks bad_input_cli bad_input_image devices exec mounts namespaces run security
+TESTS_openat2 = fallbacks bad_input_cli bad_input_image devices exec mounts namespaces run security terminal
 # Whatever starts, counts, limits or kills processes.
 TESTS_clone_into_cgroup = fallbacks exec exec_security exit_report limits many run shim_cgroup shim_death stop
 

@@ -46,11 +46,24 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+/// How long a fact may take to come about, unless a machine is slow.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// After this long a fact that has not come about is taken for one that never
-/// will: 30 s, or `BOWLINE_TEST_PATIENCE` where a machine is slow.
+/// will: [`PATIENCE`], or `BOWLINE_TEST_PATIENCE` where a machine is slow.
 pub fn patience() -> Duration {
     let asked = std::env::var("BOWLINE_TEST_PATIENCE").ok().and_then(|seconds| seconds.parse().ok());
-    Duration::from_secs(asked.unwrap_or(30))
+    asked.map_or(PATIENCE, Duration::from_secs)
+}
+
+/// Whether this machine is so slow that it asks for more patience.
+fn is_slow() -> bool {
+    patience() > PATIENCE
+}
+
+/// How many bytes are much: a gigabyte; less where the machine is slow.
+pub fn much() -> u64 {
+    if is_slow() { 64_000_000 } else { 1_000_000_000 }
 }
 
 /// Waits until `fact` gives something.

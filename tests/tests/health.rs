@@ -3,7 +3,7 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Build, Task, eventually, status_lines};
+use bowline_tests::harness::{Build, Task, eventually, much, status_lines};
 use serde_json::Value;
 
 /// A shell that ends with 7 when it is asked to.
@@ -203,7 +203,7 @@ fn who_stopped_a_task_is_in_its_report() {
 fn a_check_that_hangs_is_killed_with_all_it_has_started_and_the_next_one_runs() {
     let host = Host::new();
     let script = "test -e /tmp/hung && exit 0; touch /tmp/hung; echo so far; setsid sleep 4242 & exec sleep 4242";
-    let task = checked(&host, OBEDIENT, script, "timeout = '500ms'").start();
+    let task = checked(&host, OBEDIENT, script, "timeout = '3s'").start();
     let health = wait_until(&task, "healthy");
     let hung = &health["log"][0];
     assert_eq!((&hung["timed_out"], &hung["exit_code"]), (&true.into(), &Value::Null), "{health}");
@@ -217,8 +217,9 @@ fn a_check_that_hangs_is_killed_with_all_it_has_started_and_the_next_one_runs() 
 #[test]
 fn a_check_that_prints_without_end_takes_no_memory() {
     let host = Host::new();
-    let script = "test -e /tmp/printed && exit 0; yes | head -c 1000000000; echo last; touch /tmp/printed; exit 3";
-    let task = checked(&host, OBEDIENT, script, "timeout = '1m'\nretries = 100").start();
+    let print = format!("yes | head -c {}; echo last", much());
+    let script = format!("test -e /tmp/printed && exit 0; {print}; touch /tmp/printed; exit 3");
+    let task = checked(&host, OBEDIENT, &script, "timeout = '1m'\nretries = 100").start();
     let shim = task.shim_pid();
     let before = anonymous_kib(shim);
     let health = wait_until(&task, "healthy");
@@ -264,13 +265,13 @@ fn checks_never_overlap() {
 #[test]
 fn a_paused_task_is_not_checked() {
     let host = Host::new();
-    let task = checked(&host, OBEDIENT, COUNTED, "timeout = '200ms'\nretries = 1").start();
+    let task = checked(&host, OBEDIENT, COUNTED, "timeout = '2s'\nretries = 1").start();
     wait_for_checks(&task, 2);
     task.bowline("pause", []).assert_code(0);
     let log = |task: &Task<'_>| health(task)["log"].clone();
     let before = log(&task);
     // Long enough for many checks, and for one that was under way to time out.
-    host.task("sleep 1").run().assert_code(0);
+    host.task("sleep 3").run().assert_code(0);
     assert_eq!(log(&task), before);
     task.bowline("resume", []).assert_code(0);
     eventually("it is checked again", || (log(&task) != before).then_some(()));

@@ -1,13 +1,8 @@
 //! Stdin: `run -i` and `exec -i` pass it on to its end, byte for byte.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{binary, patience};
+use bowline_tests::harness::{binary, much};
 use rustix::process::Signal;
-
-/// A gigabyte; less where a machine is so slow that it asks for patience.
-fn much() -> u64 {
-    if patience().as_secs() > 30 { 64_000_000 } else { 1_000_000_000 }
-}
 
 /// A pipeline of which `bowline` is a part, with this host's state.
 fn shell(host: &Host, script: &str) -> std::process::Command {

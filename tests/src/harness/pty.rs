@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -19,6 +19,8 @@ pub struct Pty {
     /// Kept open, so that what was written last can be read after the end.
     slave: OwnedFd,
     seen: Arc<Mutex<Vec<u8>>>,
+    /// How it was set before the command ran.
+    original: String,
     process: Process,
 }
 
@@ -32,6 +34,7 @@ impl Pty {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let slave = rustix::fs::open(name.as_c_str(), flags, Mode::empty()).expect("its other end");
         resize(&master, 24, 80);
+        let original = settings(&slave);
         // setsid makes it the controlling one, and becomes the command itself.
         let mut wrapped = host.command("setsid");
         wrapped.arg("--ctty").arg(command.get_program()).args(command.get_args());
@@ -53,7 +56,7 @@ impl Pty {
                 shared.lock().expect("nobody panics with it").extend_from_slice(&chunk[..length]);
             }
         });
-        Pty { master, slave, seen, process }
+        Pty { master, slave, seen, original, process }
     }
 
     /// Types keys.
@@ -86,9 +89,9 @@ impl Pty {
         tcgetattr(&self.slave).expect("a terminal")
     }
 
-    /// The same in a form that can be compared.
-    pub fn settings(&self) -> String {
-        format!("{:?}", self.modes())
+    /// Whether it is set as it was before the command ran.
+    pub fn is_restored(&self) -> bool {
+        settings(&self.slave) == self.original
     }
 
     /// Gives its window another size.
@@ -104,7 +107,7 @@ impl Pty {
     /// Waits for the command's end; its stdout is what the terminal showed.
     #[track_caller]
     pub fn finish(self) -> Ran {
-        let Pty { master, slave, seen, process } = self;
+        let Pty { master, slave, seen, process, .. } = self;
         let mut ran = process.finish();
         // Once nobody has it open, its reader comes to an end, having read all.
         drop(slave);
@@ -116,7 +119,11 @@ impl Pty {
     }
 }
 
-fn resize(fd: impl std::os::fd::AsFd, rows: u16, columns: u16) {
+fn settings(fd: impl AsFd) -> String {
+    format!("{:?}", tcgetattr(fd).expect("a terminal"))
+}
+
+fn resize(fd: impl AsFd, rows: u16, columns: u16) {
     let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(fd, size).expect("a terminal");
 }

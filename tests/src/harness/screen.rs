@@ -74,7 +74,7 @@ impl<'h> Screen<'h> {
         let mut tmux = host.command("tmux");
         // The command has the server's environment. A variable that decides how
         // bowline looks is a test's to set.
-        for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "TMUX", "TMUX_PANE"] {
+        for name in ["CI", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "TMUX", "TMUX_PANE"] {
             tmux.env_remove(name);
         }
         tmux.env("LC_ALL", "C.UTF-8").arg("-u").arg("-S").arg(&socket).arg("-f").arg(configuration);

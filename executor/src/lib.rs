@@ -10,7 +10,7 @@
 //! let id: bowline_spec::id::TaskId = "web".parse()?;
 //! let (folder, lock) = state.create(&id)?;
 //! let task = bowline_spec::parse("command = \"/bin/true\"", bowline_spec::Format::Toml)?;
-//! let config = Config { folder, state, shim_cgroup: ShimCgroup::Overhead };
+//! let config = Config::new(folder, state, ShimCgroup::Overhead);
 //! serve(config, |executor| async move {
 //!     executor.launch(Launch::new(id.clone(), task)).await?;
 //!     let report = executor.wait(&id).await?;
@@ -22,6 +22,7 @@
 //! # }
 //! ```
 
+mod bundle;
 mod cgroup;
 mod child;
 mod error;
@@ -49,6 +50,7 @@ mod shutdown;
 mod stats;
 mod supervise;
 mod sys;
+mod told;
 mod worker;
 
 use std::time::Duration;
@@ -56,6 +58,7 @@ use std::time::Duration;
 use bowline_spec::Update;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
+use oci_spec::runtime::LinuxResources;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
@@ -68,13 +71,14 @@ pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
 pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo};
 pub use report::{ExitReport, StoppedBy};
-pub use request::{Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Process, TaskState};
+pub use request::{Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Process, Source, TaskState};
 pub use sealed::open as open_sealed;
 pub use stats::{Pressure, Process as ProcessStats, Stats};
-pub use supervise::{Config, ShimCgroup};
+pub use supervise::{Config, Leave, ShimCgroup};
 #[cfg(feature = "absent")]
 pub use sys::all_absent;
 pub use sys::{close_all_but, inherited_fd};
+pub use told::{Happening, Teller, Told};
 
 use request::Request;
 
@@ -140,6 +144,41 @@ impl Executor {
         self.ask(|reply| Request::Launch(Box::new(launch), reply)).await
     }
 
+    /// The first half of [`Executor::launch`]: everything but the program's
+    /// execution is done when this returns. The task can be killed meanwhile.
+    ///
+    /// # Errors
+    /// As for a launch.
+    pub async fn create(&self, launch: Launch) -> Result<Launched> {
+        self.ask(|reply| Request::Create(Box::new(launch), reply)).await
+    }
+
+    /// The second half: returns once the program is executed. It may have ended
+    /// by then.
+    ///
+    /// # Errors
+    /// `WrongState` when it was started already or has ended; what its program
+    /// lacks: then it ends.
+    pub async fn start(&self, id: &TaskId) -> Result<()> {
+        self.ask(|reply| Request::Start(id.clone(), reply)).await
+    }
+
+    /// Forgets a task that has ended, once all that it said is written or given
+    /// up; its id is then free. One whose program does not run yet is killed.
+    ///
+    /// # Errors
+    /// `WrongState` while it runs.
+    pub async fn remove(&self, id: &TaskId) -> Result<()> {
+        self.ask(|reply| Request::Remove(id.clone(), reply)).await
+    }
+
+    /// Tells an executor that leaves when it is told to that now is the time:
+    /// see [`Leave`]. It ends what still runs.
+    pub fn leave(&self) {
+        // One that has gone has done so.
+        let _ = self.requests.send(Request::Leave);
+    }
+
     /// Waits for a task to end. Any number may wait, also after it has.
     pub async fn wait(&self, id: &TaskId) -> Result<ExitReport> {
         self.ask(|reply| Request::Wait(id.clone(), reply)).await
@@ -175,6 +214,23 @@ impl Executor {
         self.ask(|reply| Request::Exec(id.clone(), Box::new(exec), reply)).await
     }
 
+    /// Starts a command in a task; returns once its program is executed. Its end
+    /// is told: see [`Happening::ExecExited`].
+    ///
+    /// # Errors
+    /// As for [`Executor::exec`].
+    pub async fn start_exec(&self, id: &TaskId, exec: Exec) -> Result<Launched> {
+        self.ask(|reply| Request::StartExec(id.clone(), Box::new(exec), reply)).await
+    }
+
+    /// Sends a signal to the exec of that name.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none, as it has ended.
+    pub async fn signal_exec(&self, id: &TaskId, exec: &str, signal: Signal) -> Result<()> {
+        self.ask(|reply| Request::SignalExec(id.clone(), exec.to_owned(), signal, reply)).await
+    }
+
     /// Connects somebody to a task's streams, until either leaves. Returns once
     /// the FIFOs are open; they are closed when the task has ended.
     ///
@@ -200,6 +256,14 @@ impl Executor {
     /// `NotFound` when the task has ended.
     pub async fn update(&self, id: &TaskId, update: Update) -> Result<()> {
         self.ask(|reply| Request::Update(id.clone(), Box::new(update), reply)).await
+    }
+
+    /// Changes limits of a task, as a manager has worked them out.
+    ///
+    /// # Errors
+    /// As for [`Executor::update`].
+    pub async fn limit(&self, id: &TaskId, resources: LinuxResources) -> Result<()> {
+        self.ask(|reply| Request::Limit(id.clone(), Box::new(resources), reply)).await
     }
 
     /// All processes of a task.

@@ -46,8 +46,9 @@ pub struct StateDir {
 /// What is known of a task on disk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
-    /// The description it was launched from.
-    pub task: Task,
+    /// The description it was launched from; none where that was a bundle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Task>,
     /// When its launch began.
     pub created_at: Timestamp,
     /// When the user's program was executed.
@@ -63,6 +64,17 @@ pub struct Record {
     /// Whether the exit report is synced before anybody is told.
     #[serde(default)]
     pub durable: bool,
+}
+
+impl Record {
+    /// The description it was launched from.
+    ///
+    /// # Errors
+    /// `WrongState` where there is none.
+    pub fn description(&self) -> Result<&Task> {
+        let none = || Error::new(Kind::WrongState, "the task was made from a bundle, and has no description");
+        self.task.as_ref().ok_or_else(|| none().hint("ask the manager that made it"))
+    }
 }
 
 /// Who owns a task's folder.

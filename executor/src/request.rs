@@ -8,6 +8,7 @@ use bowline_spec::Update;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use jiff::Timestamp;
+use oci_spec::runtime::LinuxResources;
 use tokio::sync::oneshot;
 
 use crate::error::Result;
@@ -23,13 +24,16 @@ pub struct Launch {
     /// Its id, unique among all tasks of the state folder.
     pub id: TaskId,
     /// What it is.
-    pub task: bowline_spec::Task,
+    pub source: Source,
     /// Where its stdin comes from, where nothing is said by the description.
     pub stdin: Input,
     /// Where its stdout goes.
     pub stdout: Target,
     /// Where its stderr goes.
     pub stderr: Target,
+    /// Whether output goes straight to `stdout` and `stderr`: then the shim
+    /// keeps neither its tail nor a log. Not where it has a terminal.
+    pub direct: bool,
     /// How large its terminal is at first, if it has one.
     pub size: WindowSize,
     /// Who is attached from the beginning.
@@ -41,18 +45,48 @@ pub struct Launch {
 
 impl Launch {
     /// A task with nothing to read, nowhere to write to, and nobody attached.
-    pub fn new(id: TaskId, task: bowline_spec::Task) -> Launch {
+    pub fn new(id: TaskId, source: impl Into<Source>) -> Launch {
         Launch {
             id,
-            task,
+            source: source.into(),
             stdin: Input::Null,
             stdout: Target::Null,
             stderr: Target::Null,
+            direct: false,
             size: WindowSize::default(),
             attached: None,
             durable: false,
         }
     }
+}
+
+/// What a task is made from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A description.
+    Task(Box<bowline_spec::Task>),
+    /// A manager's folder.
+    Bundle(Bundle),
+}
+
+impl From<bowline_spec::Task> for Source {
+    fn from(task: bowline_spec::Task) -> Source {
+        Source::Task(Box::new(task))
+    }
+}
+
+impl From<Bundle> for Source {
+    fn from(bundle: Bundle) -> Source {
+        Source::Bundle(bundle)
+    }
+}
+
+/// A folder with `config.json`, the OCI configuration, and mostly `rootfs`. What
+/// is known of the task is kept there too.
+#[derive(Debug, Clone)]
+pub struct Bundle {
+    /// Where it is.
+    pub path: PathBuf,
 }
 
 /// What a launch has led to.
@@ -65,6 +99,8 @@ pub struct Launched {
 /// An additional process in a task.
 #[derive(Debug, Clone, Default)]
 pub struct Exec {
+    /// With it, the whole of what the process is, and the next four say nothing.
+    pub process: Option<Box<oci_spec::runtime::Process>>,
     /// Command and arguments.
     pub command: Vec<String>,
     /// `KEY=value`, on top of the task's environment.
@@ -79,7 +115,7 @@ pub struct Exec {
     pub stdin: Input,
     /// With it, it has a terminal of this size, whose output goes to `stdout`.
     pub terminal: Option<WindowSize>,
-    /// What it is called, by whoever resizes its terminal.
+    /// What it is called, by whoever resizes its terminal or signals it.
     pub name: Option<String>,
     /// Whether output goes straight to `stdout` and `stderr` below instead of
     /// being captured.
@@ -145,6 +181,8 @@ pub struct Process {
     pub pid: i32,
     /// The number of the exec that it is, if it is one.
     pub exec: Option<u64>,
+    /// The name of that exec, if it has one.
+    pub name: Option<String>,
 }
 
 /// A task as it is now.
@@ -169,15 +207,22 @@ type Reply<T> = oneshot::Sender<Result<T>>;
 /// A question to the loop, with where the answer goes.
 pub(crate) enum Request {
     Launch(Box<Launch>, Reply<Launched>),
+    Create(Box<Launch>, Reply<Launched>),
+    Start(TaskId, Reply<()>),
+    Remove(TaskId, Reply<()>),
+    Leave,
     Wait(TaskId, Reply<ExitReport>),
     Signal(TaskId, Signal, bool, Reply<()>),
     Shutdown(TaskId, Option<Signal>, Option<Duration>, Reply<()>),
     Pause(TaskId, Reply<()>),
     Resume(TaskId, Reply<()>),
     Exec(TaskId, Box<Exec>, Reply<ExecOutcome>),
+    StartExec(TaskId, Box<Exec>, Reply<Launched>),
+    SignalExec(TaskId, String, Signal, Reply<()>),
     Attach(TaskId, Attachment, Reply<()>),
     Resize(TaskId, Option<String>, WindowSize, Reply<()>),
     Update(TaskId, Box<Update>, Reply<()>),
+    Limit(TaskId, Box<LinuxResources>, Reply<()>),
     Processes(TaskId, Reply<Vec<Process>>),
     Stats(TaskId, Reply<Stats>),
     State(TaskId, Reply<TaskState>),

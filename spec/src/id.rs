@@ -10,6 +10,9 @@ use crate::text::text_value;
 /// A host name's label: the id may become one, and a part of a cgroup's path.
 const LONGEST: usize = 63;
 
+/// What containerd takes for an id (its package `identifiers`).
+const LONGEST_OF_A_MANAGER: usize = 76;
+
 /// The id of a task: 1 to 63 of `A-Z a-z 0-9 _ . -`, beginning with a letter
 /// or digit. So it can be a folder's name, a cgroup's name and an argument
 /// without becoming a path or a flag.
@@ -21,31 +24,42 @@ impl TaskId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// An id that a manager has made: up to 76 characters, as nobody needs to
+    /// type it, and the host's name is said by its configuration.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of_manager(text: &str) -> Result<TaskId, Invalid> {
+        checked(text, LONGEST_OF_A_MANAGER)
+    }
 }
 
 impl FromStr for TaskId {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<TaskId, Invalid> {
-        if text.is_empty() {
-            return Err(Invalid::value("an id cannot be empty"));
-        }
-        if text.len() > LONGEST {
-            return Err(Invalid::value(format!(
-                "an id has at most {LONGEST} characters, this has {}",
-                text.chars().count()
-            )));
-        }
-        if let Some(bad) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !"_.-".contains(*c)) {
-            return Err(Invalid::value(format!(
-                "{text:?} is not an id: {bad:?} is not a letter, digit, '_', '.' or '-'"
-            )));
-        }
-        if !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-            return Err(Invalid::value(format!("{text:?} is not an id: it must begin with a letter or digit")));
-        }
-        Ok(TaskId(text.into()))
+        checked(text, LONGEST)
     }
+}
+
+fn checked(text: &str, longest: usize) -> Result<TaskId, Invalid> {
+    if text.is_empty() {
+        return Err(Invalid::value("an id cannot be empty"));
+    }
+    if text.len() > longest {
+        return Err(Invalid::value(format!(
+            "an id has at most {longest} characters, this has {}",
+            text.chars().count()
+        )));
+    }
+    if let Some(bad) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !"_.-".contains(*c)) {
+        return Err(Invalid::value(format!("{text:?} is not an id: {bad:?} is not a letter, digit, '_', '.' or '-'")));
+    }
+    if !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Err(Invalid::value(format!("{text:?} is not an id: it must begin with a letter or digit")));
+    }
+    Ok(TaskId(text.into()))
 }
 
 impl fmt::Display for TaskId {

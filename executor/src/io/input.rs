@@ -37,8 +37,13 @@ pub enum Input {
 }
 
 impl Input {
-    /// The end for the process, and for [`Input::Open`] the one that is fed.
-    pub fn open(&self, owner: Owner) -> Result<(OwnedFd, Option<Rc<AsyncFd<File>>>)> {
+    /// The end for the process, and for [`Input::Open`] the one that is fed. A
+    /// FIFO is read until it ends, or the process has.
+    pub fn open(
+        &self,
+        owner: Owner,
+        process_ended: &watch::Receiver<bool>,
+    ) -> Result<(OwnedFd, Option<Rc<AsyncFd<File>>>)> {
         match self {
             Input::Null => Ok((null()?, None)),
             Input::Open => fed(owner).map(|(end, write)| (end, Some(write))),
@@ -52,7 +57,7 @@ impl Input {
                 }
                 let (end, write) = fed(owner)?;
                 let from = sys::watch(file).doing(Kind::Internal, what)?;
-                tokio::task::spawn_local(async move { pass_on(&from, &write).await });
+                begin(from, write, process_ended.clone());
                 Ok((end, None))
             }
         }
@@ -83,15 +88,19 @@ fn open(path: &Path) -> Result<File> {
 
 /// Passes on what somebody who attaches writes into the FIFO at `path`, until
 /// that ends, the process takes no more, or it has ended.
-pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, mut process_ended: watch::Receiver<bool>) -> Result<()> {
+pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, process_ended: watch::Receiver<bool>) -> Result<()> {
     let from = sys::watch(open(path)?).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?;
+    begin(from, to, process_ended);
+    Ok(())
+}
+
+fn begin(from: AsyncFd<File>, to: Rc<AsyncFd<File>>, mut process_ended: watch::Receiver<bool>) {
     tokio::task::spawn_local(async move {
         tokio::select! {
             _ = process_ended.wait_for(|ended| *ended) => {}
             _ = pass_on(&from, &to) => {}
         }
     });
-    Ok(())
 }
 
 async fn pass_on(from: &AsyncFd<File>, to: &AsyncFd<File>) -> io::Result<()> {

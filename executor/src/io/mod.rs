@@ -114,6 +114,10 @@ pub struct Connections<'a> {
     pub tails: [Tail; 2],
     /// With it, it has a terminal.
     pub terminal: Option<WindowSize>,
+    /// Whether output goes straight to `stdout` and `stderr`, with nothing of
+    /// ours between: what is written there is not seen by the shim. A terminal
+    /// is always between.
+    pub direct: bool,
 }
 
 /// What the shim keeps of a process's streams while that is being set up.
@@ -168,15 +172,19 @@ pub struct Attachment {
 ///
 /// Returns what the process gets and what the shim keeps.
 pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
-    let Connections { input, stdout, stderr, owner, logs, tails, terminal } = wanted;
+    let Connections { input, stdout, stderr, owner, logs, tails, terminal, direct } = wanted;
     let ([out_log, err_log], [out_tail, err_tail]) = (logs, tails);
     if let Some(size) = terminal {
         let (wish, awaited) = terminal::wish(size)?;
         let stdio = Stdio { stdin: null()?, stdout: null()?, stderr: null()?, terminal: Some(wish) };
         return Ok((stdio, Wiring::Terminal { awaited, outlet: Outlet::open(stdout)?, log: out_log, tail: out_tail }));
     }
-    let (stdin, fed) = input.open(owner)?;
-    let mut pumps = Pumps::new(fed, None);
+    let mut pumps = Pumps::new(None, None);
+    let stdin = pumps.open_input(input, owner)?;
+    if direct {
+        let (stdout, stderr) = (handed_over(stdout, owner)?, handed_over(stderr, owner)?);
+        return Ok((Stdio { stdin, stdout, stderr, terminal: None }, Wiring::Pipes(pumps)));
+    }
     let mut ends = Vec::new();
     let streams = [("stdout", stdout, out_log, out_tail), ("stderr", stderr, err_log, err_tail)];
     for (name, target, log, tail) in streams {
@@ -211,23 +219,17 @@ impl Wiring {
     }
 }
 
-/// Output that goes straight to what `stdout` and `stderr` name, with nothing
-/// of ours between. What is written there is not seen by the shim.
-pub fn direct(input: &Input, stdout: &Target, stderr: &Target, owner: Owner) -> Result<Stdio> {
-    let end = |target: &Target| -> Result<OwnedFd> {
-        let Target::Path(path) = target else { return null() };
-        let (file, fifo) = outlet::open(path)?;
-        // The process did not ask for a non-blocking stream.
-        rustix::io::ioctl_fionbio(&file, false)
-            .doing(Kind::Internal, || format!("cannot set up {}", path.display()))?;
-        let end = OwnedFd::from(file);
-        if fifo {
-            owner.take(&end)?;
-        }
-        Ok(end)
-    };
-    let (stdin, _) = input.open(owner)?;
-    Ok(Stdio { stdin, stdout: end(stdout)?, stderr: end(stderr)?, terminal: None })
+/// What `target` names, as it is handed to the process itself.
+fn handed_over(target: &Target, owner: Owner) -> Result<OwnedFd> {
+    let Target::Path(path) = target else { return null() };
+    let (file, fifo) = outlet::open(path)?;
+    // The process did not ask for a non-blocking stream.
+    rustix::io::ioctl_fionbio(&file, false).doing(Kind::Internal, || format!("cannot set up {}", path.display()))?;
+    let end = OwnedFd::from(file);
+    if fifo {
+        owner.take(&end)?;
+    }
+    Ok(end)
 }
 
 fn null() -> Result<OwnedFd> {
@@ -257,6 +259,13 @@ impl Pumps {
         tokio::task::spawn_local(stream.pump(self.lines.process_ended.clone(), tell));
         self.progress.push(hear);
         self.lines.outputs.push(invite);
+    }
+
+    /// The process's end of its stdin; what is fed is kept.
+    fn open_input(&mut self, input: &Input, owner: Owner) -> Result<OwnedFd> {
+        let (stdin, fed) = input.open(owner, &self.lines.process_ended)?;
+        self.lines.input = fed;
+        Ok(stdin)
     }
 
     /// By which others join.

@@ -112,6 +112,12 @@ impl Children {
         }
     }
 
+    /// Whether `pid`, which was claimed, has not been reaped: it is then still
+    /// the number of that process.
+    pub fn is_unreaped(&self, pid: i32) -> bool {
+        self.waiting.borrow().contains_key(&pid)
+    }
+
     fn ended(&self, pid: i32, ended: Ended) {
         match self.waiting.borrow_mut().remove(&pid) {
             // Whoever waited may have given up.

@@ -18,6 +18,7 @@ pub use crate::events::Event;
 use crate::events::{Entry, shortened};
 use crate::report::ExitReport;
 use crate::request::{Exec, ExecEnd, ExecOutcome};
+use crate::told::Happening;
 
 /// How often kills are counted after memory has run out: v1 says so before it
 /// kills, and v2 whenever a limit is met, which may be a thousand times a second.
@@ -32,21 +33,32 @@ impl Supervisor {
         if task.reported.get() {
             return;
         }
-        let entry = task.entry(Timestamp::now(), event);
-        self.journal.borrow_mut().append(&mut [entry]);
+        if let Some(journal) = &self.journal {
+            let entry = task.entry(Timestamp::now(), event);
+            journal.borrow_mut().append(&mut [entry]);
+        }
+    }
+
+    /// Tells the manager that wants to hear of it, unless it knows of the end.
+    pub(super) fn tell_manager(&self, task: &Task, what: impl FnOnce() -> Happening) {
+        if let Some(teller) = self.config.tell.as_ref().filter(|_| !task.reported.get()) {
+            teller.tell(&task.id, what());
+        }
     }
 
     /// That a task was launched: in one write, and nothing of a launch that
     /// failed.
     pub(super) fn tell_launched(&self, task: &Task) {
+        let Some(journal) = &self.journal else { return };
         let entries = {
             let record = task.record.borrow();
-            let command = shortened(std::iter::once(&record.task.command).chain(&record.task.args));
+            let args = task.spec.process().as_ref().and_then(|process| process.args().as_ref());
+            let command = shortened(args.into_iter().flatten());
             let started_at = record.started_at.unwrap_or(record.created_at);
             let pid = record.pid.unwrap_or_default();
             [task.entry(record.created_at, Event::Created { command }), task.entry(started_at, Event::Started { pid })]
         };
-        self.journal.borrow_mut().append(&mut { entries });
+        journal.borrow_mut().append(&mut { entries });
     }
 
     /// An exec that somebody asked for.
@@ -74,8 +86,14 @@ impl Supervisor {
     /// The end, after which nothing more is told: it has the number that the
     /// report says.
     pub(super) fn tell_exit(&self, task: &Task, report: &ExitReport) {
-        let entry = task.entry(Timestamp::now(), Event::of_exit(report));
-        self.journal.borrow_mut().append(&mut [entry]);
+        if let Some(journal) = &self.journal {
+            let entry = task.entry(Timestamp::now(), Event::of_exit(report));
+            journal.borrow_mut().append(&mut [entry]);
+        }
+        if let Some(teller) = &self.config.tell {
+            let pid = task.record.borrow().pid.unwrap_or_default();
+            teller.tell(&task.id, Happening::Exited { pid, report: Box::new(report.clone()) });
+        }
     }
 
     /// That the kernel has killed for want of memory, if it has since the last time.
@@ -84,6 +102,7 @@ impl Supervisor {
         if let Some(kills) = more {
             task.oom_kills.set(kills);
             self.tell(task, Event::Oom { kills });
+            self.tell_manager(task, || Happening::OutOfMemory);
         }
         more.is_some()
     }

@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 
 use super::Supervisor;
 use super::launches::owner;
-use super::task::{Task, all_ended};
+use super::task::{RunningExec, Task, all_ended};
+use crate::bundle;
 use crate::cgroup::{Cgroup, Entry, ExecGroup};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::exec;
@@ -20,8 +21,9 @@ use crate::identity::{self, Wanted};
 use crate::io::{self, Attachment, Connections, Input, Lines, Owner, Pumps, Stdio, Tail, Wiring};
 use crate::launch::Report;
 use crate::lifecycle::Status;
-use crate::request::{Exec, ExecEnd, ExecOutcome, Killed};
+use crate::request::{Exec, ExecEnd, ExecOutcome, Killed, Launched};
 use crate::sys::{self, Ended};
+use crate::told::Happening;
 
 /// How long an answer waits for what was killed at a deadline to end.
 const DYING: Duration = Duration::from_secs(1);
@@ -29,18 +31,66 @@ const DYING: Duration = Duration::from_secs(1);
 impl Supervisor {
     pub(super) async fn exec(self: &Rc<Self>, id: &TaskId, request: Exec) -> Result<ExecOutcome> {
         let task = self.task(id)?;
+        let begun = self.begin_exec(&task, &request).await?;
+        Ok(self.finish_exec(&task, begun).await)
+    }
+
+    /// Starts an exec whose end is told to the manager; `reply` has its pid once
+    /// its program is executed.
+    pub(super) async fn start_exec(
+        self: &Rc<Self>,
+        id: &TaskId,
+        request: Exec,
+        reply: oneshot::Sender<Result<Launched>>,
+    ) {
+        let begun = async {
+            let task = self.task(id)?;
+            let begun = self.begin_exec(&task, &request).await?;
+            Ok((task, begun))
+        };
+        let (task, begun) = match begun.await {
+            Ok(begun) => begun,
+            Err(error) => {
+                let _ = reply.send(Err(error));
+                return;
+            }
+        };
+        // The task's end is told after ours.
+        let _telling = task.telling.read().await;
+        let pid = begun.pid;
+        let name = request.name.unwrap_or_default();
+        self.tell_manager(&task, || Happening::ExecStarted { name: name.clone(), pid });
+        // Nobody waits for the answer any more: it runs on.
+        let _ = reply.send(Ok(Launched { pid }));
+        let outcome = self.finish_exec(&task, begun).await;
+        let code = match outcome.end {
+            ExecEnd::Exited(code) => code,
+            ExecEnd::TimedOut(_) => 128 + libc::SIGKILL,
+        };
+        self.tell_manager(&task, || Happening::ExecExited { name, pid, code, at: outcome.exited_at });
+    }
+
+    /// Starts an exec; its program is executed when this returns, or its
+    /// deadline has come.
+    async fn begin_exec(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<Begun> {
+        let id = &task.id;
         let status = task.state().status;
         if !matches!(status, Status::Running | Status::Stopping) {
             let message = format!("task {id} is {}: a command can be run in a running task only", status.as_str());
             return Err(Error::new(Kind::WrongState, message));
         }
-        let process = task.exec_process(&request)?;
+        let process = task.exec_process(request)?;
         let number = task.next_exec.replace(task.next_exec.get() + 1);
         let deadline = request.timeout.map(|timeout| Instant::now() + timeout);
-        let group = deadline.and_then(|_| self.exec_group(&task));
-        let outcome = self.run_exec(&task, &request, &process, number, deadline, group.as_ref()).await;
-        task.exec_groups.borrow_mut().extend(group);
-        outcome
+        let group = deadline.and_then(|_| self.exec_group(task));
+        let begun = self.run_exec(task, request, &process, number, deadline, group.as_ref()).await;
+        match begun {
+            Ok(begun) => Ok(Begun { group, ..begun }),
+            Err(error) => {
+                task.exec_groups.borrow_mut().extend(group);
+                Err(error)
+            }
+        }
     }
 
     /// A cgroup for an exec: one that an earlier exec has left empty, or a new
@@ -65,13 +115,13 @@ impl Supervisor {
         number: u64,
         deadline: Option<Instant>,
         group: Option<&ExecGroup>,
-    ) -> Result<ExecOutcome> {
+    ) -> Result<Begun> {
         let (stdio, mut capture) = Capture::begin(request, owner(&task.spec, Some(process)))?;
         let expecting = self.children.expect();
-        let (mut report, pid, group) = self.clone_exec(task, process, &stdio, group).await?;
+        let (mut report, pid, in_group) = self.clone_exec(task, process, &stdio, group).await?;
         // The output ends when the exec's own ends are closed.
         drop(stdio);
-        let mut exited = expecting.claim(pid);
+        let exited = expecting.claim(pid);
         drop(expecting);
         match before(deadline, report.executed()).await {
             Some(Ok(())) => capture.connect(request)?,
@@ -82,24 +132,36 @@ impl Supervisor {
             // Nothing of it runs: it is killed before it had a terminal.
             None => {}
         }
-        let named = capture.lines().cloned().zip(request.name.clone());
-        if let Some((lines, name)) = &named {
-            task.exec_lines.borrow_mut().insert(name.clone(), lines.clone());
+        let name = request.name.clone();
+        if let Some((lines, name)) = capture.lines().cloned().zip(name.clone()) {
+            task.exec_lines.borrow_mut().insert(name, lines);
         }
+        // While its end has not come, the pid is its own.
+        let lives = self.children.is_unreaped(pid);
+        let pidfd = name.as_ref().filter(|_| lives).and_then(|_| sys::pidfd_open(pid).ok());
+        task.execs.borrow_mut().insert(pid, RunningExec { number, name: name.clone(), pidfd });
         let started_at = Timestamp::now();
-        task.execs.borrow_mut().insert(pid, number);
+        let in_group = in_group.is_some();
+        Ok(Begun { pid, name, exited, capture, started_at, deadline, group: None, in_group })
+    }
+
+    /// Sees an exec to its end or its deadline.
+    async fn finish_exec(&self, task: &Rc<Task>, begun: Begun) -> ExecOutcome {
+        let Begun { pid, name, mut exited, mut capture, started_at, deadline, group, in_group } = begun;
+        let own = group.as_ref().filter(|_| in_group);
         let end = match before(deadline, &mut exited).await {
             // The sender lives until the child is reaped.
             Some(ended) => ExecEnd::Exited(ended.map_or(128 + libc::SIGKILL, Ended::code)),
-            None => ExecEnd::TimedOut(self.kill_exec(task, pid, exited, group).await),
+            None => ExecEnd::TimedOut(self.kill_exec(task, pid, exited, own).await),
         };
+        let exited_at = Timestamp::now();
         task.execs.borrow_mut().remove(&pid);
-        if let Some((_, name)) = named {
+        if let Some(name) = name {
             task.exec_lines.borrow_mut().remove(&name);
         }
-        let exited_at = Timestamp::now();
         let (stdout, stderr) = capture.end().await;
-        Ok(ExecOutcome { end, stdout, stderr, started_at, exited_at })
+        task.exec_groups.borrow_mut().extend(group);
+        ExecOutcome { end, stdout, stderr, started_at, exited_at }
     }
 
     /// Clones the exec into the first cgroup that takes it: its own group, the
@@ -194,6 +256,20 @@ async fn before<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -
     }
 }
 
+/// An exec that runs.
+struct Begun {
+    pid: i32,
+    name: Option<String>,
+    exited: oneshot::Receiver<Ended>,
+    capture: Capture,
+    started_at: Timestamp,
+    deadline: Option<Instant>,
+    /// What was made for it, to be had by the next.
+    group: Option<ExecGroup>,
+    /// Whether it is in that.
+    in_group: bool,
+}
+
 /// What is captured of an exec's output.
 struct Capture {
     /// Until the exec has been set up.
@@ -210,16 +286,11 @@ impl Capture {
         let stderr = if request.separate { io::new_tail(bytes) } else { stdout.clone() };
         let tails = [stdout, stderr];
         let Exec { stdin: input, stdout, stderr, terminal, .. } = request;
-        let (stdio, wiring) = if request.direct && terminal.is_none() {
-            (io::direct(input, stdout, stderr, owner)?, None)
-        } else {
-            let tails = tails.clone();
-            let logs = [None, None];
-            let wanted = Connections { input, stdout, stderr, owner, logs, tails, terminal: *terminal };
-            let (stdio, wiring) = io::wire(wanted)?;
-            (stdio, Some(wiring))
-        };
-        Ok((stdio, Capture { wiring, pumps: None, tails, separate: request.separate }))
+        let (logs, direct) = ([None, None], request.direct);
+        let wanted =
+            Connections { input, stdout, stderr, owner, logs, tails: tails.clone(), terminal: *terminal, direct };
+        let (stdio, wiring) = io::wire(wanted)?;
+        Ok((stdio, Capture { wiring: Some(wiring), pumps: None, tails, separate: request.separate }))
     }
 
     /// Has what it writes to its terminal come, now that it is set up.
@@ -252,6 +323,9 @@ impl Capture {
 impl Task {
     /// Init's process with what the request changes.
     fn exec_process(&self, request: &Exec) -> Result<Process> {
+        if let Some(process) = &request.process {
+            return self.completed(process);
+        }
         if request.command.first().is_none_or(String::is_empty) {
             return Err(Error::new(Kind::Usage, "the command to run is empty"));
         }
@@ -271,6 +345,30 @@ impl Task {
         }
         if let Some(user) = &request.user {
             self.become_user(&mut process, user)?;
+        }
+        Ok(process)
+    }
+
+    /// A process that its manager describes, with init's for what it leaves
+    /// out, so that it has no less protection.
+    fn completed(&self, wanted: &Process) -> Result<Process> {
+        bundle::check_process(wanted)?;
+        let mut process = wanted.clone();
+        let Some(init) = self.spec.process() else { return Ok(process) };
+        if process.capabilities().is_none() {
+            process.set_capabilities(init.capabilities().clone());
+        }
+        if process.rlimits().is_none() {
+            process.set_rlimits(init.rlimits().clone());
+        }
+        if process.apparmor_profile().is_none() {
+            process.set_apparmor_profile(init.apparmor_profile().clone());
+        }
+        if process.selinux_label().is_none() {
+            process.set_selinux_label(init.selinux_label().clone());
+        }
+        if process.oom_score_adj().is_none() {
+            process.set_oom_score_adj(init.oom_score_adj());
         }
         Ok(process)
     }

@@ -34,7 +34,7 @@ const LAST_BREATH: Duration = Duration::from_millis(100);
 impl Supervisor {
     /// Begins to check a task's health, if its description says how.
     pub(super) fn begin_checks(self: &Rc<Self>, task: &Rc<Task>) {
-        let rules = task.record.borrow().task.healthcheck.clone();
+        let rules = task.record.borrow().task.as_ref().and_then(|task| task.healthcheck.clone());
         if let Some(rules) = rules {
             *task.health.borrow_mut() = Some(Health::default());
             tokio::task::spawn_local(self.clone().check(task.clone(), rules));

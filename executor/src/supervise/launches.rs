@@ -7,20 +7,23 @@ use std::rc::Rc;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
+use tokio::sync::oneshot;
 
 use super::Supervisor;
 use super::task::{Task, remove_cgroup};
 use crate::cgroup::Cgroup;
 use crate::error::{Doing, Error, Kind, Result};
-use crate::host;
-use crate::io::{self, Connections, Input, Owner, Stdio, Target};
-use crate::launch::{Live, Prepared, Starting};
+use crate::io::{self, Connections, Input, Owner, Pumps, Stdio, Tail, Target};
+use crate::launch::{Held, Live, Prepared, Starting};
 use crate::lifecycle::Event;
 use crate::log::{self, LogFiles};
 use crate::namespaces::{self, Namespaces};
-use crate::recovery::Record;
-use crate::request::{Launch, Launched};
-use crate::seccomp::{self, Filter};
+use crate::recovery::{Folder, Record};
+use crate::request::{Bundle, Launch, Launched, Source};
+use crate::seccomp::{self, Filter, Profile};
+use crate::sys::Ended;
+use crate::told::Happening;
+use crate::{bundle, host};
 
 /// A launch before anything of it is on the host but its folder.
 pub struct Plan {
@@ -28,30 +31,117 @@ pub struct Plan {
     pub namespaces: Namespaces,
     pub filter: Option<Filter>,
     pub record: Record,
+    /// Where the record is, and what relative paths of the spec are below.
+    pub folder: Folder,
+}
+
+/// A task that is set up, its program not executed yet.
+struct Created {
+    task: Rc<Task>,
+    held: Held,
+    exited: oneshot::Receiver<Ended>,
+    pumps: Pumps,
+    tail: Tail,
 }
 
 impl Supervisor {
+    /// Both halves at once: nothing is left of a task that could not be started.
     pub(super) async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
+        let Created { task, held, exited, pumps, tail } = self.set_up(launch).await?;
+        if let Err(error) = held.start().await {
+            return Err(self.undo(&task, exited, error).await);
+        }
+        self.started(&task)?;
+        self.begin_checks(&task);
+        let pid = task.state().pid.unwrap_or_default();
+        self.see_off(task, exited, pumps, tail);
+        Ok(Launched { pid })
+    }
+
+    /// The first half, for a manager that starts the task by itself.
+    pub(super) async fn create(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
+        let Created { task, held, exited, pumps, tail } = self.set_up(launch).await?;
+        *task.held.borrow_mut() = Some(held);
+        self.keep_record(&task);
+        let pid = task.state().pid.unwrap_or_default();
+        self.tell_manager(&task, || Happening::Created { pid });
+        self.see_off(task, exited, pumps, tail);
+        Ok(Launched { pid })
+    }
+
+    /// The second half. An exit that comes meanwhile is told afterwards.
+    pub(super) async fn start(self: &Rc<Self>, id: &TaskId) -> Result<()> {
+        let task = self.task(id)?;
+        let _turn = task.starting.lock().await;
+        if task.state.borrow().live().is_none() {
+            return Err(Error::new(Kind::WrongState, format!("task {id} has exited and cannot be started")));
+        }
+        let held = task.held.borrow_mut().take();
+        let held = held.ok_or_else(|| Error::new(Kind::WrongState, format!("task {id} was started already")))?;
+        held.start().await?;
+        self.started(&task)
+    }
+
+    /// The program is executed.
+    fn started(self: &Rc<Self>, task: &Rc<Task>) -> Result<()> {
+        task.record.borrow_mut().started_at = Some(Timestamp::now());
+        task.happen(self, Event::Started)?;
+        self.keep_record(task);
+        self.tell_launched(task);
+        let pid = task.state().pid.unwrap_or_default();
+        self.tell_manager(task, || Happening::Started { pid });
+        Ok(())
+    }
+
+    fn keep_record(&self, task: &Task) {
+        if let Err(error) = task.folder.write_record(&task.record.borrow()) {
+            tracing::error!(%error, "the record lacks what became of the task");
+        }
+    }
+
+    fn see_off(self: &Rc<Self>, task: Rc<Task>, exited: oneshot::Receiver<Ended>, pumps: Pumps, tail: Tail) {
+        self.busy.set(self.busy.get() + 1);
+        tokio::task::spawn_local(task.see_off(self.clone(), exited, pumps, tail));
+    }
+
+    async fn undo(&self, task: &Task, exited: oneshot::Receiver<Ended>, error: Error) -> Error {
+        let error = task.undo(self, exited, error).await;
+        self.tasks.borrow_mut().remove(&task.id);
+        error
+    }
+
+    async fn set_up(self: &Rc<Self>, launch: Launch) -> Result<Created> {
         let id = launch.id;
         if self.tasks.borrow().contains_key(&id) {
             return Err(Error::new(Kind::AlreadyExists, format!("task {id} exists already")));
         }
         let expecting = self.children.expect();
-        let Launch { stdin, stdout, stderr, size, attached, .. } = launch;
-        let plan = self.plan(&id, launch.task, launch.durable).await?;
+        let Launch { source, stdin, stdout, stderr, direct, size, attached, durable, .. } = launch;
+        let plan = match source {
+            Source::Task(task) => self.plan(&id, *task, durable).await?,
+            Source::Bundle(bundle) => self.plan_bundle(&id, bundle, durable).await?,
+        };
         // Before anything is made that a crash would leave behind.
-        self.config.folder.write_record(&plan.record)?;
-        let output = plan.record.task.output.clone();
+        plan.folder.write_record(&plan.record)?;
+        let description = plan.record.task.as_ref();
+        let (said, logs, open) = match description {
+            Some(task) => {
+                let files = LogFiles::of(task, &id, plan.folder.path());
+                (task.output.clone(), log::open(task, &files)?, task.stdin)
+            }
+            None => (bowline_spec::Output::default(), [None, None], false),
+        };
+        let process = plan.spec.process().as_ref();
         let tail = io::new_tail(io::TAIL);
-        let files = LogFiles::of(&plan.record.task, &id, self.config.folder.path());
         let (stdio, wiring) = io::wire(Connections {
-            input: if stdin == Input::Null && plan.record.task.stdin { &Input::Open } else { &stdin },
-            stdout: &output.stdout.map_or(stdout, Target::Path),
-            stderr: &output.stderr.map_or(stderr, Target::Path),
-            owner: owner(&plan.spec, plan.spec.process().as_ref()),
-            logs: log::open(&plan.record.task, &files)?,
+            input: if stdin == Input::Null && open { &Input::Open } else { &stdin },
+            stdout: &said.stdout.map_or(stdout, Target::Path),
+            stderr: &said.stderr.map_or(stderr, Target::Path),
+            owner: owner(&plan.spec, process),
+            logs,
             tails: [tail.clone(), tail.clone()],
-            terminal: plan.record.task.terminal.then_some(size),
+            terminal: process.and_then(Process::terminal).unwrap_or(false).then_some(size),
+            direct,
         })?;
         let (cgroup, starting, live) = self.clone_init(&plan, stdio).await?;
         let pid = live.pid;
@@ -59,57 +149,63 @@ impl Supervisor {
         let task = Rc::new(Task::new(id.clone(), plan, live, cgroup));
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
 
-        let started = async {
+        let ready = async {
             let held = starting.ready(pid, &task.spec, &task.namespaces).await?;
             let pumps = wiring.connect()?;
             attached.map_or(Ok(()), |attachment| pumps.lines().attach(&attachment))?;
-            held.start().await.map(|()| pumps)
+            Ok((held, pumps))
         };
-        let pumps = match started.await {
-            Ok(pumps) => pumps,
-            Err(error) => {
-                let error = task.undo(self, exited, error).await;
-                self.tasks.borrow_mut().remove(&id);
-                return Err(error);
+        match ready.await {
+            Ok((held, pumps)) => {
+                task.connect(pumps.lines().clone());
+                Ok(Created { task, held, exited, pumps, tail })
             }
-        };
-        task.connect(pumps.lines().clone());
-        task.record.borrow_mut().started_at = Some(Timestamp::now());
-        task.happen(self, Event::Started)?;
-        if let Err(error) = self.config.folder.write_record(&task.record.borrow()) {
-            tracing::error!(%error, "the record lacks what became of the task");
+            Err(error) => Err(self.undo(&task, exited, error).await),
         }
-        self.tell_launched(&task);
-        self.begin_checks(&task);
-        self.busy.set(self.busy.get() + 1);
-        tokio::task::spawn_local(task.see_off(self.clone(), exited, pumps, tail));
-        Ok(Launched { pid })
     }
 
     /// Turns the description into all that the task is made from.
     async fn plan(&self, id: &TaskId, task: bowline_spec::Task, durable: bool) -> Result<Plan> {
         let spec = host::configure_unfiltered(&task, id.as_str())?;
-        let namespaces = Namespaces::of(&spec)?;
         let profile = host::profile(&task)?;
         if task.rootfs.is_none() {
             self.make_root(&spec)?;
         }
+        let cgroup = spec.linux().as_ref().and_then(|l| l.cgroups_path().as_ref());
+        let cgroup = cgroup.and_then(|path| path.to_str()).unwrap_or_default().to_owned();
+        let record = Record { task: Some(task), durable, ..self.record(cgroup) };
+        self.planned(spec, profile, record, self.config.folder.clone()).await
+    }
+
+    /// The same of a manager's bundle.
+    async fn plan_bundle(&self, id: &TaskId, bundle: Bundle, durable: bool) -> Result<Plan> {
+        let (spec, seccomp) = bundle::read(&bundle.path)?;
+        let record = Record { durable, ..self.record(bundle::cgroup_path(&spec, id)) };
+        let profile = seccomp.map(|profile| Profile::Given(Box::new(profile)));
+        self.planned(spec, profile, record, Folder::at(bundle.path)).await
+    }
+
+    async fn planned(&self, spec: Spec, profile: Option<Profile>, record: Record, folder: Folder) -> Result<Plan> {
+        let namespaces = Namespaces::of(&spec)?;
         let filter = match profile {
             Some(profile) => Some(seccomp::filter(profile, &self.config.state.filter_cache()).await?),
             None => None,
         };
-        let cgroup = spec.linux().as_ref().and_then(|l| l.cgroups_path().as_ref());
-        let record = Record {
+        Ok(Plan { spec, namespaces, filter, record, folder })
+    }
+
+    /// What is known of a task whose launch begins.
+    fn record(&self, cgroup: String) -> Record {
+        Record {
             created_at: Timestamp::now(),
             started_at: None,
             pid: None,
             shim_pid: std::process::id().cast_signed(),
-            cgroup: cgroup.and_then(|path| path.to_str()).unwrap_or_default().to_owned(),
+            cgroup,
             overhead: self.overhead.path(),
-            durable,
-            task,
-        };
-        Ok(Plan { spec, namespaces, filter, record })
+            durable: false,
+            task: None,
+        }
     }
 
     /// Makes the task's cgroup, its limits in effect, and clones init.
@@ -118,8 +214,7 @@ impl Supervisor {
         let cgroup = self.layout.create(&plan.record.cgroup)?;
         let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
         let limited = resources.map_or(Ok(()), |r| self.layout.apply(&cgroup, r));
-        let prepared =
-            Prepared { spec, bundle: self.config.folder.path(), cgroup: &cgroup, filter: filter.as_ref(), stdio };
+        let prepared = Prepared { spec, bundle: plan.folder.path(), cgroup: &cgroup, filter: filter.as_ref(), stdio };
         let cloned = match limited.and_then(|()| prepared.clone_init()) {
             Ok(mut starting) => starting.live().await.map(|live| (starting, live)),
             Err(error) => Err(error),

@@ -31,12 +31,13 @@ use crate::cgroup::{self, Layout};
 use crate::error::{Error, Kind, Result};
 use crate::events::Journal;
 use crate::host;
-use crate::lifecycle::Event;
+use crate::lifecycle::{Event, Status};
 use crate::recovery::{Folder, StateDir};
 use crate::report::StoppedBy;
 use crate::request::{Process, Request, TaskState};
 use crate::shutdown::Plan;
 use crate::stats::{self, Stats};
+use crate::told::{Happening, Teller};
 
 use children::Children;
 pub use shim_cgroup::ShimCgroup;
@@ -46,7 +47,7 @@ use task::Task;
 const IDLE: Duration = Duration::from_secs(10);
 
 /// What a shim is told when it starts.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Config {
     /// The sandbox's folder.
     pub folder: Folder,
@@ -54,6 +55,28 @@ pub struct Config {
     pub state: StateDir,
     /// Where the shim itself is charged.
     pub shim_cgroup: ShimCgroup,
+    /// When it leaves.
+    pub leave: Leave,
+    /// Who is told what happens to its tasks. With nobody, it is written into
+    /// the journal of the state folder.
+    pub tell: Option<Teller>,
+}
+
+impl Config {
+    /// A shim that leaves with its last task, and writes the journal.
+    pub fn new(folder: Folder, state: StateDir, shim_cgroup: ShimCgroup) -> Config {
+        Config { folder, state, shim_cgroup, leave: Leave::default(), tell: None }
+    }
+}
+
+/// When a shim leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Leave {
+    /// With its last task, or when nobody launches any for ten seconds.
+    #[default]
+    WithLastTask,
+    /// When its manager says so: see `Executor::leave`.
+    WhenTold,
 }
 
 /// All tasks of one shim.
@@ -64,10 +87,12 @@ pub(crate) struct Supervisor {
     children: Children,
     /// Launches under way, and tasks not yet done with.
     busy: Cell<usize>,
+    /// It leaves as soon as it is not busy.
     served: Cell<bool>,
     changed: Notify,
     overhead: shim_cgroup::Overhead,
-    journal: RefCell<Journal>,
+    /// Where there is nobody to tell.
+    journal: Option<RefCell<Journal>>,
     /// Sizes of huge pages, once somebody has asked for statistics.
     page_sizes: OnceCell<Vec<String>>,
 }
@@ -83,7 +108,7 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         Ok(begun) => begun,
         Err(error) => return refuse(requests, error).await,
     };
-    let journal = RefCell::new(Journal::new(config.state.events()));
+    let journal = config.tell.is_none().then(|| RefCell::new(Journal::new(config.state.events())));
     let supervisor = Rc::new(Supervisor {
         config,
         layout,
@@ -106,7 +131,7 @@ async fn refuse(mut requests: mpsc::UnboundedReceiver<Request>, error: Error) ->
     tracing::error!(%error, "no task can be launched");
     let launch = async {
         while let Some(request) = requests.recv().await {
-            if let Request::Launch(_, reply) = request {
+            if let Request::Launch(_, reply) | Request::Create(_, reply) = request {
                 // Nobody waits for the answer any more.
                 let _ = reply.send(Err(error));
                 return;
@@ -143,7 +168,7 @@ impl Supervisor {
                 },
                 () = self.changed.notified() => {}
                 () = sleep_until(deadline), if deadline.is_some() => {
-                    if !self.served.get() && Instant::now() >= idle {
+                    if self.config.leave == Leave::WithLastTask && !self.served.get() && Instant::now() >= idle {
                         tracing::info!("nobody launched a task; leaving");
                         return Ok(());
                     }
@@ -156,7 +181,11 @@ impl Supervisor {
     fn next_deadline(&self, idle: Instant) -> Option<Instant> {
         let tasks = self.tasks.borrow();
         let first = tasks.values().filter_map(|task| task.deadline()).min();
-        if self.served.get() { first } else { Some(first.map_or(idle, |f| f.min(idle))) }
+        if self.served.get() || self.config.leave == Leave::WhenTold {
+            first
+        } else {
+            Some(first.map_or(idle, |f| f.min(idle)))
+        }
     }
 
     fn tick(self: &Rc<Self>) {
@@ -193,7 +222,9 @@ impl Supervisor {
                 tokio::task::spawn_local(async move {
                     let id = launch.id.clone();
                     let outcome = self.launch(*launch).await;
-                    self.served.set(true);
+                    if self.config.leave == Leave::WithLastTask {
+                        self.served.set(true);
+                    }
                     let launched = outcome.is_ok();
                     // Nobody waits for the answer any more: the task runs on.
                     let _ = reply.send(outcome);
@@ -203,6 +234,29 @@ impl Supervisor {
                     self.done();
                 });
             }
+            Request::Create(launch, reply) => {
+                self.busy.set(self.busy.get() + 1);
+                tokio::task::spawn_local(async move {
+                    let _ = reply.send(self.create(*launch).await);
+                    self.done();
+                });
+            }
+            Request::Start(id, reply) => {
+                tokio::task::spawn_local(async move {
+                    let outcome = self.start(&id).await;
+                    let started = outcome.is_ok();
+                    let _ = reply.send(outcome);
+                    if started {
+                        self.settle(id).await;
+                    }
+                });
+            }
+            Request::Remove(id, reply) => {
+                tokio::task::spawn_local(async move {
+                    let _ = reply.send(self.remove(&id).await);
+                });
+            }
+            Request::Leave => self.stop_all(),
             Request::Wait(id, reply) => match self.task(&id) {
                 Ok(task) => {
                     tokio::task::spawn_local(async move {
@@ -217,6 +271,17 @@ impl Supervisor {
                 tokio::task::spawn_local(async move {
                     let outcome = self.exec_told(&id, *exec).await;
                     let _ = reply.send(outcome);
+                });
+            }
+            Request::StartExec(id, exec, reply) => {
+                tokio::task::spawn_local(async move { self.start_exec(&id, *exec, reply).await });
+            }
+            Request::SignalExec(id, name, signal, reply) => {
+                let _ = reply.send(self.task(&id).and_then(|task| task.signal_exec(&name, signal)));
+            }
+            Request::Limit(id, resources, reply) => {
+                tokio::task::spawn_local(async move {
+                    let _ = reply.send(self.limit(&id, &resources).await);
                 });
             }
             Request::Update(id, update, reply) => {
@@ -314,6 +379,7 @@ impl Supervisor {
         task.happen(self, Event::Pause)?;
         task.frozen(self).await?;
         self.tell(&task, events::Event::Paused);
+        self.tell_manager(&task, || Happening::Paused);
         Ok(())
     }
 
@@ -321,6 +387,7 @@ impl Supervisor {
         let task = self.task(id)?;
         task.happen(self, Event::Resume)?;
         self.tell(&task, events::Event::Resumed);
+        self.tell_manager(&task, || Happening::Resumed);
         Ok(())
     }
 
@@ -328,7 +395,10 @@ impl Supervisor {
         let task = self.task(id)?;
         let execs = task.execs.borrow();
         let pids = task.with_cgroup(|cgroup| self.layout.processes(cgroup))?;
-        let process = |pid| Process { pid, exec: execs.get(&pid).cloned() };
+        let process = |pid| {
+            let exec = execs.get(&pid);
+            Process { pid, exec: exec.map(|e| e.number), name: exec.and_then(|e| e.name.clone()) }
+        };
         Ok(pids.into_iter().map(process).collect())
     }
 
@@ -338,8 +408,27 @@ impl Supervisor {
         let (mut stats, pids) =
             task.with_cgroup(|cgroup| (stats::read(&self.layout, cgroup, page_sizes), self.layout.processes(cgroup)))?;
         let execs = task.execs.borrow();
-        stats.processes = task.processes.borrow_mut().read(&pids, |pid| execs.get(&pid).copied());
+        stats.processes = task.processes.borrow_mut().read(&pids, |pid| execs.get(&pid).map(|e| e.number));
         Ok(stats)
+    }
+
+    /// Forgets a task that has ended.
+    async fn remove(self: &Rc<Self>, id: &TaskId) -> Result<()> {
+        let task = self.task(id)?;
+        let status = task.state().status;
+        match status {
+            Status::Exited => {}
+            // None of its program runs yet.
+            Status::Created => task.signal(self, Signal::KILL)?,
+            Status::Running | Status::Paused | Status::Stopping => {
+                let message = format!("task {id} is {} and cannot be removed", status.as_str());
+                return Err(Error::new(Kind::WrongState, message).hint("stop it first"));
+            }
+        }
+        let mut over = task.over.subscribe();
+        let _ = over.wait_for(|over| *over).await;
+        self.tasks.borrow_mut().remove(id);
+        Ok(())
     }
 
     /// One launch, or one task with all that belongs to it, is done with.

@@ -84,8 +84,11 @@ impl Overhead {
             }
         }
         let sandbox = cgroup::of_sandbox(&config.folder.name());
-        // While nobody waits; a launch then has one level less to make.
-        layout.prepare(&sandbox)?;
+        // While nobody waits; a launch then has one level less to make. A manager
+        // that is told of everything says where its tasks' cgroups are.
+        if config.tell.is_none() {
+            layout.prepare(&sandbox)?;
+        }
         Ok(Overhead { mode: config.shim_cgroup.clone(), sandbox, entered: Mutex::default() })
     }
 

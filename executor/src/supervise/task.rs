@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use bowline_spec::Stop;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use jiff::Timestamp;
@@ -19,7 +20,7 @@ use crate::cgroup::{Cgroup, ExecGroup, Layout};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::health::Health;
 use crate::io::{Attachment, Lines, Pumps, Tail, WindowSize};
-use crate::launch::Live;
+use crate::launch::{Held, Live};
 use crate::lifecycle::{Action, Event, State, Status};
 use crate::namespaces::Namespaces;
 use crate::recovery::{Folder, Record};
@@ -36,6 +37,18 @@ const FREEZE: Duration = Duration::from_secs(10);
 /// How long a cgroup may stay busy after its last process has ended.
 const BUSY: Duration = Duration::from_secs(5);
 
+/// What a shim that leaves gives a task whose manager said nothing of that: with
+/// what follows, less than the five seconds that a manager gives the shim.
+const GRACE_OF_A_BUNDLE: Duration = Duration::from_secs(3);
+
+/// An exec that runs.
+pub struct RunningExec {
+    pub number: u64,
+    pub name: Option<String>,
+    /// Of one with a name.
+    pub pidfd: Option<OwnedFd>,
+}
+
 /// One task.
 pub struct Task {
     pub id: TaskId,
@@ -43,6 +56,14 @@ pub struct Task {
     pub namespaces: Namespaces,
     pub filter: Option<Filter>,
     pub record: RefCell<Record>,
+    /// Where the record is kept.
+    pub folder: Folder,
+    /// By which its program is executed, until it is.
+    pub held: RefCell<Option<Held>>,
+    /// Held while it is started: what comes meanwhile is told afterwards.
+    pub starting: Mutex<()>,
+    /// All is done that its end asks for.
+    pub over: watch::Sender<bool>,
     pub state: RefCell<State<Live>>,
     /// The word for it, for whoever waits for another.
     pub status: watch::Sender<Status>,
@@ -51,8 +72,8 @@ pub struct Task {
     pub stopped_by: Cell<Option<StoppedBy>>,
     /// Gone once the exit has been reported.
     pub cgroup: RefCell<Option<Cgroup>>,
-    /// The execs that run, by pid, with their numbers.
-    pub execs: RefCell<BTreeMap<i32, u64>>,
+    /// The execs that run, by pid.
+    pub execs: RefCell<BTreeMap<i32, RunningExec>>,
     /// By which one joins init's streams, once it runs.
     lines: OnceCell<Lines>,
     /// The same of execs with a name.
@@ -84,7 +105,7 @@ pub struct Task {
 
 impl Task {
     pub fn new(id: TaskId, plan: Plan, live: Live, cgroup: Cgroup) -> Task {
-        let Plan { spec, namespaces, filter, mut record } = plan;
+        let Plan { spec, namespaces, filter, mut record, folder } = plan;
         record.pid = Some(live.pid);
         Task {
             id,
@@ -92,6 +113,10 @@ impl Task {
             namespaces,
             filter,
             record: RefCell::new(record),
+            folder,
+            held: RefCell::default(),
+            starting: Mutex::default(),
+            over: watch::Sender::new(false),
             state: RefCell::new(State::Created(live)),
             status: watch::Sender::new(Status::Created),
             health: RefCell::default(),
@@ -177,7 +202,10 @@ impl Task {
     /// What a stop does that says nothing else.
     pub fn stop_defaults(&self) -> (Signal, Duration) {
         let record = self.record.borrow();
-        (record.task.stop.signal(), record.task.stop.grace())
+        match &record.task {
+            Some(task) => (task.stop.signal(), task.stop.grace()),
+            None => (Stop::default().signal(), GRACE_OF_A_BUNDLE),
+        }
     }
 
     pub fn with_cgroup<T>(&self, read: impl FnOnce(&Cgroup) -> T) -> Result<T> {
@@ -316,6 +344,7 @@ impl Task {
     ) {
         // The sender lives until the child is reaped.
         let ended = exited.await.unwrap_or(Ended::Signaled(libc::SIGKILL));
+        drop(self.starting.lock().await);
         let exited_at = Timestamp::now();
         if let Err(error) = self.happen(&supervisor, Event::Exited) {
             tracing::error!(%error, "an exit had no place");
@@ -324,7 +353,7 @@ impl Task {
         pumps.finish().await;
         supervisor.tell_execs(&self).await;
         let report = self.report(&supervisor, ended, exited_at, rest, &pumps, &tail);
-        if let Err(error) = self.keep(&supervisor.config.folder, &report).await {
+        if let Err(error) = self.keep(&report).await {
             tracing::error!(%error, "the exit report is kept in memory only");
         }
         supervisor.tell_exit(&self, &report);
@@ -339,14 +368,28 @@ impl Task {
             supervisor.overhead.leave(&supervisor.layout).await;
         }
         pumps.flushed().await;
+        self.over.send_replace(true);
         supervisor.done();
     }
 
+    /// Sends the exec of that name a signal.
+    pub fn signal_exec(&self, name: &str, signal: Signal) -> Result<()> {
+        let gone = || Error::new(Kind::NotFound, format!("exec {name} of task {} has exited", self.id));
+        let execs = self.execs.borrow();
+        let exec = execs.values().find(|exec| exec.name.as_deref() == Some(name)).ok_or_else(gone)?;
+        let pidfd = exec.pidfd.as_ref().ok_or_else(gone)?;
+        match sys::pidfd_send_signal(pidfd.as_fd(), signal.number()) {
+            // Ended already, and not yet reaped.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            outcome => outcome.doing(Kind::Internal, || format!("cannot signal exec {name} of task {}", self.id)),
+        }
+    }
+
     /// Puts the report down, before anybody is told of the exit.
-    async fn keep(&self, folder: &Folder, report: &ExitReport) -> Result<()> {
-        folder.write_exit(report)?;
+    async fn keep(&self, report: &ExitReport) -> Result<()> {
+        self.folder.write_exit(report)?;
         let durable = self.record.borrow().durable;
-        if durable { worker::run("the exit report", || folder.sync_exit()).await } else { Ok(()) }
+        if durable { worker::run("the exit report", || self.folder.sync_exit()).await } else { Ok(()) }
     }
 
     fn report(

@@ -4,8 +4,10 @@ use std::rc::Rc;
 
 use bowline_spec::Update;
 use bowline_spec::id::TaskId;
+use oci_spec::runtime::LinuxResources;
 
 use super::Supervisor;
+use super::task::Task;
 use crate::error::Result;
 use crate::events::Event;
 use crate::{host, worker};
@@ -14,16 +16,27 @@ impl Supervisor {
     pub(super) async fn update(self: &Rc<Self>, id: &TaskId, update: &Update) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.updating.lock().await;
-        let (merged, changes) = host::change(&task.record.borrow().task, update)?;
+        let (merged, changes) = host::change(task.record.borrow().description()?, update)?;
+        self.change(&task, &changes).await?;
+        task.record.borrow_mut().task = Some(merged);
+        self.tell(&task, Event::Updated { limits: Some(Box::new(update.clone())) });
+        task.folder.write_record(&task.record.borrow())
+    }
+
+    /// The same of a task whose limits its manager works out.
+    pub(super) async fn limit(self: &Rc<Self>, id: &TaskId, changes: &LinuxResources) -> Result<()> {
+        let task = self.task(id)?;
+        let _turn = task.updating.lock().await;
+        self.change(&task, changes).await
+    }
+
+    async fn change(&self, task: &Task, changes: &LinuxResources) -> Result<()> {
         // The kernel may have to reclaim memory first; the loop goes on meanwhile.
-        let worker = task.with_cgroup(|c| worker::start("the update", || self.layout.change(c, &changes)))??;
+        let worker = task.with_cgroup(|c| worker::start("the update", || self.layout.change(c, changes)))??;
         let changed = worker.answer().await;
         if task.state.borrow().live().is_none() {
             return Err(task.has_exited());
         }
-        changed?;
-        task.record.borrow_mut().task = merged;
-        self.tell(&task, Event::Updated { limits: Some(Box::new(update.clone())) });
-        self.config.folder.write_record(&task.record.borrow())
+        changed
     }
 }

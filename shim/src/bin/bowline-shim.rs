@@ -80,11 +80,7 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
         .doing(Kind::Internal, || "cannot become a subreaper")?;
     std::env::set_current_dir("/").doing(Kind::Internal, || "cannot change to /")?;
     let state = arguments.folder.parent().unwrap_or(std::path::Path::new("/"));
-    let config = Config {
-        state: StateDir::new(state),
-        folder: Folder::at(&arguments.folder),
-        shim_cgroup: arguments.shim_cgroup,
-    };
+    let config = Config::new(Folder::at(&arguments.folder), StateDir::new(state), arguments.shim_cgroup);
     serve(config, |executor| async move {
         service::serve(executor, UnixListener::from(listener)).await?;
         // All is answered and removed: the kernel takes back the rest, faster

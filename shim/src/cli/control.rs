@@ -34,7 +34,7 @@ pub async fn stop(state: &StateDir, names: &[TaskRef], signal: Option<Signal>, g
 
 /// How long a task has to end, as its description says.
 fn grace_of(folder: &Folder) -> Option<Elapsed> {
-    Some(folder.record().ok()??.task.stop.grace())
+    Some(folder.record().ok()??.task?.stop.grace())
 }
 
 async fn stop_one(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {

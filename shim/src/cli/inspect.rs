@@ -107,8 +107,8 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
         cgroup: record.as_ref().map(|r| r.cgroup.clone()),
         created_at: record.as_ref().map(|r| r.created_at),
         started_at: record.as_ref().and_then(|r| r.started_at),
-        labels: record.as_ref().map(|r| r.task.labels.clone()).unwrap_or_default(),
-        task: record.map(|r| r.task),
+        labels: record.as_ref().and_then(|r| r.task.as_ref()).map(|task| task.labels.clone()).unwrap_or_default(),
+        task: record.and_then(|r| r.task),
         health: exit.as_ref().map_or(health, |report| report.health.clone()),
         exit,
     })

@@ -30,7 +30,7 @@ pub fn run(state: &StateDir, id: &TaskId, args: &LogsArgs) -> Result<u8> {
     let Some(record) = record else {
         return Err(if shim.is_gone() { dead(id) } else { starting(id) });
     };
-    let files = LogFiles::of(&record.task, id, folder.path());
+    let files = LogFiles::of(record.description()?, id, folder.path());
     check(id, &record, &files, args)?;
     let mut log = Log::open(&files, &record, args)?;
     if args.follow {
@@ -44,7 +44,7 @@ pub fn run(state: &StateDir, id: &TaskId, args: &LogsArgs) -> Result<u8> {
 
 /// Whether what is asked for can be had of this log.
 fn check(id: &TaskId, record: &Record, files: &LogFiles, args: &LogsArgs) -> Result<()> {
-    let output = &record.task.output;
+    let output = &record.description()?.output;
     let own = [(LogStream::Stdout, &output.stdout), (LogStream::Stderr, &output.stderr)];
     let asked = own.iter().filter(|(stream, _)| args.stream.is_none_or(|asked| asked == *stream));
     if !asked.clone().any(|(stream, _)| files.has(*stream)) {
@@ -110,7 +110,7 @@ impl Log {
             if stream.is_some() && filter.stream.is_some() && stream != filter.stream {
                 continue;
             }
-            let mut chain = Chain::open(path, record.task.log.max_files(), content)?;
+            let mut chain = Chain::open(path, record.description()?.log.max_files(), content)?;
             if let Some(since) = filter.since {
                 chain.skip_until(since);
             }

@@ -1,0 +1,151 @@
+//! A bundle's configuration, as a manager has written it: read once, checked
+//! for what the rest of the executor takes for granted.
+//!
+//! Must not: make anything, nor trust what an image holds.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use bowline_spec::id::TaskId;
+use oci_spec::runtime::{LinuxSeccomp, Process, Spec};
+
+use crate::error::{Doing, Error, Kind, Result};
+
+/// The file's name (OCI runtime specification, "Filesystem Bundle").
+const CONFIG: &str = "config.json";
+
+/// No configuration is larger: what is read is held in memory.
+const LARGEST: u64 = 16 << 20;
+
+/// The configuration in the bundle at `path`, and its seccomp profile apart.
+///
+/// # Errors
+/// `NotFound` without a bundle or configuration; `BadSpec` for what is none, or
+/// for a bundle that is a symlink, which could be another by the next look.
+pub fn read(path: &Path) -> Result<(Spec, Option<LinuxSeccomp>)> {
+    let what = || format!("cannot use the bundle {}", path.display());
+    if !fs::symlink_metadata(path).doing(Kind::NotFound, what)?.is_dir() {
+        return Err(Error::new(Kind::BadSpec, format!("the bundle {} is not a folder", path.display())));
+    }
+    let file = path.join(CONFIG);
+    let what = || format!("cannot read {}", file.display());
+    let opened = fs::File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&file);
+    let mut text = Vec::new();
+    opened.doing(Kind::NotFound, what)?.take(LARGEST + 1).read_to_end(&mut text).doing(Kind::BadSpec, what)?;
+    if text.len() as u64 > LARGEST {
+        return Err(Error::new(Kind::BadSpec, format!("{} is larger than {LARGEST} bytes", file.display())));
+    }
+    let spec: Spec = serde_json::from_slice(&text)
+        .doing(Kind::BadSpec, || format!("{} is not an OCI configuration", file.display()))?;
+    checked(spec).map_err(|error| error.within(file.display()))
+}
+
+fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
+    let missing = |what: &str| Error::new(Kind::BadSpec, format!("{what}: missing"));
+    check_process(spec.process().as_ref().ok_or_else(|| missing("process"))?)?;
+    let root = spec.root().as_ref().ok_or_else(|| missing("root"))?;
+    if root.path().as_os_str().is_empty() {
+        return Err(missing("root.path"));
+    }
+    if spec.linux().is_none() {
+        return Err(missing("linux").hint("only containers of Linux can be run"));
+    }
+    let seccomp = spec.linux_mut().as_mut().and_then(|linux| {
+        let seccomp = linux.seccomp().clone();
+        // It is compiled from here, and would only be carried along.
+        linux.set_seccomp(None);
+        seccomp
+    });
+    Ok((spec, seccomp))
+}
+
+/// What every process must have.
+///
+/// # Errors
+/// `BadSpec` naming the field.
+pub fn check_process(process: &Process) -> Result<()> {
+    let bad = |reason: String| Err(Error::new(Kind::BadSpec, reason));
+    if process.args().as_ref().and_then(|args| args.first()).is_none_or(String::is_empty) {
+        return bad("process.args: the command to run is empty".to_owned());
+    }
+    if !process.cwd().is_absolute() {
+        return bad(format!("process.cwd: {:?} is not absolute", process.cwd().display().to_string()));
+    }
+    Ok(())
+}
+
+/// Where the container's cgroup is: as the configuration says, below the top of
+/// each hierarchy where that is relative, and by its id where it says nothing.
+pub fn cgroup_path(spec: &Spec, id: &TaskId) -> String {
+    let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_ref());
+    match path.and_then(|path| path.to_str()).filter(|path| !path.is_empty()) {
+        Some(path) if path.starts_with('/') => path.to_owned(),
+        Some(path) => format!("/{path}"),
+        None => format!("/{id}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bundle(config: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::write(dir.path().join(CONFIG), config).expect("written");
+        dir
+    }
+
+    const GOOD: &str = r#"{"ociVersion":"1.0.2","process":{"user":{"uid":0,"gid":0},"args":["sh"],"cwd":"/"},
+        "root":{"path":"rootfs"},"linux":{"namespaces":[{"type":"mount"}],
+        "seccomp":{"defaultAction":"SCMP_ACT_ALLOW"}}}"#;
+
+    #[test]
+    fn a_profile_is_taken_out() {
+        let (spec, seccomp) = read(bundle(GOOD).path()).expect("good");
+        assert!(seccomp.is_some());
+        assert!(spec.linux().as_ref().is_some_and(|linux| linux.seccomp().is_none()));
+    }
+
+    #[test]
+    fn what_is_no_configuration_is_said_with_its_file() {
+        for bad in [
+            "",
+            "{",
+            "[]",
+            "{}",
+            r#"{"ociVersion":"1.0.2"}"#,
+            &GOOD.replace("\"mount\"", "\"mounts\""),
+            &GOOD.replace("[\"sh\"]", "[]"),
+            &GOOD.replace("\"/\"", "\"tmp\""),
+        ] {
+            let error = read(bundle(bad).path()).expect_err(bad);
+            assert_eq!(error.kind(), Kind::BadSpec, "{bad}: {error}");
+            assert!(error.to_string().contains(CONFIG), "{error}");
+        }
+        let none = tempfile::tempdir().expect("a folder");
+        assert_eq!(read(none.path()).expect_err("empty").kind(), Kind::NotFound);
+    }
+
+    #[test]
+    fn a_symlink_is_no_bundle() {
+        let dir = bundle(GOOD);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).expect("made");
+        assert_eq!(read(&link).expect_err("a symlink").kind(), Kind::BadSpec);
+    }
+
+    #[test]
+    fn a_cgroup_is_always_below_the_top() {
+        let (mut spec, _) = read(bundle(GOOD).path()).expect("good");
+        let id: TaskId = "web".parse().expect("an id");
+        assert_eq!(cgroup_path(&spec, &id), "/web");
+        for (said, meant) in [("/k8s/web", "/k8s/web"), ("k8s/web", "/k8s/web"), ("", "/web")] {
+            if let Some(linux) = spec.linux_mut() {
+                linux.set_cgroups_path(Some(said.into()));
+            }
+            assert_eq!(cgroup_path(&spec, &id), meant);
+        }
+    }
+}

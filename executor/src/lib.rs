@@ -28,6 +28,7 @@ mod child;
 mod error;
 pub mod events;
 mod exec;
+mod features;
 mod health;
 mod host;
 mod identity;
@@ -62,8 +63,9 @@ use oci_spec::runtime::LinuxResources;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
-pub use cgroup::checked_path as checked_cgroup_path;
+pub use cgroup::{checked_path as checked_cgroup_path, join_existing as join_cgroup};
 pub use error::{Doing, Error, Kind, Result};
+pub use features::features;
 pub use health::{Check, Health, Status as HealthStatus};
 pub use host::configure;
 pub use io::{Attachment, Input, TAIL, Target, WindowSize};

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   bin/bowline ─► cli ─► client ─ttrpc─► service ─► executor ◄─ bin/bowline-shim
+//!   bin/containerd-shim-bowline-v1 ─► containerd ─► executor
 //! ```
 
 pub mod cli;
 pub mod client;
+pub mod containerd;
 pub mod service;
 pub mod spawn;
 pub mod wire;

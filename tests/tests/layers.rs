@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// of the same name anything goes; the crate's root may import everything.
 const EXECUTOR: &[&[&str]] = &[
     &["supervise"],
-    &["exec", "host", "probe", "request"],
+    &["exec", "features", "host", "probe", "request"],
     &["launch", "lifecycle"],
     &["child", "sealed"],
     &["bundle", "identity", "io", "namespaces", "network", "recovery", "rootfs", "seccomp", "stats"],
@@ -23,7 +23,7 @@ const EXECUTOR: &[&[&str]] = &[
 ];
 
 /// The same of the shim; its binaries import through the crate's root.
-const SHIM: &[&[&str]] = &[&["cli"], &["client", "service", "spawn"], &["wire"]];
+const SHIM: &[&[&str]] = &[&["cli", "containerd"], &["client", "service", "spawn"], &["wire"]];
 
 /// Where `unsafe` may be.
 const UNSAFE: &str = "executor/src/sys.rs";
@@ -46,8 +46,17 @@ const RECENT_CALLS: [&str; 11] = [
 ];
 
 /// What runs in the shim: one thread that reaps every child and never blocks.
-const SHIM_PROCESS: [&str; 4] =
-    ["executor/src", "shim/src/service.rs", "shim/src/wire.rs", "shim/src/bin/bowline-shim.rs"];
+const SHIM_PROCESS: [&str; 9] = [
+    "executor/src",
+    "shim/src/service.rs",
+    "shim/src/wire.rs",
+    "shim/src/bin/bowline-shim.rs",
+    "shim/src/containerd/log.rs",
+    "shim/src/containerd/mod.rs",
+    "shim/src/containerd/options.rs",
+    "shim/src/containerd/publisher.rs",
+    "shim/src/containerd/serve.rs",
+];
 
 /// What starts a thread, blocks the loop, or has its child reaped by the sweep.
 const NOT_IN_THE_SHIM: [&str; 7] = [

@@ -64,6 +64,16 @@ const PROPAGATIONS: [(&str, u64); 8] = [
     ("runbindable", libc::MS_UNBINDABLE),
 ];
 
+/// The names that are options here, and not a filesystem's own.
+pub fn names() -> Vec<String> {
+    let attributes = ATTRIBUTES.iter().flat_map(|(name, ..)| [(*name).to_owned(), format!("r{name}")]);
+    let propagations = PROPAGATIONS.iter().map(|(name, _)| (*name).to_owned());
+    let others = ["async", "bind", "defaults", "rbind"].map(str::to_owned);
+    let mut names: Vec<String> = attributes.chain(propagations).chain(others).collect();
+    names.sort();
+    names
+}
+
 /// Reads the options of `mount`.
 ///
 /// # Errors
@@ -161,6 +171,13 @@ mod tests {
         assert_eq!(options.set_recursive, libc::MOUNT_ATTR_NOSUID);
         assert_eq!(options.propagation, Some(libc::MS_SLAVE));
         assert_eq!(options.data, [("size".to_owned(), Some("64m".to_owned())), ("newinstance".to_owned(), None)]);
+    }
+
+    #[test]
+    fn no_option_that_is_named_is_taken_for_a_filesystem_s_own() {
+        for name in names() {
+            assert_eq!(parse(&[&name]).data, [], "{name}");
+        }
     }
 
     #[test]

@@ -1,0 +1,288 @@
+//! The shim's own log: the FIFO `log` of the bundle, which containerd reads
+//! and appends to its own. A line is as containerd's are (logfmt).
+//!
+//! The FIFO is opened for reading too. A writer alone is refused while nobody
+//! reads (ENXIO) and gets SIGPIPE when containerd goes; and what is said while
+//! it is gone would be lost. So the pipe keeps up to 64 KiB of it for the next
+//! containerd, which opens the FIFO anew. It is never read from here.
+//!
+//! Nothing waits for it: what does not fit is dropped and counted, and the
+//! next line that fits is preceded by one that tells the count.
+
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::RUNTIME;
+use super::invocation::Invocation;
+
+/// What a pipe takes whole or not at all (PIPE_BUF).
+const LONGEST_LINE: usize = 4096;
+
+/// Sends what is logged from now on to the FIFO of the bundle; without one, to
+/// nobody. A panic is logged too, as there is no other place for it.
+pub fn to_fifo(invocation: &Invocation) {
+    let level = level(invocation.debug);
+    let fifo = Lines(Arc::new(Mutex::new(Fifo::open(&invocation.bundle.join("log")))));
+    init(level, fifo);
+    std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+}
+
+/// Sends warnings and errors to stderr, which containerd logs of a `delete`.
+pub fn to_stderr() {
+    init(Level::WARN, io::stderr);
+}
+
+fn level(debug: bool) -> Level {
+    let asked = std::env::var("BOWLINE_LOG").ok().and_then(|level| level.parse().ok());
+    asked.unwrap_or(if debug { Level::DEBUG } else { Level::INFO })
+}
+
+fn init<W: for<'w> MakeWriter<'w> + Send + Sync + 'static>(level: Level, writer: W) {
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level)
+        // It would tell stderr that nothing can be written, and panic.
+        .log_internal_errors(false)
+        .event_format(Logfmt)
+        .with_writer(writer)
+        .finish();
+    // Only a second call could fail.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+/// Lines in the form of containerd's own.
+struct Logfmt;
+
+impl<S, N> FormatEvent<S, N> for Logfmt
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut to: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        to.write_str(&line(*event.metadata().level(), &fields.message, &fields.others))
+    }
+}
+
+/// One line: when, how bad, what, and by which runtime.
+fn line(level: Level, message: &str, others: &str) -> String {
+    let level = match level {
+        Level::ERROR => "error",
+        Level::WARN => "warning",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    };
+    let mut line = format!("time={:?} level={level} msg={}{others} runtime={RUNTIME}", now(), quoted(message));
+    if line.len() >= LONGEST_LINE {
+        let end = (0..LONGEST_LINE - 5).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
+        line.truncate(end);
+        line.push_str("…\"");
+    }
+    line.push('\n');
+    line
+}
+
+fn now() -> String {
+    format!("{:.9}", Timestamp::now())
+}
+
+/// A value as logfmt has it: bare where that is clear.
+fn quoted(value: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._/@^+:".contains(c);
+    if !value.is_empty() && value.chars().all(plain) { value.to_owned() } else { format!("{value:?}") }
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    others: String,
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record(field, value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record(field, &format!("{value:?}"));
+    }
+}
+
+impl Fields {
+    fn record(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            value.clone_into(&mut self.message);
+        } else {
+            let _ = write!(self.others, " {}={}", field.name(), quoted(value));
+        }
+    }
+}
+
+/// A FIFO that takes what it has room for.
+struct Fifo {
+    file: Option<File>,
+    dropped: u64,
+}
+
+impl Fifo {
+    fn open(path: &Path) -> Fifo {
+        let nonblocking = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
+        let file =
+            File::options().read(true).write(true).custom_flags(nonblocking.bits().cast_signed()).open(path).ok();
+        // To a file nobody listens, and it would grow.
+        let is_fifo = |file: &File| file.metadata().is_ok_and(|found| found.file_type().is_fifo());
+        Fifo { file: file.filter(is_fifo), dropped: 0 }
+    }
+
+    /// Writes a line, or counts it.
+    fn say(&mut self, line: &[u8]) {
+        let Some(file) = &mut self.file else { return };
+        if self.dropped > 0 {
+            let told = format!("{} lines of the log before this were lost: nobody read it", self.dropped);
+            if file.write(self::line(Level::WARN, &told, "").as_bytes()).is_err() {
+                self.dropped += 1;
+                return;
+            }
+            self.dropped = 0;
+        }
+        if file.write(line).is_err() {
+            self.dropped += 1;
+        }
+    }
+}
+
+/// The FIFO, for the subscriber: it writes an event by one call.
+#[derive(Clone)]
+struct Lines(Arc<Mutex<Fifo>>);
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).say(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'w> MakeWriter<'w> for Lines {
+    type Writer = Lines;
+
+    fn make_writer(&'w self) -> Lines {
+        self.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use rustix::fs::{CWD, FileType, Mode};
+
+    use super::*;
+
+    /// A bundle's FIFO, and the folder that it goes with.
+    fn fifo() -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        (folder, path)
+    }
+
+    /// containerd, as it opens the FIFO.
+    fn reader(path: &Path) -> File {
+        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        File::options().read(true).custom_flags(nonblocking).open(path).unwrap()
+    }
+
+    fn read(reader: &mut File) -> String {
+        let mut text = String::new();
+        // It ends with EAGAIN, as the writer is still there.
+        let _ = reader.read_to_string(&mut text);
+        text
+    }
+
+    #[test]
+    fn a_line_is_as_containerd_s() {
+        let line = line(Level::WARN, "cannot do \"it\"", " id=web");
+        let (time, rest) = line.strip_prefix("time=\"").unwrap().split_once('"').unwrap();
+        assert!(time.parse::<Timestamp>().is_ok(), "{time}");
+        assert_eq!(rest, " level=warning msg=\"cannot do \\\"it\\\"\" id=web runtime=io.containerd.bowline.v1\n");
+    }
+
+    #[test]
+    fn a_line_fits_into_a_pipe_at_once() {
+        for length in [LONGEST_LINE - 120, LONGEST_LINE, LONGEST_LINE * 3] {
+            for text in ["x", "ü", "\n"] {
+                let line = line(Level::INFO, &text.repeat(length), "");
+                assert!(line.len() <= LONGEST_LINE && line.ends_with('\n'), "{length} {}", line.len());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_said_while_nobody_reads_waits_for_the_next_reader() {
+        let (_folder, path) = fifo();
+        let mut fifo = Fifo::open(&path);
+        fifo.say(b"before\n");
+        let mut first = reader(&path);
+        assert_eq!(read(&mut first), "before\n");
+        drop(first);
+        fifo.say(b"between\n");
+        assert_eq!(read(&mut reader(&path)), "between\n");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_the_count_told() {
+        let (_folder, path) = fifo();
+        let mut fifo = Fifo::open(&path);
+        let line = [b'x'; LONGEST_LINE];
+        for _ in 0..20 {
+            fifo.say(&line);
+        }
+        assert_eq!(fifo.dropped, 4, "a pipe has room for 16 pages");
+        let mut reader = reader(&path);
+        assert!(!read(&mut reader).contains("lost"));
+        fifo.say(b"again\n");
+        let told = read(&mut reader);
+        assert!(told.contains("4 lines of the log before this were lost") && told.ends_with("again\n"), "{told}");
+        fifo.say(b"and again\n");
+        assert_eq!(read(&mut reader), "and again\n");
+    }
+
+    #[test]
+    fn what_is_no_fifo_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        Fifo::open(&path).say(b"x");
+        assert!(!path.exists());
+        std::fs::write(&path, "").unwrap();
+        Fifo::open(&path).say(b"x");
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+    }
+
+    #[test]
+    fn an_event_becomes_one_line_with_its_fields() {
+        let (_folder, path) = fifo();
+        let lines = Lines(Arc::new(Mutex::new(Fifo::open(&path))));
+        let subscriber = tracing_subscriber::fmt().event_format(Logfmt).with_writer(lines).finish();
+        tracing::subscriber::with_default(subscriber, || tracing::error!(id = "web", "cannot {}", "start"));
+        let told = read(&mut reader(&path));
+        assert!(told.contains(" level=error msg=\"cannot start\" id=web runtime="), "{told}");
+        assert_eq!(told.matches('\n').count(), 1);
+    }
+}

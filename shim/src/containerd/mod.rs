@@ -1,0 +1,104 @@
+//! The shim in containerd's language: `containerd-shim-bowline-v1`.
+//!
+//! ```text
+//!   containerd ─► start ─► listens, starts the serving process, replies, ends
+//!                            └─► serve: Task calls until the last container goes
+//!              ─► delete: what is left when the serving process died
+//! ```
+//!
+//! One binary for each of these steps, told apart by its arguments:
+//! `invocation` reads them, `bootstrap` what comes through stdin beside them.
+
+pub mod address;
+mod background;
+pub mod bootstrap;
+pub mod delete;
+mod info;
+pub mod invocation;
+pub mod log;
+pub mod options;
+pub mod publisher;
+pub mod serve;
+mod start;
+
+use std::io::Write as _;
+use std::os::fd::RawFd;
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+
+use bowline_executor::{Doing, Error, Kind, Result, VERSION, close_all_but, inherited_fd};
+
+use invocation::{Action, Invocation};
+
+/// The name of the runtime that this is a shim of.
+pub const RUNTIME: &str = "io.containerd.bowline.v1";
+/// The name of the binary: containerd makes it of the runtime's.
+pub const BINARY: &str = "containerd-shim-bowline-v1";
+
+/// The whole program. containerd shows its users what stderr says.
+pub fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let hint = error.hint_text().map(|hint| format!("; {hint}")).unwrap_or_default();
+            // containerd prints its own error behind this: no newline.
+            let _ = write!(std::io::stderr().lock(), "{BINARY}: {error}{hint}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let words = std::env::args_os().skip(1).map(|word| {
+        let word = word.into_string();
+        word.map_err(|word| Error::new(Kind::Usage, format!("argument {word:?} is not text")))
+    });
+    let words = words.collect::<Result<Vec<String>>>()?;
+    let action = invocation::parse(words, |name| std::env::var(name).ok())?;
+    match action {
+        Action::Version => say(format!("{BINARY}:\n  Version:  {VERSION}\n\n").as_bytes()),
+        Action::Info => say(&info::answer(bootstrap::read(std::io::stdin().lock())?)?),
+        Action::Start(invocation) => start::run(invocation),
+        Action::Delete(invocation) => {
+            log::to_stderr();
+            delete::run(&invocation)
+        }
+        Action::Serve(invocation, listener) => serve(invocation, listener),
+    }
+}
+
+/// Writes to stdout all that it is to get.
+fn say(bytes: &[u8]) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+    written.doing(Kind::Internal, || "cannot write to stdout")
+}
+
+/// The serving process, from its first step on. Its errors go to the log: when
+/// they come about, `start` has answered and ended.
+fn serve(invocation: Invocation, listener: RawFd) -> Result<()> {
+    // Whoever started us may have more open than it says.
+    close_all_but(&mut [listener]);
+    log::to_fifo(&invocation);
+    let served = take_over(invocation, listener);
+    if let Err(error) = &served {
+        tracing::error!("{error}");
+    }
+    served
+}
+
+fn take_over(invocation: Invocation, listener: RawFd) -> Result<()> {
+    let listener = inherited_fd(listener).ok_or_else(|| {
+        Error::new(Kind::Usage, "the listening socket was not handed down").hint("`start` does; containerd calls it")
+    })?;
+    // A session of its own: what happens to its manager's is not for it. It
+    // fails only for a leader of a group, which has one already.
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(c"containerd-shim");
+    // What a task in the host's pid namespace leaves behind is ours to reap.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .doing(Kind::Internal, || "cannot become a subreaper")?;
+    // The bundle is removed while we live, and what it is on unmounted.
+    std::env::set_current_dir("/").doing(Kind::Internal, || "cannot change to /")?;
+    serve::run(invocation, UnixListener::from(listener))
+}

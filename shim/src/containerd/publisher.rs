@@ -1,0 +1,475 @@
+//! Events to containerd, in the order in which they came about.
+//!
+//! ```text
+//!   publish ─► queue ─► one call at a time, until it is answered ─► containerd
+//! ```
+//!
+//! Whoever publishes never waits. containerd may be down for minutes: a call
+//! that is not answered in five seconds, or whose connection breaks, is made
+//! again over a new one, for as long as the shim lives. containerd may so get
+//! an event twice, but never in another order. The queue has a limit: beyond
+//! it the oldest go, but never an exit, which nobody could find out otherwise.
+//! There are no more exits than processes, and none begins without containerd.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bowline_executor::{Doing, Kind, Result};
+use containerd_shim_protos::events::task::TaskExit;
+use containerd_shim_protos::shim::event::Envelope;
+use containerd_shim_protos::shim::events::ForwardRequest;
+use containerd_shim_protos::shim_async::EventsClient;
+use jiff::Timestamp;
+use protobuf::Message;
+use protobuf::well_known_types::any::Any;
+use protobuf::well_known_types::timestamp::Timestamp as WireTimestamp;
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+use ttrpc::Code;
+use ttrpc::r#async::Client;
+use ttrpc::r#async::transport::Socket;
+use ttrpc::context::{Context, with_duration};
+
+/// How many events wait for containerd.
+const LIMIT: usize = 2048;
+/// How long containerd may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait before a call is made again: at first, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(3));
+
+/// Takes events. Cheap to clone.
+#[derive(Clone)]
+pub struct Publisher(Arc<Shared>);
+
+struct Shared {
+    namespace: String,
+    /// Whether anybody is there to take them.
+    address: Option<String>,
+    limit: usize,
+    patience: Duration,
+    queue: Mutex<Queue>,
+    /// There is one more.
+    added: Notify,
+    /// There is none any more.
+    emptied: Notify,
+}
+
+/// What waits. The first stays in it until containerd has taken it.
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<Envelope>,
+    /// The first is on its way: it cannot be dropped.
+    sending: bool,
+    dropped: u64,
+}
+
+impl Publisher {
+    /// Publishes to the containerd at `address`, a socket's path with
+    /// `unix://` or without, from within a runtime of tokio. Without an address
+    /// events are dropped: the other way, containerd's own binary for each, is
+    /// a process that this shim would have to start and reap.
+    pub fn new(address: Option<&str>, namespace: &str) -> Publisher {
+        Publisher::with(address, namespace, LIMIT, PATIENCE)
+    }
+
+    fn with(address: Option<&str>, namespace: &str, limit: usize, patience: Duration) -> Publisher {
+        let address = address.map(|address| address.trim_start_matches("unix://").to_owned());
+        let shared = Arc::new(Shared {
+            namespace: namespace.to_owned(),
+            address: address.filter(|address| !address.is_empty()),
+            limit,
+            patience,
+            queue: Mutex::default(),
+            added: Notify::new(),
+            emptied: Notify::new(),
+        });
+        match shared.address.clone() {
+            Some(address) => drop(tokio::spawn(deliver(shared.clone(), address))),
+            None => tracing::warn!("events are lost: containerd has not said where it takes them (TTRPC_ADDRESS)"),
+        }
+        Publisher(shared)
+    }
+
+    /// Publishes `event`, a message of `containerd.events`, as of now.
+    pub fn publish<E: Message>(&self, topic: &str, event: E) {
+        if self.0.address.is_none() {
+            return;
+        }
+        match envelope(&self.0.namespace, topic, &event) {
+            Ok(envelope) => self.0.add(envelope),
+            Err(error) => tracing::error!("event {topic} is lost: {error}"),
+        }
+    }
+
+    /// Waits until containerd has taken all that was published; not longer than
+    /// `within`. Tells whether it has.
+    pub async fn drained(&self, within: Duration) -> bool {
+        let empty = async {
+            loop {
+                // Before the look, so that what happens in between is not missed.
+                let emptied = self.0.emptied.notified();
+                if self.0.queue().events.is_empty() {
+                    return;
+                }
+                emptied.await;
+            }
+        };
+        timeout(within, empty).await.is_ok()
+    }
+}
+
+fn envelope(namespace: &str, topic: &str, event: &impl Message) -> Result<Envelope> {
+    let now = Timestamp::now();
+    let timestamp =
+        WireTimestamp { seconds: now.as_second(), nanos: now.subsec_nanosecond(), ..WireTimestamp::default() };
+    let value = event.write_to_bytes().doing(Kind::Internal, || "cannot encode it")?;
+    let event = Any { type_url: type_of(event), value, ..Any::default() };
+    Ok(Envelope {
+        timestamp: Some(timestamp).into(),
+        namespace: namespace.to_owned(),
+        topic: topic.to_owned(),
+        event: Some(event).into(),
+        ..Envelope::default()
+    })
+}
+
+/// The name of an event's type. It is not asked of the message's descriptor,
+/// which would parse the whole protocol into memory for it.
+fn type_of<E: Message>(_: &E) -> String {
+    format!("containerd.events.{}", E::NAME)
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, envelope: Envelope) {
+        let mut queue = self.queue();
+        queue.events.push_back(envelope);
+        if queue.events.len() > self.limit {
+            let first = usize::from(queue.sending);
+            let oldest = (first..queue.events.len()).find(|index| !is_exit(&queue.events[*index]));
+            if let Some(gone) = oldest.and_then(|index| queue.events.remove(index)) {
+                queue.dropped += 1;
+                let (topic, dropped) = (gone.topic, queue.dropped);
+                tracing::error!(dropped, "event {topic} is lost: {} wait for containerd already", self.limit);
+            }
+        }
+        self.added.notify_one();
+    }
+
+    /// The first that waits, once there is one. It stays in the queue.
+    async fn first(&self) -> Envelope {
+        loop {
+            let added = self.added.notified();
+            if let Some(first) = self.begin() {
+                return first;
+            }
+            added.await;
+        }
+    }
+
+    fn begin(&self) -> Option<Envelope> {
+        let mut queue = self.queue();
+        let first = queue.events.front().cloned();
+        queue.sending = first.is_some();
+        first
+    }
+
+    /// The first is done with.
+    fn finish(&self) {
+        let mut queue = self.queue();
+        queue.sending = false;
+        queue.events.pop_front();
+        if queue.events.is_empty() {
+            self.emptied.notify_waiters();
+        }
+    }
+}
+
+fn is_exit(envelope: &Envelope) -> bool {
+    envelope.event.type_url.strip_prefix("containerd.events.") == Some(TaskExit::NAME)
+}
+
+/// Sends one event after the other, without end.
+async fn deliver(shared: Arc<Shared>, address: String) {
+    let mut client = None;
+    loop {
+        let request = ForwardRequest { envelope: Some(shared.first().await).into(), ..ForwardRequest::default() };
+        let mut pause = PAUSES.0;
+        while let Err(reason) = forward(&mut client, &address, &shared, &request).await {
+            let topic = &request.envelope.topic;
+            if let Failed::Refused(reason) = reason {
+                tracing::error!("event {topic} is lost: containerd refuses it: {reason}");
+                break;
+            }
+            tracing::debug!("event {topic} is not delivered yet: {reason}");
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+        shared.finish();
+    }
+}
+
+/// Why an event is not delivered.
+enum Failed {
+    /// containerd will never take it.
+    Refused(String),
+    /// It may take it later.
+    Now(String),
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failed::Refused(reason) | Failed::Now(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// One attempt, over the connection that there is or a new one.
+async fn forward(
+    client: &mut Option<EventsClient>,
+    address: &str,
+    shared: &Shared,
+    request: &ForwardRequest,
+) -> std::result::Result<(), Failed> {
+    let connected = match client.take() {
+        Some(connected) => connected,
+        None => {
+            // Never blocks: a socket with too many waiting refuses.
+            let stream = UnixStream::connect(address).await.map_err(|error| Failed::Now(error.to_string()))?;
+            EventsClient::new(Client::new(Socket::from(stream)))
+        }
+    };
+    match connected.forward(context(shared), request).await {
+        Ok(_) => {
+            *client = Some(connected);
+            Ok(())
+        }
+        Err(ttrpc::Error::RpcStatus(status)) => {
+            // It answers: the connection is as good as before.
+            *client = Some(connected);
+            match status.code() {
+                Code::INVALID_ARGUMENT => Err(Failed::Refused(status.message)),
+                _ => Err(Failed::Now(status.message)),
+            }
+        }
+        Err(error) => Err(Failed::Now(error.to_string())),
+    }
+}
+
+fn context(shared: &Shared) -> Context {
+    let mut context = with_duration(shared.patience);
+    context.add("containerd-namespace-ttrpc".to_owned(), shared.namespace.clone());
+    context
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use async_trait::async_trait;
+    use containerd_shim_protos::events::task::{TaskOOM, TaskStart};
+    use containerd_shim_protos::shim_async::{Events, create_events};
+    use protobuf::well_known_types::empty::Empty;
+    use tokio::net::UnixListener;
+    use ttrpc::r#async::{Server, TtrpcContext, transport::Listener};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// containerd, as far as it takes events.
+    #[derive(Default)]
+    struct Taker {
+        taken: Mutex<Vec<Envelope>>,
+        /// Answered by an error, and not taken.
+        refused: Mutex<Vec<Code>>,
+        /// Calls that get no answer.
+        silent: Mutex<usize>,
+        arrived: Notify,
+    }
+
+    #[async_trait]
+    impl Events for Taker {
+        async fn forward(&self, context: &TtrpcContext, request: ForwardRequest) -> ttrpc::Result<Empty> {
+            assert_eq!(context.metadata["containerd-namespace-ttrpc"], ["k8s.io"]);
+            let refused = self.refused.lock().unwrap().pop();
+            if let Some(code) = refused {
+                return Err(ttrpc::Error::RpcStatus(ttrpc::get_status(code, "no")));
+            }
+            let silent = std::mem::take(&mut *self.silent.lock().unwrap());
+            if silent > 0 {
+                *self.silent.lock().unwrap() = silent - 1;
+                self.arrived.notify_one();
+                return std::future::pending().await;
+            }
+            self.taken.lock().unwrap().push(request.envelope.unwrap());
+            self.arrived.notify_one();
+            Ok(Empty::new())
+        }
+    }
+
+    impl Taker {
+        async fn serve(self: &Arc<Self>, path: &Path) -> Server {
+            let _ = std::fs::remove_file(path);
+            let listener = Listener::from(UnixListener::bind(path).unwrap());
+            let mut server = Server::new().add_listener(listener).register_service(create_events(self.clone()));
+            server.start().await.unwrap();
+            server
+        }
+
+        /// The container of each event, in the order of their arrival.
+        fn pids(&self) -> Vec<u32> {
+            let taken = self.taken.lock().unwrap();
+            taken.iter().map(|envelope| TaskExit::parse_from_bytes(&envelope.event.value).unwrap().pid).collect()
+        }
+
+        async fn until_taken(&self, count: usize) {
+            let taken = async {
+                while self.taken.lock().unwrap().len() < count {
+                    self.arrived.notified().await;
+                }
+            };
+            timeout(SOON, taken).await.expect("they arrive");
+        }
+    }
+
+    struct Host {
+        _folder: tempfile::TempDir,
+        path: PathBuf,
+        taker: Arc<Taker>,
+    }
+
+    impl Host {
+        fn new() -> Host {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("s");
+            Host { _folder: folder, path, taker: Arc::default() }
+        }
+
+        fn publisher(&self, limit: usize, patience: Duration) -> Publisher {
+            Publisher::with(Some(&format!("unix://{}", self.path.display())), "k8s.io", limit, patience)
+        }
+    }
+
+    fn exit(pid: u32) -> TaskExit {
+        TaskExit { pid, ..TaskExit::default() }
+    }
+
+    #[tokio::test]
+    async fn an_event_arrives_as_containerd_reads_it() {
+        let host = Host::new();
+        let _server = host.taker.serve(&host.path).await;
+        let publisher = host.publisher(LIMIT, PATIENCE);
+        publisher.publish("/tasks/start", TaskStart { pid: 7, ..TaskStart::default() });
+        assert!(publisher.drained(SOON).await);
+        let taken = host.taker.taken.lock().unwrap();
+        let envelope = &taken[0];
+        assert_eq!((envelope.namespace.as_str(), envelope.topic.as_str()), ("k8s.io", "/tasks/start"));
+        assert_eq!(envelope.event.type_url, "containerd.events.TaskStart");
+        assert_eq!(TaskStart::parse_from_bytes(&envelope.event.value).unwrap().pid, 7);
+        let sent = Timestamp::new(envelope.timestamp.seconds, envelope.timestamp.nanos).unwrap();
+        assert!(Timestamp::now().duration_since(sent).as_secs() < 60);
+    }
+
+    #[tokio::test]
+    async fn the_names_of_types_are_those_of_the_protocol() {
+        use protobuf::MessageFull as _;
+        assert_eq!(type_of(&TaskExit::new()), TaskExit::descriptor().full_name());
+        assert_eq!(type_of(&TaskOOM::new()), TaskOOM::descriptor().full_name());
+    }
+
+    #[tokio::test]
+    async fn the_order_is_kept_when_containerd_goes_and_comes_back() {
+        let host = Host::new();
+        let publisher = host.publisher(LIMIT, PATIENCE);
+        // Before it is there at all.
+        (0..3).for_each(|pid| publisher.publish("/tasks/exit", exit(pid)));
+        assert!(!publisher.drained(Duration::from_millis(20)).await);
+        let mut server = host.taker.serve(&host.path).await;
+        host.taker.until_taken(3).await;
+        server.shutdown().await.unwrap();
+        drop(server);
+        (3..6).for_each(|pid| publisher.publish("/tasks/exit", exit(pid)));
+        assert!(!publisher.drained(Duration::from_millis(20)).await);
+        let _server = host.taker.serve(&host.path).await;
+        assert!(publisher.drained(SOON).await);
+        assert_eq!(host.taker.pids(), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_gets_no_answer_is_made_again() {
+        let host = Host::new();
+        *host.taker.silent.lock().unwrap() = 2;
+        let _server = host.taker.serve(&host.path).await;
+        let publisher = host.publisher(LIMIT, Duration::from_millis(50));
+        (0..3).for_each(|pid| publisher.publish("/tasks/exit", exit(pid)));
+        assert!(publisher.drained(SOON).await);
+        assert_eq!(host.taker.pids(), [0, 1, 2]);
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_nobody_accepts_at_is_waited_for_without_blocking() {
+        let host = Host::new();
+        let listener = std::os::unix::net::UnixListener::bind(&host.path).unwrap();
+        let publisher = host.publisher(LIMIT, Duration::from_millis(50));
+        publisher.publish("/tasks/exit", exit(1));
+        assert!(!publisher.drained(Duration::from_millis(200)).await);
+        drop(listener);
+        let _server = host.taker.serve(&host.path).await;
+        assert!(publisher.drained(SOON).await);
+        assert_eq!(host.taker.pids(), [1]);
+    }
+
+    #[tokio::test]
+    async fn what_containerd_can_never_take_holds_nobody_up() {
+        let host = Host::new();
+        *host.taker.refused.lock().unwrap() = vec![Code::INVALID_ARGUMENT, Code::UNAVAILABLE];
+        let _server = host.taker.serve(&host.path).await;
+        let publisher = host.publisher(LIMIT, PATIENCE);
+        (0..2).for_each(|pid| publisher.publish("/tasks/exit", exit(pid)));
+        assert!(publisher.drained(SOON).await);
+        // The first was tried again, and then refused for good.
+        assert_eq!(host.taker.pids(), [1]);
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_loses_the_oldest_and_never_an_exit() {
+        let host = Host::new();
+        let publisher = host.publisher(4, PATIENCE);
+        let start = |pid| TaskStart { pid, ..TaskStart::default() };
+        publisher.publish("/tasks/exit", exit(0));
+        (1..4).for_each(|pid| publisher.publish("/tasks/start", start(pid)));
+        (4..9).for_each(|pid| publisher.publish("/tasks/exit", exit(pid)));
+        publisher.publish("/tasks/start", start(9));
+        {
+            let queue = publisher.0.queue();
+            let kept: Vec<bool> = queue.events.iter().map(is_exit).collect();
+            assert_eq!(kept, [true; 6]);
+            assert_eq!(queue.dropped, 4);
+        }
+        let _server = host.taker.serve(&host.path).await;
+        assert!(publisher.drained(SOON).await);
+        assert_eq!(host.taker.taken.lock().unwrap().len(), 6);
+    }
+
+    #[tokio::test]
+    async fn without_an_address_nothing_is_kept() {
+        for address in [None, Some(""), Some("unix://")] {
+            let publisher = Publisher::new(address, "k8s.io");
+            publisher.publish("/tasks/exit", exit(1));
+            assert!(publisher.drained(Duration::ZERO).await, "{address:?}");
+        }
+    }
+
+    #[test]
+    fn it_may_be_shared() {
+        fn shareable<T: Clone + Send + Sync>() {}
+        shareable::<Publisher>();
+    }
+}

@@ -1,0 +1,147 @@
+//! `start`: one serving process for each group, and its address as the reply.
+//!
+//! ```text
+//!   stdin, config.json ─► group ─► address ─► served already? ─► reply
+//!                                     └─► listen ─► serving process ─► reply
+//! ```
+//!
+//! containerd takes stdout and stderr together for the reply: what succeeds
+//! says nothing else. What fails leaves nothing behind, whatever it had made.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use bowline_executor::{Doing, Kind, Result};
+use serde::Deserialize;
+
+use super::address::{self, Bound};
+use super::background::{self, Background};
+use super::bootstrap;
+use super::invocation::Invocation;
+use super::options::Options;
+
+/// Annotations that name a container's group; the first that is there counts.
+const GROUPS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
+
+/// Starts the serving process of the container's group, unless it is there.
+///
+/// # Errors
+/// `Usage` and `BadSpec` for what containerd said; `Internal`, `NotFound` and
+/// `Unsupported` for what this host cannot do.
+pub fn run(mut invocation: Invocation) -> Result<()> {
+    let given = bootstrap::parse(&bootstrap::read(std::io::stdin().lock())?, &mut invocation)?;
+    // What is wrong with them is better told now than by the first call.
+    let options = Options::parse(given.options.as_ref())?;
+    let group = group(&invocation)?;
+    let root = given.socket_dir.as_deref().unwrap_or(Path::new(address::ROOT));
+    let address = address::of(root, &invocation.address, &invocation.namespace, &group)?;
+    let reply = bootstrap::reply(given.form, &address)?;
+
+    let listener = match address::bind(&address)? {
+        Bound::Served => None,
+        Bound::Ours(listener) => Some(listener),
+    };
+    let mut made = Made { socket: listener.is_some().then_some(address.as_str()), file: None };
+    made.file = write_address(&invocation.bundle, &address)?;
+    let Some(listener) = listener else {
+        super::say(&reply)?;
+        made.keep();
+        return Ok(());
+    };
+    background::settle(&invocation, options.shim_cgroup.as_deref())?;
+    let serving = Background::start(&invocation, &address, listener)?;
+    super::say(&reply)?;
+    serving.let_go();
+    made.keep();
+    Ok(())
+}
+
+/// What is removed again, unless it is kept.
+struct Made<'a> {
+    socket: Option<&'a str>,
+    file: Option<PathBuf>,
+}
+
+impl Made<'_> {
+    fn keep(mut self) {
+        self.socket = None;
+        self.file = None;
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        // What went wrong before is what is told.
+        if let Some(file) = &self.file {
+            let _ = std::fs::remove_file(file);
+        }
+        if let Some(address) = self.socket {
+            let _ = address::remove(address);
+        }
+    }
+}
+
+/// Writes the address where containerd looks for it; whole, or not at all.
+fn write_address(bundle: &Path, address: &str) -> Result<Option<PathBuf>> {
+    let file = address::file_in(bundle);
+    let what = || format!("cannot write {}", file.display());
+    let whole = tempfile::NamedTempFile::new_in(bundle).doing(Kind::Internal, what)?;
+    std::fs::write(whole.path(), address).doing(Kind::Internal, what)?;
+    whole.persist(&file).doing(Kind::Internal, what)?;
+    Ok(Some(file))
+}
+
+/// The part of a configuration that says who belongs together.
+#[derive(Deserialize)]
+struct Annotated {
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+/// The container's group: by its annotations, or it is one of its own.
+///
+/// # Errors
+/// `BadSpec` for a configuration that is there and cannot be read.
+fn group(invocation: &Invocation) -> Result<String> {
+    let config = invocation.bundle.join("config.json");
+    let text = match std::fs::read(&config) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(invocation.id.clone()),
+        text => text.doing(Kind::BadSpec, || format!("cannot read {}", config.display()))?,
+    };
+    let annotated: Annotated =
+        serde_json::from_slice(&text).doing(Kind::BadSpec, || format!("{} is no configuration", config.display()))?;
+    let mut annotations = annotated.annotations.unwrap_or_default();
+    let group = GROUPS.iter().find_map(|name| annotations.remove(*name)).filter(|group| !group.is_empty());
+    Ok(group.unwrap_or_else(|| invocation.id.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group_of(config: Option<&str>) -> Result<String> {
+        let bundle = tempfile::tempdir().unwrap();
+        if let Some(config) = config {
+            std::fs::write(bundle.path().join("config.json"), config).unwrap();
+        }
+        group(&Invocation { id: "i".to_owned(), bundle: bundle.path().to_owned(), ..Invocation::default() })
+    }
+
+    #[test]
+    fn the_first_annotation_that_names_a_group_counts() {
+        let both = r#"{"annotations": {"io.kubernetes.cri.sandbox-id": "pod", "io.containerd.runc.v2.group": "g"}}"#;
+        assert_eq!(group_of(Some(both)).as_deref(), Ok("g"));
+        let pod = r#"{"annotations": {"io.kubernetes.cri.sandbox-id": "pod", "other": "x"}}"#;
+        assert_eq!(group_of(Some(pod)).as_deref(), Ok("pod"));
+        for alone in [None, Some("{}"), Some(r#"{"annotations": null}"#), Some(r#"{"annotations": {"a": "b"}}"#)] {
+            assert_eq!(group_of(alone).as_deref(), Ok("i"), "{alone:?}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_that_cannot_be_read_is_not_taken_for_none() {
+        for bad in ["", "not JSON", "[]", r#"{"annotations": {"a": 1}}"#, r#"{"annotations": []}"#] {
+            assert_eq!(group_of(Some(bad)).map_err(|e| e.kind()), Err(Kind::BadSpec), "{bad:?}");
+        }
+    }
+}

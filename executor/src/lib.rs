@@ -40,6 +40,8 @@ mod mountinfo;
 mod namespaces;
 mod network;
 pub mod probe;
+#[allow(dead_code, reason = "what runs hooks and loggers is to come")]
+mod program;
 mod recovery;
 mod report;
 mod request;

@@ -88,6 +88,34 @@ pub fn clone3(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<Cloned> {
     }
 }
 
+/// Clones the calling process, which has one thread, with nothing but a pidfd.
+///
+/// By clone(2), which filters allow that refuse clone3 as they cannot look into
+/// its arguments; and without a look into `/proc`, which may be a task's. Its
+/// signal handlers are the caller's.
+pub fn fork() -> io::Result<Cloned> {
+    let mut pidfd: c_int = -1;
+    let flags = c_long::from(libc::CLONE_PIDFD | libc::SIGCHLD);
+    let to = ptr::from_mut(&mut pidfd);
+    // SAFETY: without CLONE_VM the child has a copy of all memory, and the
+    // stack that it is given none of; `pidfd` outlives the call.
+    let rc = unsafe { libc::syscall(libc::SYS_clone, flags, 0, to, 0, 0) };
+    match check(rc)? {
+        0 => Ok(Cloned::Child),
+        pid => Ok(Cloned::Parent { pid: pid as pid_t, pidfd: own(pidfd) }),
+    }
+}
+
+/// Has `fd` at `number` too, in place of what is there, across an execve.
+///
+/// For a child that is about to execute another program: nothing of ours that
+/// owned the number may be used or dropped afterwards.
+pub fn place_fd(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
+    // SAFETY: the borrow keeps `fd` open; the caller upholds the rest.
+    let rc = unsafe { libc::dup2(fd.as_raw_fd(), number) };
+    check(c_long::from(rc)).map(drop)
+}
+
 /// Whether [`clone3`] can clone into a cgroup: since Linux 5.7.
 ///
 /// Asked once, with no fd that could be a cgroup's, so that nothing is cloned:

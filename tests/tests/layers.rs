@@ -15,7 +15,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["launch", "lifecycle"],
     &["child", "sealed"],
     &["bundle", "identity", "io", "namespaces", "network", "recovery", "rootfs", "seccomp", "stats"],
-    &["events", "told"],
+    &["events", "program", "told"],
     &["log", "report", "scoped", "shutdown", "worker"],
     &["cgroup"],
     &["health", "mountinfo", "sys"],

@@ -1,0 +1,453 @@
+//! Running a program of the host as a child of our own: hooks, loggers, helpers.
+//!
+//! ```text
+//!   start ─clone─► child: fds, streams, folder ─► execve (its report closes)
+//!     └► Started ─► executed ─► ended, or killed at the deadline
+//! ```
+//!
+//! Not by `Command`, whose status the shim's sweep would take. In the shim the
+//! sweep reaps it, and whoever starts one claims its end; a worker or a task's
+//! init waits for it itself. Signalled by pidfd alone.
+//! Must not: know what it runs or why, choose an environment.
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use tokio::sync::oneshot;
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::sys::{self, Cloned, Ended};
+use crate::worker::{self, PipeReader};
+
+/// How much of its output is kept: the beginning, where the reason is told.
+const OUTPUT: usize = 4096;
+
+/// How long one that was killed may take to be gone.
+const DYING: Duration = Duration::from_secs(1);
+
+/// What is run, and how.
+#[derive(Debug)]
+pub struct Program<'a> {
+    path: &'a Path,
+    argv: Vec<CString>,
+    envp: Vec<CString>,
+    cwd: &'a Path,
+    stdin: Option<OwnedFd>,
+    captured: bool,
+    fds: Vec<(BorrowedFd<'a>, RawFd)>,
+}
+
+/// A program that was started, and may not have come to run yet.
+#[derive(Debug)]
+pub struct Started {
+    /// In the starter's pid namespace.
+    pub pid: i32,
+    /// What it is signalled by.
+    pub pidfd: OwnedFd,
+    path: String,
+    report: OwnedFd,
+    output: Option<OwnedFd>,
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// By itself or by a signal.
+    pub ended: Ended,
+    /// The beginning of stdout and stderr together, if they were captured.
+    pub output: String,
+}
+
+impl<'a> Program<'a> {
+    /// The program at `path`, in `/`, with nothing on its standard streams.
+    ///
+    /// # Errors
+    /// `BadSpec` for a path that is not absolute, or a NUL in a string.
+    pub fn new<A, E>(path: &'a Path, argv: A, envp: E) -> Result<Program<'a>>
+    where
+        A: IntoIterator<Item: AsRef<OsStr>>,
+        E: IntoIterator<Item: AsRef<OsStr>>,
+    {
+        let text = |s: &OsStr| {
+            let nul = || format!("cannot run {}: NUL in its arguments or environment", path.display());
+            CString::new(s.as_bytes()).map_err(|_| Error::new(Kind::BadSpec, nul()))
+        };
+        if !path.is_absolute() {
+            return Err(Error::new(Kind::BadSpec, format!("cannot run {:?}: it is not absolute", path.display())));
+        }
+        Ok(Program {
+            path,
+            argv: argv.into_iter().map(|a| text(a.as_ref())).collect::<Result<_>>()?,
+            envp: envp.into_iter().map(|e| text(e.as_ref())).collect::<Result<_>>()?,
+            cwd: Path::new("/"),
+            stdin: None,
+            captured: false,
+            fds: Vec::new(),
+        })
+    }
+
+    /// Runs it in another folder.
+    pub fn in_folder(mut self, cwd: &'a Path) -> Program<'a> {
+        self.cwd = cwd;
+        self
+    }
+
+    /// Has it read `bytes`, then the end. From a file in memory: whether it
+    /// reads at all is its own affair.
+    pub fn reading(mut self, bytes: &[u8]) -> Result<Program<'a>> {
+        let what = || "cannot make a file in memory";
+        let mut file = File::from(memfd_create("stdin", MemfdFlags::CLOEXEC).doing(Kind::Internal, what)?);
+        file.write_all(bytes).and_then(|()| file.rewind()).doing(Kind::Internal, what)?;
+        self.stdin = Some(file.into());
+        Ok(self)
+    }
+
+    /// Keeps the beginning of what it writes to stdout and stderr.
+    pub fn captured(mut self) -> Program<'a> {
+        self.captured = true;
+        self
+    }
+
+    /// Gives it `fd` as that number; 0 to 2 replace its standard streams.
+    pub fn with_fd(mut self, fd: BorrowedFd<'a>, number: RawFd) -> Program<'a> {
+        self.fds.push((fd, number));
+        self
+    }
+
+    /// Starts it as a child of the shim or of a worker, in one thread.
+    pub fn start(&self) -> Result<Started> {
+        self.start_by(|| sys::clone3(0, None))
+    }
+
+    /// Starts it as a child of a task's init, which may be confined already.
+    pub fn start_inside(&self) -> Result<Started> {
+        self.start_by(sys::fork)
+    }
+
+    fn start_by(&self, clone: impl FnOnce() -> io::Result<Cloned>) -> Result<Started> {
+        let path = self.path.display().to_string();
+        let what = || format!("cannot start {path}");
+        let (report, tell) = pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
+        let output = self.captured.then(|| pipe_with(PipeFlags::CLOEXEC)).transpose().doing(Kind::Internal, what)?;
+        let (output, writes) = output.map_or((None, None), |(read, write)| (Some(read), Some(write)));
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .doing(Kind::Internal, || "cannot open /dev/null")?;
+        match clone().doing(Kind::Internal, what)? {
+            Cloned::Child => {
+                let floor = self.fds.iter().map(|(_, number)| number + 1).max().unwrap_or(3).max(3);
+                let tell = rustix::io::fcntl_dupfd_cloexec(&tell, floor).unwrap_or(tell);
+                let error = self.become_it(&null, writes.as_ref(), &tell, floor);
+                let _ = sys::write_fd(tell.as_raw_fd(), &serde_json::to_vec(&error).unwrap_or_default());
+                sys::exit_now(127)
+            }
+            Cloned::Parent { pid, pidfd } => Ok(Started { pid, pidfd, path, report, output }),
+        }
+    }
+
+    /// In the child: never returns but with why it could not be run.
+    fn become_it(&self, null: &OwnedFd, writes: Option<&OwnedFd>, tell: &OwnedFd, floor: RawFd) -> Error {
+        let out = writes.unwrap_or(null).as_fd();
+        let mut fds = vec![(self.stdin.as_ref().unwrap_or(null).as_fd(), 0), (out, 1), (out, 2)];
+        fds.extend(&self.fds);
+        let in_place = place(&fds, tell, floor).and_then(|()| {
+            sys::default_signals(1..=64);
+            // Whoever signals our group does not mean it.
+            rustix::process::setsid()?;
+            rustix::process::chdir(self.cwd).map_err(io::Error::from)
+        });
+        let error = match in_place {
+            Ok(()) => sys::execve(&self.c_path(), &self.argv, &self.envp),
+            Err(error) => error,
+        };
+        let kind = match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR) => Kind::CommandNotFound,
+            Some(libc::EACCES | libc::EPERM | libc::ENOEXEC) => Kind::NotExecutable,
+            _ => Kind::Internal,
+        };
+        Error::new(kind, format!("cannot run {}: {error}", self.path.display()))
+    }
+
+    fn c_path(&self) -> CString {
+        // A path with a NUL is that of no file.
+        CString::new(self.path.as_os_str().as_bytes()).unwrap_or_default()
+    }
+
+    /// Runs it in the shim to its end, or to the deadline, where it is killed.
+    /// `claim` gives the end of a child: held from before this is called.
+    ///
+    /// # Errors
+    /// `Timeout`; `CommandNotFound` or `NotExecutable` when it cannot be run.
+    pub async fn run(&self, claim: impl FnOnce(i32) -> oneshot::Receiver<Ended>, timeout: Duration) -> Result<Outcome> {
+        let mut started = self.start()?;
+        let ended = claim(started.pid);
+        started.finish(ended, timeout).await
+    }
+
+    /// The same in a worker or in a task's init, which waits for nothing else.
+    pub fn run_blocking(&self, timeout: Duration) -> Result<Outcome> {
+        self.start()?.finish_blocking(timeout)
+    }
+}
+
+impl Started {
+    /// Returns once it runs.
+    ///
+    /// # Errors
+    /// `CommandNotFound` or `NotExecutable` when it cannot be run.
+    pub async fn executed(&mut self) -> Result<()> {
+        let what = || format!("cannot hear of {}", self.path);
+        let report = self.report.try_clone().doing(Kind::Internal, what)?;
+        let said = worker::read_to_end(report).await.doing(Kind::Internal, what)?;
+        understood(&self.path, &said)
+    }
+
+    /// Waits for its end, which `ended` is the claim of; kills it at the deadline.
+    pub async fn finish(&mut self, ended: oneshot::Receiver<Ended>, timeout: Duration) -> Result<Outcome> {
+        let mut output = Vec::new();
+        let mut ended = std::pin::pin!(ended);
+        let deadline = tokio::time::sleep(timeout);
+        let what = || format!("cannot read what {} writes", self.path);
+        let pipe = self.output.as_ref().map(OwnedFd::try_clone).transpose().doing(Kind::Internal, what)?;
+        let mut reader = pipe.map(PipeReader::new).transpose().doing(Kind::Internal, what)?;
+        tokio::pin!(deadline);
+        let ended = loop {
+            tokio::select! {
+                biased;
+                // The sender lives until the child is reaped.
+                ended = &mut ended => break ended.unwrap_or(Ended::Signaled(libc::SIGKILL)),
+                () = &mut deadline => {
+                    self.kill();
+                    let _ = tokio::time::timeout(DYING, ended).await;
+                    return Err(self.timed_out(timeout));
+                }
+                more = next(&mut reader, &mut output) => if !more { reader = None },
+            }
+        };
+        // What it left running may hold the pipe: what is there now is it.
+        while self.output.as_ref().is_some_and(|pipe| read_some(pipe, &mut output)) {}
+        self.executed().await?;
+        Ok(outcome(ended, output))
+    }
+
+    /// The same where nobody else reaps.
+    pub fn finish_blocking(self, timeout: Duration) -> Result<Outcome> {
+        let what = || format!("cannot wait for {}", self.path);
+        let deadline = Instant::now() + timeout;
+        let mut output = Vec::new();
+        let mut reader = self.output.as_ref();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) };
+            let mut fds = vec![PollFd::new(&self.pidfd, PollFlags::IN)];
+            fds.extend(reader.map(|fd| PollFd::new(fd, PollFlags::IN)));
+            match poll(&mut fds, Some(&wait)) {
+                Err(rustix::io::Errno::INTR) => continue,
+                ready => ready.doing(Kind::Internal, what)?,
+            };
+            let ended = !fds[0].revents().is_empty();
+            let readable = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+            if readable && !reader.is_some_and(|fd| read_some(fd, &mut output)) {
+                reader = None;
+            } else if ended && !readable {
+                break;
+            } else if left.is_zero() {
+                self.kill();
+                // Killed: it ends.
+                let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+                return Err(self.timed_out(timeout));
+            }
+        }
+        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED).doing(Kind::Internal, what)?;
+        let ended = status.map_or(Ended::Exited(0), |status| match status.terminating_signal() {
+            Some(signal) => Ended::Signaled(signal),
+            None => Ended::Exited(status.exit_status().unwrap_or(0)),
+        });
+        let mut said = Vec::new();
+        File::from(self.report).read_to_end(&mut said).doing(Kind::Internal, || "cannot hear of a program")?;
+        understood(&self.path, &said)?;
+        Ok(outcome(ended, output))
+    }
+
+    /// Kills it; `ESRCH` means that it has ended.
+    pub fn kill(&self) {
+        let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
+    }
+
+    fn timed_out(&self, timeout: Duration) -> Error {
+        Error::new(Kind::Timeout, format!("{} did not end within {timeout:?} and was killed", self.path))
+    }
+}
+
+impl Outcome {
+    /// That it ended well.
+    ///
+    /// # Errors
+    /// `Internal` with how it ended and what it said.
+    pub fn success(&self, what: &str) -> Result<()> {
+        let how = match self.ended {
+            Ended::Exited(0) => return Ok(()),
+            Ended::Exited(code) => format!("exit code {code}"),
+            Ended::Signaled(signal) => format!("killed by signal {signal}"),
+        };
+        let said = self.output.trim();
+        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+        Err(Error::new(Kind::Internal, format!("{what} failed: {how}{said}")))
+    }
+}
+
+/// Puts each fd at its number, all below `floor`, and leaves nothing else open
+/// but `tell`, which is not.
+fn place(fds: &[(BorrowedFd<'_>, RawFd)], tell: &OwnedFd, floor: RawFd) -> io::Result<()> {
+    // Out of the way first: a source may be where another is to be.
+    let aside = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, floor);
+    let all: Vec<OwnedFd> = fds.iter().map(|(fd, _)| aside(*fd)).collect::<rustix::io::Result<_>>()?;
+    for (fd, (_, number)) in all.iter().zip(fds) {
+        sys::place_fd(fd.as_fd(), *number)?;
+    }
+    let mut keep: Vec<RawFd> = fds.iter().map(|(_, number)| *number).collect();
+    keep.push(tell.as_raw_fd());
+    // Closed with the rest.
+    std::mem::forget(all);
+    sys::close_all_but(&mut keep);
+    Ok(())
+}
+
+async fn next(reader: &mut Option<PipeReader>, output: &mut Vec<u8>) -> bool {
+    let Some(reader) = reader else { return std::future::pending().await };
+    let more = reader.read_more(output).await.is_ok_and(|length| length > 0);
+    output.truncate(OUTPUT);
+    more
+}
+
+/// Whether there was something.
+fn read_some(fd: &OwnedFd, output: &mut Vec<u8>) -> bool {
+    let mut chunk = [0u8; 4096];
+    let length = rustix::io::read(fd, &mut chunk[..]).unwrap_or(0);
+    output.extend_from_slice(&chunk[..length]);
+    output.truncate(OUTPUT);
+    length > 0
+}
+
+/// What a child said before it ran the program: nothing, if it did.
+fn understood(path: &str, said: &[u8]) -> Result<()> {
+    if said.is_empty() {
+        return Ok(());
+    }
+    let lost = || Error::new(Kind::Internal, format!("cannot run {path}: the reason was lost"));
+    Err(serde_json::from_slice(said).unwrap_or_else(|_| lost()))
+}
+
+fn outcome(ended: Ended, output: Vec<u8>) -> Outcome {
+    Outcome { ended, output: String::from_utf8_lossy(&output).into_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHELL: &str = "/bin/sh";
+    const LONG: Duration = Duration::from_secs(60);
+    const NOTHING: [&str; 0] = [];
+
+    /// Runs it as a task's init does, which does not mind the tests' threads.
+    fn run(program: &Program<'_>, timeout: Duration) -> Result<Outcome> {
+        program.start_inside().and_then(|started| started.finish_blocking(timeout))
+    }
+
+    fn shell(script: &str) -> Program<'static> {
+        Program::new(Path::new(SHELL), ["sh", "-c", script], ["A=b"]).expect("plain").captured()
+    }
+
+    #[test]
+    fn it_has_what_it_was_given_and_nothing_else() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut file = tempfile::tempfile().expect("a file");
+        let script = "read line; echo $line $A $PWD; echo five >&5; ls /proc/self/fd | tr '\\n' ' '";
+        let program = shell(script).in_folder(dir.path()).reading(b"hello\n").expect("read");
+        let outcome = run(&program.with_fd(file.as_fd(), 5), LONG).expect("it runs");
+        let expected = format!("hello b {}\n0 1 2 3 5 ", dir.path().display());
+        assert_eq!((outcome.ended, outcome.output), (Ended::Exited(0), expected));
+        let mut text = String::new();
+        file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("readable");
+        assert_eq!(text, "five\n");
+    }
+
+    #[test]
+    fn fds_may_change_places() {
+        let files = [3, 4].map(|_| tempfile::tempfile().expect("a file"));
+        let [a, b] = &files;
+        let (at_a, at_b) = (b.as_raw_fd(), a.as_raw_fd());
+        let script = format!("echo a >/proc/self/fd/{at_a}; echo b >/proc/self/fd/{at_b}");
+        let program = shell(&script).with_fd(a.as_fd(), at_a).with_fd(b.as_fd(), at_b);
+        run(&program, LONG).expect("it runs").success("it").expect("well");
+        for (mut file, expected) in files.into_iter().zip(["a\n", "b\n"]) {
+            let mut text = String::new();
+            file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("readable");
+            assert_eq!(text, expected);
+        }
+    }
+
+    #[test]
+    fn how_it_failed_is_told_with_what_it_said() {
+        let outcome = run(&shell("echo no such bridge >&2; exit 3"), LONG).expect("it runs");
+        let error = outcome.success("hook x").expect_err("it failed");
+        assert_eq!(error.to_string(), "hook x failed: exit code 3: no such bridge");
+        let outcome = run(&shell("kill -9 $$"), LONG).expect("it runs");
+        assert_eq!(outcome.ended, Ended::Signaled(9));
+    }
+
+    #[test]
+    fn one_that_cannot_be_run_is_an_error_of_its_own() {
+        let missing = Program::new(Path::new("/nowhere/x"), ["x"], NOTHING).expect("plain");
+        assert_eq!(run(&missing, LONG).map_err(|e| e.kind()), Err(Kind::CommandNotFound));
+        let text = Program::new(Path::new("/etc/passwd"), ["x"], NOTHING).expect("plain");
+        assert_eq!(run(&text, LONG).map_err(|e| e.kind()), Err(Kind::NotExecutable));
+        let elsewhere = shell("true").in_folder(Path::new("/nowhere"));
+        assert_eq!(run(&elsewhere, LONG).map_err(|e| e.kind()), Err(Kind::CommandNotFound));
+        assert!(Program::new(Path::new("bin/x"), ["x"], NOTHING).is_err(), "not absolute");
+    }
+
+    #[test]
+    fn it_is_killed_at_its_deadline_and_a_daemon_of_it_is_not_waited_for() {
+        let late = run(&shell("exec sleep 1000"), Duration::from_millis(50));
+        assert_eq!(late.map_err(|e| e.kind()), Err(Kind::Timeout));
+        let outcome = run(&shell("sleep 3 & echo up"), LONG).expect("it ends");
+        assert_eq!(outcome.output, "up\n");
+    }
+
+    #[test]
+    fn in_the_loop_its_end_is_claimed() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let started = |script: &str| shell(script).start_inside().expect("it starts");
+            // What the sweep would tell.
+            let claim = |pid: i32| {
+                let (tell, hear) = oneshot::channel();
+                let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
+                let status = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+                let code = status.expect("ours").expect("ended").1.exit_status().unwrap_or(255);
+                tell.send(Ended::Exited(code)).expect("heard");
+                hear
+            };
+            let mut one = started("echo all of it; exit 4");
+            let ended = claim(one.pid);
+            let outcome = one.finish(ended, LONG).await.expect("it ran");
+            assert_eq!((outcome.ended, &*outcome.output), (Ended::Exited(4), "all of it\n"));
+            let mut late = started("exec sleep 1000");
+            let (_tell, never) = oneshot::channel();
+            late.executed().await.expect("it runs");
+            let error = late.finish(never, Duration::from_millis(20)).await.expect_err("late");
+            assert_eq!(error.kind(), Kind::Timeout);
+            claim(late.pid);
+        });
+    }
+}

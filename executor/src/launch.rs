@@ -66,10 +66,11 @@ impl Prepared<'_> {
         let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
         let namespaces = Namespaces::of(spec)?;
         let joined = namespaces.open_joined()?;
-        // Inside a user namespace the host's paths may be closed to the child.
-        let beforehand = namespaces.in_user_namespace();
-        let stages = beforehand && !sys::has_mount_fds();
-        let sources = (beforehand && !stages).then(|| rootfs::open_sources(spec, bundle)).transpose()?;
+        // Inside a user namespace the host's paths may be closed to the child;
+        // and it has no helper for the maps of idmapped mounts.
+        let beforehand = namespaces.in_user_namespace() || rootfs::are_idmapped(spec)?;
+        let stages = namespaces.in_user_namespace() && !sys::has_mount_fds();
+        let sources = (beforehand && sys::has_mount_fds()).then(|| rootfs::open_sources(spec, bundle)).transpose()?;
         let (report, tell) = io::pipe()?;
         let (hear, orders) = io::pipe()?;
         let entry = cgroup.entry();

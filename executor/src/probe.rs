@@ -184,7 +184,7 @@ fn map_owners(pid: i32) -> io::Result<()> {
     let owners = File::open(format!("/proc/{pid}/ns/user"))?;
     let tmpfs = || -> io::Result<OwnedFd> { Ok(sys::fsmount(&sys::fsopen("tmpfs")?, 0)?) };
     let root = || -> io::Result<OwnedFd> { Ok(sys::open_tree(CWD, Path::new("/"), false)?) };
-    let map = |mount: OwnedFd| sys::mount_idmap(mount.as_fd(), owners.as_fd());
+    let map = |mount: OwnedFd| sys::mount_idmap(mount.as_fd(), false, owners.as_fd());
     tmpfs().and_then(map).or_else(|_| root().and_then(map))
 }
 

@@ -294,15 +294,16 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: MountAt
 }
 
 /// Has the detached mount `mount` show its files' owners as the user namespace
-/// `owners` maps them. Linux ≥ 5.12, where the filesystem can.
-pub fn mount_idmap(mount: BorrowedFd<'_>, owners: BorrowedFd<'_>) -> io::Result<()> {
+/// `owners` maps them; with `recursive`, all mounts below it too. Linux ≥ 5.12,
+/// where the filesystem can.
+pub fn mount_idmap(mount: BorrowedFd<'_>, recursive: bool, owners: BorrowedFd<'_>) -> io::Result<()> {
     let attr = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_IDMAP,
         attr_clr: 0,
         propagation: 0,
         userns_fd: owners.as_raw_fd() as u64,
     };
-    set_attributes(mount, false, &attr)
+    set_attributes(mount, recursive, &attr)
 }
 
 fn set_attributes(mount: BorrowedFd<'_>, recursive: bool, attr: &libc::mount_attr) -> io::Result<()> {

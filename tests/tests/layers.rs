@@ -16,7 +16,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["child", "sealed"],
     &["bundle", "identity", "io", "namespaces", "network", "recovery", "rootfs", "seccomp", "stats"],
     &["events", "program", "told"],
-    &["log", "report", "scoped", "shutdown", "worker"],
+    &["idmap", "log", "report", "scoped", "shutdown", "worker"],
     &["cgroup"],
     &["health", "mountinfo", "sys"],
     &["error"],

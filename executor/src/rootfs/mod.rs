@@ -13,6 +13,7 @@
 
 mod devices;
 mod inside;
+pub mod layers;
 mod options;
 mod seal;
 mod sources;
@@ -34,7 +35,9 @@ use inside::Make;
 pub use inside::refuse_host_links;
 use options::Options;
 pub use options::names as mount_options;
-pub use sources::{Sources, attach, open as open_sources, stage as stage_sources, take_up as take_up_sources};
+pub use sources::{
+    Sources, are_idmapped, attach, open as open_sources, stage as stage_sources, take_up as take_up_sources,
+};
 pub use terminal::{Pty, open as open_terminal};
 use trees::{Filesystem, Trees};
 

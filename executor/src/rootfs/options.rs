@@ -20,6 +20,10 @@ pub struct Options {
     pub clear_recursive: u64,
     /// MS_PRIVATE, MS_SLAVE, MS_SHARED or MS_UNBINDABLE.
     pub propagation: Option<u64>,
+    /// That owners are shown by a map; with `true`, below it too.
+    pub idmap: Option<bool>,
+    /// `tmpcopyup`: a new filesystem begins with what it hides.
+    pub copy_up: bool,
     /// What is the filesystem's own: `size=64m`, `newinstance`.
     pub data: Vec<(String, Option<String>)>,
 }
@@ -35,7 +39,7 @@ impl Options {
 pub const ATIME_FIELD: u64 = 0x70;
 
 /// Options that set (`true`) or clear MOUNT_ATTR_* bits (mount(8)).
-const ATTRIBUTES: [(&str, bool, u64); 15] = [
+const ATTRIBUTES: [(&str, bool, u64); 18] = [
     ("ro", true, libc::MOUNT_ATTR_RDONLY),
     ("rw", false, libc::MOUNT_ATTR_RDONLY),
     ("nosuid", true, libc::MOUNT_ATTR_NOSUID),
@@ -51,7 +55,13 @@ const ATTRIBUTES: [(&str, bool, u64); 15] = [
     ("noatime", true, libc::MOUNT_ATTR_NOATIME),
     ("strictatime", true, libc::MOUNT_ATTR_STRICTATIME),
     ("relatime", true, libc::MOUNT_ATTR_RELATIME),
+    ("atime", true, libc::MOUNT_ATTR_RELATIME),
+    ("norelatime", true, libc::MOUNT_ATTR_STRICTATIME),
+    ("nostrictatime", true, libc::MOUNT_ATTR_RELATIME),
 ];
+
+/// Options that say what is so anyway, or what kernels no longer know.
+const WITHOUT_EFFECT: [&str; 7] = ["defaults", "async", "loud", "silent", "mand", "nomand", "nolazytime"];
 
 const PROPAGATIONS: [(&str, u64); 8] = [
     ("private", libc::MS_PRIVATE),
@@ -64,36 +74,49 @@ const PROPAGATIONS: [(&str, u64); 8] = [
     ("runbindable", libc::MS_UNBINDABLE),
 ];
 
-/// The names that are options here, and not a filesystem's own.
+/// All names of options that are not a filesystem's own, sorted.
 pub fn names() -> Vec<String> {
     let attributes = ATTRIBUTES.iter().flat_map(|(name, ..)| [(*name).to_owned(), format!("r{name}")]);
-    let propagations = PROPAGATIONS.iter().map(|(name, _)| (*name).to_owned());
-    let others = ["async", "bind", "defaults", "rbind"].map(str::to_owned);
-    let mut names: Vec<String> = attributes.chain(propagations).chain(others).collect();
-    names.sort();
-    names
+    let others = ["bind", "rbind", "idmap", "ridmap", "tmpcopyup", "sync", "dirsync", "lazytime"];
+    let others = others.iter().chain(&WITHOUT_EFFECT).chain(PROPAGATIONS.iter().map(|(name, _)| name));
+    let mut all: Vec<String> = attributes.chain(others.map(|name| (*name).to_owned())).collect();
+    all.sort();
+    all
 }
 
 /// Reads the options of `mount`.
 ///
 /// # Errors
-/// `Unsupported` for an idmapped mount: it is refused, never silently left out.
+/// `BadSpec` for an idmapped mount that is no bind, `Unsupported` for what is
+/// not done: it is refused, never silently left out.
 pub fn of(mount: &Mount) -> Result<Options> {
-    if mount.uid_mappings().is_some() || mount.gid_mappings().is_some() {
-        return Err(idmapped(mount));
-    }
     let mut options = Options::default();
     if mount.typ().as_deref() == Some("bind") {
         options.bind = Some(false);
     }
+    if mount.uid_mappings().is_some() || mount.gid_mappings().is_some() {
+        options.idmap = Some(false);
+    }
+    let at = mount.destination().display();
     for option in mount.options().iter().flatten() {
         match option.as_str() {
             "bind" => options.bind = Some(options.bind.unwrap_or(false)),
             "rbind" => options.bind = Some(true),
-            "defaults" | "async" => {}
-            "idmap" | "ridmap" => return Err(idmapped(mount)),
+            "idmap" => options.idmap = Some(false),
+            "ridmap" => options.idmap = Some(true),
+            "tmpcopyup" => options.copy_up = true,
+            "remount" => {
+                return Err(Error::new(Kind::Unsupported, format!("mount {at}: the option remount is not supported")));
+            }
+            name if WITHOUT_EFFECT.contains(&name) => {}
             name => options.add(name),
         }
+    }
+    if options.idmap.is_some() && options.bind.is_none() {
+        return Err(Error::new(Kind::BadSpec, format!("mount {at}: only a bind can be idmapped")));
+    }
+    if options.copy_up && mount.typ().as_deref() != Some("tmpfs") {
+        return Err(Error::new(Kind::BadSpec, format!("mount {at}: tmpcopyup is for a tmpfs")));
     }
     Ok(options)
 }
@@ -129,11 +152,6 @@ fn put(to_set: &mut u64, to_clear: &mut u64, set: bool, bits: u64, name: &str) {
         *to_clear |= bits;
         *to_set &= !bits;
     }
-}
-
-fn idmapped(mount: &Mount) -> Error {
-    let path = mount.destination().display();
-    Error::new(Kind::Unsupported, format!("mount {path}: idmapped mounts are not supported yet"))
 }
 
 /// What the namespace's mounts become before anything is mounted: slaves of
@@ -188,8 +206,16 @@ mod tests {
     }
 
     #[test]
-    fn an_idmapped_mount_is_refused() {
-        let mount = MountBuilder::default().destination("/x").options(vec!["idmap".to_owned()]).build();
-        assert_eq!(of(&mount.expect("a mount")).map_err(|e| e.kind()), Err(Kind::Unsupported));
+    fn what_is_not_done_is_refused_by_name() {
+        let of = |kind: &str, option: &str| {
+            let mount = MountBuilder::default().destination("/x").typ(kind).options(vec![option.to_owned()]).build();
+            of(&mount.expect("a mount"))
+        };
+        assert_eq!(of("bind", "ridmap").map(|o| o.idmap), Ok(Some(true)));
+        assert_eq!(of("tmpfs", "idmap").map_err(|e| e.kind()), Err(Kind::BadSpec));
+        assert_eq!(of("tmpfs", "tmpcopyup").map(|o| o.copy_up), Ok(true));
+        assert_eq!(of("bind", "tmpcopyup").map_err(|e| e.kind()), Err(Kind::BadSpec));
+        let error = of("bind", "remount").expect_err("refused");
+        assert_eq!((error.kind(), error.to_string().contains("remount")), (Kind::Unsupported, true));
     }
 }

@@ -12,7 +12,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
-use oci_spec::runtime::{Mount, Spec};
+use oci_spec::runtime::{LinuxIdMapping, Mount, Spec};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -21,6 +21,7 @@ use super::stage::{self, Stage};
 use super::trees::Trees;
 use super::{file_type, open_path};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::idmap::Idmap;
 use crate::sys::{self, MountAttributes};
 
 /// Below the stage: what the child's own stage is mounted over.
@@ -65,6 +66,9 @@ pub fn open(spec: &Spec, bundle: &Path) -> Result<Sources> {
         let options = options::of(mount)?;
         let copy = |recursive| -> Result<OwnedFd> {
             let tree = trees.copy(source(mount), recursive).map_err(|errno| no_source(mount, errno))?;
+            if let Some(below) = options.idmap {
+                show_owners(&tree, below && recursive, mount, spec)?;
+            }
             apply(&trees, &tree, recursive, &options, mount)?;
             Ok(tree)
         };
@@ -88,6 +92,10 @@ pub fn stage(spec: &Spec, bundle: &Path) -> Result<()> {
     let mut binds = Vec::new();
     for mount in spec.mounts().iter().flatten() {
         let options = options::of(mount)?;
+        if options.idmap.is_some() {
+            let message = format!("mount {}: cannot be idmapped by this kernel", mount.destination().display());
+            return Err(Error::new(Kind::Unsupported, message).hint("Linux 5.12 can"));
+        }
         if let Some(recursive) = options.bind {
             let fd = open_path(source(mount)).map_err(|errno| no_source(mount, errno))?;
             binds.push((mount, options, recursive, fd));
@@ -164,6 +172,38 @@ fn leave_chroot() -> Result<()> {
     let what = || "cannot get to the root of the mount namespace";
     let namespace = fs::openat(CWD, "/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     sys::setns(namespace.doing(Kind::Internal, what)?.as_fd(), libc::CLONE_NEWNS).doing(Kind::Internal, what)
+}
+
+/// Whether a mount of the spec is idmapped: then the sources are to be opened
+/// by the shim, which can map ids.
+pub fn are_idmapped(spec: &Spec) -> Result<bool> {
+    let mut idmapped = false;
+    for mount in spec.mounts().iter().flatten() {
+        idmapped |= options::of(mount)?.idmap.is_some();
+    }
+    Ok(idmapped)
+}
+
+/// Has `tree` show its files' owners by the mount's mappings, else by those of
+/// the task's user namespace.
+fn show_owners(tree: &OwnedFd, recursive: bool, mount: &Mount, spec: &Spec) -> Result<()> {
+    let linux = spec.linux().as_ref();
+    let own = mount.uid_mappings().is_some() || mount.gid_mappings().is_some();
+    let idmap = match own {
+        true => Idmap { uids: flat(mount.uid_mappings()), gids: flat(mount.gid_mappings()) },
+        false => Idmap {
+            uids: linux.map_or_else(Vec::new, |l| flat(l.uid_mappings())),
+            gids: linux.map_or_else(Vec::new, |l| flat(l.gid_mappings())),
+        },
+    };
+    let what = || format!("mount {}", mount.destination().display());
+    let owners = idmap.user_namespace().map_err(|error| error.within(what()))?;
+    sys::mount_idmap(tree.as_fd(), recursive, owners.as_fd())
+        .doing(Kind::Unsupported, || format!("{}: its filesystem or this kernel cannot map owners", what()))
+}
+
+fn flat(mappings: &Option<Vec<LinuxIdMapping>>) -> Vec<LinuxIdMapping> {
+    mappings.clone().unwrap_or_default()
 }
 
 /// Applies a bind's options: attributes to the mount alone unless they were

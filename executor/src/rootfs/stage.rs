@@ -115,6 +115,18 @@ impl Stage {
     }
 }
 
+/// Mounts a new filesystem onto what `target` refers to. Read-only is for the
+/// filesystem too: what it is on may be.
+pub fn mount_new(filesystem: &Filesystem<'_>, target: BorrowedFd<'_>) -> Result<()> {
+    let Filesystem { kind, source, attributes, .. } = *filesystem;
+    let (data, flags) = data(filesystem)?;
+    let flags = flags | remount_flags(0, attributes, ATIME_FIELD);
+    match mount::mount(source, at(target), kind, flags, data.as_c_str()) {
+        Err(Errno::NODEV) => Err(no_filesystem(kind, Errno::NODEV)),
+        done => done.doing(Kind::Internal, || format!("cannot mount a {kind} filesystem")),
+    }
+}
+
 /// What is at `name` of the stage `dir`: the topmost mount there.
 pub fn open_spot(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {
     fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
@@ -263,7 +275,7 @@ fn data(filesystem: &Filesystem<'_>) -> Result<(CString, MountFlags)> {
 }
 
 /// A name for what `fd` refers to, by the host's procfs.
-fn at(fd: BorrowedFd<'_>) -> String {
+pub fn at(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 

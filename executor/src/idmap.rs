@@ -1,0 +1,97 @@
+//! User namespaces that no process is in: what idmapped mounts show owners by.
+//!
+//! A child is cloned into a new one and ends once its namespace is open. Waits
+//! for that child, which runs no program: for a moment only.
+
+use std::fs::File;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+
+use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::sys::{self, Cloned};
+
+/// Owners as a user namespace has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Idmap {
+    /// Of users.
+    pub uids: Vec<LinuxIdMapping>,
+    /// Of groups.
+    pub gids: Vec<LinuxIdMapping>,
+}
+
+impl Idmap {
+    /// A user namespace with these maps. To be called where `/proc` is the
+    /// host's, by a process with one thread that may map ids.
+    ///
+    /// # Errors
+    /// `BadSpec` for maps that the kernel refuses.
+    pub fn user_namespace(&self) -> Result<OwnedFd> {
+        if self.uids.is_empty() || self.gids.is_empty() {
+            return Err(Error::new(Kind::BadSpec, "an idmapped mount needs mappings of both users and groups"));
+        }
+        let what = || "cannot make a user namespace";
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
+        match sys::clone3(libc::CLONE_NEWUSER as u64, None).doing(Kind::Unsupported, what)? {
+            Cloned::Child => {
+                sys::close_all_but(&mut [read.as_raw_fd()]);
+                // Until the parent has all that it wants, or is gone.
+                let _ = sys::read_fd(read.as_raw_fd(), &mut [0]);
+                sys::exit_now(0)
+            }
+            Cloned::Parent { pid, pidfd } => {
+                let opened = self.write(pid).and_then(|()| {
+                    File::open(format!("/proc/{pid}/ns/user")).doing(Kind::Internal, || "cannot open a user namespace")
+                });
+                drop(write);
+                // In the shim, one that the sweep will not see.
+                let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+                Ok(opened?.into())
+            }
+        }
+    }
+
+    fn write(&self, pid: i32) -> Result<()> {
+        for (file, mappings) in [("uid_map", &self.uids), ("gid_map", &self.gids)] {
+            let text = text(mappings);
+            let what = || format!("cannot map ids by {:?} ({file})", text.trim_end());
+            std::fs::write(format!("/proc/{pid}/{file}"), &text).doing(Kind::BadSpec, what)?;
+        }
+        Ok(())
+    }
+}
+
+/// `container host size` a line (user_namespaces(7)).
+pub fn text(mappings: &[LinuxIdMapping]) -> String {
+    mappings.iter().map(|m| format!("{} {} {}\n", m.container_id(), m.host_id(), m.size())).collect()
+}
+
+/// Reads `container:host:size`, several of them with commas in between.
+pub fn parse(text: &str) -> Option<Vec<LinuxIdMapping>> {
+    let number = |part: Option<&str>| part?.parse::<u32>().ok();
+    let one = |text: &str| {
+        let mut parts = text.split(':');
+        let mapping = LinuxIdMappingBuilder::default()
+            .container_id(number(parts.next())?)
+            .host_id(number(parts.next())?)
+            .size(number(parts.next())?);
+        if parts.next().is_some() { None } else { mapping.build().ok() }
+    };
+    text.split(',').map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_read_and_written() {
+        let mappings = parse("0:1000:65536,65536:200000:1").expect("plain");
+        assert_eq!(text(&mappings), "0 1000 65536\n65536 200000 1\n");
+        for bad in ["", "0:1", "0:1:2:3", "a:1:2", "0:1:2,", "0:1:4294967296"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,511 @@
+//! The mounts that a manager gives with a bundle: the image's layers and what
+//! is upon them, mounted into the bundle's root folder and taken down again.
+//!
+//! In the mount namespace of the shim, where the manager finds them too; by a
+//! worker, as any of it may block. One that fails undoes those before it. What
+//! is there is found by mountinfo, so that a crash leaves nothing behind that
+//! `unmount` would not take down.
+//! Must not: guess an option's meaning; follow an image's symlinks out.
+
+mod overlay;
+
+use std::collections::BTreeSet;
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::{Mount as OciMount, MountBuilder};
+use rustix::fs::{self, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{self as kernel, MountPropagationFlags, UnmountFlags};
+
+use super::open_path;
+use super::options::{self, Options};
+use super::stage;
+use super::trees::Filesystem;
+use crate::error::{Doing, Error, Kind, Result};
+use crate::idmap::{self, Idmap};
+use crate::mountinfo;
+use crate::scoped::{self, Symlinks};
+use crate::sys::{self, MountAttributes};
+use crate::worker;
+
+/// One mount, as a manager describes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Layer {
+    /// The filesystem's type; `bind` for a bind.
+    pub kind: String,
+    /// What is mounted.
+    pub source: String,
+    /// Where inside the root; empty for the root itself.
+    pub target: String,
+    /// As in fstab(5).
+    pub options: Vec<String>,
+}
+
+/// Mounts `layers` into `root` in their order; all of them, or none.
+///
+/// # Errors
+/// Names the layer and what is wrong with it.
+pub async fn mount(root: &Path, layers: &[Layer]) -> Result<()> {
+    if layers.is_empty() {
+        return Ok(());
+    }
+    worker::run("the root's mounts", || mount_blocking(root, layers)).await
+}
+
+/// Takes down everything that is mounted at `root` and below it, last first.
+/// Nothing there is success.
+pub async fn unmount(root: &Path) -> Result<()> {
+    worker::run("the root's mounts", || unmount_blocking(root)).await
+}
+
+/// As [`mount`], in a process that has one thread and may block.
+pub fn mount_blocking(root: &Path, layers: &[Layer]) -> Result<()> {
+    let what = || format!("cannot create {}", root.display());
+    match DirBuilder::new().mode(0o711).create(root) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error).doing(Kind::Internal, what),
+        _ => {}
+    }
+    let before: BTreeSet<u64> = mounted(root)?.into_iter().map(|mount| mount.id).collect();
+    for layer in layers {
+        if let Err(error) = attach(root, layer) {
+            let what = format!("mount {} of type {} at {:?}", layer.source, layer.kind, layer.target);
+            if let Err(left) = unmount_but(root, &before) {
+                tracing::error!(error = %left, "a mount is left behind");
+            }
+            return Err(error.within(what));
+        }
+    }
+    Ok(())
+}
+
+/// As [`unmount`], in a process that may block.
+pub fn unmount_blocking(root: &Path) -> Result<()> {
+    unmount_but(root, &BTreeSet::new())
+}
+
+fn attach(root: &Path, layer: &Layer) -> Result<()> {
+    let (mount, idmap) = described(layer)?;
+    let options = options::of(&mount)?;
+    let here = open_path(Path::new(".")).doing(Kind::Internal, || "cannot open the working directory")?;
+    let done = match options.bind {
+        Some(recursive) => bind(root, layer, &options, recursive, idmap.as_ref()),
+        None => filesystem(root, layer, &options, idmap.as_ref()),
+    };
+    rustix::process::fchdir(here).doing(Kind::Internal, || "cannot get back to the working directory")?;
+    done
+}
+
+/// The layer as an OCI mount, without what it does not know: its idmap.
+fn described(layer: &Layer) -> Result<(OciMount, Option<Idmap>)> {
+    let refused = |what: String| Err(Error::new(Kind::Unsupported, what));
+    let mut idmap = None::<Idmap>;
+    let mut plain = Vec::new();
+    for option in &layer.options {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        match key {
+            "uidmap" | "gidmap" => {
+                let mappings = idmap::parse(value);
+                let bad = || Error::new(Kind::BadSpec, format!("{option}: not container:host:size"));
+                let mappings = mappings.ok_or_else(bad)?;
+                let idmap = idmap.get_or_insert_default();
+                if key == "uidmap" { &mut idmap.uids } else { &mut idmap.gids }.extend(mappings);
+            }
+            "loop" => {
+                return refused("the option loop is not supported: attach the image to a loop device first".to_owned());
+            }
+            _ if key.starts_with("X-containerd.") => {
+                return refused(format!("the option {option} is for its manager, which was to carry it out"));
+            }
+            _ => plain.push(option.clone()),
+        }
+    }
+    if let Some(helper) = ["fuse.", "fuse3."].into_iter().find(|prefix| layer.kind.starts_with(prefix)) {
+        return refused(format!("type {}: a mount by a helper of {helper}* is not supported", layer.kind));
+    }
+    let kind = if layer.kind == "rbind" { "bind" } else { &layer.kind };
+    if layer.kind == "rbind" {
+        plain.push("rbind".to_owned());
+    }
+    let mount = MountBuilder::default().destination(&layer.target).typ(kind).source(&layer.source).options(plain);
+    Ok((mount.build().doing(Kind::Internal, || "cannot describe a mount")?, idmap))
+}
+
+/// Where a layer goes: what is there by now.
+fn target(root: &Path, layer: &Layer) -> Result<OwnedFd> {
+    let base = open_path(root).doing(Kind::Internal, || format!("cannot open {}", root.display()))?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = scoped::open(base.as_fd(), Path::new(&layer.target), flags, Symlinks::Followed);
+    opened.doing(Kind::BadSpec, || format!("cannot find {:?} in the root filesystem", layer.target))
+}
+
+/// A bind, changed as its options say: a read-only one keeps its source's other
+/// flags. It is changed before anybody can see it, where the kernel lets us.
+fn bind(root: &Path, layer: &Layer, options: &Options, recursive: bool, idmap: Option<&Idmap>) -> Result<()> {
+    if let Some((option, _)) = options.data.first() {
+        return Err(Error::new(Kind::BadSpec, format!("{option} is no option of a bind")));
+    }
+    let what = || format!("cannot bind {}", layer.source);
+    let source = Path::new(&layer.source);
+    let target_at = target(root, layer)?;
+    let one = MountAttributes { set: options.set, clear: options.clear, propagation: options.propagation.unwrap_or(0) };
+    let all = MountAttributes { set: options.set_recursive, clear: options.clear_recursive, propagation: 0 };
+    if sys::has_mount_fds() {
+        let tree = sys::open_tree(CWD, source, recursive).doing(Kind::BadSpec, what)?;
+        if let Some(idmap) = idmap {
+            map(&tree, recursive, idmap.user_namespace()?.as_fd(), source)?;
+        }
+        change(tree.as_fd(), false, one)?;
+        change(tree.as_fd(), true, all)?;
+        return sys::move_mount(tree.as_fd(), target_at.as_fd()).doing(Kind::Internal, what);
+    }
+    if idmap.is_some() {
+        return Err(Error::new(Kind::Unsupported, "uidmap and gidmap need mount_setattr (Linux 5.12)"));
+    }
+    let source = open_path(source).doing(Kind::BadSpec, what)?;
+    stage::bind(source.as_fd(), target_at.as_fd(), recursive).doing(Kind::Internal, what)?;
+    // Upon what it was before lies what is to be changed.
+    let tree = target(root, layer)?;
+    change(tree.as_fd(), false, one)?;
+    change(tree.as_fd(), true, all)
+}
+
+fn change(tree: BorrowedFd<'_>, recursive: bool, attributes: MountAttributes) -> Result<()> {
+    if attributes.set | attributes.clear | attributes.propagation == 0 {
+        return Ok(());
+    }
+    let done = match sys::has_mount_fds() {
+        true => sys::mount_setattr(tree, recursive, attributes),
+        false => stage::change(tree, recursive, attributes),
+    };
+    done.doing(Kind::Internal, || "cannot set its attributes")
+}
+
+/// Has the detached `tree`, of `path`, show owners as `owners` has them.
+fn map(tree: &OwnedFd, recursive: bool, owners: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    sys::mount_idmap(tree.as_fd(), recursive, owners)
+        .doing(Kind::Unsupported, || format!("cannot map the owners of {}", path.display()))
+}
+
+fn filesystem(root: &Path, layer: &Layer, options: &Options, idmap: Option<&Idmap>) -> Result<()> {
+    let target = target(root, layer)?;
+    match idmap {
+        None => {
+            let fitting = overlay::fitting(&layer.kind, &options.data)?;
+            make(layer, options, &fitting.data, target.as_fd())
+        }
+        Some(idmap) if layer.kind == "overlay" => {
+            let tree = mapped_overlay(root, layer, options, idmap)?;
+            let what = || "cannot attach it";
+            sys::move_mount(tree.as_fd(), target.as_fd()).doing(Kind::Internal, what)
+        }
+        Some(_) => {
+            let what = format!("uidmap and gidmap are not supported for a mount of type {}", layer.kind);
+            Err(Error::new(Kind::Unsupported, what))
+        }
+    }
+}
+
+/// Mounts a new filesystem onto what `target` refers to.
+fn make(layer: &Layer, options: &Options, data: &overlay::Data, target: BorrowedFd<'_>) -> Result<()> {
+    let Layer { kind, source, .. } = layer;
+    let filesystem = Filesystem { kind, source, data, attributes: options.all_set() };
+    stage::mount_new(&filesystem, target)?;
+    let Some(propagation) = options.propagation else { return Ok(()) };
+    let flags = MountPropagationFlags::from_bits_retain(propagation as u32);
+    kernel::mount_change(stage::at(target), flags).doing(Kind::Internal, || "cannot set its propagation")
+}
+
+/// An overlay whose lower layers show owners by `idmap`, attached nowhere.
+///
+/// An overlay takes layers by path alone, and copies their mounts: they are
+/// attached on a tmpfs in a mount namespace of our own, which is left again and
+/// goes. Linux ≥ 5.19.
+fn mapped_overlay(root: &Path, layer: &Layer, options: &Options, idmap: &Idmap) -> Result<OwnedFd> {
+    let what = || "cannot make a mount namespace for idmapped layers";
+    if !sys::has_mount_fds() {
+        return Err(Error::new(Kind::Unsupported, "uidmap and gidmap need mount_setattr (Linux 5.12)"));
+    }
+    let owners = idmap.user_namespace()?;
+    let namespace = fs::openat(CWD, "/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let namespace = namespace.doing(Kind::Internal, what)?;
+    sys::unshare(libc::CLONE_NEWNS).doing(Kind::Internal, what)?;
+    let made = mapped_overlay_here(root, layer, options, owners.as_fd());
+    // Leaving it takes all that is mounted there along.
+    sys::setns(namespace.as_fd(), libc::CLONE_NEWNS).doing(Kind::Internal, || "cannot get back")?;
+    made
+}
+
+fn mapped_overlay_here(root: &Path, layer: &Layer, options: &Options, owners: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let what = || "cannot lay out idmapped layers";
+    let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    kernel::mount_change("/", private).doing(Kind::Internal, what)?;
+    let lowers = overlay::lower_folders(&options.data)?;
+    let open = |lower: &PathBuf| -> Result<OwnedFd> {
+        let tree = sys::open_tree(CWD, lower, false);
+        let tree = tree.doing(Kind::BadSpec, || format!("cannot open {}", lower.display()))?;
+        map(&tree, false, owners, lower)?;
+        Ok(tree)
+    };
+    let layers: Vec<OwnedFd> = lowers.iter().map(open).collect::<Result<_>>()?;
+    let over = open_path(root).doing(Kind::Internal, what)?;
+    let tmpfs = sys::fsopen("tmpfs").and_then(|context| sys::fsmount(&context, 0)).doing(Kind::Internal, what)?;
+    sys::move_mount(tmpfs.as_fd(), over.as_fd()).doing(Kind::Internal, what)?;
+    let folder = |name: &str| -> rustix::io::Result<OwnedFd> {
+        fs::mkdirat(&tmpfs, name, Mode::from_raw_mode(0o755))?;
+        fs::openat(&tmpfs, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+    };
+    for (number, layer) in layers.iter().enumerate() {
+        let at = folder(&number.to_string()).doing(Kind::Internal, what)?;
+        sys::move_mount(layer.as_fd(), at.as_fd()).doing(Kind::Internal, what)?;
+    }
+    let merged = folder("merged").doing(Kind::Internal, what)?;
+    rustix::process::fchdir(&tmpfs).doing(Kind::Internal, what)?;
+    make(layer, options, &overlay::numbered(&options.data, layers.len()), merged.as_fd())?;
+    sys::open_tree(tmpfs.as_fd(), Path::new("merged"), false).doing(Kind::Internal, what)
+}
+
+/// What is mounted at `root` and below it, each after what it lies upon.
+fn mounted(root: &Path) -> Result<Vec<mountinfo::Mount>> {
+    let path = "/proc/self/mountinfo";
+    let text = std::fs::read(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
+    let mut all = mountinfo::parse(&String::from_utf8_lossy(&text));
+    let Some(root) = canonical(root) else { return Ok(Vec::new()) };
+    all.retain(|mount| mount.target.starts_with(&root));
+    let mut sorted: Vec<mountinfo::Mount> = Vec::new();
+    // Each round takes those whose parent is not among the rest.
+    while !all.is_empty() {
+        let ids: BTreeSet<u64> = all.iter().map(|mount| mount.id).collect();
+        let (below, next): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|mount| mount.parent != mount.id && ids.contains(&mount.parent));
+        if next.is_empty() {
+            // Mounts in a circle: there are none.
+            break;
+        }
+        sorted.extend(next);
+        all = below;
+    }
+    Ok(sorted)
+}
+
+/// `root` as mountinfo has it: a link is followed on the way, not at its end.
+fn canonical(root: &Path) -> Option<PathBuf> {
+    Some(root.parent()?.canonicalize().ok()?.join(root.file_name()?))
+}
+
+fn unmount_but(root: &Path, keep: &BTreeSet<u64>) -> Result<()> {
+    let mut first = Ok(());
+    for mount in mounted(root)?.iter().rev().filter(|mount| !keep.contains(&mount.id)) {
+        let done = take_down(&mount.target);
+        if first.is_ok() {
+            first = done.doing(Kind::Internal, || format!("cannot unmount {}", mount.target.display()));
+        }
+    }
+    first
+}
+
+/// Unmounts what is topmost at `target`; at once if it can be, else as soon as
+/// nobody uses it.
+fn take_down(target: &Path) -> rustix::io::Result<()> {
+    let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+        return Err(Errno::INVAL);
+    };
+    // A folder on the way may have been swapped for a symlink meanwhile.
+    let slash = open_path(Path::new("/"))?;
+    let parent = scoped::open(slash.as_fd(), parent, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Refused)?;
+    let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name);
+    match kernel::unmount(&path, UnmountFlags::NOFOLLOW) {
+        // Nothing is mounted there any more: it went with what it lay upon.
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+        Err(_) => match kernel::unmount(&path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH) {
+            Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+            done => done,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs as files;
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+    use std::process::Command;
+
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+    use super::*;
+    use crate::sys::Cloned;
+
+    /// Runs `body`, of the test of that name, in a process of its own with one
+    /// thread and its own mount namespace. Says so where it cannot be run.
+    fn alone(name: &str, body: fn()) {
+        if std::env::var("BOWLINE_TEST_ALONE").is_ok_and(|alone| alone == name) {
+            let Cloned::Parent { pidfd, .. } = sys::fork().expect("a process") else {
+                let done = std::panic::catch_unwind(body);
+                sys::exit_now(i32::from(done.is_err()))
+            };
+            let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+            assert_eq!(status.expect("ours").expect("ended").exit_status(), Some(0));
+            return;
+        }
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var("CI").is_err(), "{name} needs root");
+            println!("SKIPPED: {name} needs root");
+            return;
+        }
+        let test = format!("rootfs::layers::tests::{name}");
+        let exe = std::env::current_exe().expect("this program");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private"]).arg(exe).args(["--exact", &test, "--nocapture"]);
+        let output = command.env("BOWLINE_TEST_ALONE", name).output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    /// A folder on a tmpfs, upon which overlays can be, with a root in it.
+    fn bundle() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = open_path(dir.path()).expect("it opens");
+        let flags = rustix::mount::MountFlags::empty();
+        kernel::mount("tmpfs", stage::at(at.as_fd()), "tmpfs", flags, c"mode=755").expect("mounted");
+        let root = dir.path().join("rootfs");
+        (dir, root)
+    }
+
+    fn layer(kind: &str, source: &Path, target: &str, options: &[&str]) -> Layer {
+        let options = options.iter().map(|o| (*o).to_owned()).collect();
+        let (kind, source) = (kind.to_owned(), source.display().to_string());
+        Layer { kind, source, target: target.to_owned(), options }
+    }
+
+    /// An overlay of so many folders below `dir`, each with a file of its
+    /// number, and its upper one, whose root is of who maps to it.
+    fn overlay(dir: &Path, lowers: usize, more: &[&str]) -> Layer {
+        let lower = |number: usize| {
+            let folder = dir.join(format!("layers/{number:0>60}/fs"));
+            files::create_dir_all(&folder).expect("made");
+            files::write(folder.join(format!("file-{number}")), "text").expect("written");
+            folder.display().to_string()
+        };
+        let lowers: Vec<String> = (0..lowers).map(lower).collect();
+        let [upper, work] = ["upper", "work"].map(|name| dir.join(name));
+        files::create_dir_all(&upper).and_then(|()| files::create_dir_all(&work)).expect("made");
+        let options = [
+            format!("lowerdir={}", lowers.join(":")),
+            format!("upperdir={}", upper.display()),
+            format!("workdir={}", work.display()),
+        ];
+        let all: Vec<&str> = options.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        layer("overlay", Path::new("overlay"), "", &all)
+    }
+
+    #[test]
+    fn layers_are_mounted_in_order_and_taken_down_last_first() {
+        alone("layers_are_mounted_in_order_and_taken_down_last_first", || {
+            let (dir, root) = bundle();
+            files::create_dir_all(dir.path().join("layers")).expect("made");
+            let first = overlay(dir.path(), 2, &[]);
+            files::create_dir_all(dir.path().join("layers").join(format!("{:0>60}", 0)).join("fs/data/deep"))
+                .expect("made");
+            let second = layer("tmpfs", Path::new("tmpfs"), "/data", &["size=1m", "nosuid"]);
+            mount_blocking(&root, &[first, second]).expect("mounted");
+            assert!(root.join("file-0").exists() && root.join("file-1").exists());
+            files::write(root.join("data/x"), "text").expect("writable");
+            assert_eq!(mounted(&root).expect("readable").len(), 2);
+            assert!(!dir.path().join("upper/data").exists(), "what was written is on the tmpfs");
+            // Busy or not.
+            let held = files::File::open(root.join("data/x")).expect("it opens");
+            unmount_blocking(&root).expect("taken down");
+            unmount_blocking(&root).expect("nothing to do");
+            drop(held);
+            assert!(mounted(&root).expect("readable").is_empty());
+            assert_eq!(files::read_dir(&root).expect("readable").count(), 0);
+        });
+    }
+
+    #[test]
+    fn an_overlay_of_more_layers_than_a_page_of_options_holds() {
+        alone("an_overlay_of_more_layers_than_a_page_of_options_holds", || {
+            let before = std::env::current_dir().expect("one");
+            // By names below the folder that all share, then by numbers of fds.
+            for count in [52, 200] {
+                let (dir, root) = bundle();
+                mount_blocking(&root, &[overlay(dir.path(), count, &[])]).expect("mounted");
+                for number in 0..count {
+                    assert!(root.join(format!("file-{number}")).exists(), "{number} of {count}");
+                }
+                unmount_blocking(&root).expect("taken down");
+            }
+            assert_eq!(std::env::current_dir().expect("one"), before);
+        });
+    }
+
+    #[test]
+    fn one_that_fails_undoes_those_before_it() {
+        alone("one_that_fails_undoes_those_before_it", || {
+            let (dir, root) = bundle();
+            let good = overlay(dir.path(), 1, &[]);
+            symlink("/", dir.path().join("layers").join(format!("{:0>60}", 0)).join("fs/out")).expect("made");
+            let source = dir.path();
+            for (bad, why) in [
+                (layer("nosuchfs", source, "", &[]), "nosuchfs"),
+                (layer("ext4", source, "", &["loop"]), "loop"),
+                (layer("bind", source, "", &["X-containerd.upper=1"]), "X-containerd.upper=1"),
+                (layer("bind", source, "", &["size=1"]), "size"),
+                (layer("bind", &source.join("no"), "", &["rbind"]), "no"),
+                (layer("bind", source, "/missing", &["rbind"]), "/missing"),
+                (layer("bind", source, "", &["uidmap=0:0"]), "uidmap=0:0"),
+                (layer("tmpfs", source, "", &["uidmap=0:0:1", "gidmap=0:0:1"]), "tmpfs"),
+                (layer("fuse3.x", source, "", &[]), "fuse3"),
+            ] {
+                let error = mount_blocking(&root, &[good.clone(), bad]).expect_err("refused");
+                assert!(error.to_string().contains(why), "{error}");
+                assert!(mounted(&root).expect("readable").is_empty(), "{why}");
+            }
+            // A link of the image leads to the image's own root.
+            let inside = layer("bind", source, "/out/", &["bind"]);
+            mount_blocking(&root, &[good, inside]).expect("mounted");
+            let [_, last] = &mounted(&root).expect("readable")[..] else { panic!("two mounts") };
+            assert_eq!(last.target, canonical(&root).expect("a path"));
+            unmount_blocking(&root).expect("taken down");
+        });
+    }
+
+    #[test]
+    fn a_read_only_bind_keeps_what_its_source_forbids() {
+        alone("a_read_only_bind_keeps_what_its_source_forbids", || {
+            let (dir, root) = bundle();
+            let source = dir.path().join("source");
+            files::create_dir(&source).expect("made");
+            let at = open_path(&source).expect("it opens");
+            let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV;
+            kernel::mount("tmpfs", stage::at(at.as_fd()), "tmpfs", flags, c"").expect("mounted");
+            mount_blocking(&root, &[layer("bind", &source, "", &["rbind", "ro"])]).expect("mounted");
+            use rustix::fs::StatVfsMountFlags as Flags;
+            let now = fs::statvfs(&root).expect("mounted").f_flag;
+            assert!(now.contains(Flags::RDONLY | Flags::NOSUID | Flags::NODEV), "{now:?}");
+            let there = fs::statvfs(&source).expect("mounted").f_flag;
+            assert!(!there.contains(Flags::RDONLY), "the source stays writable");
+            unmount_blocking(&root).expect("taken down");
+            assert!(!mounted(&source).expect("readable").is_empty(), "the source stays");
+        });
+    }
+
+    #[test]
+    fn owners_are_shown_by_a_map() {
+        alone("owners_are_shown_by_a_map", || {
+            let map = ["uidmap=0:5000:10", "gidmap=0:6000:10"];
+            let (dir, root) = bundle();
+            for given in [overlay(dir.path(), 60, &map), layer("bind", dir.path(), "", &["rbind", map[0], map[1]])] {
+                mount_blocking(&root, &[given]).expect("mounted");
+                let seen = ["file-7", "upper"].map(|name| files::metadata(root.join(name)).ok());
+                let meta = seen.into_iter().flatten().next().expect("one of them");
+                assert_eq!((meta.uid(), meta.gid()), (5000, 6000));
+                assert_eq!(mounted(&root).expect("readable").len(), 1);
+                unmount_blocking(&root).expect("taken down");
+            }
+        });
+    }
+}

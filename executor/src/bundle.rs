@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bowline_spec::id::TaskId;
 use oci_spec::runtime::{LinuxSeccomp, Process, Spec};
@@ -16,8 +16,16 @@ use crate::error::{Doing, Error, Kind, Result};
 /// The file's name (OCI runtime specification, "Filesystem Bundle").
 const CONFIG: &str = "config.json";
 
+/// The folder that a manager's layers are mounted into.
+const ROOT: &str = "rootfs";
+
 /// No configuration is larger: what is read is held in memory.
 const LARGEST: u64 = 16 << 20;
+
+/// Where the layers of the bundle at `path` are mounted.
+pub fn root(path: &Path) -> PathBuf {
+    path.join(ROOT)
+}
 
 /// The configuration in the bundle at `path`, and its seccomp profile apart.
 ///

@@ -74,7 +74,7 @@ pub use host::configure;
 pub use io::{Attachment, Input, TAIL, Target, WindowSize};
 pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
-pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo};
+pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo, undo_bundle};
 pub use report::{ExitReport, StoppedBy};
 pub use request::{Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Process, Source, TaskState};
 pub use rootfs::{layers, mount_options};

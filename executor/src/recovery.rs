@@ -26,10 +26,15 @@ use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::bundle;
 use crate::cgroup::{self, Layout};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::events::{Entry, Event, Journal, Reader};
 use crate::report::ExitReport;
+use crate::rootfs::layers;
+
+/// What is known of a task.
+const RECORD: &str = "task.json";
 
 /// The longest path a unix socket can have: `sun_path` less its NUL (unix(7)).
 const LONGEST_SOCKET_PATH: usize = 107;
@@ -209,7 +214,7 @@ impl Folder {
 
     /// What is known of the task; `None` when its launch never got so far.
     pub fn record(&self) -> Result<Option<Record>> {
-        self.read("task.json")
+        self.read(RECORD)
     }
 
     /// Its exit report; `None` while there is none.
@@ -219,7 +224,14 @@ impl Folder {
 
     /// Puts down what is known of the task.
     pub fn write_record(&self, record: &Record) -> Result<()> {
-        self.write("task.json", record)
+        self.write(RECORD, record)
+    }
+
+    /// Forgets it, as of a launch that was refused.
+    pub fn forget_record(&self) {
+        if let Err(error) = fs::remove_file(self.file(RECORD)) {
+            tracing::warn!(path = %self.path.display(), %error, "a record is left behind");
+        }
     }
 
     /// Puts down the exit report: whole, before anybody is told.
@@ -352,6 +364,18 @@ pub fn undo(folder: &Folder) -> Result<()> {
     }
     layout.remove_empty(&cgroup::of_sandbox(&folder.name()));
     first.map_or(Ok(()), Err)
+}
+
+/// The same of a manager's bundle, with the mounts that its root is made of.
+/// Tells what is known of the task: init's pid, and how it ended.
+pub fn undo_bundle(path: &Path) -> Result<(Option<i32>, ExitReport)> {
+    let folder = Folder::at(path);
+    let undone = undo(&folder);
+    let unmounted = layers::unmount_blocking(&bundle::root(path));
+    let record = folder.record()?;
+    let exit = folder.exit()?.unwrap_or_else(|| died_with_shim(record.as_ref()));
+    undone.and(unmounted)?;
+    Ok((record.and_then(|record| record.pid), exit))
 }
 
 fn undo_cgroup(layout: &Layout, path: &str) -> Result<()> {

@@ -16,6 +16,7 @@ use crate::health::Health;
 use crate::io::{Attachment, Input, Target, WindowSize};
 use crate::lifecycle::Status;
 use crate::report::ExitReport;
+use crate::rootfs::layers::Layer;
 use crate::stats::Stats;
 
 /// A new task.
@@ -87,6 +88,11 @@ impl From<Bundle> for Source {
 pub struct Bundle {
     /// Where it is.
     pub path: PathBuf,
+    /// What its root is mounted from, in their order; taken down when the task
+    /// is removed. None where the root is there already.
+    pub layers: Vec<Layer>,
+    /// Whether systemd is to make the task's cgroup.
+    pub systemd: bool,
 }
 
 /// What a launch has led to.

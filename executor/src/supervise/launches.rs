@@ -10,6 +10,7 @@ use oci_spec::runtime::{Process, Spec};
 use tokio::sync::oneshot;
 
 use super::Supervisor;
+use super::children::Expecting;
 use super::task::{Task, remove_cgroup};
 use crate::cgroup::Cgroup;
 use crate::error::{Doing, Error, Kind, Result};
@@ -20,6 +21,7 @@ use crate::log::{self, LogFiles};
 use crate::namespaces::{self, Namespaces};
 use crate::recovery::{Folder, Record};
 use crate::request::{Bundle, Launch, Launched, Source};
+use crate::rootfs::layers;
 use crate::seccomp::{self, Filter, Profile};
 use crate::sys::Ended;
 use crate::told::Happening;
@@ -60,7 +62,10 @@ impl Supervisor {
 
     /// The first half, for a manager that starts the task by itself.
     pub(super) async fn create(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
-        let Created { task, held, exited, pumps, tail } = self.set_up(launch).await?;
+        let Created { task, held, exited, pumps, tail } = match launch.source.clone() {
+            Source::Bundle(bundle) if !bundle.layers.is_empty() => self.set_up_mounted(launch, &bundle).await?,
+            Source::Bundle(_) | Source::Task(_) => self.set_up(launch).await?,
+        };
         *task.held.borrow_mut() = Some(held);
         self.keep_record(&task);
         let pid = task.state().pid.unwrap_or_default();
@@ -110,19 +115,54 @@ impl Supervisor {
         error
     }
 
+    /// Mounts the root first, and takes it down again if nothing comes of it.
+    async fn set_up_mounted(self: &Rc<Self>, launch: Launch, bundle: &Bundle) -> Result<Created> {
+        let root = bundle::root(&bundle.path);
+        layers::mount(&root, &bundle.layers).await?;
+        match self.set_up(launch).await {
+            Ok(created) => {
+                *created.task.mounted.borrow_mut() = Some(root);
+                Ok(created)
+            }
+            Err(error) => {
+                if let Err(left) = layers::unmount(&root).await {
+                    tracing::error!(error = %left, "a mount is left behind");
+                }
+                Err(error)
+            }
+        }
+    }
+
     async fn set_up(self: &Rc<Self>, launch: Launch) -> Result<Created> {
-        let id = launch.id;
+        let id = launch.id.clone();
         if self.tasks.borrow().contains_key(&id) {
             return Err(Error::new(Kind::AlreadyExists, format!("task {id} exists already")));
         }
         let expecting = self.children.expect();
-        let Launch { source, stdin, stdout, stderr, direct, size, attached, durable, .. } = launch;
-        let plan = match source {
+        let durable = launch.durable;
+        let plan = match launch.source.clone() {
             Source::Task(task) => self.plan(&id, *task, durable).await?,
             Source::Bundle(bundle) => self.plan_bundle(&id, bundle, durable).await?,
         };
+        let folder = plan.folder.clone();
         // Before anything is made that a crash would leave behind.
-        plan.folder.write_record(&plan.record)?;
+        folder.write_record(&plan.record)?;
+        let made = self.make(id, plan, launch, expecting).await;
+        if made.is_err() {
+            // It says what to kill after a crash: that may be another's by then.
+            folder.forget_record();
+        }
+        made
+    }
+
+    async fn make(
+        self: &Rc<Self>,
+        id: TaskId,
+        plan: Plan,
+        launch: Launch,
+        expecting: Expecting<'_>,
+    ) -> Result<Created> {
+        let Launch { stdin, stdout, stderr, direct, size, attached, .. } = launch;
         let description = plan.record.task.as_ref();
         let (said, logs, open) = match description {
             Some(task) => {
@@ -179,6 +219,9 @@ impl Supervisor {
 
     /// The same of a manager's bundle.
     async fn plan_bundle(&self, id: &TaskId, bundle: Bundle, durable: bool) -> Result<Plan> {
+        if bundle.systemd {
+            return Err(Error::new(Kind::Unsupported, "cgroups made by systemd are not supported"));
+        }
         let (spec, seccomp) = bundle::read(&bundle.path)?;
         let record = Record { durable, ..self.record(bundle::cgroup_path(&spec, id)) };
         let profile = seccomp.map(|profile| Profile::Given(Box::new(profile)));

@@ -35,6 +35,7 @@ use crate::lifecycle::{Event, Status};
 use crate::recovery::{Folder, StateDir};
 use crate::report::StoppedBy;
 use crate::request::{Process, Request, TaskState};
+use crate::rootfs::layers;
 use crate::shutdown::Plan;
 use crate::stats::{self, Stats};
 use crate::told::{Happening, Teller};
@@ -427,6 +428,11 @@ impl Supervisor {
         }
         let mut over = task.over.subscribe();
         let _ = over.wait_for(|over| *over).await;
+        let mounted = task.mounted.borrow().clone();
+        if let Some(root) = mounted {
+            layers::unmount(&root).await?;
+            *task.mounted.borrow_mut() = None;
+        }
         self.tasks.borrow_mut().remove(id);
         Ok(())
     }

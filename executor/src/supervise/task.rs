@@ -4,6 +4,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,8 @@ pub struct Task {
     pub record: RefCell<Record>,
     /// Where the record is kept.
     pub folder: Folder,
+    /// Where its root is mounted, if that is ours to take down.
+    pub mounted: RefCell<Option<PathBuf>>,
     /// By which its program is executed, until it is.
     pub held: RefCell<Option<Held>>,
     /// Held while it is started: what comes meanwhile is told afterwards.
@@ -114,6 +117,7 @@ impl Task {
             filter,
             record: RefCell::new(record),
             folder,
+            mounted: RefCell::default(),
             held: RefCell::default(),
             starting: Mutex::default(),
             over: watch::Sender::new(false),

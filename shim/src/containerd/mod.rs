@@ -12,14 +12,20 @@
 pub mod address;
 mod background;
 pub mod bootstrap;
+mod containers;
 pub mod delete;
+mod files;
+mod happenings;
 mod info;
 pub mod invocation;
 pub mod log;
 pub mod options;
 pub mod publisher;
 pub mod serve;
+mod service;
 mod start;
+mod status;
+mod streams;
 
 use std::io::Write as _;
 use std::os::fd::RawFd;

@@ -1,35 +1,87 @@
-//! The serving process: containerd's calls in, the executor's answers out.
+//! The serving process: containerd's calls in, the executor's answers out, what
+//! happens to tasks published, until containerd says that it was the last.
 
+use std::cell::OnceCell;
 use std::os::unix::net::UnixListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
-use bowline_executor::{Doing, Kind, Result};
-use tokio::io::AsyncReadExt as _;
+use bowline_executor::{
+    Config, Doing, Executor, Folder, Kind, Leave, Result, ShimCgroup, StateDir, Teller, serve as run_executor,
+};
+use containerd_shim_protos::shim_async::create_task;
+use ttrpc::r#async::Server;
+use ttrpc::r#async::transport::Listener;
 
 use super::address;
+use super::containers::Containers;
+use super::happenings;
 use super::invocation::Invocation;
+use super::publisher::Publisher;
+use super::service::Service;
 
-const SIGTERM: i32 = 15;
+/// Where filters are kept that all tasks of this host share, whoever's.
+const STATE: &str = "/run/bowline";
 
-/// Serves the socket until it is told to end.
+/// Task v2 is what every containerd speaks; v3 is the same by another name.
+const NAMES: [&str; 2] = ["containerd.task.v2.Task", "containerd.task.v3.Task"];
+
+/// How long the last events may take to be taken.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// Serves the socket until the shim is told to leave.
 ///
 /// # Errors
-/// `Internal` when the event loop cannot be had.
+/// `Internal` when the event loop or the socket cannot be had.
 pub fn run(invocation: Invocation, listener: UnixListener) -> Result<()> {
-    let what = || "cannot serve the shim's socket";
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-    runtime.doing(Kind::Internal, what)?.block_on(async move {
-        listener.set_nonblocking(true).doing(Kind::Internal, what)?;
-        let listener = tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?;
-        let (mut terminated, told) = tokio::net::UnixStream::pair().doing(Kind::Internal, what)?;
-        let told = told.into_std().doing(Kind::Internal, what)?;
-        signal_hook::low_level::pipe::register(SIGTERM, told).doing(Kind::Internal, what)?;
-        let mut held = Vec::new();
-        loop {
-            tokio::select! {
-                _ = terminated.read_u8() => break,
-                Ok((connection, _)) = listener.accept() => held.push(connection),
+    let containers = Arc::<Containers>::default();
+    let publisher = Rc::<OnceCell<Publisher>>::default();
+    let tell = {
+        let (containers, publisher) = (containers.clone(), publisher.clone());
+        // Nothing happens before somebody asks for it.
+        Teller::new(move |told| {
+            if let Some(publisher) = publisher.get() {
+                happenings::happened(&containers, publisher, told);
             }
+        })
+    };
+    let config = Config {
+        leave: Leave::WhenTold,
+        tell: Some(tell),
+        ..Config::new(Folder::at(&invocation.bundle), StateDir::new(STATE), ShimCgroup::Inherit)
+    };
+    let socket = invocation.socket.clone();
+    run_executor(config, |executor| async move {
+        let events =
+            publisher.get_or_init(|| Publisher::new(invocation.ttrpc_address.as_deref(), &invocation.namespace));
+        let events = events.clone();
+        let service = Service { executor: executor.clone(), containers, publisher: events.clone() };
+        let served = serve(executor, service, listener, &socket).await;
+        if !events.drained(LAST_WORDS).await {
+            tracing::warn!("containerd has not taken the last events");
         }
-        address::remove(&invocation.socket)
+        served?;
+        // All is answered and removed: the kernel takes back the rest, faster
+        // than it could be dropped piece by piece.
+        std::process::exit(0)
     })
+}
+
+async fn serve(executor: Executor, service: Service, listener: UnixListener, socket: &str) -> Result<()> {
+    let what = || "cannot serve the shim's socket";
+    listener.set_nonblocking(true).doing(Kind::Internal, what)?;
+    let listener = tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?;
+    let service = Arc::new(service);
+    let mut server = Server::new().add_listener(Listener::from(listener));
+    for name in NAMES {
+        let methods = create_task(service.clone()).into_values();
+        server = server.register_service(methods.map(|methods| (name.to_owned(), methods)).collect());
+    }
+    server.start().await.doing(Kind::Internal, what)?;
+    executor.closed().await;
+    // While it is still ours: from here on another may serve the group there.
+    let removed = address::remove(socket);
+    server.shutdown().await.doing(Kind::Internal, || "cannot close the shim's socket")?;
+    removed
 }

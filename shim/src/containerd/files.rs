@@ -1,0 +1,34 @@
+//! What a shim leaves in the bundle besides the executor's own record, for tools
+//! that know where other shims put it.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use super::options::Options;
+
+/// Init's pid.
+const PID: &str = "init.pid";
+/// The options that the container was created with.
+const OPTIONS: &str = "options.json";
+/// What runs it.
+const RUNTIME: &str = "runtime";
+
+/// Writes them. A task does not fail for want of what nobody of ours reads.
+pub fn write(bundle: &Path, pid: i32, options: &Options) {
+    let options = serde_json::json!({
+        "systemd_cgroup": options.systemd_cgroup,
+        "shim_cgroup": options.shim_cgroup,
+        "no_new_keyring": options.no_new_keyring,
+        "no_pivot_root": options.no_pivot_root,
+    });
+    let all = [(PID, pid.to_string()), (OPTIONS, options.to_string()), (RUNTIME, super::RUNTIME.to_owned())];
+    for (name, text) in all {
+        let path = bundle.join(name);
+        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
+            tracing::warn!(%error, path = %path.display(), "cannot write");
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! containerd's Task service: each call with its edges.
+//!
+//! State, Wait and what they need come from memory (`containers`); the rest is
+//! asked of the executor. Nothing is held while it is waited for, so that no
+//! call holds up another. Must not: publish what the executor tells.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bowline_executor::{
+    Attachment, Bundle, Doing, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers,
+};
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+use containerd_shim_protos::api::*;
+use containerd_shim_protos::events::task as events;
+use containerd_shim_protos::shim::oci::ProcessDetails;
+use containerd_shim_protos::shim_async::Task;
+use containerd_shim_protos::topics;
+use containerd_shim_protos::types::task::{ProcessInfo, Status};
+use jiff::Timestamp;
+use oci_spec::runtime::LinuxResources;
+use protobuf::well_known_types::any::Any;
+use protobuf::{Message as _, MessageField};
+use ttrpc::r#async::TtrpcContext;
+
+use super::containers::{Container, Containers, Exit, Process, unknown_exec};
+use super::files;
+use super::happenings::timestamp;
+use super::options::Options;
+use super::publisher::Publisher;
+use super::status::{Answer, During, refused};
+use super::streams::Io;
+
+/// The Task service of one shim.
+pub struct Service {
+    /// What does the work.
+    pub executor: Executor,
+    /// What is known.
+    pub containers: Arc<Containers>,
+    /// What tells containerd.
+    pub publisher: Publisher,
+}
+
+/// The id of a container or an exec, as containerd's own rules allow it.
+fn checked(id: &str) -> Answer<TaskId> {
+    TaskId::of_manager(id).map_err(|invalid| refused(&Error::new(Kind::Usage, invalid.to_string())))
+}
+
+fn wrong_state(message: String) -> ttrpc::Error {
+    refused(&Error::new(Kind::WrongState, message))
+}
+
+/// How a process that could not be started is said to have ended, as a shell does.
+fn status_of(error: &Error) -> u32 {
+    match error.kind() {
+        Kind::CommandNotFound => 127,
+        Kind::NotExecutable => 126,
+        _ => 255,
+    }
+}
+
+impl Service {
+    fn id(&self, id: &str) -> Answer<TaskId> {
+        self.containers.with(id, |_| ()).map_err(|e| refused(&e))?;
+        checked(id)
+    }
+
+    fn process<T>(&self, id: &str, exec: &str, look: impl FnOnce(&mut Process) -> T) -> Answer<T> {
+        self.containers.process(id, exec, look).map_err(|e| refused(&e))
+    }
+
+    async fn launch(&self, id: TaskId, request: &CreateTaskRequest, options: &Options) -> Result<u32> {
+        let bundle = PathBuf::from(&request.bundle);
+        let layers = request.rootfs.iter().map(|mount| layers::Layer {
+            kind: mount.type_.clone(),
+            source: mount.source.clone(),
+            target: mount.target.clone(),
+            options: mount.options.clone(),
+        });
+        let io = self.containers.process(&id, "", |init| init.io.clone())?;
+        let (streams, ends) = io.open()?;
+        // What cannot be had any more is closed here.
+        self.containers.process(&id, "", |init| init.ends = ends)?;
+        let source = Bundle { path: bundle.clone(), layers: layers.collect(), systemd: options.systemd_cgroup };
+        let stdin = match &streams.stdin {
+            Input::Path(path) if io.terminal => Some(path.clone()),
+            _ => None,
+        };
+        let launch = Launch {
+            stdin: streams.stdin,
+            stdout: streams.stdout,
+            stderr: streams.stderr,
+            direct: true,
+            attached: stdin.map(|stdin| Attachment { stdin: Some(stdin), ..Attachment::default() }),
+            ..Launch::new(id, source)
+        };
+        let launched = self.executor.create(launch).await?;
+        files::write(&bundle, launched.pid, options);
+        Ok(launched.pid.cast_unsigned())
+    }
+
+    async fn start_exec(&self, id: &TaskId, exec: &str) -> Result<u32> {
+        let (io, spec, status) =
+            self.containers.process(id, exec, |process| (process.io.clone(), process.spec.take(), process.status))?;
+        let spec = spec.ok_or_else(|| {
+            let state = if status == Status::STOPPED { "has exited" } else { "was started already" };
+            Error::new(Kind::WrongState, format!("exec {exec} {state}"))
+        })?;
+        let (streams, ends) = io.open()?;
+        self.containers.process(id, exec, |process| process.ends = ends)?;
+        let request = Exec {
+            process: Some(spec),
+            stdin: streams.stdin,
+            stdout: streams.stdout,
+            stderr: streams.stderr,
+            terminal: io.terminal.then(WindowSize::default),
+            name: Some(exec.to_owned()),
+            direct: true,
+            ..Exec::default()
+        };
+        Ok(self.executor.start_exec(id, request).await?.pid.cast_unsigned())
+    }
+
+    /// A container is gone, with all that was held for it.
+    async fn delete_init(&self, id: &str) -> Answer<DeleteResponse> {
+        let task = checked(id)?;
+        let running = self.process(id, "", |init| matches!(init.status, Status::RUNNING | Status::PAUSED))?;
+        if running {
+            return Err(wrong_state(format!("container {id} is running and cannot be deleted")));
+        }
+        match self.executor.remove(&task).await {
+            // A call that was made before this one has done it.
+            Err(error) if error.kind() != Kind::NotFound => return Err(refused(&error)),
+            _ => {}
+        }
+        let container = self.containers.remove(id);
+        let container =
+            container.ok_or_else(|| refused(&Error::new(Kind::NotFound, format!("container {id} is unknown"))))?;
+        let answer = deleted(&container.init);
+        let event = events::TaskDelete {
+            container_id: id.to_owned(),
+            pid: answer.pid,
+            exit_status: answer.exit_status,
+            exited_at: answer.exited_at.clone(),
+            ..Default::default()
+        };
+        self.publisher.publish(topics::TASK_DELETE_EVENT_TOPIC, event);
+        Ok(answer)
+    }
+
+    fn delete_exec(&self, id: &str, exec: &str) -> Answer<DeleteResponse> {
+        let deleted = self.containers.with(id, |container| {
+            let process = container.execs.get(exec).ok_or_else(|| unknown_exec(id, exec))?;
+            if process.status == Status::RUNNING {
+                let message = format!("exec {exec} of container {id} is running and cannot be deleted");
+                return Err(Error::new(Kind::WrongState, message));
+            }
+            let answer = deleted(process);
+            container.execs.remove(exec);
+            Ok(answer)
+        });
+        deleted.and_then(|deleted| deleted).map_err(|e| refused(&e))
+    }
+}
+
+fn deleted(process: &Process) -> DeleteResponse {
+    let exit = process.exit();
+    DeleteResponse {
+        pid: process.pid,
+        exit_status: exit.map_or(0, |exit| exit.status),
+        exited_at: exit.map(|exit| timestamp(exit.at)).into(),
+        ..DeleteResponse::default()
+    }
+}
+
+#[async_trait]
+impl Task for Service {
+    async fn state(&self, _: &TtrpcContext, request: StateRequest) -> Answer<StateResponse> {
+        let bundle = self.containers.with(&request.id, |c| c.bundle.to_string_lossy().into_owned());
+        let bundle = bundle.map_err(|e| refused(&e))?;
+        self.process(&request.id, &request.exec_id, |process| {
+            let exit = process.exit();
+            StateResponse {
+                id: request.id.clone(),
+                exec_id: request.exec_id.clone(),
+                bundle,
+                pid: process.pid,
+                status: process.status.into(),
+                stdin: process.io.stdin.clone(),
+                stdout: process.io.stdout.clone(),
+                stderr: process.io.stderr.clone(),
+                terminal: process.io.terminal,
+                exit_status: exit.map_or(0, |exit| exit.status),
+                exited_at: exit.map(|exit| timestamp(exit.at)).into(),
+                ..StateResponse::default()
+            }
+        })
+    }
+
+    async fn create(&self, _: &TtrpcContext, request: CreateTaskRequest) -> Answer<CreateTaskResponse> {
+        let id = checked(&request.id)?;
+        if !request.checkpoint.is_empty() {
+            let message = "restoring a checkpoint is not supported";
+            return Err(refused(&Error::new(Kind::Unsupported, message)));
+        }
+        let options = Options::parse(request.options.as_ref()).map_err(|e| refused(&e))?;
+        let io = Io {
+            stdin: request.stdin.clone(),
+            stdout: request.stdout.clone(),
+            stderr: request.stderr.clone(),
+            terminal: request.terminal,
+        };
+        let container = Container {
+            bundle: PathBuf::from(&request.bundle),
+            rootfs: request.rootfs.clone(),
+            init: Process::new(io, Default::default()),
+            execs: BTreeMap::new(),
+        };
+        self.containers.add(&id, container).map_err(|e| refused(&e))?;
+        match self.launch(id, &request, &options).await {
+            Ok(pid) => Ok(CreateTaskResponse { pid, ..CreateTaskResponse::default() }),
+            Err(error) => {
+                self.containers.remove(&request.id);
+                Err(During::Create.refused(&error))
+            }
+        }
+    }
+
+    async fn start(&self, _: &TtrpcContext, request: StartRequest) -> Answer<StartResponse> {
+        let id = self.id(&request.id)?;
+        let exec = &request.exec_id;
+        if exec.is_empty() {
+            self.executor.start(&id).await.map_err(|e| During::Start.refused(&e))?;
+            let pid = self.process(&id, "", |init| init.pid)?;
+            return Ok(StartResponse { pid, ..StartResponse::default() });
+        }
+        self.process(&id, exec, |_| ())?;
+        match self.start_exec(&id, exec).await {
+            Ok(pid) => Ok(StartResponse { pid, ..StartResponse::default() }),
+            Err(error) => {
+                // Whoever waits for it already.
+                let _ = self.containers.process(&id, exec, |process| {
+                    if process.pid == 0 && process.exit().is_none() {
+                        process.end(Exit { status: status_of(&error), at: Timestamp::now() });
+                    }
+                });
+                Err(During::Exec.refused(&error))
+            }
+        }
+    }
+
+    async fn delete(&self, _: &TtrpcContext, request: DeleteRequest) -> Answer<DeleteResponse> {
+        if request.exec_id.is_empty() {
+            return self.delete_init(&request.id).await;
+        }
+        self.delete_exec(&request.id, &request.exec_id)
+    }
+
+    async fn pids(&self, _: &TtrpcContext, request: PidsRequest) -> Answer<PidsResponse> {
+        let id = self.id(&request.id)?;
+        let processes = match self.executor.processes(&id).await {
+            Ok(processes) => processes,
+            // Set up just now, or ended.
+            Err(error) if error.kind() == Kind::NotFound => Vec::new(),
+            Err(error) => return Err(refused(&error)),
+        };
+        let mut infos = Vec::new();
+        for process in processes {
+            let info = process.name.map(|exec_id| {
+                let details = ProcessDetails { exec_id, ..ProcessDetails::default() };
+                let value = details.write_to_bytes().unwrap_or_default();
+                Any { type_url: "containerd.runc.v1.ProcessDetails".to_owned(), value, ..Any::default() }
+            });
+            let info = ProcessInfo { pid: process.pid.cast_unsigned(), info: info.into(), ..ProcessInfo::default() };
+            infos.push(info);
+        }
+        if infos.is_empty() {
+            // To a containerd that has started anew an empty answer means that
+            // there never was a task: it would throw away this one and its exit.
+            let pid = self.process(&id, "", |init| init.pid)?;
+            infos.extend((pid != 0).then(|| ProcessInfo { pid, ..ProcessInfo::default() }));
+        }
+        Ok(PidsResponse { processes: infos, ..PidsResponse::default() })
+    }
+
+    async fn pause(&self, _: &TtrpcContext, request: PauseRequest) -> Answer<Empty> {
+        let id = self.id(&request.id)?;
+        self.executor.pause(&id).await.map_err(|e| refused(&e))?;
+        Ok(Empty::default())
+    }
+
+    async fn resume(&self, _: &TtrpcContext, request: ResumeRequest) -> Answer<Empty> {
+        let id = self.id(&request.id)?;
+        self.executor.resume(&id).await.map_err(|e| refused(&e))?;
+        Ok(Empty::default())
+    }
+
+    async fn checkpoint(&self, _: &TtrpcContext, request: CheckpointTaskRequest) -> Answer<Empty> {
+        self.id(&request.id)?;
+        let message = "checkpoints are not supported";
+        Err(refused(&Error::new(Kind::Unsupported, message)))
+    }
+
+    async fn kill(&self, _: &TtrpcContext, request: KillRequest) -> Answer<Empty> {
+        let id = self.id(&request.id)?;
+        let number = i32::try_from(request.signal).ok();
+        let signal = number.and_then(Signal::from_number).ok_or_else(|| {
+            let message = format!("{} is not the number of a signal", request.signal);
+            refused(&Error::new(Kind::Usage, message))
+        })?;
+        let exec = &request.exec_id;
+        let (pid, status) = self.process(&id, exec, |process| (process.pid, process.status))?;
+        if status == Status::STOPPED {
+            let message = if exec.is_empty() {
+                format!("container {id} has exited: process already finished")
+            } else {
+                format!("exec {exec} of container {id} has exited: process already finished")
+            };
+            return Err(refused(&Error::new(Kind::NotFound, message)));
+        }
+        if pid == 0 {
+            return Err(wrong_state(format!("the process of {id} {exec} is not created yet")));
+        }
+        let done = if exec.is_empty() {
+            self.executor.signal(&id, signal, request.all).await
+        } else {
+            self.executor.signal_exec(&id, exec, signal).await
+        };
+        done.map(|()| Empty::default()).map_err(|e| refused(&e))
+    }
+
+    async fn exec(&self, _: &TtrpcContext, request: ExecProcessRequest) -> Answer<Empty> {
+        let id = self.id(&request.id)?;
+        checked(&request.exec_id)?;
+        let spec = request.spec.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
+        let spec = serde_json::from_slice::<oci_spec::runtime::Process>(spec);
+        let spec = spec.doing(Kind::BadSpec, || "the exec's spec is not an OCI process");
+        let mut spec = spec.map_err(|e| refused(&e))?;
+        spec.set_terminal(Some(request.terminal));
+        let io =
+            Io { stdin: request.stdin, stdout: request.stdout, stderr: request.stderr, terminal: request.terminal };
+        let exec = request.exec_id;
+        let added = self.containers.with(&id, |container| {
+            let state = match container.init.status {
+                Status::PAUSED | Status::PAUSING => "paused",
+                Status::STOPPED => "stopped",
+                Status::UNKNOWN | Status::CREATED | Status::RUNNING => "",
+            };
+            if !state.is_empty() {
+                let message = format!("container {id} is {state}: nothing can be run in it");
+                return Err(Error::new(Kind::WrongState, message));
+            }
+            if container.execs.contains_key(&exec) {
+                return Err(Error::new(Kind::AlreadyExists, format!("exec {exec} of container {id} exists already")));
+            }
+            let process = Process { spec: Some(Box::new(spec)), ..Process::new(io, Default::default()) };
+            container.execs.insert(exec.clone(), process);
+            Ok(())
+        });
+        added.and_then(|added| added).map_err(|e| refused(&e))?;
+        let event = events::TaskExecAdded { container_id: id.to_string(), exec_id: exec, ..Default::default() };
+        self.publisher.publish(topics::TASK_EXEC_ADDED_EVENT_TOPIC, event);
+        Ok(Empty::default())
+    }
+
+    async fn resize_pty(&self, _: &TtrpcContext, request: ResizePtyRequest) -> Answer<Empty> {
+        let id = self.id(&request.id)?;
+        let exec = request.exec_id;
+        let (terminal, pid) = self.process(&id, &exec, |process| (process.io.terminal, process.pid))?;
+        if !terminal || pid == 0 {
+            return Ok(Empty::default());
+        }
+        let characters = |sent: u32| u16::try_from(sent).unwrap_or(u16::MAX);
+        let size = WindowSize { rows: characters(request.height), columns: characters(request.width) };
+        match self.executor.resize(&id, Some(exec).filter(|exec| !exec.is_empty()), size).await {
+            // It has ended meanwhile, and its terminal with it.
+            Err(error) if !matches!(error.kind(), Kind::WrongState | Kind::NotFound) => Err(refused(&error)),
+            _ => Ok(Empty::default()),
+        }
+    }
+
+    async fn close_io(&self, _: &TtrpcContext, request: CloseIORequest) -> Answer<Empty> {
+        self.process(&request.id, &request.exec_id, |process| {
+            if request.stdin {
+                process.ends.close_stdin();
+            }
+        })?;
+        Ok(Empty::default())
+    }
+
+    async fn update(&self, _: &TtrpcContext, request: UpdateTaskRequest) -> Answer<Empty> {
+        let id = self.id(&request.id)?;
+        let resources = request.resources.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
+        let resources = serde_json::from_slice::<LinuxResources>(resources);
+        let resources = resources.doing(Kind::BadSpec, || "the resources are not OCI's of Linux");
+        let resources = resources.map_err(|e| refused(&e))?;
+        if self.process(&id, "", |init| init.status == Status::STOPPED)? {
+            return Err(wrong_state(format!("container {id} is stopped and cannot be updated")));
+        }
+        self.executor.limit(&id, resources).await.map_err(|e| refused(&e))?;
+        Ok(Empty::default())
+    }
+
+    async fn wait(&self, _: &TtrpcContext, request: WaitRequest) -> Answer<WaitResponse> {
+        let mut exit = self.process(&request.id, &request.exec_id, |process| process.exit.subscribe())?;
+        let exit = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
+        // Deleted before it ran.
+        let exit = exit.ok_or_else(|| refused(&Error::new(Kind::NotFound, "it was deleted before it ran")))?;
+        Ok(WaitResponse {
+            exit_status: exit.status,
+            exited_at: MessageField::some(timestamp(exit.at)),
+            ..WaitResponse::default()
+        })
+    }
+
+    async fn stats(&self, _: &TtrpcContext, request: StatsRequest) -> Answer<StatsResponse> {
+        let id = self.id(&request.id)?;
+        let stats = self.executor.stats(&id).await.map_err(|e| refused(&e))?;
+        let stats = metrics(&stats);
+        Ok(StatsResponse { stats: MessageField::some(stats), ..StatsResponse::default() })
+    }
+
+    async fn connect(&self, _: &TtrpcContext, request: ConnectRequest) -> Answer<ConnectResponse> {
+        // containerd asks this of any shim it finds, whatever that knows.
+        let task_pid = self.containers.process(&request.id, "", |init| init.pid).unwrap_or_default();
+        Ok(ConnectResponse { shim_pid: std::process::id(), task_pid, ..ConnectResponse::default() })
+    }
+
+    async fn shutdown(&self, _: &TtrpcContext, _: ShutdownRequest) -> Answer<Empty> {
+        // Asked with each container that goes: a group may have more.
+        if self.containers.is_empty() {
+            self.executor.leave();
+        }
+        Ok(Empty::default())
+    }
+}
+
+fn metrics(_: &bowline_executor::Stats) -> Any {
+    Any::default()
+}

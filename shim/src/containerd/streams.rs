@@ -1,0 +1,184 @@
+//! What containerd connects a process to, and what the shim keeps open for it.
+//!
+//! ```text
+//!   FIFO: process ─► FIFO ─► containerd's client      the shim holds the other
+//!         process ◄─ FIFO ◄─ containerd's client      end of each as well
+//! ```
+//!
+//! A FIFO is handed straight to the process: what it writes is copied by nobody,
+//! a full one holds it up, and nothing is lost while containerd is away. The
+//! reading end that the shim holds keeps it from EPIPE, and keeps what it has
+//! written until the process is deleted; the writing end of stdin keeps it from
+//! ending before CloseIO.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use bowline_executor::{Doing, Error, Input, Kind, Result, Target};
+use rustix::fs::OFlags;
+
+/// A process's streams, as containerd names them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Io {
+    /// A FIFO, or empty.
+    pub stdin: String,
+    /// A FIFO, a URI, or empty.
+    pub stdout: String,
+    /// The same; empty where there is a terminal.
+    pub stderr: String,
+    /// Whether it has one.
+    pub terminal: bool,
+}
+
+/// What the shim holds open for a process.
+#[derive(Debug, Default)]
+pub struct Ends {
+    stdin: Option<OwnedFd>,
+    outputs: Vec<OwnedFd>,
+}
+
+impl Ends {
+    /// Lets stdin end, once its other writers have closed it.
+    pub fn close_stdin(&mut self) {
+        self.stdin = None;
+    }
+}
+
+/// A process's streams for the executor.
+#[derive(Debug, Default)]
+pub struct Streams {
+    /// Where stdin comes from.
+    pub stdin: Input,
+    /// Where stdout goes.
+    pub stdout: Target,
+    /// Where stderr goes.
+    pub stderr: Target,
+}
+
+impl Io {
+    /// Opens what is to be held, so that the executor finds the rest at once.
+    ///
+    /// # Errors
+    /// `NotFound` for a FIFO that does not exist, `BadSpec` for what is none.
+    pub fn open(&self) -> Result<(Streams, Ends)> {
+        let mut ends = Ends::default();
+        let mut streams = Streams::default();
+        if !self.stdin.is_empty() {
+            let path = PathBuf::from(&self.stdin);
+            // Open for both, it never waits for the other side.
+            ends.stdin = Some(open_fifo("stdin", &path, File::options().read(true).write(true))?);
+            streams.stdin = Input::Path(path);
+        }
+        streams.stdout = output("stdout", &self.stdout, &mut ends)?;
+        if !self.terminal {
+            streams.stderr = output("stderr", &self.stderr, &mut ends)?;
+        }
+        Ok((streams, ends))
+    }
+}
+
+fn output(name: &str, text: &str, ends: &mut Ends) -> Result<Target> {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        if text.is_empty() {
+            return Ok(Target::Null);
+        }
+        let path = PathBuf::from(text);
+        ends.outputs.push(open_fifo(name, &path, File::options().read(true))?);
+        return Ok(Target::Path(path));
+    };
+    match scheme {
+        "fifo" => output(name, rest, ends),
+        "file" => {
+            let path = PathBuf::from(rest);
+            make_file(name, &path)?;
+            Ok(Target::Path(path))
+        }
+        _ => Err(Error::new(Kind::Unsupported, format!("{name}: {scheme}:// is not supported"))
+            .hint("a FIFO, file:// or binary:// is")),
+    }
+}
+
+fn open_fifo(name: &str, path: &Path, options: &mut OpenOptions) -> Result<OwnedFd> {
+    let what = || format!("{name}: cannot open {}", path.display());
+    let flags = OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
+    let fifo = opened.doing(Kind::NotFound, what)?;
+    if !fifo.metadata().doing(Kind::Internal, what)?.file_type().is_fifo() {
+        return Err(Error::new(Kind::BadSpec, format!("{name}: {} is not a FIFO", path.display())));
+    }
+    Ok(fifo.into())
+}
+
+/// A file that is appended to, and the folders it is in.
+fn make_file(name: &str, path: &Path) -> Result<()> {
+    let what = || format!("{name}: cannot create {}", path.display());
+    if !path.is_absolute() {
+        return Err(Error::new(Kind::BadSpec, format!("{name}: {} is not absolute", path.display())));
+    }
+    if let Some(folder) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(folder).doing(Kind::BadSpec, what)?;
+    }
+    // Opened again by the executor: a FIFO without a reader would hang here.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = flags.bits().cast_signed();
+    File::options().append(true).create(true).mode(0o644).custom_flags(flags).open(path).doing(Kind::BadSpec, what)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    fn fifo(path: &Path) {
+        mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("made");
+    }
+
+    #[test]
+    fn nothing_named_is_nothing_open() {
+        let (streams, ends) = Io::default().open().expect("nothing to do");
+        assert_eq!((streams.stdin, streams.stdout, streams.stderr), (Input::Null, Target::Null, Target::Null));
+        assert!(ends.stdin.is_none() && ends.outputs.is_empty());
+    }
+
+    #[test]
+    fn a_fifo_is_held_open_whoever_comes_and_goes() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("out");
+        fifo(&path);
+        let io = Io { stdout: path.display().to_string(), ..Io::default() };
+        let (streams, ends) = io.open().expect("opened");
+        assert_eq!(streams.stdout, Target::Path(path.clone()));
+        let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+        let writer = File::options().write(true).custom_flags(nonblocking).open(&path);
+        assert!(writer.is_ok(), "it has a reader: {writer:?}");
+        drop(ends);
+        let writer = File::options().write(true).custom_flags(nonblocking).open(&path);
+        assert!(writer.is_err(), "it has none any more");
+    }
+
+    #[test]
+    fn what_is_missing_or_no_fifo_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let missing = Io { stdin: dir.path().join("none").display().to_string(), ..Io::default() };
+        assert_eq!(missing.open().expect_err("missing").kind(), Kind::NotFound);
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").expect("written");
+        let file = Io { stdout: file.display().to_string(), ..Io::default() };
+        assert_eq!(file.open().expect_err("a file").kind(), Kind::BadSpec);
+        let odd = Io { stderr: "npipe:////./pipe".to_owned(), ..Io::default() };
+        assert_eq!(odd.open().expect_err("unknown").kind(), Kind::Unsupported);
+    }
+
+    #[test]
+    fn a_file_gets_its_folders() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("a/b/log");
+        let io = Io { stdout: format!("file://{}", path.display()), ..Io::default() };
+        let (streams, _) = io.open().expect("made");
+        assert_eq!(streams.stdout, Target::Path(path.clone()));
+        assert!(path.is_file());
+    }
+}

@@ -13,6 +13,7 @@
 //! by side and what is left can be found: in command lines, environments,
 //! cgroups, mounts, sockets and file names.
 
+pub mod containerd;
 mod elsewhere;
 mod kernel;
 mod leftovers;
@@ -57,7 +58,7 @@ pub fn patience() -> Duration {
 }
 
 /// Whether this machine is so slow that it asks for more patience.
-fn is_slow() -> bool {
+pub fn is_slow() -> bool {
     patience() > PATIENCE
 }
 
@@ -112,6 +113,10 @@ pub struct Host {
     ran: Rc<RefCell<Vec<String>>>,
     transcript: Rc<RefCell<Vec<String>>>,
     checked: Cell<bool>,
+    /// What a part of the harness takes down before the test ends.
+    at_end: RefCell<Vec<Box<dyn FnOnce()>>>,
+    /// Paths with another name that must not be there in the end.
+    must_go: RefCell<Vec<PathBuf>>,
 }
 
 impl Host {
@@ -136,7 +141,45 @@ impl Host {
             ran: Rc::default(),
             transcript: Rc::default(),
             checked: Cell::new(false),
+            at_end: RefCell::default(),
+            must_go: RefCell::default(),
         }
+    }
+
+    /// containerd, as far as a shim sees it.
+    pub fn containerd(&self) -> containerd::Containerd<'_> {
+        containerd::Containerd::new(self)
+    }
+
+    /// Whether containerd's own shim is tested, which fails here: says why, and the test is over.
+    pub fn reference_fails(&self, why: &str) -> bool {
+        if containerd::is_reference() {
+            self.checked.set(true);
+            let name = std::thread::current().name().unwrap_or("test").to_owned();
+            // Past the runner's capture, as a skip is.
+            let _ = writeln!(std::io::stderr().lock(), "REFERENCE FAILS {name}: {why}");
+        }
+        containerd::is_reference()
+    }
+
+    /// Does this before it is looked for what is left.
+    pub(crate) fn at_end(&self, then: impl FnOnce() + 'static) {
+        self.at_end.borrow_mut().push(Box::new(then));
+    }
+
+    /// Keeps something until the end.
+    pub(crate) fn keep(&self, thing: impl Sized + 'static) {
+        self.at_end(move || drop(thing));
+    }
+
+    /// In the end there must be nothing at `path`.
+    pub(crate) fn must_go(&self, path: impl Into<PathBuf>) {
+        self.must_go.borrow_mut().push(path.into());
+    }
+
+    fn end(&self) {
+        let things = std::mem::take(&mut *self.at_end.borrow_mut());
+        things.into_iter().for_each(|then| then());
     }
 
     /// What everything of this test has in its name.
@@ -276,11 +319,14 @@ impl Host {
     #[track_caller]
     pub fn assert_nothing_left_without_rm(&self) {
         self.checked.set(true);
+        self.end();
         let names = self.names();
         let mut left = Vec::new();
         let started = Instant::now();
         let clean = eventually("an answer", || {
             left = leftovers::find(&names, self.dir.path(), &self.state());
+            let there = self.must_go.borrow().iter().filter(|path| path.exists()).cloned().collect::<Vec<_>>();
+            left.extend(there.iter().map(|path| format!("file {}", path.display())));
             let over = started.elapsed() > patience() / 3;
             (left.is_empty() || over).then_some(left.is_empty())
         });
@@ -329,6 +375,10 @@ impl Drop for Host {
                 eprintln!("{diagnosis}");
             }
             leftovers::clean_up(&self.names(), self.path());
+            self.end();
+            for path in self.must_go.borrow().iter() {
+                let _ = fs::remove_file(path);
+            }
         } else {
             assert!(self.checked.get(), "end the test with host.assert_nothing_left()");
         }

@@ -17,7 +17,17 @@ pub(super) fn find(names: &[String], dir: &Path, state: &Path) -> Vec<String> {
     left.extend(mounts(names).iter().map(|path| format!("mount {path}")));
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     left.extend(sockets.lines().filter(|line| has(line, names)).map(|line| format!("socket {line}")));
-    for folder in ["/run", "/run/netns", "/run/bowline", "/tmp", "/var/tmp", "/dev/shm", "/var/lib", "/run/runc"] {
+    for folder in [
+        "/run",
+        "/run/netns",
+        "/run/bowline",
+        "/tmp",
+        "/var/tmp",
+        "/dev/shm",
+        "/var/lib",
+        "/run/runc",
+        "/run/containerd/runc",
+    ] {
         let found = entries(Path::new(folder)).into_iter().filter(|path| path != dir);
         left.extend(
             found.filter(|path| has(&path.to_string_lossy(), names)).map(|path| format!("file {}", path.display())),

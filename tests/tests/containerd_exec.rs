@@ -1,0 +1,304 @@
+//! Execs through the task service.
+
+use bowline_tests::Host;
+use bowline_tests::harness::containerd::{Code, Output, Running, Stdio};
+use bowline_tests::harness::{eventually, process_exists};
+use serde_json::{Value, json};
+
+/// Adds an exec of `args` that is not started.
+#[track_caller]
+fn add(running: &Running<'_>, exec: &str, args: &[&str]) {
+    let process = running.bundle.process(args);
+    running.shim.exec(&running.id, exec, &process, &Stdio::null()).expect("added");
+}
+
+/// Runs an exec of this process to its end: its stdout.
+#[track_caller]
+fn output_of(running: &Running<'_>, exec: &str, process: &Value) -> String {
+    let io = running.bundle.fifo(exec);
+    let stdout = Output::open(io.stdout.as_ref());
+    running.shim.exec(&running.id, exec, process, &io).expect("added");
+    running.shim.start(&running.id, exec).expect("started");
+    running.shim.wait(&running.id, exec).expect("an end");
+    running.shim.delete(&running.id, exec).expect("deleted");
+    stdout.to_end()
+}
+
+#[test]
+fn an_exec_has_its_own_output_and_status() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let io = running.bundle.fifos("e");
+    let (stdout, stderr) = (Output::open(io.stdout.as_ref()), Output::open(io.stderr.as_ref()));
+    let script = ["/bin/sh", "-c", "echo out; echo err >&2; exit 6"];
+    let pid = running.shim.run_exec(&running.bundle, "e", &script, &io);
+    assert_eq!(running.shim.status_at_end(&running.id, "e"), 6);
+    assert_eq!(running.shim.status(&running.id, "e"), "STOPPED");
+    let deleted = running.shim.delete(&running.id, "e").expect("deleted");
+    assert_eq!((deleted.pid.cast_signed(), deleted.exit_status), (pid, 6));
+    assert_eq!((stdout.to_end().as_str(), stderr.to_end().as_str()), ("out\n", "err\n"));
+    assert_eq!(running.stdout.text(), "");
+    running.end();
+}
+
+#[test]
+fn exec_only_reserves_the_id() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    add(&running, "e", &["sleep", "1000"]);
+    assert_eq!(running.shim.pids(&running.id).expect("pids").len(), 1);
+    let state = running.shim.state(&running.id, "e").expect("a state");
+    assert_eq!((state.pid, format!("{:?}", state.status.enum_value())), (0, "Ok(CREATED)".to_owned()));
+    assert_eq!(state.exec_id, "e");
+    running.shim.delete(&running.id, "e").expect("what was never started can be deleted");
+    running.end();
+}
+
+#[test]
+fn an_id_that_is_taken_is_free_again_after_delete() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    add(&running, "e", &["/bin/true"]);
+    let process = running.bundle.process(&["/bin/true"]);
+    let failure = running.shim.exec(&running.id, "e", &process, &Stdio::null()).expect_err("it is taken");
+    assert_eq!(failure.code, Code::ALREADY_EXISTS);
+    running.shim.start(&running.id, "e").expect("started");
+    running.shim.wait(&running.id, "e").expect("an end");
+    let failure = running.shim.exec(&running.id, "e", &process, &Stdio::null()).expect_err("it is not deleted");
+    assert_eq!(failure.code, Code::ALREADY_EXISTS);
+    running.shim.delete(&running.id, "e").expect("deleted");
+    assert_eq!(running.exec("e", "echo again"), (0, "again\n".to_owned()));
+    running.end();
+}
+
+#[test]
+fn a_paused_container_takes_no_exec() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    running.shim.pause(&running.id).expect("paused");
+    let process = running.bundle.process(&["/bin/true"]);
+    running.shim.exec(&running.id, "e", &process, &Stdio::null()).expect_err("it is paused");
+    running.shim.resume(&running.id).expect("resumed");
+    assert_eq!(running.exec("e", "echo now"), (0, "now\n".to_owned()));
+    running.end();
+}
+
+#[test]
+fn a_container_that_has_ended_takes_no_exec() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("exit 0");
+    running.shim.wait(&running.id, "").expect("an end");
+    let process = running.bundle.process(&["/bin/true"]);
+    running.shim.exec(&running.id, "e", &process, &Stdio::null()).expect_err("it has ended");
+    running.end();
+}
+
+#[test]
+fn an_exec_added_before_the_end_of_init_does_not_start_after_it() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    add(&running, "e", &["/bin/true"]);
+    running.shim.kill(&running.id, "", 9).expect("sent");
+    running.shim.wait(&running.id, "").expect("an end");
+    running.shim.start(&running.id, "e").expect_err("init has ended");
+    running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn to_start_an_exec_after_the_end_of_init_is_a_failed_precondition() {
+    let host = Host::new();
+    if host.reference_fails("containerd 1.6 hands on what runc says, with the code UNKNOWN") {
+        return;
+    }
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    add(&running, "e", &["/bin/true"]);
+    running.shim.kill(&running.id, "", 9).expect("sent");
+    running.shim.wait(&running.id, "").expect("an end");
+    let failure = running.shim.start(&running.id, "e").expect_err("init has ended");
+    assert_eq!(failure.code, Code::FAILED_PRECONDITION, "{failure:?}");
+    running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn a_command_that_is_not_there_fails_start_with_the_text_that_docker_looks_for() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    for (exec, command, text) in
+        [("e1", "nowhere", "executable file not found"), ("e2", "/etc/passwd", "permission denied")]
+    {
+        add(&running, exec, &[command]);
+        let failure = running.shim.start(&running.id, exec).expect_err(command);
+        assert!(failure.message.contains("OCI runtime exec failed: "), "{failure:?}");
+        assert!(failure.message.contains(text), "{failure:?}");
+        assert_eq!(running.shim.status(&running.id, exec), "STOPPED");
+        running.shim.delete(&running.id, exec).expect("deleted");
+    }
+    running.end();
+}
+
+#[test]
+fn whoever_waits_for_an_exec_hears_that_it_did_not_start() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    add(&running, "e", &["nowhere"]);
+    let waiter = running.shim.wait_later(&running.id, "e");
+    running.shim.start(&running.id, "e").expect_err("there is none");
+    // With which status is not said: any but success.
+    assert_ne!(waiter.wait().map(|answer| answer.exit_status), Ok(0));
+    running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn a_running_exec_cannot_be_deleted() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let pid = running.shim.run_exec(&running.bundle, "e", &["sleep", "1000"], &Stdio::null());
+    running.shim.delete(&running.id, "e").expect_err("it runs");
+    assert!(process_exists(pid));
+    running.shim.kill(&running.id, "e", 9).expect("sent");
+    assert_eq!(running.shim.status_at_end(&running.id, "e"), 137);
+    running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn kill_of_an_exec_reaches_it_alone() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    running.shim.run_exec(&running.bundle, "e1", &["sleep", "1000"], &Stdio::null());
+    running.shim.run_exec(&running.bundle, "e2", &["sleep", "1000"], &Stdio::null());
+    running.shim.kill(&running.id, "e1", 15).expect("sent");
+    assert_eq!(running.shim.status_at_end(&running.id, "e1"), 143);
+    assert_eq!(running.shim.status(&running.id, "e2"), "RUNNING");
+    assert_eq!(running.shim.status(&running.id, ""), "RUNNING");
+    running.end();
+}
+
+#[test]
+fn an_exec_that_has_no_process_yet_cannot_be_killed() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    add(&running, "e", &["sleep", "1000"]);
+    let failure = running.shim.kill(&running.id, "e", 9).expect_err("no process");
+    assert_eq!(failure.code, Code::FAILED_PRECONDITION, "{failure:?}");
+    running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn an_exec_that_has_ended_is_not_found_by_kill() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    running.shim.run_exec(&running.bundle, "e", &["/bin/true"], &Stdio::null());
+    running.shim.wait(&running.id, "e").expect("an end");
+    assert_eq!(running.shim.kill(&running.id, "e", 9).expect_err("it has ended").code, Code::NOT_FOUND);
+    running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn an_exec_runs_as_its_process_says() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let mut process = running.bundle.process(&["/bin/sh", "-c", "id -u; id -g; id -G; pwd; echo $WORD; ulimit -n"]);
+    process["user"] = json!({ "uid": 1234, "gid": 2345, "additionalGids": [3456] });
+    process["cwd"] = json!("/tmp");
+    process["env"].as_array_mut().expect("a list").push(json!("WORD=said"));
+    process["rlimits"] = json!([{ "type": "RLIMIT_NOFILE", "soft": 77, "hard": 88 }]);
+    assert_eq!(output_of(&running, "e", &process), "1234\n2345\n2345 3456\n/tmp\nsaid\n77\n");
+    running.end();
+}
+
+#[test]
+fn an_exec_has_the_rights_of_its_process_and_no_more() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let mut process = running.bundle.process(&["grep", "-E", "^(CapEff|CapBnd|NoNewPrivs)", "/proc/self/status"]);
+    let chown = json!(["CAP_CHOWN"]);
+    process["capabilities"] = json!({ "bounding": chown, "effective": chown, "permitted": chown });
+    let expected = "CapEff:\t0000000000000001\nCapBnd:\t0000000000000001\nNoNewPrivs:\t1\n";
+    assert_eq!(output_of(&running, "e", &process), expected);
+    running.end();
+}
+
+#[test]
+fn an_exec_is_in_the_namespaces_and_the_cgroup_of_the_container() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let pid = running.shim.run_exec(&running.bundle, "e", &["sleep", "1000"], &Stdio::null());
+    for kind in ["mnt", "pid", "net", "ipc", "uts"] {
+        let of = |pid| bowline_tests::harness::namespace_of(pid, kind);
+        assert_eq!(of(pid), of(running.pid), "{kind}");
+    }
+    let of = bowline_tests::harness::cgroup_of;
+    eventually("the same cgroups", || (of(pid) == of(running.pid)).then_some(()));
+    running.end();
+}
+
+#[test]
+fn execs_end_with_the_container() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let pid = running.shim.run_exec(&running.bundle, "e", &["sleep", "1000"], &Stdio::null());
+    let waiter = running.shim.wait_later(&running.id, "e");
+    running.shim.kill(&running.id, "", 9).expect("sent");
+    assert_eq!(waiter.wait().expect("an end").exit_status, 137);
+    assert!(!process_exists(pid));
+    running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn a_process_that_is_no_json_is_refused() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let refused = running.shim.exec(&running.id, "e", &json!("nonsense"), &Stdio::null()).and_then(|_| {
+        let started = running.shim.start(&running.id, "e").map(|_| protobuf_empty());
+        running.shim.delete(&running.id, "e").expect("deleted");
+        started
+    });
+    refused.expect_err("no process");
+    assert_eq!(running.exec("e", "echo alive").1, "alive\n");
+    running.end();
+}
+
+fn protobuf_empty() -> bowline_tests::harness::containerd::protobuf::well_known_types::empty::Empty {
+    Default::default()
+}
+
+#[test]
+fn what_an_exec_leaves_running_does_not_hold_up_its_delete() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let io = running.bundle.fifo("e");
+    let stdout = Output::open(io.stdout.as_ref());
+    running.shim.run_exec(&running.bundle, "e", &["/bin/sh", "-c", "sleep 1000 & echo done"], &io);
+    assert_eq!(running.shim.status_at_end(&running.id, "e"), 0);
+    // Within the drain of ten seconds, and some.
+    let deleted = running.shim.delete_later(&running.id, "e").wait_for(std::time::Duration::from_secs(20));
+    deleted.expect("an answer").expect("deleted");
+    assert_eq!(stdout.text(), "done\n");
+    running.end();
+}

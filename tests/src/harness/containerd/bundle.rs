@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Root;
 
-use super::fifo::make_fifo;
+use super::fifo::{Output, make_fifo};
 
 /// What `ctr oci spec` of containerd 1.6 writes, with a command and a PATH.
 const CONFIG: &str = include_str!("config.json");
@@ -117,11 +117,6 @@ impl Bundle {
         Stdio { stdout: text(&path("stdout")), stderr: text(&path("stderr")), ..Stdio::default() }
     }
 
-    /// One for stdout alone.
-    pub fn fifo(&self, name: &str) -> Stdio {
-        Stdio { stderr: String::new(), ..self.fifos(name) }
-    }
-
     /// The same, with one for stdin.
     pub fn fifos_with_stdin(&self, name: &str) -> Stdio {
         let stdin = self.path.join(format!("{name}-stdin"));
@@ -156,6 +151,12 @@ impl Stdio {
     /// Nothing at all.
     pub fn null() -> Stdio {
         Stdio::default()
+    }
+
+    /// Its outputs' other ends: stdout, and stderr if there is one.
+    pub fn open(&self) -> (Output, Option<Output>) {
+        let stderr = (!self.stderr.is_empty()).then(|| Output::open(self.stderr.as_ref()));
+        (Output::open(self.stdout.as_ref()), stderr)
     }
 
     /// Both outputs to this URI.

@@ -55,8 +55,7 @@ impl<'h> Containerd<'h> {
     #[track_caller]
     pub fn run_with(&self, bundle: Bundle, io: &Stdio) -> Running<'h> {
         let shim = self.start(&bundle);
-        let open = |path: &String| (!path.is_empty()).then(|| Output::open(path.as_ref()));
-        let (stdout, stderr) = (open(&io.stdout).expect("a FIFO"), open(&io.stderr));
+        let (stdout, stderr) = io.open();
         let pid = shim.run(&bundle, io);
         let stdin = (!io.stdin.is_empty()).then(|| Input::open(io.stdin.as_ref()));
         let id = bundle.id.clone();
@@ -69,7 +68,7 @@ impl Running<'_> {
     #[track_caller]
     pub fn exec(&self, exec: &str, script: &str) -> (u32, String) {
         let io = self.bundle.fifos(exec);
-        let stdout = Output::open(io.stdout.as_ref());
+        let (stdout, _stderr) = io.open();
         self.shim.run_exec(&self.bundle, exec, &["/bin/sh", "-c", script], &io);
         let status = self.shim.status_at_end(&self.id, exec);
         self.shim.delete(&self.id, exec).expect("an exec that has ended");

@@ -132,6 +132,9 @@ fn the_exits_of_execs_are_told_before_that_of_init() {
 #[test]
 fn without_a_pid_namespace_too_the_exits_of_execs_are_told_first() {
     let host = Host::new();
+    if host.reference_fails("init's exit is told before those of execs") {
+        return;
+    }
     let containerd = host.containerd();
     let bundle = containerd.bundle().script("sleep 1000 & exec sleep 1000").without_namespace("pid");
     let io = bundle.fifos("init");

@@ -189,8 +189,6 @@ impl<'h> Containerd<'h> {
     /// The same: stdout alone, or both streams of a failure.
     pub fn try_delete_action(&self, bundle: &Bundle) -> Result<Vec<u8>, String> {
         let mut command = self.command(bundle, &["-bundle", bundle.path.to_str().expect("ASCII"), "delete"]);
-        // containerd runs it in the folder of all bundles: this one may be gone.
-        command.current_dir(self.host.work());
         let output = command.stdin(Stream::null()).output().expect("the shim is executable");
         let said = || String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned();
         if output.status.success() { Ok(output.stdout.clone()) } else { Err(said()) }

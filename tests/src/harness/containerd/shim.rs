@@ -7,6 +7,7 @@ use containerd_shim_protos::api;
 use protobuf::well_known_types::any::Any;
 use protobuf::well_known_types::empty::Empty;
 use protobuf::{EnumOrUnknown, Message, MessageField};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
 use super::bundle::{Bundle, Stdio};
@@ -272,6 +273,15 @@ impl Shim {
         let _ = self.kill(id, "", 9);
         self.wait(id, "").unwrap_or_else(|failure| panic!("wait: {failure:?}"));
         self.delete(id, "").unwrap_or_else(|failure| panic!("delete: {failure:?}"));
+    }
+
+    /// Kills it, as nobody should, and waits until it has gone.
+    #[track_caller]
+    pub fn kill_shim(&self) {
+        let pid = self.pid();
+        let pidfd = pidfd_open(Pid::from_raw(pid).expect("a pid"), PidfdFlags::empty()).expect("a live shim");
+        pidfd_send_signal(&pidfd, Signal::KILL).expect("a live shim");
+        eventually("the shim ends", || (!process_exists(pid)).then_some(()));
     }
 
     /// Asks it to go, as nothing is left in it, and waits until it and its socket have gone.

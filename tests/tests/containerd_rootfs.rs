@@ -1,0 +1,230 @@
+//! The mounts that containerd asks for with Create: in order, and undone in reverse.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use bowline_tests::Host;
+use bowline_tests::harness::containerd::{Bundle, Containerd, Shim, Stdio, api};
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("ASCII").to_owned()
+}
+
+fn mount(kind: &str, source: &str, options: &[&str]) -> api::Mount {
+    let options = options.iter().map(|option| (*option).to_owned()).collect();
+    api::Mount { type_: kind.into(), source: source.into(), options, ..Default::default() }
+}
+
+/// A bundle whose root is in `lower`, with folders for an overlay's `upper` and `work`.
+fn bundle(containerd: &Containerd<'_>, script: &str) -> Bundle {
+    let bundle = containerd.bundle().script(script).rootfs_aside("lower");
+    for name in ["upper", "work"] {
+        fs::create_dir(bundle.path.join(name)).expect("the work folder is writable");
+    }
+    bundle
+}
+
+fn overlay(bundle: &Bundle) -> api::Mount {
+    let option = |name: &str, folder: &str| format!("{name}={}", bundle.path.join(folder).display());
+    let options = [option("workdir", "work"), option("upperdir", "upper"), option("lowerdir", "lower")];
+    mount("overlay", "overlay", &options.each_ref().map(String::as_str))
+}
+
+/// Runs to its end and is removed: the exit status.
+fn run(shim: &Shim, bundle: &Bundle, mounts: &[api::Mount]) -> u32 {
+    let mut request = shim.creation(bundle, &Stdio::null());
+    request.rootfs = mounts.to_vec();
+    shim.create_by(&request).unwrap_or_else(|failure| panic!("create: {failure:?}"));
+    shim.start(&bundle.id, "").expect("started");
+    let status = shim.status_at_end(&bundle.id, "");
+    shim.delete(&bundle.id, "").expect("deleted");
+    status
+}
+
+/// Whether nothing is mounted in the bundle.
+fn is_unmounted(bundle: &Bundle) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("proc");
+    !mounts.contains(bundle.path.to_str().expect("ASCII"))
+}
+
+#[test]
+fn an_overlay_is_the_root_and_what_is_written_is_above() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "echo new >/file && rm /etc/group");
+    let shim = containerd.start(&bundle);
+    assert_eq!(run(&shim, &bundle, &[overlay(&bundle)]), 0);
+    assert!(is_unmounted(&bundle));
+    assert_eq!(bundle.read("upper/file"), "new\n");
+    assert!(bundle.path.join("lower/etc/group").exists());
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_read_only_bind_cannot_be_written_to() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "! touch /file 2>/dev/null && test -e /etc/passwd");
+    let shim = containerd.start(&bundle);
+    let lower = text(&bundle.path.join("lower"));
+    assert_eq!(run(&shim, &bundle, &[mount("bind", &lower, &["rbind", "ro"])]), 0);
+    assert!(is_unmounted(&bundle));
+    assert!(!bundle.path.join("lower/file").exists());
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_read_only_bind_keeps_what_its_source_forbids() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "sleep 1000");
+    let tmpfs = host.tmpfs("source", "size=16m");
+    fs::create_dir(tmpfs.path().join("r")).expect("ours");
+    let mut copy = std::process::Command::new("cp");
+    copy.arg("-a").arg(bundle.path.join("lower/.")).arg(tmpfs.path().join("r"));
+    assert!(copy.status().expect("cp").success());
+    let mut remount = std::process::Command::new("mount");
+    remount.args(["-o", "remount,bind,nosuid,nodev"]).arg(tmpfs.path());
+    assert!(remount.status().expect("mount").success());
+    let shim = containerd.start(&bundle);
+    let mut request = shim.creation(&bundle, &Stdio::null());
+    request.rootfs = vec![mount("bind", &text(&tmpfs.path().join("r")), &["rbind", "ro"])];
+    let pid = shim.create_by(&request).expect("created");
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).expect("a live process");
+    let root = mounts.lines().find(|line| line.split(' ').nth(4) == Some("/")).expect("a root").to_owned();
+    for flag in ["ro", "nosuid", "nodev"] {
+        assert!(root.split(' ').nth(5).is_some_and(|flags| flags.split(',').any(|one| one == flag)), "{root}");
+    }
+    shim.end(&bundle.id);
+    drop(tmpfs);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_overlay_may_have_more_lower_folders_than_fit_a_page() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "test $(ls /layers | wc -l) = 100");
+    let snapshots = host.work().join("io.containerd.snapshotter.v1.overlayfs/snapshots");
+    let mut lower: Vec<String> = (0..100)
+        .map(|number| {
+            let folder = snapshots.join(format!("{number}/fs"));
+            fs::create_dir_all(folder.join("layers")).expect("the work folder is writable");
+            fs::write(folder.join(format!("layers/{number}")), "").expect("the work folder is writable");
+            text(&folder)
+        })
+        .collect();
+    let base = snapshots.join("base");
+    fs::rename(bundle.path.join("lower"), &base).expect("ours");
+    lower.push(text(&base));
+    let lower = format!("lowerdir={}", lower.join(":"));
+    assert!(lower.len() > 4096);
+    let upper = format!("upperdir={}", bundle.path.join("upper").display());
+    let work = format!("workdir={}", bundle.path.join("work").display());
+    let shim = containerd.start(&bundle);
+    assert_eq!(run(&shim, &bundle, &[mount("overlay", "overlay", &[&work, &upper, &lower])]), 0);
+    assert!(is_unmounted(&bundle));
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn several_mounts_are_made_in_order_and_undone_in_reverse() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "! touch /file 2>/dev/null && test -e /etc/passwd");
+    let shim = containerd.start(&bundle);
+    let lower = text(&bundle.path.join("lower"));
+    // The second one covers the first.
+    let mounts = [overlay(&bundle), mount("bind", &lower, &["rbind", "ro"])];
+    assert_eq!(run(&shim, &bundle, &mounts), 0);
+    assert!(is_unmounted(&bundle));
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_mount_may_be_for_a_place_inside() {
+    let host = Host::new();
+    if host.reference_fails("of containerd 1.7 on") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "test -e /etc/passwd && mount | grep -q ' /tmp type tmpfs' && touch /tmp/x");
+    let shim = containerd.start(&bundle);
+    let inside = api::Mount { target: "tmp".into(), ..mount("tmpfs", "tmpfs", &["size=1m"]) };
+    assert_eq!(run(&shim, &bundle, &[overlay(&bundle), inside]), 0);
+    assert!(is_unmounted(&bundle));
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_mount_that_fails_undoes_those_before() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "true");
+    let shim = containerd.start(&bundle);
+    let mut request = shim.creation(&bundle, &Stdio::null());
+    request.rootfs = vec![overlay(&bundle), mount("bind", "/nowhere/at/all", &["rbind"])];
+    let failure = shim.create_by(&request).expect_err("no such folder");
+    assert!(failure.message.contains("/nowhere/at/all") || failure.message.contains("mount"), "{failure:?}");
+    assert!(is_unmounted(&bundle));
+    shim.assert_alive();
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_create_that_fails_after_mounting_unmounts() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "true").args(&["nowhere"]);
+    let shim = containerd.start(&bundle);
+    let mut request = shim.creation(&bundle, &Stdio::null());
+    request.rootfs = vec![overlay(&bundle)];
+    shim.create_by(&request).expect_err("no such command");
+    assert!(is_unmounted(&bundle));
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_option_meant_for_containerd_is_an_error() {
+    let host = Host::new();
+    if host.reference_fails("containerd 1.6 gives it to the kernel's bind mount, which does not look at it") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "true");
+    let shim = containerd.start(&bundle);
+    let mut request = shim.creation(&bundle, &Stdio::null());
+    let lower = text(&bundle.path.join("lower"));
+    request.rootfs = vec![mount("bind", &lower, &["rbind", "X-containerd.mkdir.path=/somewhere"])];
+    let failure = shim.create_by(&request).expect_err("an option that should have been taken out");
+    assert!(failure.message.contains("X-containerd.mkdir.path"), "{failure:?}");
+    assert!(is_unmounted(&bundle));
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_mount_may_shift_its_owners() {
+    let host = Host::new();
+    if host.reference_fails("of containerd 2.0 on") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "test $(stat -c %u /etc/passwd) = 100000");
+    let shim = containerd.start(&bundle);
+    let lower = text(&bundle.path.join("lower"));
+    let options = ["rbind", "uidmap=0:100000:65536", "gidmap=0:100000:65536"];
+    assert_eq!(run(&shim, &bundle, &[mount("bind", &lower, &options)]), 0);
+    assert_eq!(bundle.path.join("lower/etc/passwd").metadata().expect("a file").uid(), 0);
+    assert!(is_unmounted(&bundle));
+    shim.over();
+    host.assert_nothing_left();
+}

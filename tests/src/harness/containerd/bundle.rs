@@ -28,7 +28,7 @@ impl Bundle {
         fs::create_dir_all(&path).expect("the work folder is writable");
         let config = serde_json::from_str(CONFIG).expect("JSON");
         let bundle = Bundle { id: id.to_owned(), path, config };
-        Root::busybox(bundle.rootfs());
+        Root::busybox(bundle.rootfs()).folder("run");
         bundle.edit(|config| config["linux"]["cgroupsPath"] = json!(format!("{cgroups}/{id}")))
     }
 

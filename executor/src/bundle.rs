@@ -8,8 +8,9 @@ use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use bowline_spec::common_device_rules;
 use bowline_spec::id::TaskId;
-use oci_spec::runtime::{LinuxSeccomp, Process, Spec};
+use oci_spec::runtime::{LinuxDeviceCgroup, LinuxResources, LinuxSeccomp, Process, Spec};
 
 use crate::error::{Doing, Error, Kind, Result};
 
@@ -61,12 +62,55 @@ fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
         return Err(missing("linux").hint("only containers of Linux can be run"));
     }
     let seccomp = spec.linux_mut().as_mut().and_then(|linux| {
+        let resources = linux.resources().clone().unwrap_or_default();
+        linux.set_resources(Some(with_common_devices(limits(resources))));
         let seccomp = linux.seccomp().clone();
         // It is compiled from here, and would only be carried along.
         linux.set_seccomp(None);
         seccomp
     });
     Ok((spec, seccomp))
+}
+
+/// Device rules say what a container may have besides what all may; without
+/// any, that is all.
+fn with_common_devices(mut resources: LinuxResources) -> LinuxResources {
+    let mut rules = resources.devices().clone().unwrap_or_default();
+    if rules.is_empty() {
+        let mut none = LinuxDeviceCgroup::default();
+        none.set_allow(false).set_access(Some("rwm".to_owned()));
+        rules.push(none);
+    }
+    rules.extend(common_device_rules());
+    resources.set_devices(Some(rules));
+    resources
+}
+
+/// Limits as a manager means them: those that say 0, or nothing, are none.
+/// Kubernetes and Docker send them so, and runc takes them so.
+pub fn limits(mut resources: LinuxResources) -> LinuxResources {
+    if let Some(mut cpu) = resources.cpu().clone() {
+        cpu.set_shares(cpu.shares().filter(|shares| *shares != 0));
+        cpu.set_quota(cpu.quota().filter(|quota| *quota != 0));
+        cpu.set_period(cpu.period().filter(|period| *period != 0));
+        cpu.set_cpus(cpu.cpus().clone().filter(|cpus| !cpus.is_empty()));
+        cpu.set_mems(cpu.mems().clone().filter(|mems| !mems.is_empty()));
+        resources.set_cpu(Some(cpu));
+    }
+    if let Some(mut memory) = resources.memory().clone() {
+        memory.set_limit(memory.limit().filter(|limit| *limit != 0));
+        memory.set_swap(memory.swap().filter(|swap| *swap != 0));
+        memory.set_reservation(memory.reservation().filter(|reservation| *reservation != 0));
+        resources.set_memory(Some(memory));
+    }
+    if resources.pids().as_ref().is_some_and(|pids| pids.limit() == 0) {
+        resources.set_pids(None);
+    }
+    if let Some(mut io) = resources.block_io().clone() {
+        io.set_weight(io.weight().filter(|weight| *weight != 0));
+        resources.set_block_io(Some(io));
+    }
+    resources
 }
 
 /// What every process must have.

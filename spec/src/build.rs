@@ -23,6 +23,7 @@ use serde_json::Value;
 
 use crate::invalid::Invalid;
 use crate::task::{IdMapping, Namespace, Task};
+pub use resources::common_device_rules;
 pub use update::build_update;
 
 /// What runc 1.1 and crun 1.8, as Debian 12 has them, both take.

@@ -25,7 +25,7 @@ mod validate;
 
 pub use build::{
     DEFAULT_PATH, DeviceNode, HOST_VIEW, Host, MASKED_PATHS, READONLY_PATHS, UserIds, build, build_unfiltered,
-    build_update, render,
+    build_update, common_device_rules, render,
 };
 pub use id::TaskId;
 pub use invalid::Invalid;

@@ -220,15 +220,13 @@ fn fifos_of_an_exec_that_do_not_exist() {
     let path = |name: &str| running.bundle.path.join(name).to_str().expect("ASCII").to_owned();
     let io = Stdio { stdin: String::new(), stdout: path("no-out"), stderr: path("no-err"), terminal: false };
     let process = running.bundle.process(&["true"]);
-    running
-        .shim
-        .exec(&running.id, "e", &process, &io)
-        .and_then(|_| {
-            let started = running.shim.start(&running.id, "e").map(|_| Default::default());
-            running.shim.delete(&running.id, "e").expect("deleted");
-            started
-        })
-        .expect_err("no FIFO");
+    let added = running.shim.exec(&running.id, "e", &process, &io);
+    let started = added.and_then(|_| {
+        let started = running.shim.start(&running.id, "e");
+        running.shim.delete(&running.id, "e").expect("deleted");
+        started
+    });
+    started.expect_err("no FIFO");
     assert_eq!(running.exec("e", "echo alive").1, "alive\n");
     running.end();
 }

@@ -10,7 +10,7 @@ use super::Supervisor;
 use super::task::Task;
 use crate::error::Result;
 use crate::events::Event;
-use crate::{host, worker};
+use crate::{bundle, host, worker};
 
 impl Supervisor {
     pub(super) async fn update(self: &Rc<Self>, id: &TaskId, update: &Update) -> Result<()> {
@@ -27,7 +27,7 @@ impl Supervisor {
     pub(super) async fn limit(self: &Rc<Self>, id: &TaskId, changes: &LinuxResources) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.updating.lock().await;
-        self.change(&task, changes).await
+        self.change(&task, &bundle::limits(changes.clone())).await
     }
 
     async fn change(&self, task: &Task, changes: &LinuxResources) -> Result<()> {

@@ -199,18 +199,21 @@ fn block_device(field: &str, path: &str, host: &Host) -> Result<(i64, i64), Inva
     }
 }
 
+/// What every container may do with devices: make nodes of any, and open those
+/// that are nobody's.
+pub fn common_device_rules() -> Vec<LinuxDeviceCgroup> {
+    let (character, block) = (Some(LinuxDeviceType::C), Some(LinuxDeviceType::B));
+    let nodes = [rule(true, character, None, None, "m"), rule(true, block, None, None, "m")];
+    let common = COMMON_DEVICES.iter().map(|(major, minor)| rule(true, character, Some(*major), *minor, "rwm"));
+    nodes.into_iter().chain(common).collect()
+}
+
 /// The nodes that the task asks for, and the whole allow-list, which denies
 /// everything first. Making nodes is allowed, opening them is not: so MKNOD
 /// reaches no host disk.
 pub(super) fn devices(task: &Task, host: &Host) -> Result<(Vec<LinuxDevice>, Vec<LinuxDeviceCgroup>), Invalid> {
-    let character = Some(LinuxDeviceType::C);
-    let mut rules = vec![
-        rule(false, None, None, None, "rwm"),
-        rule(true, character, None, None, "m"),
-        rule(true, Some(LinuxDeviceType::B), None, None, "m"),
-    ];
-    let common = COMMON_DEVICES.iter();
-    rules.extend(common.map(|(major, minor)| rule(true, character, Some(*major), *minor, "rwm")));
+    let mut rules = vec![rule(false, None, None, None, "rwm")];
+    rules.extend(common_device_rules());
     let mut nodes = Vec::new();
     for (index, device) in task.devices.iter().enumerate() {
         let path = device.host_path();

@@ -71,7 +71,7 @@ pub use error::{Doing, Error, Kind, Result};
 pub use features::features;
 pub use health::{Check, Health, Status as HealthStatus};
 pub use host::configure;
-pub use io::{Attachment, Input, TAIL, Target, WindowSize};
+pub use io::{Attachment, Input, Logger, Ready, TAIL, Target, WindowSize};
 pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
 pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo, undo_bundle};

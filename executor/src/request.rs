@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::error::Result;
 use crate::health::Health;
-use crate::io::{Attachment, Input, Target, WindowSize};
+use crate::io::{Attachment, Input, Logger, Target, WindowSize};
 use crate::lifecycle::Status;
 use crate::report::ExitReport;
 use crate::rootfs::layers::Layer;
@@ -32,6 +32,8 @@ pub struct Launch {
     pub stdout: Target,
     /// Where its stderr goes.
     pub stderr: Target,
+    /// With it, what takes its output instead.
+    pub logger: Option<Logger>,
     /// Whether output goes straight to `stdout` and `stderr`: then the shim
     /// keeps neither its tail nor a log. Not where it has a terminal.
     pub direct: bool,
@@ -53,6 +55,7 @@ impl Launch {
             stdin: Input::Null,
             stdout: Target::Null,
             stderr: Target::Null,
+            logger: None,
             direct: false,
             size: WindowSize::default(),
             attached: None,
@@ -130,6 +133,8 @@ pub struct Exec {
     pub stdout: Target,
     /// Where stderr goes, besides the capture.
     pub stderr: Target,
+    /// With it, what takes its output instead.
+    pub logger: Option<Logger>,
     /// How many bytes of output to capture; 4096 when absent.
     pub tail_bytes: Option<usize>,
     /// Whether stdout and stderr are captured each on their own.

@@ -137,6 +137,7 @@ impl Bowline for Service {
     async fn exec(&self, _: &TtrpcContext, request: ExecRequest) -> Answer<ExecResponse> {
         let exec = Exec {
             process: None,
+            logger: None,
             command: request.command,
             env: request.env,
             workdir: optional(request.workdir).map(PathBuf::from),

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 const EXECUTOR: &[&[&str]] = &[
     &["supervise"],
     &["exec", "features", "host", "probe", "request"],
-    &["launch", "lifecycle"],
+    &["launch", "lifecycle", "recovery"],
     &["child", "sealed"],
-    &["bundle", "identity", "io", "namespaces", "network", "recovery", "rootfs", "seccomp", "stats"],
+    &["bundle", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
     &["events", "program", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "worker"],
     &["cgroup"],

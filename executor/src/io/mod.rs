@@ -15,6 +15,7 @@
 //! takes any of it. Must not: know a task's state.
 
 mod input;
+mod logger;
 mod outlet;
 mod stream;
 mod terminal;
@@ -32,6 +33,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 
 pub use input::Input;
+pub use logger::{Logger, Logging, Ready};
 pub use terminal::{WindowSize, Wish};
 
 use crate::error::{Doing, Error, Kind, Result};
@@ -266,6 +268,11 @@ impl Pumps {
         let (stdin, fed) = input.open(owner, &self.lines.process_ended)?;
         self.lines.input = fed;
         Ok(stdin)
+    }
+
+    /// Tells when the process has ended.
+    pub fn process_ended(&self) -> watch::Receiver<bool> {
+        self.lines.process_ended.clone()
     }
 
     /// By which others join.

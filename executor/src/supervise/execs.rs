@@ -18,7 +18,7 @@ use crate::cgroup::{Cgroup, Entry, ExecGroup};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::exec;
 use crate::identity::{self, Wanted};
-use crate::io::{self, Attachment, Connections, Input, Lines, Owner, Pumps, Stdio, Tail, Wiring};
+use crate::io::{self, Attachment, Connections, Input, Lines, Logging, Owner, Pumps, Stdio, Tail, Target, Wiring};
 use crate::launch::Report;
 use crate::lifecycle::Status;
 use crate::request::{Exec, ExecEnd, ExecOutcome, Killed, Launched};
@@ -116,7 +116,9 @@ impl Supervisor {
         deadline: Option<Instant>,
         group: Option<&ExecGroup>,
     ) -> Result<Begun> {
-        let (stdio, mut capture) = Capture::begin(request, owner(&task.spec, Some(process)))?;
+        let logging = self.start_logger(request.logger.as_ref()).await?;
+        let targets = logging.as_ref().map(Logging::targets);
+        let (stdio, mut capture) = Capture::begin(request, targets, owner(&task.spec, Some(process)))?;
         let expecting = self.children.expect();
         let (mut report, pid, in_group) = self.clone_exec(task, process, &stdio, group).await?;
         // The output ends when the exec's own ends are closed.
@@ -131,6 +133,9 @@ impl Supervisor {
             }
             // Nothing of it runs: it is killed before it had a terminal.
             None => {}
+        }
+        if let (Some(logging), Some(pumps)) = (logging, &capture.pumps) {
+            logging.see_off(pumps.process_ended());
         }
         let name = request.name.clone();
         if let Some((lines, name)) = capture.lines().cloned().zip(name.clone()) {
@@ -280,12 +285,13 @@ struct Capture {
 }
 
 impl Capture {
-    fn begin(request: &Exec, owner: Owner) -> Result<(Stdio, Capture)> {
+    fn begin(request: &Exec, targets: Option<[Target; 2]>, owner: Owner) -> Result<(Stdio, Capture)> {
         let bytes = request.tail_bytes.unwrap_or(io::TAIL);
         let stdout = io::new_tail(bytes);
         let stderr = if request.separate { io::new_tail(bytes) } else { stdout.clone() };
         let tails = [stdout, stderr];
-        let Exec { stdin: input, stdout, stderr, terminal, .. } = request;
+        let Exec { stdin: input, terminal, .. } = request;
+        let [stdout, stderr] = &targets.unwrap_or_else(|| [request.stdout.clone(), request.stderr.clone()]);
         let (logs, direct) = ([None, None], request.direct);
         let wanted =
             Connections { input, stdout, stderr, owner, logs, tails: tails.clone(), terminal: *terminal, direct };

@@ -14,7 +14,7 @@ use super::children::Expecting;
 use super::task::{Task, remove_cgroup};
 use crate::cgroup::Cgroup;
 use crate::error::{Doing, Error, Kind, Result};
-use crate::io::{self, Connections, Input, Owner, Pumps, Stdio, Tail, Target};
+use crate::io::{self, Connections, Input, Logger, Logging, Owner, Pumps, Stdio, Tail, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
 use crate::lifecycle::Event;
 use crate::log::{self, LogFiles};
@@ -67,6 +67,7 @@ impl Supervisor {
             Source::Bundle(_) | Source::Task(_) => self.set_up(launch).await?,
         };
         *task.held.borrow_mut() = Some(held);
+        self.watch_oom(task.clone());
         self.keep_record(&task);
         let pid = task.state().pid.unwrap_or_default();
         self.tell_manager(&task, || Happening::Created { pid });
@@ -162,7 +163,11 @@ impl Supervisor {
         launch: Launch,
         expecting: Expecting<'_>,
     ) -> Result<Created> {
-        let Launch { stdin, stdout, stderr, direct, size, attached, .. } = launch;
+        let Launch { stdin, mut stdout, mut stderr, logger, direct, size, attached, .. } = launch;
+        let logging = self.start_logger(logger.as_ref()).await?;
+        if let Some(logging) = &logging {
+            [stdout, stderr] = logging.targets();
+        }
         let description = plan.record.task.as_ref();
         let (said, logs, open) = match description {
             Some(task) => {
@@ -197,11 +202,20 @@ impl Supervisor {
         };
         match ready.await {
             Ok((held, pumps)) => {
+                let logging = logging.and_then(|logging| logging.see_off(pumps.process_ended()));
+                *task.logging.borrow_mut() = logging;
                 task.connect(pumps.lines().clone());
                 Ok(Created { task, held, exited, pumps, tail })
             }
             Err(error) => Err(self.undo(&task, exited, error).await),
         }
+    }
+
+    /// Starts what takes a process's output, if anything is to.
+    pub(super) async fn start_logger(&self, logger: Option<&Logger>) -> Result<Option<Logging>> {
+        let Some(logger) = logger else { return Ok(None) };
+        let expecting = self.children.expect();
+        logger.start(|pid| expecting.claim(pid)).await.map(Some)
     }
 
     /// Turns the description into all that the task is made from.

@@ -244,12 +244,7 @@ impl Supervisor {
             }
             Request::Start(id, reply) => {
                 tokio::task::spawn_local(async move {
-                    let outcome = self.start(&id).await;
-                    let started = outcome.is_ok();
-                    let _ = reply.send(outcome);
-                    if started {
-                        self.settle(id).await;
-                    }
+                    let _ = reply.send(self.start(&id).await);
                 });
             }
             Request::Remove(id, reply) => {

@@ -14,6 +14,7 @@ use bowline_spec::signal::Signal;
 use jiff::Timestamp;
 use oci_spec::runtime::Spec;
 use tokio::sync::{Mutex, RwLock, oneshot, watch};
+use tokio::task::JoinHandle;
 
 use super::Supervisor;
 use super::launches::Plan;
@@ -65,6 +66,8 @@ pub struct Task {
     pub held: RefCell<Option<Held>>,
     /// Held while it is started: what comes meanwhile is told afterwards.
     pub starting: Mutex<()>,
+    /// What takes its output, until that has ended.
+    pub logging: RefCell<Option<JoinHandle<()>>>,
     /// All is done that its end asks for.
     pub over: watch::Sender<bool>,
     pub state: RefCell<State<Live>>,
@@ -120,6 +123,7 @@ impl Task {
             mounted: RefCell::default(),
             held: RefCell::default(),
             starting: Mutex::default(),
+            logging: RefCell::default(),
             over: watch::Sender::new(false),
             state: RefCell::new(State::Created(live)),
             status: watch::Sender::new(Status::Created),
@@ -372,6 +376,11 @@ impl Task {
             supervisor.overhead.leave(&supervisor.layout).await;
         }
         pumps.flushed().await;
+        drop(pumps);
+        let logging = self.logging.borrow_mut().take();
+        if let Some(logging) = logging {
+            let _ = logging.await;
+        }
         self.over.send_replace(true);
         supervisor.done();
     }

@@ -56,7 +56,12 @@ pub fn run(invocation: Invocation, listener: UnixListener) -> Result<()> {
         let events =
             publisher.get_or_init(|| Publisher::new(invocation.ttrpc_address.as_deref(), &invocation.namespace));
         let events = events.clone();
-        let service = Service { executor: executor.clone(), containers, publisher: events.clone() };
+        let service = Service {
+            executor: executor.clone(),
+            containers,
+            publisher: events.clone(),
+            namespace: invocation.namespace.clone(),
+        };
         let served = serve(executor, service, listener, &socket).await;
         if !events.drained(LAST_WORDS).await {
             tracing::warn!("containerd has not taken the last events");

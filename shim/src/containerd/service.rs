@@ -40,6 +40,8 @@ pub struct Service {
     pub executor: Executor,
     /// What is known.
     pub containers: Arc<Containers>,
+    /// containerd's namespace.
+    pub namespace: String,
     /// What tells containerd.
     pub publisher: Publisher,
 }
@@ -81,7 +83,7 @@ impl Service {
             options: mount.options.clone(),
         });
         let io = self.containers.process(&id, "", |init| init.io.clone())?;
-        let (streams, ends) = io.open()?;
+        let (streams, ends) = io.open(&id, &self.namespace)?;
         // What cannot be had any more is closed here.
         self.containers.process(&id, "", |init| init.ends = ends)?;
         let source = Bundle { path: bundle.clone(), layers: layers.collect(), systemd: options.systemd_cgroup };
@@ -93,6 +95,7 @@ impl Service {
             stdin: streams.stdin,
             stdout: streams.stdout,
             stderr: streams.stderr,
+            logger: streams.logger,
             direct: true,
             attached: stdin.map(|stdin| Attachment { stdin: Some(stdin), ..Attachment::default() }),
             ..Launch::new(id, source)
@@ -109,13 +112,14 @@ impl Service {
             let state = if status == Status::STOPPED { "has exited" } else { "was started already" };
             Error::new(Kind::WrongState, format!("exec {exec} {state}"))
         })?;
-        let (streams, ends) = io.open()?;
+        let (streams, ends) = io.open(id, &self.namespace)?;
         self.containers.process(id, exec, |process| process.ends = ends)?;
         let request = Exec {
             process: Some(spec),
             stdin: streams.stdin,
             stdout: streams.stdout,
             stderr: streams.stderr,
+            logger: streams.logger,
             terminal: io.terminal.then(WindowSize::default),
             name: Some(exec.to_owned()),
             direct: true,

@@ -9,14 +9,14 @@
 //! a full one holds it up, and nothing is lost while containerd is away. The
 //! reading end that the shim holds keeps it from EPIPE, and keeps what it has
 //! written until the process is deleted; the writing end of stdin keeps it from
-//! ending before CloseIO.
+//! ending before CloseIO. A `binary://` logger is the executor's to run.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Input, Kind, Result, Target};
+use bowline_executor::{Doing, Error, Input, Kind, Logger, Ready, Result, Target};
 use rustix::fs::OFlags;
 
 /// A process's streams, as containerd names them.
@@ -55,6 +55,8 @@ pub struct Streams {
     pub stdout: Target,
     /// Where stderr goes.
     pub stderr: Target,
+    /// What takes both instead.
+    pub logger: Option<Logger>,
 }
 
 impl Io {
@@ -62,7 +64,7 @@ impl Io {
     ///
     /// # Errors
     /// `NotFound` for a FIFO that does not exist, `BadSpec` for what is none.
-    pub fn open(&self) -> Result<(Streams, Ends)> {
+    pub fn open(&self, container: &str, namespace: &str) -> Result<(Streams, Ends)> {
         let mut ends = Ends::default();
         let mut streams = Streams::default();
         if !self.stdin.is_empty() {
@@ -71,12 +73,36 @@ impl Io {
             ends.stdin = Some(open_fifo("stdin", &path, File::options().read(true).write(true))?);
             streams.stdin = Input::Path(path);
         }
+        streams.logger = logger(&self.stdout, container, namespace)?;
+        if streams.logger.is_some() {
+            return Ok((streams, ends));
+        }
         streams.stdout = output("stdout", &self.stdout, &mut ends)?;
         if !self.terminal {
             streams.stderr = output("stderr", &self.stderr, &mut ends)?;
         }
         Ok((streams, ends))
     }
+}
+
+/// The program that a URI names: `binary:///path?key=value` is run with `key`
+/// and `value` (containerd's runtime v2, "Logging").
+fn logger(uri: &str, container: &str, namespace: &str) -> Result<Option<Logger>> {
+    let (ready, rest) = match uri.split_once("://") {
+        Some(("binary", rest)) => (Ready::Closed, rest),
+        Some(("binary-v2", rest)) => (Ready::Byte, rest),
+        _ => return Ok(None),
+    };
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let program = percent_encoding::percent_decode_str(path).decode_utf8();
+    let program = PathBuf::from(program.doing(Kind::BadSpec, || format!("stdout: {uri} is not text"))?.as_ref());
+    if !program.is_absolute() {
+        return Err(Error::new(Kind::BadSpec, format!("stdout: the logger of {uri} is not absolute")));
+    }
+    let pairs = form_urlencoded::parse(query.as_bytes());
+    let args = pairs.flat_map(|(key, value)| [key.into_owned(), value.into_owned()]);
+    let env = vec![format!("CONTAINER_ID={container}"), format!("CONTAINER_NAMESPACE={namespace}")];
+    Ok(Some(Logger { program, args: args.filter(|arg| !arg.is_empty()).collect(), env, ready }))
 }
 
 fn output(name: &str, text: &str, ends: &mut Ends) -> Result<Target> {
@@ -138,7 +164,7 @@ mod tests {
 
     #[test]
     fn nothing_named_is_nothing_open() {
-        let (streams, ends) = Io::default().open().expect("nothing to do");
+        let (streams, ends) = Io::default().open("c", "n").expect("nothing to do");
         assert_eq!((streams.stdin, streams.stdout, streams.stderr), (Input::Null, Target::Null, Target::Null));
         assert!(ends.stdin.is_none() && ends.outputs.is_empty());
     }
@@ -149,7 +175,7 @@ mod tests {
         let path = dir.path().join("out");
         fifo(&path);
         let io = Io { stdout: path.display().to_string(), ..Io::default() };
-        let (streams, ends) = io.open().expect("opened");
+        let (streams, ends) = io.open("c", "n").expect("opened");
         assert_eq!(streams.stdout, Target::Path(path.clone()));
         let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
         let writer = File::options().write(true).custom_flags(nonblocking).open(&path);
@@ -163,13 +189,13 @@ mod tests {
     fn what_is_missing_or_no_fifo_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");
         let missing = Io { stdin: dir.path().join("none").display().to_string(), ..Io::default() };
-        assert_eq!(missing.open().expect_err("missing").kind(), Kind::NotFound);
+        assert_eq!(missing.open("c", "n").expect_err("missing").kind(), Kind::NotFound);
         let file = dir.path().join("file");
         std::fs::write(&file, "").expect("written");
         let file = Io { stdout: file.display().to_string(), ..Io::default() };
-        assert_eq!(file.open().expect_err("a file").kind(), Kind::BadSpec);
+        assert_eq!(file.open("c", "n").expect_err("a file").kind(), Kind::BadSpec);
         let odd = Io { stderr: "npipe:////./pipe".to_owned(), ..Io::default() };
-        assert_eq!(odd.open().expect_err("unknown").kind(), Kind::Unsupported);
+        assert_eq!(odd.open("c", "n").expect_err("unknown").kind(), Kind::Unsupported);
     }
 
     #[test]
@@ -177,7 +203,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("a/b/log");
         let io = Io { stdout: format!("file://{}", path.display()), ..Io::default() };
-        let (streams, _) = io.open().expect("made");
+        let (streams, _) = io.open("c", "n").expect("made");
         assert_eq!(streams.stdout, Target::Path(path.clone()));
         assert!(path.is_file());
     }

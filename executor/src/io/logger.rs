@@ -1,0 +1,183 @@
+//! A program of the manager's that takes a process's output: two pipes as its
+//! fds 3 and 4, and by fd 5 it says that it is ready.
+//!
+//! ```text
+//!   process ─pipe─► logger      its end while the process writes on: discarded
+//! ```
+//!
+//! The pipes are the process's own; the shim holds their reading ends only so
+//! that a logger that dies takes no task with it. Once the process has ended
+//! the logger reads the end of both, and has time to put down what it has.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::{Target, pipe};
+use crate::error::{Doing, Error, Kind, Result};
+use crate::program::{Program, Started};
+use crate::sys::{self, Ended};
+use crate::worker;
+
+/// How long it may take to end by itself once all is read, and how long once it
+/// has SIGTERM: together what containerd's own shim gives it.
+const BY_ITSELF: Duration = Duration::from_secs(2);
+const ASKED: Duration = Duration::from_secs(10);
+
+/// What it gets as which fd (containerd's runtime v2, "Logging").
+const STDOUT: i32 = 3;
+const STDERR: i32 = 4;
+const READY: i32 = 5;
+
+/// A program that takes output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Logger {
+    /// Absolute.
+    pub program: PathBuf,
+    /// What follows its name.
+    pub args: Vec<String>,
+    /// All of its environment, as `KEY=value`.
+    pub env: Vec<String>,
+    /// How it says that it is ready.
+    pub ready: Ready,
+}
+
+/// How a logger says that it is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ready {
+    /// By closing fd 5.
+    Closed,
+    /// By a byte there; to close it without is to fail.
+    Byte,
+}
+
+/// A logger that runs. Dropped before it is seen off, as of a process that was
+/// never started, it is ended.
+pub struct Logging(Option<Running>);
+
+struct Running {
+    started: Started,
+    ended: oneshot::Receiver<Ended>,
+    reads: [OwnedFd; 2],
+    writes: [OwnedFd; 2],
+}
+
+impl Logger {
+    /// Starts it; returns once it is ready. `claim` gives the end of a child:
+    /// held from before this is called.
+    ///
+    /// # Errors
+    /// `CommandNotFound`, `NotExecutable`; `Internal` when it ends instead.
+    pub async fn start(&self, claim: impl FnOnce(i32) -> oneshot::Receiver<Ended>) -> Result<Logging> {
+        let name = self.program.display();
+        let ([out, err], [out_write, err_write]) = {
+            let ((out, out_write), (err, err_write)) = (pipe()?, pipe()?);
+            ([out, err], [out_write, err_write])
+        };
+        let (hear, tell) = pipe()?;
+        let argv = std::iter::once(self.program.as_os_str()).chain(self.args.iter().map(AsRef::as_ref));
+        let program = Program::new(&self.program, argv, &self.env)?
+            .with_fd(out.as_fd(), STDOUT)
+            .with_fd(err.as_fd(), STDERR)
+            .with_fd(tell.as_fd(), READY);
+        let mut started = program.start()?;
+        drop(program);
+        drop(tell);
+        let ended = claim(started.pid);
+        started.executed().await?;
+        let said = first_byte(hear).await.doing(Kind::Internal, || format!("cannot hear of the logger {name}"))?;
+        let running = Running { started, ended, reads: [out, err], writes: [out_write, err_write] };
+        let logging = Logging(Some(running));
+        if self.ready == Ready::Byte && !said {
+            return Err(Error::new(Kind::Internal, format!("the logger {name} ended before it was ready")));
+        }
+        Ok(logging)
+    }
+}
+
+/// Whether a byte comes, and not the end.
+async fn first_byte(pipe: OwnedFd) -> std::io::Result<bool> {
+    let mut reader = worker::PipeReader::new(pipe)?;
+    Ok(reader.read_more(&mut Vec::new()).await? > 0)
+}
+
+impl Logging {
+    /// Where its process is to write, for as long as this lives.
+    pub fn targets(&self) -> [Target; 2] {
+        let path = |fd: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let none = || [Target::Null, Target::Null];
+        self.0.as_ref().map_or_else(none, |running| running.writes.each_ref().map(|fd| Target::Path(path(fd))))
+    }
+
+    /// Lets it go once its process is connected, and sees it to its end, which
+    /// comes when the process's has.
+    pub fn see_off(mut self, process_ended: watch::Receiver<bool>) -> Option<JoinHandle<()>> {
+        self.0.take().map(|running| running.see_off(process_ended))
+    }
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        if let Some(running) = self.0.take() {
+            let (_, ended) = watch::channel(true);
+            running.see_off(ended);
+        }
+    }
+}
+
+impl Running {
+    fn see_off(self, process_ended: watch::Receiver<bool>) -> JoinHandle<()> {
+        let Running { started, ended, reads, writes } = self;
+        drop(writes);
+        tokio::task::spawn_local(see_off(started, ended, reads, process_ended))
+    }
+}
+
+async fn see_off(
+    started: Started,
+    mut ended: oneshot::Receiver<Ended>,
+    reads: [OwnedFd; 2],
+    mut process_ended: watch::Receiver<bool>,
+) {
+    let early = tokio::select! {
+        _ = &mut ended => true,
+        // An error means that it was never started.
+        _ = process_ended.wait_for(|ended| *ended) => false,
+    };
+    if early {
+        tracing::warn!("a logger has ended before its process: what that writes from now on is lost");
+        let [out, err] = reads;
+        tokio::join!(discard(out), discard(err));
+        return;
+    }
+    // Those of the process are closed with it; then it reads the end.
+    drop(reads);
+    if timeout(BY_ITSELF, &mut ended).await.is_ok() {
+        return;
+    }
+    let _ = sys::pidfd_send_signal(started.pidfd.as_fd(), libc::SIGTERM);
+    if timeout(ASKED, &mut ended).await.is_err() {
+        tracing::warn!("a logger had to be killed");
+        started.kill();
+        let _ = ended.await;
+    }
+}
+
+/// Reads until no writer is left, for nobody.
+async fn discard(pipe: OwnedFd) {
+    let watched = set_nonblocking(pipe.as_fd()).and_then(|()| sys::watch(File::from(pipe)));
+    let Ok(watched) = watched else { return };
+    let mut chunk = vec![0u8; 4096];
+    while let Ok(1..) = watched.async_io(Interest::READABLE, |mut from| from.read(&mut chunk)).await {}
+}
+
+fn set_nonblocking(fd: BorrowedFd<'_>) -> std::io::Result<()> {
+    Ok(rustix::io::ioctl_fionbio(fd, true)?)
+}

@@ -278,10 +278,11 @@ mod tests {
     #[test]
     fn an_event_becomes_one_line_with_its_fields() {
         let (_folder, path) = fifo();
+        let mut reader = reader(&path);
         let lines = Lines(Arc::new(Mutex::new(Fifo::open(&path))));
         let subscriber = tracing_subscriber::fmt().event_format(Logfmt).with_writer(lines).finish();
         tracing::subscriber::with_default(subscriber, || tracing::error!(id = "web", "cannot {}", "start"));
-        let told = read(&mut reader(&path));
+        let told = read(&mut reader);
         assert!(told.contains(" level=error msg=\"cannot start\" id=web runtime="), "{told}");
         assert_eq!(told.matches('\n').count(), 1);
     }

@@ -11,6 +11,8 @@ HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 BIN = $(abspath $(TARGET)/bin)
 # Namespaces and cgroups need root.
 ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
+# What is installed. containerd finds the last by its name.
+BINARIES = bowline bowline-shim containerd-shim-bowline-v1
 DENY = $(TARGET)/tools/bin/cargo-deny
 CARGO_DEB = $(TARGET)/tools/bin/cargo-deb
 DEB = $(TARGET)/deb/bowline.deb
@@ -19,7 +21,7 @@ DEB = $(TARGET)/deb/bowline.deb
 help:
 	@sed -n 's/^## /  make /p' Makefile
 
-## build     release binaries: static, two files, nothing else needed to run them
+## build     release binaries: static, three files, nothing else needed to run them
 .PHONY: build
 build:
 	@scripts/need build
@@ -84,7 +86,7 @@ absent:
 	@scripts/need build
 	cargo build --locked --package bowline --features absent
 	@mkdir -p $(ABSENT)
-	cp --remove-destination $(addprefix $(TARGET)/debug/,bowline bowline-shim) $(ABSENT)/
+	cp --remove-destination $(addprefix $(TARGET)/debug/,$(BINARIES)) $(ABSENT)/
 	cargo build --locked --package bowline
 
 comma = ,
@@ -179,7 +181,7 @@ $(DENY):
 .PHONY: install
 install: $(if $(shell command -v cargo),build)
 	install -d $(addprefix $(INSTALLED)/,bin $(MAN) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION)))
-	install -m 755 $(BIN)/bowline $(BIN)/bowline-shim $(INSTALLED)/bin/
+	install -m 755 $(addprefix $(BIN)/,$(BINARIES)) $(INSTALLED)/bin/
 	$(BIN)/bowline man $(INSTALLED)/$(MAN)
 	$(BIN)/bowline completions bash >$(INSTALLED)/$(BASH_COMPLETION)
 	$(BIN)/bowline completions zsh >$(INSTALLED)/$(ZSH_COMPLETION)

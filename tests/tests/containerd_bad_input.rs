@@ -203,6 +203,9 @@ fn an_id_that_leads_elsewhere() {
 #[test]
 fn fifos_that_do_not_exist() {
     let host = Host::new();
+    if host.reference_fails("it leaves init and its cgroups behind") {
+        return;
+    }
     let containerd = host.containerd();
     let bundle = containerd.bundle();
     let path = |name: &str| bundle.path.join(name).to_str().expect("ASCII").to_owned();
@@ -234,6 +237,9 @@ fn fifos_of_an_exec_that_do_not_exist() {
 #[test]
 fn a_fifo_that_is_a_folder() {
     let host = Host::new();
+    if host.reference_fails("it leaves init and its cgroups behind") {
+        return;
+    }
     let containerd = host.containerd();
     let bundle = containerd.bundle();
     refused(&host, &containerd, &bundle, &Stdio::uri(host.work().to_str().expect("ASCII")));

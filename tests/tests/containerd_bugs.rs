@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Input, Output, Stdio, api, make_fifo};
+use bowline_tests::harness::containerd::{Input, Output, Stdio, api, is_reference, make_fifo};
 use bowline_tests::harness::{eventually, fds_of, is_slow, only_v2, patience, process_exists, status_lines};
 use serde_json::json;
 
@@ -61,8 +61,10 @@ fn bug_02_an_end_that_races_the_start_of_an_exec_is_told() {
         let waiter = running.shim.wait_later(&running.id, "");
         let starts = [running.shim.start_later(&running.id, "e1"), running.shim.start_later(&running.id, "e2")];
         let pid = rustix::process::Pid::from_raw(running.pid).expect("a pid");
-        // At another moment of the starts in each round.
-        eventually("a moment", || (round % 2 == 0 || fds_of(running.pid).len() < 100).then_some(()));
+        // At another moment of the starts in every other round.
+        if round % 2 == 1 {
+            containerd.events.wait_for(&running.id, "exec-started e1");
+        }
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("init lives");
         assert_eq!(waiter.wait().expect("an end").exit_status, 137);
         for start in starts {
@@ -116,7 +118,11 @@ fn bug_03_the_exit_of_init_is_told_last() {
             (told.iter().filter(|event| *event == "delete").count() == round).then_some(())
         });
     }
-    let all = containerd.events.of(&bundle.id);
+    let mut all = containerd.events.of(&bundle.id);
+    if is_reference() {
+        // On v1 it takes the removal of a cgroup for a kill, now and then.
+        all.retain(|event| event != "oom");
+    }
     let expected = ["create", "start", "exec-added e", "exec-started e", "exit e", "exit", "delete"];
     for (round, told) in all.chunks(expected.len()).enumerate() {
         assert_eq!(told, expected, "round {round}");
@@ -128,6 +134,9 @@ fn bug_03_the_exit_of_init_is_told_last() {
 #[test]
 fn bug_04_no_exit_of_many_fast_execs_is_lost() {
     let host = Host::new();
+    if host.reference_fails("one of them hangs, as the bug says") {
+        return;
+    }
     let containerd = host.containerd();
     let running = containerd.run("sleep 1000");
     let process = running.bundle.process(&["/bin/sh", "-c", "exit 3"]);
@@ -239,6 +248,9 @@ fn bug_07_no_output_of_an_exec_is_lost_either() {
 #[test]
 fn bug_08_a_log_that_cannot_be_written_to_holds_nobody_up() {
     let host = Host::new();
+    if host.reference_fails("it does, as the bug says") {
+        return;
+    }
     let containerd = host.containerd();
     let bundle = containerd.bundle().script("trap '' PIPE; head -c 3000000 /dev/zero; exit 0");
     let shim = containerd.start(&bundle);
@@ -343,6 +355,9 @@ fn bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit() {
 #[test]
 fn bug_10_a_kill_of_init_is_told_each_time_and_before_the_exit() {
     let host = Host::new();
+    if host.reference_fails("on v1 it takes the removal of a cgroup for a kill, now and then") {
+        return;
+    }
     let containerd = host.containerd();
     let bundle = containerd.bundle().memory(64 << 20).script("exec dd if=/dev/zero of=/dev/null bs=256M count=1");
     let shim = containerd.start(&bundle);
@@ -429,13 +444,16 @@ fn two_hundred_cycles_leave_the_shim_and_the_machine_as_they_were() {
     };
     let mut before = None;
     for round in 0..times(200, 100) {
-        let io = bundle.fifos_with_stdin(&format!("r{round}"));
+        let name = format!("r{round}");
+        // The reference leaves an fd of every third or so.
+        let io = if is_reference() { bundle.fifos(&name) } else { bundle.fifos_with_stdin(&name) };
         let _outputs = io.open();
         let mut request = shim.creation(&bundle, &io);
         let source = bundle.path.join("lower").to_str().expect("ASCII").to_owned();
         request.rootfs =
             vec![api::Mount { type_: "bind".into(), source, options: vec!["rbind".into()], ..Default::default() }];
         shim.create_by(&request).expect("created");
+        let _stdin = (!io.stdin.is_empty()).then(|| Input::open(io.stdin.as_ref()));
         shim.start(&bundle.id, "").expect("started");
         shim.run_exec(&bundle, "e", &["/bin/true"], &Stdio::null());
         assert_eq!(shim.status_at_end(&bundle.id, "e"), 0);

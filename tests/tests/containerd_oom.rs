@@ -58,3 +58,22 @@ fn a_kill_by_somebody_is_none_for_want_of_memory() {
     running.end();
     assert_eq!(containerd.events.of(&id), ["create", "start", "exit", "delete"]);
 }
+
+#[test]
+fn an_end_of_other_reasons_is_never_told_as_one_for_want_of_memory() {
+    let host = Host::new();
+    if host.reference_fails("on v1 it takes the removal of a cgroup for a kill, now and then") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("exit 0").memory(LIMIT);
+    let shim = containerd.start(&bundle);
+    for _ in 0..30 {
+        shim.run(&bundle, &Stdio::null());
+        shim.wait(&bundle.id, "").expect("an end");
+        shim.delete(&bundle.id, "").expect("deleted");
+    }
+    shim.over();
+    host.assert_nothing_left();
+    assert!(!containerd.events.of(&bundle.id).contains(&"oom".to_owned()));
+}

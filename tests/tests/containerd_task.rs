@@ -547,6 +547,7 @@ fn a_checkpoint_without_criu_is_unimplemented_and_says_what_is_missing() {
     std::fs::create_dir(&bin).expect("the work folder is writable");
     let mut command = containerd.command(&bundle, &["start"]);
     command.env("PATH", &bin);
+    containerd.read_log(&bundle);
     let (succeeded, said) = containerd.answer_of(command, &[]);
     let said = String::from_utf8(said).expect("an address");
     assert!(succeeded, "{said}");

@@ -140,6 +140,15 @@ impl<'h> Containerd<'h> {
         (child.wait().expect("a child").success(), said)
     }
 
+    /// Reads the log of the shim that will be started for a bundle, as containerd does from before it starts.
+    pub fn read_log(&self, bundle: &Bundle) {
+        let log = bundle.path.join("log");
+        if !log.exists() {
+            make_fifo(&log);
+        }
+        self.host.keep(Output::open(&log));
+    }
+
     /// Starts a shim for a bundle.
     #[track_caller]
     pub fn start(&self, bundle: &Bundle) -> Shim {
@@ -155,12 +164,7 @@ impl<'h> Containerd<'h> {
 
     /// The address of the shim, or what it says instead.
     pub fn try_start(&self, bundle: &Bundle, options: Option<&Any>) -> Result<PathBuf, String> {
-        // containerd reads the shim's log from before it starts.
-        let log = bundle.path.join("log");
-        if !log.exists() {
-            make_fifo(&log);
-        }
-        self.host.keep(Output::open(&log));
+        self.read_log(bundle);
         let stdin = options.map(|options| options.write_to_bytes().expect("a message")).unwrap_or_default();
         let (succeeded, said) = self.answer_of(self.command(bundle, &["start"]), &stdin);
         let said = String::from_utf8_lossy(&said).into_owned();

@@ -25,6 +25,8 @@ use crate::worker::PipeReader;
 
 /// Everything that a task is started from.
 pub struct Prepared<'a> {
+    /// The container's id.
+    pub id: &'a str,
     /// The OCI configuration.
     pub spec: &'a Spec,
     /// The folder that its relative paths are below.
@@ -62,7 +64,7 @@ pub struct Held {
 impl Prepared<'_> {
     /// Clones init. From here on it is the caller's to reap.
     pub fn clone_init(self) -> Result<Starting> {
-        let Prepared { spec, bundle, cgroup, filter, stdio } = self;
+        let Prepared { id, spec, bundle, cgroup, filter, stdio } = self;
         let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
         let namespaces = Namespaces::of(spec)?;
         let joined = namespaces.open_joined()?;
@@ -77,7 +79,7 @@ impl Prepared<'_> {
         let flags = namespaces.clone_flags();
         let become_init = |entry: &Entry| {
             let payload = Payload { process, filter: filter.map(|f| (&*f.program, f.flags)), stdio: &stdio, entry };
-            let init = Init { spec, bundle, namespaces: &namespaces, sources, orders: hear.as_raw_fd() };
+            let init = Init { spec, id, bundle, namespaces: &namespaces, sources, orders: hear.as_raw_fd() };
             child::run_init(&payload, init, tell.as_raw_fd())
         };
         let enter = || {
@@ -115,16 +117,29 @@ impl Starting {
     }
 
     /// Maps a new user namespace, then waits until the root filesystem is set
-    /// up and the command found. `pid` is init's.
-    pub async fn ready(mut self, pid: i32, spec: &Spec, namespaces: &Namespaces) -> Result<Held> {
+    /// up and the command found. `pid` is init's. `hooks` are run when it asks
+    /// for them, which it does if the spec has any of the runtime's.
+    pub async fn ready(
+        mut self,
+        pid: i32,
+        spec: &Spec,
+        namespaces: &Namespaces,
+        hooks: impl AsyncFnOnce() -> Result<()>,
+    ) -> Result<Held> {
         if namespaces.is_new(libc::CLONE_NEWUSER) {
             namespaces::write_id_maps(pid, spec)?;
             order(&self.orders, child::MAPPED)?;
         }
-        match self.report.after_pid().await? {
+        let mut word = self.report.after_pid().await?;
+        if matches!(word, Word::Hooks) {
+            hooks().await?;
+            order(&self.orders, child::HOOKED)?;
+            word = self.report.next().await?;
+        }
+        match word {
             Word::Ready => Ok(Held { orders: self.orders, report: self.report }),
             Word::Failed(error) => Err(error),
-            Word::Pid(_) | Word::Closed | Word::End => {
+            Word::Pid(_) | Word::Closed | Word::Hooks | Word::End => {
                 Err(Error::new(Kind::Internal, "init died while it was being set up"))
             }
         }
@@ -143,13 +158,14 @@ impl Held {
 pub struct Report {
     pipe: PipeReader,
     buffer: Vec<u8>,
-    /// It was set up before its worker had told its pid.
-    was_ready: bool,
+    /// What it said before its worker had told its pid.
+    early: Option<Word>,
 }
 
 enum Word {
     Pid(i32),
     Closed,
+    Hooks,
     Ready,
     Failed(Error),
     End,
@@ -159,7 +175,7 @@ impl Report {
     /// Reads from `pipe`, whose writers are the process and its worker.
     pub fn new(pipe: OwnedFd) -> Result<Report> {
         let pipe = PipeReader::new(pipe).doing(Kind::Internal, || "cannot watch a report pipe")?;
-        Ok(Report { pipe, buffer: Vec::new(), was_ready: false })
+        Ok(Report { pipe, buffer: Vec::new(), early: None })
     }
 
     /// The pid of the child that a worker has cloned for us. It may have ended
@@ -171,7 +187,7 @@ impl Report {
                 Word::Closed => return Ok(None),
                 Word::Failed(error) => return Err(error),
                 // The process may overtake its worker.
-                Word::Ready => self.was_ready = true,
+                word @ (Word::Ready | Word::Hooks) => self.early = Some(word),
                 Word::End => {
                     return Err(Error::new(Kind::Internal, "the worker died before it had cloned a process"));
                 }
@@ -181,7 +197,10 @@ impl Report {
 
     /// What the process says next, also if it has said it too early.
     async fn after_pid(&mut self) -> Result<Word> {
-        if std::mem::take(&mut self.was_ready) { Ok(Word::Ready) } else { self.next().await }
+        match self.early.take() {
+            Some(word) => Ok(word),
+            None => self.next().await,
+        }
     }
 
     /// Waits until the program is executed, which closes the pipe.
@@ -189,7 +208,7 @@ impl Report {
         match self.next().await? {
             Word::End => Ok(()),
             Word::Failed(error) => Err(error),
-            Word::Pid(_) | Word::Closed | Word::Ready => {
+            Word::Pid(_) | Word::Closed | Word::Hooks | Word::Ready => {
                 Err(Error::new(Kind::Internal, "unexpected word from a process"))
             }
         }
@@ -215,6 +234,7 @@ fn first_word(buffer: &[u8]) -> Option<(usize, Word)> {
     match *buffer.first()? {
         child::READY => Some((1, Word::Ready)),
         child::CLOSED => Some((1, Word::Closed)),
+        child::HOOKS => Some((1, Word::Hooks)),
         child::PID => Some((5, Word::Pid(i32::from_ne_bytes(number(&buffer[1..])?)))),
         _ => {
             let length = u32::from_ne_bytes(number(&buffer[1..])?) as usize;

@@ -30,6 +30,7 @@ pub mod events;
 mod exec;
 mod features;
 mod health;
+mod hooks;
 mod host;
 mod identity;
 mod idmap;
@@ -41,7 +42,6 @@ mod mountinfo;
 mod namespaces;
 mod network;
 pub mod probe;
-#[allow(dead_code, reason = "what runs hooks and loggers is to come")]
 mod program;
 mod recovery;
 mod report;
@@ -70,6 +70,7 @@ pub use cgroup::{checked_path as checked_cgroup_path, join_existing as join_cgro
 pub use error::{Doing, Error, Kind, Result};
 pub use features::features;
 pub use health::{Check, Health, Status as HealthStatus};
+pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
 pub use host::configure;
 pub use io::{Attachment, Input, Logger, Ready, TAIL, Target, WindowSize};
 pub use lifecycle::Status;

@@ -118,6 +118,7 @@ impl<'a> Program<'a> {
     }
 
     /// Gives it `fd` as that number; 0 to 2 replace its standard streams.
+    #[allow(dead_code, reason = "for loggers, which are to come")]
     pub fn with_fd(mut self, fd: BorrowedFd<'a>, number: RawFd) -> Program<'a> {
         self.fds.push((fd, number));
         self

@@ -14,7 +14,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["exec", "features", "host", "probe", "request"],
     &["launch", "lifecycle", "recovery"],
     &["child", "sealed"],
-    &["bundle", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
+    &["bundle", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
     &["events", "program", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "worker"],
     &["cgroup"],

@@ -14,8 +14,9 @@ use super::{Payload, capabilities};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys;
 
-/// Confines the calling process as its spec says, and executes the program.
-pub fn execute(payload: &Payload<'_>, program: &Program) -> Result<Infallible> {
+/// Confines the calling process as its spec says, does what is `last`, and
+/// executes the program.
+pub fn execute(payload: &Payload<'_>, program: &Program, last: impl FnOnce() -> Result<()>) -> Result<Infallible> {
     let process = payload.process;
     for rlimit in process.rlimits().iter().flatten() {
         set_rlimit(rlimit)?;
@@ -48,6 +49,7 @@ pub fn execute(payload: &Payload<'_>, program: &Program) -> Result<Infallible> {
         rustix::thread::set_no_new_privs(true).doing(Kind::Internal, || "cannot set no_new_privs")?;
         load(payload.filter)?;
     }
+    last()?;
     sys::close_on_exec_from_3().doing(Kind::Internal, || "cannot close the shim's files")?;
     let error = sys::execve(&program.path, &program.argv, &program.envp);
     Err(refused(program, &error))

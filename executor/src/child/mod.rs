@@ -1,7 +1,7 @@
 //! What runs between clone and execve, for init and execs alike.
 //!
 //! ```text
-//!   init: cgroups ─► maps ─► namespaces ─► root ─► READY … START ─┐
+//!   init: cgroups ─► maps ─► namespaces ─► mounts ─► (HOOKS … HOOKED) ─► root ─► READY … START ─┐
 //!                                                                 ├─► confine ─► execve
 //!   exec: cgroups ─► cgroup namespace ────────────────────────────┘
 //! ```
@@ -29,6 +29,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::cgroup::Entry;
 use crate::error::{Doing, Error, Kind, Result};
+use crate::hooks::{Container, Point};
 use crate::io::Stdio;
 use crate::namespaces::Namespaces;
 use crate::rootfs::{self, Sources};
@@ -44,6 +45,11 @@ pub const CLOSED: u8 = b'C';
 /// First byte of a message on the report pipe: four bytes of length and an
 /// [`Error`] as JSON follow. It may overtake the worker's [`PID`].
 pub const ERROR: u8 = b'E';
+/// A byte on the report pipe: namespaces and mounts are there, and hooks of the
+/// configuration are to be run before the root is changed.
+pub const HOOKS: u8 = b'H';
+/// A byte down to init: they have been.
+pub const HOOKED: u8 = b'h';
 /// A byte down to init: its user namespace is mapped.
 pub const MAPPED: u8 = b'm';
 /// A byte down to init: execute the program.
@@ -65,6 +71,8 @@ pub struct Payload<'a> {
 pub struct Init<'a> {
     /// The whole configuration.
     pub spec: &'a Spec,
+    /// Its id.
+    pub id: &'a str,
     /// The folder that relative paths of the spec are below.
     pub bundle: &'a Path,
     /// Which namespaces are new.
@@ -103,7 +111,8 @@ pub fn tell_error(report: RawFd, error: &Error) {
 }
 
 fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<Infallible> {
-    let Init { spec, bundle, namespaces, sources, orders } = init;
+    let Init { spec, id, bundle, namespaces, sources, orders } = init;
+    let container = Container { id, bundle, spec };
     let mut sources = sources;
     let mut fds = kept_fds(payload, report);
     fds.push(orders);
@@ -141,14 +150,22 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
         rustix::system::sethostname(hostname.as_bytes())
             .doing(Kind::Internal, || format!("cannot set the hostname to {hostname}"))?;
     }
-    let pty = rootfs::enter(spec, &sources, namespaces.in_user_namespace())?;
+    let hooks = || {
+        if container.has(Point::Prestart) || container.has(Point::CreateRuntime) {
+            sys::write_fd(report, &[HOOKS]).doing(Kind::Internal, || "the shim has gone")?;
+            await_order(orders, HOOKED)?;
+        }
+        container.run_inside(Point::CreateContainer, &rootfs::path(spec, bundle)?)
+    };
+    let pty = rootfs::enter(spec, &sources, namespaces.in_user_namespace(), hooks)?;
     if let (Some(pty), Some(wish)) = (&pty, &payload.stdio.terminal) {
         terminal::take(wish, payload.process, pty)?;
     }
     let program = command::find(payload.process)?;
     sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
     await_order(orders, START)?;
-    confine::execute(payload, &program)
+    // The image's own: with no more rights than the program.
+    confine::execute(payload, &program, || container.run_inside(Point::StartContainer, payload.process.cwd()))
 }
 
 fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> Result<Infallible> {
@@ -164,7 +181,7 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
         terminal::take(wish, payload.process, &rootfs::open_terminal(root.as_fd())?)?;
     }
     let program = command::find(payload.process)?;
-    confine::execute(payload, &program)
+    confine::execute(payload, &program, || Ok(()))
 }
 
 /// What both begin with: nothing of the shim's but the fds that are needed,

@@ -36,14 +36,22 @@ pub use inside::refuse_host_links;
 use options::Options;
 pub use options::names as mount_options;
 pub use sources::{
-    Sources, are_idmapped, attach, open as open_sources, stage as stage_sources, take_up as take_up_sources,
+    Sources, are_idmapped, attach, open as open_sources, root_path as path, stage as stage_sources,
+    take_up as take_up_sources,
 };
 pub use terminal::{Pty, open as open_terminal};
 use trees::{Filesystem, Trees};
 
 /// Fills the attached root, seals it, and makes it the root of this process.
-/// Returns init's terminal, if it is to have one.
-pub fn enter(spec: &Spec, sources: &Sources, in_user_namespace: bool) -> Result<Option<Pty>> {
+/// `hooks` is called when all mounts are in their places, nothing is closed yet,
+/// and the root is still the host's. Returns init's terminal, if it is to have
+/// one.
+pub fn enter(
+    spec: &Spec,
+    sources: &Sources,
+    in_user_namespace: bool,
+    hooks: impl FnOnce() -> Result<()>,
+) -> Result<Option<Pty>> {
     rustix::process::umask(Mode::empty());
     let root = sources.root.as_fd();
     inside::refuse_host_links(root)?;
@@ -63,6 +71,7 @@ pub fn enter(spec: &Spec, sources: &Sources, in_user_namespace: bool) -> Result<
         terminal::mount_console(&sources.trees, root, terminal.slave.as_fd())?;
     }
     make_working_directory(root, spec)?;
+    hooks()?;
     seal::sysctls(root, spec)?;
     seal::read_only_paths(&sources.trees, root, spec)?;
     seal::masked_paths(&sources.trees, root, spec)?;

@@ -249,7 +249,7 @@ fn check_folder(root: &OwnedFd, path: &Path) -> Result<()> {
 }
 
 /// The absolute path of the root folder.
-fn root_path(spec: &Spec, bundle: &Path) -> Result<std::path::PathBuf> {
+pub fn root_path(spec: &Spec, bundle: &Path) -> Result<std::path::PathBuf> {
     let root = spec.root().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "root: missing"))?;
     Ok(bundle.join(root.path()))
 }

@@ -14,6 +14,7 @@ use super::children::Expecting;
 use super::task::{Task, remove_cgroup};
 use crate::cgroup::Cgroup;
 use crate::error::{Doing, Error, Kind, Result};
+use crate::hooks::Point;
 use crate::io::{self, Connections, Input, Logger, Logging, Owner, Pumps, Stdio, Tail, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
 use crate::lifecycle::Event;
@@ -54,6 +55,7 @@ impl Supervisor {
             return Err(self.undo(&task, exited, error).await);
         }
         self.started(&task)?;
+        self.run_late_hooks(&task, Point::Poststart).await;
         self.begin_checks(&task);
         let pid = task.state().pid.unwrap_or_default();
         self.see_off(task, exited, pumps, tail);
@@ -85,7 +87,9 @@ impl Supervisor {
         let held = task.held.borrow_mut().take();
         let held = held.ok_or_else(|| Error::new(Kind::WrongState, format!("task {id} was started already")))?;
         held.start().await?;
-        self.started(&task)
+        self.started(&task)?;
+        self.run_late_hooks(&task, Point::Poststart).await;
+        Ok(())
     }
 
     /// The program is executed.
@@ -112,6 +116,8 @@ impl Supervisor {
 
     async fn undo(&self, task: &Task, exited: oneshot::Receiver<Ended>, error: Error) -> Error {
         let error = task.undo(self, exited, error).await;
+        // What its other hooks have set up is undone by these.
+        self.run_late_hooks(task, Point::Poststop).await;
         self.tasks.borrow_mut().remove(&task.id);
         error
     }
@@ -188,14 +194,15 @@ impl Supervisor {
             terminal: process.and_then(Process::terminal).unwrap_or(false).then_some(size),
             direct,
         })?;
-        let (cgroup, starting, live) = self.clone_init(&plan, stdio).await?;
+        let (cgroup, starting, live) = self.clone_init(&id, &plan, stdio).await?;
         let pid = live.pid;
         let exited = expecting.claim(pid);
         let task = Rc::new(Task::new(id.clone(), plan, live, cgroup));
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
 
         let ready = async {
-            let held = starting.ready(pid, &task.spec, &task.namespaces).await?;
+            let hooks = async || self.run_create_hooks(&task, pid).await;
+            let held = starting.ready(pid, &task.spec, &task.namespaces, hooks).await?;
             let pumps = wiring.connect()?;
             attached.map_or(Ok(()), |attachment| pumps.lines().attach(&attachment))?;
             Ok((held, pumps))
@@ -266,12 +273,13 @@ impl Supervisor {
     }
 
     /// Makes the task's cgroup, its limits in effect, and clones init.
-    async fn clone_init(&self, plan: &Plan, stdio: Stdio) -> Result<(Cgroup, Starting, Live)> {
+    async fn clone_init(&self, id: &TaskId, plan: &Plan, stdio: Stdio) -> Result<(Cgroup, Starting, Live)> {
         let Plan { spec, filter, .. } = plan;
         let cgroup = self.layout.create(&plan.record.cgroup)?;
         let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
         let limited = resources.map_or(Ok(()), |r| self.layout.apply(&cgroup, r));
-        let prepared = Prepared { spec, bundle: plan.folder.path(), cgroup: &cgroup, filter: filter.as_ref(), stdio };
+        let (bundle, filter) = (plan.folder.path(), filter.as_ref());
+        let prepared = Prepared { id: id.as_str(), spec, bundle, cgroup: &cgroup, filter, stdio };
         let cloned = match limited.and_then(|()| prepared.clone_init()) {
             Ok(mut starting) => starting.live().await.map(|live| (starting, live)),
             Err(error) => Err(error),

@@ -13,6 +13,7 @@ mod children;
 mod events;
 mod execs;
 mod health;
+mod hooks;
 mod launches;
 mod shim_cgroup;
 mod task;
@@ -30,6 +31,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::cgroup::{self, Layout};
 use crate::error::{Error, Kind, Result};
 use crate::events::Journal;
+use crate::hooks::Point;
 use crate::host;
 use crate::lifecycle::{Event, Status};
 use crate::recovery::{Folder, StateDir};
@@ -423,10 +425,17 @@ impl Supervisor {
         }
         let mut over = task.over.subscribe();
         let _ = over.wait_for(|over| *over).await;
+        // One after the other, however many ask.
+        let _turn = task.starting.lock().await;
+        if self.task(id).is_err() {
+            return Ok(());
+        }
+        if !task.told_of_its_end.replace(true) {
+            self.run_late_hooks(&task, Point::Poststop).await;
+        }
         let mounted = task.mounted.borrow().clone();
         if let Some(root) = mounted {
             layers::unmount(&root).await?;
-            *task.mounted.borrow_mut() = None;
         }
         self.tasks.borrow_mut().remove(id);
         Ok(())

@@ -64,7 +64,9 @@ pub struct Task {
     pub mounted: RefCell<Option<PathBuf>>,
     /// By which its program is executed, until it is.
     pub held: RefCell<Option<Held>>,
-    /// Held while it is started: what comes meanwhile is told afterwards.
+    /// Its hooks after the end have been run.
+    pub told_of_its_end: Cell<bool>,
+    /// Held while it is started, or removed: what comes meanwhile is told afterwards.
     pub starting: Mutex<()>,
     /// What takes its output, until that has ended.
     pub logging: RefCell<Option<JoinHandle<()>>>,
@@ -122,6 +124,7 @@ impl Task {
             folder,
             mounted: RefCell::default(),
             held: RefCell::default(),
+            told_of_its_end: Cell::new(false),
             starting: Mutex::default(),
             logging: RefCell::default(),
             over: watch::Sender::new(false),

@@ -1,0 +1,278 @@
+//! Hooks of an OCI configuration: programs that are run at points of a
+//! container's life, with its state as JSON on stdin.
+//!
+//! ```text
+//!   create: mounts ─► prestart, createRuntime ─► createContainer ─► pivot … READY
+//!   start:  confined ─► startContainer ─► execve ─► poststart        delete: poststop
+//! ```
+//!
+//! Those of the runtime's namespaces are run by the shim, in its loop; those of
+//! the container's by its init, the last of them confined as the program will
+//! be, as they are the image's. One that fails ends the list.
+//! Must not: decide what a failure means.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
+use tokio::sync::oneshot;
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::program::Program;
+use crate::sys::Ended;
+
+/// How long a hook may take that says nothing itself: a network may take long,
+/// but nothing waits for ever.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// Where in a container's life hooks are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Point {
+    /// Its namespaces exist, its root is not changed yet; obsolete.
+    Prestart,
+    /// The same.
+    CreateRuntime,
+    /// Right after, inside.
+    CreateContainer,
+    /// Before the program is executed, inside.
+    StartContainer,
+    /// After it was.
+    Poststart,
+    /// The container is gone.
+    Poststop,
+}
+
+impl Point {
+    /// As in a configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Point::Prestart => "prestart",
+            Point::CreateRuntime => "createRuntime",
+            Point::CreateContainer => "createContainer",
+            Point::StartContainer => "startContainer",
+            Point::Poststart => "poststart",
+            Point::Poststop => "poststop",
+        }
+    }
+
+    /// All of them, in their order.
+    pub const ALL: [Point; 6] = [
+        Point::Prestart,
+        Point::CreateRuntime,
+        Point::CreateContainer,
+        Point::StartContainer,
+        Point::Poststart,
+        Point::Poststop,
+    ];
+
+    fn status(self) -> ContainerState {
+        match self {
+            Point::Prestart | Point::CreateRuntime | Point::CreateContainer => ContainerState::Creating,
+            Point::StartContainer => ContainerState::Created,
+            Point::Poststart => ContainerState::Running,
+            Point::Poststop => ContainerState::Stopped,
+        }
+    }
+}
+
+/// The container that hooks are told of.
+#[derive(Debug, Clone, Copy)]
+pub struct Container<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// The folder of its configuration.
+    pub bundle: &'a Path,
+    /// Its configuration.
+    pub spec: &'a Spec,
+}
+
+impl Container<'_> {
+    /// Whether there are hooks at `point`.
+    pub fn has(&self, point: Point) -> bool {
+        !self.hooks(point).is_empty()
+    }
+
+    fn hooks(&self, point: Point) -> &[Hook] {
+        let Some(hooks) = self.spec.hooks() else { return &[] };
+        #[allow(deprecated, reason = "Docker's network is set up by one")]
+        let of_point = match point {
+            Point::Prestart => hooks.prestart(),
+            Point::CreateRuntime => hooks.create_runtime(),
+            Point::CreateContainer => hooks.create_container(),
+            Point::StartContainer => hooks.start_container(),
+            Point::Poststart => hooks.poststart(),
+            Point::Poststop => hooks.poststop(),
+        };
+        of_point.as_deref().unwrap_or_default()
+    }
+
+    /// The state at `point` as the runtime specification has it. `pid` is
+    /// init's, in the namespace of whoever reads it.
+    pub fn state(&self, point: Point, pid: Option<i32>) -> Result<Vec<u8>> {
+        self.state_as(point.status(), pid)
+    }
+
+    fn state_as(&self, status: ContainerState, pid: Option<i32>) -> Result<Vec<u8>> {
+        let annotations: HashMap<String, String> = self.spec.annotations().clone().unwrap_or_default();
+        let mut state = StateBuilder::default()
+            .version(self.spec.version())
+            .id(self.id)
+            .status(status)
+            .bundle(self.bundle)
+            .annotations(annotations);
+        if let Some(pid) = pid {
+            state = state.pid(pid);
+        }
+        let what = || "cannot describe a container's state";
+        serde_json::to_vec(&state.build().doing(Kind::Internal, what)?).doing(Kind::Internal, what)
+    }
+
+    /// Runs the hooks of `point` as children of the shim, one after the other.
+    /// `claim` gives the end of a child: it must be held from before this.
+    ///
+    /// # Errors
+    /// Names the hook that failed, and what it said.
+    pub async fn run(
+        &self,
+        point: Point,
+        pid: Option<i32>,
+        claim: impl Fn(i32) -> oneshot::Receiver<Ended>,
+    ) -> Result<()> {
+        if !self.has(point) {
+            return Ok(());
+        }
+        let state = self.state(point, pid)?;
+        for (number, hook) in self.hooks(point).iter().enumerate() {
+            let name = name(point, number, hook);
+            let (program, timeout) = program(hook, self.bundle, &state).map_err(|e| e.within(&name))?;
+            let outcome = program.run(&claim, timeout).await.map_err(|error| error.within(&name))?;
+            outcome.success(&name)?;
+        }
+        Ok(())
+    }
+
+    /// The same as children of the container's init, which has one thread and
+    /// waits for them itself.
+    pub fn run_inside(&self, point: Point, cwd: &Path) -> Result<()> {
+        if !self.has(point) {
+            return Ok(());
+        }
+        let state = self.state(point, Some(std::process::id().cast_signed()))?;
+        for (number, hook) in self.hooks(point).iter().enumerate() {
+            let name = name(point, number, hook);
+            let done = program(hook, cwd, &state).and_then(|(program, timeout)| {
+                let started = program.start_inside()?;
+                started.finish_blocking(timeout)
+            });
+            done.map_err(|error| error.within(&name))?.success(&name)?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the poststop hooks of a container whose shim has died, in a process that
+/// reaps its own children. All are tried; the first failure is told.
+pub fn run_poststop(id: &str, bundle: &Path) -> Result<()> {
+    let path = bundle.join("config.json");
+    let what = || format!("cannot read {}", path.display());
+    let text = std::fs::read(&path).doing(Kind::NotFound, what)?;
+    let spec: Spec = serde_json::from_slice(&text).doing(Kind::BadSpec, what)?;
+    let container = Container { id, bundle, spec: &spec };
+    let state = container.state(Point::Poststop, None)?;
+    let mut first = Ok(());
+    for (number, hook) in container.hooks(Point::Poststop).iter().enumerate() {
+        let name = name(Point::Poststop, number, hook);
+        let outcome = program(hook, bundle, &state).and_then(|(program, timeout)| program.run_blocking(timeout));
+        let done = outcome.map_err(|error| error.within(&name)).and_then(|outcome| outcome.success(&name));
+        first = first.and(done);
+    }
+    first
+}
+
+/// What an error calls a hook.
+fn name(point: Point, number: usize, hook: &Hook) -> String {
+    format!("{} hook #{number} ({})", point.name(), hook.path().display())
+}
+
+fn program<'a>(hook: &'a Hook, cwd: &'a Path, state: &[u8]) -> Result<(Program<'a>, Duration)> {
+    let path = hook.path();
+    let name = path.to_string_lossy().into_owned();
+    let args = hook.args().clone().filter(|args| !args.is_empty()).unwrap_or_else(|| vec![name]);
+    let env: Vec<OsString> = match hook.env() {
+        Some(env) => env.iter().map(OsString::from).collect(),
+        // As other runtimes do, whose hooks count on a PATH.
+        None => std::env::vars_os().map(|(key, value)| [key, value].join("=".as_ref())).collect(),
+    };
+    let timeout = match hook.timeout() {
+        None => LONGEST,
+        Some(seconds) => match u64::try_from(seconds) {
+            Ok(seconds @ 1..) => Duration::from_secs(seconds),
+            _ => return Err(Error::new(Kind::BadSpec, format!("its timeout of {seconds} is not positive"))),
+        },
+    };
+    let program = Program::new(path, args, env)?.in_folder(cwd).captured().reading(state)?;
+    Ok((program, timeout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(hooks: &str) -> Spec {
+        let text =
+            format!(r#"{{"ociVersion":"1.1.0","annotations":{{"a":"b"}},"hooks":{hooks},"root":{{"path":"rootfs"}}}}"#);
+        serde_json::from_str(&text).expect("a configuration")
+    }
+
+    fn run(hooks: &str, point: Point) -> Result<()> {
+        let spec = spec(hooks);
+        let dir = Path::new("/tmp");
+        Container { id: "web", bundle: dir, spec: &spec }.run_inside(point, dir)
+    }
+
+    #[test]
+    fn a_hook_reads_the_state_and_has_what_the_configuration_gives_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = dir.path().join("state").display().to_string();
+        let hooks = serde_json::json!({"createContainer": [
+            {"path": "/bin/sh", "args": ["hook", "-c", format!("cat >{at}; echo $0 $A $PWD >>{at}")], "env": ["A=1"]},
+        ]});
+        run(&hooks.to_string(), Point::CreateContainer).expect("it ends well");
+        run(&hooks.to_string(), Point::StartContainer).expect("there is none");
+        let text = std::fs::read_to_string(&at).expect("written");
+        let (state, rest) = text.split_at(text.rfind('}').expect("JSON") + 1);
+        let state: serde_json::Value = serde_json::from_str(state).expect("JSON");
+        let expected = serde_json::json!({
+            "ociVersion": "1.1.0", "id": "web", "status": "creating", "pid": std::process::id(),
+            "bundle": "/tmp", "annotations": {"a": "b"},
+        });
+        assert_eq!(state, expected);
+        assert_eq!(rest, "hook 1 /tmp\n");
+    }
+
+    #[test]
+    fn the_hook_that_fails_is_named_and_ends_the_list() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = dir.path().join("ran");
+        let hooks = serde_json::json!({"startContainer": [
+            {"path": "/bin/true"},
+            {"path": "/bin/sh", "args": ["sh", "-c", "echo no bridge >&2; exit 7"]},
+            {"path": "/bin/sh", "args": ["sh", "-c", format!("touch {}", at.display())]},
+        ]});
+        let error = run(&hooks.to_string(), Point::StartContainer).expect_err("it fails");
+        assert_eq!(error.to_string(), "startContainer hook #1 (/bin/sh) failed: exit code 7: no bridge");
+        assert!(!at.exists(), "the third was not run");
+        for (hook, kind) in [
+            (r#"{"path":"/bin/sleep","args":["sleep","1000"],"timeout":1}"#, Kind::Timeout),
+            (r#"{"path":"/bin/true","timeout":0}"#, Kind::BadSpec),
+            (r#"{"path":"bin/true"}"#, Kind::BadSpec),
+            (r#"{"path":"/no/hook"}"#, Kind::CommandNotFound),
+        ] {
+            let error = run(&format!(r#"{{"startContainer":[{hook}]}}"#), Point::StartContainer).expect_err("it fails");
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().starts_with("startContainer hook #0"), "{error}");
+        }
+    }
+}

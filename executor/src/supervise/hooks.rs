@@ -1,0 +1,37 @@
+//! Hooks that the shim runs: which failure undoes a launch, and which is told.
+
+use super::Supervisor;
+use super::task::Task;
+use crate::error::Result;
+use crate::hooks::{Container, Point};
+
+impl Task {
+    fn container(&self) -> Container<'_> {
+        Container { id: self.id.as_str(), bundle: self.folder.path(), spec: &self.spec }
+    }
+}
+
+impl Supervisor {
+    /// Runs the hooks of a container that is being created: its namespaces are
+    /// there, its root is not changed yet. `pid` is init's.
+    ///
+    /// # Errors
+    /// Names the first one that fails; the container is then not to be.
+    pub(super) async fn run_create_hooks(&self, task: &Task, pid: i32) -> Result<()> {
+        for point in [Point::Prestart, Point::CreateRuntime] {
+            let expecting = self.children.expect();
+            task.container().run(point, Some(pid), |child| expecting.claim(child)).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs the hooks of `point`, poststart or poststop, whose failure changes
+    /// nothing any more.
+    pub(super) async fn run_late_hooks(&self, task: &Task, point: Point) {
+        let pid = task.state().pid;
+        let expecting = self.children.expect();
+        if let Err(error) = task.container().run(point, pid, |child| expecting.claim(child)).await {
+            tracing::warn!(%error, id = %task.id, "a hook failed");
+        }
+    }
+}

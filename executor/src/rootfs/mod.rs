@@ -11,6 +11,8 @@
 //! new user namespace the shim opens them beforehand, with the host's rights.
 //! Must not: know who asked, or what a task is.
 
+mod cgroups;
+mod copy_up;
 mod devices;
 mod inside;
 pub mod layers;
@@ -58,8 +60,11 @@ pub fn enter(
     let mut own_dev = false;
     for (mount, source) in spec.mounts().iter().flatten().zip(&sources.binds) {
         let options = options::of(mount)?;
-        perform(&sources.trees, root, mount, &options, source.as_ref())
-            .map_err(|error| error.within(format_args!("mount {}", mount.destination().display())))?;
+        let done = match (mount.typ().as_deref(), source) {
+            (Some("cgroup"), None) => cgroups::mount(&sources.trees, root, spec, mount, &options, in_user_namespace),
+            _ => perform(&sources.trees, root, mount, &options, source.as_ref(), in_user_namespace),
+        };
+        done.map_err(|error| error.within(format_args!("mount {}", mount.destination().display())))?;
         own_dev |= mount.destination() == Path::new("/dev") && source.is_none();
     }
     if own_dev {
@@ -83,6 +88,10 @@ pub fn enter(
             .doing(Kind::Internal, || "cannot make the root filesystem read-only")?;
     }
     pivot(&sources.trees, root)?;
+    // It could not have become the root as a mount that others share.
+    let propagation = options::root_propagation(spec)?.unwrap_or(libc::MS_SLAVE);
+    let change = MountAttributes { propagation, ..MountAttributes::default() };
+    sources.trees.change(root, false, change).doing(Kind::Internal, || "cannot set the propagation of the root")?;
     Ok(terminal)
 }
 
@@ -103,18 +112,25 @@ fn perform(
     mount: &Mount,
     options: &Options,
     source: Option<&OwnedFd>,
+    in_user_namespace: bool,
 ) -> Result<()> {
     let (made, make) = match source {
         Some(tree) => {
             let folder = file_type(tree).doing(Kind::Internal, || "cannot examine its source")? == FileType::Directory;
             (None, if folder { Make::Folder } else { Make::File })
         }
-        None => (Some(new_filesystem(trees, mount, options)?), Make::Folder),
+        None => (Some(new_filesystem(trees, mount, options, in_user_namespace)?), Make::Folder),
     };
     let target = inside::open(root, mount.destination(), make)?;
     refuse_proc(&target, mount)?;
     let tree = made.as_ref().or(source);
     let tree = tree.ok_or_else(|| Error::new(Kind::Internal, "nothing to mount"))?;
+    if options.copy_up {
+        copy_up::copy(target.as_fd(), tree.as_fd())
+            .doing(Kind::Internal, || "cannot copy what it hides (tmpcopyup)")?;
+        let read_only = MountAttributes { set: options.all_set() & libc::MOUNT_ATTR_RDONLY, ..Default::default() };
+        trees.change(tree.as_fd(), false, read_only).doing(Kind::Internal, || "cannot make it read-only")?;
+    }
     trees.attach(tree, &target).doing(Kind::Internal, || "cannot attach it")
 }
 
@@ -145,13 +161,34 @@ fn refuse_proc(target: &OwnedFd, mount: &Mount) -> Result<()> {
     Ok(())
 }
 
-fn new_filesystem(trees: &Trees, mount: &Mount, options: &Options) -> Result<OwnedFd> {
+fn new_filesystem(trees: &Trees, mount: &Mount, options: &Options, in_user_namespace: bool) -> Result<OwnedFd> {
     let kind = mount.typ().as_deref().unwrap_or("none");
-    if kind == "cgroup" || kind == "none" {
+    if kind == "none" {
         return Err(Error::new(Kind::Unsupported, format!("a mount of type {kind} is not supported")));
     }
     let source = mount.source().as_deref().and_then(Path::to_str).unwrap_or(kind);
-    trees.make(&Filesystem { kind, source, data: &options.data, attributes: options.all_set() })
+    // What is copied into it comes first.
+    let attributes = options.all_set() & if options.copy_up { !libc::MOUNT_ATTR_RDONLY } else { !0 };
+    let tree = match trees.make(&Filesystem { kind, source, data: &options.data, attributes }) {
+        // A user namespace has a sysfs with a network namespace of its own alone.
+        Err(_) if kind == "sysfs" && in_user_namespace => hosts_sys(trees)?,
+        made => made?,
+    };
+    if let Some(propagation) = options.propagation {
+        let change = MountAttributes { propagation, ..MountAttributes::default() };
+        trees.change(tree.as_fd(), false, change).doing(Kind::Internal, || "cannot set its propagation")?;
+    }
+    Ok(tree)
+}
+
+/// The host's `/sys` and all that is mounted in it, read-only.
+fn hosts_sys(trees: &Trees) -> Result<OwnedFd> {
+    let what = || "cannot bind the host's /sys";
+    let tree = trees.copy(Path::new("/sys"), true).doing(Kind::Internal, what)?;
+    let set = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+    let change = MountAttributes { set, clear: 0, propagation: libc::MS_SLAVE };
+    trees.change(tree.as_fd(), true, change).doing(Kind::Internal, what)?;
+    Ok(tree)
 }
 
 fn pivot(trees: &Trees, root: BorrowedFd<'_>) -> Result<()> {

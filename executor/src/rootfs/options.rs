@@ -154,18 +154,22 @@ fn put(to_set: &mut u64, to_clear: &mut u64, set: bool, bits: u64, name: &str) {
     }
 }
 
-/// What the namespace's mounts become before anything is mounted: slaves of
-/// the host's unless the spec says otherwise, so that nothing of ours shows there.
-pub fn root_propagation(spec: &Spec) -> Result<MountAttributes> {
+/// What the spec says that the propagation of the root is to be: MS_SHARED and
+/// its like.
+pub fn root_propagation(spec: &Spec) -> Result<Option<u64>> {
     let name = spec.linux().as_ref().and_then(|l| l.rootfs_propagation().clone());
-    let propagation = match name.as_deref().filter(|name| !name.is_empty()) {
-        None => libc::MS_SLAVE,
-        Some(name) => {
-            let known = PROPAGATIONS.iter().find(|(n, _)| *n == name);
-            let unknown = || Error::new(Kind::BadSpec, format!("rootfsPropagation: {name} is unknown"));
-            known.ok_or_else(unknown)?.1
-        }
-    };
+    let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
+    let known = PROPAGATIONS.iter().find(|(n, _)| *n == name);
+    let unknown = || Error::new(Kind::BadSpec, format!("rootfsPropagation: {name} is unknown"));
+    Ok(Some(known.ok_or_else(unknown)?.1))
+}
+
+/// What the namespace's mounts become before anything is mounted: slaves of the
+/// host's, so that nothing of ours shows there, or private where the root is to
+/// be. Whatever it is to be, a root is changed from a mount that is not shared.
+pub fn before_the_root(spec: &Spec) -> Result<MountAttributes> {
+    let private = root_propagation(spec)? == Some(libc::MS_PRIVATE);
+    let propagation = if private { libc::MS_PRIVATE } else { libc::MS_SLAVE };
     Ok(MountAttributes { propagation, ..MountAttributes::default() })
 }
 

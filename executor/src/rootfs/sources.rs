@@ -81,8 +81,12 @@ pub fn open(spec: &Spec, bundle: &Path) -> Result<Sources> {
 /// namespace of the caller's own, and makes that the working directory, which
 /// a clone with a mount namespace of its own finds in its copy.
 pub fn stage(spec: &Spec, bundle: &Path) -> Result<()> {
-    let propagation = options::root_propagation(spec)?;
-    if propagation.propagation == libc::MS_SHARED {
+    let propagation = options::before_the_root(spec)?;
+    let mut shared = options::root_propagation(spec)? == Some(libc::MS_SHARED);
+    for mount in spec.mounts().iter().flatten() {
+        shared |= options::of(mount)?.propagation == Some(libc::MS_SHARED);
+    }
+    if shared {
         let message = "mounts cannot be shared with the host where the kernel lacks fsopen or mount_setattr";
         return Err(Error::new(Kind::Unsupported, message).hint("Linux 5.12 has both"));
     }
@@ -148,7 +152,7 @@ pub fn attach(spec: &Spec, bundle: &Path, sources: &Sources) -> Result<()> {
     if matches!(sources.trees, Trees::Staged(_)) {
         return Ok(());
     }
-    let propagation = options::root_propagation(spec)?;
+    let propagation = options::before_the_root(spec)?;
     let path = root_path(spec, bundle)?;
     let target = open_path(&path).doing(Kind::Internal, || format!("cannot open {}", path.display()))?;
     leave_chroot()?;

@@ -38,7 +38,11 @@ fn in_order() {
     test.run().said();
     let told = std::fs::read_to_string(test.root("mnt/told")).expect("told");
     let lines: Vec<&str> = told.lines().map(str::trim).filter(|line| !line.starts_with("program")).collect();
-    let words: Vec<&str> = lines.iter().filter_map(|line| line.split(' ').next()).collect();
+    let mut words: Vec<&str> = lines.iter().filter_map(|line| line.split(' ').next()).collect();
+    if is_reference() {
+        // It runs these two beside each other.
+        words[3..5].sort_unstable_by(|a, b| b.cmp(a));
+    }
     assert_eq!(words, ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"]);
     if !is_reference() {
         assert_eq!(
@@ -66,6 +70,10 @@ fn network() {
 
 fn failing() {
     for point in ["prestart", "createRuntime", "createContainer", "startContainer"] {
+        if is_reference() && point == "startContainer" {
+            // It says so to nobody.
+            continue;
+        }
         let test = Test::new("touch /mnt/ran");
         let stopped = test.path("stopped").display().to_string();
         let failing = hook("echo no such bridge >&2; exit 3");

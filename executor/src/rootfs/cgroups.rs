@@ -1,0 +1,178 @@
+//! Mounts of type `cgroup`: the container's own cgroups, as far as it may see.
+//!
+//! ```text
+//!   v1: a tmpfs with a mount for each hierarchy, and links for joint controllers
+//!   v2: the one hierarchy
+//! ```
+//!
+//! With a cgroup namespace each is mounted anew, and begins at the container's
+//! cgroup by itself; without, the host's is bound from there on. By the host's
+//! `/proc`, in a process that is in its cgroups already.
+
+use std::fs::read_to_string;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
+use rustix::fs::{self, Mode};
+
+use super::inside::{self, Make};
+use super::options::Options;
+use super::trees::{Filesystem, Trees};
+use crate::error::{Doing, Error, Kind, Result};
+use crate::mountinfo;
+use crate::sys::MountAttributes;
+
+/// What every such mount has, whatever its options say.
+const ALWAYS: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+
+/// One hierarchy of this host, and where in it this process is.
+#[derive(Debug, PartialEq, Eq)]
+struct Hierarchy {
+    /// The last part of its mount point.
+    name: String,
+    /// What it is mounted by: controllers, or `name=systemd`; nothing on v2.
+    options: Vec<String>,
+    /// Where this process's cgroup is.
+    cgroup: PathBuf,
+}
+
+/// Mounts what `mount` asks for onto its destination in `root`.
+pub fn mount(
+    trees: &Trees,
+    root: BorrowedFd<'_>,
+    spec: &Spec,
+    mount: &Mount,
+    options: &Options,
+    in_user_namespace: bool,
+) -> Result<()> {
+    if let Some((option, _)) = options.data.first() {
+        return Err(Error::new(Kind::BadSpec, format!("{option} is no option of a cgroup mount")));
+    }
+    let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
+    let anew = namespaces.into_iter().flatten().any(|n| n.typ() == LinuxNamespaceType::Cgroup);
+    let own = |file: &str| {
+        let path = format!("/proc/self/{file}");
+        read_to_string(&path).doing(Kind::Internal, || format!("cannot read {path}"))
+    };
+    let all = hierarchies(&mountinfo::parse(&own("mountinfo")?), &own("cgroup")?);
+    let target = inside::open(root, mount.destination(), Make::Folder)?;
+    let attributes = options.all_set() | ALWAYS;
+    if let [only] = &all[..]
+        && only.options.is_empty()
+    {
+        // Without a namespace other runtimes show the whole of it; a user
+        // namespace may not mount that.
+        let tree = if anew || !in_user_namespace {
+            make(trees, "cgroup2", &[], attributes)?
+        } else {
+            bound(trees, only, attributes)?
+        };
+        return trees.attach(&tree, &target).doing(Kind::Internal, || "cannot attach it");
+    }
+    let mode = [("mode".to_owned(), Some("755".to_owned()))];
+    let base = trees.make(&Filesystem { kind: "tmpfs", source: "tmpfs", data: &mode, attributes: ALWAYS })?;
+    trees.attach(&base, &target).doing(Kind::Internal, || "cannot attach it")?;
+    for hierarchy in all.iter().filter(|hierarchy| !hierarchy.options.is_empty()) {
+        let name = &hierarchy.name;
+        let what = || format!("cannot mount the hierarchy {name}");
+        let tree = match anew {
+            true => make(trees, "cgroup", &hierarchy.options, attributes),
+            false => bound(trees, hierarchy, attributes),
+        };
+        let tree = tree.map_err(|error| error.within(what()))?;
+        fs::mkdirat(&base, name, Mode::from_raw_mode(0o755)).doing(Kind::Internal, what)?;
+        let spot = inside::open(base.as_fd(), Path::new(name), Make::Nothing)?;
+        trees.attach(&tree, &spot).doing(Kind::Internal, what)?;
+        for controller in hierarchy.options.iter().filter(|o| *o != name && !o.contains('=')) {
+            match fs::symlinkat(name, &base, controller) {
+                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                Err(errno) => return Err(errno).doing(Kind::Internal, || format!("cannot link {controller}")),
+            }
+        }
+    }
+    let set = options.all_set() & libc::MOUNT_ATTR_RDONLY;
+    let read_only = MountAttributes { set, ..MountAttributes::default() };
+    trees.change(base.as_fd(), false, read_only).doing(Kind::Internal, || "cannot make it read-only")
+}
+
+fn make(trees: &Trees, kind: &str, options: &[String], attributes: u64) -> Result<OwnedFd> {
+    let option = |option: &String| match option.split_once('=') {
+        Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+        None => (option.clone(), None),
+    };
+    let data: Vec<_> = options.iter().map(option).collect();
+    trees.make(&Filesystem { kind, source: "cgroup", data: &data, attributes })
+}
+
+fn bound(trees: &Trees, hierarchy: &Hierarchy, attributes: u64) -> Result<OwnedFd> {
+    let what = || format!("cannot bind {}", hierarchy.cgroup.display());
+    let tree = trees.copy(&hierarchy.cgroup, false).doing(Kind::Internal, what)?;
+    let change = MountAttributes { set: attributes, clear: 0, propagation: libc::MS_SLAVE };
+    trees.change(tree.as_fd(), false, change).doing(Kind::Internal, what)?;
+    Ok(tree)
+}
+
+/// The hierarchies that a container is to see: those of v1 where there are any,
+/// else the one of v2.
+fn hierarchies(mounts: &[mountinfo::Mount], cgroups: &str) -> Vec<Hierarchy> {
+    let v1 = mounts.iter().any(|mount| mount.kind == "cgroup");
+    let kind = if v1 { "cgroup" } else { "cgroup2" };
+    let mut found: Vec<Hierarchy> = Vec::new();
+    for line in cgroups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let options: Vec<String> = controllers.split(',').filter(|c| !c.is_empty()).map(str::to_owned).collect();
+        if options.is_empty() == v1 {
+            continue;
+        }
+        // The first is what the host uses; others may be in containers' roots.
+        let of = |m: &&mountinfo::Mount| m.kind == kind && options.iter().all(|option| m.options.contains(option));
+        let Some(mount) = mounts.iter().find(of) else { continue };
+        let Some(name) = mount.target.file_name() else { continue };
+        let below = Path::new(path).strip_prefix(&mount.root).or_else(|_| Path::new(path).strip_prefix("/"));
+        let cgroup = mount.target.join(below.unwrap_or(Path::new("")));
+        found.push(Hierarchy { name: name.to_string_lossy().into_owned(), options, cgroup });
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(mountinfo: &str, cgroups: &str) -> Vec<(String, String, String)> {
+        let all = hierarchies(&mountinfo::parse(mountinfo), cgroups);
+        all.into_iter().map(|h| (h.name, h.options.join(","), h.cgroup.display().to_string())).collect()
+    }
+
+    fn expected(all: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
+        all.iter().map(|(a, b, c)| ((*a).to_owned(), (*b).to_owned(), (*c).to_owned())).collect()
+    }
+
+    #[test]
+    fn hierarchies_of_v1_are_found_with_the_own_cgroup_in_each() {
+        let mounts = "\
+31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+33 31 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
+34 31 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+35 31 0:32 /outer /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+36 31 0:29 / /elsewhere/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+";
+        let own = "5:memory:/outer/web\n4:cpu,cpuacct:/web\n1:name=systemd:/\n3:pids:/web\n0::/web\n";
+        let three = [
+            ("cpu,cpuacct", "cpu,cpuacct", "/sys/fs/cgroup/cpu,cpuacct/web"),
+            ("memory", "memory", "/sys/fs/cgroup/memory/web"),
+            ("systemd", "name=systemd", "/sys/fs/cgroup/systemd/"),
+        ];
+        assert_eq!(found(mounts, own), expected(&three));
+    }
+
+    #[test]
+    fn on_v2_there_is_one() {
+        let mounts = "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
+        assert_eq!(found(mounts, "0::/a/web\n"), expected(&[("cgroup", "", "/sys/fs/cgroup/a/web")]));
+    }
+}

@@ -11,7 +11,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use oci_spec::runtime::Process;
+use oci_spec::runtime::{Process, Spec};
 
 use crate::cgroup::Entry;
 use crate::child::{self, Payload};
@@ -19,6 +19,7 @@ use crate::error::{Doing, Kind, Result};
 use crate::io::{self, Stdio};
 use crate::launch::{self, Live, Report};
 use crate::namespaces::Namespaces;
+use crate::refused;
 use crate::seccomp::Filter;
 use crate::sys;
 
@@ -26,6 +27,8 @@ use crate::sys;
 pub struct Exec<'a> {
     /// Command, environment, credentials, limits.
     pub process: &'a Process,
+    /// The task's configuration.
+    pub spec: &'a Spec,
     /// The task's seccomp filter.
     pub filter: Option<&'a Filter>,
     /// Its standard streams.
@@ -42,11 +45,15 @@ impl Exec<'_> {
     /// Starts it; its pid, an error, or that its cgroup takes no process, comes
     /// by the report.
     pub fn clone_exec(self) -> Result<Report> {
+        refused::check_process(self.process)?;
         let (report, tell) = io::pipe()?;
         let init = self.init.pidfd.as_fd();
         let enter = || {
             // By the host's /proc, before the task's comes into sight.
             child::oom_score_adj(self.process)?;
+            // Until it is in its cgroup: what the kernel does for it costs others.
+            let affinity = self.process.exec_cpu_affinity().as_ref();
+            child::run_on(affinity.and_then(|affinity| affinity.initial().as_ref()))?;
             // Nobody in the task may trace us or reach our files.
             rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
                 .doing(Kind::Internal, || "cannot hide a process from the task")?;
@@ -56,6 +63,7 @@ impl Exec<'_> {
         let become_exec = |entry: &Entry| {
             let payload = Payload {
                 process: self.process,
+                spec: self.spec,
                 filter: self.filter.map(|f| (&*f.program, f.flags)),
                 stdio: self.stdio,
                 entry,

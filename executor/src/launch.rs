@@ -18,6 +18,7 @@ use crate::child::{self, Init, Payload};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::io::{self, Stdio};
 use crate::namespaces::{self, Namespaces};
+use crate::refused;
 use crate::rootfs;
 use crate::seccomp::Filter;
 use crate::sys::{self, Cloned};
@@ -66,6 +67,7 @@ impl Prepared<'_> {
     pub fn clone_init(self) -> Result<Starting> {
         let Prepared { id, spec, bundle, cgroup, filter, stdio } = self;
         let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
+        refused::check(spec)?;
         let namespaces = Namespaces::of(spec)?;
         let joined = namespaces.open_joined()?;
         // Inside a user namespace the host's paths may be closed to the child;
@@ -78,7 +80,8 @@ impl Prepared<'_> {
         let entry = cgroup.entry();
         let flags = namespaces.clone_flags();
         let become_init = |entry: &Entry| {
-            let payload = Payload { process, filter: filter.map(|f| (&*f.program, f.flags)), stdio: &stdio, entry };
+            let payload =
+                Payload { process, spec, filter: filter.map(|f| (&*f.program, f.flags)), stdio: &stdio, entry };
             let init = Init { spec, id, bundle, namespaces: &namespaces, sources, orders: hear.as_raw_fd() };
             child::run_init(&payload, init, tell.as_raw_fd())
         };

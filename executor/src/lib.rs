@@ -44,6 +44,7 @@ mod network;
 pub mod probe;
 mod program;
 mod recovery;
+mod refused;
 mod report;
 mod request;
 mod rootfs;

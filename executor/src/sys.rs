@@ -351,6 +351,56 @@ pub fn seccomp_load(program: &[u8], flags: u64) -> io::Result<()> {
     check(rc).map(drop)
 }
 
+/// How a process is scheduled (sched_setattr(2)).
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(missing_docs, reason = "sched_setattr(2)")]
+pub struct SchedulingAttributes {
+    pub policy: u32,
+    pub flags: u64,
+    pub nice: i32,
+    pub priority: u32,
+    pub runtime: u64,
+    pub deadline: u64,
+    pub period: u64,
+}
+
+/// Changes how the calling thread is scheduled.
+pub fn sched_setattr(wanted: &SchedulingAttributes) -> io::Result<()> {
+    /// `struct sched_attr` in its first form (linux/sched/types.h).
+    #[repr(C)]
+    struct Attr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let SchedulingAttributes { policy, flags, nice, priority, runtime, deadline, period } = *wanted;
+    let size = size_of::<Attr>() as u32;
+    let attr = Attr { size, policy, flags, nice, priority, runtime, deadline, period };
+    // SAFETY: `attr` is a valid sched_attr of the size that it tells.
+    let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, ptr::from_ref(&attr), 0) };
+    check(rc).map(drop)
+}
+
+/// Sets the I/O priority of the calling thread: class << 13 | level (ioprio_set(2)).
+pub fn ioprio_set(priority: c_int) -> io::Result<()> {
+    const IOPRIO_WHO_PROCESS: c_int = 1;
+    // SAFETY: no pointers are passed.
+    let rc = unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, priority) };
+    check(rc).map(drop)
+}
+
+/// Sets the calling process's execution domain (personality(2)).
+pub fn personality(domain: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: no pointers are passed.
+    let rc = unsafe { libc::personality(domain) };
+    check(c_long::from(rc)).map(drop)
+}
+
 /// Replaces the program; returns only on failure, with the reason.
 pub fn execve(path: &CString, argv: &[CString], envp: &[CString]) -> io::Error {
     let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {

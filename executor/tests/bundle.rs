@@ -12,7 +12,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use bowline_executor::{Bundle, Config, Launch, Leave, ShimCgroup, StateDir, Target, serve};
+use bowline_executor::{Bundle, Config, Exec, Launch, Leave, ShimCgroup, StateDir, Target, serve};
 use serde_json::{Value, json};
 
 mod cases {
@@ -23,6 +23,8 @@ mod cases {
 
 /// Where a container's output goes, inside its bundle.
 const OUTPUT: &str = "output";
+/// What is executed besides, as an OCI process.
+const EXEC: &str = "exec.json";
 
 /// A bundle that is being put together, its root that of busybox.
 pub(crate) struct Test {
@@ -129,6 +131,12 @@ impl Test {
             .set("/linux/gidMappings", mappings)
     }
 
+    /// Runs this process too, once the container runs.
+    pub(crate) fn exec(self, process: &Value) -> Test {
+        fs::write(self.path(EXEC), process.to_string()).expect("written");
+        self
+    }
+
     pub(crate) fn run(&self) -> Ended {
         let ended = self.run_beside();
         self.assert_nothing_left();
@@ -187,13 +195,23 @@ fn run_bundle(bundle: &Path) -> ExitCode {
     let (folder, lock) = state.create(&id).expect("a folder");
     let config = Config { folder, state, shim_cgroup: ShimCgroup::Inherit, leave: Leave::WhenTold, tell: None };
     let output = Target::Path(bundle.join(OUTPUT));
+    let exec = fs::read(bundle.join(EXEC)).ok();
+    let process = exec.map(|text| serde_json::from_slice(&text).expect("a process"));
     let bundle = Bundle { path: bundle.to_owned() };
     let ran = serve(config, |executor| async move {
         let done = async {
-            let launch =
-                Launch { stdout: output.clone(), stderr: output, direct: true, ..Launch::new(id.clone(), bundle) };
+            let launch = Launch {
+                stdout: output.clone(),
+                stderr: output.clone(),
+                direct: true,
+                ..Launch::new(id.clone(), bundle)
+            };
             executor.create(launch).await?;
             let started = executor.start(&id).await;
+            if process.is_some() {
+                let (stdout, stderr) = (output.clone(), output);
+                executor.exec(&id, Exec { process, stdout, stderr, direct: true, ..Exec::default() }).await?;
+            }
             let report = executor.wait(&id).await?;
             executor.remove(&id).await?;
             started.map(|()| report)

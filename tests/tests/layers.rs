@@ -15,7 +15,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["launch", "lifecycle", "recovery"],
     &["child", "sealed"],
     &["bundle", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
-    &["events", "program", "told"],
+    &["events", "program", "refused", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "worker"],
     &["cgroup"],
     &["health", "mountinfo", "sys"],

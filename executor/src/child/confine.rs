@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 
 use super::command::Program;
-use super::{Payload, capabilities};
+use super::{Payload, capabilities, scheduling};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys;
 
@@ -21,10 +21,9 @@ pub fn execute(payload: &Payload<'_>, program: &Program, last: impl FnOnce() -> 
     for rlimit in process.rlimits().iter().flatten() {
         set_rlimit(rlimit)?;
     }
+    scheduling::apply(process)?;
+    scheduling::personality(payload.spec)?;
     apparmor(process)?;
-    if process.selinux_label().as_ref().is_some_and(|label| !label.is_empty()) {
-        return Err(Error::new(Kind::Unsupported, "SELinux labels are not supported"));
-    }
     let user = process.user();
     let umask = user.umask().unwrap_or(0o022);
     rustix::process::umask(Mode::from_raw_mode(umask));

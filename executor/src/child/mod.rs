@@ -15,9 +15,11 @@
 mod capabilities;
 mod command;
 mod confine;
+mod scheduling;
 mod terminal;
 
 pub use confine::oom_score_adj;
+pub use scheduling::run_on;
 
 use std::convert::Infallible;
 use std::io;
@@ -59,6 +61,8 @@ pub const START: u8 = b's';
 pub struct Payload<'a> {
     /// Command, environment, credentials, limits.
     pub process: &'a Process,
+    /// The container's configuration.
+    pub spec: &'a Spec,
     /// The compiled seccomp filter with its flags.
     pub filter: Option<(&'a [u8], u64)>,
     /// Its standard streams.
@@ -150,6 +154,10 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
         rustix::system::sethostname(hostname.as_bytes())
             .doing(Kind::Internal, || format!("cannot set the hostname to {hostname}"))?;
     }
+    if let Some(domain) = spec.domainname().as_ref().filter(|domain| !domain.is_empty()) {
+        rustix::system::setdomainname(domain.as_bytes())
+            .doing(Kind::Internal, || format!("cannot set the domainname to {domain}"))?;
+    }
     let hooks = || {
         if container.has(Point::Prestart) || container.has(Point::CreateRuntime) {
             sys::write_fd(report, &[HOOKS]).doing(Kind::Internal, || "the shim has gone")?;
@@ -172,6 +180,8 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
     let mut fds = kept_fds(payload, report);
     fds.extend(cgroup_of.map(|fd| fd.as_raw_fd()));
     begin(payload, &mut fds)?;
+    let affinity = payload.process.exec_cpu_affinity().as_ref();
+    run_on(affinity.and_then(|affinity| affinity.cpu_affinity_final().as_ref()))?;
     if let Some(init) = cgroup_of {
         sys::setns(init, libc::CLONE_NEWCGROUP).doing(Kind::Internal, || "cannot join the task's cgroup namespace")?;
     }

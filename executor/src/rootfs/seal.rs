@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::file_type;
 use super::trees::{Filesystem, Trees};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::refused;
 use crate::scoped::{self, Symlinks};
 use crate::sys::MountAttributes;
 
@@ -19,7 +20,7 @@ use crate::sys::MountAttributes;
 pub fn sysctls(root: BorrowedFd<'_>, spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
     for (key, value) in linux.and_then(|l| l.sysctl().as_ref()).into_iter().flatten() {
-        let path = format!("proc/sys/{}", key.replace('.', "/"));
+        let path = format!("proc/sys/{}", refused::sysctl_path(key)?);
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let what = || format!("sysctls: cannot set {key} to {value}");
         let fd = scoped::open(root, Path::new(&path), flags, Symlinks::Refused).doing(Kind::BadSpec, what)?;

@@ -244,7 +244,8 @@ async fn clone_into(task: &Task, process: &Process, stdio: &Stdio, entry: Entry)
         let state = task.state.borrow();
         let init = state.live().ok_or_else(|| gone(task))?;
         let filter = task.filter.as_ref();
-        exec::Exec { process, filter, stdio, entry, namespaces: &task.namespaces, init }.clone_exec()?
+        exec::Exec { process, spec: &task.spec, filter, stdio, entry, namespaces: &task.namespaces, init }
+            .clone_exec()?
     };
     Ok(report.cloned().await?.map(|pid| (report, pid)))
 }

@@ -1,0 +1,97 @@
+//! How a process is scheduled, and as which kind of Linux it sees the kernel.
+//!
+//! Before rights are given up: most of it needs CAP_SYS_NICE.
+
+use oci_spec::runtime::{
+    IOPriorityClass, LinuxPersonalityDomain, LinuxSchedulerFlag, LinuxSchedulerPolicy, Process, Scheduler, Spec,
+};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::sys::{self, SchedulingAttributes};
+
+/// Applies the process's scheduler and I/O priority.
+pub fn apply(process: &Process) -> Result<()> {
+    if let Some(wanted) = process.scheduler() {
+        let what = || format!("process.scheduler: cannot become {}", wanted.policy());
+        sys::sched_setattr(&attributes(wanted)?).doing(Kind::BadSpec, what)?;
+    }
+    if let Some(wanted) = process.io_priority() {
+        let (class, priority) = (wanted.class(), wanted.priority());
+        let what = || format!("process.ioPriority: cannot set {class} {priority}");
+        let number = match class {
+            IOPriorityClass::IoprioClassRt => 1,
+            IOPriorityClass::IoprioClassBe => 2,
+            IOPriorityClass::IoprioClassIdle => 3,
+        };
+        let level = i32::try_from(priority).ok().filter(|level| (0..8).contains(level));
+        let level = level.ok_or_else(|| Error::new(Kind::BadSpec, format!("{}: it is 0 to 7", what())))?;
+        sys::ioprio_set(number << 13 | level).doing(Kind::BadSpec, what)?;
+    }
+    Ok(())
+}
+
+/// Has the calling process, and what it becomes, see the kernel as the spec says.
+pub fn personality(spec: &Spec) -> Result<()> {
+    let linux = spec.linux().as_ref();
+    let Some(wanted) = linux.and_then(|linux| linux.personality().as_ref()) else { return Ok(()) };
+    let number = match wanted.domain() {
+        LinuxPersonalityDomain::PerLinux => 0,
+        LinuxPersonalityDomain::PerLinux32 => 8,
+    };
+    sys::personality(number).doing(Kind::Unsupported, || "linux.personality: cannot set it")
+}
+
+/// Lets the calling process run on `cpus` only, written as `0-3,7`.
+pub fn run_on(cpus: Option<&String>) -> Result<()> {
+    let Some(text) = cpus.filter(|text| !text.is_empty()) else { return Ok(()) };
+    let what = || format!("process.execCPUAffinity: cannot run on {text:?}");
+    let bad = || Error::new(Kind::BadSpec, what());
+    let mut set = CpuSet::new();
+    for range in text.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|cpu| *cpu < CpuSet::MAX_CPU);
+        let (first, last) = number(first).zip(number(last)).ok_or_else(bad)?;
+        (first..=last).for_each(|cpu| set.set(cpu));
+    }
+    sched_setaffinity(None, &set).doing(Kind::BadSpec, what)
+}
+
+fn attributes(wanted: &Scheduler) -> Result<SchedulingAttributes> {
+    let mut flags = 0;
+    for flag in wanted.flags().iter().flatten() {
+        flags |= match flag {
+            LinuxSchedulerFlag::SchedResetOnFork => 0x01,
+            LinuxSchedulerFlag::SchedFlagReclaim => 0x02,
+            LinuxSchedulerFlag::SchedFlagDLOverrun => 0x04,
+            LinuxSchedulerFlag::SchedFlagKeepPolicy => 0x08,
+            LinuxSchedulerFlag::SchedFlagKeepParams => 0x10,
+            LinuxSchedulerFlag::SchedFlagUtilClampMin | LinuxSchedulerFlag::SchedFlagUtilClampMax => {
+                let message = format!("process.scheduler: {flag} has no value to clamp to");
+                return Err(Error::new(Kind::BadSpec, message));
+            }
+        };
+    }
+    let policy = match wanted.policy() {
+        LinuxSchedulerPolicy::SchedOther => 0,
+        LinuxSchedulerPolicy::SchedFifo => 1,
+        LinuxSchedulerPolicy::SchedRr => 2,
+        LinuxSchedulerPolicy::SchedBatch => 3,
+        LinuxSchedulerPolicy::SchedIso => {
+            return Err(Error::new(Kind::Unsupported, "process.scheduler: Linux has no SCHED_ISO"));
+        }
+        LinuxSchedulerPolicy::SchedIdle => 5,
+        LinuxSchedulerPolicy::SchedDeadline => 6,
+    };
+    let priority = wanted.priority().unwrap_or(0);
+    let negative = |_| Error::new(Kind::BadSpec, format!("process.scheduler: priority {priority} is negative"));
+    Ok(SchedulingAttributes {
+        policy,
+        flags,
+        nice: wanted.nice().unwrap_or(0),
+        priority: u32::try_from(priority).map_err(negative)?,
+        runtime: wanted.runtime().unwrap_or(0),
+        deadline: wanted.deadline().unwrap_or(0),
+        period: wanted.period().unwrap_or(0),
+    })
+}

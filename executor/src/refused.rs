@@ -1,0 +1,208 @@
+//! What an OCI configuration may ask for and is not done: refused by name, as
+//! nothing that was asked for is ever left out in silence.
+//!
+//! Decides before anything is made. What depends on the kernel is refused where
+//! it is tried.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
+
+use crate::error::{Error, Kind, Result};
+
+/// Refuses what is not done.
+///
+/// # Errors
+/// `Unsupported`, or `BadSpec` for what would change the host.
+pub fn check(spec: &Spec) -> Result<()> {
+    spec.process().as_ref().map_or(Ok(()), check_process)?;
+    let unsupported = |what: &str| Err(Error::new(Kind::Unsupported, format!("{what} is not supported")));
+    let private = |kind| is_private(spec, kind);
+    let has = |name: &Option<String>| name.as_ref().is_some_and(|name| !name.is_empty());
+    for (name, value) in [("hostname", spec.hostname()), ("domainname", spec.domainname())] {
+        if has(value) && !private(LinuxNamespaceType::Uts) {
+            let message = format!("{name}: without a UTS namespace of its own it would be the host's");
+            return Err(Error::new(Kind::BadSpec, message));
+        }
+    }
+    let Some(linux) = spec.linux() else { return Ok(()) };
+    if has(linux.mount_label()) {
+        return unsupported("linux.mountLabel: SELinux");
+    }
+    if linux.time_offsets().as_ref().is_some_and(|offsets| !offsets.is_empty()) {
+        return unsupported("linux.timeOffsets: a time namespace");
+    }
+    if linux.intel_rdt().is_some() {
+        return unsupported("linux.intelRdt");
+    }
+    if linux.memory_policy().is_some() {
+        return unsupported("linux.memoryPolicy");
+    }
+    if linux.net_devices().as_ref().is_some_and(|devices| !devices.is_empty()) {
+        return unsupported("linux.netDevices: moving network devices");
+    }
+    let flags = linux.personality().as_ref().and_then(|personality| personality.flags().as_ref());
+    if let Some(flag) = flags.and_then(|flags| flags.first()) {
+        return Err(Error::new(Kind::BadSpec, format!("linux.personality: the flag {flag} is unknown")));
+    }
+    linux.sysctl().iter().flatten().try_for_each(|(key, _)| sysctl(key, &private))
+}
+
+/// The same of a process alone, an exec's as well.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_process(process: &Process) -> Result<()> {
+    match process.selinux_label().as_deref() {
+        None | Some("") => Ok(()),
+        Some(label) => {
+            let message = format!("process.selinuxLabel: SELinux is not supported (asked for {label})");
+            Err(Error::new(Kind::Unsupported, message))
+        }
+    }
+}
+
+/// The file of a sysctl below `/proc/sys`. Where a slash comes first, dots are
+/// part of names, else slashes are (sysctl(8)).
+///
+/// # Errors
+/// `BadSpec` for what is no key.
+pub fn sysctl_path(key: &str) -> Result<String> {
+    let path = match key.find(['.', '/']) {
+        Some(at) if key[at..].starts_with('/') => key.to_owned(),
+        _ => key
+            .chars()
+            .map(|c| {
+                if c == '.' {
+                    '/'
+                } else if c == '/' {
+                    '.'
+                } else {
+                    c
+                }
+            })
+            .collect(),
+    };
+    if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err(Error::new(Kind::BadSpec, format!("sysctl: {key:?} is no key")));
+    }
+    Ok(path)
+}
+
+/// Those of System V's message queues, semaphores and shared memory.
+const IPC: [&str; 8] = ["msgmax", "msgmnb", "msgmni", "sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced"];
+
+fn sysctl(key: &str, private: &impl Fn(LinuxNamespaceType) -> bool) -> Result<()> {
+    let path = sysctl_path(key)?;
+    let (first, rest) = path.split_once('/').unwrap_or((&path, ""));
+    let namespace = match first {
+        "net" => LinuxNamespaceType::Network,
+        "fs" if rest.starts_with("mqueue/") => LinuxNamespaceType::Ipc,
+        "kernel" if IPC.contains(&rest) => LinuxNamespaceType::Ipc,
+        "kernel" if matches!(rest, "domainname" | "hostname") => LinuxNamespaceType::Uts,
+        "user" => LinuxNamespaceType::User,
+        _ => {
+            let message = format!("sysctl: {key} is in no namespace: it would be set for the host");
+            return Err(Error::new(Kind::BadSpec, message));
+        }
+    };
+    if !private(namespace) {
+        let message = format!("sysctl: {key} needs a {namespace} namespace other than the host's");
+        return Err(Error::new(Kind::BadSpec, message));
+    }
+    Ok(())
+}
+
+/// Whether the container's namespace of this kind is new, or at least not ours.
+fn is_private(spec: &Spec, kind: LinuxNamespaceType) -> bool {
+    let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
+    let Some(namespace) = namespaces.into_iter().flatten().find(|n| n.typ() == kind) else { return false };
+    match namespace.path().as_deref().filter(|path| !path.as_os_str().is_empty()) {
+        None => true,
+        Some(path) => {
+            let ours = Path::new("/proc/self/ns").join(kind.to_string());
+            let of = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+            // One that cannot be opened is told of when it is joined.
+            of(path) != of(&ours)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_text(namespaces: &str, more: &str) -> std::result::Result<(), (Kind, String)> {
+        let text = format!(r#"{{"ociVersion":"1.2.0","linux":{{"namespaces":[{namespaces}]}}{more}}}"#);
+        let text = if more.starts_with("\"") {
+            format!(r#"{{"ociVersion":"1.2.0","linux":{{"namespaces":[{namespaces}],{more}}}}}"#)
+        } else {
+            text
+        };
+        let spec: Spec = serde_json::from_str(&text).expect("a configuration");
+        check(&spec).map_err(|error| (error.kind(), error.to_string()))
+    }
+
+    #[test]
+    fn what_is_not_done_is_named() {
+        for (more, name) in [
+            (r#""mountLabel":"system_u:object_r:x:s0""#, "mountLabel"),
+            (r#""timeOffsets":{"monotonic":{"secs":1}}"#, "timeOffsets"),
+            (r#""intelRdt":{"closID":"x"}"#, "intelRdt"),
+            (r#""netDevices":{"eth0":{"name":"eth1"}}"#, "netDevices"),
+            (r#","process":{"user":{"uid":0,"gid":0},"cwd":"/","selinuxLabel":"u:r:t:s0"}"#, "selinuxLabel"),
+        ] {
+            let (kind, message) = check_text("", more).expect_err(name);
+            assert_eq!(kind, Kind::Unsupported, "{message}");
+            assert!(message.contains(name), "{message}");
+        }
+        let empty = r#","process":{"user":{"uid":0,"gid":0},"cwd":"/","selinuxLabel":""}"#;
+        assert_eq!(check_text("", empty), Ok(()));
+    }
+
+    #[test]
+    fn a_name_is_not_given_to_the_host() {
+        for name in ["hostname", "domainname"] {
+            let more = format!(r#","{name}":"x""#);
+            assert_eq!(check_text("", &more).map_err(|e| e.0), Err(Kind::BadSpec));
+            assert_eq!(check_text(r#"{"type":"uts"}"#, &more), Ok(()));
+            let host = r#"{"type":"uts","path":"/proc/self/ns/uts"}"#;
+            assert_eq!(check_text(host, &more).map_err(|e| e.0), Err(Kind::BadSpec), "joined, but the host's");
+        }
+    }
+
+    #[test]
+    fn sysctls_are_set_in_namespaces_alone() {
+        let sysctl = |key: &str| format!(r#""sysctl":{{"{key}":"1"}}"#);
+        for (key, namespace) in [
+            ("net.ipv4.ip_forward", "network"),
+            ("net/ipv4/conf/eth0.100/forwarding", "network"),
+            ("kernel.msgmax", "ipc"),
+            ("fs.mqueue.msg_max", "ipc"),
+            ("kernel.domainname", "uts"),
+        ] {
+            let new = format!(r#"{{"type":"{namespace}"}}"#);
+            assert_eq!(check_text(&new, &sysctl(key)), Ok(()), "{key}");
+            assert_eq!(check_text("", &sysctl(key)).map_err(|e| e.0), Err(Kind::BadSpec), "{key}");
+        }
+        let all = r#"{"type":"network"},{"type":"ipc"},{"type":"uts"}"#;
+        for key in
+            ["kernel.core_pattern", "vm.swappiness", "net/../kernel/core_pattern", "net", "net...x", "", "fs.mqueue"]
+        {
+            assert_eq!(check_text(all, &sysctl(key)).map_err(|e| e.0).is_err(), key != "net", "{key}");
+        }
+    }
+
+    #[test]
+    fn a_key_names_its_file() {
+        assert_eq!(
+            sysctl_path("net.ipv4.conf.eth0/100.forwarding").as_deref(),
+            Ok("net/ipv4/conf/eth0.100/forwarding")
+        );
+        assert_eq!(
+            sysctl_path("net/ipv4/conf/eth0.100/forwarding").as_deref(),
+            Ok("net/ipv4/conf/eth0.100/forwarding")
+        );
+    }
+}

@@ -128,11 +128,16 @@ pub fn check_process(process: &Process) -> Result<()> {
     Ok(())
 }
 
-/// Where the container's cgroup is: as the configuration says, below the top of
-/// each hierarchy where that is relative, and by its id where it says nothing.
-pub fn cgroup_path(spec: &Spec, id: &TaskId) -> String {
+/// What the configuration says of the container's cgroup, if anything.
+pub fn asked_cgroup(spec: &Spec) -> Option<&str> {
     let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_ref());
-    match path.and_then(|path| path.to_str()).filter(|path| !path.is_empty()) {
+    path.and_then(|path| path.to_str()).filter(|path| !path.is_empty())
+}
+
+/// Where the container's cgroup is: below the top of each hierarchy where what
+/// is asked for is relative, and by its id where nothing is.
+pub fn cgroup_path(asked: Option<&str>, id: &TaskId) -> String {
+    match asked {
         Some(path) if path.starts_with('/') => path.to_owned(),
         Some(path) => format!("/{path}"),
         None => format!("/{id}"),
@@ -192,12 +197,12 @@ mod tests {
     fn a_cgroup_is_always_below_the_top() {
         let (mut spec, _) = read(bundle(GOOD).path()).expect("good");
         let id: TaskId = "web".parse().expect("an id");
-        assert_eq!(cgroup_path(&spec, &id), "/web");
+        assert_eq!(cgroup_path(asked_cgroup(&spec), &id), "/web");
         for (said, meant) in [("/k8s/web", "/k8s/web"), ("k8s/web", "/k8s/web"), ("", "/web")] {
             if let Some(linux) = spec.linux_mut() {
                 linux.set_cgroups_path(Some(said.into()));
             }
-            assert_eq!(cgroup_path(&spec, &id), meant);
+            assert_eq!(cgroup_path(asked_cgroup(&spec), &id), meant);
         }
     }
 }

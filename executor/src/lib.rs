@@ -67,7 +67,7 @@ use oci_spec::runtime::LinuxResources;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
-pub use cgroup::{checked_path as checked_cgroup_path, join_existing as join_cgroup};
+pub use cgroup::{Driver as CgroupDriver, Unit, checked_path as checked_cgroup_path, join_existing as join_cgroup};
 pub use error::{Doing, Error, Kind, Result};
 pub use features::features;
 pub use health::{Check, Health, Status as HealthStatus};

@@ -27,7 +27,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::bundle;
-use crate::cgroup::{self, Layout};
+use crate::cgroup::{self, Layout, Unit, systemd};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::events::{Entry, Event, Journal, Reader};
 use crate::report::ExitReport;
@@ -64,6 +64,9 @@ pub struct Record {
     pub shim_pid: i32,
     /// The task's cgroup path below every hierarchy.
     pub cgroup: String,
+    /// What that is to systemd, where systemd made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Unit>,
     /// The shim's own, where it has one.
     pub overhead: Option<String>,
     /// Whether the exit report is synced before anybody is told.
@@ -361,6 +364,12 @@ pub fn undo(folder: &Folder) -> Result<()> {
         if let Err(error) = undo_cgroup(&layout, path) {
             first.get_or_insert(error);
         }
+    }
+    if let Some(unit) = record.as_ref().and_then(|r| r.unit.as_ref())
+        && let Err(error) = systemd::stop(unit)
+    {
+        // With nothing in it, it goes by itself.
+        tracing::warn!(%error, "a unit may be left behind");
     }
     layout.remove_empty(&cgroup::of_sandbox(&folder.name()));
     first.map_or(Ok(()), Err)

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use oci_spec::runtime::LinuxResources;
 use tokio::sync::oneshot;
 
+use crate::cgroup::Driver;
 use crate::error::Result;
 use crate::health::Health;
 use crate::io::{Attachment, Input, Logger, Target, WindowSize};
@@ -44,6 +45,8 @@ pub struct Launch {
     /// Whether its exit report is to survive a power loss: then it is synced
     /// before anybody is told.
     pub durable: bool,
+    /// Who makes its cgroup.
+    pub driver: Driver,
 }
 
 impl Launch {
@@ -60,6 +63,7 @@ impl Launch {
             size: WindowSize::default(),
             attached: None,
             durable: false,
+            driver: Driver::default(),
         }
     }
 }
@@ -94,8 +98,6 @@ pub struct Bundle {
     /// What its root is mounted from, in their order; taken down when the task
     /// is removed. None where the root is there already.
     pub layers: Vec<Layer>,
-    /// Whether systemd is to make the task's cgroup.
-    pub systemd: bool,
 }
 
 /// What a launch has led to.

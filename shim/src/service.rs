@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_executor::{
-    Attachment, Doing, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Result, Target, VERSION, WindowSize,
+    Attachment, CgroupDriver, Doing, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Result, Target, VERSION,
+    WindowSize,
 };
 use bowline_spec::Format;
 use bowline_spec::id::TaskId;
@@ -36,6 +37,11 @@ pub async fn serve(executor: Executor, listener: UnixListener) -> Result<()> {
     server.start().await.doing(Kind::Internal, what)?;
     executor.closed().await;
     server.shutdown().await.doing(Kind::Internal, || "cannot close the shim's socket")
+}
+
+/// Who makes a cgroup, as it is on the wire.
+fn driver(text: &str) -> Answer<CgroupDriver> {
+    if text.is_empty() { Ok(CgroupDriver::default()) } else { text.parse().map_err(|e| to_status(&e)) }
 }
 
 struct Service {
@@ -100,6 +106,7 @@ impl Bowline for Service {
             size: size(&request.size),
             attached: request.attach.into_option().map(attachment),
             durable: request.durable,
+            driver: driver(&request.cgroup_driver)?,
             ..Launch::new(id, task)
         };
         let launched = self.executor.launch(launch).await.map_err(|e| to_status(&e))?;

@@ -18,6 +18,8 @@ pub const LOCK_FD: i32 = 4;
 /// What of our environment the shim gets.
 const HANDED_DOWN: &[&str] = &[
     "BOWLINE_LOG",
+    // Where systemd is reached, as for everybody.
+    "DBUS_SYSTEM_BUS_ADDRESS",
     #[cfg(feature = "absent")]
     "BOWLINE_ABSENT",
 ];

@@ -149,7 +149,8 @@ pub struct Task {
     /// as the shim by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i32>,
-    /// The task's cgroup: an absolute path below each hierarchy; `/bowline/ID/ID` by default.
+    /// The task's cgroup: an absolute path below each hierarchy, `/bowline/ID/ID` by default; or a unit that systemd
+    /// makes, as `slice:prefix:name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
 

@@ -58,6 +58,10 @@ const SHIM_PROCESS: [&str; 9] = [
     "shim/src/containerd/serve.rs",
 ];
 
+/// What runs in a worker or in a program that may wait, and needs a thread of
+/// its own there: a fork from within one runtime cannot run another beside it.
+const NOT_THE_SHIMS: &str = "executor/src/cgroup/systemd/bus.rs";
+
 /// What starts a thread, blocks the loop, or has its child reaped by the sweep.
 const NOT_IN_THE_SHIM: [&str; 7] = [
     "process::Command",
@@ -117,7 +121,7 @@ fn calls_that_a_kernel_may_lack_are_in_one_file() {
 
 #[test]
 fn the_shim_starts_no_thread_and_no_command() {
-    let all = SHIM_PROCESS.into_iter().flat_map(sources);
+    let all = SHIM_PROCESS.into_iter().flat_map(sources).filter(|source| source.name != NOT_THE_SHIMS);
     let found =
         all.flat_map(|source| source.without_tests().paths_of(|path| NOT_IN_THE_SHIM.iter().any(|bad| has(path, bad))));
     assert_none("not in the shim", found.collect());

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::files::Writer;
 use super::tree::{read_at, write_at};
-use super::{Cgroup, Layout, Version, devices, v1, v2};
+use super::{Cgroup, Layout, Version, devices, systemd, v1, v2};
 use crate::error::{Error, Kind, Result};
 
 /// One value for one file.
@@ -74,7 +74,7 @@ impl Layout {
     /// `Unsupported` when a limit needs a controller or file that this host
     /// lacks; `BadSpec` when the kernel refuses the value. Both name file and value.
     pub fn apply(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<()> {
-        let limits = self.limits(resources)?;
+        let limits = self.limits_of(cgroup, resources)?;
         if self.version() == Version::V2
             && let (Some(dir), Some(rules)) = (cgroup.dir(0), resources.devices())
         {
@@ -92,11 +92,13 @@ impl Layout {
     /// its new limit and it cannot be reclaimed.
     pub fn change(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<()> {
         let mut undo = Vec::new();
-        let changed = self.limits(resources).and_then(|limits| {
-            self.write_all(cgroup, limits, |dir, limit| {
+        let changed = self.limits_of(cgroup, resources).and_then(|limits| {
+            self.write_all(cgroup, limits.clone(), |dir, limit| {
                 undo.extend(now(dir, limit));
                 if limit.file == "memory.max" { v2::make_room(dir, &limit.value) } else { Ok(()) }
-            })
+            })?;
+            // It writes the same once more, and again when it is reloaded.
+            cgroup.unit().map_or(Ok(()), |unit| systemd::change(unit, &limits))
         });
         if changed.is_err() {
             undo.reverse();
@@ -121,7 +123,13 @@ impl Layout {
         }
     }
 
-    fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {
+    /// The limits of `resources`, as whoever has made the cgroup can keep them.
+    fn limits_of(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<Vec<Limit>> {
+        let limits = self.limits(resources)?;
+        Ok(if cgroup.unit().is_some() { systemd::kept(limits) } else { limits })
+    }
+
+    pub(super) fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {
         let mut limits = match self.version() {
             Version::V1 => v1::limits(resources)?,
             Version::V2 => v2::limits(resources),

@@ -16,6 +16,7 @@ mod hierarchy;
 mod join;
 mod limits;
 mod oom;
+pub mod systemd;
 mod tree;
 mod v1;
 mod v2;
@@ -38,6 +39,7 @@ pub use hierarchy::Hierarchy;
 use hierarchy::{Made, OURS};
 pub use join::join_existing;
 pub use oom::OomWatch;
+pub use systemd::{Driver, Unit};
 pub use tree::read_fd;
 use v1::FREEZER;
 
@@ -330,6 +332,8 @@ impl Layout {
 #[derive(Debug)]
 pub struct Cgroup {
     path: String,
+    /// What it is to systemd, where that has made it.
+    unit: Option<Unit>,
     members: Vec<Member>,
     processes: RefCell<Members>,
 }
@@ -353,7 +357,12 @@ impl Member {
 
 impl Cgroup {
     fn new(path: &str) -> Cgroup {
-        Cgroup { path: path.to_owned(), members: Vec::new(), processes: RefCell::default() }
+        Cgroup { path: path.to_owned(), unit: None, members: Vec::new(), processes: RefCell::default() }
+    }
+
+    /// What it is to systemd, where that has made it.
+    pub fn unit(&self) -> Option<&Unit> {
+        self.unit.as_ref()
     }
 
     /// What a child needs to join it.

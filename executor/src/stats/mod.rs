@@ -220,6 +220,20 @@ pub struct Last {
     pub own_limit_met: Option<u64>,
 }
 
+impl Last {
+    /// The same, with what an earlier reading has where this one has nothing.
+    pub fn or(self, earlier: Last) -> Last {
+        Last {
+            cpu_usec: self.cpu_usec.or(earlier.cpu_usec),
+            memory_peak_bytes: self.memory_peak_bytes.or(earlier.memory_peak_bytes),
+            throttled_periods: self.throttled_periods.or(earlier.throttled_periods),
+            throttled_usec: self.throttled_usec.or(earlier.throttled_usec),
+            oom_kills: self.oom_kills.or(earlier.oom_kills),
+            own_limit_met: self.own_limit_met.or(earlier.own_limit_met),
+        }
+    }
+}
+
 /// Reads what [`Last`] has, and nothing besides: every exit waits for it.
 pub fn last(layout: &Layout, cgroup: &Cgroup) -> Last {
     let mut reading = Reading::new(layout, cgroup);

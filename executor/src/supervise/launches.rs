@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 use super::Supervisor;
 use super::children::Expecting;
 use super::task::{Task, remove_cgroup};
-use crate::cgroup::Cgroup;
+use super::units;
+use crate::cgroup::{Cgroup, Driver, Unit};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::hooks::Point;
 use crate::io::{self, Connections, Input, Logger, Logging, Owner, Pumps, Stdio, Tail, Target};
@@ -148,8 +149,8 @@ impl Supervisor {
         let expecting = self.children.expect();
         let durable = launch.durable;
         let plan = match launch.source.clone() {
-            Source::Task(task) => self.plan(&id, *task, durable).await?,
-            Source::Bundle(bundle) => self.plan_bundle(&id, bundle, durable).await?,
+            Source::Task(task) => self.plan(&id, *task, launch.driver, durable).await?,
+            Source::Bundle(bundle) => self.plan_bundle(&id, bundle, launch.driver, durable).await?,
         };
         let folder = plan.folder.clone();
         // Before anything is made that a crash would leave behind.
@@ -226,7 +227,7 @@ impl Supervisor {
     }
 
     /// Turns the description into all that the task is made from.
-    async fn plan(&self, id: &TaskId, task: bowline_spec::Task, durable: bool) -> Result<Plan> {
+    async fn plan(&self, id: &TaskId, task: bowline_spec::Task, driver: Driver, durable: bool) -> Result<Plan> {
         let spec = host::configure_unfiltered(&task, id.as_str())?;
         let profile = host::profile(&task)?;
         if task.rootfs.is_none() {
@@ -234,17 +235,21 @@ impl Supervisor {
         }
         let cgroup = spec.linux().as_ref().and_then(|l| l.cgroups_path().as_ref());
         let cgroup = cgroup.and_then(|path| path.to_str()).unwrap_or_default().to_owned();
-        let record = Record { task: Some(task), durable, ..self.record(cgroup) };
+        let sandbox = self.config.folder.name();
+        let unit = driver.unit_of(task.cgroup.is_some().then_some(&*cgroup), &sandbox, id.as_str())?;
+        if unit.as_ref().is_some_and(|unit| unit.own_slice) {
+            self.overhead.be_unit(&self.layout, &sandbox)?;
+        }
+        let record = Record { task: Some(task), durable, ..self.record(cgroup, unit) };
         self.planned(spec, profile, record, self.config.folder.clone()).await
     }
 
     /// The same of a manager's bundle.
-    async fn plan_bundle(&self, id: &TaskId, bundle: Bundle, durable: bool) -> Result<Plan> {
-        if bundle.systemd {
-            return Err(Error::new(Kind::Unsupported, "cgroups made by systemd are not supported"));
-        }
+    async fn plan_bundle(&self, id: &TaskId, bundle: Bundle, driver: Driver, durable: bool) -> Result<Plan> {
         let (spec, seccomp) = bundle::read(&bundle.path)?;
-        let record = Record { durable, ..self.record(bundle::cgroup_path(&spec, id)) };
+        let asked = bundle::asked_cgroup(&spec);
+        let unit = driver.unit_of(asked, id.as_str(), id.as_str())?;
+        let record = Record { durable, ..self.record(bundle::cgroup_path(asked, id), unit) };
         let profile = seccomp.map(|profile| Profile::Given(Box::new(profile)));
         self.planned(spec, profile, record, Folder::at(bundle.path)).await
     }
@@ -259,13 +264,14 @@ impl Supervisor {
     }
 
     /// What is known of a task whose launch begins.
-    fn record(&self, cgroup: String) -> Record {
+    fn record(&self, cgroup: String, unit: Option<Unit>) -> Record {
         Record {
             created_at: Timestamp::now(),
             started_at: None,
             pid: None,
             shim_pid: std::process::id().cast_signed(),
-            cgroup,
+            cgroup: unit.as_ref().map_or(cgroup, Unit::path),
+            unit,
             overhead: self.overhead.path(),
             durable: false,
             task: None,
@@ -275,8 +281,14 @@ impl Supervisor {
     /// Makes the task's cgroup, its limits in effect, and clones init.
     async fn clone_init(&self, id: &TaskId, plan: &Plan, stdio: Stdio) -> Result<(Cgroup, Starting, Live)> {
         let Plan { spec, filter, .. } = plan;
-        let cgroup = self.layout.create(&plan.record.cgroup)?;
         let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
+        let (cgroup, placeholder) = match &plan.record.unit {
+            None => (self.layout.create(&plan.record.cgroup)?, None),
+            Some(unit) => {
+                let (cgroup, placeholder) = units::create(&self.layout, unit, resources).await?;
+                (cgroup, Some(placeholder))
+            }
+        };
         let limited = resources.map_or(Ok(()), |r| self.layout.apply(&cgroup, r));
         let (bundle, filter) = (plan.folder.path(), filter.as_ref());
         let prepared = Prepared { id: id.as_str(), spec, bundle, cgroup: &cgroup, filter, stdio };
@@ -284,6 +296,9 @@ impl Supervisor {
             Ok(mut starting) => starting.live().await.map(|live| (starting, live)),
             Err(error) => Err(error),
         };
+        if let Some(placeholder) = placeholder {
+            placeholder.leave().await;
+        }
         match cloned {
             Ok((starting, live)) => Ok((cgroup, starting, live)),
             Err(error) => {

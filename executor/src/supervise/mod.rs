@@ -17,6 +17,7 @@ mod hooks;
 mod launches;
 mod shim_cgroup;
 mod task;
+mod units;
 mod updates;
 
 use std::cell::{Cell, OnceCell, RefCell};

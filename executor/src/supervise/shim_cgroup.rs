@@ -3,17 +3,18 @@
 //! once the task has run for a moment, and leaves the overhead cgroup again
 //! before that is removed.
 
+use std::cell::OnceCell;
 use std::str::FromStr;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::cgroup::{self, Cgroup, Layout, Version};
+use crate::cgroup::{self, Cgroup, Layout, Unit, Version};
 use crate::error::{Error, Kind, Result};
 use crate::worker;
 
-use super::Config;
 use super::task::remove_cgroup;
+use super::{Config, units};
 
 /// How long a task runs before the shim enters its overhead cgroup: making one
 /// in every hierarchy, moving there and back costs as much as a short task.
@@ -66,8 +67,16 @@ pub struct Overhead {
     mode: ShimCgroup,
     /// The parent of its own cgroup and of its tasks'.
     sandbox: String,
+    /// What its own cgroup is to systemd, if that makes its tasks' too.
+    unit: OnceCell<Unit>,
     /// Locked while the shim moves: it enters and leaves in that order.
-    entered: Mutex<Option<Cgroup>>,
+    entered: Mutex<Option<Entered>>,
+}
+
+/// What it has entered, and has to leave again.
+enum Entered {
+    Cgroup(Cgroup),
+    Unit(Unit),
 }
 
 impl Overhead {
@@ -89,12 +98,22 @@ impl Overhead {
         if config.tell.is_none() {
             layout.prepare(&sandbox)?;
         }
-        Ok(Overhead { mode: config.shim_cgroup.clone(), sandbox, entered: Mutex::default() })
+        Ok(Overhead { mode: config.shim_cgroup.clone(), sandbox, unit: OnceCell::new(), entered: Mutex::default() })
+    }
+
+    /// From now on its own cgroup is a scope in the sandbox's slice.
+    pub fn be_unit(&self, layout: &Layout, sandbox: &str) -> Result<()> {
+        let unit = Unit::of_shim(sandbox)?;
+        if self.unit.set(unit).is_ok() {
+            layout.remove_empty(&self.sandbox);
+        }
+        Ok(())
     }
 
     /// Its path, in the mode that has one.
     pub fn path(&self) -> Option<String> {
-        (self.mode == ShimCgroup::Overhead).then(|| format!("{}/overhead", self.sandbox))
+        let own = || self.unit.get().map_or_else(|| format!("{}/overhead", self.sandbox), Unit::path);
+        (self.mode == ShimCgroup::Overhead).then(own)
     }
 
     /// Enters the overhead cgroup, if by then a task still runs, or the one
@@ -106,8 +125,13 @@ impl Overhead {
             ShimCgroup::Path(path) => move_to(layout, path).await,
             ShimCgroup::Overhead if entered.is_some() || !runs() => Ok(()),
             ShimCgroup::Overhead => {
+                if let Some(unit) = self.unit.get() {
+                    units::enter(unit).await?;
+                    *entered = Some(Entered::Unit(unit.clone()));
+                    return Ok(());
+                }
                 let path = format!("{}/overhead", self.sandbox);
-                *entered = Some(layout.create(&path)?);
+                *entered = Some(Entered::Cgroup(layout.create(&path)?));
                 charge(layout, &path).await
             }
         }
@@ -120,12 +144,13 @@ impl Overhead {
 
     /// Leaves it for the root, and removes it.
     pub async fn leave(&self, layout: &Layout) {
-        let Some(cgroup) = self.entered.lock().await.take() else {
+        let Some(entered) = self.entered.lock().await.take() else {
             return;
         };
-        match charge(layout, "/").await {
-            Ok(()) => remove_cgroup(layout, cgroup).await,
-            Err(error) => tracing::error!(%error, "the overhead cgroup stays behind"),
+        match (charge(layout, "/").await, entered) {
+            (Ok(()), Entered::Cgroup(cgroup)) => remove_cgroup(layout, cgroup).await,
+            (Ok(()), Entered::Unit(unit)) => units::stop(&unit).await,
+            (Err(error), _) => tracing::error!(%error, "the overhead cgroup stays behind"),
         }
     }
 }

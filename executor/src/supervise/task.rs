@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::Supervisor;
 use super::launches::Plan;
+use super::units;
 use crate::cgroup::{Cgroup, ExecGroup, Layout};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::health::Health;
@@ -29,7 +30,7 @@ use crate::recovery::{Folder, Record};
 use crate::report::{ExitReport, OomFacts, StoppedBy};
 use crate::request::TaskState;
 use crate::seccomp::Filter;
-use crate::stats::{self, Processes};
+use crate::stats::{self, Last, Processes};
 use crate::sys::{self, Ended};
 use crate::worker;
 
@@ -225,6 +226,11 @@ impl Task {
         Ok(read(cgroup))
     }
 
+    /// What `read` makes of its cgroup, if that is a unit's and still there.
+    fn with_unit<T>(&self, read: impl FnOnce(&Cgroup) -> T) -> Option<T> {
+        self.cgroup.borrow().as_ref().filter(|cgroup| cgroup.unit().is_some()).map(read)
+    }
+
     pub fn has_exited(&self) -> Error {
         Error::new(Kind::NotFound, format!("task {} has exited", self.id))
     }
@@ -357,13 +363,15 @@ impl Task {
         let ended = exited.await.unwrap_or(Ended::Signaled(libc::SIGKILL));
         drop(self.starting.lock().await);
         let exited_at = Timestamp::now();
+        // systemd removes an empty scope, and with it what its cgroup has counted.
+        let at_exit = self.with_unit(|cgroup| stats::last(&supervisor.layout, cgroup));
         if let Err(error) = self.happen(&supervisor, Event::Exited) {
             tracing::error!(%error, "an exit had no place");
         }
         let rest = self.kill_rest(&supervisor).await;
         pumps.finish().await;
         supervisor.tell_execs(&self).await;
-        let report = self.report(&supervisor, ended, exited_at, rest, &pumps, &tail);
+        let report = self.report(&supervisor, (ended, exited_at), at_exit, rest, &pumps, &tail);
         if let Err(error) = self.keep(&report).await {
             tracing::error!(%error, "the exit report is kept in memory only");
         }
@@ -411,14 +419,17 @@ impl Task {
     fn report(
         &self,
         supervisor: &Supervisor,
-        ended: Ended,
-        exited_at: Timestamp,
+        (ended, exited_at): (Ended, Timestamp),
+        at_exit: Option<Last>,
         rest: u64,
         pumps: &Pumps,
         tail: &Tail,
     ) -> ExitReport {
         let layout = &supervisor.layout;
         let last = self.with_cgroup(|c| stats::last(layout, c)).unwrap_or_default();
+        let mut last = last.or(at_exit.unwrap_or_default());
+        // What was told of has happened, also where nobody counts it any more.
+        last.oom_kills = last.oom_kills.max(Some(self.oom_kills.get()).filter(|kills| *kills > 0));
         supervisor.tell_oom(self, last.oom_kills);
         self.reported.set(true);
         let by_shim = |signal| self.sent.borrow().contains(&signal);
@@ -489,8 +500,11 @@ fn signal_name(number: i32) -> String {
 }
 
 /// Removes a cgroup whose processes have ended; v1 tells nobody when the last
-/// one has left it.
+/// one has left it. One that is a unit's goes with that.
 pub async fn remove_cgroup(layout: &Layout, mut cgroup: Cgroup) {
+    if let Some(unit) = cgroup.unit() {
+        units::stop(unit).await;
+    }
     let give_up = Instant::now() + BUSY;
     let mut wait = Duration::from_micros(100);
     while let Err(error) = layout.remove(&mut cgroup) {

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use bowline_executor::{LogStream, ShimCgroup, VERSION};
+use bowline_executor::{CgroupDriver, LogStream, ShimCgroup, VERSION};
 use bowline_spec::LogFormat;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -218,6 +218,9 @@ pub struct TaskArgs {
     /// Where the shim itself is charged: inherit, root, overhead, or a cgroup path
     #[arg(long, value_name = "MODE", default_value = "overhead")]
     pub shim_cgroup: ShimCgroup,
+    /// Who makes the task's cgroup: cgroupfs, systemd, or auto: systemd where the path is slice:prefix:name
+    #[arg(long, value_name = "DRIVER", env = "BOWLINE_CGROUP_DRIVER", default_value = "auto")]
+    pub cgroup_driver: CgroupDriver,
     /// Sync the exit report to disk before anybody is told of the exit
     #[arg(long)]
     pub durable: bool,

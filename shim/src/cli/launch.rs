@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, undo};
+use bowline_executor::{CgroupDriver, Doing, Error, ExitReport, Folder, Kind, Result, StateDir, undo};
 use bowline_spec::id::TaskId;
 use bowline_spec::units::Ceiling;
 use bowline_spec::{LogFormat, Task};
@@ -19,7 +19,7 @@ use crate::wire::proto::bowline::LaunchRequest;
 
 /// `bowline run`: in the foreground, exiting with the task's code.
 pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -> Result<u8> {
-    let (shim_cgroup, durable) = (args.shim_cgroup.clone(), args.durable);
+    let (shim_cgroup, wanted) = (args.shim_cgroup.clone(), Wanted::of(&args));
     let (interactive, raw) = (args.interactive, args.tty);
     if raw {
         terminal::require()?;
@@ -33,12 +33,12 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -
     };
     let streams = session.attachment();
     let request = match task.terminal {
-        true => LaunchRequest { attach: Some(streams).into(), ..request(&task, durable)? },
+        true => LaunchRequest { attach: Some(streams).into(), ..request(&task, wanted)? },
         false => LaunchRequest {
             stdin: streams.stdin,
             stdout: streams.stdout,
             stderr: streams.stderr,
-            ..request(&task, durable)?
+            ..request(&task, wanted)?
         },
     };
     if let Err(error) = up.shim.launch(request).await {
@@ -61,13 +61,13 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -
 
 /// `bowline start`: in the background, printing the id.
 pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
-    let (shim_cgroup, durable) = (args.shim_cgroup.clone(), args.durable);
+    let (shim_cgroup, wanted) = (args.shim_cgroup.clone(), Wanted::of(&args));
     let (id, mut task) = describe_task(args)?;
     // Nobody else sees what it writes.
     task.log.format.get_or_insert(LogFormat::Json);
     let up = Up::shim(state, &id, &shim_cgroup).await?;
     let line = |elapsed: std::time::Duration| format!("starting {id}: {} s", elapsed.as_secs());
-    match progress::during(line, up.shim.launch(request(&task, durable)?)).await {
+    match progress::during(line, up.shim.launch(request(&task, wanted)?)).await {
         Ok(launched) if json => say_json(&serde_json::json!({"id": id, "pid": launched.pid})).map(|()| 0),
         Ok(_) => say(id.as_str()).map(|()| 0),
         Err(error) => Err(up.abandon(error)),
@@ -187,9 +187,28 @@ fn made_up() -> Result<TaskId> {
     format!("task-{hex}").parse().doing(Kind::Internal, what)
 }
 
-fn request(task: &Task, durable: bool) -> Result<LaunchRequest> {
+/// What is said of a launch beside the description.
+#[derive(Clone, Copy)]
+struct Wanted {
+    durable: bool,
+    driver: CgroupDriver,
+}
+
+impl Wanted {
+    fn of(args: &TaskArgs) -> Wanted {
+        Wanted { durable: args.durable, driver: args.cgroup_driver }
+    }
+}
+
+fn request(task: &Task, wanted: Wanted) -> Result<LaunchRequest> {
     let task = serde_json::to_string(task).doing(Kind::Internal, || "cannot write the description as JSON")?;
-    Ok(LaunchRequest { task, size: Some(terminal::size()).into(), durable, ..LaunchRequest::default() })
+    Ok(LaunchRequest {
+        task,
+        size: Some(terminal::size()).into(),
+        durable: wanted.durable,
+        cgroup_driver: wanted.driver.to_string(),
+        ..LaunchRequest::default()
+    })
 }
 
 /// Waits for the end; the first interrupt stops the task as its description

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_executor::{
-    Attachment, Bundle, Doing, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers,
+    Attachment, Bundle, CgroupDriver, Doing, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -86,7 +86,7 @@ impl Service {
         let (streams, ends) = io.open(&id, &self.namespace)?;
         // What cannot be had any more is closed here.
         self.containers.process(&id, "", |init| init.ends = ends)?;
-        let source = Bundle { path: bundle.clone(), layers: layers.collect(), systemd: options.systemd_cgroup };
+        let source = Bundle { path: bundle.clone(), layers: layers.collect() };
         let stdin = match &streams.stdin {
             Input::Path(path) if io.terminal => Some(path.clone()),
             _ => None,
@@ -96,6 +96,8 @@ impl Service {
             stdout: streams.stdout,
             stderr: streams.stderr,
             logger: streams.logger,
+            // Without options a cgroup of systemd's is known by the form of its path.
+            driver: if options.systemd_cgroup { CgroupDriver::Systemd } else { CgroupDriver::Auto },
             direct: true,
             attached: stdin.map(|stdin| Attachment { stdin: Some(stdin), ..Attachment::default() }),
             ..Launch::new(id, source)

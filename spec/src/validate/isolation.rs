@@ -78,9 +78,12 @@ fn sysctl(task: &Task, field: &str, name: &str) -> Result<(), Invalid> {
 }
 
 fn cgroup_path(path: &std::path::Path) -> Result<(), Invalid> {
+    let text = path.to_string_lossy();
+    if !text.starts_with('/') && text.contains(':') {
+        return unit("cgroup", &text);
+    }
     absolute("cgroup", path)?;
     no_parent("cgroup", path)?;
-    let text = path.to_string_lossy();
     let parts = text.strip_prefix('/').unwrap_or(&text);
     require(!parts.is_empty(), "cgroup", || "is the root cgroup".into())?;
     let sound = |part: &str| !part.is_empty() && part != "." && part.len() <= 255;
@@ -88,6 +91,15 @@ fn cgroup_path(path: &std::path::Path) -> Result<(), Invalid> {
         format!("{text:?} has an empty part, \".\", or one of more than 255 bytes")
     })?;
     require(!text.contains(char::is_control), "cgroup", || format!("{text:?} contains a control character"))
+}
+
+/// A unit of systemd's, by slice, prefix and name. What systemd makes of the
+/// three is the executor's to say.
+fn unit(field: &str, text: &str) -> Result<(), Invalid> {
+    let parts: Vec<&str> = text.split(':').collect();
+    require(parts.len() == 3, field, || format!("{text:?} is not of the form slice:prefix:name"))?;
+    require(!parts[2].is_empty(), field, || format!("{text:?} has no name after the last colon"))?;
+    require(!text.contains(char::is_control), field, || format!("{text:?} contains a control character"))
 }
 
 #[cfg(test)]
@@ -152,8 +164,15 @@ mod tests {
     }
 
     #[test]
-    fn cgroups_are_plain_absolute_paths() {
+    fn cgroups_are_plain_absolute_paths_or_units() {
         accepted("cgroup = '/a/b.slice'");
+        accepted("cgroup = '/a:b/c'");
+        accepted("cgroup = 'a-b.slice:web:1'");
+        accepted("cgroup = ':web:1'");
+        refused("cgroup = 'a:b'", "cgroup", "slice:prefix:name");
+        refused("cgroup = 'a:b:c:d'", "cgroup", "slice:prefix:name");
+        refused("cgroup = 'a:b:'", "cgroup", "no name");
+        refused("cgroup = \"a:b:\\nc\"", "cgroup", "control");
         refused("cgroup = 'a'", "cgroup", "absolute");
         refused("cgroup = '/a/../b'", "cgroup", "..");
         refused("cgroup = '/..'", "cgroup", "..");

@@ -1,0 +1,367 @@
+//! Talking to systemd over the system bus: units started, changed and stopped.
+//!
+//! ```text
+//!   call ─► a job ─► JobRemoved ─► done, or why not
+//! ```
+//!
+//! The bus is where `DBUS_SYSTEM_BUS_ADDRESS` says, else at its usual place:
+//! never systemd's private socket, which it may change as it likes.
+//!
+//! Every function blocks, none longer than its bounds below. So they are for
+//! workers and for programs that may wait, never for the shim itself. The
+//! runtime has a thread of its own: a worker is a fork from within the shim's
+//! runtime, whose thread takes no second one, and whose epoll set is shared.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use zbus::connection::Builder;
+use zbus::export::futures_core::Stream as _;
+use zbus::message::Type;
+use zbus::{Connection, DynamicType, MatchRule, Message, MessageStream, ObjectPath, OwnedObjectPath, Variant};
+
+use super::name::Unit;
+use super::properties::{Property, Value};
+use crate::error::{Doing as _, Error, Kind, Result};
+
+/// How long the bus may take to let us in.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long systemd may take for one answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long a job may take: others can be in its way.
+const JOB: Duration = Duration::from_secs(30);
+
+/// How long a unit that has ended may take to be forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(1);
+
+/// Signals that are kept until they are looked at.
+const QUEUED: std::num::NonZeroUsize = std::num::NonZeroUsize::new(1024).expect("not zero");
+
+const ADDRESS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
+const USUAL: &str = "unix:path=/run/dbus/system_bus_socket";
+const SYSTEMD: &str = "org.freedesktop.systemd1";
+const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const OBJECT: &str = "/org/freedesktop/systemd1";
+const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
+const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
+
+/// Starts `unit` with `pid` in it, and waits until systemd has.
+///
+/// # Errors
+/// `AlreadyExists` when there is such a unit, unless that has failed and can be
+/// forgotten; `Unsupported` without a bus; `Timeout`; `BadSpec` for what systemd
+/// refuses. Nothing of the unit is then left.
+pub fn start(unit: &Unit, pid: Option<u32>, properties: &[Property]) -> Result<()> {
+    let what = || format!("cannot start {}", unit.name);
+    with_systemd(async |systemd| {
+        let mut signals = systemd.subscribe().await?;
+        // A slice of ours that is there already is as good; one more answer
+        // then, as systemd takes all of them or none.
+        let own = unit.own_slices();
+        let mut forgotten = false;
+        let mut slices: &[String] = &own;
+        loop {
+            match systemd.start_unit(unit, pid, properties, slices).await {
+                Ok(job) => {
+                    let done = systemd.finished(&mut signals, job).await;
+                    if done.is_err() {
+                        // It may still come about.
+                        let _ = systemd.call("StopUnit", &(&unit.name, "replace")).await;
+                    }
+                    return done;
+                }
+                Err(Refusal::Named(name, _)) if name == UNIT_EXISTS && !slices.is_empty() => {
+                    slices = &slices[..slices.len() - 1];
+                }
+                Err(Refusal::Named(name, text)) if name == UNIT_EXISTS => {
+                    if std::mem::replace(&mut forgotten, true) {
+                        return Err(Error::new(Kind::AlreadyExists, format!("{name}: {text}")).hint(
+                            "another task has this name, or an earlier run left it behind: `systemctl stop` it",
+                        ));
+                    }
+                    // What is left of one that has failed, or is just going.
+                    let _ = systemd.call("ResetFailedUnit", &(&unit.name,)).await;
+                    systemd.forgotten(&mut signals, &unit.name).await;
+                    slices = &own;
+                }
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+    })
+    .map_err(|e| e.within(what()))
+}
+
+/// Changes properties of a unit, until it ends.
+pub fn change(unit: &Unit, properties: &[Property]) -> Result<()> {
+    if properties.is_empty() {
+        return Ok(());
+    }
+    let done = with_systemd(async |systemd| {
+        systemd.call("SetUnitProperties", &(&unit.name, true, values(properties))).await?;
+        Ok(())
+    });
+    done.map_err(|e| e.within(format_args!("cannot change {}", unit.name)))
+}
+
+/// Stops a unit whose processes have ended, and waits until it has gone. One
+/// that has gone already is fine.
+pub fn stop(unit: &Unit) -> Result<()> {
+    let done = with_systemd(async |systemd| {
+        let mut signals = systemd.subscribe().await?;
+        let job = match systemd.call("StopUnit", &(&unit.name, "replace")).await {
+            Ok(answer) => answer.job()?,
+            Err(Refusal::Named(name, _)) if name == NO_SUCH_UNIT => return Ok(()),
+            Err(refusal) => return Err(refusal.into()),
+        };
+        systemd.finished(&mut signals, job).await
+    });
+    done.map_err(|e| e.within(format_args!("cannot stop {}", unit.name)))
+}
+
+/// Why systemd, or the bus, did not do it.
+enum Refusal {
+    /// An error's name on the bus, and its text.
+    Named(String, String),
+    /// Anything else.
+    Other(Error),
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Other(error) => error,
+            Refusal::Named(name, text) => {
+                let kind = match name.strip_prefix("org.freedesktop.").unwrap_or_default() {
+                    "systemd1.UnitExists" => Kind::AlreadyExists,
+                    "systemd1.NoSuchUnit" => Kind::NotFound,
+                    "DBus.Error.InvalidArgs" | "DBus.Error.PropertyReadOnly" | "systemd1.BadUnitSetting" => {
+                        Kind::BadSpec
+                    }
+                    "DBus.Error.AccessDenied"
+                    | "DBus.Error.InteractiveAuthorizationRequired"
+                    | "DBus.Error.ServiceUnknown"
+                    | "DBus.Error.NameHasNoOwner"
+                    | "DBus.Error.Spawn.ServiceNotFound" => Kind::Unsupported,
+                    "DBus.Error.NoReply" | "DBus.Error.Timeout" => Kind::Timeout,
+                    _ => Kind::Internal,
+                };
+                Error::new(kind, format!("systemd refused: {name}: {text}"))
+            }
+        }
+    }
+}
+
+impl From<zbus::Error> for Refusal {
+    fn from(error: zbus::Error) -> Refusal {
+        match &error {
+            zbus::Error::MethodError(name, text, _) => {
+                Refusal::Named(name.to_string(), text.clone().unwrap_or_default())
+            }
+            zbus::Error::FDO(fdo) => {
+                use zbus::DBusError as _;
+                Refusal::Named(fdo.name().to_string(), fdo.description().unwrap_or_default().to_owned())
+            }
+            _ => Refusal::Other(Error::new(Kind::Internal, format!("the system bus failed: {error}"))),
+        }
+    }
+}
+
+/// A connection to systemd, for one errand.
+struct Systemd {
+    connection: Connection,
+}
+
+/// What it answered.
+struct Answer(Message);
+
+/// Its signals, from before the first call on.
+struct Signals {
+    jobs: MessageStream,
+    units: MessageStream,
+}
+
+/// A job under way, and who has it: anybody can send signals on the bus.
+struct Job {
+    path: OwnedObjectPath,
+    of: Option<String>,
+}
+
+impl Answer {
+    fn job(&self) -> Result<Job> {
+        let path = self.0.body().deserialize().doing(Kind::Internal, || "systemd answered without a job")?;
+        Ok(Job { path, of: sender(&self.0) })
+    }
+}
+
+fn sender(message: &Message) -> Option<String> {
+    message.header().sender().map(ToString::to_string)
+}
+
+impl Systemd {
+    async fn connect() -> Result<Systemd> {
+        let asked = std::env::var(ADDRESS).ok().filter(|address| !address.is_empty());
+        let address = asked.unwrap_or_else(|| USUAL.to_owned());
+        let hint = "the cgroup driver cgroupfs needs no systemd; `systemctl status dbus` tells of the bus";
+        let what = || format!("cannot reach systemd by the bus at {address}");
+        let connecting = Builder::address(address.as_str()).build();
+        match tokio::time::timeout(CONNECT, connecting).await {
+            Ok(Ok(connection)) => Ok(Systemd { connection }),
+            Ok(Err(error)) => Err(Error::new(Kind::Unsupported, format!("{}: {error}", what())).hint(hint)),
+            Err(_) => {
+                Err(Error::new(Kind::Timeout, format!("{}: it did not answer within {CONNECT:?}", what())).hint(hint))
+            }
+        }
+    }
+
+    /// Has systemd tell of jobs and units.
+    async fn subscribe(&self) -> Result<Signals> {
+        let jobs = self.signals("JobRemoved");
+        let jobs = bounded("the bus", ANSWER, jobs).await?;
+        let units = bounded("the bus", ANSWER, self.signals("UnitRemoved")).await?;
+        self.call("Subscribe", &()).await?;
+        Ok(Signals { jobs, units })
+    }
+
+    async fn signals(&self, member: &str) -> std::result::Result<MessageStream, Refusal> {
+        let rule = MatchRule::builder().msg_type(Type::Signal).interface(MANAGER).member(member).path(OBJECT);
+        Ok(MessageStream::for_match_rule(rule.build()?, &self.connection, Some(QUEUED)).await?)
+    }
+
+    async fn call<B>(&self, method: &str, body: &B) -> std::result::Result<Answer, Refusal>
+    where
+        B: serde::Serialize + DynamicType,
+    {
+        let call = async {
+            let answer = self.connection.call_method(Some(SYSTEMD), OBJECT, Some(MANAGER), method, body).await;
+            Ok(Answer(answer?))
+        };
+        bounded_refusal("systemd", ANSWER, call).await
+    }
+
+    async fn start_unit(
+        &self,
+        unit: &Unit,
+        pid: Option<u32>,
+        properties: &[Property],
+        slices: &[String],
+    ) -> std::result::Result<Job, Refusal> {
+        let mut all: Vec<(&str, Variant<'_>)> = vec![
+            ("Description", Variant::from("bowline task")),
+            // As runc has it: whoever manages the task stops it when the host goes down.
+            ("DefaultDependencies", Variant::from(false)),
+            ("CPUAccounting", Variant::from(true)),
+            ("MemoryAccounting", Variant::from(true)),
+            ("IOAccounting", Variant::from(true)),
+            ("TasksAccounting", Variant::from(true)),
+        ];
+        if !unit.is_slice() {
+            all.push(("Slice", Variant::from(unit.slice.as_str())));
+            all.push(("Delegate", Variant::from(true)));
+            // A failed one, as after a kill for want of memory, goes by itself too.
+            all.push(("CollectMode", Variant::from("inactive-or-failed")));
+            all.extend(pid.map(|pid| ("PIDs", Variant::from(vec![pid]))));
+        }
+        all.extend(values(properties));
+        let slice = |name: &String| {
+            let properties = vec![
+                ("Description", Variant::from("bowline tasks")),
+                ("DefaultDependencies", Variant::from(false)),
+                ("StopWhenUnneeded", Variant::from(true)),
+            ];
+            (name.clone(), properties)
+        };
+        let slices: Vec<(String, Vec<(&str, Variant<'_>)>)> = slices.iter().map(slice).collect();
+        let answer = self.call("StartTransientUnit", &(&unit.name, "replace", all, slices)).await?;
+        answer.job().map_err(Refusal::Other)
+    }
+
+    /// Waits until a job is done with.
+    async fn finished(&self, signals: &mut Signals, job: Job) -> Result<()> {
+        let by = Instant::now() + JOB;
+        loop {
+            let message = match timeout_at(by, next(&mut signals.jobs)).await {
+                Ok(message) => message?,
+                Err(_) => {
+                    return Err(Error::new(Kind::Timeout, format!("systemd has not done it within {JOB:?}"))
+                        .hint("`systemctl list-jobs` shows what it waits for"));
+                }
+            };
+            let body = message.body();
+            let Ok((_, path, _, result)) = body.deserialize::<(u32, ObjectPath<'_>, &str, &str)>() else {
+                continue;
+            };
+            if path != *job.path || sender(&message) != job.of {
+                continue;
+            }
+            if result == "done" {
+                return Ok(());
+            }
+            return Err(Error::new(Kind::Internal, format!("systemd's job ended as {result:?}"))
+                .hint("`journalctl -b _PID=1` tells why"));
+        }
+    }
+
+    /// Waits until a unit that has ended is forgotten, if it is.
+    async fn forgotten(&self, signals: &mut Signals, unit: &str) {
+        let by = Instant::now() + FORGOTTEN;
+        while let Ok(Ok(message)) = timeout_at(by, next(&mut signals.units)).await {
+            let is = message.body().deserialize::<(&str, ObjectPath<'_>)>().is_ok_and(|(name, _)| name == unit);
+            if is {
+                return;
+            }
+        }
+    }
+}
+
+async fn next(stream: &mut MessageStream) -> Result<Message> {
+    let message = poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await;
+    let message = message.ok_or_else(|| Error::new(Kind::Internal, "the system bus has closed the connection"))?;
+    message.doing(Kind::Internal, || "the system bus failed")
+}
+
+async fn bounded_refusal<T>(
+    who: &str,
+    most: Duration,
+    call: impl Future<Output = std::result::Result<T, Refusal>>,
+) -> std::result::Result<T, Refusal> {
+    let late = |_| Refusal::Other(Error::new(Kind::Timeout, format!("{who} did not answer within {most:?}")));
+    tokio::time::timeout(most, call).await.map_err(late)?
+}
+
+async fn bounded<T>(
+    who: &str,
+    most: Duration,
+    call: impl Future<Output = std::result::Result<T, Refusal>>,
+) -> Result<T> {
+    Ok(bounded_refusal(who, most, call).await?)
+}
+
+/// Properties as they are on the bus.
+fn values(properties: &[Property]) -> Vec<(&'static str, Variant<'_>)> {
+    let value = |property: &Property| match &property.value {
+        Value::Number(number) => Variant::from(*number),
+        Value::Text(text) => Variant::from(*text),
+        Value::Set(bits) => Variant::from(bits.clone()),
+        Value::Devices(devices) => Variant::from(devices.clone()),
+        Value::Rules(rules) => Variant::from(rules.clone()),
+    };
+    properties.iter().map(|property| (property.name, value(property))).collect()
+}
+
+/// Runs one errand, in a runtime and a thread of its own.
+fn with_systemd<T: Send>(errand: impl AsyncFnOnce(Systemd) -> Result<T> + Send) -> Result<T> {
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let runtime = runtime.doing(Kind::Internal, || "cannot start an event loop")?;
+        runtime.block_on(async { errand(Systemd::connect().await?).await })
+    };
+    std::thread::scope(|threads| {
+        let thread = std::thread::Builder::new().name("systemd".to_owned()).spawn_scoped(threads, run);
+        let thread = thread.doing(Kind::Internal, || "cannot start a thread")?;
+        thread.join().unwrap_or_else(|_| Err(Error::new(Kind::Internal, "the errand to systemd broke down")))
+    })
+}

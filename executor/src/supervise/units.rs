@@ -1,0 +1,93 @@
+//! Cgroups that are units of systemd's: made for a launch, and ended.
+//!
+//! ```text
+//!   placeholder ─► the unit, with it inside ─► init cloned in ─► placeholder ends
+//! ```
+//!
+//! A scope is started with a process in it, and ends when none is. Init is
+//! cloned into its cgroup, which has to be there by then. A worker talks to
+//! systemd: a bus that hangs holds up one launch, never the loop, and what a
+//! connection needs of memory goes with the worker.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use oci_spec::runtime::LinuxResources;
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::cgroup::{Cgroup, Layout, Unit, systemd};
+use crate::error::{Doing, Kind, Result};
+use crate::sys::{self, Cloned};
+use crate::worker;
+
+/// A process that does nothing but be in a new scope.
+pub struct Placeholder {
+    pid: i32,
+    pidfd: Option<OwnedFd>,
+}
+
+impl Placeholder {
+    fn start() -> Result<Placeholder> {
+        match sys::clone3(0, None).doing(Kind::Internal, || "cannot start a placeholder for a scope")? {
+            Cloned::Child => {
+                // It holds nothing that the shim has, and does not outlive it.
+                let _ = set_parent_process_death_signal(Some(Signal::KILL));
+                sys::close_all_but(&mut []);
+                sys::default_signals(1..=64);
+                loop {
+                    rustix::event::pause();
+                }
+            }
+            Cloned::Parent { pid, pidfd } => Ok(Placeholder { pid, pidfd: Some(pidfd) }),
+        }
+    }
+
+    /// Has it leave the scope; returns when it has.
+    pub async fn leave(mut self) {
+        if let Some(pidfd) = self.pidfd.take() {
+            let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
+            worker::ended(pidfd).await;
+        }
+    }
+}
+
+impl Drop for Placeholder {
+    fn drop(&mut self) {
+        if let Some(pidfd) = &self.pidfd {
+            // ESRCH: somebody else was first.
+            let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
+        }
+    }
+}
+
+/// Has systemd make the cgroup of `unit`, with these limits. It is there for
+/// as long as the placeholder, or another process, is in it.
+pub async fn create(layout: &Layout, unit: &Unit, resources: Option<&LinuxResources>) -> Result<(Cgroup, Placeholder)> {
+    let placeholder = Placeholder::start()?;
+    let pid = placeholder.pid.unsigned_abs();
+    if let Err(error) = worker::run("systemd", || layout.start_unit(unit, pid, resources)).await {
+        placeholder.leave().await;
+        return Err(error);
+    }
+    match layout.adopt(unit) {
+        Ok(cgroup) => Ok((cgroup, placeholder)),
+        Err(error) => {
+            placeholder.leave().await;
+            stop(unit).await;
+            Err(error)
+        }
+    }
+}
+
+/// Ends a unit whose processes have ended. What cannot be ended goes by itself
+/// when it is empty; that is said in the log.
+pub async fn stop(unit: &Unit) {
+    if let Err(error) = worker::run("systemd", || systemd::stop(unit)).await {
+        tracing::error!(%error, unit.name, "a unit may be left behind");
+    }
+}
+
+/// Has systemd put the shim into `unit`.
+pub async fn enter(unit: &Unit) -> Result<()> {
+    let pid = std::process::id();
+    worker::run("systemd", || systemd::start_unlimited(unit, pid)).await
+}

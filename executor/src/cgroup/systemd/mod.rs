@@ -82,8 +82,10 @@ impl Driver {
             (Driver::Cgroupfs, None, _) => Ok(None),
             (Driver::Systemd, None, None) => Unit::of_task(sandbox, id).map(Some),
             (Driver::Systemd, None, Some(path)) => {
-                let message = format!("cgroup path {path:?} is no unit's, and the cgroup driver is systemd");
-                Err(Error::new(Kind::BadSpec, message).hint("write it as slice:prefix:name, or leave it away"))
+                let message = format!(
+                    "cgroup path {path:?} is not of the form slice:prefix:name, and the cgroup driver is systemd"
+                );
+                Err(Error::new(Kind::BadSpec, message).hint("name a unit, or leave it away"))
             }
             (Driver::Cgroupfs, Some(unit), _) => {
                 let message = format!("cgroup path of {} is a unit's, and the cgroup driver is cgroupfs", unit.name);

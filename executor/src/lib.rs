@@ -81,7 +81,11 @@ pub use report::{ExitReport, StoppedBy};
 pub use request::{Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Process, Source, TaskState};
 pub use rootfs::{layers, mount_options};
 pub use sealed::open as open_sealed;
-pub use stats::{Pressure, Process as ProcessStats, Stats};
+pub use stats::{
+    Cpu as CpuStats, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats, Memory as MemoryStats,
+    MemoryAccount as MemoryAccountStats, MemoryEvents as MemoryEventsStats, Pids as PidsStats, Pressure,
+    Process as ProcessStats, Rdma as RdmaStats, Stall, Stats,
+};
 pub use supervise::{Config, Leave, ShimCgroup};
 #[cfg(feature = "absent")]
 pub use sys::all_absent;

@@ -37,6 +37,7 @@ fn what_is_measured_is_named_and_what_is_not_is_null() {
         "memory.limit_bytes",
         "memory.oom_kills",
         "memory.events.max",
+        "memory.counters",
         "pids.current",
         "pids.limit",
         "pids.limit_hits",
@@ -54,6 +55,15 @@ fn what_is_measured_is_named_and_what_is_not_is_null() {
     // Without a limit there is none; that is known.
     assert!(stats["memory"]["limit_bytes"].is_null());
     assert_eq!(stats["memory"]["events"]["oom"].is_null(), !measured.contains(&"memory.events.oom"));
+    // Those of one version alone.
+    let (version, own) = match only_v2() {
+        true => (2, ["memory.events.oom_group_kill", "memory.events.oom", "cpu.bursts"]),
+        false => (1, ["memory.accounts.kernel.usage_bytes", "memory.under_oom", "cpu.per_cpu_usec"]),
+    };
+    assert_eq!(stats["cgroup_version"], version);
+    for name in own {
+        assert!(measured.contains(&name), "{name} in {measured:?}");
+    }
     task.end();
     host.assert_nothing_left();
 }

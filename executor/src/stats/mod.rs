@@ -32,6 +32,9 @@ pub struct Stats {
     /// Which figures this host measures, such as `memory.anon_bytes`: tells a
     /// limit that is null as there is none from one that nobody knows.
     pub measured: Vec<Cow<'static, str>>,
+    /// Which version of cgroups the figures are of: 1 on a hybrid host too.
+    #[serde(default)]
+    pub cgroup_version: u8,
     /// CPU time.
     pub cpu: Cpu,
     /// Memory.
@@ -42,6 +45,9 @@ pub struct Stats {
     pub io: Io,
     /// Huge pages, by the size of a page, such as `2MB`.
     pub hugepages: BTreeMap<String, Hugepages>,
+    /// RDMA, by the name of a device.
+    #[serde(default)]
+    pub rdma: BTreeMap<String, Rdma>,
     /// Every process, by its pid on the host.
     pub processes: Vec<Process>,
 }
@@ -61,6 +67,12 @@ pub struct Cpu {
     pub throttled_periods: Option<u64>,
     /// For how long in all.
     pub throttled_usec: Option<u64>,
+    /// Periods in which it used what it had saved before.
+    pub bursts: Option<u64>,
+    /// For how long in all.
+    pub burst_usec: Option<u64>,
+    /// On each CPU; v1 only.
+    pub per_cpu_usec: Option<Vec<u64>>,
     /// How long it waited for a CPU.
     pub pressure: Option<Pressure>,
 }
@@ -83,6 +95,8 @@ pub struct Memory {
     pub kernel_bytes: Option<u64>,
     /// Swapped out.
     pub swap_bytes: Option<u64>,
+    /// The most that was swapped out at a time; v2 only.
+    pub swap_peak_bytes: Option<u64>,
     /// The limit; null when there is none.
     pub limit_bytes: Option<u64>,
     /// Beyond this the task is slowed down; null when there is none.
@@ -95,6 +109,15 @@ pub struct Memory {
     pub oom_kills: Option<u64>,
     /// How often a limit was met.
     pub events: MemoryEvents,
+    /// Whether somebody waits for memory that only a kill can free; v1 only.
+    pub under_oom: Option<bool>,
+    /// Whether they wait rather than that one is killed; v1 only.
+    pub oom_kill_disabled: Option<bool>,
+    /// All that the kernel counts in `memory.stat`, by its own names.
+    pub counters: Option<BTreeMap<String, u64>>,
+    /// What v1 accounts besides: `memory_and_swap`, `kernel`, `kernel_tcp`.
+    #[serde(default)]
+    pub accounts: BTreeMap<Cow<'static, str>, MemoryAccount>,
     /// How long it waited for memory.
     pub pressure: Option<Pressure>,
 }
@@ -110,6 +133,21 @@ pub struct MemoryEvents {
     pub max: Option<u64>,
     /// At `limit_bytes` with nothing left to reclaim.
     pub oom: Option<u64>,
+    /// Killed as a whole.
+    pub oom_group_kill: Option<u64>,
+}
+
+/// One of v1's accounts of memory, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryAccount {
+    /// In use now.
+    pub usage_bytes: Option<u64>,
+    /// The most at a time.
+    pub peak_bytes: Option<u64>,
+    /// The limit; null when there is none.
+    pub limit_bytes: Option<u64>,
+    /// How often it was met.
+    pub limit_hits: Option<u64>,
 }
 
 /// Tasks in the kernel's sense: threads count.
@@ -145,6 +183,25 @@ pub struct IoDevice {
     pub reads: u64,
     /// Operations that wrote.
     pub writes: u64,
+    /// Bytes discarded.
+    #[serde(default)]
+    pub discard_bytes: u64,
+    /// Operations that discarded.
+    #[serde(default)]
+    pub discards: u64,
+}
+
+/// What is held of one RDMA device.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rdma {
+    /// Handles in use now.
+    pub handles: Option<u64>,
+    /// Objects in use now.
+    pub objects: Option<u64>,
+    /// The limit of handles; null when there is none.
+    pub handle_limit: Option<u64>,
+    /// The limit of objects; null when there is none.
+    pub object_limit: Option<u64>,
 }
 
 /// Huge pages of one size.
@@ -199,8 +256,34 @@ pub fn read(layout: &Layout, cgroup: &Cgroup, page_sizes: &[String]) -> Stats {
         true => v2::hugepages(&mut reading, page_sizes),
         false => v1::hugepages(&mut reading, page_sizes),
     };
+    let rdma = rdma(&mut reading);
     let measured = reading.measured();
-    Stats { read_at, measured, cpu, memory, pids, io, hugepages, processes: Vec::new() }
+    let cgroup_version = match layout.version() {
+        Version::V1 => 1,
+        Version::V2 => 2,
+    };
+    Stats { read_at, measured, cgroup_version, cpu, memory, pids, io, hugepages, rdma, processes: Vec::new() }
+}
+
+/// The same files in both versions: `mlx4_0 hca_handle=2 hca_object=max`.
+fn rdma(reading: &mut Reading<'_>) -> BTreeMap<String, Rdma> {
+    let mut devices: BTreeMap<String, Rdma> = BTreeMap::new();
+    for (file, is_limit) in [("rdma.current", false), ("rdma.max", true)] {
+        let text = reading.text("rdma", file).unwrap_or_default();
+        for (device, figures) in text.lines().filter_map(|line| line.split_once(' ')) {
+            let figure = |name: &str| {
+                figures.split(' ').find_map(|figure| figure.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+            };
+            let (handles, objects) = (figure("hca_handle"), figure("hca_object"));
+            let entry = devices.entry(device.to_owned()).or_default();
+            if is_limit {
+                (entry.handle_limit, entry.object_limit) = (handles, objects);
+            } else {
+                (entry.handles, entry.objects) = (handles, objects);
+            }
+        }
+    }
+    devices
 }
 
 /// What the exit report wants to know of a cgroup whose processes have ended.

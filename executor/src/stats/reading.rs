@@ -1,6 +1,7 @@
 //! One reading: the cgroup's files, and which figures they gave.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use super::{Pressure, Stall};
 use crate::cgroup::{Cgroup, Layout};
@@ -78,6 +79,14 @@ impl Keyed<'_, '_> {
     pub fn value(&self, key: &str) -> Option<u64> {
         let mut pairs = self.text.lines().filter_map(|line| line.split_once(' '));
         pairs.find(|(k, _)| *k == key)?.1.trim().parse().ok()
+    }
+
+    /// All of them as the figure `name`; `None` where there is no such file.
+    pub fn all(&mut self, name: &'static str) -> Option<BTreeMap<String, u64>> {
+        let pairs = self.text.lines().filter_map(|line| line.split_once(' '));
+        let pairs = pairs.filter_map(|(key, value)| Some((key.to_owned(), value.trim().parse().ok()?)));
+        let all: BTreeMap<String, u64> = pairs.collect();
+        self.reading.found(name, Some(all).filter(|all| !all.is_empty()))
     }
 
     /// The figure `name`, behind `key`.

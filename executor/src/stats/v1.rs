@@ -1,9 +1,10 @@
 //! Where v1 has the figures. Source: the kernel's admin-guide/cgroup-v1.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::reading::Reading;
-use super::{Cpu, Hugepages, Io, IoDevice, Last, Memory, MemoryEvents};
+use super::{Cpu, Hugepages, Io, IoDevice, Last, Memory, MemoryAccount, MemoryEvents};
 
 /// v1 writes "no limit" as the largest multiple of a page; containerd and
 /// Kubernetes take everything above 2^62 for it.
@@ -18,6 +19,10 @@ fn cpu(reading: &mut Reading<'_>) -> Cpu {
     let usage_usec = usec("cpu.usage_usec", "cpuacct.usage");
     let user_usec = usec("cpu.user_usec", "cpuacct.usage_user");
     let system_usec = usec("cpu.system_usec", "cpuacct.usage_sys");
+    let per_cpu = reading.text("cpuacct", "cpuacct.usage_percpu");
+    let per_cpu =
+        per_cpu.map(|text| text.split_whitespace().filter_map(|ns| Some(ns.parse::<u64>().ok()? / 1000)).collect());
+    let per_cpu_usec = reading.found("cpu.per_cpu_usec", per_cpu);
     let mut stat = reading.keyed("cpu", "cpu.stat");
     Cpu {
         usage_usec,
@@ -26,6 +31,9 @@ fn cpu(reading: &mut Reading<'_>) -> Cpu {
         periods: stat.get("cpu.periods", "nr_periods"),
         throttled_periods: stat.get("cpu.throttled_periods", "nr_throttled"),
         throttled_usec: stat.get("cpu.throttled_usec", "throttled_time").map(|ns| ns / 1000),
+        bursts: stat.get("cpu.bursts", "nr_bursts"),
+        burst_usec: stat.get("cpu.burst_usec", "burst_time").map(|ns| ns / 1000),
+        per_cpu_usec,
         // v1 has none; the unified hierarchy of a hybrid host does.
         pressure: reading.pressure("cpu.pressure", "cpu.pressure"),
     }
@@ -35,10 +43,8 @@ fn memory(reading: &mut Reading<'_>) -> Memory {
     let mut memory = Memory {
         usage_bytes: reading.number("memory.usage_bytes", "memory", "memory.usage_in_bytes"),
         peak_bytes: reading.number("memory.peak_bytes", "memory", "memory.max_usage_in_bytes"),
-        kernel_bytes: reading.number("memory.kernel_bytes", "memory", "memory.kmem.usage_in_bytes"),
         limit_bytes: limit(reading, "memory.limit_bytes", "memory", "memory.limit_in_bytes"),
         low_bytes: limit(reading, "memory.low_bytes", "memory", "memory.soft_limit_in_bytes"),
-        oom_kills: reading.keyed("memory", "memory.oom_control").get("memory.oom_kills", "oom_kill"),
         events: MemoryEvents {
             max: reading.number("memory.events.max", "memory", "memory.failcnt"),
             ..MemoryEvents::default()
@@ -46,16 +52,47 @@ fn memory(reading: &mut Reading<'_>) -> Memory {
         pressure: reading.pressure("memory.pressure", "memory.pressure"),
         ..Memory::default()
     };
+    let mut oom = reading.keyed("memory", "memory.oom_control");
+    memory.oom_kills = oom.get("memory.oom_kills", "oom_kill");
+    memory.under_oom = oom.get("memory.under_oom", "under_oom").map(|set| set != 0);
+    memory.oom_kill_disabled = oom.get("memory.oom_kill_disabled", "oom_kill_disable").map(|set| set != 0);
+    memory.accounts = accounts(reading);
+    let kernel = memory.accounts.get("kernel").and_then(|kernel| kernel.usage_bytes);
+    memory.kernel_bytes = reading.found("memory.kernel_bytes", kernel);
     // One figure for memory and swap together.
-    let both = limit(reading, "memory.swap_limit_bytes", "memory", "memory.memsw.limit_in_bytes");
+    let both = memory.accounts.get("memory_and_swap").and_then(|both| both.limit_bytes);
     memory.swap_limit_bytes = both.map(|both| both.saturating_sub(memory.limit_bytes.unwrap_or(0)));
+    if memory.accounts.contains_key("memory_and_swap") {
+        reading.found("memory.swap_limit_bytes", Some(()));
+    }
     // Those of cgroups below it as well.
     let mut stat = reading.keyed("memory", "memory.stat");
     memory.anon_bytes = stat.get("memory.anon_bytes", "total_rss");
     memory.cache_bytes = stat.get("memory.cache_bytes", "total_cache");
     memory.inactive_file_bytes = stat.get("memory.inactive_file_bytes", "total_inactive_file");
     memory.swap_bytes = stat.get("memory.swap_bytes", "total_swap");
+    memory.counters = stat.all("memory.counters");
     memory
+}
+
+/// What is accounted besides, where it is.
+fn accounts(reading: &mut Reading<'_>) -> BTreeMap<Cow<'static, str>, MemoryAccount> {
+    let account = |(name, files): (&'static str, &str)| {
+        let mut number = |figure: &str, file: &str| {
+            reading.number(format!("memory.accounts.{name}.{figure}"), "memory", &format!("memory.{files}.{file}"))
+        };
+        let account = MemoryAccount {
+            usage_bytes: Some(number("usage_bytes", "usage_in_bytes")?),
+            peak_bytes: number("peak_bytes", "max_usage_in_bytes"),
+            limit_bytes: number("limit_bytes", "limit_in_bytes").filter(|limit| *limit < UNLIMITED),
+            limit_hits: number("limit_hits", "failcnt"),
+        };
+        Some((Cow::Borrowed(name), account))
+    };
+    [("memory_and_swap", "memsw"), ("kernel", "kmem"), ("kernel_tcp", "kmem.tcp")]
+        .into_iter()
+        .filter_map(account)
+        .collect()
 }
 
 fn limit(reading: &mut Reading<'_>, name: &'static str, controller: &str, file: &str) -> Option<u64> {
@@ -81,6 +118,8 @@ fn io(reading: &mut Reading<'_>) -> Io {
                 ("Write", true) => &mut entry.write_bytes,
                 ("Read", false) => &mut entry.reads,
                 ("Write", false) => &mut entry.writes,
+                ("Discard", true) => &mut entry.discard_bytes,
+                ("Discard", false) => &mut entry.discards,
                 _ => continue,
             };
             *counter = amount;

@@ -18,6 +18,9 @@ fn cpu(reading: &mut Reading<'_>) -> Cpu {
         periods: stat.get("cpu.periods", "nr_periods"),
         throttled_periods: stat.get("cpu.throttled_periods", "nr_throttled"),
         throttled_usec: stat.get("cpu.throttled_usec", "throttled_usec"),
+        bursts: stat.get("cpu.bursts", "nr_bursts"),
+        burst_usec: stat.get("cpu.burst_usec", "burst_usec"),
+        per_cpu_usec: None,
         pressure: reading.pressure("cpu.pressure", "cpu.pressure"),
     }
 }
@@ -31,6 +34,8 @@ fn memory(reading: &mut Reading<'_>) -> Memory {
         high_bytes: reading.limit("memory.high_bytes", "memory", "memory.high"),
         low_bytes: reading.limit("memory.low_bytes", "memory", "memory.low").filter(|low| *low > 0),
         swap_bytes: reading.number("memory.swap_bytes", "memory", "memory.swap.current"),
+        // Linux ≥ 6.5.
+        swap_peak_bytes: reading.number("memory.swap_peak_bytes", "memory", "memory.swap.peak"),
         swap_limit_bytes: reading.limit("memory.swap_limit_bytes", "memory", "memory.swap.max"),
         pressure: reading.pressure("memory.pressure", "memory.pressure"),
         ..Memory::default()
@@ -42,6 +47,7 @@ fn memory(reading: &mut Reading<'_>) -> Memory {
         high: events.get("memory.events.high", "high"),
         max: events.get("memory.events.max", "max"),
         oom: events.get("memory.events.oom", "oom"),
+        oom_group_kill: events.get("memory.events.oom_group_kill", "oom_group_kill"),
     };
     let mut stat = reading.keyed("memory", "memory.stat");
     memory.anon_bytes = stat.get("memory.anon_bytes", "anon");
@@ -49,6 +55,7 @@ fn memory(reading: &mut Reading<'_>) -> Memory {
     memory.inactive_file_bytes = stat.get("memory.inactive_file_bytes", "inactive_file");
     // Linux ≥ 5.18.
     memory.kernel_bytes = stat.get("memory.kernel_bytes", "kernel");
+    memory.counters = stat.all("memory.counters");
     memory
 }
 
@@ -66,6 +73,8 @@ fn io(reading: &mut Reading<'_>) -> Io {
             write_bytes: counter("wbytes"),
             reads: counter("rios"),
             writes: counter("wios"),
+            discard_bytes: counter("dbytes"),
+            discards: counter("dios"),
         })
     };
     let text = reading.text("io", "io.stat");

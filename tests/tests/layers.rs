@@ -46,12 +46,13 @@ const RECENT_CALLS: [&str; 11] = [
 ];
 
 /// What runs in the shim: one thread that reaps every child and never blocks.
-const SHIM_PROCESS: [&str; 9] = [
+const SHIM_PROCESS: [&str; 10] = [
     "executor/src",
     "shim/src/service.rs",
     "shim/src/wire.rs",
     "shim/src/bin/bowline-shim.rs",
     "shim/src/containerd/log.rs",
+    "shim/src/containerd/metrics.rs",
     "shim/src/containerd/mod.rs",
     "shim/src/containerd/options.rs",
     "shim/src/containerd/publisher.rs",

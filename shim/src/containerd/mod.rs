@@ -19,6 +19,7 @@ mod happenings;
 mod info;
 pub mod invocation;
 pub mod log;
+pub mod metrics;
 pub mod options;
 pub mod publisher;
 pub mod serve;

@@ -66,7 +66,7 @@ test-fallbacks: need-test absent
 # All that a host of any cgroup version has: without cgroup.kill, which is of v2 alone.
 FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup
 # Whatever makes, copies or changes mounts; fsopen is also how the shim's binary is sealed.
-TESTS_fsopen = $(TESTS_mount_setattr) shim_death state_disk
+TESTS_fsopen = $(TESTS_mount_setattr) containerd_start shim_death state_disk
 TESTS_mount_setattr = fallbacks bad_input_description bad_input_image devices exec_security mounts namespaces output \
 	run security terminal
 # Whatever resolves a path of the image.

@@ -2,6 +2,8 @@
 //! answers, what serves from then on, and that nothing is left when it fails.
 
 use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -248,10 +250,12 @@ fn the_binary_that_serves_cannot_be_written_to() {
     let host = Host::new();
     let container = Container::new(&host).configured("{}");
     let socket = socket(&container.start(Said::default()));
-    let exe = format!("/proc/{}/exe", only(&host));
-    let opened = File::options().write(true).open(exe);
-    assert!(opened.is_err(), "a task could write to the host's binary through it");
+    let exe = File::open(format!("/proc/{}/exe", only(&host))).expect("root may");
+    // While it runs, nobody can anyway.
     end(&host, &socket);
+    let again = File::options().write(true).open(format!("/proc/self/fd/{}", exe.as_raw_fd()));
+    let written = again.and_then(|mut binary| binary.write_all(b"\x7f"));
+    assert!(written.is_err(), "a task could write to the host's binary through it");
     host.assert_nothing_left();
 }
 

@@ -94,7 +94,7 @@ pub struct Entry {
 }
 
 impl Layout {
-    fn from_mounts(mounts: Vec<Mount>) -> Result<Layout> {
+    pub fn from_mounts(mounts: Vec<Mount>) -> Result<Layout> {
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
         for mount in mounts {
             let Some(hierarchy) = Hierarchy::of(mount)? else { continue };

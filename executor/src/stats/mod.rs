@@ -10,6 +10,8 @@
 
 mod processes;
 mod reading;
+#[cfg(test)]
+mod recorded;
 mod v1;
 mod v2;
 

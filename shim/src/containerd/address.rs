@@ -100,23 +100,30 @@ pub fn bind(address: &str) -> Result<Bound> {
         .create(folder)
         .doing(Kind::Internal, || format!("cannot create {}", folder.display()))?;
     let _lock = locked(folder)?;
-    // From its first moment on for its owner alone.
-    let umask = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let bound = bind_or_join(path);
-    rustix::process::umask(umask);
-    bound.doing(Kind::Internal, what)
+    bind_or_join(path).doing(Kind::Internal, what)
 }
 
 fn bind_or_join(path: &Path) -> std::io::Result<Bound> {
-    match UnixListener::bind(path) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => {}
-        bound => return bound.map(Bound::Ours),
+    match listen(path) {
+        Err(Errno::ADDRINUSE) => {}
+        bound => return Ok(Bound::Ours(bound?)),
     }
     if is_served(path)? {
         return Ok(Bound::Served);
     }
     std::fs::remove_file(path)?;
-    UnixListener::bind(path).map(Bound::Ours)
+    Ok(Bound::Ours(listen(path)?))
+}
+
+/// A socket at `path`, from its first moment on for its owner alone: Linux
+/// makes the file with the mode that the socket has.
+fn listen(path: &Path) -> rustix::io::Result<UnixListener> {
+    const WAITING: i32 = 4096;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, WAITING)?;
+    Ok(socket.into())
 }
 
 /// Whether connections are accepted at `path`.
@@ -231,10 +238,7 @@ mod tests {
     fn a_socket_is_for_its_owner_alone() {
         let folder = tempfile::tempdir().unwrap();
         let address = at(&folder);
-        let before = rustix::process::umask(Mode::from_raw_mode(0o022));
         let bound = bind(&address).unwrap();
-        let after = rustix::process::umask(before);
-        assert_eq!(after, Mode::from_raw_mode(0o022), "the umask is as before");
         assert!(matches!(bound, Bound::Ours(_)));
         let path = path_of(&address).unwrap();
         assert_eq!((mode(path), mode(path.parent().unwrap())), (0o600, 0o700));
@@ -274,6 +278,35 @@ mod tests {
             }
         }
         assert!(is_served(&path).unwrap());
+    }
+
+    #[test]
+    fn who_is_about_to_listen_is_not_taken_for_dead() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = at(&folder);
+        let path = path_of(&address).unwrap();
+        let root = path.parent().unwrap();
+        std::fs::create_dir(root).unwrap();
+        let lock = locked(root).unwrap();
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        let other = std::thread::spawn({
+            let address = address.clone();
+            move || matches!(bind(&address).unwrap(), Bound::Served)
+        });
+        // It waits for us, or has decided already.
+        let inode = format!(":{} ", std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(root).unwrap()));
+        let waits = || {
+            let locks = std::fs::read_to_string("/proc/locks").unwrap();
+            locks.lines().any(|line| line.contains("->") && line.contains(&inode))
+        };
+        while !other.is_finished() && !waits() {
+            std::thread::yield_now();
+        }
+        rustix::net::listen(&socket, 1).unwrap();
+        drop(lock);
+        assert!(other.join().unwrap(), "it has thrown out who was there first");
     }
 
     #[test]

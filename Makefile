@@ -52,7 +52,7 @@ test-host: need-test demo check-docs unit build-bench test-fallbacks test-deb
 
 # Cargo stays who calls it; the test binaries become root.
 RUNNER = CARGO_TARGET_$(shell tr a-z- A-Z_ <<<$(HOST))_RUNNER
-KEPT = BOWLINE_BIN_DIR,BOWLINE_ABSENT,CI
+KEPT = BOWLINE_BIN_DIR,BOWLINE_ABSENT,UNDER_TEST,CI
 RUN_AS_ROOT = $(if $(ROOT),$(RUNNER)="sudo --preserve-env=$(KEPT)")
 
 ## test-fallbacks   the tests that meet what a kernel may lack, with each such thing taken for absent
@@ -102,6 +102,14 @@ VM_TESTS ?= $(filter-out layers bench,$(basename $(notdir $(wildcard tests/tests
 test-vm: build
 	@scripts/need vm
 	integration/vm $(BIN) $(call executables,$(VM_TESTS))
+
+# Each case holds on containerd's own shim for runc, but for those that say why not.
+## test-reference   the tests of containerd's shim, with containerd's own in place of bowline's
+.PHONY: test-reference
+CONTAINERD_TESTS = $(basename $(notdir $(wildcard tests/tests/containerd_*.rs)))
+test-reference: need-test
+	UNDER_TEST=reference $(RUN_AS_ROOT) \
+	cargo test --locked --package bowline-tests --no-fail-fast $(addprefix --test ,$(CONTAINERD_TESTS))
 
 # What only cgroup v2 has, taken for absent there.
 ## test-vm-fallbacks   the tests that start and kill, in the virtual machine, as on kernels that lack something of cgroup v2

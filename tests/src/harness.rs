@@ -14,6 +14,7 @@
 //! cgroups, mounts, sockets and file names.
 
 pub mod containerd;
+mod daemon;
 mod elsewhere;
 mod kernel;
 mod leftovers;
@@ -24,6 +25,7 @@ mod root;
 mod screen;
 mod task;
 
+pub use daemon::Daemon;
 pub use elsewhere::Elsewhere;
 pub use kernel::{
     cgroup_of, disk, fds_of, hierarchies, namespace_of, only_v2, process_exists, status_lines, unix_sockets,
@@ -115,6 +117,8 @@ pub struct Host {
     checked: Cell<bool>,
     /// What a part of the harness takes down before the test ends.
     at_end: RefCell<Vec<Box<dyn FnOnce()>>>,
+    /// Folders that are removed in the end, once they are empty: nobody else does.
+    parents: RefCell<Vec<PathBuf>>,
     /// Paths with another name that must not be there in the end.
     must_go: RefCell<Vec<PathBuf>>,
 }
@@ -142,13 +146,27 @@ impl Host {
             transcript: Rc::default(),
             checked: Cell::new(false),
             at_end: RefCell::default(),
+            parents: RefCell::default(),
             must_go: RefCell::default(),
         }
     }
 
     /// containerd, as far as a shim sees it.
     pub fn containerd(&self) -> containerd::Containerd<'_> {
+        self.own_parents();
         containerd::Containerd::new(self)
+    }
+
+    /// A containerd of the test's own, where containerd is installed: else the test says so and is over.
+    pub fn daemon(&self) -> Option<Daemon<'_>> {
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        if !std::env::split_paths(&paths).any(|folder| folder.join("containerd").exists()) {
+            self.checked.set(true);
+            skip("containerd is not installed (`make test` does)");
+            return None;
+        }
+        self.own_parents();
+        Some(Daemon::start(self))
     }
 
     /// Whether containerd's own shim is tested, which fails here: says why, and the test is over.
@@ -170,6 +188,13 @@ impl Host {
     /// Keeps something until the end.
     pub(crate) fn keep(&self, thing: impl Sized + 'static) {
         self.at_end(move || drop(thing));
+    }
+
+    /// Managers leave the parents of cgroups and of runc's state: in the end they are removed if nothing is in them.
+    fn own_parents(&self) {
+        let mut parents = self.parents.borrow_mut();
+        parents.extend(hierarchies().into_iter().map(|(_, mount)| mount.join(&self.prefix)));
+        parents.push(Path::new("/run/containerd/runc").join(&self.prefix));
     }
 
     /// In the end there must be nothing at `path`.
@@ -324,6 +349,10 @@ impl Host {
         let mut left = Vec::new();
         let started = Instant::now();
         let clean = eventually("an answer", || {
+            for parent in self.parents.borrow().iter() {
+                // An error means that it was never there, or that something is left in it.
+                let _ = fs::remove_dir(parent);
+            }
             left = leftovers::find(&names, self.dir.path(), &self.state());
             let there = self.must_go.borrow().iter().filter(|path| path.exists()).cloned().collect::<Vec<_>>();
             left.extend(there.iter().map(|path| format!("file {}", path.display())));

@@ -423,6 +423,9 @@ fn bug_12_no_shim_is_left_when_the_pause_container_ends_first() {
 #[test]
 fn two_hundred_cycles_leave_the_shim_and_the_machine_as_they_were() {
     let host = Host::new();
+    if host.reference_fails("every third cycle or so leaves an fd") {
+        return;
+    }
     let containerd = host.containerd();
     let group = host.new_id();
     let keeper = containerd.bundle().script("sleep 1000").annotation("io.containerd.runc.v2.group", &group);
@@ -444,16 +447,14 @@ fn two_hundred_cycles_leave_the_shim_and_the_machine_as_they_were() {
     };
     let mut before = None;
     for round in 0..times(200, 100) {
-        let name = format!("r{round}");
-        // The reference leaves an fd of every third or so.
-        let io = if is_reference() { bundle.fifos(&name) } else { bundle.fifos_with_stdin(&name) };
+        let io = bundle.fifos_with_stdin(&format!("r{round}"));
         let _outputs = io.open();
         let mut request = shim.creation(&bundle, &io);
         let source = bundle.path.join("lower").to_str().expect("ASCII").to_owned();
         request.rootfs =
             vec![api::Mount { type_: "bind".into(), source, options: vec!["rbind".into()], ..Default::default() }];
         shim.create_by(&request).expect("created");
-        let _stdin = (!io.stdin.is_empty()).then(|| Input::open(io.stdin.as_ref()));
+        let _stdin = Input::open(io.stdin.as_ref());
         shim.start(&bundle.id, "").expect("started");
         shim.run_exec(&bundle, "e", &["/bin/true"], &Stdio::null());
         assert_eq!(shim.status_at_end(&bundle.id, "e"), 0);
@@ -468,10 +469,10 @@ fn two_hundred_cycles_leave_the_shim_and_the_machine_as_they_were() {
     let flat = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         eventually("as it was", || {
             after = measure();
-            // Go's heap breathes by a few megabytes; 200 leaks of a page and more would show.
+            // A heap breathes; 200 leaks of two pages would show.
             let same = (before.0 + 1, before.2, before.3, before.4);
             let flat = after.0 < same.0 + 1 && (after.2, after.3, after.4) == (same.1, same.2, same.3);
-            (flat && after.1 < before.1 + 4096).then_some(())
+            (flat && after.1 < before.1 + 1024).then_some(())
         });
     }));
     assert!(flat.is_ok(), "fds, RSS in kB, mounts, cgroups, sockets: {before:?} became {after:?}");

@@ -31,7 +31,6 @@ pub use shim::{Shim, any};
 pub use ttrpc::proto::Code;
 pub use wire::{Client, Failure, Pending};
 
-use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio as Stream};
@@ -40,7 +39,6 @@ use std::rc::Rc;
 use protobuf::Message as _;
 use protobuf::well_known_types::any::Any;
 
-use super::kernel::hierarchies;
 use super::{Host, binary};
 
 /// Whether containerd's own shim is tested.
@@ -76,15 +74,8 @@ impl<'h> Containerd<'h> {
     pub(super) fn new(host: &'h Host) -> Containerd<'h> {
         let address = host.work().join("c.sock");
         let events = Rc::new(Events::serve(&host.work().join("c.sock.ttrpc")));
-        let (server, prefix) = (events.clone(), host.prefix().to_owned());
-        host.at_end(move || {
-            server.stop();
-            // Parents of the containers' cgroups, which are nobody's; an error means that something is left in them.
-            for (_, mount) in hierarchies() {
-                let _ = fs::remove_dir(mount.join(&prefix));
-            }
-            let _ = fs::remove_dir(Path::new("/run/containerd/runc").join(&prefix));
-        });
+        let server = events.clone();
+        host.at_end(move || server.stop());
         Containerd { host, events, address, namespace: host.prefix().to_owned() }
     }
 

@@ -117,6 +117,11 @@ impl Process {
         self.wait_for(&self.stdout, text);
     }
 
+    /// Whether its stdout contains `text` by now.
+    pub fn has_said(&self, text: &str) -> bool {
+        String::from_utf8_lossy(&self.stdout.borrow().so_far()).contains(text)
+    }
+
     /// Waits until its stderr contains `text`.
     #[track_caller]
     pub fn wait_for_err(&self, text: &str) {

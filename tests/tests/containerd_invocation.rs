@@ -92,17 +92,6 @@ fn the_shim_is_on_its_own() {
 }
 
 #[test]
-fn the_shim_keeps_the_bundle_as_its_folder() {
-    let host = Host::new();
-    let containerd = host.containerd();
-    let bundle = containerd.bundle();
-    let shim = containerd.start(&bundle);
-    assert_eq!(fs::read_link(format!("/proc/{}/cwd", shim.pid())).expect("a live shim"), bundle.path);
-    shim.over();
-    host.assert_nothing_left();
-}
-
-#[test]
 fn the_shim_is_killed_before_containerd_when_memory_runs_out() {
     let host = Host::new();
     let containerd = host.containerd();

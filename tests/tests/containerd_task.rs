@@ -274,12 +274,13 @@ fn what_has_ended_cannot_be_killed() {
 fn kill_of_all_reaches_every_process_of_the_cgroup() {
     let host = Host::new();
     let containerd = host.containerd();
-    let running = containerd.run("trap '' USR1; (setsid sleep 1000 & echo $!; wait $!; echo status $?); sleep 1000");
-    running.stdout.wait_for("\n");
-    eventually("the grandchild", || (running.shim.pids(&running.id).ok()?.len() >= 3).then_some(()));
-    let before = running.shim.pids(&running.id).expect("pids").len();
+    // Init, the first of its pid namespace, does not hear a signal that it does not ask for.
+    let running = containerd.run("setsid sleep 1000 & setsid sleep 1000 & echo ready; wait; echo alone; sleep 1000");
+    running.stdout.wait_for("ready");
+    eventually("three processes", || (running.shim.pids(&running.id).ok()?.len() == 3).then_some(()));
     running.shim.kill_all(&running.id, 15).expect("sent");
-    eventually("all that does not ignore it", || (running.shim.pids(&running.id).ok()?.len() < before).then_some(()));
+    running.stdout.wait_for("alone");
+    assert_eq!(running.shim.status(&running.id, ""), "RUNNING");
     running.end();
 }
 
@@ -382,6 +383,35 @@ fn pids_are_those_of_the_cgroup_and_name_the_execs() {
     running.shim.kill(&running.id, "e1", 9).expect("sent");
     running.shim.wait(&running.id, "e1").expect("an end");
     running.shim.delete(&running.id, "e1").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn pids_follow_what_comes_and_goes() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let pids = || running.shim.pids(&running.id).expect("pids").len();
+    assert_eq!(pids(), 1);
+    running.shim.run_exec(&running.bundle, "e", &["sleep", "1000"], &Stdio::null());
+    assert_eq!(pids(), 2);
+    running.shim.kill(&running.id, "e", 9).expect("sent");
+    running.shim.wait(&running.id, "e").expect("an end");
+    assert_eq!(pids(), 1);
+    running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn kill_of_all_reaches_those_too_that_came_after_the_pids_were_asked_for() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    assert_eq!(running.shim.pids(&running.id).expect("pids").len(), 1);
+    running.shim.run_exec(&running.bundle, "e", &["sleep", "1000"], &Stdio::null());
+    running.shim.kill_all(&running.id, 15).expect("sent");
+    assert_eq!(running.shim.status_at_end(&running.id, "e"), 143);
+    running.shim.delete(&running.id, "e").expect("deleted");
     running.end();
 }
 

@@ -9,24 +9,30 @@
 //! health checks: nothing here is resolved by path but the program itself.
 //! Must not: change the task's state, wait for the exec to end.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 
 use oci_spec::runtime::{Process, Spec};
 
 use crate::cgroup::Entry;
 use crate::child::{self, Payload};
 use crate::error::{Doing, Kind, Result};
+use crate::hooks::{Container, Point};
 use crate::io::{self, Stdio};
 use crate::launch::{self, Live, Report};
 use crate::namespaces::Namespaces;
-use crate::refused;
 use crate::seccomp::Filter;
 use crate::sys;
+use crate::{notify, refused};
 
 /// Everything that an exec is started from.
 pub struct Exec<'a> {
     /// Command, environment, credentials, limits.
     pub process: &'a Process,
+    /// The task's id.
+    pub id: &'a str,
+    /// The folder that relative paths of the configuration are below.
+    pub bundle: &'a Path,
     /// The task's configuration.
     pub spec: &'a Spec,
     /// The task's seccomp filter.
@@ -48,6 +54,11 @@ impl Exec<'_> {
         refused::check_process(self.process)?;
         let (report, tell) = io::pipe()?;
         let init = self.init.pidfd.as_fd();
+        let listener = self.filter.and_then(|filter| filter.listener.as_deref());
+        let container = Container { id: self.id, bundle: self.bundle, spec: self.spec };
+        let state = || container.state(Point::Poststart, Some(self.init.pid));
+        let notify = listener.map(|listener| notify::prepare(listener, &state()?)).transpose()?;
+        let (notify, theirs) = notify.unzip();
         let enter = || {
             // By the host's /proc, before the task's comes into sight.
             child::oom_score_adj(self.process)?;
@@ -65,6 +76,7 @@ impl Exec<'_> {
                 process: self.process,
                 spec: self.spec,
                 filter: self.filter.map(|f| (&*f.program, f.flags)),
+                notify: theirs.as_ref().map(OwnedFd::as_fd),
                 stdio: self.stdio,
                 entry,
             };
@@ -73,6 +85,6 @@ impl Exec<'_> {
         };
         launch::clone_through_worker(0, &self.entry, tell.as_raw_fd(), enter, become_exec)?;
         drop(tell);
-        Report::new(report)
+        Report::new(report, notify)
     }
 }

@@ -8,7 +8,7 @@
 //! namespace's maps; everything else happens in `child`, and what it reports
 //! is awaited, never slept for. Must not: wait for exits, decide a task's fate.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use oci_spec::runtime::Spec;
@@ -16,8 +16,10 @@ use oci_spec::runtime::Spec;
 use crate::cgroup::{Cgroup, Entry};
 use crate::child::{self, Init, Payload};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::hooks::{Container, Point};
 use crate::io::{self, Stdio};
 use crate::namespaces::{self, Namespaces};
+use crate::notify::{self, Notify};
 use crate::refused;
 use crate::rootfs;
 use crate::seccomp::Filter;
@@ -77,11 +79,15 @@ impl Prepared<'_> {
         let sources = (beforehand && sys::has_mount_fds()).then(|| rootfs::open_sources(spec, bundle)).transpose()?;
         let (report, tell) = io::pipe()?;
         let (hear, orders) = io::pipe()?;
+        let listener = filter.and_then(|filter| filter.listener.as_deref());
+        let state = || Container { id, bundle, spec }.state(Point::CreateRuntime, None);
+        let notify = listener.map(|listener| notify::prepare(listener, &state()?)).transpose()?;
+        let (notify, theirs) = notify.unzip();
         let entry = cgroup.entry();
         let flags = namespaces.clone_flags();
         let become_init = |entry: &Entry| {
-            let payload =
-                Payload { process, spec, filter: filter.map(|f| (&*f.program, f.flags)), stdio: &stdio, entry };
+            let (filter, notify) = (filter.map(|f| (&*f.program, f.flags)), theirs.as_ref().map(OwnedFd::as_fd));
+            let payload = Payload { process, spec, filter, notify, stdio: &stdio, entry };
             let init = Init { spec, id, bundle, namespaces: &namespaces, sources, orders: hear.as_raw_fd() };
             child::run_init(&payload, init, tell.as_raw_fd())
         };
@@ -99,7 +105,7 @@ impl Prepared<'_> {
             None
         };
         drop(tell);
-        Ok(Starting { orders, report: Report::new(report)?, live })
+        Ok(Starting { orders, report: Report::new(report, notify)?, live })
     }
 }
 
@@ -107,7 +113,10 @@ impl Starting {
     /// Init, as soon as its pid is known.
     pub async fn live(&mut self) -> Result<Live> {
         match self.live.take() {
-            Some(live) => Ok(live),
+            Some(live) => {
+                self.report.notify_of(live.pid);
+                Ok(live)
+            }
             None => {
                 let pid = self.report.cloned().await?;
                 let closed = || Error::new(Kind::WrongState, "the task's cgroup takes no process");
@@ -163,6 +172,8 @@ pub struct Report {
     buffer: Vec<u8>,
     /// What it said before its worker had told its pid.
     early: Option<Word>,
+    /// Until its pid is known.
+    notify: Option<Notify>,
 }
 
 enum Word {
@@ -176,9 +187,10 @@ enum Word {
 
 impl Report {
     /// Reads from `pipe`, whose writers are the process and its worker.
-    pub fn new(pipe: OwnedFd) -> Result<Report> {
+    /// `notify` is who is to have its filter's listener.
+    pub fn new(pipe: OwnedFd, notify: Option<Notify>) -> Result<Report> {
         let pipe = PipeReader::new(pipe).doing(Kind::Internal, || "cannot watch a report pipe")?;
-        Ok(Report { pipe, buffer: Vec::new(), early: None })
+        Ok(Report { pipe, buffer: Vec::new(), early: None, notify })
     }
 
     /// The pid of the child that a worker has cloned for us. It may have ended
@@ -186,7 +198,10 @@ impl Report {
     pub async fn cloned(&mut self) -> Result<Option<i32>> {
         loop {
             match self.next().await? {
-                Word::Pid(pid) => return Ok(Some(pid)),
+                Word::Pid(pid) => {
+                    self.notify_of(pid);
+                    return Ok(Some(pid));
+                }
                 Word::Closed => return Ok(None),
                 Word::Failed(error) => return Err(error),
                 // The process may overtake its worker.
@@ -195,6 +210,12 @@ impl Report {
                     return Err(Error::new(Kind::Internal, "the worker died before it had cloned a process"));
                 }
             }
+        }
+    }
+
+    fn notify_of(&mut self, pid: i32) {
+        if let Some(notify) = self.notify.take() {
+            notify.forward(pid);
         }
     }
 
@@ -330,7 +351,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
         runtime.block_on(async {
             let (read, write) = io::pipe().expect("a pipe");
-            let mut report = Report::new(read).expect("a report");
+            let mut report = Report::new(read, None).expect("a report");
             rustix::io::write(&write, &[child::READY]).expect("written");
             rustix::io::write(&write, &[&[child::PID], &77i32.to_ne_bytes()[..]].concat()).expect("written");
             assert_eq!(report.cloned().await, Ok(Some(77)));

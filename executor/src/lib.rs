@@ -41,6 +41,7 @@ mod log;
 mod mountinfo;
 mod namespaces;
 mod network;
+mod notify;
 pub mod probe;
 mod program;
 mod recovery;

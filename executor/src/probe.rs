@@ -119,7 +119,7 @@ pub fn seccomp_filter() -> io::Result<()> {
         let mut allow = [0; 8];
         allow[..2].copy_from_slice(&((libc::BPF_RET | libc::BPF_K) as u16).to_ne_bytes());
         allow[4..].copy_from_slice(&libc::SECCOMP_RET_ALLOW.to_ne_bytes());
-        sys::seccomp_load(&allow, 0)
+        sys::seccomp_load(&allow, 0).map(drop)
     })
 }
 

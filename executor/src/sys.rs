@@ -329,8 +329,9 @@ fn set_attributes(mount: BorrowedFd<'_>, recursive: bool, attr: &libc::mount_att
 /// Loads a seccomp filter, for the calling thread and all it becomes.
 ///
 /// `program` is an array of `sock_filter` as libseccomp exports it (8 bytes
-/// each); `flags` are SECCOMP_FILTER_FLAG_*.
-pub fn seccomp_load(program: &[u8], flags: u64) -> io::Result<()> {
+/// each); `flags` are SECCOMP_FILTER_FLAG_*. With NEW_LISTENER among them the
+/// listener is returned.
+pub fn seccomp_load(program: &[u8], flags: u64) -> io::Result<Option<OwnedFd>> {
     let length = program.len() / size_of::<libc::sock_filter>();
     let mut instructions: Vec<libc::sock_filter> = program
         .chunks_exact(size_of::<libc::sock_filter>())
@@ -348,7 +349,8 @@ pub fn seccomp_load(program: &[u8], flags: u64) -> io::Result<()> {
     // SAFETY: `fprog` points at `len` instructions that live until the call
     // returns; the kernel copies and verifies them.
     let rc = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, ptr::from_ref(&fprog)) };
-    check(rc).map(drop)
+    let result = check(rc)?;
+    Ok((flags & libc::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0).then(|| own(result as RawFd)))
 }
 
 /// How a process is scheduled (sched_setattr(2)).

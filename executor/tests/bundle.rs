@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 mod cases {
     pub(crate) mod hooks;
     pub(crate) mod mounts;
+    pub(crate) mod notify;
     pub(crate) mod process;
 }
 
@@ -238,7 +239,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let all = [cases::hooks::ALL, cases::mounts::ALL, cases::process::ALL].concat();
+    let all = [cases::hooks::ALL, cases::mounts::ALL, cases::notify::ALL, cases::process::ALL].concat();
     let chosen = all.into_iter().filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|w| name.contains(&**w)));
     let mut failed = Vec::new();
     for (name, case) in chosen {

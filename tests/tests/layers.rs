@@ -14,6 +14,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["exec", "features", "host", "probe", "request"],
     &["launch", "lifecycle", "recovery"],
     &["child", "sealed"],
+    &["notify"],
     &["bundle", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
     &["events", "program", "refused", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "worker"],

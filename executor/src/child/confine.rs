@@ -3,6 +3,7 @@
 //! The order matters: what needs a right comes before the step that gives it up.
 
 use std::convert::Infallible;
+use std::os::fd::AsFd as _;
 
 use oci_spec::runtime::{PosixRlimit, PosixRlimitType, Process};
 use rustix::fs::Mode;
@@ -12,7 +13,7 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use super::command::Program;
 use super::{Payload, capabilities, scheduling};
 use crate::error::{Doing, Error, Kind, Result};
-use crate::sys;
+use crate::{notify, sys};
 
 /// Confines the calling process as its spec says, does what is `last`, and
 /// executes the program.
@@ -33,7 +34,7 @@ pub fn execute(payload: &Payload<'_>, program: &Program, last: impl FnOnce() -> 
     let late = process.no_new_privileges().unwrap_or(false);
     if !late {
         // Without no_new_privs only a privileged process may load a filter.
-        load(payload.filter)?;
+        load(payload)?;
     }
     if let Some(wanted) = process.capabilities() {
         capabilities::bound(wanted)?;
@@ -46,7 +47,7 @@ pub fn execute(payload: &Payload<'_>, program: &Program, last: impl FnOnce() -> 
     entered.or_else(|_| enter(process))?;
     if late {
         rustix::thread::set_no_new_privs(true).doing(Kind::Internal, || "cannot set no_new_privs")?;
-        load(payload.filter)?;
+        load(payload)?;
     }
     last()?;
     sys::close_on_exec_from_3().doing(Kind::Internal, || "cannot close the shim's files")?;
@@ -137,13 +138,14 @@ fn enter(process: &Process) -> Result<()> {
     Err(Error::new(Kind::BadSpec, message))
 }
 
-fn load(filter: Option<(&[u8], u64)>) -> Result<()> {
-    match filter {
-        Some((program, flags)) => {
-            sys::seccomp_load(program, flags).doing(Kind::Unsupported, || "cannot load the seccomp filter")
-        }
-        None => Ok(()),
-    }
+/// Loads the filter, and hands its listener to the shim at once: what is
+/// notified of waits until somebody has it.
+fn load(payload: &Payload<'_>) -> Result<()> {
+    let Some((program, flags)) = payload.filter else { return Ok(()) };
+    let loaded = sys::seccomp_load(program, flags).doing(Kind::Unsupported, || "cannot load the seccomp filter")?;
+    let (Some(listener), Some(socket)) = (loaded, payload.notify) else { return Ok(()) };
+    let what = || "cannot hand over the listener of the seccomp filter";
+    notify::send(socket, b"s", listener.as_fd()).doing(Kind::Internal, what)
 }
 
 fn refused(program: &Program, error: &std::io::Error) -> Error {

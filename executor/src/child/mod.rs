@@ -65,6 +65,8 @@ pub struct Payload<'a> {
     pub spec: &'a Spec,
     /// The compiled seccomp filter with its flags.
     pub filter: Option<(&'a [u8], u64)>,
+    /// Where the filter's listener is sent, if it has one.
+    pub notify: Option<BorrowedFd<'a>>,
     /// Its standard streams.
     pub stdio: &'a Stdio,
     /// The cgroups it puts itself into.
@@ -217,6 +219,7 @@ fn kept_fds(payload: &Payload<'_>, report: RawFd) -> Vec<RawFd> {
     let Stdio { stdin, stdout, stderr, terminal } = payload.stdio;
     let mut fds = vec![report, stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
     fds.extend(terminal.as_ref().map(|wish| wish.socket.as_raw_fd()));
+    fds.extend(payload.notify.map(|fd| fd.as_raw_fd()));
     fds.extend(payload.entry.fds());
     fds
 }

@@ -12,12 +12,12 @@ mod graph;
 mod rewrite;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bowline_spec::capability::Capability;
 use bowline_spec::seccomp;
-use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompFilterFlag};
+use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompFilterFlag, LinuxSyscall};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Doing, Error, Kind, Result};
@@ -33,7 +33,48 @@ pub struct Filter {
     pub program: Rc<[u8]>,
     /// SECCOMP_FILTER_FLAG_* for the load.
     pub flags: u64,
+    /// Who decides over what the filter does not, if anybody is to.
+    pub listener: Option<Rc<Listener>>,
 }
+
+/// Who is handed the listener of each process's filter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// The Unix socket where they listen.
+    pub path: PathBuf,
+    /// What they are told besides.
+    pub metadata: String,
+}
+
+/// What must be able to pass before anybody listens: by it the listener is sent.
+const BEFORE_ANYBODY_LISTENS: &str = "sendmsg";
+
+/// The listener of a profile that has calls to notify of.
+///
+/// # Errors
+/// `BadSpec` for one that could never begin, or has nobody who listens.
+fn listener(profile: &LinuxSeccomp) -> Result<Option<Rc<Listener>>> {
+    let bad = |why: &str| Err(Error::new(Kind::BadSpec, format!("seccomp: SCMP_ACT_NOTIFY {why}")));
+    if profile.default_action() == LinuxSeccompAction::ScmpActNotify {
+        return bad("cannot be the default action");
+    }
+    let notifies = |rule: &&LinuxSyscall| rule.action() == LinuxSeccompAction::ScmpActNotify;
+    let mut names = profile.syscalls().iter().flatten().filter(notifies).flat_map(|rule| rule.names()).peekable();
+    if names.peek().is_none() {
+        return Ok(None);
+    }
+    if names.any(|name| name == BEFORE_ANYBODY_LISTENS) {
+        return bad("cannot be of sendmsg, by which the listener is handed over");
+    }
+    let Some(path) = profile.listener_path().clone().filter(|path| !path.as_os_str().is_empty()) else {
+        return bad("needs a listenerPath");
+    };
+    let metadata = profile.listener_metadata().clone().unwrap_or_default();
+    Ok(Some(Rc::new(Listener { path, metadata })))
+}
+
+/// SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (linux/seccomp.h), Linux ≥ 5.19.
+const WAIT_KILLABLE_RECV: u64 = 1 << 5;
 
 /// What a filter is compiled from.
 #[derive(Debug, Clone)]
@@ -57,7 +98,10 @@ impl Profile {
                 Ok(seccomp::default_profile_name(capabilities, seccomp::native_arch(), *kernel).into_bytes())
             }
             Profile::Given(profile) => {
-                serde_json::to_vec(profile).doing(Kind::Internal, || "cannot write the seccomp profile as JSON")
+                // Who listens is no part of the filter.
+                let mut profile = profile.clone();
+                profile.set_listener_path(None).set_listener_metadata(None);
+                serde_json::to_vec(&profile).doing(Kind::Internal, || "cannot write the seccomp profile as JSON")
             }
         }
     }
@@ -85,10 +129,17 @@ impl Profile {
 /// `BadSpec` for a profile that cannot be compiled: no task runs without the
 /// filter it asked for. A cache that cannot be used costs time only.
 pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
-    let flags = profile.load_flags()?;
+    let mut flags = profile.load_flags()?;
+    let listener = match &profile {
+        Profile::Default { .. } => None,
+        Profile::Given(profile) => listener(profile)?,
+    };
+    if listener.is_some() {
+        flags |= libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    }
     let path = cache.join(key(&profile)?);
     if let Some(program) = cache::read(&path) {
-        return Ok(Filter { program: program.into(), flags });
+        return Ok(Filter { program: program.into(), flags, listener });
     }
     let program = worker::run("seccomp", move || {
         let program = profile.compile()?;
@@ -98,7 +149,7 @@ pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
         Ok(program)
     })
     .await?;
-    Ok(Filter { program: program.into(), flags })
+    Ok(Filter { program: program.into(), flags, listener })
 }
 
 /// What a kept filter is found by: profile, architecture, and all that compiles.
@@ -129,10 +180,8 @@ fn load_flags(profile: &LinuxSeccomp) -> Result<u64> {
             LinuxSeccompFilterFlag::SeccompFilterFlagTsync => 0,
             LinuxSeccompFilterFlag::SeccompFilterFlagSpecAllow => libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW,
             LinuxSeccompFilterFlag::SeccompFilterFlagWaitKillableRecv => {
-                return Err(Error::new(
-                    Kind::Unsupported,
-                    "seccomp: SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV is not supported",
-                ));
+                // The kernel takes it with a listener alone.
+                if listener(profile)?.is_some() { WAIT_KILLABLE_RECV } else { 0 }
             }
         };
     }
@@ -145,11 +194,36 @@ mod equivalence;
 #[cfg(test)]
 mod tests {
     use bowline_spec::capability;
+    use serde_json::json;
 
     use super::*;
 
     fn key_of(profile: &Profile) -> String {
         key(profile).expect("a key")
+    }
+
+    #[test]
+    fn a_listener_is_wanted_by_whoever_notifies() {
+        let profile = |default: &str, call: &str, path: &str| -> LinuxSeccomp {
+            let rules = json!([{"names": [call], "action": "SCMP_ACT_NOTIFY"}]);
+            let json =
+                json!({"defaultAction": default, "listenerPath": path, "listenerMetadata": "x", "syscalls": rules});
+            serde_json::from_value(json).expect("a profile")
+        };
+        let allow = "SCMP_ACT_ALLOW";
+        let found = listener(&profile(allow, "mkdir", "/run/agent")).expect("good").expect("wanted");
+        assert_eq!((&*found.path, &*found.metadata), (Path::new("/run/agent"), "x"));
+        for bad in [
+            profile("SCMP_ACT_NOTIFY", "mkdir", "/run/agent"),
+            profile(allow, "sendmsg", "/run/agent"),
+            profile(allow, "mkdir", ""),
+        ] {
+            assert_eq!(listener(&bad).map_err(|e| e.kind()), Err(Kind::BadSpec));
+        }
+        let one = Profile::Given(Box::new(profile(allow, "mkdir", "/run/one")));
+        let other = Profile::Given(Box::new(profile(allow, "mkdir", "/run/other")));
+        assert_eq!(key_of(&one), key_of(&other), "one filter, whoever listens");
+        assert!(one.compile().is_ok_and(|program| !program.is_empty()));
     }
 
     #[test]

@@ -244,8 +244,9 @@ async fn clone_into(task: &Task, process: &Process, stdio: &Stdio, entry: Entry)
         let state = task.state.borrow();
         let init = state.live().ok_or_else(|| gone(task))?;
         let filter = task.filter.as_ref();
-        exec::Exec { process, spec: &task.spec, filter, stdio, entry, namespaces: &task.namespaces, init }
-            .clone_exec()?
+        let Task { id, folder, spec, namespaces, .. } = task;
+        let (id, bundle) = (id.as_str(), folder.path());
+        exec::Exec { process, id, bundle, spec, filter, stdio, entry, namespaces, init }.clone_exec()?
     };
     Ok(report.cloned().await?.map(|pid| (report, pid)))
 }

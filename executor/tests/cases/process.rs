@@ -14,6 +14,9 @@ pub(crate) const ALL: &[(&str, fn())] = &[
 ];
 
 fn names() {
+    if is_reference() {
+        return;
+    }
     let test = Test::new("cat /proc/sys/kernel/hostname /proc/sys/kernel/domainname");
     assert_eq!(test.set("/domainname", json!("example.org")).run().said(), "test\nexample.org");
 }
@@ -23,6 +26,10 @@ fn sysctls() {
     let test = test.set("/linux/sysctl", json!({"net.ipv4.ip_forward": "1", "kernel.msgmax": "4096"}));
     assert_eq!(test.run().said(), "1\n4096");
     for key in ["vm.swappiness", "kernel.core_pattern", "net/../vm/swappiness"] {
+        if is_reference() && key.contains("..") {
+            // It would set the host's.
+            continue;
+        }
         let test = Test::new("true").set("/linux/sysctl", json!({key: "1"}));
         assert!(test.run().error().contains(key), "{key}");
     }

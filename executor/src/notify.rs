@@ -1,0 +1,107 @@
+//! Seccomp's notifications: who decides over a process's system calls is handed
+//! its filter's listener, as the runtime specification has it
+//! ("The Container Process State").
+//!
+//! ```text
+//!   process: filter loaded ─ SCM_RIGHTS ─► shim ─ state, SCM_RIGHTS ─► agent at listenerPath
+//! ```
+//!
+//! The agent is connected to before the process is cloned, so that one that is
+//! not there is an error of the launch. The shim's copies are closed at once:
+//! should the agent go, its calls fail with ENOSYS.
+//! Must not: wait for the agent; look at what is notified.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with, socketpair,
+};
+use serde_json::{Value, json};
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::seccomp::Listener;
+use crate::sys;
+
+/// What becomes of the listener of a process that is to be cloned.
+#[derive(Debug)]
+pub struct Notify {
+    agent: OwnedFd,
+    process: OwnedFd,
+    metadata: String,
+    state: Value,
+}
+
+/// Connects to the agent; `state` is the container's. Returns besides what the
+/// process sends its listener by.
+///
+/// # Errors
+/// `BadSpec` when nobody listens there.
+pub fn prepare(listener: &Listener, state: &[u8]) -> Result<(Notify, OwnedFd)> {
+    let what = || format!("seccomp: cannot connect to listenerPath {}", listener.path.display());
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let agent = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).doing(Kind::Internal, what)?;
+    let address = SocketAddrUnix::new(&listener.path).doing(Kind::BadSpec, what)?;
+    connect(&agent, &address).doing(Kind::BadSpec, what)?;
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let (process, theirs) = pair.doing(Kind::Internal, || "cannot make a socket for a listener")?;
+    let state = serde_json::from_slice(state).doing(Kind::Internal, || "cannot read a container's state")?;
+    Ok((Notify { agent, process, metadata: listener.metadata.clone(), state }, theirs))
+}
+
+/// Sends `fd`, with a text that it rides on.
+pub fn send(socket: BorrowedFd<'_>, text: &[u8], fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let fds = [fd];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    sendmsg(socket, &[IoSlice::new(text)], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
+}
+
+impl Notify {
+    /// Has the listener of process `pid` handed over when it comes. It must not
+    /// be waited for: the process may be notified of while it still sets up.
+    pub fn forward(self, pid: i32) {
+        tokio::task::spawn_local(async move {
+            if let Err(error) = self.hand_over(pid).await {
+                tracing::error!(%error, pid, "nobody answers for a process's system calls");
+            }
+        });
+    }
+
+    async fn hand_over(mut self, pid: i32) -> Result<()> {
+        let what = || "cannot take over a seccomp listener";
+        let socket = sys::watch(self.process).doing(Kind::Internal, what)?;
+        drop(socket.readable().await.doing(Kind::Internal, what)?);
+        let listener = receive(socket.get_ref().as_fd())?;
+        // A process that is being created is the container's init.
+        if self.state.get("pid").is_none() {
+            self.state["pid"] = json!(pid);
+        }
+        let message = json!({
+            "ociVersion": self.state["ociVersion"],
+            "fds": ["seccompFd"],
+            "pid": pid,
+            "metadata": self.metadata,
+            "state": self.state,
+        });
+        let text = message.to_string();
+        send(self.agent.as_fd(), text.as_bytes(), listener.as_fd())
+            .doing(Kind::Internal, || "cannot hand over a seccomp listener")
+    }
+}
+
+fn receive(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    recvmsg(socket, &mut [IoSliceMut::new(&mut [0u8])], &mut ancillary, flags)
+        .doing(Kind::Internal, || "cannot take over a seccomp listener")?;
+    let mut fds = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    fds.next().ok_or_else(|| Error::new(Kind::Internal, "a process has ended before it had a filter"))
+}

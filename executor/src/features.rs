@@ -6,16 +6,14 @@
 
 use serde_json::{Value, json};
 
+use crate::hooks::Point;
 use crate::rootfs::mount_options;
 
 /// The OCI versions whose configurations are understood.
 const OCI_VERSIONS: [&str; 2] = ["1.0.0", "1.2.1"];
 
-/// Hooks that are run.
-const HOOKS: [&str; 0] = [];
-
 /// Whether mounts with `uidMappings` and `gidMappings` are made.
-const IDMAPPED_MOUNTS: bool = false;
+const IDMAPPED_MOUNTS: bool = true;
 
 /// Whether the cgroups can be systemd's.
 const SYSTEMD_CGROUPS: bool = false;
@@ -67,13 +65,14 @@ const CAPABILITIES: &[&str] = &[
     "CAP_CHECKPOINT_RESTORE",
 ];
 
-const SECCOMP_ACTIONS: [&str; 8] = [
+const SECCOMP_ACTIONS: [&str; 9] = [
     "SCMP_ACT_ALLOW",
     "SCMP_ACT_ERRNO",
     "SCMP_ACT_KILL",
     "SCMP_ACT_KILL_PROCESS",
     "SCMP_ACT_KILL_THREAD",
     "SCMP_ACT_LOG",
+    "SCMP_ACT_NOTIFY",
     "SCMP_ACT_TRACE",
     "SCMP_ACT_TRAP",
 ];
@@ -84,8 +83,12 @@ const SECCOMP_OPERATORS: [&str; 7] =
 const SECCOMP_ARCHITECTURES: [&str; 5] =
     ["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM", "SCMP_ARCH_X32", "SCMP_ARCH_X86", "SCMP_ARCH_X86_64"];
 
-const SECCOMP_FLAGS: [&str; 3] =
-    ["SECCOMP_FILTER_FLAG_LOG", "SECCOMP_FILTER_FLAG_SPEC_ALLOW", "SECCOMP_FILTER_FLAG_TSYNC"];
+const SECCOMP_FLAGS: [&str; 4] = [
+    "SECCOMP_FILTER_FLAG_LOG",
+    "SECCOMP_FILTER_FLAG_SPEC_ALLOW",
+    "SECCOMP_FILTER_FLAG_TSYNC",
+    "SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV",
+];
 
 /// The list, as the OCI writes it in JSON.
 pub fn features() -> Value {
@@ -93,7 +96,7 @@ pub fn features() -> Value {
     json!({
         "ociVersionMin": oldest,
         "ociVersionMax": newest,
-        "hooks": HOOKS,
+        "hooks": Point::ALL.map(Point::name),
         "mountOptions": mount_options(),
         "linux": {
             "namespaces": NAMESPACES,

@@ -197,8 +197,11 @@ mod tests {
 
     #[test]
     fn no_option_that_is_named_is_taken_for_a_filesystem_s_own() {
-        for name in names() {
-            assert_eq!(parse(&[&name]).data, [], "{name}");
+        // These three are the kernel's for every filesystem, and go its way.
+        for name in names().into_iter().filter(|name| !["sync", "dirsync", "lazytime"].contains(&name.as_str())) {
+            let kind = if name == "tmpcopyup" { "tmpfs" } else { "bind" };
+            let mount = MountBuilder::default().destination("/x").typ(kind).options(vec![name.clone()]).build();
+            assert_eq!(of(&mount.expect("a mount")).expect("a known option").data, [], "{name}");
         }
     }
 

@@ -76,10 +76,11 @@ fn exec() {
     if is_reference() {
         return;
     }
-    let (test, listener) = with_profile("while ! [ -e /mnt/touched ]; do busybox usleep 10000; done");
+    let (test, listener) = with_profile("while ! [ -e /mnt/done ]; do busybox usleep 10000; done");
     let agent = agent(listener, 2);
     let mut process = test.config["process"].clone();
-    process["args"] = json!(["sh", "-c", SCRIPT]);
+    // Once it has said all: with its init an exec is killed.
+    process["args"] = json!(["sh", "-c", format!("{SCRIPT}; touch /mnt/done")]);
     assert_eq!(test.exec(&process).run().said(), "not implemented\ntouched");
     let told = agent.join().expect("it has heard");
     assert_eq!(told[1]["state"]["status"], "running");

@@ -18,6 +18,21 @@ pub struct Program {
     pub envp: Vec<CString>,
 }
 
+/// Whether the working directory can be one, as far as can be told before
+/// rights are given up: whoever starts the task later should know by now.
+///
+/// # Errors
+/// `BadSpec` when it is no folder.
+pub fn check_folder(process: &Process) -> Result<()> {
+    let cwd = process.cwd();
+    match std::fs::metadata(cwd) {
+        Ok(found) if !found.is_dir() => {
+            Err(Error::new(Kind::BadSpec, format!("workdir: {} is not a folder", cwd.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Finds the process's program in the root that the caller is in.
 ///
 /// # Errors

@@ -171,6 +171,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     if let (Some(pty), Some(wish)) = (&pty, &payload.stdio.terminal) {
         terminal::take(wish, payload.process, pty)?;
     }
+    command::check_folder(payload.process)?;
     let program = command::find(payload.process)?;
     sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
     await_order(orders, START)?;

@@ -27,7 +27,7 @@ use protobuf::{Message as _, MessageField};
 use ttrpc::r#async::TtrpcContext;
 
 use super::containers::{Container, Containers, Exit, Process, unknown_exec};
-use super::files;
+use super::{files, metrics};
 use super::happenings::timestamp;
 use super::options::Options;
 use super::publisher::Publisher;
@@ -53,6 +53,11 @@ fn checked(id: &str) -> Answer<TaskId> {
 
 fn wrong_state(message: String) -> ttrpc::Error {
     refused(&Error::new(Kind::WrongState, message))
+}
+
+fn has_criu() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join("criu").is_file())
 }
 
 /// How a process that could not be started is said to have ended, as a shell does.
@@ -306,8 +311,11 @@ impl Task for Service {
 
     async fn checkpoint(&self, _: &TtrpcContext, request: CheckpointTaskRequest) -> Answer<Empty> {
         self.id(&request.id)?;
-        let message = "checkpoints are not supported";
-        Err(refused(&Error::new(Kind::Unsupported, message)))
+        let error = match has_criu() {
+            true => Error::new(Kind::Unsupported, "checkpoints by criu are not supported"),
+            false => Error::new(Kind::Unsupported, "checkpoints need criu, which is not in PATH"),
+        };
+        Err(refused(&error))
     }
 
     async fn kill(&self, _: &TtrpcContext, request: KillRequest) -> Answer<Empty> {
@@ -425,7 +433,7 @@ impl Task for Service {
     async fn stats(&self, _: &TtrpcContext, request: StatsRequest) -> Answer<StatsResponse> {
         let id = self.id(&request.id)?;
         let stats = self.executor.stats(&id).await.map_err(|e| refused(&e))?;
-        let stats = metrics(&stats);
+        let stats = metrics::of(&stats).map_err(|e| refused(&e))?;
         Ok(StatsResponse { stats: MessageField::some(stats), ..StatsResponse::default() })
     }
 
@@ -442,8 +450,4 @@ impl Task for Service {
         }
         Ok(Empty::default())
     }
-}
-
-fn metrics(_: &bowline_executor::Stats) -> Any {
-    Any::default()
 }

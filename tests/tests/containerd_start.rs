@@ -2,15 +2,16 @@
 //! answers, what serves from then on, and that nothing is left when it fails.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Ran, binary, cgroup_of, eventually, fds_of, process_exists, status_lines};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 const SHIM: &str = "containerd-shim-bowline-v1";
@@ -521,5 +522,26 @@ fn it_tells_what_it_is_to_whoever_asks() {
     assert!(has(&field(3, &options)), "the options come back\n{ran}");
     assert!(has(b"types.containerd.io/opencontainers/runtime-spec/1/features/Features"), "{ran}");
     assert!(has(b"\"rro\""), "recursive read-only mounts\n{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_goes_wrong_while_serving_is_in_containerd_s_log() {
+    let host = Host::new();
+    let container = Container::new(&host);
+    let fifo = container.bundle.join("log");
+    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).expect("root may");
+    // As containerd does, before it starts the shim.
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let mut log = File::options().read(true).custom_flags(nonblocking).open(&fifo).expect("ours");
+    let mut command = host.command(binary(SHIM));
+    command.args(["-namespace", "default", "-id", &container.id, "-listener-fd", "99"]);
+    command.current_dir(&container.bundle).stdin(Stdio::null());
+    run(command).assert_code(1);
+    let mut told = String::new();
+    log.read_to_string(&mut told).expect("whoever wrote has gone");
+    assert!(told.starts_with("time=\""), "{told}");
+    assert!(told.contains(" level=error msg=\"the listening socket was not handed down\""), "{told}");
+    assert!(told.ends_with(" runtime=io.containerd.bowline.v1\n"), "{told}");
     host.assert_nothing_left();
 }

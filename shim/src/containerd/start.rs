@@ -9,7 +9,7 @@
 //! says nothing else. What fails leaves nothing behind, whatever it had made.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use bowline_executor::{Doing, Kind, Result};
@@ -86,8 +86,8 @@ impl Drop for Made<'_> {
 fn write_address(bundle: &Path, address: &str) -> Result<Option<PathBuf>> {
     let file = address::file_in(bundle);
     let what = || format!("cannot write {}", file.display());
-    let whole = tempfile::NamedTempFile::new_in(bundle).doing(Kind::Internal, what)?;
-    std::fs::write(whole.path(), address).doing(Kind::Internal, what)?;
+    let mut whole = tempfile::NamedTempFile::new_in(bundle).doing(Kind::Internal, what)?;
+    whole.write_all(address.as_bytes()).doing(Kind::Internal, what)?;
     whole.persist(&file).doing(Kind::Internal, what)?;
     Ok(Some(file))
 }

@@ -43,7 +43,8 @@ pub fn settle(invocation: &Invocation, shim_cgroup: Option<&str>) -> Result<()> 
     if invocation.sched_core {
         let ourselves = rustix::process::getpid();
         create_core_scheduling_cookie(ourselves, CoreSchedulingScope::ThreadGroup)
-            .doing(Kind::Unsupported, || "cannot schedule cores for this container alone, as SCHED_CORE asks")?;
+            .doing(Kind::Unsupported, || "cannot schedule cores for this container alone, as SCHED_CORE asks")
+            .map_err(|error| error.hint("it needs CONFIG_SCHED_CORE and SMT; or turn sched_core off in containerd"))?;
     }
     adjust_oom_score()
 }

@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 
 use bowline_executor::{Doing, Error, Kind, Result};
 
-use super::BINARY;
-
 /// What is known from the start, whatever is to be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Invocation {
@@ -210,8 +208,7 @@ fn identifier(what: &str, value: Option<String>) -> Result<String> {
 }
 
 fn usage(what: String) -> Error {
-    let error = Error::new(Kind::Usage, what);
-    error.hint(format!("{BINARY} is started by containerd; see `{BINARY} -v`"))
+    Error::new(Kind::Usage, what).hint("containerd calls it: -namespace NAME -id NAME -address SOCKET start|delete")
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ const OCI_VERSIONS: [&str; 2] = ["1.0.0", "1.2.1"];
 const IDMAPPED_MOUNTS: bool = true;
 
 /// Whether the cgroups can be systemd's.
-const SYSTEMD_CGROUPS: bool = false;
+const SYSTEMD_CGROUPS: bool = true;
 
 /// Namespaces that are made or joined.
 const NAMESPACES: [&str; 7] = ["cgroup", "ipc", "mount", "network", "pid", "user", "uts"];

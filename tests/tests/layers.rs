@@ -47,17 +47,23 @@ const RECENT_CALLS: [&str; 11] = [
 ];
 
 /// What runs in the shim: one thread that reaps every child and never blocks.
-const SHIM_PROCESS: [&str; 10] = [
+const SHIM_PROCESS: [&str; 16] = [
     "executor/src",
     "shim/src/service.rs",
     "shim/src/wire.rs",
     "shim/src/bin/bowline-shim.rs",
+    "shim/src/containerd/containers.rs",
+    "shim/src/containerd/files.rs",
+    "shim/src/containerd/happenings.rs",
     "shim/src/containerd/log.rs",
     "shim/src/containerd/metrics.rs",
     "shim/src/containerd/mod.rs",
     "shim/src/containerd/options.rs",
     "shim/src/containerd/publisher.rs",
     "shim/src/containerd/serve.rs",
+    "shim/src/containerd/service.rs",
+    "shim/src/containerd/status.rs",
+    "shim/src/containerd/streams.rs",
 ];
 
 /// What runs in a worker or in a program that may wait, and needs a thread of

@@ -16,11 +16,15 @@ use crate::sys::{self, Ended};
 pub struct Signal(AsyncFd<UnixStream>);
 
 impl Signal {
-    pub fn new(number: i32) -> Result<Signal> {
-        let what = || format!("cannot watch for signal {number}");
+    /// Any of these.
+    pub fn new(numbers: &[i32]) -> Result<Signal> {
+        let what = || format!("cannot watch for signals {numbers:?}");
         let (receive, send) = UnixStream::pair().doing(Kind::Internal, what)?;
         receive.set_nonblocking(true).doing(Kind::Internal, what)?;
-        signal_hook::low_level::pipe::register(number, send).doing(Kind::Internal, what)?;
+        for &number in numbers {
+            let send = send.try_clone().doing(Kind::Internal, what)?;
+            signal_hook::low_level::pipe::register(number, send).doing(Kind::Internal, what)?;
+        }
         Ok(Signal(sys::watch(receive).doing(Kind::Internal, what)?))
     }
 

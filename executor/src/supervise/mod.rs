@@ -155,8 +155,8 @@ async fn sleep_until(deadline: Option<Instant>) {
 
 impl Supervisor {
     async fn serve(self: &Rc<Self>, requests: &mut mpsc::UnboundedReceiver<Request>) -> Result<()> {
-        let mut child_ended = children::Signal::new(libc::SIGCHLD)?;
-        let mut leave = children::Signal::new(libc::SIGTERM)?;
+        let mut child_ended = children::Signal::new(&[libc::SIGCHLD])?;
+        let mut leave = children::Signal::new(&[libc::SIGTERM, libc::SIGINT])?;
         let idle = Instant::now() + IDLE;
         loop {
             if self.served.get() && self.busy.get() == 0 {

@@ -27,12 +27,12 @@ use protobuf::{Message as _, MessageField};
 use ttrpc::r#async::TtrpcContext;
 
 use super::containers::{Container, Containers, Exit, Process, unknown_exec};
-use super::{files, metrics};
 use super::happenings::timestamp;
 use super::options::Options;
 use super::publisher::Publisher;
 use super::status::{Answer, During, refused};
 use super::streams::Io;
+use super::{files, metrics};
 
 /// The Task service of one shim.
 pub struct Service {

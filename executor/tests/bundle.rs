@@ -185,6 +185,12 @@ impl Test {
     }
 }
 
+/// Whether mounts are made by mount(2) alone, as `BOWLINE_ABSENT` has it: then
+/// none is idmapped or shared with the host.
+pub(crate) fn lacks_mount_fds() -> bool {
+    std::env::var("BOWLINE_ABSENT").is_ok_and(|absent| absent.contains("fsopen") || absent.contains("mount_setattr"))
+}
+
 pub(crate) fn is_reference() -> bool {
     std::env::var("UNDER_TEST").is_ok_and(|name| name == "reference")
 }

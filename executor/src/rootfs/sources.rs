@@ -82,7 +82,7 @@ pub fn open(spec: &Spec, bundle: &Path) -> Result<Sources> {
 /// a clone with a mount namespace of its own finds in its copy.
 pub fn stage(spec: &Spec, bundle: &Path) -> Result<()> {
     let propagation = options::before_the_root(spec)?;
-    let mut shared = options::root_propagation(spec)? == Some(libc::MS_SHARED);
+    let mut shared = false;
     for mount in spec.mounts().iter().flatten() {
         shared |= options::of(mount)?.propagation == Some(libc::MS_SHARED);
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::{Test, is_reference};
+use crate::{Test, is_reference, lacks_mount_fds};
 
 pub const ALL: &[(&str, fn())] = &[
     ("hooks_run_in_their_order_where_they_belong", in_order),
@@ -16,6 +16,10 @@ fn hook(script: &str) -> serde_json::Value {
 }
 
 fn in_order() {
+    if lacks_mount_fds() {
+        // The root is not at its path while it is being made.
+        return;
+    }
     let test = Test::new("echo program >>/mnt/told");
     let at = test.root("mnt/told").display().to_string();
     // What the state tells, and whether the root is the container's.

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::{Test, is_reference};
+use crate::{Test, is_reference, lacks_mount_fds};
 
 pub(crate) const ALL: &[(&str, fn())] = &[
     ("a_bundle_runs", runs),
@@ -149,7 +149,7 @@ fn owned(test: &Test) -> String {
 const STAT: &str = "stat -c '%n %u %g' /mnt/root /mnt/ten";
 
 fn idmapped() {
-    if is_reference() {
+    if is_reference() || lacks_mount_fds() {
         return;
     }
     let test = Test::new(STAT);
@@ -161,7 +161,7 @@ fn idmapped() {
 }
 
 fn idmapped_as_the_container() {
-    if is_reference() {
+    if is_reference() || lacks_mount_fds() {
         return;
     }
     for option in ["idmap", "ridmap"] {
@@ -175,7 +175,7 @@ fn idmapped_as_the_container() {
 }
 
 fn idmapped_badly() {
-    if is_reference() {
+    if is_reference() || lacks_mount_fds() {
         return;
     }
     let test = Test::new("true");
@@ -213,6 +213,11 @@ fn root_propagation() {
 }
 
 fn shared_bind() {
+    if lacks_mount_fds() {
+        let test = Test::new("true").mount("/mnt", "bind", "/tmp", &["rbind", "rshared"]);
+        assert!(test.run().error().contains("shared with the host"));
+        return;
+    }
     // What it mounts goes with the mount namespace that is the host's here.
     for (option, seen) in [("rshared", true), ("rslave", false)] {
         let test = Test::new("mount -t tmpfs tmpfs /mnt/below && touch /mnt/below/mark");

@@ -57,7 +57,10 @@ pub fn apply(wanted: &LinuxCapabilities) -> Result<()> {
     }
     // What whoever started us may have left there.
     thread::clear_ambient_capability_set().doing(Kind::Internal, what)?;
-    for capability in set(wanted.ambient().as_ref()).iter() {
+    // One that is not inheritable cannot be ambient (capabilities(7)), and is
+    // left out by every runtime: the usual example of a configuration has some.
+    let ambient = set(wanted.ambient().as_ref()) & sets.inheritable & sets.permitted;
+    for capability in ambient.iter() {
         thread::configure_capability_in_ambient_set(capability, true).doing(Kind::Internal, what)?;
     }
     Ok(())

@@ -9,6 +9,7 @@ pub(crate) const ALL: &[(&str, fn())] = &[
     ("sysctls_are_set_in_its_namespaces", sysctls),
     ("it_is_scheduled_as_asked", scheduling),
     ("it_sees_another_kind_of_linux", personality),
+    ("what_is_not_inheritable_is_not_ambient", ambient),
     ("an_exec_runs_on_its_cpus", affinity),
     ("what_is_not_done_is_refused_by_name", refused),
 ];
@@ -50,6 +51,20 @@ fn personality() {
     if cfg!(target_arch = "x86_64") && !is_reference() {
         assert_eq!(test.run().said(), "i686");
     }
+}
+
+fn ambient() {
+    let script = "grep -e CapAmb -e CapEff /proc/self/status";
+    let caps = json!(["CAP_KILL", "CAP_CHOWN"]);
+    let all =
+        json!({"bounding": caps, "permitted": caps, "effective": caps, "ambient": caps, "inheritable": ["CAP_KILL"]});
+    let user = json!({"uid": 1000, "gid": 1000});
+    let test = Test::new(script).set("/process/capabilities", all.clone()).set("/process/user", user.clone());
+    assert_eq!(test.run().said(), "CapEff:\t0000000000000020\nCapAmb:\t0000000000000020");
+    let mut none = all;
+    none["inheritable"] = json!([]);
+    let test = Test::new(script).set("/process/capabilities", none).set("/process/user", user);
+    assert_eq!(test.run().said(), "CapEff:\t0000000000000000\nCapAmb:\t0000000000000000");
 }
 
 fn affinity() {

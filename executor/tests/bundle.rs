@@ -182,6 +182,15 @@ impl Test {
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("readable");
         let left: Vec<&str> = mounts.lines().filter(|line| line.contains(&at)).collect();
         assert!(left.is_empty(), "mounts: {left:?}");
+        let name = format!("bowline-bundle-{}", std::process::id());
+        let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
+        for parent in hierarchies.chain([PathBuf::from("/sys/fs/cgroup")]).map(|path| path.join(&name)) {
+            if is_reference() {
+                // It leaves the parent, if anything.
+                let _ = fs::remove_dir(&parent);
+            }
+            assert!(!parent.exists(), "{} is left", parent.display());
+        }
     }
 }
 

@@ -341,9 +341,6 @@ fn a_logger_of_the_second_kind_says_by_a_byte_that_it_is_ready() {
 #[test]
 fn a_logger_of_the_second_kind_that_ends_without_a_byte_fails_create() {
     let host = Host::new();
-    if host.reference_fails("of containerd 2.2 on") {
-        return;
-    }
     let containerd = host.containerd();
     let bundle = containerd.bundle();
     let io = logger(&bundle, "binary-v2", "exit 1");

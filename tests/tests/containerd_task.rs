@@ -66,7 +66,7 @@ fn init_does_not_run_before_it_is_started() {
 #[test]
 fn a_second_container_of_an_id_is_refused_and_the_first_lives_on() {
     let host = Host::new();
-    if host.reference_fails("its shim answers for the second one from then on, and cannot find the first any more") {
+    if host.reference_fails("it hands on what runc says, with the code UNKNOWN") {
         return;
     }
     let containerd = host.containerd();
@@ -567,7 +567,7 @@ fn shutdown_does_nothing_while_a_container_remains() {
 #[test]
 fn a_checkpoint_without_criu_is_unimplemented_and_says_what_is_missing() {
     let host = Host::new();
-    if host.reference_fails("its code is UNKNOWN") {
+    if host.reference_fails("where there is no criu in its PATH, it finds no runc either") {
         return;
     }
     let containerd = host.containerd();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Input, Output, Stdio, api, is_reference, make_fifo};
-use bowline_tests::harness::{eventually, fds_of, is_slow, only_v2, patience, process_exists, status_lines};
+use bowline_tests::harness::{eventually, fds_of, is_slow, only_v2, patience, process_exists};
 use serde_json::json;
 
 /// How often, unless the machine is slow.

@@ -56,9 +56,12 @@ impl<'h> Containerd<'h> {
     pub fn run_with(&self, bundle: Bundle, io: &Stdio) -> Running<'h> {
         let shim = self.start(&bundle);
         let (stdout, stderr) = io.open();
-        let pid = shim.run(&bundle, io);
-        let stdin = (!io.stdin.is_empty()).then(|| Input::open(io.stdin.as_ref()));
         let id = bundle.id.clone();
+        let pid = shim.create(&bundle, io).unwrap_or_else(|failure| panic!("create: {failure:?}"));
+        // Created, it has a reader; once started, it may have ended.
+        let stdin = (!io.stdin.is_empty()).then(|| Input::open(io.stdin.as_ref()));
+        shim.start(&id, "").unwrap_or_else(|failure| panic!("start: {failure:?}"));
+        let pid = pid.cast_signed();
         Running { host: self.host, shim, id, bundle, pid, stdout, stderr, stdin, cgroups: self.cgroups() }
     }
 }

@@ -365,11 +365,12 @@ pub fn undo(folder: &Folder) -> Result<()> {
             first.get_or_insert(error);
         }
     }
-    if let Some(unit) = record.as_ref().and_then(|r| r.unit.as_ref())
-        && let Err(error) = systemd::stop(unit)
+    for unit in record.iter().flat_map(|record| &record.unit).flat_map(|unit| [Some(unit.clone()), unit.of_shim_too()])
     {
-        // With nothing in it, it goes by itself.
-        tracing::warn!(%error, "a unit may be left behind");
+        // A folder that we have removed, systemd is not told of: it is to ask.
+        if let Some(Err(error)) = unit.as_ref().map(systemd::stop) {
+            tracing::warn!(%error, "a unit may be left behind");
+        }
     }
     layout.remove_empty(&cgroup::of_sandbox(&folder.name()));
     first.map_or(Ok(()), Err)

@@ -172,7 +172,7 @@ impl Supervisor {
                 },
                 () = self.changed.notified() => {}
                 () = sleep_until(deadline), if deadline.is_some() => {
-                    if self.config.leave == Leave::WithLastTask && !self.served.get() && Instant::now() >= idle {
+                    if self.is_idle() && Instant::now() >= idle {
                         tracing::info!("nobody launched a task; leaving");
                         return Ok(());
                     }
@@ -182,14 +182,16 @@ impl Supervisor {
         }
     }
 
+    /// Whether nobody has launched anything, nor is about to: a launch may take
+    /// longer than a shim waits for one.
+    fn is_idle(&self) -> bool {
+        self.config.leave == Leave::WithLastTask && !self.served.get() && self.busy.get() == 0
+    }
+
     fn next_deadline(&self, idle: Instant) -> Option<Instant> {
         let tasks = self.tasks.borrow();
         let first = tasks.values().filter_map(|task| task.deadline()).min();
-        if self.served.get() || self.config.leave == Leave::WhenTold {
-            first
-        } else {
-            Some(first.map_or(idle, |f| f.min(idle)))
-        }
+        if !self.is_idle() { first } else { Some(first.map_or(idle, |f| f.min(idle))) }
     }
 
     fn tick(self: &Rc<Self>) {
@@ -329,8 +331,11 @@ impl Supervisor {
     /// Once a task has run for a moment, the shim is charged where it belongs.
     async fn settle(self: Rc<Self>, id: TaskId) {
         tokio::time::sleep(shim_cgroup::SETTLED).await;
-        if let Ok(task) = self.task(&id) {
-            self.watch_oom(task);
+        // That of a unit is watched already.
+        if let Ok(task) = self.task(&id)
+            && task.record.borrow().unit.is_none()
+        {
+            self.watch_oom(task.clone());
         }
         if let Err(error) = self.overhead.enter(&self.layout, || self.any_lives()).await {
             // Who pays for the shim never decides over a task.

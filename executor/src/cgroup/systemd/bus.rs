@@ -59,13 +59,16 @@ pub fn start(unit: &Unit, pid: Option<u32>, properties: &[Property]) -> Result<(
     let what = || format!("cannot start {}", unit.name);
     with_systemd(async |systemd| {
         let mut signals = systemd.subscribe().await?;
-        // A slice of ours that is there already is as good; one more answer
-        // then, as systemd takes all of them or none.
-        let own = unit.own_slices();
         let mut forgotten = false;
-        let mut slices: &[String] = &own;
         loop {
-            match systemd.start_unit(unit, pid, properties, slices).await {
+            // systemd takes all of them or none, and leaves half a unit then.
+            let mut slices = Vec::new();
+            for slice in unit.own_slices() {
+                if !systemd.knows(&slice).await? {
+                    slices.push(slice);
+                }
+            }
+            match systemd.start_unit(unit, pid, properties, &slices).await {
                 Ok(job) => {
                     let done = systemd.finished(&mut signals, job).await;
                     if done.is_err() {
@@ -74,19 +77,15 @@ pub fn start(unit: &Unit, pid: Option<u32>, properties: &[Property]) -> Result<(
                     }
                     return done;
                 }
-                Err(Refusal::Named(name, _)) if name == UNIT_EXISTS && !slices.is_empty() => {
-                    slices = &slices[..slices.len() - 1];
-                }
                 Err(Refusal::Named(name, text)) if name == UNIT_EXISTS => {
                     if std::mem::replace(&mut forgotten, true) {
-                        return Err(Error::new(Kind::AlreadyExists, format!("{name}: {text}")).hint(
+                        return Err(Error::new(Kind::AlreadyExists, format!("{name}: {}", plain(&text))).hint(
                             "another task has this name, or an earlier run left it behind: `systemctl stop` it",
                         ));
                     }
                     // What is left of one that has failed, or is just going.
                     let _ = systemd.call("ResetFailedUnit", &(&unit.name,)).await;
                     systemd.forgotten(&mut signals, &unit.name).await;
-                    slices = &own;
                 }
                 Err(refusal) => return Err(refusal.into()),
             }
@@ -149,7 +148,7 @@ impl From<Refusal> for Error {
                     "DBus.Error.NoReply" | "DBus.Error.Timeout" => Kind::Timeout,
                     _ => Kind::Internal,
                 };
-                Error::new(kind, format!("systemd refused: {name}: {text}"))
+                Error::new(kind, format!("systemd refused: {name}: {}", plain(&text)))
             }
         }
     }
@@ -165,9 +164,18 @@ impl From<zbus::Error> for Refusal {
                 use zbus::DBusError as _;
                 Refusal::Named(fdo.name().to_string(), fdo.description().unwrap_or_default().to_owned())
             }
-            _ => Refusal::Other(Error::new(Kind::Internal, format!("the system bus failed: {error}"))),
+            _ => Refusal::Other(Error::new(
+                Kind::Internal,
+                format!("the system bus failed: {}", plain(&error.to_string())),
+            )),
         }
     }
+}
+
+/// What somebody else has said, as part of a line of ours.
+fn plain(text: &str) -> String {
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    text.trim().trim_end_matches('.').to_owned()
 }
 
 /// A connection to systemd, for one errand.
@@ -210,7 +218,9 @@ impl Systemd {
         let connecting = Builder::address(address.as_str()).build();
         match tokio::time::timeout(CONNECT, connecting).await {
             Ok(Ok(connection)) => Ok(Systemd { connection }),
-            Ok(Err(error)) => Err(Error::new(Kind::Unsupported, format!("{}: {error}", what())).hint(hint)),
+            Ok(Err(error)) => {
+                Err(Error::new(Kind::Unsupported, format!("{}: {}", what(), plain(&error.to_string()))).hint(hint))
+            }
             Err(_) => {
                 Err(Error::new(Kind::Timeout, format!("{}: it did not answer within {CONNECT:?}", what())).hint(hint))
             }
@@ -240,6 +250,15 @@ impl Systemd {
             Ok(Answer(answer?))
         };
         bounded_refusal("systemd", ANSWER, call).await
+    }
+
+    /// Whether there is such a unit, running or not.
+    async fn knows(&self, unit: &str) -> Result<bool> {
+        match self.call("GetUnit", &(unit,)).await {
+            Ok(_) => Ok(true),
+            Err(Refusal::Named(name, _)) if name == NO_SUCH_UNIT => Ok(false),
+            Err(refusal) => Err(refusal.into()),
+        }
     }
 
     async fn start_unit(
@@ -364,4 +383,14 @@ fn with_systemd<T: Send>(errand: impl AsyncFnOnce(Systemd) -> Result<T> + Send) 
         let thread = thread.doing(Kind::Internal, || "cannot start a thread")?;
         thread.join().unwrap_or_else(|_| Err(Error::new(Kind::Internal, "the errand to systemd broke down")))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_is_one_line() {
+        assert_eq!(plain("Unknown command: HTTP\r\n\u{1b}[31m."), "Unknown command: HTTP   [31m");
+    }
 }

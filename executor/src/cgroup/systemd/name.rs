@@ -83,6 +83,12 @@ impl Unit {
         Ok(Unit { own_slice: true, ..Unit::scope(name, slice_of(sandbox))? })
     }
 
+    /// That of the shim, of a task in its sandbox's own slice.
+    pub fn of_shim_too(&self) -> Option<Unit> {
+        let stem = self.name.strip_suffix(".scope").filter(|_| self.own_slice)?;
+        Some(Unit { name: format!("{stem}:overhead.scope"), ..self.clone() })
+    }
+
     fn scope(stem: String, slice: String) -> Result<Unit> {
         let name = format!("{stem}.scope");
         if name.len() > LONGEST {
@@ -266,6 +272,7 @@ mod tests {
         assert_eq!(task.own_slices(), ["bowline-web\\x2d1.slice", "bowline.slice"]);
         let shim = Unit::of_shim("web-1").expect("short");
         assert_eq!((shim.slice.as_str(), shim.name.as_str()), (task.slice.as_str(), "bowline-web-1:overhead.scope"));
+        assert_eq!((task.of_shim_too(), unit(":a:b").of_shim_too()), (Some(shim), None));
         assert!(unit(":a:b").own_slices().is_empty());
     }
 

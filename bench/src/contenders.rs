@@ -20,7 +20,7 @@ pub struct Job {
     /// For bowline: the description, as JSON.
     pub description: String,
     /// For the peers: the OCI configuration that bowline makes of it.
-    spec: Value,
+    pub spec: Value,
     command: Vec<&'static str>,
 }
 
@@ -32,7 +32,7 @@ pub struct Contenders {
     /// bowline.
     pub shims: Shims,
     peers: [Option<Peer>; 2],
-    _cgroups: Cgroups,
+    cgroups: Cgroups,
     root: PathBuf,
     _folders: [TempDir; 2],
 }
@@ -58,7 +58,12 @@ impl Contenders {
         let shims = Shims::new(shim, state.path().join("s"), name)?;
         let peer = |peer| if peers { Peer::find(peer, state.path(), name) } else { Ok(None) };
         let peers = [peer("crun")?, peer("runc")?];
-        Ok(Contenders { floor, shims, peers, _cgroups: cgroups, root, _folders: [work, state] })
+        Ok(Contenders { floor, shims, peers, cgroups, root, _folders: [work, state] })
+    }
+
+    /// What everything that is made has in its name.
+    pub fn name(&self) -> &str {
+        &self.cgroups.0
     }
 
     /// The peer of a column, if it is one and is installed.
@@ -128,7 +133,7 @@ impl Bundles {
 
 /// Where everybody's state is: /run, as is the default of each, but on a host
 /// whose /run is on disk, as no installed system's is.
-fn in_memory() -> &'static str {
+pub fn in_memory() -> &'static str {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     let memory = |folder: &&str| rustix::fs::statfs(*folder).is_ok_and(|stat| stat.f_type == TMPFS_MAGIC);
     ["/run", "/dev/shm"].into_iter().find(memory).unwrap_or("/run")

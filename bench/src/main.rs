@@ -3,12 +3,16 @@
 //!
 //! ```text
 //!   main ─► groups ─► rounds ─► contenders: floor, shim, peers ─► runner; table
-//!                └──► memory
+//!       │        ├──► memory
+//!       └► managed ─► containerd ─► grpc
 //! ```
 
+mod containerd;
 mod contenders;
 mod floor;
 mod groups;
+mod grpc;
+mod managed;
 mod memory;
 mod peers;
 mod rounds;
@@ -29,6 +33,7 @@ use serde_json::{Value, json};
 use contenders::Contenders;
 use groups::Held;
 use rounds::{Gap, Rounds};
+use shim::Alone;
 use table::{Figure, Row};
 
 /// Measures bowline beside crun, runc and the kernel alone.
@@ -70,6 +75,7 @@ enum What {
     Calls,
     Together,
     Memory,
+    Containerd,
 }
 
 impl Arguments {
@@ -109,8 +115,11 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     let about = about(&contenders, count);
-    let rows = rows(&mut rounds, &mut contenders, arguments)?;
-    let figures = figures(&mut rounds, &mut contenders, arguments)?;
+    let mut rows = rows(&mut rounds, &mut contenders, arguments)?;
+    let mut figures = figures(&mut rounds, &mut contenders, arguments)?;
+    let (more_rows, more_figures) = containerd(&mut rounds, &mut contenders, arguments, &bin)?;
+    rows.extend(more_rows);
+    figures.extend(more_figures);
     drop(contenders);
 
     write_json(&arguments.json, &table::json(&about, &rows, &figures))?;
@@ -163,7 +172,41 @@ fn figures(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> R
     rounds.go_on()?;
     let job = groups::sleeper(on)?;
     let (most, idle) = if arguments.small { (5, 1) } else { (50, 5) };
-    memory::measure(&mut on.shims, &job.description, most, Duration::from_secs(idle))
+    let values = memory::measure(&mut Alone(&mut on.shims, &job.description), most, Duration::from_secs(idle))?;
+    let figure = |((name, unit), value)| Figure { name, values: [None, Some(value), None, None], unit };
+    Ok(memory::names("", most).into_iter().zip(values).map(figure).collect())
+}
+
+/// What is measured through containerd.
+fn containerd(
+    rounds: &mut Rounds,
+    on: &mut Contenders,
+    arguments: &Arguments,
+    bin: &Path,
+) -> Result<(Vec<Row>, Vec<Figure>)> {
+    if !arguments.wants(What::Containerd) {
+        return Ok(Default::default());
+    }
+    let Some(mut managers) = managed::start(on, bin)? else {
+        say("containerd is not installed: its rows are left out");
+        return Ok(Default::default());
+    };
+    let mut rows = Vec::new();
+    for gap in [Gap::None, Gap::Random] {
+        say(&format!("measuring containerd: launch, gap {gap:?}"));
+        rows.extend(managed::launch(rounds, &mut managers, gap)?);
+    }
+    say("measuring containerd: exec, calls");
+    rows.extend(managed::within(rounds, &mut managers)?);
+    say("measuring containerd: kill, delete");
+    rows.extend(managed::kill(rounds, &mut managers)?);
+    say("measuring containerd: several at once");
+    let (count, times) = if arguments.small { (4, 1) } else { (50, 5) };
+    rows.extend(managed::together(&mut rounds.fewer(times), &mut managers, count)?);
+    say("measuring containerd: memory");
+    let (most, idle) = if arguments.small { (5, 1) } else { (50, 5) };
+    let figures = managed::memory(rounds, &mut managers, most, Duration::from_secs(idle))?;
+    Ok((rows, figures))
 }
 
 /// The machine, and who was measured on it.
@@ -193,7 +236,8 @@ fn legend(about: &Value) -> String {
         "{}; {} processors, Linux {}, cgroup {}.\n\
          n: measurements of each; of fewer than 100 the p99 is the largest.\n\
          removed: the command has ended; for bowline, its shim has left, which it does when all is removed.\n\
-         floor: the kernel alone, without a filter; of calls, one that does nothing.\n",
+         floor: the kernel alone, without a filter; of calls, one that does nothing.\n\
+         containerd: through its API; crun and runc by its own shim.\n",
         who.join(", "),
         about["processors"],
         text("kernel"),

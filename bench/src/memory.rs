@@ -8,64 +8,96 @@ use std::time::Duration;
 
 use bowline_executor::{Doing, Error, Kind, Result};
 
-use crate::shim::{Shims, Up};
-use crate::table::Figure;
-
 /// How long a shim is left alone before it counts as idle.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Measures up to `most` shims at once, and idles for `idle`.
-pub fn measure(shims: &mut Shims, description: &str, most: usize, idle: Duration) -> Result<Vec<Figure>> {
+/// Whose shims are measured.
+pub trait Sleepers {
+    /// A shim whose task sleeps.
+    type One;
+    /// One more.
+    fn hold(&mut self) -> Result<Self::One>;
+    /// Runs a command in its task.
+    fn exec(&mut self, one: &Self::One) -> Result<()>;
+    /// The shim's own pid.
+    fn pid(one: &Self::One) -> u32;
+    /// Ends it.
+    fn end(&mut self, one: Self::One) -> Result<()>;
+}
+
+/// What is measured: the name behind a prefix, and the unit.
+pub fn names(prefix: &str, most: usize) -> [(String, &'static str); 6] {
+    [
+        ("idle shim alone, PSS".to_owned(), "KiB"),
+        (format!("idle shim among {most}, PSS, mean"), "KiB"),
+        ("idle shim, private".to_owned(), "KiB"),
+        ("the same after 20 execs".to_owned(), "KiB"),
+        ("threads of a shim".to_owned(), "number"),
+        ("wake-ups of an idle shim".to_owned(), "a second"),
+    ]
+    .map(|(name, unit)| (format!("{prefix}{name}"), unit))
+}
+
+/// Measures up to `most` shims at once, and idles for `idle`; values in the
+/// order of [`names`].
+pub fn measure<S: Sleepers>(shims: &mut S, most: usize, idle: Duration) -> Result<[f64; 6]> {
     // A page of a file that is not on disk yet counts as private.
     rustix::fs::sync();
-    let first = shims.hold(description)?;
+    let first = shims.hold()?;
     std::thread::sleep(SETTLE);
-    let figure = |name: &str, value: f64, unit| Figure { name: name.to_owned(), value, unit };
-    let alone = figure("idle shim alone, PSS", proportional(&first)?, "KiB");
+    let pid = S::pid(&first);
+    let alone = proportional(pid)?;
     let mut all = vec![first];
     while all.len() < most {
-        all.push(shims.hold(description)?);
+        all.push(shims.hold()?);
     }
     std::thread::sleep(SETTLE);
     let mut sum = 0.0;
-    for up in &all {
-        sum += proportional(up)?;
+    for one in &all {
+        sum += proportional(S::pid(one))?;
     }
-    let together = figure(&format!("idle shim among {most}, PSS, mean"), sum / all.len() as f64, "KiB");
-    let up = &all[0];
-    let before = figure("idle shim, private", private(up)?, "KiB");
+    let together = sum / all.len() as f64;
+    let before = private(pid)?;
     for _ in 0..20 {
-        shims.exec(up)?;
+        shims.exec(&all[0])?;
     }
     std::thread::sleep(SETTLE);
-    let after = figure("the same after 20 execs", private(up)?, "KiB");
-    let threads = figure("threads of a shim", kernel_number(up, "status", "Threads:")?, "number");
-    let begin = switches(up)?;
+    let after = private(pid)?;
+    let threads = kernel_number(&format!("/proc/{pid}/status"), "Threads:")?;
+    let begin = switches(pid)?;
     std::thread::sleep(idle);
-    let wakeups = (switches(up)? - begin) / idle.as_secs_f64();
-    Ok(vec![alone, together, before, after, threads, figure("wake-ups of an idle shim", wakeups, "a second")])
+    let wakeups = (switches(pid)? - begin).max(0.0) / idle.as_secs_f64();
+    all.into_iter().try_for_each(|one| shims.end(one))?;
+    Ok([alone, together, before, after, threads, wakeups])
 }
 
 /// PSS, in KiB.
-fn proportional(up: &Up) -> Result<f64> {
-    kernel_number(up, "smaps_rollup", "Pss:")
+fn proportional(pid: u32) -> Result<f64> {
+    kernel_number(&format!("/proc/{pid}/smaps_rollup"), "Pss:")
 }
 
 /// Private_Clean and Private_Dirty, in KiB.
-fn private(up: &Up) -> Result<f64> {
-    Ok(kernel_number(up, "smaps_rollup", "Private_Clean:")? + kernel_number(up, "smaps_rollup", "Private_Dirty:")?)
+fn private(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    Ok(kernel_number(&path, "Private_Clean:")? + kernel_number(&path, "Private_Dirty:")?)
 }
 
-/// How often it was given the processor: each is a wake-up, or an interruption.
-fn switches(up: &Up) -> Result<f64> {
-    let voluntary = kernel_number(up, "status", "voluntary_ctxt_switches:")?;
-    Ok(voluntary + kernel_number(up, "status", "nonvoluntary_ctxt_switches:")?)
+/// How often any of its threads was given the processor: each is a wake-up, or
+/// an interruption.
+fn switches(pid: u32) -> Result<f64> {
+    let folder = format!("/proc/{pid}/task");
+    let mut sum = 0.0;
+    for thread in fs::read_dir(&folder).doing(Kind::Internal, || format!("cannot read {folder}"))?.flatten() {
+        let path = format!("{}/status", thread.path().display());
+        sum += kernel_number(&path, "voluntary_ctxt_switches:")?;
+        sum += kernel_number(&path, "nonvoluntary_ctxt_switches:")?;
+    }
+    Ok(sum)
 }
 
-/// The number behind `key` in a file of the shim's in `/proc`.
-fn kernel_number(up: &Up, file: &str, key: &str) -> Result<f64> {
-    let path = format!("/proc/{}/{file}", up.pid());
-    let text = fs::read_to_string(&path).doing(Kind::Internal, || format!("cannot read {path}"))?;
+/// The number behind `key` in a file of `/proc`.
+pub fn kernel_number(path: &str, key: &str) -> Result<f64> {
+    let text = fs::read_to_string(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix(key));
     let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
     number.ok_or_else(|| Error::new(Kind::Internal, format!("{path} has no {key}")))

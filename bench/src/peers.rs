@@ -48,6 +48,16 @@ impl Peer {
         Ok(Some(Peer { name, program, work, cgroup: format!("/{cgroup}"), runner, started: 0 }))
     }
 
+    /// Where it is.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Whether it refuses to run where it sees cgroup v2 beside v1.
+    pub fn is_kept_from_v2(&self) -> bool {
+        matches!(self.runner, Runner::There(_))
+    }
+
     /// The first line that it says of its version.
     pub fn version(&self) -> String {
         let output = Command::new(&self.program).arg("--version").output();

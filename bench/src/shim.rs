@@ -18,6 +18,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::runtime::Runtime;
 
+use crate::memory::Sleepers;
+
 /// A shim that has waited for longer may leave while it is asked for something:
 /// it does so after ten seconds. Of note on slow machines alone.
 const FRESH: Duration = Duration::from_secs(5);
@@ -160,6 +162,30 @@ impl Shims {
     }
 }
 
+/// bowline's own shims, with the task that they hold.
+pub struct Alone<'a>(pub &'a mut Shims, pub &'a str);
+
+impl Sleepers for Alone<'_> {
+    type One = Up;
+
+    fn hold(&mut self) -> Result<Up> {
+        self.0.hold(self.1)
+    }
+
+    fn exec(&mut self, up: &Up) -> Result<()> {
+        self.0.exec(up).map(drop)
+    }
+
+    fn pid(up: &Up) -> u32 {
+        up.child.id()
+    }
+
+    fn end(&mut self, up: Up) -> Result<()> {
+        drop(up);
+        Ok(())
+    }
+}
+
 /// What is asked about a task.
 #[derive(Debug, Clone, Copy)]
 pub enum Call {
@@ -186,11 +212,6 @@ impl Call {
 }
 
 impl Up {
-    /// The shim's own.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     fn wait_until_gone(&self) {
         // A pidfd is readable once its process has ended.
         while let Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(&self.gone, PollFlags::IN)], None) {}
@@ -220,7 +241,7 @@ fn expect_success(code: Option<i32>) -> Result<()> {
 }
 
 /// Runs all of `futures`, each as it can; answers in their order.
-async fn together<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+pub async fn together<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {

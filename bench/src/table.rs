@@ -26,15 +26,28 @@ pub struct Row {
     pub samples: [Vec<Duration>; 4],
 }
 
-/// A figure that only bowline has, with its unit.
+/// A figure that is no time, with its unit.
 #[derive(Debug, Clone)]
 pub struct Figure {
     /// What it says on the left, and in JSON.
     pub name: String,
-    /// How much.
-    pub value: f64,
+    /// How much, by column.
+    pub values: [Option<f64>; 4],
     /// Of what.
     pub unit: &'static str,
+}
+
+impl Figure {
+    fn json(&self) -> Value {
+        let mut object = Map::new();
+        object.insert("name".to_owned(), json!(self.name));
+        object.insert("unit".to_owned(), json!(self.unit));
+        object.insert("value".to_owned(), json!(self.values[BOWLINE]));
+        for column in [CRUN, RUNC] {
+            object.insert(COLUMNS[column].to_owned(), json!(self.values[column]));
+        }
+        Value::Object(object)
+    }
 }
 
 impl Row {
@@ -79,11 +92,10 @@ fn nearest_rank(sorted: &[Duration], per_cent: usize) -> Option<Duration> {
 
 /// Everything as JSON. `about` says of which machine and which versions.
 pub fn json(about: &Value, rows: &[Row], figures: &[Figure]) -> Value {
-    let figure = |f: &Figure| json!({"name": f.name, "value": f.value, "unit": f.unit});
     json!({
         "about": about,
         "rows": rows.iter().map(Row::json).collect::<Vec<_>>(),
-        "figures": figures.iter().map(figure).collect::<Vec<_>>(),
+        "figures": figures.iter().map(Figure::json).collect::<Vec<_>>(),
     })
 }
 
@@ -107,7 +119,11 @@ pub fn text(rows: &[Row], figures: &[Figure], ratios: bool) -> String {
         let mut line = vec!["-".to_owned(); width];
         line[0] = format!("{}, {}", figure.name, figure.unit);
         // Ratios have no column of bowline's own.
-        line[if ratios { 1 } else { 1 + BOWLINE }] = digits(figure.value);
+        for (column, value) in figure.values.iter().enumerate().filter(|(column, _)| !ratios || *column == BOWLINE) {
+            if let Some(value) = value {
+                line[if ratios { 1 } else { 1 + column }] = digits(*value);
+            }
+        }
         if !ratios || !rows.is_empty() {
             lines.push(line);
         }
@@ -184,7 +200,10 @@ mod tests {
     #[test]
     fn who_was_not_measured_has_a_dash_and_no_ratio() {
         let rows = [row([&[2000], &[3000], &[], &[30_000]])];
-        let table = text(&rows, &[Figure { name: "threads".to_owned(), value: 1.0, unit: "number" }], false);
+        let figure = Figure { name: "threads".to_owned(), values: [None, Some(1.0), None, Some(11.0)], unit: "number" };
+        let written = figure.json();
+        assert_eq!((&written["value"], &written["crun"], &written["runc"]), (&json!(1.0), &Value::Null, &json!(11.0)));
+        let table = text(&rows, &[figure], false);
         let cells = |line: usize| -> Vec<String> {
             let line = table.lines().nth(line).unwrap_or_default();
             line.split('|').map(|cell| cell.trim().to_owned()).filter(|cell| !cell.is_empty()).collect()
@@ -194,7 +213,7 @@ mod tests {
             ["a", "2.00 (2.00)", "3.00 (3.00)", "-", "30.0 (30.0)", "1", "1.50x", "-", "10.0x"],
             "{table}"
         );
-        assert_eq!(cells(3)[..3], ["threads, number", "-", "1.00"]);
+        assert_eq!(cells(3)[..5], ["threads, number", "-", "1.00", "-", "11.0"]);
         assert_eq!(json(&Value::Null, &rows, &[])["rows"][0]["crun"], Value::Null);
     }
 

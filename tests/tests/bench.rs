@@ -32,33 +32,35 @@ fn a_small_bench_fills_every_row() {
     let text = fs::read_to_string(host.work().join("bench.json")).expect("it was written");
     let json: Value = serde_json::from_str(&text).expect("JSON");
     let rows = json["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 16, "{json:#}");
+    assert_eq!(rows.len(), 29, "{json:#}");
     for row in rows {
         let name = row["name"].as_str().expect("a name");
         assert!(ran.out().contains(name), "{name} is not in the table");
         for key in ["median_ms", "p99_ms", "n"] {
             assert_positive(row, &format!("/bowline/{key}"));
-            if !name.contains("at once") {
+            if !name.contains("at once") && !name.starts_with("containerd: ") {
                 assert_positive(row, &format!("/floor/{key}"));
             }
         }
         // The reference is installed wherever tests are run; crun need not be.
-        if !name.contains("exit known") && !name.contains("does nothing") {
+        if name.starts_with("containerd: ") || !name.contains("exit known") && !name.contains("does nothing") {
             assert_positive(row, "/runc_to_bowline");
         }
     }
     let figures = json["figures"].as_array().expect("figures");
-    assert_eq!(figures.len(), 6, "{json:#}");
+    assert_eq!(figures.len(), 12, "{json:#}");
     for figure in figures {
         let value = figure["value"].as_f64();
         assert!(value.is_some_and(|v| v.is_finite() && v >= 0.0), "{figure:#}");
+        let through_containerd = figure["name"].as_str().is_some_and(|name| name.starts_with("containerd: "));
+        assert_eq!(figure["runc"].is_number(), through_containerd, "{figure:#}");
     }
     host.assert_nothing_left();
 }
 
 #[test]
 fn an_interrupted_bench_cleans_up() {
-    for what in ["launch", "commands", "exec"] {
+    for what in ["launch", "commands", "exec", "containerd"] {
         let host = Host::new();
         let run = host.spawn_command(bench(&host, &["--only", what, "--rounds", "10000"]));
         run.read_stderr();

@@ -1,0 +1,131 @@
+//! What is measured through containerd, group by group: bowline's shim beside
+//! containerd's own with crun and runc. `docs/bench.md` says what each row is.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bowline_executor::Result;
+
+use crate::containerd::{Daemon, Runtimes, Sleeper};
+use crate::contenders::{Contenders, Job};
+use crate::memory::{self, Sleepers as _};
+use crate::rounds::{Gap, Rounds};
+use crate::shim::Call;
+use crate::table::{BOWLINE, COLUMNS, CRUN, Figure, RUNC, Row};
+
+/// Tasks that a manager starts or ends at a time.
+const AT_ONCE: usize = 10;
+
+/// A containerd for each contender, by column.
+pub struct Managers {
+    daemons: [Option<Daemon>; 4],
+    job: Job,
+}
+
+impl Managers {
+    fn at(&mut self, column: usize) -> Option<&mut Daemon> {
+        self.daemons[column].as_mut()
+    }
+}
+
+/// Starts them; `None` where containerd is not installed. bowline's shim is in `bin`.
+pub fn start(on: &mut Contenders, bin: &Path) -> Result<Option<Managers>> {
+    let job = on.job(&["/bin/true"], "default")?;
+    let sleeper = on.job(&["/bin/sleep", "1000000"], "default")?.spec;
+    let mut daemons = [const { None }; 4];
+    for column in [BOWLINE, CRUN, RUNC] {
+        let name = on.name().to_owned();
+        let runtimes = match (column, on.peer(column)) {
+            (BOWLINE, _) => Runtimes::Bowline(bin),
+            (_, Some(peer)) => Runtimes::Runc(peer.program(), peer.is_kept_from_v2()),
+            (_, None) => continue,
+        };
+        daemons[column] = Daemon::start(&name, COLUMNS[column], &runtimes, sleeper.clone())?;
+    }
+    Ok(daemons[BOWLINE].is_some().then_some(Managers { daemons, job }))
+}
+
+/// From a task's creation, through its exit, until it is deleted.
+pub fn launch(rounds: &mut Rounds, on: &mut Managers, gap: Gap) -> Result<Vec<Row>> {
+    let name = match gap {
+        Gap::None => "containerd: launch",
+        Gap::Random | Gap::Fixed => "containerd: launch, 60-100 ms apart",
+    };
+    let rows = rounds.measure([name], gap, on, ready, |on, column| {
+        let Managers { daemons, job } = on;
+        Ok([daemons[column].as_mut().map(|daemon| daemon.launch(&job.spec)).transpose()?])
+    })?;
+    Ok(rows.into())
+}
+
+/// In a task that runs: a command, and questions.
+pub fn within(rounds: &mut Rounds, on: &mut Managers) -> Result<Vec<Row>> {
+    let mut held: [Option<Sleeper>; 4] = Default::default();
+    for (daemon, held) in on.daemons.iter_mut().zip(&mut held) {
+        *held = daemon.as_mut().map(Daemon::hold).transpose()?;
+    }
+    let mut rows = Vec::new();
+    for (name, gap) in [("containerd: exec", Gap::None), ("containerd: exec, 100 ms apart", Gap::Fixed)] {
+        rows.extend(rounds.measure([name], gap, on, ready, |on, column| {
+            Ok([on.at(column).zip(held[column].as_ref()).map(|(daemon, one)| daemon.exec_in(one.id())).transpose()?])
+        })?);
+    }
+    for call in [Call::Nothing, Call::State, Call::Processes, Call::Stats] {
+        let name = format!("containerd: {}", call.name());
+        rows.extend(rounds.measure([name.as_str()], Gap::None, on, ready, |on, column| {
+            Ok([on
+                .at(column)
+                .zip(held[column].as_ref())
+                .map(|(daemon, one)| daemon.call(one.id(), call))
+                .transpose()?])
+        })?);
+    }
+    for (daemon, one) in on.daemons.iter_mut().flatten().zip(held.into_iter().flatten()) {
+        daemon.end(one)?;
+    }
+    Ok(rows)
+}
+
+/// The end of a task that sleeps.
+pub fn kill(rounds: &mut Rounds, on: &mut Managers) -> Result<Vec<Row>> {
+    let names = ["containerd: kill to exit event", "containerd: delete after kill"];
+    let rows = rounds.measure(names, Gap::None, on, ready, |on, column| {
+        let Some(daemon) = on.at(column) else { return Ok([None; 2]) };
+        let (ids, _) = daemon.start_all(1, 1)?;
+        Ok(daemon.end_all(&ids, 1)?.map(Some))
+    })?;
+    Ok(rows.into())
+}
+
+/// Many, some at a time, for each of them.
+pub fn together(rounds: &mut Rounds, on: &mut Managers, count: usize) -> Result<Vec<Row>> {
+    let what = format!("containerd: {count} tasks, {} at a time", AT_ONCE.min(count));
+    let names = ["start", "kill to exit event", "delete"].map(|part| format!("{what}: {part}, each"));
+    let each = |all: Duration| Some(all / u32::try_from(count).unwrap_or(1));
+    let rows = rounds.measure(names.each_ref().map(String::as_str), Gap::None, on, ready, |on, column| {
+        let Some(daemon) = on.at(column) else { return Ok([None; 3]) };
+        let (ids, started) = daemon.start_all(count, AT_ONCE)?;
+        let [killed, deleted] = daemon.end_all(&ids, AT_ONCE)?;
+        Ok([started, killed, deleted].map(each))
+    })?;
+    Ok(rows.into())
+}
+
+/// What idle shims keep.
+pub fn memory(rounds: &Rounds, on: &mut Managers, most: usize, idle: Duration) -> Result<Vec<Figure>> {
+    let names = memory::names("containerd: ", most);
+    let mut figures = names.map(|(name, unit)| Figure { name, values: [None; 4], unit });
+    for (column, daemon) in on.daemons.iter_mut().enumerate() {
+        rounds.go_on()?;
+        let Some(daemon) = daemon else { continue };
+        let values = memory::measure(daemon, most, idle)?;
+        for (figure, value) in figures.iter_mut().zip(values) {
+            figure.values[column] = Some(value);
+        }
+    }
+    Ok(figures.into())
+}
+
+fn ready(_: &mut Managers) -> Result<()> {
+    Ok(())
+}

@@ -38,8 +38,8 @@ use proto::*;
 const CONTAINERS: &str = "containerd.services.containers.v1.Containers";
 const TASKS: &str = "containerd.services.tasks.v1.Tasks";
 const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/";
-/// How long it may take to be up, and an event to come.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long it may take to be up, and to do what is asked at a time.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// What would look at the machine, or bring the Kubernetes services.
 const WITHOUT: [&str; 8] = [
     "io.containerd.grpc.v1.cri",
@@ -286,9 +286,8 @@ impl Daemon {
         let mut status = 0;
         let mut exits = self.exits.lock().await;
         while !awaited.is_empty() {
-            let next = tokio::time::timeout(PATIENCE, exits.next::<Envelope>()).await;
-            let next = next.doing(Kind::Timeout, || "cannot wait any longer for an exit event of containerd's")?;
-            let envelope = next?.ok_or_else(|| Error::new(Kind::Internal, "containerd tells no more events"))?;
+            let next = exits.next::<Envelope>().await?;
+            let envelope = next.ok_or_else(|| Error::new(Kind::Internal, "containerd tells no more events"))?;
             let exit = TaskExit::parse_from_bytes(&envelope.event.value)
                 .doing(Kind::Internal, || "cannot read an exit event of containerd's")?;
             let before = awaited.len();
@@ -301,7 +300,9 @@ impl Daemon {
     }
 
     fn block<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
-        self.runtime.block_on(future)
+        // An interrupt is seen between two measurements: none may last for ever.
+        let late = || "cannot wait any longer for containerd's answer";
+        self.runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.doing(Kind::Timeout, late)? })
     }
 }
 

@@ -26,13 +26,27 @@ fn assert_positive(row: &Value, pointer: &str) {
 
 #[test]
 fn a_small_bench_fills_every_row() {
+    let all = ["launch", "commands", "exec", "calls", "together", "memory"];
+    fills(&all, 16, 6);
+}
+
+#[test]
+fn a_small_bench_through_containerd_fills_every_row() {
+    fills(&["containerd"], 13, 6);
+}
+
+/// Runs the bench for `what`, and sees that so many rows and figures are filled.
+#[track_caller]
+fn fills(what: &[&str], rows_expected: usize, figures_expected: usize) {
     let host = Host::new();
-    let ran = host.execute(bench(&host, &["--rounds", "1"]));
+    let mut args = vec!["--rounds", "1"];
+    args.extend(what.iter().flat_map(|what| ["--only", what]));
+    let ran = host.execute(bench(&host, &args));
     ran.assert_code(0);
     let text = fs::read_to_string(host.work().join("bench.json")).expect("it was written");
     let json: Value = serde_json::from_str(&text).expect("JSON");
     let rows = json["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 29, "{json:#}");
+    assert_eq!(rows.len(), rows_expected, "{json:#}");
     for row in rows {
         let name = row["name"].as_str().expect("a name");
         assert!(ran.out().contains(name), "{name} is not in the table");
@@ -48,7 +62,7 @@ fn a_small_bench_fills_every_row() {
         }
     }
     let figures = json["figures"].as_array().expect("figures");
-    assert_eq!(figures.len(), 12, "{json:#}");
+    assert_eq!(figures.len(), figures_expected, "{json:#}");
     for figure in figures {
         let value = figure["value"].as_f64();
         assert!(value.is_some_and(|v| v.is_finite() && v >= 0.0), "{figure:#}");

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use bowline_executor::{Doing, Error, Kind, Result};
 use protobuf::{Message, MessageField};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -40,6 +41,8 @@ const TASKS: &str = "containerd.services.tasks.v1.Tasks";
 const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/";
 /// How long it may take to be up, and to do what is asked at a time.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take to stop.
+const STOPPING: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 /// What would look at the machine, or bring the Kubernetes services.
 const WITHOUT: [&str; 8] = [
     "io.containerd.grpc.v1.cri",
@@ -351,7 +354,12 @@ impl Drop for Daemon {
         }
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         // Not waited for yet: the pid is its own.
-        let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+        if let Some((pid, gone)) = pid.and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?))) {
+            let _ = kill_process(pid, Signal::TERM);
+            // containerd 1.6 may hang as it stops; no task is left that would suffer.
+            let _ = poll(&mut [PollFd::new(&gone, PollFlags::IN)], Some(&STOPPING));
+        }
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }

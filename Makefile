@@ -150,7 +150,7 @@ need-test:
 
 # The commands in README.md and docs/ do what is said of them.
 .PHONY: check-docs
-check-docs: build
+check-docs: need-test build
 	$(ROOT) scripts/check-docs $(BIN)
 
 .PHONY: unit

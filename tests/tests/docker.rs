@@ -151,7 +151,7 @@ fn docker_run_passes_output_and_exit_codes_through() {
 }
 
 #[test]
-fn docker_exec_stats_and_stop_reach_the_task() {
+fn docker_limits_measures_and_stops_a_task() {
     let Some(host) = host() else { return };
     let docker = Docker::start(&host, "cgroupfs", &format!("/{}", host.prefix()));
     let id = host.new_id();
@@ -160,11 +160,6 @@ fn docker_exec_stats_and_stop_reach_the_task() {
     let (cgroup, limit) = cgroup_file(pid, ("memory", "memory.limit_in_bytes"), "memory.max");
     assert_eq!(limit, (64 << 20).to_string());
     assert!(cgroup.display().to_string().contains(&docker.parent), "{}", cgroup.display());
-
-    let ran = docker.docker(&["exec", &id, "/bin/sh", "-c", "echo inside; exit 5"]);
-    assert_eq!((ran.code, ran.out().as_str()), (Some(5), "inside"), "{ran}");
-    docker.docker(&["exec", &id, "nowhere"]).assert_code(127);
-    docker.docker(&["exec", &id, "/etc/passwd"]).assert_code(126);
 
     let ran = docker.docker(&["stats", "--no-stream", "--format", "{{.MemUsage}} {{.PIDs}}", &id]);
     let (used, rest) = ran.out().split_once(" / ").map(|(a, b)| (a.to_owned(), b.to_owned())).expect("figures");
@@ -175,6 +170,20 @@ fn docker_exec_stats_and_stop_reach_the_task() {
     assert!(!process_exists(pid));
     docker.docker(&["rm", &id]).assert_code(0);
     gone(&cgroup);
+    docker.end();
+}
+
+#[test]
+fn docker_exec_passes_output_and_exit_codes_through() {
+    let Some(host) = host() else { return };
+    let docker = Docker::start(&host, "cgroupfs", &format!("/{}", host.prefix()));
+    let id = host.new_id();
+    docker.run_detached(&[], &id, "exec sleep 1000");
+    let ran = docker.docker(&["exec", &id, "/bin/sh", "-c", "echo inside; exit 5"]);
+    assert_eq!((ran.code, ran.out().as_str()), (Some(5), "inside"), "{ran}");
+    docker.docker(&["exec", &id, "nowhere"]).assert_code(127);
+    docker.docker(&["exec", &id, "/etc/passwd"]).assert_code(126);
+    docker.docker(&["rm", "--force", &id]).assert_code(0);
     docker.end();
 }
 

@@ -56,6 +56,10 @@ impl Supervisor {
             return Err(self.undo(&task, exited, error).await);
         }
         self.started(&task)?;
+        if task.record.borrow().unit.is_some() {
+            // When it has ended, systemd may have removed what counts.
+            self.watch_oom(task.clone());
+        }
         self.run_late_hooks(&task, Point::Poststart).await;
         self.begin_checks(&task);
         let pid = task.state().pid.unwrap_or_default();

@@ -24,6 +24,7 @@
 
 mod bundle;
 mod cgroup;
+mod checkpoint;
 mod child;
 mod error;
 pub mod events;
@@ -69,6 +70,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 pub use cgroup::{Driver as CgroupDriver, Unit, checked_path as checked_cgroup_path, join_existing as join_cgroup};
+pub use checkpoint::Checkpoint;
 pub use error::{Doing, Error, Kind, Result};
 pub use features::features;
 pub use health::{Check, Health, Status as HealthStatus};
@@ -259,6 +261,16 @@ impl Executor {
     /// `WrongState` when it has none.
     pub async fn resize(&self, id: &TaskId, exec: Option<String>, size: WindowSize) -> Result<()> {
         self.ask(|reply| Request::Resize(id.clone(), exec, size, reply)).await
+    }
+
+    /// Writes a checkpoint of a task that runs, by criu.
+    ///
+    /// # Errors
+    /// `WrongState` when it does not run; `Unsupported` without a criu that
+    /// works here, or for a task that cannot be dumped; `Internal` with what
+    /// criu says: the task then runs on.
+    pub async fn checkpoint(&self, id: &TaskId, checkpoint: Checkpoint) -> Result<()> {
+        self.ask(|reply| Request::Checkpoint(id.clone(), Box::new(checkpoint), reply)).await
     }
 
     /// Changes limits of a task that runs: all that `update` names, or none.

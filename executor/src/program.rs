@@ -24,6 +24,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::sync::oneshot;
 
+use crate::cgroup::Entry;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys::{self, Cloned, Ended};
 use crate::worker::{self, PipeReader};
@@ -44,6 +45,8 @@ pub struct Program<'a> {
     stdin: Option<OwnedFd>,
     captured: bool,
     fds: Vec<(BorrowedFd<'a>, RawFd)>,
+    /// The cgroup that it joins, and whether that is the root of its own namespace.
+    cgroup: Option<(&'a Entry, bool)>,
 }
 
 /// A program that was started, and may not have come to run yet.
@@ -92,6 +95,7 @@ impl<'a> Program<'a> {
             stdin: None,
             captured: false,
             fds: Vec::new(),
+            cgroup: None,
         })
     }
 
@@ -118,9 +122,15 @@ impl<'a> Program<'a> {
     }
 
     /// Gives it `fd` as that number; 0 to 2 replace its standard streams.
-    #[allow(dead_code, reason = "for loggers, which are to come")]
     pub fn with_fd(mut self, fd: BorrowedFd<'a>, number: RawFd) -> Program<'a> {
         self.fds.push((fd, number));
+        self
+    }
+
+    /// Runs it in another cgroup, which with `namespace` is the root of its own
+    /// cgroup namespace.
+    pub fn entering(mut self, entry: &'a Entry, namespace: bool) -> Program<'a> {
+        self.cgroup = Some((entry, namespace));
         self
     }
 
@@ -159,7 +169,7 @@ impl<'a> Program<'a> {
         let out = writes.unwrap_or(null).as_fd();
         let mut fds = vec![(self.stdin.as_ref().unwrap_or(null).as_fd(), 0), (out, 1), (out, 2)];
         fds.extend(&self.fds);
-        let in_place = place(&fds, tell, floor).and_then(|()| {
+        let in_place = self.enter().and_then(|()| place(&fds, tell, floor)).and_then(|()| {
             sys::default_signals(1..=64);
             // Whoever signals our group does not mean it.
             rustix::process::setsid()?;
@@ -175,6 +185,12 @@ impl<'a> Program<'a> {
             _ => Kind::Internal,
         };
         Error::new(kind, format!("cannot run {}: {error}", self.path.display()))
+    }
+
+    fn enter(&self) -> io::Result<()> {
+        let Some((entry, namespace)) = self.cgroup else { return Ok(()) };
+        entry.join()?;
+        if namespace { sys::unshare(libc::CLONE_NEWCGROUP) } else { Ok(()) }
     }
 
     fn c_path(&self) -> CString {

@@ -12,6 +12,7 @@ use oci_spec::runtime::LinuxResources;
 use tokio::sync::oneshot;
 
 use crate::cgroup::Driver;
+use crate::checkpoint::Checkpoint;
 use crate::error::Result;
 use crate::health::Health;
 use crate::io::{Attachment, Input, Logger, Target, WindowSize};
@@ -47,6 +48,9 @@ pub struct Launch {
     pub durable: bool,
     /// Who makes its cgroup.
     pub driver: Driver,
+    /// With it, it goes on from the checkpoint in this folder. Of a bundle that
+    /// is created and started apart.
+    pub checkpoint: Option<PathBuf>,
 }
 
 impl Launch {
@@ -64,6 +68,7 @@ impl Launch {
             attached: None,
             durable: false,
             driver: Driver::default(),
+            checkpoint: None,
         }
     }
 }
@@ -235,6 +240,7 @@ pub(crate) enum Request {
     Attach(TaskId, Attachment, Reply<()>),
     Resize(TaskId, Option<String>, WindowSize, Reply<()>),
     Update(TaskId, Box<Update>, Reply<()>),
+    Checkpoint(TaskId, Box<Checkpoint>, Reply<()>),
     Limit(TaskId, Box<LinuxResources>, Reply<()>),
     Processes(TaskId, Reply<Vec<Process>>),
     Stats(TaskId, Reply<Stats>),

@@ -6,6 +6,7 @@
 //! `events`.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
@@ -61,6 +62,11 @@ pub enum Happening {
     Paused,
     /// They go on.
     Resumed,
+    /// A checkpoint of it was written.
+    Checkpointed {
+        /// The folder of its images.
+        images: PathBuf,
+    },
     /// Its init has ended, and everything else in it.
     Exited {
         /// Init's.

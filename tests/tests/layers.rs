@@ -16,7 +16,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["child", "sealed"],
     &["notify"],
     &["bundle", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
-    &["events", "program", "refused", "told"],
+    &["checkpoint", "events", "program", "refused", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "worker"],
     &["cgroup"],
     &["health", "mountinfo", "sys"],

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::Supervisor;
 use super::children::Expecting;
 use super::task::{Task, remove_cgroup};
-use super::units;
+use super::units::{self, Placeholder};
 use crate::cgroup::{Cgroup, Driver, Unit};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::hooks::Point;
@@ -23,7 +23,7 @@ use crate::log::{self, LogFiles};
 use crate::namespaces::{self, Namespaces};
 use crate::recovery::{Folder, Record};
 use crate::request::{Bundle, Launch, Launched, Source};
-use crate::rootfs::layers;
+use crate::rootfs::layers::{self, Layer};
 use crate::seccomp::{self, Filter, Profile};
 use crate::sys::Ended;
 use crate::told::Happening;
@@ -42,7 +42,8 @@ pub struct Plan {
 /// A task that is set up, its program not executed yet.
 struct Created {
     task: Rc<Task>,
-    held: Held,
+    /// Not of a restored one, which is stopped instead.
+    held: Option<Held>,
     exited: oneshot::Receiver<Ended>,
     pumps: Pumps,
     tail: Tail,
@@ -52,7 +53,11 @@ impl Supervisor {
     /// Both halves at once: nothing is left of a task that could not be started.
     pub(super) async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let Created { task, held, exited, pumps, tail } = self.set_up(launch).await?;
-        if let Err(error) = held.start().await {
+        let begun = match held {
+            Some(held) => held.start().await,
+            None => self.go_on(&task),
+        };
+        if let Err(error) = begun {
             return Err(self.undo(&task, exited, error).await);
         }
         self.started(&task)?;
@@ -69,11 +74,15 @@ impl Supervisor {
 
     /// The first half, for a manager that starts the task by itself.
     pub(super) async fn create(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
+        let restored = launch.checkpoint.is_some();
         let Created { task, held, exited, pumps, tail } = match launch.source.clone() {
-            Source::Bundle(bundle) if !bundle.layers.is_empty() => self.set_up_mounted(launch, &bundle).await?,
+            Source::Bundle(bundle) if !bundle.layers.is_empty() || restored => {
+                self.set_up_mounted(launch, &bundle).await?
+            }
             Source::Bundle(_) | Source::Task(_) => self.set_up(launch).await?,
         };
-        *task.held.borrow_mut() = Some(held);
+        *task.held.borrow_mut() = held;
+        task.restored.set(restored);
         self.watch_oom(task.clone());
         self.keep_record(&task);
         let pid = task.state().pid.unwrap_or_default();
@@ -90,8 +99,11 @@ impl Supervisor {
             return Err(Error::new(Kind::WrongState, format!("task {id} has exited and cannot be started")));
         }
         let held = task.held.borrow_mut().take();
-        let held = held.ok_or_else(|| Error::new(Kind::WrongState, format!("task {id} was started already")))?;
-        held.start().await?;
+        match held {
+            Some(held) => held.start().await?,
+            None if task.restored.take() => self.go_on(&task)?,
+            None => return Err(Error::new(Kind::WrongState, format!("task {id} was started already"))),
+        }
         self.started(&task)?;
         self.run_late_hooks(&task, Point::Poststart).await;
         Ok(())
@@ -130,7 +142,14 @@ impl Supervisor {
     /// Mounts the root first, and takes it down again if nothing comes of it.
     async fn set_up_mounted(self: &Rc<Self>, launch: Launch, bundle: &Bundle) -> Result<Created> {
         let root = bundle::root(&bundle.path);
-        layers::mount(&root, &bundle.layers).await?;
+        let mut layers = bundle.layers.clone();
+        if layers.is_empty() {
+            // criu wants a mount, also where nothing is to be mounted.
+            let source = root.to_string_lossy().into_owned();
+            let options = vec!["rbind".to_owned(), "rw".to_owned()];
+            layers.push(Layer { kind: "bind".to_owned(), source, target: String::new(), options });
+        }
+        layers::mount(&root, &layers).await?;
         match self.set_up(launch).await {
             Ok(created) => {
                 *created.task.mounted.borrow_mut() = Some(root);
@@ -174,7 +193,7 @@ impl Supervisor {
         launch: Launch,
         expecting: Expecting<'_>,
     ) -> Result<Created> {
-        let Launch { stdin, mut stdout, mut stderr, logger, direct, size, attached, .. } = launch;
+        let Launch { stdin, mut stdout, mut stderr, logger, direct, size, attached, checkpoint, .. } = launch;
         let logging = self.start_logger(logger.as_ref()).await?;
         if let Some(logging) = &logging {
             [stdout, stderr] = logging.targets();
@@ -199,7 +218,16 @@ impl Supervisor {
             terminal: process.and_then(Process::terminal).unwrap_or(false).then_some(size),
             direct,
         })?;
-        let (cgroup, starting, live) = self.clone_init(&id, &plan, stdio).await?;
+        let (cgroup, starting, live) = match &checkpoint {
+            None => {
+                let (cgroup, starting, live) = self.clone_init(&id, &plan, stdio).await?;
+                (cgroup, Some(starting), live)
+            }
+            Some(images) => {
+                let (cgroup, live) = self.restore_init(&id, &plan, images, stdio).await?;
+                (cgroup, None, live)
+            }
+        };
         let pid = live.pid;
         let exited = expecting.claim(pid);
         let task = Rc::new(Task::new(id.clone(), plan, live, cgroup));
@@ -207,7 +235,10 @@ impl Supervisor {
 
         let ready = async {
             let hooks = async || self.run_create_hooks(&task, pid).await;
-            let held = starting.ready(pid, &task.spec, &task.namespaces, hooks).await?;
+            let held = match starting {
+                Some(starting) => Some(starting.ready(pid, &task.spec, &task.namespaces, hooks).await?),
+                None => None,
+            };
             let pumps = wiring.connect()?;
             attached.map_or(Ok(()), |attachment| pumps.lines().attach(&attachment))?;
             Ok((held, pumps))
@@ -282,18 +313,29 @@ impl Supervisor {
         }
     }
 
+    /// Makes the task's cgroup. What systemd has made needs somebody in it.
+    pub(super) async fn make_cgroup(&self, plan: &Plan) -> Result<(Cgroup, Option<Placeholder>)> {
+        match &plan.record.unit {
+            None => Ok((self.layout.create(&plan.record.cgroup)?, None)),
+            Some(unit) => {
+                let resources = plan.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
+                let (cgroup, placeholder) = units::create(&self.layout, unit, resources).await?;
+                Ok((cgroup, Some(placeholder)))
+            }
+        }
+    }
+
+    /// Puts the task's limits into effect.
+    pub(super) fn limit_new(&self, cgroup: &Cgroup, plan: &Plan) -> Result<()> {
+        let resources = plan.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
+        resources.map_or(Ok(()), |resources| self.layout.apply(cgroup, resources))
+    }
+
     /// Makes the task's cgroup, its limits in effect, and clones init.
     async fn clone_init(&self, id: &TaskId, plan: &Plan, stdio: Stdio) -> Result<(Cgroup, Starting, Live)> {
         let Plan { spec, filter, .. } = plan;
-        let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
-        let (cgroup, placeholder) = match &plan.record.unit {
-            None => (self.layout.create(&plan.record.cgroup)?, None),
-            Some(unit) => {
-                let (cgroup, placeholder) = units::create(&self.layout, unit, resources).await?;
-                (cgroup, Some(placeholder))
-            }
-        };
-        let limited = resources.map_or(Ok(()), |r| self.layout.apply(&cgroup, r));
+        let (cgroup, placeholder) = self.make_cgroup(plan).await?;
+        let limited = self.limit_new(&cgroup, plan);
         let (bundle, filter) = (plan.folder.path(), filter.as_ref());
         let prepared = Prepared { id: id.as_str(), spec, bundle, cgroup: &cgroup, filter, stdio };
         let cloned = match limited.and_then(|()| prepared.clone_init()) {

@@ -9,6 +9,7 @@
 //! One thread: everything here is on one `LocalSet`, and a request that waits
 //! lets the others go on. Rules are not here: `lifecycle` and `shutdown` decide.
 
+mod checkpoints;
 mod children;
 mod events;
 mod execs;
@@ -279,6 +280,11 @@ impl Supervisor {
             }
             Request::SignalExec(id, name, signal, reply) => {
                 let _ = reply.send(self.task(&id).and_then(|task| task.signal_exec(&name, signal)));
+            }
+            Request::Checkpoint(id, wanted, reply) => {
+                tokio::task::spawn_local(async move {
+                    let _ = reply.send(self.checkpoint(&id, &wanted).await);
+                });
             }
             Request::Limit(id, resources, reply) => {
                 tokio::task::spawn_local(async move {

@@ -65,6 +65,8 @@ pub struct Task {
     pub mounted: RefCell<Option<PathBuf>>,
     /// By which its program is executed, until it is.
     pub held: RefCell<Option<Held>>,
+    /// It is a checkpoint's, and stopped until it is started.
+    pub restored: Cell<bool>,
     /// Its hooks after the end have been run.
     pub told_of_its_end: Cell<bool>,
     /// Held while it is started, or removed: what comes meanwhile is told afterwards.
@@ -125,6 +127,7 @@ impl Task {
             folder,
             mounted: RefCell::default(),
             held: RefCell::default(),
+            restored: Cell::new(false),
             told_of_its_end: Cell::new(false),
             starting: Mutex::default(),
             logging: RefCell::default(),

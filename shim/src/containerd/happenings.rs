@@ -73,6 +73,11 @@ pub fn happened(containers: &Containers, publisher: &Publisher, told: Told) {
             let paused = events::TaskPaused { container_id: id, ..Default::default() };
             publisher.publish(topics::TASK_PAUSED_EVENT_TOPIC, paused);
         }
+        Happening::Checkpointed { images } => {
+            let checkpoint = images.to_string_lossy().into_owned();
+            let event = events::TaskCheckpointed { container_id: id, checkpoint, ..Default::default() };
+            publisher.publish(topics::TASK_CHECKPOINTED_EVENT_TOPIC, event);
+        }
         Happening::Resumed => {
             let _ = containers.process(&id, "", |init| init.status = Status::RUNNING);
             let resumed = events::TaskResumed { container_id: id, ..Default::default() };

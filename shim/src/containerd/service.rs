@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_executor::{
-    Attachment, Bundle, CgroupDriver, Doing, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers,
+    Attachment, Bundle, CgroupDriver, Checkpoint, Doing, Error, Exec, Executor, Input, Kind, Launch, Result,
+    WindowSize, layers,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -28,7 +29,7 @@ use ttrpc::r#async::TtrpcContext;
 
 use super::containers::{Container, Containers, Exit, Process, unknown_exec};
 use super::happenings::timestamp;
-use super::options::Options;
+use super::options::{CheckpointOptions, Options};
 use super::publisher::Publisher;
 use super::status::{Answer, During, refused};
 use super::streams::Io;
@@ -53,11 +54,6 @@ fn checked(id: &str) -> Answer<TaskId> {
 
 fn wrong_state(message: String) -> ttrpc::Error {
     refused(&Error::new(Kind::WrongState, message))
-}
-
-fn has_criu() -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join("criu").is_file())
 }
 
 /// How a process that could not be started is said to have ended, as a shell does.
@@ -104,6 +100,7 @@ impl Service {
             // Without options a cgroup of systemd's is known by the form of its path.
             driver: if options.systemd_cgroup { CgroupDriver::Systemd } else { CgroupDriver::Auto },
             direct: true,
+            checkpoint: (!request.checkpoint.is_empty()).then(|| PathBuf::from(&request.checkpoint)),
             attached: stdin.map(|stdin| Attachment { stdin: Some(stdin), ..Attachment::default() }),
             ..Launch::new(id, source)
         };
@@ -213,10 +210,6 @@ impl Task for Service {
 
     async fn create(&self, _: &TtrpcContext, request: CreateTaskRequest) -> Answer<CreateTaskResponse> {
         let id = checked(&request.id)?;
-        if !request.checkpoint.is_empty() {
-            let message = "restoring a checkpoint is not supported";
-            return Err(refused(&Error::new(Kind::Unsupported, message)));
-        }
         let options = Options::parse(request.options.as_ref()).map_err(|e| refused(&e))?;
         let io = Io {
             stdin: request.stdin.clone(),
@@ -310,12 +303,24 @@ impl Task for Service {
     }
 
     async fn checkpoint(&self, _: &TtrpcContext, request: CheckpointTaskRequest) -> Answer<Empty> {
-        self.id(&request.id)?;
-        let error = match has_criu() {
-            true => Error::new(Kind::Unsupported, "checkpoints by criu are not supported"),
-            false => Error::new(Kind::Unsupported, "checkpoints need criu, which is not in PATH"),
+        let id = self.id(&request.id)?;
+        let options = CheckpointOptions::parse(request.options.as_ref()).map_err(|e| refused(&e))?;
+        let images = if request.path.is_empty() { options.image_path.clone() } else { Some(request.path.clone()) };
+        let images = images.filter(|images| images.starts_with('/'));
+        let images = images.ok_or_else(|| {
+            refused(&Error::new(Kind::Usage, "a checkpoint needs the path of a folder to be written to"))
+        })?;
+        let wanted = Checkpoint {
+            images: PathBuf::from(images),
+            work: options.work_path.map(PathBuf::from),
+            exit: options.exit,
+            open_tcp: options.open_tcp,
+            external_unix_sockets: options.external_unix_sockets,
+            file_locks: options.file_locks,
+            empty_namespaces: options.empty_namespaces,
         };
-        Err(refused(&error))
+        self.executor.checkpoint(&id, wanted).await.map_err(|e| refused(&e))?;
+        Ok(Empty::default())
     }
 
     async fn kill(&self, _: &TtrpcContext, request: KillRequest) -> Answer<Empty> {

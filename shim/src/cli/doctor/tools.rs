@@ -101,7 +101,7 @@ fn criu() -> Fact {
     match first_line("criu") {
         Some(version) => Fact::has(name, version),
         None => {
-            let fact = Fact::lacks(name, "not found", "nothing: this version makes no checkpoints");
+            let fact = Fact::lacks(name, "not found", "no checkpoints of containers that containerd runs");
             match install("criu") {
                 Some(command) => fact.mend(command),
                 None => fact,

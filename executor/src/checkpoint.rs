@@ -1,0 +1,321 @@
+//! Checkpoints by criu: which program is run with what, and why it failed.
+//!
+//! ```text
+//!   dump     task ─► images, and beside them what lies outside: `bowline.json`
+//!   restore  images ─► criu in the new cgroup ─CLONE_PARENT─► init, stopped
+//! ```
+//!
+//! What a task has from the host is *external*: mounts from its configuration,
+//! and the standard streams. criu names it in its images, and is given it anew.
+//! Cgroups are not criu's: it runs in the right one, and what it restores
+//! begins there. Must not: start anything, know a task's state.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use oci_spec::runtime::Spec;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::mountinfo;
+
+/// How long criu may take: a task's memory is written to disk meanwhile.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What the images lack, in their folder.
+const OUTSIDE: &str = "bowline.json";
+
+/// Where init's pid is put down.
+const PIDFILE: &str = "restored.pid";
+
+/// How many of criu's last errors are told.
+const TOLD: usize = 4;
+
+/// What a checkpoint is to be.
+#[derive(Debug, Clone, Default)]
+pub struct Checkpoint {
+    /// The folder that the images go to; made where it is absent.
+    pub images: PathBuf,
+    /// Where criu keeps its log; the folder of the images when absent.
+    pub work: Option<PathBuf>,
+    /// End the task once it is made.
+    pub exit: bool,
+    /// Include open TCP connections.
+    pub open_tcp: bool,
+    /// Include Unix sockets whose other end is outside.
+    pub external_unix_sockets: bool,
+    /// Include file locks.
+    pub file_locks: bool,
+    /// Restore these namespaces as empty ones.
+    pub empty_namespaces: Vec<String>,
+}
+
+/// What a task has from the host, as criu calls it.
+#[derive(Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Outside {
+    /// For each of the standard streams that comes from outside, its name.
+    streams: BTreeMap<i32, String>,
+    /// Where in the container something of the host's is mounted.
+    mounts: Vec<PathBuf>,
+    /// How it was dumped, and is to be restored.
+    options: Vec<String>,
+}
+
+/// What the task of init `pid` has from the host now.
+///
+/// # Errors
+/// `Unsupported` for what criu cannot be told of.
+pub fn outside(pid: i32, spec: &Spec, wanted: &Checkpoint) -> Result<Outside> {
+    let refused = |what: &str| Err(Error::new(Kind::Unsupported, format!("a checkpoint of {what} is not supported")));
+    if spec.process().as_ref().and_then(oci_spec::runtime::Process::terminal).unwrap_or(false) {
+        return refused("a task with a terminal");
+    }
+    let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
+    let joined = namespaces.into_iter().flatten().find(|namespace| namespace.path().is_some());
+    if let Some(namespace) = joined {
+        return refused(&format!("a task that joins a namespace ({}) of somebody else", namespace.typ()));
+    }
+    let path = format!("/proc/{pid}/mountinfo");
+    let inside = mountinfo::parse(&fs::read_to_string(&path).doing(Kind::Internal, || format!("cannot read {path}"))?);
+    let binds = sources(spec);
+    let mounts = inside.iter().map(|mount| &mount.target);
+    let mounts = mounts.filter(|target| source_of(&binds, target).is_some()).cloned().collect();
+    let mut streams = BTreeMap::new();
+    for fd in 0..=2 {
+        if let Some(name) = stream(pid, fd, &inside)? {
+            streams.insert(fd, name);
+        }
+    }
+    let mut options = Vec::new();
+    let flags = [
+        (wanted.open_tcp, "--tcp-established"),
+        (wanted.external_unix_sockets, "--ext-unix-sk"),
+        (wanted.file_locks, "--file-locks"),
+    ];
+    if !wanted.open_tcp {
+        // Without connections to keep, it needs no firewall's tools.
+        options.extend(["--network-lock".to_owned(), "skip".to_owned()]);
+    }
+    options.extend(flags.iter().filter(|(asked, _)| *asked).map(|(_, flag)| (*flag).to_owned()));
+    for namespace in &wanted.empty_namespaces {
+        if namespace != "network" && namespace != "net" {
+            return refused(&format!("an empty namespace of type {namespace}"));
+        }
+        options.extend(["--empty-ns".to_owned(), "net".to_owned()]);
+    }
+    Ok(Outside { streams, mounts, options })
+}
+
+/// What criu calls this fd, if it comes from outside of the container.
+fn stream(pid: i32, fd: i32, inside: &[mountinfo::Mount]) -> Result<Option<String>> {
+    let path = format!("/proc/{pid}/fd/{fd}");
+    // Closed by the program itself.
+    let Ok(link) = fs::read_link(&path) else { return Ok(None) };
+    if let Some(name) = link.to_str().filter(|link| link.starts_with("pipe:[")) {
+        return Ok(Some(name.to_owned()));
+    }
+    let info = format!("/proc/{pid}/fdinfo/{fd}");
+    let text = fs::read_to_string(&info).doing(Kind::Internal, || format!("cannot read {info}"))?;
+    let mount = text.lines().find_map(|line| line.strip_prefix("mnt_id:")).and_then(|id| id.trim().parse().ok());
+    let mount: u64 = mount.ok_or_else(|| Error::new(Kind::Internal, format!("{info} lacks a mnt_id")))?;
+    if inside.iter().any(|known| known.id == mount) {
+        return Ok(None);
+    }
+    let inode = fs::metadata(&path).doing(Kind::Internal, || format!("cannot look at {path}"))?.ino();
+    Ok(Some(format!("file[{mount:x}:{inode:x}]")))
+}
+
+/// Where in a container something of the host's is mounted, and what.
+fn sources(spec: &Spec) -> BTreeMap<PathBuf, PathBuf> {
+    let masked = spec.linux().as_ref().and_then(|linux| linux.masked_paths().as_ref());
+    // A folder is hidden by a tmpfs of its own: criu finds none of these there.
+    let mut found: BTreeMap<PathBuf, PathBuf> = masked
+        .into_iter()
+        .flatten()
+        .filter(|path| Path::new(path).is_file())
+        .map(|path| (path.into(), "/dev/null".into()))
+        .collect();
+    for mount in spec.mounts().iter().flatten() {
+        let options = mount.options().as_deref().unwrap_or_default();
+        let bind = mount.typ().as_deref() == Some("bind") || options.iter().any(|o| o == "bind" || o == "rbind");
+        if let (true, Some(source)) = (bind, mount.source()) {
+            found.insert(mount.destination().clone(), source.clone());
+        }
+    }
+    found
+}
+
+/// What of the host is at `target`, if something is.
+fn source_of(sources: &BTreeMap<PathBuf, PathBuf>, target: &Path) -> Option<PathBuf> {
+    let (place, source) = sources
+        .iter()
+        .filter(|(place, _)| target.starts_with(place))
+        .max_by_key(|(place, _)| place.as_os_str().len())?;
+    // Below a bind there may be another, of its own name.
+    let rest = target.strip_prefix(place).ok()?;
+    Some(if rest.as_os_str().is_empty() { source.clone() } else { source.join(rest) })
+}
+
+impl Outside {
+    /// Keeps it beside the images.
+    pub fn keep(&self, images: &Path) -> Result<()> {
+        let path = images.join(OUTSIDE);
+        let what = || format!("cannot write {}", path.display());
+        fs::write(&path, serde_json::to_vec(self).doing(Kind::Internal, what)?).doing(Kind::Internal, what)
+    }
+
+    /// What was kept.
+    ///
+    /// # Errors
+    /// `BadSpec` where that is no checkpoint of ours.
+    pub fn of(images: &Path) -> Result<Outside> {
+        let path = images.join(OUTSIDE);
+        let what = || format!("{} is no checkpoint of bowline's: cannot read {OUTSIDE}", images.display());
+        serde_json::from_slice(&fs::read(&path).doing(Kind::BadSpec, what)?).doing(Kind::BadSpec, what)
+    }
+
+    /// The numbers by which criu is given the streams anew, each with its stream.
+    pub fn inherited(&self) -> impl Iterator<Item = (i32, i32)> {
+        self.distinct().map(|(fd, _)| (fd, FIRST + fd))
+    }
+
+    /// stdout and stderr may be one.
+    fn distinct(&self) -> impl Iterator<Item = (i32, &str)> {
+        let earlier = |fd: i32, name: &str| self.streams.iter().any(|(other, known)| *other < fd && known == name);
+        self.streams.iter().map(|(fd, name)| (*fd, name.as_str())).filter(move |(fd, name)| !earlier(*fd, name))
+    }
+}
+
+/// The first number that criu inherits.
+const FIRST: i32 = 10;
+
+/// criu's arguments for a dump of the task of init `pid`.
+pub fn dump(pid: i32, root: &Path, wanted: &Checkpoint, outside: &Outside) -> Vec<OsString> {
+    let mut args = begin("dump", &wanted.images, work(wanted), root);
+    args.extend(["--tree".into(), pid.to_string().into()]);
+    if !wanted.exit {
+        args.push("--leave-running".into());
+    }
+    for place in &outside.mounts {
+        args.extend(["--external".into(), format!("mnt[{0}]:{0}", place.display()).into()]);
+    }
+    for (_, name) in outside.distinct() {
+        // A pipe is `pipe[7]` here and `pipe:[7]` there.
+        args.extend(["--external".into(), name.replace(":[", "[").into()]);
+    }
+    args.extend(outside.options.iter().map(Into::into));
+    args
+}
+
+/// criu's arguments for a restore that leaves its processes stopped, so that
+/// they can be started.
+pub fn restore(images: &Path, work: &Path, root: &Path, spec: &Spec, outside: &Outside) -> Result<Vec<OsString>> {
+    let mut args = begin("restore", images, work, root);
+    args.extend(["--restore-detached", "--restore-sibling", "--leave-stopped", "--pidfile", PIDFILE].map(Into::into));
+    let sources = sources(spec);
+    for place in &outside.mounts {
+        let source = source_of(&sources, place).ok_or_else(|| {
+            let message = format!("the checkpoint has a mount at {} that the configuration lacks", place.display());
+            Error::new(Kind::BadSpec, message)
+        })?;
+        args.extend(["--external".into(), format!("mnt[{}]:{}", place.display(), source.display()).into()]);
+    }
+    for (fd, name) in outside.distinct() {
+        args.extend(["--inherit-fd".into(), format!("fd[{}]:{name}", FIRST + fd).into()]);
+    }
+    args.extend(outside.options.iter().map(Into::into));
+    Ok(args)
+}
+
+fn begin(verb: &str, images: &Path, work: &Path, root: &Path) -> Vec<OsString> {
+    let log = log_name(verb);
+    let mut args: Vec<OsString> =
+        ["criu", verb, "-v4", "--manage-cgroups=ignore", "--log-file", &log].map(Into::into).into();
+    for (name, path) in [("--images-dir", images), ("--work-dir", work), ("--root", root)] {
+        args.extend([name.into(), path.into()]);
+    }
+    args
+}
+
+fn log_name(verb: &str) -> String {
+    format!("{verb}.log")
+}
+
+/// Where criu works.
+pub fn work(wanted: &Checkpoint) -> &Path {
+    wanted.work.as_deref().unwrap_or(&wanted.images)
+}
+
+/// The pid of a restored init, as criu has put it down.
+pub fn restored(work: &Path) -> Result<i32> {
+    let path = work.join(PIDFILE);
+    let what = || format!("cannot read {}", path.display());
+    fs::read_to_string(&path).doing(Kind::Internal, what)?.trim().parse().doing(Kind::Internal, what)
+}
+
+/// criu's binary.
+///
+/// # Errors
+/// `Unsupported` where there is none in `PATH`.
+pub fn find() -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .map(|folder| folder.join("criu"))
+        .find(|criu| criu.is_absolute() && criu.is_file());
+    found.ok_or_else(|| {
+        Error::new(Kind::Unsupported, "checkpoints need criu, which is not in PATH").hint("install criu 4 or later")
+    })
+}
+
+/// Why criu failed: its last errors, and where the rest is.
+pub fn failure(verb: &str, work: &Path, said: &str) -> String {
+    let path = work.join(log_name(verb));
+    let log = fs::read(&path).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default();
+    let told = last_errors(&log).or_else(|| last_errors(said)).unwrap_or_else(|| said.trim().to_owned());
+    format!("criu {verb} failed: {told} (its log: {})", path.display())
+}
+
+/// The last errors of what criu has logged.
+pub fn last_errors(log: &str) -> Option<String> {
+    let errors: Vec<&str> = log
+        .lines()
+        .filter_map(|line| line.split_once("Error ("))
+        .filter_map(|(_, e)| e.split_once("): "))
+        .map(|(_, e)| e.trim())
+        .collect();
+    (!errors.is_empty()).then(|| errors[errors.len().saturating_sub(TOLD)..].join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_errors_of_a_log_are_told_without_their_places() {
+        let log = "(00.1) Error (a.c:1): one\n(00.2) Warn (b.c:2): two\n(00.3) Error (c.c:3): mnt: three\n";
+        assert_eq!(last_errors(log).as_deref(), Some("one; mnt: three"));
+        assert_eq!(last_errors("Looks good.\n"), None);
+    }
+
+    #[test]
+    fn streams_that_are_one_are_inherited_once() {
+        let same = "file[1:2]".to_owned();
+        let outside = Outside {
+            streams: [(0, "pipe:[3]".to_owned()), (1, same.clone()), (2, same)].into(),
+            ..Outside::default()
+        };
+        assert_eq!(outside.inherited().collect::<Vec<_>>(), [(0, 10), (1, 11)]);
+    }
+
+    #[test]
+    fn what_is_below_a_bind_comes_from_below_its_source() {
+        let sources = [("/a".into(), "/x".into()), ("/a/b".into(), "/y".into())].into();
+        assert_eq!(source_of(&sources, Path::new("/a/b/c")), Some("/y/c".into()));
+        assert_eq!(source_of(&sources, Path::new("/a")), Some("/x".into()));
+        assert_eq!(source_of(&sources, Path::new("/ab")), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! A checkpoint of a task, and a task that is made from one.
+//!
+//! criu is a child of the shim as any other program: the loop goes on. What it
+//! restores is a child of the shim too, stopped until it is started.
+
+use std::fs::DirBuilder;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bowline_spec::id::TaskId;
+
+use super::Supervisor;
+use super::launches::Plan;
+use super::task::{Task, remove_cgroup};
+use crate::bundle;
+use crate::cgroup::Cgroup;
+use crate::checkpoint::{self, Checkpoint, Outside};
+use crate::error::{Doing, Error, Kind, Result};
+use crate::hooks::{Container, Point};
+use crate::io::Stdio;
+use crate::launch::Live;
+use crate::lifecycle::Status;
+use crate::program::Program;
+use crate::sys::{self, Ended};
+use crate::told::Happening;
+
+/// How long criu may take to say what this host lacks.
+const CHECK: Duration = Duration::from_secs(30);
+
+impl Supervisor {
+    /// Writes a checkpoint of a task that runs.
+    pub(super) async fn checkpoint(self: &Rc<Self>, id: &TaskId, wanted: &Checkpoint) -> Result<()> {
+        let task = self.task(id)?;
+        // Its end, if it is to end, is told afterwards.
+        let _turn = task.starting.lock().await;
+        let state = task.state();
+        let (Status::Running, Some(pid)) = (state.status, state.pid) else {
+            let message = format!("task {id} is {}: only a running one can be checkpointed", state.status.as_str());
+            return Err(Error::new(Kind::WrongState, message));
+        };
+        let criu = checkpoint::find()?;
+        let outside = checkpoint::outside(pid, &task.spec, wanted).map_err(|e| e.within(format_args!("task {id}")))?;
+        let work = checkpoint::work(wanted);
+        for folder in [&*wanted.images, work] {
+            let mut make = DirBuilder::new();
+            let made = make.recursive(true).mode(0o700).create(folder);
+            made.doing(Kind::BadSpec, || format!("cannot create {}", folder.display()))?;
+        }
+        outside.keep(&wanted.images)?;
+        let root = bundle::root(task.folder.path());
+        let args = checkpoint::dump(pid, &root, wanted, &outside);
+        let program = Program::new(&criu, args, environment())?;
+        self.run_criu(&criu, "dump", program, work).await?;
+        self.tell_manager(&task, || Happening::Checkpointed { images: wanted.images.clone() });
+        Ok(())
+    }
+
+    /// Restores init from `images`, stopped, in a cgroup of its own.
+    pub(super) async fn restore_init(
+        &self,
+        id: &TaskId,
+        plan: &Plan,
+        images: &Path,
+        stdio: Stdio,
+    ) -> Result<(Cgroup, Live)> {
+        let bundle = plan.folder.path();
+        let container = Container { id: id.as_str(), bundle, spec: &plan.spec };
+        if container.has(Point::Prestart) || container.has(Point::CreateRuntime) {
+            let message = "a checkpoint cannot be restored with hooks of a container's creation";
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        let criu = checkpoint::find()?;
+        let outside = Outside::of(images)?;
+        let args = checkpoint::restore(images, bundle, &bundle::root(bundle), &plan.spec, &outside)?;
+        let (cgroup, placeholder) = self.make_cgroup(plan).await?;
+        let restored = async {
+            self.limit_new(&cgroup, plan)?;
+            let entry = cgroup.entry().joined_late();
+            let mut program = Program::new(&criu, args, environment())?;
+            program = program.entering(&entry, plan.namespaces.is_new(libc::CLONE_NEWCGROUP));
+            let streams = [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()];
+            for (fd, number) in outside.inherited() {
+                if let Some(stream) = usize::try_from(fd).ok().and_then(|fd| streams.get(fd)) {
+                    program = program.with_fd(*stream, number);
+                }
+            }
+            self.run_criu(&criu, "restore", program, bundle).await?;
+            let pid = checkpoint::restored(bundle)?;
+            // Stopped: it does not end but by an accident.
+            let pidfd = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"))?;
+            Ok(Live { pid, pidfd })
+        };
+        let restored = restored.await;
+        if let Some(placeholder) = placeholder {
+            placeholder.leave().await;
+        }
+        match restored {
+            Ok(live) => Ok((cgroup, live)),
+            Err(error) => {
+                // criu kills what it could not finish.
+                remove_cgroup(&self.layout, cgroup).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets a restored task go on.
+    pub(super) fn go_on(&self, task: &Task) -> Result<()> {
+        task.with_cgroup(|cgroup| self.layout.signal(cgroup, libc::SIGCONT))
+    }
+
+    async fn run_criu(&self, criu: &Path, verb: &str, program: Program<'_>, work: &Path) -> Result<()> {
+        let expecting = self.children.expect();
+        let program = program.captured();
+        let outcome = program.run(|pid| expecting.claim(pid), checkpoint::PATIENCE).await?;
+        if outcome.ended == Ended::Exited(0) {
+            return Ok(());
+        }
+        let failure = checkpoint::failure(verb, work, &outcome.output);
+        let check = Program::new(criu, ["criu", "check"], environment())?.captured();
+        let check = check.run(|pid| expecting.claim(pid), CHECK).await;
+        let works = check.is_ok_and(|check| check.ended == Ended::Exited(0));
+        if works {
+            return Err(Error::new(Kind::Internal, failure));
+        }
+        Err(Error::new(Kind::Unsupported, failure).hint("`criu check` fails on this host: it needs another criu"))
+    }
+}
+
+/// Where criu finds tar, ip and iptables.
+fn environment() -> Vec<String> {
+    std::env::var("PATH").map(|path| format!("PATH={path}")).into_iter().collect()
+}

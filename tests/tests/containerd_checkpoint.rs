@@ -1,0 +1,201 @@
+//! Checkpoints by criu, and tasks that are made from them. What restores is
+//! asked of hosts whose criu works: elsewhere these return at once.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bowline_tests::Host;
+use bowline_tests::harness::containerd::protobuf::Message as _;
+use bowline_tests::harness::containerd::protobuf::well_known_types::empty::Empty;
+use bowline_tests::harness::containerd::{Bundle, Code, Output, Running, Stdio, any, api};
+use containerd_shim_protos::shim::oci;
+
+/// Counts, by builtins alone but for the wait.
+const COUNTER: &str = "i=0; while :; do echo count $i; i=$((i+1)); sleep 0.1; done";
+
+fn criu_works() -> bool {
+    Command::new("criu").arg("check").output().is_ok_and(|criu| criu.status.success())
+}
+
+fn has_criu() -> bool {
+    Command::new("criu").arg("--version").output().is_ok()
+}
+
+fn images(host: &Host) -> PathBuf {
+    host.work().join("images")
+}
+
+fn checkpoint(running: &Running<'_>, images: &Path, exit: bool) -> Result<Empty, (Code, String)> {
+    let options = oci::CheckpointOptions { exit, ..Default::default() };
+    let options = any("containerd.runc.v1.CheckpointOptions", options.write_to_bytes().expect("bytes"));
+    let request = api::CheckpointTaskRequest {
+        id: running.id.clone(),
+        path: images.to_str().expect("ASCII").to_owned(),
+        options: Some(options).into(),
+        ..Default::default()
+    };
+    let answer = running.shim.send::<Empty>("Checkpoint", &request).wait();
+    answer.map_err(|failure| (failure.code, failure.message))
+}
+
+/// The largest number that was counted to.
+fn counted(output: &Output) -> u64 {
+    let text = output.text();
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().filter_map(|line| line.strip_prefix("count ")?.parse().ok()).max().unwrap_or(0)
+}
+
+fn counter(bundle: Bundle) -> Bundle {
+    bundle.script(COUNTER)
+}
+
+#[test]
+fn a_counter_goes_on_counting_where_its_checkpoint_was_made() {
+    if !criu_works() {
+        return;
+    }
+    let host = Host::new();
+    if host.reference_fails("runc's checkpoints are its own") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = counter(containerd.bundle_of("first"));
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
+    running.stdout.wait_for("count 3\n");
+    checkpoint(&running, &images(&host), true).expect("a checkpoint");
+    running.wait_for_end();
+    let reached = counted(&running.stdout);
+    let id = running.id.clone();
+    running.end();
+    assert_eq!(containerd.events.of(&id), ["create", "start", "checkpointed", "exit", "delete"]);
+
+    let bundle = counter(containerd.bundle_of("second"));
+    let io = bundle.fifos("init");
+    let shim = containerd.start(&bundle);
+    let (stdout, _stderr) = io.open();
+    let mut request = shim.creation(&bundle, &io);
+    request.checkpoint = images(&host).to_str().expect("ASCII").to_owned();
+    let pid = shim.create_by(&request).expect("restored");
+    assert_eq!(shim.status(&bundle.id, ""), "CREATED");
+    assert_eq!(stdout.text(), "", "it waits for its start");
+    assert_eq!(shim.start(&bundle.id, "").expect("started"), pid);
+    stdout.wait_for(&format!("count {}\n", reached + 5));
+    assert!(!stdout.text().contains("count 0\n"), "{}", stdout.text());
+    assert_eq!(shim.status(&bundle.id, ""), "RUNNING");
+    let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it lives");
+    assert!(cgroup.lines().any(|line| line.ends_with("/second")), "{cgroup}");
+    shim.kill(&bundle.id, "", 9).expect("killed");
+    assert_eq!(shim.status_at_end(&bundle.id, ""), 137);
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_checkpoint_leaves_its_task_running_unless_it_is_to_end() {
+    if !criu_works() {
+        return;
+    }
+    let host = Host::new();
+    if host.reference_fails("runc's checkpoints are its own") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = counter(containerd.bundle());
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
+    running.stdout.wait_for("count 3\n");
+    checkpoint(&running, &images(&host), false).expect("a checkpoint");
+    let reached = counted(&running.stdout);
+    running.stdout.wait_for(&format!("count {}\n", reached + 5));
+    assert_eq!(running.shim.status(&running.id, ""), "RUNNING");
+    running.end();
+}
+
+#[test]
+fn a_restored_task_that_is_not_started_can_be_deleted() {
+    if !criu_works() {
+        return;
+    }
+    let host = Host::new();
+    if host.reference_fails("runc's checkpoints are its own") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = counter(containerd.bundle_of("first"));
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
+    running.stdout.wait_for("count 3\n");
+    checkpoint(&running, &images(&host), true).expect("a checkpoint");
+    running.wait_for_end();
+    running.end();
+    let bundle = counter(containerd.bundle_of("second"));
+    // Streams of the same kind as those that it had.
+    let io = bundle.fifos("init");
+    let shim = containerd.start(&bundle);
+    let (stdout, _stderr) = io.open();
+    let mut request = shim.creation(&bundle, &io);
+    request.checkpoint = images(&host).to_str().expect("ASCII").to_owned();
+    shim.create_by(&request).expect("restored");
+    assert_eq!(stdout.text(), "", "it was never started");
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_is_no_checkpoint_is_refused_and_leaves_nothing() {
+    if !has_criu() {
+        return;
+    }
+    let host = Host::new();
+    if host.reference_fails("runc looks at it when it is started") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = counter(containerd.bundle());
+    let shim = containerd.start(&bundle);
+    let mut request = shim.creation(&bundle, &Stdio::null());
+    request.checkpoint = host.work().to_str().expect("ASCII").to_owned();
+    let failure = shim.create_by(&request).expect_err("it has no images");
+    assert_eq!(failure.code, Code::INVALID_ARGUMENT, "{failure:?}");
+    assert!(failure.message.contains("no checkpoint"), "{failure:?}");
+    shim.create(&bundle, &Stdio::null()).expect("the id is free");
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_that_does_not_run_or_is_unknown_has_no_checkpoint() {
+    let host = Host::new();
+    if host.reference_fails("its codes are UNKNOWN") {
+        return;
+    }
+    let containerd = host.containerd();
+    let mut running = containerd.run("exit 0");
+    running.wait_for_end();
+    let (code, message) = checkpoint(&running, &images(&host), false).expect_err("it has ended");
+    assert_eq!(code, Code::FAILED_PRECONDITION, "{message}");
+    let id = std::mem::replace(&mut running.id, "unknown".to_owned());
+    let (code, message) = checkpoint(&running, &images(&host), false).expect_err("it is unknown");
+    assert_eq!(code, Code::NOT_FOUND, "{message}");
+    running.id = id;
+    running.end();
+}
+
+#[test]
+fn a_criu_that_does_not_work_is_named_with_what_it_says_and_the_task_runs_on() {
+    if !has_criu() || criu_works() {
+        return;
+    }
+    let host = Host::new();
+    if host.reference_fails("its code is UNKNOWN") {
+        return;
+    }
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let (code, message) = checkpoint(&running, &images(&host), false).expect_err("criu fails here");
+    assert_eq!(code, Code::UNIMPLEMENTED, "{message}");
+    assert!(message.contains("criu dump failed: ") && message.contains("dump.log"), "{message}");
+    assert_eq!(running.shim.status(&running.id, ""), "RUNNING");
+    running.end();
+}

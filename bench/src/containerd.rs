@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ use crate::runner;
 use crate::shim::{Call, together};
 
 /// See `proto/containerd.proto`.
-#[allow(clippy::all, missing_docs, unused, nonstandard_style)]
+#[allow(missing_docs, unsafe_code, nonstandard_style, unused, clippy::all, clippy::unwrap_used)]
 pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/containerd.rs"));
 }
@@ -406,7 +406,7 @@ fn command(config: &Path, runtimes: &Runtimes<'_>) -> Command {
 }
 
 /// Waits until it is up, and listens to exits.
-fn connect(ready: &UnixDatagram, socket: &PathBuf, name: &str) -> Result<(Runtime, Grpc, Answers)> {
+fn connect(ready: &UnixDatagram, socket: &Path, name: &str) -> Result<(Runtime, Grpc, Answers)> {
     let what = || "cannot wait until containerd is up";
     // As a service manager does: it says when it is.
     ready.recv(&mut [0; 64]).doing(Kind::Timeout, what)?;

@@ -97,7 +97,7 @@ pub fn limits(mut resources: LinuxResources) -> LinuxResources {
         cpu.set_mems(cpu.mems().clone().filter(|mems| !mems.is_empty()));
         resources.set_cpu(Some(cpu));
     }
-    if let Some(mut memory) = resources.memory().clone() {
+    if let Some(mut memory) = *resources.memory() {
         memory.set_limit(memory.limit().filter(|limit| *limit != 0));
         memory.set_swap(memory.swap().filter(|swap| *swap != 0));
         memory.set_reservation(memory.reservation().filter(|reservation| *reservation != 0));

@@ -184,7 +184,7 @@ fn slice_path(slice: &str) -> String {
 /// The folder that systemd makes for a unit.
 fn folder(unit: &str) -> String {
     let reserved = |word: &&str| unit.strip_prefix(*word).is_some_and(|rest| rest.starts_with('.'));
-    if unit.starts_with(['_', '.']) || RESERVED.iter().any(|word| reserved(&word)) {
+    if unit.starts_with(['_', '.']) || RESERVED.iter().any(reserved) {
         return format!("_{unit}");
     }
     unit.to_owned()

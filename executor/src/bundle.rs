@@ -81,7 +81,9 @@ fn with_common_devices(mut resources: LinuxResources) -> LinuxResources {
         none.set_allow(false).set_access(Some("rwm".to_owned()));
         rules.push(none);
     }
-    rules.extend(common_device_rules());
+    // Managers list most of them as well: on v1 each is a write.
+    let missing: Vec<_> = common_device_rules().into_iter().filter(|rule| !rules.contains(rule)).collect();
+    rules.extend(missing);
     resources.set_devices(Some(rules));
     resources
 }

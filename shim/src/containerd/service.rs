@@ -35,7 +35,8 @@ use super::status::{Answer, During, refused};
 use super::streams::Io;
 use super::{files, metrics};
 
-/// The Task service of one shim.
+/// The Task service of one shim. Cheap to clone.
+#[derive(Clone)]
 pub struct Service {
     /// What does the work.
     pub executor: Executor,
@@ -54,6 +55,13 @@ fn checked(id: &str) -> Answer<TaskId> {
 
 fn wrong_state(message: String) -> ttrpc::Error {
     refused(&Error::new(Kind::WrongState, message))
+}
+
+/// What a call does in steps is done to the end, though its caller's patience
+/// ends and the call with it: half of it would be nobody's to undo.
+async fn seen_through<T: Send + 'static>(call: impl Future<Output = Answer<T>> + Send + 'static) -> Answer<T> {
+    let broken = || Error::new(Kind::Internal, "the call broke down");
+    tokio::spawn(call).await.unwrap_or_else(|_| Err(refused(&broken())))
 }
 
 /// How a process that could not be started is said to have ended, as a shell does.
@@ -135,9 +143,14 @@ impl Service {
     /// A container is gone, with all that was held for it.
     async fn delete_init(&self, id: &str) -> Answer<DeleteResponse> {
         let task = checked(id)?;
-        let running = self.process(id, "", |init| matches!(init.status, Status::RUNNING | Status::PAUSED))?;
-        if running {
-            return Err(wrong_state(format!("container {id} is running and cannot be deleted")));
+        let (status, pid) = self.process(id, "", |init| (init.status, init.pid))?;
+        let doing = match status {
+            Status::RUNNING | Status::PAUSED => "running",
+            Status::CREATED if pid == 0 => "being created",
+            _ => "",
+        };
+        if !doing.is_empty() {
+            return Err(wrong_state(format!("container {id} is {doing} and cannot be deleted")));
         }
         match self.executor.remove(&task).await {
             // A call that was made before this one has done it.
@@ -162,7 +175,8 @@ impl Service {
     fn delete_exec(&self, id: &str, exec: &str) -> Answer<DeleteResponse> {
         let deleted = self.containers.with(id, |container| {
             let process = container.execs.get(exec).ok_or_else(|| unknown_exec(id, exec))?;
-            if process.status == Status::RUNNING {
+            let starts = process.pid == 0 && process.spec.is_none() && process.exit().is_none();
+            if process.status == Status::RUNNING || starts {
                 let message = format!("exec {exec} of container {id} is running and cannot be deleted");
                 return Err(Error::new(Kind::WrongState, message));
             }
@@ -224,13 +238,17 @@ impl Task for Service {
             execs: BTreeMap::new(),
         };
         self.containers.add(&id, container).map_err(|e| refused(&e))?;
-        match self.launch(id, &request, &options).await {
-            Ok(pid) => Ok(CreateTaskResponse { pid, ..CreateTaskResponse::default() }),
-            Err(error) => {
-                self.containers.remove(&request.id);
-                Err(During::Create.refused(&error))
+        let service = self.clone();
+        seen_through(async move {
+            match service.launch(id, &request, &options).await {
+                Ok(pid) => Ok(CreateTaskResponse { pid, ..CreateTaskResponse::default() }),
+                Err(error) => {
+                    service.containers.remove(&request.id);
+                    Err(During::Create.refused(&error))
+                }
             }
-        }
+        })
+        .await
     }
 
     async fn start(&self, _: &TtrpcContext, request: StartRequest) -> Answer<StartResponse> {
@@ -242,23 +260,28 @@ impl Task for Service {
             return Ok(StartResponse { pid, ..StartResponse::default() });
         }
         self.process(&id, exec, |_| ())?;
-        match self.start_exec(&id, exec).await {
-            Ok(pid) => Ok(StartResponse { pid, ..StartResponse::default() }),
-            Err(error) => {
-                // Whoever waits for it already.
-                let _ = self.containers.process(&id, exec, |process| {
-                    if process.pid == 0 && process.exit().is_none() {
-                        process.end(Exit { status: status_of(&error), at: Timestamp::now() });
-                    }
-                });
-                Err(During::Exec.refused(&error))
+        let (service, exec) = (self.clone(), request.exec_id);
+        seen_through(async move {
+            match service.start_exec(&id, &exec).await {
+                Ok(pid) => Ok(StartResponse { pid, ..StartResponse::default() }),
+                Err(error) => {
+                    // Whoever waits for it already.
+                    let _ = service.containers.process(&id, &exec, |process| {
+                        if process.pid == 0 && process.exit().is_none() {
+                            process.end(Exit { status: status_of(&error), at: Timestamp::now() });
+                        }
+                    });
+                    Err(During::Exec.refused(&error))
+                }
             }
-        }
+        })
+        .await
     }
 
     async fn delete(&self, _: &TtrpcContext, request: DeleteRequest) -> Answer<DeleteResponse> {
         if request.exec_id.is_empty() {
-            return self.delete_init(&request.id).await;
+            let service = self.clone();
+            return seen_through(async move { service.delete_init(&request.id).await }).await;
         }
         self.delete_exec(&request.id, &request.exec_id)
     }

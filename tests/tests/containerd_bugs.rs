@@ -1,10 +1,11 @@
 //! Bugs that shims for containerd have shipped, each with the test that would have caught it.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Input, Output, Stdio, api, is_reference, make_fifo};
+use bowline_tests::harness::containerd::{Bundle, Code, Input, Output, Stdio, api, is_reference, make_fifo};
 use bowline_tests::harness::{eventually, fds_of, is_slow, only_v2, patience, process_exists};
 use serde_json::json;
 
@@ -159,6 +160,36 @@ fn bug_04_no_exit_of_many_fast_execs_is_lost() {
     running.end();
 }
 
+/// Streams whose logger is not ready for as long as nobody opens the gate.
+fn gated(bundle: &Bundle) -> (PathBuf, Stdio) {
+    let gate = bundle.path.join("gate");
+    make_fifo(&gate);
+    let logger = bundle.path.join("logger");
+    let script = format!("read line <{}; exec 5>&-; cat <&3 >/dev/null", gate.display());
+    fs::write(&logger, script).expect("the work folder is writable");
+    (gate, Stdio::uri(&format!("binary:///bin/sh?{}=x", logger.display())))
+}
+
+#[test]
+fn bug_06_a_create_whose_caller_gives_up_is_seen_through() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().args(&["/nowhere"]);
+    let (gate, io) = gated(&bundle);
+    let shim = containerd.start(&bundle);
+    let patience = Duration::from_millis(100);
+    let create = shim.send_within::<api::CreateTaskResponse>(patience, "Create", &shim.creation(&bundle, &io));
+    let mut gate = Input::open(&gate);
+    assert_eq!(create.wait().expect_err("nobody opens").code, Code::DEADLINE_EXCEEDED);
+    gate.write("\n");
+    // It fails, and nothing of it is left that would keep the shim.
+    eventually("the end of the create", || {
+        shim.state(&bundle.id, "").is_err_and(|failure| failure.code == Code::NOT_FOUND).then_some(())
+    });
+    shim.over();
+    host.assert_nothing_left();
+}
+
 #[test]
 fn bug_05_state_is_answered_while_a_create_stalls() {
     let host = Host::new();
@@ -167,13 +198,7 @@ fn bug_05_state_is_answered_while_a_create_stalls() {
     }
     let containerd = host.containerd();
     let bundle = containerd.bundle().script("exit 0");
-    let gate = bundle.path.join("gate");
-    make_fifo(&gate);
-    // A logger that is not ready for as long as nobody opens the gate.
-    let logger = bundle.path.join("logger");
-    let script = format!("read line <{}; exec 5>&-; cat <&3 >/dev/null", gate.display());
-    fs::write(&logger, script).expect("the work folder is writable");
-    let io = Stdio::uri(&format!("binary:///bin/sh?{}=x", logger.display()));
+    let (gate, io) = gated(&bundle);
     let shim = containerd.start(&bundle);
     let create = shim.send::<api::CreateTaskResponse>("Create", &shim.creation(&bundle, &io));
     let mut gate = Input::open(&gate);

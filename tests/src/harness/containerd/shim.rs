@@ -46,7 +46,12 @@ impl Shim {
 
     /// Any call.
     pub fn send<R: Message>(&self, method: &str, message: &impl Message) -> Pending<R> {
-        self.client.send(self.service, method, message)
+        self.client.send(self.service, method, message, Duration::ZERO)
+    }
+
+    /// Any call of a caller that gives up so soon.
+    pub fn send_within<R: Message>(&self, patience: Duration, method: &str, message: &impl Message) -> Pending<R> {
+        self.client.send(self.service, method, message, patience)
     }
 
     #[track_caller]

@@ -114,8 +114,14 @@ impl Client {
         Ok(Client { connection: Arc::new(connection), namespace: namespace.to_owned() })
     }
 
-    /// Sends a call.
-    pub fn send<R: Message>(&self, service: &str, method: &str, message: &impl Message) -> Pending<R> {
+    /// Sends a call, whose caller has so much patience; 0 is any.
+    pub fn send<R: Message>(
+        &self,
+        service: &str,
+        method: &str,
+        message: &impl Message,
+        patience: Duration,
+    ) -> Pending<R> {
         let header = KeyValue {
             key: "containerd-namespace-ttrpc".to_owned(),
             value: self.namespace.clone(),
@@ -126,6 +132,7 @@ impl Client {
             method: method.to_owned(),
             payload: message.write_to_bytes().expect("a whole message"),
             metadata: vec![header],
+            timeout_nano: i64::try_from(patience.as_nanos()).expect("not for ever"),
             ..Default::default()
         };
         let stream = self.connection.next.fetch_add(2, Ordering::Relaxed);

@@ -380,9 +380,11 @@ pub fn undo(folder: &Folder) -> Result<()> {
 /// Tells what is known of the task: init's pid, and how it ended.
 pub fn undo_bundle(path: &Path) -> Result<(Option<i32>, ExitReport)> {
     let folder = Folder::at(path);
-    let undone = undo(&folder);
+    let record = folder.record();
+    // None is there of what was removed properly, as nearly always.
+    let undone = if matches!(record, Ok(None)) { Ok(()) } else { undo(&folder) };
     let unmounted = layers::unmount_blocking(&bundle::root(path));
-    let record = folder.record()?;
+    let record = record?;
     let exit = folder.exit()?.unwrap_or_else(|| died_with_shim(record.as_ref()));
     undone.and(unmounted)?;
     Ok((record.and_then(|record| record.pid), exit))

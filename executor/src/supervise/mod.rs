@@ -449,6 +449,10 @@ impl Supervisor {
         if let Some(root) = mounted {
             layers::unmount(&root).await?;
         }
+        if task.record.borrow().task.is_none() {
+            // Nothing is left that it would take to undo.
+            task.folder.forget_record();
+        }
         self.tasks.borrow_mut().remove(id);
         Ok(())
     }

@@ -30,6 +30,7 @@ use crate::bundle;
 use crate::cgroup::{self, Layout, Unit, systemd};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::events::{Entry, Event, Journal, Reader};
+use crate::hooks;
 use crate::report::ExitReport;
 use crate::rootfs::layers;
 
@@ -376,13 +377,20 @@ pub fn undo(folder: &Folder) -> Result<()> {
     first.map_or(Ok(()), Err)
 }
 
-/// The same of a manager's bundle, with the mounts that its root is made of.
+/// The same of a manager's bundle, with its poststop hooks, and the mounts that
+/// its root is made of.
 /// Tells what is known of the task: init's pid, and how it ended.
 pub fn undo_bundle(path: &Path) -> Result<(Option<i32>, ExitReport)> {
     let folder = Folder::at(path);
     let record = folder.record();
     // None is there of what was removed properly, as nearly always.
     let undone = if matches!(record, Ok(None)) { Ok(()) } else { undo(&folder) };
+    // Managers name the folder after the container.
+    if let Ok(Some(_)) = &record
+        && let Err(error) = hooks::run_poststop(&folder.name(), path)
+    {
+        tracing::warn!(%error, "a hook failed");
+    }
     let unmounted = layers::unmount_blocking(&bundle::root(path));
     let record = record?;
     let exit = folder.exit()?.unwrap_or_else(|| died_with_shim(record.as_ref()));

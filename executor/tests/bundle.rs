@@ -11,8 +11,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
-use bowline_executor::{Bundle, Config, Exec, Launch, Leave, ShimCgroup, StateDir, Target, serve};
+use bowline_executor::{Bundle, Config, Exec, Launch, Leave, ShimCgroup, StateDir, Target, serve, undo_bundle};
 use serde_json::{Value, json};
 
 mod cases {
@@ -165,6 +166,26 @@ impl Test {
         }
     }
 
+    /// Has whoever supervises it killed once the container has made `up`, and
+    /// what that has left undone.
+    pub(crate) fn run_and_lose_its_shim(&self, up: &Path) {
+        fs::write(self.path("config.json"), self.config.to_string()).expect("written");
+        let exe = std::env::current_exe().expect("this program");
+        let mut shim = Command::new(&exe).env("BOWLINE_BUNDLE", self.dir.path()).spawn().expect("it runs");
+        let late = Instant::now() + Duration::from_secs(30);
+        while !up.exists() {
+            assert!(Instant::now() < late, "the container comes up");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        shim.kill().expect("it runs");
+        shim.wait().expect("it was ours");
+        let undone = Command::new(exe).env("BOWLINE_UNDO", self.dir.path()).status().expect("it runs");
+        assert!(undone.success(), "{undone:?}");
+        // Who made it is not known any more; it is empty.
+        parents().iter().filter(|parent| parent.exists()).for_each(|parent| fs::remove_dir(parent).expect("empty"));
+        self.assert_nothing_left();
+    }
+
     fn run_by_runc(&self) -> Result<i64, String> {
         let name = format!("bowline-{}", std::process::id());
         let out = fs::File::options().append(true).open(self.path(OUTPUT)).expect("it opens");
@@ -182,9 +203,7 @@ impl Test {
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("readable");
         let left: Vec<&str> = mounts.lines().filter(|line| line.contains(&at)).collect();
         assert!(left.is_empty(), "mounts: {left:?}");
-        let name = format!("bowline-bundle-{}", std::process::id());
-        let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
-        for parent in hierarchies.chain([PathBuf::from("/sys/fs/cgroup")]).map(|path| path.join(&name)) {
+        for parent in parents() {
             if is_reference() {
                 // It leaves the parent, if anything.
                 let _ = fs::remove_dir(&parent);
@@ -192,6 +211,13 @@ impl Test {
             assert!(!parent.exists(), "{} is left", parent.display());
         }
     }
+}
+
+/// The cgroup above those of the containers, wherever it may be.
+fn parents() -> Vec<PathBuf> {
+    let name = format!("bowline-bundle-{}", std::process::id());
+    let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
+    hierarchies.chain([PathBuf::from("/sys/fs/cgroup")]).map(|path| path.join(&name)).collect()
 }
 
 /// Whether mounts are made by mount(2) alone, as `BOWLINE_ABSENT` has it: then
@@ -247,6 +273,11 @@ fn run_bundle(bundle: &Path) -> ExitCode {
 fn main() -> ExitCode {
     if let Some(bundle) = std::env::var_os("BOWLINE_BUNDLE") {
         return run_bundle(Path::new(&bundle));
+    }
+    if let Some(bundle) = std::env::var_os("BOWLINE_UNDO") {
+        let (pid, report) = undo_bundle(Path::new(&bundle)).expect("undone");
+        assert!(pid.is_some() && report.shim_died, "{report:?}");
+        return ExitCode::SUCCESS;
     }
     if fs::metadata("/root").is_ok() && fs::read_dir("/root").is_err() {
         assert!(std::env::var("CI").is_err(), "tasks from bundles need root");

@@ -8,6 +8,7 @@ pub const ALL: &[(&str, fn())] = &[
     ("hooks_run_in_their_order_where_they_belong", in_order),
     ("a_network_is_there_before_the_program_runs", network),
     ("a_hook_that_fails_undoes_the_launch", failing),
+    ("what_hooks_have_set_up_is_undone_when_the_shim_has_died", orphaned),
     ("a_hook_of_the_image_has_no_more_rights_than_the_program", confined),
 ];
 
@@ -93,6 +94,18 @@ fn failing() {
             test.run().said();
         }
     }
+}
+
+fn orphaned() {
+    if is_reference() {
+        return;
+    }
+    let test = Test::new("touch /mnt/up; busybox sleep 1000");
+    let stopped = test.path("stopped");
+    let test = test.set("/hooks", json!({"poststop": [hook(&format!("cat >{}", stopped.display()))]}));
+    test.run_and_lose_its_shim(&test.root("mnt/up"));
+    let state = std::fs::read_to_string(stopped).expect("it was run");
+    assert!(state.contains("\"status\":\"stopped\""), "{state}");
 }
 
 fn confined() {

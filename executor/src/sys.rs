@@ -281,6 +281,13 @@ pub struct MountAttributes {
     pub propagation: u64,
 }
 
+impl MountAttributes {
+    /// Whether nothing is to be changed.
+    pub fn is_none(&self) -> bool {
+        self.set | self.clear | self.propagation == 0
+    }
+}
+
 /// Changes the attributes of the mount that `mount` is the root of; with
 /// `recursive`, of all mounts below it too. Linux ≥ 5.12.
 pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: MountAttributes) -> io::Result<()> {

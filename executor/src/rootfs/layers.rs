@@ -167,6 +167,9 @@ fn bind(root: &Path, layer: &Layer, options: &Options, recursive: bool, idmap: O
     }
     let source = open_path(source).doing(Kind::BadSpec, what)?;
     stage::bind(source.as_fd(), target_at.as_fd(), recursive).doing(Kind::Internal, what)?;
+    if one.is_none() && all.is_none() {
+        return Ok(());
+    }
     // Upon what it was before lies what is to be changed.
     let tree = target(root, layer)?;
     change(tree.as_fd(), false, one)?;
@@ -174,7 +177,7 @@ fn bind(root: &Path, layer: &Layer, options: &Options, recursive: bool, idmap: O
 }
 
 fn change(tree: BorrowedFd<'_>, recursive: bool, attributes: MountAttributes) -> Result<()> {
-    if attributes.set | attributes.clear | attributes.propagation == 0 {
+    if attributes.is_none() {
         return Ok(());
     }
     let done = match sys::has_mount_fds() {
@@ -496,6 +499,9 @@ mod tests {
     #[test]
     fn owners_are_shown_by_a_map() {
         alone("owners_are_shown_by_a_map", || {
+            if !sys::has_mount_fds() {
+                return;
+            }
             let map = ["uidmap=0:5000:10", "gidmap=0:6000:10"];
             let (dir, root) = bundle();
             for given in [overlay(dir.path(), 60, &map), layer("bind", dir.path(), "", &["rbind", map[0], map[1]])] {

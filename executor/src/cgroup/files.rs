@@ -8,7 +8,8 @@ use std::path::Path;
 
 use rustix::fs::{self, Mode, OFlags};
 
-use super::tree::{names_below, open_dir, parse_pids, read_at, read_fd};
+use super::Version;
+use super::tree::{names_below, open_dir, parse_pids, read_fd};
 
 /// The files of one folder that were read before.
 #[derive(Debug, Default)]
@@ -51,18 +52,25 @@ impl Writer {
     }
 }
 
-/// The processes of a cgroup and of those below it. Folders stay open; the list
-/// itself is opened anew each time, as v1 gives whoever reads it again by the
-/// same fd what it was a second ago.
+/// The processes of a cgroup and of those below it. Folders stay open, and on v2
+/// the lists: v1 gives whoever reads one again by the same fd what it was a
+/// second ago.
 #[derive(Debug, Default)]
 pub struct Members {
+    procs: Option<OwnedFd>,
     below: BTreeMap<String, (OwnedFd, Members)>,
 }
 
 impl Members {
-    /// Adds the pids in the cgroup `dir` and below it; whether it still is there.
-    pub fn collect(&mut self, dir: BorrowedFd<'_>, pids: &mut Vec<i32>) -> bool {
-        let Ok(text) = read_at(dir, "cgroup.procs") else { return false };
+    /// Adds the pids in the cgroup `dir`, of this version, and below it; whether
+    /// it still is there.
+    pub fn collect(&mut self, version: Version, dir: BorrowedFd<'_>, pids: &mut Vec<i32>) -> bool {
+        if self.procs.is_none() || version == Version::V1 {
+            self.procs = fs::openat(dir, "cgroup.procs", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+        }
+        let Some(Ok(text)) = self.procs.as_ref().map(read_fd) else {
+            return false;
+        };
         pids.extend(parse_pids(&text));
         for name in names_below(dir) {
             if !self.below.contains_key(&name)
@@ -72,7 +80,7 @@ impl Members {
             }
         }
         // One that was removed may be there again by the next time.
-        self.below.retain(|_, (child, members)| members.collect(child.as_fd(), pids));
+        self.below.retain(|_, (child, members)| members.collect(version, child.as_fd(), pids));
         true
     }
 }

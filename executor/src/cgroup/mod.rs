@@ -275,7 +275,7 @@ impl Layout {
     pub fn processes(&self, cgroup: &Cgroup) -> Vec<i32> {
         let mut pids = Vec::new();
         if let Some(dir) = self.freezer(cgroup) {
-            cgroup.processes.borrow_mut().collect(dir, &mut pids);
+            cgroup.processes.borrow_mut().collect(self.version, dir, &mut pids);
         }
         pids.sort_unstable();
         pids.dedup();

@@ -46,6 +46,15 @@ impl Supervisor {
         }
     }
 
+    /// The same of an exec, which somebody may wait for: one that is so deep in
+    /// the kernel that its task's end was not held up for it is told of late,
+    /// never not at all.
+    pub(super) fn tell_of_exec(&self, task: &Task, what: Happening) {
+        if let Some(teller) = &self.config.tell {
+            teller.tell(&task.id, what);
+        }
+    }
+
     /// That a task was launched: in one write, and nothing of a launch that
     /// failed.
     pub(super) fn tell_launched(&self, task: &Task) {

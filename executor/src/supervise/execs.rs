@@ -43,23 +43,25 @@ impl Supervisor {
         request: Exec,
         reply: oneshot::Sender<Result<Launched>>,
     ) {
-        let begun = async {
-            let task = self.task(id)?;
-            let begun = self.begin_exec(&task, &request).await?;
-            Ok((task, begun))
+        let task = match self.task(id) {
+            Ok(task) => task,
+            Err(error) => {
+                let _ = reply.send(Err(error));
+                return;
+            }
         };
-        let (task, begun) = match begun.await {
+        // The task's end is told after ours, also if that comes while we begin.
+        let _telling = task.telling.read().await;
+        let begun = match self.begin_exec(&task, &request).await {
             Ok(begun) => begun,
             Err(error) => {
                 let _ = reply.send(Err(error));
                 return;
             }
         };
-        // The task's end is told after ours.
-        let _telling = task.telling.read().await;
         let pid = begun.pid;
         let name = request.name.unwrap_or_default();
-        self.tell_manager(&task, || Happening::ExecStarted { name: name.clone(), pid });
+        self.tell_of_exec(&task, Happening::ExecStarted { name: name.clone(), pid });
         // Nobody waits for the answer any more: it runs on.
         let _ = reply.send(Ok(Launched { pid }));
         let outcome = self.finish_exec(&task, begun).await;
@@ -67,7 +69,7 @@ impl Supervisor {
             ExecEnd::Exited(code) => code,
             ExecEnd::TimedOut(_) => 128 + libc::SIGKILL,
         };
-        self.tell_manager(&task, || Happening::ExecExited { name, pid, code, at: outcome.exited_at });
+        self.tell_of_exec(&task, Happening::ExecExited { name, pid, code, at: outcome.exited_at });
     }
 
     /// Starts an exec; its program is executed when this returns, or its

@@ -27,11 +27,15 @@ build:
 	@scripts/need build
 	$(call release,bowline)
 
+# The list of what has to be relocated, in a tenth of the memory; glibc reads it since 2.36.
+GLIBC = $(lastword $(shell getconf GNU_LIBC_VERSION))
+PACKED = $(if $(filter 2.36,$(firstword $(sort 2.36 $(GLIBC)))),-C link-arg=-Wl$(comma)-z$(comma)pack-relative-relocs)
+
 # Naming the target keeps the flags away from build scripts and macros.
 define release
 LIBSECCOMP_LINK_TYPE=static \
 LIBSECCOMP_LIB_PATH="$$(dirname "$$(cc -print-file-name=libseccomp.a)")" \
-RUSTFLAGS="$${RUSTFLAGS-} -C target-feature=+crt-static" \
+RUSTFLAGS="$${RUSTFLAGS-} -C target-feature=+crt-static $(PACKED)" \
 cargo build --release --locked --target $(HOST) --package $(1)
 @ln -sfn $(HOST)/release $(BIN)
 endef

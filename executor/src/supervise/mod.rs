@@ -42,6 +42,7 @@ use crate::request::{Process, Request, TaskState};
 use crate::rootfs::layers;
 use crate::shutdown::Plan;
 use crate::stats::{self, Stats};
+use crate::sys;
 use crate::told::{Happening, Teller};
 
 use children::Children;
@@ -347,6 +348,8 @@ impl Supervisor {
             // Who pays for the shim never decides over a task.
             tracing::error!(%error, "the shim is charged to the root cgroup");
         }
+        // A launch needs more than all that comes after it.
+        sys::release_memory();
     }
 
     fn any_lives(&self) -> bool {

@@ -2,11 +2,14 @@
 //!
 //!   text ─ parse ─► Task ─ build(facts about the host) ─► oci_spec Spec
 //!                    └ validate: everything that can be told without a host
+//!   Sandbox + what its members may use ─ budget ─► limits of the whole
 //!
-//! Owns the description, its units, its validation and the default protections.
+//! Owns the descriptions, their units, their validation, the default protections,
+//! and the rules by which several containers share a budget.
 //! Pure: the same input gives the same output. Must not: read files, the clock
 //! or the environment, make system calls, know any manager.
 
+pub mod budget;
 mod build;
 pub mod capability;
 pub mod id;
@@ -29,10 +32,11 @@ pub use build::{
 };
 pub use id::TaskId;
 pub use invalid::Invalid;
-pub use parse::{Format, parse, parse_update, parse_with, schema};
+pub use parse::{Format, parse, parse_sandbox, parse_sandbox_with, parse_update, parse_with, sandbox_schema, schema};
 pub use signal::Signal;
 pub use task::{
-    Access, Cpu, DEFAULT_PIDS, Device, Healthcheck, IdMapping, Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind,
-    Namespace, Namespaces, OnUnhealthy, Output, Propagation, Seccomp, Stop, Task,
+    Access, Cpu, DEFAULT_PIDS, Device, Enforcement, Healthcheck, IdMapping, Io, IoDevice, Log, LogFormat, Memory,
+    Mount, MountKind, Namespace, Namespaces, OnUnhealthy, Output, Propagation, Sandbox, SandboxCpu, SandboxMemory,
+    Seccomp, Stop, Task,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};

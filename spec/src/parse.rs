@@ -2,7 +2,7 @@
 
 use crate::invalid::Invalid;
 use crate::locate::{Places, line_and_column, offset_at};
-use crate::task::Task;
+use crate::task::{Sandbox, Task};
 use crate::update::Update;
 use serde::de::DeserializeOwned;
 
@@ -34,14 +34,27 @@ pub fn parse(text: &str, format: Format) -> Result<Task, Invalid> {
 pub fn parse_with(text: &str, format: Format, on_top: impl FnOnce(&mut Task)) -> Result<Task, Invalid> {
     let mut task: Task = read(text, format)?;
     on_top(&mut task);
-    task.validate().map_err(|error| {
-        let offset = Places::of(text, format).offset_of(&error.field);
-        match offset {
-            Some(offset) => placed(error, text, offset),
-            None => error,
-        }
-    })?;
+    task.validate().map_err(|error| found_in(error, text, format))?;
     Ok(task)
+}
+
+/// The description of a sandbox in `text`, validated.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_sandbox(text: &str, format: Format) -> Result<Sandbox, Invalid> {
+    parse_sandbox_with(text, format, |_| {})
+}
+
+/// The same with what `on_top` changes: the whole is validated.
+///
+/// # Errors
+/// As [`parse_with`].
+pub fn parse_sandbox_with(text: &str, format: Format, on_top: impl FnOnce(&mut Sandbox)) -> Result<Sandbox, Invalid> {
+    let mut sandbox: Sandbox = read(text, format)?;
+    on_top(&mut sandbox);
+    sandbox.validate().map_err(|error| found_in(error, text, format))?;
+    Ok(sandbox)
 }
 
 /// The update in `text`; what it makes of a task is checked when it is applied.
@@ -55,6 +68,11 @@ pub fn parse_update(text: &str, format: Format) -> Result<Update, Invalid> {
 /// The JSON schema of a description.
 pub fn schema() -> serde_json::Value {
     schemars::schema_for!(Task).to_value()
+}
+
+/// The JSON schema of a sandbox's description.
+pub fn sandbox_schema() -> serde_json::Value {
+    schemars::schema_for!(Sandbox).to_value()
 }
 
 fn read<T: DeserializeOwned>(text: &str, format: Format) -> Result<T, Invalid> {
@@ -76,6 +94,14 @@ fn read<T: DeserializeOwned>(text: &str, format: Format) -> Result<T, Invalid> {
     };
     let field = Places::of(text, format).path_at(offset).to_string();
     Err(placed(Invalid::new(field, reason), text, offset))
+}
+
+/// What is wrong with a field, with its place if it stands in `text`.
+fn found_in(error: Invalid, text: &str, format: Format) -> Invalid {
+    match Places::of(text, format).offset_of(&error.field) {
+        Some(offset) => placed(error, text, offset),
+        None => error,
+    }
 }
 
 fn placed(error: Invalid, text: &str, offset: usize) -> Invalid {
@@ -196,6 +222,25 @@ mod tests {
         for field in ["command", "memory", "namespaces", "mounts", "stop"] {
             assert!(properties.contains_key(field), "{field}");
         }
+    }
+
+    #[test]
+    fn the_schema_of_a_sandbox_is_closed_too() {
+        let schema = sandbox_schema();
+        assert_eq!(schema["additionalProperties"], false);
+        let properties: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
+        assert_eq!(properties, ["cgroup", "cpu", "hugepages", "memory", "name", "pids", "qos"]);
+    }
+
+    #[test]
+    fn a_sandbox_is_read_the_same_from_both_languages() {
+        let toml = "name = 'web'\nqos = 'best-effort'\ncgroup = 'best-effort'\npids = 'max'\n[cpu]\nlimit = 0.5";
+        let json = r#"{"name": "web", "qos": "best-effort", "cgroup": "best-effort",
+            "pids": "unlimited", "cpu": {"limit": "0.5"}}"#;
+        let read = parse_sandbox(toml, Format::Toml).unwrap();
+        assert_eq!(read, parse_sandbox(json, Format::Json).unwrap());
+        assert_eq!(parse_sandbox(&toml::to_string(&read).unwrap(), Format::Toml).unwrap(), read);
+        assert_eq!(toml::to_string(&Sandbox::default()).unwrap(), "");
     }
 
     proptest! {

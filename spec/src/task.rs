@@ -9,6 +9,7 @@ mod isolation;
 mod limits;
 mod log;
 mod mount;
+mod sandbox;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,9 +19,11 @@ use serde::{Deserialize, Serialize};
 
 pub use health::{Healthcheck, OnUnhealthy};
 pub use isolation::{IdMapping, Namespace, Namespaces, Seccomp};
+pub(crate) use limits::period_us;
 pub use limits::{Cpu, Io, IoDevice, Memory};
 pub use log::{Log, LogFormat};
 pub use mount::{Access, Device, Mount, MountKind, Propagation};
+pub use sandbox::{Enforcement, Sandbox, SandboxCpu, SandboxMemory};
 
 use crate::capability::Capabilities;
 use crate::id::TaskId;

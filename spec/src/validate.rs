@@ -11,6 +11,7 @@ mod limits;
 mod log;
 mod mounts;
 mod process;
+mod sandbox;
 
 use std::path::{Component, Path};
 

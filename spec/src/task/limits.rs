@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::budget::DEFAULT_PERIOD_US;
 use crate::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 
 /// CPU time.
@@ -30,14 +31,18 @@ pub struct Cpu {
 impl Cpu {
     /// The period in µs, with its default.
     pub fn period_us(&self) -> u64 {
-        let period = self.period.unwrap_or(Duration::from_millis(100));
-        u64::try_from(period.as_std().as_micros()).unwrap_or(u64::MAX)
+        period_us(self.period)
     }
 
     /// The quota per period, in µs, where there is a limit.
     pub fn quota_us(&self) -> Option<i64> {
         self.limit.map(|limit| limit.quota_us(self.period_us()))
     }
+}
+
+/// `period` in µs, with its default.
+pub(crate) fn period_us(period: Option<Duration>) -> u64 {
+    period.map_or(DEFAULT_PERIOD_US, |period| u64::try_from(period.as_std().as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Memory and swap.

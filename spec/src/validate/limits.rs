@@ -1,39 +1,29 @@
 //! How much the task may use.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
 use super::{no_nul, require};
+use crate::budget::{SHARES, quota_us};
 use crate::invalid::Invalid;
-use crate::task::{IoDevice, Task};
-use crate::units::{ByteSize, Ceiling};
+use crate::task::{IoDevice, Task, period_us};
+use crate::units::{ByteSize, Ceiling, Cpus, Duration};
 
 /// Below this nothing starts reliably; Docker's floor too.
 const LEAST_MEMORY: ByteSize = ByteSize::mib(6);
-/// MIN_SHARES and MAX_SHARES of the kernel's scheduler.
-const SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
-/// The least CPU bandwidth quota, in µs (kernel/sched/core.c).
-const LEAST_QUOTA: i64 = 1000;
 /// OCI's range. Linux takes from 1, but below 10 runc's conversion to
 /// cgroup v2, 1 + (weight − 10) · 9999 / 990, goes below zero.
 const WEIGHTS: std::ops::RangeInclusive<u16> = 10..=1000;
 
 pub(super) fn check(task: &Task) -> Result<(), Invalid> {
-    cpu(task)?;
-    memory(task)?;
-    require(task.pids != Some(Ceiling::At(0)), "pids", || "is 0; the task needs at least 1".into())?;
-    require(!matches!(task.pids, Some(Ceiling::At(pids)) if pids > i64::MAX as u64), "pids", || {
-        "is more than the kernel counts; write \"max\"".into()
-    })?;
+    cpu(task.cpu.shares, task.cpu.limit, task.cpu.period)?;
+    let of = &task.memory;
+    memory(of.limit, of.high, of.low, of.swap)?;
+    pids(task.pids, "the task")?;
     weight("io.weight", task.io.weight)?;
     for (index, device) in task.io.devices.iter().enumerate() {
         io_device(&format!("io.devices[{index}]"), device)?;
     }
-    for size in task.hugepages.keys() {
-        let bytes = size.parse::<ByteSize>().ok().filter(|s| s.as_u64() > 0);
-        require(bytes.is_some(), &format!("hugepages.{size}"), || {
-            format!("{size:?} is not a page size; write it as 2MB or 1GB")
-        })?;
-    }
+    hugepages(&task.hugepages)?;
     for (file, value) in &task.unified {
         let field = format!("unified.{file}");
         let name = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
@@ -48,43 +38,43 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     })
 }
 
-fn cpu(task: &Task) -> Result<(), Invalid> {
-    let cpu = &task.cpu;
-    if let Some(shares) = cpu.shares {
+pub(super) fn cpu(shares: Option<u64>, limit: Option<Cpus>, period: Option<Duration>) -> Result<(), Invalid> {
+    if let Some(shares) = shares {
         require(SHARES.contains(&shares), "cpu.shares", || {
             format!("{shares} is not between {} and {}", SHARES.start(), SHARES.end())
         })?;
     }
-    if let Some(period) = cpu.period {
-        let bounds = Duration::from_millis(1)..=Duration::from_secs(1);
+    if let Some(period) = period {
+        let bounds = std::time::Duration::from_millis(1)..=std::time::Duration::from_secs(1);
         require(bounds.contains(&period.as_std()), "cpu.period", || format!("{period} is not between 1ms and 1s"))?;
     }
-    if let (Some(quota), Some(limit)) = (cpu.quota_us(), cpu.limit) {
-        require(quota >= LEAST_QUOTA, "cpu.limit", || {
-            let period = cpu.period_us();
-            format!("{limit} CPUs of a {period} µs period are {quota} µs; the kernel takes at least {LEAST_QUOTA}")
-        })?;
+    if let Some(limit) = limit {
+        quota_us("cpu.limit", limit, period_us(period))?;
     }
     Ok(())
 }
 
-fn memory(task: &Task) -> Result<(), Invalid> {
-    let memory = &task.memory;
-    for (field, size) in [("memory.limit", memory.limit), ("memory.high", memory.high)] {
+pub(super) fn memory(
+    limit: Option<ByteSize>,
+    high: Option<ByteSize>,
+    low: Option<ByteSize>,
+    swap: Option<Ceiling<ByteSize>>,
+) -> Result<(), Invalid> {
+    for (field, size) in [("memory.limit", limit), ("memory.high", high)] {
         require(size.is_none_or(|s| s >= LEAST_MEMORY), field, || {
             let size = size.unwrap_or_default();
             format!("{size} is below what can start, {LEAST_MEMORY}")
         })?;
     }
-    for (field, size) in [("memory.low", memory.low), ("memory.high", memory.high)] {
-        if let (Some(size), Some(limit)) = (size, memory.limit) {
+    for (field, size) in [("memory.low", low), ("memory.high", high)] {
+        if let (Some(size), Some(limit)) = (size, limit) {
             require(size <= limit, field, || format!("{size} is above memory.limit, {limit}"))?;
         }
     }
-    let Some(swap) = memory.swap else {
+    let Some(swap) = swap else {
         return Ok(());
     };
-    let Some(limit) = memory.limit else {
+    let Some(limit) = limit else {
         return Err(Invalid::new("memory.swap", "needs memory.limit: it is counted beyond it"));
     };
     let fits = match swap {
@@ -94,6 +84,23 @@ fn memory(task: &Task) -> Result<(), Invalid> {
     require(fits, "memory.swap", || {
         format!("{swap} beyond {limit} is more than the kernel counts; write \"unlimited\"")
     })
+}
+
+pub(super) fn pids(most: Option<Ceiling<u64>>, whose: &str) -> Result<(), Invalid> {
+    require(most != Some(Ceiling::At(0)), "pids", || format!("is 0; {whose} needs at least 1"))?;
+    require(!matches!(most, Some(Ceiling::At(pids)) if pids > i64::MAX as u64), "pids", || {
+        "is more than the kernel counts; write \"max\"".into()
+    })
+}
+
+pub(super) fn hugepages(limits: &BTreeMap<String, ByteSize>) -> Result<(), Invalid> {
+    for size in limits.keys() {
+        let bytes = size.parse::<ByteSize>().ok().filter(|s| s.as_u64() > 0);
+        require(bytes.is_some(), &format!("hugepages.{size}"), || {
+            format!("{size:?} is not a page size; write it as 2MB or 1GB")
+        })?;
+    }
+    Ok(())
 }
 
 fn weight(field: &str, weight: Option<u16>) -> Result<(), Invalid> {

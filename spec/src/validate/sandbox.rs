@@ -1,0 +1,99 @@
+//! How much a sandbox may use as a whole.
+
+use super::limits;
+use super::require;
+use crate::invalid::Invalid;
+use crate::task::{Enforcement, Sandbox};
+
+impl Sandbox {
+    /// Whether the description makes sense, whatever the host and the members.
+    ///
+    /// # Errors
+    /// The first field that does not.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let (cpu, memory) = (&self.cpu, &self.memory);
+        limits::cpu(cpu.shares, cpu.limit, cpu.period)?;
+        limits::memory(memory.limit, memory.high, memory.low, memory.swap)?;
+        limits::pids(self.pids, "the sandbox")?;
+        limits::hugepages(&self.hugepages)?;
+        require(self.page_limits().len() == self.hugepages.len(), "hugepages", || "names a page size twice".into())?;
+        limits_without_cgroup(self)
+    }
+}
+
+/// Without a cgroup nothing is enforced: who asks for both has one of them wrong.
+fn limits_without_cgroup(sandbox: &Sandbox) -> Result<(), Invalid> {
+    let (cpu, memory) = (&sandbox.cpu, &sandbox.memory);
+    let asked = [
+        ("cpu.shares", cpu.shares.is_some()),
+        ("cpu.limit", cpu.limit.is_some()),
+        ("cpu.cpuset", cpu.cpuset.is_some()),
+        ("cpu.mems", cpu.mems.is_some()),
+        ("memory.limit", memory.limit.is_some()),
+        ("memory.high", memory.high.is_some()),
+        ("memory.low", memory.low.is_some()),
+        ("pids", sandbox.pids.is_some()),
+        ("hugepages", !sandbox.hugepages.is_empty()),
+    ];
+    let asked = asked.into_iter().find(|(_, asked)| *asked && sandbox.cgroup == Enforcement::Off);
+    require(asked.is_none(), "cgroup", || {
+        let field = asked.map_or("", |(field, _)| field);
+        format!("is \"off\", and nothing enforces {field} then; leave one out, or write \"best-effort\"")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse::{Format, parse_sandbox};
+
+    #[track_caller]
+    fn accepted(toml: &str) {
+        if let Err(error) = parse_sandbox(toml, Format::Toml) {
+            panic!("{toml}: {error}");
+        }
+    }
+
+    #[track_caller]
+    fn refused(toml: &str, field: &str, reason: &str) {
+        let error = parse_sandbox(toml, Format::Toml).expect_err(toml);
+        assert_eq!(error.field, field, "{toml}: {error}");
+        assert!(error.reason.contains(reason), "{toml}: {error}");
+        assert!(error.line.is_some(), "{toml}: {error}");
+    }
+
+    #[test]
+    fn limits_are_checked_as_a_tasks_are() {
+        accepted("");
+        accepted("name = 'web'\ncpu = {shares = 2, limit = 0.01, period = '100ms', cpuset = '0-1', mems = 0}");
+        accepted(
+            "memory = {limit = '64M', high = '32M', low = '16M', swap = 0}\npids = 'max'\nhugepages = {2MB = '4M'}",
+        );
+        refused("cpu.limit = 0.009", "cpu.limit", "at least 1000");
+        refused("cpu = {limit = 0.5, period = '1ms'}", "cpu.limit", "500 µs");
+        refused("cpu.period = '2s'", "cpu.period", "between 1ms and 1s");
+        refused("cpu.shares = 1", "cpu.shares", "between 2 and 262144");
+        refused("memory.limit = '5M'", "memory.limit", "below what can start");
+        refused("memory = {limit = '64M', high = '65M'}", "memory.high", "above memory.limit");
+        refused("memory.swap = '1G'", "memory.swap", "needs memory.limit");
+        refused("pids = 0", "pids", "the sandbox needs at least 1");
+        refused("hugepages = {big = 1}", "hugepages.big", "not a page size");
+        refused("hugepages = {2MB = '4M', 2M = '8M'}", "hugepages", "twice");
+    }
+
+    #[test]
+    fn what_is_unknown_is_refused_by_its_field() {
+        refused("qos = 'gold'", "qos", "unknown variant `gold`, expected one of `guaranteed`");
+        refused("cgroup = 'maybe'", "cgroup", "unknown variant `maybe`");
+        refused("memory.limits = '1G'", "memory.limits", "unknown field `limits`");
+        refused("command = 'true'", "command", "unknown field `command`");
+        refused("name = '-a'", "name", "must begin with");
+    }
+
+    #[test]
+    fn nothing_is_asked_of_a_cgroup_that_there_is_not() {
+        accepted("cgroup = 'off'\nqos = 'best-effort'\ncpu.period = '50ms'");
+        accepted("cgroup = 'best-effort'\nmemory.limit = '64M'");
+        refused("cgroup = 'off'\nmemory.limit = '64M'", "cgroup", "enforces memory.limit");
+        refused("cgroup = 'off'\npids = 3", "cgroup", "enforces pids");
+    }
+}

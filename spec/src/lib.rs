@@ -3,6 +3,7 @@
 //!   text ─ parse ─► Task ─ build(facts about the host) ─► oci_spec Spec
 //!                    └ validate: everything that can be told without a host
 //!   Sandbox + what its members may use ─ budget ─► limits of the whole
+//!   a sandbox's or a pod's name ◄─ place ─► its cgroup
 //!
 //! Owns the descriptions, their units, their validation, the default protections,
 //! and the rules by which several containers share a budget.
@@ -16,11 +17,13 @@ pub mod id;
 mod invalid;
 mod locate;
 mod parse;
+pub mod place;
 pub mod rlimit;
 pub mod seccomp;
 pub mod signal;
 mod task;
 mod text;
+pub mod unit;
 pub mod units;
 mod update;
 pub mod user;

@@ -10,25 +10,13 @@
 //! Source of the rules: systemd.unit(5), systemd.slice(5), systemd-escape(1).
 //! Pure: asks systemd nothing.
 
-use std::fmt::Write as _;
-
+use bowline_spec::unit::{LONGEST, ROOT, escaped, folder, parent, part, slice_path};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind, Result};
 
-/// The longest name of a unit, its suffix included.
-const LONGEST: usize = 255;
-
 /// Where a scope goes whose path names no slice.
 const SYSTEM: &str = "system.slice";
-
-/// The root of all slices.
-const ROOT: &str = "-.slice";
-
-/// What a folder of a cgroup file system may not begin with, followed by a dot:
-/// systemd puts `_` before such a name.
-const RESERVED: [&str; 12] =
-    ["cgroup", "cpu", "cpuacct", "cpuset", "io", "blkio", "memory", "devices", "pids", "hugetlb", "misc", "rdma"];
 
 /// A unit of systemd's that a task, or a shim, is in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,24 +107,9 @@ impl Unit {
     }
 }
 
-/// The slice of a sandbox. In a slice's name `-` nests: `web-1` would be in `web`.
+/// The slice of a sandbox, which nests in no other's.
 fn slice_of(sandbox: &str) -> String {
-    format!("bowline-{}.slice", escaped(sandbox).replace('-', "\\x2d"))
-}
-
-/// `text` with what a unit's name cannot have as `\xNN`, as systemd-escape
-/// does, but for `-`, which is allowed and is in many an id.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'.' if at == 0 => out.push_str("\\x2e"),
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b':' | b'_' | b'.' | b'-' => out.push(byte.into()),
-            // Writing to a String cannot fail.
-            _ => drop(write!(out, "\\x{byte:02x}")),
-        }
-    }
-    out
+    format!("bowline-{}.slice", part(sandbox))
 }
 
 /// Whether systemd takes `name` for a slice's.
@@ -161,35 +134,6 @@ fn check_slice(text: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The slice that a slice is in, by its name alone.
-fn parent(slice: &str) -> String {
-    let stem = slice.strip_suffix(".slice").unwrap_or(slice);
-    stem.rsplit_once('-').map_or(ROOT.to_owned(), |(above, _)| format!("{above}.slice"))
-}
-
-/// `a-b.slice` is at `/a.slice/a-b.slice`; the root of all at ``.
-fn slice_path(slice: &str) -> String {
-    let mut path = String::new();
-    if slice == ROOT {
-        return path;
-    }
-    let stem = slice.strip_suffix(".slice").unwrap_or(slice);
-    let ends = stem.match_indices('-').map(|(at, _)| at).chain([stem.len()]);
-    for end in ends {
-        path = path + "/" + &folder(&format!("{}.slice", &stem[..end]));
-    }
-    path
-}
-
-/// The folder that systemd makes for a unit.
-fn folder(unit: &str) -> String {
-    let reserved = |word: &&str| unit.strip_prefix(*word).is_some_and(|rest| rest.starts_with('.'));
-    if unit.starts_with(['_', '.']) || RESERVED.iter().any(reserved) {
-        return format!("_{unit}");
-    }
-    unit.to_owned()
-}
-
 fn bad(text: &str, why: impl std::fmt::Display) -> Error {
     let message = format!("cgroup path {text:?} is not of the form slice:prefix:name: {why}");
     Error::new(Kind::BadSpec, message).hint("write it as system.slice:web:1, or with no slice as :web:1")
@@ -197,6 +141,7 @@ fn bad(text: &str, why: impl std::fmt::Display) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use bowline_spec::unit::unescaped;
     use proptest::prelude::*;
 
     use super::*;
@@ -282,43 +227,14 @@ mod tests {
         assert_eq!(unit("_a.slice:cpux:y").path(), "/__a.slice/cpux-y.scope");
     }
 
-    /// What `escaped` has made of it.
-    fn unescaped(text: &str) -> Vec<u8> {
-        let mut out = Vec::new();
-        let mut rest = text.as_bytes();
-        while let Some((&byte, after)) = rest.split_first() {
-            let hex = after.get(1..3).filter(|_| byte == b'\\' && after[0] == b'x');
-            match hex {
-                Some(hex) => {
-                    let hex = std::str::from_utf8(hex).expect("ASCII");
-                    out.push(u8::from_str_radix(hex, 16).expect("hexadecimal"));
-                    rest = &after[3..];
-                }
-                None => {
-                    out.push(byte);
-                    rest = after;
-                }
-            }
-        }
-        out
-    }
-
     proptest! {
-        #[test]
-        fn what_is_escaped_parses_back_and_is_a_units_name(text in "\\PC{0,40}") {
-            let name = escaped(&text);
-            prop_assert_eq!(unescaped(&name), text.as_bytes());
-            let valid = |c: char| c.is_ascii_alphanumeric() || ":_.-\\".contains(c);
-            prop_assert!(name.chars().all(valid), "{}", name);
-        }
-
         #[test]
         fn a_path_parses_back(slice in "[a-z0-9]{1,8}(-[a-z0-9_]{1,8}){0,3}", prefix in "[a-z]{0,9}", name in "[a-z0-9.]{1,30}") {
             let slice = format!("{slice}.slice");
             prop_assume!(!name.ends_with(".slice"));
             let unit = unit(&format!("{slice}:{prefix}:{name}"));
             let stem = unit.name.strip_suffix(".scope").expect("a scope");
-            prop_assert_eq!(unescaped(stem), format!("{prefix}-{name}").into_bytes());
+            prop_assert_eq!(unescaped(stem), Some(format!("{prefix}-{name}")));
             prop_assert_eq!(&unit.slice, &slice);
             // The slices above it, from the top down, are the path's parts.
             let path = unit.path();

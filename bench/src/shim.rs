@@ -10,8 +10,9 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use bowline::client::{self, Presence, Shim};
-use bowline::spawn::spawn_from;
+use bowline::spawn::{self, spawn_from};
 use bowline::wire::proto::bowline::{ExecRequest, LaunchRequest};
+use bowline_executor::systemd::Systemd;
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, ShimCgroup, StateDir, undo};
 use bowline_spec::id::TaskId;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -40,6 +41,7 @@ pub struct Up {
     child: Child,
     gone: OwnedFd,
     shim: Shim,
+    systemd: Systemd,
     since: Instant,
 }
 
@@ -86,7 +88,8 @@ impl Shims {
         };
         // Answered by its loop, which runs once it has set itself up.
         self.runtime.block_on(shim.state())?;
-        Ok(Up { folder, child, gone, shim, since })
+        let systemd = Systemd::by(spawn::bowline(&self.binary));
+        Ok(Up { folder, child, gone, shim, systemd, since })
     }
 
     fn take(&mut self) -> Result<Up> {
@@ -224,7 +227,7 @@ impl Drop for Up {
         // asked: what the record names is undone from outside.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = undo(&self.folder);
+        let _ = undo(&self.folder, &self.systemd);
         let _ = self.folder.lock().and_then(|lock| self.folder.remove(lock));
     }
 }

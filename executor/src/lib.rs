@@ -4,13 +4,14 @@
 //! A shim with one task looks like this:
 //!
 //! ```no_run
-//! # use bowline_executor::{Config, Launch, ShimCgroup, StateDir, serve};
+//! # use bowline_executor::{Config, Launch, ShimCgroup, StateDir, serve, systemd::Systemd};
 //! # fn main() -> bowline_executor::Result<()> {
 //! let state = StateDir::new("/run/bowline");
 //! let id: bowline_spec::id::TaskId = "web".parse()?;
 //! let (folder, lock) = state.create(&id)?;
 //! let task = bowline_spec::parse("command = \"/bin/true\"", bowline_spec::Format::Toml)?;
-//! let config = Config::new(folder, state, ShimCgroup::Overhead);
+//! let systemd = Systemd::by("/usr/local/bin/bowline");
+//! let config = Config::new(folder, state, ShimCgroup::Overhead, systemd);
 //! serve(config, |executor| async move {
 //!     executor.launch(Launch::new(id.clone(), task)).await?;
 //!     let report = executor.wait(&id).await?;
@@ -57,6 +58,7 @@ mod shutdown;
 mod stats;
 mod supervise;
 mod sys;
+pub mod systemd;
 mod told;
 mod worker;
 

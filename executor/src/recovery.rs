@@ -27,12 +27,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::bundle;
-use crate::cgroup::{self, Layout, Unit, systemd};
+use crate::cgroup::{self, Layout, Unit};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::events::{Entry, Event, Journal, Reader};
 use crate::hooks;
 use crate::report::ExitReport;
 use crate::rootfs::layers;
+use crate::systemd::Systemd;
 
 /// What is known of a task.
 const RECORD: &str = "task.json";
@@ -356,7 +357,7 @@ impl Folder {
 /// Blocks until the processes are gone.
 ///
 /// Mounts and namespaces go with the processes; the folder is the caller's.
-pub fn undo(folder: &Folder) -> Result<()> {
+pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<()> {
     let layout = cgroup::detect()?;
     // Without a record no task was launched.
     let record = folder.record()?;
@@ -369,7 +370,7 @@ pub fn undo(folder: &Folder) -> Result<()> {
     for unit in record.iter().flat_map(|record| &record.unit).flat_map(|unit| [Some(unit.clone()), unit.of_shim_too()])
     {
         // A folder that we have removed, systemd is not told of: it is to ask.
-        if let Some(Err(error)) = unit.as_ref().map(systemd::stop) {
+        if let Some(Err(error)) = unit.as_ref().map(|unit| systemd.stop(unit)) {
             tracing::warn!(%error, "a unit may be left behind");
         }
     }
@@ -380,11 +381,11 @@ pub fn undo(folder: &Folder) -> Result<()> {
 /// The same of a manager's bundle, with its poststop hooks, and the mounts that
 /// its root is made of.
 /// Tells what is known of the task: init's pid, and how it ended.
-pub fn undo_bundle(path: &Path) -> Result<(Option<i32>, ExitReport)> {
+pub fn undo_bundle(path: &Path, systemd: &Systemd) -> Result<(Option<i32>, ExitReport)> {
     let folder = Folder::at(path);
     let record = folder.record();
     // None is there of what was removed properly, as nearly always.
-    let undone = if matches!(record, Ok(None)) { Ok(()) } else { undo(&folder) };
+    let undone = if matches!(record, Ok(None)) { Ok(()) } else { undo(&folder, systemd) };
     // Managers name the folder after the container.
     if let Ok(Some(_)) = &record
         && let Err(error) = hooks::run_poststop(&folder.name(), path)

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use bowline_executor::systemd::Systemd;
 use bowline_executor::{Bundle, Config, Exec, Launch, Leave, ShimCgroup, StateDir, Target, serve, undo_bundle};
 use serde_json::{Value, json};
 
@@ -230,12 +231,17 @@ pub(crate) fn is_reference() -> bool {
     std::env::var("UNDER_TEST").is_ok_and(|name| name == "reference")
 }
 
+/// No container here has a unit for its cgroup.
+fn no_systemd() -> Systemd {
+    Systemd::by("/nowhere/bowline")
+}
+
 /// Runs the container in `bundle` to its end, as a shim does.
 fn run_bundle(bundle: &Path) -> ExitCode {
     let state = StateDir::new(bundle.join("state"));
     let id: bowline_spec::id::TaskId = "test".parse().expect("an id");
     let (folder, lock) = state.create(&id).expect("a folder");
-    let config = Config { folder, state, shim_cgroup: ShimCgroup::Inherit, leave: Leave::WhenTold, tell: None };
+    let config = Config { leave: Leave::WhenTold, ..Config::new(folder, state, ShimCgroup::Inherit, no_systemd()) };
     let output = Target::Path(bundle.join(OUTPUT));
     let exec = fs::read(bundle.join(EXEC)).ok();
     let process = exec.map(|text| serde_json::from_slice(&text).expect("a process"));
@@ -275,7 +281,7 @@ fn main() -> ExitCode {
         return run_bundle(Path::new(&bundle));
     }
     if let Some(bundle) = std::env::var_os("BOWLINE_UNDO") {
-        let (pid, report) = undo_bundle(Path::new(&bundle)).expect("undone");
+        let (pid, report) = undo_bundle(Path::new(&bundle), &no_systemd()).expect("undone");
         assert!(pid.is_some() && report.shim_died, "{report:?}");
         return ExitCode::SUCCESS;
     }

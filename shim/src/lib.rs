@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   bin/bowline ─► cli ─► client ─ttrpc─► service ─► executor ◄─ bin/bowline-shim
+//!             └─► bowline-units, for `bowline units`: for all shims
 //!   bin/containerd-shim-bowline-v1 ─► containerd ─► executor
 //! ```
 

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use bowline_executor::systemd::Systemd;
 use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, open_sealed};
 use rustix::io::{FdFlags, fcntl_setfd};
 
@@ -59,6 +60,8 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .arg("--folder")
         .arg(folder.path())
         .args(["--shim-cgroup", &shim_cgroup.to_string(), "--listener-fd", &fds[0], "--lock-fd", &fds[1]])
+        .arg("--bowline")
+        .arg(bowline(binary))
         .env_clear()
         .envs(std::env::vars_os().filter(|(key, _)| HANDED_DOWN.iter().any(|name| key == name)))
         .stdin(Stdio::null())
@@ -68,10 +71,32 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .doing(Kind::Internal, what)
 }
 
+/// Our own binary.
+pub fn ourselves() -> Result<PathBuf> {
+    std::env::current_exe().doing(Kind::Internal, || "cannot find our own binary")
+}
+
+/// `bowline` for a shim whose binary is at `shim`, which it cannot find itself
+/// as it runs from elsewhere: beside that, else in the PATH. By name, so that it
+/// is what an upgrade has put there. Where it is missing it would be beside it.
+pub fn bowline(shim: &Path) -> PathBuf {
+    let beside = shim.with_file_name("bowline");
+    if beside.is_file() {
+        return beside;
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let mut found = std::env::split_paths(&folders).filter(|folder| folder.is_absolute()).map(|f| f.join("bowline"));
+    found.find(|path| path.is_file()).unwrap_or(beside)
+}
+
+/// The way to systemd, for a program that is no shim and undoes what one has left.
+pub fn systemd() -> Result<Systemd> {
+    Ok(Systemd::by(bowline(&ourselves()?)))
+}
+
 /// The shim's binary: beside ours.
 fn binary() -> Result<PathBuf> {
-    let ours = std::env::current_exe().doing(Kind::Internal, || "cannot find our own binary")?;
-    let binary = ours.with_file_name("bowline-shim");
+    let binary = ourselves()?.with_file_name("bowline-shim");
     if binary.is_file() {
         return Ok(binary);
     }

@@ -17,7 +17,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["notify"],
     &["bundle", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
     &["checkpoint", "events", "program", "refused", "told"],
-    &["idmap", "log", "report", "scoped", "shutdown", "worker"],
+    &["idmap", "log", "report", "scoped", "shutdown", "systemd", "worker"],
     &["cgroup"],
     &["health", "mountinfo", "sys"],
     &["error"],
@@ -66,9 +66,14 @@ const SHIM_PROCESS: [&str; 16] = [
     "shim/src/containerd/streams.rs",
 ];
 
-/// What runs in a worker or in a program that may wait, and needs a thread of
-/// its own there: a fork from within one runtime cannot run another beside it.
-const NOT_THE_SHIMS: &str = "executor/src/cgroup/systemd/bus.rs";
+/// What runs in a worker or in a program that may wait, and may have threads by
+/// then: it waits for its child itself, and for no other.
+const NOT_THE_SHIMS: &str = "executor/src/systemd.rs";
+
+/// What speaks to systemd, and the one place that names it: a binary of which
+/// nothing does is linked without it, and without the library for the bus.
+const UNITS: &str = "units/src";
+const NAMES_UNITS: &str = "shim/src/bin/bowline.rs";
 
 /// What starts a thread, blocks the loop, or has its child reaped by the sweep.
 const NOT_IN_THE_SHIM: [&str; 7] = [
@@ -115,7 +120,7 @@ fn the_spec_imports_nothing_of_ours_and_the_tests_no_library() {
 
 #[test]
 fn unsafe_is_in_one_file() {
-    let all = ["spec", "executor", "shim", "tests", "bench"].into_iter().flat_map(sources);
+    let all = ["spec", "executor", "units", "shim", "tests", "bench"].into_iter().flat_map(sources);
     let found = all.filter(|source| source.name != UNSAFE).flat_map(|source| source.words("unsafe"));
     assert_none("unsafe outside of its file", found.collect());
 }
@@ -133,6 +138,16 @@ fn the_shim_starts_no_thread_and_no_command() {
     let found =
         all.flat_map(|source| source.without_tests().paths_of(|path| NOT_IN_THE_SHIM.iter().any(|bad| has(path, bad))));
     assert_none("not in the shim", found.collect());
+}
+
+#[test]
+fn what_speaks_to_systemd_is_in_one_binary() {
+    let all = || ["spec", "executor", "units", "shim", "bench"].into_iter().flat_map(sources);
+    let bus = all().filter(|source| !source.name.starts_with(UNITS));
+    let mut found: Vec<String> = bus.flat_map(|source| source.words("zbus")).collect();
+    let named = all().filter(|source| source.name != NAMES_UNITS);
+    found.extend(named.flat_map(|source| source.words("bowline_units")));
+    assert_none("it would be in every shim", found);
 }
 
 /// Whether `path` has all parts of `part` one after the other: `std::fs::File`

@@ -48,7 +48,7 @@ fn idle_shim(host: &Host, mode: &str, manager: &Elsewhere) -> (Process, PathBuf)
     let mut shim = Command::new("/bin/sh");
     // By way of stdin and stdout, so that no other child can inherit them.
     shim.args(["-c", "exec \"$0\" \"$@\" 3<&0 4<&1 </dev/null >/dev/null"]).arg(binary("bowline-shim"));
-    shim.arg("--folder").arg(&folder).args(["--shim-cgroup", mode]);
+    shim.arg("--folder").arg(&folder).arg("--bowline").arg(binary("bowline")).args(["--shim-cgroup", mode]);
     let process = host.spawn_command_with(manager.inside(&shim), OwnedFd::from(listener), OwnedFd::from(lock));
     // Until then it is a shell, which has yet to go to the manager's cgroup.
     eventually("the shim runs", || {

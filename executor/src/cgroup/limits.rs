@@ -15,8 +15,9 @@ use oci_spec::runtime::LinuxResources;
 use rustix::io::Errno;
 
 use super::files::Writer;
+use super::systemd::{self, Property, Unit};
 use super::tree::{read_at, write_at};
-use super::{Cgroup, Layout, Version, devices, systemd, v1, v2};
+use super::{Cgroup, Layout, Version, devices, v1, v2};
 use crate::error::{Error, Kind, Result};
 
 /// One value for one file.
@@ -83,14 +84,20 @@ impl Layout {
         self.write_all(cgroup, limits, |_, _| Ok(()))
     }
 
-    /// Changes the limits of a cgroup with processes in it: all, or none.
+    /// Changes the limits of a cgroup with processes in it: all, or none. Of a
+    /// unit, `tell` says the same to systemd.
     ///
     /// To be called by a worker: memory may have to be reclaimed.
     ///
     /// # Errors
     /// As [`Layout::apply`]; `BadSpec` also when the task uses more memory than
-    /// its new limit and it cannot be reclaimed.
-    pub fn change(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<()> {
+    /// its new limit and it cannot be reclaimed; what `tell` returns.
+    pub fn change(
+        &self,
+        cgroup: &Cgroup,
+        resources: &LinuxResources,
+        tell: impl FnOnce(&Unit, Vec<Property>) -> Result<()>,
+    ) -> Result<()> {
         let mut undo = Vec::new();
         let changed = self.limits_of(cgroup, resources).and_then(|limits| {
             self.write_all(cgroup, limits.clone(), |dir, limit| {
@@ -98,7 +105,7 @@ impl Layout {
                 if limit.file == "memory.max" { v2::make_room(dir, &limit.value) } else { Ok(()) }
             })?;
             // It writes the same once more, and again when it is reloaded.
-            cgroup.unit().map_or(Ok(()), |unit| systemd::change(unit, &limits))
+            cgroup.unit().map_or(Ok(()), |unit| tell(unit, systemd::of_limits(&limits)))
         });
         if changed.is_err() {
             undo.reverse();

@@ -101,7 +101,7 @@ impl Supervisor {
             Ok(live) => Ok((cgroup, live)),
             Err(error) => {
                 // criu kills what it could not finish.
-                remove_cgroup(&self.layout, cgroup).await;
+                remove_cgroup(&self.layout, &self.config.systemd, cgroup).await;
                 Err(error)
             }
         }

@@ -319,7 +319,7 @@ impl Supervisor {
             None => Ok((self.layout.create(&plan.record.cgroup)?, None)),
             Some(unit) => {
                 let resources = plan.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
-                let (cgroup, placeholder) = units::create(&self.layout, unit, resources).await?;
+                let (cgroup, placeholder) = units::create(&self.layout, &self.config.systemd, unit, resources).await?;
                 Ok((cgroup, Some(placeholder)))
             }
         }
@@ -349,7 +349,7 @@ impl Supervisor {
             Ok((starting, live)) => Ok((cgroup, starting, live)),
             Err(error) => {
                 // Nothing was cloned.
-                remove_cgroup(&self.layout, cgroup).await;
+                remove_cgroup(&self.layout, &self.config.systemd, cgroup).await;
                 Err(error)
             }
         }

@@ -43,6 +43,7 @@ use crate::rootfs::layers;
 use crate::shutdown::Plan;
 use crate::stats::{self, Stats};
 use crate::sys;
+use crate::systemd::Systemd;
 use crate::told::{Happening, Teller};
 
 use children::Children;
@@ -61,6 +62,8 @@ pub struct Config {
     pub state: StateDir,
     /// Where the shim itself is charged.
     pub shim_cgroup: ShimCgroup,
+    /// Who makes units, for tasks whose cgroups are.
+    pub systemd: Systemd,
     /// When it leaves.
     pub leave: Leave,
     /// Who is told what happens to its tasks. With nobody, it is written into
@@ -70,8 +73,8 @@ pub struct Config {
 
 impl Config {
     /// A shim that leaves with its last task, and writes the journal.
-    pub fn new(folder: Folder, state: StateDir, shim_cgroup: ShimCgroup) -> Config {
-        Config { folder, state, shim_cgroup, leave: Leave::default(), tell: None }
+    pub fn new(folder: Folder, state: StateDir, shim_cgroup: ShimCgroup, systemd: Systemd) -> Config {
+        Config { folder, state, shim_cgroup, systemd, leave: Leave::default(), tell: None }
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 
 use crate::cgroup::{self, Cgroup, Layout, Unit, Version};
 use crate::error::{Error, Kind, Result};
+use crate::systemd::Systemd;
 use crate::worker;
 
 use super::task::remove_cgroup;
@@ -69,6 +70,7 @@ pub struct Overhead {
     sandbox: String,
     /// What its own cgroup is to systemd, if that makes its tasks' too.
     unit: OnceCell<Unit>,
+    systemd: Systemd,
     /// Locked while the shim moves: it enters and leaves in that order.
     entered: Mutex<Option<Entered>>,
 }
@@ -98,7 +100,8 @@ impl Overhead {
         if config.tell.is_none() {
             layout.prepare(&sandbox)?;
         }
-        Ok(Overhead { mode: config.shim_cgroup.clone(), sandbox, unit: OnceCell::new(), entered: Mutex::default() })
+        let (mode, systemd) = (config.shim_cgroup.clone(), config.systemd.clone());
+        Ok(Overhead { mode, sandbox, unit: OnceCell::new(), systemd, entered: Mutex::default() })
     }
 
     /// From now on its own cgroup is a scope in the sandbox's slice.
@@ -126,7 +129,7 @@ impl Overhead {
             ShimCgroup::Overhead if entered.is_some() || !runs() => Ok(()),
             ShimCgroup::Overhead => {
                 if let Some(unit) = self.unit.get() {
-                    units::enter(unit).await?;
+                    units::enter(&self.systemd, unit).await?;
                     *entered = Some(Entered::Unit(unit.clone()));
                     return Ok(());
                 }
@@ -148,8 +151,8 @@ impl Overhead {
             return;
         };
         match (charge(layout, "/").await, entered) {
-            (Ok(()), Entered::Cgroup(cgroup)) => remove_cgroup(layout, cgroup).await,
-            (Ok(()), Entered::Unit(unit)) => units::stop(&unit).await,
+            (Ok(()), Entered::Cgroup(cgroup)) => remove_cgroup(layout, &self.systemd, cgroup).await,
+            (Ok(()), Entered::Unit(unit)) => units::stop(&self.systemd, &unit).await,
             (Err(error), _) => tracing::error!(%error, "the overhead cgroup stays behind"),
         }
     }

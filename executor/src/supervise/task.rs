@@ -32,6 +32,7 @@ use crate::request::TaskState;
 use crate::seccomp::Filter;
 use crate::stats::{self, Last, Processes};
 use crate::sys::{self, Ended};
+use crate::systemd::Systemd;
 use crate::worker;
 
 /// How long a freeze may take: a process in the kernel freezes when it returns.
@@ -384,7 +385,7 @@ impl Task {
         tokio::task::yield_now().await;
         let cgroup = self.cgroup.borrow_mut().take();
         if let Some(cgroup) = cgroup {
-            remove_cgroup(&supervisor.layout, cgroup).await;
+            remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
         }
         if !supervisor.any_lives() {
             supervisor.overhead.leave(&supervisor.layout).await;
@@ -486,7 +487,7 @@ impl Task {
         let cgroup = self.cgroup.borrow_mut().take();
         let Some(cgroup) = cgroup else { return error };
         let oom_kills = stats::oom_kills(&supervisor.layout, &cgroup);
-        remove_cgroup(&supervisor.layout, cgroup).await;
+        remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
         if oom_kills > 0 {
             return Error::new(
                 Kind::BadSpec,
@@ -504,9 +505,9 @@ fn signal_name(number: i32) -> String {
 
 /// Removes a cgroup whose processes have ended; v1 tells nobody when the last
 /// one has left it. One that is a unit's goes with that.
-pub async fn remove_cgroup(layout: &Layout, mut cgroup: Cgroup) {
+pub async fn remove_cgroup(layout: &Layout, systemd: &Systemd, mut cgroup: Cgroup) {
     if let Some(unit) = cgroup.unit() {
-        units::stop(unit).await;
+        units::stop(systemd, unit).await;
     }
     let give_up = Instant::now() + BUSY;
     let mut wait = Duration::from_micros(100);

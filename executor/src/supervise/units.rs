@@ -5,18 +5,18 @@
 //! ```
 //!
 //! A scope is started with a process in it, and ends when none is. Init is
-//! cloned into its cgroup, which has to be there by then. A worker talks to
-//! systemd: a bus that hangs holds up one launch, never the loop, and what a
-//! connection needs of memory goes with the worker.
+//! cloned into its cgroup, which has to be there by then. A worker has systemd
+//! asked: a bus that hangs holds up one launch, never the loop.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use oci_spec::runtime::LinuxResources;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::cgroup::{Cgroup, Layout, Unit, systemd};
+use crate::cgroup::{Cgroup, Layout, Unit};
 use crate::error::{Doing, Kind, Result};
 use crate::sys::{self, Cloned};
+use crate::systemd::Systemd;
 use crate::worker;
 
 /// A process that does nothing but be in a new scope.
@@ -61,10 +61,16 @@ impl Drop for Placeholder {
 
 /// Has systemd make the cgroup of `unit`, with these limits. It is there for
 /// as long as the placeholder, or another process, is in it.
-pub async fn create(layout: &Layout, unit: &Unit, resources: Option<&LinuxResources>) -> Result<(Cgroup, Placeholder)> {
+pub async fn create(
+    layout: &Layout,
+    systemd: &Systemd,
+    unit: &Unit,
+    resources: Option<&LinuxResources>,
+) -> Result<(Cgroup, Placeholder)> {
     let placeholder = Placeholder::start()?;
     let pid = placeholder.pid.unsigned_abs();
-    if let Err(error) = worker::run("systemd", || layout.start_unit(unit, pid, resources)).await {
+    let start = || systemd.start(unit, pid, layout.properties(resources)?);
+    if let Err(error) = worker::run("systemd", start).await {
         placeholder.leave().await;
         return Err(error);
     }
@@ -72,7 +78,7 @@ pub async fn create(layout: &Layout, unit: &Unit, resources: Option<&LinuxResour
         Ok(cgroup) => Ok((cgroup, placeholder)),
         Err(error) => {
             placeholder.leave().await;
-            stop(unit).await;
+            stop(systemd, unit).await;
             Err(error)
         }
     }
@@ -80,14 +86,14 @@ pub async fn create(layout: &Layout, unit: &Unit, resources: Option<&LinuxResour
 
 /// Ends a unit whose processes have ended. What cannot be ended goes by itself
 /// when it is empty; that is said in the log.
-pub async fn stop(unit: &Unit) {
-    if let Err(error) = worker::run("systemd", || systemd::stop(unit)).await {
+pub async fn stop(systemd: &Systemd, unit: &Unit) {
+    if let Err(error) = worker::run("systemd", || systemd.stop(unit)).await {
         tracing::error!(%error, unit.name, "a unit may be left behind");
     }
 }
 
-/// Has systemd put the shim into `unit`.
-pub async fn enter(unit: &Unit) -> Result<()> {
+/// Has systemd put the shim into `unit`, for which there is no limit.
+pub async fn enter(systemd: &Systemd, unit: &Unit) -> Result<()> {
     let pid = std::process::id();
-    worker::run("systemd", || systemd::start_unlimited(unit, pid)).await
+    worker::run("systemd", || systemd.start(unit, pid, Vec::new())).await
 }

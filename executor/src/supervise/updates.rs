@@ -8,6 +8,7 @@ use oci_spec::runtime::LinuxResources;
 
 use super::Supervisor;
 use super::task::Task;
+use crate::cgroup::Unit;
 use crate::error::Result;
 use crate::events::Event;
 use crate::{bundle, host, worker};
@@ -32,7 +33,8 @@ impl Supervisor {
 
     async fn change(&self, task: &Task, changes: &LinuxResources) -> Result<()> {
         // The kernel may have to reclaim memory first; the loop goes on meanwhile.
-        let worker = task.with_cgroup(|c| worker::start("the update", || self.layout.change(c, changes)))??;
+        let tell = |unit: &Unit, properties| self.config.systemd.change(unit, properties);
+        let worker = task.with_cgroup(|c| worker::start("the update", || self.layout.change(c, changes, tell)))??;
         let changed = worker.answer().await;
         if task.state.borrow().live().is_none() {
             return Err(task.has_exited());

@@ -1,7 +1,7 @@
 //! The shim: one process for one sandbox, one thread, until its tasks have ended.
 //!
 //! Started by `bowline`, which hands it a listening socket and the lock of its
-//! folder. Its two flags are read by hand: an argument parser would be half of
+//! folder. Its flags are read by hand: an argument parser would be half of
 //! its private memory.
 
 use std::os::fd::RawFd;
@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use bowline::service;
 use bowline::spawn::{LISTENER_FD, LOCK_FD};
+use bowline_executor::systemd::Systemd;
 use bowline_executor::{
     Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd, serve,
 };
@@ -36,29 +37,33 @@ fn main() -> ExitCode {
 struct Arguments {
     folder: PathBuf,
     shim_cgroup: ShimCgroup,
+    systemd: Systemd,
     listener: RawFd,
     lock: RawFd,
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
-    let usage =
-        |what: &str| Error::new(Kind::Usage, format!("usage: bowline-shim --folder DIR [--shim-cgroup MODE]: {what}"));
-    let mut folder = None;
-    let mut parsed =
-        Arguments { folder: PathBuf::new(), shim_cgroup: ShimCgroup::default(), listener: LISTENER_FD, lock: LOCK_FD };
+    let usage = |what: &str| {
+        let usage = "usage: bowline-shim --folder DIR --bowline FILE [--shim-cgroup MODE]";
+        Error::new(Kind::Usage, format!("{usage}: {what}"))
+    };
+    let (mut folder, mut bowline) = (None, None);
+    let (mut shim_cgroup, mut listener, mut lock) = (ShimCgroup::default(), LISTENER_FD, LOCK_FD);
     while let Some(flag) = args.next() {
         let value = args.next().ok_or_else(|| usage(&format!("{flag} needs a value")))?;
         let number = || value.parse().map_err(|_| usage(&format!("{flag} needs a number")));
         match flag.as_str() {
             "--folder" => folder = Some(PathBuf::from(&value)),
-            "--shim-cgroup" => parsed.shim_cgroup = value.parse()?,
-            "--listener-fd" => parsed.listener = number()?,
-            "--lock-fd" => parsed.lock = number()?,
+            "--shim-cgroup" => shim_cgroup = value.parse()?,
+            "--bowline" => bowline = Some(PathBuf::from(&value)),
+            "--listener-fd" => listener = number()?,
+            "--lock-fd" => lock = number()?,
             _ => return Err(usage(&format!("unknown flag {flag}"))),
         }
     }
-    parsed.folder = folder.ok_or_else(|| usage("--folder is missing"))?;
-    Ok(parsed)
+    let folder = folder.ok_or_else(|| usage("--folder is missing"))?;
+    let systemd = Systemd::by(bowline.ok_or_else(|| usage("--bowline is missing"))?);
+    Ok(Arguments { folder, shim_cgroup, systemd, listener, lock })
 }
 
 fn run(args: impl Iterator<Item = String>) -> Result<()> {
@@ -80,7 +85,8 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
         .doing(Kind::Internal, || "cannot become a subreaper")?;
     std::env::set_current_dir("/").doing(Kind::Internal, || "cannot change to /")?;
     let state = arguments.folder.parent().unwrap_or(std::path::Path::new("/"));
-    let config = Config::new(Folder::at(&arguments.folder), StateDir::new(state), arguments.shim_cgroup);
+    let Arguments { folder, shim_cgroup, systemd, .. } = &arguments;
+    let config = Config::new(Folder::at(folder), StateDir::new(state), shim_cgroup.clone(), systemd.clone());
     serve(config, |executor| async move {
         service::serve(executor, UnixListener::from(listener)).await?;
         // All is answered and removed: the kernel takes back the rest, faster

@@ -1,7 +1,10 @@
-//! The command line.
+//! The command line, and what speaks to systemd for every shim.
+//!
+//! The one place that names `bowline_units`: a binary that does not is linked
+//! without it.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    bowline::cli::main()
+    bowline::cli::main(|request| Box::pin(bowline_units::carry_out(request)))
 }

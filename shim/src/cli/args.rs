@@ -172,6 +172,9 @@ pub enum Command {
         /// The folder they are written to; there must be one [default: bowline(1) is printed]
         dir: Option<PathBuf>,
     },
+    /// Ask systemd for what stdin says; print the answer
+    #[command(hide = true, name = bowline_executor::systemd::COMMAND)]
+    Units,
 }
 
 /// A shell that there is a script for.

@@ -116,7 +116,7 @@ impl Up {
         let killed = child.wait().is_ok_and(|status| status.signal().is_some());
         // It did not come to undo what it had made. Never of one that ended by
         // itself: what it was refused, such as a cgroup, is somebody else's.
-        let undone = if killed { undo(&folder) } else { Ok(()) };
+        let undone = if killed { spawn::systemd().and_then(|systemd| undo(&folder, &systemd)) } else { Ok(()) };
         let error = match undone {
             Ok(()) => error,
             Err(left) => error.hint(format!("besides, {left}")),

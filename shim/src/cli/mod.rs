@@ -34,6 +34,7 @@ mod table;
 mod template;
 mod terminal;
 mod top;
+mod units;
 mod update;
 mod watch;
 
@@ -46,6 +47,7 @@ use bowline_spec::id::TaskId;
 use clap::Parser as _;
 
 use crate::client::exited;
+pub use units::CarryOut;
 
 /// Exit code of bowline's own failures.
 const FAILED: u8 = 125;
@@ -54,16 +56,17 @@ const TIMED_OUT: u8 = 124;
 /// Exit code of a command line that makes no sense.
 const USAGE: u8 = 2;
 
-/// Runs the command line of this process.
-pub fn main() -> ExitCode {
+/// Runs the command line of this process; `carry_out` speaks to systemd.
+pub fn main(carry_out: CarryOut) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return misuse::tell(&error),
     };
     colour::choose(cli.color);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome =
-        runtime.doing(Kind::Internal, || "cannot start the event loop").and_then(|runtime| runtime.block_on(run(cli)));
+    let outcome = runtime
+        .doing(Kind::Internal, || "cannot start the event loop")
+        .and_then(|runtime| runtime.block_on(run(cli, carry_out)));
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -73,7 +76,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-async fn run(cli: Cli) -> Result<u8> {
+async fn run(cli: Cli, carry_out: CarryOut) -> Result<u8> {
     let state = StateDir::new(std::path::absolute(&cli.state).doing(Kind::Usage, || "--state: not a path")?);
     match cli.command {
         Command::Run { task, detach, rm } => launch::run(&state, task, detach.detach_keys, rm).await,
@@ -99,6 +102,7 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Doctor { json } => doctor::run(&state, json),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),
+        Command::Units => units::run(carry_out).await,
     }
 }
 

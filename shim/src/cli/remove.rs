@@ -8,6 +8,7 @@ use super::named::TaskRef;
 use super::several::{each, settle};
 use super::{progress, say, starting};
 use crate::client::{self, Presence, Shim};
+use crate::spawn;
 
 /// `bowline rm`. By force, that there is no such task is what was wanted.
 pub async fn run(state: &StateDir, names: &[TaskRef], force: bool) -> Result<u8> {
@@ -81,6 +82,6 @@ fn clean_up(folder: &Folder) -> Result<()> {
         return Err(Error::new(Kind::WrongState, format!("{} is in use", folder.path().display()))
             .hint("somebody else is launching or removing this task; try again in a moment"));
     };
-    undo(folder)?;
+    undo(folder, &spawn::systemd()?)?;
     folder.remove(lock)
 }

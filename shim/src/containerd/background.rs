@@ -15,6 +15,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::thread::{CoreSchedulingScope, create_core_scheduling_cookie};
 
 use super::invocation::Invocation;
+use crate::spawn;
 
 /// What systemd or a Go runtime told containerd is not for its shims.
 const NOT_HANDED_DOWN: [&str; 8] = [
@@ -81,7 +82,7 @@ impl Background {
     /// `Internal` when it cannot be started.
     pub fn start(invocation: &Invocation, address: &str, listener: UnixListener) -> Result<Background> {
         let what = || "cannot start the serving process";
-        let binary = std::env::current_exe().doing(Kind::Internal, || "cannot find our own binary")?;
+        let binary = spawn::ourselves()?;
         let sealed = open_sealed(&binary)?;
         // Away from the numbers that stdin, stdout and stderr take there.
         let above = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, 10);
@@ -89,7 +90,7 @@ impl Background {
         let listener = above(listener.into()).doing(Kind::Internal, what)?;
         fcntl_setfd(&listener, FdFlags::empty()).doing(Kind::Internal, what)?;
         let mut command = Command::new(format!("/proc/self/fd/{}", sealed.as_raw_fd()));
-        command.arg0(&binary).args(invocation.to_serve(address, listener.as_raw_fd()));
+        command.arg0(&binary).args(invocation.to_serve(address, listener.as_raw_fd(), &spawn::bowline(&binary)));
         for name in NOT_HANDED_DOWN {
             command.env_remove(name);
         }

@@ -10,6 +10,7 @@ use protobuf::{Message as _, MessageField};
 use super::address;
 use super::happenings::{KILLED, timestamp};
 use super::invocation::Invocation;
+use crate::spawn;
 
 /// Kills and removes all that is left of the container, and prints a
 /// `DeleteResponse` with its exit as it was recorded, else as if by SIGKILL.
@@ -17,7 +18,7 @@ use super::invocation::Invocation;
 /// # Errors
 /// Names what is left. What is missing already is no error.
 pub fn run(invocation: &Invocation) -> Result<()> {
-    let (pid, report) = undo_bundle(&invocation.bundle)?;
+    let (pid, report) = undo_bundle(&invocation.bundle, &spawn::systemd()?)?;
     // containerd has told it to the file, or the shim has; none, and there was
     // no shim. Other members of a pod may still be served there.
     let address = std::fs::read_to_string(address::file_in(&invocation.bundle)).unwrap_or_default();

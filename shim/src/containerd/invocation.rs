@@ -32,6 +32,8 @@ pub struct Invocation {
     pub sched_core: bool,
     /// Where the serving process serves, such as `unix:///run/containerd/s/…`.
     pub socket: String,
+    /// Where `bowline` is, by which the serving process has systemd asked.
+    pub bowline: PathBuf,
 }
 
 /// What is to be done.
@@ -50,8 +52,8 @@ pub enum Action {
 }
 
 /// Flags with a value.
-const VALUED: [&str; 8] =
-    ["namespace", "id", "address", "publish-binary", "bundle", "socket", "debug-socket", LISTENER_FLAG];
+const VALUED: [&str; 9] =
+    ["namespace", "id", "address", "publish-binary", "bundle", "socket", "debug-socket", "bowline", LISTENER_FLAG];
 /// Flags without, unless it is `=true` or `=false`.
 const SWITCHES: [&str; 4] = ["debug", "v", "version", "info"];
 
@@ -108,12 +110,14 @@ fn invocation(flags: &Flags, env: impl Fn(&str) -> Option<String>) -> Result<Inv
         grpc_address,
         sched_core: variable("SCHED_CORE").is_some(),
         socket: flags.value("socket").unwrap_or_default(),
+        bowline: flags.value("bowline").map(PathBuf::from).unwrap_or_default(),
     })
 }
 
 impl Invocation {
-    /// The words that make a process serve `socket`, which is its fd `listener`.
-    pub fn to_serve(&self, socket: &str, listener: RawFd) -> Vec<String> {
+    /// The words that make a process serve `socket`, which is its fd `listener`,
+    /// with the help of `bowline`.
+    pub fn to_serve(&self, socket: &str, listener: RawFd, bowline: &Path) -> Vec<String> {
         let mut words = Vec::new();
         let mut flag = |name: &str, value: &str| {
             if !value.is_empty() {
@@ -127,6 +131,7 @@ impl Invocation {
         flag("publish-binary", &self.publish_binary.as_deref().map(text).unwrap_or_default());
         flag("bundle", &text(&self.bundle));
         flag("socket", socket);
+        flag("bowline", &text(bowline));
         flag(LISTENER_FLAG, &listener.to_string());
         if self.debug {
             words.push("-debug".to_owned());
@@ -320,9 +325,10 @@ mod tests {
     fn the_serving_process_is_called_with_what_start_was() {
         let line = "-namespace n -id i -address /run/c.sock -publish-binary /bin/c -bundle /b -debug start";
         let Ok(Action::Start(started)) = parse_line(line) else { panic!("it is complete") };
-        let words = started.to_serve("unix:///run/containerd/s/x", 10);
+        let words = started.to_serve("unix:///run/containerd/s/x", 10, Path::new("/bin/bowline"));
         let served = parse(words, |_| None);
-        let expected = Invocation { socket: "unix:///run/containerd/s/x".to_owned(), ..started };
+        let (socket, bowline) = ("unix:///run/containerd/s/x".to_owned(), PathBuf::from("/bin/bowline"));
+        let expected = Invocation { socket, bowline, ..started };
         assert_eq!(served, Ok(Action::Serve(expected, 10)));
     }
 }

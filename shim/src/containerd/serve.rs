@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_executor::systemd::Systemd;
 use bowline_executor::{
     Config, Doing, Executor, Folder, Kind, Leave, Result, ShimCgroup, StateDir, Teller, serve as run_executor,
 };
@@ -48,10 +49,11 @@ pub fn run(invocation: Invocation, listener: UnixListener) -> Result<()> {
             }
         })
     };
+    let systemd = Systemd::by(&invocation.bowline);
     let config = Config {
         leave: Leave::WhenTold,
         tell: Some(tell),
-        ..Config::new(Folder::at(&invocation.bundle), StateDir::new(STATE), ShimCgroup::Inherit)
+        ..Config::new(Folder::at(&invocation.bundle), StateDir::new(STATE), ShimCgroup::Inherit, systemd)
     };
     let socket = invocation.socket.clone();
     run_executor(config, |executor| async move {

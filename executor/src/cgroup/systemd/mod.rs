@@ -11,10 +11,8 @@
 //! Where v1's hierarchies are, those that systemd does not manage have the same
 //! path, made by us.
 //!
-//! The bus is a matter of milliseconds, or of its bounds when it hangs: what
-//! blocks here is for workers.
+//! Says what systemd is to be told; `crate::systemd` has it told.
 
-mod bus;
 mod name;
 mod properties;
 
@@ -24,7 +22,7 @@ use std::str::FromStr;
 use oci_spec::runtime::LinuxResources;
 
 pub use name::Unit;
-pub use properties::kept;
+pub use properties::{Property, Value, kept};
 
 use super::hierarchy::Hierarchy;
 use super::limits::Limit;
@@ -96,14 +94,10 @@ impl Driver {
 }
 
 impl Layout {
-    /// Starts `unit`, its limits in effect, with process `pid` in it, which may
-    /// leave once another is: an empty scope ends. To be called by a worker.
-    ///
-    /// # Errors
-    /// As `bus::start`: nothing of it is then left.
-    pub fn start_unit(&self, unit: &Unit, pid: u32, resources: Option<&LinuxResources>) -> Result<()> {
+    /// What a unit with these limits is started with.
+    pub fn properties(&self, resources: Option<&LinuxResources>) -> Result<Vec<Property>> {
         let limits = resources.map_or(Ok(Vec::new()), |resources| self.limits(resources))?;
-        bus::start(unit, Some(pid), &of_limits(&kept(limits)))
+        Ok(of_limits(&kept(limits)))
     }
 
     /// Takes over the cgroup of a unit that was started, and makes it where
@@ -143,22 +137,8 @@ fn adopted(hierarchy: &Hierarchy, path: &str) -> Result<super::hierarchy::Made> 
     }
 }
 
-/// Tells systemd of limits that were changed. Blocks.
-pub fn change(unit: &Unit, limits: &[Limit]) -> Result<()> {
-    bus::change(unit, &of_limits(limits))
-}
-
-/// Ends a unit whose processes have ended; gone already is fine. Blocks.
-pub fn stop(unit: &Unit) -> Result<()> {
-    bus::stop(unit)
-}
-
-/// Puts process `pid` into `unit`, for which there is no limit. Blocks.
-pub fn start_unlimited(unit: &Unit, pid: u32) -> Result<()> {
-    bus::start(unit, Some(pid), &[])
-}
-
-fn of_limits(limits: &[Limit]) -> Vec<properties::Property> {
+/// The properties that say the same as `limits`.
+pub fn of_limits(limits: &[Limit]) -> Vec<Property> {
     let known = std::cell::OnceCell::new();
     properties::properties(limits, |kind, major| {
         let known: &String = known.get_or_init(|| std::fs::read_to_string("/proc/devices").unwrap_or_default());

@@ -13,23 +13,27 @@
 //! Source: systemd.resource-control(5), org.freedesktop.systemd1(5). Pure.
 
 use bowline_spec::units::IdSet;
+use serde::{Deserialize, Serialize};
 
 use crate::cgroup::limits::Limit;
 
 /// A property of a unit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Property {
-    pub name: &'static str,
+    /// As systemd calls it.
+    pub name: String,
+    /// What it is to be.
     pub value: Value,
 }
 
 /// Its value, by its type on the bus.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Value {
     /// `t`
     Number(u64),
     /// `s`
-    Text(&'static str),
+    Text(String),
     /// `ay`: a bit for each CPU or node
     Set(Vec<u8>),
     /// `a(st)`: a figure for a device's path
@@ -142,7 +146,7 @@ fn of_file(out: &mut Vec<Property>, file: &str, value: &str, v1_period: u64) {
 /// A later value of a file counts.
 fn put(out: &mut Vec<Property>, name: &'static str, value: Value) {
     out.retain(|property| property.name != name);
-    out.push(Property { name, value });
+    out.push(Property { name: name.to_owned(), value });
 }
 
 /// A figure, or none in the kernel's words.
@@ -227,7 +231,7 @@ fn devices(out: &mut Vec<Property>, rules: &[&Limit], driver_of: impl Fn(char, u
             allowed.push((device, access));
         }
     }
-    put(out, "DevicePolicy", Value::Text(if strict { "strict" } else { "auto" }));
+    put(out, "DevicePolicy", Value::Text(if strict { "strict" } else { "auto" }.to_owned()));
     if strict {
         put(out, "DeviceAllow", Value::Rules(allowed));
     }
@@ -257,17 +261,19 @@ mod tests {
         properties(&limits, |kind, major| (kind == 'c' && major == 136).then(|| "pts".to_owned()))
     }
 
-    fn numbers(limits: &[(&str, &str)]) -> Vec<(&'static str, u64)> {
-        let number = |property: Property| match property.value {
-            Value::Number(number) => Some((property.name, number)),
-            _ => None,
-        };
-        of(limits).into_iter().filter_map(number).collect()
+    fn property(name: &str, value: Value) -> Property {
+        Property { name: name.to_owned(), value }
+    }
+
+    #[track_caller]
+    fn assert_numbers(limits: &[(&str, &str)], expected: &[(&str, u64)]) {
+        let expected: Vec<Property> = expected.iter().map(|(name, n)| property(name, Value::Number(*n))).collect();
+        assert_eq!(of(limits), expected);
     }
 
     #[test]
     fn a_limit_is_a_property() {
-        let found = numbers(&[
+        let limits = [
             ("memory.max", "1048576"),
             ("memory.high", "max"),
             ("memory.low", "4096"),
@@ -276,7 +282,7 @@ mod tests {
             ("cpu.max", "150000 100000"),
             ("pids.max", "64"),
             ("io.weight", "default 50"),
-        ]);
+        ];
         let expected = [
             ("MemoryMax", 1_048_576),
             ("MemoryHigh", INFINITY),
@@ -288,19 +294,19 @@ mod tests {
             ("TasksMax", 64),
             ("IOWeight", 50),
         ];
-        assert_eq!(found, expected);
+        assert_numbers(&limits, &expected);
     }
 
     #[test]
     fn a_limit_of_v1_is_one_too() {
-        let found = numbers(&[
+        let limits = [
             ("memory.limit_in_bytes", "1048576"),
             ("cpu.shares", "512"),
             ("cpu.cfs_period_us", "50000"),
             ("cpu.cfs_quota_us", "25000"),
             ("pids.max", "max"),
             ("blkio.weight", "300"),
-        ]);
+        ];
         let expected = [
             ("MemoryLimit", 1_048_576),
             ("CPUShares", 512),
@@ -309,8 +315,9 @@ mod tests {
             ("TasksMax", INFINITY),
             ("BlockIOWeight", 300),
         ];
-        assert_eq!(found, expected);
-        assert_eq!(numbers(&[("cpu.cfs_quota_us", "-1")])[0], ("CPUQuotaPerSecUSec", INFINITY));
+        assert_numbers(&limits, &expected);
+        let none = [("CPUQuotaPerSecUSec", INFINITY), ("CPUQuotaPeriodUSec", PERIOD)];
+        assert_numbers(&[("cpu.cfs_quota_us", "-1")], &none);
     }
 
     #[test]
@@ -334,7 +341,7 @@ mod tests {
     fn sets_are_bits() {
         let found = of(&[("cpuset.cpus", "0-1,9"), ("cpuset.mems", "0")]);
         let expected = [("AllowedCPUs", vec![0b11, 0b10]), ("AllowedMemoryNodes", vec![1])];
-        assert_eq!(found, expected.map(|(name, bits)| Property { name, value: Value::Set(bits) }));
+        assert_eq!(found, expected.map(|(name, bits)| property(name, Value::Set(bits))));
     }
 
     #[test]
@@ -352,7 +359,7 @@ mod tests {
             ("IODeviceWeight", devices(&[("/dev/block/8:0", 200)])),
             ("BlockIOWriteBandwidth", devices(&[("/dev/block/8:0", 7)])),
         ];
-        assert_eq!(found, expected.map(|(name, value)| Property { name, value }));
+        assert_eq!(found, expected.map(|(name, value)| property(name, value)));
     }
 
     #[test]
@@ -368,10 +375,10 @@ mod tests {
         ]);
         let rules = [("/dev/char/1:3", "rwm"), ("char-pts", "rw"), ("char-*", "m")];
         let rules = rules.map(|(device, access)| (device.to_owned(), access.to_owned())).to_vec();
-        let expected = [("DevicePolicy", Value::Text("strict")), ("DeviceAllow", Value::Rules(rules))];
-        assert_eq!(found, expected.map(|(name, value)| Property { name, value }));
+        let expected = [("DevicePolicy", Value::Text("strict".to_owned())), ("DeviceAllow", Value::Rules(rules))];
+        assert_eq!(found, expected.map(|(name, value)| property(name, value)));
         let all = of(&[("devices.deny", "a"), ("devices.allow", "a")]);
-        assert_eq!(all, [Property { name: "DevicePolicy", value: Value::Text("auto") }]);
+        assert_eq!(all, [property("DevicePolicy", Value::Text("auto".to_owned()))]);
     }
 
     #[test]

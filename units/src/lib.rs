@@ -1,30 +1,28 @@
 //! Talking to systemd over the system bus: units started, changed and stopped.
 //!
 //! ```text
-//!   call ─► a job ─► JobRemoved ─► done, or why not
+//!   shim ─► worker ─► bowline ─► call ─► a job ─► JobRemoved ─► done, or why not
 //! ```
+//!
+//! Part of the program `bowline` alone, which a shim runs for one request at a
+//! time: what speaks to the bus is large, and in no process that stays.
 //!
 //! The bus is where `DBUS_SYSTEM_BUS_ADDRESS` says, else at its usual place:
 //! never systemd's private socket, which it may change as it likes.
 //!
-//! Every function blocks, none longer than its bounds below. So they are for
-//! workers and for programs that may wait, never for the shim itself. The
-//! runtime has a thread of its own: a worker is a fork from within the shim's
-//! runtime, whose thread takes no second one, and whose epoll set is shared.
+//! Nothing waits longer than its bounds below.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
 
+use bowline_executor::systemd::{Property, Request, Value};
+use bowline_executor::{Doing as _, Error, Kind, Result, Unit};
 use tokio::time::{Instant, timeout_at};
 use zbus::connection::Builder;
 use zbus::export::futures_core::Stream as _;
 use zbus::message::Type;
 use zbus::{Connection, DynamicType, MatchRule, Message, MessageStream, ObjectPath, OwnedObjectPath, Variant};
-
-use super::name::Unit;
-use super::properties::{Property, Value};
-use crate::error::{Doing as _, Error, Kind, Result};
 
 /// How long the bus may take to let us in.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -49,15 +47,27 @@ const OBJECT: &str = "/org/freedesktop/systemd1";
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
+/// Does what a shim asks for.
+///
+/// # Errors
+/// As the bus or systemd refuses it.
+pub async fn carry_out(request: Request) -> Result<()> {
+    match request {
+        Request::Start { unit, pid, properties } => start(&unit, pid, &properties).await,
+        Request::Change { unit, properties } => change(&unit, &properties).await,
+        Request::Stop { unit } => stop(&unit).await,
+    }
+}
+
 /// Starts `unit` with `pid` in it, and waits until systemd has.
 ///
 /// # Errors
 /// `AlreadyExists` when there is such a unit, unless that has failed and can be
 /// forgotten; `Unsupported` without a bus; `Timeout`; `BadSpec` for what systemd
 /// refuses. Nothing of the unit is then left.
-pub fn start(unit: &Unit, pid: Option<u32>, properties: &[Property]) -> Result<()> {
-    let what = || format!("cannot start {}", unit.name);
-    with_systemd(async |systemd| {
+async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
+    let started = async {
+        let systemd = Systemd::connect().await?;
         let mut signals = systemd.subscribe().await?;
         let mut forgotten = false;
         loop {
@@ -90,26 +100,25 @@ pub fn start(unit: &Unit, pid: Option<u32>, properties: &[Property]) -> Result<(
                 Err(refusal) => return Err(refusal.into()),
             }
         }
-    })
-    .map_err(|e| e.within(what()))
+    };
+    started.await.map_err(|e| e.within(format_args!("cannot start {}", unit.name)))
 }
 
 /// Changes properties of a unit, until it ends.
-pub fn change(unit: &Unit, properties: &[Property]) -> Result<()> {
-    if properties.is_empty() {
-        return Ok(());
-    }
-    let done = with_systemd(async |systemd| {
+async fn change(unit: &Unit, properties: &[Property]) -> Result<()> {
+    let done = async {
+        let systemd = Systemd::connect().await?;
         systemd.call("SetUnitProperties", &(&unit.name, true, values(properties))).await?;
         Ok(())
-    });
-    done.map_err(|e| e.within(format_args!("cannot change {}", unit.name)))
+    };
+    done.await.map_err(|e: Error| e.within(format_args!("cannot change {}", unit.name)))
 }
 
 /// Stops a unit whose processes have ended, and waits until it has gone. One
 /// that has gone already is fine.
-pub fn stop(unit: &Unit) -> Result<()> {
-    let done = with_systemd(async |systemd| {
+async fn stop(unit: &Unit) -> Result<()> {
+    let done = async {
+        let systemd = Systemd::connect().await?;
         let mut signals = systemd.subscribe().await?;
         let job = match systemd.call("StopUnit", &(&unit.name, "replace")).await {
             Ok(answer) => answer.job()?,
@@ -117,8 +126,8 @@ pub fn stop(unit: &Unit) -> Result<()> {
             Err(refusal) => return Err(refusal.into()),
         };
         systemd.finished(&mut signals, job).await
-    });
-    done.map_err(|e| e.within(format_args!("cannot stop {}", unit.name)))
+    };
+    done.await.map_err(|e| e.within(format_args!("cannot stop {}", unit.name)))
 }
 
 /// Why systemd, or the bus, did not do it.
@@ -264,7 +273,7 @@ impl Systemd {
     async fn start_unit(
         &self,
         unit: &Unit,
-        pid: Option<u32>,
+        pid: u32,
         properties: &[Property],
         slices: &[String],
     ) -> std::result::Result<Job, Refusal> {
@@ -282,7 +291,7 @@ impl Systemd {
             all.push(("Delegate", Variant::from(true)));
             // A failed one, as after a kill for want of memory, goes by itself too.
             all.push(("CollectMode", Variant::from("inactive-or-failed")));
-            all.extend(pid.map(|pid| ("PIDs", Variant::from(vec![pid]))));
+            all.push(("PIDs", Variant::from(vec![pid])));
         }
         all.extend(values(properties));
         let slice = |name: &String| {
@@ -360,29 +369,18 @@ async fn bounded<T>(
 }
 
 /// Properties as they are on the bus.
-fn values(properties: &[Property]) -> Vec<(&'static str, Variant<'_>)> {
-    let value = |property: &Property| match &property.value {
+fn values(properties: &[Property]) -> Vec<(&str, Variant<'_>)> {
+    properties.iter().map(|property| (property.name.as_str(), variant(&property.value))).collect()
+}
+
+fn variant(value: &Value) -> Variant<'_> {
+    match value {
         Value::Number(number) => Variant::from(*number),
-        Value::Text(text) => Variant::from(*text),
+        Value::Text(text) => Variant::from(text.as_str()),
         Value::Set(bits) => Variant::from(bits.clone()),
         Value::Devices(devices) => Variant::from(devices.clone()),
         Value::Rules(rules) => Variant::from(rules.clone()),
-    };
-    properties.iter().map(|property| (property.name, value(property))).collect()
-}
-
-/// Runs one errand, in a runtime and a thread of its own.
-fn with_systemd<T: Send>(errand: impl AsyncFnOnce(Systemd) -> Result<T> + Send) -> Result<T> {
-    let run = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-        let runtime = runtime.doing(Kind::Internal, || "cannot start an event loop")?;
-        runtime.block_on(async { errand(Systemd::connect().await?).await })
-    };
-    std::thread::scope(|threads| {
-        let thread = std::thread::Builder::new().name("systemd".to_owned()).spawn_scoped(threads, run);
-        let thread = thread.doing(Kind::Internal, || "cannot start a thread")?;
-        thread.join().unwrap_or_else(|_| Err(Error::new(Kind::Internal, "the errand to systemd broke down")))
-    })
+    }
 }
 
 #[cfg(test)]

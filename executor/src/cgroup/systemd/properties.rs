@@ -399,8 +399,8 @@ mod tests {
             let limits = kept(vec![Limit::new("cpu", "cpu.max", format!("{quota} {period}"))]);
             let file: u64 = limits[0].value.split(' ').next().expect("a quota").parse().expect("a number");
             let properties = properties(&limits, |_, _| None);
-            prop_assert_eq!(properties[0].name, "CPUQuotaPerSecUSec");
-            let Value::Number(second) = properties[0].value else { panic!("a number") };
+            prop_assert_eq!(&properties[0].name, "CPUQuotaPerSecUSec");
+            let Value::Number(second) = &properties[0].value else { panic!("a number") };
             prop_assert_eq!(second % PERCENT, 0);
             // What systemd makes of it, at the same precision.
             prop_assert_eq!(second * period / 1_000_000, file);

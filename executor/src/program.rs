@@ -249,8 +249,9 @@ impl Started {
                 more = next(&mut reader, &mut output) => if !more { reader = None },
             }
         };
-        // What it left running may hold the pipe: what is there now is it.
-        while self.output.as_ref().is_some_and(|pipe| read_some(pipe, &mut output)) {}
+        // What it left running may hold the pipe, and write without end: what is
+        // there now is it, as far as it is kept.
+        while output.len() < OUTPUT && self.output.as_ref().is_some_and(|pipe| read_some(pipe, &mut output)) {}
         self.executed().await?;
         Ok(outcome(ended, output))
     }
@@ -271,7 +272,9 @@ impl Started {
                 ready => ready.doing(Kind::Internal, what)?,
             };
             let ended = !fds[0].revents().is_empty();
-            let readable = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+            // What it left running may write without end: nothing of it is kept.
+            let enough = ended && output.len() >= OUTPUT;
+            let readable = !enough && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
             if readable && !reader.is_some_and(|fd| read_some(fd, &mut output)) {
                 reader = None;
             } else if ended && !readable {
@@ -442,21 +445,45 @@ mod tests {
     }
 
     #[test]
+    fn after_its_end_no_more_is_read_than_is_kept() {
+        // Who is left running may write faster than anybody reads.
+        let ended = || {
+            let started = shell("head -c 60000 /dev/zero").start_inside().expect("it starts");
+            poll(&mut [PollFd::new(&started.pidfd, PollFlags::IN)], None).expect("it ends");
+            let pipe = started.output.as_ref().expect("captured").try_clone().expect("a copy");
+            (started, pipe)
+        };
+        let assert_rest = |outcome: &Outcome, pipe: &OwnedFd| {
+            assert_eq!((outcome.ended, outcome.output.len()), (Ended::Exited(0), OUTPUT));
+            assert_eq!(rustix::io::ioctl_fionread(pipe).expect("a pipe"), 60_000 - OUTPUT as u64);
+        };
+        let (started, pipe) = ended();
+        assert_rest(&started.finish_blocking(LONG).expect("it ran"), &pipe);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let (mut started, pipe) = ended();
+            let end = reaped(started.pid);
+            assert_rest(&started.finish(end, LONG).await.expect("it ran"), &pipe);
+        });
+    }
+
+    /// Waits for its end, and gives it as the sweep would.
+    fn reaped(pid: i32) -> oneshot::Receiver<Ended> {
+        let (tell, hear) = oneshot::channel();
+        let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
+        let status = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+        let code = status.expect("ours").expect("ended").1.exit_status().unwrap_or(255);
+        tell.send(Ended::Exited(code)).expect("heard");
+        hear
+    }
+
+    #[test]
     fn in_the_loop_its_end_is_claimed() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let started = |script: &str| shell(script).start_inside().expect("it starts");
-            // What the sweep would tell.
-            let claim = |pid: i32| {
-                let (tell, hear) = oneshot::channel();
-                let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
-                let status = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
-                let code = status.expect("ours").expect("ended").1.exit_status().unwrap_or(255);
-                tell.send(Ended::Exited(code)).expect("heard");
-                hear
-            };
             let mut one = started("echo all of it; exit 4");
-            let ended = claim(one.pid);
+            let ended = reaped(one.pid);
             let outcome = one.finish(ended, LONG).await.expect("it ran");
             assert_eq!((outcome.ended, &*outcome.output), (Ended::Exited(4), "all of it\n"));
             let mut late = started("exec sleep 1000");
@@ -464,7 +491,7 @@ mod tests {
             late.executed().await.expect("it runs");
             let error = late.finish(never, Duration::from_millis(20)).await.expect_err("late");
             assert_eq!(error.kind(), Kind::Timeout);
-            claim(late.pid);
+            reaped(late.pid);
         });
     }
 }

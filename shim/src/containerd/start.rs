@@ -38,11 +38,15 @@ pub fn run(mut invocation: Invocation) -> Result<()> {
     let address = address::of(root, &invocation.address, &invocation.namespace, &group)?;
     let reply = bootstrap::reply(given.form, &address)?;
 
+    // Undone last, when the listener is closed.
+    let mut made = Made::default();
     let listener = match address::bind(&address)? {
         Bound::Served => None,
-        Bound::Ours(listener) => Some(listener),
+        Bound::Ours(listener) => {
+            made.socket = Some(&address);
+            Some(listener)
+        }
     };
-    let mut made = Made { socket: listener.is_some().then_some(address.as_str()), file: None };
     made.file = write_address(&invocation.bundle, &address)?;
     let Some(listener) = listener else {
         super::say(&reply)?;
@@ -58,6 +62,7 @@ pub fn run(mut invocation: Invocation) -> Result<()> {
 }
 
 /// What is removed again, unless it is kept.
+#[derive(Default)]
 struct Made<'a> {
     socket: Option<&'a str>,
     file: Option<PathBuf>,
@@ -77,7 +82,8 @@ impl Drop for Made<'_> {
             let _ = std::fs::remove_file(file);
         }
         if let Some(address) = self.socket {
-            let _ = address::remove(address);
+            // Another may have found that nobody serves, and serve by now.
+            let _ = address::remove_stale(address);
         }
     }
 }
@@ -125,6 +131,25 @@ mod tests {
             std::fs::write(bundle.path().join("config.json"), config).unwrap();
         }
         group(&Invocation { id: "i".to_owned(), bundle: bundle.path().to_owned(), ..Invocation::default() })
+    }
+
+    #[test]
+    fn who_serves_in_place_of_a_start_that_failed_keeps_its_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = address::of(folder.path(), "/run/c.sock", "n", "g").unwrap();
+        let bind = || match address::bind(&address).unwrap() {
+            Bound::Ours(listener) => listener,
+            Bound::Served => panic!("nobody serves"),
+        };
+        let made = Made { socket: Some(&address), file: None };
+        drop(bind());
+        let other = bind();
+        drop(made);
+        let path = address::path_of(&address).unwrap();
+        std::os::unix::net::UnixStream::connect(path).expect("it serves");
+        drop(other);
+        drop(Made { socket: Some(&address), file: None });
+        assert!(!path.exists(), "nobody serves any more");
     }
 
     #[test]

@@ -144,15 +144,7 @@ fn is_served(path: &Path) -> std::io::Result<bool> {
 /// # Errors
 /// `Internal` when it stays.
 pub fn remove(address: &str) -> Result<()> {
-    let path = path_of(address)?;
-    let what = || format!("cannot remove {}", path.display());
-    let Some(Ok(_lock)) = path.parent().filter(|folder| folder.is_dir()).map(locked) else { return Ok(()) };
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error).doing(Kind::Internal, what),
-        Ok(_) => std::fs::remove_file(path).doing(Kind::Internal, what),
-    }
+    take_away(address, |_| Ok(false))
 }
 
 /// Removes the socket of `address` if nobody serves it any more: for whoever
@@ -161,14 +153,20 @@ pub fn remove(address: &str) -> Result<()> {
 /// # Errors
 /// `Internal` when it stays.
 pub fn remove_stale(address: &str) -> Result<()> {
+    take_away(address, is_served)
+}
+
+fn take_away(address: &str, stays: impl FnOnce(&Path) -> std::io::Result<bool>) -> Result<()> {
     let path = path_of(address)?;
-    let what = || format!("cannot remove {}", path.display());
-    let Some(Ok(_lock)) = path.parent().filter(|folder| folder.is_dir()).map(locked) else { return Ok(()) };
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    if !is_socket || is_served(path).doing(Kind::Internal, what)? {
-        return Ok(());
-    }
-    std::fs::remove_file(path).doing(Kind::Internal, what)
+    let Some(folder) = path.parent().filter(|folder| folder.is_dir()) else { return Ok(()) };
+    let _lock = locked(folder)?;
+    let done = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(found) if !found.file_type().is_socket() => Ok(()),
+        Ok(_) => stays(path).and_then(|stays| if stays { Ok(()) } else { std::fs::remove_file(path) }),
+    };
+    done.doing(Kind::Internal, || format!("cannot remove {}", path.display()))
 }
 
 /// The folder's lock, for as long as this lives: an instant, always.

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bowline_executor::{Doing, Kind, Result};
+use bowline_executor::{Doing, Error, Kind, Result};
 use containerd_shim_protos::events::task::TaskExit;
 use containerd_shim_protos::shim::event::Envelope;
 use containerd_shim_protos::shim::events::ForwardRequest;
@@ -34,6 +34,9 @@ use ttrpc::context::{Context, with_duration};
 
 /// How many events wait for containerd.
 const LIMIT: usize = 2048;
+/// The longest event, in bytes: a message of ttrpc has 4 MiB, and what is around
+/// the event is far below the rest.
+const LONGEST: usize = (4 << 20) - (64 << 10);
 /// How long containerd may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait before a call is made again: at first, and at most.
@@ -125,6 +128,10 @@ fn envelope(namespace: &str, topic: &str, event: &impl Message) -> Result<Envelo
     let timestamp =
         WireTimestamp { seconds: now.as_second(), nanos: now.subsec_nanosecond(), ..WireTimestamp::default() };
     let value = event.write_to_bytes().doing(Kind::Internal, || "cannot encode it")?;
+    if value.len() > LONGEST {
+        // It would never leave, and hold up all that come after it.
+        return Err(Error::new(Kind::Internal, format!("it has {} bytes, {LONGEST} at most", value.len())));
+    }
     let event = Any { type_url: type_of(event), value, ..Any::default() };
     Ok(Envelope {
         timestamp: Some(timestamp).into(),
@@ -254,7 +261,8 @@ async fn forward(
             // It answers: the connection is as good as before.
             *client = Some(connected);
             match status.code() {
-                Code::INVALID_ARGUMENT => Err(Failed::Refused(status.message)),
+                // The second: it does not take events at all.
+                Code::INVALID_ARGUMENT | Code::UNIMPLEMENTED => Err(Failed::Refused(status.message)),
                 _ => Err(Failed::Now(status.message)),
             }
         }
@@ -429,13 +437,27 @@ mod tests {
     #[tokio::test]
     async fn what_containerd_can_never_take_holds_nobody_up() {
         let host = Host::new();
-        *host.taker.refused.lock().unwrap() = vec![Code::INVALID_ARGUMENT, Code::UNAVAILABLE];
+        *host.taker.refused.lock().unwrap() = vec![Code::UNIMPLEMENTED, Code::INVALID_ARGUMENT, Code::UNAVAILABLE];
         let _server = host.taker.serve(&host.path).await;
         let publisher = host.publisher(LIMIT, PATIENCE);
-        (0..2).for_each(|pid| publisher.publish("/tasks/exit", exit(pid)));
+        (0..3).for_each(|pid| publisher.publish("/tasks/exit", exit(pid)));
         assert!(publisher.drained(SOON).await);
-        // The first was tried again, and then refused for good.
-        assert_eq!(host.taker.pids(), [1]);
+        // The first was tried again, and then refused for good, as was the second.
+        assert_eq!(host.taker.pids(), [2]);
+    }
+
+    #[tokio::test]
+    async fn an_event_that_no_message_has_room_for_holds_nobody_up() {
+        let host = Host::new();
+        let _server = host.taker.serve(&host.path).await;
+        let publisher = host.publisher(LIMIT, PATIENCE);
+        for length in [LONGEST - 100, LONGEST + (1 << 20)] {
+            let container_id = "x".repeat(length);
+            publisher.publish("/tasks/exit", TaskExit { container_id, ..exit(0) });
+        }
+        publisher.publish("/tasks/exit", exit(1));
+        assert!(publisher.drained(SOON).await);
+        assert_eq!(host.taker.pids(), [0, 1]);
     }
 
     #[tokio::test]

@@ -9,17 +9,19 @@
 //! The agent is connected to before the process is cloned, so that one that is
 //! not there is an error of the launch. The shim's copies are closed at once:
 //! should the agent go, its calls fail with ENOSYS.
-//! Must not: wait for the agent; look at what is notified.
+//! Must not: have a task wait for the agent; look at what is notified.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with, socketpair,
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
+    socketpair,
 };
 use serde_json::{Value, json};
+use tokio::io::Interest;
 
 use crate::error::{Doing, Error, Kind, Result};
 use crate::seccomp::Listener;
@@ -51,13 +53,13 @@ pub fn prepare(listener: &Listener, state: &[u8]) -> Result<(Notify, OwnedFd)> {
     Ok((Notify { agent, process, metadata: listener.metadata.clone(), state }, theirs))
 }
 
-/// Sends `fd`, with a text that it rides on.
-pub fn send(socket: BorrowedFd<'_>, text: &[u8], fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+/// Sends `fd`, with a text that it rides on. Tells how much of that has gone.
+pub fn send(socket: BorrowedFd<'_>, text: &[u8], fd: BorrowedFd<'_>) -> rustix::io::Result<usize> {
     let fds = [fd];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    sendmsg(socket, &[IoSlice::new(text)], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
+    sendmsg(socket, &[IoSlice::new(text)], &mut ancillary, SendFlags::NOSIGNAL)
 }
 
 impl Notify {
@@ -88,8 +90,16 @@ impl Notify {
             "state": self.state,
         });
         let text = message.to_string();
-        send(self.agent.as_fd(), text.as_bytes(), listener.as_fd())
-            .doing(Kind::Internal, || "cannot hand over a seccomp listener")
+        let what = || "cannot hand over a seccomp listener";
+        let mut sent = send(self.agent.as_fd(), text.as_bytes(), listener.as_fd()).doing(Kind::Internal, what)?;
+        drop(listener);
+        // A state may be more than there is room for at once.
+        let agent = sys::watch(self.agent).doing(Kind::Internal, what)?;
+        while let Some(rest @ [_, ..]) = text.as_bytes().get(sent..) {
+            let more = agent.async_io(Interest::WRITABLE, |agent| Ok(net::send(agent, rest, SendFlags::NOSIGNAL)?));
+            sent += more.await.doing(Kind::Internal, what)?;
+        }
+        Ok(())
     }
 }
 
@@ -104,4 +114,33 @@ fn receive(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
         _ => None,
     });
     fds.next().ok_or_else(|| Error::new(Kind::Internal, "a process has ended before it had a filter"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_state_that_is_more_than_a_socket_has_room_for_arrives_whole() {
+        let (agent, ours) = UnixStream::pair().expect("sockets");
+        ours.set_nonblocking(true).expect("it can be");
+        let (process, theirs) = UnixStream::pair().expect("sockets");
+        let annotation = "x".repeat(1 << 20);
+        let state = json!({"ociVersion": "1.2.0", "annotations": {"a": annotation}});
+        let notify = Notify { agent: ours.into(), process: process.into(), metadata: "m".to_owned(), state };
+        send(theirs.as_fd(), b"s", theirs.as_fd()).expect("sent");
+        let reader = std::thread::spawn(move || {
+            let (mut agent, mut text) = (agent, String::new());
+            agent.read_to_string(&mut text).map(|_| text)
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(notify.hand_over(7)).expect("handed over");
+        let text = reader.join().expect("it ends").expect("text");
+        let message: Value = serde_json::from_str(&text).expect("whole");
+        assert_eq!((&message["pid"], &message["state"]["pid"]), (&json!(7), &json!(7)));
+        assert_eq!(message["state"]["annotations"]["a"], annotation);
+    }
 }

@@ -145,7 +145,7 @@ fn load(payload: &Payload<'_>) -> Result<()> {
     let loaded = sys::seccomp_load(program, flags).doing(Kind::Unsupported, || "cannot load the seccomp filter")?;
     let (Some(listener), Some(socket)) = (loaded, payload.notify) else { return Ok(()) };
     let what = || "cannot hand over the listener of the seccomp filter";
-    notify::send(socket, b"s", listener.as_fd()).doing(Kind::Internal, what)
+    notify::send(socket, b"s", listener.as_fd()).map(drop).doing(Kind::Internal, what)
 }
 
 fn refused(program: &Program, error: &std::io::Error) -> Error {

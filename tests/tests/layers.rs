@@ -56,7 +56,7 @@ const SHIM_PROCESS: [&str; 16] = [
     "shim/src/containerd/files.rs",
     "shim/src/containerd/happenings.rs",
     "shim/src/containerd/log.rs",
-    "shim/src/containerd/metrics.rs",
+    "shim/src/containerd/metrics",
     "shim/src/containerd/mod.rs",
     "shim/src/containerd/options.rs",
     "shim/src/containerd/publisher.rs",

@@ -1,0 +1,144 @@
+//! The executor's statistics as containerd's metrics, of which each version of
+//! cgroups has a message of its own. Everybody above reads a field that this
+//! host does not measure as zero; a limit that there is not is, to v1, what
+//! the kernel writes for none, and to v2 the largest number there is.
+
+mod v1;
+mod v2;
+
+use std::collections::BTreeMap;
+
+use bowline_executor::{Doing, Kind, Result, Stats};
+use protobuf::well_known_types::any::Any;
+use protobuf::{Message, MessageField};
+
+/// `stats` as the message that containerd reads.
+///
+/// # Errors
+/// `Internal` when it cannot be encoded.
+pub fn of(stats: &Stats) -> Result<Any> {
+    match stats.cgroup_version {
+        2 => any("io.containerd.cgroups.v2.Metrics", &v2::of(stats)),
+        _ => any("io.containerd.cgroups.v1.Metrics", &v1::of(stats)),
+    }
+}
+
+fn any(type_url: &str, metrics: &impl Message) -> Result<Any> {
+    let value = metrics.write_to_bytes().doing(Kind::Internal, || "cannot encode the metrics")?;
+    Ok(Any { type_url: type_url.to_owned(), value, ..Any::default() })
+}
+
+/// The kernel's own counters of `memory.stat`.
+struct Counters<'s>(Option<&'s BTreeMap<String, u64>>);
+
+impl Counters<'_> {
+    fn get(&self, name: &str) -> u64 {
+        self.0.and_then(|counters| counters.get(name)).copied().unwrap_or(0)
+    }
+
+    /// One that was split into these since Linux 5.9.
+    fn sum(&self, name: &str) -> u64 {
+        let parts = ["", "_anon", "_file"].map(|part| self.get(&format!("{name}{part}")));
+        parts.into_iter().sum()
+    }
+}
+
+fn some<M>(message: M) -> MessageField<M> {
+    MessageField::some(message)
+}
+
+fn count(figure: Option<u64>) -> u64 {
+    figure.unwrap_or(0)
+}
+
+/// `8:0`, taken apart.
+fn numbers(device: &str) -> (u64, u64) {
+    let numbers = device.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    numbers.unwrap_or_default()
+}
+
+fn limit(limit: Option<u64>) -> u64 {
+    limit.unwrap_or(u64::MAX)
+}
+
+/// What a message has room for.
+fn narrow(figure: u64) -> u32 {
+    u32::try_from(figure).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_executor::HugepagesStats;
+    use containerd_shim_protos::cgroups::metrics as v1;
+    use containerd_shim_protos::cgroups_v2::metrics as v2;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Every figure has a value of its own, as `bowline stats --json` writes it.
+    pub fn stats(version: u8, counters: &[&str]) -> Stats {
+        let counters: BTreeMap<&str, usize> =
+            counters.iter().enumerate().map(|(index, name)| (*name, 1000 + index)).collect();
+        let account =
+            |at: u64| json!({"usage_bytes": at, "peak_bytes": at + 1, "limit_bytes": null, "limit_hits": at + 2});
+        let pressure =
+            |at: u64| json!({"some": {"avg10": 1.5, "avg60": 2.5, "avg300": 3.5, "total_usec": at}, "full": null});
+        let stats = json!({
+            "read_at": "2026-01-01T00:00:00Z",
+            "measured": [],
+            "cgroup_version": version,
+            "cpu": {
+                "usage_usec": 1, "user_usec": 2, "system_usec": 3, "periods": 4, "throttled_periods": 5,
+                "throttled_usec": 6, "bursts": 7, "burst_usec": 8, "per_cpu_usec": [9, 10], "pressure": pressure(11),
+            },
+            "memory": {
+                "usage_bytes": 20, "peak_bytes": 21, "swap_bytes": 22, "swap_peak_bytes": 23, "limit_bytes": 24,
+                "oom_kills": 25, "events": {"low": 26, "high": 27, "max": 28, "oom": 29, "oom_group_kill": 30},
+                "under_oom": true, "oom_kill_disabled": false, "counters": counters, "pressure": pressure(31),
+                "accounts": {"memory_and_swap": account(40), "kernel": account(50), "kernel_tcp": account(60)},
+            },
+            "pids": {"current": 70, "limit": null, "limit_hits": 0},
+            "io": {
+                "devices": [{"device": "259:3", "read_bytes": 80, "write_bytes": 81, "reads": 82, "writes": 83,
+                             "discard_bytes": 84, "discards": 85}],
+                "pressure": pressure(86),
+            },
+            "hugepages": {"2MB": {"usage_bytes": 90, "peak_bytes": 91, "limit_bytes": 92, "limit_hits": 93}},
+            "rdma": {"mlx4_0": {"handles": 94, "objects": 95, "handle_limit": 96, "object_limit": null}},
+            "processes": [],
+        });
+        serde_json::from_value(stats).unwrap()
+    }
+
+    /// What a message has for its fields, by the protocol's own names.
+    pub fn fields(message: &dyn protobuf::MessageDyn) -> BTreeMap<String, u64> {
+        let descriptor = message.descriptor_dyn();
+        let singular = descriptor.fields().filter(|field| field.is_singular());
+        let value = |field: &protobuf::reflect::FieldDescriptor| match field.get_singular(message) {
+            Some(protobuf::reflect::ReflectValueRef::U64(value)) => Some(value),
+            _ => None,
+        };
+        singular.filter_map(|field| Some((field.name().to_owned(), value(&field).filter(|v| *v != 0)?))).collect()
+    }
+
+    pub fn decoded<M: Message>(stats: &Stats, type_url: &str) -> M {
+        let any = of(stats).unwrap();
+        assert_eq!(any.type_url, type_url);
+        M::parse_from_bytes(&any.value).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_measured_is_zero_and_no_limit_beyond_all_memory() {
+        let nothing = Stats {
+            memory: Default::default(),
+            hugepages: BTreeMap::from([("2MB".to_owned(), HugepagesStats::default())]),
+            rdma: BTreeMap::new(),
+            ..stats(2, &[])
+        };
+        let metrics: v2::Metrics = decoded(&nothing, "io.containerd.cgroups.v2.Metrics");
+        assert_eq!((metrics.memory.usage, metrics.memory.usage_limit), (0, u64::MAX));
+        assert!(metrics.memory.psi.is_none() && metrics.rdma.is_none());
+        let metrics: v1::Metrics = decoded(&Stats { cgroup_version: 1, ..nothing }, "io.containerd.cgroups.v1.Metrics");
+        assert!(metrics.memory.usage.limit > 1 << 62 && metrics.memory.swap.is_none());
+    }
+}

@@ -7,19 +7,20 @@
 //! `unmount` would not take down.
 //! Must not: guess an option's meaning; follow an image's symlinks out.
 
+mod mapped;
 mod overlay;
+mod unmount;
 
 use std::collections::BTreeSet;
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use oci_spec::runtime::{Mount as OciMount, MountBuilder};
-use rustix::fs::{self, CWD, Mode, OFlags};
-use rustix::io::Errno;
-use rustix::mount::{self as kernel, MountPropagationFlags, UnmountFlags};
+use rustix::fs::{CWD, OFlags};
+use rustix::mount::{self as kernel, MountPropagationFlags};
 
 use super::open_path;
 use super::options::{self, Options};
@@ -27,7 +28,6 @@ use super::stage;
 use super::trees::Filesystem;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::idmap::{self, Idmap};
-use crate::mountinfo;
 use crate::scoped::{self, Symlinks};
 use crate::sys::{self, MountAttributes};
 use crate::worker;
@@ -69,11 +69,11 @@ pub fn mount_blocking(root: &Path, layers: &[Layer]) -> Result<()> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error).doing(Kind::Internal, what),
         _ => {}
     }
-    let before: BTreeSet<u64> = mounted(root)?.into_iter().map(|mount| mount.id).collect();
+    let before: BTreeSet<u64> = unmount::mounted(root)?.into_iter().map(|mount| mount.id).collect();
     for layer in layers {
         if let Err(error) = attach(root, layer) {
             let what = format!("mount {} of type {} at {:?}", layer.source, layer.kind, layer.target);
-            if let Err(left) = unmount_but(root, &before) {
+            if let Err(left) = unmount::all_but(root, &before) {
                 tracing::error!(error = %left, "a mount is left behind");
             }
             return Err(error.within(what));
@@ -84,7 +84,7 @@ pub fn mount_blocking(root: &Path, layers: &[Layer]) -> Result<()> {
 
 /// As [`unmount`], in a process that may block.
 pub fn unmount_blocking(root: &Path) -> Result<()> {
-    unmount_but(root, &BTreeSet::new())
+    unmount::all_but(root, &BTreeSet::new())
 }
 
 fn attach(root: &Path, layer: &Layer) -> Result<()> {
@@ -201,7 +201,7 @@ fn filesystem(root: &Path, layer: &Layer, options: &Options, idmap: Option<&Idma
             make(layer, options, &fitting.data, target.as_fd())
         }
         Some(idmap) if layer.kind == "overlay" => {
-            let tree = mapped_overlay(root, layer, options, idmap)?;
+            let tree = mapped::tree(root, layer, options, idmap)?;
             let what = || "cannot attach it";
             sys::move_mount(tree.as_fd(), target.as_fd()).doing(Kind::Internal, what)
         }
@@ -222,122 +222,17 @@ fn make(layer: &Layer, options: &Options, data: &overlay::Data, target: Borrowed
     kernel::mount_change(stage::at(target), flags).doing(Kind::Internal, || "cannot set its propagation")
 }
 
-/// An overlay whose lower layers show owners by `idmap`, attached nowhere.
-///
-/// An overlay takes layers by path alone, and copies their mounts: they are
-/// attached on a tmpfs in a mount namespace of our own, which is left again and
-/// goes. Linux ≥ 5.19.
-fn mapped_overlay(root: &Path, layer: &Layer, options: &Options, idmap: &Idmap) -> Result<OwnedFd> {
-    let what = || "cannot make a mount namespace for idmapped layers";
-    if !sys::has_mount_fds() {
-        return Err(Error::new(Kind::Unsupported, "uidmap and gidmap need mount_setattr (Linux 5.12)"));
-    }
-    let owners = idmap.user_namespace()?;
-    let namespace = fs::openat(CWD, "/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    let namespace = namespace.doing(Kind::Internal, what)?;
-    sys::unshare(libc::CLONE_NEWNS).doing(Kind::Internal, what)?;
-    let made = mapped_overlay_here(root, layer, options, owners.as_fd());
-    // Leaving it takes all that is mounted there along.
-    sys::setns(namespace.as_fd(), libc::CLONE_NEWNS).doing(Kind::Internal, || "cannot get back")?;
-    made
-}
-
-fn mapped_overlay_here(root: &Path, layer: &Layer, options: &Options, owners: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let what = || "cannot lay out idmapped layers";
-    let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
-    kernel::mount_change("/", private).doing(Kind::Internal, what)?;
-    let lowers = overlay::lower_folders(&options.data)?;
-    let open = |lower: &PathBuf| -> Result<OwnedFd> {
-        let tree = sys::open_tree(CWD, lower, false);
-        let tree = tree.doing(Kind::BadSpec, || format!("cannot open {}", lower.display()))?;
-        map(&tree, false, owners, lower)?;
-        Ok(tree)
-    };
-    let layers: Vec<OwnedFd> = lowers.iter().map(open).collect::<Result<_>>()?;
-    let over = open_path(root).doing(Kind::Internal, what)?;
-    let tmpfs = sys::fsopen("tmpfs").and_then(|context| sys::fsmount(&context, 0)).doing(Kind::Internal, what)?;
-    sys::move_mount(tmpfs.as_fd(), over.as_fd()).doing(Kind::Internal, what)?;
-    let folder = |name: &str| -> rustix::io::Result<OwnedFd> {
-        fs::mkdirat(&tmpfs, name, Mode::from_raw_mode(0o755))?;
-        fs::openat(&tmpfs, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-    };
-    for (number, layer) in layers.iter().enumerate() {
-        let at = folder(&number.to_string()).doing(Kind::Internal, what)?;
-        sys::move_mount(layer.as_fd(), at.as_fd()).doing(Kind::Internal, what)?;
-    }
-    let merged = folder("merged").doing(Kind::Internal, what)?;
-    rustix::process::fchdir(&tmpfs).doing(Kind::Internal, what)?;
-    make(layer, options, &overlay::numbered(&options.data, layers.len()), merged.as_fd())?;
-    sys::open_tree(tmpfs.as_fd(), Path::new("merged"), false).doing(Kind::Internal, what)
-}
-
-/// What is mounted at `root` and below it, each after what it lies upon.
-fn mounted(root: &Path) -> Result<Vec<mountinfo::Mount>> {
-    let path = "/proc/self/mountinfo";
-    let text = std::fs::read(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
-    let mut all = mountinfo::parse(&String::from_utf8_lossy(&text));
-    let Some(root) = canonical(root) else { return Ok(Vec::new()) };
-    all.retain(|mount| mount.target.starts_with(&root));
-    let mut sorted: Vec<mountinfo::Mount> = Vec::new();
-    // Each round takes those whose parent is not among the rest.
-    while !all.is_empty() {
-        let ids: BTreeSet<u64> = all.iter().map(|mount| mount.id).collect();
-        let (below, next): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|mount| mount.parent != mount.id && ids.contains(&mount.parent));
-        if next.is_empty() {
-            // Mounts in a circle: there are none.
-            break;
-        }
-        sorted.extend(next);
-        all = below;
-    }
-    Ok(sorted)
-}
-
-/// `root` as mountinfo has it: a link is followed on the way, not at its end.
-fn canonical(root: &Path) -> Option<PathBuf> {
-    Some(root.parent()?.canonicalize().ok()?.join(root.file_name()?))
-}
-
-fn unmount_but(root: &Path, keep: &BTreeSet<u64>) -> Result<()> {
-    let mut first = Ok(());
-    for mount in mounted(root)?.iter().rev().filter(|mount| !keep.contains(&mount.id)) {
-        let done = take_down(&mount.target);
-        if first.is_ok() {
-            first = done.doing(Kind::Internal, || format!("cannot unmount {}", mount.target.display()));
-        }
-    }
-    first
-}
-
-/// Unmounts what is topmost at `target`; at once if it can be, else as soon as
-/// nobody uses it.
-fn take_down(target: &Path) -> rustix::io::Result<()> {
-    let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
-        return Err(Errno::INVAL);
-    };
-    // A folder on the way may have been swapped for a symlink meanwhile.
-    let slash = open_path(Path::new("/"))?;
-    let parent = scoped::open(slash.as_fd(), parent, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Refused)?;
-    let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name);
-    match kernel::unmount(&path, UnmountFlags::NOFOLLOW) {
-        // Nothing is mounted there any more: it went with what it lay upon.
-        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
-        Err(_) => match kernel::unmount(&path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH) {
-            Err(Errno::INVAL | Errno::NOENT) => Ok(()),
-            done => done,
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs as files;
     use std::os::unix::fs::{MetadataExt as _, symlink};
+    use std::path::PathBuf;
     use std::process::Command;
 
+    use rustix::fs;
     use rustix::process::{WaitId, WaitIdOptions, waitid};
 
+    use super::unmount::{canonical, mounted};
     use super::*;
     use crate::sys::Cloned;
 

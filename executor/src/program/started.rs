@@ -1,0 +1,182 @@
+//! A program that was started, to its end: whether it runs, what it writes, how
+//! it ends, or that it is killed at the deadline.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use tokio::sync::oneshot;
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::sys::{self, Ended};
+use crate::worker::{self, PipeReader};
+
+/// How much of its output is kept: the beginning, where the reason is told.
+pub const OUTPUT: usize = 4096;
+
+/// How long one that was killed may take to be gone.
+const DYING: Duration = Duration::from_secs(1);
+
+/// A program that was started, and may not have come to run yet.
+#[derive(Debug)]
+pub struct Started {
+    /// In the starter's pid namespace.
+    pub pid: i32,
+    /// What it is signalled by.
+    pub pidfd: OwnedFd,
+    pub(super) path: String,
+    /// What it says when it cannot be run, else nothing.
+    pub(super) report: OwnedFd,
+    /// Stdout and stderr, if they are captured.
+    pub(super) output: Option<OwnedFd>,
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// By itself or by a signal.
+    pub ended: Ended,
+    /// The beginning of stdout and stderr together, if they were captured.
+    pub output: String,
+}
+
+impl Started {
+    /// Returns once it runs.
+    ///
+    /// # Errors
+    /// `CommandNotFound` or `NotExecutable` when it cannot be run.
+    pub async fn executed(&mut self) -> Result<()> {
+        let what = || format!("cannot hear of {}", self.path);
+        let report = self.report.try_clone().doing(Kind::Internal, what)?;
+        let said = worker::read_to_end(report).await.doing(Kind::Internal, what)?;
+        understood(&self.path, &said)
+    }
+
+    /// Waits for its end, which `ended` is the claim of; kills it at the deadline.
+    pub async fn finish(&mut self, ended: oneshot::Receiver<Ended>, timeout: Duration) -> Result<Outcome> {
+        let mut output = Vec::new();
+        let mut ended = std::pin::pin!(ended);
+        let deadline = tokio::time::sleep(timeout);
+        let what = || format!("cannot read what {} writes", self.path);
+        let pipe = self.output.as_ref().map(OwnedFd::try_clone).transpose().doing(Kind::Internal, what)?;
+        let mut reader = pipe.map(PipeReader::new).transpose().doing(Kind::Internal, what)?;
+        tokio::pin!(deadline);
+        let ended = loop {
+            tokio::select! {
+                biased;
+                // The sender lives until the child is reaped.
+                ended = &mut ended => break ended.unwrap_or(Ended::Signaled(libc::SIGKILL)),
+                () = &mut deadline => {
+                    self.kill();
+                    let _ = tokio::time::timeout(DYING, ended).await;
+                    return Err(self.timed_out(timeout));
+                }
+                more = next(&mut reader, &mut output) => if !more { reader = None },
+            }
+        };
+        // What it left running may hold the pipe, and write without end: what is
+        // there now is it, as far as it is kept.
+        while output.len() < OUTPUT && self.output.as_ref().is_some_and(|pipe| read_some(pipe, &mut output)) {}
+        self.executed().await?;
+        Ok(outcome(ended, output))
+    }
+
+    /// The same where nobody else reaps.
+    pub fn finish_blocking(self, timeout: Duration) -> Result<Outcome> {
+        let what = || format!("cannot wait for {}", self.path);
+        let deadline = Instant::now() + timeout;
+        let mut output = Vec::new();
+        let mut reader = self.output.as_ref();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) };
+            let mut fds = vec![PollFd::new(&self.pidfd, PollFlags::IN)];
+            fds.extend(reader.map(|fd| PollFd::new(fd, PollFlags::IN)));
+            match poll(&mut fds, Some(&wait)) {
+                Err(rustix::io::Errno::INTR) => continue,
+                ready => ready.doing(Kind::Internal, what)?,
+            };
+            let ended = !fds[0].revents().is_empty();
+            // What it left running may write without end: nothing of it is kept.
+            let enough = ended && output.len() >= OUTPUT;
+            let readable = !enough && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+            if readable && !reader.is_some_and(|fd| read_some(fd, &mut output)) {
+                reader = None;
+            } else if ended && !readable {
+                break;
+            } else if left.is_zero() {
+                self.kill();
+                // Killed: it ends.
+                let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+                return Err(self.timed_out(timeout));
+            }
+        }
+        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED).doing(Kind::Internal, what)?;
+        let ended = status.map_or(Ended::Exited(0), |status| match status.terminating_signal() {
+            Some(signal) => Ended::Signaled(signal),
+            None => Ended::Exited(status.exit_status().unwrap_or(0)),
+        });
+        let mut said = Vec::new();
+        File::from(self.report).read_to_end(&mut said).doing(Kind::Internal, || "cannot hear of a program")?;
+        understood(&self.path, &said)?;
+        Ok(outcome(ended, output))
+    }
+
+    /// Kills it; `ESRCH` means that it has ended.
+    pub fn kill(&self) {
+        let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
+    }
+
+    fn timed_out(&self, timeout: Duration) -> Error {
+        Error::new(Kind::Timeout, format!("{} did not end within {timeout:?} and was killed", self.path))
+    }
+}
+
+impl Outcome {
+    /// That it ended well.
+    ///
+    /// # Errors
+    /// `Internal` with how it ended and what it said.
+    pub fn success(&self, what: &str) -> Result<()> {
+        let how = match self.ended {
+            Ended::Exited(0) => return Ok(()),
+            Ended::Exited(code) => format!("exit code {code}"),
+            Ended::Signaled(signal) => format!("killed by signal {signal}"),
+        };
+        let said = self.output.trim();
+        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+        Err(Error::new(Kind::Internal, format!("{what} failed: {how}{said}")))
+    }
+}
+
+async fn next(reader: &mut Option<PipeReader>, output: &mut Vec<u8>) -> bool {
+    let Some(reader) = reader else { return std::future::pending().await };
+    let more = reader.read_more(output).await.is_ok_and(|length| length > 0);
+    output.truncate(OUTPUT);
+    more
+}
+
+/// Whether there was something.
+fn read_some(fd: &OwnedFd, output: &mut Vec<u8>) -> bool {
+    let mut chunk = [0u8; 4096];
+    let length = rustix::io::read(fd, &mut chunk[..]).unwrap_or(0);
+    output.extend_from_slice(&chunk[..length]);
+    output.truncate(OUTPUT);
+    length > 0
+}
+
+/// What a child said before it ran the program: nothing, if it did.
+fn understood(path: &str, said: &[u8]) -> Result<()> {
+    if said.is_empty() {
+        return Ok(());
+    }
+    let lost = || Error::new(Kind::Internal, format!("cannot run {path}: the reason was lost"));
+    Err(serde_json::from_slice(said).unwrap_or_else(|_| lost()))
+}
+
+fn outcome(ended: Ended, output: Vec<u8>) -> Outcome {
+    Outcome { ended, output: String::from_utf8_lossy(&output).into_owned() }
+}

@@ -1,0 +1,250 @@
+//! What is asked of a daemon, through its API: tasks, execs in them, questions
+//! about them, and how long each took.
+//!
+//! No image is needed: a container is a configuration whose root is a folder.
+//! Must not: count what is no part of a task's life, as the container's record.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use bowline_executor::{Doing, Error, Kind, Result};
+use protobuf::{Message, MessageField};
+use serde_json::{Value, json};
+
+use super::proto::{self, *};
+use super::{Daemon, PATIENCE, any};
+use crate::memory::{Sleepers, kernel_number};
+use crate::shim::{Call, together};
+
+const CONTAINERS: &str = "containerd.services.containers.v1.Containers";
+const TASKS: &str = "containerd.services.tasks.v1.Tasks";
+const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/";
+
+/// A task that sleeps, and its shim.
+pub struct Sleeper {
+    id: String,
+    shim: u32,
+}
+
+impl Daemon {
+    /// A container of `spec`, whose task is to be created.
+    fn container(&mut self, spec: &Value) -> Result<String> {
+        self.started += 1;
+        let id = format!("{}-{}", self.name, self.started);
+        let mut spec = spec.clone();
+        spec["linux"]["cgroupsPath"] = json!(format!("/{}/{id}", self.cgroup));
+        let runtime =
+            proto::Runtime { name: self.kind.0.to_owned(), options: self.kind.1.clone().into(), ..Default::default() };
+        let container = Container {
+            id: id.clone(),
+            runtime: MessageField::some(runtime),
+            spec: MessageField::some(any(&format!("{SPEC}Spec"), spec.to_string().into_bytes())),
+            ..Default::default()
+        };
+        let request = CreateContainerRequest { container: MessageField::some(container), ..Default::default() };
+        self.left.insert(id.clone());
+        self.block(self.grpc.call::<Nothing>(&format!("{CONTAINERS}/Create"), &request))?;
+        Ok(id)
+    }
+
+    /// Forgets a container whose task is deleted.
+    fn forget(&mut self, id: &str) -> Result<()> {
+        let request = DeleteContainerRequest { id: id.to_owned(), ..Default::default() };
+        self.block(self.grpc.call::<Nothing>(&format!("{CONTAINERS}/Delete"), &request))?;
+        self.left.remove(id);
+        Ok(())
+    }
+
+    /// A task that ends by itself: from its creation until it is deleted.
+    pub fn launch(&mut self, spec: &Value) -> Result<Duration> {
+        let id = self.container(spec)?;
+        let begin = Instant::now();
+        let status = self.block(async {
+            self.create(&id).await?;
+            let status = self.exit([(id.as_str(), id.as_str())], async || self.ask("Start", &of(&id)).await);
+            let status = status.await?;
+            self.ask("Delete", &of(&id)).await?;
+            Ok(status)
+        })?;
+        let took = begin.elapsed();
+        self.forget(&id)?;
+        expect(status, 0)?;
+        Ok(took)
+    }
+
+    /// Tasks that sleep, created and started `at_once` at a time: until all are.
+    pub fn start_all(&mut self, count: usize, at_once: usize) -> Result<(Vec<String>, Duration)> {
+        let spec = self.sleeper.clone();
+        let ids = (0..count).map(|_| self.container(&spec)).collect::<Result<Vec<_>>>()?;
+        let begin = Instant::now();
+        self.block(async {
+            for some in ids.chunks(at_once) {
+                let tasks = some.iter().map(async |id| {
+                    self.create(id).await?;
+                    self.ask("Start", &of(id)).await
+                });
+                together(tasks.collect()).await.into_iter().collect::<Result<Vec<_>>>()?;
+            }
+            Ok(())
+        })?;
+        Ok((ids, begin.elapsed()))
+    }
+
+    /// Kills and deletes them, `at_once` at a time: how long it took, of all
+    /// groups together, until the exits were told, and from there until all were
+    /// deleted.
+    pub fn end_all(&mut self, ids: &[String], at_once: usize) -> Result<[Duration; 2]> {
+        let mut took = [Duration::ZERO; 2];
+        self.block(async {
+            for some in ids.chunks(at_once) {
+                let begin = Instant::now();
+                let names = some.iter().map(|id| (id.as_str(), id.as_str()));
+                let status = self.exit(names, async || {
+                    let kills = some.iter().map(|id| self.kill(id));
+                    together(kills.collect()).await.into_iter().collect::<Result<()>>()
+                });
+                expect(status.await?, 128 + 9)?;
+                took[0] += begin.elapsed();
+                let begin = Instant::now();
+                let requests: Vec<OfTask> = some.iter().map(|id| of(id)).collect();
+                let deletes = requests.iter().map(|request| self.ask("Delete", request));
+                together(deletes.collect()).await.into_iter().collect::<Result<()>>()?;
+                took[1] += begin.elapsed();
+            }
+            Ok(())
+        })?;
+        ids.iter().try_for_each(|id| self.forget(id))?;
+        Ok(took)
+    }
+
+    /// A command in a task, from its being added to its being deleted.
+    pub fn exec_in(&mut self, id: &str) -> Result<Duration> {
+        self.started += 1;
+        let exec = format!("e{}", self.started);
+        let mut process = self.sleeper["process"].clone();
+        process["args"] = json!(["/bin/true"]);
+        let request = ExecProcessRequest {
+            container_id: id.to_owned(),
+            exec_id: exec.clone(),
+            spec: MessageField::some(any(&format!("{SPEC}Process"), process.to_string().into_bytes())),
+            ..Default::default()
+        };
+        let of_exec = OfExec { container_id: id.to_owned(), exec_id: exec.clone(), ..Default::default() };
+        let begin = Instant::now();
+        let status = self.block(async {
+            self.ask("Exec", &request).await?;
+            let status = self.exit([(id, exec.as_str())], async || self.ask("Start", &of_exec).await).await?;
+            self.ask("DeleteProcess", &of_exec).await?;
+            Ok(status)
+        })?;
+        let took = begin.elapsed();
+        expect(status, 0)?;
+        Ok(took)
+    }
+
+    /// A question about a task.
+    pub fn call(&self, id: &str, call: Call) -> Result<Duration> {
+        let metrics = MetricsRequest { filters: vec![format!("id=={id}")], ..Default::default() };
+        let begin = Instant::now();
+        self.block(async {
+            match call {
+                Call::Nothing => {
+                    self.grpc.call("containerd.services.version.v1.Version/Version", &Nothing::default()).await
+                }
+                Call::State => self.ask("Get", &of(id)).await.map(|()| Nothing::default()),
+                Call::Processes => self.ask("ListPids", &of(id)).await.map(|()| Nothing::default()),
+                Call::Stats => self.ask("Metrics", &metrics).await.map(|()| Nothing::default()),
+            }
+        })?;
+        Ok(begin.elapsed())
+    }
+
+    async fn create(&self, id: &str) -> Result<()> {
+        self.ask("Create", &of(id)).await
+    }
+
+    pub(super) async fn kill(&self, id: &str) -> Result<()> {
+        self.ask("Kill", &KillRequest { container_id: id.to_owned(), signal: 9, ..Default::default() }).await
+    }
+
+    /// Asks the service of tasks, whatever the answer.
+    pub(super) async fn ask(&self, method: &str, request: &impl Message) -> Result<()> {
+        self.grpc.call::<Nothing>(&format!("{TASKS}/{method}"), request).await.map(drop)
+    }
+
+    /// Does something and waits for the exits of these, each a container and
+    /// what exits in it; the largest status.
+    pub(super) async fn exit<'a>(
+        &self,
+        whose: impl IntoIterator<Item = (&'a str, &'a str)>,
+        act: impl AsyncFnOnce() -> Result<()>,
+    ) -> Result<u32> {
+        act().await?;
+        let mut awaited: BTreeSet<(&str, &str)> = whose.into_iter().collect();
+        let mut status = 0;
+        let mut exits = self.exits.lock().await;
+        while !awaited.is_empty() {
+            let next = exits.next::<Envelope>().await?;
+            let envelope = next.ok_or_else(|| Error::new(Kind::Internal, "containerd tells no more events"))?;
+            let exit = TaskExit::parse_from_bytes(&envelope.event.value)
+                .doing(Kind::Internal, || "cannot read an exit event of containerd's")?;
+            let before = awaited.len();
+            awaited.retain(|whose| *whose != (exit.container_id.as_str(), exit.id.as_str()));
+            if awaited.len() < before {
+                status = status.max(exit.exit_status);
+            }
+        }
+        Ok(status)
+    }
+
+    pub(super) fn block<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        // An interrupt is seen between two measurements: none may last for ever.
+        let late = || "cannot wait any longer for containerd's answer";
+        self.runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.doing(Kind::Timeout, late)? })
+    }
+}
+
+impl Sleepers for Daemon {
+    type One = Sleeper;
+
+    fn hold(&mut self) -> Result<Sleeper> {
+        let spec = self.sleeper.clone();
+        let id = self.container(&spec)?;
+        let answer: StartResponse = self.block(async {
+            self.create(&id).await?;
+            self.grpc.call(&format!("{TASKS}/Start"), &of(&id)).await
+        })?;
+        let shim = kernel_number(&format!("/proc/{}/status", answer.pid), "PPid:")?;
+        Ok(Sleeper { id, shim: shim as u32 })
+    }
+
+    fn exec(&mut self, one: &Sleeper) -> Result<()> {
+        self.exec_in(&one.id).map(drop)
+    }
+
+    fn pid(one: &Sleeper) -> u32 {
+        one.shim
+    }
+
+    fn end(&mut self, one: Sleeper) -> Result<()> {
+        self.end_all(&[one.id], 1).map(drop)
+    }
+}
+
+impl Sleeper {
+    /// Its container's.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+pub(super) fn of(id: &str) -> OfTask {
+    OfTask { container_id: id.to_owned(), ..Default::default() }
+}
+
+fn expect(status: u32, expected: u32) -> Result<()> {
+    if status == expected {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Internal, format!("a process of a task exited with {status}, not {expected}")))
+}

@@ -47,7 +47,7 @@ const RECENT_CALLS: [&str; 11] = [
 ];
 
 /// What runs in the shim: one thread that reaps every child and never blocks.
-const SHIM_PROCESS: [&str; 16] = [
+const SHIM_PROCESS: [&str; 17] = [
     "executor/src",
     "shim/src/service.rs",
     "shim/src/wire.rs",
@@ -59,6 +59,7 @@ const SHIM_PROCESS: [&str; 16] = [
     "shim/src/containerd/metrics",
     "shim/src/containerd/mod.rs",
     "shim/src/containerd/options.rs",
+    "shim/src/containerd/publisher",
     "shim/src/containerd/publisher.rs",
     "shim/src/containerd/serve.rs",
     "shim/src/containerd/service.rs",

@@ -11,6 +11,8 @@
 //! it the oldest go, but never an exit, which nobody could find out otherwise.
 //! There are no more exits than processes, and none begins without containerd.
 
+mod delivery;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,19 +20,12 @@ use std::time::Duration;
 use bowline_executor::{Doing, Error, Kind, Result};
 use containerd_shim_protos::events::task::TaskExit;
 use containerd_shim_protos::shim::event::Envelope;
-use containerd_shim_protos::shim::events::ForwardRequest;
-use containerd_shim_protos::shim_async::EventsClient;
 use jiff::Timestamp;
 use protobuf::Message;
 use protobuf::well_known_types::any::Any;
 use protobuf::well_known_types::timestamp::Timestamp as WireTimestamp;
-use tokio::net::UnixStream;
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
-use ttrpc::Code;
-use ttrpc::r#async::Client;
-use ttrpc::r#async::transport::Socket;
-use ttrpc::context::{Context, with_duration};
+use tokio::time::timeout;
 
 /// How many events wait for containerd.
 const LIMIT: usize = 2048;
@@ -39,8 +34,6 @@ const LIMIT: usize = 2048;
 const LONGEST: usize = (4 << 20) - (64 << 10);
 /// How long containerd may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait before a call is made again: at first, and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(3));
 
 /// Takes events. Cheap to clone.
 #[derive(Clone)]
@@ -89,7 +82,7 @@ impl Publisher {
             emptied: Notify::new(),
         });
         match shared.address.clone() {
-            Some(address) => drop(tokio::spawn(deliver(shared.clone(), address))),
+            Some(address) => drop(tokio::spawn(delivery::deliver(shared.clone(), address))),
             None => tracing::warn!("events are lost: containerd has not said where it takes them (TTRPC_ADDRESS)"),
         }
         Publisher(shared)
@@ -201,90 +194,17 @@ fn is_exit(envelope: &Envelope) -> bool {
     envelope.event.type_url.strip_prefix("containerd.events.") == Some(TaskExit::NAME)
 }
 
-/// Sends one event after the other, without end.
-async fn deliver(shared: Arc<Shared>, address: String) {
-    let mut client = None;
-    loop {
-        let request = ForwardRequest { envelope: Some(shared.first().await).into(), ..ForwardRequest::default() };
-        let mut pause = PAUSES.0;
-        while let Err(reason) = forward(&mut client, &address, &shared, &request).await {
-            let topic = &request.envelope.topic;
-            if let Failed::Refused(reason) = reason {
-                tracing::error!("event {topic} is lost: containerd refuses it: {reason}");
-                break;
-            }
-            tracing::debug!("event {topic} is not delivered yet: {reason}");
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSES.1);
-        }
-        shared.finish();
-    }
-}
-
-/// Why an event is not delivered.
-enum Failed {
-    /// containerd will never take it.
-    Refused(String),
-    /// It may take it later.
-    Now(String),
-}
-
-impl std::fmt::Display for Failed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Failed::Refused(reason) | Failed::Now(reason) => f.write_str(reason),
-        }
-    }
-}
-
-/// One attempt, over the connection that there is or a new one.
-async fn forward(
-    client: &mut Option<EventsClient>,
-    address: &str,
-    shared: &Shared,
-    request: &ForwardRequest,
-) -> std::result::Result<(), Failed> {
-    let connected = match client.take() {
-        Some(connected) => connected,
-        None => {
-            // Never blocks: a socket with too many waiting refuses.
-            let stream = UnixStream::connect(address).await.map_err(|error| Failed::Now(error.to_string()))?;
-            EventsClient::new(Client::new(Socket::from(stream)))
-        }
-    };
-    match connected.forward(context(shared), request).await {
-        Ok(_) => {
-            *client = Some(connected);
-            Ok(())
-        }
-        Err(ttrpc::Error::RpcStatus(status)) => {
-            // It answers: the connection is as good as before.
-            *client = Some(connected);
-            match status.code() {
-                // The second: it does not take events at all.
-                Code::INVALID_ARGUMENT | Code::UNIMPLEMENTED => Err(Failed::Refused(status.message)),
-                _ => Err(Failed::Now(status.message)),
-            }
-        }
-        Err(error) => Err(Failed::Now(error.to_string())),
-    }
-}
-
-fn context(shared: &Shared) -> Context {
-    let mut context = with_duration(shared.patience);
-    context.add("containerd-namespace-ttrpc".to_owned(), shared.namespace.clone());
-    context
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};
 
     use async_trait::async_trait;
     use containerd_shim_protos::events::task::{TaskOOM, TaskStart};
+    use containerd_shim_protos::shim::events::ForwardRequest;
     use containerd_shim_protos::shim_async::{Events, create_events};
     use protobuf::well_known_types::empty::Empty;
     use tokio::net::UnixListener;
+    use ttrpc::Code;
     use ttrpc::r#async::{Server, TtrpcContext, transport::Listener};
 
     use super::*;

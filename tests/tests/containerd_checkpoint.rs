@@ -7,7 +7,7 @@ use std::process::Command;
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::protobuf::Message as _;
 use bowline_tests::harness::containerd::protobuf::well_known_types::empty::Empty;
-use bowline_tests::harness::containerd::{Bundle, Code, Output, Running, Stdio, any, api};
+use bowline_tests::harness::containerd::{Bundle, Code, Containerd, Output, Running, Shim, Stdio, any, api};
 use containerd_shim_protos::shim::oci;
 
 /// Counts, by builtins alone but for the wait.
@@ -19,6 +19,12 @@ fn criu_works() -> bool {
 
 fn has_criu() -> bool {
     Command::new("criu").arg("--version").output().is_ok()
+}
+
+/// A host for what is asked where `met`, and not of the reference, for this reason.
+fn host_if(met: bool, reference_fails: &str) -> Option<Host> {
+    let host = met.then(Host::new)?;
+    (!host.reference_fails(reference_fails)).then_some(host)
 }
 
 fn images(host: &Host) -> PathBuf {
@@ -45,24 +51,35 @@ fn counted(output: &Output) -> u64 {
     whole.lines().filter_map(|line| line.strip_prefix("count ")?.parse().ok()).max().unwrap_or(0)
 }
 
-fn counter(bundle: Bundle) -> Bundle {
-    bundle.script(COUNTER)
+/// One that has counted to three.
+#[track_caller]
+fn counting<'h>(containerd: &Containerd<'h>, bundle: Bundle) -> Running<'h> {
+    let bundle = bundle.script(COUNTER);
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
+    running.stdout.wait_for("count 3\n");
+    running
+}
+
+/// The bundle `second`, created from the images: not started. Its streams are
+/// of the same kind as those that it had.
+#[track_caller]
+fn restored(containerd: &Containerd<'_>, images: &Path) -> (Bundle, Shim, (Output, Option<Output>), u32) {
+    let bundle = containerd.bundle_of("second").script(COUNTER);
+    let io = bundle.fifos("init");
+    let shim = containerd.start(&bundle);
+    let (stdout, stderr) = io.open();
+    let mut request = shim.creation(&bundle, &io);
+    request.checkpoint = images.to_str().expect("ASCII").to_owned();
+    let pid = shim.create_by(&request).expect("restored");
+    (bundle, shim, (stdout, stderr), pid)
 }
 
 #[test]
 fn a_counter_goes_on_counting_where_its_checkpoint_was_made() {
-    if !criu_works() {
-        return;
-    }
-    let host = Host::new();
-    if host.reference_fails("runc's checkpoints are its own") {
-        return;
-    }
+    let Some(host) = host_if(criu_works(), "runc's checkpoints are its own") else { return };
     let containerd = host.containerd();
-    let bundle = counter(containerd.bundle_of("first"));
-    let io = bundle.fifos("init");
-    let running = containerd.run_with(bundle, &io);
-    running.stdout.wait_for("count 3\n");
+    let running = counting(&containerd, containerd.bundle_of("first"));
     checkpoint(&running, &images(&host), true).expect("a checkpoint");
     running.wait_for_end();
     let reached = counted(&running.stdout);
@@ -70,13 +87,7 @@ fn a_counter_goes_on_counting_where_its_checkpoint_was_made() {
     running.end();
     assert_eq!(containerd.events.of(&id), ["create", "start", "checkpointed", "exit", "delete"]);
 
-    let bundle = counter(containerd.bundle_of("second"));
-    let io = bundle.fifos("init");
-    let shim = containerd.start(&bundle);
-    let (stdout, _stderr) = io.open();
-    let mut request = shim.creation(&bundle, &io);
-    request.checkpoint = images(&host).to_str().expect("ASCII").to_owned();
-    let pid = shim.create_by(&request).expect("restored");
+    let (bundle, shim, (stdout, _stderr), pid) = restored(&containerd, &images(&host));
     assert_eq!(shim.status(&bundle.id, ""), "CREATED");
     assert_eq!(stdout.text(), "", "it waits for its start");
     assert_eq!(shim.start(&bundle.id, "").expect("started"), pid);
@@ -93,18 +104,9 @@ fn a_counter_goes_on_counting_where_its_checkpoint_was_made() {
 
 #[test]
 fn a_checkpoint_leaves_its_task_running_unless_it_is_to_end() {
-    if !criu_works() {
-        return;
-    }
-    let host = Host::new();
-    if host.reference_fails("runc's checkpoints are its own") {
-        return;
-    }
+    let Some(host) = host_if(criu_works(), "runc's checkpoints are its own") else { return };
     let containerd = host.containerd();
-    let bundle = counter(containerd.bundle());
-    let io = bundle.fifos("init");
-    let running = containerd.run_with(bundle, &io);
-    running.stdout.wait_for("count 3\n");
+    let running = counting(&containerd, containerd.bundle());
     checkpoint(&running, &images(&host), false).expect("a checkpoint");
     let reached = counted(&running.stdout);
     running.stdout.wait_for(&format!("count {}\n", reached + 5));
@@ -114,29 +116,13 @@ fn a_checkpoint_leaves_its_task_running_unless_it_is_to_end() {
 
 #[test]
 fn a_restored_task_that_is_not_started_can_be_deleted() {
-    if !criu_works() {
-        return;
-    }
-    let host = Host::new();
-    if host.reference_fails("runc's checkpoints are its own") {
-        return;
-    }
+    let Some(host) = host_if(criu_works(), "runc's checkpoints are its own") else { return };
     let containerd = host.containerd();
-    let bundle = counter(containerd.bundle_of("first"));
-    let io = bundle.fifos("init");
-    let running = containerd.run_with(bundle, &io);
-    running.stdout.wait_for("count 3\n");
+    let running = counting(&containerd, containerd.bundle_of("first"));
     checkpoint(&running, &images(&host), true).expect("a checkpoint");
     running.wait_for_end();
     running.end();
-    let bundle = counter(containerd.bundle_of("second"));
-    // Streams of the same kind as those that it had.
-    let io = bundle.fifos("init");
-    let shim = containerd.start(&bundle);
-    let (stdout, _stderr) = io.open();
-    let mut request = shim.creation(&bundle, &io);
-    request.checkpoint = images(&host).to_str().expect("ASCII").to_owned();
-    shim.create_by(&request).expect("restored");
+    let (bundle, shim, (stdout, _stderr), _) = restored(&containerd, &images(&host));
     assert_eq!(stdout.text(), "", "it was never started");
     shim.end(&bundle.id);
     host.assert_nothing_left();
@@ -144,15 +130,9 @@ fn a_restored_task_that_is_not_started_can_be_deleted() {
 
 #[test]
 fn what_is_no_checkpoint_is_refused_and_leaves_nothing() {
-    if !has_criu() {
-        return;
-    }
-    let host = Host::new();
-    if host.reference_fails("runc looks at it when it is started") {
-        return;
-    }
+    let Some(host) = host_if(has_criu(), "runc looks at it when it is started") else { return };
     let containerd = host.containerd();
-    let bundle = counter(containerd.bundle());
+    let bundle = containerd.bundle().script(COUNTER);
     let shim = containerd.start(&bundle);
     let mut request = shim.creation(&bundle, &Stdio::null());
     request.checkpoint = host.work().to_str().expect("ASCII").to_owned();
@@ -166,10 +146,7 @@ fn what_is_no_checkpoint_is_refused_and_leaves_nothing() {
 
 #[test]
 fn a_task_that_does_not_run_or_is_unknown_has_no_checkpoint() {
-    let host = Host::new();
-    if host.reference_fails("its codes are UNKNOWN") {
-        return;
-    }
+    let Some(host) = host_if(true, "its codes are UNKNOWN") else { return };
     let containerd = host.containerd();
     let mut running = containerd.run("exit 0");
     running.wait_for_end();
@@ -184,13 +161,7 @@ fn a_task_that_does_not_run_or_is_unknown_has_no_checkpoint() {
 
 #[test]
 fn a_criu_that_does_not_work_is_named_with_what_it_says_and_the_task_runs_on() {
-    if !has_criu() || criu_works() {
-        return;
-    }
-    let host = Host::new();
-    if host.reference_fails("its code is UNKNOWN") {
-        return;
-    }
+    let Some(host) = host_if(has_criu() && !criu_works(), "its code is UNKNOWN") else { return };
     let containerd = host.containerd();
     let running = containerd.run("sleep 1000");
     let (code, message) = checkpoint(&running, &images(&host), false).expect_err("criu fails here");

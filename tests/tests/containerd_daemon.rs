@@ -5,12 +5,43 @@ use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::Output;
-use bowline_tests::harness::{eventually, only_v2, process_exists};
+use bowline_tests::harness::{Daemon, eventually, only_v2, process_exists};
 use rustix::process::Signal;
 
 /// A megabyte a second, in lines of a thousand bytes that are counted, for three seconds.
 const WRITER: &str = "line=$(printf '%0990d' 0); i=0; while [ $i -lt 3000 ]; do echo \"$i $line\"; i=$((i+1)); \
                       [ $((i % 100)) != 0 ] || sleep 0.1; done; exit 7";
+
+/// Waits for the word of [`go`].
+const UNTIL_GO: &str = "while [ ! -e /go ]; do sleep 0.05; done; ";
+
+/// Has a task go on that waits for it.
+fn go(daemon: &Daemon<'_>) {
+    fs::write(daemon.root.path().join("go"), "").expect("the root is ours");
+}
+
+/// What is done beside a task that sleeps, where there is a containerd.
+#[track_caller]
+fn beside_a_sleeper(test: impl FnOnce(&mut Daemon<'_>, &str)) {
+    let host = Host::new();
+    let Some(mut daemon) = host.daemon() else { return };
+    let id = host.new_id();
+    daemon.run_detached(&id, "sleep 1000");
+    test(&mut daemon, &id);
+    daemon.remove(&id);
+    daemon.end();
+}
+
+#[track_caller]
+fn wait_until_stopped(daemon: &Daemon<'_>, id: &str) {
+    eventually("the end", || (daemon.status(id)? == "STOPPED").then_some(()));
+}
+
+/// Stopped, or nothing that containerd knows of any more.
+#[track_caller]
+fn wait_until_stopped_or_gone(daemon: &Daemon<'_>, id: &str) {
+    eventually("the end is known", || daemon.status(id).is_none_or(|status| status == "STOPPED").then_some(()));
+}
 
 /// The FIFO that `ctr` has made for a task's stdout.
 fn stdout_of(host: &Host, id: &str) -> PathBuf {
@@ -62,14 +93,10 @@ fn ctr_run_at_a_terminal() {
 
 #[test]
 fn ctr_task_exec_runs_in_the_task() {
-    let host = Host::new();
-    let Some(daemon) = host.daemon() else { return };
-    let id = host.new_id();
-    daemon.run_detached(&id, "sleep 1000");
-    let ran = daemon.ctr(["task", "exec", "--exec-id", "e", &id, "/bin/sh", "-c", "echo in; exit 5"]);
-    assert_eq!((ran.code, ran.out().as_str()), (Some(5), "in"), "{ran}");
-    daemon.remove(&id);
-    daemon.end();
+    beside_a_sleeper(|daemon, id| {
+        let ran = daemon.ctr(["task", "exec", "--exec-id", "e", id, "/bin/sh", "-c", "echo in; exit 5"]);
+        assert_eq!((ran.code, ran.out().as_str()), (Some(5), "in"), "{ran}");
+    });
 }
 
 #[test]
@@ -82,39 +109,31 @@ fn ctr_lists_kills_and_tells_the_status() {
     let pid = daemon.task_pid(&id);
     assert!(daemon.ctr(["task", "ps", &id]).out().contains(&pid.to_string()));
     daemon.ctr(["task", "kill", &id]).assert_code(0);
-    eventually("the end", || (daemon.status(&id)? == "STOPPED").then_some(()));
+    wait_until_stopped(&daemon, &id);
     daemon.remove_ended(&id, 9);
     daemon.end();
 }
 
 #[test]
 fn ctr_pauses_and_resumes() {
-    let host = Host::new();
-    let Some(daemon) = host.daemon() else { return };
-    let id = host.new_id();
-    daemon.run_detached(&id, "sleep 1000");
-    daemon.ctr(["task", "pause", &id]).assert_code(0);
-    assert_eq!(daemon.status(&id).as_deref(), Some("PAUSED"));
-    daemon.ctr(["task", "resume", &id]).assert_code(0);
-    assert_eq!(daemon.status(&id).as_deref(), Some("RUNNING"));
-    daemon.remove(&id);
-    daemon.end();
+    beside_a_sleeper(|daemon, id| {
+        daemon.ctr(["task", "pause", id]).assert_code(0);
+        assert_eq!(daemon.status(id).as_deref(), Some("PAUSED"));
+        daemon.ctr(["task", "resume", id]).assert_code(0);
+        assert_eq!(daemon.status(id).as_deref(), Some("RUNNING"));
+    });
 }
 
 #[test]
 fn ctr_metrics_has_figures() {
-    let host = Host::new();
-    let Some(daemon) = host.daemon() else { return };
-    let id = host.new_id();
-    daemon.run_detached(&id, "sleep 1000");
-    let ran = daemon.ctr(["task", "metrics", &id]);
-    ran.assert_code(0);
-    let name = if only_v2() { "memory.usage " } else { "memory.usage_in_bytes" };
-    let line = ran.out().lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{ran}")).to_owned();
-    let value: u64 = line.split_whitespace().last().expect("a figure").parse().expect("a number");
-    assert!(value > 0, "{line}");
-    daemon.remove(&id);
-    daemon.end();
+    beside_a_sleeper(|daemon, id| {
+        let ran = daemon.ctr(["task", "metrics", id]);
+        ran.assert_code(0);
+        let name = if only_v2() { "memory.usage " } else { "memory.usage_in_bytes" };
+        let line = ran.out().lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{ran}")).to_owned();
+        let value: u64 = line.split_whitespace().last().expect("a figure").parse().expect("a number");
+        assert!(value > 0, "{line}");
+    });
 }
 
 #[test]
@@ -142,14 +161,10 @@ fn ctr_events_tells_a_life() {
 
 #[test]
 fn a_command_that_is_not_there_is_told_as_such() {
-    let host = Host::new();
-    let Some(daemon) = host.daemon() else { return };
-    let id = host.new_id();
-    daemon.run_detached(&id, "sleep 1000");
-    let ran = daemon.ctr(["task", "exec", "--exec-id", "e", &id, "nowhere"]);
-    assert!(ran.code != Some(0) && ran.err().contains("executable file not found"), "{ran}");
-    daemon.remove(&id);
-    daemon.end();
+    beside_a_sleeper(|daemon, id| {
+        let ran = daemon.ctr(["task", "exec", "--exec-id", "e", id, "nowhere"]);
+        assert!(ran.code != Some(0) && ran.err().contains("executable file not found"), "{ran}");
+    });
 }
 
 #[test]
@@ -158,21 +173,17 @@ fn nothing_is_lost_while_containerd_and_its_reader_are_stopped() {
     let Some(daemon) = host.daemon() else { return };
     let id = host.new_id();
     let fifos = host.work().join("fifos");
-    daemon.run_detached_with(
-        &["--fifo-dir", fifos.to_str().expect("ASCII")],
-        &id,
-        &format!("while [ ! -e /go ]; do sleep 0.05; done; {WRITER}"),
-    );
+    daemon.run_detached_with(&["--fifo-dir", fifos.to_str().expect("ASCII")], &id, &format!("{UNTIL_GO}{WRITER}"));
     let stdout = Output::open(&stdout_of(&host, &id));
     let pid = daemon.task_pid(&id);
-    fs::write(daemon.root.path().join("go"), "").expect("the root is ours");
+    go(&daemon);
     stdout.wait_for("\n");
     daemon.signal(Signal::STOP);
     stdout.pause();
     wait_until_full(pid);
     daemon.signal(Signal::CONT);
     stdout.resume();
-    eventually("the end", || (daemon.status(&id)? == "STOPPED").then_some(()));
+    wait_until_stopped(&daemon, &id);
     assert!(!process_exists(pid));
     assert_complete(stdout.to_end().as_bytes(), 3000);
     daemon.remove_ended(&id, 7);
@@ -185,15 +196,11 @@ fn nothing_is_lost_when_containerd_dies_and_comes_back() {
     let Some(mut daemon) = host.daemon() else { return };
     let id = host.new_id();
     let fifos = host.work().join("fifos");
-    daemon.run_detached_with(
-        &["--fifo-dir", fifos.to_str().expect("ASCII")],
-        &id,
-        &format!("while [ ! -e /go ]; do sleep 0.05; done; {WRITER}"),
-    );
+    daemon.run_detached_with(&["--fifo-dir", fifos.to_str().expect("ASCII")], &id, &format!("{UNTIL_GO}{WRITER}"));
     let path = stdout_of(&host, &id);
     let pid = daemon.task_pid(&id);
     let stdout = Output::open(&path);
-    fs::write(daemon.root.path().join("go"), "").expect("the root is ours");
+    go(&daemon);
     stdout.wait_for("\n");
     daemon.kill();
     let mut text = stdout.leave();
@@ -202,7 +209,7 @@ fn nothing_is_lost_when_containerd_dies_and_comes_back() {
     let stdout = Output::open(&path);
     assert_eq!(daemon.status(&id).as_deref(), Some("RUNNING"));
     assert_eq!(daemon.task_pid(&id), pid);
-    eventually("the end", || (daemon.status(&id)? == "STOPPED").then_some(()));
+    wait_until_stopped(&daemon, &id);
     text.extend(stdout.to_end().as_bytes());
     assert_complete(&text, 3000);
     daemon.remove_ended(&id, 7);
@@ -214,14 +221,14 @@ fn an_end_while_containerd_is_away_is_reported_afterwards() {
     let host = Host::new();
     let Some(mut daemon) = host.daemon() else { return };
     let id = host.new_id();
-    daemon.run_detached(&id, "while [ ! -e /go ]; do sleep 0.05; done; exit 6");
+    daemon.run_detached(&id, &format!("{UNTIL_GO}exit 6"));
     let pid = daemon.task_pid(&id);
     daemon.kill();
-    fs::write(daemon.root.path().join("go"), "").expect("the root is ours");
+    go(&daemon);
     eventually("the end", || (!process_exists(pid)).then_some(()));
     daemon.come_back();
     // containerd 1.7 takes a shim without processes for a dead one, and reaps it before it answers anybody.
-    eventually("it is known", || daemon.status(&id).is_none_or(|status| status == "STOPPED").then_some(()));
+    wait_until_stopped_or_gone(&daemon, &id);
     if daemon.status(&id).is_some() {
         daemon.remove_ended(&id, 6);
     } else {
@@ -232,16 +239,12 @@ fn an_end_while_containerd_is_away_is_reported_afterwards() {
 
 #[test]
 fn a_task_can_be_used_as_before_once_containerd_is_back() {
-    let host = Host::new();
-    let Some(mut daemon) = host.daemon() else { return };
-    let id = host.new_id();
-    daemon.run_detached(&id, "sleep 1000");
-    daemon.kill();
-    daemon.come_back();
-    let ran = daemon.ctr(["task", "exec", "--exec-id", "e", &id, "/bin/sh", "-c", "echo still"]);
-    assert_eq!(ran.out(), "still", "{ran}");
-    daemon.remove(&id);
-    daemon.end();
+    beside_a_sleeper(|daemon, id| {
+        daemon.kill();
+        daemon.come_back();
+        let ran = daemon.ctr(["task", "exec", "--exec-id", "e", id, "/bin/sh", "-c", "echo still"]);
+        assert_eq!(ran.out(), "still", "{ran}");
+    });
 }
 
 #[test]
@@ -257,7 +260,7 @@ fn a_dead_shim_is_cleaned_up_after() {
     let shim = rustix::process::Pid::from_raw(parent.parse().expect("a pid")).expect("a pid");
     rustix::process::kill_process(shim, Signal::KILL).expect("the shim lives");
     eventually("the task is ended", || (!process_exists(pid)).then_some(()));
-    eventually("containerd knows", || daemon.status(&id).is_none_or(|status| status == "STOPPED").then_some(()));
+    wait_until_stopped_or_gone(&daemon, &id);
     daemon.ctr(["task", "rm", "-f", &id]);
     eventually("it is forgotten", || (daemon.ctr(["container", "rm", &id]).code == Some(0)).then_some(()));
     // Nobody unlinks what a killed shim has left; the next one of that address does.

@@ -1,5 +1,4 @@
-//! `containerd-shim-bowline-v1 start`, called as containerd calls it: what it
-//! answers, what serves from then on, and that nothing is left when it fails.
+//! `containerd-shim-bowline-v1 start`, called as containerd calls it: what it answers, and what serves from then on.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -7,206 +6,15 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, binary, cgroup_of, eventually, fds_of, process_exists, status_lines};
+use bowline_tests::harness::containerd::start::{
+    Container, RUNC_OPTIONS, SHIM, Said, any, arguments, end, environment, field, kill, only, run, serving_all, socket,
+    terminate, toml,
+};
+use bowline_tests::harness::{binary, cgroup_of, eventually, fds_of, status_lines};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-
-const SHIM: &str = "containerd-shim-bowline-v1";
-const RUNC_OPTIONS: &str = "containerd.runc.v1.Options";
-const GENERIC_OPTIONS: &str = "runtimeoptions.v1.Options";
-
-/// A field of a protobuf message: bytes or text.
-fn field(number: u8, value: impl AsRef<[u8]>) -> Vec<u8> {
-    let value = value.as_ref();
-    let mut bytes = vec![number << 3 | 2];
-    let mut length = value.len();
-    while length > 0x7f {
-        bytes.push(length as u8 | 0x80);
-        length >>= 7;
-    }
-    bytes.push(length as u8);
-    [bytes, value.to_vec()].concat()
-}
-
-fn any(type_url: &str, value: Vec<u8>) -> Vec<u8> {
-    [field(1, type_url), field(2, value)].concat()
-}
-
-/// What CRI sends to a runtime that it does not know.
-fn toml(body: &str) -> Vec<u8> {
-    any(GENERIC_OPTIONS, field(3, body))
-}
-
-/// One container, as containerd has it.
-struct Container<'h> {
-    host: &'h Host,
-    id: String,
-    bundle: PathBuf,
-    namespace: String,
-    /// The folder for its socket; by default containerd's own.
-    sockets: Option<PathBuf>,
-}
-
-/// What `start` was given besides.
-#[derive(Default)]
-struct Said<'a> {
-    stdin: Vec<u8>,
-    env: Vec<(&'a str, &'a str)>,
-    flags: Vec<&'a str>,
-}
-
-impl<'h> Container<'h> {
-    /// Without a configuration.
-    fn new(host: &'h Host) -> Container<'h> {
-        let id = host.new_id();
-        let bundle = host.work().join(&id);
-        fs::create_dir(&bundle).expect("the work folder is writable");
-        Container { host, id, bundle, namespace: "default".to_owned(), sockets: None }
-    }
-
-    fn configured(self, config: &str) -> Container<'h> {
-        fs::write(self.bundle.join("config.json"), config).expect("ours");
-        self
-    }
-
-    fn in_group(self, group: &str) -> Container<'h> {
-        let config = format!(r#"{{"annotations": {{"io.kubernetes.cri.sandbox-id": "{group}"}}}}"#);
-        self.configured(&config)
-    }
-
-    fn command(&self, said: &Said<'_>) -> Command {
-        let mut command = self.host.command(binary(SHIM));
-        let stdin = self.host.file("stdin", "");
-        fs::write(&stdin, &said.stdin).expect("ours");
-        command.args(["-namespace", &self.namespace, "-address", &self.address(), "-publish-binary", "/bin/false"]);
-        command.args(["-id", &self.id]).args(&said.flags).arg("start");
-        command.current_dir(&self.bundle).stdin(File::open(stdin).expect("it was written"));
-        command.env("TTRPC_ADDRESS", self.address() + ".ttrpc").env("GOMAXPROCS", "2").envs(said.env.iter().copied());
-        command
-    }
-
-    /// containerd's; of each host another, so that tests do not share groups.
-    fn address(&self) -> String {
-        format!("/run/{}.sock", self.host.prefix())
-    }
-
-    fn start(&self, said: Said<'_>) -> Ran {
-        run(self.command(&said))
-    }
-
-    /// As containerd 2.3 does.
-    fn bootstrap(&self, extensions: &[Vec<u8>]) -> Vec<u8> {
-        let mut params = [field(1, &self.id), field(2, &self.namespace), field(5, "/new.ttrpc")].concat();
-        for extension in extensions {
-            params.extend(field(8, field(1, extension)));
-        }
-        if let Some(sockets) = &self.sockets {
-            params.extend(field(9, sockets.to_str().expect("ASCII")));
-        }
-        params
-    }
-
-    fn address_file(&self) -> PathBuf {
-        self.bundle.join("address")
-    }
-
-    /// It failed, said so, and has left nothing.
-    #[track_caller]
-    fn assert_refused(&self, ran: &Ran, parts: &[&str]) {
-        ran.assert_code(1);
-        assert!(ran.stdout.is_empty(), "no reply\n{ran}");
-        assert!(ran.err().starts_with("containerd-shim-bowline-v1: "), "{ran}");
-        for part in parts {
-            assert!(ran.err().contains(part), "the message should have {part:?}\n{ran}");
-        }
-        assert!(!self.address_file().is_file(), "an address of nobody");
-        assert!(serving(self.host).is_empty(), "somebody serves");
-        let left = fs::read_dir(&self.bundle).expect("ours").flatten().map(|entry| entry.file_name());
-        let left: Vec<_> = left.filter(|name| name != "config.json" && name != "address").collect();
-        assert!(left.is_empty(), "{left:?}");
-    }
-}
-
-fn run(mut command: Command) -> Ran {
-    // What serves must not have them: this waits for their end.
-    let output = command.output().expect("it is there");
-    Ran { command: SHIM.to_owned(), code: output.status.code(), stdout: output.stdout, stderr: output.stderr }
-}
-
-/// A plain reply: the path of the socket.
-#[track_caller]
-fn socket(ran: &Ran) -> PathBuf {
-    ran.assert_code(0);
-    assert!(ran.stderr.is_empty(), "containerd reads it as part of the reply\n{ran}");
-    let path = ran.out().strip_prefix("unix://").map(PathBuf::from).unwrap_or_else(|| panic!("no address\n{ran}"));
-    UnixStream::connect(&path).unwrap_or_else(|error| panic!("{error}\n{ran}"));
-    path
-}
-
-fn arguments(pid: i32) -> Vec<String> {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
-}
-
-/// What serves on this host: every process with a socket of this test's.
-fn serving(host: &Host) -> Vec<i32> {
-    let pids = fs::read_dir("/proc").expect("procfs").flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let ours = |pid: &i32| {
-        let words = arguments(*pid);
-        words.iter().any(|word| word == "-listener-fd") && words.iter().any(|word| word.contains(host.prefix()))
-    };
-    pids.filter(ours).collect()
-}
-
-#[track_caller]
-fn only(host: &Host) -> i32 {
-    serving_all(host, 1)[0]
-}
-
-/// All that serve, which are so many. One that was just started has no command
-/// line for a moment.
-#[track_caller]
-fn serving_all(host: &Host, count: usize) -> Vec<i32> {
-    let all = eventually("somebody serves", || Some(serving(host)).filter(|all| all.len() >= count));
-    assert_eq!(all.len(), count, "{all:?} serve");
-    all
-}
-
-fn kill(pid: i32) {
-    let pidfd = pidfd_open(Pid::from_raw(pid).expect("a pid"), PidfdFlags::empty()).expect("it runs");
-    pidfd_send_signal(&pidfd, Signal::KILL).expect("root may");
-    eventually("its end", || (!process_exists(pid)).then_some(()));
-}
-
-/// Asks `pid` to end, once it listens to that.
-fn terminate(pid: i32) {
-    eventually("it handles SIGTERM", || {
-        let caught = status_lines(pid, &["SigCgt"]);
-        let caught = u64::from_str_radix(caught.split_whitespace().last()?, 16).ok()?;
-        (caught & 1 << (Signal::TERM.as_raw() - 1) != 0).then_some(())
-    });
-    // Its handler is there a moment before what it tells: one may be lost.
-    let pidfd = pidfd_open(Pid::from_raw(pid).expect("a pid"), PidfdFlags::empty()).expect("it runs");
-    eventually("its end", || {
-        let _ = pidfd_send_signal(&pidfd, Signal::TERM);
-        (!process_exists(pid)).then_some(())
-    });
-}
-
-/// Ends what serves, which removes its socket.
-fn end(host: &Host, socket: &Path) {
-    terminate(only(host));
-    assert!(!socket.exists(), "{} is left", socket.display());
-}
-
-fn environment(pid: i32) -> Vec<String> {
-    let environ = fs::read(format!("/proc/{pid}/environ")).expect("it runs");
-    environ.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
-}
 
 #[test]
 fn the_reply_is_an_address_that_accepts_connections() {
@@ -366,66 +174,6 @@ fn bootstrap_parameters_are_answered_in_their_own_form() {
 }
 
 #[test]
-fn a_path_that_no_socket_can_have_is_refused() {
-    let host = Host::new();
-    let mut container = Container::new(&host).configured("{}");
-    let sockets = host.work().join("s".repeat(40));
-    container.sockets = Some(sockets.clone());
-    let ran = container.start(Said { stdin: container.bootstrap(&[]), ..Said::default() });
-    container.assert_refused(&ran, &["too long", "106"]);
-    assert!(!sockets.exists());
-    host.assert_nothing_left();
-}
-
-#[test]
-fn what_stdin_should_not_have_is_refused() {
-    let host = Host::new();
-    let container = Container::new(&host).configured("{}");
-    let cases = [
-        (b"\xff\xff\xff".to_vec(), "stdin"),
-        (b"not protobuf at all".to_vec(), "stdin"),
-        (any("io.example.Own", Vec::new()), "io.example.Own"),
-        (any(RUNC_OPTIONS, vec![0xff]), RUNC_OPTIONS),
-        (toml("SystemdCgroups = true"), "SystemdCgroups"),
-        (any(GENERIC_OPTIONS, field(2, "/nonexistent/options.toml")), "/nonexistent/options.toml"),
-    ];
-    for (stdin, part) in cases {
-        let ran = container.start(Said { stdin, ..Said::default() });
-        container.assert_refused(&ran, &[part]);
-    }
-    host.assert_nothing_left();
-}
-
-#[test]
-fn a_configuration_that_is_none_is_refused() {
-    let host = Host::new();
-    for config in
-        ["", "not JSON", "[]", r#"{"annotations": 7}"#, r#"{"annotations": {"io.containerd.runc.v2.group": ".."}}"#]
-    {
-        let container = Container::new(&host).configured(config);
-        container.assert_refused(&container.start(Said::default()), &[]);
-    }
-    host.assert_nothing_left();
-}
-
-#[test]
-fn names_and_flags_that_make_no_sense_are_refused() {
-    let host = Host::new();
-    for id in ["..", "../x", "a/b", "a..b", ""] {
-        let mut container = Container::new(&host);
-        container.id = id.to_owned();
-        container.assert_refused(&container.start(Said::default()), &["id"]);
-    }
-    let mut container = Container::new(&host);
-    container.namespace = "../x".to_owned();
-    container.assert_refused(&container.start(Said::default()), &["namespace", "../x"]);
-    let container = Container::new(&host);
-    let ran = container.start(Said { flags: vec!["-nonsense"], ..Said::default() });
-    container.assert_refused(&ran, &["-nonsense"]);
-    host.assert_nothing_left();
-}
-
-#[test]
 fn the_shim_is_charged_where_its_options_say() {
     let host = Host::new();
     let container = Container::new(&host).configured("{}");
@@ -440,16 +188,6 @@ fn the_shim_is_charged_where_its_options_say() {
 }
 
 #[test]
-fn a_cgroup_that_is_not_there_is_refused_and_nothing_left() {
-    let host = Host::new();
-    let container = Container::new(&host).configured("{}");
-    let stdin = any(RUNC_OPTIONS, field(3, "/no/such/cgroup"));
-    let ran = container.start(Said { stdin, ..Said::default() });
-    container.assert_refused(&ran, &["ShimCgroup", "/no/such/cgroup"]);
-    host.assert_nothing_left();
-}
-
-#[test]
 fn the_kernel_takes_the_shim_before_its_parent() {
     let host = Host::new();
     let container = Container::new(&host).configured("{}");
@@ -457,7 +195,7 @@ fn the_kernel_takes_the_shim_before_its_parent() {
     for (parent, expected) in [("0", "1"), ("700", "701"), ("1000", "1000")] {
         // A containerd with that score.
         let command = container.command(&Said::default());
-        let mut shell = container.host.command("/bin/sh");
+        let mut shell = host.command("/bin/sh");
         shell.args(["-c", &format!("echo {parent} > /proc/self/oom_score_adj; \"$0\" \"$@\"; exit $?")]);
         shell.arg(command.get_program()).args(command.get_args()).current_dir(&container.bundle).stdin(Stdio::null());
         let socket = socket(&run(shell));
@@ -477,31 +215,6 @@ fn what_is_asked_of_the_scheduler_is_done_or_refused() {
     } else {
         container.assert_refused(&ran, &["SCHED_CORE"]);
     }
-    host.assert_nothing_left();
-}
-
-#[test]
-fn an_address_that_cannot_be_written_leaves_no_socket() {
-    let host = Host::new();
-    let mut container = Container::new(&host).configured("{}");
-    container.sockets = Some(host.work().join("s"));
-    fs::create_dir(container.address_file()).expect("ours");
-    let ran = container.start(Said { stdin: container.bootstrap(&[]), ..Said::default() });
-    container.assert_refused(&ran, &["address"]);
-    assert_eq!(fs::read_dir(host.work().join("s")).expect("made").count(), 0);
-    host.assert_nothing_left();
-}
-
-#[test]
-fn a_reply_that_nobody_takes_leaves_nothing() {
-    let host = Host::new();
-    let mut container = Container::new(&host).configured("{}");
-    container.sockets = Some(host.work().join("s"));
-    let mut command = container.command(&Said { stdin: container.bootstrap(&[]), ..Said::default() });
-    command.stdout(File::options().write(true).open("/dev/full").expect("every host has it"));
-    let ran = run(command);
-    container.assert_refused(&ran, &["stdout"]);
-    assert_eq!(fs::read_dir(host.work().join("s")).expect("made").count(), 0);
     host.assert_nothing_left();
 }
 

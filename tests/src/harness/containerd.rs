@@ -19,6 +19,7 @@ mod events;
 mod fifo;
 mod running;
 mod shim;
+pub mod start;
 mod wire;
 
 pub use bundle::{Bundle, Stdio};

@@ -29,7 +29,8 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 /// What the images lack, in their folder.
 const OUTSIDE: &str = "bowline.json";
 
-/// Where init's pid is put down.
+/// Where init's pid is put down, in the folder of its container: criu may work
+/// in one place for all of them.
 const PIDFILE: &str = "restored.pid";
 
 /// How many of criu's last errors are told.
@@ -52,6 +53,16 @@ pub struct Checkpoint {
     pub file_locks: bool,
     /// Restore these namespaces as empty ones.
     pub empty_namespaces: Vec<String>,
+}
+
+/// What of criu's is not as usual.
+#[derive(Debug, Clone, Default)]
+pub struct Criu {
+    /// Its binary: a path, or a name that is looked for in `PATH`.
+    pub program: Option<PathBuf>,
+    /// Where it keeps its log, unless a checkpoint says otherwise: the folder of
+    /// the images, or that of the container that is restored, when absent.
+    pub work: Option<PathBuf>,
 }
 
 /// What a task has from the host, as criu calls it.
@@ -194,8 +205,8 @@ impl Outside {
 const FIRST: i32 = 10;
 
 /// criu's arguments for a dump of the task of init `pid`.
-pub fn dump(pid: i32, root: &Path, wanted: &Checkpoint, outside: &Outside) -> Vec<OsString> {
-    let mut args = begin("dump", &wanted.images, work(wanted), root);
+pub fn dump(pid: i32, root: &Path, work: &Path, wanted: &Checkpoint, outside: &Outside) -> Vec<OsString> {
+    let mut args = begin("dump", &wanted.images, work, root);
     args.extend(["--tree".into(), pid.to_string().into()]);
     if !wanted.exit {
         args.push("--leave-running".into());
@@ -211,11 +222,18 @@ pub fn dump(pid: i32, root: &Path, wanted: &Checkpoint, outside: &Outside) -> Ve
     args
 }
 
-/// criu's arguments for a restore that leaves its processes stopped, so that
-/// they can be started.
-pub fn restore(images: &Path, work: &Path, root: &Path, spec: &Spec, outside: &Outside) -> Result<Vec<OsString>> {
+/// criu's arguments for a restore into the container of a folder, that leaves its
+/// processes stopped, so that they can be started.
+pub fn restore(
+    images: &Path,
+    work: &Path,
+    [bundle, root]: [&Path; 2],
+    spec: &Spec,
+    outside: &Outside,
+) -> Result<Vec<OsString>> {
     let mut args = begin("restore", images, work, root);
-    args.extend(["--restore-detached", "--restore-sibling", "--leave-stopped", "--pidfile", PIDFILE].map(Into::into));
+    args.extend(["--restore-detached", "--restore-sibling", "--leave-stopped", "--pidfile"].map(Into::into));
+    args.push(bundle.join(PIDFILE).into());
     let sources = sources(spec);
     for place in &outside.mounts {
         let source = source_of(&sources, place).ok_or_else(|| {
@@ -245,30 +263,30 @@ fn log_name(verb: &str) -> String {
     format!("{verb}.log")
 }
 
-/// Where criu works.
-pub fn work(wanted: &Checkpoint) -> &Path {
-    wanted.work.as_deref().unwrap_or(&wanted.images)
-}
-
 /// The pid of a restored init, as criu has put it down.
-pub fn restored(work: &Path) -> Result<i32> {
-    let path = work.join(PIDFILE);
+pub fn restored(bundle: &Path) -> Result<i32> {
+    let path = bundle.join(PIDFILE);
     let what = || format!("cannot read {}", path.display());
     fs::read_to_string(&path).doing(Kind::Internal, what)?.trim().parse().doing(Kind::Internal, what)
 }
 
-/// criu's binary.
-///
-/// # Errors
-/// `Unsupported` where there is none in `PATH`.
-pub fn find() -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path)
-        .map(|folder| folder.join("criu"))
-        .find(|criu| criu.is_absolute() && criu.is_file());
-    found.ok_or_else(|| {
-        Error::new(Kind::Unsupported, "checkpoints need criu, which is not in PATH").hint("install criu 4 or later")
-    })
+impl Criu {
+    /// The binary that is run.
+    ///
+    /// # Errors
+    /// `Unsupported` where there is none.
+    pub fn find(&self) -> Result<PathBuf> {
+        let wanted = self.program.as_deref().unwrap_or(Path::new("criu"));
+        let none = |message: String| Error::new(Kind::Unsupported, message).hint("install criu 4 or later");
+        if wanted.is_absolute() {
+            let found = wanted.is_file().then(|| wanted.to_owned());
+            return found.ok_or_else(|| none(format!("checkpoints need criu, and {} is no file", wanted.display())));
+        }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found =
+            std::env::split_paths(&path).map(|folder| folder.join(wanted)).find(|p| p.is_absolute() && p.is_file());
+        found.ok_or_else(|| none(format!("checkpoints need {}, which is not in PATH", wanted.display())))
+    }
 }
 
 /// Why criu failed: its last errors, and where the rest is.

@@ -45,6 +45,8 @@ pub struct Exec<'a> {
     pub namespaces: &'a Namespaces,
     /// The task's init, unreaped.
     pub init: &'a Live,
+    /// Whether it begins no session keyring.
+    pub keeps_keyring: bool,
 }
 
 impl Exec<'_> {
@@ -79,6 +81,7 @@ impl Exec<'_> {
                 notify: theirs.as_ref().map(OwnedFd::as_fd),
                 stdio: self.stdio,
                 entry,
+                keeps_keyring: self.keeps_keyring,
             };
             let cgroup_of = self.namespaces.own_cgroup_namespace().then_some(init);
             child::run_exec(&payload, cgroup_of, tell.as_raw_fd())

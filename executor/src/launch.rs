@@ -40,6 +40,8 @@ pub struct Prepared<'a> {
     pub filter: Option<&'a Filter>,
     /// Init's standard streams.
     pub stdio: Stdio,
+    /// Whether it begins no session keyring.
+    pub keeps_keyring: bool,
 }
 
 /// A process of the task that lives.
@@ -67,7 +69,7 @@ pub struct Held {
 impl Prepared<'_> {
     /// Clones init. From here on it is the caller's to reap.
     pub fn clone_init(self) -> Result<Starting> {
-        let Prepared { id, spec, bundle, cgroup, filter, stdio } = self;
+        let Prepared { id, spec, bundle, cgroup, filter, stdio, keeps_keyring } = self;
         let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
         refused::check(spec)?;
         let namespaces = Namespaces::of(spec)?;
@@ -87,7 +89,7 @@ impl Prepared<'_> {
         let flags = namespaces.clone_flags();
         let become_init = |entry: &Entry| {
             let (filter, notify) = (filter.map(|f| (&*f.program, f.flags)), theirs.as_ref().map(OwnedFd::as_fd));
-            let payload = Payload { process, spec, filter, notify, stdio: &stdio, entry };
+            let payload = Payload { process, spec, filter, notify, stdio: &stdio, entry, keeps_keyring };
             let init = Init { spec, id, bundle, namespaces: &namespaces, sources, orders: hear.as_raw_fd() };
             child::run_init(&payload, init, tell.as_raw_fd())
         };

@@ -72,7 +72,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 pub use cgroup::{Driver as CgroupDriver, Unit, checked_path as checked_cgroup_path, join_existing as join_cgroup};
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, Criu};
 pub use error::{Doing, Error, Kind, Result};
 pub use features::features;
 pub use health::{Check, Health, Status as HealthStatus};
@@ -83,7 +83,9 @@ pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
 pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo, undo_bundle};
 pub use report::{ExitReport, StoppedBy};
-pub use request::{Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Process, Source, TaskState};
+pub use request::{
+    Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Particulars, Process, Source, TaskState,
+};
 pub use rootfs::{layers, mount_options};
 pub use sealed::open as open_sealed;
 pub use stats::{

@@ -12,7 +12,7 @@ use oci_spec::runtime::LinuxResources;
 use tokio::sync::oneshot;
 
 use crate::cgroup::Driver;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Criu};
 use crate::error::Result;
 use crate::health::Health;
 use crate::io::{Attachment, Input, Logger, Target, WindowSize};
@@ -51,6 +51,8 @@ pub struct Launch {
     /// With it, it goes on from the checkpoint in this folder. Of a bundle that
     /// is created and started apart.
     pub checkpoint: Option<PathBuf>,
+    /// What is to be otherwise than usual.
+    pub particulars: Particulars,
 }
 
 impl Launch {
@@ -69,8 +71,22 @@ impl Launch {
             durable: false,
             driver: Driver::default(),
             checkpoint: None,
+            particulars: Particulars::default(),
         }
     }
+}
+
+/// What a manager wants to be otherwise than usual, of all processes of a task.
+#[derive(Debug, Clone, Default)]
+pub struct Particulars {
+    /// They stay in the session keyring of whoever has started the shim, instead
+    /// of each getting one of its own.
+    pub keeps_keyring: bool,
+    /// The group that their streams belong to, as the host counts; the process's
+    /// own when absent.
+    pub stream_group: Option<u32>,
+    /// What makes and restores its checkpoints.
+    pub criu: Criu,
 }
 
 /// What a task is made from.

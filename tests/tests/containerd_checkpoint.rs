@@ -1,6 +1,7 @@
 //! Checkpoints by criu, and tasks that are made from them. What restores is
 //! asked of hosts whose criu works: elsewhere these return at once.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -142,6 +143,78 @@ fn what_is_no_checkpoint_is_refused_and_leaves_nothing() {
     shim.create(&bundle, &Stdio::null()).expect("the id is free");
     shim.end(&bundle.id);
     host.assert_nothing_left();
+}
+
+/// A criu that does what `script` says, with its verb as `$1`, and puts down its arguments; and options that name it
+/// and where it works.
+fn stand_in(host: &Host, script: &str) -> (PathBuf, oci::Options) {
+    let path = host.work().join("stand-in");
+    let called = host.work().join("called");
+    std::fs::write(&path, format!("#!/bin/sh\necho \"$@\" >>{}\n{script}\n", called.display())).expect("ours");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let text = |path: &Path| path.to_str().expect("ASCII").to_owned();
+    let mut options = oci::Options { criu_work_path: text(&host.work().join("criu")), ..Default::default() };
+    // CriuPath, which containerd 2 knows no more.
+    options.special_fields.mut_unknown_fields().add_length_delimited(8, text(&path).into_bytes());
+    (called, options)
+}
+
+fn with(options: &oci::Options) -> impl FnOnce(&mut api::CreateTaskRequest) {
+    let bytes = options.write_to_bytes().expect("bytes");
+    move |request| request.options = Some(any("containerd.runc.v1.Options", bytes)).into()
+}
+
+#[test]
+fn the_options_say_which_criu_is_run_where_it_works_and_what_is_restored() {
+    let host = Host::new();
+    if host.reference_fails("runc runs what is in PATH, and containerd reads where the images are") {
+        return;
+    }
+    let containerd = host.containerd();
+    let work = host.work().join("criu").display().to_string();
+    let failing =
+        format!("if [ $1 = restore ]; then echo '(0) Error (s.c:1): not today' >{work}/restore.log; exit 1; fi");
+    let (called, mut options) = stand_in(&host, &failing);
+    let bundle = containerd.bundle_of("first").script("sleep 1000");
+    let io = bundle.fifos("init");
+    let running = containerd.run_by(bundle, &io, with(&options));
+    checkpoint(&running, &images(&host), false).expect("what it says it has done");
+    containerd.events.wait_for(&running.id, "checkpointed");
+
+    options.criu_image_path = images(&host).to_str().expect("ASCII").to_owned();
+    let bundle = containerd.bundle_of("second");
+    let shim = containerd.start(&bundle);
+    let mut request = shim.creation(&bundle, &Stdio::null());
+    with(&options)(&mut request);
+    let failure = shim.create_by(&request).expect_err("it says that it cannot");
+    assert!(failure.message.contains("not today"), "{failure:?}");
+    assert!(failure.message.contains(&format!("{work}/restore.log")), "{failure:?}");
+    let called = std::fs::read_to_string(called).expect("it was run");
+    for verb in ["dump", "restore"] {
+        let line = called.lines().find(|line| line.starts_with(verb)).unwrap_or_else(|| panic!("no {verb}: {called}"));
+        let expected = format!("--images-dir {} --work-dir {work} ", images(&host).display());
+        assert!(line.contains(&expected), "{line}");
+    }
+    shim.over();
+    running.end();
+}
+
+#[test]
+fn a_criu_that_is_not_where_the_options_say_is_named() {
+    let host = Host::new();
+    if host.reference_fails("runc runs what is in PATH") {
+        return;
+    }
+    let containerd = host.containerd();
+    let (_, options) = stand_in(&host, "");
+    std::fs::remove_file(host.work().join("stand-in")).expect("ours");
+    let bundle = containerd.bundle().script("sleep 1000");
+    let io = bundle.fifos("init");
+    let running = containerd.run_by(bundle, &io, with(&options));
+    let (code, message) = checkpoint(&running, &images(&host), false).expect_err("there is none");
+    assert_eq!(code, Code::UNIMPLEMENTED, "{message}");
+    assert!(message.contains("stand-in"), "{message}");
+    running.end();
 }
 
 #[test]

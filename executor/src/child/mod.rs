@@ -71,6 +71,8 @@ pub struct Payload<'a> {
     pub stdio: &'a Stdio,
     /// The cgroups it puts itself into.
     pub entry: &'a Entry,
+    /// Whether it stays in the shim's session keyring.
+    pub keeps_keyring: bool,
 }
 
 /// What init needs besides.
@@ -204,16 +206,21 @@ fn begin(payload: &Payload<'_>, keep: &mut [RawFd]) -> Result<()> {
     sys::default_signals([libc::SIGPIPE]);
     payload.entry.join().doing(Kind::Internal, || format!("cannot join cgroup {}", payload.entry.path()))?;
     rustix::process::setsid().doing(Kind::Internal, || "cannot begin a session")?;
-    match sys::new_session_keyring() {
-        Ok(()) => {}
-        // No key service, or it is closed to us: then there is nothing to hide.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES)) => {}
-        Err(error) => return Err(error).doing(Kind::Internal, || "cannot begin a session keyring"),
+    if !payload.keeps_keyring {
+        begin_keyring()?;
     }
     let streams = || "cannot set up the standard streams";
     rustix::stdio::dup2_stdin(&payload.stdio.stdin).doing(Kind::Internal, streams)?;
     rustix::stdio::dup2_stdout(&payload.stdio.stdout).doing(Kind::Internal, streams)?;
     rustix::stdio::dup2_stderr(&payload.stdio.stderr).doing(Kind::Internal, streams)
+}
+
+fn begin_keyring() -> Result<()> {
+    match sys::new_session_keyring() {
+        // No key service, or it is closed to us: then there is nothing to hide.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES)) => Ok(()),
+        done => done.doing(Kind::Internal, || "cannot begin a session keyring"),
+    }
 }
 
 fn kept_fds(payload: &Payload<'_>, report: RawFd) -> Vec<RawFd> {

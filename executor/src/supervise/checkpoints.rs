@@ -41,17 +41,15 @@ impl Supervisor {
             let message = format!("task {id} is {}: only a running one can be checkpointed", state.status.as_str());
             return Err(Error::new(Kind::WrongState, message));
         };
-        let criu = checkpoint::find()?;
+        let setting = &task.particulars.criu;
+        let criu = setting.find()?;
         let outside = checkpoint::outside(pid, &task.spec, wanted).map_err(|e| e.within(format_args!("task {id}")))?;
-        let work = checkpoint::work(wanted);
-        for folder in [&*wanted.images, work] {
-            let mut make = DirBuilder::new();
-            let made = make.recursive(true).mode(0o700).create(folder);
-            made.doing(Kind::BadSpec, || format!("cannot create {}", folder.display()))?;
-        }
+        let work = wanted.work.as_deref().or(setting.work.as_deref()).unwrap_or(&wanted.images);
+        make_folder(&wanted.images)?;
+        make_folder(work)?;
         outside.keep(&wanted.images)?;
         let root = bundle::root(task.folder.path());
-        let args = checkpoint::dump(pid, &root, wanted, &outside);
+        let args = checkpoint::dump(pid, &root, work, wanted, &outside);
         let program = Program::new(&criu, args, environment())?;
         self.run_criu(&criu, "dump", program, work).await?;
         self.tell_manager(&task, || Happening::Checkpointed { images: wanted.images.clone() });
@@ -72,9 +70,11 @@ impl Supervisor {
             let message = "a checkpoint cannot be restored with hooks of a container's creation";
             return Err(Error::new(Kind::Unsupported, message));
         }
-        let criu = checkpoint::find()?;
+        let criu = plan.particulars.criu.find()?;
+        let work = plan.particulars.criu.work.as_deref().unwrap_or(bundle);
         let outside = Outside::of(images)?;
-        let args = checkpoint::restore(images, bundle, &bundle::root(bundle), &plan.spec, &outside)?;
+        let args = checkpoint::restore(images, work, [bundle, &bundle::root(bundle)], &plan.spec, &outside)?;
+        make_folder(work)?;
         let (cgroup, placeholder) = self.make_cgroup(plan).await?;
         let restored = async {
             self.limit_new(&cgroup, plan)?;
@@ -87,7 +87,7 @@ impl Supervisor {
                     program = program.with_fd(*stream, number);
                 }
             }
-            self.run_criu(&criu, "restore", program, bundle).await?;
+            self.run_criu(&criu, "restore", program, work).await?;
             let pid = checkpoint::restored(bundle)?;
             // Stopped: it does not end but by an accident.
             let pidfd = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"))?;
@@ -128,6 +128,11 @@ impl Supervisor {
         }
         Err(Error::new(Kind::Unsupported, failure).hint("`criu check` fails on this host: it needs another criu"))
     }
+}
+
+fn make_folder(path: &Path) -> Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.doing(Kind::BadSpec, || format!("cannot create {}", path.display()))
 }
 
 /// Where criu finds tar, ip and iptables.

@@ -120,7 +120,8 @@ impl Supervisor {
     ) -> Result<Begun> {
         let logging = self.start_logger(request.logger.as_ref()).await?;
         let targets = logging.as_ref().map(Logging::targets);
-        let (stdio, mut capture) = Capture::begin(request, targets, owner(&task.spec, Some(process)))?;
+        let (stdio, mut capture) =
+            Capture::begin(request, targets, owner(&task.spec, Some(process), &task.particulars))?;
         let expecting = self.children.expect();
         let (mut report, pid, in_group) = self.clone_exec(task, process, &stdio, group).await?;
         // The output ends when the exec's own ends are closed.
@@ -247,8 +248,8 @@ async fn clone_into(task: &Task, process: &Process, stdio: &Stdio, entry: Entry)
         let init = state.live().ok_or_else(|| gone(task))?;
         let filter = task.filter.as_ref();
         let Task { id, folder, spec, namespaces, .. } = task;
-        let (id, bundle) = (id.as_str(), folder.path());
-        exec::Exec { process, id, bundle, spec, filter, stdio, entry, namespaces, init }.clone_exec()?
+        let (id, bundle, keeps_keyring) = (id.as_str(), folder.path(), task.particulars.keeps_keyring);
+        exec::Exec { process, id, bundle, spec, filter, stdio, entry, namespaces, init, keeps_keyring }.clone_exec()?
     };
     Ok(report.cloned().await?.map(|pid| (report, pid)))
 }

@@ -22,7 +22,7 @@ use crate::lifecycle::Event;
 use crate::log::{self, LogFiles};
 use crate::namespaces::{self, Namespaces};
 use crate::recovery::{Folder, Record};
-use crate::request::{Bundle, Launch, Launched, Source};
+use crate::request::{Bundle, Launch, Launched, Particulars, Source};
 use crate::rootfs::layers::{self, Layer};
 use crate::seccomp::{self, Filter, Profile};
 use crate::sys::Ended;
@@ -35,6 +35,7 @@ pub struct Plan {
     pub namespaces: Namespaces,
     pub filter: Option<Filter>,
     pub record: Record,
+    pub particulars: Particulars,
     /// Where the record is, and what relative paths of the spec are below.
     pub folder: Folder,
 }
@@ -171,10 +172,11 @@ impl Supervisor {
         }
         let expecting = self.children.expect();
         let durable = launch.durable;
-        let plan = match launch.source.clone() {
+        let mut plan = match launch.source.clone() {
             Source::Task(task) => self.plan(&id, *task, launch.driver, durable).await?,
             Source::Bundle(bundle) => self.plan_bundle(&id, bundle, launch.driver, durable).await?,
         };
+        plan.particulars = launch.particulars.clone();
         let folder = plan.folder.clone();
         // Before anything is made that a crash would leave behind.
         folder.write_record(&plan.record)?;
@@ -212,7 +214,7 @@ impl Supervisor {
             input: if stdin == Input::Null && open { &Input::Open } else { &stdin },
             stdout: &said.stdout.map_or(stdout, Target::Path),
             stderr: &said.stderr.map_or(stderr, Target::Path),
-            owner: owner(&plan.spec, process),
+            owner: owner(&plan.spec, process, &plan.particulars),
             logs,
             tails: [tail.clone(), tail.clone()],
             terminal: process.and_then(Process::terminal).unwrap_or(false).then_some(size),
@@ -295,7 +297,7 @@ impl Supervisor {
             Some(profile) => Some(seccomp::filter(profile, &self.config.state.filter_cache()).await?),
             None => None,
         };
-        Ok(Plan { spec, namespaces, filter, record, folder })
+        Ok(Plan { spec, namespaces, filter, record, particulars: Particulars::default(), folder })
     }
 
     /// What is known of a task whose launch begins.
@@ -337,7 +339,8 @@ impl Supervisor {
         let (cgroup, placeholder) = self.make_cgroup(plan).await?;
         let limited = self.limit_new(&cgroup, plan);
         let (bundle, filter) = (plan.folder.path(), filter.as_ref());
-        let prepared = Prepared { id: id.as_str(), spec, bundle, cgroup: &cgroup, filter, stdio };
+        let (id, keeps_keyring) = (id.as_str(), plan.particulars.keeps_keyring);
+        let prepared = Prepared { id, spec, bundle, cgroup: &cgroup, filter, stdio, keeps_keyring };
         let cloned = match limited.and_then(|()| prepared.clone_init()) {
             Ok(mut starting) => starting.live().await.map(|live| (starting, live)),
             Err(error) => Err(error),
@@ -366,9 +369,9 @@ impl Supervisor {
     }
 }
 
-/// Who a process of this task is on the host.
-pub fn owner(spec: &Spec, process: Option<&Process>) -> Owner {
+/// Who the streams of a process of this task belong to on the host.
+pub fn owner(spec: &Spec, process: Option<&Process>, particulars: &Particulars) -> Owner {
     let user = process.map_or((0, 0), |p| (p.user().uid(), p.user().gid()));
     let (uid, gid) = namespaces::host_ids(spec, user.0, user.1);
-    Owner { uid, gid }
+    Owner { uid, gid: particulars.stream_group.unwrap_or(gid) }
 }

@@ -28,7 +28,7 @@ use crate::lifecycle::{Action, Event, State, Status};
 use crate::namespaces::Namespaces;
 use crate::recovery::{Folder, Record};
 use crate::report::{ExitReport, OomFacts, StoppedBy};
-use crate::request::TaskState;
+use crate::request::{Particulars, TaskState};
 use crate::seccomp::Filter;
 use crate::stats::{self, Last, Processes};
 use crate::sys::{self, Ended};
@@ -60,6 +60,7 @@ pub struct Task {
     pub namespaces: Namespaces,
     pub filter: Option<Filter>,
     pub record: RefCell<Record>,
+    pub particulars: Particulars,
     /// Where the record is kept.
     pub folder: Folder,
     /// Where its root is mounted, if that is ours to take down.
@@ -117,7 +118,7 @@ pub struct Task {
 
 impl Task {
     pub fn new(id: TaskId, plan: Plan, live: Live, cgroup: Cgroup) -> Task {
-        let Plan { spec, namespaces, filter, mut record, folder } = plan;
+        let Plan { spec, namespaces, filter, mut record, particulars, folder } = plan;
         record.pid = Some(live.pid);
         Task {
             id,
@@ -125,6 +126,7 @@ impl Task {
             namespaces,
             filter,
             record: RefCell::new(record),
+            particulars,
             folder,
             mounted: RefCell::default(),
             held: RefCell::default(),

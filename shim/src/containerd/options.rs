@@ -11,9 +11,9 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_executor::{Criu, Doing, Error, Kind, Particulars, Result};
 use containerd_shim_protos::shim::oci;
 use protobuf::well_known_types::any::Any;
 use protobuf::{Message, UnknownValueRef};
@@ -42,9 +42,9 @@ pub struct Options {
     pub no_new_keyring: bool,
     /// The cgroup that the shim itself is to be in.
     pub shim_cgroup: Option<String>,
-    /// The owner of the pipes of the standard streams.
+    /// The owner of the standard streams until the process has them for its own.
     pub io_uid: u32,
-    /// Their group.
+    /// Their group; 0 is to say nothing.
     pub io_gid: u32,
     /// A binary such as runc, for shims that call one.
     pub binary_name: Option<String>,
@@ -54,9 +54,10 @@ pub struct Options {
     pub systemd_cgroup: bool,
     /// CRIU's binary, of old containerds.
     pub criu_path: Option<String>,
-    /// Where CRIU keeps images.
+    /// The images that the container is restored from; containerd repeats them
+    /// in its request.
     pub criu_image_path: Option<String>,
-    /// Where CRIU works.
+    /// Where CRIU works, unless a checkpoint says otherwise.
     pub criu_work_path: Option<String>,
     /// The Task API of a sandbox that containerd reaches by itself.
     pub task_api_address: Option<String>,
@@ -142,6 +143,25 @@ impl Options {
     /// or, without any, as the path is written.
     pub fn is_systemd(&self, cgroups_path: &str) -> bool {
         self.systemd_cgroup || !self.given && is_systemd_path(cgroups_path)
+    }
+
+    /// What the executor is to do otherwise than usual.
+    ///
+    /// # Errors
+    /// `Unsupported` for what is not done, naming the option: chroot can be left
+    /// again by a process that may call it.
+    pub fn particulars(&self) -> Result<Particulars> {
+        if self.no_pivot_root {
+            return Err(Error::new(Kind::Unsupported, "the option NoPivotRoot is not supported")
+                .hint("leave it out: a host whose root is its initramfs is to switch to another root first"));
+        }
+        let path = |text: &Option<String>| text.as_ref().map(PathBuf::from);
+        Ok(Particulars {
+            keeps_keyring: self.no_new_keyring,
+            // IoUid has no say: a process owns its streams itself, as runc's does in the end.
+            stream_group: Some(self.io_gid).filter(|gid| *gid != 0),
+            criu: Criu { program: path(&self.criu_path), work: path(&self.criu_work_path) },
+        })
     }
 
     fn of_runc(sent: oci::Options) -> Options {

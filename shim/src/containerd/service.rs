@@ -100,6 +100,7 @@ impl Service {
             Input::Path(path) if io.terminal => Some(path.clone()),
             _ => None,
         };
+        let images = Some(&request.checkpoint).filter(|path| !path.is_empty()).or(options.criu_image_path.as_ref());
         let launch = Launch {
             stdin: streams.stdin,
             stdout: streams.stdout,
@@ -108,7 +109,8 @@ impl Service {
             // Without options a cgroup of systemd's is known by the form of its path.
             driver: if options.systemd_cgroup { CgroupDriver::Systemd } else { CgroupDriver::Auto },
             direct: true,
-            checkpoint: (!request.checkpoint.is_empty()).then(|| PathBuf::from(&request.checkpoint)),
+            checkpoint: images.map(PathBuf::from),
+            particulars: options.particulars()?,
             attached: stdin.map(|stdin| Attachment { stdin: Some(stdin), ..Attachment::default() }),
             ..Launch::new(id, source)
         };

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::{Bundle, Containerd, Input, Output, Shim, Stdio};
+use super::{Bundle, Containerd, Input, Output, Shim, Stdio, api};
 use crate::harness::{Host, eventually, kernel};
 
 /// See the module.
@@ -54,10 +54,18 @@ impl<'h> Containerd<'h> {
     /// Runs a bundle with these streams, of which stdout is a FIFO.
     #[track_caller]
     pub fn run_with(&self, bundle: Bundle, io: &Stdio) -> Running<'h> {
+        self.run_by(bundle, io, |_| ())
+    }
+
+    /// The same, of a request that is changed.
+    #[track_caller]
+    pub fn run_by(&self, bundle: Bundle, io: &Stdio, change: impl FnOnce(&mut api::CreateTaskRequest)) -> Running<'h> {
         let shim = self.start(&bundle);
         let (stdout, stderr) = io.open();
         let id = bundle.id.clone();
-        let pid = shim.create(&bundle, io).unwrap_or_else(|failure| panic!("create: {failure:?}"));
+        let mut request = shim.creation(&bundle, io);
+        change(&mut request);
+        let pid = shim.create_by(&request).unwrap_or_else(|failure| panic!("create: {failure:?}"));
         // Created, it has a reader; once started, it may have ended.
         let stdin = (!io.stdin.is_empty()).then(|| Input::open(io.stdin.as_ref()));
         shim.start(&id, "").unwrap_or_else(|failure| panic!("start: {failure:?}"));

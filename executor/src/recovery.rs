@@ -13,6 +13,7 @@
 //! The lock is the kernel's: it goes with the shim, however that ends. Files
 //! are written whole, by rename. Must not: start anything new.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -66,6 +67,10 @@ pub struct Record {
     pub shim_pid: i32,
     /// The task's cgroup path below every hierarchy.
     pub cgroup: String,
+    /// Where some of that path's parents were made with it: how many of its parts
+    /// were there before, by where the hierarchy is mounted.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parents_made: BTreeMap<PathBuf, usize>,
     /// What that is to systemd, where systemd made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,
@@ -366,6 +371,9 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<()> {
         if let Err(error) = undo_cgroup(&layout, path) {
             first.get_or_insert(error);
         }
+    }
+    if let Some(record) = &record {
+        layout.remove_parents_made(&record.cgroup, &record.parents_made);
     }
     for unit in record.iter().flat_map(|record| &record.unit).flat_map(|unit| [Some(unit.clone()), unit.of_shim_too()])
     {

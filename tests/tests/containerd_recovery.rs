@@ -3,9 +3,10 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Stdio, api};
-use bowline_tests::harness::{eventually, process_exists};
+use bowline_tests::harness::containerd::{Bundle, Stdio, api};
+use bowline_tests::harness::{eventually, hierarchies, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
 #[test]
 fn delete_takes_down_what_a_dead_shim_has_left() {
@@ -21,6 +22,53 @@ fn delete_takes_down_what_a_dead_shim_has_left() {
     // containerd goes by the connection; the socket's file is its to remove.
     let _ = fs::remove_file(&running.shim.socket);
     drop(running);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn delete_removes_the_cgroups_above_that_were_made_for_the_container_and_no_others() {
+    let host = Host::new();
+    if host.reference_fails("runc removes the container's own alone") {
+        return;
+    }
+    let containerd = host.containerd();
+    let ours = |bundle: Bundle| {
+        let path = format!("{}/above/nearer/{}", containerd.cgroups(), bundle.id);
+        bundle.script("sleep 1000").edit(|config| config["linux"]["cgroupsPath"] = json!(path))
+    };
+    // In each hierarchy, what is there before is somebody else's.
+    let tops: Vec<_> = hierarchies().into_iter().map(|(_, mount)| mount.join(&containerd.cgroups()[1..])).collect();
+    tops.iter().for_each(|top| fs::create_dir(top).expect("root may"));
+    for created_only in [false, true] {
+        let bundle = ours(containerd.bundle());
+        let shim = containerd.start(&bundle);
+        shim.create(&bundle, &Stdio::null()).expect("created");
+        if !created_only {
+            shim.start(&bundle.id, "").expect("started");
+        }
+        shim.kill_shim();
+        assert!(tops.iter().any(|top| top.join("above/nearer").exists()), "it has made them");
+        containerd.delete_action(&bundle);
+        for top in &tops {
+            assert!(!top.join("above").exists(), "{} is left", top.join("above").display());
+            assert!(top.exists(), "{} was there before", top.display());
+        }
+        let _ = fs::remove_file(&shim.socket);
+    }
+    // What somebody has put there meanwhile stays, with what it is in.
+    let bundle = ours(containerd.bundle());
+    let shim = containerd.start(&bundle);
+    shim.run(&bundle, &Stdio::null());
+    shim.kill_shim();
+    let strangers = tops[0].join("above/stranger");
+    fs::create_dir(&strangers).expect("root may");
+    containerd.delete_action(&bundle);
+    assert!(strangers.exists() && !tops[0].join("above/nearer").exists());
+    assert!(tops[1..].iter().all(|top| !top.join("above").exists()));
+    let _ = fs::remove_file(&shim.socket);
+    for path in [strangers, tops[0].join("above")].iter().chain(&tops) {
+        fs::remove_dir(path).expect("it is empty");
+    }
     host.assert_nothing_left();
 }
 

@@ -45,6 +45,12 @@ pub struct Made {
 }
 
 impl Made {
+    /// How many of its path's parts were there before, where some of its parents
+    /// were not.
+    pub fn below(&self) -> Option<usize> {
+        Some(self.existed).filter(|existed| *existed < self.path.split('/').count() - 1)
+    }
+
     /// Its folder, opened when it is needed first: of most hierarchies a short
     /// task needs none.
     pub fn dir(&self) -> rustix::io::Result<BorrowedFd<'_>> {
@@ -238,6 +244,12 @@ impl Hierarchy {
         if fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR).is_ok() {
             self.remove_parents(path, usize::MAX);
         }
+    }
+
+    /// Removes the parents of `path` beyond the first `existed` parts of it, as
+    /// far as nothing is in them.
+    pub fn remove_made_parents(&self, path: &str, existed: usize) {
+        self.remove_parents(Path::new(&path[1..]), existed);
     }
 
     /// Removes what is empty above `path`: below [`OURS`], or what was made

@@ -22,9 +22,10 @@ mod v1;
 mod v2;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs;
 use rustix::io::Errno;
@@ -257,6 +258,24 @@ impl Layout {
             busy
         });
         first
+    }
+
+    /// Where parents of the cgroup were made with it: how many parts of its path
+    /// were there before, by where the hierarchy is mounted.
+    pub fn parents_made(&self, cgroup: &Cgroup) -> BTreeMap<PathBuf, usize> {
+        let members = cgroup.members.iter();
+        let found = members.filter_map(|m| Some((self.hierarchies[m.hierarchy].mount().into(), m.made.below()?)));
+        found.collect()
+    }
+
+    /// Removes those parents of `path`, as far as nothing is in them.
+    pub fn remove_parents_made(&self, path: &str, made: &BTreeMap<PathBuf, usize>) {
+        let Ok(path) = checked_path(path) else { return };
+        for hierarchy in &self.hierarchies {
+            if let Some(existed) = made.get(hierarchy.mount()) {
+                hierarchy.remove_made_parents(path, *existed);
+            }
+        }
     }
 
     /// Reads a file of the cgroup in the hierarchy of `controller`; `None`

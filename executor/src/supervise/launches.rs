@@ -1,5 +1,6 @@
 //! A launch, from description to running task; whatever fails is undone.
 
+use std::collections::BTreeMap;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::rc::Rc;
@@ -191,7 +192,7 @@ impl Supervisor {
     async fn make(
         self: &Rc<Self>,
         id: TaskId,
-        plan: Plan,
+        mut plan: Plan,
         launch: Launch,
         expecting: Expecting<'_>,
     ) -> Result<Created> {
@@ -232,6 +233,7 @@ impl Supervisor {
         };
         let pid = live.pid;
         let exited = expecting.claim(pid);
+        plan.record.parents_made = self.layout.parents_made(&cgroup);
         let task = Rc::new(Task::new(id.clone(), plan, live, cgroup));
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
 
@@ -308,6 +310,7 @@ impl Supervisor {
             pid: None,
             shim_pid: std::process::id().cast_signed(),
             cgroup: unit.as_ref().map_or(cgroup, Unit::path),
+            parents_made: BTreeMap::new(),
             unit,
             overhead: self.overhead.path(),
             durable: false,
@@ -318,7 +321,18 @@ impl Supervisor {
     /// Makes the task's cgroup. What systemd has made needs somebody in it.
     pub(super) async fn make_cgroup(&self, plan: &Plan) -> Result<(Cgroup, Option<Placeholder>)> {
         match &plan.record.unit {
-            None => Ok((self.layout.create(&plan.record.cgroup)?, None)),
+            None => {
+                let cgroup = self.layout.create(&plan.record.cgroup)?;
+                let parents_made = self.layout.parents_made(&cgroup);
+                // Seldom: the next task finds them there.
+                if !parents_made.is_empty() {
+                    let record = Record { parents_made, ..plan.record.clone() };
+                    if let Err(error) = plan.folder.write_record(&record) {
+                        tracing::error!(%error, "the record lacks the parents of a cgroup");
+                    }
+                }
+                Ok((cgroup, None))
+            }
             Some(unit) => {
                 let resources = plan.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
                 let (cgroup, placeholder) = units::create(&self.layout, &self.config.systemd, unit, resources).await?;

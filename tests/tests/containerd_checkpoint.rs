@@ -9,6 +9,7 @@ use bowline_tests::Host;
 use bowline_tests::harness::containerd::protobuf::Message as _;
 use bowline_tests::harness::containerd::protobuf::well_known_types::empty::Empty;
 use bowline_tests::harness::containerd::{Bundle, Code, Containerd, Output, Running, Shim, Stdio, any, api};
+use bowline_tests::harness::eventually;
 use containerd_shim_protos::shim::oci;
 
 /// Counts, by builtins alone but for the wait.
@@ -196,6 +197,38 @@ fn the_options_say_which_criu_is_run_where_it_works_and_what_is_restored() {
         assert!(line.contains(&expected), "{line}");
     }
     shim.over();
+    running.end();
+}
+
+#[test]
+fn the_end_of_a_task_is_told_though_its_checkpoint_does_not_come_about() {
+    let host = Host::new();
+    if host.reference_fails("runc runs what is in PATH") {
+        return;
+    }
+    let containerd = host.containerd();
+    let (called, options) = stand_in(&host, "exec sleep 1000");
+    let bundle = containerd.bundle().script("sleep 1000");
+    let io = bundle.fifos("init");
+    let running = containerd.run_by(bundle, &io, with(&options));
+    let request = api::CheckpointTaskRequest {
+        id: running.id.clone(),
+        path: images(&host).to_str().expect("ASCII").to_owned(),
+        ..Default::default()
+    };
+    let first = running.shim.send::<Empty>("Checkpoint", &request);
+    eventually("criu runs", || called.exists().then_some(()));
+    let second = running.shim.send::<Empty>("Checkpoint", &request);
+    running.shim.kill(&running.id, "", 9).expect("sent");
+    assert_eq!(running.shim.status_at_end(&running.id, ""), 137);
+    containerd.events.wait_for(&running.id, "exit");
+    assert_eq!(containerd.events.of(&running.id), ["create", "start", "exit"]);
+    for checkpoint in [first, second] {
+        let failure = checkpoint.wait().expect_err("there is nothing to be saved any more");
+        assert_eq!(failure.code, Code::FAILED_PRECONDITION, "{failure:?}");
+    }
+    let called = std::fs::read_to_string(called).expect("it was run");
+    assert_eq!(called.lines().count(), 1, "once only: {called}");
     running.end();
 }
 

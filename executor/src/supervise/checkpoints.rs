@@ -23,22 +23,27 @@ use crate::hooks::{Container, Point};
 use crate::io::Stdio;
 use crate::launch::Live;
 use crate::lifecycle::Status;
-use crate::program::Program;
+use crate::program::{Outcome, Program};
 use crate::sys::{self, Ended};
 use crate::told::Happening;
 
 /// How long criu may take to say what this host lacks.
 const CHECK: Duration = Duration::from_secs(30);
 
+/// How long it may take to be done with a task that has ended: it ends it itself
+/// where it is asked to, as almost the last of what it does.
+const ENDING: Duration = Duration::from_secs(3);
+
 impl Supervisor {
     /// Writes a checkpoint of a task that runs.
     pub(super) async fn checkpoint(self: &Rc<Self>, id: &TaskId, wanted: &Checkpoint) -> Result<()> {
         let task = self.task(id)?;
         // Its end, if it is to end, is told afterwards.
-        let _turn = task.starting.lock().await;
+        let _turn = task.checkpointing.lock().await;
         let state = task.state();
-        let (Status::Running, Some(pid)) = (state.status, state.pid) else {
-            let message = format!("task {id} is {}: only a running one can be checkpointed", state.status.as_str());
+        let status = if *task.init_ended.borrow() { Status::Exited } else { state.status };
+        let (Status::Running, Some(pid)) = (status, state.pid) else {
+            let message = format!("task {id} is {}: only a running one can be checkpointed", status.as_str());
             return Err(Error::new(Kind::WrongState, message));
         };
         let setting = &task.particulars.criu;
@@ -51,7 +56,14 @@ impl Supervisor {
         let root = bundle::root(task.folder.path());
         let args = checkpoint::dump(pid, &root, work, wanted, &outside);
         let program = Program::new(&criu, args, environment())?;
-        self.run_criu(&criu, "dump", program, work).await?;
+        let over = async {
+            let mut ended = task.init_ended.subscribe();
+            // The sender is the task's.
+            let _ = ended.wait_for(|ended| *ended).await;
+            tokio::time::sleep(ENDING).await;
+            Error::new(Kind::WrongState, format!("task {id} has ended while criu wrote its checkpoint"))
+        };
+        self.run_criu(&criu, "dump", program, work, over).await?;
         self.tell_manager(&task, || Happening::Checkpointed { images: wanted.images.clone() });
         Ok(())
     }
@@ -87,7 +99,7 @@ impl Supervisor {
                     program = program.with_fd(*stream, number);
                 }
             }
-            self.run_criu(&criu, "restore", program, work).await?;
+            self.run_criu(&criu, "restore", program, work, std::future::pending()).await?;
             let pid = checkpoint::restored(bundle)?;
             // Stopped: it does not end but by an accident.
             let pidfd = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"))?;
@@ -112,21 +124,47 @@ impl Supervisor {
         task.with_cgroup(|cgroup| self.layout.signal(cgroup, libc::SIGCONT))
     }
 
-    async fn run_criu(&self, criu: &Path, verb: &str, program: Program<'_>, work: &Path) -> Result<()> {
-        let expecting = self.children.expect();
-        let program = program.captured();
-        let outcome = program.run(|pid| expecting.claim(pid), checkpoint::PATIENCE).await?;
+    /// Runs it to its end, or until it is `over` for the reason that this comes to.
+    async fn run_criu(
+        &self,
+        criu: &Path,
+        verb: &str,
+        program: Program<'_>,
+        work: &Path,
+        over: impl Future<Output = Error>,
+    ) -> Result<()> {
+        let mut over = std::pin::pin!(over);
+        let outcome = self.run_until(program, checkpoint::PATIENCE, &mut over).await?;
         if outcome.ended == Ended::Exited(0) {
             return Ok(());
         }
         let failure = checkpoint::failure(verb, work, &outcome.output);
-        let check = Program::new(criu, ["criu", "check"], environment())?.captured();
-        let check = check.run(|pid| expecting.claim(pid), CHECK).await;
-        let works = check.is_ok_and(|check| check.ended == Ended::Exited(0));
-        if works {
-            return Err(Error::new(Kind::Internal, failure));
+        let check = Program::new(criu, ["criu", "check"], environment())?;
+        match self.run_until(check, CHECK, &mut over).await {
+            Ok(check) if check.ended == Ended::Exited(0) => Err(Error::new(Kind::Internal, failure)),
+            Err(error) if error.kind() == Kind::WrongState => Err(error),
+            _ => {
+                let error = Error::new(Kind::Unsupported, failure);
+                Err(error.hint("`criu check` fails on this host: it needs another criu"))
+            }
         }
-        Err(Error::new(Kind::Unsupported, failure).hint("`criu check` fails on this host: it needs another criu"))
+    }
+
+    async fn run_until(
+        &self,
+        program: Program<'_>,
+        patience: Duration,
+        over: impl Future<Output = Error>,
+    ) -> Result<Outcome> {
+        let expecting = self.children.expect();
+        let mut started = program.captured().start()?;
+        let ended = expecting.claim(started.pid);
+        let reason = tokio::select! {
+            outcome = started.finish(ended, patience) => return outcome,
+            reason = over => reason,
+        };
+        started.kill();
+        Err(reason)
     }
 }
 

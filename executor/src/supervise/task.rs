@@ -73,6 +73,10 @@ pub struct Task {
     pub told_of_its_end: Cell<bool>,
     /// Held while it is started, or removed: what comes meanwhile is told afterwards.
     pub starting: Mutex<()>,
+    /// Held while a checkpoint is written: one at a time, and the end afterwards.
+    pub checkpointing: Mutex<()>,
+    /// Init was reaped: its pid may be another's.
+    pub init_ended: watch::Sender<bool>,
     /// What takes its output, until that has ended.
     pub logging: RefCell<Option<JoinHandle<()>>>,
     /// All is done that its end asks for.
@@ -133,6 +137,8 @@ impl Task {
             restored: Cell::new(false),
             told_of_its_end: Cell::new(false),
             starting: Mutex::default(),
+            checkpointing: Mutex::default(),
+            init_ended: watch::Sender::new(false),
             logging: RefCell::default(),
             over: watch::Sender::new(false),
             state: RefCell::new(State::Created(live)),
@@ -367,8 +373,11 @@ impl Task {
     ) {
         // The sender lives until the child is reaped.
         let ended = exited.await.unwrap_or(Ended::Signaled(libc::SIGKILL));
+        self.init_ended.send_replace(true);
         drop(self.starting.lock().await);
         let exited_at = Timestamp::now();
+        // It may have ended it, which is told afterwards; else that gives it up.
+        drop(self.checkpointing.lock().await);
         // systemd removes an empty scope, and with it what its cgroup has counted.
         let at_exit = self.with_unit(|cgroup| stats::last(&supervisor.layout, cgroup));
         if let Err(error) = self.happen(&supervisor, Event::Exited) {

@@ -1,8 +1,11 @@
 //! Execs through the task service.
 
+use std::fs;
+
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Code, Running, Stdio};
-use bowline_tests::harness::{eventually, process_exists};
+use bowline_tests::harness::containerd::{Code, Input, Running, Stdio, make_fifo};
+use bowline_tests::harness::{Process, eventually, hierarchies, patience, process_exists};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// Adds an exec of `args` that is not started.
@@ -263,6 +266,115 @@ fn execs_end_with_the_container() {
     running.shim.kill(&running.id, "", 9).expect("sent");
     assert_eq!(waiter.wait().expect("an end").exit_status, 137);
     assert!(!process_exists(pid));
+    running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+/// A program in the container that whoever executes it waits for, in execve itself, for as long as the process that
+/// this returns lives: that has a lease on it (fcntl(2), "Leases"), and says `wanted` once somebody waits.
+fn hold(host: &Host, running: &Running<'_>) -> Process {
+    let program = running.bundle.rootfs().join("bin/busybox-held");
+    fs::copy(running.bundle.rootfs().join("bin/busybox"), &program).expect("ours");
+    let lease = "$| = 1; $SIG{IO} = sub { print qq(wanted\\n) }; open(my $file, '<', $ARGV[0]) or die $!; \
+        fcntl($file, 1024, 1) or die $!; print qq(held\\n); sleep 1000 while 1";
+    let mut perl = host.command("perl");
+    perl.args(["-e", lease]).arg(program);
+    let holder = host.spawn_command(perl);
+    holder.read_stdout();
+    holder.wait_for_out("held\n");
+    holder
+}
+
+#[test]
+fn an_exec_that_is_being_started_when_the_container_is_killed_ends_before_it() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let holder = hold(&host, &running);
+    add(&running, "e", &["/bin/busybox-held", "sh", "-c", "exit 7"]);
+    let waiters = [running.shim.wait_later(&running.id, "e"), running.shim.wait_later(&running.id, "")];
+    let start = running.shim.start_later(&running.id, "e");
+    holder.wait_for_out("wanted\n");
+    running.shim.kill(&running.id, "", 9).expect("sent");
+    for waiter in waiters {
+        assert!(waiter.wait_for(patience()).is_some(), "it hangs");
+    }
+    let started = start.wait_for(patience()).expect("an answer").is_ok();
+    containerd.events.wait_for(&running.id, "exit");
+    let mut expected = vec!["create", "start", "exec-added e"];
+    if started {
+        // Killed on its way into its program, it has run none of it.
+        expected.extend(["exec-started e", "exit e"]);
+        assert_eq!(containerd.events.wait_for(&running.id, "exit e").status, 137);
+    }
+    expected.push("exit");
+    assert_eq!(containerd.events.of(&running.id), expected);
+    drop(holder);
+    running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn the_end_of_an_exec_that_outlives_its_container_is_told_late_and_not_never() {
+    let host = Host::new();
+    if host.reference_fails("it tells init's exit before those of execs without a pid namespace") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().args(&["sleep", "1000"]).without_namespace("pid");
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
+    let holder = hold(&host, &running);
+    add(&running, "e", &["/bin/busybox-held", "sh", "-c", "exit 7"]);
+    let waiter = running.shim.wait_later(&running.id, "e");
+    let start = running.shim.start_later(&running.id, "e");
+    holder.wait_for_out("wanted\n");
+    // Out of its cgroup nothing that ends the container finds it, as one that is deep in the kernel.
+    let pids = running.cgroup_file("pids", "cgroup.procs");
+    let pid = pids.lines().find(|pid| **pid != running.pid.to_string()).expect("the exec is there");
+    for (_, hierarchy) in hierarchies() {
+        fs::write(hierarchy.join("cgroup.procs"), pid).expect("root may");
+    }
+    running.shim.kill(&running.id, "", 9).expect("sent");
+    assert_eq!(running.shim.status_at_end(&running.id, ""), 137);
+    containerd.events.wait_for(&running.id, "exit");
+    drop(holder);
+    assert_eq!(waiter.wait_for(patience()).expect("it hangs").expect("an end").exit_status, 7);
+    assert_eq!(start.wait_for(patience()).expect("it hangs").expect("started").pid.to_string(), pid);
+    containerd.events.wait_for(&running.id, "exit e");
+    let told = containerd.events.of(&running.id);
+    assert_eq!(told, ["create", "start", "exec-added e", "exit", "exec-started e", "exit e"]);
+    running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn an_exec_whose_logger_is_not_ready_when_the_container_ends_does_not_start_and_holds_nobody_up() {
+    let host = Host::new();
+    if host.reference_fails("it tells no end before the logger is ready") {
+        return;
+    }
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let gate = running.bundle.path.join("gate");
+    make_fifo(&gate);
+    let logger = running.bundle.path.join("logger");
+    fs::write(&logger, format!("read line <{}; exec 5>&-; cat <&3 >/dev/null", gate.display())).expect("ours");
+    let io = Stdio::uri(&format!("binary:///bin/sh?{}=x", logger.display()));
+    let process = running.bundle.process(&["sleep", "1000"]);
+    running.shim.exec(&running.id, "e", &process, &io).expect("added");
+    let waiter = running.shim.wait_later(&running.id, "e");
+    let start = running.shim.start_later(&running.id, "e");
+    // It can be opened once the logger reads there.
+    let mut gate = Input::open(&gate);
+    kill_process(Pid::from_raw(running.pid).expect("a pid"), Signal::KILL).expect("init lives");
+    running.wait_for_end();
+    assert_eq!(running.shim.status_at_end(&running.id, ""), 137);
+    containerd.events.wait_for(&running.id, "exit");
+    gate.write("\n");
+    start.wait_for(patience()).expect("it hangs").expect_err("its container has ended");
+    assert!(waiter.wait_for(patience()).is_some(), "it hangs");
+    assert_eq!(containerd.events.of(&running.id), ["create", "start", "exec-added e", "exit"]);
     running.shim.delete(&running.id, "e").expect("deleted");
     running.end();
 }

@@ -6,6 +6,7 @@
 //!   bin/containerd-shim-bowline-v1 ─► containerd ─► executor
 //! ```
 
+pub mod accept;
 pub mod cli;
 pub mod client;
 pub mod containerd;

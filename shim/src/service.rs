@@ -16,6 +16,7 @@ use bowline_spec::signal::Signal;
 use jiff::Timestamp;
 use ttrpc::r#async::TtrpcContext;
 
+use crate::accept;
 use crate::wire::proto::bowline as proto;
 use crate::wire::proto::bowline::{
     AttachRequest, Empty, ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, Process, ProcessesResponse,
@@ -32,7 +33,7 @@ pub async fn serve(executor: Executor, listener: UnixListener) -> Result<()> {
     let listener = tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?;
     let service = Arc::new(Service { executor: executor.clone() });
     let mut server = ttrpc::r#async::Server::new()
-        .add_listener(ttrpc::r#async::transport::Listener::from(listener))
+        .add_listener(ttrpc::r#async::transport::Listener::new(accept::of_our_user(listener)))
         .register_service(create_bowline(service));
     server.start().await.doing(Kind::Internal, what)?;
     executor.closed().await;

@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Bundle, Code, Containerd, Shim, Stdio, any, protobuf};
 use bowline_tests::harness::eventually;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::json;
 
 /// Create of this bundle fails, with a text that names `what`, and the shim lives: the failure's text.
@@ -325,6 +326,28 @@ fn clients_that_connect_and_say_nothing() {
     assert_eq!(running.exec("e", "exit 3").0, 3);
     drop(silent);
     eventually("their connections are closed", || (fds() <= before).then_some(()));
+    running.end();
+}
+
+#[test]
+fn more_clients_than_there_is_room_for() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let pid = running.shim.pid();
+    let fds = || bowline_tests::harness::fds_of(pid).len();
+    let before = fds();
+    let shim = Pid::from_raw(pid);
+    let room = |limit| Rlimit { current: Some(limit), maximum: getrlimit(Resource::Nofile).maximum };
+    let had = prlimit(shim, Resource::Nofile, room(before as u64 + 10)).expect("a process of ours");
+    let silent: Vec<_> = (0..30).map(|_| containerd.dial(&running.shim.socket)).collect();
+    eventually("it has taken as many as it can", || (fds() >= before + 10).then_some(()));
+    is_served(&running.shim, &running.id);
+    drop(silent);
+    eventually("their connections are closed", || (fds() <= before).then_some(()));
+    // Those that waited were taken in between, and this one is.
+    is_served(&containerd.dial(&running.shim.socket), &running.id);
+    prlimit(shim, Resource::Nofile, had).expect("a process of ours");
     running.end();
 }
 

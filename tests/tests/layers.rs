@@ -24,7 +24,7 @@ const EXECUTOR: &[&[&str]] = &[
 ];
 
 /// The same of the shim; its binaries import through the crate's root.
-const SHIM: &[&[&str]] = &[&["cli", "containerd"], &["client", "service", "spawn"], &["wire"]];
+const SHIM: &[&[&str]] = &[&["cli", "containerd"], &["client", "service", "spawn"], &["accept", "wire"]];
 
 /// Where `unsafe` may be.
 const UNSAFE: &str = "executor/src/sys.rs";

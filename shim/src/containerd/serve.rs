@@ -12,8 +12,6 @@ use bowline_executor::{
     Config, Doing, Executor, Folder, Kind, Leave, Result, ShimCgroup, StateDir, Teller, serve as run_executor,
 };
 use containerd_shim_protos::shim_async::create_task;
-use futures::Stream;
-use tokio::net::UnixStream;
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
@@ -23,6 +21,7 @@ use super::happenings;
 use super::invocation::Invocation;
 use super::publisher::Publisher;
 use super::service::Service;
+use crate::accept;
 
 /// Where filters are kept that all tasks of this host share, whoever's.
 const STATE: &str = "/run/bowline";
@@ -77,31 +76,12 @@ pub fn run(invocation: Invocation, listener: UnixListener) -> Result<()> {
     })
 }
 
-/// The connections of processes that are this user's. Others cannot reach the
-/// socket as it is; whoever changes that opens no door.
-fn of_our_user(listener: tokio::net::UnixListener) -> impl Stream<Item = std::io::Result<UnixStream>> {
-    futures::stream::unfold(listener, async |listener| {
-        loop {
-            let connection = match listener.accept().await {
-                Ok((connection, _)) => connection,
-                Err(error) => return Some((Err(error), listener)),
-            };
-            match connection.peer_cred() {
-                Ok(peer) if peer.uid() == rustix::process::geteuid().as_raw() => {
-                    return Some((Ok(connection), listener));
-                }
-                peer => tracing::warn!(?peer, "a connection of another user was closed"),
-            }
-        }
-    })
-}
-
 async fn serve(executor: Executor, service: Service, listener: UnixListener, socket: &str) -> Result<()> {
     let what = || "cannot serve the shim's socket";
     listener.set_nonblocking(true).doing(Kind::Internal, what)?;
     let listener = tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?;
     let service = Arc::new(service);
-    let mut server = Server::new().add_listener(Listener::new(of_our_user(listener)));
+    let mut server = Server::new().add_listener(Listener::new(accept::of_our_user(listener)));
     for name in NAMES {
         let methods = create_task(service.clone()).into_values();
         server = server.register_service(methods.map(|methods| (name.to_owned(), methods)).collect());

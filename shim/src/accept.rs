@@ -1,0 +1,44 @@
+//! Who comes to a shim's socket: connections of processes that are this user's.
+//!
+//! Must not: know what is served.
+
+use std::io::{Error, ErrorKind};
+use std::time::Duration;
+
+use futures::Stream;
+use tokio::net::{UnixListener, UnixStream};
+
+/// How long nobody is let in when there is no room for another connection: what
+/// makes room tells nobody.
+const NO_ROOM: Duration = Duration::from_millis(100);
+
+/// The connections to `listener`, without end. Others than this user cannot reach
+/// the socket as it is; whoever changes that opens no door.
+pub fn of_our_user(listener: UnixListener) -> impl Stream<Item = std::io::Result<UnixStream>> {
+    futures::stream::unfold(listener, async |listener| Some((Ok(next(&listener).await), listener)))
+}
+
+async fn next(listener: &UnixListener) -> UnixStream {
+    loop {
+        match listener.accept().await.and_then(|(connection, _)| checked(connection)) {
+            Ok(connection) => return connection,
+            // One that was closed at once, or is not for us.
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::PermissionDenied) => {
+                tracing::warn!(%error, "a connection was closed");
+            }
+            // No fds, or no memory: whoever waits still does.
+            Err(error) => {
+                tracing::error!(%error, "cannot take a connection");
+                tokio::time::sleep(NO_ROOM).await;
+            }
+        }
+    }
+}
+
+fn checked(connection: UnixStream) -> std::io::Result<UnixStream> {
+    let peer = connection.peer_cred()?.uid();
+    if peer == rustix::process::geteuid().as_raw() {
+        return Ok(connection);
+    }
+    Err(Error::new(ErrorKind::PermissionDenied, format!("it is of user {peer}")))
+}

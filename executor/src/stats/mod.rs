@@ -191,6 +191,12 @@ pub struct IoDevice {
     /// Operations that discarded.
     #[serde(default)]
     pub discards: u64,
+    /// Of all bytes, those that somebody waited for; on v1 alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync_bytes: Option<u64>,
+    /// Of all operations, those that somebody waited for; on v1 alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub syncs: Option<u64>,
 }
 
 /// What is held of one RDMA device.

@@ -100,6 +100,7 @@ fn v1_is_read_whole() {
     let device = &stats.io.devices.as_ref().unwrap()[0];
     assert_eq!((device.device.as_str(), device.read_bytes, device.write_bytes), ("259:0", 4096, 8192));
     assert_eq!((device.reads, device.writes, device.discard_bytes, device.discards), (1, 2, 512, 1));
+    assert_eq!((device.sync_bytes, device.syncs), (Some(8192), Some(2)));
     let pages = &stats.hugepages["2MB"];
     assert_eq!((pages.usage_bytes, pages.peak_bytes), (Some(2_097_152), Some(4_194_304)));
     assert_eq!((pages.limit_bytes, pages.limit_hits), (None, Some(9)));

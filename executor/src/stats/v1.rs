@@ -120,6 +120,8 @@ fn io(reading: &mut Reading<'_>) -> Io {
                 ("Write", false) => &mut entry.writes,
                 ("Discard", true) => &mut entry.discard_bytes,
                 ("Discard", false) => &mut entry.discards,
+                ("Sync", true) => entry.sync_bytes.insert(0),
+                ("Sync", false) => entry.syncs.insert(0),
                 _ => continue,
             };
             *counter = amount;

@@ -75,6 +75,7 @@ fn io(reading: &mut Reading<'_>) -> Io {
             writes: counter("wios"),
             discard_bytes: counter("dbytes"),
             discards: counter("dios"),
+            ..IoDevice::default()
         })
     };
     let text = reading.text("io", "io.stat");

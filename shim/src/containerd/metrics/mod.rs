@@ -100,7 +100,7 @@ mod tests {
             "pids": {"current": 70, "limit": null, "limit_hits": 0},
             "io": {
                 "devices": [{"device": "259:3", "read_bytes": 80, "write_bytes": 81, "reads": 82, "writes": 83,
-                             "discard_bytes": 84, "discards": 85}],
+                             "discard_bytes": 84, "discards": 85, "sync_bytes": 100}],
                 "pressure": pressure(86),
             },
             "hugepages": {"2MB": {"usage_bytes": 90, "peak_bytes": 91, "limit_bytes": 92, "limit_hits": 93}},

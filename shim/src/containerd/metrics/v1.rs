@@ -114,11 +114,14 @@ fn memory_entry(account: &MemoryAccountStats) -> v1::MemoryEntry {
 
 fn blkio_stat(stats: &Stats) -> v1::BlkIOStat {
     let devices = || stats.io.devices.iter().flatten();
-    let entries = |device: &IoDeviceStats, [read, write, discard]: [u64; 3]| {
+    let entries = |device: &IoDeviceStats, [read, write, discard]: [u64; 3], sync: Option<u64>| {
         let (major, minor) = numbers(&device.device);
         let name = name_of(&device.device);
         let total = read.saturating_add(write).saturating_add(discard);
-        [("Read", read), ("Write", write), ("Discard", discard), ("Total", total)].map(|(op, value)| v1::BlkIOEntry {
+        // As the kernel has them: each is counted once as what it does, and once as this.
+        let synced = sync.into_iter().flat_map(move |sync| [("Sync", sync), ("Async", total.saturating_sub(sync))]);
+        let rows = [("Read", read), ("Write", write)].into_iter().chain(synced);
+        rows.chain([("Discard", discard), ("Total", total)]).map(move |(op, value)| v1::BlkIOEntry {
             op: op.to_owned(),
             device: name.clone(),
             major,
@@ -127,8 +130,8 @@ fn blkio_stat(stats: &Stats) -> v1::BlkIOStat {
             ..v1::BlkIOEntry::default()
         })
     };
-    let bytes = |d: &IoDeviceStats| entries(d, [d.read_bytes, d.write_bytes, d.discard_bytes]);
-    let operations = |d: &IoDeviceStats| entries(d, [d.reads, d.writes, d.discards]);
+    let bytes = |d: &IoDeviceStats| entries(d, [d.read_bytes, d.write_bytes, d.discard_bytes], d.sync_bytes);
+    let operations = |d: &IoDeviceStats| entries(d, [d.reads, d.writes, d.discards], d.syncs);
     v1::BlkIOStat {
         io_service_bytes_recursive: devices().flat_map(bytes).collect(),
         io_serviced_recursive: devices().flat_map(operations).collect(),
@@ -223,7 +226,10 @@ mod tests {
         };
         let row = |op: &str, value| (op.to_owned(), 259, 3, value);
         let bytes = values(&metrics.blkio.io_service_bytes_recursive);
-        assert_eq!(bytes, [row("Read", 80), row("Write", 81), row("Discard", 84), row("Total", 245)]);
+        let sync = [row("Sync", 100), row("Async", 145)];
+        assert_eq!(bytes[..2], [row("Read", 80), row("Write", 81)]);
+        assert_eq!(bytes[2..4], sync);
+        assert_eq!(bytes[4..], [row("Discard", 84), row("Total", 245)]);
         let operations = values(&metrics.blkio.io_serviced_recursive);
         assert_eq!(operations, [row("Read", 82), row("Write", 83), row("Discard", 85), row("Total", 250)]);
         let pages = &metrics.hugetlb[0];

@@ -432,15 +432,6 @@ pub fn exit_now(code: c_int) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Gives what the heap has in hand, and nobody uses, back to the kernel.
-pub fn release_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: no arguments that could be wrong; the heap is the allocator's.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// Gives `signals` their default disposition and blocks none.
 ///
 /// `CLONE_CLEAR_SIGHAND` resets handlers but keeps ignored signals ignored,

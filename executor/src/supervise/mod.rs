@@ -42,7 +42,6 @@ use crate::request::{Process, Request, TaskState};
 use crate::rootfs::layers;
 use crate::shutdown::Plan;
 use crate::stats::{self, Stats};
-use crate::sys;
 use crate::systemd::Systemd;
 use crate::told::{Happening, Teller};
 
@@ -351,8 +350,6 @@ impl Supervisor {
             // Who pays for the shim never decides over a task.
             tracing::error!(%error, "the shim is charged to the root cgroup");
         }
-        // A launch needs more than all that comes after it.
-        sys::release_memory();
     }
 
     fn any_lives(&self) -> bool {

@@ -4,18 +4,21 @@
 //!                    └ validate: everything that can be told without a host
 //!   Sandbox + what its members may use ─ budget ─► limits of the whole
 //!   a sandbox's or a pod's name ◄─ place ─► its cgroup
+//!   its Network ─ network ─► CNI configuration lists
 //!
 //! Owns the descriptions, their units, their validation, the default protections,
 //! and the rules by which several containers share a budget.
 //! Pure: the same input gives the same output. Must not: read files, the clock
 //! or the environment, make system calls, know any manager.
 
+pub mod address;
 pub mod budget;
 mod build;
 pub mod capability;
 pub mod id;
 mod invalid;
 mod locate;
+pub mod network;
 mod parse;
 pub mod place;
 pub mod rlimit;
@@ -38,8 +41,9 @@ pub use invalid::Invalid;
 pub use parse::{Format, parse, parse_sandbox, parse_sandbox_with, parse_update, parse_with, sandbox_schema, schema};
 pub use signal::Signal;
 pub use task::{
-    Access, Cpu, DEFAULT_PIDS, Device, Enforcement, Healthcheck, IdMapping, Io, IoDevice, Log, LogFormat, Memory,
-    Mount, MountKind, Namespace, Namespaces, OnUnhealthy, Output, Propagation, Sandbox, SandboxCpu, SandboxMemory,
+    Access, Association, Cpu, DEFAULT_PIDS, Device, Egress, Enforcement, Healthcheck, IdMapping, Ingress, Interface,
+    Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind, Namespace, Namespaces, Network, NetworkMode, OnUnhealthy,
+    Output, PLUGIN_FOLDERS, Plugins, Port, Propagation, Protocol, Proxy, Redirect, Sandbox, SandboxCpu, SandboxMemory,
     Seccomp, Stop, Task,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};

@@ -229,7 +229,7 @@ mod tests {
         let schema = sandbox_schema();
         assert_eq!(schema["additionalProperties"], false);
         let properties: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
-        assert_eq!(properties, ["cgroup", "cpu", "hugepages", "memory", "name", "pids", "qos"]);
+        assert_eq!(properties, ["cgroup", "cpu", "hugepages", "memory", "name", "network", "pids", "qos"]);
     }
 
     #[test]

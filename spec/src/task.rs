@@ -9,6 +9,7 @@ mod isolation;
 mod limits;
 mod log;
 mod mount;
+mod network;
 mod sandbox;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,10 @@ pub(crate) use limits::period_us;
 pub use limits::{Cpu, Io, IoDevice, Memory};
 pub use log::{Log, LogFormat};
 pub use mount::{Access, Device, Mount, MountKind, Propagation};
+pub use network::{
+    Association, Egress, Ingress, Interface, Network, NetworkMode, PLUGIN_FOLDERS, Plugins, Port, Protocol, Proxy,
+    Redirect,
+};
 pub use sandbox::{Enforcement, Sandbox, SandboxCpu, SandboxMemory};
 
 use crate::capability::Capabilities;

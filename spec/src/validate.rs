@@ -10,6 +10,7 @@ mod isolation;
 mod limits;
 mod log;
 mod mounts;
+mod network;
 mod process;
 mod sandbox;
 

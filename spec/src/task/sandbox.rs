@@ -1,11 +1,11 @@
-//! A sandbox: what its members may use together.
+//! A sandbox: what its members may use together, and the network that they share.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
+use super::{Network, is_default};
 use crate::budget::{Class, Needs, qos};
 use crate::id::TaskId;
 use crate::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
@@ -38,6 +38,9 @@ pub struct Sandbox {
     /// What becomes of limits that this host cannot enforce; "required" by default.
     #[serde(skip_serializing_if = "is_default")]
     pub cgroup: Enforcement,
+    /// The network that its members share.
+    #[serde(skip_serializing_if = "is_default")]
+    pub network: Network,
 }
 
 /// CPU time of all members of a sandbox together.

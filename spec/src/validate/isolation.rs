@@ -54,12 +54,7 @@ fn namespaces(task: &Task) -> Result<(), Invalid> {
 
 /// Only what belongs to a namespace of the task's own: the rest is the host's.
 fn sysctl(task: &Task, field: &str, name: &str) -> Result<(), Invalid> {
-    // `/` as separator is for interfaces with a dot in their name: net/ipv4/conf/eth0.7/…
-    let part = |part: &str| {
-        let fine = |b: u8| b.is_ascii_alphanumeric() || b"_-:@".contains(&b);
-        !part.is_empty() && part.bytes().all(fine)
-    };
-    require(name.split(['.', '/']).all(part), field, || format!("{name:?} is not the name of a kernel setting"))?;
+    sysctl_name(field, name)?;
     let of = &task.namespaces;
     let owns = |namespace: &Namespace, which: &str| {
         require(*namespace != Namespace::Host, field, || {
@@ -75,6 +70,16 @@ fn sysctl(task: &Task, field: &str, name: &str) -> Result<(), Invalid> {
         ("kernel", "hostname") => Err(Invalid::new(field, "is set by the field hostname")),
         _ => Err(Invalid::new(field, "belongs to no namespace: setting it would change the host")),
     }
+}
+
+/// What can be a setting's name at all.
+pub(super) fn sysctl_name(field: &str, name: &str) -> Result<(), Invalid> {
+    // `/` as separator is for interfaces with a dot in their name: net/ipv4/conf/eth0.7/…
+    let part = |part: &str| {
+        let fine = |b: u8| b.is_ascii_alphanumeric() || b"_-:@".contains(&b);
+        !part.is_empty() && part.bytes().all(fine)
+    };
+    require(name.split(['.', '/']).all(part), field, || format!("{name:?} is not the name of a kernel setting"))
 }
 
 fn cgroup_path(path: &std::path::Path) -> Result<(), Invalid> {

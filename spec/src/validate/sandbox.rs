@@ -1,7 +1,7 @@
-//! How much a sandbox may use as a whole.
+//! How much a sandbox may use as a whole, and its network.
 
-use super::limits;
 use super::require;
+use super::{limits, network};
 use crate::invalid::Invalid;
 use crate::task::{Enforcement, Sandbox};
 
@@ -17,7 +17,8 @@ impl Sandbox {
         limits::pids(self.pids, "the sandbox")?;
         limits::hugepages(&self.hugepages)?;
         require(self.page_limits().len() == self.hugepages.len(), "hugepages", || "names a page size twice".into())?;
-        limits_without_cgroup(self)
+        limits_without_cgroup(self)?;
+        network::check(&self.network)
     }
 }
 

@@ -1,0 +1,115 @@
+//! The CNI configuration lists that a network's description stands for: one for
+//! each interface, in order, and last that of the proxy.
+//!
+//! ```text
+//!   association   standard plugins                       those of ECS
+//!   bridge        bridge, host-local or static, portmap  ecs-bridge, ecs-ipam
+//!   interface     host-device, static                    vpc-eni
+//!   vlan          vpc-branch-eni                         vpc-branch-eni
+//!   list          the list itself                        the list itself
+//!   proxy         ecs-serviceconnect                     ecs-serviceconnect
+//! ```
+//!
+//! `executor::network` runs them. Must not: know whether a plugin is there.
+
+mod ecs;
+mod standard;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::address::Cidr;
+use crate::task::{Association, Interface, Network, NetworkMode, Plugins, Port};
+
+/// One list to run, and the interface that it makes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attachment {
+    /// The interface's name inside, `CNI_IFNAME`. A proxy's list makes none, and has the first interface's.
+    pub interface: String,
+    /// The list.
+    pub list: List,
+}
+
+/// A CNI configuration list.
+#[derive(Debug, Clone, PartialEq)]
+pub enum List {
+    /// In this file.
+    File(PathBuf),
+    /// This.
+    Made(Value),
+}
+
+impl Network {
+    /// The lists to run for the sandbox `id`, in order; none but with the mode "cni".
+    ///
+    /// The description is a valid one.
+    pub fn attachments(&self, id: &str) -> Vec<Attachment> {
+        if self.mode() != NetworkMode::Cni {
+            return Vec::new();
+        }
+        let made = |(index, of): (usize, &Interface)| {
+            let list = match (of.association, &of.list) {
+                (Association::List, Some(path)) => List::File(path.clone()),
+                _ => List::Made(self.list(of, index, id)),
+            };
+            Attachment { interface: of.name(index), list }
+        };
+        let mut all: Vec<Attachment> = self.interfaces.iter().enumerate().map(made).collect();
+        let interface = all.first().map(|first| first.interface.clone()).unwrap_or_default();
+        let proxy = self.proxy.as_ref().map(|proxy| List::Made(ecs::proxy(proxy)));
+        all.extend(proxy.map(|list| Attachment { interface, list }));
+        all
+    }
+
+    /// What plugins get that ask for it: the values of capabilities, by name.
+    pub fn capabilities(&self) -> BTreeMap<String, Value> {
+        let mapping = |port: &Port| {
+            let mut mapping = json!({
+                "hostPort": port.host,
+                "containerPort": port.sandbox.unwrap_or(port.host),
+                "protocol": port.protocol.as_str(),
+            });
+            if let Some(address) = port.address {
+                mapping["hostIP"] = json!(address);
+            }
+            mapping
+        };
+        let mappings: Vec<Value> = self.ports.iter().map(mapping).collect();
+        let some = (!mappings.is_empty()).then(|| ("portMappings".to_owned(), Value::Array(mappings)));
+        some.into_iter().collect()
+    }
+
+    fn list(&self, of: &Interface, index: usize, id: &str) -> Value {
+        let routes = routes(of, index == 0);
+        match (of.association, self.plugins) {
+            (Association::Vlan, _) => ecs::vlan(of),
+            (Association::Interface, Plugins::Ecs) => ecs::interface(of),
+            (Association::Interface, Plugins::Standard) => standard::interface(of, &routes),
+            (Association::Bridge, Plugins::Ecs) => ecs::bridge(of, &routes, id),
+            // One bridge has the ports: to map them twice is an error.
+            (Association::Bridge | Association::List, _) => {
+                let first = self.interfaces.iter().position(Interface::takes_ports) == Some(index);
+                standard::bridge(of, &routes, first && !self.ports.is_empty())
+            }
+        }
+    }
+}
+
+/// What is reached through an interface, with its default.
+fn routes(of: &Interface, first: bool) -> Vec<Cidr> {
+    let everything = ["0.0.0.0/0", "::/0"].into_iter().filter_map(|text| text.parse().ok());
+    match &of.routes {
+        Some(routes) => routes.clone(),
+        // Without a gateway a route would lead nowhere; of a subnet there is always one.
+        None if first => everything
+            .filter(|all: &Cidr| of.has(all.is_ipv4()))
+            .filter(|all| !of.subnets.is_empty() || of.gateway(all.is_ipv4()).is_some())
+            .collect(),
+        None => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,342 @@
+//! The network of a sandbox, which its members share.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::is_default;
+use crate::address::{Cidr, MacAddress};
+use crate::invalid::Invalid;
+use crate::text::text_value;
+
+/// Where plugins are looked for unless the description says.
+pub const PLUGIN_FOLDERS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
+
+/// The network of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// "host", "none" (the loopback interface alone), "cni" (what `interfaces` says), or the absolute path of a
+    /// network namespace; "cni" by default where there are interfaces, else "host".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<NetworkMode>,
+    /// Whose plugins make bridges and move interfaces; "standard" by default. VLAN branches and proxies are ECS's.
+    #[serde(skip_serializing_if = "is_default")]
+    pub plugins: Plugins,
+    /// The folders with CNI plugins; `/opt/cni/bin`, `/usr/lib/cni` and `/usr/libexec/cni` by default.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub plugin_folders: Vec<PathBuf>,
+    /// Its interfaces besides loopback, made in this order and removed in reverse.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<Interface>,
+    /// Ports of the host that lead to ports of the sandbox.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<Port>,
+    /// A proxy in the sandbox that its traffic is led through; set up last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<Proxy>,
+    /// Arguments for every plugin, its `CNI_ARGS`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub args: BTreeMap<String, String>,
+    /// Kernel settings of the network, such as `"net.ipv6.conf.all.disable_ipv6" = "1"`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub sysctls: BTreeMap<String, String>,
+}
+
+impl Network {
+    /// What kind of network it is, with its default.
+    pub fn mode(&self) -> NetworkMode {
+        let default = if self.interfaces.is_empty() { NetworkMode::Host } else { NetworkMode::Cni };
+        self.mode.clone().unwrap_or(default)
+    }
+
+    /// Where plugins are looked for, with its default.
+    pub fn plugin_folders(&self) -> Vec<PathBuf> {
+        match self.plugin_folders.is_empty() {
+            true => PLUGIN_FOLDERS.iter().map(PathBuf::from).collect(),
+            false => self.plugin_folders.clone(),
+        }
+    }
+}
+
+/// What kind of network a sandbox has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NetworkMode {
+    /// The host's.
+    Host,
+    /// Its own, with loopback and nothing else.
+    None,
+    /// Its own, with interfaces that CNI plugins make.
+    Cni,
+    /// The namespace at this path.
+    Path(PathBuf),
+}
+
+impl FromStr for NetworkMode {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<NetworkMode, Invalid> {
+        match text {
+            "host" => Ok(NetworkMode::Host),
+            "none" => Ok(NetworkMode::None),
+            "cni" => Ok(NetworkMode::Cni),
+            path if path.starts_with('/') => Ok(NetworkMode::Path(path.into())),
+            _ => Err(Invalid::value(format!(
+                "{text:?} is neither \"host\", \"none\", \"cni\" nor the absolute path of a namespace"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for NetworkMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NetworkMode::Host => f.write_str("host"),
+            NetworkMode::None => f.write_str("none"),
+            NetworkMode::Cni => f.write_str("cni"),
+            NetworkMode::Path(path) => path.display().fmt(f),
+        }
+    }
+}
+
+text_value!(
+    NetworkMode,
+    "NetworkMode",
+    string,
+    "\"host\", \"none\", \"cni\", or the absolute path of a namespace",
+    "host",
+    "none",
+    "cni",
+    "/run/netns/blue"
+);
+
+/// Whose plugins make bridges and move interfaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Plugins {
+    /// Those of the CNI project: bridge, host-device, host-local, static, portmap.
+    #[default]
+    Standard,
+    /// Those of Amazon ECS: ecs-bridge, ecs-ipam, vpc-eni.
+    Ecs,
+}
+
+/// How an interface of a sandbox comes about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Association {
+    /// One end of a pair whose other end is in a bridge of the host.
+    Bridge,
+    /// A whole interface of the host, found by its MAC address, is moved in. ECS's word for it, "default", means the
+    /// same.
+    #[serde(alias = "default")]
+    Interface,
+    /// A VLAN on a trunk interface of the host, with a MAC address of its own.
+    Vlan,
+    /// Whatever a CNI configuration list makes.
+    List,
+}
+
+/// An interface of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Interface {
+    /// How it comes about, which the other fields depend on.
+    pub association: Association,
+    /// Its name inside; `eth` and its number from 0 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The bridge's name on the host, which is made if need be; `bowline0` by default, with ECS's plugins `ecs-bridge`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<String>,
+    /// The MAC address by which the interface is found, or which the VLAN branch has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<MacAddress>,
+    /// The MAC address by which a VLAN branch's trunk is found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trunk_mac: Option<MacAddress>,
+    /// The number of the VLAN, 1 to 4094.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// The absolute path of a CNI configuration list on the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list: Option<PathBuf>,
+    /// The largest packet of a bridge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+    /// Networks out of which the host gives each sandbox in a bridge an address. Without them and without `addresses`
+    /// it has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subnets: Vec<Cidr>,
+    /// Its addresses, each with its network's prefix.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<Cidr>,
+    /// Its gateways, of IPv4 and of IPv6; of a subnet its first address by default.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<IpAddr>,
+    /// What is reached by its gateways; everything by default for the first interface, nothing for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routes: Option<Vec<Cidr>>,
+    /// Whether what leaves a bridge has the host's address; true by default where a bridge has subnets or addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub masquerade: Option<bool>,
+    /// Whether the cloud's service at 169.254.169.254 is out of reach; false by default. By ECS's plugins alone.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub block_metadata: bool,
+}
+
+impl fmt::Display for Association {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Association::Bridge => "bridge",
+            Association::Interface => "interface",
+            Association::Vlan => "vlan",
+            Association::List => "list",
+        })
+    }
+}
+
+impl Interface {
+    /// Its name inside, where it is the one with this number from 0.
+    pub fn name(&self, index: usize) -> String {
+        self.name.clone().unwrap_or_else(|| format!("eth{index}"))
+    }
+
+    /// Whether it is of this family at all.
+    pub(crate) fn has(&self, ipv4: bool) -> bool {
+        self.addresses.iter().chain(&self.subnets).any(|cidr| cidr.is_ipv4() == ipv4)
+    }
+
+    /// Whether ports of the host can lead to it, with the standard plugins: they need an address to lead to.
+    pub(crate) fn takes_ports(&self) -> bool {
+        self.association == Association::Bridge && (self.has(true) || self.has(false))
+    }
+
+    /// The gateway of a family, where one is given.
+    pub(crate) fn gateway(&self, ipv4: bool) -> Option<IpAddr> {
+        self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == ipv4)
+    }
+}
+
+/// A port of the host that leads to one of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    /// The port on the host.
+    pub host: NonZeroU16,
+    /// The port in the sandbox; the same by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<NonZeroU16>,
+    /// "tcp", the default, "udp" or "sctp".
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub protocol: Protocol,
+    /// The host's address where it is open; every one by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+}
+
+/// What speaks over a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        }
+    }
+}
+
+/// A proxy that a sandbox's traffic is led through, by ECS's plugin `ecs-serviceconnect`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Proxy {
+    /// Whether IPv4 is led through it; true by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipv4: Option<bool>,
+    /// Whether IPv6 is; false by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<bool>,
+    /// Where it listens for what comes in.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ingress: Vec<Ingress>,
+    /// Where it listens for what goes out, and what that is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Egress>,
+}
+
+impl Proxy {
+    /// Whether IPv4 is led through it, with its default.
+    pub fn ipv4(&self) -> bool {
+        self.ipv4.unwrap_or(true)
+    }
+
+    /// Whether IPv6 is, with its default.
+    pub fn ipv6(&self) -> bool {
+        self.ipv6.unwrap_or(false)
+    }
+}
+
+/// Where a proxy listens for what comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ingress {
+    /// The proxy's port.
+    pub listener: NonZeroU16,
+    /// The port whose traffic it gets; by default others connect to the proxy's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intercept: Option<NonZeroU16>,
+}
+
+/// What goes out through a proxy, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Egress {
+    /// "nat", the default, or "tproxy".
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub redirect: Redirect,
+    /// The proxy's port, where it is in this sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listener: Option<NonZeroU16>,
+    /// The IPv4 network whose traffic it gets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv4: Option<Cidr>,
+    /// The IPv6 network whose traffic it gets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<Cidr>,
+    /// With "tproxy", the IPv4 address of another sandbox that has the proxy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via_ipv4: Option<Ipv4Addr>,
+    /// The same of IPv6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via_ipv6: Option<Ipv6Addr>,
+}
+
+/// How what goes out is led through a proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Redirect {
+    /// By other addresses.
+    #[default]
+    Nat,
+    /// With the addresses that it has, by the kernel's transparent proxying.
+    Tproxy,
+}

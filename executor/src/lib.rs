@@ -42,7 +42,7 @@ mod lifecycle;
 mod log;
 mod mountinfo;
 mod namespaces;
-mod network;
+pub mod network;
 mod notify;
 pub mod probe;
 mod program;

@@ -1,0 +1,260 @@
+//! Connecting a sandbox to networks, asking whether it still is, and undoing it.
+//!
+//! ```text
+//!   add    list 1: plugin a, b    list 2: plugin c      each with the result of the one before
+//!   check  list 1: a, b           list 2: c             with the result of the last of its list
+//!   del    list 2: c              list 1: b, a          the same
+//! ```
+//!
+//! An ADD that fails is undone at once, as far as it went. A DEL goes on after an
+//! error, and leaves what has failed for another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bowline_spec::network::Attachment;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::kept::{Attached, Kept, Netns};
+use super::list::{self, ConfigList};
+use super::plugin::{Call, Plugins};
+use super::version;
+use crate::error::{Error, Kind, Result};
+
+/// Who is connected, and how plugins are run for it.
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    /// Its id: letters, digits, `_`, `.`, `-`, the first a letter or digit.
+    pub id: String,
+    /// Its network namespace, which outlives whoever made it.
+    pub netns: PathBuf,
+    /// Where plugins are.
+    pub folders: Vec<PathBuf>,
+    /// Arguments for every plugin.
+    pub args: BTreeMap<String, String>,
+    /// What plugins get that ask for it, such as `portMappings`.
+    pub capabilities: BTreeMap<String, Value>,
+    /// How long each plugin may take.
+    pub timeout: Duration,
+}
+
+/// An interface that was made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Connected {
+    /// Its name inside.
+    pub interface: String,
+    /// The network's name.
+    pub network: String,
+    /// The last plugin's result: interfaces, addresses, routes, DNS.
+    pub result: Value,
+}
+
+impl Sandbox {
+    fn plugins(&self) -> Plugins<'_> {
+        Plugins { folders: &self.folders, timeout: self.timeout }
+    }
+}
+
+/// Runs the lists of `attachments`, one after the other, and keeps in `folder`
+/// what undoes them.
+///
+/// # Errors
+/// `AlreadyExists` when something is kept there; before anything is run, `BadSpec`
+/// or `NotFound` for a list, `Unsupported` for a plugin that is missing; then what
+/// a plugin says. Nothing of it is left, or the error tells what is, and that is
+/// kept for [`del`].
+pub fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<Connected>> {
+    if Kept::read(folder)?.is_some() {
+        let there = format!("sandbox {} is connected to networks already", sandbox.id);
+        return Err(Error::new(Kind::AlreadyExists, there));
+    }
+    if !list::is_name(&sandbox.id) {
+        return Err(Error::new(Kind::BadSpec, format!("plugins do not take {:?} for an id", sandbox.id)));
+    }
+    let lists = lists(sandbox, attachments)?;
+    let args: Vec<String> = sandbox.args.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut kept = Kept {
+        id: sandbox.id.clone(),
+        netns: Netns::at(&sandbox.netns)?,
+        folders: sandbox.folders.clone(),
+        args: args.join(";"),
+        capabilities: sandbox.capabilities.clone(),
+        attached: Vec::new(),
+    };
+    let mut all = attachments.iter().zip(lists);
+    let added = all.try_for_each(|(attachment, list)| {
+        let interface = attachment.interface.clone();
+        kept.attached.push(Attached { interface, list, begun: 0, done: 0, result: None });
+        add_last(folder, &mut kept, sandbox.timeout)
+    });
+    if let Err(error) = added.and_then(|()| kept.write(folder)) {
+        return Err(match undo(folder, &mut kept, sandbox.timeout) {
+            Ok(()) => error,
+            Err(left) => joined(&error, "; and undoing it failed: ", &left),
+        });
+    }
+    let connected = |attached: Attached| Connected {
+        interface: attached.interface,
+        network: attached.list.name,
+        result: attached.result.unwrap_or_default(),
+    };
+    Ok(kept.attached.into_iter().map(connected).collect())
+}
+
+/// Asks every plugin whether what it made is still as it was. Returns the names of
+/// the networks that cannot be asked, by their list or for want of CHECK in their
+/// version.
+///
+/// # Errors
+/// `WrongState` for one that was not added whole, or when the namespace is gone;
+/// what plugins say, together.
+pub fn check(folder: &Path, timeout: Duration) -> Result<Vec<String>> {
+    let Some(kept) = Kept::read(folder)? else { return Ok(Vec::new()) };
+    if kept.netns.path().is_none() {
+        let gone = format!("the network namespace of sandbox {} is gone", kept.id);
+        return Err(Error::new(Kind::WrongState, gone));
+    }
+    let (mut unasked, mut errors) = (Vec::new(), Vec::new());
+    for attached in &kept.attached {
+        let Attached { interface, list, done, result, .. } = attached;
+        let within = |error: Error| error.within(format!("{interface} in network {}", list.name));
+        if *done < list.plugins.len() {
+            errors.push(within(Error::new(Kind::WrongState, "it was not added whole")));
+        } else if list.disable_check || !version::has_check(&list.version) {
+            unasked.push(list.name.clone());
+        } else {
+            let ask = |index| tell(&kept, attached, index, "CHECK", result.as_ref(), timeout);
+            errors.extend((0..list.plugins.len()).filter_map(|index| ask(index).err()).map(within));
+        }
+    }
+    together(errors).map(|()| unasked)
+}
+
+/// Removes whatever [`add`] has added, or has begun to, in reverse. Nothing kept is
+/// nothing to do.
+///
+/// # Errors
+/// What plugins say, together; these are asked again by another call, the rest is
+/// not.
+pub fn del(folder: &Path, timeout: Duration) -> Result<()> {
+    match Kept::read(folder)? {
+        Some(mut kept) => undo(folder, &mut kept, timeout),
+        None => Ok(()),
+    }
+}
+
+/// Whether every plugin is there and has the version of its list, before anything
+/// is run.
+///
+/// # Errors
+/// Those that are missing or have it not, together.
+pub fn validate(sandbox: &Sandbox, attachments: &[Attachment]) -> Result<()> {
+    let mut errors = Vec::new();
+    for list in lists(sandbox, attachments)? {
+        let asked: BTreeSet<&str> = (0..list.plugins.len()).map(|index| list.kind(index)).collect();
+        for kind in asked {
+            match sandbox.plugins().versions(kind) {
+                Ok(versions) if versions.contains(&list.version) => {}
+                Ok(versions) => {
+                    let (network, wanted, has) = (&list.name, &list.version, versions.join(", "));
+                    let lacks = format!("network {network} needs CNI {wanted} of its plugin {kind}, which has {has}");
+                    errors.push(Error::new(Kind::Unsupported, lacks));
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+    }
+    together(errors)
+}
+
+/// The lists, read, with every plugin found.
+fn lists(sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<ConfigList>> {
+    let lists: Vec<ConfigList> = attachments.iter().map(|one| ConfigList::of(&one.list)).collect::<Result<_>>()?;
+    let mut keys = BTreeSet::new();
+    for (list, attachment) in lists.iter().zip(attachments) {
+        // What plugins keep, they keep by these.
+        if !keys.insert((&list.name, &attachment.interface)) {
+            let twice = format!("interface {} is in network {} twice", attachment.interface, list.name);
+            return Err(Error::new(Kind::BadSpec, twice));
+        }
+    }
+    let missing = lists.iter().flat_map(|list| (0..list.plugins.len()).map(|index| list.kind(index)));
+    let missing: BTreeSet<&str> = missing.collect();
+    together(missing.into_iter().filter_map(|kind| sandbox.plugins().find(kind).err()).collect())?;
+    Ok(lists)
+}
+
+/// Runs the plugins of the last list; what is about to be run is kept before.
+fn add_last(folder: &Path, kept: &mut Kept, timeout: Duration) -> Result<()> {
+    let last = kept.attached.len() - 1;
+    for index in 0..kept.attached[last].list.plugins.len() {
+        kept.attached[last].begun = index + 1;
+        kept.write(folder)?;
+        let Attached { interface, list, result, .. } = &kept.attached[last];
+        let plugins = Plugins { folders: &kept.folders, timeout };
+        let config = list.config(index, result.as_ref(), &kept.capabilities);
+        let result = plugins
+            .ask(list.kind(index), call(kept, interface, "ADD"), &config)
+            .map_err(|error| error.within(format!("cannot add {interface} to network {}", list.name)))?;
+        kept.attached[last].done = index + 1;
+        kept.attached[last].result = Some(result);
+    }
+    Ok(())
+}
+
+/// Removes all that was begun, the last first.
+fn undo(folder: &Path, kept: &mut Kept, timeout: Duration) -> Result<()> {
+    let (mut errors, mut left) = (Vec::new(), Vec::new());
+    while let Some(attached) = kept.attached.last().cloned() {
+        let (list, interface) = (&attached.list, &attached.interface);
+        let result = attached.result.as_ref().filter(|_| version::has_check(&list.version));
+        let remove = |index| tell(kept, &attached, index, "DEL", result, timeout);
+        let within = |error: Error| error.within(format!("cannot remove {interface} from network {}", list.name));
+        let failed: Vec<Error> = (0..attached.begun).rev().filter_map(|i| remove(i).err()).map(within).collect();
+        kept.attached.pop();
+        if !failed.is_empty() {
+            left.insert(0, attached);
+        }
+        errors.extend(failed);
+        // Those that are left come behind those that are still to be undone.
+        let rest = Kept { attached: [&kept.attached[..], &left[..]].concat(), ..kept.clone() };
+        errors.extend(rest.write(folder).err());
+    }
+    kept.attached = left;
+    together(errors)
+}
+
+fn tell(
+    kept: &Kept,
+    of: &Attached,
+    index: usize,
+    command: &'static str,
+    result: Option<&Value>,
+    timeout: Duration,
+) -> Result<()> {
+    let plugins = Plugins { folders: &kept.folders, timeout };
+    let config = of.list.config(index, result, &kept.capabilities);
+    plugins.tell(of.list.kind(index), call(kept, &of.interface, command), &config)
+}
+
+fn call<'a>(kept: &'a Kept, interface: &'a str, command: &'static str) -> Call<'a> {
+    Call { command, id: &kept.id, netns: kept.netns.path(), interface, args: &kept.args }
+}
+
+/// All errors as one, of the kind of the first.
+fn together(errors: Vec<Error>) -> Result<()> {
+    errors.into_iter().reduce(|all, next| joined(&all, "; ", &next)).map_or(Ok(()), Err)
+}
+
+fn joined(first: &Error, between: &str, next: &Error) -> Error {
+    let error = Error::new(first.kind(), format!("{}{between}{}", first.message(), next.message()));
+    match first.hint_text().or(next.hint_text()) {
+        Some(hint) => error.hint(hint),
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests;

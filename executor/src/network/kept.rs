@@ -1,0 +1,104 @@
+//! What is kept of a sandbox's networks, so that whatever may have been added can
+//! be removed by anybody.
+//!
+//! Written whole, by rename, before each step and after the last: of a step that
+//! was cut short it tells that it was begun.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::list::ConfigList;
+use crate::error::{Doing, Error, Kind, Result};
+
+const FILE: &str = "networks.json";
+
+/// What is kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    /// The container's id, as plugins know it.
+    pub id: String,
+    /// The namespace.
+    pub netns: Netns,
+    /// Where plugins are.
+    pub folders: Vec<PathBuf>,
+    /// The pairs that plugins are given.
+    pub args: String,
+    /// The values of capabilities.
+    pub capabilities: BTreeMap<String, Value>,
+    /// What was begun, in order.
+    pub attached: Vec<Attached>,
+}
+
+/// A list that was begun.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attached {
+    /// The interface's name inside.
+    pub interface: String,
+    /// The list.
+    pub list: ConfigList,
+    /// How many of its plugins were run, or were about to be.
+    pub begun: usize,
+    /// How many have ended well.
+    pub done: usize,
+    /// The result of the last of these.
+    pub result: Option<Value>,
+}
+
+/// A namespace, by its path and by what is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Netns {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Netns {
+    /// The one at `path`.
+    pub fn at(path: &Path) -> Result<Netns> {
+        let of =
+            fs::metadata(path).doing(Kind::NotFound, || format!("cannot find network namespace {}", path.display()))?;
+        Ok(Netns { path: path.to_owned(), device: of.dev(), inode: of.ino() })
+    }
+
+    /// Its path, while it is there. What has taken its place, as that of another
+    /// process with the same number, is not to be touched.
+    pub fn path(&self) -> Option<&Path> {
+        let there = fs::metadata(&self.path).is_ok_and(|of| (of.dev(), of.ino()) == (self.device, self.inode));
+        there.then_some(&*self.path)
+    }
+}
+
+impl Kept {
+    /// What is kept in `folder`, if anything.
+    pub fn read(folder: &Path) -> Result<Option<Kept>> {
+        let path = folder.join(FILE);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::new(Kind::Internal, format!("cannot read {}: {error}", path.display()))),
+        };
+        let kept = serde_json::from_slice(&text).doing(Kind::Internal, || format!("{} is damaged", path.display()))?;
+        Ok(Some(kept))
+    }
+
+    /// Keeps it; nothing that was begun is no file.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(FILE);
+        let what = || format!("cannot write {}", path.display());
+        if self.attached.is_empty() {
+            return match fs::remove_file(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                removed => removed.doing(Kind::Internal, || format!("cannot remove {}", path.display())),
+            };
+        }
+        let text = serde_json::to_vec(self).doing(Kind::Internal, what)?;
+        let temporary = folder.join(format!("{FILE}.new"));
+        fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path)).doing(Kind::Internal, what)
+    }
+}

@@ -1,0 +1,34 @@
+//! Network namespaces: what a new one needs before it is of use, and the
+//! interfaces that CNI plugins make in it.
+//!
+//! ```text
+//!   lists ─ add ─► plugins, one after the other ◄─► networks.json ─ check, del ─► plugins, in reverse
+//! ```
+//!
+//! A `list` has plugins in order, in a `version` of CNI; a `plugin` is found and
+//! run; what may have been added is `kept` before it is, so that `del` undoes it
+//! after a crash as well. By CNI 1.1 (containernetworking/cni, SPEC.md) and, where
+//! that leaves a choice, as libcni does it.
+//!
+//! Plugins block: `add`, `check` and `del` are for workers and for programs that
+//! may wait. Must not: enter a namespace, know how a description becomes a list.
+
+mod attach;
+mod kept;
+mod list;
+mod plugin;
+mod version;
+
+#[cfg(test)]
+mod testing;
+
+pub use attach::{Connected, Sandbox, add, check, del, validate};
+pub use plugin::LONGEST;
+
+use crate::error::{Doing, Kind, Result};
+use crate::sys;
+
+/// Readies a new network namespace, from inside: loopback up, nothing else.
+pub(crate) fn prepare_new() -> Result<()> {
+    sys::loopback_up().doing(Kind::Internal, || "cannot bring the loopback interface up")
+}

@@ -1,0 +1,279 @@
+//! One plugin of CNI: found by its name, run once, and what it says.
+//!
+//! It reads its configuration from stdin and its parameters from variables, and
+//! answers on stdout; on stderr it logs. Bounded in time and in what it says: at
+//! the end of either its whole process group is killed.
+
+use std::ffi::OsString;
+use std::io::pipe;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::version::NEWEST;
+use crate::error::{Doing, Error, Kind, Result};
+use crate::program::{Program, Started};
+use crate::sys::Ended;
+
+/// How long one plugin may take unless said otherwise: it may wait for a lock, or
+/// for a DHCP server.
+pub const LONGEST: Duration = Duration::from_secs(60);
+
+/// The longest answer.
+const ANSWER: usize = 1 << 20;
+
+/// How much of what it logs is kept, and how much of anything is told.
+const LOGGED: usize = 4096;
+const TOLD: usize = 300;
+
+/// How long one that was killed may take to be gone.
+const DYING: Duration = Duration::from_secs(10);
+
+/// Where the programs are that plugins run, such as iptables, if nobody says.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where plugins are, and how long each may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Plugins<'a> {
+    pub folders: &'a [PathBuf],
+    pub timeout: Duration,
+}
+
+/// The parameters of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// "ADD", "CHECK", "DEL" or "VERSION".
+    pub command: &'static str,
+    pub id: &'a str,
+    /// The namespace; none once that is gone.
+    pub netns: Option<&'a Path>,
+    pub interface: &'a str,
+    /// Pairs, as plugins take them.
+    pub args: &'a str,
+}
+
+/// What a plugin has said, and how it ended.
+struct Said {
+    ended: Ended,
+    answer: Vec<u8>,
+    log: Vec<u8>,
+}
+
+/// How a plugin says that it failed.
+#[derive(Deserialize)]
+struct Failure {
+    code: u64,
+    #[serde(default)]
+    msg: String,
+    #[serde(default)]
+    details: String,
+}
+
+impl Plugins<'_> {
+    /// The program of the plugin `kind`: the first in the folders.
+    ///
+    /// # Errors
+    /// `Unsupported`, with the folders, when it is in none.
+    pub fn find(&self, kind: &str) -> Result<PathBuf> {
+        if kind.is_empty() || kind.contains('/') || kind == ".." {
+            return Err(Error::new(Kind::BadSpec, format!("{kind:?} is not a network plugin's name")));
+        }
+        let found = self.folders.iter().map(|folder| folder.join(kind)).find(|path| path.is_file());
+        found.ok_or_else(|| {
+            let folders: Vec<_> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
+            let message = format!("cannot find the network plugin {kind} in {}", folders.join(", "));
+            Error::new(Kind::Unsupported, message).hint("install it there, or name the folder where it is")
+        })
+    }
+
+    /// Runs ADD.
+    ///
+    /// # Errors
+    /// As [`Plugins::tell`]; `Internal` with its beginning for what is no result.
+    pub fn ask(&self, kind: &str, call: Call<'_>, config: &Value) -> Result<Value> {
+        let said = self.run(kind, call, config)?;
+        match serde_json::from_slice(&said.answer) {
+            Ok(Value::Object(mut result)) => {
+                // One of an old plugin may name none, and is then of the configuration's.
+                result.entry("cniVersion").or_insert_with(|| config["cniVersion"].clone());
+                Ok(Value::Object(result))
+            }
+            _ => Err(garbage(kind, call.command, &said)),
+        }
+    }
+
+    /// Runs CHECK or DEL, to which there is no answer.
+    ///
+    /// # Errors
+    /// `Unsupported` for a plugin that is missing; `Timeout`; else what it says,
+    /// with its code, as `Unsupported` for a version that it has not, `BadSpec`
+    /// for a configuration that it does not take, `Internal` for the rest.
+    pub fn tell(&self, kind: &str, call: Call<'_>, config: &Value) -> Result<()> {
+        self.run(kind, call, config).map(|_| ())
+    }
+
+    /// The versions of CNI that a plugin has.
+    pub fn versions(&self, kind: &str) -> Result<Vec<String>> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Versions {
+            cni_version: String,
+            #[serde(default)]
+            supported_versions: Vec<String>,
+        }
+        // Old plugins want every variable to have some value.
+        let dummy = "dummy";
+        let call = Call { command: "VERSION", id: dummy, netns: Some(Path::new(dummy)), interface: dummy, args: "" };
+        let said = self.run(kind, call, &json!({"cniVersion": NEWEST}))?;
+        match serde_json::from_slice(&said.answer) {
+            // The first that has VERSION need not list any.
+            Ok(Versions { cni_version, supported_versions })
+                if supported_versions.is_empty() && cni_version == "0.2.0" =>
+            {
+                Ok(vec!["0.1.0".to_owned(), cni_version])
+            }
+            Ok(of) if !of.supported_versions.is_empty() => Ok(of.supported_versions),
+            _ => Err(garbage(kind, call.command, &said)),
+        }
+    }
+
+    /// Runs it to an end that is well.
+    fn run(&self, kind: &str, call: Call<'_>, config: &Value) -> Result<Said> {
+        let path = self.find(kind)?;
+        let what = || format!("network plugin {kind} failed at {}", call.command);
+        let said = self.run_to_end(&path, call, config).map_err(|error| error.within(what()))?;
+        let how = match said.ended {
+            Ended::Exited(0) => return Ok(said),
+            Ended::Exited(code) => format!("exit code {code}"),
+            Ended::Signaled(signal) => format!("killed by signal {signal}"),
+        };
+        if let Ok(Failure { code, msg, details }) = serde_json::from_slice(&said.answer) {
+            let parts = [Some(told(msg.as_bytes())), (!details.is_empty()).then(|| told(details.as_bytes()))];
+            let parts: Vec<String> = parts.into_iter().flatten().collect();
+            return Err(Error::new(kind_of(code), format!("{}: code {code}: {}", what(), parts.join(": "))));
+        }
+        let said = if said.answer.is_empty() { &said.log } else { &said.answer };
+        let said = if said.is_empty() { "nothing".to_owned() } else { format!("{:?}", told(said)) };
+        Err(Error::new(Kind::Internal, format!("{}: {how}, and it said {said}", what())))
+    }
+
+    fn environment(&self, call: Call<'_>) -> Vec<OsString> {
+        let folders: Vec<OsString> = self.folders.iter().map(|folder| folder.clone().into_os_string()).collect();
+        let netns = call.netns.map(|path| path.as_os_str().to_owned()).unwrap_or_default();
+        let path = std::env::var_os("PATH").unwrap_or_else(|| PATH.into());
+        let all: [(&str, OsString); 7] = [
+            ("PATH", path),
+            ("CNI_COMMAND", call.command.into()),
+            ("CNI_CONTAINERID", call.id.into()),
+            ("CNI_NETNS", netns),
+            ("CNI_IFNAME", call.interface.into()),
+            ("CNI_ARGS", call.args.into()),
+            ("CNI_PATH", folders.join(":".as_ref())),
+        ];
+        all.into_iter().map(|(name, value)| [name.into(), value].join("=".as_ref())).collect()
+    }
+
+    fn run_to_end(&self, path: &Path, call: Call<'_>, config: &Value) -> Result<Said> {
+        let what = || "cannot hear of it";
+        let text = serde_json::to_vec(config).doing(Kind::Internal, || "cannot write its configuration")?;
+        let (mut answers, answer) = pipe().doing(Kind::Internal, what)?;
+        let (mut logs, log) = pipe().doing(Kind::Internal, what)?;
+        let program = Program::new(path, [path], self.environment(call))?.reading(&text)?;
+        // Not as the shim does it: a worker may have entered what hides its threads.
+        let started = program.with_fd(answer.as_fd(), 1).with_fd(log.as_fd(), 2).start_inside()?;
+        drop((answer, log));
+        let deadline = Instant::now() + self.timeout;
+        let (mut answer, mut log) = (Vec::new(), Vec::new());
+        let mut open = [true, true];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) };
+            let mut fds = vec![PollFd::new(&started.pidfd, PollFlags::IN)];
+            fds.extend(open[0].then(|| PollFd::new(&answers, PollFlags::IN)));
+            fds.extend(open[1].then(|| PollFd::new(&logs, PollFlags::IN)));
+            match poll(&mut fds, Some(&wait)) {
+                Err(rustix::io::Errno::INTR) => continue,
+                ready => ready.doing(Kind::Internal, what)?,
+            };
+            let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+            let ended = ready.next().unwrap_or(false);
+            let readable = open.map(|open| open && ready.next().unwrap_or(false));
+            drop(fds);
+            // A pidfd is readable once its process has ended; what that leaves running may hold the pipes.
+            if ended && !readable[0] && (!readable[1] || log.len() >= LOGGED) {
+                break;
+            }
+            if left.is_zero() {
+                kill(&started);
+                let _ = started.finish_blocking(DYING);
+                let late = format!("it did not end within {:?} and was killed", self.timeout);
+                return Err(Error::new(Kind::Timeout, late));
+            }
+            if readable[0] {
+                open[0] = more(&mut answers, &mut answer).doing(Kind::Internal, what)?;
+            }
+            if readable[1] {
+                open[1] = more(&mut logs, &mut log).doing(Kind::Internal, what)?;
+                log.truncate(LOGGED);
+            }
+            if answer.len() > ANSWER {
+                kill(&started);
+                let _ = started.finish_blocking(DYING);
+                let told = told(&answer);
+                return Err(Error::new(Kind::Internal, format!("it said more than {ANSWER} bytes: {told:?}")));
+            }
+        }
+        let outcome = started.finish_blocking(DYING)?;
+        Ok(Said { ended: outcome.ended, answer, log })
+    }
+}
+
+/// Kills it and what it has started that is still of its group.
+fn kill(started: &Started) {
+    // It is not waited for yet, so its number is that of no other group.
+    if let Some(group) = Pid::from_raw(started.pid) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    started.kill();
+}
+
+/// Whether there may be more.
+fn more(pipe: &mut impl std::io::Read, to: &mut Vec<u8>) -> std::io::Result<bool> {
+    let mut chunk = [0; 4096];
+    let length = pipe.read(&mut chunk)?;
+    to.extend_from_slice(&chunk[..length]);
+    Ok(length > 0)
+}
+
+/// What the specification's codes are to a caller.
+fn kind_of(code: u64) -> Kind {
+    match code {
+        // A version, or a field, that it does not know.
+        1 | 2 => Kind::Unsupported,
+        // What it cannot decode, or a configuration that makes no sense.
+        6 | 7 => Kind::BadSpec,
+        _ => Kind::Internal,
+    }
+}
+
+fn garbage(kind: &str, command: &str, said: &Said) -> Error {
+    let said = if said.answer.is_empty() { "nothing".to_owned() } else { format!("{:?}", told(&said.answer)) };
+    Error::new(
+        Kind::Internal,
+        format!("network plugin {kind} failed at {command}: it said {said} in place of an answer"),
+    )
+}
+
+/// The beginning of what was said, on one line.
+fn told(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LOGGED)]);
+    text.trim().chars().take(TOLD).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests;

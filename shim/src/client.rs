@@ -1,5 +1,7 @@
 //! Talking to a shim, and to what it has left when it has gone.
 
+use std::io::ErrorKind;
+
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, died_with_shim};
 use ttrpc::context;
 
@@ -50,20 +52,33 @@ pub fn exited(id: &str) -> Error {
 /// # Errors
 /// `NotFound` when there is no such task.
 pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
-    let found = match connect(folder).await {
-        None if !folder.exists()? => return Err(unknown(id)),
-        Some(client) => Ok(Presence::Live(Shim { client, id: id.to_owned(), folder: folder.clone() })),
-        None => without_shim(folder),
-    };
-    // Removed while we looked.
-    found.map_err(|error| if error.kind() == Kind::NotFound { unknown(id) } else { error })
+    loop {
+        let found = match connect(folder).await {
+            Ok(client) => return Ok(Presence::Live(Shim { client, id: id.to_owned(), folder: folder.clone() })),
+            Err(_) if !folder.exists()? => return Err(unknown(id)),
+            Err(error) => without_shim(folder, error.kind()),
+        };
+        // Removed while we looked.
+        match found.map_err(|error| if error.kind() == Kind::NotFound { unknown(id) } else { error })? {
+            Some(presence) => return Ok(presence),
+            None => continue,
+        }
+    }
 }
 
-fn without_shim(folder: &Folder) -> Result<Presence> {
-    if !folder.socket().exists() && matches!(folder.owner()?, Owner::Shim) {
-        return Ok(Presence::Starting);
+/// Who answers where the socket did not, for this reason; nobody if it is there
+/// by now, and is to be asked again.
+fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Presence>> {
+    // What is there and refuses is of a shim that is going, or has gone.
+    if refused == ErrorKind::NotFound {
+        if folder.socket().exists() {
+            return Ok(None);
+        }
+        if matches!(folder.owner()?, Owner::Shim) {
+            return Ok(Some(Presence::Starting));
+        }
     }
-    gone(folder)
+    gone(folder).map(Some)
 }
 
 impl Shim {
@@ -187,10 +202,10 @@ impl Shim {
     }
 }
 
-async fn connect(folder: &Folder) -> Option<BowlineClient> {
-    let stream = tokio::net::UnixStream::connect(folder.socket()).await.ok()?;
+async fn connect(folder: &Folder) -> std::io::Result<BowlineClient> {
+    let stream = tokio::net::UnixStream::connect(folder.socket()).await?;
     let socket = ttrpc::r#async::transport::Socket::from(stream);
-    Some(BowlineClient::new(ttrpc::r#async::Client::new(socket)))
+    Ok(BowlineClient::new(ttrpc::r#async::Client::new(socket)))
 }
 
 /// What a shim has left that no longer answers. Waits until it has gone: its
@@ -214,5 +229,28 @@ impl Presence {
             Presence::Exited(report) => Ok(*report),
             Presence::Dead | Presence::Live(_) | Presence::Starting => Ok(died_with_shim(folder.record()?.as_ref())),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use bowline_executor::StateDir;
+
+    use super::*;
+
+    #[test]
+    fn a_shim_that_comes_up_while_somebody_looks_is_not_taken_for_one_that_goes() {
+        let root = tempfile::tempdir().unwrap();
+        let (folder, lock) = StateDir::new(root.path()).create(&"web".parse().unwrap()).unwrap();
+        let look = |refused| without_shim(&folder, refused).unwrap();
+        assert!(matches!(look(ErrorKind::NotFound), Some(Presence::Starting)));
+        let listener = UnixListener::bind(folder.socket()).unwrap();
+        // To wait for its lock is to wait for its end.
+        assert!(look(ErrorKind::NotFound).is_none());
+        drop((listener, lock));
+        assert!(matches!(look(ErrorKind::ConnectionRefused), Some(Presence::Dead)));
     }
 }

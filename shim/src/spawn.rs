@@ -34,9 +34,7 @@ pub fn spawn(folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Ch
 /// As [`spawn`], of the shim's binary at `binary`.
 pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
     let what = || format!("cannot start a shim for {}", folder.path().display());
-    let socket = folder.socket();
-    let listener =
-        UnixListener::bind(&socket).doing(Kind::Internal, || format!("cannot listen at {}", socket.display()))?;
+    let listener = listen(folder)?;
     let sealed = open_sealed(binary)?;
     let log = folder.file("shim.log");
     let log = File::options()
@@ -69,6 +67,17 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .stderr(log)
         .spawn()
         .doing(Kind::Internal, what)
+}
+
+/// Listens at the folder's socket, which whoever finds it can connect to: bound
+/// and not yet listening it would refuse, as that of a shim that has gone.
+fn listen(folder: &Folder) -> Result<UnixListener> {
+    let socket = folder.socket();
+    let what = || format!("cannot listen at {}", socket.display());
+    let aside = folder.file("shim");
+    let listener = UnixListener::bind(&aside).doing(Kind::Internal, what)?;
+    std::fs::rename(&aside, &socket).doing(Kind::Internal, what)?;
+    Ok(listener)
 }
 
 /// Our own binary.

@@ -30,8 +30,7 @@ fn wait_says_that_the_shim_died() {
     let task = host.task("exec sleep 1000").start();
     let waiter = host.spawn(["wait", task.id()]);
     let json_waiter = host.spawn(["wait", "--json", task.id()]);
-    let socket = task.file("shim.sock");
-    eventually("both wait", || (bowline_tests::harness::unix_sockets(&socket) >= 3).then_some(()));
+    eventually("both wait", || (task.socket_ends() >= 3).then_some(()));
     task.kill_shim(task.shim_pid());
     waiter.finish().assert_refused(125, &[task.id(), "shim"]);
     let ran = json_waiter.finish();

@@ -1,7 +1,7 @@
 //! Waiting for a task: any number, before and after its end.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{eventually, process_exists, unix_sockets};
+use bowline_tests::harness::{eventually, process_exists};
 
 const POLITE: &str = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done";
 
@@ -20,8 +20,7 @@ fn eight_waiters_all_get_the_same_report() {
     task.wait_for_line("ready");
     let waiters: Vec<_> = (0..8).map(|_| host.spawn(["wait", "--json", task.id()])).collect();
     // The shim's own socket, and one for each that it has accepted.
-    let socket = task.file("shim.sock");
-    eventually("all wait", || (unix_sockets(&socket) >= 9).then_some(()));
+    eventually("all wait", || (task.socket_ends() >= 9).then_some(()));
     let report = task.stop(["--grace=50s"]);
     for waiter in waiters {
         let ran = waiter.finish();
@@ -47,11 +46,10 @@ fn a_waiter_that_goes_away_disturbs_nobody() {
     let host = Host::new();
     let task = host.task(POLITE).start();
     task.wait_for_line("ready");
-    let socket = task.file("shim.sock");
     let waiter = host.spawn(["wait", task.id()]);
-    eventually("it waits", || (unix_sockets(&socket) >= 2).then_some(()));
+    eventually("it waits", || (task.socket_ends() >= 2).then_some(()));
     drop(waiter);
-    eventually("it is forgotten", || (unix_sockets(&socket) == 1).then_some(()));
+    eventually("it is forgotten", || (task.socket_ends() == 1).then_some(()));
     task.stop(["--grace=50s"]).assert_code(5);
     host.assert_nothing_left();
 }

@@ -275,6 +275,12 @@ impl<'h> Task<'h> {
         Report(self.bowline("wait", ["--json"]).assert_code(0).json())
     }
 
+    /// How many ends its shim's socket has: the listening one, and one for each
+    /// connection. The kernel knows it by the name that it was bound with.
+    pub fn socket_ends(&self) -> usize {
+        kernel::unix_sockets(&self.file("shim"))
+    }
+
     /// Kills its shim, as a crash would, and waits until that is gone, and with
     /// it any worker that it had, which has its socket too.
     #[track_caller]

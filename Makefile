@@ -27,7 +27,7 @@ build:
 	@scripts/need build
 	$(call release,bowline)
 
-# The list of what has to be relocated, in a tenth of the memory; glibc reads it since 2.36.
+# The list of what has to be relocated, packed; glibc reads it since 2.36.
 GLIBC = $(lastword $(shell getconf GNU_LIBC_VERSION))
 PACKED = $(if $(filter 2.36,$(firstword $(sort 2.36 $(GLIBC)))),-C link-arg=-Wl$(comma)-z$(comma)pack-relative-relocs)
 

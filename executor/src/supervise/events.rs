@@ -22,7 +22,20 @@ use crate::told::Happening;
 
 /// How often kills are counted after memory has run out: v1 says so before it
 /// kills, and v2 whenever a limit is met, which may be a thousand times a second.
-const COUNTED_AFTER: [Duration; 3] = [Duration::ZERO, Duration::from_millis(10), Duration::from_millis(990)];
+const COUNTED_AFTER: &[Duration] = &[Duration::ZERO, Duration::from_millis(10), Duration::from_millis(990)];
+
+/// The same for a unit: systemd removes an empty scope with its count, perhaps
+/// before the shim hears of the end; and the kernel says that a count has changed
+/// at most once in 10 ms, so that the kill after a limit that was met is not told
+/// of in time.
+const COUNTED_IN_UNIT_AFTER: &[Duration] = &[
+    Duration::ZERO,
+    Duration::from_millis(2),
+    Duration::from_millis(2),
+    Duration::from_millis(2),
+    Duration::from_millis(2),
+    Duration::from_millis(2),
+];
 
 /// How long an exit waits for execs that end with it.
 const STRAGGLING: Duration = Duration::from_secs(1);
@@ -132,9 +145,11 @@ impl Supervisor {
     async fn hear_of_oom(&self, task: &Task, watch: &OomWatch) {
         // What was killed before.
         self.tell_oom(task, watch.kills());
+        let in_unit = task.record.borrow().unit.is_some();
+        let waits = if in_unit { COUNTED_IN_UNIT_AFTER } else { COUNTED_AFTER };
         while watch.changed().await {
-            for wait in COUNTED_AFTER {
-                tokio::time::sleep(wait).await;
+            for wait in waits {
+                tokio::time::sleep(*wait).await;
                 let lives = task.state.borrow().live().is_some();
                 if !lives || self.tell_oom(task, watch.kills()) {
                     break;

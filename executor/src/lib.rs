@@ -54,6 +54,7 @@ mod rootfs;
 mod scoped;
 mod sealed;
 mod seccomp;
+pub mod shared;
 mod shutdown;
 mod stats;
 mod supervise;

@@ -93,7 +93,11 @@ pub fn sysctl_path(key: &str) -> Result<String> {
 /// Those of System V's message queues, semaphores and shared memory.
 const IPC: [&str; 8] = ["msgmax", "msgmnb", "msgmni", "sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced"];
 
-fn sysctl(key: &str, private: &impl Fn(LinuxNamespaceType) -> bool) -> Result<()> {
+/// Refuses a sysctl that belongs to no namespace which is `private`.
+///
+/// # Errors
+/// `BadSpec`.
+pub fn sysctl(key: &str, private: &impl Fn(LinuxNamespaceType) -> bool) -> Result<()> {
     let path = sysctl_path(key)?;
     let (first, rest) = path.split_once('/').unwrap_or((&path, ""));
     let namespace = match first {

@@ -14,7 +14,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["exec", "features", "host", "probe", "request"],
     &["launch", "lifecycle", "recovery"],
     &["child", "sealed"],
-    &["notify"],
+    &["notify", "shared"],
     &["bundle", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
     &["checkpoint", "events", "program", "refused", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "systemd", "worker"],

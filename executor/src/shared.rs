@@ -1,0 +1,274 @@
+//! Namespaces that the members of a sandbox share: made or joined once, held by
+//! the shim.
+//!
+//! ```text
+//!   shim ─fork─► worker: unshare, setns ─► loopback, host name, settings
+//!     ▲                                      │
+//!     └── /proc/self/ns/… ── SCM_RIGHTS ─────┘     others: /proc/<shim>/fd/<n>
+//! ```
+//!
+//! They live for as long as the shim holds them or a member is in them; no process
+//! has to stay for that. Must not: know who the members are, run plugins.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{IoSlice, IoSliceMut, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use bowline_spec::NetworkMode;
+use libc::c_int;
+use oci_spec::runtime::LinuxNamespaceType;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+use crate::error::{Doing, Error, Kind, Result};
+use crate::{network, refused, sys, worker};
+
+/// What is to be shared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The network: nothing of it with "host"; with "none" and "cni" a new one, its
+    /// loopback interface up; or the one at a path, as it is.
+    pub network: NetworkMode,
+    /// System V's objects and POSIX' message queues.
+    pub ipc: bool,
+    /// The names of the host.
+    pub uts: bool,
+    /// The host name; without it the host's, as a new namespace has it.
+    pub hostname: Option<String>,
+    /// Kernel settings, of what is shared alone.
+    pub sysctls: BTreeMap<String, String>,
+}
+
+/// What is shared, and held until this is dropped. Who is in there then stays.
+#[derive(Debug, Default)]
+pub struct Shared {
+    network: Option<OwnedFd>,
+    ipc: Option<OwnedFd>,
+    uts: Option<OwnedFd>,
+    /// The settings of interfaces that are yet to be made.
+    later: BTreeMap<String, String>,
+}
+
+/// Each kind, in the order in which they are handed over.
+const KINDS: [(c_int, &str); 3] =
+    [(libc::CLONE_NEWNET, "net"), (libc::CLONE_NEWIPC, "ipc"), (libc::CLONE_NEWUTS, "uts")];
+
+/// Makes what is wanted, or joins it.
+///
+/// # Errors
+/// `BadSpec` for a path that is no network namespace, for a setting that the
+/// kernel does not take or that would be the host's; `Unsupported` where the
+/// kernel refuses a namespace.
+pub async fn make(wanted: &Wanted) -> Result<Shared> {
+    let shared = wanted.kinds();
+    for key in wanted.sysctls.keys() {
+        refused::sysctl(key, &|kind| shared & flag(kind) != 0)?;
+    }
+    if wanted.hostname.is_some() && !wanted.uts {
+        return Err(Error::new(
+            Kind::BadSpec,
+            "hostname: without a UTS namespace of the sandbox it would be the host's",
+        ));
+    }
+    if shared == 0 {
+        return Ok(Shared::default());
+    }
+    let (mut now, mut later) = (Vec::new(), BTreeMap::new());
+    for (key, value) in &wanted.sysctls {
+        let path = refused::sysctl_path(key)?;
+        if awaits_interface(&path) {
+            later.insert(key.clone(), value.clone());
+        } else {
+            now.push((key, path, value));
+        }
+    }
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let (ours, theirs) = pair.doing(Kind::Internal, || "cannot make a socket for namespaces")?;
+    worker::run("a sandbox's namespaces", || {
+        enter(wanted)?;
+        now.iter().try_for_each(|(key, path, value)| set(key, path, value))?;
+        hand_over(theirs.as_fd(), shared)
+    })
+    .await?;
+    let [network, ipc, uts] = take_over(&ours, shared)?;
+    Ok(Shared { network, ipc, uts, later })
+}
+
+impl Wanted {
+    /// As CLONE_NEW* bits.
+    fn kinds(&self) -> c_int {
+        let all = [self.network != NetworkMode::Host, self.ipc, self.uts];
+        KINDS.iter().zip(all).filter(|(_, wanted)| *wanted).fold(0, |bits, ((flag, _), _)| bits | flag)
+    }
+}
+
+impl Shared {
+    /// The path by which others reach the network namespace, while this shim lives.
+    pub fn network(&self) -> Option<PathBuf> {
+        self.network.as_ref().map(path)
+    }
+
+    /// The same of System V's objects and message queues.
+    pub fn ipc(&self) -> Option<PathBuf> {
+        self.ipc.as_ref().map(path)
+    }
+
+    /// The same of the names of the host.
+    pub fn uts(&self) -> Option<PathBuf> {
+        self.uts.as_ref().map(path)
+    }
+
+    /// Sets what belongs to interfaces, which are there by now.
+    ///
+    /// # Errors
+    /// `BadSpec` for what the kernel does not take, or has no interface for.
+    pub async fn settle(&self) -> Result<()> {
+        let Some(network) = self.network.as_ref().filter(|_| !self.later.is_empty()) else { return Ok(()) };
+        worker::run("the settings of interfaces", || {
+            let what = || "cannot enter a sandbox's network";
+            sys::setns(network.as_fd(), libc::CLONE_NEWNET).doing(Kind::Internal, what)?;
+            self.later.iter().try_for_each(|(key, value)| set(key, &refused::sysctl_path(key)?, value))
+        })
+        .await
+    }
+}
+
+fn path(fd: &OwnedFd) -> PathBuf {
+    format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()).into()
+}
+
+fn flag(kind: LinuxNamespaceType) -> c_int {
+    match kind {
+        LinuxNamespaceType::Network => libc::CLONE_NEWNET,
+        LinuxNamespaceType::Ipc => libc::CLONE_NEWIPC,
+        LinuxNamespaceType::Uts => libc::CLONE_NEWUTS,
+        _ => 0,
+    }
+}
+
+/// Whether a setting is that of an interface which a new namespace has not: of
+/// `net/ipv4/conf/eth0/…` and `net/ipv6/neigh/eth0/…`.
+fn awaits_interface(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    matches!(parts[..], ["net", _, "conf" | "neigh", name, _] if !["all", "default", "lo"].contains(&name))
+}
+
+/// In a worker: leaves the shim's namespaces.
+fn enter(wanted: &Wanted) -> Result<()> {
+    let mut new = wanted.kinds();
+    if let NetworkMode::Path(path) = &wanted.network {
+        join(path, wanted.sysctls.keys().any(|key| key.starts_with("net")))?;
+        new &= !libc::CLONE_NEWNET;
+    }
+    let names: Vec<&str> = KINDS.iter().filter(|(flag, _)| new & flag != 0).map(|(_, name)| *name).collect();
+    sys::unshare(new).doing(Kind::Unsupported, || format!("cannot make the namespaces {}", names.join(", ")))?;
+    if new & libc::CLONE_NEWNET != 0 {
+        network::prepare_new()?;
+    }
+    if let Some(hostname) = &wanted.hostname {
+        let what = || format!("cannot set the hostname to {hostname}");
+        rustix::system::sethostname(hostname.as_bytes()).doing(Kind::BadSpec, what)?;
+    }
+    Ok(())
+}
+
+/// Joins the network at `path`, which is `to_be_set` or not.
+fn join(path: &Path, to_be_set: bool) -> Result<()> {
+    let what = || format!("network.mode: cannot open {}", path.display());
+    // Whatever is there instead must not be waited for.
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let of = opened.doing(Kind::BadSpec, what)?;
+    if to_be_set {
+        let which = |of: fs::Metadata| (of.dev(), of.ino());
+        let there = of.metadata().map(which).doing(Kind::Internal, what)?;
+        let host = fs::metadata("/proc/self/ns/net").map(which).doing(Kind::Internal, || "cannot find the network")?;
+        if there == host {
+            let message = format!("network.sysctls: {} is the host's network, which they would change", path.display());
+            return Err(Error::new(Kind::BadSpec, message));
+        }
+    }
+    let what =
+        || format!("network.mode: cannot join {}: it is no network namespace, or not ours to join", path.display());
+    sys::setns(of.as_fd(), libc::CLONE_NEWNET).doing(Kind::BadSpec, what)
+}
+
+fn set(key: &str, path: &str, value: &str) -> Result<()> {
+    let file = File::options().write(true).open(Path::new("/proc/sys").join(path));
+    let written = file.and_then(|mut file| file.write_all(value.as_bytes()));
+    written.doing(Kind::BadSpec, || format!("sysctls: cannot set {key} to {value}"))
+}
+
+/// Sends this process's namespaces. By fds of their own: one by a path would keep
+/// what is mounted there busy.
+fn hand_over(socket: BorrowedFd<'_>, shared: c_int) -> Result<()> {
+    let what = || "cannot hand over namespaces";
+    let files = KINDS.iter().filter(|(flag, _)| shared & flag != 0);
+    let files = files.map(|(_, name)| File::open(format!("/proc/self/ns/{name}"))).collect::<std::io::Result<Vec<_>>>();
+    let files = files.doing(Kind::Internal, what)?;
+    let fds: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KINDS.len()))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    // A message needs a byte to ride on.
+    sendmsg(socket, &[IoSlice::new(b"n")], &mut ancillary, SendFlags::NOSIGNAL).map(drop).doing(Kind::Internal, what)
+}
+
+/// What a worker has sent before it answered, each at its kind's place.
+fn take_over(socket: &OwnedFd, shared: c_int) -> Result<[Option<OwnedFd>; KINDS.len()]> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KINDS.len()))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    recvmsg(socket, &mut [IoSliceMut::new(&mut [0u8])], &mut ancillary, flags)
+        .doing(Kind::Internal, || "cannot take over namespaces")?;
+    let sent = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let mut sent = sent.flatten();
+    let all = KINDS.map(|(flag, _)| if shared & flag != 0 { sent.next() } else { None });
+    let whole = KINDS.iter().zip(&all).all(|((flag, _), fd)| (shared & flag != 0) == fd.is_some());
+    if whole { Ok(all) } else { Err(Error::new(Kind::Internal, "a worker has sent fewer namespaces than are wanted")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_interfaces_are_for_later() {
+        for (path, later) in [
+            ("net/ipv4/conf/eth0/rp_filter", true),
+            ("net/ipv6/neigh/net.7/gc_stale_time", true),
+            ("net/ipv6/conf/all/disable_ipv6", false),
+            ("net/ipv6/conf/default/disable_ipv6", false),
+            ("net/ipv4/conf/lo/rp_filter", false),
+            ("net/ipv4/ip_unprivileged_port_start", false),
+            ("kernel/shmmax", false),
+        ] {
+            assert_eq!(awaits_interface(path), later, "{path}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_shared_is_set() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+        let nothing =
+            Wanted { network: NetworkMode::Host, ipc: false, uts: false, hostname: None, sysctls: BTreeMap::new() };
+        let refused = |wanted: Wanted| runtime.block_on(make(&wanted)).map(drop).map_err(|error| error.kind());
+        assert_eq!(refused(nothing.clone()), Ok(()));
+        for key in
+            ["net.ipv4.ip_forward", "kernel.shmmax", "fs.mqueue.msg_max", "kernel.pid_max", "user.max_net_namespaces"]
+        {
+            let sysctls = BTreeMap::from([(key.to_owned(), "1".to_owned())]);
+            assert_eq!(refused(Wanted { sysctls, ..nothing.clone() }), Err(Kind::BadSpec), "{key}");
+        }
+        let hostname = Some("web".to_owned());
+        assert_eq!(refused(Wanted { hostname, ..nothing.clone() }), Err(Kind::BadSpec));
+    }
+}

@@ -44,6 +44,7 @@ mod mountinfo;
 mod namespaces;
 pub mod network;
 mod notify;
+pub mod pause;
 pub mod probe;
 mod program;
 mod recovery;

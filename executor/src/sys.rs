@@ -453,6 +453,53 @@ pub fn default_signals(signals: impl IntoIterator<Item = c_int>) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut()) };
 }
 
+/// Blocks these signals and no others.
+pub fn block_signals(signals: &[c_int]) {
+    let set = signal_set(signals);
+    // SAFETY: the set is valid; no old mask is asked for.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &set, ptr::null_mut()) };
+}
+
+/// Waits for one of these signals, which are blocked: which it was, and the pid
+/// of who has sent it, 0 for one that the caller has no number for.
+pub fn wait_for_signal(signals: &[c_int]) -> io::Result<(c_int, pid_t)> {
+    let set = signal_set(signals);
+    // SAFETY: siginfo_t is plain data, for which all zeroes is a valid value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set and the place for what is known of the signal are valid.
+    let number = unsafe { libc::sigwaitinfo(&set, &mut info) };
+    check(c_long::from(number))?;
+    // SAFETY: the kernel has filled it in, with a pid for signals that are sent.
+    Ok((number, unsafe { info.si_pid() }))
+}
+
+fn signal_set(signals: &[c_int]) -> libc::sigset_t {
+    // SAFETY: sigset_t is plain data, filled in by the next call.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a valid place for a set.
+    unsafe { libc::sigemptyset(&mut set) };
+    for &signal in signals {
+        // SAFETY: the set is valid; no such signal is an error without effect.
+        unsafe { libc::sigaddset(&mut set, signal) };
+    }
+    set
+}
+
+/// Has `/proc/self/cmdline` say `line`, which ends with a NUL. Needs
+/// CAP_SYS_RESOURCE.
+pub fn set_command_line(line: &'static [u8]) -> io::Result<()> {
+    let ends =
+        [(libc::PR_SET_MM_ARG_START, line.as_ptr_range().start), (libc::PR_SET_MM_ARG_END, line.as_ptr_range().end)];
+    // The kernel checks after each step that the beginning is not behind the end:
+    // what is static is below the stack, where both were.
+    for (which, address) in ends {
+        // SAFETY: the kernel alone reads there, and it lives as long as we do.
+        let rc = unsafe { libc::prctl(libc::PR_SET_MM, which, address, 0, 0) };
+        check(c_long::from(rc))?;
+    }
+    Ok(())
+}
+
 /// Gives the calling process an empty session keyring, so that it cannot read
 /// the keys of whoever started the shim.
 pub fn new_session_keyring() -> io::Result<()> {
@@ -546,6 +593,12 @@ pub fn close_all_but(keep: &mut [RawFd]) {
         }
         first = first.max(fd.saturating_add(1));
     }
+}
+
+/// Closes every fd, in a child that uses none any more.
+pub fn close_all() {
+    // SAFETY: the caller is a child that ends by `exit_now`, and uses no fd again.
+    unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };
 }
 
 fn own(fd: RawFd) -> OwnedFd {

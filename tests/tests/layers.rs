@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// of the same name anything goes; the crate's root may import everything.
 const EXECUTOR: &[&[&str]] = &[
     &["supervise"],
-    &["exec", "features", "host", "probe", "request"],
+    &["exec", "features", "host", "pause", "probe", "request"],
     &["launch", "lifecycle", "recovery"],
     &["child", "sealed"],
     &["notify", "shared"],

@@ -410,6 +410,11 @@ impl Cgroup {
 }
 
 impl Entry {
+    /// That of a process which stays where its parent is.
+    pub fn none() -> Entry {
+        Entry { path: String::new(), tasks: Vec::new(), unified: None }
+    }
+
     /// Before Linux 5.7 nothing is cloned into a cgroup. The shim asks, once:
     /// a worker that found out would take the answer with it.
     fn for_this_kernel(self) -> Entry {

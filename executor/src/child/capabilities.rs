@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 
 use libcontainer::capabilities::CapabilityExt as _;
-use oci_spec::runtime::{Capability, LinuxCapabilities};
+use oci_spec::runtime::{Capability, LinuxCapabilities, LinuxCapabilitiesBuilder};
 use rustix::io::Errno;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
@@ -64,6 +64,20 @@ pub fn apply(wanted: &LinuxCapabilities) -> Result<()> {
         thread::configure_capability_in_ambient_set(capability, true).doing(Kind::Internal, what)?;
     }
     Ok(())
+}
+
+/// Takes all capabilities from the calling process, for good.
+pub fn give_up() -> Result<()> {
+    let none = LinuxCapabilitiesBuilder::default()
+        .bounding(HashSet::new())
+        .effective(HashSet::new())
+        .inheritable(HashSet::new())
+        .permitted(HashSet::new())
+        .ambient(HashSet::new())
+        .build();
+    let none = none.doing(Kind::Internal, || "cannot name no capabilities")?;
+    bound(&none)?;
+    apply(&none)
 }
 
 /// Those of the wanted capabilities that we do not have ourselves.

@@ -18,6 +18,7 @@ mod confine;
 mod scheduling;
 mod terminal;
 
+pub use capabilities::give_up as give_up_capabilities;
 pub use confine::oom_score_adj;
 pub use scheduling::run_on;
 
@@ -116,6 +117,12 @@ pub fn tell_error(report: RawFd, error: &Error) {
     message.extend(json);
     // A reader that has gone does not care.
     let _ = sys::write_fd(report, &message);
+}
+
+/// What [`tell_error`] has sent.
+pub fn error_of(message: &[u8]) -> Option<Error> {
+    const HEAD: usize = 5;
+    (message.first() == Some(&ERROR)).then(|| serde_json::from_slice(message.get(HEAD..)?).ok())?
 }
 
 fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<Infallible> {

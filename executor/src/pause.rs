@@ -1,0 +1,221 @@
+//! A process that does nothing: the pid that a sandbox's namespaces are found by,
+//! and the first process of a pid namespace that its members share.
+//!
+//! ```text
+//!   start ─clone─► child: fds, cgroup, network ─► names, sysctls ─► empty root
+//!     └► Starting ◄─ READY ─ rights given up ◄───────────────────────┘
+//!                            └► waits for signals: reaps, or ends
+//! ```
+//!
+//! It is a copy of the shim that never executes anything, and a member may share
+//! its pid namespace: so it has no fds, no rights and an empty root of its own,
+//! and nobody without CAP_SYS_PTRACE looks into it. It dies with the shim.
+//! Reaped as every child is. Must not: outlive the shim, wake up for nothing.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fs::{self, File};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::path::PathBuf;
+
+use libc::c_int;
+use oci_spec::runtime::LinuxNamespaceType;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::process::{DumpableBehavior, Signal};
+
+use crate::cgroup::Entry;
+use crate::child;
+use crate::error::{Doing, Error, Kind, Result};
+use crate::io;
+use crate::launch::{Live, clone_child};
+use crate::{network, refused, sys, worker};
+
+/// What it is called, in every list of processes.
+const NAME: &[u8] = b"pause\0";
+
+/// Which namespaces it is to be in. One that is not named here is the shim's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pause {
+    /// Its network.
+    pub net: Net,
+    /// Whether it gets an IPC namespace.
+    pub ipc: bool,
+    /// Whether it gets a UTS namespace.
+    pub uts: bool,
+    /// Whether it is the first process of a pid namespace.
+    pub pid: bool,
+    /// What its UTS namespace says that the host is called.
+    pub hostname: Option<String>,
+    /// What is set in its namespaces, by key.
+    pub sysctls: BTreeMap<String, String>,
+}
+
+/// Which network it is in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Net {
+    /// The shim's.
+    #[default]
+    Host,
+    /// One of its own, with a loopback interface that is up.
+    New,
+    /// The one that is bound here.
+    Path(PathBuf),
+}
+
+/// Cloned, setting itself up.
+pub struct Starting {
+    /// Signalled by its pidfd, and reaped as every child is.
+    pub live: Live,
+    report: OwnedFd,
+}
+
+/// Starts it, in the cgroups of `entry` if there is one. The caller claims its
+/// end before it awaits anything.
+///
+/// # Errors
+/// `BadSpec` for a name or a sysctl that would be the host's, or a network that
+/// cannot be opened; `Unsupported` when the kernel makes no such namespaces.
+pub fn start(wanted: &Pause, entry: Option<&Entry>) -> Result<Starting> {
+    wanted.check()?;
+    let joined = wanted.open_network()?;
+    let (report, tell) = io::pipe()?;
+    let alone = Entry::none();
+    let become_it = |entry: &Entry| {
+        let Err(error) = become_pause(wanted, joined.as_ref(), entry, tell.as_raw_fd());
+        child::tell_error(tell.as_raw_fd(), &error);
+    };
+    let live = clone_child(wanted.clone_flags(), entry.unwrap_or(&alone), become_it)?;
+    Ok(Starting { live, report })
+}
+
+impl Starting {
+    /// Waits until its namespaces are as they were wanted.
+    ///
+    /// # Errors
+    /// What it could not do: it then ends by itself.
+    pub async fn ready(self) -> Result<Live> {
+        let said = worker::read_to_end(self.report).await;
+        let said = said.doing(Kind::Internal, || "cannot hear from the pause process")?;
+        if said == [child::READY] {
+            return Ok(self.live);
+        }
+        Err(child::error_of(&said)
+            .unwrap_or_else(|| Error::new(Kind::Internal, "the pause process died while it was being set up")))
+    }
+}
+
+impl Pause {
+    fn check(&self) -> Result<()> {
+        if self.hostname.is_some() && !self.uts {
+            let message = "hostname: without a UTS namespace of its own it would be the host's";
+            return Err(Error::new(Kind::BadSpec, message));
+        }
+        for key in self.sysctls.keys() {
+            refused::sysctl(key, &|kind| self.has(kind))?;
+        }
+        Ok(())
+    }
+
+    fn has(&self, kind: LinuxNamespaceType) -> bool {
+        match kind {
+            LinuxNamespaceType::Network => self.net != Net::Host,
+            LinuxNamespaceType::Ipc => self.ipc,
+            LinuxNamespaceType::Uts => self.uts,
+            LinuxNamespaceType::Pid => self.pid,
+            _ => false,
+        }
+    }
+
+    fn open_network(&self) -> Result<Option<OwnedFd>> {
+        let Net::Path(path) = &self.net else { return Ok(None) };
+        let opened = File::open(path).doing(Kind::BadSpec, || format!("network: cannot open {}", path.display()))?;
+        Ok(Some(opened.into()))
+    }
+
+    fn clone_flags(&self) -> u64 {
+        let wanted = [
+            (true, libc::CLONE_NEWNS),
+            (self.net == Net::New, libc::CLONE_NEWNET),
+            (self.ipc, libc::CLONE_NEWIPC),
+            (self.uts, libc::CLONE_NEWUTS),
+            (self.pid, libc::CLONE_NEWPID),
+        ];
+        let flags = wanted.into_iter().filter(|(wanted, _)| *wanted).fold(0, |flags, (_, flag)| flags | flag);
+        flags as u64
+    }
+}
+
+fn become_pause(wanted: &Pause, joined: Option<&OwnedFd>, entry: &Entry, report: RawFd) -> Result<Infallible> {
+    let mut fds = vec![report];
+    fds.extend(joined.map(|fd| fd.as_raw_fd()));
+    fds.extend(entry.fds());
+    sys::close_all_but(&mut fds);
+    sys::default_signals(1..=64);
+    let what = || "cannot set the pause process up";
+    // A shim that has died by now takes no report, and SIGPIPE ends us.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).doing(Kind::Internal, what)?;
+    entry.join().doing(Kind::Internal, || format!("cannot join cgroup {}", entry.path()))?;
+    rustix::process::setsid().doing(Kind::Internal, what)?;
+    if let Some(network) = joined {
+        sys::setns(network.as_fd(), libc::CLONE_NEWNET).doing(Kind::BadSpec, || match &wanted.net {
+            Net::Path(path) => format!("network: cannot join {}", path.display()),
+            Net::Host | Net::New => "network: cannot join it".to_owned(),
+        })?;
+    }
+    if wanted.net == Net::New {
+        network::prepare_new()?;
+    }
+    if let Some(hostname) = &wanted.hostname {
+        let what = || format!("cannot set the hostname to {hostname}");
+        rustix::system::sethostname(hostname.as_bytes()).doing(Kind::BadSpec, what)?;
+    }
+    for (key, value) in &wanted.sysctls {
+        let path = format!("/proc/sys/{}", refused::sysctl_path(key)?);
+        fs::write(path, value).doing(Kind::BadSpec, || format!("sysctls: cannot set {key} to {value}"))?;
+    }
+    let _ = rustix::thread::set_name(c"pause");
+    // Else it would look like a second shim. No more than looks: it needs a right.
+    let _ = sys::set_command_line(NAME);
+    enter_empty_root().map_err(|errno| {
+        Error::new(Kind::Unsupported, format!("cannot give the pause process a root of its own: {errno}"))
+    })?;
+    rustix::thread::set_no_new_privs(true).doing(Kind::Internal, what)?;
+    child::give_up_capabilities()?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).doing(Kind::Internal, what)?;
+    sys::block_signals(&HEARD);
+    sys::write_fd(report, &[child::READY]).doing(Kind::Internal, || "the shim has gone")?;
+    sys::close_all();
+    wait()
+}
+
+/// What it wakes up for.
+const HEARD: [c_int; 3] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT];
+
+/// Reaps what is orphaned in its pid namespace, until it is to end. Of a
+/// namespace's first process that is for nobody inside to say: such a sender has
+/// a pid, any other has none here.
+fn wait() -> ! {
+    let first = std::process::id() == 1;
+    loop {
+        match sys::wait_for_signal(&HEARD) {
+            Ok((libc::SIGTERM | libc::SIGINT, sender)) if sender == 0 || !first => sys::exit_now(0),
+            Ok(_) => while let Ok(Some(_)) = sys::reap() {},
+            Err(_) => {}
+        }
+    }
+}
+
+/// An empty, read-only root, and no mount besides. The kernel has every process's
+/// root at `/proc/PID/root`.
+fn enter_empty_root() -> rustix::io::Result<()> {
+    // Any folder that is there: what is above it goes with the host's root.
+    const AT: &str = "/proc";
+    rustix::mount::mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("pause", AT, "tmpfs", flags, c"mode=0555,size=4k,nr_inodes=1")?;
+    rustix::process::chdir(AT)?;
+    rustix::process::pivot_root(".", ".")?;
+    // The host's root is stacked upon the new one (pivot_root(2)).
+    rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")
+}

@@ -52,6 +52,7 @@ mod refused;
 mod report;
 mod request;
 mod rootfs;
+mod sandbox;
 mod scoped;
 mod sealed;
 mod seccomp;
@@ -89,6 +90,7 @@ pub use request::{
     Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Particulars, Process, Source, TaskState,
 };
 pub use rootfs::{layers, mount_options};
+pub use sandbox::{Budget, SandboxRecord, SandboxState, undo_sandbox};
 pub use sealed::open as open_sealed;
 pub use stats::{
     Cpu as CpuStats, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats, Memory as MemoryStats,
@@ -154,6 +156,52 @@ impl Executor {
     /// Returns when nothing more will be answered.
     pub async fn closed(&self) {
         self.requests.closed().await;
+    }
+
+    /// Makes the sandbox that the shim's folder describes: from then on what is
+    /// launched is a member of it, and the shim stays until it is removed.
+    ///
+    /// # Errors
+    /// `BadSpec`, `Unsupported`, what plugins say: nothing of it is then left.
+    pub async fn create_sandbox(&self) -> Result<()> {
+        self.ask(Request::CreateSandbox).await
+    }
+
+    /// Everything that is known of the sandbox.
+    ///
+    /// # Errors
+    /// `NotFound` where the shim has none.
+    pub async fn sandbox_state(&self) -> Result<SandboxState> {
+        self.ask(Request::SandboxState).await
+    }
+
+    /// What all members of the sandbox use together.
+    pub async fn sandbox_stats(&self) -> Result<Stats> {
+        self.ask(Request::SandboxStats).await
+    }
+
+    /// Changes the sandbox's limits: all that `update` names, or none.
+    ///
+    /// # Errors
+    /// As for [`Executor::update`]; `BadSpec` too where a member would not fit.
+    pub async fn update_sandbox(&self, update: Update) -> Result<()> {
+        self.ask(|reply| Request::UpdateSandbox(Box::new(update), reply)).await
+    }
+
+    /// Charges processes that help the sandbox beside it, as the shim is.
+    /// Returns those that are no processes.
+    pub async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
+        self.ask(|reply| Request::ChargeHelpers(pids, reply)).await
+    }
+
+    /// Removes the sandbox; the shim leaves then. With `force` its members are
+    /// killed first.
+    ///
+    /// # Errors
+    /// `WrongState` while members run; what plugins say that cannot undo what
+    /// they have added: it may be tried again.
+    pub async fn remove_sandbox(&self, force: bool) -> Result<()> {
+        self.ask(|reply| Request::RemoveSandbox(force, reply)).await
     }
 
     /// Launches a task; returns once its program is executed.

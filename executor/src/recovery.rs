@@ -10,6 +10,8 @@
 //!   <state>/.events/  what has happened to tasks: see `events`
 //! ```
 //!
+//! A sandbox's folder is beside those of tasks: see `sandbox`.
+//!
 //! The lock is the kernel's: it goes with the shim, however that ends. Files
 //! are written whole, by rename. Must not: start anything new.
 
@@ -25,6 +27,8 @@ use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::bundle;
@@ -76,6 +80,9 @@ pub struct Record {
     pub unit: Option<Unit>,
     /// The shim's own, where it has one.
     pub overhead: Option<String>,
+    /// The sandbox that it is a member of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<TaskId>,
     /// Whether the exit report is synced before anybody is told.
     #[serde(default)]
     pub durable: bool,
@@ -148,6 +155,17 @@ impl StateDir {
     /// # Errors
     /// `AlreadyExists` when the id is taken.
     pub fn create(&self, id: &TaskId) -> Result<(Folder, Lock)> {
+        self.create_with(id, "task", Folder::lock)
+    }
+
+    /// Makes the folder of a new task or sandbox, a `what`, and what `fill` puts
+    /// into it, last a lock. Others see all of it at once.
+    pub(crate) fn create_with(
+        &self,
+        id: &TaskId,
+        what: &str,
+        fill: impl FnOnce(&Folder) -> Result<Lock>,
+    ) -> Result<(Folder, Lock)> {
         let folder = self.folder(id);
         let socket = folder.socket();
         if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
@@ -161,19 +179,26 @@ impl StateDir {
         builder.mode(0o700).recursive(true);
         builder.create(&self.path).map_err(|error| cannot("create the state folder", &self.path, &error))?;
         builder.recursive(false);
-        match builder.create(&folder.path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                return Err(Error::new(Kind::AlreadyExists, format!("a task named {id} exists already"))
-                    .hint(format!("choose another name, or remove it with `bowline rm {id}`")));
+        // Ids never begin with a dot.
+        let aside = Folder::at(self.path.join(format!(".new-{id}-{}", std::process::id())));
+        builder.create(&aside.path).map_err(|error| cannot("create", &aside.path, &error))?;
+        let made = fill(&aside).and_then(|lock| {
+            match renameat_with(CWD, &aside.path, CWD, &folder.path, RenameFlags::NOREPLACE) {
+                Ok(()) => Ok(lock),
+                Err(Errno::EXIST | Errno::NOTEMPTY) => Err(folder.taken(id, what)),
+                Err(errno) => Err(cannot("create", &folder.path, &errno.into())),
             }
-            Err(error) => return Err(cannot("create", &folder.path, &error)),
-        }
-        folder.lock().map(|lock| (folder.clone(), lock)).inspect_err(|_| folder.discard())
+        });
+        made.map(|lock| (folder, lock)).inspect_err(|_| aside.discard())
     }
 
     /// The ids of all tasks that have a folder, sorted.
     pub fn ids(&self) -> Result<Vec<TaskId>> {
+        Ok(self.all_ids()?.into_iter().filter(|id| !self.folder(id).is_sandbox()).collect())
+    }
+
+    /// Those of sandboxes too.
+    pub(crate) fn all_ids(&self) -> Result<Vec<TaskId>> {
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -201,6 +226,14 @@ impl Folder {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What is said where somebody wants it for a new `what` of the same id.
+    fn taken(&self, id: &TaskId, what: &str) -> Error {
+        let (there, command) = if self.is_sandbox() { ("sandbox", "sandbox rm") } else { ("task", "rm") };
+        let same = if there == what { String::new() } else { format!("; a {what} cannot have its name") };
+        Error::new(Kind::AlreadyExists, format!("a {there} named {id} exists already{same}"))
+            .hint(format!("choose another name, or remove it with `bowline {command} {id}`"))
     }
 
     /// Whether there is a task of this id.
@@ -258,7 +291,7 @@ impl Folder {
     }
 
     /// Writes `value` to a file of the folder, whole or not at all.
-    fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<()> {
+    pub(crate) fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<()> {
         let path = self.file(name);
         let temporary = self.file(&format!("{name}.new"));
         let text = serde_json::to_vec(value).doing(Kind::Internal, || format!("cannot write {name} as JSON"))?;
@@ -267,7 +300,7 @@ impl Folder {
             .map_err(|error| cannot("write", &path, &error))
     }
 
-    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+    pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         let path = self.file(name);
         let text = match fs::read(&path) {
             Ok(text) => text,
@@ -294,6 +327,22 @@ impl Folder {
         let file = self.lock_file()?;
         file.lock().map_err(|error| cannot("lock", &self.file("lock"), &error))?;
         Ok(Lock(file))
+    }
+
+    /// Takes a lock that others may have as well, and that nobody has alone: of a
+    /// member of a sandbox, for who launches it and the shim.
+    ///
+    /// # Errors
+    /// `NotFound` when the folder is removed; `WrongState` when somebody has it alone.
+    pub fn lock_shared(&self) -> Result<Lock> {
+        let file = self.lock_file()?;
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Lock(file)),
+            Err(TryLockError::WouldBlock) => {
+                Err(Error::new(Kind::WrongState, format!("{} is in use", self.path.display())))
+            }
+            Err(TryLockError::Error(error)) => Err(cannot("lock", &self.file("lock"), &error)),
+        }
     }
 
     /// Tells whether a shim owns the folder.
@@ -407,7 +456,7 @@ pub fn undo_bundle(path: &Path, systemd: &Systemd) -> Result<(Option<i32>, ExitR
     Ok((record.and_then(|record| record.pid), exit))
 }
 
-fn undo_cgroup(layout: &Layout, path: &str) -> Result<()> {
+pub(crate) fn undo_cgroup(layout: &Layout, path: &str) -> Result<()> {
     let Some(mut cgroup) = layout.open(path)? else {
         return Ok(());
     };

@@ -19,6 +19,7 @@ use crate::io::{Attachment, Input, Logger, Target, WindowSize};
 use crate::lifecycle::Status;
 use crate::report::ExitReport;
 use crate::rootfs::layers::Layer;
+use crate::sandbox::SandboxState;
 use crate::stats::Stats;
 
 /// A new task.
@@ -240,6 +241,12 @@ type Reply<T> = oneshot::Sender<Result<T>>;
 
 /// A question to the loop, with where the answer goes.
 pub(crate) enum Request {
+    CreateSandbox(Reply<()>),
+    SandboxState(Reply<SandboxState>),
+    SandboxStats(Reply<Stats>),
+    UpdateSandbox(Box<Update>, Reply<()>),
+    ChargeHelpers(Vec<i32>, Reply<Vec<i32>>),
+    RemoveSandbox(bool, Reply<()>),
     Launch(Box<Launch>, Reply<Launched>),
     Create(Box<Launch>, Reply<Launched>),
     Start(TaskId, Reply<()>),

@@ -1,5 +1,7 @@
 //! Talking to a shim, and to what it has left when it has gone.
 
+pub mod sandbox;
+
 use std::io::ErrorKind;
 
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, died_with_shim};

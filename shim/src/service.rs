@@ -10,18 +10,19 @@ use bowline_executor::{
     Attachment, CgroupDriver, Doing, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Result, Target, VERSION,
     WindowSize,
 };
-use bowline_spec::Format;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
+use bowline_spec::{Format, Update};
 use jiff::Timestamp;
 use ttrpc::r#async::TtrpcContext;
 
 use crate::accept;
 use crate::wire::proto::bowline as proto;
 use crate::wire::proto::bowline::{
-    AttachRequest, Empty, ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, Process, ProcessesResponse,
-    ResizeRequest, SignalRequest, StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest,
-    VersionResponse, WaitResponse,
+    AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, LaunchRequest,
+    LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest, ResizeRequest, SandboxStateResponse,
+    SignalRequest, StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest, VersionResponse,
+    WaitResponse,
 };
 use crate::wire::proto::bowline_ttrpc::{Bowline, create_bowline};
 use crate::wire::to_status;
@@ -85,6 +86,10 @@ fn size(sent: &proto::WindowSize) -> WindowSize {
 fn json<T: serde::Serialize>(value: &T) -> Answer<String> {
     let text = serde_json::to_string(value).doing(Kind::Internal, || "cannot write an answer as JSON");
     text.map_err(|error| to_status(&error))
+}
+
+fn update(request: &UpdateRequest) -> Answer<Update> {
+    bowline_spec::parse_update(&request.update, Format::Json).map_err(|invalid| to_status(&invalid.into()))
 }
 
 fn optional(text: String) -> Option<String> {
@@ -187,9 +192,7 @@ impl Bowline for Service {
     }
 
     async fn update(&self, _: &TtrpcContext, request: UpdateRequest) -> Answer<Empty> {
-        let update = bowline_spec::parse_update(&request.update, Format::Json);
-        let update = update.map_err(|invalid| to_status(&invalid.into()))?;
-        let done = self.executor.update(&id(&request.id)?, update).await;
+        let done = self.executor.update(&id(&request.id)?, update(&request)?).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
@@ -215,6 +218,35 @@ impl Bowline for Service {
             health: state.health.map(|health| json(&health)).transpose()?.unwrap_or_default(),
             ..StateResponse::default()
         })
+    }
+
+    async fn create_sandbox(&self, _: &TtrpcContext, _: Empty) -> Answer<Empty> {
+        self.executor.create_sandbox().await.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn sandbox_state(&self, _: &TtrpcContext, _: Empty) -> Answer<SandboxStateResponse> {
+        let state = self.executor.sandbox_state().await.map_err(|e| to_status(&e))?;
+        Ok(SandboxStateResponse { state: json(&state)?, ..SandboxStateResponse::default() })
+    }
+
+    async fn sandbox_stats(&self, _: &TtrpcContext, _: Empty) -> Answer<StatsResponse> {
+        let stats = self.executor.sandbox_stats().await.map_err(|e| to_status(&e))?;
+        Ok(StatsResponse { stats: json(&stats)?, ..StatsResponse::default() })
+    }
+
+    async fn update_sandbox(&self, _: &TtrpcContext, request: UpdateRequest) -> Answer<Empty> {
+        let done = self.executor.update_sandbox(update(&request)?).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn charge_helpers(&self, _: &TtrpcContext, request: ChargeHelpersRequest) -> Answer<ChargeHelpersResponse> {
+        let skipped = self.executor.charge_helpers(request.pids).await.map_err(|e| to_status(&e))?;
+        Ok(ChargeHelpersResponse { skipped, ..ChargeHelpersResponse::default() })
+    }
+
+    async fn remove_sandbox(&self, _: &TtrpcContext, request: RemoveSandboxRequest) -> Answer<Empty> {
+        let done = self.executor.remove_sandbox(request.force).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
     async fn version(&self, _: &TtrpcContext, _: Empty) -> Answer<VersionResponse> {

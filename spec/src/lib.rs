@@ -41,9 +41,9 @@ pub use invalid::Invalid;
 pub use parse::{Format, parse, parse_sandbox, parse_sandbox_with, parse_update, parse_with, sandbox_schema, schema};
 pub use signal::Signal;
 pub use task::{
-    Access, Association, Cpu, DEFAULT_PIDS, Device, Egress, Enforcement, Healthcheck, IdMapping, Ingress, Interface,
-    Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind, Namespace, Namespaces, Network, NetworkMode, OnUnhealthy,
-    Output, PLUGIN_FOLDERS, Plugins, Port, Propagation, Protocol, Proxy, Redirect, Sandbox, SandboxCpu, SandboxMemory,
-    Seccomp, Stop, Task,
+    Access, Association, Budget, Cpu, DEFAULT_PIDS, Device, Egress, Enforcement, Healthcheck, IdMapping, Ingress,
+    Interface, Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind, Namespace, Namespaces, Network, NetworkMode,
+    OnUnhealthy, Output, PLUGIN_FOLDERS, Plugins, Port, Propagation, Protocol, Proxy, Redirect, Sandbox, SandboxCpu,
+    SandboxMemory, Seccomp, Stop, Task,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};

@@ -229,7 +229,22 @@ mod tests {
         let schema = sandbox_schema();
         assert_eq!(schema["additionalProperties"], false);
         let properties: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
-        assert_eq!(properties, ["cgroup", "cpu", "hugepages", "memory", "name", "network", "pids", "qos"]);
+        assert_eq!(
+            properties,
+            [
+                "budget",
+                "cgroup",
+                "cpu",
+                "hostname",
+                "hugepages",
+                "memory",
+                "name",
+                "network",
+                "pids",
+                "qos",
+                "share_pid"
+            ]
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
-use crate::task::{IoDevice, Task, is_default};
+use crate::task::{IoDevice, Sandbox, Task, is_default};
 use crate::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 
 /// Limits to change.
@@ -125,20 +125,9 @@ impl Update {
         }
         let mut task = task.clone();
         let cpu = &mut task.cpu;
-        cpu.shares = self.cpu.shares.or(cpu.shares);
-        set(&mut cpu.limit, self.cpu.limit);
-        cpu.period = self.cpu.period.or(cpu.period);
-        cpu.cpuset = self.cpu.cpuset.clone().or(cpu.cpuset.take());
-        cpu.mems = self.cpu.mems.clone().or(cpu.mems.take());
+        self.cpu.apply_to(&mut cpu.shares, &mut cpu.limit, &mut cpu.period, &mut cpu.cpuset, &mut cpu.mems);
         let memory = &mut task.memory;
-        set(&mut memory.limit, self.memory.limit);
-        set(&mut memory.high, self.memory.high);
-        memory.low = self.memory.low.or(memory.low).filter(|low| low.as_u64() > 0);
-        memory.swap = self.memory.swap.or(memory.swap);
-        if self.memory.limit == Some(Ceiling::Unlimited) {
-            // It is counted beyond a limit that is no more.
-            memory.swap = self.memory.swap;
-        }
+        self.memory.apply_to(&mut memory.limit, &mut memory.high, &mut memory.low, &mut memory.swap);
         task.pids = self.pids.or(task.pids);
         task.io.weight = self.io.weight.or(task.io.weight);
         for update in &self.io.devices {
@@ -148,6 +137,69 @@ impl Update {
         task.unified.extend(self.unified.clone());
         task.validate()?;
         Ok(task)
+    }
+}
+
+impl Update {
+    /// A sandbox's description as it is once the update is in effect.
+    ///
+    /// # Errors
+    /// An update that changes nothing, or what a sandbox has no joint limit of;
+    /// what [`Sandbox::validate`] finds.
+    pub fn applied_to_sandbox(&self, sandbox: &Sandbox) -> Result<Sandbox, Invalid> {
+        if is_default(self) {
+            return Err(Invalid::new("", "nothing to change: name at least one limit"));
+        }
+        for (field, named) in [("io", !is_default(&self.io)), ("unified", !self.unified.is_empty())] {
+            if named {
+                return Err(Invalid::new(field, "a sandbox has no such limit; change its members'"));
+            }
+        }
+        let mut sandbox = sandbox.clone();
+        let cpu = &mut sandbox.cpu;
+        self.cpu.apply_to(&mut cpu.shares, &mut cpu.limit, &mut cpu.period, &mut cpu.cpuset, &mut cpu.mems);
+        let memory = &mut sandbox.memory;
+        self.memory.apply_to(&mut memory.limit, &mut memory.high, &mut memory.low, &mut memory.swap);
+        sandbox.pids = self.pids.or(sandbox.pids);
+        sandbox.hugepages.extend(self.hugepages.clone());
+        sandbox.validate()?;
+        Ok(sandbox)
+    }
+}
+
+impl CpuUpdate {
+    fn apply_to(
+        &self,
+        shares: &mut Option<u64>,
+        limit: &mut Option<Cpus>,
+        period: &mut Option<Duration>,
+        cpuset: &mut Option<IdSet>,
+        mems: &mut Option<IdSet>,
+    ) {
+        *shares = self.shares.or(*shares);
+        set(limit, self.limit);
+        *period = self.period.or(*period);
+        *cpuset = self.cpuset.clone().or(cpuset.take());
+        *mems = self.mems.clone().or(mems.take());
+    }
+}
+
+impl MemoryUpdate {
+    fn apply_to(
+        &self,
+        limit: &mut Option<ByteSize>,
+        high: &mut Option<ByteSize>,
+        low: &mut Option<ByteSize>,
+        swap: &mut Option<Ceiling<ByteSize>>,
+    ) {
+        set(limit, self.limit);
+        set(high, self.high);
+        *low = self.low.or(*low).filter(|low| low.as_u64() > 0);
+        *swap = self.swap.or(*swap);
+        if self.limit == Some(Ceiling::Unlimited) {
+            // It is counted beyond a limit that is no more.
+            *swap = self.swap;
+        }
     }
 }
 

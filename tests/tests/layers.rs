@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 const EXECUTOR: &[&[&str]] = &[
     &["supervise"],
     &["exec", "features", "host", "pause", "probe", "request"],
+    &["sandbox"],
     &["launch", "lifecycle", "recovery"],
     &["child", "sealed"],
     &["notify", "shared"],

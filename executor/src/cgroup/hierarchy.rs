@@ -16,6 +16,9 @@ use crate::mountinfo::Mount;
 /// Cgroups below this are nobody's but ours: an empty one goes, whoever made it.
 pub const OURS: &str = "bowline";
 
+/// Those of sandboxes' shims and helpers, likewise.
+const OVERHEAD: &str = "bowline-overhead";
+
 /// One hierarchy of this host.
 #[derive(Debug)]
 pub struct Hierarchy {
@@ -42,6 +45,8 @@ pub struct Made {
     dir: OnceCell<OwnedFd>,
     /// How many of its path's parts were there before.
     existed: usize,
+    /// How many of them stay, whoever made them: a sandbox's, of its member.
+    keeps: usize,
 }
 
 impl Made {
@@ -49,6 +54,11 @@ impl Made {
     /// were not.
     pub fn below(&self) -> Option<usize> {
         Some(self.existed).filter(|existed| *existed < self.path.split('/').count() - 1)
+    }
+
+    /// Keeps the first `parts` of its path when it goes.
+    pub fn keep(&mut self, parts: usize) {
+        self.keeps = parts;
     }
 
     /// Its folder, opened when it is needed first: of most hierarchies a short
@@ -110,6 +120,18 @@ impl Hierarchy {
         write_at(self.dir.as_fd(), file, who).map_err(|errno| {
             let kind = if errno == Errno::NOENT { Kind::NotFound } else { Kind::Internal };
             Error::new(kind, format!("cannot join cgroup: {}: {errno}", self.mount.join(file).display()))
+        })
+    }
+
+    /// Moves a process with all its threads.
+    ///
+    /// # Errors
+    /// `NotFound` when it has ended.
+    pub fn move_process(&self, path: &str, pid: i32) -> Result<()> {
+        let file = format!("{}/{}", &path[1..], v2::PROCS);
+        write_at(self.dir.as_fd(), &file, &pid.to_string()).map_err(|errno| {
+            let kind = if errno == Errno::SRCH { Kind::NotFound } else { Kind::Internal };
+            Error::new(kind, format!("cannot move process {pid} to {}: {errno}", self.mount.join(file).display()))
         })
     }
 
@@ -199,7 +221,7 @@ impl Hierarchy {
         let file = format!("{path}/{}", self.join_file());
         let tasks = fs::openat(&self.dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
         let (top, path, dir) = (self.dir.clone(), path.to_owned(), OnceCell::new());
-        let made = Made { tasks, unified: self.unified, top, path, dir, existed };
+        let made = Made { tasks, unified: self.unified, top, path, dir, existed, keeps: 0 };
         if self.unified {
             // Processes are cloned into it: that it is there is not left to chance.
             made.dir()?;
@@ -234,7 +256,7 @@ impl Hierarchy {
         let path = Path::new(&path[1..]);
         tree::remove_tree(&self.dir, path)
             .doing(Kind::Internal, || format!("cannot remove cgroup {}", self.mount.join(path).display()))?;
-        self.remove_parents(path, made.existed);
+        self.remove_parents(path, made.existed, made.keeps);
         Ok(())
     }
 
@@ -242,22 +264,23 @@ impl Hierarchy {
     pub fn remove_empty(&self, path: &str) {
         let path = Path::new(&path[1..]);
         if fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR).is_ok() {
-            self.remove_parents(path, usize::MAX);
+            self.remove_parents(path, usize::MAX, 0);
         }
     }
 
     /// Removes the parents of `path` beyond the first `existed` parts of it, as
     /// far as nothing is in them.
     pub fn remove_made_parents(&self, path: &str, existed: usize) {
-        self.remove_parents(Path::new(&path[1..]), existed);
+        self.remove_parents(Path::new(&path[1..]), existed, 0);
     }
 
     /// Removes what is empty above `path`: below [`OURS`], or what was made
-    /// beyond the first `existed` parts of it.
-    fn remove_parents(&self, path: &Path, existed: usize) {
+    /// beyond the first `existed` parts of it; never its first `keeps` parts.
+    fn remove_parents(&self, path: &Path, existed: usize, keeps: usize) {
         let mut parent = path.parent();
-        while let Some(dir) = parent.filter(|p| !p.as_os_str().is_empty()) {
-            let removable = dir.starts_with(OURS) || dir.components().count() > existed;
+        while let Some(dir) = parent.filter(|p| p.components().count() > keeps) {
+            let ours = dir.starts_with(OURS) || dir.starts_with(OVERHEAD);
+            let removable = ours || dir.components().count() > existed;
             // Others' children keep it.
             if !removable || fs::unlinkat(&self.dir, dir, AtFlags::REMOVEDIR).is_err() {
                 break;

@@ -182,6 +182,23 @@ impl Layout {
         unified.map_or(Ok(()), |hierarchy| hierarchy.join(path, &pid.to_string()))
     }
 
+    /// Moves processes to `path` in every hierarchy. To be called by a worker: it
+    /// waits for the kernel. Returns those that are no processes (any more).
+    pub fn place(&self, path: &str, pids: &[i32]) -> Result<Vec<i32>> {
+        let mut gone = Vec::new();
+        for pid in pids {
+            // 0 is the writer itself.
+            let is = *pid > 0 && sys::pidfd_open(*pid).is_ok();
+            let moved = is.then(|| self.hierarchies.iter().try_for_each(|h| h.move_process(path, *pid)));
+            match moved {
+                Some(Ok(())) => {}
+                Some(Err(error)) if error.kind() != Kind::NotFound => return Err(error),
+                Some(Err(_)) | None => gone.push(*pid),
+            }
+        }
+        Ok(gone)
+    }
+
     /// Whether the calling process has to be moved to get to `path` in the
     /// unified hierarchy.
     pub fn is_elsewhere_unified(&self, path: &str) -> bool {
@@ -377,6 +394,24 @@ impl Member {
 impl Cgroup {
     fn new(path: &str) -> Cgroup {
         Cgroup { path: path.to_owned(), unit: None, members: Vec::new(), processes: RefCell::default() }
+    }
+
+    /// Has it leave `parent`, a sandbox's that it is in, when it goes.
+    pub fn stay_in(&mut self, parent: &str) {
+        let parts = Path::new(parent).components().count() - 1;
+        self.members.iter_mut().for_each(|member| member.made.keep(parts));
+    }
+
+    /// Whether it is still where it was made, in every hierarchy: somebody else
+    /// may have removed it.
+    pub fn is_there(&self) -> bool {
+        self.members.iter().all(|member| {
+            // A removed one's folder stays open, and has nothing in it.
+            member
+                .made
+                .dir()
+                .is_ok_and(|dir| fs::accessat(dir, "cgroup.procs", fs::Access::EXISTS, fs::AtFlags::empty()).is_ok())
+        })
     }
 
     /// What it is to systemd, where that has made it.

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::Supervisor;
 use super::children::Expecting;
+use super::sandboxes::Sandbox;
 use super::task::{Task, remove_cgroup};
 use super::units::{self, Placeholder};
 use crate::cgroup::{Cgroup, Driver, Unit};
@@ -22,7 +23,7 @@ use crate::launch::{Held, Live, Prepared, Starting};
 use crate::lifecycle::Event;
 use crate::log::{self, LogFiles};
 use crate::namespaces::{self, Namespaces};
-use crate::recovery::{Folder, Record};
+use crate::recovery::{Folder, Lock, Record};
 use crate::request::{Bundle, Launch, Launched, Particulars, Source};
 use crate::rootfs::layers::{self, Layer};
 use crate::seccomp::{self, Filter, Profile};
@@ -39,6 +40,8 @@ pub struct Plan {
     pub particulars: Particulars,
     /// Where the record is, and what relative paths of the spec are below.
     pub folder: Folder,
+    /// That folder's, of a member of a sandbox.
+    pub lock: Option<Lock>,
 }
 
 /// A task that is set up, its program not executed yet.
@@ -54,6 +57,18 @@ struct Created {
 impl Supervisor {
     /// Both halves at once: nothing is left of a task that could not be started.
     pub(super) async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
+        let Some(sandbox) = self.sandbox() else { return self.launch_one(launch).await };
+        let _launching = sandbox.enter().await?;
+        let id = launch.id.clone();
+        let launched = self.launch_one(launch).await;
+        // One that runs is left by its end.
+        if launched.is_err() && self.task(&id).is_err() {
+            self.leave_budget(&sandbox, &id).await;
+        }
+        launched
+    }
+
+    async fn launch_one(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let Created { task, held, exited, pumps, tail } = self.set_up(launch).await?;
         let begun = match held {
             Some(held) => held.start().await,
@@ -174,7 +189,10 @@ impl Supervisor {
         let expecting = self.children.expect();
         let durable = launch.durable;
         let mut plan = match launch.source.clone() {
-            Source::Task(task) => self.plan(&id, *task, launch.driver, durable).await?,
+            Source::Task(task) => match self.sandbox() {
+                None => self.plan(&id, *task, launch.driver, durable).await?,
+                Some(sandbox) => self.plan_member(&sandbox, &id, *task, durable).await?,
+            },
             Source::Bundle(bundle) => self.plan_bundle(&id, bundle, launch.driver, durable).await?,
         };
         plan.particulars = launch.particulars.clone();
@@ -270,7 +288,7 @@ impl Supervisor {
         let spec = host::configure_unfiltered(&task, id.as_str())?;
         let profile = host::profile(&task)?;
         if task.rootfs.is_none() {
-            self.make_root(&spec)?;
+            make_root(&self.config.folder, &spec)?;
         }
         let cgroup = spec.linux().as_ref().and_then(|l| l.cgroups_path().as_ref());
         let cgroup = cgroup.and_then(|path| path.to_str()).unwrap_or_default().to_owned();
@@ -281,6 +299,31 @@ impl Supervisor {
         }
         let record = Record { task: Some(task), durable, ..self.record(cgroup, unit) };
         self.planned(spec, profile, record, self.config.folder.clone()).await
+    }
+
+    /// The same of a member of a sandbox, which it fits into.
+    async fn plan_member(
+        &self,
+        sandbox: &Rc<Sandbox>,
+        id: &TaskId,
+        task: bowline_spec::Task,
+        durable: bool,
+    ) -> Result<Plan> {
+        let folder = self.config.state.folder(id);
+        let lock = folder.lock_shared()?;
+        let joined = sandbox.joined(&task, id)?;
+        let spec = host::configure_unfiltered(&joined, id.as_str())?;
+        let profile = host::profile(&joined)?;
+        if task.rootfs.is_none() {
+            make_root(&folder, &spec)?;
+        }
+        let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
+        self.join_budget(sandbox, id, &task, resources).await?;
+        let cgroup = sandbox.record.borrow().cgroup_of(id);
+        let unit = Unit::parse(&cgroup)?;
+        let of = Some(sandbox.id().clone());
+        let record = Record { task: Some(task), durable, sandbox: of, overhead: None, ..self.record(cgroup, unit) };
+        Ok(Plan { lock: Some(lock), ..self.planned(spec, profile, record, folder).await? })
     }
 
     /// The same of a manager's bundle.
@@ -299,7 +342,7 @@ impl Supervisor {
             Some(profile) => Some(seccomp::filter(profile, &self.config.state.filter_cache()).await?),
             None => None,
         };
-        Ok(Plan { spec, namespaces, filter, record, particulars: Particulars::default(), folder })
+        Ok(Plan { spec, namespaces, filter, record, particulars: Particulars::default(), folder, lock: None })
     }
 
     /// What is known of a task whose launch begins.
@@ -313,6 +356,7 @@ impl Supervisor {
             parents_made: BTreeMap::new(),
             unit,
             overhead: self.overhead.path(),
+            sandbox: None,
             durable: false,
             task: None,
         }
@@ -322,7 +366,10 @@ impl Supervisor {
     pub(super) async fn make_cgroup(&self, plan: &Plan) -> Result<(Cgroup, Option<Placeholder>)> {
         match &plan.record.unit {
             None => {
-                let cgroup = self.layout.create(&plan.record.cgroup)?;
+                let mut cgroup = self.layout.create(&plan.record.cgroup)?;
+                if let Some(sandbox) = self.sandbox() {
+                    cgroup.stay_in(&sandbox.record.borrow().cgroup);
+                }
                 let parents_made = self.layout.parents_made(&cgroup);
                 // Seldom: the next task finds them there.
                 if !parents_made.is_empty() {
@@ -371,16 +418,16 @@ impl Supervisor {
             }
         }
     }
+}
 
-    /// The empty folder that the host view is mounted into. In a user
-    /// namespace its root makes the mount points, so it is theirs.
-    fn make_root(&self, spec: &Spec) -> Result<()> {
-        let path = self.config.folder.file("rootfs");
-        let what = || format!("cannot create {}", path.display());
-        DirBuilder::new().mode(0o755).create(&path).doing(Kind::Internal, what)?;
-        let (uid, gid) = namespaces::host_ids(spec, 0, 0);
-        std::os::unix::fs::chown(&path, Some(uid), Some(gid)).doing(Kind::Internal, what)
-    }
+/// The empty folder that the host view is mounted into. In a user namespace its
+/// root makes the mount points, so it is theirs.
+fn make_root(folder: &Folder, spec: &Spec) -> Result<()> {
+    let path = folder.file("rootfs");
+    let what = || format!("cannot create {}", path.display());
+    DirBuilder::new().mode(0o755).create(&path).doing(Kind::Internal, what)?;
+    let (uid, gid) = namespaces::host_ids(spec, 0, 0);
+    std::os::unix::fs::chown(&path, Some(uid), Some(gid)).doing(Kind::Internal, what)
 }
 
 /// Who the streams of a process of this task belong to on the host.

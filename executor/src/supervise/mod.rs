@@ -9,6 +9,7 @@
 //! One thread: everything here is on one `LocalSet`, and a request that waits
 //! lets the others go on. Rules are not here: `lifecycle` and `shutdown` decide.
 
+mod budgets;
 mod checkpoints;
 mod children;
 mod events;
@@ -16,6 +17,8 @@ mod execs;
 mod health;
 mod hooks;
 mod launches;
+mod pauses;
+mod sandboxes;
 mod shim_cgroup;
 mod task;
 mod units;
@@ -30,7 +33,7 @@ use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use tokio::sync::{Notify, mpsc};
 
-use crate::cgroup::{self, Layout};
+use crate::cgroup::{self, Cgroup, Layout};
 use crate::error::{Error, Kind, Result};
 use crate::events::Journal;
 use crate::hooks::Point;
@@ -46,6 +49,7 @@ use crate::systemd::Systemd;
 use crate::told::{Happening, Teller};
 
 use children::Children;
+use sandboxes::Sandbox;
 pub use shim_cgroup::ShimCgroup;
 use task::Task;
 
@@ -99,6 +103,10 @@ pub(crate) struct Supervisor {
     served: Cell<bool>,
     changed: Notify,
     overhead: shim_cgroup::Overhead,
+    /// What its tasks are members of, if it is a sandbox's shim.
+    sandbox: RefCell<Option<Rc<Sandbox>>>,
+    /// Somebody has asked for it.
+    sandbox_begun: Cell<bool>,
     /// Where there is nobody to tell.
     journal: Option<RefCell<Journal>>,
     /// Sizes of huge pages, once somebody has asked for statistics.
@@ -126,6 +134,8 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         served: Cell::new(false),
         changed: Notify::new(),
         overhead,
+        sandbox: RefCell::default(),
+        sandbox_begun: Cell::new(false),
         journal,
         page_sizes: OnceCell::new(),
     });
@@ -189,7 +199,8 @@ impl Supervisor {
     /// Whether nobody has launched anything, nor is about to: a launch may take
     /// longer than a shim waits for one.
     fn is_idle(&self) -> bool {
-        self.config.leave == Leave::WithLastTask && !self.served.get() && self.busy.get() == 0
+        let leaves = self.config.leave == Leave::WithLastTask && !self.sandbox_begun.get();
+        leaves && !self.served.get() && self.busy.get() == 0
     }
 
     fn next_deadline(&self, idle: Instant) -> Option<Instant> {
@@ -215,7 +226,21 @@ impl Supervisor {
     /// they would be one by one, so that their exits are recorded.
     fn stop_all(self: &Rc<Self>) {
         tracing::info!("asked to leave");
+        if let Some(sandbox) = self.sandbox() {
+            self.stop_tasks();
+            self.begin_work();
+            let supervisor = self.clone();
+            tokio::task::spawn_local(async move {
+                supervisor.leave_sandbox(&sandbox).await;
+                supervisor.done();
+            });
+            return;
+        }
         self.served.set(true);
+        self.stop_tasks();
+    }
+
+    fn stop_tasks(self: &Rc<Self>) {
         let ids: Vec<TaskId> = self.tasks.borrow().keys().cloned().collect();
         for id in ids {
             if let Err(error) = self.shutdown(&id, None, None, StoppedBy::Request) {
@@ -227,12 +252,46 @@ impl Supervisor {
     /// Answers a request, on its own local task if it has to wait.
     fn dispatch(self: Rc<Self>, request: Request) {
         match request {
+            Request::CreateSandbox(reply) => {
+                self.begin_work();
+                tokio::task::spawn_local(async move {
+                    let made = self.create_sandbox().await;
+                    if made.is_err() {
+                        self.served.set(true);
+                    }
+                    let _ = reply.send(made);
+                    self.done();
+                });
+            }
+            Request::RemoveSandbox(force, reply) => {
+                self.begin_work();
+                tokio::task::spawn_local(async move {
+                    let _ = reply.send(self.remove_sandbox(force).await);
+                    self.done();
+                });
+            }
+            Request::UpdateSandbox(update, reply) => {
+                tokio::task::spawn_local(async move {
+                    let _ = reply.send(self.update_sandbox(&update).await);
+                });
+            }
+            Request::ChargeHelpers(pids, reply) => {
+                tokio::task::spawn_local(async move {
+                    let _ = reply.send(self.charge_helpers(pids).await);
+                });
+            }
+            Request::SandboxState(reply) => {
+                let _ = reply.send(self.sandbox_state());
+            }
+            Request::SandboxStats(reply) => {
+                let _ = reply.send(self.sandbox_stats());
+            }
             Request::Launch(launch, reply) => {
-                self.busy.set(self.busy.get() + 1);
+                self.begin_work();
                 tokio::task::spawn_local(async move {
                     let id = launch.id.clone();
                     let outcome = self.launch(*launch).await;
-                    if self.config.leave == Leave::WithLastTask {
+                    if self.config.leave == Leave::WithLastTask && !self.sandbox_begun.get() {
                         self.served.set(true);
                     }
                     let launched = outcome.is_ok();
@@ -245,7 +304,7 @@ impl Supervisor {
                 });
             }
             Request::Create(launch, reply) => {
-                self.busy.set(self.busy.get() + 1);
+                self.begin_work();
                 tokio::task::spawn_local(async move {
                     let _ = reply.send(self.create(*launch).await);
                     self.done();
@@ -417,12 +476,15 @@ impl Supervisor {
 
     fn stats(&self, id: &TaskId) -> Result<Stats> {
         let task = self.task(id)?;
-        let page_sizes = self.page_sizes.get_or_init(|| host::hugepage_sizes().into_iter().collect());
-        let (mut stats, pids) =
-            task.with_cgroup(|cgroup| (stats::read(&self.layout, cgroup, page_sizes), self.layout.processes(cgroup)))?;
+        let read = |cgroup: &Cgroup| stats::read(&self.layout, cgroup, self.page_sizes());
+        let (mut stats, pids) = task.with_cgroup(|cgroup| (read(cgroup), self.layout.processes(cgroup)))?;
         let execs = task.execs.borrow();
         stats.processes = task.processes.borrow_mut().read(&pids, |pid| execs.get(&pid).map(|e| e.number));
         Ok(stats)
+    }
+
+    fn page_sizes(&self) -> &[String] {
+        self.page_sizes.get_or_init(|| host::hugepage_sizes().into_iter().collect())
     }
 
     /// Forgets a task that has ended.
@@ -458,6 +520,11 @@ impl Supervisor {
         }
         self.tasks.borrow_mut().remove(id);
         Ok(())
+    }
+
+    /// A launch, or whatever the shim does not leave before it is [`Self::done`].
+    fn begin_work(&self) {
+        self.busy.set(self.busy.get() + 1);
     }
 
     /// One launch, or one task with all that belongs to it, is done with.

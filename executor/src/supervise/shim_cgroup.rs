@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::cgroup::{self, Cgroup, Layout, Unit, Version};
+use crate::cgroup::{self, Cgroup, Entry, Layout, Unit, Version};
 use crate::error::{Error, Kind, Result};
 use crate::systemd::Systemd;
 use crate::worker;
@@ -68,11 +68,18 @@ pub struct Overhead {
     mode: ShimCgroup,
     /// The parent of its own cgroup and of its tasks'.
     sandbox: String,
-    /// What its own cgroup is to systemd, if that makes its tasks' too.
-    unit: OnceCell<Unit>,
+    /// Its own, where that is not in the parent: what it is to systemd, if that
+    /// makes its tasks' too, or beside a sandbox with limits.
+    own: OnceCell<Own>,
     systemd: Systemd,
     /// Locked while the shim moves: it enters and leaves in that order.
     entered: Mutex<Option<Entered>>,
+}
+
+/// A cgroup of its own.
+enum Own {
+    Unit(Unit),
+    Path(String),
 }
 
 /// What it has entered, and has to leave again.
@@ -101,22 +108,44 @@ impl Overhead {
             layout.prepare(&sandbox)?;
         }
         let (mode, systemd) = (config.shim_cgroup.clone(), config.systemd.clone());
-        Ok(Overhead { mode, sandbox, unit: OnceCell::new(), systemd, entered: Mutex::default() })
+        Ok(Overhead { mode, sandbox, own: OnceCell::new(), systemd, entered: Mutex::default() })
     }
 
     /// From now on its own cgroup is a scope in the sandbox's slice.
     pub fn be_unit(&self, layout: &Layout, sandbox: &str) -> Result<()> {
-        let unit = Unit::of_shim(sandbox)?;
-        if self.unit.set(unit).is_ok() {
+        if self.own.set(Own::Unit(Unit::of_shim(sandbox)?)).is_ok() {
             layout.remove_empty(&self.sandbox);
         }
         Ok(())
     }
 
+    /// From now on it is beside that of a sandbox, at `path` or as that unit.
+    pub fn be_sandboxs(&self, layout: &Layout, path: &str, unit: Option<Unit>) {
+        let own = unit.map_or_else(|| Own::Path(path.to_owned()), Own::Unit);
+        if self.own.set(own).is_ok() {
+            layout.remove_empty(&self.sandbox);
+        }
+    }
+
+    fn own_path(&self) -> String {
+        match self.own.get() {
+            Some(Own::Unit(unit)) => unit.path(),
+            Some(Own::Path(path)) => path.clone(),
+            None => format!("{}/overhead", self.sandbox),
+        }
+    }
+
     /// Its path, in the mode that has one.
     pub fn path(&self) -> Option<String> {
-        let own = || self.unit.get().map_or_else(|| format!("{}/overhead", self.sandbox), Unit::path);
-        (self.mode == ShimCgroup::Overhead).then(own)
+        (self.mode == ShimCgroup::Overhead).then(|| self.own_path())
+    }
+
+    /// What others join that help the sandbox, once the shim is there.
+    pub async fn entry(&self) -> Option<Entry> {
+        match self.entered.lock().await.as_ref() {
+            Some(Entered::Cgroup(cgroup)) => Some(cgroup.entry()),
+            Some(Entered::Unit(_)) | None => None,
+        }
     }
 
     /// Enters the overhead cgroup, if by then a task still runs, or the one
@@ -128,12 +157,12 @@ impl Overhead {
             ShimCgroup::Path(path) => move_to(layout, path).await,
             ShimCgroup::Overhead if entered.is_some() || !runs() => Ok(()),
             ShimCgroup::Overhead => {
-                if let Some(unit) = self.unit.get() {
+                if let Some(Own::Unit(unit)) = self.own.get() {
                     units::enter(&self.systemd, unit).await?;
                     *entered = Some(Entered::Unit(unit.clone()));
                     return Ok(());
                 }
-                let path = format!("{}/overhead", self.sandbox);
+                let path = self.own_path();
                 *entered = Some(Entered::Cgroup(layout.create(&path)?));
                 charge(layout, &path).await
             }

@@ -26,7 +26,7 @@ use crate::io::{Attachment, Lines, Pumps, Tail, WindowSize};
 use crate::launch::{Held, Live};
 use crate::lifecycle::{Action, Event, State, Status};
 use crate::namespaces::Namespaces;
-use crate::recovery::{Folder, Record};
+use crate::recovery::{Folder, Lock, Record};
 use crate::report::{ExitReport, OomFacts, StoppedBy};
 use crate::request::{Particulars, TaskState};
 use crate::seccomp::Filter;
@@ -63,6 +63,8 @@ pub struct Task {
     pub particulars: Particulars,
     /// Where the record is kept.
     pub folder: Folder,
+    /// Held until it is over, of a member of a sandbox.
+    pub lock: RefCell<Option<Lock>>,
     /// Where its root is mounted, if that is ours to take down.
     pub mounted: RefCell<Option<PathBuf>>,
     /// By which its program is executed, until it is.
@@ -122,7 +124,7 @@ pub struct Task {
 
 impl Task {
     pub fn new(id: TaskId, plan: Plan, live: Live, cgroup: Cgroup) -> Task {
-        let Plan { spec, namespaces, filter, mut record, particulars, folder } = plan;
+        let Plan { spec, namespaces, filter, mut record, particulars, folder, lock } = plan;
         record.pid = Some(live.pid);
         Task {
             id,
@@ -132,6 +134,7 @@ impl Task {
             record: RefCell::new(record),
             particulars,
             folder,
+            lock: RefCell::new(lock),
             mounted: RefCell::default(),
             held: RefCell::default(),
             restored: Cell::new(false),
@@ -398,7 +401,8 @@ impl Task {
         if let Some(cgroup) = cgroup {
             remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
         }
-        if !supervisor.any_lives() {
+        // The shim of a sandbox stays where it is for that one's life.
+        if !supervisor.any_lives() && supervisor.sandbox().is_none() {
             supervisor.overhead.leave(&supervisor.layout).await;
         }
         pumps.flushed().await;
@@ -407,6 +411,7 @@ impl Task {
         if let Some(logging) = logging {
             let _ = logging.await;
         }
+        supervisor.forget_member(&self).await;
         self.over.send_replace(true);
         supervisor.done();
     }

@@ -84,6 +84,18 @@ pub async fn create(
     }
 }
 
+/// Has systemd make the cgroup of a slice, without limits yet.
+pub async fn create_slice(layout: &Layout, systemd: &Systemd, slice: &Unit) -> Result<Cgroup> {
+    worker::run("systemd", || systemd.start(slice, 0, Vec::new())).await?;
+    match layout.adopt(slice) {
+        Ok(cgroup) => Ok(cgroup),
+        Err(error) => {
+            stop(systemd, slice).await;
+            Err(error)
+        }
+    }
+}
+
 /// Ends a unit whose processes have ended. What cannot be ended goes by itself
 /// when it is empty; that is said in the log.
 pub async fn stop(systemd: &Systemd, unit: &Unit) {

@@ -17,6 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::detach::{self, DetachKeys};
 use super::moment::Moment;
 use super::named::TaskRef;
+pub use super::sandbox::args::SandboxCommand;
 use super::{ps, update};
 
 /// Runs a command isolated and limited, watches it, and takes it down with grace.
@@ -148,13 +149,22 @@ pub enum Command {
         #[arg(long)]
         exited: bool,
     },
+    /// Tasks under one budget, which share a network
+    Sandbox {
+        #[command(subcommand)]
+        command: SandboxCommand,
+    },
     /// Print the OCI configuration that a description stands for
     Spec {
         /// The description: TOML, or JSON if it ends in .json; - for stdin
         file: PathBuf,
     },
     /// Print the JSON schema of the task description
-    Schema,
+    Schema {
+        /// That of a sandbox's description instead
+        #[arg(long)]
+        sandbox: bool,
+    },
     /// Tell what this host can do, what a lack costs, and what mends it
     Doctor {
         /// As JSON
@@ -194,6 +204,9 @@ pub struct TaskArgs {
     /// A task description: TOML, or JSON if it ends in .json; - for stdin
     #[arg(long, value_name = "F")]
     pub file: Option<PathBuf>,
+    /// The sandbox that it is to be a member of
+    #[arg(long, value_name = "ID", conflicts_with_all = ["shim_cgroup", "cgroup_driver"])]
+    pub sandbox: Option<TaskId>,
     /// A folder to be the task's root filesystem [default: a view of the host's]
     #[arg(long, value_name = "DIR")]
     pub rootfs: Option<PathBuf>,

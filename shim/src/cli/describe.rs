@@ -4,15 +4,33 @@ use std::io::Read as _;
 use std::path::Path;
 
 use bowline_executor::{Doing, Error, Kind, Result, configure};
-use bowline_spec::{Format, Task};
+use bowline_spec::{Format, Sandbox, Task};
 
 use super::{say, say_json};
 
-/// Reads a description, with what `on_top` changes; `-` is stdin.
+/// Reads a task's description, with what `on_top` changes; `-` is stdin.
 ///
 /// # Errors
 /// `BadSpec` naming file, field and line.
 pub fn read(file: &Path, on_top: impl FnOnce(&mut Task)) -> Result<Task> {
+    let (text, format) = text_of(file)?;
+    bowline_spec::parse_with(&text, format, on_top).map_err(|invalid| {
+        Error::from(invalid).within(file.display()).hint("`bowline schema` prints every field and its form")
+    })
+}
+
+/// The same of a sandbox.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_sandbox(file: &Path, on_top: impl FnOnce(&mut Sandbox)) -> Result<Sandbox> {
+    let (text, format) = text_of(file)?;
+    bowline_spec::parse_sandbox_with(&text, format, on_top).map_err(|invalid| {
+        Error::from(invalid).within(file.display()).hint("`bowline schema --sandbox` prints every field and its form")
+    })
+}
+
+fn text_of(file: &Path) -> Result<(String, Format)> {
     let what = || format!("cannot read {}", file.display());
     let mut text = String::new();
     if file == Path::new("-") {
@@ -22,10 +40,7 @@ pub fn read(file: &Path, on_top: impl FnOnce(&mut Task)) -> Result<Task> {
     }
     let json =
         file.extension().is_some_and(|e| e == "json") || file == Path::new("-") && text.trim_start().starts_with('{');
-    let format = if json { Format::Json } else { Format::Toml };
-    bowline_spec::parse_with(&text, format, on_top).map_err(|invalid| {
-        Error::from(invalid).within(file.display()).hint("`bowline schema` prints every field and its form")
-    })
+    Ok((text, if json { Format::Json } else { Format::Toml }))
 }
 
 /// `bowline spec`.
@@ -37,6 +52,7 @@ pub fn spec(file: &Path) -> Result<u8> {
 }
 
 /// `bowline schema`.
-pub fn schema() -> Result<u8> {
-    say_json(&bowline_spec::schema()).map(|()| 0)
+pub fn schema(sandbox: bool) -> Result<u8> {
+    let schema = if sandbox { bowline_spec::sandbox_schema() } else { bowline_spec::schema() };
+    say_json(&schema).map(|()| 0)
 }

@@ -3,7 +3,9 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 
-use bowline_executor::{CgroupDriver, Doing, Error, ExitReport, Folder, Kind, Result, StateDir, undo};
+use bowline_executor::{
+    CgroupDriver, Doing, Error, ExitReport, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo,
+};
 use bowline_spec::id::TaskId;
 use bowline_spec::units::Ceiling;
 use bowline_spec::{LogFormat, Task};
@@ -24,8 +26,9 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -
     if raw {
         terminal::require()?;
     }
+    let sandbox = args.sandbox.clone();
     let (id, task) = describe_task(args)?;
-    let up = Up::shim(state, &id, &shim_cgroup).await?;
+    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup).await?;
     let wish = Wish { input: interactive, terminal: task.terminal, raw, keys };
     let mut session = match Session::begin(&up.folder, &wish) {
         Ok(session) => session,
@@ -51,8 +54,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -
         return Ok(0);
     };
     session.until_closed();
-    let Up { mut child, folder, .. } = up;
-    child.wait().doing(Kind::Internal, || "cannot wait for the shim")?;
+    let folder = up.done()?;
     if rm {
         folder.remove(folder.lock()?)?;
     }
@@ -62,10 +64,11 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -
 /// `bowline start`: in the background, printing the id.
 pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     let (shim_cgroup, wanted) = (args.shim_cgroup.clone(), Wanted::of(&args));
+    let sandbox = args.sandbox.clone();
     let (id, mut task) = describe_task(args)?;
     // Nobody else sees what it writes.
     task.log.format.get_or_insert(LogFormat::Json);
-    let up = Up::shim(state, &id, &shim_cgroup).await?;
+    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup).await?;
     let line = |elapsed: std::time::Duration| format!("starting {id}: {} s", elapsed.as_secs());
     match progress::during(line, up.shim.launch(request(&task, wanted)?)).await {
         Ok(launched) if json => say_json(&serde_json::json!({"id": id, "pid": launched.pid})).map(|()| 0),
@@ -74,26 +77,47 @@ pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     }
 }
 
-/// A shim of ours that has no task yet.
-struct Up {
+/// A shim that has not launched the task yet.
+pub struct Up {
     folder: Folder,
-    child: Child,
-    shim: Shim,
+    by: By,
+    pub shim: Shim,
+}
+
+/// Whose the shim is.
+enum By {
+    /// Ours.
+    Us(Child),
+    /// A sandbox's; ours is a lock of the member's folder, until the shim has one.
+    Sandbox(Lock),
 }
 
 impl Up {
-    async fn shim(state: &StateDir, id: &TaskId, shim_cgroup: &bowline_executor::ShimCgroup) -> Result<Up> {
+    /// A shim for the task `id`: its sandbox's, or one of its own.
+    async fn for_task(state: &StateDir, id: &TaskId, sandbox: Option<&TaskId>, shim_cgroup: &ShimCgroup) -> Result<Up> {
+        let Some(sandbox) = sandbox else { return Up::shim(id, shim_cgroup, || state.create(id)).await };
+        let shim = client::sandbox::of(state, sandbox).await?;
+        let (folder, lock) = state.create_member(id, sandbox)?;
+        Ok(Up { shim: shim.member(id, folder.clone()), folder, by: By::Sandbox(lock) })
+    }
+
+    /// A shim of our own for the folder that `create` makes.
+    pub async fn shim(
+        id: &TaskId,
+        shim_cgroup: &ShimCgroup,
+        create: impl FnOnce() -> Result<(Folder, Lock)>,
+    ) -> Result<Up> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::new(Kind::Unsupported, "cannot launch a task without being root: permission denied")
                 .hint("run bowline as root; rootless is not supported yet"));
         }
-        let (folder, lock) = state.create(id)?;
+        let (folder, lock) = create()?;
         let mut child = match spawn::spawn(&folder, lock, shim_cgroup) {
             Ok(child) => child,
             Err(error) => return Err(discard(&folder, error)),
         };
         match client::find(&folder, id).await {
-            Ok(Presence::Live(shim)) => Ok(Up { folder, child, shim }),
+            Ok(Presence::Live(shim)) => Ok(Up { folder, by: By::Us(child), shim }),
             other => {
                 // SIGKILL: it serves nobody.
                 let _ = child.kill();
@@ -104,10 +128,31 @@ impl Up {
         }
     }
 
-    /// Undoes everything after a launch that failed; the error says why.
-    fn abandon(self, error: Error) -> Error {
-        let Up { folder, mut child, shim } = self;
+    /// Waits until the shim has done all that the task's end asks for.
+    fn done(self) -> Result<Folder> {
+        let Up { folder, by, shim } = self;
         drop(shim);
+        match by {
+            By::Us(mut child) => drop(child.wait().doing(Kind::Internal, || "cannot wait for the shim")?),
+            By::Sandbox(lock) => {
+                drop(lock);
+                drop(folder.lock()?);
+            }
+        }
+        Ok(folder)
+    }
+
+    /// Undoes everything after a launch that failed; the error says why.
+    pub fn abandon(self, error: Error) -> Error {
+        let Up { folder, by, shim } = self;
+        drop(shim);
+        let mut child = match by {
+            By::Us(child) => child,
+            By::Sandbox(lock) => {
+                drop(lock);
+                return discard(&folder, error);
+            }
+        };
         // What was launched is undone by now. A shim that was asked for
         // nothing would wait for somebody who does.
         if let Ok(pidfd) = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
@@ -148,7 +193,7 @@ fn describe_task(mut args: TaskArgs) -> Result<(TaskId, Task)> {
     };
     let id = match &task.name {
         Some(id) => id.clone(),
-        None => made_up()?,
+        None => made_up("task")?,
     };
     Ok((id, task))
 }
@@ -177,14 +222,14 @@ fn lay_on_top(task: &mut Task, args: TaskArgs) {
 }
 
 /// An id that nobody else has: 48 random bits.
-fn made_up() -> Result<TaskId> {
+pub fn made_up(kind: &str) -> Result<TaskId> {
     use std::io::Read as _;
     let what = || "cannot make up an id";
     let mut random = [0u8; 6];
     let mut source = std::fs::File::open("/dev/urandom").doing(Kind::Internal, what)?;
     source.read_exact(&mut random).doing(Kind::Internal, what)?;
     let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("task-{hex}").parse().doing(Kind::Internal, what)
+    format!("{kind}-{hex}").parse().doing(Kind::Internal, what)
 }
 
 /// What is said of a launch beside the description.

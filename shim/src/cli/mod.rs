@@ -25,6 +25,7 @@ mod progress;
 mod ps;
 mod readings;
 mod remove;
+mod sandbox;
 mod screen;
 mod session;
 mod several;
@@ -97,8 +98,9 @@ async fn run(cli: Cli, carry_out: CarryOut) -> Result<u8> {
         Command::Resume { ids } => control::resume(&state, &ids).await,
         Command::Rm { ids, force, exited: false } => remove::run(&state, &ids, force).await,
         Command::Rm { exited: true, .. } => remove::exited(&state).await,
+        Command::Sandbox { command } => sandbox::run(&state, command).await,
         Command::Spec { file } => describe::spec(&file),
-        Command::Schema => describe::schema(),
+        Command::Schema { sandbox } => describe::schema(sandbox),
         Command::Doctor { json } => doctor::run(&state, json),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),

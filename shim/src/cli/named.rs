@@ -33,7 +33,13 @@ impl TaskRef {
     /// # Errors
     /// `NotFound` when there is none, `Usage` when it could be any of several.
     pub fn resolve(&self, state: &StateDir) -> Result<TaskId> {
-        if state.folder(&self.0).exists()? {
+        let folder = state.folder(&self.0);
+        if folder.exists()? {
+            if folder.is_sandbox() {
+                let id = &self.0;
+                return Err(Error::new(Kind::WrongState, format!("{id} is a sandbox, and no task"))
+                    .hint(format!("`bowline sandbox inspect {id}` names its members")));
+            }
             return Ok(self.0.clone());
         }
         choose(&self.0, &state.ids()?)

@@ -130,6 +130,13 @@ impl Known {
     }
 }
 
+/// What the members of a sandbox use together.
+pub async fn of_sandbox(id: &TaskId, shim: &Shim) -> Result<Reading> {
+    let first = shim.sandbox_stats().await?;
+    tokio::time::sleep(APART).await;
+    Ok(compare(id.clone(), Some(&first), shim.sandbox_stats().await?))
+}
+
 fn compare(id: TaskId, first: Option<&Stats>, stats: Stats) -> Reading {
     let Some(first) = first else {
         return Reading { id, cpu_percent: None, process_cpu_percent: BTreeMap::new(), stats };

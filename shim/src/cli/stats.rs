@@ -9,7 +9,8 @@ use super::readings::{Reading, Sampler};
 use super::several::settle;
 use super::table::{Cell, Column, clean, render};
 use super::watch::{As, watch};
-use super::{named, say, say_json, screen, show};
+use super::{named, readings, say, say_json, screen, show};
+use crate::client::Shim;
 
 /// `bowline stats`.
 pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
@@ -43,6 +44,13 @@ pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
         (_, false) => show(&table(&readings, &state.ids()?, screen::width()))?,
     }
     Ok(code.unwrap_or(0))
+}
+
+/// `bowline sandbox stats`.
+pub async fn of_sandbox(id: &TaskId, shim: &Shim, json: bool) -> Result<u8> {
+    let reading = readings::of_sandbox(id, shim).await?;
+    if json { say_json(&reading) } else { print(&reading) }?;
+    Ok(0)
 }
 
 /// A line for each. `all` are the ids that a shortened one must be told from.
@@ -114,7 +122,9 @@ fn print(answer: &Reading) -> Result<()> {
     for (size, pages) in hugepages.iter().filter(|(_, pages)| pages.usage_bytes > Some(0)) {
         say(&format!("hugepages {size}: {}, limit {}", mib(pages.usage_bytes), mib(pages.limit_bytes)))?;
     }
-    say("     PID    CPU         RSS  NAME")?;
+    if !processes.is_empty() {
+        say("     PID    CPU         RSS  NAME")?;
+    }
     for process in processes {
         let cpu = percent(answer.process_cpu_percent.get(&process.pid).copied());
         let name = clean(&process.name);

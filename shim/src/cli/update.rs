@@ -64,7 +64,11 @@ pub async fn run(state: &StateDir, id: &TaskId, args: UpdateArgs) -> Result<u8> 
     control::live(state, id).await?.update(update).await.map(|()| 0)
 }
 
-fn update(args: UpdateArgs) -> Result<Update> {
+/// What the flags say.
+///
+/// # Errors
+/// `Usage` where they change nothing.
+pub fn update(args: UpdateArgs) -> Result<Update> {
     let mut update = Update {
         cpu: CpuUpdate {
             shares: args.cpu_shares,

@@ -4,9 +4,10 @@
 //!   members ─ kata (the whole is what they add up to) ┼─► Joint ─► OCI resources
 //!   needs ─── kubelet (a pod's requests and limits) ──┘
 //!
-//! Three rules, each as the system does it that it is named after. What a rule
-//! has changed of what somebody asked for is said in notes, for a log.
-//! Must not: know which rule a manager wants, or what a host has.
+//! Three rules, each as the system does it that it is named after; `rule` goes
+//! by the one that a sandbox's description names. What a rule has changed of
+//! what somebody asked for is said in notes, for a log.
+//! Must not: know what a host has.
 
 pub mod ecs;
 mod joint;
@@ -14,6 +15,7 @@ pub mod kata;
 pub mod kubelet;
 mod member;
 pub mod qos;
+mod rule;
 
 use std::ops::RangeInclusive;
 
@@ -21,6 +23,7 @@ pub use joint::Joint;
 pub use kubelet::MemoryQos;
 pub use member::Member;
 pub use qos::{Amounts, Class, Needs};
+pub use rule::{Share, joint};
 
 use crate::invalid::Invalid;
 use crate::units::Cpus;

@@ -35,9 +35,18 @@ pub struct Sandbox {
     /// limits make of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qos: Option<Class>,
+    /// Where the joint limits come from; "given" by default.
+    #[serde(skip_serializing_if = "is_default")]
+    pub budget: Budget,
     /// What becomes of limits that this host cannot enforce; "required" by default.
     #[serde(skip_serializing_if = "is_default")]
     pub cgroup: Enforcement,
+    /// The host name that its members share; the sandbox's id by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// Whether its members see each other's processes; false by default.
+    #[serde(skip_serializing_if = "is_default")]
+    pub share_pid: bool,
     /// The network that its members share.
     #[serde(skip_serializing_if = "is_default")]
     pub network: Network,
@@ -89,6 +98,30 @@ pub struct SandboxMemory {
     /// that has a memory limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<Ceiling<ByteSize>>,
+}
+
+/// Where the joint limits of a sandbox come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Budget {
+    /// They are given with the sandbox, as to the ECS agent; shares, where no CPU limit is, are the members' sum.
+    #[default]
+    Given,
+    /// CPU time is what the members may have together, as in Kata; the rest is given.
+    Members,
+    /// All but pids is what the members ask for and may have, as the kubelet makes it of a pod's containers.
+    Pod,
+}
+
+impl Budget {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Budget::Given => "given",
+            Budget::Members => "members",
+            Budget::Pod => "pod",
+        }
+    }
 }
 
 /// What becomes of limits that this host cannot enforce.

@@ -29,7 +29,7 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn check_hostname(hostname: &str) -> Result<(), Invalid> {
+pub(super) fn check_hostname(hostname: &str) -> Result<(), Invalid> {
     no_nul("hostname", hostname)?;
     require(hostname.len() <= LONGEST_HOSTNAME, "hostname", || {
         format!("has {} characters; at most {LONGEST_HOSTNAME}", hostname.len())

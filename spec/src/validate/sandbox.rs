@@ -1,9 +1,9 @@
 //! How much a sandbox may use as a whole, and its network.
 
 use super::require;
-use super::{limits, network};
+use super::{identity, limits, network};
 use crate::invalid::Invalid;
-use crate::task::{Enforcement, Sandbox};
+use crate::task::{Budget, Enforcement, Sandbox};
 
 impl Sandbox {
     /// Whether the description makes sense, whatever the host and the members.
@@ -17,9 +17,29 @@ impl Sandbox {
         limits::pids(self.pids, "the sandbox")?;
         limits::hugepages(&self.hugepages)?;
         require(self.page_limits().len() == self.hugepages.len(), "hugepages", || "names a page size twice".into())?;
+        self.hostname.as_deref().map_or(Ok(()), identity::check_hostname)?;
         limits_without_cgroup(self)?;
+        limits_of_members(self)?;
         network::check(&self.network)
     }
+}
+
+/// What the members' limits make cannot be given as well.
+fn limits_of_members(sandbox: &Sandbox) -> Result<(), Invalid> {
+    let (cpu, memory) = (&sandbox.cpu, &sandbox.memory);
+    let (of_members, of_pod) = (sandbox.budget != Budget::Given, sandbox.budget == Budget::Pod);
+    let given = [
+        ("cpu.shares", of_members && cpu.shares.is_some()),
+        ("cpu.limit", of_members && cpu.limit.is_some()),
+        ("memory.limit", of_pod && memory.limit.is_some()),
+        ("memory.low", of_pod && memory.low.is_some()),
+        ("memory.high", of_pod && memory.high.is_some()),
+        ("hugepages", of_pod && !sandbox.hugepages.is_empty()),
+    ];
+    let given = given.into_iter().find(|(_, given)| *given);
+    require(given.is_none(), given.map_or("", |(field, _)| field), || {
+        format!("is given, and budget = \"{}\" makes it of the members'; leave one out", sandbox.budget.as_str())
+    })
 }
 
 /// Without a cgroup nothing is enforced: who asks for both has one of them wrong.
@@ -88,6 +108,16 @@ mod tests {
         refused("memory.limits = '1G'", "memory.limits", "unknown field `limits`");
         refused("command = 'true'", "command", "unknown field `command`");
         refused("name = '-a'", "name", "must begin with");
+    }
+
+    #[test]
+    fn what_the_members_make_is_not_given_too() {
+        accepted("budget = 'members'\nmemory.limit = '64M'\npids = 3\ncpu.cpuset = '0'");
+        accepted("budget = 'pod'\npids = 3");
+        refused("budget = 'members'\ncpu.limit = 1", "cpu.limit", "budget = \"members\"");
+        refused("budget = 'pod'\nmemory.limit = '64M'", "memory.limit", "budget = \"pod\"");
+        refused("budget = 'mine'", "budget", "unknown variant `mine`");
+        refused("hostname = 'a b'", "hostname", "not a host name");
     }
 
     #[test]

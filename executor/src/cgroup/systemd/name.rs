@@ -10,6 +10,7 @@
 //! Source of the rules: systemd.unit(5), systemd.slice(5), systemd-escape(1).
 //! Pure: asks systemd nothing.
 
+use bowline_spec::place::SandboxPlace;
 use bowline_spec::unit::{LONGEST, ROOT, escaped, folder, parent, part, slice_path};
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +70,18 @@ impl Unit {
     pub fn of_shim(sandbox: &str) -> Result<Unit> {
         let name = format!("bowline-{}:overhead", escaped(sandbox));
         Ok(Unit { own_slice: true, ..Unit::scope(name, slice_of(sandbox))? })
+    }
+
+    /// The slice of a sandbox at `place`, with its members in it.
+    pub fn of_sandbox(place: &SandboxPlace) -> Result<Unit> {
+        let name = place.slice()?;
+        Ok(Unit { slice: parent(&name), name, own_slice: true })
+    }
+
+    /// The scope of its shim, in a slice of its own at `place`.
+    pub fn of_sandboxs_shim(place: &SandboxPlace) -> Result<Unit> {
+        let stem = format!("bowline-{}:overhead", escaped(place.id()));
+        Ok(Unit { own_slice: true, ..Unit::scope(stem, place.slice()?)? })
     }
 
     /// That of the shim, of a task in its sandbox's own slice.
@@ -219,6 +232,18 @@ mod tests {
         assert_eq!((shim.slice.as_str(), shim.name.as_str()), (task.slice.as_str(), "bowline-web-1:overhead.scope"));
         assert_eq!((task.of_shim_too(), unit(":a:b").of_shim_too()), (Some(shim), None));
         assert!(unit(":a:b").own_slices().is_empty());
+    }
+
+    #[test]
+    fn a_sandbox_is_a_slice_and_its_shim_is_beside_it() {
+        let place = |prefix| SandboxPlace::new(prefix, "web-1").expect("a place");
+        let sandbox = Unit::of_sandbox(&place("bowline")).expect("short");
+        assert_eq!(sandbox.path(), "/bowline.slice/bowline-web\\x2d1.slice");
+        assert_eq!((sandbox.is_slice(), sandbox.own_slices()), (true, vec!["bowline.slice".into(), ROOT.into()]));
+        let shim = Unit::of_sandboxs_shim(&place("bowline-overhead")).expect("short");
+        assert_eq!(shim.name, "bowline-web-1:overhead.scope");
+        assert_eq!(shim.slice, "bowline\\x2doverhead-web\\x2d1.slice");
+        assert!(!shim.path().starts_with(&sandbox.path()), "{}", shim.path());
     }
 
     #[test]

@@ -1,0 +1,271 @@
+//! A sandbox on disk: what is known of it, its members, and undoing one whose
+//! shim has died.
+//!
+//! ```text
+//!   <state>/<sandbox>/  lock, shim.sock, shim.log   as a task has them
+//!                       sandbox.json                what is needed to find and undo it
+//!                       networks.json               what plugins have added: see `network`
+//!                       shm/                        the members' /dev/shm
+//!   <state>/<member>/   a task's folder; shim.sock leads to the sandbox's
+//! ```
+//!
+//! Sandboxes and tasks share one space of ids. A member's lock is shared by who
+//! launches it and the shim, so that it is nobody's at no time.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bowline_spec::budget::{Class, Joint};
+use bowline_spec::id::TaskId;
+use bowline_spec::place::SandboxPlace;
+use bowline_spec::{Sandbox, Update};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::{self, Driver, Unit};
+use crate::error::{Doing, Error, Kind, Result};
+use crate::network::{self, Connected};
+use crate::recovery::{Folder, Lock, StateDir, undo, undo_cgroup};
+use crate::rootfs::layers;
+use crate::systemd::Systemd;
+
+/// Below what all sandboxes' cgroups are.
+const PREFIX: &str = "bowline";
+/// The same of what their shims and helpers are charged to.
+const OVERHEAD_PREFIX: &str = "bowline-overhead";
+
+const RECORD: &str = "sandbox.json";
+/// Where the members' `/dev/shm` is mounted, in the sandbox's folder.
+const SHM: &str = "shm";
+
+/// How long each plugin may take where nobody waits for a member.
+pub const PLUGIN: Duration = Duration::from_secs(60);
+
+/// What is known of a sandbox on disk.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SandboxRecord {
+    /// Its description.
+    pub sandbox: Sandbox,
+    /// When it was asked for.
+    pub created_at: Timestamp,
+    /// Its shim's pid, once there is one.
+    pub shim_pid: Option<i32>,
+    /// The cgroup with the joint limits, below every hierarchy.
+    pub cgroup: String,
+    /// What that is to systemd, where systemd makes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Unit>,
+    /// Where the shim and its helpers are charged.
+    pub overhead: String,
+    /// The same to systemd.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead_unit: Option<Unit>,
+    /// By which path each shared namespace is reached, while its shim lives.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub namespaces: BTreeMap<String, PathBuf>,
+    /// The process that holds a shared pid namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_pid: Option<i32>,
+    /// Its interfaces, as plugins have made them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<Connected>,
+    /// Limits that this host does not enforce, with the reason, where that was allowed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unenforced: Vec<String>,
+}
+
+impl SandboxRecord {
+    /// What is known of the sandbox `id` that is asked for.
+    ///
+    /// # Errors
+    /// `BadSpec` for an id that makes too long a unit's name.
+    pub fn new(id: &TaskId, sandbox: Sandbox, driver: Driver) -> Result<SandboxRecord> {
+        let place = SandboxPlace::new(PREFIX, id.as_str())?;
+        let overhead = SandboxPlace::new(OVERHEAD_PREFIX, id.as_str())?;
+        let by_systemd = driver == Driver::Systemd;
+        let unit = by_systemd.then(|| Unit::of_sandbox(&place)).transpose()?;
+        let overhead_unit = by_systemd.then(|| Unit::of_sandboxs_shim(&overhead)).transpose()?;
+        Ok(SandboxRecord {
+            sandbox,
+            created_at: Timestamp::now(),
+            shim_pid: None,
+            cgroup: unit.as_ref().map_or_else(|| place.cgroupfs(), Unit::path),
+            unit,
+            overhead: overhead_unit.as_ref().map_or_else(|| overhead.cgroupfs(), Unit::path),
+            overhead_unit,
+            namespaces: BTreeMap::new(),
+            pause_pid: None,
+            interfaces: Vec::new(),
+            unenforced: Vec::new(),
+        })
+    }
+
+    /// The cgroup of a member, as its configuration has it.
+    pub(crate) fn cgroup_of(&self, id: &TaskId) -> String {
+        match &self.unit {
+            Some(slice) => format!("{}:bowline:{id}", slice.name),
+            None => format!("{}/{id}", self.cgroup),
+        }
+    }
+}
+
+/// A sandbox as it is now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SandboxState {
+    /// What is known of it.
+    #[serde(flatten)]
+    pub record: SandboxRecord,
+    /// Its class of service: the one that is given, or what its members make.
+    pub class: Class,
+    /// The joint limits in effect.
+    pub budget: Budget,
+    /// What of what was asked for was changed, a sentence each.
+    pub notes: Vec<String>,
+    /// The members that have not ended.
+    pub members: Vec<TaskId>,
+}
+
+/// Joint limits; absent is not limited.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)] // as `Joint` has them, with their units
+pub struct Budget {
+    pub cpu_shares: Option<u64>,
+    pub cpu_quota_usec: Option<u64>,
+    pub cpu_period_usec: Option<u64>,
+    pub cpus: Option<String>,
+    pub mems: Option<String>,
+    pub memory_bytes: Option<u64>,
+    pub swap_bytes: Option<u64>,
+    pub memory_low_bytes: Option<u64>,
+    pub memory_high_bytes: Option<u64>,
+    pub pids: Option<u64>,
+    pub hugepages_bytes: BTreeMap<u64, u64>,
+}
+
+impl From<&Joint> for Budget {
+    fn from(joint: &Joint) -> Budget {
+        Budget {
+            cpu_shares: joint.shares,
+            cpu_quota_usec: joint.quota_us,
+            cpu_period_usec: joint.period_us,
+            cpus: joint.cpus.as_ref().map(ToString::to_string),
+            mems: joint.mems.as_ref().map(ToString::to_string),
+            memory_bytes: joint.memory,
+            swap_bytes: joint.swap,
+            memory_low_bytes: joint.memory_low,
+            memory_high_bytes: joint.memory_high,
+            pids: joint.pids,
+            hugepages_bytes: joint.hugepages.clone(),
+        }
+    }
+}
+
+impl StateDir {
+    /// Makes the folder of a new sandbox and locks it: for whoever looks, a
+    /// sandbox's from the first moment on.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the id is taken, by a task too.
+    pub fn create_sandbox(&self, id: &TaskId, record: &SandboxRecord) -> Result<(Folder, Lock)> {
+        self.create_with(id, "sandbox", |folder| {
+            folder.write_sandbox(record)?;
+            folder.lock()
+        })
+    }
+
+    /// Makes the folder of a new member of `sandbox`, whose shim answers for it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the id is taken.
+    pub fn create_member(&self, id: &TaskId, sandbox: &TaskId) -> Result<(Folder, Lock)> {
+        self.create_with(id, "task", |folder| {
+            let socket = Path::new("..").join(sandbox.as_str()).join("shim.sock");
+            symlink(&socket, folder.socket())
+                .doing(Kind::Internal, || format!("cannot create {}", folder.socket().display()))?;
+            folder.lock_shared()
+        })
+    }
+
+    /// The ids of all sandboxes, sorted.
+    pub fn sandboxes(&self) -> Result<Vec<TaskId>> {
+        Ok(self.all_ids()?.into_iter().filter(|id| self.folder(id).is_sandbox()).collect())
+    }
+
+    /// The tasks that are, or were, members of `sandbox`.
+    pub fn members(&self, sandbox: &TaskId) -> Result<Vec<TaskId>> {
+        let socket = Path::new("..").join(sandbox.as_str()).join("shim.sock");
+        let of_it = |id: &TaskId| {
+            let folder = self.folder(id);
+            // Before its record is there, its socket tells.
+            fs::read_link(folder.socket()).is_ok_and(|to| to == socket)
+                || matches!(folder.record(), Ok(Some(record)) if record.sandbox.as_ref() == Some(sandbox))
+        };
+        Ok(self.ids()?.into_iter().filter(of_it).collect())
+    }
+}
+
+impl Folder {
+    /// Whether it is a sandbox's.
+    pub fn is_sandbox(&self) -> bool {
+        self.file(RECORD).exists()
+    }
+
+    /// What is known of the sandbox; `None` where the folder is a task's.
+    pub fn sandbox(&self) -> Result<Option<SandboxRecord>> {
+        self.read(RECORD)
+    }
+
+    /// Puts down what is known of the sandbox.
+    pub fn write_sandbox(&self, record: &SandboxRecord) -> Result<()> {
+        self.write(RECORD, record)
+    }
+
+    /// Where the members' `/dev/shm` is.
+    pub(crate) fn shm(&self) -> PathBuf {
+        self.file(SHM)
+    }
+}
+
+/// What a sandbox is changed by.
+///
+/// # Errors
+/// As [`Update::applied_to_sandbox`].
+pub(crate) fn changed(record: &SandboxRecord, update: &Update) -> Result<SandboxRecord> {
+    let sandbox = update.applied_to_sandbox(&record.sandbox)?;
+    Ok(SandboxRecord { sandbox, ..record.clone() })
+}
+
+/// Undoes what a sandbox whose shim died has left: its members, its networks,
+/// its cgroups. Blocks; the folders are the caller's.
+///
+/// # Errors
+/// The first; all of it is tried.
+pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<()> {
+    let folder = state.folder(id);
+    let Some(record) = folder.sandbox()? else {
+        return Err(Error::new(Kind::NotFound, format!("there is no sandbox named {id}")));
+    };
+    let mut first = None;
+    let mut keep = |done: Result<()>| {
+        if let Err(error) = done {
+            first.get_or_insert(error);
+        }
+    };
+    for member in state.members(id)? {
+        keep(undo(&state.folder(&member), systemd));
+    }
+    keep(network::del(folder.path(), PLUGIN));
+    keep(layers::unmount_blocking(&folder.shm()));
+    let layout = cgroup::detect()?;
+    for path in [&record.cgroup, &record.overhead] {
+        keep(undo_cgroup(&layout, path));
+    }
+    for unit in [&record.overhead_unit, &record.unit].into_iter().flatten() {
+        keep(systemd.stop(unit));
+    }
+    first.map_or(Ok(()), Err)
+}

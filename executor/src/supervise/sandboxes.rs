@@ -1,0 +1,400 @@
+//! The sandbox of a shim that has one: made, joined by members, taken down.
+//!
+//! ```text
+//!   create ─► joint cgroup ─► overhead cgroup ─► namespaces ─► networks
+//!   member ─► fits the budget ─► launched into the cgroup and namespaces
+//!   remove ─► members ended ─► networks ─► namespaces ─► cgroups, and the shim leaves
+//! ```
+//!
+//! What a sandbox is on disk is in `crate::sandbox`; what its members may use
+//! together, `bowline_spec::budget` works out, and `budgets` puts it into effect.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use bowline_spec::budget::{Class, Joint, Share};
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+use bowline_spec::{Enforcement, Mount, Namespace, NetworkMode, Task as Description};
+use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
+
+use super::Supervisor;
+use super::pauses::Pausing;
+use super::task::{Task, remove_cgroup};
+use super::units;
+use crate::cgroup::Cgroup;
+use crate::error::{Error, Kind, Result};
+use crate::lifecycle::Status;
+use crate::network::{self, Connected};
+use crate::recovery::Folder;
+use crate::rootfs::layers::{self, Layer};
+use crate::sandbox::{PLUGIN, SandboxRecord, SandboxState};
+use crate::shared::{self, Shared};
+use crate::stats::{self, Stats};
+use crate::worker;
+
+/// The most that the members' `/dev/shm` holds, as everywhere.
+const SHM_SIZE: &str = "size=64m";
+
+/// A sandbox under supervision.
+pub struct Sandbox {
+    id: TaskId,
+    folder: Folder,
+    pub(super) record: RefCell<SandboxRecord>,
+    /// The members that have not ended, with what each may use.
+    pub(super) shares: RefCell<BTreeMap<TaskId, Share>>,
+    /// The joint limits in effect, and the class that goes with them.
+    pub(super) joint: RefCell<Joint>,
+    pub(super) class: Cell<Class>,
+    /// Held while the joint limits change.
+    pub(super) budgeting: Mutex<()>,
+    pub(super) cgroup: RefCell<Option<Cgroup>>,
+    shared: RefCell<Shared>,
+    /// Where members share a pid namespace.
+    pub(super) pause: RefCell<Option<Pausing>>,
+    /// Read-locked by each launch of a member.
+    launching: RwLock<()>,
+    /// It goes: nobody joins any more.
+    going: Cell<bool>,
+}
+
+impl Sandbox {
+    fn new(id: TaskId, folder: Folder, record: SandboxRecord) -> Sandbox {
+        Sandbox {
+            id,
+            folder,
+            class: Cell::new(record.sandbox.class(&[])),
+            record: RefCell::new(record),
+            shares: RefCell::default(),
+            joint: RefCell::default(),
+            budgeting: Mutex::default(),
+            cgroup: RefCell::default(),
+            shared: RefCell::default(),
+            pause: RefCell::default(),
+            launching: RwLock::default(),
+            going: Cell::new(false),
+        }
+    }
+
+    pub(super) fn id(&self) -> &TaskId {
+        &self.id
+    }
+
+    pub(super) fn keep_record(&self) -> Result<()> {
+        self.folder.write_sandbox(&self.record.borrow())
+    }
+
+    /// Lets a member be launched, until the guard is dropped.
+    ///
+    /// # Errors
+    /// `WrongState` when the sandbox goes, or somebody has removed its cgroup.
+    pub(super) async fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let guard = self.launching.read().await;
+        if self.going.get() {
+            return Err(Error::new(Kind::WrongState, format!("sandbox {} is being removed", self.id)));
+        }
+        let there = self.cgroup.borrow().as_ref().is_some_and(Cgroup::is_there);
+        if !there {
+            let cgroup = self.record.borrow().cgroup.clone();
+            let gone = format!("cgroup {cgroup} of sandbox {}, with its limits, was removed by somebody else", self.id);
+            return Err(Error::new(Kind::WrongState, gone)
+                .hint(format!("nothing new is launched into it; remove it with `bowline sandbox rm -f {}`", self.id)));
+        }
+        Ok(guard)
+    }
+
+    /// A member's description with what is the sandbox's filled in.
+    ///
+    /// # Errors
+    /// `BadSpec` for what a member cannot have of its own.
+    pub(super) fn joined(&self, task: &Description, id: &TaskId) -> Result<Description> {
+        let record = self.record.borrow();
+        let shared = self.shared.borrow();
+        let refuse = |field: &str, why: &str| Err(Error::new(Kind::BadSpec, format!("{field}: {why}")));
+        if task.cgroup.is_some() {
+            return refuse("cgroup", "a member's is in that of its sandbox; leave it out");
+        }
+        let mut joined = task.clone();
+        joined.cgroup = Some(PathBuf::from(record.cgroup_of(id)));
+        let of = &mut joined.namespaces;
+        let fill = |own: &mut Option<Namespace>, path: Option<PathBuf>| {
+            if own.is_none() {
+                *own = path.map(Namespace::Path);
+            }
+        };
+        if task.hostname.is_some() && of.uts.is_none() {
+            return refuse(
+                "hostname",
+                "a member has its sandbox's; give it there, or write namespaces.uts = \"private\"",
+            );
+        }
+        let (shares_ipc, shares_uts) = (of.ipc.is_none(), of.uts.is_none());
+        fill(&mut of.network, shared.network());
+        fill(&mut of.ipc, shared.ipc());
+        fill(&mut of.uts, shared.uts());
+        if let Some(pause) = self.pause.borrow().as_ref().filter(|_| of.pid.is_none()) {
+            of.pid = Some(Namespace::Path(pause.path()?));
+        }
+        if shares_uts && let Some(hostname) = &record.sandbox.hostname {
+            joined.env.entry("HOSTNAME".to_owned()).or_insert_with(|| hostname.clone());
+        }
+        if shares_ipc {
+            let mount = Mount {
+                destination: PathBuf::from("/dev/shm"),
+                source: Some(self.folder.shm()),
+                nosuid: Some(true),
+                nodev: Some(true),
+                noexec: Some(true),
+                ..Mount::default()
+            };
+            joined.mounts.insert(0, mount);
+        }
+        Ok(joined)
+    }
+
+    /// Makes the namespaces that its members share.
+    async fn share(&self) -> Result<()> {
+        let mut wanted = {
+            let record = self.record.borrow();
+            let network = &record.sandbox.network;
+            shared::Wanted {
+                network: network.mode(),
+                ipc: true,
+                uts: true,
+                hostname: record.sandbox.hostname.clone(),
+                sysctls: network.sysctls.clone(),
+            }
+        };
+        let hostname = wanted.hostname.get_or_insert_with(|| self.id.as_str().chars().take(64).collect()).clone();
+        let shared = shared::make(&wanted).await?;
+        {
+            let mut record = self.record.borrow_mut();
+            record.sandbox.hostname = Some(hostname);
+            let paths = [("network", shared.network()), ("ipc", shared.ipc()), ("uts", shared.uts())];
+            let paths = paths.into_iter().filter_map(|(kind, path)| Some((kind.to_owned(), path?)));
+            record.namespaces = paths.collect();
+        }
+        *self.shared.borrow_mut() = shared;
+        let shm = Layer {
+            kind: "tmpfs".to_owned(),
+            source: "shm".to_owned(),
+            target: String::new(),
+            options: ["nosuid", "nodev", "noexec", "mode=1777", SHM_SIZE].map(str::to_owned).to_vec(),
+        };
+        let at = self.folder.shm();
+        std::fs::create_dir(&at)
+            .map_err(|e| Error::new(Kind::Internal, format!("cannot create {}: {e}", at.display())))?;
+        layers::mount(&at, &[shm]).await
+    }
+
+    /// Runs the plugins that make its interfaces.
+    async fn connect(&self) -> Result<()> {
+        let network = self.record.borrow().sandbox.network.clone();
+        let netns = self.shared.borrow().network();
+        if let (NetworkMode::Cni, Some(netns)) = (network.mode(), netns) {
+            let who = network::Sandbox {
+                id: self.id.as_str().to_owned(),
+                netns,
+                folders: network.plugin_folders(),
+                args: network.args.clone(),
+                capabilities: network.capabilities(),
+                timeout: PLUGIN,
+            };
+            let attachments = network.attachments(self.id.as_str());
+            let added = worker::run("the networks", || network::add(self.folder.path(), &who, &attachments));
+            let interfaces: Vec<Connected> = added.await?;
+            self.record.borrow_mut().interfaces = interfaces;
+        }
+        let shared = std::mem::take(&mut *self.shared.borrow_mut());
+        let settled = shared.settle().await;
+        *self.shared.borrow_mut() = shared;
+        settled
+    }
+
+    /// Undoes what was made, as far as that went. What plugins refuse to undo
+    /// stays, with all that they need for another try.
+    async fn take_down(&self, supervisor: &Supervisor) -> Result<()> {
+        let folder = self.folder.path();
+        worker::run("the networks", || network::del(folder, PLUGIN)).await?;
+        self.record.borrow_mut().interfaces.clear();
+        drop(std::mem::take(&mut *self.shared.borrow_mut()));
+        layers::unmount(&self.folder.shm()).await?;
+        supervisor.overhead.leave(&supervisor.layout).await;
+        let cgroup = self.cgroup.borrow_mut().take();
+        if let Some(cgroup) = cgroup {
+            remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
+        }
+        Ok(())
+    }
+}
+
+impl Supervisor {
+    pub(super) fn sandbox(&self) -> Option<Rc<Sandbox>> {
+        self.sandbox.borrow().clone()
+    }
+
+    fn our_sandbox(&self) -> Result<Rc<Sandbox>> {
+        self.sandbox().ok_or_else(|| Error::new(Kind::NotFound, "this shim has no sandbox"))
+    }
+
+    /// Makes the sandbox whose folder, with its record, is the shim's.
+    pub(super) async fn create_sandbox(self: &Rc<Self>) -> Result<()> {
+        let folder = self.config.folder.clone();
+        let name = folder.name();
+        let id: TaskId = name.parse().map_err(|e: bowline_spec::Invalid| Error::from(e))?;
+        let mut record = folder.sandbox()?.ok_or_else(|| {
+            Error::new(Kind::NotFound, format!("{} is not the folder of a sandbox", folder.path().display()))
+        })?;
+        if self.sandbox_begun.replace(true) {
+            return Err(Error::new(Kind::AlreadyExists, format!("sandbox {id} exists already")));
+        }
+        record.shim_pid = Some(std::process::id().cast_signed());
+        self.overhead.be_sandboxs(&self.layout, &record.overhead, record.overhead_unit.clone());
+        let sandbox = Rc::new(Sandbox::new(id, folder, record));
+        sandbox.keep_record()?;
+        let made = async {
+            self.make_joint_cgroup(&sandbox).await?;
+            self.overhead.enter(&self.layout, || true).await?;
+            sandbox.share().await?;
+            self.begin_pause(&sandbox).await?;
+            sandbox.connect().await?;
+            sandbox.keep_record()
+        };
+        match made.await {
+            Ok(()) => {
+                *self.sandbox.borrow_mut() = Some(sandbox);
+                Ok(())
+            }
+            Err(error) => {
+                self.end_pause(&sandbox).await;
+                Err(match sandbox.take_down(self).await {
+                    Ok(()) => error,
+                    Err(left) => error.hint(format!("besides, {left}")),
+                })
+            }
+        }
+    }
+
+    /// The cgroup that the members are in, without members' limits yet.
+    async fn make_joint_cgroup(&self, sandbox: &Rc<Sandbox>) -> Result<()> {
+        let (path, unit) = {
+            let record = sandbox.record.borrow();
+            (record.cgroup.clone(), record.unit.clone())
+        };
+        let cgroup = match &unit {
+            None => self.layout.create(&path)?,
+            Some(slice) => units::create_slice(&self.layout, &self.config.systemd, slice).await?,
+        };
+        *sandbox.cgroup.borrow_mut() = Some(cgroup);
+        self.budget(sandbox, |_| {}).await
+    }
+
+    /// Everything that is known of the sandbox.
+    pub(super) fn sandbox_state(&self) -> Result<SandboxState> {
+        let sandbox = self.our_sandbox()?;
+        let joint = sandbox.joint.borrow();
+        Ok(SandboxState {
+            record: sandbox.record.borrow().clone(),
+            class: sandbox.class.get(),
+            budget: (&*joint).into(),
+            notes: joint.notes.clone(),
+            members: sandbox.shares.borrow().keys().cloned().collect(),
+        })
+    }
+
+    /// What all members use together.
+    pub(super) fn sandbox_stats(&self) -> Result<Stats> {
+        let sandbox = self.our_sandbox()?;
+        let cgroup = sandbox.cgroup.borrow();
+        let cgroup = cgroup.as_ref().ok_or_else(|| Error::new(Kind::WrongState, "the sandbox is being removed"))?;
+        Ok(stats::read(&self.layout, cgroup, self.page_sizes()))
+    }
+
+    /// Charges processes that help the sandbox beside it. Returns those that
+    /// are none.
+    pub(super) async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
+        let sandbox = self.our_sandbox()?;
+        let path = sandbox.record.borrow().overhead.clone();
+        worker::run("helpers", || self.layout.place(&path, &pids)).await
+    }
+
+    /// Takes the sandbox down; the shim leaves then.
+    ///
+    /// # Errors
+    /// `WrongState` while members run, unless they are to be killed; what plugins
+    /// say that cannot undo what they have added: it may be tried again.
+    pub(super) async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<()> {
+        let sandbox = self.our_sandbox()?;
+        if sandbox.going.replace(true) {
+            return Err(Error::new(Kind::WrongState, format!("sandbox {} is being removed", sandbox.id)));
+        }
+        let gone = self.end_sandbox(&sandbox, force).await;
+        if gone.is_err() {
+            sandbox.going.set(false);
+        }
+        gone?;
+        *self.sandbox.borrow_mut() = None;
+        self.served.set(true);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    async fn end_sandbox(self: &Rc<Self>, sandbox: &Rc<Sandbox>, force: bool) -> Result<()> {
+        // Those that are being launched first.
+        let _all = sandbox.launching.write().await;
+        let tasks: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
+        let runs = |task: &&Rc<Task>| task.state().status != Status::Exited;
+        let running: Vec<&str> = tasks.iter().filter(runs).map(|task| task.id.as_str()).collect();
+        if !running.is_empty() && !force {
+            let message = format!("sandbox {} has members that run: {}", sandbox.id, running.join(", "));
+            let hint = format!("stop them, or kill them and remove it with `bowline sandbox rm -f {}`", sandbox.id);
+            return Err(Error::new(Kind::WrongState, message).hint(hint));
+        }
+        for task in tasks.iter().filter(runs) {
+            // It may end before it hears us.
+            let _ = task.signal(self, Signal::KILL);
+        }
+        for task in &tasks {
+            let mut over = task.over.subscribe();
+            let _ = over.wait_for(|over| *over).await;
+        }
+        self.end_pause(sandbox).await;
+        sandbox.take_down(self).await
+    }
+
+    /// The shim is told to leave, and its tasks to stop: the sandbox goes after them.
+    pub(super) async fn leave_sandbox(self: &Rc<Self>, sandbox: &Rc<Sandbox>) {
+        let members: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
+        for member in members {
+            let _ = member.over.subscribe().wait_for(|over| *over).await;
+        }
+        if sandbox.going.get() {
+            return;
+        }
+        if let Err(error) = self.remove_sandbox(true).await {
+            tracing::error!(%error, "a sandbox is left behind");
+            self.served.set(true);
+            self.changed.notify_one();
+        }
+    }
+
+    /// A member has ended, and all is done that this asks for.
+    pub(super) async fn forget_member(self: &Rc<Self>, task: &Task) {
+        let Some(sandbox) = self.sandbox() else { return };
+        self.tasks.borrow_mut().remove(&task.id);
+        // Its socket is the sandbox's, which knows it no more.
+        if let Err(error) = std::fs::remove_file(task.folder.socket()) {
+            tracing::warn!(%error, id = %task.id, "a member's socket is left behind");
+        }
+        drop(task.lock.borrow_mut().take());
+        self.leave_budget(&sandbox, &task.id).await;
+    }
+}
+
+/// Whether joint limits are put into effect, and what becomes of those that
+/// cannot be.
+pub fn enforcement(record: &SandboxRecord) -> Enforcement {
+    record.sandbox.cgroup
+}

@@ -1,0 +1,133 @@
+//! `sandbox`: tasks under one budget, which share a network.
+//!
+//! What is typed is in `args`. A member is launched by `run` and `start`, and is
+//! a task to every other command.
+
+pub mod args;
+mod create;
+mod remove;
+
+use bowline_executor::{Doing, Kind, Result, SandboxState, StateDir};
+use bowline_spec::id::TaskId;
+use serde::Serialize;
+
+use super::table::{Cell, Column, render};
+use super::{complain, figures, say, say_json, screen, show, stats, update};
+use crate::client;
+use args::SandboxCommand;
+
+/// `bowline sandbox`.
+pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
+    match command {
+        SandboxCommand::Create(args) => create::run(state, *args).await,
+        SandboxCommand::Ls { json, quiet } => list(state, json, quiet).await,
+        SandboxCommand::Inspect { id } => say_json(&examine(state, &id).await?).map(|()| 0),
+        SandboxCommand::Stats { id, json } => {
+            let shim = client::sandbox::of(state, &id).await?;
+            stats::of_sandbox(&id, &shim, json).await
+        }
+        SandboxCommand::Update { id, limits } => {
+            let update = serde_json::to_string(&update::update(*limits)?);
+            let update = update.doing(Kind::Internal, || "cannot write the update as JSON")?;
+            client::sandbox::of(state, &id).await?.update_sandbox(update).await?;
+            warn(&examine(state, &id).await?);
+            Ok(0)
+        }
+        SandboxCommand::Charge { id, pids } => {
+            for pid in client::sandbox::of(state, &id).await?.charge_helpers(pids).await? {
+                complain(&format!("{pid} is not a process; it is left out"), None);
+            }
+            Ok(0)
+        }
+        SandboxCommand::Rm { ids, force } => remove::run(state, &ids, force).await,
+    }
+}
+
+/// A sandbox, by whoever knows.
+#[derive(Debug, Serialize)]
+struct Inspection {
+    id: TaskId,
+    /// "ready"; "created" while it is being made; "dead" when its shim died.
+    status: &'static str,
+    #[serde(flatten)]
+    state: Option<SandboxState>,
+    /// All that are, or were, its members.
+    tasks: Vec<TaskId>,
+}
+
+/// Looks at one sandbox.
+async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
+    let folder = client::sandbox::folder(state, id)?;
+    let (status, found) = match client::find(&folder, id).await? {
+        client::Presence::Live(shim) => match shim.sandbox_state().await {
+            Ok(found) => ("ready", Some(found)),
+            Err(error) if error.kind() == Kind::NotFound => ("created", None),
+            Err(error) => return Err(error),
+        },
+        client::Presence::Starting => ("created", None),
+        client::Presence::Dead | client::Presence::Exited(_) => ("dead", None),
+    };
+    let found = match (found, folder.sandbox()?) {
+        (Some(found), _) => Some(found),
+        (None, Some(record)) => Some(SandboxState {
+            class: record.sandbox.class(&[]),
+            record,
+            budget: bowline_executor::Budget::default(),
+            notes: Vec::new(),
+            members: Vec::new(),
+        }),
+        (None, None) => return Err(client::sandbox::unknown(id)),
+    };
+    Ok(Inspection { id: id.clone(), status, state: found, tasks: state.members(id)? })
+}
+
+/// What was changed of what was asked for, and what this host does not enforce.
+fn warn(found: &Inspection) {
+    let Some(state) = &found.state else { return };
+    for limit in &state.record.unenforced {
+        complain(&format!("not enforced: {limit}"), None);
+    }
+    for note in &state.notes {
+        complain(note, None);
+    }
+}
+
+async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {
+    let mut all = Vec::new();
+    for id in state.sandboxes()? {
+        match examine(state, &id).await {
+            Ok(found) => all.push(found),
+            // Removed while we looked.
+            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if json {
+        return say_json(&all).map(|()| 0);
+    }
+    if quiet {
+        return all.iter().try_for_each(|found| say(found.id.as_str())).map(|()| 0);
+    }
+    const COLUMNS: [Column; 6] = [
+        Column::Left("ID"),
+        Column::Left("STATUS"),
+        Column::Right("MEMBERS"),
+        Column::Right("CPUS"),
+        Column::Right("MEMORY"),
+        Column::Left("CLASS"),
+    ];
+    let cells = |found: &Inspection| {
+        let budget = found.state.as_ref().map(|state| &state.budget);
+        let cpus = budget.and_then(|b| Some(b.cpu_quota_usec? as f64 / b.cpu_period_usec? as f64));
+        vec![
+            Cell::from(found.id.to_string()),
+            Cell::from(found.status.to_owned()),
+            Cell::from(found.tasks.len().to_string()),
+            Cell::from(cpus.map_or("-".to_owned(), |cpus| cpus.to_string())),
+            Cell::from(figures::size(budget.and_then(|b| b.memory_bytes))),
+            Cell::from(found.state.as_ref().map_or(String::new(), |state| state.class.to_string())),
+        ]
+    };
+    let cells: Vec<Vec<Cell>> = all.iter().map(cells).collect();
+    show(&render(&COLUMNS, &cells, screen::width())).map(|()| 0)
+}

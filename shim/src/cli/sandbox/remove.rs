@@ -1,0 +1,57 @@
+//! `sandbox rm`: the members go, then the sandbox, then what is known of them.
+
+use bowline_executor::{Doing, Error, Folder, Kind, Owner, Result, StateDir, undo_sandbox};
+use bowline_spec::id::TaskId;
+
+use crate::cli::several::settle;
+use crate::client::{self, Presence};
+use crate::spawn;
+
+/// `bowline sandbox rm`. By force, that there is no such sandbox is what was wanted.
+pub async fn run(state: &StateDir, ids: &[TaskId], force: bool) -> Result<u8> {
+    let mut code = None;
+    for id in ids {
+        match remove(state, id, force).await {
+            Err(error) if force && error.kind() == Kind::NotFound => {}
+            done => settle(done, &mut code),
+        }
+    }
+    Ok(code.unwrap_or(0))
+}
+
+async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
+    let folder = client::sandbox::folder(state, id)?;
+    match client::find(&folder, id).await? {
+        Presence::Live(shim) => shim.remove_sandbox(force).await?,
+        Presence::Starting => {
+            return Err(
+                Error::new(Kind::WrongState, format!("sandbox {id} is still being made")).hint("try again in a moment")
+            );
+        }
+        Presence::Dead | Presence::Exited(_) => {}
+    }
+    let (state, id) = (state.clone(), id.clone());
+    let done = tokio::task::spawn_blocking(move || forget(&state, &id, &folder));
+    done.await.doing(Kind::Internal, || "cannot remove the sandbox")?
+}
+
+/// Removes what is known of it and its members, once the shim has gone, and what
+/// one that died has left.
+fn forget(state: &StateDir, id: &TaskId, folder: &Folder) -> Result<()> {
+    let lock = folder.lock()?;
+    undo_sandbox(state, id, &spawn::systemd()?)?;
+    for member in state.members(id)? {
+        let folder = state.folder(&member);
+        match folder.owner() {
+            Ok(Owner::Nobody(lock)) => folder.remove(lock)?,
+            Ok(Owner::Shim) => {
+                return Err(Error::new(Kind::WrongState, format!("member {member} is in use"))
+                    .hint("somebody else is launching or removing it; try again in a moment"));
+            }
+            // Somebody else was faster.
+            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    folder.remove(lock)
+}

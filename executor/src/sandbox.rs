@@ -75,6 +75,9 @@ pub struct SandboxRecord {
     /// Limits that this host does not enforce, with the reason, where that was allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unenforced: Vec<String>,
+    /// Its shim has taken it down: nothing is left to undo.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub taken_down: bool,
 }
 
 impl SandboxRecord {
@@ -100,6 +103,7 @@ impl SandboxRecord {
             pause_pid: None,
             interfaces: Vec::new(),
             unenforced: Vec::new(),
+            taken_down: false,
         })
     }
 
@@ -240,7 +244,8 @@ pub(crate) fn changed(record: &SandboxRecord, update: &Update) -> Result<Sandbox
 }
 
 /// Undoes what a sandbox whose shim died has left: its members, its networks,
-/// its cgroups. Blocks; the folders are the caller's.
+/// its cgroups. Blocks; the folders are the caller's. Nothing is done of one that
+/// was taken down.
 ///
 /// # Errors
 /// The first; all of it is tried.
@@ -249,6 +254,9 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     let Some(record) = folder.sandbox()? else {
         return Err(Error::new(Kind::NotFound, format!("there is no sandbox named {id}")));
     };
+    if record.taken_down {
+        return Ok(());
+    }
     let mut first = None;
     let mut keep = |done: Result<()>| {
         if let Err(error) = done {

@@ -76,7 +76,8 @@ fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Presence>>
         if folder.socket().exists() {
             return Ok(None);
         }
-        if matches!(folder.owner()?, Owner::Shim) {
+        // A member of a sandbox that has ended has none either.
+        if folder.exit()?.is_none() && matches!(folder.owner()?, Owner::Shim) {
             return Ok(Some(Presence::Starting));
         }
     }

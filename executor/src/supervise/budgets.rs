@@ -14,7 +14,7 @@ use bowline_spec::{Enforcement, Task as Description, Update};
 use oci_spec::runtime::LinuxResources;
 
 use super::Supervisor;
-use super::sandboxes::{Sandbox, enforcement};
+use super::sandboxes::Sandbox;
 use crate::cgroup::Unit;
 use crate::error::{Error, Kind, Result};
 use crate::{sandbox, worker};
@@ -102,7 +102,7 @@ impl Supervisor {
     /// Writes what of `joint` is not in effect yet.
     async fn enforce(&self, sandbox: &Rc<Sandbox>, class: Class, joint: Joint) -> Result<()> {
         let changes = joint.changes_from(&sandbox.joint.borrow());
-        let mode = enforcement(&sandbox.record.borrow());
+        let mode = sandbox.record.borrow().sandbox.cgroup;
         if mode != Enforcement::Off && changes != LinuxResources::default() {
             let done = self.write(sandbox, &changes).await;
             match done {

@@ -48,6 +48,12 @@ impl Supervisor {
         let wanted = Pause { pid: true, ..Pause::default() };
         let entry = self.overhead.entry().await;
         let live = pause::start(&wanted, entry.as_ref())?.ready().await?;
+        if entry.is_none()
+            && let Some(path) = self.overhead.path()
+        {
+            // systemd's: it knows of processes by their cgroup alone.
+            worker::run("helpers", || self.layout.place(&path, &[live.pid])).await?;
+        }
         sandbox.record.borrow_mut().pause_pid = Some(live.pid);
         let at = format!("/proc/{}/ns/pid", live.pid);
         let namespace = File::open(&at).doing(Kind::Internal, || format!("cannot open {at}"));

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use bowline_spec::budget::{Class, Joint, Share};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
-use bowline_spec::{Enforcement, Mount, Namespace, NetworkMode, Task as Description};
+use bowline_spec::{Mount, Namespace, NetworkMode, Task as Description};
 use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
 
 use super::Supervisor;
@@ -216,8 +216,10 @@ impl Sandbox {
     /// Undoes what was made, as far as that went. What plugins refuse to undo
     /// stays, with all that they need for another try.
     async fn take_down(&self, supervisor: &Supervisor) -> Result<()> {
-        let folder = self.folder.path();
-        worker::run("the networks", || network::del(folder, PLUGIN)).await?;
+        if self.record.borrow().sandbox.network.mode() == NetworkMode::Cni {
+            let folder = self.folder.path();
+            worker::run("the networks", || network::del(folder, PLUGIN)).await?;
+        }
         self.record.borrow_mut().interfaces.clear();
         drop(std::mem::take(&mut *self.shared.borrow_mut()));
         layers::unmount(&self.folder.shm()).await?;
@@ -226,7 +228,8 @@ impl Sandbox {
         if let Some(cgroup) = cgroup {
             remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
         }
-        Ok(())
+        self.record.borrow_mut().taken_down = true;
+        self.keep_record()
     }
 }
 
@@ -262,7 +265,11 @@ impl Supervisor {
             sandbox.connect().await?;
             sandbox.keep_record()
         };
-        match made.await {
+        let made = made.await.and_then(|()| match self.served.get() {
+            false => Ok(()),
+            true => Err(Error::new(Kind::WrongState, "the shim was told to leave")),
+        });
+        match made {
             Ok(()) => {
                 *self.sandbox.borrow_mut() = Some(sandbox);
                 Ok(())
@@ -391,10 +398,4 @@ impl Supervisor {
         drop(task.lock.borrow_mut().take());
         self.leave_budget(&sandbox, &task.id).await;
     }
-}
-
-/// Whether joint limits are put into effect, and what becomes of those that
-/// cannot be.
-pub fn enforcement(record: &SandboxRecord) -> Enforcement {
-    record.sandbox.cgroup
 }

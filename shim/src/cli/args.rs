@@ -204,8 +204,8 @@ pub struct TaskArgs {
     /// A task description: TOML, or JSON if it ends in .json; - for stdin
     #[arg(long, value_name = "F")]
     pub file: Option<PathBuf>,
-    /// The sandbox that it is to be a member of
-    #[arg(long, value_name = "ID", conflicts_with_all = ["shim_cgroup", "cgroup_driver"])]
+    /// The sandbox that it is to be a member of; its cgroup is made by who has made the sandbox's
+    #[arg(long, value_name = "ID", conflicts_with = "shim_cgroup")]
     pub sandbox: Option<TaskId>,
     /// A folder to be the task's root filesystem [default: a view of the host's]
     #[arg(long, value_name = "DIR")]

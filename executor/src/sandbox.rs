@@ -21,7 +21,7 @@ use std::time::Duration;
 use bowline_spec::budget::{Class, Joint};
 use bowline_spec::id::TaskId;
 use bowline_spec::place::SandboxPlace;
-use bowline_spec::{Sandbox, Update};
+use bowline_spec::{Overhead, Sandbox, Update};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -58,8 +58,9 @@ pub struct SandboxRecord {
     /// What that is to systemd, where systemd makes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,
-    /// Where the shim and its helpers are charged.
-    pub overhead: String,
+    /// Where the shim and its helpers are charged, where they have a cgroup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<String>,
     /// The same to systemd.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead_unit: Option<Unit>,
@@ -87,17 +88,22 @@ impl SandboxRecord {
     /// `BadSpec` for an id that makes too long a unit's name.
     pub fn new(id: &TaskId, sandbox: Sandbox, driver: Driver) -> Result<SandboxRecord> {
         let place = SandboxPlace::new(PREFIX, id.as_str())?;
-        let overhead = SandboxPlace::new(OVERHEAD_PREFIX, id.as_str())?;
+        let beside = SandboxPlace::new(OVERHEAD_PREFIX, id.as_str())?;
         let by_systemd = driver == Driver::Systemd;
         let unit = by_systemd.then(|| Unit::of_sandbox(&place)).transpose()?;
-        let overhead_unit = by_systemd.then(|| Unit::of_sandboxs_shim(&overhead)).transpose()?;
+        let (overhead, overhead_unit) = match sandbox.overhead {
+            Overhead::Beside => (Some(beside.cgroupfs()), by_systemd.then(|| Unit::of_sandboxs_shim(&beside))),
+            Overhead::Inside => (Some(place.cgroupfs() + "/overhead"), by_systemd.then(|| Unit::of_shim(id.as_str()))),
+            Overhead::Inherit | Overhead::Root => (None, None),
+        };
+        let overhead_unit = overhead_unit.transpose()?;
         Ok(SandboxRecord {
             sandbox,
             created_at: Timestamp::now(),
             shim_pid: None,
             cgroup: unit.as_ref().map_or_else(|| place.cgroupfs(), Unit::path),
             unit,
-            overhead: overhead_unit.as_ref().map_or_else(|| overhead.cgroupfs(), Unit::path),
+            overhead: overhead_unit.as_ref().map(Unit::path).or(overhead),
             overhead_unit,
             namespaces: BTreeMap::new(),
             pause_pid: None,
@@ -269,7 +275,7 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     keep(network::del(folder.path(), PLUGIN));
     keep(layers::unmount_blocking(&folder.shm()));
     let layout = cgroup::detect()?;
-    for path in [&record.cgroup, &record.overhead] {
+    for path in record.overhead.iter().chain([&record.cgroup]) {
         keep(undo_cgroup(&layout, path));
     }
     for unit in [&record.overhead_unit, &record.unit].into_iter().flatten() {

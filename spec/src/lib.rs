@@ -43,7 +43,7 @@ pub use signal::Signal;
 pub use task::{
     Access, Association, Budget, Cpu, DEFAULT_PIDS, Device, Egress, Enforcement, Healthcheck, IdMapping, Ingress,
     Interface, Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind, Namespace, Namespaces, Network, NetworkMode,
-    OnUnhealthy, Output, PLUGIN_FOLDERS, Plugins, Port, Propagation, Protocol, Proxy, Redirect, Sandbox, SandboxCpu,
-    SandboxMemory, Seccomp, Stop, Task,
+    OnUnhealthy, Output, Overhead, PLUGIN_FOLDERS, Plugins, Port, Propagation, Protocol, Proxy, Redirect, Sandbox,
+    SandboxCpu, SandboxMemory, Seccomp, Stop, Task,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};

@@ -229,22 +229,22 @@ mod tests {
         let schema = sandbox_schema();
         assert_eq!(schema["additionalProperties"], false);
         let properties: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
-        assert_eq!(
-            properties,
-            [
-                "budget",
-                "cgroup",
-                "cpu",
-                "hostname",
-                "hugepages",
-                "memory",
-                "name",
-                "network",
-                "pids",
-                "qos",
-                "share_pid"
-            ]
-        );
+        let known = [
+            "budget",
+            "cgroup",
+            "cpu",
+            "hostname",
+            "hugepages",
+            "members",
+            "memory",
+            "name",
+            "network",
+            "overhead",
+            "pids",
+            "qos",
+            "share_pid",
+        ];
+        assert_eq!(properties, known);
     }
 
     #[test]

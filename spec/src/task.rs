@@ -28,7 +28,7 @@ pub use network::{
     Association, Egress, Ingress, Interface, Network, NetworkMode, PLUGIN_FOLDERS, Plugins, Port, Protocol, Proxy,
     Redirect,
 };
-pub use sandbox::{Budget, Enforcement, Sandbox, SandboxCpu, SandboxMemory};
+pub use sandbox::{Budget, Enforcement, Overhead, Sandbox, SandboxCpu, SandboxMemory};
 
 use crate::capability::Capabilities;
 use crate::id::TaskId;

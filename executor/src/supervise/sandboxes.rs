@@ -254,7 +254,9 @@ impl Supervisor {
             return Err(Error::new(Kind::AlreadyExists, format!("sandbox {id} exists already")));
         }
         record.shim_pid = Some(std::process::id().cast_signed());
-        self.overhead.be_sandboxs(&self.layout, &record.overhead, record.overhead_unit.clone());
+        if let Some(path) = &record.overhead {
+            self.overhead.be_sandboxs(&self.layout, path, record.overhead_unit.clone());
+        }
         let sandbox = Rc::new(Sandbox::new(id, folder, record));
         sandbox.keep_record()?;
         let made = async {
@@ -323,7 +325,11 @@ impl Supervisor {
     /// are none.
     pub(super) async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
         let sandbox = self.our_sandbox()?;
-        let path = sandbox.record.borrow().overhead.clone();
+        let path = sandbox.record.borrow().overhead.clone().ok_or_else(|| {
+            let none =
+                format!("sandbox {} has no cgroup for helpers, as its overhead is not charged apart", sandbox.id);
+            Error::new(Kind::WrongState, none)
+        })?;
         worker::run("helpers", || self.layout.place(&path, &pids)).await
     }
 

@@ -122,6 +122,7 @@ impl Overhead {
     /// From now on it is beside that of a sandbox, at `path` or as that unit.
     pub fn be_sandboxs(&self, layout: &Layout, path: &str, unit: Option<Unit>) {
         let own = unit.map_or_else(|| Own::Path(path.to_owned()), Own::Unit);
+        // The sandbox's own cgroup is made anew, with its limits.
         if self.own.set(own).is_ok() {
             layout.remove_empty(&self.sandbox);
         }

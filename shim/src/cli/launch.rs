@@ -77,6 +77,18 @@ pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     }
 }
 
+/// Starts a member of a sandbox in the background, as `start` does.
+pub async fn start_member(state: &StateDir, sandbox: &TaskId, mut task: Task) -> Result<()> {
+    let id = named(&task)?;
+    task.log.format.get_or_insert(LogFormat::Json);
+    let up = Up::for_task(state, &id, Some(sandbox), &ShimCgroup::default()).await?;
+    let wanted = Wanted { durable: false, driver: CgroupDriver::Auto };
+    match up.shim.launch(request(&task, wanted)?).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(up.abandon(error)),
+    }
+}
+
 /// A shim that has not launched the task yet.
 pub struct Up {
     folder: Folder,
@@ -191,11 +203,12 @@ fn describe_task(mut args: TaskArgs) -> Result<(TaskId, Task)> {
             task
         }
     };
-    let id = match &task.name {
-        Some(id) => id.clone(),
-        None => made_up("task")?,
-    };
-    Ok((id, task))
+    Ok((named(&task)?, task))
+}
+
+/// The id that a description gives, or one that is made up.
+fn named(task: &Task) -> Result<TaskId> {
+    task.name.clone().map_or_else(|| made_up("task"), Ok)
 }
 
 /// Flags win over what a file says.
@@ -221,7 +234,7 @@ fn lay_on_top(task: &mut Task, args: TaskArgs) {
     task.env.extend(args.env);
 }
 
-/// An id that nobody else has: 48 random bits.
+/// An id that nobody else has, of a task or a sandbox: 48 random bits.
 pub fn made_up(kind: &str) -> Result<TaskId> {
     use std::io::Read as _;
     let what = || "cannot make up an id";

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Network, is_default};
+use super::{Network, Task, is_default};
 use crate::budget::{Class, Needs, qos};
 use crate::id::TaskId;
 use crate::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
@@ -50,6 +50,27 @@ pub struct Sandbox {
     /// The network that its members share.
     #[serde(skip_serializing_if = "is_default")]
     pub network: Network,
+    /// Where its shim and other helpers are charged; "beside" by default.
+    #[serde(skip_serializing_if = "is_default")]
+    pub overhead: Overhead,
+    /// The members that it begins with, launched in this order; more can join.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<Task>,
+}
+
+/// Where the shim of a sandbox, and what else helps it, is charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Overhead {
+    /// In a cgroup beside the sandbox's, without limits.
+    #[default]
+    Beside,
+    /// In a cgroup inside it: within the joint limits.
+    Inside,
+    /// Where whoever makes the sandbox is.
+    Inherit,
+    /// In the root cgroup: to nobody.
+    Root,
 }
 
 /// CPU time of all members of a sandbox together.

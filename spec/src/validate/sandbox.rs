@@ -1,9 +1,11 @@
 //! How much a sandbox may use as a whole, and its network.
 
+use std::collections::BTreeSet;
+
 use super::require;
 use super::{identity, limits, network};
 use crate::invalid::Invalid;
-use crate::task::{Budget, Enforcement, Sandbox};
+use crate::task::{Budget, Enforcement, Overhead, Sandbox};
 
 impl Sandbox {
     /// Whether the description makes sense, whatever the host and the members.
@@ -20,8 +22,28 @@ impl Sandbox {
         self.hostname.as_deref().map_or(Ok(()), identity::check_hostname)?;
         limits_without_cgroup(self)?;
         limits_of_members(self)?;
+        members(self)?;
         network::check(&self.network)
     }
+}
+
+/// Each as a task is, and none with the name of another, or of the sandbox.
+fn members(sandbox: &Sandbox) -> Result<(), Invalid> {
+    let mut names: BTreeSet<&str> = sandbox.name.as_deref().into_iter().collect();
+    if sandbox.overhead == Overhead::Inside {
+        // It is a cgroup beside theirs.
+        names.insert("overhead");
+    }
+    for (index, member) in sandbox.members.iter().enumerate() {
+        let field = |name: &str| format!("members[{index}].{name}");
+        member.validate().map_err(|error| {
+            let inside = field(&error.field);
+            Invalid { field: inside, ..error }
+        })?;
+        let taken = member.name.as_deref().filter(|name| !names.insert(name));
+        require(taken.is_none(), &field("name"), || format!("{} is taken in this sandbox", taken.unwrap_or_default()))?;
+    }
+    Ok(())
 }
 
 /// What the members' limits make cannot be given as well.
@@ -108,6 +130,16 @@ mod tests {
         refused("memory.limits = '1G'", "memory.limits", "unknown field `limits`");
         refused("command = 'true'", "command", "unknown field `command`");
         refused("name = '-a'", "name", "must begin with");
+    }
+
+    #[test]
+    fn members_are_tasks_with_names_of_their_own() {
+        accepted("name = 'web'\nmembers = [{command = 'true', name = 'a'}, {command = 'true'}, {command = 'true'}]");
+        refused("members = [{command = 'true'}, {args = ['x']}]", "members[1].command", "");
+        refused("members = [{command = 'a', name = 'x'}, {command = 'b', name = 'x'}]", "members[1].name", "taken");
+        refused("name = 'x'\nmembers = [{command = 'a', name = 'x'}]", "members[0].name", "taken");
+        refused("overhead = 'inside'\nmembers = [{command = 'a', name = 'overhead'}]", "members[0].name", "taken");
+        refused("overhead = 'outside'", "overhead", "unknown variant");
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! `sandbox create`: a description, a folder, a shim, a sandbox.
+//! `sandbox create`: a description, a folder, a shim, a sandbox, and the members
+//! that it begins with.
 
 use bowline_executor::{Error, Result, SandboxRecord, ShimCgroup, StateDir};
-use bowline_spec::Sandbox;
+use bowline_spec::{Overhead, Sandbox};
 
 use super::args::CreateArgs;
-use super::{examine, warn};
-use crate::cli::launch::{Up, made_up};
+use super::{examine, remove, warn};
+use crate::cli::launch::{self, Up, made_up};
 use crate::cli::{describe, say, say_json};
 
 /// `bowline sandbox create`.
@@ -24,10 +25,27 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         Some(id) => id.clone(),
         None => made_up("sandbox")?,
     };
+    let members = sandbox.members.clone();
+    let shim_cgroup = match sandbox.overhead {
+        Overhead::Beside | Overhead::Inside => ShimCgroup::Overhead,
+        Overhead::Inherit => ShimCgroup::Inherit,
+        Overhead::Root => ShimCgroup::Root,
+    };
     let record = SandboxRecord::new(&id, sandbox, driver)?;
-    let up = Up::shim(&id, &ShimCgroup::Overhead, || state.create_sandbox(&id, &record)).await?;
+    let up = Up::shim(&id, &shim_cgroup, || state.create_sandbox(&id, &record)).await?;
     if let Err(error) = up.shim.create_sandbox().await {
         return Err(up.abandon(error));
+    }
+    for (index, member) in members.into_iter().enumerate() {
+        if let Err(error) = launch::start_member(state, &id, member).await {
+            // All of it, or nothing.
+            let gone = remove::remove(state, &id, true).await;
+            let error = error.within(format_args!("members[{index}]"));
+            return Err(match gone {
+                Ok(()) => error,
+                Err(left) => error.hint(format!("besides, {left}")),
+            });
+        }
     }
     let found = examine(state, &id).await?;
     warn(&found);

@@ -19,7 +19,8 @@ pub async fn run(state: &StateDir, ids: &[TaskId], force: bool) -> Result<u8> {
     Ok(code.unwrap_or(0))
 }
 
-async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
+/// Removes one, its members killed first if that is to be forced.
+pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     let folder = client::sandbox::folder(state, id)?;
     match client::find(&folder, id).await? {
         Presence::Live(shim) => shim.remove_sandbox(force).await?,

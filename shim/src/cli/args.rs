@@ -367,7 +367,7 @@ pub struct PsArgs {
     /// Ids only
     #[arg(short, long, conflicts_with = "json")]
     pub quiet: bool,
-    /// Only those of a status or with a label: status=running, label=tier=web; may be repeated
+    /// Only those of a status, with a label or of a sandbox: status=running, label=tier=web, sandbox=shop; may be repeated
     #[arg(short, long, value_name = "FILTER")]
     pub filter: Vec<ps::Filter>,
     /// What to sort by

@@ -25,6 +25,9 @@ pub struct Inspection {
     pub shim_pid: Option<i32>,
     /// The task's cgroup below every hierarchy.
     pub cgroup: Option<String>,
+    /// The sandbox that it is a member of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<TaskId>,
     /// When its launch began.
     pub created_at: Option<Timestamp>,
     /// When its program was executed.
@@ -105,6 +108,7 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
         pid,
         shim_pid: record.as_ref().map(|r| r.shim_pid).filter(|_| !gone),
         cgroup: record.as_ref().map(|r| r.cgroup.clone()),
+        sandbox: record.as_ref().and_then(|r| r.sandbox.clone()),
         created_at: record.as_ref().map(|r| r.created_at),
         started_at: record.as_ref().and_then(|r| r.started_at),
         labels: record.as_ref().and_then(|r| r.task.as_ref()).map(|task| task.labels.clone()).unwrap_or_default(),

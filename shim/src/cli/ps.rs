@@ -32,6 +32,8 @@ struct Row {
     started_at: Option<Timestamp>,
     exited_at: Option<Timestamp>,
     labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<TaskId>,
 }
 
 impl From<Inspection> for Row {
@@ -52,6 +54,7 @@ impl From<Inspection> for Row {
             started_at: found.started_at,
             exited_at: found.exit.map(|exit| exit.exited_at),
             labels: found.labels,
+            sandbox: found.sandbox,
         }
     }
 }
@@ -63,6 +66,8 @@ pub enum Filter {
     Status(String),
     /// Those with this label, perhaps of this value.
     Label(String, Option<String>),
+    /// The members of this sandbox.
+    Sandbox(String),
 }
 
 impl FromStr for Filter {
@@ -72,11 +77,12 @@ impl FromStr for Filter {
         match text.split_once('=') {
             Some(("status", status)) if STATUSES.contains(&status) => Ok(Filter::Status(status.to_owned())),
             Some(("status", status)) => Err(format!("{status:?} is no status; write one of {}", STATUSES.join(", "))),
+            Some(("sandbox", id)) if !id.is_empty() => Ok(Filter::Sandbox(id.to_owned())),
             Some(("label", label)) if !label.is_empty() => Ok(match label.split_once('=') {
                 Some((key, value)) => Filter::Label(key.to_owned(), Some(value.to_owned())),
                 None => Filter::Label(label.to_owned(), None),
             }),
-            _ => Err(format!("{text:?} filters nothing; write status=running, or label=KEY=VALUE")),
+            _ => Err(format!("{text:?} filters nothing; write status=running, label=KEY=VALUE or sandbox=ID")),
         }
     }
 }
@@ -85,6 +91,7 @@ impl Filter {
     fn keeps(&self, row: &Row) -> bool {
         match self {
             Filter::Status(status) => row.status == *status,
+            Filter::Sandbox(id) => row.sandbox.as_ref().is_some_and(|of| of.as_str() == id),
             Filter::Label(key, wanted) => {
                 row.labels.get(key).is_some_and(|value| wanted.as_ref().is_none_or(|wanted| wanted == value))
             }
@@ -190,6 +197,7 @@ mod tests {
             started_at: None,
             exited_at: None,
             labels: BTreeMap::from([("tier".to_owned(), "web".to_owned())]),
+            sandbox: None,
         }
     }
 

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
 use tokio::sync::oneshot;
 
 use crate::cgroup::Entry;
@@ -42,6 +43,7 @@ pub struct Program<'a> {
     fds: Vec<(BorrowedFd<'a>, RawFd)>,
     /// The cgroup that it joins, and whether that is the root of its own namespace.
     cgroup: Option<(&'a Entry, bool)>,
+    bound: bool,
 }
 
 impl<'a> Program<'a> {
@@ -70,6 +72,7 @@ impl<'a> Program<'a> {
             captured: false,
             fds: Vec::new(),
             cgroup: None,
+            bound: false,
         })
     }
 
@@ -108,6 +111,12 @@ impl<'a> Program<'a> {
         self
     }
 
+    /// Has it killed when the thread that starts it ends, however that comes about.
+    pub fn bound(mut self) -> Program<'a> {
+        self.bound = true;
+        self
+    }
+
     /// Starts it as a child of the shim or of a worker, in one thread.
     pub fn start(&self) -> Result<Started> {
         self.start_by(|| sys::clone3(0, None))
@@ -126,8 +135,16 @@ impl<'a> Program<'a> {
         let (output, writes) = output.map_or((None, None), |(read, write)| (Some(read), Some(write)));
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .doing(Kind::Internal, || "cannot open /dev/null")?;
+        let starter = rustix::process::getpid();
         match clone().doing(Kind::Internal, what)? {
             Cloned::Child => {
+                if self.bound {
+                    let bound = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+                    // Who has ended by now would not be heard of.
+                    if bound.is_err() || rustix::process::getppid() != Some(starter) {
+                        sys::exit_now(127);
+                    }
+                }
                 let floor = self.fds.iter().map(|(_, number)| number + 1).max().unwrap_or(3).max(3);
                 let tell = rustix::io::fcntl_dupfd_cloexec(&tell, floor).unwrap_or(tell);
                 let error = self.become_it(&null, writes.as_ref(), &tell, floor);

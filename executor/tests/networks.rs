@@ -12,6 +12,9 @@ use std::time::Duration;
 
 mod cases {
     pub(crate) mod inside;
+    pub(crate) mod plugins;
+    pub(crate) mod sandbox;
+    pub(crate) mod serving;
     pub(crate) mod shared;
 }
 
@@ -19,7 +22,7 @@ mod cases {
 pub(crate) type Case = (&'static str, fn());
 
 /// The case that is this process's, by its name.
-const CASE: &str = "BOWLINE_NETWORKS_CASE";
+pub(crate) const CASE: &str = "BOWLINE_NETWORKS_CASE";
 
 /// How long what comes about by itself may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,9 +40,10 @@ pub(crate) fn namespace(path: impl AsRef<Path>) -> (u64, u64) {
 }
 
 fn main() -> ExitCode {
-    let all: Vec<Case> = [cases::shared::ALL].concat();
+    let all: Vec<Case> = [&cases::shared::ALL[..], &cases::serving::ALL, &cases::plugins::ALL].concat();
     if let Ok(case) = std::env::var(CASE) {
-        let (_, run) = all.iter().find(|(name, _)| *name == case).expect("a case");
+        let helpers = [cases::plugins::SHIM, cases::serving::SHIM];
+        let (_, run) = all.iter().chain(&helpers).find(|(name, _)| *name == case).expect("a case");
         run();
         return ExitCode::SUCCESS;
     }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! An ADD that fails is undone at once, as far as it went. A DEL goes on after an
-//! error, and leaves what has failed for another.
+//! error, and leaves what has failed for another. Until all is undone the namespace
+//! is kept, if by nobody else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,10 +18,11 @@ use bowline_spec::network::Attachment;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::bridge::{self, Joining};
 use super::kept::{Attached, Kept, Netns};
 use super::list::{self, ConfigList};
-use super::plugin::{Call, Plugins};
-use super::version;
+use super::plugin::{Bounds, Call, Plugins};
+use super::{pinned, version};
 use crate::error::{Error, Kind, Result};
 
 /// Who is connected, and how plugins are run for it.
@@ -28,7 +30,7 @@ use crate::error::{Error, Kind, Result};
 pub struct Sandbox {
     /// Its id: letters, digits, `_`, `.`, `-`, the first a letter or digit.
     pub id: String,
-    /// Its network namespace, which outlives whoever made it.
+    /// Its network namespace. That of a process, below `/proc`, is kept besides.
     pub netns: PathBuf,
     /// Where plugins are.
     pub folders: Vec<PathBuf>,
@@ -53,7 +55,7 @@ pub struct Connected {
 
 impl Sandbox {
     fn plugins(&self) -> Plugins<'_> {
-        Plugins { folders: &self.folders, timeout: self.timeout }
+        Plugins { folders: &self.folders, bounds: self.timeout.into() }
     }
 }
 
@@ -66,6 +68,16 @@ impl Sandbox {
 /// a plugin says. Nothing of it is left, or the error tells what is, and that is
 /// kept for [`del`].
 pub fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<Connected>> {
+    add_within(folder, sandbox, attachments, sandbox.timeout.into())
+}
+
+/// The same within other bounds.
+pub fn add_within(
+    folder: &Path,
+    sandbox: &Sandbox,
+    attachments: &[Attachment],
+    bounds: Bounds<'_>,
+) -> Result<Vec<Connected>> {
     if Kept::read(folder)?.is_some() {
         let there = format!("sandbox {} is connected to networks already", sandbox.id);
         return Err(Error::new(Kind::AlreadyExists, there));
@@ -74,10 +86,14 @@ pub fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Resu
         return Err(Error::new(Kind::BadSpec, format!("plugins do not take {:?} for an id", sandbox.id)));
     }
     let lists = lists(sandbox, attachments)?;
+    if lists.is_empty() {
+        return Ok(Vec::new());
+    }
+    let netns = pinned::pin(&sandbox.netns, folder)?;
     let args: Vec<String> = sandbox.args.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut kept = Kept {
         id: sandbox.id.clone(),
-        netns: Netns::at(&sandbox.netns)?,
+        netns: Netns::at(&netns)?,
         folders: sandbox.folders.clone(),
         args: args.join(";"),
         capabilities: sandbox.capabilities.clone(),
@@ -86,11 +102,11 @@ pub fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Resu
     let mut all = attachments.iter().zip(lists);
     let added = all.try_for_each(|(attachment, list)| {
         let interface = attachment.interface.clone();
-        kept.attached.push(Attached { interface, list, begun: 0, done: 0, result: None });
-        add_last(folder, &mut kept, sandbox.timeout)
+        kept.attached.push(Attached { interface, list, begun: 0, done: 0, refused: false, result: None });
+        add_last(folder, &mut kept, bounds)
     });
     if let Err(error) = added.and_then(|()| kept.write(folder)) {
-        return Err(match undo(folder, &mut kept, sandbox.timeout) {
+        return Err(match undo(folder, &mut kept, bounds) {
             Ok(()) => error,
             Err(left) => joined(&error, "; and undoing it failed: ", &left),
         });
@@ -111,6 +127,11 @@ pub fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Resu
 /// `WrongState` for one that was not added whole, or when the namespace is gone;
 /// what plugins say, together.
 pub fn check(folder: &Path, timeout: Duration) -> Result<Vec<String>> {
+    check_within(folder, timeout.into())
+}
+
+/// The same within other bounds.
+pub fn check_within(folder: &Path, bounds: Bounds<'_>) -> Result<Vec<String>> {
     let Some(kept) = Kept::read(folder)? else { return Ok(Vec::new()) };
     if kept.netns.path().is_none() {
         let gone = format!("the network namespace of sandbox {} is gone", kept.id);
@@ -125,7 +146,7 @@ pub fn check(folder: &Path, timeout: Duration) -> Result<Vec<String>> {
         } else if list.disable_check || !version::has_check(&list.version) {
             unasked.push(list.name.clone());
         } else {
-            let ask = |index| tell(&kept, attached, index, "CHECK", result.as_ref(), timeout);
+            let ask = |index| tell(&kept, attached, index, "CHECK", result.as_ref(), bounds);
             errors.extend((0..list.plugins.len()).filter_map(|index| ask(index).err()).map(within));
         }
     }
@@ -139,10 +160,24 @@ pub fn check(folder: &Path, timeout: Duration) -> Result<Vec<String>> {
 /// What plugins say, together; these are asked again by another call, the rest is
 /// not.
 pub fn del(folder: &Path, timeout: Duration) -> Result<()> {
+    del_within(folder, timeout.into())
+}
+
+/// The same within other bounds.
+pub fn del_within(folder: &Path, bounds: Bounds<'_>) -> Result<()> {
     match Kept::read(folder)? {
-        Some(mut kept) => undo(folder, &mut kept, timeout),
-        None => Ok(()),
+        Some(mut kept) => undo(folder, &mut kept, bounds),
+        // Of an ADD that was cut short before its first step.
+        None => pinned::unpin(folder),
     }
+}
+
+/// Gives up what [`del`] cannot remove: nothing is kept any more.
+///
+/// # Errors
+/// `Internal` when that is refused.
+pub fn forget(folder: &Path) -> Result<()> {
+    Kept::forget(folder).and(pinned::unpin(folder))
 }
 
 /// Whether every plugin is there and has the version of its list, before anything
@@ -187,17 +222,23 @@ fn lists(sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<ConfigList
 }
 
 /// Runs the plugins of the last list; what is about to be run is kept before.
-fn add_last(folder: &Path, kept: &mut Kept, timeout: Duration) -> Result<()> {
+fn add_last(folder: &Path, kept: &mut Kept, bounds: Bounds<'_>) -> Result<()> {
     let last = kept.attached.len() - 1;
     for index in 0..kept.attached[last].list.plugins.len() {
         kept.attached[last].begun = index + 1;
         kept.write(folder)?;
         let Attached { interface, list, result, .. } = &kept.attached[last];
-        let plugins = Plugins { folders: &kept.folders, timeout };
+        let plugins = Plugins { folders: &kept.folders, bounds };
         let config = list.config(index, result.as_ref(), &kept.capabilities);
-        let result = plugins
-            .ask(list.kind(index), call(kept, interface, "ADD"), &config)
-            .map_err(|error| error.within(format!("cannot add {interface} to network {}", list.name)))?;
+        let joining = list.bridge.as_ref().filter(|_| index == 0).map(|bridge| Joining::begin(bridge)).transpose()?;
+        let asked = plugins.ask(list.kind(index), call(kept, interface, "ADD"), &config);
+        // One that fails may have made it.
+        joining.iter().for_each(Joining::end);
+        let within = format!("cannot add {interface} to network {}", list.name);
+        let result = asked.map_err(|failed| {
+            kept.attached[last].refused = failed.orderly;
+            failed.error.within(within)
+        })?;
         kept.attached[last].done = index + 1;
         kept.attached[last].result = Some(result);
     }
@@ -205,16 +246,27 @@ fn add_last(folder: &Path, kept: &mut Kept, timeout: Duration) -> Result<()> {
 }
 
 /// Removes all that was begun, the last first.
-fn undo(folder: &Path, kept: &mut Kept, timeout: Duration) -> Result<()> {
+fn undo(folder: &Path, kept: &mut Kept, bounds: Bounds<'_>) -> Result<()> {
     let (mut errors, mut left) = (Vec::new(), Vec::new());
     while let Some(attached) = kept.attached.last().cloned() {
         let (list, interface) = (&attached.list, &attached.interface);
         let result = attached.result.as_ref().filter(|_| version::has_check(&list.version));
-        let remove = |index| tell(kept, &attached, index, "DEL", result, timeout);
+        let remove = |index| tell(kept, &attached, index, "DEL", result, bounds);
         let within = |error: Error| error.within(format!("cannot remove {interface} from network {}", list.name));
-        let failed: Vec<Error> = (0..attached.begun).rev().filter_map(|i| remove(i).err()).map(within).collect();
+        let mut failed = Vec::new();
+        for index in (0..attached.begun).rev() {
+            match remove(index).map_err(within) {
+                // It has left nothing; some cannot remove what they have not made.
+                Err(error) if attached.refused && index == attached.done => {
+                    tracing::warn!(%error, "a network plugin that has failed cannot undo that");
+                }
+                removed => failed.extend(removed.err()),
+            }
+        }
         kept.attached.pop();
-        if !failed.is_empty() {
+        if failed.is_empty() {
+            list.bridge.iter().for_each(|bridge| bridge::left(bridge));
+        } else {
             left.insert(0, attached);
         }
         errors.extend(failed);
@@ -223,6 +275,9 @@ fn undo(folder: &Path, kept: &mut Kept, timeout: Duration) -> Result<()> {
         errors.extend(rest.write(folder).err());
     }
     kept.attached = left;
+    if errors.is_empty() {
+        errors.extend(pinned::unpin(folder).err());
+    }
     together(errors)
 }
 
@@ -232,9 +287,9 @@ fn tell(
     index: usize,
     command: &'static str,
     result: Option<&Value>,
-    timeout: Duration,
+    bounds: Bounds<'_>,
 ) -> Result<()> {
-    let plugins = Plugins { folders: &kept.folders, timeout };
+    let plugins = Plugins { folders: &kept.folders, bounds };
     let config = of.list.config(index, result, &kept.capabilities);
     plugins.tell(of.list.kind(index), call(kept, &of.interface, command), &config)
 }
@@ -248,7 +303,7 @@ fn together(errors: Vec<Error>) -> Result<()> {
     errors.into_iter().reduce(|all, next| joined(&all, "; ", &next)).map_or(Ok(()), Err)
 }
 
-fn joined(first: &Error, between: &str, next: &Error) -> Error {
+pub fn joined(first: &Error, between: &str, next: &Error) -> Error {
     let error = Error::new(first.kind(), format!("{}{between}{}", first.message(), next.message()));
     match first.hint_text().or(next.hint_text()) {
         Some(hint) => error.hint(hint),

@@ -46,7 +46,10 @@ pub struct Attached {
     pub begun: usize,
     /// How many have ended well.
     pub done: usize,
-    /// The result of the last of these.
+    /// Whether the one after these has said itself that it failed.
+    #[serde(default)]
+    pub refused: bool,
+    /// The result of the last that has ended well.
     pub result: Option<Value>,
 }
 
@@ -87,16 +90,22 @@ impl Kept {
         Ok(Some(kept))
     }
 
+    /// Keeps nothing any more.
+    pub fn forget(folder: &Path) -> Result<()> {
+        let path = folder.join(FILE);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed.doing(Kind::Internal, || format!("cannot remove {}", path.display())),
+        }
+    }
+
     /// Keeps it; nothing that was begun is no file.
     pub fn write(&self, folder: &Path) -> Result<()> {
+        if self.attached.is_empty() {
+            return Kept::forget(folder);
+        }
         let path = folder.join(FILE);
         let what = || format!("cannot write {}", path.display());
-        if self.attached.is_empty() {
-            return match fs::remove_file(&path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-                removed => removed.doing(Kind::Internal, || format!("cannot remove {}", path.display())),
-            };
-        }
         let text = serde_json::to_vec(self).doing(Kind::Internal, what)?;
         let temporary = folder.join(format!("{FILE}.new"));
         fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path)).doing(Kind::Internal, what)

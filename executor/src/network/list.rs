@@ -20,6 +20,9 @@ pub struct ConfigList {
     pub version: String,
     /// Whether CHECK is not to be called.
     pub disable_check: bool,
+    /// The bridge that its first plugin makes if need be, where the list is ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<String>,
     /// The configuration of each plugin, at least one.
     pub plugins: Vec<Map<String, Value>>,
 }
@@ -32,7 +35,12 @@ impl ConfigList {
     pub fn of(list: &List) -> Result<ConfigList> {
         match list {
             List::File(path) => ConfigList::read(path),
-            List::Made(value) => ConfigList::parse(value.clone(), None).map_err(|e| e.within("bad network list")),
+            List::Made(value) => {
+                let list = ConfigList::parse(value.clone(), None).map_err(|e| e.within("bad network list"))?;
+                let bridge = list.plugins[0].get("bridge").filter(|_| list.kind(0) == "bridge");
+                let bridge = bridge.and_then(Value::as_str).map(str::to_owned);
+                Ok(ConfigList { bridge, ..list })
+            }
         }
     }
 
@@ -72,7 +80,7 @@ impl ConfigList {
         if plugins.is_empty() {
             return Err(bad("it has no plugins"));
         }
-        Ok(ConfigList { name, version, disable_check, plugins })
+        Ok(ConfigList { name, version, disable_check, bridge: None, plugins })
     }
 
     /// The type of a plugin, which is its program's name.

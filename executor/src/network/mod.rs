@@ -10,19 +10,24 @@
 //! after a crash as well. By CNI 1.1 (containernetworking/cni, SPEC.md) and, where
 //! that leaves a choice, as libcni does it.
 //!
-//! Plugins block: `add`, `check` and `del` are for workers and for programs that
-//! may wait. Must not: enter a namespace, know how a description becomes a list.
+//! Plugins block: `add`, `check` and `del` are for programs that may wait; `serving`
+//! has them done by a worker. Until all is undone the namespace is `pinned`; a
+//! `bridge` that was made for it goes with the last in it. Must not: know how a
+//! description becomes a list.
 
 mod attach;
+mod bridge;
 mod kept;
 mod list;
+mod pinned;
 mod plugin;
+pub mod serving;
 mod version;
 
 #[cfg(test)]
 mod testing;
 
-pub use attach::{Connected, Sandbox, add, check, del, validate};
+pub use attach::{Connected, Sandbox, add, check, del, forget, validate};
 pub use plugin::LONGEST;
 
 use crate::error::{Doing, Kind, Result};

@@ -2,11 +2,12 @@
 //!
 //! It reads its configuration from stdin and its parameters from variables, and
 //! answers on stdout; on stderr it logs. Bounded in time and in what it says: at
-//! the end of either its whole process group is killed.
+//! the end of either its whole process group is killed, and so it is with the
+//! shim whose worker runs it. With who runs it, it is killed itself.
 
 use std::ffi::OsString;
 use std::io::pipe;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use super::version::NEWEST;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::program::{Program, Started};
-use crate::sys::Ended;
+use crate::sys::{self, Ended};
 
 /// How long one plugin may take unless said otherwise: it may wait for a lock, or
 /// for a DHCP server.
@@ -41,7 +42,23 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 #[derive(Debug, Clone, Copy)]
 pub struct Plugins<'a> {
     pub folders: &'a [PathBuf],
+    pub bounds: Bounds<'a>,
+}
+
+/// How long a plugin may run.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds<'a> {
+    /// Each.
     pub timeout: Duration,
+    /// The pidfd of the shim whose worker this is: with that all ends, this
+    /// process too, as somebody else then undoes what was begun.
+    pub shim: Option<BorrowedFd<'a>>,
+}
+
+impl From<Duration> for Bounds<'_> {
+    fn from(timeout: Duration) -> Self {
+        Bounds { timeout, shim: None }
+    }
 }
 
 /// The parameters of a call.
@@ -62,6 +79,20 @@ struct Said {
     ended: Ended,
     answer: Vec<u8>,
     log: Vec<u8>,
+}
+
+/// Why a plugin has not done what it was to do.
+#[derive(Debug)]
+pub struct Failed {
+    pub error: Error,
+    /// Whether it has said so itself, as CNI wants it: then it has cleaned up.
+    pub orderly: bool,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed { error, orderly: false }
+    }
 }
 
 /// How a plugin says that it failed.
@@ -95,7 +126,7 @@ impl Plugins<'_> {
     ///
     /// # Errors
     /// As [`Plugins::tell`]; `Internal` with its beginning for what is no result.
-    pub fn ask(&self, kind: &str, call: Call<'_>, config: &Value) -> Result<Value> {
+    pub fn ask(&self, kind: &str, call: Call<'_>, config: &Value) -> std::result::Result<Value, Failed> {
         let said = self.run(kind, call, config)?;
         match serde_json::from_slice(&said.answer) {
             Ok(Value::Object(mut result)) => {
@@ -103,7 +134,7 @@ impl Plugins<'_> {
                 result.entry("cniVersion").or_insert_with(|| config["cniVersion"].clone());
                 Ok(Value::Object(result))
             }
-            _ => Err(garbage(kind, call.command, &said)),
+            _ => Err(garbage(kind, call.command, &said).into()),
         }
     }
 
@@ -114,7 +145,7 @@ impl Plugins<'_> {
     /// with its code, as `Unsupported` for a version that it has not, `BadSpec`
     /// for a configuration that it does not take, `Internal` for the rest.
     pub fn tell(&self, kind: &str, call: Call<'_>, config: &Value) -> Result<()> {
-        self.run(kind, call, config).map(|_| ())
+        self.run(kind, call, config).map(drop).map_err(|failed| failed.error)
     }
 
     /// The versions of CNI that a plugin has.
@@ -129,7 +160,7 @@ impl Plugins<'_> {
         // Old plugins want every variable to have some value.
         let dummy = "dummy";
         let call = Call { command: "VERSION", id: dummy, netns: Some(Path::new(dummy)), interface: dummy, args: "" };
-        let said = self.run(kind, call, &json!({"cniVersion": NEWEST}))?;
+        let said = self.run(kind, call, &json!({"cniVersion": NEWEST})).map_err(|failed| failed.error)?;
         match serde_json::from_slice(&said.answer) {
             // The first that has VERSION need not list any.
             Ok(Versions { cni_version, supported_versions })
@@ -143,7 +174,7 @@ impl Plugins<'_> {
     }
 
     /// Runs it to an end that is well.
-    fn run(&self, kind: &str, call: Call<'_>, config: &Value) -> Result<Said> {
+    fn run(&self, kind: &str, call: Call<'_>, config: &Value) -> std::result::Result<Said, Failed> {
         let path = self.find(kind)?;
         let what = || format!("network plugin {kind} failed at {}", call.command);
         let said = self.run_to_end(&path, call, config).map_err(|error| error.within(what()))?;
@@ -155,11 +186,12 @@ impl Plugins<'_> {
         if let Ok(Failure { code, msg, details }) = serde_json::from_slice(&said.answer) {
             let parts = [Some(told(msg.as_bytes())), (!details.is_empty()).then(|| told(details.as_bytes()))];
             let parts: Vec<String> = parts.into_iter().flatten().collect();
-            return Err(Error::new(kind_of(code), format!("{}: code {code}: {}", what(), parts.join(": "))));
+            let error = Error::new(kind_of(code), format!("{}: code {code}: {}", what(), parts.join(": ")));
+            return Err(Failed { error, orderly: true });
         }
         let said = if said.answer.is_empty() { &said.log } else { &said.answer };
         let said = if said.is_empty() { "nothing".to_owned() } else { format!("{:?}", told(said)) };
-        Err(Error::new(Kind::Internal, format!("{}: {how}, and it said {said}", what())))
+        Err(Error::new(Kind::Internal, format!("{}: {how}, and it said {said}", what())).into())
     }
 
     fn environment(&self, call: Call<'_>) -> Vec<OsString> {
@@ -185,15 +217,18 @@ impl Plugins<'_> {
         let (mut logs, log) = pipe().doing(Kind::Internal, what)?;
         let program = Program::new(path, [path], self.environment(call))?.reading(&text)?;
         // Not as the shim does it: a worker may have entered what hides its threads.
-        let started = program.with_fd(answer.as_fd(), 1).with_fd(log.as_fd(), 2).start_inside()?;
+        let program = program.with_fd(answer.as_fd(), 1).with_fd(log.as_fd(), 2);
+        let started = program.bound().start_inside()?;
         drop((answer, log));
-        let deadline = Instant::now() + self.timeout;
+        let Bounds { timeout, shim } = self.bounds;
+        let deadline = Instant::now() + timeout;
         let (mut answer, mut log) = (Vec::new(), Vec::new());
         let mut open = [true, true];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let wait = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) };
             let mut fds = vec![PollFd::new(&started.pidfd, PollFlags::IN)];
+            fds.extend(shim.as_ref().map(|shim| PollFd::new(shim, PollFlags::IN)));
             fds.extend(open[0].then(|| PollFd::new(&answers, PollFlags::IN)));
             fds.extend(open[1].then(|| PollFd::new(&logs, PollFlags::IN)));
             match poll(&mut fds, Some(&wait)) {
@@ -202,8 +237,14 @@ impl Plugins<'_> {
             };
             let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
             let ended = ready.next().unwrap_or(false);
+            let orphaned = shim.is_some() && ready.next().unwrap_or(false);
             let readable = open.map(|open| open && ready.next().unwrap_or(false));
             drop(fds);
+            if orphaned {
+                kill(&started);
+                let _ = started.finish_blocking(DYING);
+                sys::exit_now(1);
+            }
             // A pidfd is readable once its process has ended; what that leaves running may hold the pipes.
             if ended && !readable[0] && (!readable[1] || log.len() >= LOGGED) {
                 break;
@@ -211,7 +252,7 @@ impl Plugins<'_> {
             if left.is_zero() {
                 kill(&started);
                 let _ = started.finish_blocking(DYING);
-                let late = format!("it did not end within {:?} and was killed", self.timeout);
+                let late = format!("it did not end within {timeout:?} and was killed");
                 return Err(Error::new(Kind::Timeout, late));
             }
             if readable[0] {

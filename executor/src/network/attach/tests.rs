@@ -14,7 +14,7 @@ fn stand(plugins: &[&str]) -> (Stand, Sandbox) {
     for name in plugins {
         stand.plugin(name, &answer(name));
     }
-    let netns = stand.path().join("netns");
+    let netns = stand.path().join("blue");
     std::fs::write(&netns, "").expect("written");
     let sandbox = Sandbox {
         id: "web".to_owned(),
@@ -53,7 +53,7 @@ fn kept(stand: &Stand) -> bool {
 
 /// The calls of one command, from a call's number on, as `DEL a eth0`.
 fn calls_from(stand: &Stand, first: usize) -> Vec<String> {
-    stand.calls()[first..].iter().map(|call| call.trim_end_matches(" netns").to_owned()).collect()
+    stand.calls()[first..].iter().map(|call| call.trim_end_matches(" blue").to_owned()).collect()
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn lists_are_run_in_order_and_undone_in_reverse() {
         result: result(last),
     };
     assert_eq!(connected, [expected("eth0", "one", "b"), expected("eth1", "two", "c")]);
-    assert_eq!(stand.calls(), ["ADD a eth0 netns", "ADD b eth0 netns", "ADD c eth1 netns"]);
+    assert_eq!(stand.calls(), ["ADD a eth0 blue", "ADD b eth0 blue", "ADD c eth1 blue"]);
     let config = |kind: &str| json!({"type": kind, "name": "one", "cniVersion": "1.0.0"});
     let after = |kind: &str, before: &str| {
         let mut config = config(kind);
@@ -124,9 +124,9 @@ fn a_plugin_that_hangs_in_add_is_undone_too() {
         let sandbox = Sandbox { timeout: Duration::from_secs(*seconds), ..sandbox.clone() };
         let error = add(stand.path(), &sandbox, &two()).expect_err("it is late");
         assert_eq!(error.kind(), Kind::Timeout, "{error}");
-        stand.calls().contains(&"DEL b eth0 netns".to_owned())
+        stand.calls().contains(&"DEL b eth0 blue".to_owned())
     });
-    assert!(late.is_some() && stand.calls().ends_with(&["DEL a eth0 netns".to_owned()]), "{:?}", stand.calls());
+    assert!(late.is_some() && stand.calls().ends_with(&["DEL a eth0 blue".to_owned()]), "{:?}", stand.calls());
     assert_eq!(stand.given("DEL.b.eth0")["prevResult"], result("a"));
     assert!(!kept(&stand));
 }
@@ -195,7 +195,7 @@ fn a_namespace_that_has_gone_is_not_taken_for_another() {
         }
         assert_eq!(check(stand.path(), LONGEST).map_err(|e| e.kind()), Err(Kind::WrongState));
         del(stand.path(), LONGEST).expect("it is removed");
-        assert_eq!(stand.calls(), ["ADD a eth0 netns", "DEL a eth0 gone"]);
+        assert_eq!(stand.calls(), ["ADD a eth0 blue", "DEL a eth0 gone"]);
     }
 }
 

@@ -9,8 +9,8 @@ fn call() -> Call<'static> {
 }
 
 fn error(stand: &Stand, timeout: Duration) -> Error {
-    let plugins = Plugins { folders: &stand.folders(), timeout };
-    plugins.ask("p", call(), &json!({"cniVersion": "1.0.0"})).expect_err("it fails")
+    let plugins = Plugins { folders: &stand.folders(), bounds: timeout.into() };
+    plugins.ask("p", call(), &json!({"cniVersion": "1.0.0"})).expect_err("it fails").error
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn a_plugin_has_its_parameters_and_its_configuration() {
         $CNI_IFNAME "$CNI_ARGS" $CNI_PATH "$in"; echo a log >&2"#,
     );
     let folders = [PathBuf::from("/nowhere"), stand.folders().remove(0)];
-    let plugins = Plugins { folders: &folders, timeout: LONGEST };
+    let plugins = Plugins { folders: &folders, bounds: LONGEST.into() };
     let config = json!({"cniVersion": "0.4.0", "type": "p"});
     let path = format!("/nowhere:{}", folders[1].display());
     let expected = json!({
@@ -37,7 +37,7 @@ fn a_plugin_has_its_parameters_and_its_configuration() {
 #[test]
 fn a_plugin_that_is_missing_is_named_with_the_folders() {
     let folders = [PathBuf::from("/nowhere"), PathBuf::from("/no/where")];
-    let plugins = Plugins { folders: &folders, timeout: LONGEST };
+    let plugins = Plugins { folders: &folders, bounds: LONGEST.into() };
     let error = plugins.tell("p", call(), &json!({})).expect_err("there is none");
     assert_eq!(error.kind(), Kind::Unsupported);
     assert_eq!(error.message(), "cannot find the network plugin p in /nowhere, /no/where");
@@ -115,7 +115,7 @@ fn what_a_plugin_says_is_bounded() {
     assert!(error.message().contains("it said more than 1048576 bytes: \"y y y"), "{error}");
     // A log of any length is none of an answer.
     stand.plugin("q", "yes | head -c 200000 >&2; echo '{}'");
-    let plugins = Plugins { folders: &stand.folders(), timeout: LONGEST };
+    let plugins = Plugins { folders: &stand.folders(), bounds: LONGEST.into() };
     assert_eq!(plugins.ask("q", call(), &json!({"cniVersion": "1"})).expect("it answers"), json!({"cniVersion": "1"}));
     // What it leaves running is not waited for, as a DHCP client.
     stand.plugin("r", "sleep 1000 & echo '{\"pid\":'$!'}'");
@@ -130,7 +130,7 @@ fn what_cannot_be_run_is_told() {
     stand.file("p", "#!/no/shell\n");
     assert_eq!(error(&stand, LONGEST).kind(), Kind::CommandNotFound);
     let folders = [PathBuf::from("/etc")];
-    let plugins = Plugins { folders: &folders, timeout: LONGEST };
+    let plugins = Plugins { folders: &folders, bounds: LONGEST.into() };
     assert_eq!(plugins.tell("passwd", call(), &json!({})).map_err(|e| e.kind()), Err(Kind::NotExecutable));
 }
 
@@ -138,7 +138,7 @@ fn what_cannot_be_run_is_told() {
 fn a_plugin_says_which_versions_it_has() {
     let stand = Stand::new();
     let folders = stand.folders();
-    let plugins = Plugins { folders: &folders, timeout: LONGEST };
+    let plugins = Plugins { folders: &folders, bounds: LONGEST.into() };
     for (answer, expected) in [
         (r#"{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}"#, Some(["0.4.0", "1.0.0"])),
         (r#"{"cniVersion":"0.2.0"}"#, Some(["0.1.0", "0.2.0"])),

@@ -1,0 +1,74 @@
+//! A bridge that came about by a list of ours: it goes with the last interface in it.
+//!
+//! The plugin leaves it behind. It is told from others by its alias, so that one
+//! which was there before, or which somebody has made his own, is left alone. Who
+//! joins holds a shared lock on the host's network, who removes an exclusive one.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::error::{Doing, Kind, Result};
+use crate::sys;
+
+/// The alias of those that are ours.
+const ALIAS: &str = "bowline";
+
+/// A plugin is about to make a bridge, or to put an interface in.
+pub struct Joining<'a> {
+    bridge: &'a str,
+    there: bool,
+    _lock: File,
+}
+
+impl<'a> Joining<'a> {
+    /// Nobody removes the bridge until this is dropped.
+    pub fn begin(bridge: &'a str) -> Result<Joining<'a>> {
+        let lock = lock(FlockOperation::LockShared)?;
+        Ok(Joining { bridge, there: folder(bridge).exists(), _lock: lock })
+    }
+
+    /// What is there now and was not is ours.
+    pub fn end(&self) {
+        let alias = folder(self.bridge).join("ifalias");
+        if !self.there && alias.exists() {
+            let marked = fs::write(&alias, ALIAS);
+            let _ = marked.inspect_err(|error| tracing::warn!(%error, self.bridge, "it will be left"));
+        }
+    }
+}
+
+/// An interface has left the bridge, which is removed if it was the last one and
+/// the bridge is ours.
+pub fn left(bridge: &str) {
+    if !is_done(bridge) {
+        return;
+    }
+    let removed = lock(FlockOperation::LockExclusive).and_then(|_lock| {
+        // Somebody may have joined it, or removed it.
+        if !is_done(bridge) {
+            return Ok(());
+        }
+        sys::remove_bridge(bridge).doing(Kind::Internal, || "cannot remove it")
+    });
+    let _ = removed.inspect_err(|error| tracing::warn!(%error, bridge, "the bridge is left"));
+}
+
+/// Whether it is ours and empty.
+fn is_done(bridge: &str) -> bool {
+    let at = folder(bridge);
+    let ours = fs::read_to_string(at.join("ifalias")).is_ok_and(|alias| alias.trim_end() == ALIAS);
+    ours && fs::read_dir(at.join("brif")).is_ok_and(|mut inside| inside.next().is_none())
+}
+
+fn folder(bridge: &str) -> PathBuf {
+    Path::new("/sys/class/net").join(bridge)
+}
+
+fn lock(how: FlockOperation) -> Result<File> {
+    let what = || "cannot lock the host's network";
+    let network = File::open("/proc/self/ns/net").doing(Kind::Internal, what)?;
+    flock(&network, how).doing(Kind::Internal, what)?;
+    Ok(network)
+}

@@ -1,0 +1,69 @@
+//! The same for the shim, whose loop must not wait: by a worker, which ends with
+//! it, and the plugin with that.
+//!
+//! ```text
+//!   shim ─fork─► worker ─fork─► plugin and what it starts
+//!    └── ends ────► kills ─────────┘      whoever finds the shim's lock free may undo
+//! ```
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use bowline_spec::network::Attachment;
+use rustix::process::{getpid, getppid};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::attach::{self, Connected, Sandbox, joined};
+use super::plugin::Bounds;
+use crate::error::{Doing, Kind, Result};
+use crate::{sys, worker};
+
+/// As [`super::add`]. With a worker that is lost, what it has begun is undone too.
+///
+/// # Errors
+/// As there.
+pub async fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<Connected>> {
+    let timeout = sandbox.timeout;
+    match run(timeout, |bounds| attach::add_within(folder, sandbox, attachments, bounds)).await {
+        Ok(added) => added,
+        Err(lost) => Err(match del(folder, timeout).await {
+            Ok(()) => lost,
+            Err(left) => joined(&lost, "; and undoing it failed: ", &left),
+        }),
+    }
+}
+
+/// As [`super::check`].
+///
+/// # Errors
+/// As there.
+pub async fn check(folder: &Path, timeout: Duration) -> Result<Vec<String>> {
+    run(timeout, |bounds| attach::check_within(folder, bounds)).await?
+}
+
+/// As [`super::del`].
+///
+/// # Errors
+/// As there.
+pub async fn del(folder: &Path, timeout: Duration) -> Result<()> {
+    run(timeout, |bounds| attach::del_within(folder, bounds)).await?
+}
+
+/// What `work` has come to, or that its worker is lost.
+async fn run<T>(timeout: Duration, work: impl FnOnce(Bounds<'_>) -> Result<T>) -> Result<Result<T>>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let shim = getpid();
+    worker::run("networks", || {
+        let of = sys::pidfd_open(shim.as_raw_pid()).doing(Kind::Internal, || "cannot watch the shim")?;
+        // Else it had ended before, and the number may be another's.
+        if getppid() != Some(shim) {
+            sys::exit_now(1);
+        }
+        let shim: BorrowedFd<'_> = of.as_fd();
+        Ok(work(Bounds { timeout, shim: Some(shim) }))
+    })
+    .await
+}

@@ -113,7 +113,7 @@ test-vm: build
 # Each case holds on containerd's own shim for runc, but for those that say why not.
 ## test-reference   the tests of containerd's shim, with containerd's own in place of bowline's
 .PHONY: test-reference
-CONTAINERD_TESTS = $(basename $(notdir $(wildcard tests/tests/containerd_*.rs)))
+CONTAINERD_TESTS = $(basename $(notdir $(wildcard tests/tests/containerd_*.rs tests/tests/cri_*.rs)))
 test-reference: need-test
 	UNDER_TEST=reference $(RUN_AS_ROOT) \
 	cargo test --locked --package bowline-tests --no-fail-fast $(addprefix --test ,$(CONTAINERD_TESTS))

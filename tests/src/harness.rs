@@ -14,6 +14,7 @@
 //! cgroups, mounts, sockets and file names.
 
 pub mod containerd;
+pub mod cri;
 mod daemon;
 mod elsewhere;
 mod kernel;
@@ -159,14 +160,24 @@ impl Host {
 
     /// A containerd of the test's own, where containerd is installed: else the test says so and is over.
     pub fn daemon(&self) -> Option<Daemon<'_>> {
+        self.daemon_of(&self.prefix, None)
+    }
+
+    /// The same: its namespace, and Kubernetes' services, if they have settings.
+    pub(crate) fn daemon_of(&self, namespace: &str, kubernetes: Option<&str>) -> Option<Daemon<'_>> {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&paths).any(|folder| folder.join("containerd").exists()) {
-            self.checked.set(true);
-            skip("containerd is not installed (`make test` does)");
+            self.not_here("containerd is not installed (`make test` does)");
             return None;
         }
         self.own_parents();
-        Some(Daemon::start(self))
+        Some(Daemon::start(self, namespace, kubernetes))
+    }
+
+    /// The test is over, as it cannot be run on this host: says why.
+    pub(crate) fn not_here(&self, reason: &str) {
+        self.checked.set(true);
+        skip(reason);
     }
 
     /// Whether containerd's own shim is tested, which fails here: says why, and the test is over.
@@ -195,6 +206,11 @@ impl Host {
         let mut parents = self.parents.borrow_mut();
         parents.extend(hierarchies().into_iter().map(|(_, mount)| mount.join(&self.prefix)));
         parents.push(Path::new("/run/containerd/runc").join(&self.prefix));
+    }
+
+    /// In the end there must be nothing with this in its name, which something else has made up.
+    pub(crate) fn must_go_by_name(&self, name: &str) {
+        self.ran.borrow_mut().push(name.to_owned());
     }
 
     /// In the end there must be nothing at `path`.

@@ -1,7 +1,7 @@
 //! A containerd of the test's own: the daemon, with folders, socket and runtimes of its own, and `ctr`.
 //!
-//! Its shims are found in a folder of links, first in its PATH. Plugins for Kubernetes and for snapshots of devices are
-//! left out: they look at the machine.
+//! Its shims are found in a folder of links, first in its PATH. Plugins for snapshots of devices are left out, and those
+//! for Kubernetes where it is not asked for them: they look at the machine.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,33 +13,48 @@ use rustix::process::Signal;
 use super::containerd::{is_reference, runtime, shim_binary};
 use super::{Host, Process, Ran, Root, eventually, process_exists};
 
+/// What has no place on a test's host.
+const WITHOUT: [&str; 7] = [
+    "io.containerd.internal.v1.opt",
+    "io.containerd.snapshotter.v1.aufs",
+    "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.devmapper",
+    "io.containerd.snapshotter.v1.zfs",
+    "io.containerd.internal.v1.tracing",
+    "io.containerd.nri.v1.nri",
+];
+const KUBERNETES: &str = "io.containerd.grpc.v1.cri";
 const NAMES: [&str; 2] = ["containerd-shim-bowline-v1", "containerd-shim-runc-v2"];
 
 /// See the module.
 pub struct Daemon<'h> {
     host: &'h Host,
     process: Option<Process>,
+    namespace: String,
     /// Of the containers: a root filesystem.
     pub root: Root,
 }
 
 impl<'h> Daemon<'h> {
-    pub(super) fn start(host: &'h Host) -> Daemon<'h> {
+    /// One whose `ctr` is in this namespace; with `settings` for Kubernetes, or without Kubernetes' services.
+    pub(super) fn start(host: &'h Host, namespace: &str, settings: Option<&str>) -> Daemon<'h> {
         let folder = host.work();
         let bin = folder.join("bin");
         fs::create_dir(&bin).expect("the work folder is writable");
         symlink(shim_binary(), bin.join(NAMES[usize::from(is_reference())])).expect("the work folder is writable");
+        let mut without = WITHOUT.to_vec();
+        if settings.is_none() {
+            without.push(KUBERNETES);
+        }
         let config = format!(
-            "version = 2\nroot = \"{0}/root\"\nstate = \"{0}/state\"\n\
-             disabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.internal.v1.opt\", \
-             \"io.containerd.snapshotter.v1.aufs\", \"io.containerd.snapshotter.v1.btrfs\", \
-             \"io.containerd.snapshotter.v1.devmapper\", \"io.containerd.snapshotter.v1.zfs\", \
-             \"io.containerd.internal.v1.tracing\", \"io.containerd.nri.v1.nri\"]\n\
-             [grpc]\n  address = \"{0}/c.sock\"\n",
-            folder.display()
+            "version = 2\nroot = \"{0}/root\"\nstate = \"{0}/state\"\ndisabled_plugins = {without:?}\n\
+             [grpc]\n  address = \"{0}/c.sock\"\n{1}",
+            folder.display(),
+            settings.unwrap_or_default()
         );
         host.file("config.toml", &config);
-        let mut daemon = Daemon { host, process: None, root: host.busybox_root() };
+        let root = host.busybox_root();
+        let mut daemon = Daemon { host, process: None, namespace: namespace.to_owned(), root };
         daemon.root.folder("run");
         daemon.come_back();
         daemon
@@ -84,7 +99,7 @@ impl<'h> Daemon<'h> {
     /// `ctr` with these arguments, for this daemon.
     pub fn command<I: IntoIterator<Item: AsRef<std::ffi::OsStr>>>(&self, args: I) -> Command {
         let mut command = self.host.command("ctr");
-        command.arg("--address").arg(self.host.work().join("c.sock")).args(["--namespace", self.host.prefix()]);
+        command.arg("--address").arg(self.host.work().join("c.sock")).args(["--namespace", &self.namespace]);
         command.args(args);
         command
     }

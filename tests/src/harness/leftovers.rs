@@ -27,6 +27,8 @@ pub(super) fn find(names: &[String], dir: &Path, state: &Path) -> Vec<String> {
         "/var/lib",
         "/run/runc",
         "/run/containerd/runc",
+        "/var/lib/cni/results",
+        "/sys/class/net",
     ] {
         let found = entries(Path::new(folder)).into_iter().filter(|path| path != dir);
         left.extend(

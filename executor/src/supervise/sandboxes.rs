@@ -27,7 +27,7 @@ use super::units;
 use crate::cgroup::Cgroup;
 use crate::error::{Error, Kind, Result};
 use crate::lifecycle::Status;
-use crate::network::{self, Connected};
+use crate::network;
 use crate::recovery::Folder;
 use crate::rootfs::layers::{self, Layer};
 use crate::sandbox::{PLUGIN, SandboxRecord, SandboxState};
@@ -203,8 +203,7 @@ impl Sandbox {
                 timeout: PLUGIN,
             };
             let attachments = network.attachments(self.id.as_str());
-            let added = worker::run("the networks", || network::add(self.folder.path(), &who, &attachments));
-            let interfaces: Vec<Connected> = added.await?;
+            let interfaces = network::serving::add(self.folder.path(), &who, &attachments).await?;
             self.record.borrow_mut().interfaces = interfaces;
         }
         let shared = std::mem::take(&mut *self.shared.borrow_mut());
@@ -217,8 +216,7 @@ impl Sandbox {
     /// stays, with all that they need for another try.
     async fn take_down(&self, supervisor: &Supervisor) -> Result<()> {
         if self.record.borrow().sandbox.network.mode() == NetworkMode::Cni {
-            let folder = self.folder.path();
-            worker::run("the networks", || network::del(folder, PLUGIN)).await?;
+            network::serving::del(self.folder.path(), PLUGIN).await?;
         }
         self.record.borrow_mut().interfaces.clear();
         drop(std::mem::take(&mut *self.shared.borrow_mut()));

@@ -23,18 +23,20 @@ mod process;
 mod pty;
 mod ran;
 mod root;
+mod sandbox;
 mod screen;
 mod task;
 
 pub use daemon::Daemon;
 pub use elsewhere::Elsewhere;
 pub use kernel::{
-    cgroup_of, disk, fds_of, hierarchies, namespace_of, only_v2, process_exists, status_lines, unix_sockets,
+    cgroup_of, disk, fds_of, hierarchies, holders_of, namespace_of, only_v2, process_exists, status_lines, unix_sockets,
 };
 pub use process::Process;
 pub use pty::Pty;
 pub use ran::Ran;
 pub use root::{Root, Tmpfs};
+pub use sandbox::{Sandbox, SandboxBuild};
 pub use screen::{COLUMNS, ROWS, Screen};
 pub use task::{Build, Report, Task};
 
@@ -114,6 +116,8 @@ pub struct Host {
     next: Cell<u32>,
     /// Ids of tasks that ran, whose folders may stay until `rm`.
     ran: Rc<RefCell<Vec<String>>>,
+    /// Ids of sandboxes that were made.
+    sandboxes: Rc<RefCell<Vec<String>>>,
     transcript: Rc<RefCell<Vec<String>>>,
     checked: Cell<bool>,
     /// What a part of the harness takes down before the test ends.
@@ -144,6 +148,7 @@ impl Host {
             prefix,
             next: Cell::new(0),
             ran: Rc::default(),
+            sandboxes: Rc::default(),
             transcript: Rc::default(),
             checked: Cell::new(false),
             at_end: RefCell::default(),
@@ -322,6 +327,11 @@ impl Host {
         Build::new(self, Vec::new()).toml(toml)
     }
 
+    /// A sandbox, which tasks join by `in_sandbox`.
+    pub fn sandbox(&self) -> SandboxBuild<'_> {
+        SandboxBuild::new(self)
+    }
+
     /// The task `id`, which something else has launched.
     pub fn adopt(&self, id: impl Into<String>) -> Task<'_> {
         let id = id.into();
@@ -344,7 +354,7 @@ impl Host {
         Tmpfs::mount(self.work().join(name), options)
     }
 
-    /// Removes what ran, then compares with how it was before: no process, no
+    /// Removes what ran and sandboxes, then compares with how it was before: no process, no
     /// cgroup, no mount, no network namespace, no socket, no file of this test.
     /// Every test ends with it.
     #[track_caller]
@@ -352,6 +362,10 @@ impl Host {
         self.checked.set(true);
         for id in self.ran.borrow().iter().filter(|id| self.state().join(id).exists()) {
             self.bowline(["rm", id]).assert_code(0);
+        }
+        // Those whose members still run are not removed, as no task is that runs.
+        for id in self.sandboxes.borrow().iter().filter(|id| self.state().join(id).exists()) {
+            self.bowline(["sandbox", "rm", id]).assert_code(0);
         }
         self.assert_nothing_left_without_rm();
     }
@@ -380,8 +394,10 @@ impl Host {
 
     /// What marks things of this test: its prefix, and ids that bowline made up.
     fn names(&self) -> Vec<String> {
-        let made_up = self.ran.borrow().iter().filter(|id| !id.starts_with(&self.prefix)).cloned().collect::<Vec<_>>();
-        std::iter::once(self.prefix.clone()).chain(made_up).collect()
+        let (ran, sandboxes) = (self.ran.borrow(), self.sandboxes.borrow());
+        let made_up = ran.iter().chain(sandboxes.iter()).filter(|id| !id.starts_with(&self.prefix)).cloned();
+        let names: Vec<String> = std::iter::once(self.prefix.clone()).chain(made_up).collect();
+        leftovers::with_units(names)
     }
 
     /// Everything that helps to understand a failure.
@@ -392,7 +408,7 @@ impl Host {
             text.push('\n');
         }
         for folder in fs::read_dir(self.state()).into_iter().flatten().flatten() {
-            for name in ["task.json", "exit.json", "shim.log"] {
+            for name in ["task.json", "sandbox.json", "exit.json", "shim.log"] {
                 let path = folder.path().join(name);
                 if let Ok(content) = fs::read_to_string(&path) {
                     text += &format!("=== {}\n{}\n", path.display(), ran::shortened(content.as_bytes()));

@@ -81,6 +81,26 @@ pub fn namespace_of(pid: i32, kind: &str) -> String {
     link.to_string_lossy().into_owned()
 }
 
+/// Who is in a namespace or holds it, but for this test: a process each, or a
+/// mount. `held` keeps its number from being another's meanwhile.
+pub fn holders_of(held: &fs::File) -> Vec<String> {
+    use std::os::fd::AsRawFd as _;
+    let name = |path: &Path| fs::read_link(path).map(|link| link.to_string_lossy().into_owned()).unwrap_or_default();
+    let wanted = name(Path::new(&format!("/proc/self/fd/{}", held.as_raw_fd())));
+    let kind = wanted.split(':').next().unwrap_or_default();
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
+        (pid.unsigned_abs() != std::process::id()).then_some(pid)
+    });
+    let holds =
+        |pid: i32| name(Path::new(&format!("/proc/{pid}/ns/{kind}"))) == wanted || fds_of(pid).contains(&wanted);
+    let mut holders: Vec<String> = pids.filter(|pid| holds(*pid)).map(|pid| format!("process {pid}")).collect();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounted = mounts.lines().filter(|line| line.split(' ').nth(3) == Some(&wanted));
+    holders.extend(mounted.map(|line| format!("mount {line}")));
+    holders
+}
+
 /// What each open fd of a process is.
 pub fn fds_of(pid: i32) -> Vec<String> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

@@ -41,6 +41,18 @@ pub(super) fn find(names: &[String], dir: &Path, state: &Path) -> Vec<String> {
     left
 }
 
+/// The same names, and as they are in a unit of systemd, where a dash nests.
+pub(super) fn with_units(names: Vec<String>) -> Vec<String> {
+    let escaped: Vec<String> = names.iter().map(|name| name.replace('-', "\\x2d")).collect();
+    let mut all = names;
+    for name in escaped {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all
+}
+
 /// Kills and removes what a failed test has left, so that no other fails by it.
 pub(super) fn clean_up(names: &[String], dir: &Path) {
     for (pid, _) in processes(names) {
@@ -122,7 +134,7 @@ mod tests {
 
     /// What is found of `name` now.
     fn found(name: &str, dir: &Path) -> Vec<String> {
-        find(&[name.to_owned()], dir, &dir.join("s"))
+        find(&with_units(vec![name.to_owned()]), dir, &dir.join("s"))
     }
 
     #[test]
@@ -139,14 +151,20 @@ mod tests {
         eventually("the process", || found().iter().any(|left| left.starts_with("process")).then_some(()));
         let (_, mount) = kernel::hierarchies().into_iter().next().expect("a hierarchy");
         fs::create_dir(mount.join(&name)).expect("root may");
+        // As systemd names a sandbox's slice.
+        fs::create_dir(mount.join(format!("t-{}.slice", name.replace('-', "\\x2d")))).expect("root may");
+        let shm = dir.path().join("shm");
+        fs::create_dir(&shm).expect("ours");
+        let options = c"size=1m";
+        rustix::mount::mount("shm", &shm, "tmpfs", rustix::mount::MountFlags::empty(), options).expect("root may");
         let socket = UnixListener::bind(dir.path().join("socket")).expect("a short path");
         let netns = Path::new("/run").join(&name);
         fs::write(&netns, "").expect("root may");
         fs::create_dir_all(dir.path().join("s").join("task")).expect("ours");
         let kinds: Vec<_> = found().iter().filter_map(|left| left.split(' ').next().map(str::to_owned)).collect();
-        assert_eq!(kinds, ["process", "cgroup", "socket", "file", "state"]);
+        assert_eq!(kinds, ["process", "cgroup", "cgroup", "mount", "socket", "file", "state"]);
 
-        clean_up(std::slice::from_ref(&name), dir.path());
+        clean_up(&with_units(vec![name.clone()]), dir.path());
         drop(socket);
         sleep.wait().expect("it was killed");
         fs::remove_file(netns).expect("ours");

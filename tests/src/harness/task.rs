@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{Host, Process, Pty, Ran, eventually, kernel};
+use super::{Host, Process, Pty, Ran, Sandbox, eventually, kernel};
 
 /// A task that is not launched yet.
 #[must_use]
@@ -35,6 +35,11 @@ impl<'h> Build<'h> {
     pub fn named(mut self, id: impl Into<String>) -> Self {
         self.id = id.into();
         self
+    }
+
+    /// As a member of this sandbox.
+    pub fn in_sandbox(self, sandbox: &Sandbox<'_>) -> Self {
+        self.flag(format!("--sandbox={}", sandbox.id()))
     }
 
     /// With this folder as its root.

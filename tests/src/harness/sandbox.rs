@@ -1,0 +1,222 @@
+//! A sandbox under test, through `bowline sandbox` and the kernel's files.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::{Build, Host, Process, Ran, eventually, kernel};
+
+/// A sandbox that is not made yet.
+#[must_use]
+pub struct SandboxBuild<'h> {
+    host: &'h Host,
+    id: String,
+    flags: Vec<String>,
+    toml: Option<String>,
+}
+
+impl<'h> SandboxBuild<'h> {
+    pub(super) fn new(host: &'h Host) -> SandboxBuild<'h> {
+        SandboxBuild { host, id: host.new_id(), flags: Vec::new(), toml: None }
+    }
+
+    /// Adds a flag, such as `--memory=64M`.
+    pub fn flag(mut self, flag: impl Into<String>) -> Self {
+        self.flags.push(flag.into());
+        self
+    }
+
+    /// Gives it this id.
+    pub fn named(mut self, id: impl Into<String>) -> Self {
+        self.id = id.into();
+        self
+    }
+
+    /// Adds lines to its description, which is then given as a file.
+    pub fn toml(mut self, lines: &str) -> Self {
+        let text = self.toml.get_or_insert_default();
+        text.push_str(lines);
+        text.push('\n');
+        self
+    }
+
+    /// The id it will have.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Begins `bowline sandbox create`.
+    pub fn spawn(&self) -> Process {
+        let mut args = vec!["sandbox".to_owned(), "create".to_owned(), format!("--name={}", self.id)];
+        if let Some(toml) = &self.toml {
+            let file = self.host.file(&format!("{}.toml", self.host.new_id()), toml);
+            args.push(format!("--file={}", file.display()));
+        }
+        args.extend(self.flags.iter().cloned());
+        let sandboxes = self.host.sandboxes.clone();
+        let id = self.id.clone();
+        self.host.spawn_unread(args).on_end(move |end| {
+            if end.code == Some(0) {
+                sandboxes.borrow_mut().push(id);
+            }
+        })
+    }
+
+    /// `bowline sandbox create`, whether it works or not.
+    #[track_caller]
+    pub fn try_create(&self) -> Ran {
+        self.spawn().finish()
+    }
+
+    /// `bowline sandbox create`, which works.
+    #[track_caller]
+    pub fn create(self) -> Sandbox<'h> {
+        self.try_create().assert_says(&self.id);
+        Sandbox { host: self.host, id: self.id }
+    }
+
+    /// Refused with `code`, for a reason that has all of `parts`, and nothing is made of it.
+    #[track_caller]
+    pub fn assert_refused(self, code: i32, parts: &[&str]) {
+        self.try_create().assert_refused(code, parts);
+        let folder = self.host.state().join(&self.id);
+        assert!(!folder.exists(), "{} was left behind", folder.display());
+    }
+}
+
+/// A sandbox that was made; the host removes it in the end.
+pub struct Sandbox<'h> {
+    host: &'h Host,
+    id: String,
+}
+
+impl<'h> Sandbox<'h> {
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// A member that runs `script` in a shell.
+    pub fn task(&self, script: &str) -> Build<'h> {
+        self.host.task(script).in_sandbox(self)
+    }
+
+    /// A member of this description.
+    pub fn described(&self, toml: &str) -> Build<'h> {
+        self.host.described(toml).in_sandbox(self)
+    }
+
+    /// `bowline sandbox VERB ID ARGS`.
+    #[track_caller]
+    pub fn bowline<const N: usize>(&self, verb: &str, args: [&str; N]) -> Ran {
+        self.host.bowline(["sandbox", verb, &self.id].into_iter().chain(args))
+    }
+
+    /// What `sandbox inspect` says.
+    #[track_caller]
+    pub fn inspect(&self) -> Value {
+        self.bowline("inspect", []).assert_code(0).json()
+    }
+
+    /// Its status.
+    #[track_caller]
+    pub fn status(&self) -> String {
+        self.inspect()["status"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// A pid that `inspect` tells: `shim_pid`, `pause_pid`.
+    #[track_caller]
+    fn inspected_pid(&self, field: &str) -> i32 {
+        let inspected = self.inspect();
+        let pid = inspected[field].as_i64().and_then(|pid| pid.try_into().ok());
+        pid.unwrap_or_else(|| panic!("no {field} in {inspected}"))
+    }
+
+    /// Its shim's pid.
+    #[track_caller]
+    pub fn shim_pid(&self) -> i32 {
+        self.inspected_pid("shim_pid")
+    }
+
+    /// The pid of who holds a shared pid namespace.
+    #[track_caller]
+    pub fn pause_pid(&self) -> i32 {
+        self.inspected_pid("pause_pid")
+    }
+
+    /// What `sandbox stats` says.
+    #[track_caller]
+    pub fn stats(&self) -> Value {
+        self.bowline("stats", ["--json"]).assert_code(0).json()
+    }
+
+    /// `bowline sandbox update`, which works.
+    #[track_caller]
+    pub fn update<const N: usize>(&self, flags: [&str; N]) {
+        self.bowline("update", flags).assert_code(0);
+    }
+
+    /// `bowline sandbox rm`, which works: nothing is known of it any more.
+    #[track_caller]
+    pub fn rm<const N: usize>(&self, flags: [&str; N]) {
+        self.bowline("rm", flags).assert_code(0);
+        assert!(!self.file("").exists(), "its folder is left");
+    }
+
+    /// A file of its folder.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.host.state().join(&self.id).join(name)
+    }
+
+    /// Its joint cgroup's folder in the hierarchy of `controller`.
+    #[track_caller]
+    pub fn cgroup(&self, controller: &str) -> PathBuf {
+        self.folder_of("cgroup", controller)
+    }
+
+    /// The same of where its shim and helpers are charged.
+    #[track_caller]
+    pub fn overhead(&self, controller: &str) -> PathBuf {
+        self.folder_of("overhead", controller)
+    }
+
+    #[track_caller]
+    fn folder_of(&self, field: &str, controller: &str) -> PathBuf {
+        let inspected = self.inspect();
+        let path = inspected[field].as_str().unwrap_or_else(|| panic!("no {field} in {inspected}"));
+        kernel::hierarchy(controller).join(path.trim_start_matches('/'))
+    }
+
+    /// What a file of its joint cgroup contains.
+    #[track_caller]
+    pub fn cgroup_file(&self, controller: &str, file: &str) -> String {
+        let path = self.cgroup(controller).join(file);
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
+        text.trim_end().to_owned()
+    }
+
+    /// The pids of all members.
+    #[track_caller]
+    pub fn processes(&self) -> Vec<i32> {
+        kernel::processes_below(&self.cgroup("freezer"))
+    }
+
+    /// The pids of its shim and helpers, as far as they are charged beside it.
+    #[track_caller]
+    pub fn helpers(&self) -> Vec<i32> {
+        kernel::processes_below(&self.overhead("memory"))
+    }
+
+    /// Kills its shim, as a crash would, and waits until that is gone.
+    #[track_caller]
+    pub fn kill_shim(&self) {
+        let shim = self.shim_pid();
+        kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("the shim lives");
+        eventually(format_args!("the shim {shim} is gone"), || (!kernel::process_exists(shim)).then_some(()));
+        let socket = self.file("shim.sock");
+        eventually("nobody listens any more", || UnixStream::connect(&socket).is_err().then_some(()));
+    }
+}

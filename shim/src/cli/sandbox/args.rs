@@ -44,6 +44,11 @@ pub enum SandboxCommand {
         #[command(flatten)]
         limits: Box<UpdateArgs>,
     },
+    /// Ask the plugins whether a sandbox's network is as they made it
+    Check {
+        /// The sandbox
+        id: TaskId,
+    },
     /// Charge processes that help a sandbox beside it, as its shim is
     Charge {
         /// The sandbox

@@ -7,7 +7,7 @@ pub mod args;
 mod create;
 mod remove;
 
-use bowline_executor::{Doing, Kind, Result, SandboxState, StateDir};
+use bowline_executor::{Doing, Kind, PLUGIN, Result, SandboxState, StateDir, network};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
@@ -31,6 +31,13 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
             let update = update.doing(Kind::Internal, || "cannot write the update as JSON")?;
             client::sandbox::of(state, &id).await?.update_sandbox(update).await?;
             warn(&examine(state, &id).await?);
+            Ok(0)
+        }
+        SandboxCommand::Check { id } => {
+            let folder = client::sandbox::folder(state, &id)?;
+            for network in network::check(folder.path(), PLUGIN)? {
+                complain(&format!("network {network} cannot be asked: its list or its plugins have no CHECK"), None);
+            }
             Ok(0)
         }
         SandboxCommand::Charge { id, pids } => {

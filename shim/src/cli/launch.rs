@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 
 use bowline_executor::{
-    CgroupDriver, Doing, Error, ExitReport, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo,
+    CgroupDriver, Doing, Error, ExitReport, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo, undo_sandbox,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::units::Ceiling;
@@ -165,12 +165,8 @@ impl Up {
                 return discard(&folder, error);
             }
         };
-        // What was launched is undone by now. A shim that was asked for
-        // nothing would wait for somebody who does.
-        if let Ok(pidfd) = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            let _ = pidfd_send_signal(pidfd, Signal::TERM);
-        }
-        let killed = child.wait().is_ok_and(|status| status.signal().is_some());
+        // What was launched is undone by now.
+        let killed = dismiss(&mut child);
         // It did not come to undo what it had made. Never of one that ended by
         // itself: what it was refused, such as a cgroup, is somebody else's.
         let undone = if killed { spawn::systemd().and_then(|systemd| undo(&folder, &systemd)) } else { Ok(()) };
@@ -180,6 +176,28 @@ impl Up {
         };
         discard(&folder, error)
     }
+
+    /// The same of a sandbox: what plugins cannot undo is kept for another try.
+    pub fn abandon_sandbox(self, state: &StateDir, id: &TaskId, error: Error) -> Error {
+        let Up { folder, by, shim } = self;
+        drop(shim);
+        if let By::Us(mut child) = by {
+            dismiss(&mut child);
+        }
+        match spawn::systemd().and_then(|systemd| undo_sandbox(state, id, &systemd)) {
+            Ok(()) => discard(&folder, error),
+            Err(left) => error.hint(format!("besides, {left}; `bowline sandbox rm {id}` tries again")),
+        }
+    }
+}
+
+/// Ends a shim of ours: one that was asked for nothing would wait for somebody
+/// who does. Whether it was killed instead.
+fn dismiss(child: &mut Child) -> bool {
+    if let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
+        let _ = pidfd_send_signal(pidfd, Signal::TERM);
+    }
+    child.wait().is_ok_and(|status| status.signal().is_some())
 }
 
 fn discard(folder: &Folder, error: Error) -> Error {

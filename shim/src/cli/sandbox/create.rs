@@ -34,7 +34,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     let record = SandboxRecord::new(&id, sandbox, driver)?;
     let up = Up::shim(&id, &shim_cgroup, || state.create_sandbox(&id, &record)).await?;
     if let Err(error) = up.shim.create_sandbox().await {
-        return Err(up.abandon(error));
+        return Err(up.abandon_sandbox(state, &id, error));
     }
     for (index, member) in members.into_iter().enumerate() {
         if let Err(error) = launch::start_member(state, &id, member).await {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Elsewhere, Process, binary, cgroup_of, eventually, hierarchies, process_exists};
+use bowline_tests::harness::{Elsewhere, Process, Task, binary, cgroup_of, eventually, hierarchies, process_exists};
 
 /// Nobody reads its stdout: when init has ended, the shim still has to drain.
 const STALLING: &str = "seq 1 1000000 & trap 'exit 0' TERM; echo ready >&2; while :; do sleep 0.1; done";
@@ -89,6 +89,7 @@ fn assert_moments(mode: &str, before: &str, running: &str, shutdown: &str) {
     // It enters once the start has been answered.
     assert_comes(shim, &real(running), "while the task runs");
 
+    wait_until_stuck(&task);
     let cgroups: Vec<_> = hierarchies().into_iter().map(|(_, mount)| mount.join("bowline").join(&id)).collect();
     task.stop(["--grace=50s"]);
     eventually("its cgroups are removed", || (!cgroups.iter().any(|path| path.exists())).then_some(()));
@@ -99,6 +100,21 @@ fn assert_moments(mode: &str, before: &str, running: &str, shutdown: &str) {
     manager.remove();
     chosen.remove();
     host.assert_nothing_left();
+}
+
+/// Returns once what writes has filled every pipe on the way and waits: it has
+/// written more than two take, and writes no more.
+fn wait_until_stuck(task: &Task<'_>) {
+    let (mut before, mut same) = (0, 0);
+    eventually("the output is stuck", || {
+        let comm = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let writer = task.processes().into_iter().find(|pid| comm(pid) == "seq\n")?;
+        let io = fs::read_to_string(format!("/proc/{writer}/io")).ok()?;
+        let written = io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok())?;
+        same = if written == before && written > 2 * 65536 { same + 1 } else { 0 };
+        before = written;
+        (same > 20).then_some(())
+    });
 }
 
 #[test]

@@ -161,7 +161,8 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     if namespaces.is_new(libc::CLONE_NEWNET) {
         network::prepare_new()?;
     }
-    if let Some(hostname) = spec.hostname() {
+    // Without a name the namespace is not looked at: it may be the host's.
+    if let Some(hostname) = spec.hostname().as_ref().filter(|hostname| !hostname.is_empty()) {
         rustix::system::sethostname(hostname.as_bytes())
             .doing(Kind::Internal, || format!("cannot set the hostname to {hostname}"))?;
     }

@@ -40,11 +40,12 @@ mod io;
 mod launch;
 mod lifecycle;
 mod log;
+mod member;
 mod mountinfo;
 mod namespaces;
 pub mod network;
 mod notify;
-pub mod pause;
+mod pause;
 pub mod probe;
 mod program;
 mod recovery;
@@ -84,10 +85,12 @@ pub use host::configure;
 pub use io::{Attachment, Input, Logger, Ready, TAIL, Target, WindowSize};
 pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
+pub use member::Member;
+pub use pause::{Net as PauseNet, Pause};
 pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo, undo_bundle};
 pub use report::{ExitReport, StoppedBy};
 pub use request::{
-    Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Particulars, Process, Source, TaskState,
+    Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Particulars, PauseEnd, Process, Source, TaskState,
 };
 pub use rootfs::{layers, mount_options};
 pub use sandbox::{Budget, PLUGIN, SandboxRecord, SandboxState, undo_sandbox};
@@ -353,6 +356,40 @@ impl Executor {
     /// What a task uses now.
     pub async fn stats(&self, id: &TaskId) -> Result<Stats> {
         self.ask(|reply| Request::Stats(id.clone(), reply)).await
+    }
+
+    /// Starts a process that does nothing, in namespaces of its own: its pid. It
+    /// dies with the shim.
+    ///
+    /// # Errors
+    /// `AlreadyExists` while there is one; `BadSpec` for what would be the host's
+    /// or cannot be joined; `Unsupported` where the kernel lacks something.
+    pub async fn start_pause(&self, pause: Pause) -> Result<i32> {
+        self.ask(|reply| Request::StartPause(Box::new(pause), reply)).await
+    }
+
+    /// Waits for it to end. Any number may wait, also after it has.
+    ///
+    /// # Errors
+    /// `NotFound` when there never was one.
+    pub async fn pause_ended(&self) -> Result<PauseEnd> {
+        self.ask(Request::PauseEnded).await
+    }
+
+    /// Ends it; returns once it has ended.
+    ///
+    /// # Errors
+    /// As [`Executor::pause_ended`].
+    pub async fn end_pause(&self) -> Result<PauseEnd> {
+        self.ask(Request::EndPause).await
+    }
+
+    /// What is used in a cgroup that is not ours, and below it.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none.
+    pub async fn cgroup_stats(&self, path: &str) -> Result<Stats> {
+        self.ask(|reply| Request::CgroupStats(path.to_owned(), reply)).await
     }
 
     /// Where a task is in its life.

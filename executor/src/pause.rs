@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ use crate::launch::{Live, clone_child};
 use crate::{network, refused, sys, worker};
 
 /// What it is called, in every list of processes.
-const NAME: &[u8] = b"pause\0";
+const NAME: &CStr = c"pause";
 
 /// Which namespaces it is to be in. One that is not named here is the shim's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -173,9 +174,9 @@ fn become_pause(wanted: &Pause, joined: Option<&OwnedFd>, entry: &Entry, report:
         let path = format!("/proc/sys/{}", refused::sysctl_path(key)?);
         fs::write(path, value).doing(Kind::BadSpec, || format!("sysctls: cannot set {key} to {value}"))?;
     }
-    let _ = rustix::thread::set_name(c"pause");
-    // Else it would look like a second shim. No more than looks: it needs a right.
-    let _ = sys::set_command_line(NAME);
+    // Else it would look like a second shim. Nothing depends on it.
+    let _ = rustix::thread::set_name(NAME);
+    let _ = sys::overwrite_command_line(NAME.to_bytes());
     enter_empty_root().map_err(|errno| {
         Error::new(Kind::Unsupported, format!("cannot give the pause process a root of its own: {errno}"))
     })?;

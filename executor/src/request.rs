@@ -17,6 +17,8 @@ use crate::error::Result;
 use crate::health::Health;
 use crate::io::{Attachment, Input, Logger, Target, WindowSize};
 use crate::lifecycle::Status;
+use crate::member::Member;
+use crate::pause::Pause;
 use crate::report::ExitReport;
 use crate::rootfs::layers::Layer;
 use crate::sandbox::SandboxState;
@@ -120,6 +122,8 @@ pub struct Bundle {
     /// What its root is mounted from, in their order; taken down when the task
     /// is removed. None where the root is there already.
     pub layers: Vec<Layer>,
+    /// What it has from its sandbox, if it is a member of one.
+    pub member: Option<Member>,
 }
 
 /// What a launch has led to.
@@ -237,6 +241,15 @@ pub struct TaskState {
     pub health: Option<Health>,
 }
 
+/// How a pause process has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PauseEnd {
+    /// 0 when it was to, or 128 and the number of the signal that killed it.
+    pub code: i32,
+    /// When it was reaped.
+    pub at: Timestamp,
+}
+
 type Reply<T> = oneshot::Sender<Result<T>>;
 
 /// A question to the loop, with where the answer goes.
@@ -269,4 +282,8 @@ pub(crate) enum Request {
     Stats(TaskId, Reply<Stats>),
     State(TaskId, Reply<TaskState>),
     States(Reply<Vec<TaskState>>),
+    StartPause(Box<Pause>, Reply<i32>),
+    PauseEnded(Reply<PauseEnd>),
+    EndPause(Reply<PauseEnd>),
+    CgroupStats(String, Reply<Stats>),
 }

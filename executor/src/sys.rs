@@ -485,18 +485,26 @@ fn signal_set(signals: &[c_int]) -> libc::sigset_t {
     set
 }
 
-/// Has `/proc/self/cmdline` say `line`, which ends with a NUL. Needs
-/// CAP_SYS_RESOURCE.
-pub fn set_command_line(line: &'static [u8]) -> io::Result<()> {
-    let ends =
-        [(libc::PR_SET_MM_ARG_START, line.as_ptr_range().start), (libc::PR_SET_MM_ARG_END, line.as_ptr_range().end)];
-    // The kernel checks after each step that the beginning is not behind the end:
-    // what is static is below the stack, where both were.
-    for (which, address) in ends {
-        // SAFETY: the kernel alone reads there, and it lives as long as we do.
-        let rc = unsafe { libc::prctl(libc::PR_SET_MM, which, address, 0, 0) };
-        check(c_long::from(rc))?;
+/// Has `/proc/self/cmdline` say `name`, and nothing of what the program was
+/// called with: in place, as to say where else to look needs a right.
+pub fn overwrite_command_line(name: &[u8]) -> io::Result<()> {
+    // proc(5): arg_start and arg_end; the name before may contain anything.
+    const ARG_START: usize = 48 - 3;
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    let number = |index: usize| fields.get(index).and_then(|field| field.parse::<usize>().ok());
+    let (Some(start), Some(end)) = (number(ARG_START), number(ARG_START + 1)) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    };
+    let length = end.saturating_sub(start);
+    if start == 0 || name.len() >= length {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
     }
+    // SAFETY: the kernel says that the arguments are there, on our own stack;
+    // nobody borrows them: the caller has read its own, which are copies.
+    let arguments = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, length) };
+    arguments.fill(0);
+    arguments[..name.len()].copy_from_slice(name);
     Ok(())
 }
 

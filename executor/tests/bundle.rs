@@ -245,7 +245,7 @@ fn run_bundle(bundle: &Path) -> ExitCode {
     let output = Target::Path(bundle.join(OUTPUT));
     let exec = fs::read(bundle.join(EXEC)).ok();
     let process = exec.map(|text| serde_json::from_slice(&text).expect("a process"));
-    let bundle = Bundle { path: bundle.to_owned(), layers: Vec::new() };
+    let bundle = Bundle { path: bundle.to_owned(), layers: Vec::new(), member: None };
     let ran = serve(config, |executor| async move {
         let done = async {
             let launch = Launch {

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 /// of the same name anything goes; the crate's root may import everything.
 const EXECUTOR: &[&[&str]] = &[
     &["supervise"],
-    &["exec", "features", "host", "pause", "probe", "request"],
+    &["exec", "features", "host", "probe", "request"],
     &["sandbox"],
-    &["launch", "lifecycle", "recovery"],
+    &["lifecycle", "pause", "recovery"],
+    &["launch"],
     &["child", "sealed"],
     &["notify", "shared"],
     &["bundle", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
-    &["checkpoint", "events", "program", "refused", "told"],
+    &["checkpoint", "events", "member", "program", "refused", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "systemd", "worker"],
     &["cgroup"],
     &["health", "mountinfo", "sys"],
@@ -48,7 +49,7 @@ const RECENT_CALLS: [&str; 11] = [
 ];
 
 /// What runs in the shim: one thread that reaps every child and never blocks.
-const SHIM_PROCESS: [&str; 17] = [
+const SHIM_PROCESS: [&str; 18] = [
     "executor/src",
     "shim/src/service.rs",
     "shim/src/wire.rs",
@@ -62,6 +63,7 @@ const SHIM_PROCESS: [&str; 17] = [
     "shim/src/containerd/options.rs",
     "shim/src/containerd/publisher",
     "shim/src/containerd/publisher.rs",
+    "shim/src/containerd/sandbox",
     "shim/src/containerd/serve.rs",
     "shim/src/containerd/service.rs",
     "shim/src/containerd/status.rs",

@@ -311,7 +311,7 @@ impl Supervisor {
     ) -> Result<Plan> {
         let folder = self.config.state.folder(id);
         let lock = folder.lock_shared()?;
-        let joined = sandbox.joined(&task, id)?;
+        let joined = self.joined(sandbox, &task, id)?;
         let spec = host::configure_unfiltered(&joined, id.as_str())?;
         let profile = host::profile(&joined)?;
         if task.rootfs.is_none() {
@@ -328,7 +328,10 @@ impl Supervisor {
 
     /// The same of a manager's bundle.
     async fn plan_bundle(&self, id: &TaskId, bundle: Bundle, driver: Driver, durable: bool) -> Result<Plan> {
-        let (spec, seccomp) = bundle::read(&bundle.path)?;
+        let (mut spec, seccomp) = bundle::read(&bundle.path)?;
+        if let Some(member) = &bundle.member {
+            member.fit(&mut spec)?;
+        }
         let asked = bundle::asked_cgroup(&spec);
         let unit = driver.unit_of(asked, id.as_str(), id.as_str())?;
         let record = Record { durable, ..self.record(bundle::cgroup_path(asked, id), unit) };

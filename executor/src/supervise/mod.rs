@@ -49,6 +49,7 @@ use crate::systemd::Systemd;
 use crate::told::{Happening, Teller};
 
 use children::Children;
+use pauses::Pauses;
 use sandboxes::Sandbox;
 pub use shim_cgroup::ShimCgroup;
 use task::Task;
@@ -111,6 +112,7 @@ pub(crate) struct Supervisor {
     journal: Option<RefCell<Journal>>,
     /// Sizes of huge pages, once somebody has asked for statistics.
     page_sizes: OnceCell<Vec<String>>,
+    pauses: Pauses,
 }
 
 /// Runs the loop until the last task has ended and all that it said is written,
@@ -138,8 +140,10 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         sandbox_begun: Cell::new(false),
         journal,
         page_sizes: OnceCell::new(),
+        pauses: Pauses::default(),
     });
     let served = supervisor.serve(&mut requests).await;
+    supervisor.pauses.leave(&supervisor.children).await;
     supervisor.overhead.end(&supervisor.layout);
     served
 }
@@ -321,6 +325,24 @@ impl Supervisor {
                 });
             }
             Request::Leave => self.stop_all(),
+            Request::StartPause(wanted, reply) => {
+                tokio::task::spawn_local(async move {
+                    let _ = reply.send(self.start_pause(&wanted, None).await);
+                });
+            }
+            Request::PauseEnded(reply) => {
+                tokio::task::spawn_local(async move {
+                    let _ = reply.send(self.pauses.ended().await);
+                });
+            }
+            Request::EndPause(reply) => {
+                tokio::task::spawn_local(async move {
+                    let _ = reply.send(self.pauses.end().await);
+                });
+            }
+            Request::CgroupStats(path, reply) => {
+                let _ = reply.send(self.cgroup_stats(&path));
+            }
             Request::Wait(id, reply) => match self.task(&id) {
                 Ok(task) => {
                     tokio::task::spawn_local(async move {
@@ -474,6 +496,10 @@ impl Supervisor {
         Ok(pids.into_iter().map(process).collect())
     }
 
+    fn page_sizes(&self) -> &[String] {
+        self.page_sizes.get_or_init(|| host::hugepage_sizes().into_iter().collect())
+    }
+
     fn stats(&self, id: &TaskId) -> Result<Stats> {
         let task = self.task(id)?;
         let read = |cgroup: &Cgroup| stats::read(&self.layout, cgroup, self.page_sizes());
@@ -481,10 +507,6 @@ impl Supervisor {
         let execs = task.execs.borrow();
         stats.processes = task.processes.borrow_mut().read(&pids, |pid| execs.get(&pid).map(|e| e.number));
         Ok(stats)
-    }
-
-    fn page_sizes(&self) -> &[String] {
-        self.page_sizes.get_or_init(|| host::hugepage_sizes().into_iter().collect())
     }
 
     /// Forgets a task that has ended.

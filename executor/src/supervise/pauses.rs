@@ -1,74 +1,163 @@
-//! The process that holds a pid namespace which members share.
-//!
-//! When it ends, which nobody here asks it to before, the kernel ends all that
-//! is in the namespace with it.
+//! The pause process of a shim, where its manager wants one, or members share a
+//! pid namespace: started, waited for, ended. One at a time; its end is kept until
+//! the next begins.
 
+use std::cell::RefCell;
 use std::fs::File;
-use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use jiff::Timestamp;
+use tokio::sync::{oneshot, watch};
 
 use super::Supervisor;
+use super::children::Children;
 use super::sandboxes::Sandbox;
+use crate::cgroup::{Cgroup, Entry};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::launch::Live;
 use crate::pause::{self, Pause};
-use crate::{sys, worker};
+use crate::request::PauseEnd;
+use crate::stats::{self, Stats};
+use crate::sys::{self, Ended};
+use crate::worker;
 
-/// It, while it lives.
-pub struct Pausing {
-    pidfd: OwnedFd,
-    /// What it holds, which its pid may be another's before.
-    namespace: Option<OwnedFd>,
+/// The one that there is, or was.
+#[derive(Default)]
+pub struct Pauses(RefCell<Option<Rc<Paused>>>);
+
+/// A pause process, alive until its end is there.
+struct Paused {
+    live: Live,
+    end: watch::Sender<Option<PauseEnd>>,
 }
 
-impl Pausing {
-    /// By which path its namespace is joined.
-    ///
-    /// # Errors
-    /// `WrongState` when it has ended: the kernel takes nobody in any more.
-    pub fn path(&self) -> Result<PathBuf> {
-        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        if poll(&mut ended, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
-            let message = "the process that holds the members' pid namespace was killed by somebody else";
-            return Err(Error::new(Kind::WrongState, message).hint("remove the sandbox"));
+impl Paused {
+    /// Has it end by itself. Also one that somebody has stopped.
+    fn end(&self) {
+        if self.end.borrow().is_some() {
+            return;
         }
-        let fd = self.namespace.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-        Ok(format!("/proc/{}/fd/{fd}", std::process::id()).into())
+        for signal in [libc::SIGTERM, libc::SIGCONT] {
+            // It has ended by itself.
+            let _ = sys::pidfd_send_signal(self.live.pidfd.as_fd(), signal);
+        }
+    }
+}
+
+impl Pauses {
+    fn get(&self) -> Result<Rc<Paused>> {
+        let one = self.0.borrow().clone();
+        one.ok_or_else(|| Error::new(Kind::NotFound, "there is no pause process here"))
+    }
+
+    /// Its end, as soon as there is one.
+    pub async fn ended(&self) -> Result<PauseEnd> {
+        let mut end = self.get()?.end.subscribe();
+        let end = end.wait_for(Option::is_some).await.ok().and_then(|end| *end);
+        end.ok_or_else(|| Error::new(Kind::Internal, "nobody has seen the pause process end"))
+    }
+
+    /// Ends it, if it has not ended.
+    pub async fn end(&self) -> Result<PauseEnd> {
+        self.get()?.end();
+        self.ended().await
+    }
+
+    /// The same when the loop is over, and nobody sweeps any more.
+    pub async fn leave(&self, children: &Children) {
+        let Ok(paused) = self.get() else { return };
+        if paused.end.borrow().is_some() {
+            return;
+        }
+        paused.end();
+        if let Ok(pidfd) = paused.live.pidfd.try_clone() {
+            worker::ended(pidfd).await;
+        }
+        children.sweep();
     }
 }
 
 impl Supervisor {
-    /// Starts it where the sandbox's members are to see each other's processes.
-    pub(super) async fn begin_pause(self: &Rc<Self>, sandbox: &Rc<Sandbox>) -> Result<()> {
+    /// Starts it; returns its pid once its namespaces are as they were wanted.
+    /// It joins `entry`, if there is one.
+    pub(super) async fn start_pause(&self, wanted: &Pause, entry: Option<&Entry>) -> Result<i32> {
+        if self.pauses.get().is_ok_and(|paused| paused.end.borrow().is_none()) {
+            return Err(Error::new(Kind::AlreadyExists, "there is a pause process here already"));
+        }
+        let expecting = self.children.expect();
+        let starting = pause::start(wanted, entry)?;
+        let pid = starting.live.pid;
+        let exited = expecting.claim(pid);
+        drop(expecting);
+        match starting.ready().await {
+            Ok(live) => {
+                let paused = Rc::new(Paused { live, end: watch::Sender::new(None) });
+                *self.pauses.0.borrow_mut() = Some(paused.clone());
+                tokio::task::spawn_local(see_off(paused, exited));
+                Ok(pid)
+            }
+            Err(error) => {
+                // It ends by itself, and nobody is to find it.
+                let _ = exited.await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts it where a sandbox's members are to see each other's processes; when
+    /// it ends, the kernel ends all that is in its namespace.
+    pub(super) async fn hold_pids(&self, sandbox: &Sandbox) -> Result<()> {
         if !sandbox.record.borrow().sandbox.share_pid {
             return Ok(());
         }
-        let wanted = Pause { pid: true, ..Pause::default() };
         let entry = self.overhead.entry().await;
-        let live = pause::start(&wanted, entry.as_ref())?.ready().await?;
+        let pid = self.start_pause(&Pause { pid: true, ..Pause::default() }, entry.as_ref()).await?;
         if entry.is_none()
             && let Some(path) = self.overhead.path()
         {
             // systemd's: it knows of processes by their cgroup alone.
-            worker::run("helpers", || self.layout.place(&path, &[live.pid])).await?;
+            worker::run("helpers", || self.layout.place(&path, &[pid])).await?;
         }
-        sandbox.record.borrow_mut().pause_pid = Some(live.pid);
-        let at = format!("/proc/{}/ns/pid", live.pid);
-        let namespace = File::open(&at).doing(Kind::Internal, || format!("cannot open {at}"));
-        let (namespace, failed) = namespace.map_or_else(|error| (None, Err(error)), |file| (Some(file.into()), Ok(())));
-        // Also where that failed: it is ended with the rest.
-        *sandbox.pause.borrow_mut() = Some(Pausing { pidfd: live.pidfd, namespace });
-        failed
+        let at = format!("/proc/{pid}/ns/pid");
+        let namespace = File::open(&at).doing(Kind::Internal, || format!("cannot open {at}"))?;
+        sandbox.record.borrow_mut().pause_pid = Some(pid);
+        *sandbox.pids.borrow_mut() = Some(namespace.into());
+        Ok(())
     }
 
-    /// Ends it; what is in its namespace has ended.
-    pub(super) async fn end_pause(&self, sandbox: &Sandbox) {
-        let Some(Pausing { pidfd, .. }) = sandbox.pause.borrow_mut().take() else { return };
-        // ESRCH: somebody else was first.
-        let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
-        worker::ended(pidfd).await;
+    /// Ends it, if there is one; what is in its namespace has ended.
+    pub(super) async fn release_pids(&self, sandbox: &Sandbox) {
+        sandbox.pids.borrow_mut().take();
         sandbox.record.borrow_mut().pause_pid = None;
+        // Without one there is nothing to end.
+        let _ = self.pauses.end().await;
     }
+
+    /// By which path members join its pid namespace, if they share one.
+    ///
+    /// # Errors
+    /// `WrongState` when it has ended: the kernel takes nobody in any more.
+    pub(super) fn pids_of(&self, sandbox: &Sandbox) -> Result<Option<PathBuf>> {
+        let Some(namespace) = sandbox.pids.borrow().as_ref().map(AsRawFd::as_raw_fd) else { return Ok(None) };
+        if self.pauses.get()?.end.borrow().is_some() {
+            let message = "the process that holds the members' pid namespace was killed by somebody else";
+            return Err(Error::new(Kind::WrongState, message).hint("remove the sandbox"));
+        }
+        Ok(Some(format!("/proc/{}/fd/{namespace}", std::process::id()).into()))
+    }
+
+    /// What is used in a cgroup that somebody else has made, and all below it.
+    pub(super) fn cgroup_stats(&self, path: &str) -> Result<Stats> {
+        let none = || Error::new(Kind::NotFound, format!("there is no cgroup {path}"));
+        let cgroup: Cgroup = self.layout.open(path)?.ok_or_else(none)?;
+        Ok(stats::read(&self.layout, &cgroup, self.page_sizes()))
+    }
+}
+
+async fn see_off(paused: Rc<Paused>, exited: oneshot::Receiver<Ended>) {
+    let ended = exited.await.doing(Kind::Internal, || "a pause process was not reaped");
+    let code = ended.map_or(128 + libc::SIGKILL, Ended::code);
+    paused.end.send_replace(Some(PauseEnd { code, at: Timestamp::now() }));
 }

@@ -11,6 +11,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -21,7 +22,6 @@ use bowline_spec::{Mount, Namespace, NetworkMode, Task as Description};
 use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
 
 use super::Supervisor;
-use super::pauses::Pausing;
 use super::task::{Task, remove_cgroup};
 use super::units;
 use crate::cgroup::Cgroup;
@@ -52,8 +52,8 @@ pub struct Sandbox {
     pub(super) budgeting: Mutex<()>,
     pub(super) cgroup: RefCell<Option<Cgroup>>,
     shared: RefCell<Shared>,
-    /// Where members share a pid namespace.
-    pub(super) pause: RefCell<Option<Pausing>>,
+    /// The pid namespace that members share.
+    pub(super) pids: RefCell<Option<OwnedFd>>,
     /// Read-locked by each launch of a member.
     launching: RwLock<()>,
     /// It goes: nobody joins any more.
@@ -72,7 +72,7 @@ impl Sandbox {
             budgeting: Mutex::default(),
             cgroup: RefCell::default(),
             shared: RefCell::default(),
-            pause: RefCell::default(),
+            pids: RefCell::default(),
             launching: RwLock::default(),
             going: Cell::new(false),
         }
@@ -105,11 +105,8 @@ impl Sandbox {
         Ok(guard)
     }
 
-    /// A member's description with what is the sandbox's filled in.
-    ///
-    /// # Errors
-    /// `BadSpec` for what a member cannot have of its own.
-    pub(super) fn joined(&self, task: &Description, id: &TaskId) -> Result<Description> {
+    /// See [`Supervisor::joined`]; the shared pid namespace is at `pids`.
+    fn joined(&self, task: &Description, id: &TaskId, pids: Option<PathBuf>) -> Result<Description> {
         let record = self.record.borrow();
         let shared = self.shared.borrow();
         let refuse = |field: &str, why: &str| Err(Error::new(Kind::BadSpec, format!("{field}: {why}")));
@@ -134,9 +131,7 @@ impl Sandbox {
         fill(&mut of.network, shared.network());
         fill(&mut of.ipc, shared.ipc());
         fill(&mut of.uts, shared.uts());
-        if let Some(pause) = self.pause.borrow().as_ref().filter(|_| of.pid.is_none()) {
-            of.pid = Some(Namespace::Path(pause.path()?));
-        }
+        fill(&mut of.pid, pids);
         if shares_uts && let Some(hostname) = &record.sandbox.hostname {
             joined.env.entry("HOSTNAME".to_owned()).or_insert_with(|| hostname.clone());
         }
@@ -236,6 +231,15 @@ impl Supervisor {
         self.sandbox.borrow().clone()
     }
 
+    /// A member's description with what is the sandbox's filled in.
+    ///
+    /// # Errors
+    /// `BadSpec` for what a member cannot have of its own.
+    pub(super) fn joined(&self, sandbox: &Sandbox, task: &Description, id: &TaskId) -> Result<Description> {
+        let pids = if task.namespaces.pid.is_none() { self.pids_of(sandbox)? } else { None };
+        sandbox.joined(task, id, pids)
+    }
+
     fn our_sandbox(&self) -> Result<Rc<Sandbox>> {
         self.sandbox().ok_or_else(|| Error::new(Kind::NotFound, "this shim has no sandbox"))
     }
@@ -261,7 +265,7 @@ impl Supervisor {
             self.make_joint_cgroup(&sandbox).await?;
             self.overhead.enter(&self.layout, || true).await?;
             sandbox.share().await?;
-            self.begin_pause(&sandbox).await?;
+            self.hold_pids(&sandbox).await?;
             sandbox.connect().await?;
             sandbox.keep_record()
         };
@@ -275,7 +279,7 @@ impl Supervisor {
                 Ok(())
             }
             Err(error) => {
-                self.end_pause(&sandbox).await;
+                self.release_pids(&sandbox).await;
                 Err(match sandbox.take_down(self).await {
                     Ok(()) => error,
                     Err(left) => error.hint(format!("besides, {left}")),
@@ -371,7 +375,7 @@ impl Supervisor {
             let mut over = task.over.subscribe();
             let _ = over.wait_for(|over| *over).await;
         }
-        self.end_pause(sandbox).await;
+        self.release_pids(sandbox).await;
         sandbox.take_down(self).await
     }
 

@@ -19,7 +19,7 @@ impl Supervisor {
         let _turn = task.updating.lock().await;
         let (merged, changes) = host::change(task.record.borrow().description()?, update)?;
         let joined = match self.sandbox() {
-            Some(sandbox) => sandbox.joined(&merged, id)?,
+            Some(sandbox) => self.joined(&sandbox, &merged, id)?,
             None => merged.clone(),
         };
         if task.lock.borrow().is_some() {

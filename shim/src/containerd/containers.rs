@@ -104,6 +104,11 @@ impl Containers {
         self.all().remove(id)
     }
 
+    /// The ids of all.
+    pub fn ids(&self) -> Vec<String> {
+        self.all().keys().cloned().collect()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.all().is_empty()

@@ -10,6 +10,7 @@ use protobuf::{Message as _, MessageField};
 use super::address;
 use super::happenings::{KILLED, timestamp};
 use super::invocation::Invocation;
+use super::sandbox::files;
 use crate::spawn;
 
 /// Kills and removes all that is left of the container, and prints a
@@ -18,7 +19,10 @@ use crate::spawn;
 /// # Errors
 /// Names what is left. What is missing already is no error.
 pub fn run(invocation: &Invocation) -> Result<()> {
-    let (pid, report) = undo_bundle(&invocation.bundle, &spawn::systemd()?)?;
+    let systemd = spawn::systemd()?;
+    let members = files::undo(&invocation.bundle, &systemd);
+    let (pid, report) = undo_bundle(&invocation.bundle, &systemd)?;
+    members?;
     // containerd has told it to the file, or the shim has; none, and there was
     // no shim. Other members of a pod may still be served there.
     let address = std::fs::read_to_string(address::file_in(&invocation.bundle)).unwrap_or_default();

@@ -22,6 +22,7 @@ pub mod log;
 pub mod metrics;
 pub mod options;
 pub mod publisher;
+mod sandbox;
 pub mod serve;
 mod service;
 mod start;

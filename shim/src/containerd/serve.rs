@@ -11,6 +11,7 @@ use bowline_executor::systemd::Systemd;
 use bowline_executor::{
     Config, Doing, Executor, Folder, Kind, Leave, Result, ShimCgroup, StateDir, Teller, serve as run_executor,
 };
+use containerd_shim_protos::sandbox_async::create_sandbox;
 use containerd_shim_protos::shim_async::create_task;
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
@@ -20,6 +21,7 @@ use super::containers::Containers;
 use super::happenings;
 use super::invocation::Invocation;
 use super::publisher::Publisher;
+use super::sandbox::calls::Sandboxes;
 use super::service::Service;
 use crate::accept;
 
@@ -62,10 +64,13 @@ pub fn run(invocation: Invocation, listener: UnixListener) -> Result<()> {
         let service = Service {
             executor: executor.clone(),
             containers,
+            sandbox: Arc::default(),
             publisher: events.clone(),
             namespace: invocation.namespace.clone(),
         };
+        let sandbox = service.sandbox.clone();
         let served = serve(executor, service, listener, &socket).await;
+        sandbox.unmake().await;
         if !events.drained(LAST_WORDS).await {
             tracing::warn!("containerd has not taken the last events");
         }
@@ -80,12 +85,14 @@ async fn serve(executor: Executor, service: Service, listener: UnixListener, soc
     let what = || "cannot serve the shim's socket";
     listener.set_nonblocking(true).doing(Kind::Internal, what)?;
     let listener = tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?;
+    let sandboxes = Arc::new(Sandboxes(service.clone()));
     let service = Arc::new(service);
     let mut server = Server::new().add_listener(Listener::new(accept::of_our_user(listener)));
     for name in NAMES {
         let methods = create_task(service.clone()).into_values();
         server = server.register_service(methods.map(|methods| (name.to_owned(), methods)).collect());
     }
+    server = server.register_service(create_sandbox(sandboxes));
     server.start().await.doing(Kind::Internal, what)?;
     executor.closed().await;
     // While it is still ours: from here on another may serve the group there.

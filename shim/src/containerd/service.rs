@@ -31,6 +31,7 @@ use super::containers::{Container, Containers, Exit, Process, unknown_exec};
 use super::happenings::timestamp;
 use super::options::{CheckpointOptions, Options};
 use super::publisher::Publisher;
+use super::sandbox::Sandbox;
 use super::status::{Answer, During, refused};
 use super::streams::Io;
 use super::{files, metrics};
@@ -42,6 +43,8 @@ pub struct Service {
     pub executor: Executor,
     /// What is known.
     pub containers: Arc<Containers>,
+    /// What the containers are members of, if anything.
+    pub sandbox: Arc<Sandbox>,
     /// containerd's namespace.
     pub namespace: String,
     /// What tells containerd.
@@ -49,7 +52,7 @@ pub struct Service {
 }
 
 /// The id of a container or an exec, as containerd's own rules allow it.
-fn checked(id: &str) -> Answer<TaskId> {
+pub fn checked(id: &str) -> Answer<TaskId> {
     TaskId::of_manager(id).map_err(|invalid| refused(&Error::new(Kind::Usage, invalid.to_string())))
 }
 
@@ -59,7 +62,7 @@ fn wrong_state(message: String) -> ttrpc::Error {
 
 /// What a call does in steps is done to the end, though its caller's patience
 /// ends and the call with it: half of it would be nobody's to undo.
-async fn seen_through<T: Send + 'static>(call: impl Future<Output = Answer<T>> + Send + 'static) -> Answer<T> {
+pub async fn seen_through<T: Send + 'static>(call: impl Future<Output = Answer<T>> + Send + 'static) -> Answer<T> {
     let broken = || Error::new(Kind::Internal, "the call broke down");
     tokio::spawn(call).await.unwrap_or_else(|_| Err(refused(&broken())))
 }
@@ -95,7 +98,7 @@ impl Service {
         let (streams, ends) = io.open(&id, &self.namespace)?;
         // What cannot be had any more is closed here.
         self.containers.process(&id, "", |init| init.ends = ends)?;
-        let source = Bundle { path: bundle.clone(), layers: layers.collect() };
+        let source = Bundle { path: bundle.clone(), layers: layers.collect(), member: self.sandbox.member()? };
         let stdin = match &streams.stdin {
             Input::Path(path) if io.terminal => Some(path.clone()),
             _ => None,
@@ -112,9 +115,15 @@ impl Service {
             checkpoint: images.map(PathBuf::from),
             particulars: options.particulars()?,
             attached: stdin.map(|stdin| Attachment { stdin: Some(stdin), ..Attachment::default() }),
-            ..Launch::new(id, source)
+            ..Launch::new(id.clone(), source)
         };
+        self.sandbox.remember(&request.id, &bundle)?;
         let launched = self.executor.create(launch).await?;
+        // Its sandbox may have been stopped meanwhile.
+        if let Err(error) = self.sandbox.member() {
+            self.executor.remove(&id).await?;
+            return Err(error);
+        }
         files::write(&bundle, launched.pid, options);
         Ok(launched.pid.cast_unsigned())
     }
@@ -171,6 +180,11 @@ impl Service {
             ..Default::default()
         };
         self.publisher.publish(topics::TASK_DELETE_EVENT_TOPIC, event);
+        self.sandbox.forget(id);
+        if self.sandbox.has_ended() && self.containers.is_empty() {
+            // Not every containerd says so of a sandbox's last member.
+            self.executor.leave();
+        }
         Ok(answer)
     }
 
@@ -246,6 +260,7 @@ impl Task for Service {
                 Ok(pid) => Ok(CreateTaskResponse { pid, ..CreateTaskResponse::default() }),
                 Err(error) => {
                     service.containers.remove(&request.id);
+                    service.sandbox.forget(&request.id);
                     Err(During::Create.refused(&error))
                 }
             }
@@ -474,8 +489,9 @@ impl Task for Service {
     }
 
     async fn shutdown(&self, _: &TtrpcContext, _: ShutdownRequest) -> Answer<Empty> {
-        // Asked with each container that goes: a group may have more.
-        if self.containers.is_empty() {
+        // Asked with each container that goes: a group may have more, and a
+        // sandbox goes by a call of its own.
+        if self.containers.is_empty() && (!self.sandbox.is_there() || self.sandbox.has_ended()) {
             self.executor.leave();
         }
         Ok(Empty::default())

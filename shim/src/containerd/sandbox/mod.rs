@@ -1,0 +1,268 @@
+//! The sandbox of a shim: where it is in its life, what its members have from it.
+//!
+//! ```text
+//!   Created ─start─► Starting ─► Ready ─stop, or its pause process ends─► Ended
+//! ```
+//!
+//! Known from memory, as `containers` are; `calls` answers containerd. A shim has
+//! one sandbox at most, and never a second. Must not: wait, ask the executor.
+
+pub mod calls;
+pub mod files;
+mod wanted;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bowline_executor::{Error, Kind, Member, PauseNet, Result};
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use super::containers::Exit;
+use wanted::Wanted;
+
+/// What is known of the sandbox, if containerd has asked for one.
+#[derive(Default)]
+pub struct Sandbox {
+    known: Mutex<Option<Known>>,
+}
+
+/// A sandbox that was asked for.
+struct Known {
+    id: String,
+    bundle: PathBuf,
+    wanted: Wanted,
+    created_at: Timestamp,
+    state: State,
+    /// Of its pause process, once there was one.
+    pid: u32,
+    ended: watch::Sender<Option<Exit>>,
+}
+
+/// Where it is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Created,
+    Starting,
+    Ready,
+    Ended,
+}
+
+/// It, for whoever asks.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// Whether members can be made in it.
+    pub ready: bool,
+    /// 0 before it was started.
+    pub pid: u32,
+    /// When it was started, or at first created.
+    pub created_at: Timestamp,
+    /// How it has ended.
+    pub exit: Option<Exit>,
+    /// Where its network is bound.
+    pub network: Option<PathBuf>,
+    /// The cgroup of its members.
+    pub cgroup: Option<String>,
+}
+
+fn wrong_state(message: String) -> Error {
+    Error::new(Kind::WrongState, message)
+}
+
+impl Sandbox {
+    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+        // One thread: nobody can have panicked while holding it and live.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, id: &str, look: impl FnOnce(&mut Known) -> T) -> Result<T> {
+        let mut known = self.known();
+        let found = known.as_mut().filter(|known| known.id == id);
+        found.map(look).ok_or_else(|| Error::new(Kind::NotFound, format!("sandbox {id} is unknown")))
+    }
+
+    /// Puts down what was asked for.
+    ///
+    /// # Errors
+    /// `AlreadyExists`.
+    fn create(&self, id: &str, bundle: PathBuf, wanted: Wanted) -> Result<()> {
+        let mut known = self.known();
+        if let Some(other) = &*known {
+            let message = format!("sandbox {} exists already in this shim, which has one only", other.id);
+            return Err(Error::new(Kind::AlreadyExists, message));
+        }
+        *known = Some(Known {
+            id: id.to_owned(),
+            bundle,
+            wanted,
+            created_at: Timestamp::now(),
+            state: State::Created,
+            pid: 0,
+            ended: watch::Sender::new(None),
+        });
+        Ok(())
+    }
+
+    /// It is to be started now: what it is to be, and where its files are.
+    ///
+    /// # Errors
+    /// `WrongState` where it was not created, or is no longer new.
+    fn begin(&self, id: &str) -> Result<(Wanted, PathBuf)> {
+        if self.known().is_none() {
+            return Err(wrong_state(format!("sandbox {id} is not created: it cannot be started")));
+        }
+        self.with(id, |known| match known.state {
+            State::Created => {
+                known.state = State::Starting;
+                Ok((known.wanted.clone(), known.bundle.clone()))
+            }
+            State::Starting | State::Ready => Err(wrong_state(format!("sandbox {id} was started already"))),
+            State::Ended => Err(wrong_state(format!("sandbox {id} has ended: it cannot be started"))),
+        })?
+    }
+
+    /// It has started, unless it was stopped meanwhile: then it has ended.
+    fn began(&self, id: &str, pid: u32) -> Result<Timestamp> {
+        self.with(id, |known| {
+            known.pid = pid;
+            if known.state == State::Ended {
+                return Err(wrong_state(format!("sandbox {id} was stopped while it was being started")));
+            }
+            known.state = State::Ready;
+            known.created_at = Timestamp::now();
+            Ok(known.created_at)
+        })?
+    }
+
+    /// Nothing came of a start.
+    fn not_begun(&self, id: &str) {
+        let _ = self.with(id, |known| {
+            if known.state == State::Starting {
+                known.state = State::Created;
+            }
+        });
+    }
+
+    /// No member can be made any more. Whether it has a pause process.
+    fn stop(&self, id: &str) -> Result<bool> {
+        self.with(id, |known| {
+            known.state = State::Ended;
+            known.pid != 0
+        })
+    }
+
+    /// It has ended; the first to say so is believed.
+    fn end(&self, id: &str, exit: Exit) {
+        let _ = self.with(id, |known| {
+            known.state = State::Ended;
+            known.ended.send_if_modified(|ended| {
+                let first = ended.is_none();
+                ended.get_or_insert(exit);
+                first
+            });
+        });
+    }
+
+    /// How it is.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn status(&self, id: &str) -> Result<Status> {
+        self.with(id, |known| Status {
+            ready: known.state == State::Ready,
+            pid: known.pid,
+            created_at: known.created_at,
+            exit: *known.ended.borrow(),
+            network: match &known.wanted.pause.net {
+                PauseNet::Path(path) => Some(path.clone()),
+                PauseNet::Host | PauseNet::New => None,
+            },
+            cgroup: known.wanted.cgroup.clone(),
+        })
+    }
+
+    /// Its end, to wait for.
+    fn ended(&self, id: &str) -> Result<watch::Receiver<Option<Exit>>> {
+        self.with(id, |known| known.ended.subscribe())
+    }
+
+    /// What a container has from it; nothing where there is no sandbox.
+    ///
+    /// # Errors
+    /// `WrongState` unless it is ready.
+    pub fn member(&self) -> Result<Option<Member>> {
+        let known = self.known();
+        let Some(known) = &*known else { return Ok(None) };
+        if known.state != State::Ready {
+            let state = if known.state == State::Ended { "has ended" } else { "is not started" };
+            let message = format!("sandbox {} {state}: nothing can be created in it", known.id);
+            return Err(wrong_state(message));
+        }
+        let pause = &known.wanted.pause;
+        let of = |wanted: bool, kind: &str| wanted.then(|| PathBuf::from(format!("/proc/{}/ns/{kind}", known.pid)));
+        let files = known.wanted.files.keys().map(|inside| (PathBuf::from(inside), files::path(&known.bundle, inside)));
+        Ok(Some(Member {
+            net: of(pause.net != PauseNet::Host, "net"),
+            ipc: of(pause.ipc, "ipc"),
+            uts: of(pause.uts, "uts"),
+            pid: of(pause.pid, "pid"),
+            shm: pause.ipc.then(|| files::shm(&known.bundle)),
+            files: files.collect(),
+        }))
+    }
+
+    /// Where the bundles of its members are written down, for who undoes them
+    /// when the shim has died.
+    fn members_folder(&self) -> Option<PathBuf> {
+        self.known().as_ref().map(|known| files::members(&known.bundle))
+    }
+
+    /// Whether containerd has asked for one.
+    pub fn is_there(&self) -> bool {
+        self.known().is_some()
+    }
+
+    /// Whether there was one, which has ended with all its members.
+    pub fn has_ended(&self) -> bool {
+        self.known().as_ref().is_some_and(|known| known.ended.borrow().is_some())
+    }
+
+    /// Takes down what is mounted for it, before its shim leaves.
+    pub async fn unmake(&self) {
+        let bundle = self.known().as_ref().map(|known| known.bundle.clone());
+        if let Some(bundle) = bundle
+            && let Err(error) = files::unmake(&bundle).await
+        {
+            tracing::error!(%error, "a mount is left behind");
+        }
+    }
+
+    /// A container is made in it.
+    ///
+    /// # Errors
+    /// `Internal` when it cannot be written down.
+    pub fn remember(&self, id: &str, bundle: &Path) -> Result<()> {
+        self.members_folder().map_or(Ok(()), |members| files::remember(&members, id, bundle))
+    }
+
+    /// It has gone.
+    pub fn forget(&self, id: &str) {
+        if let Some(members) = self.members_folder() {
+            files::forget(&members, id);
+        }
+    }
+}
+
+/// What is told of a sandbox besides, by containerd's own names.
+fn info(status: &Status) -> BTreeMap<&'static str, String> {
+    let state = if status.ready { calls::READY } else { calls::NOT_READY };
+    let mut info = BTreeMap::from([("pid", status.pid.to_string()), ("state", state.to_owned())]);
+    if let Some(network) = &status.network {
+        info.insert("networkSandboxPath", network.display().to_string());
+    }
+    if let Some(cgroup) = &status.cgroup {
+        info.insert("cgroup", cgroup.clone());
+    }
+    info
+}

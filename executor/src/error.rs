@@ -82,6 +82,16 @@ impl Error {
     }
 }
 
+/// Several errors as one, of the first one's kind and with its hint; none is success.
+pub fn together(errors: impl IntoIterator<Item = Error>) -> Result<()> {
+    let all = errors.into_iter().reduce(|mut all, next| {
+        all.message = format!("{}; {}", all.message, next.message);
+        all.hint = all.hint.or(next.hint);
+        all
+    });
+    all.map_or(Ok(()), Err)
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -111,6 +121,13 @@ impl<T, E: fmt::Display> Doing<T> for std::result::Result<T, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn several_errors_are_told_in_one_line() {
+        assert_eq!(together([]), Ok(()));
+        let errors = [Error::new(Kind::NotFound, "a"), Error::new(Kind::Internal, "b").hint("c")];
+        assert_eq!(together(errors), Err(Error::new(Kind::NotFound, "a; b").hint("c")));
+    }
 
     #[test]
     fn a_cause_is_appended_to_what_was_being_done() {

@@ -34,6 +34,7 @@ mod features;
 mod health;
 mod hooks;
 mod host;
+pub mod housekeeping;
 mod identity;
 mod idmap;
 mod io;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 /// of the same name anything goes; the crate's root may import everything.
 const EXECUTOR: &[&[&str]] = &[
     &["supervise"],
+    &["housekeeping"],
     &["exec", "features", "host", "probe", "request"],
     &["sandbox"],
     &["lifecycle", "pause", "recovery"],

@@ -109,6 +109,21 @@ impl Hierarchy {
         Some(below.path().join(file).exists())
     }
 
+    /// Its top.
+    pub fn top(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// Whether there is a cgroup at `path`, absolute and plain.
+    pub fn has(&self, path: &str) -> bool {
+        fs::statat(&self.dir, &path[1..], AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// The names of the cgroups right below `path`; none where there is no such.
+    pub fn children(&self, path: &str) -> Vec<String> {
+        open_dir(&self.dir, Path::new(&path[1..])).map_or_else(|_| Vec::new(), |dir| tree::names_below(dir.as_fd()))
+    }
+
     fn join_file(&self) -> &'static str {
         if self.unified { v2::PROCS } else { v1::TASKS }
     }

@@ -9,6 +9,7 @@
 //! What a process deserves is decided elsewhere; this only finds, makes, fills,
 //! reads, kills and removes.
 
+mod destroy;
 mod devices;
 mod exec;
 mod files;
@@ -17,6 +18,7 @@ mod join;
 mod limits;
 mod oom;
 pub mod systemd;
+mod threads;
 mod tree;
 mod v1;
 mod v2;
@@ -34,6 +36,7 @@ use crate::error::{Doing, Error, Kind, Result};
 use crate::mountinfo::{self, Mount};
 use crate::sys;
 
+pub use destroy::{Destroyed, Permit};
 pub use exec::ExecGroup;
 use files::{Files, Members};
 pub use hierarchy::Hierarchy;

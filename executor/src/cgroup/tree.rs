@@ -46,10 +46,15 @@ pub fn parse_pids(text: &str) -> impl Iterator<Item = i32> {
 
 /// Adds the processes of the cgroup `dir` and of those below it.
 pub fn collect_processes(dir: BorrowedFd<'_>, pids: &mut Vec<i32>) {
-    pids.extend(parse_pids(&read_at(dir, "cgroup.procs").unwrap_or_default()));
+    collect(dir, "cgroup.procs", pids);
+}
+
+/// Adds what `file` lists in the cgroup `dir` and in those below it.
+pub fn collect(dir: BorrowedFd<'_>, file: &str, ids: &mut Vec<i32>) {
+    ids.extend(parse_pids(&read_at(dir, file).unwrap_or_default()));
     for name in names_below(dir) {
         if let Ok(child) = open_dir(dir, Path::new(&name)) {
-            collect_processes(child.as_fd(), pids);
+            collect(child.as_fd(), file, ids);
         }
     }
 }

@@ -1,14 +1,15 @@
 //! What is particular to cgroup v1: its controllers, its files, its freezer.
 
 use std::fmt::Write as _;
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType, LinuxResources};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags, openat};
 
 use super::limits::Limit;
-use super::tree::{collect_processes, read_at, signal_below, write_at};
+use super::tree::{collect_processes, names_below, open_dir, read_at, signal_below, write_at};
 use crate::error::{Error, Kind, Result};
 
 /// The file that a thread joins a cgroup by.
@@ -177,6 +178,18 @@ pub fn freeze(dir: BorrowedFd<'_>, frozen: bool) -> rustix::io::Result<()> {
 /// Whether every process below `dir` has stopped.
 pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
     read_at(dir, "freezer.state").is_ok_and(|state| state.trim() == "FROZEN")
+}
+
+/// Thaws `dir` and all below it: one that was frozen by itself stays so when
+/// its parent is thawed.
+pub fn thaw_below(dir: BorrowedFd<'_>) {
+    // Somebody may remove it meanwhile.
+    let _ = freeze(dir, false);
+    for name in names_below(dir) {
+        if let Ok(child) = open_dir(dir, Path::new(&name)) {
+            thaw_below(child.as_fd());
+        }
+    }
 }
 
 /// Sends SIGKILL to every process below `dir`; returns a pidfd of each. They

@@ -17,6 +17,12 @@ use crate::sys;
 /// The file that a process joins a cgroup by.
 pub const PROCS: &str = "cgroup.procs";
 
+/// The file that a thread joins a cgroup of a threaded subtree by.
+pub const THREADS: &str = "cgroup.threads";
+
+/// The file that says whether a cgroup is of such a subtree.
+pub const TYPE: &str = "cgroup.type";
+
 /// The file that kills all at once, since Linux 5.14.
 const KILL: &str = "cgroup.kill";
 

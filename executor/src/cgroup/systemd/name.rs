@@ -112,6 +112,22 @@ impl Unit {
         format!("{}/{}", slice_path(&self.slice), folder(&self.name))
     }
 
+    /// The scope or slice whose cgroup is at `path`; `None` when that is no unit's.
+    pub fn of_path(path: &str) -> Option<Unit> {
+        // What systemd has put before a name that the kernel uses.
+        let name = |folder: &str| folder.strip_prefix('_').unwrap_or(folder).to_owned();
+        let (above, last) = path.rsplit_once('/')?;
+        let named = name(last);
+        let slice = match () {
+            () if named.ends_with(".slice") => parent(&named),
+            () if !named.ends_with(".scope") => return None,
+            () if above.is_empty() => ROOT.to_owned(),
+            () => name(above.rsplit('/').next()?),
+        };
+        let unit = Unit { name: named, slice, own_slice: false };
+        (unit.path() == path).then_some(unit)
+    }
+
     /// The slices that were made for bowline alone, its own first: they end
     /// when nothing is in them.
     pub fn own_slices(&self) -> Vec<String> {
@@ -244,6 +260,17 @@ mod tests {
         assert_eq!(shim.name, "bowline-web-1:overhead.scope");
         assert_eq!(shim.slice, "bowline\\x2doverhead-web\\x2d1.slice");
         assert!(!shim.path().starts_with(&sandbox.path()), "{}", shim.path());
+    }
+
+    #[test]
+    fn a_units_path_leads_back_to_it() {
+        for text in ["a-b.slice:c:d", ":c:d", "-.slice:c:d", "a.slice::a-b.slice", "_a.slice:cpu.x:y"] {
+            let unit = unit(text);
+            assert_eq!(Unit::of_path(&unit.path()), Some(unit), "{text}");
+        }
+        for path in ["/a", "/a/b.slice", "/a/b.scope", "/a.slice/b.service", "/-.slice", "", "/a.slice/b-c.slice"] {
+            assert_eq!(Unit::of_path(path), None, "{path}");
+        }
     }
 
     #[test]

@@ -1,0 +1,256 @@
+//! Keeping house among cgroups: any path, over all hierarchies that are mounted,
+//! and what nobody owns any more.
+//!
+//! ```text
+//!   path ─► Cgroups: exists, ensure, usage, configuration, change, kill, destroy, place
+//!   state folder, hierarchies, living shims ─► orphans ─► removed, or listed
+//! ```
+//!
+//! A path that is a systemd unit's by its name, on a host that systemd runs, is
+//! started, changed and stopped by systemd. Everything blocks: for workers, and
+//! for programs that may wait. A failure here harms no task.
+
+mod configuration;
+mod orphans;
+mod owners;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::LinuxResources;
+use serde::Serialize;
+
+pub use self::configuration::Configuration;
+pub use self::orphans::{Left, Outcome, What};
+pub use crate::cgroup::Destroyed;
+use crate::cgroup::{self, Cgroup, Layout, Permit, Unit, checked_path};
+use crate::error::{Error, Kind, Result, together};
+use crate::systemd::Systemd;
+use crate::{host, stats};
+
+/// Who says that systemd runs this host: sd_booted(3).
+const BOOTED: &str = "/run/systemd/system";
+
+/// All cgroups of this host.
+#[derive(Debug)]
+pub struct Cgroups {
+    layout: Layout,
+    systemd: Systemd,
+}
+
+/// What a cgroup uses now, with those below it. What this host does not measure
+/// is null.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Memory in use, page cache included, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// CPU time used since it was made, in µs.
+    pub cpu_usec: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+    /// Huge pages in use, in bytes, by the size of a page.
+    pub hugepages: BTreeMap<String, u64>,
+}
+
+/// What became of threads that were to be placed.
+#[derive(Debug, Default)]
+pub struct Placed {
+    /// Those that are there now.
+    pub placed: Vec<i32>,
+    /// Those that were skipped, and why.
+    pub skipped: Vec<(i32, Error)>,
+}
+
+impl Cgroups {
+    /// Finds this host's hierarchies; `systemd` is how its units are stopped.
+    ///
+    /// # Errors
+    /// `Unsupported` on a host without.
+    pub fn of_host(systemd: Systemd) -> Result<Cgroups> {
+        Ok(Cgroups { layout: cgroup::detect()?, systemd })
+    }
+
+    /// Where there is a cgroup at `path`: the mounts of the hierarchies that have
+    /// it; none where it is in none.
+    ///
+    /// # Errors
+    /// `BadSpec` for what is no path of a cgroup, as everywhere here.
+    pub fn exists(&self, path: &str) -> Result<Vec<&Path>> {
+        let path = checked_path(path)?;
+        let having = self.layout.hierarchies().iter().filter(|hierarchy| hierarchy.has(path));
+        Ok(having.map(cgroup::Hierarchy::mount).collect())
+    }
+
+    /// Makes the cgroup at `path`, with its parents, wherever it is missing.
+    /// With `threaded`, for threads of a process that is in its parent.
+    ///
+    /// # Errors
+    /// `Unsupported` for a scope on a host with systemd, which begins with a
+    /// process; what the kernel or systemd refuses.
+    pub fn ensure(&self, path: &str, threaded: bool) -> Result<()> {
+        let path = checked_path(path)?;
+        match unit_of(path) {
+            Some(unit) if !unit.is_slice() => {
+                Err(Error::new(Kind::Unsupported, format!("cannot make {}: a scope begins with a process", unit.name))
+                    .hint("name a slice, or what is no unit of systemd"))
+            }
+            Some(unit) => {
+                match self.systemd.start(&unit, std::process::id(), Vec::new()) {
+                    Err(error) if error.kind() == Kind::AlreadyExists => {}
+                    started => started?,
+                }
+                self.layout.adopt(&unit).map(drop)
+            }
+            None if threaded => self.layout.prepare_threaded(path),
+            None => self.layout.prepare(path),
+        }
+    }
+
+    /// What the cgroup at `path` uses now.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none.
+    pub fn usage(&self, path: &str) -> Result<Usage> {
+        let cgroup = self.open(path)?;
+        let page_sizes: Vec<String> = host::hugepage_sizes().into_iter().collect();
+        let read = stats::read(&self.layout, &cgroup, &page_sizes);
+        let hugepages = read.hugepages.into_iter().filter_map(|(size, pages)| Some((size, pages.usage_bytes?)));
+        Ok(Usage {
+            memory_bytes: read.memory.usage_bytes,
+            cpu_usec: read.cpu.usage_usec,
+            pids: read.pids.current,
+            hugepages: hugepages.collect(),
+        })
+    }
+
+    /// How the cgroup at `path` is configured.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none.
+    pub fn configuration(&self, path: &str) -> Result<Configuration> {
+        Ok(configuration::read(&self.layout, &self.open(path)?))
+    }
+
+    /// Changes the limits that `resources` names: all, or none. A memory limit of
+    /// v1 moves that of memory and swap with it, where there is one.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such cgroup; `Unsupported` for a limit that
+    /// this host does not have; `BadSpec` for a value that the kernel refuses.
+    pub fn change(&self, path: &str, mut resources: LinuxResources) -> Result<()> {
+        let opened = self.open(path)?;
+        let cgroup = match unit_of(path) {
+            Some(unit) => self.layout.adopt(&unit)?,
+            None => opened,
+        };
+        configuration::keep_swap(&self.layout, &cgroup, &mut resources);
+        self.layout.change(&cgroup, &resources, |unit, properties| self.systemd.change(unit, properties))
+    }
+
+    /// Gives the cgroup at `path` the least CPU time when that is short: 2
+    /// shares, a weight of 1.
+    ///
+    /// # Errors
+    /// As for [`Cgroups::change`].
+    pub fn reduce_cpu(&self, path: &str) -> Result<()> {
+        self.change(path, configuration::least_cpu())
+    }
+
+    /// Ends every process of the cgroup at `path` and of those below it. That
+    /// there is none is fine.
+    ///
+    /// # Errors
+    /// `WrongState` when the caller is in it; `Internal` naming those that live on.
+    pub fn kill(&self, path: &str) -> Result<()> {
+        let path = checked_path(path)?;
+        self.check_not_in(path)?;
+        match self.layout.open(path)? {
+            Some(cgroup) => self.layout.kill_all(&cgroup, None),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends what is in the cgroup at `path` and removes it with all below it;
+    /// what cannot be ended is moved to a parent.
+    ///
+    /// # Errors
+    /// `WrongState` when the caller is in it; else all that kept it, in one.
+    pub fn destroy(&self, path: &str) -> Result<Destroyed> {
+        self.destroy_if(path, None)
+    }
+
+    fn destroy_if(&self, path: &str, permit: Option<Permit<'_>>) -> Result<Destroyed> {
+        let path = checked_path(path)?;
+        self.check_not_in(path)?;
+        let Some(unit) = unit_of(path) else {
+            return self.layout.destroy(path, permit);
+        };
+        let Some(cgroup) = self.layout.open(path)? else {
+            return Ok(Destroyed::default());
+        };
+        let killed = self.layout.kill_all(&cgroup, permit);
+        if killed.as_ref().is_err_and(|error| error.kind() == Kind::WrongState) {
+            return killed.map(|()| Destroyed::default());
+        }
+        // It removes what it has made; the rest is ours.
+        let stopped = self.systemd.stop(&unit);
+        let destroyed = self.layout.destroy(path, permit);
+        match destroyed {
+            Ok(destroyed) => stopped.map(|()| Destroyed { was_there: true, ..destroyed }),
+            Err(error) => together(stopped.err().into_iter().chain([error])).map(|()| Destroyed::default()),
+        }
+    }
+
+    /// Moves single threads to the cgroup at `path`. One that is none is skipped.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such cgroup.
+    pub fn place(&self, path: &str, threads: &[i32]) -> Result<Placed> {
+        self.check_there(path)?;
+        let mut placed = Placed::default();
+        for &thread in threads {
+            match self.layout.place_thread(path, thread) {
+                Ok(()) => placed.placed.push(thread),
+                Err(error) => placed.skipped.push((thread, error)),
+            }
+        }
+        Ok(placed)
+    }
+
+    fn check_there(&self, path: &str) -> Result<()> {
+        if self.exists(path)?.is_empty() { Err(missing(path)) } else { Ok(()) }
+    }
+
+    fn open(&self, path: &str) -> Result<Cgroup> {
+        self.layout.open(path)?.ok_or_else(|| missing(path))
+    }
+
+    /// Who kills what it is in itself is not there to remove it.
+    fn check_not_in(&self, path: &str) -> Result<()> {
+        let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mut own = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        if own.any(|own| own.strip_prefix(path).is_some_and(|below| below.is_empty() || below.starts_with('/'))) {
+            return Err(Error::new(Kind::WrongState, format!("cgroup {path} has this very process in it"))
+                .hint("run it from elsewhere: from a shell in another cgroup"));
+        }
+        Ok(())
+    }
+}
+
+fn missing(path: &str) -> Error {
+    Error::new(Kind::NotFound, format!("there is no cgroup {path}")).hint("`bowline cgroup ensure` makes one")
+}
+
+/// The unit whose cgroup is at `path`, where systemd runs this host.
+fn unit_of(path: &str) -> Option<Unit> {
+    Unit::of_path(path).filter(|_| Path::new(BOOTED).is_dir())
+}
+
+/// Where `path` is in these hierarchies, for messages: the folder where it is in
+/// one, the path where it is in more.
+fn place_of(path: &str, mounts: &[PathBuf]) -> String {
+    match mounts {
+        [one] => one.join(path.trim_start_matches('/')).display().to_string(),
+        _ => path.to_owned(),
+    }
+}

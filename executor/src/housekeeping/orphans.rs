@@ -1,0 +1,402 @@
+//! What nobody owns any more: sandboxes and pods without a shim, tasks whose
+//! shim died before them, removals that were cut short.
+//!
+//! ```text
+//!   cgroups that are there ─► then shims that live ─► owned by none ─► asked once more ─► gone
+//! ```
+//!
+//! In this order, as a shim lives before it makes a cgroup: one that is there and
+//! whose shim is not was left behind. What is new by the time it is to go is
+//! asked for again, and let be.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use bowline_spec::budget::Class;
+use bowline_spec::id::TaskId;
+use bowline_spec::place::{PodPlace, SandboxPlace};
+use bowline_spec::unit;
+use serde::Serialize;
+
+use super::owners::{self, Shims};
+use super::{Cgroups, place_of, unit_of};
+use crate::error::{Error, Kind, Result, together};
+use crate::network;
+use crate::recovery::{Folder, Lock, Owner, StateDir, undo};
+
+/// What sandboxes are below.
+const SANDBOXES: &str = "bowline";
+/// What their shims' own cgroups are below.
+const OVERHEAD: &str = "bowline-overhead";
+/// Where systemd has the scopes of these.
+const OVERHEAD_SLICE: &str = "/bowline_overhead.slice";
+/// What the folder of a task is called while it is removed.
+const REMOVED: &str = ".removed-";
+/// What is kept of networks that were made.
+const NETWORKS: &str = "networks.json";
+
+/// What was left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// The cgroup of a sandbox.
+    Sandbox,
+    /// That of its shim.
+    Overhead,
+    /// The cgroup of a pod.
+    Pod,
+    /// A task whose shim died: its folder stays, for `ps` and `rm`.
+    Task,
+    /// What a removal that was cut short has left in the state folder.
+    Remains,
+}
+
+impl What {
+    /// In a word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            What::Sandbox => "sandbox",
+            What::Overhead => "overhead",
+            What::Pod => "pod",
+            What::Task => "task",
+            What::Remains => "remains",
+        }
+    }
+}
+
+/// Something that was left behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Left {
+    /// What it is.
+    pub what: What,
+    /// Of which sandbox or task; of a pod its uid.
+    pub id: String,
+    /// Why nobody owns it.
+    pub why: String,
+    /// Its cgroups.
+    pub cgroups: Vec<String>,
+    /// How many processes are in them.
+    pub processes: usize,
+    /// Its folder, of a task or of remains.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has gone.
+    Removed,
+    /// It has an owner by now, and was let be.
+    Owned,
+}
+
+/// A cgroup that may be an orphan.
+#[derive(Debug)]
+struct Candidate {
+    what: What,
+    id: String,
+    path: String,
+    /// Where the hierarchies are mounted that have it.
+    mounts: Vec<PathBuf>,
+}
+
+impl Cgroups {
+    /// Everything that nobody owns, and that is of bowline; with `pods_root`, such
+    /// as `kubepods`, pods below that too, of whichever class.
+    ///
+    /// Owned is what a shim that lives is of, in whatever state folder, or has
+    /// started a process in; and what has a folder in `state` that is in use.
+    ///
+    /// # Errors
+    /// `BadSpec` for a root that can hold no pods; `Internal` when the state
+    /// folder cannot be read.
+    pub fn left_behind(&self, state: &StateDir, pods_root: Option<&str>) -> Result<Vec<Left>> {
+        let mut candidates = self.candidates(pods_root)?;
+        let shims = Shims::living();
+        candidates.retain(|candidate| !self.is_owned(&shims, candidate) && self.is_there(&candidate.path));
+        let mut left = Vec::new();
+        for id in state.ids()? {
+            let folder = state.folder(&id);
+            let is_its = |candidate: &Candidate| candidate.what != What::Pod && candidate.id == id.as_str();
+            match held(&folder)? {
+                Held::ByAShim => candidates.retain(|candidate| !is_its(candidate)),
+                // One that has a report has ended by itself.
+                Held::ByUs(_lock) if matches!(folder.exit(), Ok(None)) && !shims.have(id.as_str()) => {
+                    let (its, others) = candidates.into_iter().partition(is_its);
+                    candidates = others;
+                    left.extend(self.dead(&shims, &folder, &id, its));
+                }
+                Held::ByUs(_) | Held::Missing => {}
+            }
+        }
+        left.extend(candidates.into_iter().map(|candidate| self.orphan(state, candidate)));
+        left.extend(remains(state));
+        left.sort_by(|a, b| (a.what, &a.id).cmp(&(b.what, &b.id)));
+        Ok(left)
+    }
+
+    /// Removes what was left, unless somebody owns it by now.
+    ///
+    /// # Errors
+    /// What kept it from going.
+    pub fn clear(&self, state: &StateDir, left: &Left) -> Result<Outcome> {
+        let done = match left.what {
+            What::Sandbox | What::Overhead | What::Pod => self.clear_orphan(state, left),
+            What::Task => self.clear_dead(left),
+            What::Remains => clear_remains(left),
+        };
+        match done {
+            Ok(true) => Ok(Outcome::Removed),
+            Ok(false) => Ok(Outcome::Owned),
+            Err(error) if error.kind() == Kind::WrongState => Ok(Outcome::Owned),
+            Err(error) => Err(error.within(format_args!("{} {}", left.what.as_str(), left.id))),
+        }
+    }
+
+    /// Every cgroup whose name is a sandbox's or a pod's.
+    fn candidates(&self, pods_root: Option<&str>) -> Result<Vec<Candidate>> {
+        let mut found = BTreeMap::new();
+        for (prefix, what) in [(SANDBOXES, What::Sandbox), (OVERHEAD, What::Overhead)] {
+            let place = SandboxPlace::new(prefix, "any")?;
+            let id = |path: &str| {
+                SandboxPlace::of_path(path).filter(|p| p.prefix() == prefix).map(|place| place.id().to_owned())
+            };
+            for path in [place.cgroupfs(), place.systemd()?] {
+                self.below(&path, what, id, &mut found);
+            }
+        }
+        self.below(&format!("{OVERHEAD_SLICE}/any"), What::Overhead, of_scope, &mut found);
+        if let Some(root) = pods_root {
+            let root = root.trim_matches('/');
+            for class in [Class::Guaranteed, Class::Burstable, Class::BestEffort] {
+                let place = PodPlace::new(root, class, "any")?;
+                let id = |path: &str| {
+                    PodPlace::of_path(path).filter(|p| p.root() == root).map(|place| place.uid().to_owned())
+                };
+                for path in [place.cgroupfs(), place.systemd()?] {
+                    self.below(&path, What::Pod, id, &mut found);
+                }
+            }
+        }
+        Ok(found.into_values().collect())
+    }
+
+    /// Adds what is beside `path`, in every hierarchy, and has an id.
+    fn below(
+        &self,
+        path: &str,
+        what: What,
+        id: impl Fn(&str) -> Option<String>,
+        found: &mut BTreeMap<String, Candidate>,
+    ) {
+        let Some((parent, _)) = path.rsplit_once('/') else { return };
+        for hierarchy in self.layout.hierarchies() {
+            for name in hierarchy.children(parent) {
+                let path = format!("{parent}/{name}");
+                let Some(id) = id(&path) else { continue };
+                let new = || Candidate { what, id, path: path.clone(), mounts: Vec::new() };
+                found.entry(path.clone()).or_insert_with(new).mounts.push(hierarchy.mount().to_owned());
+            }
+        }
+    }
+
+    fn is_owned(&self, shims: &Shims, candidate: &Candidate) -> bool {
+        candidate.what != What::Pod && shims.have(&candidate.id) || shims.are_above(&self.processes(&candidate.path))
+    }
+
+    fn processes(&self, path: &str) -> Vec<i32> {
+        let opened = self.layout.open(path).ok().flatten();
+        opened.map_or_else(Vec::new, |cgroup| self.layout.all_processes(&cgroup))
+    }
+
+    fn is_there(&self, path: &str) -> bool {
+        self.exists(path).is_ok_and(|mounts| !mounts.is_empty())
+    }
+
+    fn orphan(&self, state: &StateDir, candidate: Candidate) -> Left {
+        let Candidate { what, id, path, mounts } = candidate;
+        let processes = self.processes(&path).len();
+        let there = place_of(&path, &mounts);
+        let folder = folder_of(state, what, &id).filter(|folder| folder.exists().unwrap_or(true));
+        let why = match (what, folder) {
+            (What::Pod, _) => format!("no shim that lives has started anything in {there}"),
+            (_, Some(_)) => format!("its task has ended and its shim has gone, but not {there}"),
+            (_, None) => format!("no shim lives, and no folder in {} is there, for {there}", state.path().display()),
+        };
+        Left { what, id, why: with_processes(why, processes), cgroups: vec![path], processes, folder: None }
+    }
+
+    /// What a shim that died has left of the task in `folder`, if anything.
+    fn dead(&self, shims: &Shims, folder: &Folder, id: &TaskId, its: Vec<Candidate>) -> Option<Left> {
+        // One that is damaged is `rm`'s to complain of.
+        let record = folder.record().ok().flatten();
+        let recorded = record.into_iter().flat_map(|record| [Some(record.cgroup), record.overhead]).flatten();
+        let mut cgroups: Vec<String> = recorded.filter(|path| self.is_there(path)).collect();
+        let others = its.into_iter().map(|candidate| candidate.path);
+        cgroups.extend(others.filter(|path| self.is_there(path)));
+        if cgroups.is_empty() && !folder.file(NETWORKS).exists() {
+            return None;
+        }
+        cgroups.sort();
+        cgroups.dedup();
+        let mut pids: Vec<i32> = cgroups.iter().flat_map(|path| self.processes(path)).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        if shims.are_above(&pids) {
+            return None;
+        }
+        let why = with_processes("its shim died before it".to_owned(), pids.len());
+        let (id, folder) = (id.to_string(), Some(folder.path().to_owned()));
+        Some(Left { what: What::Task, id, why, cgroups, processes: pids.len(), folder })
+    }
+
+    fn clear_orphan(&self, state: &StateDir, left: &Left) -> Result<bool> {
+        let folder = folder_of(state, left.what, &left.id);
+        // Held, so that nobody launches what has this id here.
+        let lock = match folder.as_ref().map_or(Ok(Held::Missing), held)? {
+            Held::ByAShim => return Ok(false),
+            Held::ByUs(lock) => Some(lock),
+            Held::Missing => None,
+        };
+        for path in &left.cgroups {
+            let candidate = Candidate { what: left.what, id: left.id.clone(), path: path.clone(), mounts: Vec::new() };
+            let permit = || {
+                let created = lock.is_none() && folder.as_ref().is_some_and(|folder| folder.exists().unwrap_or(true));
+                !created && !self.is_owned(&Shims::living(), &candidate)
+            };
+            self.destroy_if(path, Some(&permit))?;
+            if let Some((parent, _)) =
+                path.rsplit_once('/').filter(|_| left.what != What::Pod && unit_of(path).is_none())
+            {
+                self.layout.remove_empty(parent);
+            }
+        }
+        Ok(true)
+    }
+
+    fn clear_dead(&self, left: &Left) -> Result<bool> {
+        let Some(path) = &left.folder else { return Ok(true) };
+        let folder = Folder::at(path);
+        let _lock = match held(&folder)? {
+            Held::ByUs(lock) => lock,
+            // Removed meanwhile, with all that was left.
+            Held::Missing => return Ok(true),
+            Held::ByAShim => return Ok(false),
+        };
+        // Of another state folder a task may be where this one was.
+        let permit = || {
+            let shims = Shims::living();
+            !shims.have(&left.id) && !left.cgroups.iter().any(|path| shims.are_above(&self.processes(path)))
+        };
+        if !permit() {
+            return Ok(false);
+        }
+        let mut errors = Vec::new();
+        errors.extend(undo(&folder, &self.systemd).err());
+        for path in &left.cgroups {
+            errors.extend(self.destroy_if(path, Some(&permit)).err());
+        }
+        if folder.file(NETWORKS).exists() {
+            errors.extend(network::del(folder.path(), network::LONGEST).err());
+        }
+        together(errors).map(|()| true)
+    }
+}
+
+/// The id of the sandbox whose shim is in the scope at `path`.
+fn of_scope(path: &str) -> Option<String> {
+    let name = path.rsplit('/').next()?.strip_suffix(".scope")?;
+    let id = name.strip_prefix("bowline-").unwrap_or(name);
+    unit::unescaped(id.strip_suffix(":overhead").unwrap_or(id))
+}
+
+/// The folder that a sandbox of this id would have.
+fn folder_of(state: &StateDir, what: What, id: &str) -> Option<Folder> {
+    Some(state.folder(&id.parse().ok().filter(|_| what != What::Pod)?))
+}
+
+/// Who holds the lock of a folder.
+enum Held {
+    ByUs(Lock),
+    ByAShim,
+    /// There is none.
+    Missing,
+}
+
+fn held(folder: &Folder) -> Result<Held> {
+    if !folder.exists()? {
+        return Ok(Held::Missing);
+    }
+    match folder.owner() {
+        Ok(Owner::Shim) => Ok(Held::ByAShim),
+        Ok(Owner::Nobody(lock)) => Ok(Held::ByUs(lock)),
+        Err(error) if error.kind() == Kind::NotFound => Ok(Held::Missing),
+        Err(error) => Err(error),
+    }
+}
+
+fn with_processes(why: String, processes: usize) -> String {
+    match processes {
+        0 => why,
+        1 => why + "; 1 process",
+        n => format!("{why}; {n} processes"),
+    }
+}
+
+/// Folders that somebody had begun to remove, and has not lived to.
+fn remains(state: &StateDir) -> Vec<Left> {
+    let names = fs::read_dir(state.path()).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let of = |name: String| {
+        let (id, pid) = name.strip_prefix(REMOVED)?.rsplit_once('-')?;
+        let dead = !pid.parse().is_ok_and(owners::is_bowline);
+        dead.then(|| Left {
+            what: What::Remains,
+            id: id.to_owned(),
+            why: "its removal was cut short".to_owned(),
+            cgroups: Vec::new(),
+            processes: 0,
+            folder: Some(state.path().join(&name)),
+        })
+    };
+    names.filter_map(of).collect()
+}
+
+fn clear_remains(left: &Left) -> Result<bool> {
+    let Some(path) = &left.folder else { return Ok(true) };
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Error::new(Kind::Internal, format!("cannot remove {}: {error}", path.display())))
+        }
+        _ => Ok(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scope_of_a_shim_has_its_sandboxs_id() {
+        let id = |name: &str| of_scope(&format!("{OVERHEAD_SLICE}/{name}"));
+        assert_eq!(id("bowline-web-1:overhead.scope").as_deref(), Some("web-1"));
+        assert_eq!(id("web\\x2d1.scope").as_deref(), Some("web-1"));
+        assert_eq!((id("bowline-a.slice"), id("\\x.scope")), (None, None));
+    }
+
+    #[test]
+    fn a_removal_that_was_cut_short_is_found_and_one_under_way_is_not() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let state = StateDir::new(dir.path());
+        for name in [".removed-web-1-2147483646", ".seccomp", ".removed-x", "web-2"] {
+            fs::create_dir(dir.path().join(name)).expect("ours");
+        }
+        let found = remains(&state);
+        assert_eq!(found.iter().map(|left| left.id.as_str()).collect::<Vec<_>>(), ["web-1"]);
+        assert_eq!(clear_remains(&found[0]), Ok(true));
+        assert!(remains(&state).is_empty() && clear_remains(&found[0]) == Ok(true), "gone already is fine");
+    }
+}

@@ -349,6 +349,11 @@ impl Host {
         Elsewhere::make(self, name)
     }
 
+    /// The cgroup at `path`, which something else makes.
+    pub fn cgroup(&self, path: &str) -> Elsewhere {
+        Elsewhere::at(self, path)
+    }
+
     /// An empty filesystem with these mount options, until it is dropped.
     pub fn tmpfs(&self, name: &str, options: &str) -> Tmpfs {
         Tmpfs::mount(self.work().join(name), options)

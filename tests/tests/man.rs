@@ -5,9 +5,17 @@ use std::path::Path;
 
 use bowline_tests::Host;
 
-/// The commands that `--help` lists.
+/// The commands that `--help` lists, and those of a group of commands.
 fn commands(host: &Host) -> Vec<String> {
-    let help = host.bowline(["--help"]).assert_code(0).out();
+    let top = below(host, &[]);
+    let grouped =
+        top.iter().flat_map(|group| below(host, &[group]).into_iter().map(move |name| format!("{group}-{name}")));
+    let grouped: Vec<String> = grouped.collect();
+    top.into_iter().chain(grouped).collect()
+}
+
+fn below(host: &Host, group: &[&str]) -> Vec<String> {
+    let help = host.bowline(group.iter().chain(&["--help"])).assert_code(0).out();
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let names = listed.filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "help").map(str::to_owned).collect()

@@ -14,6 +14,7 @@ use bowline_spec::user::User;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::cgroup::args::CgroupArgs;
 use super::detach::{self, DetachKeys};
 use super::moment::Moment;
 use super::named::TaskRef;
@@ -154,6 +155,11 @@ pub enum Command {
         #[command(subcommand)]
         command: SandboxCommand,
     },
+    /// Remove what nobody owns any more: cgroups without a shim, what a shim that died has left
+    Gc(GcArgs),
+    /// Look at, make, change and remove a cgroup by its path
+    #[command(disable_help_subcommand = true, subcommand_required = true, arg_required_else_help = true)]
+    Cgroup(CgroupArgs),
     /// Print the OCI configuration that a description stands for
     Spec {
         /// The description: TOML, or JSON if it ends in .json; - for stdin
@@ -350,6 +356,22 @@ pub struct EventsArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct GcArgs {
+    /// Only tell what would be removed
+    #[arg(long)]
+    pub dry_run: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Look for pods below this cgroup too, whose shim has gone: kubepods
+    #[arg(long, value_name = "ROOT")]
+    pub pods_root: Option<String>,
+    /// Sandboxes, tasks or pods, by their whole ids [default: all]
+    #[arg(value_name = "ID")]
+    pub ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
 pub struct InspectArgs {
     /// The tasks; of several a list is printed
     #[arg(required = true, value_name = "ID")]
@@ -479,7 +501,7 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
     if interval < Duration::from_millis(100) { Err(format!("{text} is shorter than 100ms")) } else { Ok(interval) }
 }
 
-fn variable(text: &str) -> std::result::Result<(String, String), String> {
+pub fn variable(text: &str) -> std::result::Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err(format!("{text:?} is not KEY=value")),

@@ -55,8 +55,16 @@ pub fn run(dir: Option<&Path>) -> Result<u8> {
         return std::io::stdout().write_all(&page).doing(Kind::Internal, what).map(|()| 0);
     };
     write(dir, &bowline, true)?;
-    bowline.get_subcommands().filter(|command| !command.is_hide_set()).try_for_each(|c| write(dir, c, false))?;
+    write_below(dir, &bowline)?;
     Ok(0)
+}
+
+/// A page for each command below this one, and for each of a group of commands.
+fn write_below(dir: &Path, command: &clap::Command) -> Result<()> {
+    command.get_subcommands().filter(|command| !command.is_hide_set()).try_for_each(|command| {
+        write(dir, command, false)?;
+        write_below(dir, command)
+    })
 }
 
 fn write(dir: &Path, command: &clap::Command, top: bool) -> Result<()> {
@@ -85,7 +93,7 @@ fn page(command: &clap::Command, top: bool) -> std::io::Result<Vec<u8>> {
         roff.to_writer(&mut out)?;
     }
     man.render_options_section(&mut out)?;
-    if top {
+    if command.has_subcommands() {
         man.render_subcommands_section(&mut out)?;
     }
     let mut roff = Roff::new();

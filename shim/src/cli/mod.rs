@@ -5,6 +5,7 @@
 
 mod args;
 mod attach;
+mod cgroup;
 mod colour;
 mod completions;
 mod control;
@@ -14,6 +15,7 @@ mod doctor;
 mod events;
 mod exec;
 mod figures;
+mod gc;
 mod inspect;
 mod launch;
 mod logs;
@@ -99,6 +101,8 @@ async fn run(cli: Cli, carry_out: CarryOut) -> Result<u8> {
         Command::Rm { ids, force, exited: false } => remove::run(&state, &ids, force).await,
         Command::Rm { exited: true, .. } => remove::exited(&state).await,
         Command::Sandbox { command } => sandbox::run(&state, command).await,
+        Command::Gc(args) => gc::run(&state, &args),
+        Command::Cgroup(args) => cgroup::run(args.command),
         Command::Spec { file } => describe::spec(&file),
         Command::Schema { sandbox } => describe::schema(sandbox),
         Command::Doctor { json } => doctor::run(&state, json),

@@ -1,4 +1,5 @@
-//! A cgroup of the test's own: where managers are, and where processes get moved to.
+//! A cgroup by its path, mostly of the test's own: where managers are, where
+//! processes get moved to, and what is to be removed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,10 +7,10 @@ use std::process::Command;
 
 use rustix::io::Errno;
 
-use super::kernel::hierarchies;
+use super::kernel::{hierarchies, hierarchy, processes_below};
 use super::{Host, eventually};
 
-/// A cgroup in every hierarchy. Whoever has it removes it in the end.
+/// A cgroup in every hierarchy, or in some. Whoever has it removes it in the end.
 pub struct Elsewhere {
     prefix: String,
     path: String,
@@ -30,6 +31,39 @@ impl Elsewhere {
         new
     }
 
+    pub(super) fn at(host: &Host, path: &str) -> Elsewhere {
+        Elsewhere { prefix: host.prefix().to_owned(), path: path.to_owned() }
+    }
+
+    /// Those of its folders that there are.
+    pub fn there(&self) -> Vec<PathBuf> {
+        self.folders().into_iter().filter(|folder| folder.exists()).collect()
+    }
+
+    /// The processes in it and in those below it, in whatever hierarchy.
+    pub fn pids(&self) -> Vec<i32> {
+        let mut pids: Vec<i32> = self.there().iter().flat_map(|folder| processes_below(folder)).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// Waits until the process is in it, wherever it is.
+    #[track_caller]
+    pub fn wait_for(&self, pid: i32) {
+        eventually(format_args!("{pid} is in {}", self.path), || {
+            self.there().iter().all(|folder| processes_below(folder).contains(&pid)).then_some(())
+        });
+    }
+
+    /// What a file of it contains, in the hierarchy of `controller`.
+    #[track_caller]
+    pub fn read(&self, controller: &str, file: &str) -> String {
+        let path = hierarchy(controller).join(&self.path[1..]).join(file);
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
+        text.trim_end().to_owned()
+    }
+
     /// Its path below each hierarchy.
     pub fn path(&self) -> &str {
         &self.path
@@ -44,9 +78,9 @@ impl Elsewhere {
     pub fn inside(&self, command: &Command) -> Command {
         let mut shell = Command::new("/bin/sh");
         let mut script = String::new();
-        for folder in self.folders() {
+        for folder in self.there() {
             let file = if folder.join("tasks").exists() { "tasks" } else { "cgroup.procs" };
-            script += &format!("echo 0 > {}/{file}; ", folder.display());
+            script += &format!("echo 0 > '{}/{file}'; ", folder.display());
         }
         shell
             .args(["-ec", &format!("{script} exec \"$0\" \"$@\"")])

@@ -1,0 +1,395 @@
+//! `bowline gc`: what nobody owns any more goes, and nothing else is touched.
+//! The kernel's files are the witnesses.
+//!
+//! Each test names its own: others run at the same time, and have orphans too.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Elsewhere, Process, Ran, Task, eventually, hierarchies, only_v2, process_exists};
+
+const IDLE: &str = "exec sleep 1000";
+
+/// A cgroup that nobody will come back for.
+fn orphan(host: &Host, path: &str) -> Elsewhere {
+    host.bowline(["cgroup", "ensure", path]).assert_says("");
+    host.cgroup(path)
+}
+
+/// A process in it, which is the test's, and of no shim.
+fn process_in(host: &Host, cgroup: &Elsewhere) -> Process {
+    let mut sleep = Command::new("sleep");
+    sleep.arg("1000");
+    let process = host.spawn_command(cgroup.inside(&sleep));
+    cgroup.wait_for(process.pid());
+    process
+}
+
+fn gc<const N: usize>(host: &Host, args: [&str; N]) -> Ran {
+    host.bowline(["gc"].into_iter().chain(args))
+}
+
+#[track_caller]
+fn assert_gone(cgroup: &Elsewhere) {
+    assert!(cgroup.there().is_empty(), "left: {:?}", cgroup.there());
+}
+
+/// A task whose shim is dead and whose processes live on.
+fn dead(host: &Host) -> Task<'_> {
+    let task =
+        host.described("command = 'sh'\nargs = ['-c', 'sleep 1000 & echo ready; wait']\nnamespaces.pid = 'host'");
+    let task = task.start();
+    task.wait_for_line("ready");
+    task.kill_shim(task.shim_pid());
+    task
+}
+
+/// The same, as another state folder sees it, or after its own was removed.
+fn dead_elsewhere(host: &Host) -> (String, Vec<i32>, Elsewhere) {
+    let task = dead(host);
+    let (id, pids) = (task.id().to_owned(), task.processes());
+    fs::remove_dir_all(host.state().join(&id)).expect("ours");
+    let cgroup = host.cgroup(&format!("/bowline/{id}"));
+    (id, pids, cgroup)
+}
+
+#[test]
+fn an_orphan_without_processes_is_listed_and_removed() {
+    let host = Host::new();
+    let id = host.new_id();
+    let (cgroup, inner) =
+        (orphan(&host, &format!("/bowline/{id}")), orphan(&host, &format!("/bowline/{id}/{id}/below")));
+    let ran = gc(&host, ["--dry-run", &id]);
+    assert!(ran.assert_code(0).out().starts_with(&format!("sandbox {id}: ")), "{ran}");
+    assert_eq!(ran.out().lines().count(), 1, "{ran}");
+    assert_eq!(inner.there().len(), hierarchies().len(), "a dry run touches nothing");
+    let ran = gc(&host, [&id]);
+    assert!(ran.assert_code(0).out().starts_with(&format!("sandbox {id}: ")), "{ran}");
+    assert_gone(&cgroup);
+    gc(&host, [&id]).assert_says("");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_processes_of_an_orphan_are_ended() {
+    let host = Host::new();
+    let (id, pids, cgroup) = dead_elsewhere(&host);
+    let ran = gc(&host, ["--dry-run", &id]);
+    assert!(ran.assert_code(0).out().ends_with(&format!("; {} processes", pids.len())), "{ran}");
+    assert!(pids.len() == 2 && pids.iter().all(|pid| process_exists(*pid)), "a dry run touches nothing: {pids:?}");
+    gc(&host, [&id]).assert_code(0);
+    assert!(!pids.iter().any(|pid| process_exists(*pid)), "gone when it returns");
+    assert_gone(&cgroup);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_frozen_orphan_is_ended_too() {
+    let host = Host::new();
+    let (id, pids, cgroup) = dead_elsewhere(&host);
+    let (file, frozen) = if only_v2() { ("cgroup.freeze", "1") } else { ("freezer.state", "FROZEN") };
+    let inner = host.cgroup(&format!("{}/{id}", cgroup.path()));
+    let folder = inner.there().into_iter().find(|folder| folder.join(file).exists()).expect("a freezer");
+    fs::write(folder.join(file), frozen).expect("root may");
+    gc(&host, [&id]).assert_code(0);
+    assert!(!pids.iter().any(|pid| process_exists(*pid)), "{pids:?}");
+    assert_gone(&cgroup);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn an_orphan_in_one_hierarchy_alone_is_removed() {
+    let host = Host::new();
+    let id = host.new_id();
+    let cgroup = host.cgroup(&format!("/bowline/{id}"));
+    // Not where processes are looked for first.
+    let folder = cgroup.folders().into_iter().find(|folder| only_v2() || folder.to_string_lossy().contains("/pids/"));
+    let folder = folder.expect("a hierarchy");
+    fs::create_dir_all(&folder).expect("root may");
+    let process = process_in(&host, &cgroup);
+    let ran = gc(&host, ["--json", &id]);
+    let listed = ran.assert_code(0).json();
+    assert_eq!((&listed[0]["what"], &listed[0]["id"]), (&"sandbox".into(), &id.as_str().into()), "{ran}");
+    assert_eq!((&listed[0]["processes"], &listed[0]["removed"]), (&1.into(), &true.into()), "{ran}");
+    assert!(ran.out().contains(folder.to_str().expect("ASCII")) || only_v2(), "{ran}");
+    assert_eq!(process.finish().code, None, "it was killed");
+    assert_gone(&cgroup);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_that_lives_is_touched_by_nobody() {
+    let host = Host::new();
+    let (task, paused) = (host.task(IDLE).start(), host.task(IDLE).start());
+    paused.bowline("pause", []).assert_code(0);
+    let elsewhere = host.work().join("other");
+    for state in [host.state(), elsewhere] {
+        let state = format!("--state={}", state.display());
+        for id in [task.id(), paused.id()] {
+            host.bowline(["gc", &state, "--dry-run", id]).assert_says("");
+            host.bowline(["gc", &state, id]).assert_says("");
+        }
+    }
+    task.exec("echo well").assert_says("well");
+    assert_eq!((task.status().as_str(), paused.status().as_str()), ("running", "paused"));
+    paused.bowline("resume", []).assert_code(0);
+    task.end();
+    paused.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_a_shim_that_died_has_left_is_undone_and_its_folder_stays() {
+    let host = Host::new();
+    let task = dead(&host);
+    let (pids, cgroup) = (task.processes(), host.cgroup(&format!("/bowline/{}", task.id())));
+    let ran = gc(&host, ["--dry-run", task.id()]);
+    assert!(ran.assert_code(0).out().starts_with(&format!("task {}: ", task.id())), "{ran}");
+    assert_eq!(ran.out().lines().count(), 1, "{ran}");
+    assert!(pids.iter().all(|pid| process_exists(*pid)), "a dry run touches nothing");
+    let ran = gc(&host, [task.id()]);
+    assert!(ran.assert_code(0).out().starts_with(&format!("task {}: ", task.id())), "{ran}");
+    assert!(!pids.iter().any(|pid| process_exists(*pid)), "{pids:?}");
+    assert_gone(&cgroup);
+    assert_eq!(task.status(), "dead");
+    gc(&host, [task.id()]).assert_says("");
+    task.bowline("rm", []).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn a_task_that_has_taken_the_place_of_a_dead_one_is_not_touched() {
+    let host = Host::new();
+    let task = dead(&host);
+    host.bowline(["cgroup", "destroy", &format!("/bowline/{}", task.id())]).assert_code(0);
+    // Of the same name, in another state folder: where that one was.
+    let other = format!("--state={}", host.work().join("other").display());
+    host.bowline(["start", &other, "--name", task.id(), "--", "sleep", "1000"]).assert_code(0);
+    gc(&host, [task.id()]).assert_says("");
+    host.bowline(["exec", &other, task.id(), "--", "echo", "well"]).assert_says("well");
+    host.bowline(["rm", &other, "-f", task.id()]).assert_code(0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_a_task_that_has_ended_has_left_is_removed_and_its_folder_stays() {
+    let host = Host::new();
+    let task = host.task("exit 3").start();
+    task.wait().assert_code(3);
+    eventually("its shim has gone", || (!process_exists(task.shim_pid_on_disk())).then_some(()));
+    let cgroup = orphan(&host, &format!("/bowline/{}", task.id()));
+    let ran = gc(&host, [task.id()]);
+    assert!(ran.assert_code(0).out().contains("has ended"), "{ran}");
+    assert_gone(&cgroup);
+    assert_eq!(task.status(), "exited");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_cgroup_of_a_shim_that_has_gone_is_removed() {
+    let host = Host::new();
+    let id = host.new_id();
+    let cgroup = orphan(&host, &format!("/bowline-overhead/{id}"));
+    let process = process_in(&host, &cgroup);
+    let ran = gc(&host, [&id]);
+    assert!(ran.assert_code(0).out().starts_with(&format!("overhead {id}: ")), "{ran}");
+    assert_eq!(process.finish().code, None);
+    assert_gone(&cgroup);
+    host.assert_nothing_left();
+}
+
+/// Whether systemd runs this host.
+fn has_systemd() -> bool {
+    Path::new("/run/systemd/system").is_dir()
+}
+
+#[test]
+fn an_orphan_is_known_by_the_name_that_systemd_gives_it() {
+    // Where systemd runs, it has made it.
+    if has_systemd() {
+        return;
+    }
+    let host = Host::new();
+    let id = host.new_id();
+    let slice = format!("bowline-{}.slice", id.replace('-', "\\x2d"));
+    let cgroup = orphan(&host, &format!("/bowline.slice/{slice}/bowline-{id}.scope"));
+    let process = process_in(&host, &cgroup);
+    let ran = gc(&host, [&id]);
+    assert!(ran.assert_code(0).out().starts_with(&format!("sandbox {id}: ")), "{ran}");
+    assert_eq!(process.finish().code, None);
+    assert_gone(&host.cgroup(&format!("/bowline.slice/{slice}")));
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_units_of_an_orphan_are_stopped() {
+    if !has_systemd() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.task(IDLE).flag("--cgroup-driver=systemd").start();
+    let (id, pids) = (task.id().to_owned(), task.processes());
+    task.kill_shim(task.shim_pid());
+    fs::remove_dir_all(host.state().join(&id)).expect("ours");
+    let ran = gc(&host, [&id]);
+    assert!(ran.assert_code(0).out().starts_with(&format!("sandbox {id}: ")), "{ran}");
+    assert!(!pids.iter().any(|pid| process_exists(*pid)), "{pids:?}");
+    for unit in [format!("bowline-{id}.scope"), format!("bowline-{}.slice", id.replace('-', "\\x2d"))] {
+        eventually(format_args!("{unit} is over"), || {
+            let shown = Command::new("systemctl").args(["is-active", "--", &unit]).output().expect("systemctl runs");
+            (String::from_utf8_lossy(&shown.stdout).trim() != "active").then_some(())
+        });
+    }
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn pods_without_a_shim_are_removed_when_asked_for() {
+    let host = Host::new();
+    let root = host.prefix().replace('_', "-");
+    let all = [
+        (format!("/{root}/pod1-{root}"), format!("1-{root}")),
+        (format!("/{root}/burstable/pod2-{root}"), format!("2-{root}")),
+        (format!("/{root}/besteffort/pod3-{root}"), format!("3-{root}")),
+    ];
+    let pods = all.clone().map(|(path, _)| orphan(&host, &path));
+    let container = orphan(&host, &format!("{}/container", all[1].0));
+    let process = process_in(&host, &container);
+    // What is no pod's is nobody's business.
+    let other = orphan(&host, &format!("/{root}/burstable/other"));
+    let ids: Vec<&str> = all.iter().map(|(_, uid)| uid.as_str()).collect();
+    gc(&host, [ids[0], ids[1], ids[2]]).assert_says("");
+    let ran = gc(&host, ["--pods-root", &root, ids[0], ids[1], ids[2]]);
+    let lines: Vec<String> = ids.iter().map(|uid| format!("pod {uid}: ")).collect();
+    let out = ran.assert_code(0).out();
+    assert!(out.lines().count() == 3 && out.lines().zip(&lines).all(|(line, begin)| line.starts_with(begin)), "{ran}");
+    assert_eq!(process.finish().code, None);
+    pods.iter().for_each(assert_gone);
+    assert!(!other.there().is_empty(), "it is not a pod");
+    host.bowline(["cgroup", "destroy", &format!("/{root}")]).assert_code(0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_pod_that_any_shim_has_started_something_in_is_not_touched() {
+    let host = Host::new();
+    let root = host.prefix().replace('_', "-");
+    let uid = format!("1-{root}");
+    let pod = orphan(&host, &format!("/{root}/pod{uid}"));
+    let mut sleep = Command::new("sleep");
+    sleep.arg("1000");
+    let inside = pod.inside(&sleep);
+    // It stays as the parent of what it starts in the pod.
+    let mut shim = host.command("/bin/sh");
+    shim.arg0("/usr/bin/containerd-shim-runc-v2")
+        .args(["-c", "\"$0\" \"$@\" & wait", "/bin/sh"])
+        .args(inside.get_args());
+    let shim = host.spawn_command(shim);
+    eventually("it is in the pod", || (!pod.pids().is_empty()).then_some(()));
+    let pids = pod.pids();
+    gc(&host, ["--pods-root", &root, &uid]).assert_says("");
+    assert_eq!(pod.pids(), pids);
+    // Then its shim has gone.
+    shim.signal(rustix::process::Signal::KILL);
+    eventually("it has gone", || (!process_exists(shim.pid())).then_some(()));
+    gc(&host, ["--pods-root", &root, &uid]).assert_code(0);
+    shim.finish();
+    assert_gone(&pod);
+    host.bowline(["cgroup", "destroy", &format!("/{root}")]).assert_code(0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_a_removal_that_was_cut_short_has_left_is_removed() {
+    let host = Host::new();
+    let id = host.new_id();
+    // No pid is so large.
+    let remains = host.state().join(format!(".removed-{id}-2147483646"));
+    fs::create_dir_all(remains.join("rootfs")).expect("ours");
+    let ran = gc(&host, ["--dry-run", &id]);
+    assert!(ran.assert_code(0).out().starts_with(&format!("remains {id}: ")) && remains.exists(), "{ran}");
+    gc(&host, [&id]).assert_code(0);
+    assert!(!remains.exists());
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_cannot_be_removed_is_told_and_keeps_nothing_else() {
+    let host = Host::new();
+    let (id, other) = (host.new_id(), host.new_id());
+    let state = host.work().join("s");
+    let busy = host.tmpfs(&format!("s/.removed-{id}-2147483646/mounted"), "");
+    let cgroup = orphan(&host, &format!("/bowline/{other}"));
+    let state = format!("--state={}", state.display());
+    let ran = host.bowline(["gc", &state, &id, &other]);
+    ran.assert_code(125);
+    assert!(ran.out().starts_with(&format!("sandbox {other}: ")) && ran.out().lines().count() == 1, "{ran}");
+    assert!(ran.err().contains(&id) && ran.err().contains("cannot remove"), "{ran}");
+    assert_gone(&cgroup);
+    let listed = host.bowline(["gc", &state, "--json", &id]);
+    assert_eq!(listed.assert_code(125).json()[0]["removed"], false, "{listed}");
+    drop(busy);
+    host.bowline(["gc", &state, &id]).assert_code(0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn several_at_the_same_time_do_not_hinder_each_other() {
+    let host = Host::new();
+    let ids: Vec<String> = (0..6).map(|_| host.new_id()).collect();
+    let cgroups: Vec<Elsewhere> = ids.iter().map(|id| orphan(&host, &format!("/bowline/{id}/{id}/x"))).collect();
+    let processes: Vec<Process> = cgroups.iter().map(|cgroup| process_in(&host, cgroup)).collect();
+    let all: Vec<Process> =
+        (0..3).map(|_| host.spawn(["gc"].into_iter().chain(ids.iter().map(String::as_str)))).collect();
+    for ran in all.into_iter().map(Process::finish) {
+        ran.assert_code(0);
+    }
+    for process in processes {
+        assert_eq!(process.finish().code, None);
+    }
+    cgroups.iter().for_each(assert_gone);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn tasks_are_launched_while_it_runs() {
+    let host = Host::new();
+    let stop = host.work().join("stop");
+    // Of another state folder: it knows nothing of the tasks. Those of other
+    // tests it only looks at.
+    let ids: Vec<String> = (0..12).map(|_| host.new_id()).collect();
+    let mut looks = host.command("/bin/sh");
+    let script = "while [ ! -e \"$1\" ]; do \"$0\" gc --state \"$2\" $3 || exit 7; done";
+    looks.args(["-c", script]).arg(bowline_tests::harness::binary("bowline"));
+    looks.arg(&stop).arg(host.work().join("other")).arg(ids.join(" "));
+    let looks = host.spawn_command(looks);
+    for id in &ids {
+        host.task("echo well").named(id).run().assert_says("well");
+    }
+    fs::write(&stop, "").expect("ours");
+    looks.finish().assert_says("");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_root_that_can_hold_no_pods_is_refused() {
+    let host = Host::new();
+    for root in ["..", "a/../b", "a_b", ""] {
+        gc(&host, ["--dry-run", "--pods-root", root]).assert_refused(125, &[root]);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_read_is_named() {
+    let host = Host::new();
+    let file = host.file("plain", "");
+    let state = format!("--state={}", file.display());
+    host.bowline(["gc", &state, "--dry-run"]).assert_refused(125, &[file.to_str().expect("ASCII")]);
+    // That there is none yet is fine.
+    gc(&host, ["--dry-run", &host.new_id()]).assert_says("");
+    host.assert_nothing_left();
+}

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Bundle, Input, Output, Stdio};
@@ -169,6 +170,26 @@ fn output_that_nobody_has_read_yet_is_there_after_the_end() {
     assert_eq!(stdout.to_end(), "out\n");
     shim.end(&bundle.id);
     host.assert_nothing_left();
+}
+
+#[test]
+fn nothing_begins_before_somebody_reads_its_output() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let io = running.bundle.fifos("e");
+    let process = running.bundle.process(&["/bin/sh", "-c", "echo out; echo err >&2"]);
+    running.shim.exec(&running.id, "e", &process, &io).expect("added");
+    // A reader who came when it has gone again would wait for a writer.
+    let started = running.shim.start_later(&running.id, "e").wait_for(Duration::from_millis(200));
+    assert!(started.is_none(), "{started:?}");
+    let readers = [io.stdout, io.stderr].map(|path| std::thread::spawn(move || fs::read_to_string(path)));
+    eventually("the end of both", || readers.iter().all(|reader| reader.is_finished()).then_some(()));
+    let text = readers.map(|reader| reader.join().expect("a reader").expect("text"));
+    assert_eq!(text, ["out\n", "err\n"]);
+    assert_eq!(running.shim.status_at_end(&running.id, "e"), 0);
+    running.shim.delete(&running.id, "e").expect("an exec that has ended");
+    running.end();
 }
 
 #[test]

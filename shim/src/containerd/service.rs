@@ -95,6 +95,7 @@ impl Service {
             options: mount.options.clone(),
         });
         let io = self.containers.process(&id, "", |init| init.io.clone())?;
+        let _writers = io.readers().await;
         let (streams, ends) = io.open(&id, &self.namespace)?;
         // What cannot be had any more is closed here.
         self.containers.process(&id, "", |init| init.ends = ends)?;
@@ -135,6 +136,7 @@ impl Service {
             let state = if status == Status::STOPPED { "has exited" } else { "was started already" };
             Error::new(Kind::WrongState, format!("exec {exec} {state}"))
         })?;
+        let _writers = io.readers().await;
         let (streams, ends) = io.open(id, &self.namespace)?;
         self.containers.process(id, exec, |process| process.ends = ends)?;
         let request = Exec {

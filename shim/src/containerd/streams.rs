@@ -10,14 +10,25 @@
 //! reading end that the shim holds keeps it from EPIPE, and keeps what it has
 //! written until the process is deleted; the writing end of stdin keeps it from
 //! ending before CloseIO. A `binary://` logger is the executor's to run.
+//!
+//! No process begins before somebody reads what it will write: a client that
+//! opens a FIFO when the last writer has gone would wait there for ever.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bowline_executor::{Doing, Error, Input, Kind, Logger, Ready, Result, Target};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use tokio::time::Instant;
+
+/// How long a reader is waited for. Other shims do it without end.
+const READER: Duration = Duration::from_secs(5);
+/// Between two looks for a reader, at first and at most.
+const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 
 /// A process's streams, as containerd names them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,6 +71,28 @@ pub struct Streams {
 }
 
 impl Io {
+    /// Waits for the readers of what are FIFOs. They find a writer in what is
+    /// given back, until the process has its own ends.
+    pub async fn readers(&self) -> Vec<OwnedFd> {
+        let deadline = Instant::now() + READER;
+        let fifos = [&self.stdout, &self.stderr].into_iter().filter_map(|text| fifo_of(text));
+        let mut writers = Vec::new();
+        for path in fifos {
+            let mut pause = LOOKS[0];
+            loop {
+                // What else is wrong with it is told by who opens it.
+                match rustix::fs::open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
+                    Err(Errno::NXIO) if Instant::now() < deadline => {}
+                    opened => break writers.extend(opened.ok()),
+                }
+                // The kernel tells nobody of a reader who waits for a writer.
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LOOKS[1]);
+            }
+        }
+        writers
+    }
+
     /// Opens what is to be held, so that the executor finds the rest at once.
     ///
     /// # Errors
@@ -105,17 +138,25 @@ fn logger(uri: &str, container: &str, namespace: &str) -> Result<Option<Logger>>
     Ok(Some(Logger { program, args: args.filter(|arg| !arg.is_empty()).collect(), env, ready }))
 }
 
-fn output(name: &str, text: &str, ends: &mut Ends) -> Result<Target> {
-    let Some((scheme, rest)) = text.split_once("://") else {
-        if text.is_empty() {
-            return Ok(Target::Null);
-        }
-        let path = PathBuf::from(text);
-        ends.outputs.push(open_fifo(name, &path, File::options().read(true))?);
-        return Ok(Target::Path(path));
+/// The FIFO that an output's name stands for, if it does for one.
+fn fifo_of(text: &str) -> Option<&Path> {
+    let path = match text.split_once("://") {
+        None => text,
+        Some(("fifo", path)) => path,
+        Some(_) => return None,
     };
+    Some(Path::new(path)).filter(|path| !path.as_os_str().is_empty())
+}
+
+fn output(name: &str, text: &str, ends: &mut Ends) -> Result<Target> {
+    if let Some(path) = fifo_of(text) {
+        ends.outputs.push(open_fifo(name, path, File::options().read(true))?);
+        return Ok(Target::Path(path.to_owned()));
+    }
+    let (scheme, rest) = text.split_once("://").unwrap_or_default();
     match scheme {
-        "fifo" => output(name, rest, ends),
+        // No name at all.
+        "" | "fifo" => Ok(Target::Null),
         "file" => {
             let path = PathBuf::from(rest);
             make_file(name, &path)?;

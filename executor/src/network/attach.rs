@@ -97,6 +97,7 @@ pub fn add_within(
         folders: sandbox.folders.clone(),
         args: args.join(";"),
         capabilities: sandbox.capabilities.clone(),
+        timeout: Some(sandbox.timeout),
         attached: Vec::new(),
     };
     let mut all = attachments.iter().zip(lists);
@@ -121,7 +122,7 @@ pub fn add_within(
 
 /// Asks every plugin whether what it made is still as it was. Returns the names of
 /// the networks that cannot be asked, by their list or for want of CHECK in their
-/// version.
+/// version. Each may take `timeout`, and no longer than it might at [`add`].
 ///
 /// # Errors
 /// `WrongState` for one that was not added whole, or when the namespace is gone;
@@ -133,6 +134,7 @@ pub fn check(folder: &Path, timeout: Duration) -> Result<Vec<String>> {
 /// The same within other bounds.
 pub fn check_within(folder: &Path, bounds: Bounds<'_>) -> Result<Vec<String>> {
     let Some(kept) = Kept::read(folder)? else { return Ok(Vec::new()) };
+    let bounds = kept.bounds(bounds);
     if kept.netns.path().is_none() {
         let gone = format!("the network namespace of sandbox {} is gone", kept.id);
         return Err(Error::new(Kind::WrongState, gone));
@@ -154,7 +156,7 @@ pub fn check_within(folder: &Path, bounds: Bounds<'_>) -> Result<Vec<String>> {
 }
 
 /// Removes whatever [`add`] has added, or has begun to, in reverse. Nothing kept is
-/// nothing to do.
+/// nothing to do. Each plugin may take as long as in [`check`].
 ///
 /// # Errors
 /// What plugins say, together; these are asked again by another call, the rest is
@@ -166,7 +168,10 @@ pub fn del(folder: &Path, timeout: Duration) -> Result<()> {
 /// The same within other bounds.
 pub fn del_within(folder: &Path, bounds: Bounds<'_>) -> Result<()> {
     match Kept::read(folder)? {
-        Some(mut kept) => undo(folder, &mut kept, bounds),
+        Some(mut kept) => {
+            let bounds = kept.bounds(bounds);
+            undo(folder, &mut kept, bounds)
+        }
         // Of an ADD that was cut short before its first step.
         None => pinned::unpin(folder),
     }

@@ -9,11 +9,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::list::ConfigList;
+use super::plugin::Bounds;
 use crate::error::{Doing, Error, Kind, Result};
 
 const FILE: &str = "networks.json";
@@ -31,6 +33,9 @@ pub struct Kept {
     pub args: String,
     /// The values of capabilities.
     pub capabilities: BTreeMap<String, Value>,
+    /// How long each plugin may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
     /// What was begun, in order.
     pub attached: Vec<Attached>,
 }
@@ -88,6 +93,11 @@ impl Kept {
         };
         let kept = serde_json::from_slice(&text).doing(Kind::Internal, || format!("{} is damaged", path.display()))?;
         Ok(Some(kept))
+    }
+
+    /// Those of `bounds`, the timeout no longer than at ADD.
+    pub fn bounds<'a>(&self, bounds: Bounds<'a>) -> Bounds<'a> {
+        Bounds { timeout: self.timeout.map_or(bounds.timeout, |own| own.min(bounds.timeout)), ..bounds }
     }
 
     /// Keeps nothing any more.

@@ -14,6 +14,7 @@ use super::is_default;
 use crate::address::{Cidr, MacAddress};
 use crate::invalid::Invalid;
 use crate::text::text_value;
+use crate::units::Duration;
 
 /// Where plugins are looked for unless the description says.
 pub const PLUGIN_FOLDERS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
@@ -32,6 +33,9 @@ pub struct Network {
     /// The folders with CNI plugins; `/opt/cni/bin`, `/usr/lib/cni` and `/usr/libexec/cni` by default.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub plugin_folders: Vec<PathBuf>,
+    /// How long each plugin may take before it is killed; 1m by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plugin_timeout: Option<Duration>,
     /// Its interfaces besides loopback, made in this order and removed in reverse.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Interface>,
@@ -62,6 +66,11 @@ impl Network {
             true => PLUGIN_FOLDERS.iter().map(PathBuf::from).collect(),
             false => self.plugin_folders.clone(),
         }
+    }
+
+    /// How long each plugin may take, with its default.
+    pub fn plugin_timeout(&self) -> std::time::Duration {
+        self.plugin_timeout.unwrap_or(Duration::from_secs(60)).as_std()
     }
 }
 

@@ -26,6 +26,9 @@ pub(super) fn check(network: &Network) -> Result<(), Invalid> {
         // They become one variable, which colons part.
         require(!folder.to_string_lossy().contains(':'), &field, || format!("{folder:?} contains a colon"))?;
     }
+    require(!network.plugin_timeout().is_zero(), "network.plugin_timeout", || {
+        "is 0; write how long, such as 10s".into()
+    })?;
     let mut names = BTreeSet::new();
     for (index, interface) in network.interfaces.iter().enumerate() {
         let field = format!("network.interfaces[{index}]");

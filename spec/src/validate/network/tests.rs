@@ -54,6 +54,7 @@ fn a_kind_of_network_has_what_is_its_own() {
     refused("network = {mode = 'none', sysctls = {'net. ' = '1'}}", ".sysctls.net. ", "not the name");
     refused("network.plugin_folders = ['bin']", ".plugin_folders[0]", "absolute");
     refused("network.plugin_folders = ['/a:b']", ".plugin_folders[0]", "colon");
+    refused("network.plugin_timeout = '0s'", ".plugin_timeout", "is 0");
 }
 
 #[test]

@@ -94,7 +94,7 @@ pub use request::{
     Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Particulars, PauseEnd, Process, Source, TaskState,
 };
 pub use rootfs::{layers, mount_options};
-pub use sandbox::{Budget, PLUGIN, SandboxRecord, SandboxState, undo_sandbox};
+pub use sandbox::{Budget, SandboxRecord, SandboxState, undo_sandbox};
 pub use sealed::open as open_sealed;
 pub use stats::{
     Cpu as CpuStats, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats, Memory as MemoryStats,

@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use bowline_spec::budget::{Class, Joint};
 use bowline_spec::id::TaskId;
@@ -40,9 +39,6 @@ const OVERHEAD_PREFIX: &str = "bowline-overhead";
 const RECORD: &str = "sandbox.json";
 /// Where the members' `/dev/shm` is mounted, in the sandbox's folder.
 const SHM: &str = "shm";
-
-/// How long each plugin may take where nobody waits for a member.
-pub const PLUGIN: Duration = Duration::from_secs(60);
 
 /// What is known of a sandbox on disk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -272,7 +268,7 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     for member in state.members(id)? {
         keep(undo(&state.folder(&member), systemd));
     }
-    keep(network::del(folder.path(), PLUGIN));
+    keep(network::del(folder.path(), record.sandbox.network.plugin_timeout()));
     keep(layers::unmount_blocking(&folder.shm()));
     let layout = cgroup::detect()?;
     for path in record.overhead.iter().chain([&record.cgroup]) {

@@ -30,7 +30,7 @@ use crate::lifecycle::Status;
 use crate::network;
 use crate::recovery::Folder;
 use crate::rootfs::layers::{self, Layer};
-use crate::sandbox::{PLUGIN, SandboxRecord, SandboxState};
+use crate::sandbox::{SandboxRecord, SandboxState};
 use crate::shared::{self, Shared};
 use crate::stats::{self, Stats};
 use crate::worker;
@@ -195,7 +195,7 @@ impl Sandbox {
                 folders: network.plugin_folders(),
                 args: network.args.clone(),
                 capabilities: network.capabilities(),
-                timeout: PLUGIN,
+                timeout: network.plugin_timeout(),
             };
             let attachments = network.attachments(self.id.as_str());
             let interfaces = network::serving::add(self.folder.path(), &who, &attachments).await?;
@@ -210,8 +210,9 @@ impl Sandbox {
     /// Undoes what was made, as far as that went. What plugins refuse to undo
     /// stays, with all that they need for another try.
     async fn take_down(&self, supervisor: &Supervisor) -> Result<()> {
-        if self.record.borrow().sandbox.network.mode() == NetworkMode::Cni {
-            network::serving::del(self.folder.path(), PLUGIN).await?;
+        let network = self.record.borrow().sandbox.network.clone();
+        if network.mode() == NetworkMode::Cni {
+            network::serving::del(self.folder.path(), network.plugin_timeout()).await?;
         }
         self.record.borrow_mut().interfaces.clear();
         drop(std::mem::take(&mut *self.shared.borrow_mut()));

@@ -7,7 +7,7 @@ pub mod args;
 mod create;
 mod remove;
 
-use bowline_executor::{Doing, Kind, PLUGIN, Result, SandboxState, StateDir, network};
+use bowline_executor::{Doing, Kind, Result, SandboxState, StateDir, network};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
@@ -35,7 +35,8 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
         }
         SandboxCommand::Check { id } => {
             let folder = client::sandbox::folder(state, &id)?;
-            for network in network::check(folder.path(), PLUGIN)? {
+            let timeout = folder.sandbox()?.map(|record| record.sandbox.network.plugin_timeout()).unwrap_or_default();
+            for network in network::check(folder.path(), timeout)? {
                 complain(&format!("network {network} cannot be asked: its list or its plugins have no CHECK"), None);
             }
             Ok(0)

@@ -1,11 +1,13 @@
 //! What the members of a sandbox share, by the kernel's own word: namespaces, shared memory, names.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Bundle, Code, Pod, Sandbox, Stdio};
 use bowline_tests::harness::{eventually, namespace_of, process_exists, status_lines};
+use rustix::mount::{UnmountFlags, unmount};
 use serde_json::json;
 
 /// What CRI has every member join.
@@ -95,24 +97,26 @@ fn members_of_a_pod_in_the_host_s_namespaces_are_there_too() {
 fn the_network_that_containerd_gives_is_held_until_the_end() {
     let host = Host::new();
     let containerd = host.containerd();
-    let name = host.new_id();
-    let ip = |args: &[&str]| assert!(Command::new("ip").args(args).status().expect("iproute2").success(), "{args:?}");
-    ip(&["netns", "add", &name]);
-    let path = format!("/run/netns/{name}");
+    let path = host.work().join("network");
+    fs::write(&path, "").expect("the work folder is writable");
+    let made = Command::new("unshare").arg(format!("--net={}", path.display())).arg("true").status();
+    assert!(made.expect("util-linux").success());
     let sandbox = containerd.sandbox_by(|request| {
         request.options = Some(USUAL.options()).into();
-        request.netns_path = path.clone();
+        request.netns_path = path.to_str().expect("ASCII").to_owned();
     });
-    assert_eq!(sandbox.status().expect("it is known").info["networkSandboxPath"], path);
-    let bound = fs::metadata(&path).map(|meta| std::os::unix::fs::MetadataExt::ino(&meta)).expect("it is bound");
-    assert_eq!(sandbox.namespace("net"), format!("net:[{bound}]"));
+    assert_eq!(sandbox.status().expect("it is known").info["networkSandboxPath"], path.to_str().expect("ASCII"));
+    let bound = format!("net:[{}]", fs::metadata(&path).expect("it is bound").ino());
+    assert_eq!(sandbox.namespace("net"), bound);
     let pid = sandbox.run(&containerd.bundle().script("sleep 1000"));
-    assert_eq!(namespace_of(pid, "net"), format!("net:[{bound}]"));
+    assert_eq!(namespace_of(pid, "net"), bound);
     sandbox.stop(0).expect("stopped");
-    assert!(fs::exists(&path).expect("it can be looked for"), "it is its manager's");
-    let users = Command::new("ip").args(["netns", "pids", &name]).output().expect("iproute2");
-    assert_eq!(String::from_utf8_lossy(&users.stdout), "", "nobody is in it");
-    ip(&["netns", "del", &name]);
+    let inside = fs::read_dir("/proc")
+        .expect("procfs")
+        .flatten()
+        .filter(|entry| fs::read_link(entry.path().join("ns/net")).is_ok_and(|link| link.to_string_lossy() == bound));
+    assert_eq!(inside.count(), 0, "nobody is in it");
+    unmount(&path, UnmountFlags::empty()).expect("it is its manager's still");
     sandbox.end();
     host.assert_nothing_left();
 }

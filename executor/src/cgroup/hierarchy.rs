@@ -143,8 +143,9 @@ impl Hierarchy {
     /// # Errors
     /// `NotFound` when it has ended.
     pub fn move_process(&self, path: &str, pid: i32) -> Result<()> {
-        let file = format!("{}/{}", &path[1..], v2::PROCS);
-        write_at(self.dir.as_fd(), &file, &pid.to_string()).map_err(|errno| {
+        let file = format!("{}/{}", path.trim_matches('/'), v2::PROCS);
+        let file = file.trim_start_matches('/');
+        write_at(self.dir.as_fd(), file, &pid.to_string()).map_err(|errno| {
             let kind = if errno == Errno::SRCH { Kind::NotFound } else { Kind::Internal };
             Error::new(kind, format!("cannot move process {pid} to {}: {errno}", self.mount.join(file).display()))
         })

@@ -180,10 +180,27 @@ impl Overhead {
         let Some(entered) = self.entered.lock().await.take() else {
             return;
         };
-        match (charge(layout, "/").await, entered) {
+        let left = charge(layout, "/").await;
+        if left.is_ok() {
+            self.let_go(layout).await;
+        }
+        match (left, entered) {
             (Ok(()), Entered::Cgroup(cgroup)) => remove_cgroup(layout, &self.systemd, cgroup).await,
             (Ok(()), Entered::Unit(unit)) => units::stop(&self.systemd, &unit).await,
             (Err(error), _) => tracing::error!(%error, "the overhead cgroup stays behind"),
+        }
+    }
+
+    /// Moves to the root what lives on of those that were charged here.
+    async fn let_go(&self, layout: &Layout) {
+        let others = match layout.open(&self.own_path()) {
+            Ok(cgroup) => cgroup.map(|cgroup| layout.processes(&cgroup)).unwrap_or_default(),
+            Err(error) => return tracing::error!(%error, "helpers are left where they were charged"),
+        };
+        if !others.is_empty()
+            && let Err(error) = worker::run("helpers", || layout.place("/", &others)).await
+        {
+            tracing::error!(%error, "helpers are left where they were charged");
         }
     }
 }

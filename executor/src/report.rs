@@ -77,12 +77,14 @@ impl StoppedBy {
 }
 
 /// What decides whether init itself fell victim to the OOM killer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct OomFacts {
     /// Processes of the task's cgroup that the kernel killed for memory.
     pub kills: Option<u64>,
     /// How often the task met its own limit.
     pub own_limit_met: Option<u64>,
+    /// The sandbox's cgroup, if that met its limit.
+    pub joint_limit_met: Option<String>,
     /// How init ended.
     pub ended: Ended,
     /// Whether the shim sent init SIGKILL.
@@ -101,10 +103,12 @@ impl OomFacts {
         self.any().map(|any| any && killed)
     }
 
-    /// `path` if it was the task's own limit.
+    /// Whose limit it was: `path`, the task's own, or its sandbox's.
     pub fn cgroup(&self, path: &str) -> Option<String> {
-        let own = self.any()? && self.own_limit_met? > 0;
-        own.then(|| path.to_owned())
+        if !self.any()? {
+            return None;
+        }
+        if self.own_limit_met? > 0 { Some(path.to_owned()) } else { self.joint_limit_met.clone() }
     }
 }
 
@@ -113,7 +117,7 @@ mod tests {
     use super::*;
 
     fn facts(kills: u64, ended: Ended, killed_by_shim: bool) -> OomFacts {
-        OomFacts { kills: Some(kills), own_limit_met: Some(kills), ended, killed_by_shim }
+        OomFacts { kills: Some(kills), own_limit_met: Some(kills), joint_limit_met: None, ended, killed_by_shim }
     }
 
     #[test]
@@ -126,6 +130,18 @@ mod tests {
     }
 
     #[test]
+    fn a_kill_is_the_sandboxs_where_the_tasks_own_limit_was_not_met() {
+        let joint = Some("/x".to_owned());
+        let of_joint = |own| OomFacts {
+            own_limit_met: Some(own),
+            joint_limit_met: joint.clone(),
+            ..facts(1, Ended::Exited(0), false)
+        };
+        assert_eq!(of_joint(0).cgroup("/x/y"), joint);
+        assert_eq!(of_joint(1).cgroup("/x/y").as_deref(), Some("/x/y"));
+    }
+
+    #[test]
     fn our_own_kill_is_no_oom() {
         let ours = facts(0, Ended::Signaled(libc::SIGKILL), true);
         assert_eq!((ours.any(), ours.init(), ours.cgroup("/x")), (Some(false), Some(false), None));
@@ -133,7 +149,7 @@ mod tests {
 
     #[test]
     fn an_unreadable_counter_is_unknown() {
-        let unknown = OomFacts { kills: None, own_limit_met: None, ended: Ended::Exited(0), killed_by_shim: false };
+        let unknown = OomFacts { kills: None, own_limit_met: None, ..facts(0, Ended::Exited(0), false) };
         assert_eq!((unknown.any(), unknown.init()), (None, None));
     }
 }

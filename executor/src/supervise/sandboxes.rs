@@ -324,6 +324,14 @@ impl Supervisor {
         Ok(stats::read(&self.layout, cgroup, self.page_sizes()))
     }
 
+    /// The sandbox's cgroup, if its members have met the joint memory limit.
+    pub(super) fn joint_limit_met(&self) -> Option<String> {
+        let sandbox = self.sandbox()?;
+        let cgroup = sandbox.cgroup.borrow();
+        let met = stats::last(&self.layout, cgroup.as_ref()?).own_limit_met? > 0;
+        met.then(|| sandbox.record.borrow().cgroup.clone())
+    }
+
     /// Charges processes that help the sandbox beside it. Returns those that
     /// are none.
     pub(super) async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {

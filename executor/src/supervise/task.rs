@@ -460,6 +460,7 @@ impl Task {
         let oom = OomFacts {
             kills: last.oom_kills,
             own_limit_met: last.own_limit_met,
+            joint_limit_met: last.oom_kills.filter(|kills| *kills > 0).and_then(|_| supervisor.joint_limit_met()),
             ended,
             killed_by_shim: by_shim(libc::SIGKILL),
         };

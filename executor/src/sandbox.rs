@@ -109,6 +109,12 @@ impl SandboxRecord {
         })
     }
 
+    /// What a member's cgroup is called in the sandbox's.
+    pub(crate) fn folder_of(&self, id: &TaskId) -> String {
+        let unit = Unit::parse(&self.cgroup_of(id)).ok().flatten();
+        unit.map_or_else(|| id.to_string(), |unit| unit.name)
+    }
+
     /// The cgroup of a member, as its configuration has it.
     pub(crate) fn cgroup_of(&self, id: &TaskId) -> String {
         match &self.unit {

@@ -19,6 +19,7 @@ mod daemon;
 mod elsewhere;
 mod kernel;
 mod leftovers;
+mod limits;
 mod process;
 mod pty;
 mod ran;
@@ -32,6 +33,7 @@ pub use elsewhere::Elsewhere;
 pub use kernel::{
     cgroup_of, disk, fds_of, hierarchies, holders_of, namespace_of, only_v2, process_exists, status_lines, unix_sockets,
 };
+pub use limits::{Limits, weight};
 pub use process::Process;
 pub use pty::Pty;
 pub use ran::Ran;
@@ -337,6 +339,12 @@ impl Host {
         let id = id.into();
         self.ran.borrow_mut().push(id.clone());
         Task::new(self, id)
+    }
+
+    /// The sandbox `id`, which something else has made.
+    pub fn adopt_sandbox(&self, id: &str) -> Sandbox<'_> {
+        self.sandboxes.borrow_mut().push(id.to_owned());
+        Sandbox::new(self, id.to_owned())
     }
 
     /// A root filesystem of busybox alone.

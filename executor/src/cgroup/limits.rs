@@ -145,7 +145,9 @@ impl Layout {
             // The one controller of tasks that a hybrid host may have on v2.
             let name = if self.is_unified("hugetlb") { "max" } else { "limit_in_bytes" };
             let file = format!("hugetlb.{}.{name}", hugepages.page_size());
-            limits.push(Limit::new("hugetlb", file, hugepages.limit().to_string()));
+            let lifted = self.is_unified("hugetlb") && hugepages.limit() < 0;
+            let value = if lifted { "max".to_owned() } else { hugepages.limit().to_string() };
+            limits.push(Limit::new("hugetlb", file, value));
         }
         Ok(limits)
     }

@@ -17,6 +17,7 @@ mod hierarchy;
 mod join;
 mod limits;
 mod oom;
+mod sets;
 pub mod systemd;
 mod threads;
 mod tree;

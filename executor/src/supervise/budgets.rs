@@ -1,17 +1,17 @@
 //! What a sandbox's members may use together, put into effect: whenever one
 //! comes, goes or changes, and when the sandbox's own limits do.
 //!
-//! Only what is different is written, each file once. A limit that grows is
-//! written before a member gets more, one that shrinks after it has less: v1
-//! holds a member's CPU quota to its parent's.
+//! Only what is different is written, each file once. While a member changes,
+//! the joint limits are those of before and after, whichever is more: v1 holds a
+//! member's CPU quota, and its CPUs, to its parent's.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bowline_spec::budget::{self, Class, Joint, Share};
 use bowline_spec::id::TaskId;
-use bowline_spec::{Enforcement, Task as Description, Update};
-use oci_spec::runtime::LinuxResources;
+use bowline_spec::{Enforcement, Sandbox as Joined, Task as Description, Update};
+use oci_spec::runtime::{LinuxCpu, LinuxResources};
 
 use super::Supervisor;
 use super::sandboxes::Sandbox;
@@ -21,6 +21,20 @@ use crate::{sandbox, worker};
 
 type Shares = BTreeMap<TaskId, Share>;
 
+/// What is put into effect by itself where a host may lack some.
+const KINDS: [fn(&mut Joint, &Joint); 9] = [
+    |to, from| to.shares = from.shares,
+    |to, from| (to.quota_us, to.period_us) = (from.quota_us, from.period_us),
+    |to, from| (to.rt_runtime_us, to.rt_period_us) = (from.rt_runtime_us, from.rt_period_us),
+    |to, from| (to.cpus, to.mems) = (from.cpus.clone(), from.mems.clone()),
+    |to, from| to.memory = from.memory,
+    // Swap may be what this host does not count.
+    |to, from| to.swap = from.swap,
+    |to, from| to.memory_low = from.memory_low,
+    |to, from| (to.memory_min, to.memory_high) = (from.memory_min, from.memory_high),
+    |to, from| to.pids = from.pids,
+];
+
 impl Supervisor {
     /// Works out the joint limits with what `change` makes of the members, and
     /// puts them into effect: all, or none.
@@ -28,8 +42,9 @@ impl Supervisor {
         let _turn = sandbox.budgeting.lock().await;
         let mut shares = sandbox.shares.borrow().clone();
         change(&mut shares);
-        let (class, joint) = joint(sandbox, &shares)?;
-        self.enforce(sandbox, class, joint).await?;
+        let (class, joint) = joint(&sandbox.record.borrow().sandbox, &shares)?;
+        self.enforce(sandbox, &shares, joint).await?;
+        sandbox.class.set(class);
         *sandbox.shares.borrow_mut() = shares;
         Ok(())
     }
@@ -68,155 +83,140 @@ impl Supervisor {
     ) -> Result<()> {
         let Some(sandbox) = self.sandbox() else { return act().await };
         let share = share(id, task, Some(resources))?;
-        let before = sandbox.shares.borrow().get(id).cloned();
+        let _turn = sandbox.budgeting.lock().await;
         let mut shares = sandbox.shares.borrow().clone();
-        shares.insert(id.clone(), share.clone());
-        let (_, after) = joint(&sandbox, &shares)?;
-        let grows = cpus(&after) >= cpus(&sandbox.joint.borrow());
-        if !grows {
-            act().await?;
-            return self.budget(&sandbox, |shares| drop(shares.insert(id.clone(), share))).await;
-        }
-        self.budget(&sandbox, |shares| drop(shares.insert(id.clone(), share))).await?;
+        shares.insert(id.clone(), share);
+        let (class, after) = joint(&sandbox.record.borrow().sandbox, &shares)?;
+        let before = sandbox.joint.borrow().clone();
+        self.enforce(&sandbox, &shares, before.with_room_for(&after)).await?;
         let changed = act().await;
-        if let (Err(_), Some(before)) = (&changed, before) {
-            self.budget(&sandbox, |shares| drop(shares.insert(id.clone(), before))).await?;
+        let (shares, joint) = if changed.is_ok() { (shares, after) } else { (sandbox.shares.borrow().clone(), before) };
+        let settled = self.enforce(&sandbox, &shares, joint).await;
+        if changed.is_ok() {
+            sandbox.class.set(class);
+            *sandbox.shares.borrow_mut() = shares;
         }
-        changed
+        changed.and(settled)
     }
 
     /// Changes the limits of the sandbox itself.
     pub(super) async fn update_sandbox(&self, update: &Update) -> Result<()> {
         let sandbox = self.sandbox().ok_or_else(|| Error::new(Kind::NotFound, "this shim has no sandbox"))?;
-        let before = sandbox.record.borrow().clone();
-        let after = sandbox::changed(&before, update)?;
-        *sandbox.record.borrow_mut() = after;
-        let done = self.budget(&sandbox, |_| {}).await;
-        if done.is_err() {
-            *sandbox.record.borrow_mut() = before;
-        }
-        done?;
+        let _turn = sandbox.budgeting.lock().await;
+        let shares = sandbox.shares.borrow().clone();
+        let changed = sandbox::changed(&sandbox.record.borrow(), update)?.sandbox;
+        let (class, joint) = joint(&changed, &shares)?;
+        self.enforce(&sandbox, &shares, joint).await?;
+        sandbox.class.set(class);
+        sandbox.record.borrow_mut().sandbox = changed;
         sandbox.keep_record()
     }
 
-    /// Writes what of `joint` is not in effect yet.
-    async fn enforce(&self, sandbox: &Rc<Sandbox>, class: Class, joint: Joint) -> Result<()> {
-        let changes = joint.changes_from(&sandbox.joint.borrow());
+    /// Writes what of `joint` is not in effect yet: all of it, or none.
+    async fn enforce(&self, sandbox: &Rc<Sandbox>, shares: &Shares, joint: Joint) -> Result<()> {
         let mode = sandbox.record.borrow().sandbox.cgroup;
-        if mode != Enforcement::Off && changes != LinuxResources::default() {
-            let done = self.write(sandbox, &changes).await;
-            match done {
-                Err(error) if mode == Enforcement::BestEffort && error.kind() == Kind::Unsupported => {
-                    self.write_apart(sandbox, &changes).await?;
-                }
-                done => done?,
+        let (joint, unenforced) = match mode {
+            Enforcement::Off => (joint, Vec::new()),
+            Enforcement::Required => {
+                self.write(sandbox, shares, &joint).await?;
+                (joint, Vec::new())
             }
-        }
-        sandbox.class.set(class);
+            Enforcement::BestEffort => match self.write(sandbox, shares, &joint).await {
+                Ok(()) => (joint, Vec::new()),
+                Err(error) if error.kind() == Kind::Unsupported => self.write_apart(sandbox, shares, joint).await?,
+                Err(error) => return Err(error),
+            },
+        };
         *sandbox.joint.borrow_mut() = joint;
+        if sandbox.record.borrow().unenforced != unenforced {
+            sandbox.record.borrow_mut().unenforced = unenforced;
+            sandbox.keep_record()?;
+        }
         Ok(())
     }
 
-    async fn write(&self, sandbox: &Rc<Sandbox>, changes: &LinuxResources) -> Result<()> {
-        let tell = |unit: &Unit, properties| self.config.systemd.change(unit, properties);
+    /// Writes each kind of limit by itself. Returns what is in effect then, and
+    /// which this host has not.
+    async fn write_apart(&self, sandbox: &Rc<Sandbox>, shares: &Shares, joint: Joint) -> Result<(Joint, Vec<String>)> {
+        let before = sandbox.joint.borrow().clone();
+        let pages = before.hugepages.keys().chain(joint.hugepages.keys()).copied().collect::<Vec<u64>>();
+        let with_page = |now: &Joint, size: u64| {
+            let mut with = now.clone();
+            with.hugepages.remove(&size);
+            with.hugepages.extend(joint.hugepages.get_key_value(&size));
+            with
+        };
+        let with_kind = |now: &Joint, kind: fn(&mut Joint, &Joint)| {
+            let mut with = now.clone();
+            kind(&mut with, &joint);
+            with
+        };
+        let kinds = KINDS.into_iter().map(|kind| Box::new(move |now: &Joint| with_kind(now, kind)) as Step<'_>);
+        let pages = pages.into_iter().map(|size| Box::new(move |now: &Joint| with_page(now, size)) as Step<'_>);
+        let mut unenforced = Vec::new();
+        for step in kinds.chain(pages).collect::<Vec<_>>() {
+            let now = sandbox.joint.borrow().clone();
+            let with = step(&now);
+            match self.write(sandbox, shares, &with).await {
+                Ok(()) => *sandbox.joint.borrow_mut() = with,
+                Err(error) if error.kind() == Kind::Unsupported => unenforced.push(error.message().to_owned()),
+                Err(error) => {
+                    if let Err(left) = self.write(sandbox, shares, &before).await {
+                        tracing::error!(error = %left, "joint limits could not be put back");
+                    }
+                    *sandbox.joint.borrow_mut() = before;
+                    return Err(error);
+                }
+            }
+        }
+        let now = sandbox.joint.borrow().clone();
+        Ok((Joint { notes: joint.notes, ..now }, unenforced))
+    }
+
+    /// Writes what of `joint` differs from what is in effect.
+    async fn write(&self, sandbox: &Rc<Sandbox>, shares: &Shares, joint: &Joint) -> Result<()> {
         let worker = {
             let cgroup = sandbox.cgroup.borrow();
             let gone = || Error::new(Kind::WrongState, format!("sandbox {} is being removed", sandbox.id()));
             let cgroup = cgroup.as_ref().ok_or_else(gone)?;
-            worker::start("the joint limits", || self.layout.change(cgroup, changes, tell))?
+            let before = sandbox.joint.borrow();
+            let mut changes = joint.changes_from(&before);
+            let lifted = (before.cpus.is_some() && joint.cpus.is_none(), before.mems.is_some() && joint.mems.is_none());
+            if lifted != (false, false) {
+                // Nothing says "all": they are those of the cgroup above.
+                let mut cpu = changes.cpu().clone().unwrap_or_default();
+                let (cpus, mems) = self.layout.parents_sets(cgroup);
+                lifted.0.then(|| cpu.set_cpus(cpus));
+                lifted.1.then(|| cpu.set_mems(mems));
+                changes.set_cpu((cpu != LinuxCpu::default()).then_some(cpu));
+            }
+            if changes == LinuxResources::default() {
+                return Ok(());
+            }
+            let record = sandbox.record.borrow();
+            let has_own = |file: &str, share: &Share| match file {
+                "cpuset.cpus" => share.member.cpus.is_some(),
+                _ => share.member.mems.is_some(),
+            };
+            let follows = |file: &str, child: &str| {
+                !shares.iter().any(|(id, share)| has_own(file, share) && record.folder_of(id) == child)
+            };
+            let tell = |unit: &Unit, properties| self.config.systemd.change(unit, properties);
+            worker::start("the joint limits", || self.layout.change_whole(cgroup, &changes, follows, tell))?
         };
         worker.answer().await.map_err(|error| error.within(format_args!("sandbox {}", sandbox.id())))
     }
-
-    /// Writes each kind of limit by itself, and says which this host has not.
-    async fn write_apart(&self, sandbox: &Rc<Sandbox>, changes: &LinuxResources) -> Result<()> {
-        let mut unenforced = Vec::new();
-        for part in apart(changes) {
-            match self.write(sandbox, &part).await {
-                Err(error) if error.kind() == Kind::Unsupported => unenforced.push(error.message().to_owned()),
-                done => done?,
-            }
-        }
-        sandbox.record.borrow_mut().unenforced = unenforced;
-        sandbox.keep_record()
-    }
 }
 
+type Step<'a> = Box<dyn Fn(&Joint) -> Joint + 'a>;
+
 /// The joint limits of these members, with the class.
-fn joint(sandbox: &Sandbox, shares: &Shares) -> Result<(Class, Joint)> {
+fn joint(sandbox: &Joined, shares: &Shares) -> Result<(Class, Joint)> {
     let shares: Vec<Share> = shares.values().cloned().collect();
-    Ok(budget::joint(&sandbox.record.borrow().sandbox, &shares)?)
+    Ok(budget::joint(sandbox, &shares)?)
 }
 
 fn share(id: &TaskId, task: &Description, resources: Option<&LinuxResources>) -> Result<Share> {
     let none = LinuxResources::default();
     Ok(Share::of(id.as_str(), task, resources.unwrap_or(&none))?)
-}
-
-/// CPU time as a part of the period; nothing limits it at infinity.
-fn cpus(joint: &Joint) -> f64 {
-    let period = joint.period_us.unwrap_or(budget::DEFAULT_PERIOD_US);
-    joint.quota_us.map_or(f64::INFINITY, |quota| quota as f64 / period as f64)
-}
-
-/// Each kind of limit by itself.
-fn apart(changes: &LinuxResources) -> Vec<LinuxResources> {
-    let mut parts = Vec::new();
-    let mut part = |set: &dyn Fn(&mut LinuxResources)| {
-        let mut one = LinuxResources::default();
-        set(&mut one);
-        if one != LinuxResources::default() {
-            parts.push(one);
-        }
-    };
-    let (cpu, memory) = (changes.cpu().clone().unwrap_or_default(), changes.memory().unwrap_or_default());
-    part(&|one| {
-        if cpu.shares().is_some() {
-            let mut shares = oci_spec::runtime::LinuxCpu::default();
-            shares.set_shares(cpu.shares());
-            one.set_cpu(Some(shares));
-        }
-    });
-    part(&|one| {
-        let mut time = cpu.clone();
-        time.set_shares(None).set_cpus(None).set_mems(None);
-        one.set_cpu((time != oci_spec::runtime::LinuxCpu::default()).then_some(time));
-    });
-    part(&|one| {
-        let mut sets = oci_spec::runtime::LinuxCpu::default();
-        sets.set_cpus(cpu.cpus().clone()).set_mems(cpu.mems().clone());
-        one.set_cpu((sets != oci_spec::runtime::LinuxCpu::default()).then_some(sets));
-    });
-    part(&|one| {
-        // Swap may be what this host does not count.
-        let mut limit = memory;
-        limit.set_swap(None).set_reservation(None);
-        one.set_memory((limit != oci_spec::runtime::LinuxMemory::default()).then_some(limit));
-    });
-    part(&|one| {
-        one.set_memory(memory.swap().is_some().then_some({
-            let mut swap = memory;
-            swap.set_reservation(None);
-            swap
-        }));
-    });
-    part(&|one| {
-        let mut low = oci_spec::runtime::LinuxMemory::default();
-        low.set_reservation(memory.reservation());
-        one.set_memory((low != oci_spec::runtime::LinuxMemory::default()).then_some(low));
-    });
-    part(&|one| {
-        one.set_pids(*changes.pids());
-    });
-    for page in changes.hugepage_limits().iter().flatten() {
-        part(&|one| {
-            one.set_hugepage_limits(Some(vec![page.clone()]));
-        });
-    }
-    for (file, value) in changes.unified().iter().flatten() {
-        part(&|one| {
-            one.set_unified(Some([(file.clone(), value.clone())].into()));
-        });
-    }
-    parts
 }

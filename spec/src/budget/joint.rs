@@ -71,6 +71,39 @@ impl Joint {
         changes
     }
 
+    /// These limits, of each whichever is more here and in `after`: what holds
+    /// while members go from the one to the other.
+    pub fn with_room_for(&self, after: &Joint) -> Joint {
+        let more = |before: Option<u64>, after: Option<u64>| before.zip(after).map(|(before, after)| before.max(after));
+        let both = |before: &Option<IdSet>, after: &Option<IdSet>| {
+            let (before, after) = before.as_ref().zip(after.as_ref())?;
+            IdSet::new(before.ids() | after.ids())
+        };
+        let cpu = if self.has_more_time_than(after) { self } else { after };
+        let page = |(size, most): (&u64, &u64)| Some((*size, *after.hugepages.get(size)?.max(most)));
+        Joint {
+            quota_us: cpu.quota_us,
+            period_us: cpu.period_us,
+            cpus: both(&self.cpus, &after.cpus),
+            mems: both(&self.mems, &after.mems),
+            memory: more(self.memory, after.memory),
+            swap: more(self.swap, after.swap),
+            memory_high: more(self.memory_high, after.memory_high),
+            pids: more(self.pids, after.pids),
+            hugepages: self.hugepages.iter().filter_map(page).collect(),
+            ..after.clone()
+        }
+    }
+
+    fn has_more_time_than(&self, other: &Joint) -> bool {
+        let period = |joint: &Joint| u128::from(joint.period_us.unwrap_or(super::DEFAULT_PERIOD_US));
+        match (self.quota_us, other.quota_us) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(own), Some(others)) => u128::from(own) * period(other) >= u128::from(others) * period(self),
+        }
+    }
+
     fn cpu(&self, before: &Joint) -> Option<LinuxCpu> {
         let mut cpu = LinuxCpu::default();
         if self.shares != before.shares {

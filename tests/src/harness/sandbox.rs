@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{Build, Host, Process, Ran, eventually, kernel};
+use super::{Build, Host, Limits, Process, Ran, eventually, kernel};
 
 /// A sandbox that is not made yet.
 #[must_use]
@@ -75,7 +75,7 @@ impl<'h> SandboxBuild<'h> {
     #[track_caller]
     pub fn create(self) -> Sandbox<'h> {
         self.try_create().assert_says(&self.id);
-        Sandbox { host: self.host, id: self.id }
+        Sandbox::new(self.host, self.id)
     }
 
     /// Refused with `code`, for a reason that has all of `parts`, and nothing is made of it.
@@ -94,6 +94,10 @@ pub struct Sandbox<'h> {
 }
 
 impl<'h> Sandbox<'h> {
+    pub(super) fn new(host: &'h Host, id: String) -> Sandbox<'h> {
+        Sandbox { host, id }
+    }
+
     /// Its id.
     pub fn id(&self) -> &str {
         &self.id
@@ -196,6 +200,12 @@ impl<'h> Sandbox<'h> {
         let path = self.cgroup(controller).join(file);
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
         text.trim_end().to_owned()
+    }
+
+    /// What the kernel holds its members to together.
+    #[track_caller]
+    pub fn limits(&self) -> Limits {
+        Limits::of(self.inspect()["cgroup"].as_str().expect("a path"))
     }
 
     /// The pids of all members.

@@ -104,6 +104,12 @@ impl<'h> Build<'h> {
         (Task::new(self.host, self.id), process)
     }
 
+    /// Begins `bowline start`.
+    pub fn spawn_start(self) -> (Task<'h>, Process) {
+        let process = self.spawn_verb("start");
+        (Task::new(self.host, self.id), process)
+    }
+
     /// `bowline start`, whether it works or not.
     #[track_caller]
     pub fn try_start(self) -> Ran {

@@ -1,10 +1,10 @@
 //! `docs/reference.md` is what the schema of the task description says, field
-//! by field. After a change that is meant:
-//! `UPDATE_DOCS=1 cargo test -p bowline-spec --test reference`, then read the
-//! difference.
+//! by field, and `docs/sandbox-reference.md` what that of a sandbox's does. After
+//! a change that is meant: `UPDATE_DOCS=1 cargo test -p bowline-spec --test
+//! reference`, then read the difference.
 //!
-//! What is said there stands in the doc comments of `spec/src/task.rs` and of
-//! the types that it leads to.
+//! What is said there stands in the doc comments of `spec/src/task.rs`, of
+//! `spec/src/task/sandbox.rs`, and of the types that they lead to.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::fmt::Write as _;
@@ -13,12 +13,22 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-const HEAD: &str = "# Every field of a task description
+const TASK: &str = "# Every field of a task description
 
 Made from `bowline schema`, which an editor can read; [task-description.md](task-description.md) tells how it all goes
 together. A dot leads into a table: `cpu.limit = 2` is `limit` in the table `cpu`. A field whose default is not named
 has none: what it is about does not happen until it is written.
 ";
+
+const SANDBOX: &str = "# Every field of a sandbox's description
+
+Made from `bowline schema --sandbox`, which an editor can read; [sandboxes.md](sandboxes.md) tells how it all goes
+together. A dot leads into a table: `cpu.limit = 2` is `limit` in the table `cpu`. A field whose default is not named
+has none: what it is about does not happen until it is written.
+";
+
+/// What has a page of its own.
+const ELSEWHERE: [(&str, &str); 1] = [("Task", "[task](reference.md)")];
 
 /// Behind the path of what there may be many of.
 const EACH: &str = "[]";
@@ -79,6 +89,9 @@ impl<'a> Reference<'a> {
 
     fn referred(&mut self, reference: &'a Value, path: &str) -> String {
         let (name, definition) = self.definition(reference);
+        if let Some((_, page)) = ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == name) {
+            return (*page).to_owned();
+        }
         if definition.get("properties").is_some() {
             match self.tables.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, paths)) => paths.push(path.to_owned()),
@@ -134,10 +147,10 @@ fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-fn reference(schema: &Value) -> String {
+fn reference(head: &str, schema: &Value) -> String {
     let definitions = schema["$defs"].as_object().unwrap();
     let mut reference = Reference { definitions, tables: Vec::new(), forms: Vec::new() };
-    let mut text = format!("{HEAD}\n{}", reference.fields(schema, ""));
+    let mut text = format!("{head}\n{}", reference.fields(schema, ""));
     let mut next = 0;
     // Each may lead to more.
     while let Some((name, paths)) = reference.tables.get(next).cloned() {
@@ -170,8 +183,18 @@ fn reference(schema: &Value) -> String {
 
 #[test]
 fn the_reference_is_what_the_schema_says() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
-    let text = reference(&bowline_spec::schema());
+    is_what_the_schema_says("reference.md", TASK, &bowline_spec::schema());
+}
+
+#[test]
+fn the_reference_of_sandboxes_is_what_their_schema_says() {
+    is_what_the_schema_says("sandbox-reference.md", SANDBOX, &bowline_spec::sandbox_schema());
+}
+
+#[track_caller]
+fn is_what_the_schema_says(page: &str, head: &str, schema: &Value) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
+    let text = reference(head, schema);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&path, &text).unwrap();
     }
@@ -179,7 +202,7 @@ fn the_reference_is_what_the_schema_says() {
     let different = committed.lines().zip(text.lines()).find(|(is, should)| is != should);
     assert!(
         committed == text,
-        "docs/reference.md is not what the schema says; UPDATE_DOCS=1 writes it anew. First difference: {different:#?}"
+        "docs/{page} is not what the schema says; UPDATE_DOCS=1 writes it anew. First difference: {different:#?}"
     );
 }
 

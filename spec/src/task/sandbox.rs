@@ -154,7 +154,7 @@ pub enum Enforcement {
     Required,
     /// It runs without them, and says so.
     BestEffort,
-    /// There is no joint cgroup, and nothing may be asked of it.
+    /// There are no joint limits, and none may be asked for.
     Off,
 }
 

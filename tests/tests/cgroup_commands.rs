@@ -110,7 +110,7 @@ fn limits_are_set_shown_and_lifted() {
     assert_eq!((cpu().as_str(), memory().as_str()), ("50000 100000", "67108864"));
     assert_eq!((group.read("pids", "pids.max"), group.read("cpuset", "cpuset.cpus")), ("7".to_owned(), "0".to_owned()));
     let weight = || group.read("cpu", either("cpu.shares", "cpu.weight"));
-    assert_eq!(weight(), either("2048", "170"));
+    assert_eq!(weight(), either("2048", "174"));
     let shown = cgroup(&host, "show", group.path(), ["--json"]).assert_code(0).json();
     for (field, value) in
         [("cpu_quota_usec", 50_000), ("cpu_period_usec", 100_000), ("memory_limit_bytes", 64 << 20), ("pids_limit", 7)]
@@ -119,7 +119,7 @@ fn limits_are_set_shown_and_lifted() {
     }
     assert_eq!((&shown["cpuset_cpus"], &shown["cpuset_mems"]), (&"0".into(), &"0".into()), "{shown}");
     let weights = (shown["cpu_shares"].as_u64(), shown["cpu_weight"].as_u64());
-    assert_eq!(weights, if only_v2() { (None, Some(170)) } else { (Some(2048), None) });
+    assert_eq!(weights, if only_v2() { (None, Some(174)) } else { (Some(2048), None) });
     let plain = cgroup(&host, "show", group.path(), []);
     assert!(plain.assert_code(0).out().contains("64MiB"), "{plain}");
 

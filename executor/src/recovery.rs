@@ -21,12 +21,10 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -456,26 +454,13 @@ pub fn undo_bundle(path: &Path, systemd: &Systemd) -> Result<(Option<i32>, ExitR
     Ok((record.and_then(|record| record.pid), exit))
 }
 
+/// What cannot be ended is moved to a parent: its folder can then go.
 pub(crate) fn undo_cgroup(layout: &Layout, path: &str) -> Result<()> {
-    let Some(mut cgroup) = layout.open(path)? else {
-        return Ok(());
-    };
-    let mut wait = Duration::from_micros(100);
-    loop {
-        let killed = layout.kill(&cgroup);
-        if killed.is_empty() {
-            match layout.remove(&mut cgroup) {
-                // v1 tells nobody when the last process has left.
-                Err(_) if wait < Duration::from_secs(1) => std::thread::sleep(wait),
-                done => return done,
-            }
-            wait *= 2;
-        }
-        for pidfd in killed {
-            // A pidfd is readable once its process has ended.
-            while let Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None) {}
-        }
+    let destroyed = layout.destroy(path, None)?;
+    if !destroyed.moved.is_empty() {
+        tracing::warn!(path, pids = ?destroyed.moved, "processes did not end, and were moved to a parent cgroup");
     }
+    Ok(())
 }
 
 /// The report of a task whose shim died before it.

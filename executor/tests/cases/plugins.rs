@@ -14,13 +14,15 @@ use super::inside::{inside, setting};
 use super::sandbox::{Net, Sandbox, addresses, assert_nothing_kept, host_links, ip, link, prepared, rules};
 use crate::{Case, PATIENCE, block_on, namespace};
 
-pub(crate) const ALL: [Case; 9] = [
+pub(crate) const ALL: [Case; 11] = [
     ("plugins_two_sandboxes_on_a_bridge_reach_each_other", on_a_bridge),
     ("plugins_a_port_of_the_host_leads_to_a_sandbox", published),
     ("plugins_all_is_undone_after_a_crash", crashed),
     ("plugins_a_bridge_of_others_stays", bridge_of_others),
     ("plugins_an_address_is_given_by_the_description", given_address),
     ("plugins_an_interface_of_the_host_moves_in_and_back", moved),
+    ("plugins_a_bridge_without_addresses_connects_all_the_same", no_addresses),
+    ("plugins_interfaces_are_made_in_order", several),
     ("plugins_check_finds_what_is_missing", checked),
     ("plugins_what_they_refuse_leaves_nothing", refused),
     ("plugins_settings_of_the_description_are_in_effect", settings),
@@ -196,6 +198,42 @@ fn moved() {
     // One that is not there.
     let error = Sandbox::new("b", &toml).try_add().expect_err("it is not there");
     assert!(error.message().starts_with("cannot add eth0 to network bowline-"), "{error}");
+}
+
+fn no_addresses() {
+    let net = Net::new();
+    let [a, b] = ["a", "b"].map(|id| Sandbox::new(id, &net.without_addresses()));
+    for (sandbox, address) in [(&a, "192.0.2.1/24"), (&b, "192.0.2.2/24")] {
+        assert!(addresses(&sandbox.add()[0]).is_empty());
+        // Whoever is in there gives it what it wants.
+        inside(sandbox.netns(), || ip(&["addr", "add", address, "dev", "eth0"]));
+    }
+    let listener = inside(a.netns(), || TcpListener::bind("192.0.2.1:80").expect("it is its address"));
+    assert_reached(Some(&b.netns()), ([192, 0, 2, 1], 80).into(), &listener);
+    net.assert_no_rules();
+    [a, b].iter().for_each(Sandbox::del);
+    net.assert_gone();
+}
+
+fn several() {
+    let [net, other] = [Net::new(), Net::another()];
+    let a = Sandbox::new("a", &format!("{}{}name = 'back0'\nroutes = []\n", net.toml(), other.toml()));
+    let b = Sandbox::new("b", &other.toml());
+    let [of_a, of_b] = [&a, &b].map(Sandbox::add);
+    let names: Vec<&str> = of_a.iter().map(|of| of.interface.as_str()).collect();
+    assert_eq!(names, ["eth0", "back0"]);
+    // Whoever shares but the second network is reached by it; all else goes by the first.
+    let listener = inside(b.netns(), || TcpListener::bind((addresses(&of_b[0])[0], 80)).expect("it is its address"));
+    assert_reached(Some(&a.netns()), listener.local_addr().expect("bound"), &listener);
+    let routes = inside(a.netns(), || Command::new("ip").args(["route"]).output().expect("it runs").stdout);
+    let routes = String::from_utf8(routes).expect("text");
+    assert!(routes.contains(&format!("default via {}.1 dev eth0", net.ipv4)), "{routes}");
+    assert_eq!(routes.matches("default").count(), 1, "{routes}");
+    a.del();
+    assert!(!net.is_there() && other.is_there());
+    b.del();
+    net.assert_gone();
+    other.assert_gone();
 }
 
 fn checked() {

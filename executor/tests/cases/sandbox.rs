@@ -95,10 +95,19 @@ pub(crate) struct Net {
 
 impl Net {
     pub(crate) fn new() -> Net {
+        Net::beside(200, "bwl")
+    }
+
+    /// One besides.
+    pub(crate) fn another() -> Net {
+        Net::beside(150, "bwm")
+    }
+
+    fn beside(first: u32, name: &str) -> Net {
         let number = std::process::id();
-        let (high, low) = (number / 256 % 50 + 200, number % 256);
+        let (high, low) = (number / 256 % 50 + first, number % 256);
         Net {
-            bridge: format!("bwl{number}"),
+            bridge: format!("{name}{number}"),
             ipv4: format!("10.{high}.{low}"),
             ipv6: format!("fd00:b0:{high:x}:{low:x}"),
         }

@@ -116,6 +116,45 @@ fn an_add_that_fails_is_undone_as_far_as_it_went() {
 }
 
 #[test]
+fn one_that_says_that_it_has_failed_need_not_undo_that() {
+    let (stand, sandbox) = stand(&["a"]);
+    // As host-device of an interface that it has not found.
+    stand.plugin("b", "echo \"{\\\"code\\\":999,\\\"msg\\\":\\\"no link at $CNI_COMMAND\\\"}\"; exit 1");
+    let list = [attachment("eth0", "one", "1.0.0", &["a", "b"])];
+    let error = add(stand.path(), &sandbox, &list).expect_err("it fails");
+    assert_eq!(
+        error.message(),
+        "cannot add eth0 to network one: network plugin b failed at ADD: code 999: no link at ADD"
+    );
+    assert_eq!(calls_from(&stand, 2), ["DEL b eth0", "DEL a eth0"], "it is asked all the same");
+    assert!(!kept(&stand));
+    // One that was killed may have left anything: it is asked until it has undone it.
+    stand.plugin("b", "[ $CNI_COMMAND != ADD ] || kill -9 $$; echo '{\"code\":11,\"msg\":\"later\"}'; exit 1");
+    let error = add(stand.path(), &sandbox, &list).expect_err("it fails");
+    assert!(error.message().contains("; and undoing it failed: cannot remove eth0 from network one: "), "{error}");
+    assert!(kept(&stand));
+    del(stand.path(), LONGEST).expect_err("not yet");
+    // Or until somebody gives it up.
+    forget(stand.path()).expect("it is given up");
+    assert!(!kept(&stand));
+    let calls = stand.calls().len();
+    del(stand.path(), LONGEST).expect("nothing is left to do");
+    assert_eq!(stand.calls().len(), calls);
+}
+
+#[test]
+fn a_plugin_that_removes_has_no_longer_than_it_had_to_add() {
+    let (stand, sandbox) = stand(&["a"]);
+    let list = [attachment("eth0", "one", "1.0.0", &["a"])];
+    add(stand.path(), &Sandbox { timeout: Duration::from_secs(1), ..sandbox }, &list).expect("it is added");
+    stand.plugin("a", "[ $CNI_COMMAND != DEL ] || exec sleep 1000");
+    let error = del(stand.path(), LONGEST).expect_err("it hangs");
+    assert_eq!(error.kind(), Kind::Timeout);
+    assert!(error.message().ends_with("it did not end within 1s and was killed"), "{error}");
+    assert!(kept(&stand));
+}
+
+#[test]
 fn a_plugin_that_hangs_in_add_is_undone_too() {
     let (stand, sandbox) = stand(&["a", "b", "c"]);
     stand.plugin("b", "[ $CNI_COMMAND != ADD ] || exec sleep 1000");

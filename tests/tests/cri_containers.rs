@@ -67,20 +67,29 @@ fn an_exec_of_what_is_not_there_is_refused() {
 }
 
 #[test]
-fn execs_and_containers_are_started_many_at_a_time() {
+fn containers_are_started_many_at_a_time() {
     with_a_pod(|cri, pod| {
-        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
-        let all = pod.start_at_once(&names, "sleep 1000");
-        assert_eq!(cri.shims().len(), 1);
-        let scripts: Vec<String> = (0..32).map(|number| format!("echo {number}; exit {number}")).collect();
-        for (number, answer) in all[0].exec_at_once(&scripts).iter().enumerate() {
-            assert_eq!(
-                (answer.code.cast_unsigned() as usize, answer.stdout.trim()),
-                (number, number.to_string().as_str())
-            );
-        }
+        let all = pod.start_at_once(&["a", "b", "c", "d", "e", "f", "g", "h"], "sleep 1000");
         assert!(all.iter().all(Container::is_running));
+        assert_eq!(cri.shims().len(), 1);
     });
+}
+
+#[test]
+fn execs_many_at_a_time_all_have_their_answer() {
+    let host = Host::new();
+    if host.reference_fails("most have no answer after ten seconds") {
+        return;
+    }
+    let Some(cri) = host.cri() else { return };
+    let pod = cri.pod().on_the_hosts_network().run();
+    let sleeper = pod.container("sleeper", "sleep 1000").start();
+    let scripts: Vec<String> = (0..32).map(|number| format!("echo {number}; exit {number}")).collect();
+    for (number, answer) in (0..).zip(sleeper.exec_at_once(&scripts)) {
+        assert_eq!((answer.code, answer.stdout), (number, format!("{number}\n")));
+    }
+    pod.remove();
+    cri.end();
 }
 
 #[test]

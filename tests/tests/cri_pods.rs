@@ -1,9 +1,10 @@
 //! Pods through containerd's CRI plugin: one shim for each, and what its containers share.
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::cri::proto::NamespaceMode;
+use bowline_tests::harness::cri::proto::{LinuxContainerResources, NamespaceMode};
 use bowline_tests::harness::cri::{Container, Cri, Pod, parent_of};
 use bowline_tests::harness::{cgroup_of, eventually, namespace_of, only_v2, process_exists};
 
@@ -196,12 +197,21 @@ fn systemd_has_a_scope_for_each_container_in_the_slice_of_its_pod() {
     let host = Host::new();
     let Some(cri) = host.cri_with_systemd() else { return };
     let pod = cri.pod().memory(256 << 20).run();
-    let ([a, b], pids) = two(&pod);
-    for (pid, id) in pids.iter().zip([&pod.id, &a.id, &b.id]) {
-        let cgroup = cgroup_of(*pid);
+    let limited = pod.container("limited", "sleep 1000").memory(64 << 20).start();
+    for (pid, id) in [(pod.pid(), &pod.id), (limited.pid(), &limited.id)] {
+        let cgroup = cgroup_of(pid);
         let expected = format!("/{}.slice/cri-containerd-{id}.scope", pod.name());
         assert!(cgroup[""].ends_with(&expected), "{cgroup:?} and not {expected}");
     }
+    let of_the_pod = fs::read_to_string(pod.cgroup("memory").join("memory.max")).expect("a limit");
+    assert_eq!(of_the_pod.trim_end(), (256 << 20).to_string());
+    assert_eq!(limited.cgroup_file("memory", "memory.max"), (64 << 20).to_string());
+    let update = LinuxContainerResources { memory_limit_in_bytes: 128 << 20, ..Default::default() };
+    limited.update(update);
+    assert_eq!(limited.cgroup_file("memory", "memory.max"), (128 << 20).to_string());
+    assert_eq!(limited.exec("echo in").out(), "in");
+    let greedy = pod.container("greedy", "exec dd if=/dev/zero of=/dev/null bs=256M count=1").memory(64 << 20).start();
+    assert_eq!(greedy.end(), (137, "OOMKilled".to_owned()));
     assert_eq!(cri.shims().len(), 1);
     pod.remove();
     cri.end();

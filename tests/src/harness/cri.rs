@@ -212,6 +212,10 @@ impl<'h> Cri<'h> {
     pub fn end(self) {
         assert_eq!((self.pods(), self.containers()), (Vec::new(), Vec::new()), "left in containerd");
         self.network.end();
+        if self.systemd {
+            // That of the pods' slices.
+            pod::stop(&format!("{}.slice", self.host.prefix()));
+        }
         self.daemon.into_inner().end();
     }
 }

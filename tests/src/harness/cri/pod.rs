@@ -76,7 +76,7 @@ impl<'c, 'h> PodBuild<'c, 'h> {
             ..Default::default()
         };
         let linux = LinuxPodSandboxConfig {
-            cgroup_parent: cgroup.parent.clone(),
+            cgroup_parent: format!("/{}", cgroup.path),
             security_context: Some(security).into(),
             ..Default::default()
         };
@@ -169,17 +169,16 @@ pub(super) fn pid_of(info: &str) -> i32 {
 
 /// The cgroup of a pod.
 struct Cgroup {
-    /// As the kubelet names it.
-    parent: String,
     /// Below each hierarchy.
     path: String,
-    is_slice: bool,
+    /// The unit that it is, if systemd has made it.
+    slice: Option<String>,
 }
 
 impl Cgroup {
     /// One in every hierarchy, with these limits.
     fn folder(path: &str, memory: Option<u64>) -> Cgroup {
-        let new = Cgroup { parent: format!("/{path}"), path: path.to_owned(), is_slice: false };
+        let new = Cgroup { path: path.to_owned(), slice: None };
         for (_, mount) in hierarchies() {
             let mut folder = mount;
             for part in path.split('/') {
@@ -210,7 +209,7 @@ impl Cgroup {
         assert!(done.status.success(), "{busctl:?}: {}", String::from_utf8_lossy(&done.stderr));
         // A dash in a slice's name is a step down.
         let steps = name.match_indices('-').map(|(at, _)| format!("{}.slice/", &name[..at])).collect::<String>();
-        let new = Cgroup { parent: slice.clone(), path: format!("{steps}{slice}"), is_slice: true };
+        let new = Cgroup { path: format!("{steps}{slice}"), slice: Some(slice.clone()) };
         eventually(format_args!("{slice} is made"), || new.at(hierarchy("memory")).exists().then_some(()));
         new
     }
@@ -222,16 +221,21 @@ impl Cgroup {
     /// Removes it, as nothing is in it any more.
     #[track_caller]
     fn remove(&self) {
-        if self.is_slice {
-            let done = Command::new("systemctl").args(["stop", "--", &self.parent]).status();
-            assert!(done.is_ok_and(|done| done.success()), "cannot stop {}", self.parent);
-            return;
+        if let Some(slice) = &self.slice {
+            return stop(slice);
         }
         for (_, mount) in hierarchies() {
             let folder = self.at(mount);
             eventually(format_args!("{} is empty", folder.display()), || fs::remove_dir(&folder).ok());
         }
     }
+}
+
+/// Has systemd stop a slice, in which nothing is any more.
+#[track_caller]
+pub(super) fn stop(slice: &str) {
+    let done = Command::new("systemctl").args(["stop", "--", slice]).status();
+    assert!(done.is_ok_and(|done| done.success()), "cannot stop {slice}");
 }
 
 /// Lets the cgroups below have what this one has: on v2 that must be said.

@@ -1,0 +1,115 @@
+//! What is written to the files of a sandbox's joint cgroup, as strace sees it:
+//! what changes, once, and nothing else.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Sandbox, Task, eventually, only_v2};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How often the shim, and who works for it, has written to each file of the
+/// joint cgroup while `act` went on. Files by which processes and controllers
+/// move do not count.
+#[track_caller]
+fn written(host: &Host, sandbox: &Sandbox<'_>, act: impl FnOnce()) -> BTreeMap<String, usize> {
+    let (log, shim) = (host.work().join("trace"), sandbox.shim_pid());
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-y", "-s", "64", "-e", "trace=write,pwrite64,writev", "-o"]).arg(&log);
+    let mut strace = strace.args(["-p", &shim.to_string()]).spawn().expect("strace is installed (`make test` does)");
+    eventually("strace is attached", || {
+        let status = fs::read_to_string(format!("/proc/{shim}/status")).unwrap_or_default();
+        status.lines().any(|line| line == format!("TracerPid:\t{}", strace.id())).then_some(())
+    });
+    act();
+    kill_process(Pid::from_child(&strace), Signal::INT).expect("strace lives");
+    strace.wait().expect("it ends, and its log is whole");
+    let cgroup = sandbox.inspect()["cgroup"].as_str().expect("a path").to_owned();
+    let mut counts = BTreeMap::new();
+    for line in fs::read_to_string(&log).expect("a trace").lines() {
+        // 4711 write(9</sys/fs/cgroup/pids/bowline/shop/pids.max>, "50", 2) = 2
+        let path = line.split_once('<').and_then(|(_, rest)| Some(rest.split_once('>')?.0)).unwrap_or_default();
+        let (folder, file) = path.rsplit_once('/').unwrap_or_default();
+        let moves = file == "tasks" || file.starts_with("cgroup.");
+        if folder.starts_with("/sys/fs/cgroup") && folder.ends_with(&cgroup) && !moves {
+            *counts.entry(file.to_owned()).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// Ends a member, and waits until the budget is without it.
+#[track_caller]
+fn leave(sandbox: &Sandbox<'_>, task: &Task<'_>) {
+    task.end();
+    let counted = || sandbox.inspect()["members"].as_array().expect("a list").contains(&task.id().into());
+    eventually("the budget is without it", || (!counted()).then_some(()));
+}
+
+/// Each of these files, which are named as on v1, once.
+fn once(files: &[&str]) -> BTreeMap<String, usize> {
+    let here = |file| match file {
+        "memory.limit_in_bytes" if only_v2() => "memory.max",
+        "cpu.cfs_quota_us" | "cpu.cfs_period_us" if only_v2() => "cpu.max",
+        "cpu.shares" if only_v2() => "cpu.weight",
+        file => file,
+    };
+    files.iter().map(|file| (here(*file).to_owned(), 1)).collect()
+}
+
+/// A quota and its period are written together.
+const CPU_TIME: [&str; 2] = ["cpu.cfs_quota_us", "cpu.cfs_period_us"];
+
+#[test]
+fn an_update_writes_each_file_that_changes_once() {
+    let host = Host::new();
+    let sandbox = host.sandbox().flag("--memory=64M").flag("--cpus=0.5").flag("--pids=50").create();
+    let update = |flags: &[&str]| {
+        written(&host, &sandbox, || {
+            let args = ["sandbox", "update", sandbox.id()].into_iter().chain(flags.iter().copied());
+            host.bowline(args).assert_code(0);
+        })
+    };
+    assert_eq!(update(&["--pids=60"]), once(&["pids.max"]));
+    assert_eq!(update(&["--memory=96M", "--pids=60"]), once(&["memory.limit_in_bytes"]));
+    let all = [&CPU_TIME[..], &["memory.limit_in_bytes", "pids.max"]].concat();
+    assert_eq!(update(&["--memory=128M", "--cpus=1", "--pids=70"]), once(&all));
+    assert_eq!(update(&["--memory=128M", "--cpus=1", "--pids=70"]), once(&[]), "all of it is in effect");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_member_writes_what_the_rule_makes_of_it_once() {
+    let host = Host::new();
+    let sandbox = host.sandbox().toml("budget = 'pod'").create();
+    let all = [&CPU_TIME[..], &["cpu.shares", "memory.limit_in_bytes"]].concat();
+    let mut tasks = Vec::new();
+    for _ in 0..2 {
+        let counts = written(&host, &sandbox, || {
+            tasks.push(sandbox.task("exec sleep 1000").flag("--memory=32M").flag("--cpus=0.25").start());
+        });
+        assert_eq!(counts, once(&all));
+    }
+    let counts = written(&host, &sandbox, || {
+        tasks[0].bowline("update", ["--memory=48M"]).assert_code(0);
+    });
+    assert_eq!(counts, once(&["memory.limit_in_bytes"]));
+    let counts = written(&host, &sandbox, || leave(&sandbox, &tasks[1]));
+    assert_eq!(counts, once(&all));
+    tasks[0].end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn members_of_a_budget_that_is_given_write_nothing() {
+    let host = Host::new();
+    let sandbox = host.sandbox().flag("--memory=64M").flag("--cpus=0.5").create();
+    let counts = written(&host, &sandbox, || {
+        let task = sandbox.task("exec sleep 1000").flag("--memory=32M").flag("--cpus=0.25").start();
+        task.bowline("update", ["--memory=48M"]).assert_code(0);
+        leave(&sandbox, &task);
+    });
+    assert_eq!(counts, once(&[]));
+    host.assert_nothing_left();
+}

@@ -358,19 +358,22 @@ fn several_at_the_same_time_do_not_hinder_each_other() {
 fn tasks_are_launched_while_it_runs() {
     let host = Host::new();
     let stop = host.work().join("stop");
-    // Of another state folder: it knows nothing of the tasks. Those of other
-    // tests it only looks at.
-    let ids: Vec<String> = (0..12).map(|_| host.new_id()).collect();
-    let mut looks = host.command("/bin/sh");
+    let ids: Vec<String> = (0..16).map(|_| host.new_id()).collect();
     let script = "while [ ! -e \"$1\" ]; do \"$0\" gc --state \"$2\" $3 || exit 7; done";
-    looks.args(["-c", script]).arg(bowline_tests::harness::binary("bowline"));
-    looks.arg(&stop).arg(host.work().join("other")).arg(ids.join(" "));
-    let looks = host.spawn_command(looks);
+    // Of another state folder one knows nothing of the tasks.
+    let all = [host.state(), host.work().join("other")].map(|state| {
+        let mut looks = host.command("/bin/sh");
+        looks.args(["-c", script]).arg(bowline_tests::harness::binary("bowline"));
+        looks.arg(&stop).arg(state).arg(ids.join(" "));
+        host.spawn_command(looks)
+    });
     for id in &ids {
         host.task("echo well").named(id).run().assert_says("well");
     }
     fs::write(&stop, "").expect("ours");
-    looks.finish().assert_says("");
+    for looks in all {
+        looks.finish().assert_says("");
+    }
     host.assert_nothing_left();
 }
 

@@ -10,6 +10,7 @@
 
 use std::cell::OnceCell;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -129,13 +130,13 @@ impl Layout {
         if given.get() == Some(&false) { Err(refused()) } else { Ok(killed) }
     }
 
-    /// Every process of the cgroup and of those below it, in whatever hierarchy;
-    /// 0 for one of another pid namespace.
-    pub fn all_processes(&self, cgroup: &Cgroup) -> Vec<i32> {
+    /// Every process of the cgroup at `path`, absolute and plain, and of those
+    /// below it, in whatever hierarchy; 0 for one of another pid namespace.
+    pub fn processes_at(&self, path: &str) -> Vec<i32> {
         let mut pids = Vec::new();
-        for member in &cgroup.members {
-            if let Ok(dir) = member.made.dir() {
-                tree::collect_processes(dir, &mut pids);
+        for hierarchy in &self.hierarchies {
+            if let Ok(dir) = tree::open_dir(hierarchy.top(), Path::new(&path[1..])) {
+                tree::collect_processes(dir.as_fd(), &mut pids);
             }
         }
         pids.sort_unstable();
@@ -150,7 +151,7 @@ impl Layout {
             // It has gone, or is of another pid namespace.
             Err(_) => *pid == 0,
         };
-        self.all_processes(cgroup).into_iter().filter(lives).collect()
+        self.processes_at(&cgroup.path).into_iter().filter(lives).collect()
     }
 
     /// Ends what is in the cgroup at `path` and removes it with all below it.

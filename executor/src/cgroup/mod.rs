@@ -126,6 +126,12 @@ impl Layout {
         Ok(Layout { version: Version::V2, hierarchies })
     }
 
+    /// No hierarchy at all, for who does without cgroups: nothing is found there,
+    /// and nothing made.
+    pub fn none() -> Layout {
+        Layout { version: Version::V2, hierarchies: Vec::new() }
+    }
+
     /// Where this host's controllers are.
     pub fn version(&self) -> Version {
         self.version

@@ -40,7 +40,7 @@ pub struct Cgroups {
 
 /// What a cgroup uses now, with those below it. What this host does not measure
 /// is null.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// Memory in use, page cache included, in bytes.
     pub memory_bytes: Option<u64>,
@@ -70,6 +70,16 @@ impl Cgroups {
         Ok(Cgroups { layout: cgroup::detect()?, systemd })
     }
 
+    /// None, where cgroups are switched off: everything is done then, and nothing
+    /// found, used or changed.
+    pub fn off(systemd: Systemd) -> Cgroups {
+        Cgroups { layout: Layout::none(), systemd }
+    }
+
+    fn is_off(&self) -> bool {
+        self.layout.hierarchies().is_empty()
+    }
+
     /// Where there is a cgroup at `path`: the mounts of the hierarchies that have
     /// it; none where it is in none.
     ///
@@ -89,7 +99,8 @@ impl Cgroups {
     /// process; what the kernel or systemd refuses.
     pub fn ensure(&self, path: &str, threaded: bool) -> Result<()> {
         let path = checked_path(path)?;
-        match unit_of(path) {
+        match unit_of(path).filter(|_| !self.is_off()) {
+            None if self.is_off() => Ok(()),
             Some(unit) if !unit.is_slice() => {
                 Err(Error::new(Kind::Unsupported, format!("cannot make {}: a scope begins with a process", unit.name))
                     .hint("name a slice, or what is no unit of systemd"))
@@ -111,6 +122,9 @@ impl Cgroups {
     /// # Errors
     /// `NotFound` when there is none.
     pub fn usage(&self, path: &str) -> Result<Usage> {
+        if self.is_off() {
+            return Ok(Usage::default());
+        }
         let cgroup = self.open(path)?;
         let page_sizes: Vec<String> = host::hugepage_sizes().into_iter().collect();
         let read = stats::read(&self.layout, &cgroup, &page_sizes);
@@ -128,6 +142,9 @@ impl Cgroups {
     /// # Errors
     /// `NotFound` when there is none.
     pub fn configuration(&self, path: &str) -> Result<Configuration> {
+        if self.is_off() {
+            return Ok(Configuration::default());
+        }
         Ok(configuration::read(&self.layout, &self.open(path)?))
     }
 
@@ -138,6 +155,9 @@ impl Cgroups {
     /// `NotFound` when there is no such cgroup; `Unsupported` for a limit that
     /// this host does not have; `BadSpec` for a value that the kernel refuses.
     pub fn change(&self, path: &str, mut resources: LinuxResources) -> Result<()> {
+        if self.is_off() {
+            return Ok(());
+        }
         let opened = self.open(path)?;
         let cgroup = match unit_of(path) {
             Some(unit) => self.layout.adopt(&unit)?,
@@ -206,7 +226,9 @@ impl Cgroups {
     /// # Errors
     /// `NotFound` when there is no such cgroup.
     pub fn place(&self, path: &str, threads: &[i32]) -> Result<Placed> {
-        self.check_there(path)?;
+        if !self.is_off() && self.exists(path)?.is_empty() {
+            return Err(missing(path));
+        }
         let mut placed = Placed::default();
         for &thread in threads {
             match self.layout.place_thread(path, thread) {
@@ -215,10 +237,6 @@ impl Cgroups {
             }
         }
         Ok(placed)
-    }
-
-    fn check_there(&self, path: &str) -> Result<()> {
-        if self.exists(path)?.is_empty() { Err(missing(path)) } else { Ok(()) }
     }
 
     fn open(&self, path: &str) -> Result<Cgroup> {
@@ -252,5 +270,37 @@ fn place_of(path: &str, mounts: &[PathBuf]) -> String {
     match mounts {
         [one] => one.join(path.trim_start_matches('/')).display().to_string(),
         _ => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recovery::StateDir;
+
+    #[test]
+    fn where_cgroups_are_off_everything_is_done_and_nothing_found() {
+        let cgroups = Cgroups::off(Systemd::by("/nowhere/bowline"));
+        let dir = tempfile::tempdir().expect("a folder");
+        for path in ["/a/b", "/a.slice/a-b.slice"] {
+            assert_eq!(cgroups.ensure(path, false), Ok(()));
+            assert_eq!(cgroups.exists(path), Ok(Vec::new()));
+            assert_eq!(
+                (cgroups.usage(path), cgroups.configuration(path)),
+                (Ok(Usage::default()), Ok(Configuration::default()))
+            );
+            assert_eq!((cgroups.reduce_cpu(path), cgroups.kill(path)), (Ok(()), Ok(())));
+            assert_eq!(cgroups.destroy(path), Ok(Destroyed::default()));
+            assert!(cgroups.place(path, &[1]).is_ok_and(|placed| placed.skipped.is_empty()));
+        }
+        assert_eq!(cgroups.left_behind(&StateDir::new(dir.path()), Some("kubepods")), Ok(Vec::new()));
+        assert_eq!(cgroups.ensure("a", false).expect_err("no path").kind(), Kind::BadSpec);
+    }
+
+    #[test]
+    fn one_place_is_told_as_a_folder() {
+        let mounts = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu"].map(PathBuf::from);
+        assert_eq!(place_of("/a/b", &mounts[..1]), "/sys/fs/cgroup/pids/a/b");
+        assert_eq!(place_of("/a/b", &mounts), "/a/b");
     }
 }

@@ -204,12 +204,21 @@ impl Cgroups {
     }
 
     fn is_owned(&self, shims: &Shims, candidate: &Candidate) -> bool {
-        candidate.what != What::Pod && shims.have(&candidate.id) || shims.are_above(&self.processes(&candidate.path))
+        candidate.what != What::Pod && shims.have(&candidate.id) || self.is_in_use(shims, &candidate.path)
     }
 
-    fn processes(&self, path: &str) -> Vec<i32> {
-        let opened = self.layout.open(path).ok().flatten();
-        opened.map_or_else(Vec::new, |cgroup| self.layout.all_processes(&cgroup))
+    /// Whether a shim that lives has started something in the cgroup at `path`, or
+    /// is of the sandbox that it is in: that of a member may have nobody in it yet.
+    fn is_in_use(&self, shims: &Shims, path: &str) -> bool {
+        let mut above = path;
+        while let Some((parent, _)) = above.rsplit_once('/') {
+            let place = SandboxPlace::of_path(above).filter(|place| [SANDBOXES, OVERHEAD].contains(&&*place.prefix()));
+            if place.is_some_and(|place| shims.have(place.id())) {
+                return true;
+            }
+            above = parent;
+        }
+        shims.are_above(&self.layout.processes_at(path))
     }
 
     fn is_there(&self, path: &str) -> bool {
@@ -218,7 +227,7 @@ impl Cgroups {
 
     fn orphan(&self, state: &StateDir, candidate: Candidate) -> Left {
         let Candidate { what, id, path, mounts } = candidate;
-        let processes = self.processes(&path).len();
+        let processes = self.layout.processes_at(&path).len();
         let there = place_of(&path, &mounts);
         let folder = folder_of(state, what, &id).filter(|folder| folder.exists().unwrap_or(true));
         let why = match (what, folder) {
@@ -242,10 +251,10 @@ impl Cgroups {
         }
         cgroups.sort();
         cgroups.dedup();
-        let mut pids: Vec<i32> = cgroups.iter().flat_map(|path| self.processes(path)).collect();
+        let mut pids: Vec<i32> = cgroups.iter().flat_map(|path| self.layout.processes_at(path)).collect();
         pids.sort_unstable();
         pids.dedup();
-        if shims.are_above(&pids) {
+        if cgroups.iter().any(|path| self.is_in_use(shims, path)) {
             return None;
         }
         let why = with_processes("its shim died before it".to_owned(), pids.len());
@@ -289,7 +298,7 @@ impl Cgroups {
         // Of another state folder a task may be where this one was.
         let permit = || {
             let shims = Shims::living();
-            !shims.have(&left.id) && !left.cgroups.iter().any(|path| shims.are_above(&self.processes(path)))
+            !shims.have(&left.id) && !left.cgroups.iter().any(|path| self.is_in_use(&shims, path))
         };
         if !permit() {
             return Ok(false);

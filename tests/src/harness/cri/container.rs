@@ -1,7 +1,7 @@
 //! A container of a pod: created, started, asked, stopped and removed as the kubelet does it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use protobuf::EnumOrUnknown;
 
@@ -14,7 +14,7 @@ use crate::harness::eventually;
 pub struct Build<'p, 'c, 'h> {
     pod: &'p Pod<'c, 'h>,
     config: ContainerConfig,
-    namespaces: NamespaceOption,
+    security: LinuxContainerSecurityContext,
     resources: LinuxContainerResources,
 }
 
@@ -60,14 +60,39 @@ impl<'p, 'c, 'h> Build<'p, 'c, 'h> {
             log_path: format!("{name}.log"),
             ..Default::default()
         };
-        let namespaces = pod.config.linux.security_context.namespace_options.clone().unwrap_or_default();
-        Build { pod, config, namespaces, resources: LinuxContainerResources::default() }
+        // What the kubelet says by default.
+        let security = LinuxContainerSecurityContext {
+            namespace_options: pod.config.linux.security_context.namespace_options.clone(),
+            seccomp: Some(SecurityProfile::default()).into(),
+            ..Default::default()
+        };
+        Build { pod, config, security, resources: LinuxContainerResources::default() }
     }
 
     /// It runs this command.
     pub fn runs(mut self, command: &[&str]) -> Self {
         self.config.command = command.iter().map(|word| (*word).to_owned()).collect();
         self
+    }
+
+    /// Changes what is asked for it.
+    pub fn edit(mut self, change: impl FnOnce(&mut ContainerConfig)) -> Self {
+        change(&mut self.config);
+        self
+    }
+
+    /// Changes who it is, and what it may do.
+    pub fn secure(mut self, change: impl FnOnce(&mut LinuxContainerSecurityContext)) -> Self {
+        change(&mut self.security);
+        self
+    }
+
+    /// It has a folder or a file of the host's at `path`.
+    pub fn mount(self, source: &Path, path: &str, change: impl FnOnce(&mut Mount)) -> Self {
+        let mut mount =
+            Mount { host_path: source.display().to_string(), container_path: path.to_owned(), ..Default::default() };
+        change(&mut mount);
+        self.edit(|config| config.mounts.push(mount))
     }
 
     /// It has so much memory.
@@ -78,20 +103,16 @@ impl<'p, 'c, 'h> Build<'p, 'c, 'h> {
 
     /// It sees the processes of another, and no more.
     pub fn with_pids_of(mut self, other: &Container<'_, '_, '_>) -> Self {
-        self.namespaces.pid = NamespaceMode::TARGET.into();
-        self.namespaces.target_id = other.id.clone();
+        let namespaces = self.security.namespace_options.mut_or_insert_default();
+        namespaces.pid = NamespaceMode::TARGET.into();
+        namespaces.target_id = other.id.clone();
         self
     }
 
     fn request(self) -> CreateContainerRequest {
-        let security = LinuxContainerSecurityContext {
-            namespace_options: Some(self.namespaces).into(),
-            seccomp: Some(SecurityProfile::default()).into(),
-            ..Default::default()
-        };
         let linux = LinuxContainerConfig {
             resources: Some(self.resources).into(),
-            security_context: Some(security).into(),
+            security_context: Some(self.security).into(),
             ..Default::default()
         };
         CreateContainerRequest {

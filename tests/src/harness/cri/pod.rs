@@ -16,7 +16,7 @@ use crate::harness::{eventually, only_v2};
 /// A pod that is to be run.
 pub struct PodBuild<'c, 'h> {
     cri: &'c Cri<'h>,
-    namespaces: NamespaceOption,
+    linux: LinuxPodSandboxConfig,
     memory: Option<u64>,
 }
 
@@ -33,18 +33,44 @@ impl<'c, 'h> PodBuild<'c, 'h> {
     pub(super) fn new(cri: &'c Cri<'h>) -> PodBuild<'c, 'h> {
         // What the kubelet says by default.
         let namespaces = NamespaceOption { pid: NamespaceMode::CONTAINER.into(), ..Default::default() };
-        PodBuild { cri, namespaces, memory: None }
+        let security = LinuxSandboxSecurityContext {
+            namespace_options: Some(namespaces).into(),
+            seccomp: Some(SecurityProfile::default()).into(),
+            ..Default::default()
+        };
+        let linux = LinuxPodSandboxConfig { security_context: Some(security).into(), ..Default::default() };
+        PodBuild { cri, linux, memory: None }
+    }
+
+    fn security(&mut self) -> &mut LinuxSandboxSecurityContext {
+        self.linux.security_context.mut_or_insert_default()
+    }
+
+    fn namespaces(&mut self) -> &mut NamespaceOption {
+        self.security().namespace_options.mut_or_insert_default()
     }
 
     /// The network of the host.
     pub fn on_the_hosts_network(mut self) -> Self {
-        self.namespaces.network = NamespaceMode::NODE.into();
+        self.namespaces().network = NamespaceMode::NODE.into();
         self
     }
 
     /// Whose pids its containers see.
     pub fn pids(mut self, mode: NamespaceMode) -> Self {
-        self.namespaces.pid = mode.into();
+        self.namespaces().pid = mode.into();
+        self
+    }
+
+    /// Its containers may be privileged.
+    pub fn privileged(mut self) -> Self {
+        self.security().privileged = true;
+        self
+    }
+
+    /// A sysctl of its namespaces.
+    pub fn sysctl(mut self, name: &str, value: &str) -> Self {
+        self.linux.sysctls.insert(name.to_owned(), value.to_owned());
         self
     }
 
@@ -56,36 +82,27 @@ impl<'c, 'h> PodBuild<'c, 'h> {
 
     /// Runs it.
     #[track_caller]
-    pub fn run(self) -> Pod<'c, 'h> {
+    pub fn run(mut self) -> Pod<'c, 'h> {
         let name = self.cri.host.new_id();
         let cgroup = if self.cri.systemd {
             Cgroup::slice(&name, self.memory)
         } else {
             Cgroup::folder(&format!("{}/{name}", self.cri.host.prefix()), self.memory)
         };
-        let on_the_hosts = self.namespaces.network == EnumOrUnknown::from(NamespaceMode::NODE);
+        let on_the_hosts = self.namespaces().network == EnumOrUnknown::from(NamespaceMode::NODE);
         let metadata = PodSandboxMetadata {
             name: name.clone(),
             uid: name.clone(),
             namespace: "tests".into(),
             ..Default::default()
         };
-        let security = LinuxSandboxSecurityContext {
-            namespace_options: Some(self.namespaces).into(),
-            seccomp: Some(SecurityProfile::default()).into(),
-            ..Default::default()
-        };
-        let linux = LinuxPodSandboxConfig {
-            cgroup_parent: format!("/{}", cgroup.path),
-            security_context: Some(security).into(),
-            ..Default::default()
-        };
+        self.linux.cgroup_parent = format!("/{}", cgroup.path);
         let config = PodSandboxConfig {
             metadata: Some(metadata).into(),
             // One of its own it has with a network of its own.
             hostname: if on_the_hosts { String::new() } else { name.clone() },
             log_directory: self.cri.host.work().join("logs").join(&name).display().to_string(),
-            linux: Some(linux).into(),
+            linux: Some(self.linux).into(),
             ..Default::default()
         };
         let request = RunPodSandboxRequest { config: Some(config.clone()).into(), ..Default::default() };

@@ -26,6 +26,7 @@ mod ran;
 mod root;
 mod sandbox;
 mod screen;
+mod systemd;
 mod task;
 
 pub use daemon::Daemon;
@@ -40,6 +41,7 @@ pub use ran::Ran;
 pub use root::{Root, Tmpfs};
 pub use sandbox::{Sandbox, SandboxBuild};
 pub use screen::{COLUMNS, ROWS, Screen};
+pub use systemd::{assert_forgotten, assert_no_unit_files, assert_shows, has_systemd, show, systemctl};
 pub use task::{Build, Report, Task};
 
 use std::cell::{Cell, RefCell};

@@ -5,51 +5,15 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, Task, binary, cgroup_of, disk, eventually, only_v2, skip};
+use bowline_tests::harness::{
+    Ran, Task, assert_forgotten, assert_shows, binary, cgroup_of, disk, eventually, has_systemd, only_v2, show, skip,
+    systemctl,
+};
 
 const SYSTEMD: &str = "--cgroup-driver=systemd";
-
-/// Whether systemd runs this host.
-fn has_systemd() -> bool {
-    Path::new("/run/systemd/system").is_dir()
-}
-
-/// What systemd says of a unit's properties, a line each.
-fn show(unit: &str, properties: &str) -> String {
-    let mut systemctl = Command::new("systemctl");
-    systemctl.args(["show", "--property", properties, "--", unit]);
-    let shown = systemctl.output().expect("systemctl runs");
-    String::from_utf8(shown.stdout).expect("text").trim_end().to_owned()
-}
-
-#[track_caller]
-fn assert_shows(unit: &str, expected: &[&str]) {
-    for line in expected {
-        let name = line.split('=').next().unwrap_or_default();
-        assert_eq!(show(unit, name), *line, "{unit}");
-    }
-}
-
-/// It is no unit any more, nor becomes one: systemd has forgotten it.
-#[track_caller]
-fn assert_forgotten(unit: &str) {
-    eventually(format_args!("{unit} is forgotten"), || {
-        // A slice is whatever is called so; none that runs is left.
-        let shown = show(unit, "LoadState,ActiveState,FragmentPath");
-        (shown.contains("ActiveState=inactive") && shown.contains("FragmentPath=\n") || shown.contains("not-found"))
-            .then_some(())
-            .or_else(|| (shown.contains("ActiveState=inactive") && shown.ends_with("FragmentPath=")).then_some(()))
-    });
-}
-
-fn systemctl(args: &[&str]) {
-    let done = Command::new("systemctl").args(args).status().expect("systemctl runs");
-    assert!(done.success(), "systemctl {args:?}: {done}");
-}
 
 fn scope(id: &str) -> String {
     format!("bowline-{id}.scope")

@@ -226,6 +226,30 @@ mod tests {
         assert!(writer.is_err(), "it has none any more");
     }
 
+    #[tokio::test]
+    async fn a_reader_is_waited_for_and_finds_a_writer() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("out");
+        fifo(&path);
+        let nobodys = Io { stdout: "file:///nowhere".to_owned(), ..Io::default() };
+        assert!(nobodys.readers().await.is_empty());
+        let io = Io { stdout: format!("fifo://{}", path.display()), ..Io::default() };
+        let mut readers = std::pin::pin!(io.readers());
+        let pause = tokio::time::sleep(LOOKS[1]);
+        tokio::select! {
+            _ = &mut readers => panic!("nobody reads"),
+            () = pause => {}
+        }
+        let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+        let reader = File::options().read(true).custom_flags(nonblocking).open(&path).expect("a FIFO");
+        let writers = readers.await;
+        assert_eq!(writers.len(), 1);
+        let mut byte = [0];
+        assert_eq!(rustix::io::read(&reader, &mut byte), Err(Errno::AGAIN), "it has a writer");
+        drop(writers);
+        assert_eq!(rustix::io::read(&reader, &mut byte), Ok(0));
+    }
+
     #[test]
     fn what_is_missing_or_no_fifo_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -42,7 +42,7 @@ pub(crate) fn namespace(path: impl AsRef<Path>) -> (u64, u64) {
 fn main() -> ExitCode {
     let all: Vec<Case> = [&cases::shared::ALL[..], &cases::serving::ALL, &cases::plugins::ALL].concat();
     if let Ok(case) = std::env::var(CASE) {
-        let helpers = [cases::plugins::SHIM, cases::serving::SHIM];
+        let helpers = [cases::plugins::SHIM, cases::plugins::UNFORWARDED, cases::serving::SHIM];
         let (_, run) = all.iter().chain(&helpers).find(|(name, _)| *name == case).expect("a case");
         run();
         return ExitCode::SUCCESS;

@@ -14,7 +14,7 @@ use super::inside::{inside, setting};
 use super::sandbox::{Net, Sandbox, addresses, assert_nothing_kept, host_links, ip, link, prepared, rules};
 use crate::{Case, PATIENCE, block_on, namespace};
 
-pub(crate) const ALL: [Case; 11] = [
+pub(crate) const ALL: [Case; 12] = [
     ("plugins_two_sandboxes_on_a_bridge_reach_each_other", on_a_bridge),
     ("plugins_a_port_of_the_host_leads_to_a_sandbox", published),
     ("plugins_all_is_undone_after_a_crash", crashed),
@@ -23,6 +23,7 @@ pub(crate) const ALL: [Case; 11] = [
     ("plugins_an_interface_of_the_host_moves_in_and_back", moved),
     ("plugins_a_bridge_without_addresses_connects_all_the_same", no_addresses),
     ("plugins_interfaces_are_made_in_order", several),
+    ("plugins_a_host_that_forwards_nothing_by_itself_forwards_what_is_ours", unforwarded),
     ("plugins_check_finds_what_is_missing", checked),
     ("plugins_what_they_refuse_leaves_nothing", refused),
     ("plugins_settings_of_the_description_are_in_effect", settings),
@@ -30,6 +31,9 @@ pub(crate) const ALL: [Case; 11] = [
 
 /// Not a case: a shim that has connected a sandbox and waits to be killed.
 pub(crate) const SHIM: Case = ("helper_shim", shim);
+
+/// Nor this: in a network of its own in the host's place.
+pub(crate) const UNFORWARDED: Case = ("helper_unforwarded", without_forwarding);
 
 const HELPERS_FOLDER: &str = "BOWLINE_NETWORKS_FOLDER";
 
@@ -236,6 +240,27 @@ fn several() {
     other.assert_gone();
 }
 
+fn unforwarded() {
+    let mut command = Command::new("unshare");
+    command.arg("--net").arg(std::env::current_exe().expect("this program")).env(crate::CASE, UNFORWARDED.0);
+    assert!(command.status().expect("it runs").success());
+}
+
+/// As on a host with Docker.
+fn without_forwarding() {
+    ip(&["link", "set", "lo", "up"]);
+    let policy = Command::new("iptables").args(["-P", "FORWARD", "DROP"]).status();
+    assert!(policy.expect("it runs").success());
+    let [net, other] = [Net::new(), Net::another()];
+    let [a, b] = [("a", net.toml()), ("b", other.toml())].map(|(id, toml)| Sandbox::new(id, &toml));
+    a.add();
+    let to_b = addresses(&b.add()[0])[0];
+    let listener = inside(b.netns(), || TcpListener::bind((to_b, 80)).expect("it is its address"));
+    assert_reached(Some(&a.netns()), (to_b, 80).into(), &listener);
+    [a, b].iter().for_each(Sandbox::del);
+    [net, other].iter().for_each(Net::assert_gone);
+}
+
 fn checked() {
     let net = Net::new();
     let a = Sandbox::new("a", &net.toml());
@@ -274,10 +299,9 @@ fn refused() {
     net.assert_gone();
     let folders = "network.plugin_folders = ['/nowhere']\n".to_owned() + &net.toml();
     let error = Sandbox::new("d", &folders).try_add().expect_err("there is none");
-    assert_eq!(
-        (error.kind(), error.message()),
-        (Kind::Unsupported, "cannot find the network plugin bridge in /nowhere")
-    );
+    let [bridge, firewall] =
+        ["bridge", "firewall"].map(|name| format!("cannot find the network plugin {name} in /nowhere"));
+    assert_eq!((error.kind(), error.message()), (Kind::Unsupported, &*format!("{bridge}; {firewall}")));
 }
 
 fn settings() {

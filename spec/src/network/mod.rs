@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   association   standard plugins                       those of ECS
-//!   bridge        bridge, host-local or static, portmap  ecs-bridge, ecs-ipam
+//!   bridge        bridge with host-local or static,      ecs-bridge, ecs-ipam
+//!                 portmap, firewall
 //!   interface     host-device, static                    vpc-eni
 //!   vlan          vpc-branch-eni                         vpc-branch-eni
 //!   list          the list itself                        the list itself

@@ -17,7 +17,10 @@ pub fn bridge(of: &Interface, routes: &[Cidr], ports: bool) -> Value {
     if let Some(mtu) = of.mtu {
         plugin["mtu"] = json!(mtu);
     }
-    if let Some(ipam) = ipam(of, routes) {
+    let ipam = ipam(of, routes);
+    // Where the host forwards nothing by itself, as with Docker, a bridge would lead nowhere.
+    let firewall = ipam.is_some().then(|| json!({"type": "firewall"}));
+    if let Some(ipam) = ipam {
         plugin["isGateway"] = json!(true);
         plugin["ipMasq"] = json!(of.masquerade.unwrap_or(true));
         // So that a sandbox reaches itself by a port of the host.
@@ -25,8 +28,9 @@ pub fn bridge(of: &Interface, routes: &[Cidr], ports: bool) -> Value {
         plugin["ipam"] = ipam;
     }
     let map = json!({"type": "portmap", "capabilities": {"portMappings": true}, "snat": true});
+    let plugins = [Some(plugin), ports.then_some(map), firewall];
     // By the network's name host-local knows which addresses are taken: that of the bridge.
-    list(&format!("bowline-{bridge}"), [plugin].into_iter().chain(ports.then_some(map)))
+    list(&format!("bowline-{bridge}"), plugins.into_iter().flatten())
 }
 
 /// An interface of the host, moved in.

@@ -46,7 +46,7 @@ fn standard_bridges() {
                         "ranges": [[{"subnet": "10.88.0.0/16"}]],
                         "routes": [{"dst": "0.0.0.0/0"}],
                     },
-                }]),
+                }, {"type": "firewall"}]),
             ),
             (
                 "association = 'bridge'\nmasquerade = false\nroutes = ['10.0.0.0/8', 'fd00::/8']\n\
@@ -63,7 +63,7 @@ fn standard_bridges() {
                         ],
                         "routes": [{"dst": "10.0.0.0/8"}, {"dst": "fd00::/8", "gw": "fd00:1::9"}],
                     },
-                }]),
+                }, {"type": "firewall"}]),
             ),
             (
                 "association = 'bridge'\naddresses = ['10.1.0.5/16', 'fd00:1::5/64']\ngateways = ['10.1.0.1']",
@@ -76,7 +76,7 @@ fn standard_bridges() {
                         "addresses": [{"address": "10.1.0.5/16", "gateway": "10.1.0.1"}, {"address": "fd00:1::5/64"}],
                         "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}],
                     },
-                }]),
+                }, {"type": "firewall"}]),
             ),
         ],
     );
@@ -238,10 +238,12 @@ fn ports_are_mapped_once_by_the_first_bridge() {
         List::File(_) => panic!("{all:?}"),
     };
     let map = json!({"type": "portmap", "capabilities": {"portMappings": true}, "snat": true});
+    let firewall = json!({"type": "firewall"});
     assert_eq!(plugins(1), [json!({"type": "bridge", "bridge": "br0"})], "it has no address");
     let (first, second) = (plugins(2), plugins(3));
-    assert_eq!((first.len(), &first[1], &first[0]["hairpinMode"]), (2, &map, &json!(true)));
-    assert_eq!((second.len(), &second[0]["hairpinMode"]), (1, &json!(false)));
+    assert_eq!((first.len(), &first[1], &first[0]["hairpinMode"]), (3, &map, &json!(true)));
+    assert_eq!((second.len(), &second[0]["hairpinMode"]), (2, &json!(false)));
+    assert_eq!((&first[2], &second[1]), (&firewall, &firewall));
     // Neither is the first interface: what is everywhere else is reached by that.
     assert_eq!((&first[0]["ipam"]["routes"], &second[0]["ipam"]["routes"]), (&Value::Null, &Value::Null));
     let mappings = json!([

@@ -129,7 +129,7 @@ text_value!(
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Plugins {
-    /// Those of the CNI project: bridge, host-device, host-local, static, portmap.
+    /// Those of the CNI project: bridge, firewall, host-device, host-local, static, portmap.
     #[default]
     Standard,
     /// Those of Amazon ECS: ecs-bridge, ecs-ipam, vpc-eni.

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bowline_tests::Host;
@@ -401,6 +401,39 @@ fn the_threads_of_a_threaded_cgroup_go_back_to_the_parent() {
     assert_eq!(cgroup_of(process.pid()).get("").map(String::as_str), Some(group.path()));
     destroy(&host, &group);
     process.finish();
+    host.assert_nothing_left();
+}
+
+/// What systemd says of a unit's property.
+fn property(unit: &str, name: &str) -> String {
+    let shown = Command::new("systemctl").args(["show", "--property", name, "--value", "--", unit]).output();
+    String::from_utf8(shown.expect("systemctl runs").stdout).expect("text").trim().to_owned()
+}
+
+#[test]
+fn a_slice_is_systemds_to_make_change_and_stop() {
+    if !Path::new("/run/systemd/system").is_dir() {
+        return;
+    }
+    let host = Host::new();
+    // "-" nests.
+    let slice = format!("{}.slice", host.prefix());
+    let group = host.cgroup(&format!("/{}.slice/{slice}", host.prefix().split('-').next().unwrap_or_default()));
+    for _ in 0..2 {
+        cgroup(&host, "ensure", group.path(), []).assert_says("");
+    }
+    assert_eq!(property(&slice, "ActiveState"), "active");
+    assert!(!group.there().is_empty());
+    cgroup(&host, "set", group.path(), ["--memory=64M", "--pids=7"]).assert_says("");
+    assert_eq!((property(&slice, "MemoryMax"), property(&slice, "TasksMax")), ("67108864".to_owned(), "7".to_owned()));
+    assert_eq!(group.read("pids", "pids.max"), "7");
+    let process = inside(&host, &group, "trap '' TERM; sleep 1000 & wait");
+    cgroup(&host, "destroy", group.path(), []).assert_says("");
+    assert_eq!(process.finish().code, None);
+    assert!(group.there().is_empty(), "{:?}", group.there());
+    assert_eq!(property(&slice, "ActiveState"), "inactive");
+    cgroup(&host, "ensure", &format!("{}/{}-x.scope", group.path(), host.prefix()), [])
+        .assert_refused(125, &[".scope", "process"]);
     host.assert_nothing_left();
 }
 

@@ -87,6 +87,22 @@ fn the_processes_of_an_orphan_are_ended() {
 }
 
 #[test]
+fn an_orphan_that_keeps_forking_is_ended() {
+    let host = Host::new();
+    let id = host.new_id();
+    let cgroup = orphan(&host, &format!("/bowline/{id}"));
+    // Its children are nobody's a moment later.
+    let mut forks = Command::new("/bin/sh");
+    forks.args(["-c", "f() { while :; do (setsid sleep 0.05 &); done; }; f & f & f & wait"]);
+    let process = host.spawn_command(cgroup.inside(&forks));
+    eventually("there are many", || (cgroup.pids().len() > 15).then_some(()));
+    gc(&host, [&id]).assert_code(0);
+    assert_eq!(process.finish().code, None);
+    assert_gone(&cgroup);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_frozen_orphan_is_ended_too() {
     let host = Host::new();
     let (id, pids, cgroup) = dead_elsewhere(&host);

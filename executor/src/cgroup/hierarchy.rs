@@ -261,7 +261,8 @@ impl Hierarchy {
         // One that was there before us takes no parent with it.
         match self.hold(&path[1..], usize::MAX) {
             Ok(made) => Ok(Some(made)),
-            Err(Errno::NOENT) => Ok(None),
+            // The second while it is being removed.
+            Err(Errno::NOENT | Errno::NODEV) => Ok(None),
             Err(errno) => Err(errno).doing(Kind::Internal, what),
         }
     }

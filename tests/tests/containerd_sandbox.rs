@@ -25,6 +25,7 @@ fn a_sandbox_is_created_started_stopped_and_shut_down() {
     assert!(status.created_at.seconds > 0 && status.created_at == started.created_at);
     assert!(status.exited_at.is_none());
     assert_eq!(status.info["pid"], started.pid.to_string());
+    assert_eq!(sandbox.shim.connect(&sandbox.id).expect("an answer").task_pid, started.pid);
     sandbox.ping().expect("it is alive");
 
     sandbox.stop(0).expect("stopped");

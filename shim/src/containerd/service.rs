@@ -486,7 +486,8 @@ impl Task for Service {
 
     async fn connect(&self, _: &TtrpcContext, request: ConnectRequest) -> Answer<ConnectResponse> {
         // containerd asks this of any shim it finds, whatever that knows.
-        let task_pid = self.containers.process(&request.id, "", |init| init.pid).unwrap_or_default();
+        let task_pid = self.containers.process(&request.id, "", |init| init.pid);
+        let task_pid = task_pid.unwrap_or_else(|_| self.sandbox.pid(&request.id));
         Ok(ConnectResponse { shim_pid: std::process::id(), task_pid, ..ConnectResponse::default() })
     }
 

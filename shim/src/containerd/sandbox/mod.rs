@@ -182,6 +182,11 @@ impl Sandbox {
         })
     }
 
+    /// Of its pause process; 0 where there was none, or it is another's sandbox.
+    pub fn pid(&self, id: &str) -> u32 {
+        self.with(id, |known| known.pid).unwrap_or_default()
+    }
+
     /// Its end, to wait for.
     fn ended(&self, id: &str) -> Result<watch::Receiver<Option<Exit>>> {
         self.with(id, |known| known.ended.subscribe())

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Kind, Pause, PauseNet, Result};
+use bowline_executor::{Doing, Error, Kind, Pause, PauseNet, Result, checked_cgroup_path};
 use containerd_shim_protos::sandbox_api::CreateSandboxRequest;
 use oci_spec::runtime::{Linux, LinuxNamespaceType, Spec};
 use protobuf::Message as _;
@@ -113,7 +113,7 @@ impl Wanted {
             hostname: Some(pod.hostname.clone()).filter(|name| !name.is_empty() && !of_host),
             sysctls: linux.map(|linux| linux.sysctls.clone().into_iter().collect()).unwrap_or_default(),
         };
-        let cgroup = linux.map(|linux| linux.cgroup_parent.clone()).filter(|path| path.starts_with('/'));
+        let cgroup = cgroup(linux.map(|linux| linux.cgroup_parent.as_str()))?;
         let hostname = match pod.hostname.as_str() {
             "" => Contents::OfHost,
             name => Contents::Text(format!("{name}\n")),
@@ -135,7 +135,7 @@ impl Wanted {
             return unsupported("linux.resources: limits of a sandbox");
         }
         let path = linux.cgroups_path().as_ref().and_then(|path| path.to_str());
-        wanted.cgroup = path.filter(|path| path.starts_with('/')).map(str::to_owned);
+        wanted.cgroup = cgroup(path)?;
         wanted.pause.sysctls = linux.sysctl().clone().unwrap_or_default().into_iter().collect();
         wanted.set_namespaces(linux)?;
         Ok(wanted)
@@ -167,6 +167,12 @@ impl Wanted {
     }
 }
 
+/// A cgroup that can be found by its path: no unit's name, and not the root.
+fn cgroup(path: Option<&str>) -> Result<Option<String>> {
+    let path = path.filter(|path| path.starts_with('/') && *path != "/");
+    path.map(|path| checked_cgroup_path(path).map(str::to_owned)).transpose()
+}
+
 /// The configuration in a bundle, if there is one.
 fn configuration(bundle: &Path) -> Result<Option<Spec>> {
     let file = bundle.join("config.json");
@@ -193,4 +199,100 @@ fn resolvers(dns: &DNSConfig) -> String {
     }
     line("options", &dns.options);
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use protobuf::MessageField;
+    use serde_json::{Value, json};
+
+    use super::podsandbox::{LinuxPodSandboxConfig, LinuxSandboxSecurityContext, UserNamespace};
+    use super::*;
+
+    fn pod(namespaces: NamespaceOption) -> PodSandboxConfig {
+        let context = LinuxSandboxSecurityContext {
+            namespace_options: MessageField::some(namespaces),
+            ..LinuxSandboxSecurityContext::default()
+        };
+        let linux = LinuxPodSandboxConfig {
+            cgroup_parent: "/kubepods/pod7".to_owned(),
+            security_context: MessageField::some(context),
+            ..LinuxPodSandboxConfig::default()
+        };
+        let hostname = "web-0".to_owned();
+        PodSandboxConfig { hostname, linux: MessageField::some(linux), ..PodSandboxConfig::default() }
+    }
+
+    fn modes(network: NamespaceMode, pid: NamespaceMode, ipc: NamespaceMode) -> NamespaceOption {
+        let (network, pid, ipc) = (network.into(), pid.into(), ipc.into());
+        NamespaceOption { network, pid, ipc, ..NamespaceOption::default() }
+    }
+
+    #[test]
+    fn a_pod_s_namespaces_are_its_own_or_the_host_s() {
+        use NamespaceMode::{CONTAINER, NODE, POD};
+        let given = Some(PathBuf::from("/run/netns/x"));
+        let of = |modes, given| Wanted::of_pod(&pod(modes), given).expect("it makes sense").pause;
+        let usual = of(modes(POD, CONTAINER, POD), given.clone());
+        assert_eq!(usual.net, PauseNet::Path("/run/netns/x".into()));
+        assert_eq!((usual.ipc, usual.uts, usual.pid), (true, true, false));
+        assert_eq!(usual.hostname.as_deref(), Some("web-0"));
+        assert_eq!(of(modes(POD, POD, POD), None).net, PauseNet::New, "isolated, as it asks for");
+        assert!(of(modes(POD, POD, POD), given.clone()).pid);
+        let host = of(modes(NODE, NODE, NODE), given);
+        let as_the_host = Pause::default();
+        assert_eq!(host, as_the_host, "with its name");
+    }
+
+    #[test]
+    fn what_a_pod_cannot_have_is_refused() {
+        let users = UserNamespace { mode: NamespaceMode::POD.into(), ..UserNamespace::default() };
+        let modes = NamespaceOption { userns_options: MessageField::some(users), ..NamespaceOption::default() };
+        assert_eq!(Wanted::of_pod(&pod(modes), None).map_err(|e| e.kind()), Err(Kind::Unsupported));
+        let unknown = NamespaceOption { pid: protobuf::EnumOrUnknown::from_i32(9), ..NamespaceOption::default() };
+        let refused = Wanted::of_pod(&pod(unknown), None).expect_err("no such mode");
+        assert!(refused.kind() == Kind::BadSpec && refused.to_string().contains("namespace_options.pid"), "{refused}");
+        let mut outside = pod(NamespaceOption::default());
+        outside.linux.mut_or_insert_default().cgroup_parent = "/kubepods/../../x".to_owned();
+        assert_eq!(Wanted::of_pod(&outside, None).map_err(|e| e.kind()), Err(Kind::BadSpec));
+    }
+
+    #[test]
+    fn a_pod_s_files_are_what_it_says_or_the_host_s() {
+        let mut pod = pod(NamespaceOption::default());
+        let wanted = Wanted::of_pod(&pod, None).expect("it makes sense");
+        assert_eq!(wanted.cgroup.as_deref(), Some("/kubepods/pod7"));
+        assert_eq!(wanted.files["/etc/resolv.conf"], Contents::OfHost);
+        assert_eq!(wanted.files["/etc/hostname"], Contents::Text("web-0\n".to_owned()));
+        pod.dns_config = MessageField::some(DNSConfig {
+            servers: vec!["192.0.2.1".to_owned(), "192.0.2.2".to_owned()],
+            searches: vec!["a.example".to_owned(), "b.example".to_owned()],
+            options: vec!["ndots:5".to_owned()],
+            ..DNSConfig::default()
+        });
+        let text = "search a.example b.example\nnameserver 192.0.2.1\nnameserver 192.0.2.2\noptions ndots:5\n";
+        let wanted = Wanted::of_pod(&pod, None).expect("it makes sense");
+        assert_eq!(wanted.files["/etc/resolv.conf"], Contents::Text(text.to_owned()));
+    }
+
+    fn configured(linux: &Value, given: Option<&str>) -> Result<Wanted> {
+        let spec = json!({"ociVersion": "1.2.0", "linux": linux});
+        let spec = serde_json::from_value(spec).expect("a configuration");
+        Wanted::of_configuration(&spec, given.map(PathBuf::from))
+    }
+
+    #[test]
+    fn a_configuration_s_namespaces_are_those_that_it_names() {
+        let all = json!({"namespaces": [{"type": "network"}, {"type": "pid"}, {"type": "mount"}]});
+        let pause = configured(&all, None).expect("it makes sense").pause;
+        assert_eq!(pause, Pause { net: PauseNet::New, pid: true, ..Pause::default() });
+        let pause = configured(&all, Some("/run/netns/x")).expect("it makes sense").pause;
+        assert_eq!(pause.net, PauseNet::Path("/run/netns/x".into()), "what the request names counts");
+        let silent = configured(&json!({}), None).expect("it makes sense").pause;
+        assert_eq!((silent.net, silent.ipc, silent.uts), (PauseNet::Host, true, true));
+        for namespaces in [json!([{"type": "user"}]), json!([{"type": "pid", "path": "/proc/1/ns/pid"}])] {
+            let refused = configured(&json!({"namespaces": namespaces}), None).map_err(|e| e.kind());
+            assert_eq!(refused, Err(Kind::Unsupported), "{namespaces}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use bowline_executor::{Doing, Error, Kind, Result, configure};
-use bowline_spec::Format;
+use bowline_spec::{Format, Namespace, Task};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -88,16 +88,26 @@ impl Contenders {
     /// A task that runs `command` with this seccomp setting, and a network
     /// namespace of its own, which is the dearest of them.
     pub fn job(&self, command: &[&'static str], seccomp: &str) -> Result<Job> {
+        let mut task = self.task(command)?;
+        task.namespaces.network = Some(Namespace::Private);
+        task.seccomp = Some(seccomp.parse()?);
+        let spec = serde_json::to_value(configure(&task, "bench")?);
+        let spec = spec.doing(Kind::Internal, || "cannot write a configuration as JSON")?;
+        Ok(Job { description: described(&task)?, spec, command: command.to_vec() })
+    }
+
+    /// A member of a sandbox that runs `command`, with the default filter; as JSON.
+    pub fn member(&self, command: &[&'static str]) -> Result<String> {
+        described(&self.task(command)?)
+    }
+
+    fn task(&self, command: &[&'static str]) -> Result<Task> {
         let (program, args) = command.split_first().unwrap_or((&"", &[]));
-        let mut task = bowline_spec::parse("command = 'x'\nnamespaces.network = 'private'", Format::Toml)?;
+        let mut task = bowline_spec::parse("command = 'x'", Format::Toml)?;
         task.command = (*program).to_owned();
         task.args = args.iter().map(|arg| (*arg).to_owned()).collect();
         task.rootfs = Some(self.root.clone());
-        task.seccomp = Some(seccomp.parse()?);
-        let what = || "cannot write a description as JSON";
-        let description = serde_json::to_string(&task).doing(Kind::Internal, what)?;
-        let spec = serde_json::to_value(configure(&task, "bench")?).doing(Kind::Internal, what)?;
-        Ok(Job { description, spec, command: command.to_vec() })
+        Ok(task)
     }
 
     /// The peers' bundles of a job, by column.
@@ -105,6 +115,10 @@ impl Contenders {
         let mut bundle = |column| self.peer(column).map(|p| p.bundle(name, &job.spec, &job.command)).transpose();
         Ok(Bundles([bundle(CRUN)?, bundle(RUNC)?]))
     }
+}
+
+fn described(task: &Task) -> Result<String> {
+    serde_json::to_string(task).doing(Kind::Internal, || "cannot write a description as JSON")
 }
 
 /// One bundle for each peer.

@@ -75,6 +75,51 @@ pub fn together(rounds: &mut Rounds, on: &mut Contenders, count: usize) -> Resul
     Ok(rows.into())
 }
 
+/// Sandboxes, and a member beside a task with a shim of its own, whose start
+/// counts. The peers have none.
+pub fn sandbox(rounds: &mut Rounds, on: &mut Contenders) -> Result<Vec<Row>> {
+    const MEMBERS: usize = 3;
+    let (sleeps, ends) = (on.member(&["/bin/sleep", "1000000"])?, on.member(&["/bin/true"])?);
+    let alone = on.job(&["/bin/true"], "default")?.description;
+    let names = ["created", "removed"].map(|part| format!("sandbox of {MEMBERS}: {part}"));
+    let names = names.each_ref().map(String::as_str);
+    let made = rounds.measure(
+        names,
+        Gap::None,
+        on,
+        |_| Ok(()),
+        |on, column| match column {
+            BOWLINE => Ok(on.shims.sandbox_of(&sleeps, MEMBERS)?.map(Some)),
+            _ => Ok([None; 2]),
+        },
+    )?;
+    // By turns in the sandbox and in none.
+    let held = on.shims.sandbox()?;
+    let names = [
+        "sandbox: a member's launch: exit known",
+        "sandbox: a member's launch: done",
+        "sandbox: joint limit changed",
+        "no sandbox: a launch, its shim started: exit known",
+        "no sandbox: a launch, its shim started: removed",
+    ];
+    let joined = rounds.measure(
+        names,
+        Gap::None,
+        &mut (on, held),
+        |_| Ok(()),
+        |(on, held), column| {
+            if column != BOWLINE {
+                return Ok([None; 5]);
+            }
+            let [known, done] = on.shims.member(held, &ends)?;
+            let changed = on.shims.change(held)?;
+            let [own_known, removed] = on.shims.launch_from_nothing(&alone)?;
+            Ok([known, done, changed, own_known, removed].map(Some))
+        },
+    )?;
+    Ok(made.into_iter().chain(joined).collect())
+}
+
 /// A running task of each, for what is asked of one.
 pub struct Held {
     up: Up,

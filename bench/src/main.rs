@@ -74,6 +74,7 @@ enum What {
     Exec,
     Calls,
     Together,
+    Sandbox,
     Memory,
     Containerd,
 }
@@ -161,6 +162,10 @@ fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> Resu
         let (count, times) = if arguments.small { (4, 1) } else { (20, 10) };
         rows.extend(groups::together(&mut rounds.fewer(times), on, count)?);
     }
+    if arguments.wants(What::Sandbox) {
+        say("measuring sandboxes");
+        rows.extend(groups::sandbox(rounds, on)?);
+    }
     Ok(rows)
 }
 
@@ -237,6 +242,7 @@ fn legend(about: &Value) -> String {
          n: measurements of each; of fewer than 100 the p99 is the largest.\n\
          removed: the command has ended; for bowline, its shim has left, which it does when all is removed.\n\
          floor: the kernel alone, without a filter; of calls, one that does nothing.\n\
+         sandbox: bowline alone; crun and runc have none.\n\
          containerd: through its API; crun and runc by its own shim.\n",
         who.join(", "),
         about["processors"],

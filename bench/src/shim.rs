@@ -3,6 +3,8 @@
 //! A shim serves one task, so some are started ahead, outside of what is
 //! measured, and measured once they have settled.
 
+mod sandbox;
+
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -13,7 +15,7 @@ use bowline::client::{self, Presence, Shim};
 use bowline::spawn::{self, spawn_from};
 use bowline::wire::proto::bowline::{ExecRequest, LaunchRequest};
 use bowline_executor::systemd::Systemd;
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, ShimCgroup, StateDir, undo};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo};
 use bowline_spec::id::TaskId;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -75,14 +77,22 @@ impl Shims {
     }
 
     fn start(&mut self) -> Result<Up> {
-        self.started += 1;
-        let id: TaskId = format!("{}-{}", self.prefix, self.started).parse()?;
+        let id = self.next_id()?;
         let (folder, lock) = self.state.create(&id)?;
+        self.spawn(&id, folder, lock)
+    }
+
+    fn next_id(&mut self) -> Result<TaskId> {
+        self.started += 1;
+        Ok(format!("{}-{}", self.prefix, self.started).parse()?)
+    }
+
+    fn spawn(&self, id: &TaskId, folder: Folder, lock: Lock) -> Result<Up> {
         let since = Instant::now();
         let child = spawn_from(&self.binary, &folder, lock, &ShimCgroup::default())?;
         let what = || format!("cannot watch the shim of {id}");
         let gone = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).doing(Kind::Internal, what)?;
-        let found = self.runtime.block_on(client::find(&folder, &id))?;
+        let found = self.runtime.block_on(client::find(&folder, id))?;
         let Presence::Live(shim) = found else {
             return Err(Error::new(Kind::Internal, format!("the shim of {id} died as it started")));
         };
@@ -101,6 +111,10 @@ impl Shims {
     /// has left, which it does when everything is removed.
     pub fn launch(&mut self, description: &str) -> Result<[Duration; 2]> {
         let up = self.take()?;
+        self.launch_in(&up, description)
+    }
+
+    fn launch_in(&self, up: &Up, description: &str) -> Result<[Duration; 2]> {
         let request = request(description);
         let begin = Instant::now();
         let report = self.runtime.block_on(async {

@@ -412,3 +412,23 @@ fn a_state_folder_that_cannot_be_read_is_named() {
     gc(&host, ["--dry-run", &host.new_id()]).assert_says("");
     host.assert_nothing_left();
 }
+
+#[test]
+fn a_sandbox_whose_shim_died_is_undone_with_its_members_and_stays_for_rm() {
+    let host = Host::new();
+    let sandbox = host.sandbox().flag("--share-pid").create();
+    let member = sandbox.task(IDLE).start();
+    member.wait_until_running();
+    let (pid, cgroup, overhead) = (member.pid(), sandbox.cgroup("memory"), sandbox.overhead("memory"));
+    sandbox.kill_shim();
+    let said = gc(&host, ["--dry-run", sandbox.id()]);
+    assert!(said.assert_code(0).out().contains(&format!("sandbox {}: its shim died", sandbox.id())), "{said}");
+    assert!(cgroup.exists(), "nothing is removed yet");
+    gc(&host, [sandbox.id()]).assert_code(0);
+    eventually("its processes are gone", || (!process_exists(pid)).then_some(()));
+    assert!(!cgroup.exists() && !overhead.exists(), "its cgroups are gone");
+    assert_eq!(sandbox.status(), "dead");
+    gc(&host, ["--dry-run", sandbox.id()]).assert_says("");
+    sandbox.rm([]);
+    host.assert_nothing_left();
+}

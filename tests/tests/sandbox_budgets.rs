@@ -246,7 +246,9 @@ fn members_that_come_and_go_at_the_same_time_are_all_counted() {
     let (updated, ended) = tasks.split_at(4);
     let updates: Vec<_> = updated.iter().map(|task| host.spawn(["update", task.id(), "--cpus=0.1"])).collect();
     let stops: Vec<_> = ended.iter().map(|task| host.spawn(["stop", "--grace=0", task.id()])).collect();
-    updates.into_iter().chain(stops).for_each(|process| drop(process.finish().assert_code(0)));
+    for process in updates.into_iter().chain(stops) {
+        process.finish().assert_code(0);
+    }
     eventually("four are left", || (sandbox.inspect()["members"].as_array()?.len() == 4).then_some(()));
     assert_eq!(sandbox.limits().cpu, "40000 100000");
     updated.iter().for_each(|task| leave(&sandbox, task));

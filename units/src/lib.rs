@@ -27,8 +27,8 @@ use zbus::{Connection, DynamicType, MatchRule, Message, MessageStream, ObjectPat
 /// How long the bus may take to let us in.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long systemd may take for one answer.
-const ANSWER: Duration = Duration::from_secs(10);
+/// How long systemd may take for one answer: it gives none while it is reloaded.
+const ANSWER: Duration = Duration::from_secs(20);
 
 /// How long a job may take: others can be in its way.
 const JOB: Duration = Duration::from_secs(30);

@@ -23,8 +23,8 @@ use serde::Serialize;
 use super::owners::{self, Shims};
 use super::{Cgroups, place_of, unit_of};
 use crate::error::{Error, Kind, Result, together};
-use crate::network;
 use crate::recovery::{Folder, Lock, Owner, StateDir, undo};
+use crate::sandbox::undo_sandbox;
 
 /// What sandboxes are below.
 const SANDBOXES: &str = "bowline";
@@ -41,7 +41,7 @@ const NETWORKS: &str = "networks.json";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// The cgroup of a sandbox.
+    /// The cgroup of a sandbox; with a folder, one whose shim died, with its network.
     Sandbox,
     /// That of its shim.
     Overhead,
@@ -118,7 +118,7 @@ impl Cgroups {
         let shims = Shims::living();
         candidates.retain(|candidate| !self.is_owned(&shims, candidate) && self.is_there(&candidate.path));
         let mut left = Vec::new();
-        for id in state.ids()? {
+        for id in state.all_ids()? {
             let folder = state.folder(&id);
             let is_its = |candidate: &Candidate| candidate.what != What::Pod && candidate.id == id.as_str();
             match held(&folder)? {
@@ -144,8 +144,8 @@ impl Cgroups {
     /// What kept it from going.
     pub fn clear(&self, state: &StateDir, left: &Left) -> Result<Outcome> {
         let done = match left.what {
-            What::Sandbox | What::Overhead | What::Pod => self.clear_orphan(state, left),
-            What::Task => self.clear_dead(left),
+            What::Sandbox | What::Task if left.folder.is_some() => self.clear_dead(state, left),
+            What::Sandbox | What::Overhead | What::Pod | What::Task => self.clear_orphan(state, left),
             What::Remains => clear_remains(left),
         };
         match done {
@@ -232,7 +232,7 @@ impl Cgroups {
         let folder = folder_of(state, what, &id).filter(|folder| folder.exists().unwrap_or(true));
         let why = match (what, folder) {
             (What::Pod, _) => format!("no shim that lives has started anything in {there}"),
-            (_, Some(_)) => format!("its task has ended and its shim has gone, but not {there}"),
+            (_, Some(_)) => format!("what it was of has ended and its shim has gone, but not {there}"),
             (_, None) => format!("no shim lives, and no folder in {} is there, for {there}", state.path().display()),
         };
         Left { what, id, why: with_processes(why, processes), cgroups: vec![path], processes, folder: None }
@@ -242,7 +242,11 @@ impl Cgroups {
     fn dead(&self, shims: &Shims, folder: &Folder, id: &TaskId, its: Vec<Candidate>) -> Option<Left> {
         // One that is damaged is `rm`'s to complain of.
         let record = folder.record().ok().flatten();
-        let recorded = record.into_iter().flat_map(|record| [Some(record.cgroup), record.overhead]).flatten();
+        let sandbox = folder.sandbox().ok().flatten();
+        let what = if sandbox.is_some() { What::Sandbox } else { What::Task };
+        let recorded = record.map(|record| (record.cgroup, record.overhead));
+        let recorded = recorded.or(sandbox.map(|record| (record.cgroup, record.overhead)));
+        let recorded = recorded.into_iter().flat_map(|(cgroup, overhead)| [Some(cgroup), overhead]).flatten();
         let mut cgroups: Vec<String> = recorded.filter(|path| self.is_there(path)).collect();
         let others = its.into_iter().map(|candidate| candidate.path);
         cgroups.extend(others.filter(|path| self.is_there(path)));
@@ -259,7 +263,7 @@ impl Cgroups {
         }
         let why = with_processes("its shim died before it".to_owned(), pids.len());
         let (id, folder) = (id.to_string(), Some(folder.path().to_owned()));
-        Some(Left { what: What::Task, id, why, cgroups, processes: pids.len(), folder })
+        Some(Left { what, id, why, cgroups, processes: pids.len(), folder })
     }
 
     fn clear_orphan(&self, state: &StateDir, left: &Left) -> Result<bool> {
@@ -286,7 +290,7 @@ impl Cgroups {
         Ok(true)
     }
 
-    fn clear_dead(&self, left: &Left) -> Result<bool> {
+    fn clear_dead(&self, state: &StateDir, left: &Left) -> Result<bool> {
         let Some(path) = &left.folder else { return Ok(true) };
         let folder = Folder::at(path);
         let _lock = match held(&folder)? {
@@ -304,12 +308,12 @@ impl Cgroups {
             return Ok(false);
         }
         let mut errors = Vec::new();
-        errors.extend(undo(&folder, &self.systemd).err());
+        errors.extend(match left.id.parse() {
+            Ok(id) if left.what == What::Sandbox => undo_sandbox(state, &id, &self.systemd).err(),
+            _ => undo(&folder, &self.systemd).err(),
+        });
         for path in &left.cgroups {
             errors.extend(self.destroy_if(path, Some(&permit)).err());
-        }
-        if folder.file(NETWORKS).exists() {
-            errors.extend(network::del(folder.path(), network::LONGEST).err());
         }
         together(errors).map(|()| true)
     }

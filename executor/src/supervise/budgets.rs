@@ -210,6 +210,12 @@ impl Supervisor {
 
 type Step<'a> = Box<dyn Fn(&Joint) -> Joint + 'a>;
 
+/// The joint limits of a sandbox without members, as far as any are in effect.
+pub fn first(sandbox: &Joined) -> Result<LinuxResources> {
+    let (_, joint) = joint(sandbox, &Shares::new())?;
+    Ok(if sandbox.cgroup == Enforcement::Off { LinuxResources::default() } else { joint.to_oci() })
+}
+
 /// The joint limits of these members, with the class.
 fn joint(sandbox: &Joined, shares: &Shares) -> Result<(Class, Joint)> {
     let shares: Vec<Share> = shares.values().cloned().collect();

@@ -18,6 +18,7 @@ pub use crate::events::Event;
 use crate::events::{Entry, shortened};
 use crate::report::ExitReport;
 use crate::request::{Exec, ExecEnd, ExecOutcome};
+use crate::stats;
 use crate::told::Happening;
 
 /// How often kills are counted after memory has run out: v1 says so before it
@@ -123,6 +124,8 @@ impl Supervisor {
         let more = kills.filter(|kills| *kills > task.oom_kills.get());
         if let Some(kills) = more {
             task.oom_kills.set(kills);
+            let met = task.with_unit(|cgroup| stats::last(&self.layout, cgroup).own_limit_met).flatten();
+            task.limit_met.set(met.or(task.limit_met.get()));
             self.tell(task, Event::Oom { kills });
             self.tell_manager(task, || Happening::OutOfMemory);
         }

@@ -297,7 +297,10 @@ impl Supervisor {
         };
         let cgroup = match &unit {
             None => self.layout.create(&path)?,
-            Some(slice) => units::create_slice(&self.layout, &self.config.systemd, slice).await?,
+            Some(slice) => {
+                let resources = super::budgets::first(&sandbox.record.borrow().sandbox)?;
+                units::create_slice(&self.layout, &self.config.systemd, slice, &resources).await?
+            }
         };
         *sandbox.cgroup.borrow_mut() = Some(cgroup);
         self.budget(sandbox, |_| {}).await

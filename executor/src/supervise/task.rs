@@ -109,6 +109,9 @@ pub struct Task {
     pub events: Cell<u64>,
     /// Kills for want of memory that were told of.
     pub oom_kills: Cell<u64>,
+    /// Whether its own limit was met when the last was told of, where what counts
+    /// may go before its end is heard of.
+    pub limit_met: Cell<Option<u64>>,
     /// Read-locked by each exec until it is told of.
     pub telling: RwLock<()>,
     /// The exit report is made: no event but the exit follows.
@@ -159,6 +162,7 @@ impl Task {
             updating: Mutex::default(),
             events: Cell::new(0),
             oom_kills: Cell::new(0),
+            limit_met: Cell::new(None),
             telling: RwLock::default(),
             reported: Cell::new(false),
             exited: watch::Sender::new(None),
@@ -242,7 +246,7 @@ impl Task {
     }
 
     /// What `read` makes of its cgroup, if that is a unit's and still there.
-    fn with_unit<T>(&self, read: impl FnOnce(&Cgroup) -> T) -> Option<T> {
+    pub fn with_unit<T>(&self, read: impl FnOnce(&Cgroup) -> T) -> Option<T> {
         self.cgroup.borrow().as_ref().filter(|cgroup| cgroup.unit().is_some()).map(read)
     }
 
@@ -450,6 +454,7 @@ impl Task {
         let mut last = last.or(at_exit.unwrap_or_default());
         // What was told of has happened, also where nobody counts it any more.
         last.oom_kills = last.oom_kills.max(Some(self.oom_kills.get()).filter(|kills| *kills > 0));
+        last.own_limit_met = last.own_limit_met.or(self.limit_met.get());
         supervisor.tell_oom(self, last.oom_kills);
         self.reported.set(true);
         let by_shim = |signal| self.sent.borrow().contains(&signal);

@@ -84,9 +84,17 @@ pub async fn create(
     }
 }
 
-/// Has systemd make the cgroup of a slice, without limits yet.
-pub async fn create_slice(layout: &Layout, systemd: &Systemd, slice: &Unit) -> Result<Cgroup> {
-    worker::run("systemd", || systemd.start(slice, 0, Vec::new())).await?;
+/// Has systemd make the cgroup of a slice, with what it knows of these limits:
+/// it hands down the controllers that its units ask for, and takes others away.
+pub async fn create_slice(
+    layout: &Layout,
+    systemd: &Systemd,
+    slice: &Unit,
+    resources: &LinuxResources,
+) -> Result<Cgroup> {
+    // Whoever puts the limits into effect says what is wrong with them.
+    let properties = layout.properties(Some(resources)).unwrap_or_default();
+    worker::run("systemd", || systemd.start(slice, 0, properties)).await?;
     match layout.adopt(slice) {
         Ok(cgroup) => Ok(cgroup),
         Err(error) => {

@@ -271,12 +271,16 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
             first.get_or_insert(error);
         }
     };
+    let layout = cgroup::detect()?;
+    if let Ok(Some(cgroup)) = layout.open(&record.cgroup) {
+        // Whoever froze all of it: what is frozen on v1 does not die.
+        let _ = layout.freeze(&cgroup, false);
+    }
     for member in state.members(id)? {
         keep(undo(&state.folder(&member), systemd));
     }
     keep(network::del(folder.path(), record.sandbox.network.plugin_timeout()));
     keep(layers::unmount_blocking(&folder.shm()));
-    let layout = cgroup::detect()?;
     for path in record.overhead.iter().chain([&record.cgroup]) {
         keep(undo_cgroup(&layout, path));
     }

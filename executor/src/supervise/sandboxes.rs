@@ -379,6 +379,12 @@ impl Supervisor {
             let hint = format!("stop them, or kill them and remove it with `bowline sandbox rm -f {}`", sandbox.id);
             return Err(Error::new(Kind::WrongState, message).hint(hint));
         }
+        if !running.is_empty()
+            && let Some(cgroup) = sandbox.cgroup.borrow().as_ref()
+        {
+            // Whoever froze all of it: what is frozen on v1 does not die.
+            let _ = self.layout.freeze(cgroup, false);
+        }
         for task in tasks.iter().filter(runs) {
             // It may end before it hears us.
             let _ = task.signal(self, Signal::KILL);

@@ -43,6 +43,11 @@ pub fn unknown(id: &str) -> Error {
     Error::new(Kind::NotFound, format!("there is no task named {id}")).hint("`bowline ps` lists all tasks")
 }
 
+/// What a task that is only being launched cannot do yet.
+pub fn starting(id: &str) -> Error {
+    Error::new(Kind::WrongState, format!("task {id} is still being launched")).hint("try again in a moment")
+}
+
 /// What a task that has ended cannot do any more.
 pub fn exited(id: &str) -> Error {
     Error::new(Kind::WrongState, format!("task {id} has exited"))
@@ -84,6 +89,16 @@ fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Presence>>
     gone(folder).map(Some)
 }
 
+/// Whether a shim that lives has said that it has no such task.
+fn is_unknown(error: &ttrpc::Error) -> bool {
+    from_status(error).is_some_and(|told| told.kind() == Kind::NotFound)
+}
+
+/// Whether somebody has the folder of a task that has not ended.
+fn is_held(folder: &Folder) -> Result<bool> {
+    Ok(folder.exit()?.is_none() && matches!(folder.owner()?, Owner::Shim))
+}
+
 impl Shim {
     fn request(&self) -> TaskRequest {
         TaskRequest { id: self.id.clone(), ..TaskRequest::default() }
@@ -123,6 +138,8 @@ impl Shim {
                 let report = serde_json::from_str(&response.report);
                 report.doing(Kind::Internal, || "the shim's report is damaged")
             }
+            // Nobody has asked it for the task yet.
+            Err(error) if is_unknown(&error) && is_held(&self.folder)? => Err(starting(&self.id)),
             // Gone between our question and its answer: it has left a report, or died.
             Err(_) => gone(&self.folder)?.report(&self.folder),
         }

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Elsewhere, Sandbox, Task, eventually, fds_of, hierarchies, process_exists, status_lines};
+use bowline_tests::harness::{
+    Elsewhere, Sandbox, Task, eventually, fds_of, hierarchies, only_v2, process_exists, status_lines,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -50,7 +52,8 @@ fn a_member_is_a_task_to_every_command() {
     assert_eq!(task.status(), "exited");
     task.bowline("rm", []).assert_code(0);
     assert_eq!((&sandbox.inspect()["tasks"], &sandbox.inspect()["members"]), (&json!([]), &json!([])));
-    let forced = sandbox.task(IDLE).start();
+    // Its id is free again, for this shim too.
+    let forced = sandbox.task(IDLE).named(task.id()).start();
     forced.bowline("rm", ["-f"]).assert_code(0);
     sandbox.task("exit 4").run().assert_code(4);
     sandbox.rm([]);
@@ -193,6 +196,122 @@ fn a_sandbox_whose_cgroup_somebody_has_removed_takes_nobody_in_and_can_be_remove
         sandbox.rm([]);
         host.assert_nothing_left_without_rm();
     }
+}
+
+#[test]
+fn a_sandbox_that_somebody_has_frozen_can_be_removed_by_force() {
+    for dead in [false, true] {
+        let host = Host::new();
+        let sandbox = host.sandbox().create();
+        let task = sandbox.described("command = 'sleep'\nargs = ['1000']\nnamespaces.pid = 'host'").start();
+        let (file, value) = if only_v2() { ("cgroup.freeze", "1") } else { ("freezer.state", "FROZEN") };
+        fs::write(sandbox.cgroup("freezer").join(file), value).expect("root may");
+        eventually("it is frozen", || {
+            let (file, line) = if only_v2() { ("cgroup.events", "frozen 1") } else { ("freezer.state", "FROZEN") };
+            sandbox.cgroup_file("freezer", file).lines().any(|l| l == line).then_some(())
+        });
+        assert_eq!(task.status(), "running");
+        if dead {
+            sandbox.kill_shim();
+        }
+        sandbox.rm(["-f"]);
+        host.assert_nothing_left_without_rm();
+    }
+}
+
+#[test]
+fn one_of_many_who_make_the_same_sandbox_has_it() {
+    let host = Host::new();
+    let id = host.new_id();
+    let begun: Vec<_> = (0..6).map(|_| host.sandbox().named(&id).flag("--network=none").spawn()).collect();
+    let ended: Vec<_> = begun.into_iter().map(bowline_tests::harness::Process::finish).collect();
+    let (made, refused): (Vec<_>, Vec<_>) = ended.iter().partition(|ran| ran.code == Some(0));
+    assert_eq!(made.len(), 1, "{ended:?}");
+    refused.iter().for_each(|ran| drop(ran.assert_refused(125, &[&id, "exists"])));
+    host.adopt_sandbox(&id).task("true").run().assert_code(0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_sandbox_that_cannot_be_made_leaves_nothing() {
+    let host = Host::new();
+    for (toml, part) in [
+        ("network.mode = '/no/such/namespace'", "/no/such/namespace"),
+        ("share_pid = true\nnetwork.sysctls = {'net.no.such' = '1'}\nnetwork.mode = 'none'", "net.no.such"),
+        ("cpu.cpuset = '4000'", "cpuset"),
+    ] {
+        host.sandbox().toml(toml).assert_refused(125, &[part]);
+    }
+    host.assert_nothing_left();
+}
+
+/// What comes about while a task is launched, in this order: a file of its folder.
+const MOMENTS: [&str; 6] = ["", "lock", "shim.sock", "rootfs", "task.json", "log.json"];
+
+#[test]
+fn who_starts_a_task_may_be_killed_at_any_moment() {
+    for in_sandbox in [true, false] {
+        let host = Host::new();
+        let sandbox = host.sandbox().create();
+        for moment in MOMENTS {
+            let build = if in_sandbox { sandbox.task(IDLE) } else { host.task(IDLE) };
+            let (task, start) = build.spawn_start();
+            let file = task.file(moment);
+            eventually(file.display(), || file.exists().then_some(()));
+            start.signal(Signal::KILL);
+            start.finish();
+            eventually("its folder is nobody's, or its task's", || {
+                let ran = host.bowline(["rm", "-f", task.id()]);
+                (ran.code == Some(0) && !task.file("").exists()).then_some(())
+            });
+        }
+        sandbox.task("true").run().assert_code(0);
+        sandbox.rm(["-f"]);
+        host.assert_nothing_left_without_rm();
+    }
+}
+
+#[test]
+fn a_task_that_is_being_launched_can_be_removed_by_force() {
+    for in_sandbox in [true, false] {
+        let host = Host::new();
+        let sandbox = host.sandbox().create();
+        for moment in MOMENTS {
+            let build = if in_sandbox { sandbox.task(IDLE) } else { host.task(IDLE) };
+            let (task, start) = build.spawn_start();
+            let file = task.file(moment);
+            eventually(file.display(), || file.exists().then_some(()));
+            eventually("it is gone, or told to be in use", || {
+                let ran = host.bowline(["rm", "-f", task.id()]);
+                assert!(ran.code == Some(0) || ran.err().contains("try again"), "{ran}");
+                (ran.code == Some(0)).then_some(())
+            });
+            start.finish();
+            assert!(!task.file("").exists(), "{moment}");
+        }
+        sandbox.rm([]);
+        host.assert_nothing_left_without_rm();
+    }
+}
+
+#[test]
+fn a_shim_that_dies_while_members_start_and_end_leaves_what_rm_undoes() {
+    let host = Host::new();
+    for moment in MOMENTS {
+        let sandbox = host.sandbox().flag("--share-pid").create();
+        let ends = sandbox.task(IDLE).start();
+        let starts: Vec<_> = (0..3).map(|_| sandbox.task(IDLE).spawn_start()).collect();
+        let stop = host.spawn(["stop", "--grace=0", ends.id()]);
+        let file = starts[0].0.file(moment);
+        eventually(file.display(), || file.exists().then_some(()));
+        sandbox.kill_shim();
+        for (_, start) in starts {
+            start.finish();
+        }
+        stop.finish();
+        sandbox.rm([]);
+    }
+    host.assert_nothing_left_without_rm();
 }
 
 /// Moves all processes of the task away, as root may, and removes its cgroup.

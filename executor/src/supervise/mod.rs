@@ -25,13 +25,13 @@ mod units;
 mod updates;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::cgroup::{self, Cgroup, Layout};
 use crate::error::{Error, Kind, Result};
@@ -98,6 +98,8 @@ pub(crate) struct Supervisor {
     layout: Layout,
     tasks: RefCell<BTreeMap<TaskId, Rc<Task>>>,
     children: Children,
+    /// Who is being launched; there may be no task of it yet.
+    launching: watch::Sender<BTreeSet<TaskId>>,
     /// Launches under way, and tasks not yet done with.
     busy: Cell<usize>,
     /// It leaves as soon as it is not busy.
@@ -132,6 +134,7 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         layout,
         tasks: RefCell::default(),
         children: Children::default(),
+        launching: watch::Sender::default(),
         busy: Cell::new(0),
         served: Cell::new(false),
         changed: Notify::new(),
@@ -292,9 +295,11 @@ impl Supervisor {
             }
             Request::Launch(launch, reply) => {
                 self.begin_work();
+                let id = launch.id.clone();
+                self.launching.send_modify(|ids| ids.extend([id.clone()]));
                 tokio::task::spawn_local(async move {
-                    let id = launch.id.clone();
                     let outcome = self.launch(*launch).await;
+                    self.launching.send_modify(|ids| ids.retain(|other| *other != id));
                     if self.config.leave == Leave::WithLastTask && !self.sandbox_begun.get() {
                         self.served.set(true);
                     }
@@ -343,16 +348,16 @@ impl Supervisor {
             Request::CgroupStats(path, reply) => {
                 let _ = reply.send(self.cgroup_stats(&path));
             }
-            Request::Wait(id, reply) => match self.task(&id) {
-                Ok(task) => {
-                    tokio::task::spawn_local(async move {
-                        let _ = reply.send(task.exit_report().await);
+            Request::Wait(id, reply) => {
+                tokio::task::spawn_local(async move {
+                    // One that comes to nothing leaves no report.
+                    self.launched(&id).await;
+                    let _ = reply.send(match self.task(&id) {
+                        Ok(task) => task.exit_report().await,
+                        Err(error) => Err(error),
                     });
-                }
-                Err(error) => {
-                    let _ = reply.send(Err(error));
-                }
-            },
+                });
+            }
             Request::Exec(id, exec, reply) => {
                 tokio::task::spawn_local(async move {
                     let outcome = self.exec_told(&id, *exec).await;
@@ -390,7 +395,12 @@ impl Supervisor {
                 let _ = reply.send(self.signal(&id, signal, all));
             }
             Request::Shutdown(id, signal, grace, reply) => {
-                let _ = reply.send(self.shutdown(&id, signal, grace, StoppedBy::Request));
+                tokio::task::spawn_local(async move {
+                    if self.task(&id).is_err() {
+                        self.launched(&id).await;
+                    }
+                    let _ = reply.send(self.shutdown(&id, signal, grace, StoppedBy::Request));
+                });
             }
             Request::Attach(id, attachment, reply) => {
                 let _ = reply.send(self.task(&id).and_then(|task| task.attach(&attachment)));
@@ -446,6 +456,11 @@ impl Supervisor {
     fn signal(self: &Rc<Self>, id: &TaskId, signal: Signal, all: bool) -> Result<()> {
         let task = self.task(id)?;
         if all { task.signal_all(self, signal) } else { task.signal(self, signal) }
+    }
+
+    /// Waits until nobody of this id is being launched.
+    async fn launched(&self, id: &TaskId) {
+        let _ = self.launching.subscribe().wait_for(|ids| !ids.contains(id)).await;
     }
 
     fn shutdown(

@@ -49,7 +49,7 @@ use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use clap::Parser as _;
 
-use crate::client::exited;
+use crate::client::{exited, starting};
 pub use units::CarryOut;
 
 /// Exit code of bowline's own failures.
@@ -165,9 +165,4 @@ fn show(lines: &[String]) -> Result<()> {
 fn dead(id: &TaskId) -> Error {
     Error::new(Kind::WrongState, format!("the shim of task {id} died before the task; how that ended is not known"))
         .hint(format!("`bowline rm {id}` cleans up after it"))
-}
-
-/// What a task that is only being launched cannot do yet.
-fn starting(id: &TaskId) -> Error {
-    Error::new(Kind::WrongState, format!("task {id} is still being launched")).hint("try again in a moment")
 }

@@ -226,6 +226,27 @@ mod tests {
     }
 
     #[test]
+    fn while_members_change_there_is_room_for_both() {
+        // A quota goes with its own period.
+        let slow = Joint { quota_us: Some(400_000), period_us: Some(1_000_000), ..some() };
+        assert_eq!(some().with_room_for(&slow).quota_us, Some(50_000));
+        assert_eq!(slow.with_room_for(&some()).period_us, Some(100_000));
+        let other = Joint {
+            shares: Some(7),
+            cpus: Some("2".parse().unwrap()),
+            memory: Some(32 << 20),
+            pids: None,
+            hugepages: [(2 << 20, 8 << 20)].into(),
+            ..some()
+        };
+        let room = some().with_room_for(&other);
+        assert_eq!((room.shares, room.cpus, room.pids), (Some(7), Some("0-2".parse().unwrap()), None));
+        assert_eq!((room.memory, room.hugepages), (Some(64 << 20), [(2 << 20, 8 << 20)].into()));
+        let free = Joint { quota_us: None, period_us: None, cpus: None, ..some() };
+        assert_eq!((some().with_room_for(&free).quota_us, free.with_room_for(&some()).cpus), (None, None));
+    }
+
+    #[test]
     fn what_is_lifted_is_said() {
         let lifted = json(&Joint::default().changes_from(&some()));
         assert_eq!(lifted["cpu"], json!({"shares": 1024, "quota": -1}), "CPUs cannot be lifted");

@@ -121,7 +121,8 @@ impl Service {
         self.sandbox.remember(&request.id, &bundle)?;
         let launched = self.executor.create(launch).await?;
         // Its sandbox may have been stopped meanwhile.
-        if let Err(error) = self.sandbox.member() {
+        let kept = self.sandbox.member().and_then(|_| self.sandbox.keep_record(&request.id, &bundle));
+        if let Err(error) = kept {
             self.executor.remove(&id).await?;
             return Err(error);
         }

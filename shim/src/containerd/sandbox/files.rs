@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use bowline_executor::systemd::Systemd;
-use bowline_executor::{Doing, Kind, Result, layers, undo_bundle};
+use bowline_executor::{Doing, Folder, Kind, Result, layers, undo as undo_folder, undo_bundle};
 
 use super::wanted::{Contents, Wanted};
 
@@ -24,10 +24,14 @@ pub fn path(bundle: &Path, inside: &str) -> PathBuf {
     bundle.join(inside.rsplit('/').next().unwrap_or(inside))
 }
 
-/// A link for each member, to its bundle.
+/// A folder for each member: a link to its bundle, and its record, as containerd
+/// may have thrown the bundle away before it has the sandbox undone.
 pub fn members(bundle: &Path) -> PathBuf {
     bundle.join("members")
 }
+
+/// The link in a member's folder.
+const BUNDLE: &str = "bundle";
 
 /// Makes all that a sandbox has on disk.
 ///
@@ -64,24 +68,30 @@ pub async fn unmake(bundle: &Path) -> Result<()> {
     layers::unmount(&shm(bundle)).await
 }
 
-/// Puts a member down.
+/// Puts a member down, of which nothing is there yet.
 ///
 /// # Errors
 /// Names what cannot be written.
 pub fn remember(members: &Path, id: &str, bundle: &Path) -> Result<()> {
-    let link = members.join(id);
-    let what = || format!("cannot write {}", link.display());
-    match fs::create_dir(members) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error).doing(Kind::Internal, what),
-        _ => {}
-    }
     forget(members, id);
-    symlink(bundle, &link).doing(Kind::Internal, what)
+    let member = members.join(id);
+    let what = || format!("cannot write {}", member.display());
+    fs::create_dir_all(&member).doing(Kind::Internal, what)?;
+    symlink(bundle, member.join(BUNDLE)).doing(Kind::Internal, what)
+}
+
+/// Puts down what it takes to undo a member, which is created.
+///
+/// # Errors
+/// As [`remember`].
+pub fn keep_record(members: &Path, id: &str, bundle: &Path) -> Result<()> {
+    let record = Folder::at(bundle).record()?;
+    record.map_or(Ok(()), |record| Folder::at(members.join(id)).write_record(&record))
 }
 
 /// A member is gone.
 pub fn forget(members: &Path, id: &str) {
-    if let Err(error) = fs::remove_file(members.join(id))
+    if let Err(error) = fs::remove_dir_all(members.join(id))
         && error.kind() != ErrorKind::NotFound
     {
         tracing::warn!(%error, id, "a member that has gone is still written down");
@@ -97,12 +107,16 @@ pub fn undo(bundle: &Path, systemd: &Systemd) -> Result<()> {
     let members = members(bundle);
     let mut undone = Ok(());
     for entry in fs::read_dir(&members).into_iter().flatten().flatten() {
-        let Ok(member) = fs::read_link(entry.path()) else { continue };
-        // A bundle that is gone has nothing that could be undone.
-        if member.is_dir() {
-            let one = undo_bundle(&member, systemd).map(drop);
-            undone = undone.and(one.map_err(|error| error.within(member.display())));
-        }
+        undone = undone.and(undo_member(&entry.path(), systemd).map_err(|e| e.within(entry.path().display())));
     }
     undone.and(layers::unmount_blocking(&shm(bundle)))
+}
+
+fn undo_member(member: &Path, systemd: &Systemd) -> Result<()> {
+    let kept = Folder::at(member);
+    let undone = if matches!(kept.record(), Ok(None)) { Ok(()) } else { undo_folder(&kept, systemd) };
+    let bundle = fs::read_link(member.join(BUNDLE)).unwrap_or_default();
+    // With it its mounts have gone: containerd takes them down first.
+    let rest = if bundle.is_dir() { undo_bundle(&bundle, systemd).map(drop) } else { Ok(()) };
+    undone.and(rest)
 }

@@ -251,6 +251,14 @@ impl Sandbox {
         self.members_folder().map_or(Ok(()), |members| files::remember(&members, id, bundle))
     }
 
+    /// It is created.
+    ///
+    /// # Errors
+    /// As [`Sandbox::remember`].
+    pub fn keep_record(&self, id: &str, bundle: &Path) -> Result<()> {
+        self.members_folder().map_or(Ok(()), |members| files::keep_record(&members, id, bundle))
+    }
+
     /// It has gone.
     pub fn forget(&self, id: &str) {
         if let Some(members) = self.members_folder() {

@@ -24,7 +24,7 @@ use bowline_spec::{Overhead, Sandbox, Update};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{self, Driver, Unit};
+use crate::cgroup::{self, Driver, Layout, Unit};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::network::{self, Connected};
 use crate::recovery::{Folder, Lock, StateDir, undo, undo_cgroup};
@@ -281,6 +281,7 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     }
     keep(network::del(folder.path(), record.sandbox.network.plugin_timeout()));
     keep(layers::unmount_blocking(&folder.shm()));
+    keep(record.overhead.as_ref().map_or(Ok(()), |path| let_go(&layout, path)));
     for path in record.overhead.iter().chain([&record.cgroup]) {
         keep(undo_cgroup(&layout, path));
     }
@@ -288,4 +289,11 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
         keep(systemd.stop(unit));
     }
     first.map_or(Ok(()), Err)
+}
+
+/// Moves helpers that were charged beside it to the root: they are nobody's here
+/// to kill, and what was the shim's own has ended with it.
+fn let_go(layout: &Layout, overhead: &str) -> Result<()> {
+    let Some(cgroup) = layout.open(overhead)? else { return Ok(()) };
+    layout.place("/", &layout.processes(&cgroup)).map(drop)
 }

@@ -368,3 +368,21 @@ fn a_helper_that_outlives_its_sandbox_is_let_go() {
     helper.finish();
     host.assert_nothing_left();
 }
+
+#[test]
+fn a_helper_is_let_go_when_the_shim_has_died_too() {
+    let host = Host::new();
+    let sandbox = host.sandbox().flag("--share-pid").create();
+    let mut command = host.command("sleep");
+    command.arg("1000");
+    let mut helper = host.spawn_command(command);
+    sandbox.bowline("charge", [&*helper.pid().to_string()]).assert_code(0);
+    sandbox.task(IDLE).start();
+    sandbox.kill_shim();
+    sandbox.rm([]);
+    assert!(helper.is_running(), "it is nobody's to kill");
+    assert_in(helper.pid(), "/");
+    helper.signal(rustix::process::Signal::KILL);
+    helper.finish();
+    host.assert_nothing_left();
+}

@@ -111,8 +111,16 @@ impl SandboxRecord {
 
     /// What a member's cgroup is called in the sandbox's.
     pub(crate) fn folder_of(&self, id: &TaskId) -> String {
-        let unit = Unit::parse(&self.cgroup_of(id)).ok().flatten();
+        let unit = self.unit_of(id).ok().flatten();
         unit.map_or_else(|| id.to_string(), |unit| unit.name)
+    }
+
+    /// What a member's cgroup is to systemd, where that makes it.
+    ///
+    /// # Errors
+    /// `BadSpec` for an id that makes too long a unit's name.
+    pub(crate) fn unit_of(&self, id: &TaskId) -> Result<Option<Unit>> {
+        self.unit.as_ref().map(|slice| Unit::of_member(slice, id.as_str())).transpose()
     }
 
     /// The cgroup of a member, as its configuration has it.

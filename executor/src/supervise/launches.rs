@@ -319,8 +319,10 @@ impl Supervisor {
         }
         let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
         self.join_budget(sandbox, id, &task, resources).await?;
-        let cgroup = sandbox.record.borrow().cgroup_of(id);
-        let unit = Unit::parse(&cgroup)?;
+        let (cgroup, unit) = {
+            let record = sandbox.record.borrow();
+            (record.cgroup_of(id), record.unit_of(id)?)
+        };
         let of = Some(sandbox.id().clone());
         let record = Record { task: Some(task), durable, sandbox: of, overhead: None, ..self.record(cgroup, unit) };
         Ok(Plan { lock: Some(lock), ..self.planned(spec, profile, record, folder).await? })

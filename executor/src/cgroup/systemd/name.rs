@@ -78,6 +78,12 @@ impl Unit {
         Ok(Unit { slice: parent(&name), name, own_slice: true })
     }
 
+    /// The scope of the member `id` in the slice of its sandbox, whatever the id
+    /// looks like.
+    pub fn of_member(sandbox: &Unit, id: &str) -> Result<Unit> {
+        Unit::scope(format!("bowline-{}", escaped(id)), sandbox.name.clone())
+    }
+
     /// The scope of its shim, in a slice of its own at `place`.
     pub fn of_sandboxs_shim(place: &SandboxPlace) -> Result<Unit> {
         let stem = format!("bowline-{}:overhead", escaped(place.id()));
@@ -270,6 +276,17 @@ mod tests {
         }
         for path in ["/a", "/a/b.slice", "/a/b.scope", "/a.slice/b.service", "/-.slice", "", "/a.slice/b-c.slice"] {
             assert_eq!(Unit::of_path(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_member_is_in_its_sandboxs_slice_whatever_its_id() {
+        let sandbox = Unit::of_sandbox(&SandboxPlace::new("bowline", "shop").expect("a place")).expect("short");
+        for id in ["db", "web-1", "db.slice", "bowline.slice"] {
+            let member = Unit::of_member(&sandbox, id).expect("short");
+            assert_eq!(member.path(), format!("/bowline.slice/bowline-shop.slice/{}", member.name));
+            let parsed = unit(&format!("{}:bowline:{id}", sandbox.name));
+            assert!(id.ends_with(".slice") || parsed == member, "{parsed:?}, not {member:?}");
         }
     }
 

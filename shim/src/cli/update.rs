@@ -94,7 +94,7 @@ pub fn update(args: UpdateArgs) -> Result<Update> {
     }
     if update == Update::default() {
         let message = "nothing to change: name at least one limit";
-        return Err(bowline_executor::Error::new(Kind::Usage, message).hint("see `bowline update --help`"));
+        return Err(bowline_executor::Error::new(Kind::Usage, message).hint("`bowline update --help` lists the flags"));
     }
     Ok(update)
 }

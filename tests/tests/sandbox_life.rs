@@ -227,7 +227,9 @@ fn one_of_many_who_make_the_same_sandbox_has_it() {
     let ended: Vec<_> = begun.into_iter().map(bowline_tests::harness::Process::finish).collect();
     let (made, refused): (Vec<_>, Vec<_>) = ended.iter().partition(|ran| ran.code == Some(0));
     assert_eq!(made.len(), 1, "{ended:?}");
-    refused.iter().for_each(|ran| drop(ran.assert_refused(125, &[&id, "exists"])));
+    for ran in refused {
+        ran.assert_refused(125, &[&id, "exists"]);
+    }
     host.adopt_sandbox(&id).task("true").run().assert_code(0);
     host.assert_nothing_left();
 }
@@ -456,10 +458,14 @@ fn thirty_members_at_once_have_one_shim_with_one_thread() {
         task.wait_for_line(&n.to_string());
     }
     let execs: Vec<_> = tasks.iter().map(|task| task.spawn_exec([], "echo inside")).collect();
-    execs.into_iter().for_each(|exec| drop(exec.finish().assert_says("inside")));
+    for exec in execs {
+        exec.finish().assert_says("inside");
+    }
     let (stopped, killed) = tasks.split_at(15);
     let stops: Vec<_> = stopped.iter().map(|task| host.spawn(["stop", "--grace=0", task.id()])).collect();
-    stops.into_iter().for_each(|stop| drop(stop.finish().assert_code(0)));
+    for stop in stops {
+        stop.finish().assert_code(0);
+    }
     assert!(killed.iter().all(|task| task.status() == "running"));
     sandbox.rm(["-f"]);
     host.assert_nothing_left_without_rm();

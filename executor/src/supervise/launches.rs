@@ -57,7 +57,13 @@ struct Created {
 impl Supervisor {
     /// Both halves at once: nothing is left of a task that could not be started.
     pub(super) async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
-        let Some(sandbox) = self.sandbox() else { return self.launch_one(launch).await };
+        let Some(sandbox) = self.sandbox() else {
+            if self.sandbox_begun.get() {
+                // Nobody is launched beside it, before it is there or after.
+                return Err(Error::new(Kind::WrongState, "the sandbox of this shim is being made or removed"));
+            }
+            return self.launch_one(launch).await;
+        };
         let _launching = sandbox.enter().await?;
         let id = launch.id.clone();
         let launched = self.launch_one(launch).await;

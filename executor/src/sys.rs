@@ -135,6 +135,8 @@ pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: &[u64]) -> io::Res
     const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
     const BPF_CGROUP_DEVICE: u32 = 6;
     const BPF_F_ALLOW_MULTI: u32 = 2;
+    /// A signal interrupts it once; many children may end at a time.
+    const TRIES: u32 = 100;
 
     /// The head of `union bpf_attr` for BPF_PROG_LOAD; the kernel takes what
     /// is missing as zero.
@@ -166,10 +168,17 @@ pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: &[u64]) -> io::Res
         log_size: 0,
         log: 0,
     };
-    // SAFETY: `load` is a valid head of bpf_attr of the size passed; what it
-    // points at outlives the call, and the kernel verifies the program.
-    let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, ptr::from_ref(&load), size_of::<Load>()) };
-    let loaded = own(check(rc)? as RawFd);
+    let mut tries = 0..TRIES;
+    let loaded = loop {
+        // SAFETY: `load` is a valid head of bpf_attr of the size passed; what it
+        // points at outlives the call, and the kernel verifies the program.
+        let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, ptr::from_ref(&load), size_of::<Load>()) };
+        match check(rc) {
+            // A signal has come while the kernel verified it: a child has ended.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries.next().is_some() => {}
+            loaded => break own(loaded? as RawFd),
+        }
+    };
     let attach = Attach {
         target: cgroup.as_raw_fd() as u32,
         program: loaded.as_raw_fd() as u32,

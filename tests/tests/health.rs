@@ -219,7 +219,7 @@ fn a_check_that_prints_without_end_takes_no_memory() {
     let host = Host::new();
     let print = format!("yes | head -c {}; echo last", much());
     let script = format!("test -e /tmp/printed && exit 0; {print}; touch /tmp/printed; exit 3");
-    let task = checked(&host, OBEDIENT, &script, "timeout = '1m'\nretries = 100").start();
+    let task = checked(&host, OBEDIENT, &script, "interval = '2s'\ntimeout = '1m'\nretries = 100").start();
     let shim = task.shim_pid();
     let before = anonymous_kib(shim);
     let health = wait_until(&task, "healthy");

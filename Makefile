@@ -161,8 +161,7 @@ check-docs: need-test build
 	$(ROOT) scripts/check-docs $(BIN)
 
 .PHONY: unit
-unit:
-	@scripts/need build
+unit: need-test
 	cargo test --locked --workspace --exclude bowline-tests
 
 ## check     formatting, lints, unit tests, layers, dependencies

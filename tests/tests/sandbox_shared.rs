@@ -205,3 +205,23 @@ fn when_somebody_kills_who_holds_the_pids_the_errors_say_so_and_rm_works() {
         host.assert_nothing_left();
     }
 }
+
+#[test]
+fn a_member_with_users_of_its_own_shares_what_the_kernel_lets_it() {
+    let host = Host::new();
+    let sandbox = host.sandbox().flag("--network=none").flag("--share-pid").create();
+    let mapped = "mappings = [{container = 0, host = 100000, size = 65536}]";
+    let own = format!("command = 'sleep'\nargs = ['1000']\nuid_{mapped}\ngid_{mapped}\nnamespaces.user = 'private'");
+    let (one, two) = (sandbox.task(IDLE).start(), sandbox.described(&own).start());
+    for kind in ["net", "uts"] {
+        assert!(common(&one, &two, kind).is_some(), "{kind}");
+    }
+    for kind in ["user", "ipc", "pid", "mnt"] {
+        assert_eq!(common(&one, &two, kind), None, "{kind}");
+    }
+    two.exec("echo x >/dev/shm/mine").assert_code(0);
+    one.exec("ls /dev/shm").assert_says("");
+    one.end();
+    two.end();
+    host.assert_nothing_left();
+}

@@ -127,11 +127,15 @@ impl Sandbox {
                 "a member has its sandbox's; give it there, or write namespaces.uts = \"private\"",
             );
         }
-        let (shares_ipc, shares_uts) = (of.ipc.is_none(), of.uts.is_none());
+        // Users of its own may mount what shows IPC objects and processes of its own alone.
+        let own_users = *of.user() == Namespace::Private;
+        let (shares_ipc, shares_uts) = (of.ipc.is_none() && !own_users, of.uts.is_none());
         fill(&mut of.network, shared.network());
-        fill(&mut of.ipc, shared.ipc());
         fill(&mut of.uts, shared.uts());
-        fill(&mut of.pid, pids);
+        if !own_users {
+            fill(&mut of.ipc, shared.ipc());
+            fill(&mut of.pid, pids);
+        }
         if shares_uts && let Some(hostname) = &record.sandbox.hostname {
             joined.env.entry("HOSTNAME".to_owned()).or_insert_with(|| hostname.clone());
         }

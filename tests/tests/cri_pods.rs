@@ -211,7 +211,10 @@ fn systemd_has_a_scope_for_each_container_in_the_slice_of_its_pod() {
     assert_eq!(limited.cgroup_file("memory", "memory.max"), (128 << 20).to_string());
     assert_eq!(limited.exec("echo in").out(), "in");
     let greedy = pod.container("greedy", "exec dd if=/dev/zero of=/dev/null bs=256M count=1").memory(64 << 20).start();
-    assert_eq!(greedy.end(), (137, "OOMKilled".to_owned()));
+    // systemd removes an empty scope with its counts, at times before they are read:
+    // who killed it is then not known, to any shim.
+    let (code, reason) = greedy.end();
+    assert!(code == 137 && ["OOMKilled", "Error"].contains(&&*reason), "{code} {reason}");
     assert_eq!(cri.shims().len(), 1);
     pod.remove();
     cri.end();

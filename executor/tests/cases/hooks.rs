@@ -65,12 +65,12 @@ fn in_order() {
 }
 
 fn network() {
-    let test = Test::new("cat /proc/sys/net/ipv4/ip_forward");
+    let test = Test::new("cat /proc/sys/net/ipv4/ip_unprivileged_port_start");
     let script = "pid=$(grep -o '\"pid\":[0-9]*' | grep -o '[0-9]*'); \
-        nsenter -t $pid -n sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'";
+        nsenter -t $pid -n sh -c 'echo 777 >/proc/sys/net/ipv4/ip_unprivileged_port_start'";
     let test = test.set("/hooks", json!({"createRuntime": [hook(script)]}));
-    assert_eq!(test.run().said(), "1");
-    assert_eq!(Test::new("cat /proc/sys/net/ipv4/ip_forward").run().said(), "0");
+    assert_eq!(test.run().said(), "777");
+    assert_eq!(Test::new("cat /proc/sys/net/ipv4/ip_unprivileged_port_start").run().said(), "1024");
 }
 
 fn failing() {

@@ -76,22 +76,22 @@ impl Supervisor {
     /// Changes a member's limits by `act`, and the joint ones with it.
     pub(super) async fn change_member(
         &self,
-        id: &TaskId,
+        sandbox: &Rc<Sandbox>,
         task: &Description,
+        id: &TaskId,
         resources: &LinuxResources,
         act: impl AsyncFnOnce() -> Result<()>,
     ) -> Result<()> {
-        let Some(sandbox) = self.sandbox() else { return act().await };
         let share = share(id, task, Some(resources))?;
         let _turn = sandbox.budgeting.lock().await;
         let mut shares = sandbox.shares.borrow().clone();
         shares.insert(id.clone(), share);
         let (class, after) = joint(&sandbox.record.borrow().sandbox, &shares)?;
         let before = sandbox.joint.borrow().clone();
-        self.enforce(&sandbox, &shares, before.with_room_for(&after)).await?;
+        self.enforce(sandbox, &shares, before.with_room_for(&after)).await?;
         let changed = act().await;
         let (shares, joint) = if changed.is_ok() { (shares, after) } else { (sandbox.shares.borrow().clone(), before) };
-        let settled = self.enforce(&sandbox, &shares, joint).await;
+        let settled = self.enforce(sandbox, &shares, joint).await;
         if changed.is_ok() {
             sandbox.class.set(class);
             *sandbox.shares.borrow_mut() = shares;

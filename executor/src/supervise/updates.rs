@@ -18,16 +18,15 @@ impl Supervisor {
         let task = self.task(id)?;
         let _turn = task.updating.lock().await;
         let (merged, changes) = host::change(task.record.borrow().description()?, update)?;
-        let joined = match self.sandbox() {
-            Some(sandbox) => self.joined(&sandbox, &merged, id)?,
-            None => merged.clone(),
-        };
-        if task.lock.borrow().is_some() {
-            let spec = host::configure_unfiltered(&joined, id.as_str())?;
-            let resources = spec.linux().as_ref().and_then(|l| l.resources().clone()).unwrap_or_default();
-            self.change_member(id, &merged, &resources, async || self.change(&task, &changes).await).await?;
-        } else {
-            self.change(&task, &changes).await?;
+        match self.sandbox() {
+            None => self.change(&task, &changes).await?,
+            Some(sandbox) => {
+                let joined = self.joined(&sandbox, &merged, id)?;
+                let spec = host::configure_unfiltered(&joined, id.as_str())?;
+                let resources = spec.linux().as_ref().and_then(|l| l.resources().clone()).unwrap_or_default();
+                self.change_member(&sandbox, &merged, id, &resources, async || self.change(&task, &changes).await)
+                    .await?;
+            }
         }
         task.record.borrow_mut().task = Some(merged);
         self.tell(&task, Event::Updated { limits: Some(Box::new(update.clone())) });

@@ -6,6 +6,7 @@ use std::fs;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Ran, Root, only_v2, skip};
+use serde_json::Value;
 
 /// Both runtimes; `None`, said aloud, where there is no reference.
 fn run_both(host: &Host, toml: &str) -> Option<(Ran, Ran)> {
@@ -20,7 +21,10 @@ fn run_both(host: &Host, toml: &str) -> Option<(Ran, Ran)> {
     spec.assert_code(0);
     let bundle = host.work().join(format!("bundle-{id}"));
     fs::create_dir_all(bundle.join("rootfs")).expect("the work folder is writable");
-    fs::write(bundle.join("config.json"), &spec.stdout).expect("the work folder is writable");
+    let mut config: Value = serde_json::from_slice(&spec.stdout).expect("a configuration is JSON");
+    // Not below /bowline: it goes whenever a test beside this one leaves it empty, and the reference does not look again.
+    config["linux"]["cgroupsPath"] = format!("/{id}").into();
+    fs::write(bundle.join("config.json"), config.to_string()).expect("the work folder is writable");
     let mut command = host.command(runc);
     command.arg("--root").arg(host.work().join("runc")).args(["run", "--bundle"]).arg(&bundle).arg(&id);
     let reference = host.execute(command);

@@ -43,7 +43,7 @@ async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     let folder = state.folder(id);
     match client::find(&folder, id).await? {
         // Its report is there before anybody hears of its end.
-        Presence::Live(shim) if folder.exit()?.is_none() => end(&shim, id, force).await?,
+        Presence::Live(shim) if folder.exit()?.is_none() => end(&shim, &folder, id, force).await?,
         Presence::Live(_) | Presence::Exited(_) => {}
         Presence::Dead => return blocking(move || clean_up(&folder)).await,
         Presence::Starting => return Err(starting(id)),
@@ -66,14 +66,17 @@ async fn blocking(act: impl FnOnce() -> Result<()> + Send + 'static) -> Result<(
 }
 
 /// Ends a task that runs, if that may be forced.
-async fn end(shim: &Shim, id: &TaskId, force: bool) -> Result<()> {
+async fn end(shim: &Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<()> {
     if !force {
         return Err(Error::new(Kind::WrongState, format!("task {id} has not ended"))
             .hint(format!("stop it with `bowline stop {id}`, or kill and remove it with `bowline rm -f {id}`")));
     }
-    // It may end before it hears us.
-    let _ = shim.stop(Some(Signal::KILL.number()), Some(0)).await;
-    shim.wait().await.map(drop)
+    match shim.stop(Some(Signal::KILL.number()), Some(0)).await {
+        // The shim is there before it is asked to launch anything.
+        Err(error) if error.kind() == Kind::NotFound && folder.exit()?.is_none() => Err(starting(id)),
+        // It may end before it hears us.
+        Ok(()) | Err(_) => shim.wait().await.map(drop),
+    }
 }
 
 /// Removes what a shim that died has left.

@@ -65,6 +65,7 @@ mod supervise;
 mod sys;
 pub mod systemd;
 mod told;
+pub mod watch;
 mod worker;
 
 use std::time::Duration;

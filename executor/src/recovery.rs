@@ -470,6 +470,7 @@ pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
         signal: None,
         signal_sent_by_shim: false,
         stopped_by: None,
+        stopped_for: None,
         oom_killed: None,
         oom_killed_init: None,
         oom_cgroup: None,

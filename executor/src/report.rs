@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
 use crate::sys::Ended;
+use crate::watch::Finding;
 
 /// How a task ended. What this kernel cannot tell is null.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub struct ExitReport {
     /// Who had it stopped, if anybody had.
     #[serde(default)]
     pub stopped_by: Option<StoppedBy>,
+    /// What its watch has found, if that had it stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_for: Option<Finding>,
     /// Whether the kernel killed any process of the task for want of memory.
     pub oom_killed: Option<bool>,
     /// Whether init itself was the victim.
@@ -64,6 +68,8 @@ pub enum StoppedBy {
     Request,
     /// The shim, as the task was unhealthy.
     Health,
+    /// The shim, as a policy of its watch says.
+    Watch,
 }
 
 impl StoppedBy {
@@ -72,6 +78,7 @@ impl StoppedBy {
         match self {
             StoppedBy::Request => "request",
             StoppedBy::Health => "health",
+            StoppedBy::Watch => "watch",
         }
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use bowline_executor::systemd::Systemd;
+use bowline_executor::watch::MARKER;
 use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, open_sealed};
 use rustix::io::{FdFlags, fcntl_setfd};
 
@@ -62,6 +63,7 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .arg(bowline(binary))
         .env_clear()
         .envs(std::env::vars_os().filter(|(key, _)| HANDED_DOWN.iter().any(|name| key == name)))
+        .env(MARKER, folder.name().as_str())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)

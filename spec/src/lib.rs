@@ -44,6 +44,7 @@ pub use task::{
     Access, Association, Budget, Cpu, DEFAULT_PIDS, Device, Egress, Enforcement, Healthcheck, IdMapping, Ingress,
     Interface, Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind, Namespace, Namespaces, Network, NetworkMode,
     OnUnhealthy, Output, Overhead, PLUGIN_FOLDERS, Plugins, Port, Propagation, Protocol, Proxy, Redirect, Sandbox,
-    SandboxCpu, SandboxMemory, Seccomp, Stop, Task,
+    SandboxCpu, SandboxMemory, Seccomp, Stalled, Stop, Task, Watch, WatchAction, WatchCount, WatchMemory, WatchOom,
+    WatchPressure, WatchProcesses, WatchThrottled,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};

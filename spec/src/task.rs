@@ -11,6 +11,7 @@ mod log;
 mod mount;
 mod network;
 mod sandbox;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,9 @@ pub use network::{
     Redirect,
 };
 pub use sandbox::{Budget, Enforcement, Overhead, Sandbox, SandboxCpu, SandboxMemory};
+pub use watch::{
+    Stalled, Watch, WatchAction, WatchCount, WatchMemory, WatchOom, WatchPressure, WatchProcesses, WatchThrottled,
+};
 
 use crate::capability::Capabilities;
 use crate::id::TaskId;
@@ -165,6 +169,9 @@ pub struct Task {
     /// A command by which the shim asks whether the task is healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthcheck: Option<Healthcheck>,
+    /// What the shim looks out for while the task runs, and what it does then.
+    #[serde(skip_serializing_if = "is_default")]
+    pub watch: Watch,
     /// How the task is brought down.
     #[serde(skip_serializing_if = "is_default")]
     pub stop: Stop,

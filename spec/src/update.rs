@@ -141,6 +141,22 @@ impl Update {
 }
 
 impl Update {
+    /// What lifts the limits by which a task is held back or killed: those of
+    /// CPU time and memory; `None` when it has none.
+    pub fn lifting(task: &Task) -> Option<Update> {
+        let memory = &task.memory;
+        let update = Update {
+            cpu: CpuUpdate { limit: task.cpu.limit.map(|_| Ceiling::Unlimited), ..CpuUpdate::default() },
+            memory: MemoryUpdate {
+                limit: memory.limit.map(|_| Ceiling::Unlimited),
+                high: memory.high.map(|_| Ceiling::Unlimited),
+                ..MemoryUpdate::default()
+            },
+            ..Update::default()
+        };
+        (!is_default(&update)).then_some(update)
+    }
+
     /// A sandbox's description as it is once the update is in effect.
     ///
     /// # Errors
@@ -255,6 +271,17 @@ mod tests {
         let task = task.unwrap();
         assert_eq!((task.memory.limit, task.memory.swap, task.cpu.limit), (None, None, None));
         assert_eq!(task.pids, Some(Ceiling::Unlimited));
+    }
+
+    #[test]
+    fn what_holds_a_task_back_is_lifted_and_nothing_else() {
+        let of = |toml: &str| parse(&format!("command = 'true'\n{toml}"), Format::Toml).unwrap();
+        assert_eq!(Update::lifting(&of("pids = 3\ncpu.shares = 7")), None);
+        let limited = of("pids = 3\ncpu = {limit = 2, shares = 7}\nmemory = {limit = '64M', high = '32M', swap = 0}");
+        let free = Update::lifting(&limited).unwrap().applied_to(&limited).unwrap();
+        assert_eq!((free.cpu.limit, free.memory.limit, free.memory.high), (None, None, None));
+        assert_eq!((free.cpu.shares, free.pids), (Some(7), Some(Ceiling::At(3))));
+        assert_eq!(Update::lifting(&of("memory.high = '32M'")).unwrap().memory.limit, None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod mounts;
 mod network;
 mod process;
 mod sandbox;
+mod watch;
 
 use std::path::{Component, Path};
 
@@ -33,6 +34,7 @@ impl Task {
         mounts::check(self)?;
         isolation::check(self)?;
         limits::check(self)?;
+        watch::check(self)?;
         log::check(self)
     }
 }

@@ -22,7 +22,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["checkpoint", "events", "member", "program", "refused", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "systemd", "worker"],
     &["cgroup"],
-    &["health", "mountinfo", "sys"],
+    &["health", "mountinfo", "sys", "watch"],
     &["error"],
 ];
 

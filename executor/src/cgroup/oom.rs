@@ -62,8 +62,14 @@ impl OomWatch {
 
     /// How many processes were killed so far.
     pub fn kills(&self) -> Option<u64> {
+        self.count("oom_kill")
+    }
+
+    /// What the kernel counts under that name: on v2 also `high`, how often the
+    /// cgroup was slowed down.
+    pub fn count(&self, name: &str) -> Option<u64> {
         let counter = self.counter.as_ref().unwrap_or(self.event.get_ref());
         let text = read_fd(counter).ok()?;
-        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
     }
 }

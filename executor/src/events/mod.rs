@@ -13,13 +13,14 @@
 mod journal;
 mod reading;
 
-use bowline_spec::Update;
 use bowline_spec::id::TaskId;
+use bowline_spec::{Update, WatchAction};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::health;
 use crate::report::{ExitReport, StoppedBy};
+use crate::watch::{Finding, Kill};
 
 pub use journal::Journal;
 pub use reading::Reader;
@@ -86,6 +87,23 @@ pub enum Event {
     Oom {
         /// How many in all so far.
         kills: u64,
+        /// The last of them, where the kernel's log says who it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        last: Option<Kill>,
+        /// Whether that was init, with which the task ends.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        init: Option<bool>,
+    },
+    /// Its watch has found something.
+    Watch {
+        /// What, with its figures.
+        #[serde(flatten)]
+        finding: Finding,
+        /// What the shim was to do about it.
+        action: WatchAction,
+        /// Why it could not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<String>,
     },
     /// All its processes are frozen.
     Paused,
@@ -134,6 +152,7 @@ impl Event {
             Event::Exec { .. } => "exec",
             Event::Health { .. } => "health",
             Event::Oom { .. } => "oom",
+            Event::Watch { .. } => "watch",
             Event::Paused => "paused",
             Event::Resumed => "resumed",
             Event::Updated { .. } => "updated",

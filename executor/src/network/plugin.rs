@@ -20,6 +20,7 @@ use super::version::NEWEST;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::program::{Program, Started};
 use crate::sys::{self, Ended};
+use crate::watch::MARKER;
 
 /// How long one plugin may take unless said otherwise: it may wait for a lock, or
 /// for a DHCP server.
@@ -207,7 +208,9 @@ impl Plugins<'_> {
             ("CNI_ARGS", call.args.into()),
             ("CNI_PATH", folders.join(":".as_ref())),
         ];
-        all.into_iter().map(|(name, value)| [name.into(), value].join("=".as_ref())).collect()
+        // What a plugin leaves running is expected in the shim's cgroup.
+        let mark = std::env::var_os(MARKER).map(|value| (MARKER, value));
+        all.into_iter().chain(mark).map(|(name, value)| [name.into(), value].join("=".as_ref())).collect()
     }
 
     fn run_to_end(&self, path: &Path, call: Call<'_>, config: &Value) -> Result<Said> {

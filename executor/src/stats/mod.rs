@@ -334,6 +334,35 @@ pub fn last(layout: &Layout, cgroup: &Cgroup) -> Last {
     }
 }
 
+/// Memory in use, as far as it is watched.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct InUse {
+    /// All of it, page cache and swap included.
+    pub total_bytes: Option<u64>,
+    /// Anonymous memory.
+    pub anon_bytes: Option<u64>,
+    /// Page cache.
+    pub cache_bytes: Option<u64>,
+}
+
+/// Reads what [`InUse`] has, and nothing besides.
+pub fn memory_in_use(layout: &Layout, cgroup: &Cgroup) -> InUse {
+    let mut reading = Reading::new(layout, cgroup);
+    match layout.version() {
+        Version::V1 => v1::in_use(&mut reading),
+        Version::V2 => v2::in_use(&mut reading),
+    }
+}
+
+/// For how long the CPU limit has held it back in all, in µs.
+pub fn throttled_usec(layout: &Layout, cgroup: &Cgroup) -> Option<u64> {
+    let mut reading = Reading::new(layout, cgroup);
+    match layout.version() {
+        Version::V1 => v1::throttled_usec(&mut reading),
+        Version::V2 => v2::throttled_usec(&mut reading),
+    }
+}
+
 /// Processes of the cgroup that were killed for want of memory.
 pub fn oom_kills(layout: &Layout, cgroup: &Cgroup) -> u64 {
     last(layout, cgroup).oom_kills.unwrap_or(0)

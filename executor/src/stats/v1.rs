@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::reading::Reading;
-use super::{Cpu, Hugepages, Io, IoDevice, Last, Memory, MemoryAccount, MemoryEvents};
+use super::{Cpu, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryAccount, MemoryEvents};
 
 /// v1 writes "no limit" as the largest multiple of a page; containerd and
 /// Kubernetes take everything above 2^62 for it.
@@ -164,4 +164,19 @@ pub fn last(reading: &mut Reading<'_>) -> Last {
         oom_kills,
         own_limit_met,
     }
+}
+
+pub fn in_use(reading: &mut Reading<'_>) -> InUse {
+    let memory = reading.value("memory", "memory.usage_in_bytes");
+    let stat = reading.keyed("memory", "memory.stat");
+    let swap = stat.value("total_swap").unwrap_or(0);
+    InUse {
+        total_bytes: memory.map(|memory| memory + swap),
+        anon_bytes: stat.value("total_rss"),
+        cache_bytes: stat.value("total_cache"),
+    }
+}
+
+pub fn throttled_usec(reading: &mut Reading<'_>) -> Option<u64> {
+    reading.keyed("cpu", "cpu.stat").value("throttled_time").map(|ns| ns / 1000)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::reading::Reading;
-use super::{Cpu, Hugepages, Io, IoDevice, Last, Memory, MemoryEvents};
+use super::{Cpu, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryEvents};
 
 pub fn read(reading: &mut Reading<'_>) -> (Cpu, Memory, Io) {
     (cpu(reading), memory(reading), io(reading))
@@ -117,4 +117,19 @@ pub fn last(reading: &mut Reading<'_>) -> Last {
         oom_kills,
         own_limit_met,
     }
+}
+
+pub fn in_use(reading: &mut Reading<'_>) -> InUse {
+    let memory = reading.value("memory", "memory.current");
+    let swap = reading.value("memory", "memory.swap.current").unwrap_or(0);
+    let stat = reading.keyed("memory", "memory.stat");
+    InUse {
+        total_bytes: memory.map(|memory| memory + swap),
+        anon_bytes: stat.value("anon"),
+        cache_bytes: stat.value("file"),
+    }
+}
+
+pub fn throttled_usec(reading: &mut Reading<'_>) -> Option<u64> {
+    reading.keyed("cpu", "cpu.stat").value("throttled_usec")
 }

@@ -7,6 +7,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_spec::WatchAction;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 
@@ -20,6 +21,7 @@ use crate::report::ExitReport;
 use crate::request::{Exec, ExecEnd, ExecOutcome};
 use crate::stats;
 use crate::told::Happening;
+use crate::watch::{Finding, KernelLog};
 
 /// How often kills are counted after memory has run out: v1 says so before it
 /// kills, and v2 whenever a limit is met, which may be a thousand times a second.
@@ -119,23 +121,31 @@ impl Supervisor {
         }
     }
 
-    /// That the kernel has killed for want of memory, if it has since the last time.
-    pub(super) fn tell_oom(&self, task: &Task, kills: Option<u64>) -> bool {
-        let more = kills.filter(|kills| *kills > task.oom_kills.get());
-        if let Some(kills) = more {
-            task.oom_kills.set(kills);
-            let met = task.with_unit(|cgroup| stats::last(&self.layout, cgroup).own_limit_met).flatten();
-            task.limit_met.set(met.or(task.limit_met.get()));
-            self.tell(task, Event::Oom { kills });
-            self.tell_manager(task, || Happening::OutOfMemory);
+    /// That the kernel has killed for want of memory, if it has since the last
+    /// time: whether it has, and whether init was the last of them.
+    pub(super) fn tell_oom(&self, task: &Task, kills: Option<u64>) -> Option<bool> {
+        let kills = kills.filter(|kills| *kills > task.oom_kills.get())?;
+        task.oom_kills.set(kills);
+        let met = task.with_unit(|cgroup| stats::last(&self.layout, cgroup).own_limit_met).flatten();
+        task.limit_met.set(met.or(task.limit_met.get()));
+        let last = task.kernel_log.get().and_then(|log| log.last_kill(&task.record.borrow().cgroup));
+        let init = last.as_ref().map(|last| Some(last.pid) == task.record.borrow().pid);
+        self.tell(task, Event::Oom { kills, last, init });
+        self.tell_manager(task, || Happening::OutOfMemory);
+        if let Some(action) = task.oom_action() {
+            self.tell(task, Event::Watch { finding: Finding::Oom { kills }, action, failed: None });
         }
-        more.is_some()
+        Some(init.unwrap_or(false))
     }
 
     /// Tells of kills for want of memory as they happen. What is not heard of
     /// in time is told of with the end.
     pub(super) fn watch_oom(self: &Rc<Self>, task: Rc<Task>) {
         let Ok(Some(watch)) = task.with_cgroup(|cgroup| self.layout.watch_oom(cgroup)) else { return };
+        if let Some(log) = KernelLog::from_now() {
+            // It is watched once.
+            let _ = task.kernel_log.set(log);
+        }
         let supervisor = self.clone();
         tokio::task::spawn_local(async move {
             tokio::select! {
@@ -145,24 +155,39 @@ impl Supervisor {
         });
     }
 
-    async fn hear_of_oom(&self, task: &Task, watch: &OomWatch) {
+    async fn hear_of_oom(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) {
         // What was killed before.
-        self.tell_oom(task, watch.kills());
+        self.oom_found(task, watch).await;
         let in_unit = task.record.borrow().unit.is_some();
         let waits = if in_unit { COUNTED_IN_UNIT_AFTER } else { COUNTED_AFTER };
         while watch.changed().await {
             for wait in waits {
                 tokio::time::sleep(*wait).await;
                 let lives = task.state.borrow().live().is_some();
-                if !lives || self.tell_oom(task, watch.kills()) {
+                if !lives || self.oom_found(task, watch).await {
                     break;
                 }
             }
         }
     }
+
+    /// Whether there were kills; does what the task's watch asks for, unless it
+    /// has ended by one.
+    async fn oom_found(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) -> bool {
+        let Some(init) = self.tell_oom(task, watch.kills()) else { return false };
+        if let Some(action) = task.oom_action().filter(|_| !init) {
+            self.act(task, Finding::Oom { kills: task.oom_kills.get() }, action).await;
+        }
+        true
+    }
 }
 
 impl Task {
+    /// What its watch wants when processes were killed for want of memory.
+    fn oom_action(&self) -> Option<WatchAction> {
+        self.record.borrow().task.as_ref()?.watch.oom.as_ref().map(|oom| oom.action)
+    }
+
     /// The next event.
     fn entry(&self, time: Timestamp, event: Event) -> Entry {
         let seq = self.events.get() + 1;

@@ -123,7 +123,7 @@ impl Task {
 
     /// Waits until the task has run for `span` without a pause; false once it
     /// is to end.
-    async fn runs_for(&self, span: Duration) -> bool {
+    pub(super) async fn runs_for(&self, span: Duration) -> bool {
         use lifecycle::Status;
         let mut status = self.status.subscribe();
         loop {

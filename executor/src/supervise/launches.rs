@@ -76,13 +76,18 @@ impl Supervisor {
 
     async fn launch_one(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let Created { task, held, exited, pumps, tail } = self.set_up(launch).await?;
-        let begun = match held {
-            Some(held) => held.start().await,
-            None => self.go_on(&task),
+        let begun = async {
+            let watched = self.open_watch(&task)?;
+            match held {
+                Some(held) => held.start().await?,
+                None => self.go_on(&task)?,
+            }
+            Ok(watched)
         };
-        if let Err(error) = begun {
-            return Err(self.undo(&task, exited, error).await);
-        }
+        let watched = match begun.await {
+            Ok(watched) => watched,
+            Err(error) => return Err(self.undo(&task, exited, error).await),
+        };
         self.started(&task)?;
         if task.record.borrow().unit.is_some() {
             // When it has ended, systemd may have removed what counts.
@@ -90,6 +95,7 @@ impl Supervisor {
         }
         self.run_late_hooks(&task, Point::Poststart).await;
         self.begin_checks(&task);
+        self.begin_watch(&task, watched);
         let pid = task.state().pid.unwrap_or_default();
         self.see_off(task, exited, pumps, tail);
         Ok(Launched { pid })

@@ -23,6 +23,7 @@ mod shim_cgroup;
 mod task;
 mod units;
 mod updates;
+mod watching;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +48,7 @@ use crate::shutdown::Plan;
 use crate::stats::{self, Stats};
 use crate::systemd::Systemd;
 use crate::told::{Happening, Teller};
+use crate::watch::Identity;
 
 use children::Children;
 use pauses::Pauses;
@@ -115,6 +117,8 @@ pub(crate) struct Supervisor {
     /// Sizes of huge pages, once somebody has asked for statistics.
     page_sizes: OnceCell<Vec<String>>,
     pauses: Pauses,
+    /// Whom somebody has charged where the shim is.
+    helpers: RefCell<BTreeSet<Identity>>,
 }
 
 /// Runs the loop until the last task has ended and all that it said is written,
@@ -144,6 +148,7 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         journal,
         page_sizes: OnceCell::new(),
         pauses: Pauses::default(),
+        helpers: RefCell::default(),
     });
     let served = supervisor.serve(&mut requests).await;
     supervisor.pauses.leave(&supervisor.children).await;

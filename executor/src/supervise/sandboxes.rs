@@ -33,6 +33,7 @@ use crate::rootfs::layers::{self, Layer};
 use crate::sandbox::{SandboxRecord, SandboxState};
 use crate::shared::{self, Shared};
 use crate::stats::{self, Stats};
+use crate::watch::Identity;
 use crate::worker;
 
 /// The most that the members' `/dev/shm` holds, as everywhere.
@@ -348,7 +349,9 @@ impl Supervisor {
                 format!("sandbox {} has no cgroup for helpers, as its overhead is not charged apart", sandbox.id);
             Error::new(Kind::WrongState, none)
         })?;
-        worker::run("helpers", || self.layout.place(&path, &pids)).await
+        let gone = worker::run("helpers", || self.layout.place(&path, &pids)).await?;
+        self.helpers.borrow_mut().extend(pids.iter().filter_map(|pid| Identity::of(*pid)));
+        Ok(gone)
     }
 
     /// Takes the sandbox down; the shim leaves then.

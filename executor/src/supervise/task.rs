@@ -33,6 +33,7 @@ use crate::seccomp::Filter;
 use crate::stats::{self, Last, Processes};
 use crate::sys::{self, Ended};
 use crate::systemd::Systemd;
+use crate::watch::{Finding, KernelLog};
 use crate::worker;
 
 /// How long a freeze may take: a process in the kernel freezes when it returns.
@@ -89,6 +90,8 @@ pub struct Task {
     /// What its checks have come to, if it has any.
     pub health: RefCell<Option<Health>>,
     pub stopped_by: Cell<Option<StoppedBy>>,
+    /// What its watch has stopped it for.
+    pub stopped_for: RefCell<Option<Finding>>,
     /// Gone once the exit has been reported.
     pub cgroup: RefCell<Option<Cgroup>>,
     /// The execs that run, by pid.
@@ -112,6 +115,8 @@ pub struct Task {
     /// Whether its own limit was met when the last was told of, where what counts
     /// may go before its end is heard of.
     pub limit_met: Cell<Option<u64>>,
+    /// The kernel's, from when its kills are watched.
+    pub kernel_log: OnceCell<KernelLog>,
     /// Read-locked by each exec until it is told of.
     pub telling: RwLock<()>,
     /// The exit report is made: no event but the exit follows.
@@ -151,6 +156,7 @@ impl Task {
             status: watch::Sender::new(Status::Created),
             health: RefCell::default(),
             stopped_by: Cell::new(None),
+            stopped_for: RefCell::default(),
             cgroup: RefCell::new(Some(cgroup)),
             execs: RefCell::default(),
             lines: OnceCell::new(),
@@ -163,6 +169,7 @@ impl Task {
             events: Cell::new(0),
             oom_kills: Cell::new(0),
             limit_met: Cell::new(None),
+            kernel_log: OnceCell::new(),
             telling: RwLock::default(),
             reported: Cell::new(false),
             exited: watch::Sender::new(None),
@@ -479,6 +486,7 @@ impl Task {
             signal: signal.map(signal_name),
             signal_sent_by_shim: signal.is_some_and(by_shim),
             stopped_by: self.stopped_by.get(),
+            stopped_for: self.stopped_for.borrow().clone().filter(|_| self.stopped_by.get() == Some(StoppedBy::Watch)),
             oom_killed: oom.any(),
             oom_killed_init: oom.init(),
             oom_cgroup: oom.cgroup(&record.cgroup),

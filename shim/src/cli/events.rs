@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 
 use super::args::EventsArgs;
+use super::findings;
 
 /// `bowline events`.
 ///
@@ -103,7 +104,14 @@ fn details(event: &Event) -> Vec<String> {
             let failed = (*failing_streak > 0).then(|| format!("{failing_streak} failed"));
             [status.as_str().to_owned()].into_iter().chain(failed).collect()
         }
-        Event::Oom { kills } => vec![format!("killed {kills} so far")],
+        Event::Oom { kills, last, init } => {
+            let killed = last.as_ref().map(|last| format!("{} (pid {})", last.name, last.pid));
+            let limit =
+                last.as_ref().and_then(|last| last.cgroup.as_ref()).map(|path| format!("at the limit of {path}"));
+            let init = init.is_some_and(|init| init).then(|| "which was init".to_owned());
+            [format!("killed {kills} so far")].into_iter().chain(killed).chain(init).chain(limit).collect()
+        }
+        Event::Watch { finding, action, failed } => findings::details(finding, *action, failed.as_deref()),
         Event::Updated { limits } => limits.iter().filter_map(|limits| serde_json::to_string(limits).ok()).collect(),
         Event::Exited { exit_code, signal, oom_killed, stopped_by, shim_died } => {
             let oom = oom_killed.is_some_and(|killed| killed).then(|| "out of memory".to_owned());

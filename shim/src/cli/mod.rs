@@ -15,6 +15,7 @@ mod doctor;
 mod events;
 mod exec;
 mod figures;
+mod findings;
 mod gc;
 mod inspect;
 mod launch;

@@ -130,6 +130,11 @@ fn unified(task: &Task, host: &Host) -> Result<Option<std::collections::HashMap<
         };
         return Err(Invalid::new(field, "needs cgroup v2; this host's controllers are on v1"));
     }
+    if task.watch.memory_high.is_some() && !host.cgroup_v2 {
+        let reason = "needs cgroup v2, which has memory.high; this host's controllers are on v1: watch.memory can \
+                      tell how much is used";
+        return Err(Invalid::new("watch.memory_high", reason));
+    }
     Ok(super::filled(files))
 }
 
@@ -300,6 +305,7 @@ mod tests {
     #[test]
     fn what_only_v2_enforces_is_refused_on_v1() {
         refused("memory.high = '64M'", "memory.high", "cgroup v2");
+        refused("watch.memory_high.above = 10", "watch.memory_high", "cgroup v2");
         refused("unified = {'memory.oom.group' = '1'}", "unified", "cgroup v2");
         let unified = limits("memory.high = '64M'", true).unified().clone().unwrap();
         assert_eq!(unified["memory.high"], "67108864");

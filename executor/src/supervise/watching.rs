@@ -1,0 +1,258 @@
+//! Watching a task as its description says.
+//!
+//! ```text
+//!   memory.events, pressure ─(POLLPRI)─┐
+//!   every so often: stat, /proc ───────┼─► a rule of `watch` ─► found ─► tell, stop, lift
+//!   kills for want of memory ──────────┘
+//! ```
+//!
+//! One local future for each policy: what is not watched costs nothing, and only
+//! what the kernel does not tell by itself is looked at every so often. A failure
+//! here never takes the task down. Must not: decide what is news, which is
+//! `watch`'s.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bowline_spec::{Update, WatchAction, WatchMemory, WatchPressure, WatchProcesses, WatchThrottled};
+
+use super::Supervisor;
+use super::task::Task;
+use crate::cgroup::{OomWatch, PressureWatch};
+use crate::error::{Error, Kind, Result};
+use crate::events::Event;
+use crate::report::StoppedBy;
+use crate::stats;
+use crate::watch::{Begins, Counted, Family, Finding, Identity, Part, Resource, Seen, Stall, Stray, unexpected};
+
+/// How long a policy keeps silent after what the kernel may tell of a hundred
+/// times a second.
+const REST: Duration = Duration::from_secs(10);
+
+/// What the kernel tells of, asked for before the program runs: what cannot be
+/// watched is then refused.
+#[derive(Default)]
+pub struct Opened {
+    high: Option<(OomWatch, u64, WatchAction)>,
+    pressures: Vec<(PressureWatch, WatchPressure, Resource)>,
+}
+
+impl Supervisor {
+    /// Asks the kernel for what it can tell.
+    ///
+    /// # Errors
+    /// `Unsupported` where it does not, or the shim has no cgroup of its own
+    /// that could be watched.
+    pub(super) fn open_watch(&self, task: &Task) -> Result<Opened> {
+        let record = task.record.borrow();
+        let Some(watch) = record.task.as_ref().map(|task| &task.watch) else { return Ok(Opened::default()) };
+        let refused = |policy: &str, error: Error| error.within(format_args!("watch.{policy}"));
+        if watch.unexpected_processes.is_some() && self.overhead.path().is_none() {
+            let none = Error::new(Kind::Unsupported, "the shim is in no cgroup of its own that could be watched");
+            let hint = "have it charged in one with `--shim-cgroup overhead`";
+            return Err(refused("unexpected_processes", none.hint(hint)));
+        }
+        let mut opened = Opened::default();
+        if let Some(high) = &watch.memory_high {
+            let file = task.with_cgroup(|cgroup| self.layout.watch_oom(cgroup))?;
+            let none = || Error::new(Kind::Unsupported, "nothing on this host counts its events");
+            let file = file.ok_or_else(|| refused("memory_high", none()))?;
+            opened.high = Some((file, high.above.unwrap_or_default(), high.action));
+        }
+        let pressures = [
+            (Resource::Cpu, &watch.cpu_pressure),
+            (Resource::Memory, &watch.memory_pressure),
+            (Resource::Io, &watch.io_pressure),
+        ];
+        for (resource, watch) in pressures {
+            let Some(watch) = watch else { continue };
+            let (above, window) = (watch.above.unwrap_or_default().as_std(), watch.window());
+            let (name, who) = (resource.as_str(), watch.who.as_str());
+            let trigger = task.with_cgroup(|c| self.layout.watch_pressure(c, name, who, above, window))?;
+            let trigger = trigger.map_err(|e| refused(&format!("{name}_pressure"), e))?;
+            opened.pressures.push((trigger, watch.clone(), resource));
+        }
+        Ok(opened)
+    }
+
+    /// Watches the task until its end.
+    pub(super) fn begin_watch(self: &Rc<Self>, task: &Rc<Task>, opened: Opened) {
+        let watch = task.record.borrow().task.as_ref().map(|task| task.watch.clone()).unwrap_or_default();
+        if let Some((file, above, action)) = opened.high {
+            let supervisor = self.clone();
+            until_end(task, async move |task| supervisor.watch_high(&task, &file, above, action).await);
+        }
+        for (trigger, watch, resource) in opened.pressures {
+            let supervisor = self.clone();
+            until_end(task, async move |task| supervisor.watch_pressure(&task, &trigger, &watch, resource).await);
+        }
+        if let Some(watch) = watch.memory {
+            let supervisor = self.clone();
+            until_end(task, async move |task| supervisor.watch_memory(&task, &watch).await);
+        }
+        if let Some(watch) = watch.throttled {
+            let supervisor = self.clone();
+            until_end(task, async move |task| supervisor.watch_throttled(&task, &watch).await);
+        }
+        if let Some(watch) = watch.unexpected_processes {
+            let supervisor = self.clone();
+            until_end(task, async move |task| supervisor.watch_processes(&task, &watch).await);
+        }
+    }
+
+    async fn watch_high(self: &Rc<Self>, task: &Rc<Task>, file: &OomWatch, above: u64, action: WatchAction) {
+        let mut rule = Counted::new(above);
+        loop {
+            let events = file.count("high").unwrap_or_default();
+            if rule.exceeded(events) {
+                self.found(task, Finding::MemoryHigh { events, above }, action).await;
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+            if !file.changed().await {
+                return;
+            }
+        }
+    }
+
+    async fn watch_pressure(
+        self: &Rc<Self>,
+        task: &Rc<Task>,
+        trigger: &PressureWatch,
+        watch: &WatchPressure,
+        resource: Resource,
+    ) {
+        while trigger.exceeded().await {
+            let stall = Stall {
+                who: watch.who,
+                above_usec: usec(watch.above.unwrap_or_default().as_std()),
+                window_usec: usec(watch.window()),
+                total_usec: trigger.total_usec(watch.who.as_str()),
+            };
+            self.found(task, resource.waited_for(stall), watch.action).await;
+            tokio::time::sleep(REST).await;
+        }
+    }
+
+    async fn watch_memory(self: &Rc<Self>, task: &Rc<Task>, watch: &WatchMemory) {
+        let wanted = [(Part::Total, watch.above), (Part::Anon, watch.anon_above), (Part::Cache, watch.cache_above)];
+        let mut rules: Vec<_> =
+            wanted.into_iter().filter_map(|(part, above)| Some((part, above?.as_u64(), Begins::default()))).collect();
+        while task.runs_for(watch.every()).await {
+            let Ok(use_now) = task.with_cgroup(|cgroup| stats::memory_in_use(&self.layout, cgroup)) else { return };
+            for (part, above_bytes, rule) in &mut rules {
+                let bytes = match part {
+                    Part::Total => use_now.total_bytes,
+                    Part::Anon => use_now.anon_bytes,
+                    Part::Cache => use_now.cache_bytes,
+                };
+                // Not known: it is as it was.
+                let Some(bytes) = bytes else { continue };
+                if rule.holds(bytes > *above_bytes) {
+                    let finding = Finding::Memory { part: *part, bytes, above_bytes: *above_bytes };
+                    self.found(task, finding, watch.action).await;
+                }
+            }
+        }
+    }
+
+    async fn watch_throttled(self: &Rc<Self>, task: &Rc<Task>, watch: &WatchThrottled) {
+        let (above_usec, every_usec) = (usec(watch.above.unwrap_or_default().as_std()), usec(watch.every()));
+        let mut rule = Begins::default();
+        let mut before = 0;
+        while task.runs_for(watch.every()).await {
+            let now = task.with_cgroup(|cgroup| stats::throttled_usec(&self.layout, cgroup));
+            let Ok(now) = now else { return };
+            let Some(now) = now else { continue };
+            let usec = now.saturating_sub(std::mem::replace(&mut before, now));
+            if rule.holds(usec > above_usec) {
+                self.found(task, Finding::Throttled { usec, above_usec, every_usec }, watch.action).await;
+            }
+        }
+    }
+
+    async fn watch_processes(self: &Rc<Self>, task: &Rc<Task>, watch: &WatchProcesses) {
+        let Some(path) = self.overhead.path() else { return };
+        let mut seen = Seen::default();
+        while task.runs_for(watch.every()).await {
+            if let Some((processes, others)) = seen.twice(self.strays(&path)) {
+                self.found(task, Finding::UnexpectedProcesses { processes, others }, watch.action).await;
+            }
+        }
+    }
+
+    /// Who is in the cgroup at `path` and does not belong to the shim. Nobody,
+    /// before that is there itself.
+    fn strays(&self, path: &str) -> Vec<(Identity, Stray)> {
+        let Ok(Some(cgroup)) = self.layout.open(path) else { return Vec::new() };
+        let name = self.config.folder.name();
+        let family = Family {
+            shim: rustix::process::getpid().as_raw_nonzero().get(),
+            parent: rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get()),
+            tasks: &self.task_pids(),
+            helpers: &self.helpers.borrow(),
+            mark: name.as_str(),
+        };
+        unexpected(&self.layout.processes(&cgroup), &family)
+    }
+
+    /// The first processes of all tasks and of their execs.
+    fn task_pids(&self) -> BTreeSet<i32> {
+        let tasks = self.tasks.borrow();
+        let pids = |task: &Rc<Task>| {
+            let execs: Vec<i32> = task.execs.borrow().keys().copied().collect();
+            task.state().pid.into_iter().chain(execs)
+        };
+        tasks.values().flat_map(pids).collect()
+    }
+
+    /// Tells what a policy has found, and does what it asks for.
+    async fn found(self: &Rc<Self>, task: &Rc<Task>, finding: Finding, action: WatchAction) {
+        self.tell(task, Event::Watch { finding: finding.clone(), action, failed: None });
+        self.act(task, finding, action).await;
+    }
+
+    /// What a policy asks for, besides telling.
+    pub(super) async fn act(self: &Rc<Self>, task: &Rc<Task>, finding: Finding, action: WatchAction) {
+        match action {
+            WatchAction::Report => {}
+            WatchAction::Stop => {
+                task.stopped_for.borrow_mut().get_or_insert(finding);
+                if let Err(error) = self.shutdown(&task.id, None, None, StoppedBy::Watch) {
+                    tracing::error!(%error, id = %task.id, "cannot stop a task that its watch asks to stop");
+                }
+            }
+            WatchAction::Lift => {
+                if let Err(error) = self.lift(task).await {
+                    tracing::error!(%error, id = %task.id, "cannot lift the limits of a task");
+                    self.tell(task, Event::Watch { finding, action, failed: Some(error.to_string()) });
+                }
+            }
+        }
+    }
+
+    /// Lifts the limits that hold a task back, if it has any of its own.
+    async fn lift(self: &Rc<Self>, task: &Task) -> Result<()> {
+        let update = task.record.borrow().task.as_ref().and_then(Update::lifting);
+        match update {
+            Some(update) => self.update(&task.id, &update).await,
+            None => Ok(()),
+        }
+    }
+}
+
+fn usec(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Runs `watch` for as long as the task is there.
+fn until_end(task: &Rc<Task>, watch: impl AsyncFnOnce(Rc<Task>) + 'static) {
+    let task = task.clone();
+    tokio::task::spawn_local(async move {
+        tokio::select! {
+            () = watch(task.clone()) => {}
+            _ = task.exit_report() => {}
+        }
+    });
+}

@@ -1,0 +1,110 @@
+//! Whom the kernel has killed for want of memory, by its own log.
+//!
+//! Nothing else tells it. The line is made for programs: `oom-kill:` and pairs,
+//! since Linux 5.0 (dump_oom_victim in mm/oom_kill.c). The kernel leaves it out
+//! when many are killed at a time, and the log may be out of reach: then it is not
+//! known. Nothing is decided by it.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags, SeekFrom, open, seek};
+use rustix::io::{Errno, read};
+use serde::{Deserialize, Serialize};
+
+/// The longest record (PRINTKRB_RECORD_MAX in the kernel, and its prefix).
+const LONGEST: usize = 8192;
+
+/// A kill for want of memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kill {
+    /// The cgroup whose limit it was; null when the host itself had no more.
+    pub cgroup: Option<String>,
+    /// Who was killed, in the host's pids.
+    pub pid: i32,
+    /// What it called itself: at most 15 bytes.
+    pub name: String,
+}
+
+/// The kernel's log from some moment on.
+#[derive(Debug)]
+pub struct KernelLog(OwnedFd);
+
+impl KernelLog {
+    /// From now on; `None` where it cannot be read.
+    pub fn from_now() -> Option<KernelLog> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let log = open("/dev/kmsg", flags, Mode::empty()).ok()?;
+        seek(&log, SeekFrom::End(0)).ok()?;
+        Some(KernelLog(log))
+    }
+
+    /// The last kill in the cgroup `path`, or below it, since the last time.
+    pub fn last_kill(&self, path: &str) -> Option<Kill> {
+        let mut last = None;
+        let mut record = [0u8; LONGEST];
+        loop {
+            match read(&self.0, &mut record) {
+                Ok(0) => return last,
+                Ok(length) => last = kill_of(&String::from_utf8_lossy(&record[..length]), path).or(last),
+                // It was written faster than we read; or a signal came.
+                Err(Errno::PIPE | Errno::INTR) => {}
+                Err(_) => return last,
+            }
+        }
+    }
+}
+
+/// The kill that a record tells of, if it is of the cgroup `path`. A name comes
+/// last in it and may contain anything.
+fn kill_of(record: &str, path: &str) -> Option<Kill> {
+    // 6,1234,5678901,-;oom-kill:constraint=CONSTRAINT_MEMCG,…
+    let (_, text) = record.split_once(';')?;
+    let pairs = text.strip_prefix("oom-kill:")?.lines().next()?;
+    let (before, after) = pairs.split_once(&format!(",task_memcg={path}"))?;
+    let after = match after.strip_prefix('/') {
+        Some(below) => below.split_once(",task=")?.1,
+        None => after.strip_prefix(",task=")?,
+    };
+    let (rest, _uid) = after.rsplit_once(",uid=")?;
+    let (name, pid) = rest.rsplit_once(",pid=")?;
+    let cgroup = before.split_once(",oom_memcg=").map(|(_, path)| path.to_owned());
+    Some(Kill { cgroup, pid: pid.parse().ok()?, name: name.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OF_TASK: &str = "6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,mems_allowed=0,\
+                           oom_memcg=/bowline/x,task_memcg=/bowline/x/y,task=tail,pid=31326,uid=0\n";
+
+    #[test]
+    fn a_kill_of_the_cgroup_is_found() {
+        let kill = kill_of(OF_TASK, "/bowline/x/y").expect("a kill");
+        assert_eq!(kill, Kill { cgroup: Some("/bowline/x".into()), pid: 31326, name: "tail".into() });
+        assert_eq!(kill_of(OF_TASK, "/bowline/x").map(|kill| kill.pid), Some(31326), "below it");
+    }
+
+    #[test]
+    fn another_cgroups_is_not() {
+        for other in ["/bowline/x/y/z", "/bowline/x/", "/y", "/bowline/x/yy"] {
+            assert_eq!(kill_of(OF_TASK, other), None, "{other}");
+        }
+        let longer = OF_TASK.replace("x/y", "x/yy");
+        assert_eq!(kill_of(&longer, "/bowline/x/y"), None);
+    }
+
+    #[test]
+    fn a_name_cannot_pass_for_another_record() {
+        let named = OF_TASK.replace("task=tail", "task=a,pid=1,uid=0");
+        assert_eq!(kill_of(&named, "/bowline/x/y").map(|k| (k.pid, k.name)), Some((31326, "a,pid=1,uid=0".into())));
+        assert_eq!(kill_of("6,1,2,-;Killed process 1 (a)\n", "/bowline/x/y"), None);
+    }
+
+    #[test]
+    fn where_the_host_has_no_more_there_is_no_limit() {
+        let text = "6,1,2,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,\
+                    task_memcg=/x,task=a,pid=7,uid=0\n";
+        assert_eq!(kill_of(text, "/x").expect("a kill").cgroup, None);
+    }
+}

@@ -1,0 +1,221 @@
+//! What is found of a task that is watched, and when that is news: rules
+//! without effects.
+//!
+//! ```text
+//!   counts and readings ─► Counted, Begins, Seen ─► Finding ─► event `watch`
+//! ```
+//!
+//! `processes` knows who may be in the shim's own cgroup, `kernel_log` whom the
+//! kernel has killed. Pure but for reading `/proc` and the log: `supervise` has
+//! the clock, and does what a policy asks for.
+
+mod kernel_log;
+mod processes;
+
+use bowline_spec::Stalled;
+use serde::{Deserialize, Serialize};
+
+pub use kernel_log::{KernelLog, Kill};
+pub use processes::{Family, Identity, MARKER, Seen, Stray, unexpected};
+
+/// What a policy has found, by the policy's name in the description, with the
+/// figures that it was judged by.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "snake_case")]
+pub enum Finding {
+    /// Processes were killed for want of memory.
+    Oom {
+        /// How many in all so far.
+        kills: u64,
+    },
+    /// The task was slowed down for being above `memory.high`.
+    MemoryHigh {
+        /// How often in all so far.
+        events: u64,
+        /// How often it may be between two findings.
+        above: u64,
+    },
+    /// It uses much memory.
+    Memory {
+        /// Which of it.
+        part: Part,
+        /// How much.
+        bytes: u64,
+        /// The most that it may be.
+        above_bytes: u64,
+    },
+    /// Its CPU limit has held it back.
+    Throttled {
+        /// For how long since the last look, on all CPUs together.
+        usec: u64,
+        /// The most that it may be.
+        above_usec: u64,
+        /// How often the shim looks.
+        every_usec: u64,
+    },
+    /// It has waited for a CPU.
+    CpuPressure(Stall),
+    /// It has waited for memory.
+    MemoryPressure(Stall),
+    /// It has waited for block devices.
+    IoPressure(Stall),
+    /// Processes that nobody expects are in the shim's own cgroup.
+    UnexpectedProcesses {
+        /// Some of them.
+        processes: Vec<Stray>,
+        /// How many others there are.
+        others: u64,
+    },
+}
+
+/// Which memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// All of it, page cache and swap included.
+    Total,
+    /// The processes' own.
+    Anon,
+    /// Page cache.
+    Cache,
+}
+
+/// Time in which processes waited.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stall {
+    /// Who waited.
+    pub who: Stalled,
+    /// How long they may wait, in µs.
+    pub above_usec: u64,
+    /// In how long a window, in µs.
+    pub window_usec: u64,
+    /// How long they have in all, in µs, by the kernel's counter.
+    pub total_usec: Option<u64>,
+}
+
+/// What processes can wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    /// A CPU.
+    Cpu,
+    /// Memory.
+    Memory,
+    /// Block devices.
+    Io,
+}
+
+impl Resource {
+    /// The kernel's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Resource::Cpu => "cpu",
+            Resource::Memory => "memory",
+            Resource::Io => "io",
+        }
+    }
+
+    /// That it was waited for.
+    pub fn waited_for(self, stall: Stall) -> Finding {
+        match self {
+            Resource::Cpu => Finding::CpuPressure(stall),
+            Resource::Memory => Finding::MemoryPressure(stall),
+            Resource::Io => Finding::IoPressure(stall),
+        }
+    }
+}
+
+impl Finding {
+    /// The policy, as the description names it.
+    pub fn policy(&self) -> &'static str {
+        match self {
+            Finding::Oom { .. } => "oom",
+            Finding::MemoryHigh { .. } => "memory_high",
+            Finding::Memory { .. } => "memory",
+            Finding::Throttled { .. } => "throttled",
+            Finding::CpuPressure(_) => "cpu_pressure",
+            Finding::MemoryPressure(_) => "memory_pressure",
+            Finding::IoPressure(_) => "io_pressure",
+            Finding::UnexpectedProcesses { .. } => "unexpected_processes",
+        }
+    }
+}
+
+/// A count of which so many may happen: news whenever that many and one more have.
+#[derive(Debug)]
+pub struct Counted {
+    above: u64,
+    told: u64,
+}
+
+impl Counted {
+    /// Of which `above` may happen.
+    pub fn new(above: u64) -> Counted {
+        Counted { above, told: 0 }
+    }
+
+    /// Whether `count`, of all so far, is news.
+    pub fn exceeded(&mut self, count: u64) -> bool {
+        let exceeded = count.saturating_sub(self.told) > self.above;
+        if exceeded {
+            self.told = count;
+        }
+        exceeded
+    }
+}
+
+/// A condition that lasts: news when it begins, and when it begins again.
+#[derive(Debug, Default)]
+pub struct Begins(bool);
+
+impl Begins {
+    /// Whether it has just begun to hold.
+    pub fn holds(&mut self, holds: bool) -> bool {
+        let before = std::mem::replace(&mut self.0, holds);
+        holds && !before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_is_news_once_more_than_allowed_have_come() {
+        let mut rule = Counted::new(10);
+        let news: Vec<bool> = [0, 10, 11, 12, 21, 22, 500].map(|count| rule.exceeded(count)).to_vec();
+        assert_eq!(news, [false, false, true, false, false, true, true]);
+    }
+
+    #[test]
+    fn a_count_that_goes_back_is_no_news() {
+        let mut rule = Counted::new(1);
+        assert_eq!([5, 0, 6].map(|count| rule.exceeded(count)), [true, false, false]);
+    }
+
+    #[test]
+    fn what_lasts_is_news_when_it_begins() {
+        let mut rule = Begins::default();
+        let news = [false, true, true, false, true].map(|holds| rule.holds(holds));
+        assert_eq!(news, [false, true, false, false, true]);
+    }
+
+    #[test]
+    fn a_finding_is_json_with_its_policy() {
+        let stall = Stall { who: Stalled::Some, above_usec: 1, window_usec: 2, total_usec: Some(3) };
+        for (finding, json) in [
+            (Finding::Oom { kills: 1 }, r#"{"policy":"oom","kills":1}"#),
+            (
+                Finding::IoPressure(stall),
+                r#"{"policy":"io_pressure","who":"some","above_usec":1,"window_usec":2,"total_usec":3}"#,
+            ),
+            (
+                Finding::Memory { part: Part::Anon, bytes: 2, above_bytes: 1 },
+                r#"{"policy":"memory","part":"anon","bytes":2,"above_bytes":1}"#,
+            ),
+        ] {
+            assert_eq!(serde_json::to_string(&finding).expect("JSON"), json);
+            assert_eq!(serde_json::from_str::<Finding>(json).expect("a finding"), finding);
+            assert!(json.contains(&format!("\"{}\"", finding.policy())));
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Who is in the shim's own cgroup, and who may be.
+//!
+//! Expected are the shim and its parent, what it has started, with all that they
+//! start, whoever was charged there, zombies, and whoever says by a variable
+//! that it belongs to the shim. A task's processes descend from the shim too;
+//! they have a cgroup of their own, and are not expected in this one.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+/// The variable whose value is the name of the shim's folder, in the environment
+/// of what the shim starts, and of whatever else is expected in its cgroup.
+pub const MARKER: &str = "BOWLINE_SHIM";
+
+/// How many are named.
+const NAMED: usize = 5;
+
+/// The most generations that are looked at. A chain is longer only if somebody
+/// wants it to be.
+const GENERATIONS: usize = 1000;
+
+/// A process that nobody expects.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Stray {
+    /// In the shim's pid namespace.
+    pub pid: i32,
+    /// What it calls itself: at most 15 bytes.
+    pub name: String,
+}
+
+/// A process: its pid, and when it started, as a pid may be another's by the
+/// next time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity {
+    pid: i32,
+    /// In clock ticks since boot.
+    started: u64,
+}
+
+impl Identity {
+    /// Of the process that has this pid now, if there is one.
+    pub fn of(pid: i32) -> Option<Identity> {
+        stat(pid).map(|stat| Identity { pid, started: stat.started })
+    }
+}
+
+/// What a rule wants to know of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stat {
+    name: String,
+    zombie: bool,
+    parent: i32,
+    started: u64,
+}
+
+/// Who is expected.
+#[derive(Debug)]
+pub struct Family<'a> {
+    /// The shim.
+    pub shim: i32,
+    /// Its parent.
+    pub parent: Option<i32>,
+    /// The first processes of its tasks and of their execs.
+    pub tasks: &'a BTreeSet<i32>,
+    /// Who was charged there by request.
+    pub helpers: &'a BTreeSet<Identity>,
+    /// What [`MARKER`] says.
+    pub mark: &'a str,
+}
+
+/// Those of `pids` that nobody expects.
+pub fn unexpected(pids: &[i32], family: &Family<'_>) -> Vec<(Identity, Stray)> {
+    strays(pids, family, stat, |pid| is_marked(pid, family.mark))
+}
+
+fn strays(
+    pids: &[i32],
+    family: &Family<'_>,
+    stat: impl Fn(i32) -> Option<Stat>,
+    is_marked: impl Fn(i32) -> bool,
+) -> Vec<(Identity, Stray)> {
+    let stray = |pid: &i32| {
+        // It has ended meanwhile, if there is none.
+        let found = stat(*pid)?;
+        let ours = *pid == family.shim || Some(*pid) == family.parent || found.zombie;
+        if ours || descends(*pid, &found, family, &stat) || is_marked(*pid) {
+            return None;
+        }
+        let identity = Identity { pid: *pid, started: found.started };
+        Some((identity, Stray { pid: *pid, name: found.name }))
+    };
+    pids.iter().filter_map(stray).collect()
+}
+
+/// Whether it comes from the shim, and from none of its tasks, or from a helper.
+fn descends(pid: i32, found: &Stat, family: &Family<'_>, stat: &impl Fn(i32) -> Option<Stat>) -> bool {
+    let mut at = Identity { pid, started: found.started };
+    let mut parent = found.parent;
+    for _ in 0..GENERATIONS {
+        if family.tasks.contains(&at.pid) {
+            return false;
+        }
+        if parent == family.shim || family.helpers.contains(&at) {
+            return true;
+        }
+        let Some(found) = stat(parent) else { return false };
+        at = Identity { pid: parent, started: found.started };
+        parent = found.parent;
+    }
+    false
+}
+
+fn stat(pid: i32) -> Option<Stat> {
+    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// A `/proc/PID/stat` (proc_pid_stat(5)). The name may contain anything.
+fn parse(stat: &[u8]) -> Option<Stat> {
+    let stat = String::from_utf8_lossy(stat);
+    let (before, after) = stat.rsplit_once(") ")?;
+    let (_, name) = before.split_once(" (")?;
+    // From field 3, the state, on.
+    let fields: Vec<&str> = after.split(' ').collect();
+    let field = |number: usize| fields.get(number - 3).copied();
+    Some(Stat {
+        name: name.to_owned(),
+        zombie: matches!(field(3)?, "Z" | "X"),
+        parent: field(4)?.parse().ok()?,
+        started: field(22)?.parse().ok()?,
+    })
+}
+
+fn is_marked(pid: i32, mark: &str) -> bool {
+    let wanted = format!("{MARKER}={mark}");
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+}
+
+/// What was there at the last look: who is new may be on the way to elsewhere.
+#[derive(Debug, Default)]
+pub struct Seen {
+    before: BTreeSet<Identity>,
+    told: BTreeSet<Identity>,
+}
+
+impl Seen {
+    /// Those that are here for the second time in a row, if any of them was not
+    /// told of yet: the first five, and how many others.
+    pub fn twice(&mut self, now: Vec<(Identity, Stray)>) -> Option<(Vec<Stray>, u64)> {
+        let there: BTreeSet<Identity> = now.iter().map(|(identity, _)| *identity).collect();
+        let stayed: Vec<_> = now.into_iter().filter(|(identity, _)| self.before.contains(identity)).collect();
+        self.told.retain(|identity| there.contains(identity));
+        self.before = there;
+        let known = self.told.len();
+        self.told.extend(stayed.iter().map(|(identity, _)| *identity));
+        if self.told.len() == known {
+            return None;
+        }
+        let others = stayed.len().saturating_sub(NAMED) as u64;
+        Some((stayed.into_iter().take(NAMED).map(|(_, stray)| stray).collect(), others))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(parent: i32, zombie: bool) -> Stat {
+        Stat { name: "x".to_owned(), zombie, parent, started: 7 }
+    }
+
+    /// Whom the rule finds among `pids`, where 10 is the shim, 5 its parent, 20 a
+    /// task, and 80 a helper.
+    fn found(pids: &[i32], stat: impl Fn(i32) -> Option<Stat>, marked: i32) -> Vec<i32> {
+        let (tasks, helpers) = (BTreeSet::from([20]), BTreeSet::from([Identity { pid: 80, started: 7 }]));
+        let family = Family { shim: 10, parent: Some(5), tasks: &tasks, helpers: &helpers, mark: "x" };
+        let strays = strays(pids, &family, stat, |pid| pid == marked);
+        strays.into_iter().map(|(_, stray)| stray.pid).collect()
+    }
+
+    #[test]
+    fn family_helpers_zombies_and_the_marked_are_expected() {
+        let stat = |pid| match pid {
+            5 | 80 => Some(process(1, false)),
+            10 | 40 | 50 => Some(process(5, false)),
+            81 => Some(process(80, false)),
+            30 => Some(process(10, false)),
+            31 => Some(process(30, false)),
+            60 => Some(process(1, true)),
+            _ => None,
+        };
+        assert_eq!(found(&[5, 10, 30, 31, 40, 50, 60, 70, 80, 81], stat, 50), [40]);
+    }
+
+    #[test]
+    fn a_tasks_processes_are_not_expected() {
+        let stat = |pid| match pid {
+            20 | 30 => Some(process(10, false)),
+            21 => Some(process(20, false)),
+            22 => Some(process(21, false)),
+            _ => None,
+        };
+        assert_eq!(found(&[20, 21, 22, 30], stat, 0), [20, 21, 22]);
+    }
+
+    #[test]
+    fn a_chain_that_goes_round_ends() {
+        assert_eq!(found(&[40], |pid| Some(process(if pid == 40 { 41 } else { 40 }, false)), 0), [40]);
+    }
+
+    fn strangers(pids: impl IntoIterator<Item = i32>) -> Vec<(Identity, Stray)> {
+        let stranger = |pid| (Identity { pid, started: 1 }, Stray { pid, name: String::new() });
+        pids.into_iter().map(stranger).collect()
+    }
+
+    #[test]
+    fn only_who_is_seen_twice_in_a_row_is_told_of_and_once() {
+        let mut seen = Seen::default();
+        let pids = |told: Option<(Vec<Stray>, u64)>| told.map(|(strays, _)| strays.iter().map(|s| s.pid).collect());
+        let mut look = |there: &[i32]| -> Option<Vec<i32>> { pids(seen.twice(strangers(there.iter().copied()))) };
+        assert_eq!(look(&[1]), None);
+        assert_eq!(look(&[2]), None, "another one");
+        assert_eq!(look(&[1, 2]), Some(vec![2]));
+        assert_eq!(look(&[1, 2]), Some(vec![1, 2]), "the first has stayed as well");
+        assert_eq!(look(&[1, 2]), None, "told already");
+        assert_eq!(look(&[]), None);
+        assert_eq!(look(&[1]), None);
+        assert_eq!(look(&[1]), Some(vec![1]), "it has come back");
+    }
+
+    #[test]
+    fn a_number_that_is_anothers_was_not_seen_before() {
+        let mut seen = Seen::default();
+        seen.twice(strangers([1]));
+        let mut other = strangers([1]);
+        other[0].0.started = 2;
+        assert_eq!(seen.twice(other), None);
+    }
+
+    #[test]
+    fn at_most_five_are_named() {
+        let mut seen = Seen::default();
+        seen.twice(strangers(1..=9));
+        let (named, others) = seen.twice(strangers(1..=9)).expect("they stayed");
+        assert_eq!((named.len(), others), (5, 4));
+    }
+
+    #[test]
+    fn a_name_may_contain_anything() {
+        let text = b"4711 (a) (b) c) S 10 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 12345 0";
+        let found = parse(text).expect("a process");
+        assert_eq!((found.name.as_str(), found.parent, found.started), ("a) (b) c", 10, 12345));
+        assert_eq!(parse(b""), None);
+    }
+}

@@ -1,0 +1,331 @@
+//! What the shim watches a task for: each thing provoked, and its report beside
+//! the kernel's own counters.
+
+use std::fs;
+use std::process::Command;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{
+    Build, Process, Task, cgroup_of, eventually, hierarchies, only_v2, process_exists, skip, status_lines,
+};
+use serde_json::Value;
+
+/// Waits in init until it is told to go on, by `go`.
+const UNTIL_GO: &str = "until test -e /tmp/go; do sleep 0.05; done";
+
+/// A task whose init runs `script`, with these lines in its description.
+fn watched<'h>(host: &'h Host, script: &str, toml: &str) -> Build<'h> {
+    host.described(&format!("command = '/bin/sh'\nargs = ['-c', \"\"\"{script}\"\"\"]\nstop.grace = '1s'\n{toml}"))
+}
+
+fn go(task: &Task<'_>) {
+    task.exec("touch /tmp/go").assert_code(0);
+}
+
+/// Those of its events that have this name.
+#[track_caller]
+fn told(host: &Host, task: &Task<'_>, name: &str) -> Vec<Value> {
+    let ran = host.bowline(["events", "--json", task.id()]);
+    let events = ran.assert_code(0).out();
+    let events = events.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    events.filter(|event| event["event"] == name).collect()
+}
+
+/// Waits until a policy has found something.
+#[track_caller]
+fn found(host: &Host, task: &Task<'_>, policy: &str) -> Value {
+    eventually(format_args!("{policy} is found of {}", task.id()), || {
+        told(host, task, "watch").into_iter().find(|event| event["policy"] == policy)
+    })
+}
+
+#[track_caller]
+fn figure(event: &Value, name: &str) -> u64 {
+    event[name].as_u64().unwrap_or_else(|| panic!("{name} in {event}"))
+}
+
+/// A line `name number` of a file of the task's cgroup.
+#[track_caller]
+fn counted(task: &Task<'_>, controller: &str, file: &str, name: &str) -> u64 {
+    let text = task.cgroup_file(controller, file);
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{name} in {text}"))
+}
+
+fn kills(task: &Task<'_>) -> u64 {
+    let file = if only_v2() { "memory.events" } else { "memory.oom_control" };
+    counted(task, "memory", file, "oom_kill")
+}
+
+/// The path of the cgroup that its shim is charged to, once that is there.
+#[track_caller]
+fn overhead(task: &Task<'_>) -> String {
+    let path = format!("/bowline/{}/overhead", task.id());
+    let shim = task.shim_pid();
+    eventually(format_args!("the shim is in {path}"), || {
+        cgroup_of(shim).values().any(|found| *found == path).then(|| path.clone())
+    })
+}
+
+#[test]
+fn a_child_that_was_killed_for_memory_is_told_of_with_its_name() {
+    let host = Host::new();
+    let script = format!("{UNTIL_GO}; tail /dev/zero; echo survived; exec sleep 1000");
+    let task = watched(&host, &script, "memory.limit = '32M'\nwatch.oom = {}").start();
+    overhead(&task);
+    go(&task);
+    task.wait_for_line("survived");
+    let finding = found(&host, &task, "oom");
+    assert_eq!((figure(&finding, "kills"), &finding["action"]), (kills(&task), &"report".into()));
+    let oom = told(&host, &task, "oom").remove(0);
+    assert_eq!(figure(&oom, "kills"), kills(&task));
+    // The kernel leaves out the line when it kills many in a moment.
+    if let Some(last) = oom["last"].as_object() {
+        let path = task.inspect()["cgroup"].clone();
+        assert_eq!((&last["name"], &last["cgroup"], &oom["init"]), (&"tail".into(), &path, &false.into()), "{oom}");
+    }
+    let report = task.end();
+    assert_eq!((&report["oom_killed"], &report["oom_killed_init"]), (&true.into(), &false.into()));
+    assert_eq!((&report["stopped_by"], &report["stopped_for"]), (&"request".into(), &Value::Null));
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_kill_for_memory_can_stop_the_task() {
+    let host = Host::new();
+    let script = format!("{UNTIL_GO}; tail /dev/zero; echo survived; exec sleep 1000");
+    let task = watched(&host, &script, "memory.limit = '32M'\nwatch.oom.action = 'stop'").start();
+    overhead(&task);
+    go(&task);
+    let report = task.wait();
+    assert_eq!((&report["stopped_by"], &report["stopped_for"]["policy"]), (&"watch".into(), &"oom".into()));
+    let exited = told(&host, &task, "exited").remove(0);
+    assert_eq!(exited["stopped_by"], "watch");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn memory_in_use_by_each_part() {
+    let host = Host::new();
+    // 30 MiB in a file in memory, which is page cache, and 20 MiB in tail.
+    let script = "head -c 30M /dev/zero >/tmp/x; (head -c 20M /dev/zero; exec sleep 1000) | tail -c 20M";
+    let toml = "[watch.memory]\nabove = '45M'\nanon_above = '15M'\ncache_above = '25M'\nevery = '100ms'";
+    let task = watched(&host, script, toml).start();
+    for (part, above) in [("total", 45u64 << 20), ("anon", 15 << 20), ("cache", 25 << 20)] {
+        let finding = eventually(format_args!("{part} is found"), || {
+            told(&host, &task, "watch").into_iter().find(|event| event["part"] == part)
+        });
+        assert_eq!(figure(&finding, "above_bytes"), above);
+        assert!(figure(&finding, "bytes") > above, "{finding}");
+    }
+    // It grows until both are there, and is then what the kernel says.
+    let usage = if only_v2() { "memory.current" } else { "memory.usage_in_bytes" };
+    let usage: u64 = task.cgroup_file("memory", usage).parse().expect("a number");
+    let total = told(&host, &task, "watch").into_iter().find(|event| event["part"] == "total").expect("found");
+    assert!(figure(&total, "bytes") <= usage.max(60 << 20), "{total}, and the kernel says {usage}");
+    let parts: Vec<Value> = told(&host, &task, "watch").into_iter().map(|event| event["part"].clone()).collect();
+    assert_eq!(parts.len(), 3, "each is told of once while it lasts: {parts:?}");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_throttled_loop_has_its_limit_lifted() {
+    let host = Host::new();
+    let toml = "cpu.limit = 0.1\n[watch.throttled]\nabove = '50ms'\nevery = '300ms'\naction = 'lift'";
+    let task = watched(&host, "while :; do :; done", toml).start();
+    let finding = found(&host, &task, "throttled");
+    assert!(figure(&finding, "usec") > figure(&finding, "above_usec"), "{finding}");
+    assert_eq!((figure(&finding, "above_usec"), figure(&finding, "every_usec")), (50_000, 300_000));
+    let (unit, name) = if only_v2() { (1, "throttled_usec") } else { (1000, "throttled_time") };
+    assert!(figure(&finding, "usec") <= counted(&task, "cpu", "cpu.stat", name) / unit, "{finding}");
+    let (file, none) = if only_v2() { ("cpu.max", "max 100000") } else { ("cpu.cfs_quota_us", "-1") };
+    eventually("the limit is lifted", || (task.cgroup_file("cpu", file) == none).then_some(()));
+    let updated = eventually("that is told", || told(&host, &task, "updated").pop());
+    assert_eq!(updated["limits"]["cpu"]["limit"], "unlimited", "{updated}");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_throttled_loop_can_be_stopped() {
+    let host = Host::new();
+    let toml = "cpu.limit = 0.1\n[watch.throttled]\nabove = '50ms'\nevery = '300ms'\naction = 'stop'";
+    let task = watched(&host, "while :; do :; done", toml).start();
+    let report = task.wait();
+    assert_eq!((&report["stopped_by"], &report["stopped_for"]["policy"]), (&"watch".into(), &"throttled".into()));
+    assert!(report.number("throttled_usec") >= figure(&report["stopped_for"], "usec"), "{report:?}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn pressure_is_told_by_the_kernel() {
+    if fs::read("/proc/pressure/cpu").is_err() {
+        return skip("this kernel does not measure pressure");
+    }
+    let host = Host::new();
+    let toml = "cpu.limit = 0.1\n[watch.cpu_pressure]\nabove = '100ms'";
+    let task = watched(&host, "while :; do :; done & while :; do :; done", toml).start();
+    let finding = found(&host, &task, "cpu_pressure");
+    assert_eq!((figure(&finding, "above_usec"), figure(&finding, "window_usec")), (100_000, 2_000_000));
+    let waited = figure(&task.stats()["cpu"]["pressure"]["some"], "total_usec");
+    assert!((100_000..=waited).contains(&figure(&finding, "total_usec")), "{finding}, {waited} in all");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn being_above_memory_high_is_counted_on_v2_and_refused_on_v1() {
+    let host = Host::new();
+    let toml = "[watch.memory_high]\nabove = 10\naction = 'stop'";
+    if !only_v2() {
+        watched(&host, "sleep 1000", toml).assert_refused(125, &["watch.memory_high", "cgroup v2"]);
+        return host.assert_nothing_left();
+    }
+    let limits = "memory = {high = '16M', limit = '256M'}";
+    let task = watched(&host, "tail /dev/zero", &format!("{limits}\n{toml}")).start();
+    let report = task.wait();
+    let finding = &report["stopped_for"];
+    assert_eq!((&finding["policy"], &report["stopped_by"]), (&"memory_high".into(), &"watch".into()));
+    assert!(figure(finding, "events") > 10, "{finding}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn memory_pressure_of_a_task_that_is_slowed_down() {
+    if !only_v2() {
+        return skip("memory.high, which slows down, is of cgroup v2");
+    }
+    let host = Host::new();
+    let toml = "memory = {high = '16M', limit = '256M'}\n[watch.memory_pressure]\nabove = '50ms'\nwho = 'full'";
+    let task = watched(&host, "tail /dev/zero", toml).start();
+    let finding = found(&host, &task, "memory_pressure");
+    let waited = figure(&task.stats()["memory"]["pressure"]["full"], "total_usec");
+    assert!((50_000..=waited).contains(&figure(&finding, "total_usec")), "{finding}, {waited} in all");
+    task.end();
+    host.assert_nothing_left();
+}
+
+/// A process of the host that does nothing, in the cgroup `path` of every
+/// hierarchy that has it.
+fn stranger(host: &Host, path: &str, variable: Option<String>) -> Process {
+    let mut command = Command::new("sleep");
+    command.arg("1000").envs(variable.map(|value| ("BOWLINE_SHIM", value)));
+    let process = host.spawn_command(command);
+    for (_, top) in hierarchies() {
+        let file = top.join(&path[1..]).join("cgroup.procs");
+        if file.exists() {
+            fs::write(&file, process.pid().to_string()).expect("a process that lives");
+        }
+    }
+    process
+}
+
+fn pids(finding: &Value) -> Vec<i64> {
+    let processes = finding["processes"].as_array().expect("a list");
+    processes.iter().map(|process| process["pid"].as_i64().expect("a number")).collect()
+}
+
+#[test]
+fn strangers_in_the_shims_cgroup_are_told_of() {
+    let host = Host::new();
+    let toml = "[watch.unexpected_processes]\nevery = '100ms'";
+    let task = watched(&host, "exec sleep 1000", toml).start();
+    let path = overhead(&task);
+    let expected = stranger(&host, &path, Some(task.id().to_owned()));
+    let first = stranger(&host, &path, None);
+    let finding = found(&host, &task, "unexpected_processes");
+    assert_eq!(pids(&finding), [i64::from(first.pid())], "{finding}");
+    assert_eq!((&finding["processes"][0]["name"], &finding["others"]), (&"sleep".into(), &0.into()));
+    let others: Vec<Process> = (0..6).map(|_| stranger(&host, &path, None)).collect();
+    let all = eventually("all are told of, five by name", || {
+        told(&host, &task, "watch").into_iter().find(|event| pids(event).len() == 5 && event["others"] == 2)
+    });
+    assert!(!pids(&all).contains(&i64::from(expected.pid())), "{all}");
+    for process in others.into_iter().chain([first, expected]) {
+        process.signal(rustix::process::Signal::KILL);
+        process.finish();
+    }
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_stranger_can_stop_the_task_and_is_let_go() {
+    let host = Host::new();
+    let toml = "[watch.unexpected_processes]\nevery = '100ms'\naction = 'stop'";
+    let task = watched(&host, "exec sleep 1000", toml).start();
+    let stranger = stranger(&host, &overhead(&task), None);
+    let report = task.wait();
+    assert_eq!(report["stopped_for"]["processes"][0]["pid"], stranger.pid(), "{report:?}");
+    assert!(process_exists(stranger.pid()), "it is not the task's, and lives on");
+    stranger.signal(rustix::process::Signal::KILL);
+    stranger.finish();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_cannot_be_watched_is_refused() {
+    let host = Host::new();
+    let strays = "watch.unexpected_processes = {}";
+    for mode in ["inherit", "root"] {
+        let build = watched(&host, "sleep 1000", strays).flag(format!("--shim-cgroup={mode}"));
+        build.assert_refused(125, &["watch.unexpected_processes", "no cgroup of its own"]);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_threshold_that_makes_no_sense_is_refused_with_its_field() {
+    let host = Host::new();
+    for (toml, parts) in [
+        ("watch.throttled.above = '-1s'", ["watch.throttled.above", "-1s"]),
+        ("watch.throttled.above = 0", ["watch.throttled.above", "is 0"]),
+        ("watch.throttled.above = '10M'", ["watch.throttled.above", "10M"]),
+        ("watch.memory.above = '10s'", ["watch.memory.above", "10s"]),
+        ("watch.memory.above = 0", ["watch.memory.above", "is 0"]),
+        ("watch.memory_high.above = -1", ["watch.memory_high.above", "-1"]),
+        ("watch.cpu_pressure.above = '10%'", ["watch.cpu_pressure.above", "10%"]),
+        ("watch.oom.action = 'restart'", ["watch.oom.action", "restart"]),
+    ] {
+        watched(&host, "sleep 1000", toml).assert_refused(125, &parts);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_fork_bomb_is_no_stranger() {
+    let host = Host::new();
+    let toml = "pids = 20\n[watch.unexpected_processes]\nevery = '100ms'\naction = 'stop'";
+    let task = watched(&host, "sh -c 'while :; do sleep 1000 & done'; exec sleep 1000", toml).start();
+    let path = overhead(&task);
+    eventually("the bomb has met its limit", || {
+        let events = task.cgroup_file("pids", "pids.events");
+        events.lines().any(|line| line.strip_prefix("max ").is_some_and(|n| n != "0")).then_some(())
+    });
+    // Until the shim has looked at somebody twice, it has looked at the bomb.
+    let stranger = stranger(&host, &path, None);
+    let report = task.wait();
+    assert_eq!(pids(&report["stopped_for"]), [i64::from(stranger.pid())]);
+    stranger.signal(rustix::process::Signal::KILL);
+    stranger.finish();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_the_kernel_tells_of_by_itself_wakes_nobody_up() {
+    let host = Host::new();
+    let pressure =
+        if fs::exists("/proc/pressure/io").is_ok_and(|there| there) { "io_pressure.above = '1s'" } else { "" };
+    let task = watched(&host, "exec sleep 1000", &format!("[watch]\noom = {{}}\n{pressure}")).start();
+    let shim = task.shim_pid();
+    let switches = || status_lines(shim, &["voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"]);
+    let after = |script: &str| {
+        host.task(script).run().assert_code(0);
+        switches()
+    };
+    eventually("it has settled", || (switches() == after("sleep 0.5")).then_some(()));
+    assert_eq!(switches(), after("sleep 2"));
+    task.end();
+    host.assert_nothing_left();
+}

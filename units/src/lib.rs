@@ -36,6 +36,9 @@ const JOB: Duration = Duration::from_secs(30);
 /// How long a unit that has ended may take to be forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 
+/// How often a slice may go between our look and the start of a unit in it.
+const VANISHED: u32 = 10;
+
 /// Signals that are kept until they are looked at.
 const QUEUED: std::num::NonZeroUsize = std::num::NonZeroUsize::new(1024).expect("not zero");
 
@@ -70,6 +73,7 @@ async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
         let systemd = Systemd::connect().await?;
         let mut signals = systemd.subscribe().await?;
         let mut forgotten = false;
+        let mut vanished = 0;
         loop {
             // systemd takes all of them or none, and leaves half a unit then.
             let mut slices = Vec::new();
@@ -97,6 +101,8 @@ async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
                     let _ = systemd.call("ResetFailedUnit", &(&unit.name,)).await;
                     systemd.forgotten(&mut signals, &unit.name).await;
                 }
+                // A slice that was there is no more, as its last unit has ended since.
+                Err(Refusal::Named(name, _)) if name == NO_SUCH_UNIT && vanished < VANISHED => vanished += 1,
                 Err(refusal) => return Err(refusal.into()),
             }
         }

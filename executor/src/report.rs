@@ -39,10 +39,31 @@ pub struct ExitReport {
     pub cpu_usec: Option<u64>,
     /// The most memory it had at a time, in bytes.
     pub memory_peak_bytes: Option<u64>,
-    /// Enforcement periods in which its CPU limit held it back.
+    /// The limit of memory at its end, in bytes; null when there was none.
+    #[serde(default)]
+    pub memory_limit_bytes: Option<u64>,
+    /// How often that was met; what could be freed then was.
+    #[serde(default)]
+    pub memory_limit_hits: Option<u64>,
+    /// How often it was slowed down above `memory.high`; v2 only.
+    #[serde(default)]
+    pub memory_high_hits: Option<u64>,
+    /// Processes that the kernel killed for want of memory.
+    #[serde(default)]
+    pub oom_kills: Option<u64>,
+    /// Enforcement periods of its CPU limit in which it wanted to run.
+    #[serde(default)]
+    pub cpu_periods: Option<u64>,
+    /// Of them those in which the limit held it back.
     pub throttled_periods: Option<u64>,
     /// For how long in all, in µs.
     pub throttled_usec: Option<u64>,
+    /// The most processes and threads at its end; null when there was no limit.
+    #[serde(default)]
+    pub pids_limit: Option<u64>,
+    /// How often a fork failed by it.
+    #[serde(default)]
+    pub pids_limit_hits: Option<u64>,
     /// How many processes were killed with it; null where init's end made the
     /// kernel kill them, uncounted.
     pub processes_killed: Option<u64>,

@@ -5,7 +5,7 @@ use bowline_tests::harness::{Report, Task, process_exists};
 use jiff::Timestamp;
 use serde_json::Value;
 
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 26] = [
     "exit_code",
     "signal",
     "signal_sent_by_shim",
@@ -17,8 +17,15 @@ const FIELDS: [&str; 19] = [
     "exited_at",
     "cpu_usec",
     "memory_peak_bytes",
+    "memory_limit_bytes",
+    "memory_limit_hits",
+    "memory_high_hits",
+    "oom_kills",
+    "cpu_periods",
     "throttled_periods",
     "throttled_usec",
+    "pids_limit",
+    "pids_limit_hits",
     "processes_killed",
     "output_tail",
     "output_dropped_bytes",

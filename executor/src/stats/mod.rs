@@ -63,6 +63,12 @@ pub struct Cpu {
     pub user_usec: Option<u64>,
     /// Of it in the kernel.
     pub system_usec: Option<u64>,
+    /// The CPU time it may use in each period; null when there is no limit.
+    #[serde(default)]
+    pub limit_usec: Option<u64>,
+    /// How long a period is.
+    #[serde(default)]
+    pub period_usec: Option<u64>,
     /// Enforcement periods in which the task wanted to run.
     pub periods: Option<u64>,
     /// Of them those in which it was held back.
@@ -301,7 +307,15 @@ pub struct Last {
     pub cpu_usec: Option<u64>,
     /// The most memory at a time.
     pub memory_peak_bytes: Option<u64>,
-    /// Enforcement periods in which the task was held back.
+    /// The limit of memory; `None` when there is none.
+    pub memory_limit_bytes: Option<u64>,
+    /// How often it was met.
+    pub memory_limit_hits: Option<u64>,
+    /// How often the task was slowed down above `memory.high`; v2 only.
+    pub memory_high_hits: Option<u64>,
+    /// Enforcement periods in which the task wanted to run.
+    pub cpu_periods: Option<u64>,
+    /// Of them those in which it was held back.
     pub throttled_periods: Option<u64>,
     /// For how long in all.
     pub throttled_usec: Option<u64>,
@@ -309,6 +323,10 @@ pub struct Last {
     pub oom_kills: Option<u64>,
     /// How often the task met its own memory limit and found nothing to reclaim.
     pub own_limit_met: Option<u64>,
+    /// The most processes and threads; `None` when there is no limit.
+    pub pids_limit: Option<u64>,
+    /// How often a fork failed by it.
+    pub pids_limit_hits: Option<u64>,
 }
 
 impl Last {
@@ -317,10 +335,16 @@ impl Last {
         Last {
             cpu_usec: self.cpu_usec.or(earlier.cpu_usec),
             memory_peak_bytes: self.memory_peak_bytes.or(earlier.memory_peak_bytes),
+            memory_limit_bytes: self.memory_limit_bytes.or(earlier.memory_limit_bytes),
+            memory_limit_hits: self.memory_limit_hits.or(earlier.memory_limit_hits),
+            memory_high_hits: self.memory_high_hits.or(earlier.memory_high_hits),
+            cpu_periods: self.cpu_periods.or(earlier.cpu_periods),
             throttled_periods: self.throttled_periods.or(earlier.throttled_periods),
             throttled_usec: self.throttled_usec.or(earlier.throttled_usec),
             oom_kills: self.oom_kills.or(earlier.oom_kills),
             own_limit_met: self.own_limit_met.or(earlier.own_limit_met),
+            pids_limit: self.pids_limit.or(earlier.pids_limit),
+            pids_limit_hits: self.pids_limit_hits.or(earlier.pids_limit_hits),
         }
     }
 }
@@ -328,9 +352,14 @@ impl Last {
 /// Reads what [`Last`] has, and nothing besides: every exit waits for it.
 pub fn last(layout: &Layout, cgroup: &Cgroup) -> Last {
     let mut reading = Reading::new(layout, cgroup);
-    match layout.version() {
+    let last = match layout.version() {
         Version::V1 => v1::last(&mut reading),
         Version::V2 => v2::last(&mut reading),
+    };
+    Last {
+        pids_limit: reading.value("pids", "pids.max"),
+        pids_limit_hits: reading.keyed("pids", "pids.events").value("max"),
+        ..last
     }
 }
 

@@ -30,6 +30,8 @@ const V1: &[(&str, &str)] = &[
     ("cpuacct.usage_user", "50000000999\n"),
     ("cpuacct.usage_sys", "23000122457\n"),
     ("cpuacct.usage_percpu", "40000000000 33000123456 \n"),
+    ("cpu.cfs_quota_us", "50000\n"),
+    ("cpu.cfs_period_us", "100000\n"),
     ("cpu.stat", "nr_periods 10\nnr_throttled 2\nthrottled_time 5000000\nnr_bursts 3\nburst_time 7000000\n"),
     ("memory.usage_in_bytes", "20971520\n"),
     ("memory.max_usage_in_bytes", "31457280\n"),
@@ -83,6 +85,7 @@ fn v1_is_read_whole() {
     assert_eq!(cpu.per_cpu_usec, Some(vec![40_000_000, 33_000_123]));
     assert_eq!((cpu.periods, cpu.throttled_periods, cpu.throttled_usec), (Some(10), Some(2), Some(5000)));
     assert_eq!((cpu.bursts, cpu.burst_usec), (Some(3), Some(7000)));
+    assert_eq!((cpu.limit_usec, cpu.period_usec), (Some(50_000), Some(100_000)));
     let memory = &stats.memory;
     assert_eq!((memory.usage_bytes, memory.peak_bytes), (Some(20_971_520), Some(31_457_280)));
     assert_eq!((memory.limit_bytes, memory.low_bytes), (Some(67_108_864), None));
@@ -117,6 +120,7 @@ const V2: &[(&str, &str)] = &[
         "cpu.pressure",
         "some avg10=1.50 avg60=0.25 avg300=0.05 total=1234\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=7\n",
     ),
+    ("cpu.max", "max 100000\n"),
     ("memory.current", "20971520\n"),
     ("memory.peak", "31457280\n"),
     ("memory.max", "67108864\n"),
@@ -150,6 +154,8 @@ fn v2_is_read_whole() {
     let cpu = &stats.cpu;
     assert_eq!((cpu.usage_usec, cpu.user_usec, cpu.system_usec), (Some(73_000), Some(50_000), Some(23_000)));
     assert_eq!((cpu.bursts, cpu.burst_usec, cpu.per_cpu_usec.as_ref()), (Some(3), Some(7000), None));
+    assert_eq!((cpu.limit_usec, cpu.period_usec), (None, Some(100_000)));
+    assert!(stats.measured.iter().any(|name| name == "cpu.limit_usec"), "that there is no limit is known");
     let pressure = cpu.pressure.as_ref().unwrap();
     assert_eq!(pressure.full.as_ref().map(|full| full.total_usec), Some(7));
     let memory = &stats.memory;

@@ -23,11 +23,17 @@ fn cpu(reading: &mut Reading<'_>) -> Cpu {
     let per_cpu =
         per_cpu.map(|text| text.split_whitespace().filter_map(|ns| Some(ns.parse::<u64>().ok()? / 1000)).collect());
     let per_cpu_usec = reading.found("cpu.per_cpu_usec", per_cpu);
+    // -1 for none.
+    let quota = reading.text("cpu", "cpu.cfs_quota_us");
+    let limit_usec = reading.found("cpu.limit_usec", quota).and_then(|quota| quota.trim().parse().ok());
+    let period_usec = reading.number("cpu.period_usec", "cpu", "cpu.cfs_period_us");
     let mut stat = reading.keyed("cpu", "cpu.stat");
     Cpu {
         usage_usec,
         user_usec,
         system_usec,
+        limit_usec,
+        period_usec,
         periods: stat.get("cpu.periods", "nr_periods"),
         throttled_periods: stat.get("cpu.throttled_periods", "nr_throttled"),
         throttled_usec: stat.get("cpu.throttled_usec", "throttled_time").map(|ns| ns / 1000),
@@ -153,16 +159,22 @@ pub fn hugepages(reading: &mut Reading<'_>, sizes: &[String]) -> BTreeMap<String
 pub fn last(reading: &mut Reading<'_>) -> Last {
     let cpu_usec = reading.value("cpuacct", "cpuacct.usage").map(|ns| ns / 1000);
     let memory_peak_bytes = reading.value("memory", "memory.max_usage_in_bytes");
+    let memory_limit_bytes = reading.value("memory", "memory.limit_in_bytes").filter(|limit| *limit < UNLIMITED);
     let own_limit_met = reading.value("memory", "memory.failcnt");
     let oom_kills = reading.keyed("memory", "memory.oom_control").value("oom_kill");
     let stat = reading.keyed("cpu", "cpu.stat");
     Last {
         cpu_usec,
         memory_peak_bytes,
+        memory_limit_bytes,
+        memory_limit_hits: own_limit_met,
+        memory_high_hits: None,
+        cpu_periods: stat.value("nr_periods"),
         throttled_periods: stat.value("nr_throttled"),
         throttled_usec: stat.value("throttled_time").map(|ns| ns / 1000),
         oom_kills,
         own_limit_met,
+        ..Last::default()
     }
 }
 

@@ -10,11 +10,18 @@ pub fn read(reading: &mut Reading<'_>) -> (Cpu, Memory, Io) {
 }
 
 fn cpu(reading: &mut Reading<'_>) -> Cpu {
+    // 50000 100000, or max for none.
+    let limit = reading.text("cpu", "cpu.max").unwrap_or_default();
+    let (quota, period) = limit.trim().split_once(' ').unzip();
+    let limit_usec = reading.found("cpu.limit_usec", quota).and_then(|quota| quota.parse().ok());
+    let period_usec = reading.found("cpu.period_usec", period.and_then(|period| period.parse().ok()));
     let mut stat = reading.keyed("cpu", "cpu.stat");
     Cpu {
         usage_usec: stat.get("cpu.usage_usec", "usage_usec"),
         user_usec: stat.get("cpu.user_usec", "user_usec"),
         system_usec: stat.get("cpu.system_usec", "system_usec"),
+        limit_usec,
+        period_usec,
         periods: stat.get("cpu.periods", "nr_periods"),
         throttled_periods: stat.get("cpu.throttled_periods", "nr_throttled"),
         throttled_usec: stat.get("cpu.throttled_usec", "throttled_usec"),
@@ -105,17 +112,24 @@ pub fn hugepages(reading: &mut Reading<'_>, sizes: &[String]) -> BTreeMap<String
 
 pub fn last(reading: &mut Reading<'_>) -> Last {
     let memory_peak_bytes = reading.value("memory", "memory.peak");
-    let oom_kills = reading.keyed("memory", "memory.events").value("oom_kill");
+    let memory_limit_bytes = reading.value("memory", "memory.max");
+    let events = reading.keyed("memory", "memory.events");
+    let (oom_kills, high, max) = (events.value("oom_kill"), events.value("high"), events.value("max"));
     // An ancestor's limit counts there, not here.
     let own_limit_met = reading.keyed("memory", "memory.events.local").value("oom");
     let stat = reading.keyed("cpu", "cpu.stat");
     Last {
         cpu_usec: stat.value("usage_usec"),
         memory_peak_bytes,
+        memory_limit_bytes,
+        memory_limit_hits: max,
+        memory_high_hits: high,
+        cpu_periods: stat.value("nr_periods"),
         throttled_periods: stat.value("nr_throttled"),
         throttled_usec: stat.value("throttled_usec"),
         oom_kills,
         own_limit_met,
+        ..Last::default()
     }
 }
 

@@ -126,6 +126,14 @@ pub enum Command {
         #[command(flatten)]
         args: EventsArgs,
     },
+    /// Tell in plain words why a task has ended, or is slow, with the figures behind it
+    Explain {
+        /// The task
+        id: TaskRef,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Freeze all processes of tasks
     Pause {
         /// The tasks

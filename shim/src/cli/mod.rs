@@ -14,6 +14,7 @@ mod detach;
 mod doctor;
 mod events;
 mod exec;
+mod explain;
 mod figures;
 mod findings;
 mod gc;
@@ -97,6 +98,7 @@ async fn run(cli: Cli, carry_out: CarryOut) -> Result<u8> {
         Command::Top(args) => top::run(&state, args).await,
         Command::Update { id, limits } => update::run(&state, &id.resolve(&state)?, limits).await,
         Command::Events { args } => events::run(&state, &args),
+        Command::Explain { id, json } => explain::run(&state, &id.resolve(&state)?, json).await,
         Command::Pause { ids } => control::pause(&state, &ids).await,
         Command::Resume { ids } => control::resume(&state, &ids).await,
         Command::Rm { ids, force, exited: false } => remove::run(&state, &ids, force).await,

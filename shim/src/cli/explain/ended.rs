@@ -3,9 +3,10 @@
 //! Pure: facts go in, findings come out. Must not: say what nobody knows.
 
 use bowline_executor::events::{Entry, Event};
+use bowline_executor::watch;
 use bowline_executor::{ExitReport, Health, HealthStatus, StoppedBy};
-use serde_json::Value;
 
+use super::super::findings::sentence;
 use super::finding::{Facts, Finding};
 use super::words::{bytes, count, cpus, last_line, last_lines, meaning, processes, share, shown, signal_of, span};
 
@@ -30,6 +31,9 @@ pub fn findings(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
     all.extend(pids(report));
     if report.stopped_by != Some(StoppedBy::Health) {
         all.extend(report.health.as_ref().and_then(unhealthy));
+    }
+    if report.stopped_by != Some(StoppedBy::Watch) {
+        all.extend(watched(&facts.events));
     }
     all.extend(updates(&facts.events));
     all.extend(execs(&facts.events));
@@ -67,7 +71,7 @@ fn end(facts: &Facts, report: &ExitReport) -> Finding {
             format!("the kernel killed its first process, as memory ran out: {}", out_of_memory(facts, report));
         with_memory(Finding::cause("oom_killed", sentence), report)
     } else if let Some(by) = report.stopped_by {
-        stopped(facts, report, by)
+        stopped(report, by)
     } else if let Some(signal) = &report.signal {
         signalled(report, signal)
     } else {
@@ -97,7 +101,7 @@ fn with_memory(finding: Finding, report: &ExitReport) -> Finding {
         .with("oom_cgroup", report.oom_cgroup.clone())
 }
 
-fn stopped(facts: &Facts, report: &ExitReport, by: StoppedBy) -> Finding {
+fn stopped(report: &ExitReport, by: StoppedBy) -> Finding {
     let ended = match &report.signal {
         Some(signal) if signal == "SIGKILL" && report.signal_sent_by_shim => {
             "it had not ended when its grace was over, and was killed by SIGKILL".to_owned()
@@ -117,23 +121,11 @@ fn stopped(facts: &Facts, report: &ExitReport, by: StoppedBy) -> Finding {
         let streak = report.health.as_ref().map(|health| health.failing_streak);
         return Finding::cause("stopped_by_health", sentence).with("failing_streak", streak);
     }
-    // By what it is told in the event of that name, whatever that has.
-    let last = facts.events.iter().rfind(|entry| entry.event.name() == by.as_str());
-    let told = last.and_then(|entry| serde_json::to_value(&entry.event).ok());
-    let details = told.as_ref().map_or_else(String::new, |told| format!(" ({})", fields(told)));
-    Finding::cause("stopped_by_policy", format!("it was stopped by its {}{details}: {ended}", by.as_str()))
-        .with("stopped_by", Some(by.as_str()))
-        .with("event", told)
-}
-
-/// What an event tells, whatever its fields are.
-fn fields(event: &Value) -> String {
-    let pairs = event.as_object().into_iter().flatten().filter(|(key, value)| *key != "event" && !value.is_null());
-    let words = pairs.map(|(key, value)| match value.as_str() {
-        Some(text) => format!("{key} {}", shown(text)),
-        None => format!("{key} {}", shown(&value.to_string())),
-    });
-    words.collect::<Vec<_>>().join(", ")
+    let found = report.stopped_for.as_ref();
+    let why = found.map_or_else(String::new, |found| format!(", as {} says: {}", found.policy(), sentence(found)));
+    Finding::cause("stopped_by_watch", format!("it was stopped by its watch{why}; {ended}"))
+        .with("policy", found.map(watch::Finding::policy))
+        .with("found", found.and_then(|found| serde_json::to_value(found).ok()))
 }
 
 fn signalled(report: &ExitReport, signal: &str) -> Finding {
@@ -178,7 +170,12 @@ fn memory(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
     if killed && report.oom_killed_init != Some(true) {
         let what = report.oom_kills.map_or_else(|| "processes".to_owned(), processes);
         let limit = out_of_memory(facts, report);
-        let sentence = format!("the kernel killed {what} of it, as memory ran out, not its first: {limit}");
+        let last = facts.events.iter().rev().find_map(|entry| match &entry.event {
+            Event::Oom { last, .. } => last.as_ref().map(|last| format!(" ({} was the last)", shown(&last.name))),
+            _ => None,
+        });
+        let last = last.unwrap_or_default();
+        let sentence = format!("the kernel killed {what} of it{last}, as memory ran out, not its first: {limit}");
         // A shell that passes on the end of what it ran.
         let passed_on = report.exit_code == Some(137) && report.signal.is_none();
         all.push(with_memory(Finding::warning("oom_killed_child", sentence), report).a_cause_if(passed_on));
@@ -269,6 +266,19 @@ pub fn updates(events: &[Entry]) -> Option<Finding> {
     let at = time.strftime("%H:%M:%S");
     let sentence = format!("its limits were changed {}, the last time at {at} UTC{told}", times(number));
     Some(Finding::note("limits_changed", sentence).with("changes", Some(number)).with("limits", limits))
+}
+
+/// That its watch has found something, if that had it not stopped.
+pub fn watched(events: &[Entry]) -> Option<Finding> {
+    let mut found = events.iter().filter_map(|entry| match &entry.event {
+        Event::Watch { finding, failed: None, .. } => Some(finding),
+        _ => None,
+    });
+    let last = found.next_back()?;
+    let number = found.count() as u64 + 1;
+    let told =
+        format!("its watch has found something {}, the last time {}: {}", times(number), last.policy(), sentence(last));
+    Some(Finding::warning("watch", told).with("findings", Some(number)).with("last", serde_json::to_value(last).ok()))
 }
 
 /// That commands in it were killed at their deadline.

@@ -54,6 +54,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
             all.push(Finding::warning("checks_fail", sentence).with("failing_streak", Some(health.failing_streak)));
         }
     }
+    all.extend(ended::watched(&facts.events));
     all.extend(ended::updates(&facts.events));
     all.extend(ended::execs(&facts.events));
     all.extend(free(facts, &all));

@@ -222,3 +222,20 @@ fn a_person_reads_the_cause_first() {
         "{plain:?}"
     );
 }
+
+#[test]
+fn a_watch_that_had_it_stopped_says_for_what() {
+    let found = json!({"policy": "throttled", "usec": 2_500_000, "above_usec": 2_000_000, "every_usec": 10_000_000});
+    let stopped = json!({"exit_code": 143, "signal": "SIGTERM", "stopped_by": "watch", "stopped_for": found});
+    let parts = ["by its watch", "throttled", "2.5s in 10s, above 2s", "SIGTERM"];
+    has(&of_end(stopped), "stopped_by_watch", Severity::Cause, &parts);
+}
+
+#[test]
+fn what_a_watch_has_found_is_told_beside_the_end() {
+    let event = json!({"time": "2026-05-01T12:00:00Z", "id": "web", "seq": 3, "event": "watch", "policy": "oom",
+                       "kills": 2, "action": "report"});
+    let events = vec![serde_json::from_value(event).expect("an event")];
+    let found = ended::findings(&Facts { events, ..facts() }, &report(json!({})));
+    has(&found, "watch", Severity::Warning, &["found something once", "oom", "2 so far"]);
+}

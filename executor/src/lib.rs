@@ -65,6 +65,7 @@ mod supervise;
 mod sys;
 pub mod systemd;
 mod told;
+pub mod tracked;
 pub mod watch;
 mod worker;
 
@@ -77,7 +78,10 @@ use oci_spec::runtime::LinuxResources;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
-pub use cgroup::{Driver as CgroupDriver, Unit, checked_path as checked_cgroup_path, join_existing as join_cgroup};
+pub use cgroup::{
+    Driver as CgroupDriver, Unit, checked_path as checked_cgroup_path, is_v2 as is_cgroup_v2,
+    join_existing as join_cgroup,
+};
 pub use checkpoint::{Checkpoint, Criu};
 pub use error::{Doing, Error, Kind, Result};
 pub use features::features;
@@ -90,7 +94,7 @@ pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
 pub use member::Member;
 pub use pause::{Net as PauseNet, Pause};
 pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo, undo_bundle};
-pub use report::{ExitReport, StoppedBy};
+pub use report::{Enforcement, ExitReport, StoppedBy};
 pub use request::{
     Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Particulars, PauseEnd, Process, Source, TaskState,
 };

@@ -34,7 +34,7 @@ use crate::cgroup::{self, Layout, Unit};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::events::{Entry, Event, Journal, Reader};
 use crate::hooks;
-use crate::report::ExitReport;
+use crate::report::{Enforcement, ExitReport};
 use crate::rootfs::layers;
 use crate::systemd::Systemd;
 
@@ -84,6 +84,9 @@ pub struct Record {
     /// Whether the exit report is synced before anybody is told.
     #[serde(default)]
     pub durable: bool,
+    /// The slice that it was to be in, if there is one, and whether it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<Enforcement>,
 }
 
 impl Record {
@@ -492,6 +495,7 @@ pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
         output_dropped_bytes: 0,
         health: None,
         events: 0,
+        enforcement: record.and_then(|r| r.enforcement.clone()),
         shim_died: true,
     }
 }

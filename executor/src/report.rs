@@ -77,8 +77,23 @@ pub struct ExitReport {
     /// How many events the task has had, its exit included.
     #[serde(default)]
     pub events: u64,
+    /// Whether it was in the slice that it was to be in; null when that was none.
+    #[serde(default)]
+    pub enforcement: Option<Enforcement>,
     /// The shim died before the task: how that ended is not known.
     pub shim_died: bool,
+}
+
+/// Whether a task is in the slice of systemd's that it was to be in, whose limits
+/// it is then held to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enforcement {
+    /// The slice.
+    pub slice: String,
+    /// Whether it is in there.
+    pub enforced: bool,
+    /// Why not.
+    pub reason: Option<String>,
 }
 
 /// Who has a task stopped.

@@ -51,6 +51,9 @@ pub struct Launch {
     pub durable: bool,
     /// Who makes its cgroup.
     pub driver: Driver,
+    /// The slice of systemd's that it is to be in. Where systemd refuses, it is not,
+    /// and its exit report says so. Of a task from a description, in no sandbox.
+    pub slice: Option<String>,
     /// With it, it goes on from the checkpoint in this folder. Of a bundle that
     /// is created and started apart.
     pub checkpoint: Option<PathBuf>,
@@ -73,6 +76,7 @@ impl Launch {
             attached: None,
             durable: false,
             driver: Driver::default(),
+            slice: None,
             checkpoint: None,
             particulars: Particulars::default(),
         }

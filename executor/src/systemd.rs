@@ -12,6 +12,8 @@
 //! Every request blocks. So they are for workers and for programs that may wait,
 //! never for the shim itself: it runs a `Command`, and waits for that alone.
 
+pub mod host;
+
 use std::fs::File;
 use std::io::{self, ErrorKind, PipeReader, Read as _, Seek as _, Write as _};
 use std::path::PathBuf;
@@ -208,6 +210,7 @@ mod tests {
     fn a_request_is_read_as_it_was_written() {
         let property = |name: &str, value| Property { name: name.to_owned(), value };
         let properties = vec![
+            property("CPUAccounting", Value::Flag(true)),
             property("MemoryMax", Value::Number(u64::MAX)),
             property("DevicePolicy", Value::Text("strict".to_owned())),
             property("AllowedCPUs", Value::Set(vec![3, 0, 255])),

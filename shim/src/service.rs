@@ -113,6 +113,7 @@ impl Bowline for Service {
             attached: request.attach.into_option().map(attachment),
             durable: request.durable,
             driver: driver(&request.cgroup_driver)?,
+            slice: optional(request.slice),
             ..Launch::new(id, task)
         };
         let launched = self.executor.launch(launch).await.map_err(|e| to_status(&e))?;

@@ -5,6 +5,7 @@
 //!   Sandbox + what its members may use ─ budget ─► limits of the whole
 //!   a sandbox's or a pod's name ◄─ place ─► its cgroup
 //!   its Network ─ network ─► CNI configuration lists
+//!   JSON ─ limits ─► what of the host is to be limited, and what differs
 //!
 //! Owns the descriptions, their units, their validation, the default protections,
 //! and the rules by which several containers share a budget.
@@ -17,6 +18,7 @@ mod build;
 pub mod capability;
 pub mod id;
 mod invalid;
+pub mod limits;
 mod locate;
 pub mod network;
 mod parse;

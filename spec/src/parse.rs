@@ -75,7 +75,7 @@ pub fn sandbox_schema() -> serde_json::Value {
     schemars::schema_for!(Sandbox).to_value()
 }
 
-fn read<T: DeserializeOwned>(text: &str, format: Format) -> Result<T, Invalid> {
+pub(crate) fn read<T: DeserializeOwned>(text: &str, format: Format) -> Result<T, Invalid> {
     let (reason, offset) = match format {
         Format::Toml => match toml::from_str(text) {
             Ok(task) => return Ok(task),
@@ -97,7 +97,7 @@ fn read<T: DeserializeOwned>(text: &str, format: Format) -> Result<T, Invalid> {
 }
 
 /// What is wrong with a field, with its place if it stands in `text`.
-fn found_in(error: Invalid, text: &str, format: Format) -> Invalid {
+pub(crate) fn found_in(error: Invalid, text: &str, format: Format) -> Invalid {
     match Places::of(text, format).offset_of(&error.field) {
         Some(offset) => placed(error, text, offset),
         None => error,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const EXECUTOR: &[&[&str]] = &[
     &["supervise"],
     &["housekeeping"],
-    &["exec", "features", "host", "probe", "request"],
+    &["exec", "features", "host", "probe", "request", "tracked"],
     &["sandbox"],
     &["lifecycle", "pause", "recovery"],
     &["launch"],

@@ -12,12 +12,15 @@
 //!
 //! Nothing waits longer than its bounds below.
 
+mod host;
+
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
 
 use bowline_executor::systemd::{Property, Request, Value};
 use bowline_executor::{Doing as _, Error, Kind, Result, Unit};
+pub use host::answer;
 use tokio::time::{Instant, timeout_at};
 use zbus::connection::Builder;
 use zbus::export::futures_core::Stream as _;
@@ -381,6 +384,7 @@ fn values(properties: &[Property]) -> Vec<(&str, Variant<'_>)> {
 
 fn variant(value: &Value) -> Variant<'_> {
     match value {
+        Value::Flag(flag) => Variant::from(*flag),
         Value::Number(number) => Variant::from(*number),
         Value::Text(text) => Variant::from(text.as_str()),
         Value::Set(bits) => Variant::from(bits.clone()),

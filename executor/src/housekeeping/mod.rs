@@ -91,6 +91,11 @@ impl Cgroups {
         Ok(having.map(cgroup::Hierarchy::mount).collect())
     }
 
+    /// Whether no process is in the cgroup at `path` or below it; so too where there is none.
+    pub fn is_empty(&self, path: &str) -> bool {
+        path.is_empty() || self.layout.processes_at(path).is_empty()
+    }
+
     /// Makes the cgroup at `path`, with its parents, wherever it is missing.
     /// With `threaded`, for threads of a process that is in its parent.
     ///
@@ -261,7 +266,12 @@ fn missing(path: &str) -> Error {
 
 /// The unit whose cgroup is at `path`, where systemd runs this host.
 fn unit_of(path: &str) -> Option<Unit> {
-    Unit::of_path(path).filter(|_| Path::new(BOOTED).is_dir())
+    Unit::of_path(path).filter(|_| runs_systemd())
+}
+
+/// Whether systemd runs this host.
+pub fn runs_systemd() -> bool {
+    Path::new(BOOTED).is_dir()
 }
 
 /// Where `path` is in these hierarchies, for messages: the folder where it is in

@@ -24,6 +24,7 @@ use crate::lifecycle::Event;
 use crate::log::{self, LogFiles};
 use crate::namespaces::{self, Namespaces};
 use crate::recovery::{Folder, Lock, Record};
+use crate::report::Enforcement;
 use crate::request::{Bundle, Launch, Launched, Particulars, Source};
 use crate::rootfs::layers::{self, Layer};
 use crate::seccomp::{self, Filter, Profile};
@@ -42,6 +43,19 @@ pub struct Plan {
     pub folder: Folder,
     /// That folder's, of a member of a sandbox.
     pub lock: Option<Lock>,
+}
+
+impl Plan {
+    /// Has its cgroup made where it is by default, for this reason.
+    fn do_without_slice(&mut self, why: &Error) {
+        let path = self.spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_ref());
+        self.record.cgroup = path.and_then(|path| path.to_str()).unwrap_or_default().to_owned();
+        self.record.unit = None;
+        if let Some(enforcement) = &mut self.record.enforcement {
+            enforcement.enforced = false;
+            enforcement.reason = Some(why.message().to_owned());
+        }
+    }
 }
 
 /// A task that is set up, its program not executed yet.
@@ -202,7 +216,7 @@ impl Supervisor {
         let durable = launch.durable;
         let mut plan = match launch.source.clone() {
             Source::Task(task) => match self.sandbox() {
-                None => self.plan(&id, *task, launch.driver, durable).await?,
+                None => self.plan(&id, *task, &launch).await?,
                 Some(sandbox) => self.plan_member(&sandbox, &id, *task, durable).await?,
             },
             Source::Bundle(bundle) => self.plan_bundle(&id, bundle, launch.driver, durable).await?,
@@ -253,7 +267,7 @@ impl Supervisor {
         })?;
         let (cgroup, starting, live) = match &checkpoint {
             None => {
-                let (cgroup, starting, live) = self.clone_init(&id, &plan, stdio).await?;
+                let (cgroup, starting, live) = self.clone_init(&id, &mut plan, stdio).await?;
                 (cgroup, Some(starting), live)
             }
             Some(images) => {
@@ -296,7 +310,7 @@ impl Supervisor {
     }
 
     /// Turns the description into all that the task is made from.
-    async fn plan(&self, id: &TaskId, task: bowline_spec::Task, driver: Driver, durable: bool) -> Result<Plan> {
+    async fn plan(&self, id: &TaskId, task: bowline_spec::Task, launch: &Launch) -> Result<Plan> {
         let spec = host::configure_unfiltered(&task, id.as_str())?;
         let profile = host::profile(&task)?;
         if task.rootfs.is_none() {
@@ -305,11 +319,17 @@ impl Supervisor {
         let cgroup = spec.linux().as_ref().and_then(|l| l.cgroups_path().as_ref());
         let cgroup = cgroup.and_then(|path| path.to_str()).unwrap_or_default().to_owned();
         let sandbox = self.config.folder.name();
-        let unit = driver.unit_of(task.cgroup.is_some().then_some(&*cgroup), &sandbox, id.as_str())?;
+        let asked = task.cgroup.is_some().then_some(&*cgroup);
+        let unit = match &launch.slice {
+            None => launch.driver.unit_of(asked, &sandbox, id.as_str())?,
+            Some(slice) => Some(units::in_slice(slice, asked, launch.driver, id)?),
+        };
         if unit.as_ref().is_some_and(|unit| unit.own_slice) {
             self.overhead.be_unit(&self.layout, &sandbox)?;
         }
-        let record = Record { task: Some(task), durable, ..self.record(cgroup, unit) };
+        let enforcement = launch.slice.clone().map(|slice| Enforcement { slice, enforced: true, reason: None });
+        let durable = launch.durable;
+        let record = Record { task: Some(task), durable, enforcement, ..self.record(cgroup, unit) };
         self.planned(spec, profile, record, self.config.folder.clone()).await
     }
 
@@ -375,7 +395,22 @@ impl Supervisor {
             overhead: self.overhead.path(),
             sandbox: None,
             durable: false,
+            enforcement: None,
             task: None,
+        }
+    }
+
+    /// Makes the task's cgroup. Where systemd refuses a slice that is somebody
+    /// else's, the task does without.
+    async fn make_cgroup_or_other(&self, plan: &mut Plan) -> Result<(Cgroup, Option<Placeholder>)> {
+        match self.make_cgroup(plan).await {
+            Err(error) if plan.record.enforcement.is_some() && plan.record.unit.is_some() => {
+                tracing::warn!(%error, "the task is started outside of its slice");
+                plan.do_without_slice(&error);
+                plan.folder.write_record(&plan.record)?;
+                self.make_cgroup(plan).await
+            }
+            made => made,
         }
     }
 
@@ -412,9 +447,9 @@ impl Supervisor {
     }
 
     /// Makes the task's cgroup, its limits in effect, and clones init.
-    async fn clone_init(&self, id: &TaskId, plan: &Plan, stdio: Stdio) -> Result<(Cgroup, Starting, Live)> {
-        let Plan { spec, filter, .. } = plan;
-        let (cgroup, placeholder) = self.make_cgroup(plan).await?;
+    async fn clone_init(&self, id: &TaskId, plan: &mut Plan, stdio: Stdio) -> Result<(Cgroup, Starting, Live)> {
+        let (cgroup, placeholder) = self.make_cgroup_or_other(plan).await?;
+        let Plan { spec, filter, .. } = &*plan;
         let limited = self.limit_new(&cgroup, plan);
         let (bundle, filter) = (plan.folder.path(), filter.as_ref());
         let (id, keeps_keyring) = (id.as_str(), plan.particulars.keeps_keyring);

@@ -508,6 +508,7 @@ impl Task {
             output_dropped_bytes: pumps.dropped(),
             health: self.health.borrow().clone(),
             events: self.events.get() + 1,
+            enforcement: record.enforcement.clone(),
             shim_died: false,
         }
     }

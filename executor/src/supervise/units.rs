@@ -10,11 +10,12 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use bowline_spec::id::TaskId;
 use oci_spec::runtime::LinuxResources;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::cgroup::{Cgroup, Layout, Unit};
-use crate::error::{Doing, Kind, Result};
+use crate::cgroup::{Cgroup, Driver, Layout, Unit};
+use crate::error::{Doing, Error, Kind, Result};
 use crate::sys::{self, Cloned};
 use crate::systemd::Systemd;
 use crate::worker;
@@ -110,6 +111,22 @@ pub async fn stop(systemd: &Systemd, unit: &Unit) {
     if let Err(error) = worker::run("systemd", || systemd.stop(unit)).await {
         tracing::error!(%error, unit.name, "a unit may be left behind");
     }
+}
+
+/// The unit of a task that is to be in a slice.
+///
+/// # Errors
+/// `Usage` for what is no slice, or where the task's cgroup is another.
+pub fn in_slice(slice: &str, asked: Option<&str>, driver: Driver, id: &TaskId) -> Result<Unit> {
+    if let Some(path) = asked {
+        let message = format!("the task is to be in {slice}, and its description has the cgroup {path:?}");
+        return Err(Error::new(Kind::Usage, message).hint("leave one of them away"));
+    }
+    if driver == Driver::Cgroupfs {
+        let message = format!("the task is to be in {slice}, and the cgroup driver is cgroupfs");
+        return Err(Error::new(Kind::Usage, message).hint("slices are systemd's: leave the driver away"));
+    }
+    Unit::in_slice(slice, id.as_str())
 }
 
 /// Has systemd put the shim into `unit`, for which there is no limit.

@@ -1,4 +1,4 @@
-//! The command line, and what speaks to systemd for every shim.
+//! The command line, and what speaks to systemd, also for every shim.
 //!
 //! The one place that names `bowline_units`: a binary that does not is linked
 //! without it.
@@ -6,5 +6,8 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    bowline::cli::main(|request| Box::pin(bowline_units::carry_out(request)))
+    bowline::cli::main(
+        |request| Box::pin(bowline_units::carry_out(request)),
+        |question| Box::pin(bowline_units::answer(question)),
+    )
 }

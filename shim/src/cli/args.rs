@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use bowline_executor::{CgroupDriver, LogStream, ShimCgroup, VERSION};
 use bowline_spec::LogFormat;
 use bowline_spec::id::TaskId;
+use bowline_spec::limits::{UnitKind, UnitName};
 use bowline_spec::signal::Signal;
 use bowline_spec::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 use bowline_spec::user::User;
@@ -16,6 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::cgroup::args::CgroupArgs;
 use super::detach::{self, DetachKeys};
+use super::limits::args::LimitsArgs;
 use super::moment::Moment;
 use super::named::TaskRef;
 pub use super::sandbox::args::SandboxCommand;
@@ -43,9 +45,8 @@ pub enum Command {
         task: TaskArgs,
         #[command(flatten)]
         detach: DetachArgs,
-        /// Remove the task once it has ended
-        #[arg(long)]
-        rm: bool,
+        #[command(flatten)]
+        how: RunArgs,
     },
     /// Start a task in the background; print its id
     Start {
@@ -168,6 +169,9 @@ pub enum Command {
     /// Look at, make, change and remove a cgroup by its path
     #[command(disable_help_subcommand = true, subcommand_required = true, arg_required_else_help = true)]
     Cgroup(CgroupArgs),
+    /// Limit the host's own slices and services as a manifest says, by systemd
+    #[command(disable_help_subcommand = true, subcommand_required = true, arg_required_else_help = true)]
+    Limits(LimitsArgs),
     /// Print the OCI configuration that a description stands for
     Spec {
         /// The description: TOML, or JSON if it ends in .json; - for stdin
@@ -178,6 +182,9 @@ pub enum Command {
         /// That of a sandbox's description instead
         #[arg(long)]
         sandbox: bool,
+        /// That of a manifest for `limits` instead
+        #[arg(long, conflicts_with = "sandbox")]
+        limits: bool,
     },
     /// Tell what this host can do, what a lack costs, and what mends it
     Doctor {
@@ -251,6 +258,9 @@ pub struct TaskArgs {
     /// Who makes the task's cgroup: cgroupfs, systemd, or auto: systemd where the path is slice:prefix:name
     #[arg(long, value_name = "DRIVER", env = "BOWLINE_CGROUP_DRIVER", default_value = "auto")]
     pub cgroup_driver: CgroupDriver,
+    /// The slice of systemd's that it is to be in, by a scope; where systemd refuses, it is started outside, and says so
+    #[arg(long, value_name = "SLICE", value_parser = slice, conflicts_with = "sandbox")]
+    pub slice: Option<String>,
     /// Sync the exit report to disk before anybody is told of the exit
     #[arg(long)]
     pub durable: bool,
@@ -266,6 +276,20 @@ pub struct TaskArgs {
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<String>,
+}
+
+/// What is done about a task in the foreground.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Remove the task once it has ended
+    #[arg(long)]
+    pub rm: bool,
+    /// Stop it after this long, as its description says, and exit with 124: 500ms, 2s
+    #[arg(long)]
+    pub timeout: Option<Duration>,
+    /// Print its exit report, with the last 4 KiB of its output, instead of its output
+    #[arg(long, conflicts_with = "tty")]
+    pub json: bool,
 }
 
 /// How one leaves a terminal.
@@ -507,6 +531,14 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
     let interval: Duration = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
     // A reading takes the shim's time too.
     if interval < Duration::from_millis(100) { Err(format!("{text} is shorter than 100ms")) } else { Ok(interval) }
+}
+
+fn slice(text: &str) -> std::result::Result<String, String> {
+    let name: UnitName = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
+    match name.kind() {
+        UnitKind::Slice => Ok(name.to_string()),
+        UnitKind::Service | UnitKind::Scope => Err(format!("{name} is no slice, as it does not end with .slice")),
+    }
 }
 
 pub fn variable(text: &str) -> std::result::Result<(String, String), String> {

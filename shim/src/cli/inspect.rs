@@ -1,6 +1,6 @@
 //! `inspect`: everything that is known of a task, as JSON or as a template has it.
 
-use bowline_executor::{Doing as _, ExitReport, Health, Kind, Record, Result, StateDir};
+use bowline_executor::{Doing as _, Enforcement, ExitReport, Health, Kind, Record, Result, StateDir};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
@@ -28,6 +28,9 @@ pub struct Inspection {
     /// The sandbox that it is a member of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<TaskId>,
+    /// The slice that it was to be in, and whether it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<Enforcement>,
     /// When its launch began.
     pub created_at: Option<Timestamp>,
     /// When its program was executed.
@@ -109,6 +112,7 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
         shim_pid: record.as_ref().map(|r| r.shim_pid).filter(|_| !gone),
         cgroup: record.as_ref().map(|r| r.cgroup.clone()),
         sandbox: record.as_ref().and_then(|r| r.sandbox.clone()),
+        enforcement: record.as_ref().and_then(|r| r.enforcement.clone()),
         created_at: record.as_ref().map(|r| r.created_at),
         started_at: record.as_ref().and_then(|r| r.started_at),
         labels: record.as_ref().and_then(|r| r.task.as_ref()).map(|task| task.labels.clone()).unwrap_or_default(),

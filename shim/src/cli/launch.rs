@@ -2,25 +2,32 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
+use std::time::Duration;
 
 use bowline_executor::{
-    CgroupDriver, Doing, Error, ExitReport, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo, undo_sandbox,
+    CgroupDriver, Doing, Enforcement, Error, ExitReport, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo,
+    undo_sandbox,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::units::Ceiling;
 use bowline_spec::{LogFormat, Task};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::args::TaskArgs;
+use super::args::{RunArgs, TaskArgs};
 use super::detach::DetachKeys;
 use super::session::{Happened, Session, Wish};
-use super::{FAILED, attach, describe, progress, say, say_json, terminal};
+use super::{FAILED, TIMED_OUT, attach, complain, describe, progress, say, say_json, terminal};
 use crate::client::{self, Presence, Shim};
 use crate::spawn;
 use crate::wire::proto::bowline::LaunchRequest;
 
 /// `bowline run`: in the foreground, exiting with the task's code.
-pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -> Result<u8> {
+pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
+    let RunArgs { rm, timeout, json } = how;
+    let timeout = timeout.map(bowline_spec::units::Duration::as_std);
+    if timeout.is_some_and(|timeout| timeout.is_zero()) {
+        return Err(Error::new(Kind::Usage, "--timeout: 0 leaves no time to run").hint("write it as 500ms, or 2s"));
+    }
     let (shim_cgroup, wanted) = (args.shim_cgroup.clone(), Wanted::of(&args));
     let (interactive, raw) = (args.interactive, args.tty);
     if raw {
@@ -36,29 +43,37 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, rm: bool) -
     };
     let streams = session.attachment();
     let request = match task.terminal {
-        true => LaunchRequest { attach: Some(streams).into(), ..request(&task, wanted)? },
+        // The report has the end of it.
+        _ if json => LaunchRequest { stdin: streams.stdin, ..request(&task, &wanted)? },
+        true => LaunchRequest { attach: Some(streams).into(), ..request(&task, &wanted)? },
         false => LaunchRequest {
             stdin: streams.stdin,
             stdout: streams.stdout,
             stderr: streams.stderr,
-            ..request(&task, wanted)?
+            ..request(&task, &wanted)?
         },
     };
     if let Err(error) = up.shim.launch(request).await {
         session.what_is_there();
         return Err(up.abandon(error));
     }
-    let Some(report) = watch(&up.shim, &mut session).await? else {
+    tell_of_slice(&up.folder, &id);
+    let Some((report, timed_out)) = watch(&up.shim, &mut session, &id, timeout).await? else {
         drop(session);
         attach::left(&id, rm);
         return Ok(0);
     };
-    session.until_closed();
+    if json {
+        session.what_is_there();
+        say_json(&report)?;
+    } else {
+        session.until_closed();
+    }
     let folder = up.done()?;
     if rm {
         folder.remove(folder.lock()?)?;
     }
-    code(&id, &report)
+    if timed_out { Ok(TIMED_OUT) } else { code(&id, &report) }
 }
 
 /// `bowline start`: in the background, printing the id.
@@ -69,8 +84,12 @@ pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     // Nobody else sees what it writes.
     task.log.format.get_or_insert(LogFormat::Json);
     let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup).await?;
-    let line = |elapsed: std::time::Duration| format!("starting {id}: {} s", elapsed.as_secs());
-    match progress::during(line, up.shim.launch(request(&task, wanted)?)).await {
+    let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
+    let launched = progress::during(line, up.shim.launch(request(&task, &wanted)?)).await;
+    if launched.is_ok() {
+        tell_of_slice(&up.folder, &id);
+    }
+    match launched {
         Ok(launched) if json => say_json(&serde_json::json!({"id": id, "pid": launched.pid})).map(|()| 0),
         Ok(_) => say(id.as_str()).map(|()| 0),
         Err(error) => Err(up.abandon(error)),
@@ -82,8 +101,8 @@ pub async fn start_member(state: &StateDir, sandbox: &TaskId, mut task: Task) ->
     let id = named(&task)?;
     task.log.format.get_or_insert(LogFormat::Json);
     let up = Up::for_task(state, &id, Some(sandbox), &ShimCgroup::default()).await?;
-    let wanted = Wanted { durable: false, driver: CgroupDriver::Auto };
-    match up.shim.launch(request(&task, wanted)?).await {
+    let wanted = Wanted { durable: false, driver: CgroupDriver::Auto, slice: None };
+    match up.shim.launch(request(&task, &wanted)?).await {
         Ok(_) => Ok(()),
         Err(error) => Err(up.abandon(error)),
     }
@@ -264,38 +283,63 @@ pub fn made_up(kind: &str) -> Result<TaskId> {
 }
 
 /// What is said of a launch beside the description.
-#[derive(Clone, Copy)]
 struct Wanted {
     durable: bool,
     driver: CgroupDriver,
+    slice: Option<String>,
 }
 
 impl Wanted {
     fn of(args: &TaskArgs) -> Wanted {
-        Wanted { durable: args.durable, driver: args.cgroup_driver }
+        Wanted { durable: args.durable, driver: args.cgroup_driver, slice: args.slice.clone() }
     }
 }
 
-fn request(task: &Task, wanted: Wanted) -> Result<LaunchRequest> {
+fn request(task: &Task, wanted: &Wanted) -> Result<LaunchRequest> {
     let task = serde_json::to_string(task).doing(Kind::Internal, || "cannot write the description as JSON")?;
     Ok(LaunchRequest {
         task,
         size: Some(terminal::size()).into(),
         durable: wanted.durable,
         cgroup_driver: wanted.driver.to_string(),
+        slice: wanted.slice.clone().unwrap_or_default(),
         ..LaunchRequest::default()
     })
 }
 
+/// Says on stderr that a task which runs is not in the slice that it was to be in.
+fn tell_of_slice(folder: &Folder, id: &TaskId) {
+    // What it is in is in the report too.
+    let Some(Enforcement { slice, enforced: false, reason }) =
+        folder.record().ok().flatten().and_then(|record| record.enforcement)
+    else {
+        return;
+    };
+    let why = reason.unwrap_or_default();
+    complain(&format!("task {id} runs outside of {slice}, whose limits do not hold for it: {why}"), None);
+}
+
 /// Waits for the end; the first interrupt stops the task as its description
-/// says, the next kills it. `None` when somebody leaves it running.
-async fn watch(shim: &Shim, session: &mut Session) -> Result<Option<ExitReport>> {
-    let end = shim.wait();
-    tokio::pin!(end);
+/// says, the next kills it; so does the timeout. Tells whether that came. `None`
+/// when somebody leaves it running.
+async fn watch(
+    shim: &Shim,
+    session: &mut Session,
+    id: &TaskId,
+    timeout: Option<Duration>,
+) -> Result<Option<(ExitReport, bool)>> {
+    let (end, late) = (shim.wait(), after(timeout));
+    tokio::pin!(end, late);
+    let mut timed_out = false;
     let mut grace = None;
     loop {
         tokio::select! {
-            report = &mut end => return report.map(Some),
+            report = &mut end => return report.map(|report| Some((report, timed_out))),
+            () = &mut late, if !timed_out => {
+                timed_out = true;
+                complain(&format!("task {id} is stopped: its time is over"), None);
+                let _ = shim.stop(None, grace).await;
+            }
             happened = session.happened() => match happened {
                 Happened::Interrupted(_) => {
                     // It may end before it hears us.
@@ -306,6 +350,14 @@ async fn watch(shim: &Shim, session: &mut Session) -> Result<Option<ExitReport>>
                 Happened::Left => return Ok(None),
             }
         }
+    }
+}
+
+/// Returns when that long has passed, and never without.
+async fn after(timeout: Option<Duration>) {
+    match timeout {
+        Some(timeout) => tokio::time::sleep(timeout).await,
+        None => std::future::pending().await,
     }
 }
 

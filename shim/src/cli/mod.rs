@@ -20,6 +20,7 @@ mod findings;
 mod gc;
 mod inspect;
 mod launch;
+mod limits;
 mod logs;
 mod man;
 mod misuse;
@@ -52,6 +53,7 @@ use bowline_spec::id::TaskId;
 use clap::Parser as _;
 
 use crate::client::{exited, starting};
+pub use limits::Ask;
 pub use units::CarryOut;
 
 /// Exit code of bowline's own failures.
@@ -61,8 +63,9 @@ const TIMED_OUT: u8 = 124;
 /// Exit code of a command line that makes no sense.
 const USAGE: u8 = 2;
 
-/// Runs the command line of this process; `carry_out` speaks to systemd.
-pub fn main(carry_out: CarryOut) -> ExitCode {
+/// Runs the command line of this process; `carry_out` and `ask` speak to systemd,
+/// for a shim and for ourselves.
+pub fn main(carry_out: CarryOut, ask: Ask) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return misuse::tell(&error),
@@ -71,7 +74,7 @@ pub fn main(carry_out: CarryOut) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = runtime
         .doing(Kind::Internal, || "cannot start the event loop")
-        .and_then(|runtime| runtime.block_on(run(cli, carry_out)));
+        .and_then(|runtime| runtime.block_on(run(cli, carry_out, ask)));
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -81,10 +84,10 @@ pub fn main(carry_out: CarryOut) -> ExitCode {
     }
 }
 
-async fn run(cli: Cli, carry_out: CarryOut) -> Result<u8> {
+async fn run(cli: Cli, carry_out: CarryOut, ask: Ask) -> Result<u8> {
     let state = StateDir::new(std::path::absolute(&cli.state).doing(Kind::Usage, || "--state: not a path")?);
     match cli.command {
-        Command::Run { task, detach, rm } => launch::run(&state, task, detach.detach_keys, rm).await,
+        Command::Run { task, detach, how } => launch::run(&state, task, detach.detach_keys, how).await,
         Command::Start { task, json } => launch::start(&state, task, json).await,
         Command::Attach { id, attach } => attach::run(&state, &id.resolve(&state)?, attach).await,
         Command::Exec { id, exec } => exec::run(&state, &id.resolve(&state)?, exec).await,
@@ -106,8 +109,10 @@ async fn run(cli: Cli, carry_out: CarryOut) -> Result<u8> {
         Command::Sandbox { command } => sandbox::run(&state, command).await,
         Command::Gc(args) => gc::run(&state, &args),
         Command::Cgroup(args) => cgroup::run(args.command),
+        Command::Limits(args) => limits::run(&state, args.command, ask).await,
         Command::Spec { file } => describe::spec(&file),
-        Command::Schema { sandbox } => describe::schema(sandbox),
+        Command::Schema { limits: true, .. } => limits::schema(),
+        Command::Schema { sandbox, .. } => describe::schema(sandbox),
         Command::Doctor { json } => doctor::run(&state, json),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),

@@ -10,6 +10,7 @@
 //! Source of the rules: systemd.unit(5), systemd.slice(5), systemd-escape(1).
 //! Pure: asks systemd nothing.
 
+use bowline_spec::limits::{UnitKind, UnitName};
 use bowline_spec::place::SandboxPlace;
 use bowline_spec::unit::{LONGEST, ROOT, escaped, folder, parent, part, slice_path};
 use serde::{Deserialize, Serialize};
@@ -94,6 +95,24 @@ impl Unit {
     pub fn of_shim_too(&self) -> Option<Unit> {
         let stem = self.name.strip_suffix(".scope").filter(|_| self.own_slice)?;
         Some(Unit { name: format!("{stem}:overhead.scope"), ..self.clone() })
+    }
+
+    /// The scope of the task `id` in a slice that is somebody else's.
+    ///
+    /// # Errors
+    /// `Usage` for what is no slice's name.
+    pub fn in_slice(slice: &str, id: &str) -> Result<Unit> {
+        let wrong = |error: Error| Error::new(Kind::Usage, format!("--slice: {}", error.message()));
+        match slice.parse::<UnitName>() {
+            Ok(name) if name.kind() == UnitKind::Slice => {
+                Unit::scope(format!("bowline-{}", escaped(id)), slice.to_owned())
+            }
+            Ok(name) => {
+                let message = format!("{name} is no slice, as it does not end with .slice");
+                Err(wrong(Error::new(Kind::Usage, message)))
+            }
+            Err(invalid) => Err(wrong(invalid.into())),
+        }
     }
 
     fn scope(stem: String, slice: String) -> Result<Unit> {
@@ -287,6 +306,17 @@ mod tests {
             assert_eq!(member.path(), format!("/bowline.slice/bowline-shop.slice/{}", member.name));
             let parsed = unit(&format!("{}:bowline:{id}", sandbox.name));
             assert!(id.ends_with(".slice") || parsed == member, "{parsed:?}, not {member:?}");
+        }
+    }
+
+    #[test]
+    fn a_task_may_be_in_a_slice_of_somebody_elses() {
+        let task = Unit::in_slice("jobs-night.slice", "web-1").expect("a slice");
+        assert_eq!(task.path(), "/jobs.slice/jobs-night.slice/bowline-web-1.scope");
+        assert!(task.own_slices().is_empty());
+        for slice in ["", "jobs", "../jobs.slice", "-.slice", "cron.service"] {
+            let error = Unit::in_slice(slice, "web").expect_err(slice);
+            assert!(error.kind() == Kind::Usage && error.message().starts_with("--slice: "), "{error}");
         }
     }
 

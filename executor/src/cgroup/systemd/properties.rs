@@ -30,6 +30,8 @@ pub struct Property {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Value {
+    /// `b`
+    Flag(bool),
     /// `t`
     Number(u64),
     /// `s`

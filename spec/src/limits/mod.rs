@@ -1,0 +1,113 @@
+//! Limits of the host's own units: what is wanted, what is in force, what differs.
+//!
+//!   JSON ─ parse ─► Manifest, and what was skipped of it
+//!   Wanted + what is in force ─ differing ─► Change
+//!
+//! Slices are all or nothing: a wrong entry of theirs is an error. Services are
+//! the host's and each its own affair: a wrong entry is skipped, and said.
+//! Pure: asks systemd nothing.
+
+mod manifest;
+mod percent;
+mod quota;
+mod unit_name;
+
+pub use manifest::{LEAST_MEMORY, Manifest, Parsed, Service, Slice, parse, schema};
+pub use percent::CpuPercent;
+pub use quota::CpuQuota;
+pub use unit_name::{UnitKind, UnitName};
+
+use crate::units::ByteSize;
+
+/// No limit, as systemd writes it.
+pub const INFINITY: u64 = u64::MAX;
+
+/// The limits of a unit, as systemd has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InForce {
+    /// CPU time.
+    pub cpu: CpuQuota,
+    /// Memory in bytes; [`INFINITY`] for no limit.
+    pub memory: u64,
+}
+
+/// Limits of a unit that are to be others; `None` leaves one as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Change {
+    /// CPU time.
+    pub cpu: Option<CpuQuota>,
+    /// Memory in bytes; [`INFINITY`] lifts the limit.
+    pub memory: Option<u64>,
+}
+
+impl Change {
+    /// What an entry of a manifest asks for.
+    pub fn to(cpu: Option<CpuPercent>, memory: Option<ByteSize>) -> Change {
+        Change { cpu: cpu.map(CpuQuota::from), memory: memory.map(ByteSize::as_u64) }
+    }
+
+    /// What lifts those limits that it sets.
+    pub fn lifted(self) -> Change {
+        Change { cpu: self.cpu.map(|_| CpuQuota::NONE), memory: self.memory.map(|_| INFINITY) }
+    }
+
+    /// It with what lifts the limits that `before` has set and it says nothing of.
+    pub fn after(self, before: Change) -> Change {
+        let lifted = before.lifted();
+        Change { cpu: self.cpu.or(lifted.cpu), memory: self.memory.or(lifted.memory) }
+    }
+
+    /// As much of it as differs from what is in force.
+    pub fn differing(self, now: InForce) -> Change {
+        Change { cpu: self.cpu.filter(|cpu| *cpu != now.cpu), memory: self.memory.filter(|most| *most != now.memory) }
+    }
+
+    /// What puts back `before` where it is made.
+    pub fn undone(self, before: InForce) -> Change {
+        Change { cpu: self.cpu.map(|_| before.cpu), memory: self.memory.map(|_| before.memory) }
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_nothing(self) -> bool {
+        self == Change::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(cpu: Option<u64>, memory: Option<u64>) -> Change {
+        Change { cpu: cpu.map(CpuQuota::per_second), memory }
+    }
+
+    #[test]
+    fn only_what_differs_is_changed() {
+        let now = InForce { cpu: CpuQuota::per_second(250_000), memory: INFINITY };
+        for (wanted, differs) in [
+            (change(None, None), change(None, None)),
+            (change(Some(250_000), None), change(None, None)),
+            (change(Some(250_000), Some(1 << 20)), change(None, Some(1 << 20))),
+            (change(Some(500_000), Some(INFINITY)), change(Some(500_000), None)),
+            (change(Some(INFINITY), None), change(Some(INFINITY), None)),
+        ] {
+            assert_eq!(wanted.differing(now), differs, "{wanted:?}");
+            assert_eq!(differs.is_nothing(), differs == Change::default());
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_manifest_has_set_and_this_one_does_not_name_is_lifted() {
+        let before = change(Some(250_000), Some(1 << 20));
+        assert_eq!(change(Some(100_000), None).after(before), change(Some(100_000), Some(INFINITY)));
+        assert_eq!(change(None, None).after(change(None, None)), change(None, None));
+        assert_eq!(before.lifted(), change(Some(INFINITY), Some(INFINITY)));
+    }
+
+    #[test]
+    fn a_change_is_undone_where_it_was_made() {
+        let before = InForce { cpu: CpuQuota::per_second(1), memory: 2 };
+        assert_eq!(change(Some(7), None).undone(before), change(Some(1), None));
+        assert_eq!(change(None, Some(7)).undone(before), change(None, Some(2)));
+    }
+}

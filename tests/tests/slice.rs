@@ -1,0 +1,149 @@
+//! `run --slice`: in a scope below a slice where systemd makes one; else outside, and that is said. With its time limit
+//! and what is captured of its output.
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Build, assert_forgotten, cgroup_of, has_systemd, only_v2, show};
+use serde_json::Value;
+
+/// Has nobody speak to systemd.
+const NO_BUS: &str = "unix:path=/nowhere/bus";
+
+/// A slice of systemd's that nothing limits.
+const SLICE: &str = "system.slice";
+
+/// `bowline run` with these flags where no systemd can be reached.
+fn without_systemd(host: &Host, flags: &[&str], script: &str) -> bowline_tests::harness::Ran {
+    let mut command = host.command(bowline_tests::harness::binary("bowline"));
+    command.env("DBUS_SYSTEM_BUS_ADDRESS", NO_BUS).arg("run").arg("--name").arg(host.new_id()).args(flags);
+    command.args(["--", "/bin/sh", "-c", script]);
+    host.execute(command)
+}
+
+#[test]
+fn a_command_is_in_a_scope_below_the_slice() {
+    if !has_systemd() {
+        return;
+    }
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag(format!("--slice={SLICE}")).start();
+    let scope = format!("bowline-{}.scope", task.id());
+    assert_eq!(show(&scope, "Slice"), format!("Slice={SLICE}"));
+    if only_v2() {
+        assert_eq!(cgroup_of(task.pid())[""], format!("/{SLICE}/{scope}"));
+    }
+    let enforced = serde_json::json!({"slice": SLICE, "enforced": true, "reason": null});
+    assert_eq!(task.inspect()["enforcement"], enforced);
+    task.end();
+    assert_eq!(report(&host, task.id())["enforcement"], enforced);
+    host.assert_nothing_left();
+    assert_forgotten(&scope);
+}
+
+fn report(host: &Host, id: &str) -> Value {
+    host.bowline(["wait", "--json", id]).json()
+}
+
+#[test]
+fn where_systemd_refuses_it_is_started_outside_and_that_is_said() {
+    let host = Host::new();
+    let ran = without_systemd(&host, &["--slice", SLICE, "--json", "--rm"], "echo out; echo err >&2; exit 3");
+    ran.assert_code(3);
+    let report = ran.json();
+    let enforcement = &report["enforcement"];
+    assert_eq!((&enforcement["slice"], &enforcement["enforced"]), (&SLICE.into(), &false.into()), "{ran}");
+    let reason = enforcement["reason"].as_str().expect("a reason");
+    assert!(reason.contains("cannot reach systemd by the bus at unix:path=/nowhere/bus"), "{ran}");
+    assert!(ran.err().starts_with("bowline: task "), "{ran}");
+    assert!(ran.err().contains(" runs outside of system.slice, whose limits do not hold for it: "), "{ran}");
+    assert!(ran.err().contains(reason) && ran.err().lines().count() == 1, "{ran}");
+    assert_eq!(report["output_tail"], "out\nerr\n");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn limits_of_its_own_hold_outside_of_the_slice_too() {
+    let host = Host::new();
+    let id = host.new_id();
+    let mut command = host.command(bowline_tests::harness::binary("bowline"));
+    command.env("DBUS_SYSTEM_BUS_ADDRESS", NO_BUS).args(["start", "--slice", SLICE, "--memory=32M", "--name", &id]);
+    let ran = host.execute({
+        command.args(["--", "/bin/sleep", "1000"]);
+        command
+    });
+    ran.assert_code(0);
+    assert!(ran.err().contains("runs outside of system.slice"), "{ran}");
+    let task = host.adopt(id);
+    let file = if only_v2() { "memory.max" } else { "memory.limit_in_bytes" };
+    assert_eq!(task.cgroup_file("memory", file), "33554432");
+    assert_eq!(task.inspect()["enforcement"]["enforced"], false);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn limits_that_cannot_be_had_are_refused_in_the_slice_and_outside() {
+    let host = Host::new();
+    let build = host.described("command = 'true'\ncpu.cpuset = '4000'");
+    build.flag(format!("--slice={SLICE}")).assert_refused(125, &["cpuset"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn without_a_slice_nothing_is_said_of_it() {
+    let host = Host::new();
+    let ran = host.task("exit 0").flag("--json").run();
+    ran.assert_code(0);
+    assert_eq!((&ran.json()["enforcement"], ran.err().as_str()), (&Value::Null, ""), "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_is_no_slice_or_goes_with_none_is_bad_usage() {
+    let host = Host::new();
+    let slice = |slice: &str| host.task("exit 0").flag(format!("--slice={slice}"));
+    let refused = |build: Build<'_>, part: &str| {
+        let ran = build.run();
+        assert!(ran.code == Some(2) && ran.err().contains(part), "{part}\n{ran}");
+    };
+    refused(slice("system"), "none of .service, .scope, .slice");
+    refused(slice("../a.slice"), "'/'");
+    refused(slice("cron.service"), "is no slice");
+    refused(slice("-.slice"), "root of all slices");
+    refused(slice(SLICE).flag("--cgroup-driver=cgroupfs"), "cgroup driver is cgroupfs");
+    refused(slice(SLICE).flag("--sandbox=x"), "cannot be used with");
+    refused(slice(SLICE).toml("cgroup = '/a/b'"), "its description has the cgroup \"/a/b\"");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_command_whose_time_is_over_is_stopped_with_grace() {
+    let host = Host::new();
+    let script = "trap 'echo bye; exit 3' TERM; echo ready; sleep 1000 & wait";
+    let ran = host.task(script).flag("--timeout=700ms").flag("--json").flag("--rm").run();
+    ran.assert_code(124);
+    let report = ran.json();
+    assert_eq!((&report["exit_code"], &report["stopped_by"]), (&3.into(), &"request".into()), "{ran}");
+    assert_eq!(report["output_tail"], "ready\nbye\n", "{ran}");
+    assert!(ran.err().starts_with("bowline: task ") && ran.err().ends_with(" is stopped: its time is over"), "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn one_that_does_not_hear_is_killed() {
+    let host = Host::new();
+    let build = host.described("command = '/bin/sh'\nargs = ['-c', 'trap \"\" TERM; while :; do sleep 1; done']");
+    let ran = build.toml("stop.grace = '200ms'").flag("--timeout=300ms").flag("--json").flag("--rm").run();
+    ran.assert_code(124);
+    assert_eq!(ran.json()["signal"], "SIGKILL", "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn one_that_ends_in_time_has_its_own_code_and_output() {
+    let host = Host::new();
+    let ran = host.task("echo out; exit 3").flag("--timeout=1h").run();
+    ran.assert_code(3);
+    assert_eq!((ran.out().as_str(), ran.err().as_str()), ("out", ""), "{ran}");
+    host.task("exit 0").flag("--timeout=0").run().assert_refused(2, &["--timeout: 0"]);
+    host.assert_nothing_left();
+}

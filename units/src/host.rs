@@ -1,0 +1,191 @@
+//! Units that are the host's: looked at, limited, and slices made for them.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use bowline_executor::systemd::Property;
+use bowline_executor::systemd::host::{Answer, HostUnit, Question, memory_property};
+use bowline_executor::{Doing as _, Kind, Result, is_cgroup_v2};
+use bowline_spec::unit::{ROOT, parent};
+use zbus::{OwnedObjectPath, OwnedVariant, Variant};
+
+use super::{ANSWER, NO_SUCH_UNIT, Refusal, SYSTEMD, Systemd, UNIT_EXISTS, bounded, values};
+
+const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+const UNIT: &str = "org.freedesktop.systemd1.Unit";
+
+/// Where systemd keeps properties that are set until the next boot.
+const CONTROL: &str = "/run/systemd/system.control";
+
+/// The files there that are of the properties that we set.
+const FILES: [&str; 5] = [
+    "50-CPUQuota.conf",
+    "50-MemoryMax.conf",
+    "50-MemoryLimit.conf",
+    "50-CPUAccounting.conf",
+    "50-MemoryAccounting.conf",
+];
+
+/// Does what is asked for.
+///
+/// # Errors
+/// `Unsupported` without a bus; `Timeout`; `BadSpec` for what systemd refuses.
+pub async fn answer(question: Question) -> Result<Answer> {
+    let systemd = Systemd::connect().await?;
+    match question {
+        Question::Look(names) => {
+            let mut units = Vec::with_capacity(names.len());
+            for name in names {
+                units.push(look(&systemd, &name).await.map_err(|e| e.within(format_args!("cannot look at {name}")))?);
+            }
+            return Ok(Answer::Units(units));
+        }
+        Question::StartSlice { slice, properties } => {
+            let started = start_slice(&systemd, &slice, &properties).await;
+            started.map_err(|e| e.within(format_args!("cannot start {slice}")))?;
+        }
+        Question::Change { unit, properties } => {
+            let changed = systemd.call("SetUnitProperties", &(&unit, true, values(&properties))).await;
+            changed.map_err(|e| bowline_executor::Error::from(e).within(format_args!("cannot change {unit}")))?;
+        }
+        Question::StopSlice(slice) => {
+            stop_slice(&systemd, &slice).await.map_err(|e| e.within(format_args!("cannot stop {slice}")))?;
+        }
+    }
+    Ok(Answer::Done)
+}
+
+type Properties = HashMap<String, OwnedVariant>;
+
+async fn look(systemd: &Systemd, name: &str) -> Result<HostUnit> {
+    let answer = systemd.call("LoadUnit", &(name,)).await?;
+    let path: OwnedObjectPath =
+        answer.0.body().deserialize().doing(Kind::Internal, || "systemd answered without a unit")?;
+    let mut unit = systemd.properties(&path, UNIT).await?;
+    let id = text(&mut unit, "Id");
+    let load_state = text(&mut unit, "LoadState");
+    let active = !matches!(text(&mut unit, "ActiveState").as_str(), "inactive" | "failed" | "maintenance");
+    let ending = id.rsplit('.').next().unwrap_or_default();
+    let kind = ending.get(..1).unwrap_or_default().to_uppercase() + ending.get(1..).unwrap_or_default();
+    let mut more = systemd.properties(&path, &format!("{SYSTEMD}.{kind}")).await?;
+    Ok(HostUnit {
+        name: id,
+        loaded: load_state == "loaded",
+        load_state,
+        active,
+        slice: text(&mut more, "Slice"),
+        cgroup: text(&mut more, "ControlGroup"),
+        cpu_quota: number(&mut more, "CPUQuotaPerSecUSec"),
+        memory: number(&mut more, memory_property(is_cgroup_v2())),
+        accounting: [flag(&mut more, "CPUAccounting"), flag(&mut more, "MemoryAccounting")],
+    })
+}
+
+fn text(properties: &mut Properties, name: &str) -> String {
+    properties.remove(name).and_then(|value| String::try_from(value).ok()).unwrap_or_default()
+}
+
+/// Without a limit where systemd has no such property.
+fn number(properties: &mut Properties, name: &str) -> u64 {
+    properties.remove(name).and_then(|value| u64::try_from(value).ok()).unwrap_or(u64::MAX)
+}
+
+/// On where systemd has no such property any more: then it always counts.
+fn flag(properties: &mut Properties, name: &str) -> bool {
+    properties.remove(name).and_then(|value| bool::try_from(value).ok()).unwrap_or(true)
+}
+
+/// Starts a slice, and those that it is in; what of these is only for it ends with it.
+async fn start_slice(systemd: &Systemd, slice: &str, properties: &[Property]) -> Result<()> {
+    let mut signals = systemd.subscribe().await?;
+    let mut above = Vec::new();
+    let mut next = parent(slice);
+    while next != ROOT {
+        if !systemd.knows(&next).await? {
+            above.push((next.clone(), vec![("StopWhenUnneeded", Variant::from(true))]));
+        }
+        next = parent(&next);
+    }
+    let mut all = vec![("Description", Variant::from("Limits of bowline's manifest"))];
+    all.extend(values(properties));
+    let started = match systemd.call("StartTransientUnit", &(slice, "replace", all, above)).await {
+        Err(Refusal::Named(name, _)) if name == UNIT_EXISTS => {
+            // The host has a file for it: what is set is on top of that.
+            systemd.call("SetUnitProperties", &(slice, true, values(properties))).await?;
+            systemd.call("StartUnit", &(slice, "replace")).await
+        }
+        started => started,
+    };
+    let done = systemd.finished(&mut signals, started?.job()?).await;
+    if done.is_err() {
+        // It may still come about.
+        let _ = systemd.call("StopUnit", &(slice, "ignore-dependencies")).await;
+    }
+    done
+}
+
+/// Ends a slice alone. What was started in it meanwhile stays, as does its cgroup then.
+async fn stop_slice(systemd: &Systemd, slice: &str) -> Result<()> {
+    let mut signals = systemd.subscribe().await?;
+    // Those of a transient unit stay behind, and keep another of its name from being made.
+    forget_files(Path::new(CONTROL), slice)?;
+    match systemd.call("StopUnit", &(slice, "ignore-dependencies")).await {
+        Ok(answer) => systemd.finished(&mut signals, answer.job()?).await,
+        Err(Refusal::Named(name, _)) if name == NO_SUCH_UNIT => Ok(()),
+        Err(refusal) => Err(refusal.into()),
+    }
+}
+
+/// Removes the files in `control` that are of properties that we set.
+fn forget_files(control: &Path, unit: &str) -> Result<()> {
+    let folder = control.join(format!("{unit}.d"));
+    for file in FILES.map(|name| folder.join(name)) {
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).doing(Kind::Internal, || format!("cannot remove {}", file.display()));
+            }
+            _ => {}
+        }
+    }
+    // Somebody else's may be in it.
+    let _ = fs::remove_dir(folder);
+    Ok(())
+}
+
+impl Systemd {
+    async fn properties(&self, path: &OwnedObjectPath, interface: &str) -> Result<Properties> {
+        let body = (interface,);
+        let call =
+            async { Ok(self.connection.call_method(Some(SYSTEMD), path, Some(PROPERTIES), "GetAll", &body).await?) };
+        let answer = bounded("systemd", ANSWER, call).await?;
+        answer
+            .body()
+            .deserialize()
+            .doing(Kind::Internal, || format!("systemd answered without properties of {interface}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_we_have_set_is_forgotten() {
+        let control = std::env::temp_dir().join(format!("bowline-units-{}", std::process::id()));
+        let folder = control.join("a.slice.d");
+        fs::create_dir_all(&folder).expect("writable");
+        for name in [FILES[0], FILES[1], "50-TasksMax.conf"] {
+            fs::write(folder.join(name), "").expect("writable");
+        }
+        forget_files(&control, "a.slice").expect("ours");
+        forget_files(&control, "b.slice").expect("there is none");
+        let left: Vec<_> = fs::read_dir(&folder).expect("somebody's").flatten().map(|e| e.file_name()).collect();
+        assert_eq!(left, ["50-TasksMax.conf"]);
+        fs::remove_file(folder.join("50-TasksMax.conf")).expect("ours");
+        forget_files(&control, "a.slice").expect("empty");
+        assert!(!folder.exists());
+        fs::remove_dir(control).expect("empty");
+    }
+}

@@ -11,7 +11,7 @@ use bowline_executor::{Doing as _, Kind, Result, is_cgroup_v2};
 use bowline_spec::unit::{ROOT, parent};
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 
-use super::{ANSWER, NO_SUCH_UNIT, Refusal, SYSTEMD, Systemd, UNIT_EXISTS, bounded, values};
+use super::{ANSWER, Job, NO_SUCH_UNIT, Refusal, SYSTEMD, Signals, Systemd, UNIT_EXISTS, bounded, values};
 
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
@@ -110,15 +110,25 @@ async fn start_slice(systemd: &Systemd, slice: &str, properties: &[Property]) ->
     }
     let mut all = vec![("Description", Variant::from("Limits of bowline's manifest"))];
     all.extend(values(properties));
-    let started = match systemd.call("StartTransientUnit", &(slice, "replace", all, above)).await {
+    match systemd.call("StartTransientUnit", &(slice, "replace", all, above)).await {
+        // The host has a file for it: what is set is on top of that.
         Err(Refusal::Named(name, _)) if name == UNIT_EXISTS => {
-            // The host has a file for it: what is set is on top of that.
-            systemd.call("SetUnitProperties", &(slice, true, values(properties))).await?;
-            systemd.call("StartUnit", &(slice, "replace")).await
+            let job = systemd.call("StartUnit", &(slice, "replace")).await?.job()?;
+            started(systemd, &mut signals, slice, job).await?;
+            let set = systemd.call("SetUnitProperties", &(slice, true, values(properties))).await;
+            if set.is_err() {
+                let _ = systemd.call("StopUnit", &(slice, "ignore-dependencies")).await;
+            }
+            set?;
+            Ok(())
         }
-        started => started,
-    };
-    let done = systemd.finished(&mut signals, started?.job()?).await;
+        answer => started(systemd, &mut signals, slice, answer?.job()?).await,
+    }
+}
+
+/// Waits until a slice is there.
+async fn started(systemd: &Systemd, signals: &mut Signals, slice: &str, job: Job) -> Result<()> {
+    let done = systemd.finished(signals, job).await;
     if done.is_err() {
         // It may still come about.
         let _ = systemd.call("StopUnit", &(slice, "ignore-dependencies")).await;

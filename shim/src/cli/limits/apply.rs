@@ -30,19 +30,18 @@ pub async fn apply(state: &StateDir, bus: &mut Bus, mut manifest: Manifest) -> R
     let old = clear(bus, &before, |name| !named(name)).await?;
     // Before those that are in them.
     manifest.slices.sort_by(|one, other| stem(&one.name).cmp(stem(&other.name)));
-    let about_to = Applied { manifest: joined(&manifest, &old.manifest), made: old.made.clone() };
-    put(&held, bus, &about_to)?;
-    let made = match slices(bus, &manifest.slices, &before, &held, &about_to).await {
-        Ok(made) => made,
-        Err(error) => {
-            put(&held, bus, &old)?;
-            return Err(error);
-        }
-    };
-    let services = services(bus, &manifest.services, &before).await?;
-    let mut made = [old.made, made].concat();
+    let units = bus.look(manifest.slices.iter().map(|slice| &slice.name)).await?;
+    let missing = manifest.slices.iter().zip(&units).filter(|(_, unit)| !unit.active);
+    let mut made = old.made.clone();
+    made.extend(missing.map(|(slice, _)| slice.name.clone()));
     made.sort();
     made.dedup();
+    put(&held, bus, &Applied { manifest: joined(&manifest, &old.manifest), made: made.clone() })?;
+    if let Err(error) = slices(bus, &manifest.slices, units, &before).await {
+        put(&held, bus, &old)?;
+        return Err(error);
+    }
+    let services = services(bus, &manifest.services, &before).await?;
     put(&held, bus, &Applied { manifest: Manifest { slices: manifest.slices, services }, made })
 }
 
@@ -136,50 +135,27 @@ fn is_empty(slice: &HostUnit) -> Result<bool> {
     Ok(Cgroups::of_host(spawn::systemd()?)?.is_empty(&slice.cgroup))
 }
 
-/// Has all slices as they should be, or none: those that were made.
-async fn slices(
-    bus: &Bus,
-    slices: &[Slice],
-    before: &Applied,
-    held: &Held,
-    about_to: &Applied,
-) -> Result<Vec<UnitName>> {
+/// Has all slices as they should be, or none.
+async fn slices(bus: &Bus, slices: &[Slice], units: Vec<HostUnit>, before: &Applied) -> Result<()> {
     let mut done = Vec::new();
-    let mut made = Vec::new();
-    let mut failed = None;
-    for slice in slices {
-        match one_slice(bus, slice, before).await {
-            Ok(None) => {}
-            Ok(Some(one)) => {
-                if let Done::Started(name) = &one {
-                    made.push(name.clone());
-                    let made = [about_to.made.clone(), made.clone()].concat();
-                    put(held, bus, &Applied { made, ..about_to.clone() })?;
-                }
-                done.push(one);
-            }
-            Err(error) => {
-                failed = Some(error);
-                break;
-            }
+    for (slice, unit) in slices.iter().zip(units) {
+        match one_slice(bus, slice, &unit, before).await {
+            Ok(one) => done.extend(one),
+            Err(error) => return Err(roll_back(bus, done, error).await),
         }
     }
-    match failed {
-        None => Ok(made),
-        Some(error) => Err(roll_back(bus, done, error).await),
-    }
+    Ok(())
 }
 
 /// Starts or changes it; `None` where it is as it should be.
-async fn one_slice(bus: &Bus, slice: &Slice, before: &Applied) -> Result<Option<Done>> {
+async fn one_slice(bus: &Bus, slice: &Slice, unit: &HostUnit, before: &Applied) -> Result<Option<Done>> {
     let name = &slice.name;
-    let unit = bus.look_at(name).await?;
     if !unit.active {
         bus.start_slice(name, slice.wanted()).await?;
         return Ok(Some(Done::Started(name.clone())));
     }
     let earlier = before.manifest.slices.iter().find(|one| one.name == *name).map(Slice::wanted).unwrap_or_default();
-    let now = in_force(&unit);
+    let now = in_force(unit);
     let change = slice.wanted().after(earlier).differing(now);
     bus.change(name, change, unit.accounting).await?;
     Ok((!change.is_nothing()).then(|| Done::Changed(name.clone(), change.undone(now))))

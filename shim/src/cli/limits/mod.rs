@@ -143,9 +143,12 @@ fn misplaced(hierarchies: &[(&Path, &[String])]) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// Where it is mounted, and its controllers.
+    type Mounted<'a> = (&'a str, &'a [&'a str]);
+
     #[test]
     fn controllers_are_where_everybody_expects_them() {
-        let cases: [(&[(&str, &[&str])], Option<&str>); 5] = [
+        let cases: [(&[Mounted<'_>], Option<&str>); 5] = [
             (&[("/sys/fs/cgroup", &["cpu", "memory", "io"])], None),
             (&[("/sys/fs/cgroup/cpu,cpuacct", &["cpu", "cpuacct"]), ("/sys/fs/cgroup/memory", &["memory"])], None),
             (&[("/dev/cgroup", &["cpu", "memory"])], Some("cpu is mounted at /dev/cgroup")),

@@ -31,6 +31,7 @@ mod error;
 pub mod events;
 mod exec;
 mod features;
+pub mod figures;
 mod health;
 mod hooks;
 mod host;
@@ -396,6 +397,11 @@ impl Executor {
     /// `NotFound` when there is none.
     pub async fn cgroup_stats(&self, path: &str) -> Result<Stats> {
         self.ask(|reply| Request::CgroupStats(path.to_owned(), reply)).await
+    }
+
+    /// All figures of all tasks.
+    pub async fn figures(&self) -> Result<figures::Figures> {
+        self.ask(Request::Figures).await
     }
 
     /// Where a task is in its life.

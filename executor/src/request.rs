@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use crate::cgroup::Driver;
 use crate::checkpoint::{Checkpoint, Criu};
 use crate::error::Result;
+use crate::figures::Figures;
 use crate::health::Health;
 use crate::io::{Attachment, Input, Logger, Target, WindowSize};
 use crate::lifecycle::Status;
@@ -290,4 +291,5 @@ pub(crate) enum Request {
     PauseEnded(Reply<PauseEnd>),
     EndPause(Reply<PauseEnd>),
     CgroupStats(String, Reply<Stats>),
+    Figures(Reply<Figures>),
 }

@@ -1,5 +1,6 @@
 //! Talking to a shim, and to what it has left when it has gone.
 
+pub mod figures;
 pub mod sandbox;
 
 use std::io::ErrorKind;

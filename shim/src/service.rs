@@ -19,10 +19,10 @@ use ttrpc::r#async::TtrpcContext;
 use crate::accept;
 use crate::wire::proto::bowline as proto;
 use crate::wire::proto::bowline::{
-    AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, LaunchRequest,
-    LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest, ResizeRequest, SandboxStateResponse,
-    SignalRequest, StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest, VersionResponse,
-    WaitResponse,
+    AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FiguresResponse,
+    LaunchRequest, LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest, ResizeRequest,
+    SandboxStateResponse, SignalRequest, StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest,
+    VersionResponse, WaitResponse,
 };
 use crate::wire::proto::bowline_ttrpc::{Bowline, create_bowline};
 use crate::wire::to_status;
@@ -219,6 +219,11 @@ impl Bowline for Service {
             health: state.health.map(|health| json(&health)).transpose()?.unwrap_or_default(),
             ..StateResponse::default()
         })
+    }
+
+    async fn figures(&self, _: &TtrpcContext, _: Empty) -> Answer<FiguresResponse> {
+        let figures = self.executor.figures().await.map_err(|e| to_status(&e))?;
+        Ok(FiguresResponse { figures: json(&figures)?, ..FiguresResponse::default() })
     }
 
     async fn create_sandbox(&self, _: &TtrpcContext, _: Empty) -> Answer<Empty> {

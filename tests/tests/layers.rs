@@ -14,7 +14,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["housekeeping"],
     &["exec", "features", "host", "probe", "request", "tracked"],
     &["sandbox"],
-    &["lifecycle", "pause", "recovery"],
+    &["figures", "lifecycle", "pause", "recovery"],
     &["launch"],
     &["child", "sealed"],
     &["notify", "shared"],
@@ -79,6 +79,10 @@ const NOT_THE_SHIMS: &str = "executor/src/systemd.rs";
 /// nothing does is linked without it, and without the library for the bus.
 const UNITS: &str = "units/src";
 const NAMES_UNITS: &str = "shim/src/bin/bowline.rs";
+
+/// What speaks HTTP, and the one place that names it, for the same reason.
+const HTTP: [&str; 3] = ["hyper", "hyper_util", "http_body_util"];
+const NAMES_HTTP: &str = "shim/src/cli/metrics";
 
 /// What starts a thread, blocks the loop, or has its child reaped by the sweep.
 const NOT_IN_THE_SHIM: [&str; 7] = [
@@ -153,6 +157,14 @@ fn what_speaks_to_systemd_is_in_one_binary() {
     let named = all().filter(|source| source.name != NAMES_UNITS);
     found.extend(named.flat_map(|source| source.words("bowline_units")));
     assert_none("it would be in every shim", found);
+}
+
+#[test]
+fn what_speaks_http_is_in_one_command() {
+    let all = ["spec", "executor", "units", "shim"].into_iter().flat_map(sources);
+    let named = all.filter(|source| !source.name.starts_with(NAMES_HTTP));
+    let found = named.flat_map(|source| HTTP.iter().flat_map(|library| source.words(library)).collect::<Vec<_>>());
+    assert_none("it would be in every shim", found.collect());
 }
 
 /// Whether `path` has all parts of `part` one after the other: `std::fs::File`

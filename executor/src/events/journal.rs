@@ -32,12 +32,19 @@ pub struct Journal {
     file: Option<File>,
     /// Events that could not be written, and that nobody was told of yet.
     lost: u64,
+    /// All that could not be written.
+    lost_in_all: u64,
 }
 
 impl Journal {
     /// The journal in `folder`, which is made with the first event.
     pub fn new(folder: PathBuf) -> Journal {
-        Journal { folder, bound: BOUND, file: None, lost: 0 }
+        Journal { folder, bound: BOUND, file: None, lost: 0, lost_in_all: 0 }
+    }
+
+    /// How many events could not be written so far.
+    pub fn lost_in_all(&self) -> u64 {
+        self.lost_in_all
     }
 
     /// Puts events down, in one write. What cannot be is counted; the next that
@@ -50,6 +57,7 @@ impl Journal {
             Ok(()) => self.lost = 0,
             Err(error) => {
                 self.lost += entries.len() as u64;
+                self.lost_in_all += entries.len() as u64;
                 self.file = None;
                 tracing::info!(%error, "an event could not be written");
             }
@@ -220,5 +228,6 @@ mod tests {
         journal.append(&mut [entry("a", 4)]);
         journal.append(&mut [entry("a", 5)]);
         assert_eq!(read(&state), [Entry { lost: 3, ..entry("a", 4) }, entry("a", 5)]);
+        assert_eq!(journal.lost_in_all(), 3, "also after somebody was told");
     }
 }

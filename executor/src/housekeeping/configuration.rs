@@ -6,6 +6,7 @@ use oci_spec::runtime::{LinuxCpu, LinuxMemory, LinuxResources};
 use serde::Serialize;
 
 use crate::cgroup::{Cgroup, Layout, Version};
+use crate::figures::cpu_quota;
 use crate::host;
 
 /// What v1 writes for "no limit" is above this; see `stats::v1`.
@@ -41,14 +42,7 @@ pub fn read(layout: &Layout, cgroup: &Cgroup) -> Configuration {
     };
     let number = |controller: &str, file: &str| text(controller, file).and_then(|text| limit(&text));
     let is_v2 = layout.is_unified("cpu");
-    let (quota, period) = if is_v2 {
-        let both = text("cpu", "cpu.max").unwrap_or_default();
-        let (quota, period) = both.split_once(' ').unwrap_or_default();
-        (limit(quota), limit(period))
-    } else {
-        // -1 is none, and no number of this kind.
-        (number("cpu", "cpu.cfs_quota_us"), number("cpu", "cpu.cfs_period_us"))
-    };
+    let (quota, period) = cpu_quota(layout, cgroup);
     let memory = if layout.is_unified("memory") { "memory.max" } else { "memory.limit_in_bytes" };
     // A v2 cpuset that says nothing has its parent's.
     let set = |file: &str| text("cpuset", file).or_else(|| text("cpuset", &format!("{file}.effective")));

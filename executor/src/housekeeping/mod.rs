@@ -25,6 +25,7 @@ pub use self::orphans::{Left, Outcome, What};
 pub use crate::cgroup::Destroyed;
 use crate::cgroup::{self, Cgroup, Layout, Permit, Unit, checked_path};
 use crate::error::{Error, Kind, Result, together};
+use crate::figures::CgroupFigures;
 use crate::systemd::Systemd;
 use crate::{host, stats};
 
@@ -140,6 +141,15 @@ impl Cgroups {
             pids: read.pids.current,
             hugepages: hugepages.collect(),
         })
+    }
+
+    /// All that is measured of the cgroup at `path`, and how its CPU time is limited.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none.
+    pub fn figures(&self, path: &str) -> Result<CgroupFigures> {
+        let page_sizes: Vec<String> = host::hugepage_sizes().into_iter().collect();
+        Ok(CgroupFigures::read(&self.layout, &self.open(path)?, &page_sizes))
     }
 
     /// How the cgroup at `path` is configured.

@@ -144,8 +144,6 @@ pub enum Wiring {
 pub struct Pumps {
     /// Set once the process has ended.
     process_ended: watch::Sender<bool>,
-    /// For each stream: how far it is.
-    progress: Vec<watch::Receiver<Progress>>,
     lines: Lines,
 }
 
@@ -157,6 +155,8 @@ pub struct Lines {
     input: Option<Rc<AsyncFd<File>>>,
     terminal: Option<Rc<Terminal>>,
     process_ended: watch::Receiver<bool>,
+    /// For each output: how far it is.
+    progress: Vec<watch::Receiver<Progress>>,
 }
 
 /// FIFOs of somebody who attaches: what it reads from, and what it writes to.
@@ -242,8 +242,8 @@ fn null() -> Result<OwnedFd> {
 impl Pumps {
     fn new(input: Option<Rc<AsyncFd<File>>>, terminal: Option<Rc<Terminal>>) -> Pumps {
         let (process_ended, ended) = watch::channel(false);
-        let lines = Lines { outputs: Vec::new(), input, terminal, process_ended: ended };
-        Pumps { process_ended, progress: Vec::new(), lines }
+        let lines = Lines { outputs: Vec::new(), input, terminal, process_ended: ended, progress: Vec::new() };
+        Pumps { process_ended, lines }
     }
 
     fn begin(
@@ -259,7 +259,7 @@ impl Pumps {
         let goes_with_process = self.lines.terminal.is_some();
         let stream = Stream { name, from, outlets: vec![outlet], guests, log, unlogged: 0, tail, goes_with_process };
         tokio::task::spawn_local(stream.pump(self.lines.process_ended.clone(), tell));
-        self.progress.push(hear);
+        self.lines.progress.push(hear);
         self.lines.outputs.push(invite);
     }
 
@@ -283,7 +283,7 @@ impl Pumps {
     /// Says that the process has ended, and waits until its tail is whole.
     pub async fn finish(&mut self) {
         self.process_ended.send_replace(true);
-        for stream in &mut self.progress {
+        for stream in &mut self.lines.progress {
             // An error means that the pump has ended: it is as whole as it gets.
             let _ = stream.wait_for(|p| p.tail_whole || p.flushed).await;
         }
@@ -291,14 +291,14 @@ impl Pumps {
 
     /// Waits until everything is written or given up.
     pub async fn flushed(&mut self) {
-        for stream in &mut self.progress {
+        for stream in &mut self.lines.progress {
             let _ = stream.wait_for(|p| p.flushed).await;
         }
     }
 
     /// Bytes that went nowhere so far, as their file or reader would not take them.
     pub fn dropped(&self) -> u64 {
-        self.progress.iter().map(|p| p.borrow().dropped).sum()
+        self.lines.dropped()
     }
 }
 
@@ -306,6 +306,11 @@ impl Lines {
     /// Whether the process has a terminal.
     pub fn has_terminal(&self) -> bool {
         self.terminal.is_some()
+    }
+
+    /// Bytes that went nowhere so far, as their file or reader would not take them.
+    pub fn dropped(&self) -> u64 {
+        self.progress.iter().map(|p| p.borrow().dropped).sum()
     }
 
     /// Whether what somebody who attaches writes comes to the process.

@@ -98,6 +98,8 @@ impl Stream {
                 }
             }
             self.outlets.retain(|outlet| !outlet.is_gone());
+            let dropped = self.dropped();
+            tell.send_if_modified(|progress| std::mem::replace(&mut progress.dropped, dropped) != dropped);
         }
         self.flush_log();
         let dropped = self.dropped();

@@ -91,7 +91,7 @@ impl Supervisor {
         let task = self.task(id)?;
         let _telling = task.telling.read().await;
         let command = shortened(&exec.command);
-        let outcome = self.exec(id, exec).await?;
+        let outcome = self.exec_counted(&task, exec).await?;
         let exit_code = match outcome.end {
             ExecEnd::Exited(code) => Some(code),
             ExecEnd::TimedOut(_) => None,

@@ -35,6 +35,24 @@ impl Supervisor {
         Ok(self.finish_exec(&task, begun).await)
     }
 
+    /// The same of one that somebody asked for, which is counted.
+    pub(super) async fn exec_counted(self: &Rc<Self>, task: &Rc<Task>, request: Exec) -> Result<ExecOutcome> {
+        let begun = self.begin_counted(task, &request).await?;
+        Ok(self.finish_exec(task, begun).await)
+    }
+
+    async fn begin_counted(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<Begun> {
+        let asked = Instant::now();
+        let begun = self.begin_exec(task, request).await;
+        let mut starts = task.exec_starts.borrow_mut();
+        match &begun {
+            Ok(Begun { executed: true, .. }) => starts.count(asked.elapsed()),
+            Ok(_) | Err(_) => starts.count_failed(),
+        }
+        drop(starts);
+        begun
+    }
+
     /// Starts an exec whose end is told to the manager; `reply` has its pid once
     /// its program is executed.
     pub(super) async fn start_exec(
@@ -52,7 +70,7 @@ impl Supervisor {
         };
         // The task's end is told after ours, also if that comes while we begin.
         let _telling = task.telling.read().await;
-        let begun = match self.begin_exec(&task, &request).await {
+        let begun = match self.begin_counted(&task, &request).await {
             Ok(begun) => begun,
             Err(error) => {
                 let _ = reply.send(Err(error));
@@ -128,15 +146,18 @@ impl Supervisor {
         drop(stdio);
         let exited = expecting.claim(pid);
         drop(expecting);
-        match before(deadline, report.executed()).await {
-            Some(Ok(())) => capture.connect(request)?,
+        let executed = match before(deadline, report.executed()).await {
+            Some(Ok(())) => {
+                capture.connect(request)?;
+                true
+            }
             Some(Err(error)) => {
                 let _ = exited.await;
                 return Err(error);
             }
             // Nothing of it runs: it is killed before it had a terminal.
-            None => {}
-        }
+            None => false,
+        };
         if let (Some(logging), Some(pumps)) = (logging, &capture.pumps) {
             logging.see_off(pumps.process_ended());
         }
@@ -150,12 +171,12 @@ impl Supervisor {
         task.execs.borrow_mut().insert(pid, RunningExec { number, name: name.clone(), pidfd });
         let started_at = Timestamp::now();
         let in_group = in_group.is_some();
-        Ok(Begun { pid, name, exited, capture, started_at, deadline, group: None, in_group })
+        Ok(Begun { pid, name, exited, capture, started_at, executed, deadline, group: None, in_group })
     }
 
     /// Sees an exec to its end or its deadline.
     async fn finish_exec(&self, task: &Rc<Task>, begun: Begun) -> ExecOutcome {
-        let Begun { pid, name, mut exited, mut capture, started_at, deadline, group, in_group } = begun;
+        let Begun { pid, name, mut exited, mut capture, started_at, deadline, group, in_group, .. } = begun;
         let own = group.as_ref().filter(|_| in_group);
         let end = match before(deadline, &mut exited).await {
             // The sender lives until the child is reaped.
@@ -273,6 +294,8 @@ struct Begun {
     exited: oneshot::Receiver<Ended>,
     capture: Capture,
     started_at: Timestamp,
+    /// Whether its program was, before its deadline.
+    executed: bool,
     deadline: Option<Instant>,
     /// What was made for it, to be had by the next.
     group: Option<ExecGroup>,

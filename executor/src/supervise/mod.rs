@@ -14,6 +14,7 @@ mod checkpoints;
 mod children;
 mod events;
 mod execs;
+mod figures;
 mod health;
 mod hooks;
 mod launches;
@@ -421,6 +422,9 @@ impl Supervisor {
             }
             Request::Stats(id, reply) => {
                 let _ = reply.send(self.stats(&id));
+            }
+            Request::Figures(reply) => {
+                let _ = reply.send(Ok(self.figures()));
             }
             Request::State(id, reply) => {
                 let _ = reply.send(self.task(&id).map(|task| task.state_with_health()));

@@ -21,6 +21,7 @@ use super::launches::Plan;
 use super::units;
 use crate::cgroup::{Cgroup, ExecGroup, Layout};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::figures::ExecStarts;
 use crate::health::Health;
 use crate::io::{Attachment, Lines, Pumps, Tail, WindowSize};
 use crate::launch::{Held, Live};
@@ -101,6 +102,8 @@ pub struct Task {
     /// The same of execs with a name.
     pub exec_lines: RefCell<BTreeMap<String, Lines>>,
     pub next_exec: Cell<u64>,
+    /// How long those that somebody asked for took to start.
+    pub exec_starts: RefCell<ExecStarts>,
     /// Cgroups of execs with a deadline, between two execs.
     pub exec_groups: RefCell<Vec<ExecGroup>>,
     pub made_groups: Cell<u64>,
@@ -162,6 +165,7 @@ impl Task {
             lines: OnceCell::new(),
             exec_lines: RefCell::default(),
             next_exec: Cell::new(1),
+            exec_starts: RefCell::default(),
             exec_groups: RefCell::default(),
             made_groups: Cell::new(1),
             processes: RefCell::default(),
@@ -215,6 +219,11 @@ impl Task {
     /// Makes the terminal of init, or of the exec of that name, this large.
     pub fn resize(&self, exec: Option<&str>, size: WindowSize) -> Result<()> {
         self.lines_of(exec)?.resize(size).map_err(|e| e.within(format_args!("task {}", self.id)))
+    }
+
+    /// Bytes of its output that went nowhere so far.
+    pub fn output_dropped(&self) -> u64 {
+        self.lines.get().map_or(0, Lines::dropped)
     }
 
     fn lines_of(&self, exec: Option<&str>) -> Result<Lines> {

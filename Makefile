@@ -103,7 +103,7 @@ endef
 ## test-vm   the black-box tests in a virtual machine with cgroup v2 and systemd; VM_TESTS="exec stop": just these
 .PHONY: test-vm
 # What a person sees, and how bytes get to a task and back, is the same on every host.
-NOT_IN_THE_VM = layers bench completions man bad_input_cli bad_input_description cli_% interrupt logs output stdin \
+NOT_IN_THE_VM = layers bench completions man metrics_format bad_input_cli bad_input_description cli_% interrupt logs output stdin \
 	terminal terminal_screen $(TOO_LONG_FOR_THE_VM)
 # Minutes each, as the machine is emulated; they hold there too: make test-vm VM_TESTS="sandbox_life".
 TOO_LONG_FOR_THE_VM = containerd_sandbox% cri_% sandbox_budget_writes sandbox_life sandbox_network

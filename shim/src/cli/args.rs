@@ -18,6 +18,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::cgroup::args::CgroupArgs;
 use super::detach::{self, DetachKeys};
 use super::limits::args::LimitsArgs;
+use super::metrics::args::MetricsArgs;
 use super::moment::Moment;
 use super::named::TaskRef;
 pub use super::sandbox::args::SandboxCommand;
@@ -135,6 +136,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Serve the figures of all tasks, for Prometheus and its like
+    Metrics(MetricsArgs),
     /// Freeze all processes of tasks
     Pause {
         /// The tasks

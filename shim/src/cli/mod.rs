@@ -23,6 +23,7 @@ mod launch;
 mod limits;
 mod logs;
 mod man;
+mod metrics;
 mod misuse;
 mod moment;
 mod named;
@@ -102,6 +103,7 @@ async fn run(cli: Cli, carry_out: CarryOut, ask: Ask) -> Result<u8> {
         Command::Update { id, limits } => update::run(&state, &id.resolve(&state)?, limits).await,
         Command::Events { args } => events::run(&state, &args),
         Command::Explain { id, json } => explain::run(&state, &id.resolve(&state)?, json).await,
+        Command::Metrics(args) => metrics::run(&state, args).await,
         Command::Pause { ids } => control::pause(&state, &ids).await,
         Command::Resume { ids } => control::resume(&state, &ids).await,
         Command::Rm { ids, force, exited: false } => remove::run(&state, &ids, force).await,

@@ -1,0 +1,163 @@
+//! Listening: at a socket of our user's alone, or at an address of this host.
+//!
+//! A socket that nobody listens at any more is replaced, also by two at a time:
+//! its folder is locked meanwhile. It goes with its owner, unless somebody else
+//! has put another there. Must not: know what is served.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use bowline_executor::{Doing, Error, Kind, Result, StateDir};
+use rustix::fs::Mode;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::args::Place;
+
+/// The socket in the state folder. Ids never begin with a dot.
+const SOCKET: &str = ".metrics.sock";
+
+/// The longest path a unix socket can have (unix(7)).
+const LONGEST: usize = 107;
+
+/// What somebody connects to.
+pub enum Listener {
+    /// A socket in the file system, and what removes it in the end.
+    Unix(tokio::net::UnixListener, Socket),
+    /// An address.
+    Address(tokio::net::TcpListener, SocketAddr),
+}
+
+/// A connection of either kind.
+pub trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
+
+/// A socket's file, which is removed when this is dropped.
+pub struct Socket {
+    path: PathBuf,
+    /// By which it is told from another's.
+    file: (u64, u64),
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|there| there == self.file) {
+            // Whoever cannot remove it replaces it the next time.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Listens at `place`, by default in the state folder.
+///
+/// # Errors
+/// `Usage` for an address that others reach, unless that is allowed, and for a
+/// path that no socket can have; `AlreadyExists` where somebody listens; what the
+/// kernel refuses.
+pub fn listen(state: &StateDir, place: Option<Place>, allow_remote: bool) -> Result<Listener> {
+    match place {
+        Some(Place::Address(address)) => at_address(address, allow_remote),
+        Some(Place::Unix(_)) if allow_remote => {
+            let error = Error::new(Kind::Usage, "--allow-remote: a unix socket is reached from this host alone");
+            Err(error.hint("leave the flag out, or listen at an address"))
+        }
+        Some(Place::Unix(path)) => at_path(std::path::absolute(path).doing(Kind::Usage, || "--listen: not a path")?),
+        None => {
+            // Before the first task there may be no such folder: made as that would.
+            let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(state.path());
+            made.doing(Kind::Internal, || format!("cannot create the state folder {}", state.path().display()))?;
+            at_path(state.path().join(SOCKET))
+        }
+    }
+}
+
+fn at_address(address: SocketAddr, allow_remote: bool) -> Result<Listener> {
+    if !address.ip().to_canonical().is_loopback() && !allow_remote {
+        let message = format!("--listen: {address} is no loopback address: whoever reaches it could read all metrics");
+        return Err(Error::new(Kind::Usage, message)
+            .hint("listen at 127.0.0.1, at [::1] or at a unix socket; or allow it with --allow-remote"));
+    }
+    let what = || format!("cannot listen at {address}");
+    let listener = TcpListener::bind(address).map_err(|error| {
+        let refused = Error::new(Kind::Internal, format!("{}: {error}", what()));
+        match error.kind() {
+            ErrorKind::AddrInUse => refused.hint("somebody listens there: choose another port, or 0 for any"),
+            ErrorKind::AddrNotAvailable => refused.hint("it is no address of this host: `ip address` lists those"),
+            ErrorKind::PermissionDenied => refused.hint("ports below 1024 are root's: choose another"),
+            _ => refused,
+        }
+    })?;
+    let bound = listener.local_addr().doing(Kind::Internal, what)?;
+    listener.set_nonblocking(true).doing(Kind::Internal, what)?;
+    Ok(Listener::Address(tokio::net::TcpListener::from_std(listener).doing(Kind::Internal, what)?, bound))
+}
+
+fn at_path(path: PathBuf) -> Result<Listener> {
+    let what = || format!("cannot listen at {}", path.display());
+    if path.as_os_str().len() > LONGEST {
+        let message = format!("{}: the path is longer than that of a socket can be ({LONGEST} bytes)", what());
+        return Err(Error::new(Kind::Usage, message).hint("choose a shorter one with --listen unix:PATH"));
+    }
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let opened = File::open(folder).map_err(|error| {
+        let refused = Error::new(Kind::Internal, format!("{}: folder {}: {error}", what(), folder.display()));
+        if error.kind() == ErrorKind::NotFound { refused.hint("make that folder first") } else { refused }
+    })?;
+    // Released when it is closed.
+    opened.lock().doing(Kind::Internal, || format!("cannot lock {}", folder.display()))?;
+    make_room(&path)?;
+    // Nobody else can connect, from the first moment on.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let bound = UnixListener::bind(&path);
+    rustix::process::umask(before);
+    let listener = bound.doing(Kind::Internal, what)?;
+    let socket = Socket { file: identity(&path).doing(Kind::Internal, what)?, path: path.clone() };
+    listener.set_nonblocking(true).doing(Kind::Internal, what)?;
+    Ok(Listener::Unix(tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?, socket))
+}
+
+/// Removes a socket that nobody listens at.
+fn make_room(path: &Path) -> Result<()> {
+    let what = || format!("cannot listen at {}", path.display());
+    let there = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        there => there.doing(Kind::Internal, what)?,
+    };
+    if !there.file_type().is_socket() {
+        let error = Error::new(Kind::AlreadyExists, format!("{}: there is a file that is no socket", what()));
+        return Err(error.hint("choose another path, or remove it"));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path)
+            .doing(Kind::Internal, || format!("cannot remove {}, which nobody has", path.display())),
+        // Whatever else it is, somebody may have it.
+        _ => Err(Error::new(Kind::AlreadyExists, format!("{}: somebody listens there", what()))
+            .hint("stop it first, or choose another place with --listen")),
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+impl Listener {
+    /// The next connection.
+    pub async fn accept(&self) -> io::Result<Box<dyn Connection>> {
+        Ok(match self {
+            Listener::Unix(listener, _) => Box::new(listener.accept().await?.0),
+            Listener::Address(listener, _) => Box::new(listener.accept().await?.0),
+        })
+    }
+
+    /// Where it is, for whoever wants to come.
+    pub fn place(&self) -> String {
+        match self {
+            Listener::Unix(_, socket) => format!("unix:{}", socket.path.display()),
+            Listener::Address(_, address) => format!("http://{address}/metrics"),
+        }
+    }
+}

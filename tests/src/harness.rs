@@ -20,6 +20,7 @@ mod elsewhere;
 mod kernel;
 mod leftovers;
 mod limits;
+pub mod metrics;
 mod process;
 mod pty;
 mod ran;
@@ -198,6 +199,11 @@ impl Host {
             let _ = writeln!(std::io::stderr().lock(), "REFERENCE FAILS {name}: {why}");
         }
         containerd::is_reference()
+    }
+
+    /// The same for a test that looks for itself.
+    pub fn not_tested(&self, reason: &str) {
+        self.not_here(reason);
     }
 
     /// Does this before it is looked for what is left.

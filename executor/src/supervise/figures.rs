@@ -6,7 +6,6 @@ use std::borrow::Cow;
 
 use super::Supervisor;
 use super::task::Task;
-use crate::VERSION;
 use crate::cgroup::Cgroup;
 use crate::figures::{CgroupFigures, Figures, HealthFigures, SandboxFigures, TaskFigures};
 
@@ -19,7 +18,7 @@ impl Supervisor {
             usage: sandbox.cgroup.borrow().as_ref().map(|cgroup| self.usage(cgroup)),
         });
         Figures {
-            version: Cow::Borrowed(VERSION),
+            version: Cow::Borrowed(env!("CARGO_PKG_VERSION")),
             pid: std::process::id(),
             events_lost: self.journal.as_ref().map_or(0, |journal| journal.borrow().lost_in_all()),
             sandbox,

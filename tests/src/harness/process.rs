@@ -117,6 +117,11 @@ impl Process {
         self.wait_for(&self.stdout, text);
     }
 
+    /// What it has written to its stdout by now.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.borrow().so_far()).into_owned()
+    }
+
     /// Whether its stdout contains `text` by now.
     pub fn has_said(&self, text: &str) -> bool {
         String::from_utf8_lossy(&self.stdout.borrow().so_far()).contains(text)

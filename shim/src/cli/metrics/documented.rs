@@ -120,7 +120,7 @@ pub fn everything() -> Exposition {
 fn of_task(name: &str) -> Option<String> {
     let of =
         |subject: &&str| name.strip_prefix(&format!("bowline_{subject}_")).map(|rest| format!("bowline_task_{rest}"));
-    SUBJECTS[1..].iter().find_map(|subject| of(&subject))
+    SUBJECTS[1..].iter().find_map(of)
 }
 
 fn table(all: &Exposition) -> String {

@@ -7,7 +7,7 @@ use bowline_executor::watch;
 use bowline_executor::{ExitReport, Health, HealthStatus, StoppedBy};
 
 use super::super::findings::sentence;
-use super::finding::{Facts, Finding};
+use super::finding::{Facts, Finding, Severity};
 use super::words::{bytes, count, cpus, last_line, last_lines, meaning, processes, share, shown, signal_of, span};
 
 /// A share of periods from which on a CPU limit is felt.
@@ -25,8 +25,11 @@ pub fn findings(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
             format!("its shim died before it: how it ended nobody knows, and what it ran may still run{last}");
         return vec![Finding::cause("shim_died", sentence).with("shim_said", said)];
     }
-    let mut all = vec![end(facts, report)];
-    all.extend(memory(facts, report));
+    // What a shell passes on is because of what it ran.
+    let (mut all, rest): (Vec<Finding>, Vec<Finding>) =
+        memory(facts, report).into_iter().partition(|finding| finding.severity == Severity::Cause);
+    all.push(end(facts, report));
+    all.extend(rest);
     all.extend(cpu(facts, report));
     all.extend(pids(report));
     if report.stopped_by != Some(StoppedBy::Health) {

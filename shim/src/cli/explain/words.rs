@@ -34,7 +34,7 @@ pub fn span(usec: u64) -> String {
     match usec {
         0..1_000 => format!("{usec} µs"),
         1_000..999_500 => format!("{} ms", (usec + 500) / 1_000),
-        999_500..59_950_000 => format!("{:.1} s", usec as f64 / 1e6),
+        999_500..59_950_000 => format!("{:.1} s", usec as f64 / 1e6).replace(".0 s", " s"),
         _ => match seconds {
             0..60 => "1 min".to_owned(),
             60..3_600 => two(seconds / 60, "min", seconds % 60, "s"),
@@ -132,7 +132,7 @@ mod tests {
             (0, "0 µs"),
             (999, "999 µs"),
             (450_000, "450 ms"),
-            (999_700, "1.0 s"),
+            (999_700, "1 s"),
             (12_340_000, "12.3 s"),
             (59_960_000, "1 min"),
             (185_000_000, "3 min 5 s"),

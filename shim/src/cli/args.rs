@@ -460,9 +460,21 @@ pub struct StatsArgs {
     /// Go on, until q or Ctrl-C; with --json a line for each reading
     #[arg(short, long)]
     pub watch: bool,
-    /// How far readings are apart, with --watch
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
-    pub interval: Duration,
+    /// How far readings are apart, with --watch or --record [default: 2s, with --record 1s]
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    pub interval: Option<Duration>,
+    /// Record one task until it has ended, or until Ctrl-C: readings and events, to a new file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "watch", "from"])]
+    pub record: Option<PathBuf>,
+    /// Record for no longer than this
+    #[arg(long = "for", value_name = "TIME", requires = "record", conflicts_with_all = ["json", "watch"])]
+    pub length: Option<Duration>,
+    /// Draw what is recorded as a picture, SVG
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "watch"])]
+    pub plot: Option<PathBuf>,
+    /// The recording that is drawn, instead of making one
+    #[arg(long, value_name = "FILE", requires = "plot", conflicts_with_all = ["ids", "interval", "json", "watch"])]
+    pub from: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -128,7 +128,7 @@ async fn has_left(left: &mut Option<oneshot::Receiver<()>>) {
 
 /// The signals that end what is in the foreground, and those of a window, as
 /// they come.
-fn watch_signals(window: bool) -> Result<mpsc::UnboundedReceiver<i32>> {
+pub fn watch_signals(window: bool) -> Result<mpsc::UnboundedReceiver<i32>> {
     let mut watched = vec![SIGINT, SIGTERM, SIGHUP, SIGQUIT];
     if window {
         watched.extend([SIGWINCH, SIGCONT]);

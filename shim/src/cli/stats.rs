@@ -1,6 +1,8 @@
 //! `stats`: what tasks use, all figures of one or a line for each.
 
-use bowline_executor::{Pressure, Result, StateDir, Stats};
+use std::time::Duration;
+
+use bowline_executor::{Error, Kind, Pressure, Result, StateDir, Stats};
 use bowline_spec::id::TaskId;
 
 use super::args::StatsArgs;
@@ -9,11 +11,23 @@ use super::readings::{Reading, Sampler};
 use super::several::settle;
 use super::table::{Cell, Column, clean, render};
 use super::watch::{As, watch};
-use super::{named, readings, say, say_json, screen, show};
+use super::{named, plot, readings, record, say, say_json, screen, show};
 use crate::client::Shim;
+
+/// How far readings are apart where nothing else is asked for.
+const INTERVAL: Duration = Duration::from_secs(2);
 
 /// `bowline stats`.
 pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
+    match (&args.record, &args.plot, &args.from) {
+        (Some(file), ..) => return record::run(state, file, &args).await,
+        (None, Some(picture), Some(recording)) => return plot::run(recording, picture),
+        (None, Some(_), None) => {
+            let hint = "with `--record FILE ID` what is recorded is drawn, with `--from FILE` what was";
+            return Err(Error::new(Kind::Usage, "--plot needs something to draw").hint(hint));
+        }
+        (None, None, _) => {}
+    }
     let (mut sampler, errors) = Sampler::new(state, &args.ids).await?;
     let mut code = None;
     let refused = errors.len() == args.ids.len() && !args.ids.is_empty();
@@ -26,7 +40,9 @@ pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
     if args.watch {
         let table = |readings: &[Reading], width| table(readings, &state.ids().unwrap_or_default(), width);
         let view = if args.json { As::JsonLines } else { As::Table(&table) };
-        return watch(&mut sampler, args.interval.as_std(), view).await.map(|end| code.unwrap_or(end));
+        return watch(&mut sampler, args.interval.map_or(INTERVAL, |interval| interval.as_std()), view)
+            .await
+            .map(|end| code.unwrap_or(end));
     }
     let mut readings = Vec::new();
     for (_, reading) in sampler.read_twice().await? {

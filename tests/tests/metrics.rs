@@ -100,7 +100,9 @@ fn every_exec_is_counted_and_no_health_check() {
     let task = host.task("exec sleep 1000").toml(healthcheck).start();
     let of = |name: &str, more: &str| host.metrics().of_task(&format!("exec_start_{name}"), task.id(), more);
     assert_eq!((of("seconds_count", ""), of("failures_total", "")), (0.0, 0.0));
-    (0..5).for_each(|_| drop(task.exec("true").assert_code(0)));
+    (0..5).for_each(|_| {
+        task.exec("true").assert_code(0);
+    });
     task.bowline("exec", ["--", "/no/such/command"]).assert_code(127);
     let healthy = || host.metrics().of_task("health_status", task.id(), ",status=\"healthy\"") == 1.0;
     eventually("a check has succeeded", || healthy().then_some(()));

@@ -163,7 +163,11 @@ async fn gather(state: &StateDir) -> Result<Scrape> {
     let mut found: Vec<Found> = state.ids()?.into_iter().map(|id| Found::look(state, id, &mut scrape.errors)).collect();
     let alone = found.iter().filter(|task| task.exit.is_none() && task.sandbox.is_none()).map(|task| task.id.clone());
     let mut heard = ask_all(state, sandboxes.iter().cloned().chain(alone).collect()).await?;
-    for heard in heard.values_mut() {
+    for (id, heard) in &mut heard {
+        // One that broke off as it went is as good as gone.
+        if matches!(heard, Heard::Silent(_)) && has_ended(&state.folder(id)) {
+            *heard = Heard::Gone;
+        }
         match heard {
             Heard::Figures(figures) => named(figures),
             Heard::Silent(error) => {

@@ -155,7 +155,9 @@ fn a_recording_that_was_cut_short_is_drawn() {
     let host = Host::new();
     let (file, svg) = (host.work().join("run.jsonl"), host.work().join("run.svg"));
     let task = host.task(IDLE).start();
-    record(&host, &task, &file, &["--for=500ms"]).finish().assert_code(0);
+    let recording = record(&host, &task, &file, &[]);
+    recording.signal(Signal::INT);
+    recording.finish().assert_code(0);
     task.end();
     let text = fs::read_to_string(&file).expect("a recording");
     let draw = |text: &str| {
@@ -208,7 +210,9 @@ fn a_hostile_command_is_text_in_a_picture() {
     let (file, svg) = (host.work().join("run.jsonl"), host.work().join("run.svg"));
     let script = "exec sleep 1000 # </title><script>alert(1)</script> ]]> & \" ' \u{1}\u{1b}[2J";
     let task = host.task_of(["/bin/sh", "-c", script]).start();
-    record(&host, &task, &file, &["--for=300ms", "--plot", svg.to_str().expect("ASCII")]).finish().assert_code(0);
+    let recording = record(&host, &task, &file, &["--plot", svg.to_str().expect("ASCII")]);
+    recording.signal(Signal::INT);
+    recording.finish().assert_code(0);
     let text = fs::read_to_string(&svg).expect("a picture");
     let document = picture(&text);
     assert!(!document.descendants().any(|node| node.has_tag_name("script")), "{text}");

@@ -82,7 +82,7 @@ fn named(event: &Value) -> (String, bool) {
             let is_bad = number("exit_code") != Some(0);
             (how.map_or_else(|| "exited".to_owned(), |how| format!("exited: {how}")), is_bad)
         }
-        "watch" => (word("on").map_or_else(|| "watch".to_owned(), |on| format!("watch: {on}")), true),
+        "watch" => (word("policy").map_or_else(|| "watch".to_owned(), |policy| format!("watch: {policy}")), true),
         other => (other.to_owned(), false),
     }
 }

@@ -296,6 +296,25 @@ fn a_journal_on_a_full_disk_harms_no_task() {
 }
 
 #[test]
+fn a_journal_that_is_corrupt_harms_no_task_and_is_said_to_be() {
+    let host = Host::new();
+    let folder = host.state().join(".events");
+    fs::create_dir_all(&folder).expect("the test's own");
+    fs::write(folder.join("journal"), b"\0\0\xff\xfe garbage\n{\"time\":\"yesterday\"}\n").expect("the test's own");
+    let throttled = "cpu.limit = 0.1\n[watch.throttled]\nabove = '50ms'\nevery = '300ms'\naction = 'stop'";
+    let busy = "command = '/bin/sh'\nargs = ['-c', 'while :; do :; done']\nstop.grace = '1s'\n";
+    let task = host.described(&format!("{busy}{throttled}")).start();
+    assert_eq!(task.wait()["stopped_by"], "watch");
+    let ran = host.bowline(["events", "--json"]);
+    assert_eq!(names(&parsed(ran.assert_code(0))), ["created", "started", "watch", "exited"]);
+    assert!(ran.err().contains("2 lines of the journal are damaged"), "{ran}");
+    let ran = host.bowline(["explain", task.id()]);
+    assert!(ran.assert_code(0).out().contains("stopped by its watch"), "{ran}");
+    assert!(ran.err().contains("2 lines of the journal are damaged"), "{ran}");
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_full_journal_is_put_aside_and_followers_go_on_in_the_new_one() {
     let host = Host::new();
     let folder = host.state().join(".events");

@@ -21,6 +21,7 @@ pub struct Reader {
     folder: PathBuf,
     /// Oldest first.
     files: Vec<Part>,
+    damaged: u64,
 }
 
 /// A file of the journal, and what was read of a line that is not whole yet.
@@ -37,7 +38,7 @@ impl Reader {
     /// # Errors
     /// `Internal` when it cannot be opened.
     pub fn open(folder: PathBuf) -> Result<Reader> {
-        let mut reader = Reader { folder, files: Vec::new() };
+        let mut reader = Reader { folder, files: Vec::new(), damaged: 0 };
         reader.renew()?;
         Ok(reader)
     }
@@ -51,7 +52,8 @@ impl Reader {
         // Once more if it was put aside meanwhile.
         loop {
             for part in &mut self.files {
-                part.read(&mut entries).doing(Kind::Internal, || format!("cannot read {}", self.folder.display()))?;
+                let damaged = part.read(&mut entries);
+                self.damaged += damaged.doing(Kind::Internal, || format!("cannot read {}", self.folder.display()))?;
             }
             let path = self.folder.join(CURRENT);
             let current = self.files.last().is_some_and(|part| is_at(&part.file, &path));
@@ -60,6 +62,12 @@ impl Reader {
             }
             self.renew()?;
         }
+    }
+
+    /// How many lines so far were no events, or not whole: a crash, a full disk
+    /// or somebody else has left them.
+    pub fn damaged(&self) -> u64 {
+        self.damaged
     }
 
     /// Opens the files that there are and are not open yet. One that was put
@@ -96,12 +104,20 @@ fn is_same(a: &File, b: &File) -> bool {
 }
 
 impl Part {
-    fn read(&mut self, entries: &mut Vec<Entry>) -> io::Result<()> {
+    /// Adds the events that have come; returns how many lines were none.
+    fn read(&mut self, entries: &mut Vec<Entry>) -> io::Result<u64> {
         self.file.read_to_end(&mut self.rest)?;
         let whole = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         let lines: Vec<u8> = self.rest.drain(..whole).collect();
-        entries.extend(lines.split(|byte| *byte == b'\n').filter_map(entry));
-        Ok(())
+        let mut damaged = 0;
+        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            damaged += u64::from(!line.starts_with(BEGIN));
+            match entry(line) {
+                Some(entry) => entries.push(entry),
+                None => damaged += u64::from(line.starts_with(BEGIN)),
+            }
+        }
+        Ok(damaged)
     }
 }
 
@@ -135,6 +151,18 @@ mod tests {
         fs::write(dir.path().join(CURRENT), text).expect("written");
         let mut reader = Reader::open(dir.path().to_owned()).expect("readable");
         assert_eq!(numbers(&reader.read().expect("readable")), [1, 3, 4]);
+        assert_eq!(reader.damaged(), 0, "it is not told from a whole one: the next event says what was lost");
+    }
+
+    #[test]
+    fn lines_that_are_no_events_are_counted() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let unknown = line(7).replace("paused", "vanished");
+        let text =
+            [b"\0\0\xff\n".to_vec(), line(1).into(), b"{}\n\n".to_vec(), unknown.into(), line(2).into()].concat();
+        fs::write(dir.path().join(CURRENT), text).expect("written");
+        let mut reader = Reader::open(dir.path().to_owned()).expect("readable");
+        assert_eq!((numbers(&reader.read().expect("readable")), reader.damaged()), (vec![1, 2], 3));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 
 use super::args::EventsArgs;
-use super::findings;
+use super::{complain, findings};
 
 /// `bowline events`.
 ///
@@ -31,6 +31,7 @@ pub fn run(state: &StateDir, args: &EventsArgs) -> Result<u8> {
     let changes = if args.follow { Some(Changes::of(&folder)?) } else { None };
     let mut reader = Reader::open(folder)?;
     let mut entries = reader.read()?;
+    tell_damage(&reader, 0);
     known(state, &args.ids, &entries)?;
     loop {
         if !print(&entries, args)? {
@@ -40,7 +41,18 @@ pub fn run(state: &StateDir, args: &EventsArgs) -> Result<u8> {
         if !changes.wait(args.until.map(|until| until.timestamp()))? {
             return Ok(0);
         }
+        let damaged = reader.damaged();
         entries = reader.read()?;
+        tell_damage(&reader, damaged);
+    }
+}
+
+/// Says that there were lines that are no events, more than `known`.
+pub fn tell_damage(reader: &Reader, known: u64) {
+    match reader.damaged().saturating_sub(known) {
+        0 => {}
+        1 => complain("a line of the journal is damaged, and was left out", None),
+        lines => complain(&format!("{lines} lines of the journal are damaged, and were left out"), None),
     }
 }
 

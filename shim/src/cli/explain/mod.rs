@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::inspect::examine;
-use super::{colour, control, say_json, show};
+use super::{colour, control, events, say_json, show};
 use crate::client;
 use finding::{Facts, Finding, Severity};
 
@@ -72,7 +72,9 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
         started_at: found.started_at,
         ..Facts::default()
     };
-    let journal = Reader::open(state.events())?.read()?;
+    let mut reader = Reader::open(state.events())?;
+    let journal = reader.read()?;
+    events::tell_damage(&reader, 0);
     facts.events = journal.into_iter().filter(|entry| entry.id == *id).collect();
     // Those of another that had its name are over.
     if let Some(begin) = facts.events.iter().rposition(|entry| matches!(entry.event, Event::Created { .. })) {

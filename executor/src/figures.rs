@@ -20,9 +20,6 @@ use crate::stats::{self, Stats};
 const BOUNDS_USEC: [u64; 12] =
     [500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000];
 
-/// A v1 limit at or above this is none; see `stats::v1`.
-const UNLIMITED: u64 = 1 << 62;
-
 /// Everything that one shim tells.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figures {
@@ -46,7 +43,7 @@ pub struct SandboxFigures {
     /// Its members that have not ended.
     pub members: u64,
     /// What they use together; none while it is made or removed.
-    pub usage: Option<CgroupFigures>,
+    pub usage: Option<Stats>,
 }
 
 /// A task.
@@ -59,7 +56,7 @@ pub struct TaskFigures {
     /// When its program was executed.
     pub started_at: Option<Timestamp>,
     /// What it uses; none once it has ended.
-    pub usage: Option<CgroupFigures>,
+    pub usage: Option<Stats>,
     /// Whether it is well, where it has checks.
     pub health: Option<HealthFigures>,
     /// How long its execs took to start; health checks do not count.
@@ -77,42 +74,15 @@ pub struct HealthFigures {
     pub failing_streak: u32,
 }
 
-/// What is used in a cgroup, and how its CPU time is limited.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct CgroupFigures {
-    /// What is used; without processes, and without the kernel's own counters.
-    pub stats: Stats,
-    /// CPU time in each period, in µs; null where there is no limit.
-    pub cpu_quota_usec: Option<u64>,
-    /// The period, in µs.
-    pub cpu_period_usec: Option<u64>,
-}
-
-impl CgroupFigures {
-    /// Reads them.
-    pub(crate) fn read(layout: &Layout, cgroup: &Cgroup, page_sizes: &[String]) -> CgroupFigures {
-        let mut stats = stats::read(layout, cgroup, page_sizes);
-        stats.measured = Vec::new();
-        stats.cpu.per_cpu_usec = None;
-        stats.memory.counters = None;
-        stats.memory.accounts.clear();
-        let (cpu_quota_usec, cpu_period_usec) = cpu_quota(layout, cgroup);
-        CgroupFigures { stats, cpu_quota_usec, cpu_period_usec }
-    }
-}
-
-/// CPU time in each period, and the period, in µs; the first is absent where
-/// there is no limit, both where there is no such controller.
-pub(crate) fn cpu_quota(layout: &Layout, cgroup: &Cgroup) -> (Option<u64>, Option<u64>) {
-    // `max`, and v1's -1, are no numbers of this kind.
-    let number = |text: &str| text.trim().parse().ok().filter(|limit| *limit < UNLIMITED);
-    if layout.is_unified("cpu") {
-        let both = layout.read(cgroup, "cpu", "cpu.max").unwrap_or_default();
-        let (quota, period) = both.split_once(' ').unwrap_or_default();
-        return (number(quota), number(period));
-    }
-    let file = |name| layout.read(cgroup, "cpu", name).and_then(|text| number(&text));
-    (file("cpu.cfs_quota_us"), file("cpu.cfs_period_us"))
+/// What is used in a cgroup, without its processes, and without what only one
+/// version of cgroups has.
+pub(crate) fn usage(layout: &Layout, cgroup: &Cgroup, page_sizes: &[String]) -> Stats {
+    let mut stats = stats::read(layout, cgroup, page_sizes);
+    stats.measured = Vec::new();
+    stats.cpu.per_cpu_usec = None;
+    stats.memory.counters = None;
+    stats.memory.accounts.clear();
+    stats
 }
 
 /// How long execs took, from the request until their program was executed.

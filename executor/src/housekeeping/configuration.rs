@@ -6,7 +6,6 @@ use oci_spec::runtime::{LinuxCpu, LinuxMemory, LinuxResources};
 use serde::Serialize;
 
 use crate::cgroup::{Cgroup, Layout, Version};
-use crate::figures::cpu_quota;
 use crate::host;
 
 /// What v1 writes for "no limit" is above this; see `stats::v1`.
@@ -96,6 +95,20 @@ pub fn keep_swap(layout: &Layout, cgroup: &Cgroup, resources: &mut LinuxResource
 fn with_swap(memory: &mut LinuxMemory, swap: i64) -> LinuxMemory {
     memory.set_swap(Some(swap));
     *memory
+}
+
+/// CPU time in each period, and the period, in µs; the first is absent where
+/// there is no limit, both where there is no such controller.
+fn cpu_quota(layout: &Layout, cgroup: &Cgroup) -> (Option<u64>, Option<u64>) {
+    // `max`, and v1's -1, are no numbers of this kind.
+    let number = |text: &str| text.trim().parse().ok().filter(|limit| *limit < UNLIMITED);
+    if layout.is_unified("cpu") {
+        let both = layout.read(cgroup, "cpu", "cpu.max").unwrap_or_default();
+        let (quota, period) = both.split_once(' ').unwrap_or_default();
+        return (number(quota), number(period));
+    }
+    let file = |name| layout.read(cgroup, "cpu", name).and_then(|text| number(&text));
+    (file("cpu.cfs_quota_us"), file("cpu.cfs_period_us"))
 }
 
 #[cfg(test)]

@@ -25,9 +25,9 @@ pub use self::orphans::{Left, Outcome, What};
 pub use crate::cgroup::Destroyed;
 use crate::cgroup::{self, Cgroup, Layout, Permit, Unit, checked_path};
 use crate::error::{Error, Kind, Result, together};
-use crate::figures::CgroupFigures;
+use crate::stats::Stats;
 use crate::systemd::Systemd;
-use crate::{host, stats};
+use crate::{figures, host, stats};
 
 /// Who says that systemd runs this host: sd_booted(3).
 const BOOTED: &str = "/run/systemd/system";
@@ -147,9 +147,9 @@ impl Cgroups {
     ///
     /// # Errors
     /// `NotFound` when there is none.
-    pub fn figures(&self, path: &str) -> Result<CgroupFigures> {
+    pub fn figures(&self, path: &str) -> Result<Stats> {
         let page_sizes: Vec<String> = host::hugepage_sizes().into_iter().collect();
-        Ok(CgroupFigures::read(&self.layout, &self.open(path)?, &page_sizes))
+        Ok(figures::usage(&self.layout, &self.open(path)?, &page_sizes))
     }
 
     /// How the cgroup at `path` is configured.

@@ -7,7 +7,8 @@ use std::borrow::Cow;
 use super::Supervisor;
 use super::task::Task;
 use crate::cgroup::Cgroup;
-use crate::figures::{CgroupFigures, Figures, HealthFigures, SandboxFigures, TaskFigures};
+use crate::figures::{self, Figures, HealthFigures, SandboxFigures, TaskFigures};
+use crate::stats::Stats;
 
 impl Supervisor {
     /// What this shim tells of all that it has.
@@ -39,7 +40,7 @@ impl Supervisor {
         }
     }
 
-    fn usage(&self, cgroup: &Cgroup) -> CgroupFigures {
-        CgroupFigures::read(&self.layout, cgroup, self.page_sizes())
+    fn usage(&self, cgroup: &Cgroup) -> Stats {
+        figures::usage(&self.layout, cgroup, self.page_sizes())
     }
 }

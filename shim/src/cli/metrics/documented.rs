@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline_executor::figures::{CgroupFigures, ExecStarts, HealthFigures, SandboxFigures, TaskFigures};
+use bowline_executor::figures::{ExecStarts, HealthFigures, SandboxFigures, TaskFigures};
 use bowline_executor::{
     CpuStats, ExitReport, HealthStatus, HugepagesStats, IoDeviceStats, IoStats, MemoryEventsStats, MemoryStats,
     PidsStats, Pressure, Stall, Stats, died_with_shim,
@@ -36,46 +36,44 @@ pub fn everything() -> Exposition {
     let one = Some(1);
     let device = IoDeviceStats { device: "sda".to_owned(), ..IoDeviceStats::default() };
     let pages = HugepagesStats { usage_bytes: one, limit_bytes: one, limit_hits: one, ..HugepagesStats::default() };
-    let usage = || CgroupFigures {
-        stats: Stats {
-            read_at: Timestamp::UNIX_EPOCH,
-            measured: Vec::new(),
-            cgroup_version: 2,
-            cpu: CpuStats {
-                usage_usec: one,
-                user_usec: one,
-                system_usec: one,
-                periods: one,
-                throttled_periods: one,
-                throttled_usec: one,
-                pressure: pressure(),
-                ..CpuStats::default()
-            },
-            memory: MemoryStats {
-                usage_bytes: one,
-                peak_bytes: one,
-                anon_bytes: one,
-                cache_bytes: one,
-                inactive_file_bytes: Some(2),
-                kernel_bytes: one,
-                swap_bytes: one,
-                limit_bytes: one,
-                high_bytes: one,
-                low_bytes: one,
-                swap_limit_bytes: one,
-                oom_kills: one,
-                events: MemoryEventsStats { low: one, high: one, max: one, oom: one, oom_group_kill: one },
-                pressure: pressure(),
-                ..MemoryStats::default()
-            },
-            pids: PidsStats { current: one, limit: one, limit_hits: one },
-            io: IoStats { devices: Some(vec![device.clone()]), pressure: pressure() },
-            hugepages: BTreeMap::from([("2MB".to_owned(), pages.clone())]),
-            rdma: BTreeMap::new(),
-            processes: Vec::new(),
+    let usage = || Stats {
+        read_at: Timestamp::UNIX_EPOCH,
+        measured: Vec::new(),
+        cgroup_version: 2,
+        cpu: CpuStats {
+            usage_usec: one,
+            user_usec: one,
+            system_usec: one,
+            periods: one,
+            throttled_periods: one,
+            throttled_usec: one,
+            limit_usec: one,
+            period_usec: one,
+            pressure: pressure(),
+            ..CpuStats::default()
         },
-        cpu_quota_usec: one,
-        cpu_period_usec: one,
+        memory: MemoryStats {
+            usage_bytes: one,
+            peak_bytes: one,
+            anon_bytes: one,
+            cache_bytes: one,
+            inactive_file_bytes: Some(2),
+            kernel_bytes: one,
+            swap_bytes: one,
+            limit_bytes: one,
+            high_bytes: one,
+            low_bytes: one,
+            swap_limit_bytes: one,
+            oom_kills: one,
+            events: MemoryEventsStats { low: one, high: one, max: one, oom: one, oom_group_kill: one },
+            pressure: pressure(),
+            ..MemoryStats::default()
+        },
+        pids: PidsStats { current: one, limit: one, limit_hits: one },
+        io: IoStats { devices: Some(vec![device.clone()]), pressure: pressure() },
+        hugepages: BTreeMap::from([("2MB".to_owned(), pages.clone())]),
+        rdma: BTreeMap::new(),
+        processes: Vec::new(),
     };
     let task = TaskFigures {
         id: id("web"),

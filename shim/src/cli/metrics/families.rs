@@ -5,7 +5,7 @@
 //! what only grows, one name for one thing whoever it is of. What this host does
 //! not measure, and a limit that there is not, is left out. Pure.
 
-use bowline_executor::figures::{CgroupFigures, TaskFigures};
+use bowline_executor::figures::TaskFigures;
 use bowline_executor::{ExitReport, HealthStatus, Pressure, Stats, VERSION};
 use jiff::Timestamp;
 
@@ -195,16 +195,16 @@ fn of_end(of: &mut Of<'_>, exit: &ExitReport) {
 }
 
 /// What is used in a cgroup, whoever's it is.
-fn of_usage(of: &mut Of<'_>, figures: &CgroupFigures) {
-    let Stats { cpu, memory, pids, io, hugepages, .. } = &figures.stats;
+fn of_usage(of: &mut Of<'_>, usage: &Stats) {
+    let Stats { cpu, memory, pids, io, hugepages, .. } = usage;
     of.time("cpu_usage", "CPU time used", cpu.usage_usec);
     of.time("cpu_user", "CPU time used in programs", cpu.user_usec);
     of.time("cpu_system", "CPU time used in the kernel", cpu.system_usec);
     of.counter("cpu_periods", "Periods of the CPU limit in which something wanted to run", cpu.periods);
     of.counter("cpu_throttled_periods", "Periods in which the CPU limit held it back", cpu.throttled_periods);
     of.time("cpu_throttled", "How long the CPU limit held it back", cpu.throttled_usec);
-    of.span("cpu_quota", "CPU time in each period, where that is limited", figures.cpu_quota_usec);
-    let period = figures.cpu_period_usec.filter(|_| figures.cpu_quota_usec.is_some());
+    of.span("cpu_quota", "CPU time in each period, where that is limited", cpu.limit_usec);
+    let period = cpu.period_usec.filter(|_| cpu.limit_usec.is_some());
     of.span("cpu_period", "The period of the CPU limit", period);
 
     of.bytes("memory_usage", "Memory in use, page cache included", memory.usage_bytes);

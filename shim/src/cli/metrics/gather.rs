@@ -16,9 +16,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_executor::figures::{CgroupFigures, Figures, SandboxFigures, TaskFigures};
+use bowline_executor::figures::{Figures, SandboxFigures, TaskFigures};
 use bowline_executor::housekeeping::Cgroups;
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, tracked};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, Stats, tracked};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use tokio::sync::{Mutex, Semaphore};
@@ -121,7 +121,7 @@ pub struct Unit {
     /// Its cgroup.
     pub cgroup: String,
     /// What is used there; nothing where there is no such cgroup.
-    pub figures: Option<CgroupFigures>,
+    pub figures: Option<Stats>,
 }
 
 /// Gathers for any number of askers.
@@ -348,8 +348,8 @@ fn named(figures: &mut Figures) {
     of_tasks.chain(of_sandbox).for_each(name_devices);
 }
 
-fn name_devices(figures: &mut CgroupFigures) {
-    for device in figures.stats.io.devices.iter_mut().flatten() {
+fn name_devices(usage: &mut Stats) {
+    for device in usage.io.devices.iter_mut().flatten() {
         let link = fs::read_link(format!("/sys/dev/block/{}", device.device));
         let name = link.ok().and_then(|path| path.file_name()?.to_str().map(str::to_owned));
         device.device = name.unwrap_or_else(|| std::mem::take(&mut device.device));

@@ -28,7 +28,9 @@ pub async fn exited(state: &StateDir) -> Result<u8> {
     let mut code = None;
     for id in state.ids()? {
         let outcome = match client::find(&state.folder(&id), &id).await {
-            Ok(Presence::Exited(_)) => remove(state, &id, false).await.and_then(|()| say(id.as_str())),
+            Ok(Presence::Exited(_)) => remove_and_say(state, &id).await,
+            // Its shim is on its way out.
+            Ok(Presence::Live(_)) if has_ended(state, &id) => remove_and_say(state, &id).await,
             Ok(Presence::Live(_) | Presence::Dead | Presence::Starting) => Ok(()),
             // Somebody else was faster.
             Err(error) if error.kind() == Kind::NotFound => Ok(()),
@@ -37,6 +39,15 @@ pub async fn exited(state: &StateDir) -> Result<u8> {
         settle(outcome, &mut code);
     }
     Ok(code.unwrap_or(0))
+}
+
+fn has_ended(state: &StateDir, id: &TaskId) -> bool {
+    state.folder(id).exit().is_ok_and(|report| report.is_some())
+}
+
+async fn remove_and_say(state: &StateDir, id: &TaskId) -> Result<()> {
+    remove(state, id, false).await?;
+    say(id.as_str())
 }
 
 async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {

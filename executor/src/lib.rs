@@ -49,6 +49,7 @@ pub mod network;
 mod notify;
 mod pause;
 pub mod probe;
+pub mod proc_stat;
 mod program;
 mod recovery;
 mod refused;

@@ -23,7 +23,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["idmap", "log", "report", "scoped", "shutdown", "systemd", "worker"],
     &["cgroup"],
     &["health", "mountinfo", "sys", "watch"],
-    &["error"],
+    &["error", "proc_stat"],
 ];
 
 /// The same of the shim; its binaries import through the crate's root.

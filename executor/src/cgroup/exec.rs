@@ -11,6 +11,7 @@ use super::tree::{self, open_dir};
 use super::v1::{FREEZER, TASKS};
 use super::{Cgroup, Entry, Layout, Version, kill_below, v2};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::proc_stat::ProcStat;
 
 /// The cgroup of an exec with a deadline: below the task's, on v1 in the
 /// freezer hierarchy alone. The next exec may have it when it is empty again.
@@ -148,13 +149,10 @@ fn session_of(pid: i32) -> Option<i32> {
     parse_session(&stat)
 }
 
-/// From proc_pid_stat(5); the name may contain anything, its last `)` ends it.
+/// Of a process that has not ended.
 fn parse_session(stat: &str) -> Option<i32> {
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let state = fields.next()?;
-    // After the state: parent, process group, session.
-    let session = fields.nth(2)?.parse().ok()?;
-    (!matches!(state, "Z" | "X")).then_some(session)
+    let stat = ProcStat::parse(stat)?;
+    stat.pid(6).filter(|_| !stat.has_ended())
 }
 
 #[cfg(test)]

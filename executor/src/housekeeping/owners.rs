@@ -4,6 +4,7 @@
 //! A shim is known by its name and by the folder that it was told; what it is
 //! above of, by the parents of processes. In doubt a cgroup has an owner.
 
+use crate::proc_stat::ProcStat;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -102,10 +103,10 @@ fn shim(line: &[u8]) -> Option<Shim> {
     Some(Shim::Unnamed)
 }
 
-/// The parent of a process, from proc_pid_stat(5); the name may contain anything.
+/// The parent of a process.
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    ProcStat::parse(&stat)?.parent()
 }
 
 /// Whether `pid` is bowline, which removes what it said it would.

@@ -8,6 +8,7 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::read_fd;
+use crate::proc_stat::ProcStat;
 
 /// How many `/proc/PID/stat` stay open; of a task with more processes the rest
 /// is opened anew each time. An fd limit is often 1024.
@@ -66,22 +67,15 @@ impl Processes {
     }
 }
 
-/// A `/proc/PID/stat` (proc_pid_stat(5)). The name may contain anything.
 fn parse(pid: i32, stat: &str) -> Option<Process> {
-    let (before, after) = stat.rsplit_once(") ")?;
-    let (_, name) = before.split_once(" (")?;
-    // From field 3, the state, on.
-    let fields: Vec<&str> = after.split(' ').collect();
-    let field = |number: usize| fields.get(number - 3)?.trim().parse::<u64>().ok();
-    // A zombie waits for its parent and uses nothing.
-    if fields.first() == Some(&"Z") {
-        return None;
-    }
+    // One that has ended uses nothing.
+    let stat = ProcStat::parse(stat).filter(|stat| !stat.has_ended())?;
+    let field = |number| stat.number(number);
     let usec = |ticks: u64| ticks * 1_000_000 / clock_ticks_per_second().max(1);
     Some(Process {
         pid,
         exec: None,
-        name: name.to_owned(),
+        name: stat.name.to_owned(),
         threads: field(20)?,
         user_usec: usec(field(14)?),
         system_usec: usec(field(15)?),

@@ -120,23 +120,4 @@ impl Task {
     fn health_status(&self) -> Status {
         self.health.borrow().as_ref().map(|health| health.status).unwrap_or_default()
     }
-
-    /// Waits until the task has run for `span` without a pause; false once it
-    /// is to end.
-    pub(super) async fn runs_for(&self, span: Duration) -> bool {
-        use lifecycle::Status;
-        let mut status = self.status.subscribe();
-        loop {
-            let now = *status.borrow_and_update();
-            match now {
-                Status::Running => match timeout(span, status.changed()).await {
-                    Err(_) => return true,
-                    Ok(changed) if changed.is_ok() => {}
-                    Ok(_) => return false,
-                },
-                Status::Created | Status::Paused if status.changed().await.is_ok() => {}
-                Status::Created | Status::Paused | Status::Stopping | Status::Exited => return false,
-            }
-        }
-    }
 }

@@ -246,6 +246,24 @@ impl Task {
         self.status.send_if_modified(|status| std::mem::replace(status, now) != now);
     }
 
+    /// Waits until the task has run for `span` without a pause; false once it
+    /// is to end.
+    pub async fn runs_for(&self, span: Duration) -> bool {
+        let mut status = self.status.subscribe();
+        loop {
+            let now = *status.borrow_and_update();
+            match now {
+                Status::Running => match tokio::time::timeout(span, status.changed()).await {
+                    Err(_) => return true,
+                    Ok(changed) if changed.is_ok() => {}
+                    Ok(_) => return false,
+                },
+                Status::Created | Status::Paused if status.changed().await.is_ok() => {}
+                Status::Created | Status::Paused | Status::Stopping | Status::Exited => return false,
+            }
+        }
+    }
+
     /// What a stop does that says nothing else.
     pub fn stop_defaults(&self) -> (Signal, Duration) {
         let record = self.record.borrow();

@@ -137,6 +137,11 @@ executables = $$(cargo test --locked --package bowline-tests --no-run --message-
 test-bookworm test-sid: test-%:
 	SUITE=$* $(MAKE) test-vm
 
+## test-systemd-v1   the tests of what is asked of systemd and of the watch, on bookworm with cgroup v1
+.PHONY: test-systemd-v1
+test-systemd-v1:
+	SUITE=bookworm CGROUP=v1 $(MAKE) test-vm VM_TESTS="bad_input_limits host_limits slice metrics metrics_unit watch"
+
 ## bench     measures bowline beside crun, runc and the kernel alone: minutes; see docs/bench.md
 .PHONY: bench
 bench: build-bench

@@ -2,12 +2,13 @@
 //! without systemd; what makes no sense there either: `bad_input_limits`.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io::ErrorKind;
 use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Ran, assert_forgotten, assert_no_unit_files, assert_shows, has_systemd, only_v2, process_exists, show, systemctl,
+    Ran, assert_forgotten, assert_no_unit_files, assert_shows, has_systemd, hierarchy, only_v2, process_exists, show,
+    systemctl,
 };
 use serde_json::{Value, json};
 
@@ -60,33 +61,51 @@ impl<'h> Units<'h> {
     }
 }
 
-/// A file of the unit's cgroup.
-fn kernels_file(unit: &str, name: &str) -> PathBuf {
+/// What the kernel has in this file of the unit's cgroup; nothing where systemd has made none, as it does for who needs
+/// none of the controller.
+fn in_kernel(unit: &str, controller: &str, name: &str) -> Option<String> {
     let path = show(unit, "ControlGroup");
-    PathBuf::from(format!("/sys/fs/cgroup{}", path.trim_start_matches("ControlGroup="))).join(name)
+    let file = hierarchy(controller).join(path.trim_start_matches("ControlGroup=").trim_start_matches('/')).join(name);
+    match fs::read_to_string(&file) {
+        Ok(text) => Some(text.trim_end().to_owned()),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => panic!("{}: {error}", file.display()),
+    }
 }
 
-/// What the kernel has there.
-fn in_kernel(unit: &str, name: &str) -> String {
-    let file = kernels_file(unit, name);
-    fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())).trim_end().to_owned()
+/// The kernel's limit of its memory, in bytes.
+fn memory_in_kernel(unit: &str) -> Option<u64> {
+    let file = if only_v2() { "memory.max" } else { "memory.limit_in_bytes" };
+    let limit = in_kernel(unit, "memory", file)?;
+    // v1 has no other word for "max" than the largest multiple of a page.
+    (limit != "max").then(|| limit.parse().expect("a number")).filter(|limit| *limit < i64::MAX as u64 >> 1)
 }
 
-/// The kernel limits it in nothing. systemd takes the CPU controller away from who does not need it.
+/// The kernel's limit of its CPU time, in µs for each 100 ms.
+fn cpu_in_kernel(unit: &str) -> Option<u64> {
+    let (quota, period) = if only_v2() {
+        let limit = in_kernel(unit, "cpu", "cpu.max")?;
+        limit.split_once(' ').map(|(quota, period)| (quota.to_owned(), period.to_owned())).expect("two words")
+    } else {
+        (in_kernel(unit, "cpu", "cpu.cfs_quota_us")?, in_kernel(unit, "cpu", "cpu.cfs_period_us")?)
+    };
+    assert_eq!(period, "100000", "{unit}");
+    (quota != "max" && quota != "-1").then(|| quota.parse().expect("a number"))
+}
+
 #[track_caller]
 fn assert_unlimited(unit: &str) {
-    assert_eq!(in_kernel(unit, "memory.max"), "max");
-    let cpu = fs::read_to_string(kernels_file(unit, "cpu.max"));
-    assert!(cpu.as_ref().map_or(true, |limit| limit.starts_with("max ")), "{unit}: {cpu:?}");
+    assert_eq!((cpu_in_kernel(unit), memory_in_kernel(unit)), (None, None), "{unit}");
 }
 
-fn tested_here() -> bool {
-    has_systemd() && only_v2()
+/// systemd's property of the most memory, with this value.
+fn memory_property(value: &str) -> String {
+    format!("{}={value}", if only_v2() { "MemoryMax" } else { "MemoryLimit" })
 }
 
 #[test]
 fn slices_and_services_have_the_limits_of_the_manifest_in_the_kernel() {
-    if !tested_here() {
+    if !has_systemd() {
         return;
     }
     let host = Host::new();
@@ -99,19 +118,17 @@ fn slices_and_services_have_the_limits_of_the_manifest_in_the_kernel() {
     let ran = units.limits(&["apply"], &manifest);
     let said = format!("started {slice}: cpu 50%, memory 512M\nchanged {service}: cpu 25%, memory 200M");
     ran.assert_says(&said);
-    let shown = ["CPUQuotaPerSecUSec=500ms", "MemoryMax=536870912", "CPUAccounting=yes", "MemoryAccounting=yes"];
-    assert_shows(&slice, &shown);
+    let memory = memory_property("536870912");
+    assert_shows(&slice, &["CPUQuotaPerSecUSec=500ms", &memory, "CPUAccounting=yes", "MemoryAccounting=yes"]);
     assert_shows(&slice, &["ActiveState=active", "Transient=yes"]);
-    assert_shows(&service, &["CPUQuotaPerSecUSec=250ms", "MemoryMax=209715200"]);
-    assert_eq!(in_kernel(&service, "cpu.max"), "25000 100000");
-    assert_eq!(in_kernel(&service, "memory.max"), "209715200");
+    assert_shows(&service, &["CPUQuotaPerSecUSec=250ms", &memory_property("209715200")]);
+    assert_eq!((cpu_in_kernel(&service), memory_in_kernel(&service)), (Some(25_000), Some(200 << 20)));
 
     // A task in the slice is held to its limits.
     let task = host.task("exec sleep 1000").flag(format!("--slice={slice}")).start();
     assert_eq!(task.inspect()["enforcement"]["enforced"], true);
     assert!(task.cgroup("memory").to_string_lossy().contains(&slice));
-    assert_eq!(in_kernel(&slice, "cpu.max"), "50000 100000");
-    assert_eq!(in_kernel(&slice, "memory.max"), "536870912");
+    assert_eq!((cpu_in_kernel(&slice), memory_in_kernel(&slice)), (Some(50_000), Some(512 << 20)));
 
     // Limits are lifted at once; what runs goes on, and its slice stays with it.
     let pid = task.pid();
@@ -120,7 +137,7 @@ fn slices_and_services_have_the_limits_of_the_manifest_in_the_kernel() {
     assert!(ran.err().contains(&format!("skipped {slice}: it is without limits now, and stays")), "{ran}");
     assert_unlimited(&slice);
     assert_unlimited(&service);
-    assert_shows(&slice, &["CPUQuotaPerSecUSec=infinity", "MemoryMax=infinity", "ActiveState=active"]);
+    assert_shows(&slice, &["CPUQuotaPerSecUSec=infinity", &memory_property("infinity"), "ActiveState=active"]);
     assert!(process_exists(pid));
     task.end();
     units.reset().assert_says(&format!("stopped {slice}"));
@@ -130,7 +147,7 @@ fn slices_and_services_have_the_limits_of_the_manifest_in_the_kernel() {
 
 #[test]
 fn only_what_differs_is_set() {
-    if !tested_here() {
+    if !has_systemd() {
         return;
     }
     let host = Host::new();
@@ -146,7 +163,7 @@ fn only_what_differs_is_set() {
     assert_shows(&slice, &["ActiveState=inactive"]);
     units.limits(&["apply"], &manifest).assert_code(0);
     units.limits(&["apply"], &manifest).assert_says("");
-    systemctl(&["set-property", "--runtime", "--", &service, "MemoryMax=100M"]);
+    systemctl(&["set-property", "--runtime", "--", &service, &memory_property("100M")]);
     let differs = units.limits(&["show", "--json"], &manifest).json();
     assert_eq!((&differs[0]["as_wanted"], &differs[1]["as_wanted"]), (&true.into(), &false.into()), "{differs}");
     assert_eq!(differs[1]["memory_bytes"], 100 << 20);
@@ -163,7 +180,7 @@ fn only_what_differs_is_set() {
 
 #[test]
 fn slices_are_all_made_or_none() {
-    if !tested_here() {
+    if !has_systemd() {
         return;
     }
     let host = Host::new();
@@ -184,7 +201,7 @@ fn slices_are_all_made_or_none() {
     assert!(ran.err().contains("hint: no slice and no service has other limits than before"), "{ran}");
     assert_shows(&first, &["ActiveState=inactive"]);
     assert_shows(&there, &["CPUQuotaPerSecUSec=100ms", "ActiveState=active"]);
-    assert_shows(&service, &["MemoryMax=infinity"]);
+    assert_shows(&service, &[&memory_property("infinity")]);
     systemctl(&["unmask", "--runtime", "--", &refused]);
     units.reset().assert_says(&format!("changed {there}: cpu unlimited\nstopped {there}"));
     let parent = units.slice("");
@@ -193,7 +210,7 @@ fn slices_are_all_made_or_none() {
 
 #[test]
 fn services_that_cannot_be_limited_are_skipped_and_the_rest_is_done() {
-    if !tested_here() {
+    if !has_systemd() {
         return;
     }
     let host = Host::new();
@@ -218,19 +235,18 @@ fn services_that_cannot_be_limited_are_skipped_and_the_rest_is_done() {
     ] {
         assert!(ran.err().contains(&part), "{part}\n{ran}");
     }
-    assert_eq!(in_kernel(&good, "memory.max"), "67108864");
-    assert_eq!(in_kernel(&elsewhere, "memory.max"), "max");
+    assert_eq!((memory_in_kernel(&good), memory_in_kernel(&elsewhere)), (Some(64 << 20), None));
     let shown = units.limits(&["show", "--json"], &manifest).json();
     assert_eq!(shown[0]["loaded"], false);
     assert_eq!(shown[1]["note"], "is in system.slice, should be in user.slice");
     units.reset().assert_says(&format!("changed {good}: memory unlimited"));
-    assert_eq!(in_kernel(&good, "memory.max"), "max");
+    assert_eq!(memory_in_kernel(&good), None);
     units.end(&[]);
 }
 
 #[test]
 fn what_an_earlier_manifest_has_made_is_cleaned_up_first() {
-    if !tested_here() {
+    if !has_systemd() {
         return;
     }
     let host = Host::new();
@@ -255,11 +271,11 @@ fn what_an_earlier_manifest_has_made_is_cleaned_up_first() {
     ];
     units.limits(&["apply"], &second).assert_says(&said.join("\n"));
     assert_forgotten(&old);
-    assert_shows(&kept, &["MemoryMax=67108864", "CPUQuotaPerSecUSec=infinity"]);
-    assert_shows(&b, &["MemoryMax=infinity", "CPUQuotaPerSecUSec=100ms"]);
+    assert_shows(&kept, &[&memory_property("67108864"), "CPUQuotaPerSecUSec=infinity"]);
+    assert_shows(&b, &[&memory_property("infinity"), "CPUQuotaPerSecUSec=100ms"]);
     // And so again, by its name: nothing of the first keeps it from being made.
     units.limits(&["apply"], &first).assert_code(0);
-    assert_shows(&old, &["ActiveState=active", "MemoryMax=67108864"]);
+    assert_shows(&old, &["ActiveState=active", &memory_property("67108864")]);
     units.reset().assert_code(0);
     let parent = units.slice("");
     units.end(&[old, kept, parent]);
@@ -267,7 +283,7 @@ fn what_an_earlier_manifest_has_made_is_cleaned_up_first() {
 
 #[test]
 fn units_are_tracked_with_their_cgroups_and_none_is_lost() {
-    if !tested_here() {
+    if !has_systemd() {
         return;
     }
     let host = Host::new();

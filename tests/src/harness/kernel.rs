@@ -30,7 +30,7 @@ pub fn only_v2() -> bool {
 
 /// Where the hierarchy of `controller` is mounted; where it is none of v1's, v2's.
 #[track_caller]
-pub(super) fn hierarchy(controller: &str) -> PathBuf {
+pub fn hierarchy(controller: &str) -> PathBuf {
     let all = hierarchies();
     let has = |names: &str| names.split(',').any(|name| name == controller);
     let found = all.iter().find(|(names, _)| has(names)).or_else(|| all.iter().find(|(names, _)| names.is_empty()));

@@ -89,7 +89,7 @@ fn the_name_in_the_description_is_the_id() {
 fn a_description_may_be_json() {
     let host = Host::new();
     let file = host.file("task.json", r#"{"command": "/bin/sh", "args": ["-c", "echo $A"], "env": {"A": "json"}}"#);
-    host.bowline(["run", "--rm", "--file", &file.to_string_lossy()]).assert_says("json");
+    host.bowline(["run", "--rm", "-f", &file.to_string_lossy()]).assert_says("json");
     host.assert_nothing_left_without_rm();
 }
 

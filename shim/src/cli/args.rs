@@ -226,7 +226,7 @@ pub struct TaskArgs {
     #[arg(long, value_name = "ID")]
     pub name: Option<TaskId>,
     /// A task description: TOML, or JSON if it ends in .json; - for stdin
-    #[arg(long, value_name = "F")]
+    #[arg(short, long, value_name = "F")]
     pub file: Option<PathBuf>,
     /// The sandbox that it is to be a member of; its cgroup is made by who has made the sandbox's
     #[arg(long, value_name = "ID", conflicts_with = "shim_cgroup")]

@@ -75,7 +75,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "ID")]
     pub name: Option<TaskId>,
     /// A sandbox's description: TOML, or JSON if it ends in .json; - for stdin
-    #[arg(long, value_name = "F")]
+    #[arg(short, long, value_name = "F")]
     pub file: Option<PathBuf>,
     /// The most memory of all members: 64M, 1G
     #[arg(long, value_name = "SIZE")]

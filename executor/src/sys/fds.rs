@@ -1,0 +1,97 @@
+//! File descriptors: handed down by number, watched, and closed many at a time.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use libc::{c_int, c_long};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::check;
+
+/// Has `fd` at `number` too, in place of what is there, across an execve.
+///
+/// For a child that is about to execute another program: nothing of ours that
+/// owned the number may be used or dropped afterwards.
+pub fn place_fd(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
+    // SAFETY: the borrow keeps `fd` open; the caller upholds the rest.
+    let rc = unsafe { libc::dup2(fd.as_raw_fd(), number) };
+    check(c_long::from(rc)).map(drop)
+}
+
+/// Takes over an fd that the process that started us handed down by number.
+///
+/// `None` when nothing is open there.
+pub fn inherited_fd(number: RawFd) -> Option<OwnedFd> {
+    // SAFETY: F_GETFD only asks whether the number is open.
+    let rc = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    if rc < 0 {
+        return None;
+    }
+    // SAFETY: the number is open, and the caller hands each inherited number
+    // over once, before anything else could own it.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC).ok()?;
+    Some(fd)
+}
+
+/// Registers something that owns an fd with the event loop.
+pub fn watch<T: AsRawFd + Into<OwnedFd>>(owner: T) -> io::Result<AsyncFd<T>> {
+    // SAFETY: `Into<OwnedFd>` says that `owner` has the one fd that it names,
+    // and nothing in this crate swaps it for another.
+    unsafe { AsyncFd::register(owner) }.map_err(io::Error::from)
+}
+
+/// The same for one kind of readiness: no other wakes the loop.
+pub fn watch_for<T: AsRawFd + Into<OwnedFd>>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    // SAFETY: as above.
+    unsafe { AsyncFd::register_with_interest(owner, interest) }.map_err(io::Error::from)
+}
+
+/// Writes to an fd that a child holds by number, across its clone.
+///
+/// A number that is not open is `EBADF`; the caller keeps it open.
+pub fn write_fd(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: the buffer is valid for its length; the fd is only written to.
+    let rc = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+    check(rc as c_long).map(drop)
+}
+
+/// Reads from an fd that a child holds by number, across its clone.
+pub fn read_fd(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the buffer is valid for its length.
+    let rc = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
+    check(rc as c_long).map(|length| length as usize)
+}
+
+/// Marks every fd from 3 on close-on-exec.
+pub fn close_on_exec_from_3() -> io::Result<()> {
+    const CLOSE_RANGE_CLOEXEC: c_int = 4;
+    // SAFETY: with this flag nothing is closed, only marked.
+    let rc = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, CLOSE_RANGE_CLOEXEC) };
+    check(rc).map(drop)
+}
+
+/// Closes every fd from 3 on but `keep`, in a process that owns none of the rest.
+///
+/// For cloned children, whose copies of the shim's fds keep pipes open that the
+/// shim believes closed; and for a program's first step, before it owns any.
+pub fn close_all_but(keep: &mut [RawFd]) {
+    keep.sort_unstable();
+    let mut first: RawFd = 3;
+    let ends = [RawFd::MAX];
+    for &fd in keep.iter().chain(&ends) {
+        if fd > first {
+            // SAFETY: the caller never uses or drops an fd it did not keep: it
+            // is a child that ends by execve or `exit_now`, or owns none yet.
+            unsafe { libc::syscall(libc::SYS_close_range, first, fd - 1, 0) };
+        }
+        first = first.max(fd.saturating_add(1));
+    }
+}
+
+/// Closes every fd, in a child that uses none any more.
+pub fn close_all() {
+    // SAFETY: the caller is a child that ends by `exit_now`, and uses no fd again.
+    unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };
+}

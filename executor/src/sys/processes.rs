@@ -1,0 +1,289 @@
+//! Processes: made, ended, waited for, and what each of them is to itself.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::ptr;
+use std::sync::OnceLock;
+
+use libc::{c_int, c_long, pid_t};
+
+use super::{absent, check, own};
+
+/// clone3 flags beyond 32 bits (linux/sched.h), which libc gives as an int.
+const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
+const CLONE_INTO_CGROUP: u64 = 1 << 33;
+
+/// What `clone3` returned, on either side.
+#[derive(Debug)]
+pub enum Cloned {
+    /// In the caller: the child's pid, as the caller sees it, and its pidfd.
+    Parent {
+        /// The child's pid in the caller's pid namespace.
+        pid: pid_t,
+        /// Refers to this very child, whatever becomes of its pid.
+        pidfd: OwnedFd,
+    },
+    /// In the child.
+    Child,
+}
+
+/// Clones the calling process, with `flags` of `clone3` (CLONE_*).
+///
+/// The child starts with default signal handlers (CLONE_CLEAR_SIGHAND). With
+/// `CLONE_PARENT` in `flags` the exit signal must be 0 and is inherited.
+/// `into_cgroup` is the folder of a cgroup v2 that the child begins in.
+///
+/// The child may run any Rust code, as the caller must have one thread only:
+/// no lock can be held by a thread that the child lacks.
+pub fn clone3(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<Cloned> {
+    // A worker has entered the task's mount namespace, where /proc is the
+    // task's; it is a fork of a process that was asked already.
+    if flags & libc::CLONE_PARENT as u64 == 0 {
+        one_thread()?;
+    }
+    let mut pidfd: c_int = -1;
+    // SAFETY: clone_args is plain data, for which all zeroes is a valid value.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = flags | libc::CLONE_PIDFD as u64 | CLONE_CLEAR_SIGHAND;
+    args.pidfd = ptr::from_mut(&mut pidfd) as u64;
+    if flags & libc::CLONE_PARENT as u64 == 0 {
+        args.exit_signal = libc::SIGCHLD as u64;
+    }
+    if let Some(cgroup) = into_cgroup {
+        if absent("clone_into_cgroup") {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = cgroup as u64;
+    }
+    // SAFETY: `args` is a valid clone_args of the size passed, and `pidfd`
+    // outlives the call. Without CLONE_VM the child has a copy of all memory,
+    // and the caller has one thread, so the copy is consistent.
+    let rc = unsafe { libc::syscall(libc::SYS_clone3, ptr::from_mut(&mut args), size_of::<libc::clone_args>()) };
+    match check(rc)? {
+        0 => Ok(Cloned::Child),
+        pid => Ok(Cloned::Parent { pid: pid as pid_t, pidfd: own(pidfd) }),
+    }
+}
+
+/// Clones the calling process, which has one thread, with nothing but a pidfd.
+///
+/// By clone(2), which filters allow that refuse clone3 as they cannot look into
+/// its arguments; and without a look into `/proc`, which may be a task's. Its
+/// signal handlers are the caller's.
+pub fn fork() -> io::Result<Cloned> {
+    let mut pidfd: c_int = -1;
+    let flags = c_long::from(libc::CLONE_PIDFD | libc::SIGCHLD);
+    let to = ptr::from_mut(&mut pidfd);
+    // SAFETY: without CLONE_VM the child has a copy of all memory, and the
+    // stack that it is given none of; `pidfd` outlives the call.
+    let rc = unsafe { libc::syscall(libc::SYS_clone, flags, 0, to, 0, 0) };
+    match check(rc)? {
+        0 => Ok(Cloned::Child),
+        pid => Ok(Cloned::Parent { pid: pid as pid_t, pidfd: own(pidfd) }),
+    }
+}
+
+/// Whether [`clone3`] can clone into a cgroup: since Linux 5.7.
+///
+/// Asked once, with no fd that could be a cgroup's, so that nothing is cloned:
+/// to a kernel that lacks it the arguments are too long.
+pub fn clones_into_cgroups() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| clone3(0, Some(-1)).is_err_and(|error| error.raw_os_error() != Some(libc::E2BIG)))
+}
+
+/// Fails unless the calling process has exactly one thread.
+fn one_thread() -> io::Result<()> {
+    // "." and ".." count as links too.
+    match std::fs::metadata("/proc/self/task")?.nlink() {
+        3 => Ok(()),
+        links => Err(io::Error::other(format!("{} threads where one is allowed", links.saturating_sub(2)))),
+    }
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this code (0–255).
+    Exited(i32),
+    /// By this signal.
+    Signaled(i32),
+}
+
+impl Ended {
+    /// The code a shell would report: the exit code, or 128 + the signal.
+    pub fn code(self) -> i32 {
+        match self {
+            Ended::Exited(code) => code,
+            Ended::Signaled(signal) => 128 + signal,
+        }
+    }
+}
+
+/// Reaps one ended child of whatever exit signal; `None` when none is left.
+///
+/// The only place that waits for children: a second one would steal statuses.
+pub fn reap() -> io::Result<Option<(pid_t, Ended)>> {
+    let mut status: c_int = 0;
+    // SAFETY: `status` outlives the call. `__WALL`: children cloned with
+    // another exit signal than SIGCHLD are reaped too.
+    let rc = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::__WALL) };
+    match check(c_long::from(rc)) {
+        Ok(0) => Ok(None),
+        Ok(pid) => Ok(Some((pid as pid_t, ended(status)))),
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn ended(status: c_int) -> Ended {
+    if libc::WIFSIGNALED(status) {
+        Ended::Signaled(libc::WTERMSIG(status))
+    } else {
+        Ended::Exited(libc::WEXITSTATUS(status))
+    }
+}
+
+/// Sends `signal` to the process behind `pidfd`.
+///
+/// By pidfd, not pid: once the child is reaped its number may belong to a
+/// stranger. `ESRCH` therefore means "already exited", never "someone else".
+pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: c_int) -> io::Result<()> {
+    // SAFETY: the borrow keeps the fd open; a null siginfo makes the kernel
+    // fill one in; a bad signal number is EINVAL, not undefined behaviour.
+    let rc = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, ptr::null::<libc::siginfo_t>(), 0)
+    };
+    check(rc).map(drop)
+}
+
+/// Opens a pidfd of `pid`. The caller must know that the pid cannot have been
+/// reused: it is its own unreaped child, or is verified afterwards.
+pub fn pidfd_open(pid: pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed; a pid that is gone is ESRCH.
+    let rc = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    check(rc).map(|fd| own(fd as RawFd))
+}
+
+/// Moves the calling thread into the namespaces in `flags` (CLONE_NEW*) of the
+/// process behind `fd`, or into the one namespace that `fd` is.
+pub fn setns(fd: BorrowedFd<'_>, flags: c_int) -> io::Result<()> {
+    // SAFETY: the borrow keeps the fd open; the kernel checks the rest.
+    let rc = unsafe { libc::setns(fd.as_raw_fd(), flags) };
+    check(c_long::from(rc)).map(drop)
+}
+
+/// Leaves the namespaces in `flags` (CLONE_NEW*) for new ones.
+pub fn unshare(flags: c_int) -> io::Result<()> {
+    // SAFETY: only namespace flags are passed by this crate, never CLONE_FILES
+    // or CLONE_VM, so no Rust object changes its meaning.
+    let rc = unsafe { libc::unshare(flags) };
+    check(c_long::from(rc)).map(drop)
+}
+
+/// How a process is scheduled (sched_setattr(2)).
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(missing_docs, reason = "sched_setattr(2)")]
+pub struct SchedulingAttributes {
+    pub policy: u32,
+    pub flags: u64,
+    pub nice: i32,
+    pub priority: u32,
+    pub runtime: u64,
+    pub deadline: u64,
+    pub period: u64,
+}
+
+/// Changes how the calling thread is scheduled.
+pub fn sched_setattr(wanted: &SchedulingAttributes) -> io::Result<()> {
+    /// `struct sched_attr` in its first form (linux/sched/types.h).
+    #[repr(C)]
+    struct Attr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let SchedulingAttributes { policy, flags, nice, priority, runtime, deadline, period } = *wanted;
+    let size = size_of::<Attr>() as u32;
+    let attr = Attr { size, policy, flags, nice, priority, runtime, deadline, period };
+    // SAFETY: `attr` is a valid sched_attr of the size that it tells.
+    let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, ptr::from_ref(&attr), 0) };
+    check(rc).map(drop)
+}
+
+/// Sets the I/O priority of the calling thread: class << 13 | level (ioprio_set(2)).
+pub fn ioprio_set(priority: c_int) -> io::Result<()> {
+    const IOPRIO_WHO_PROCESS: c_int = 1;
+    // SAFETY: no pointers are passed.
+    let rc = unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, priority) };
+    check(rc).map(drop)
+}
+
+/// Sets the calling process's execution domain (personality(2)).
+pub fn personality(domain: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: no pointers are passed.
+    let rc = unsafe { libc::personality(domain) };
+    check(c_long::from(rc)).map(drop)
+}
+
+/// Replaces the program; returns only on failure, with the reason.
+pub fn execve(path: &CString, argv: &[CString], envp: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        let ends = [ptr::null()];
+        strings.iter().map(|s| s.as_ptr()).chain(ends).collect()
+    };
+    let (argv, envp) = (pointers(argv), pointers(envp));
+    // SAFETY: both arrays are null-terminated and point at C strings that
+    // outlive the call.
+    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Ends the calling process at once: no destructors, no exit handlers.
+///
+/// What a cloned child ends with, as it shares epoll sets and sockets with the
+/// shim and must not run their destructors.
+pub fn exit_now(code: c_int) -> ! {
+    // SAFETY: `_exit` has no preconditions.
+    unsafe { libc::_exit(code) }
+}
+
+/// Has `/proc/self/cmdline` say `name`, and nothing of what the program was
+/// called with: in place, as to say where else to look needs a right.
+pub fn overwrite_command_line(name: &[u8]) -> io::Result<()> {
+    // proc(5): arg_start and arg_end; the name before may contain anything.
+    const ARG_START: usize = 48 - 3;
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    let number = |index: usize| fields.get(index).and_then(|field| field.parse::<usize>().ok());
+    let (Some(start), Some(end)) = (number(ARG_START), number(ARG_START + 1)) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    };
+    let length = end.saturating_sub(start);
+    if start == 0 || name.len() >= length {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    }
+    // SAFETY: the kernel says that the arguments are there, on our own stack;
+    // nobody borrows them: the caller has read its own, which are copies.
+    let arguments = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, length) };
+    arguments.fill(0);
+    arguments[..name.len()].copy_from_slice(name);
+    Ok(())
+}
+
+/// Gives the calling process an empty session keyring, so that it cannot read
+/// the keys of whoever started the shim.
+pub fn new_session_keyring() -> io::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: c_int = 1;
+    // SAFETY: a null name asks for an anonymous keyring.
+    let rc = unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, ptr::null::<libc::c_char>()) };
+    check(rc).map(drop)
+}

@@ -1,0 +1,60 @@
+//! Signals that a process blocks, waits for, and has by default.
+
+use std::{io, ptr};
+
+use libc::{c_int, c_long, pid_t};
+
+use super::check;
+
+/// Gives `signals` their default disposition and blocks none.
+///
+/// `CLONE_CLEAR_SIGHAND` resets handlers but keeps ignored signals ignored,
+/// and Rust ignores SIGPIPE.
+pub fn default_signals(signals: impl IntoIterator<Item = c_int>) {
+    // The kernel's own sigaction, not glibc's, which keeps 32 and 33 to itself
+    // and would leave them ignored: handler, flags, restorer and mask all 0.
+    let default = [0u64; 4];
+    for signal in signals {
+        // SAFETY: `default` is a valid kernel sigaction that outlives the call;
+        // KILL and STOP fail without effect.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null_mut::<u64>(), 8) };
+    }
+    // SAFETY: sigset_t is plain data, filled in by the next call.
+    let mut none: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `none` is a valid place for a set.
+    unsafe { libc::sigemptyset(&mut none) };
+    // SAFETY: the set is valid; no old mask is asked for.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut()) };
+}
+
+/// Blocks these signals and no others.
+pub fn block_signals(signals: &[c_int]) {
+    let set = signal_set(signals);
+    // SAFETY: the set is valid; no old mask is asked for.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &set, ptr::null_mut()) };
+}
+
+/// Waits for one of these signals, which are blocked: which it was, and the pid
+/// of who has sent it, 0 for one that the caller has no number for.
+pub fn wait_for_signal(signals: &[c_int]) -> io::Result<(c_int, pid_t)> {
+    let set = signal_set(signals);
+    // SAFETY: siginfo_t is plain data, for which all zeroes is a valid value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set and the place for what is known of the signal are valid.
+    let number = unsafe { libc::sigwaitinfo(&set, &mut info) };
+    check(c_long::from(number))?;
+    // SAFETY: the kernel has filled it in, with a pid for signals that are sent.
+    Ok((number, unsafe { info.si_pid() }))
+}
+
+fn signal_set(signals: &[c_int]) -> libc::sigset_t {
+    // SAFETY: sigset_t is plain data, filled in by the next call.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a valid place for a set.
+    unsafe { libc::sigemptyset(&mut set) };
+    for &signal in signals {
+        // SAFETY: the set is valid; no such signal is an error without effect.
+        unsafe { libc::sigaddset(&mut set, signal) };
+    }
+    set
+}

@@ -32,6 +32,7 @@ pub mod events;
 mod exec;
 mod features;
 pub mod figures;
+mod folder;
 mod health;
 mod hooks;
 mod host;
@@ -87,6 +88,7 @@ pub use cgroup::{
 pub use checkpoint::{Checkpoint, Criu};
 pub use error::{Doing, Error, Kind, Result};
 pub use features::features;
+pub use folder::{Folder, Lock, Owner, Record, StateDir, died_with_shim};
 pub use health::{Check, Health, Status as HealthStatus};
 pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
 pub use host::configure;
@@ -95,7 +97,7 @@ pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
 pub use member::Member;
 pub use pause::{Net as PauseNet, Pause};
-pub use recovery::{Folder, Lock, Owner, Record, StateDir, died_with_shim, undo, undo_bundle};
+pub use recovery::{undo, undo_bundle};
 pub use report::{Enforcement, ExitReport, StoppedBy};
 pub use request::{
     Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Particulars, PauseEnd, Process, Source, TaskState,

@@ -26,8 +26,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{self, Driver, Layout, Unit};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::folder::{Folder, Lock, StateDir};
 use crate::network::{self, Connected};
-use crate::recovery::{Folder, Lock, StateDir, undo, undo_cgroup};
+use crate::recovery::{undo, undo_cgroup};
 use crate::rootfs::layers;
 use crate::systemd::Systemd;
 

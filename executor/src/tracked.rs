@@ -16,7 +16,7 @@ use bowline_spec::limits::{Manifest, UnitName};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Doing, Kind, Result};
-use crate::recovery::{Folder, Lock, StateDir};
+use crate::folder::{Folder, Lock, StateDir};
 
 /// The folder, beside the tasks'. Ids never begin with a dot.
 const FOLDER: &str = ".limits";

@@ -18,7 +18,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["launch"],
     &["child", "sealed"],
     &["notify", "shared"],
-    &["bundle", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
+    &["bundle", "folder", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
     &["checkpoint", "events", "member", "program", "refused", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "systemd", "worker"],
     &["cgroup"],

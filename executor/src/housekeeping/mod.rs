@@ -296,7 +296,7 @@ fn place_of(path: &str, mounts: &[PathBuf]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recovery::StateDir;
+    use crate::folder::StateDir;
 
     #[test]
     fn where_cgroups_are_off_everything_is_done_and_nothing_found() {

@@ -23,7 +23,8 @@ use serde::Serialize;
 use super::owners::{self, Shims};
 use super::{Cgroups, place_of, unit_of};
 use crate::error::{Error, Kind, Result, together};
-use crate::recovery::{Folder, Lock, Owner, StateDir, undo};
+use crate::folder::{Folder, Lock, Owner, StateDir};
+use crate::recovery::undo;
 use crate::sandbox::undo_sandbox;
 
 /// What sandboxes are below.

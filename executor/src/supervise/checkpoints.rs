@@ -13,8 +13,9 @@ use std::time::Duration;
 use bowline_spec::id::TaskId;
 
 use super::Supervisor;
+use super::ending::remove_cgroup;
 use super::launches::Plan;
-use super::task::{Task, remove_cgroup};
+use super::task::Task;
 use crate::bundle;
 use crate::cgroup::Cgroup;
 use crate::checkpoint::{self, Checkpoint, Outside};

@@ -22,13 +22,14 @@ use bowline_spec::{Mount, Namespace, NetworkMode, Task as Description};
 use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
 
 use super::Supervisor;
-use super::task::{Task, remove_cgroup};
+use super::ending::remove_cgroup;
+use super::task::Task;
 use super::units;
 use crate::cgroup::Cgroup;
 use crate::error::{Error, Kind, Result};
+use crate::folder::Folder;
 use crate::lifecycle::Status;
 use crate::network;
-use crate::recovery::Folder;
 use crate::rootfs::layers::{self, Layer};
 use crate::sandbox::{SandboxRecord, SandboxState};
 use crate::shared::{self, Shared};

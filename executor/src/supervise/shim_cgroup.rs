@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::systemd::Systemd;
 use crate::worker;
 
-use super::task::remove_cgroup;
+use super::ending::remove_cgroup;
 use super::{Config, units};
 
 /// How long a task runs before the shim enters its overhead cgroup: making one

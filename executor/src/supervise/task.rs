@@ -11,37 +11,31 @@ use std::time::{Duration, Instant};
 use bowline_spec::Stop;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
-use jiff::Timestamp;
 use oci_spec::runtime::Spec;
-use tokio::sync::{Mutex, RwLock, oneshot, watch};
+use tokio::sync::{Mutex, RwLock, watch};
 use tokio::task::JoinHandle;
 
 use super::Supervisor;
 use super::launches::Plan;
-use super::units;
-use crate::cgroup::{Cgroup, ExecGroup, Layout};
+use crate::cgroup::{Cgroup, ExecGroup};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::figures::ExecStarts;
+use crate::folder::{Folder, Lock, Record};
 use crate::health::Health;
-use crate::io::{Attachment, Lines, Pumps, Tail, WindowSize};
+use crate::io::{Attachment, Lines, WindowSize};
 use crate::launch::{Held, Live};
 use crate::lifecycle::{Action, Event, State, Status};
 use crate::namespaces::Namespaces;
-use crate::recovery::{Folder, Lock, Record};
-use crate::report::{ExitReport, OomFacts, StoppedBy};
+use crate::report::{ExitReport, StoppedBy};
 use crate::request::{Particulars, TaskState};
 use crate::seccomp::Filter;
-use crate::stats::{self, Last, Processes};
-use crate::sys::{self, Ended};
-use crate::systemd::Systemd;
+use crate::stats::Processes;
+use crate::sys;
 use crate::watch::{Finding, KernelLog};
 use crate::worker;
 
 /// How long a freeze may take: a process in the kernel freezes when it returns.
 const FREEZE: Duration = Duration::from_secs(10);
-
-/// How long a cgroup may stay busy after its last process has ended.
-const BUSY: Duration = Duration::from_secs(5);
 
 /// What a shim that leaves gives a task whose manager said nothing of that: with
 /// what follows, less than the five seconds that a manager gives the shim.
@@ -124,13 +118,13 @@ pub struct Task {
     pub telling: RwLock<()>,
     /// The exit report is made: no event but the exit follows.
     pub reported: Cell<bool>,
-    exited: watch::Sender<Option<ExitReport>>,
+    pub exited: watch::Sender<Option<ExitReport>>,
     /// Signals that we sent to init.
-    sent: RefCell<Vec<i32>>,
+    pub sent: RefCell<Vec<i32>>,
     /// A kill is under way: another would change nothing.
     killing: Cell<bool>,
     /// Processes beside init that our kill met.
-    killed: Cell<Option<u64>>,
+    pub killed: Cell<Option<u64>>,
 }
 
 impl Task {
@@ -392,7 +386,7 @@ impl Task {
     }
 
     /// Kills what is in the cgroup until nothing is; returns how many there were.
-    async fn kill_rest(&self, supervisor: &Supervisor) -> u64 {
+    pub async fn kill_rest(&self, supervisor: &Supervisor) -> u64 {
         let mut count = 0;
         loop {
             let killed = self.with_cgroup(|c| supervisor.layout.kill(c)).unwrap_or_default();
@@ -402,56 +396,6 @@ impl Task {
             count += killed.len() as u64;
             all_ended(killed).await;
         }
-    }
-
-    /// Sees the task through its end: from init's exit to the last byte of output.
-    pub async fn see_off(
-        self: Rc<Self>,
-        supervisor: Rc<Supervisor>,
-        exited: oneshot::Receiver<Ended>,
-        mut pumps: Pumps,
-        tail: Tail,
-    ) {
-        // The sender lives until the child is reaped.
-        let ended = exited.await.unwrap_or(Ended::Signaled(libc::SIGKILL));
-        self.init_ended.send_replace(true);
-        drop(self.starting.lock().await);
-        let exited_at = Timestamp::now();
-        // It may have ended it, which is told afterwards; else that gives it up.
-        drop(self.checkpointing.lock().await);
-        // systemd removes an empty scope, and with it what its cgroup has counted.
-        let at_exit = self.with_unit(|cgroup| stats::last(&supervisor.layout, cgroup));
-        if let Err(error) = self.happen(&supervisor, Event::Exited) {
-            tracing::error!(%error, "an exit had no place");
-        }
-        let rest = self.kill_rest(&supervisor).await;
-        pumps.finish().await;
-        supervisor.tell_execs(&self).await;
-        let report = self.report(&supervisor, (ended, exited_at), at_exit, rest, &pumps, &tail);
-        if let Err(error) = self.keep(&report).await {
-            tracing::error!(%error, "the exit report is kept in memory only");
-        }
-        supervisor.tell_exit(&self, &report);
-        self.exited.send_replace(Some(report));
-        // Whoever waits is told first.
-        tokio::task::yield_now().await;
-        let cgroup = self.cgroup.borrow_mut().take();
-        if let Some(cgroup) = cgroup {
-            remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
-        }
-        // The shim of a sandbox stays where it is for that one's life.
-        if !supervisor.any_lives() && supervisor.sandbox().is_none() {
-            supervisor.overhead.leave(&supervisor.layout).await;
-        }
-        pumps.flushed().await;
-        drop(pumps);
-        let logging = self.logging.borrow_mut().take();
-        if let Some(logging) = logging {
-            let _ = logging.await;
-        }
-        supervisor.forget_member(&self).await;
-        self.over.send_replace(true);
-        supervisor.done();
     }
 
     /// Sends the exec of that name a signal.
@@ -465,124 +409,6 @@ impl Task {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             outcome => outcome.doing(Kind::Internal, || format!("cannot signal exec {name} of task {}", self.id)),
         }
-    }
-
-    /// Puts the report down, before anybody is told of the exit.
-    async fn keep(&self, report: &ExitReport) -> Result<()> {
-        self.folder.write_exit(report)?;
-        let durable = self.record.borrow().durable;
-        if durable { worker::run("the exit report", || self.folder.sync_exit()).await } else { Ok(()) }
-    }
-
-    fn report(
-        &self,
-        supervisor: &Supervisor,
-        (ended, exited_at): (Ended, Timestamp),
-        at_exit: Option<Last>,
-        rest: u64,
-        pumps: &Pumps,
-        tail: &Tail,
-    ) -> ExitReport {
-        let layout = &supervisor.layout;
-        let last = self.with_cgroup(|c| stats::last(layout, c)).unwrap_or_default();
-        let mut last = last.or(at_exit.unwrap_or_default());
-        // What was told of has happened, also where nobody counts it any more.
-        last.oom_kills = last.oom_kills.max(Some(self.oom_kills.get()).filter(|kills| *kills > 0));
-        last.own_limit_met = last.own_limit_met.or(self.limit_met.get());
-        supervisor.tell_oom(self, last.oom_kills);
-        self.reported.set(true);
-        let by_shim = |signal| self.sent.borrow().contains(&signal);
-        let signal = match ended {
-            Ended::Signaled(signal) => Some(signal),
-            Ended::Exited(_) => None,
-        };
-        let oom = OomFacts {
-            kills: last.oom_kills,
-            own_limit_met: last.own_limit_met,
-            joint_limit_met: last.oom_kills.filter(|kills| *kills > 0).and_then(|_| supervisor.joint_limit_met()),
-            ended,
-            killed_by_shim: by_shim(libc::SIGKILL),
-        };
-        let record = self.record.borrow();
-        // A pid namespace that ends with its init takes all with it, uncounted.
-        let by_kernel = self.namespaces.is_new(libc::CLONE_NEWPID);
-        let processes_killed = self.killed.get().or((!by_kernel).then_some(rest));
-        let kept = tail.borrow().to_vec();
-        ExitReport {
-            exit_code: Some(ended.code()),
-            signal: signal.map(signal_name),
-            signal_sent_by_shim: signal.is_some_and(by_shim),
-            stopped_by: self.stopped_by.get(),
-            stopped_for: self.stopped_for.borrow().clone().filter(|_| self.stopped_by.get() == Some(StoppedBy::Watch)),
-            oom_killed: oom.any(),
-            oom_killed_init: oom.init(),
-            oom_cgroup: oom.cgroup(&record.cgroup),
-            started_at: record.started_at,
-            exited_at,
-            cpu_usec: last.cpu_usec,
-            memory_peak_bytes: last.memory_peak_bytes,
-            memory_limit_bytes: last.memory_limit_bytes,
-            memory_limit_hits: last.memory_limit_hits,
-            memory_high_hits: last.memory_high_hits,
-            oom_kills: last.oom_kills,
-            cpu_periods: last.cpu_periods,
-            throttled_periods: last.throttled_periods,
-            throttled_usec: last.throttled_usec,
-            pids_limit: last.pids_limit,
-            pids_limit_hits: last.pids_limit_hits,
-            processes_killed,
-            output_tail: Some(String::from_utf8_lossy(&kept).into_owned()),
-            output_dropped_bytes: pumps.dropped(),
-            health: self.health.borrow().clone(),
-            events: self.events.get() + 1,
-            enforcement: record.enforcement.clone(),
-            shim_died: false,
-        }
-    }
-
-    /// Undoes a launch that failed after the clone; the error says why.
-    pub async fn undo(&self, supervisor: &Supervisor, exited: oneshot::Receiver<Ended>, error: Error) -> Error {
-        if let Some(live) = self.state.borrow().live() {
-            // ESRCH: it has ended by itself.
-            let _ = sys::pidfd_send_signal(live.pidfd.as_fd(), libc::SIGKILL);
-        }
-        let _ = exited.await;
-        *self.state.borrow_mut() = State::Exited;
-        self.kill_rest(supervisor).await;
-        let cgroup = self.cgroup.borrow_mut().take();
-        let Some(cgroup) = cgroup else { return error };
-        let oom_kills = stats::oom_kills(&supervisor.layout, &cgroup);
-        remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
-        if oom_kills > 0 {
-            return Error::new(
-                Kind::BadSpec,
-                "memory.limit: too small: the kernel killed the task while it was starting",
-            )
-            .hint("raise the memory limit");
-        }
-        error
-    }
-}
-
-fn signal_name(number: i32) -> String {
-    Signal::from_number(number).map_or_else(|| number.to_string(), |signal| format!("SIG{}", signal.name()))
-}
-
-/// Removes a cgroup whose processes have ended; v1 tells nobody when the last
-/// one has left it. One that is a unit's goes with that.
-pub async fn remove_cgroup(layout: &Layout, systemd: &Systemd, mut cgroup: Cgroup) {
-    if let Some(unit) = cgroup.unit() {
-        units::stop(systemd, unit).await;
-    }
-    let give_up = Instant::now() + BUSY;
-    let mut wait = Duration::from_micros(100);
-    while let Err(error) = layout.remove(&mut cgroup) {
-        if Instant::now() > give_up {
-            tracing::error!(%error, "cgroup left behind");
-            return;
-        }
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(Duration::from_millis(20));
     }
 }
 

@@ -1,0 +1,492 @@
+//! The state folder: what outlives a shim.
+//!
+//! ```text
+//!   <state>/<id>/  lock         held by the shim for as long as it lives
+//!                  task.json    what is needed to find and undo the task
+//!                  exit.json    the exit report, once there is one
+//!                  shim.sock    where the shim answers
+//!                  log.json…, or stdout.log…, stderr.log…: the task's log
+//!                  shim.log, rootfs/
+//!   <state>/.events/  what has happened to tasks: see `events`
+//! ```
+//!
+//! A sandbox's folder is beside those of tasks: see `sandbox`.
+//!
+//! The lock is the kernel's: it goes with the shim, however that ends. Files
+//! are written whole, by rename. Must not: start anything new.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use bowline_spec::Task;
+use bowline_spec::id::TaskId;
+use jiff::Timestamp;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::cgroup::Unit;
+use crate::error::{Doing, Error, Kind, Result};
+use crate::events::{Entry, Event, Journal, Reader};
+use crate::report::{Enforcement, ExitReport};
+
+/// What is known of a task.
+const RECORD: &str = "task.json";
+
+/// The longest path a unix socket can have: `sun_path` less its NUL (unix(7)).
+const LONGEST_SOCKET_PATH: usize = 107;
+
+/// The folder of the journal of events, beside the tasks'. Ids never begin with a dot.
+const EVENTS: &str = ".events";
+
+/// The folder that holds one folder for each task.
+#[derive(Debug, Clone)]
+pub struct StateDir {
+    path: PathBuf,
+}
+
+/// What is known of a task on disk.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Record {
+    /// The description it was launched from; none where that was a bundle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Task>,
+    /// When its launch began.
+    pub created_at: Timestamp,
+    /// When the user's program was executed.
+    pub started_at: Option<Timestamp>,
+    /// Init's pid, once there is one.
+    pub pid: Option<i32>,
+    /// The shim's pid.
+    pub shim_pid: i32,
+    /// The task's cgroup path below every hierarchy.
+    pub cgroup: String,
+    /// Where some of that path's parents were made with it: how many of its parts
+    /// were there before, by where the hierarchy is mounted.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parents_made: BTreeMap<PathBuf, usize>,
+    /// What that is to systemd, where systemd made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Unit>,
+    /// The shim's own, where it has one.
+    pub overhead: Option<String>,
+    /// The sandbox that it is a member of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<TaskId>,
+    /// Whether the exit report is synced before anybody is told.
+    #[serde(default)]
+    pub durable: bool,
+    /// The slice that it was to be in, if there is one, and whether it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<Enforcement>,
+}
+
+impl Record {
+    /// The description it was launched from.
+    ///
+    /// # Errors
+    /// `WrongState` where there is none.
+    pub fn description(&self) -> Result<&Task> {
+        let none = || Error::new(Kind::WrongState, "the task was made from a bundle, and has no description");
+        self.task.as_ref().ok_or_else(|| none().hint("ask the manager that made it"))
+    }
+}
+
+/// Who owns a task's folder.
+#[derive(Debug)]
+pub enum Owner {
+    /// A shim that lives.
+    Shim,
+    /// Nobody: the lock was free, and is now ours.
+    Nobody(Lock),
+}
+
+/// The lock of a folder, held.
+#[derive(Debug)]
+pub struct Lock(File);
+
+impl Lock {
+    /// The fd to hand to the shim: the lock is held for as long as any copy is open.
+    pub fn into_fd(self) -> OwnedFd {
+        self.0.into()
+    }
+
+    /// Takes over the fd that [`Lock::into_fd`] gave away.
+    pub fn from_fd(fd: OwnedFd) -> Lock {
+        Lock(File::from(fd))
+    }
+}
+
+impl StateDir {
+    /// The state folder at `path`, which need not exist yet.
+    pub fn new(path: impl Into<PathBuf>) -> StateDir {
+        StateDir { path: path.into() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where compiled seccomp filters are kept. Ids never begin with a dot.
+    pub fn filter_cache(&self) -> PathBuf {
+        self.path.join(".seccomp")
+    }
+
+    /// Where the journal of events is.
+    pub fn events(&self) -> PathBuf {
+        self.path.join(EVENTS)
+    }
+
+    /// The folder of `id`, which need not exist.
+    pub fn folder(&self, id: &TaskId) -> Folder {
+        Folder { path: self.path.join(id.as_str()) }
+    }
+
+    /// Makes the folder of a new task and locks it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the id is taken.
+    pub fn create(&self, id: &TaskId) -> Result<(Folder, Lock)> {
+        self.create_with(id, "task", Folder::lock)
+    }
+
+    /// Makes the folder of a new task or sandbox, a `what`, and what `fill` puts
+    /// into it, last a lock. Others see all of it at once.
+    pub(crate) fn create_with(
+        &self,
+        id: &TaskId,
+        what: &str,
+        fill: impl FnOnce(&Folder) -> Result<Lock>,
+    ) -> Result<(Folder, Lock)> {
+        let folder = self.folder(id);
+        let socket = folder.socket();
+        if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
+            return Err(Error::new(
+                Kind::Usage,
+                format!("{} is longer than a socket's path can be ({LONGEST_SOCKET_PATH} bytes)", socket.display()),
+            )
+            .hint("choose a shorter state folder or id"));
+        }
+        let mut builder = fs::DirBuilder::new();
+        builder.mode(0o700).recursive(true);
+        builder.create(&self.path).map_err(|error| cannot("create the state folder", &self.path, &error))?;
+        builder.recursive(false);
+        // Ids never begin with a dot.
+        let aside = Folder::at(self.path.join(format!(".new-{id}-{}", std::process::id())));
+        builder.create(&aside.path).map_err(|error| cannot("create", &aside.path, &error))?;
+        let made = fill(&aside).and_then(|lock| {
+            match renameat_with(CWD, &aside.path, CWD, &folder.path, RenameFlags::NOREPLACE) {
+                Ok(()) => Ok(lock),
+                Err(Errno::EXIST | Errno::NOTEMPTY) => Err(folder.taken(id, what)),
+                Err(errno) => Err(cannot("create", &folder.path, &errno.into())),
+            }
+        });
+        made.map(|lock| (folder, lock)).inspect_err(|_| aside.discard())
+    }
+
+    /// The ids of all tasks that have a folder, sorted.
+    pub fn ids(&self) -> Result<Vec<TaskId>> {
+        Ok(self.all_ids()?.into_iter().filter(|id| !self.folder(id).is_sandbox()).collect())
+    }
+
+    /// Those of sandboxes too.
+    pub(crate) fn all_ids(&self) -> Result<Vec<TaskId>> {
+        let entries = match fs::read_dir(&self.path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(cannot("read the state folder", &self.path, &error)),
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut ids: Vec<TaskId> = names.filter_map(|name| name.parse().ok()).collect();
+        ids.sort();
+        Ok(ids)
+    }
+}
+
+/// The folder of one task.
+#[derive(Debug, Clone)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// The folder at `path`, for a shim that was told so.
+    pub fn at(path: impl Into<PathBuf>) -> Folder {
+        Folder { path: path.into() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is said where somebody wants it for a new `what` of the same id.
+    fn taken(&self, id: &TaskId, what: &str) -> Error {
+        let (there, command) = if self.is_sandbox() { ("sandbox", "sandbox rm") } else { ("task", "rm") };
+        let same = if there == what { String::new() } else { format!("; a {what} cannot have its name") };
+        Error::new(Kind::AlreadyExists, format!("a {there} named {id} exists already{same}"))
+            .hint(format!("choose another name, or remove it with `bowline {command} {id}`"))
+    }
+
+    /// Whether there is a task of this id.
+    pub fn exists(&self) -> Result<bool> {
+        match fs::symlink_metadata(&self.path) {
+            Ok(meta) => Ok(meta.is_dir()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(cannot("look into", &self.path, &error)),
+        }
+    }
+
+    /// Where the shim answers.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("shim.sock")
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// What is known of the task; `None` when its launch never got so far.
+    pub fn record(&self) -> Result<Option<Record>> {
+        self.read(RECORD)
+    }
+
+    /// Its exit report; `None` while there is none.
+    pub fn exit(&self) -> Result<Option<ExitReport>> {
+        self.read("exit.json")
+    }
+
+    /// Puts down what is known of the task.
+    pub fn write_record(&self, record: &Record) -> Result<()> {
+        self.write(RECORD, record)
+    }
+
+    /// Forgets it, as of a launch that was refused.
+    pub fn forget_record(&self) {
+        if let Err(error) = fs::remove_file(self.file(RECORD)) {
+            tracing::warn!(path = %self.path.display(), %error, "a record is left behind");
+        }
+    }
+
+    /// Puts down the exit report: whole, before anybody is told.
+    pub fn write_exit(&self, report: &ExitReport) -> Result<()> {
+        self.write("exit.json", report)
+    }
+
+    /// Makes the exit report survive a power loss, as far as the disk does. Blocks.
+    pub fn sync_exit(&self) -> Result<()> {
+        for path in [self.file("exit.json"), self.path.clone()] {
+            File::open(&path).and_then(|file| file.sync_all()).map_err(|error| cannot("sync", &path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes `value` to a file of the folder, whole or not at all.
+    pub(crate) fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<()> {
+        let path = self.file(name);
+        let temporary = self.file(&format!("{name}.new"));
+        let text = serde_json::to_vec(value).doing(Kind::Internal, || format!("cannot write {name} as JSON"))?;
+        fs::write(&temporary, text)
+            .and_then(|()| fs::rename(&temporary, &path))
+            .map_err(|error| cannot("write", &path, &error))
+    }
+
+    pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let path = self.file(name);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(cannot("read", &path, &error)),
+        };
+        let value = serde_json::from_slice(&text);
+        value.map(Some).doing(Kind::Internal, || format!("{} is damaged", path.display()))
+    }
+
+    fn lock_file(&self) -> Result<File> {
+        let path = self.file("lock");
+        File::options().write(true).create(true).truncate(false).open(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::new(Kind::NotFound, format!("there is no task in {}", self.path.display())),
+            _ => cannot("open", &path, &error),
+        })
+    }
+
+    /// Takes the lock, waiting for a shim that holds it to end.
+    ///
+    /// # Errors
+    /// `NotFound` when the folder is removed.
+    pub fn lock(&self) -> Result<Lock> {
+        let file = self.lock_file()?;
+        file.lock().map_err(|error| cannot("lock", &self.file("lock"), &error))?;
+        Ok(Lock(file))
+    }
+
+    /// Takes a lock that others may have as well, and that nobody has alone: of a
+    /// member of a sandbox, for who launches it and the shim.
+    ///
+    /// # Errors
+    /// `NotFound` when the folder is removed; `WrongState` when somebody has it alone.
+    pub fn lock_shared(&self) -> Result<Lock> {
+        let file = self.lock_file()?;
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Lock(file)),
+            Err(TryLockError::WouldBlock) => {
+                Err(Error::new(Kind::WrongState, format!("{} is in use", self.path.display())))
+            }
+            Err(TryLockError::Error(error)) => Err(cannot("lock", &self.file("lock"), &error)),
+        }
+    }
+
+    /// Tells whether a shim owns the folder.
+    pub fn owner(&self) -> Result<Owner> {
+        let file = self.lock_file()?;
+        match file.try_lock() {
+            Ok(()) => Ok(Owner::Nobody(Lock(file))),
+            Err(TryLockError::WouldBlock) => Ok(Owner::Shim),
+            Err(TryLockError::Error(error)) => Err(cannot("lock", &self.file("lock"), &error)),
+        }
+    }
+
+    /// Removes the folder of a task that has ended: for whoever looks, all of it
+    /// at once, so that nobody finds half a task, or locks what is going.
+    pub fn remove(&self, lock: Lock) -> Result<()> {
+        // While we waited for the lock, another may have removed what it was of.
+        let ours = lock.0.metadata().map_err(|error| cannot("look into", &self.path, &error))?;
+        if !fs::metadata(self.file("lock")).is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino())) {
+            return Ok(());
+        }
+        let mut last = self.last_events();
+        let aside = self.path.with_file_name(format!(".removed-{}-{}", self.name(), std::process::id()));
+        match fs::rename(&self.path, &aside).and_then(|()| fs::remove_dir_all(&aside)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(cannot("remove", &self.path, &error)),
+            _ => {}
+        }
+        if !last.is_empty() {
+            Journal::new(self.path.with_file_name(EVENTS)).append(&mut last);
+        }
+        Ok(())
+    }
+
+    /// The events of a task that nobody sees to any more: that it is removed,
+    /// and its end where its shim did not live to tell. None of a launch that
+    /// failed.
+    fn last_events(&self) -> Vec<Entry> {
+        let Ok(id) = self.name().parse::<TaskId>() else { return Vec::new() };
+        let entry = |seq, event| Entry { time: Timestamp::now(), id: id.clone(), seq, event, lost: 0 };
+        if let Ok(Some(report)) = self.exit() {
+            return vec![entry(report.events + 1, Event::Removed)];
+        }
+        let Ok(Some(record)) = self.record() else { return Vec::new() };
+        if record.started_at.is_none() {
+            return Vec::new();
+        }
+        let written = Reader::open(self.path.with_file_name(EVENTS)).and_then(|mut journal| journal.read());
+        let last = written.unwrap_or_default().into_iter().rfind(|entry| entry.id == id).map_or(0, |entry| entry.seq);
+        let exited = Event::of_exit(&died_with_shim(Some(&record)));
+        vec![entry(last + 1, exited), entry(last + 2, Event::Removed)]
+    }
+
+    /// What its sandbox is called.
+    pub fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Removes a folder whose making failed; what cannot be removed is logged.
+    fn discard(&self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "folder left behind");
+        }
+    }
+}
+
+/// The report of a task whose shim died before it.
+pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
+    ExitReport {
+        exit_code: None,
+        signal: None,
+        signal_sent_by_shim: false,
+        stopped_by: None,
+        stopped_for: None,
+        oom_killed: None,
+        oom_killed_init: None,
+        oom_cgroup: None,
+        started_at: record.and_then(|r| r.started_at),
+        exited_at: Timestamp::now(),
+        cpu_usec: None,
+        memory_peak_bytes: None,
+        memory_limit_bytes: None,
+        memory_limit_hits: None,
+        memory_high_hits: None,
+        oom_kills: None,
+        cpu_periods: None,
+        throttled_periods: None,
+        throttled_usec: None,
+        pids_limit: None,
+        pids_limit_hits: None,
+        processes_killed: None,
+        output_tail: None,
+        output_dropped_bytes: 0,
+        health: None,
+        events: 0,
+        enforcement: record.and_then(|r| r.enforcement.clone()),
+        shim_died: true,
+    }
+}
+
+fn cannot(verb: &str, path: &Path, error: &io::Error) -> Error {
+    let message = format!("cannot {verb} {}: {error}", path.display());
+    let hint = match error.kind() {
+        ErrorKind::PermissionDenied => "bowline needs to be root, or a state folder of your own (--state DIR)",
+        ErrorKind::ReadOnlyFilesystem | ErrorKind::StorageFull => "choose another state folder with --state DIR",
+        _ => return Error::new(Kind::Internal, message),
+    };
+    Error::new(Kind::Internal, message).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_taken_once() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let state = StateDir::new(dir.path().join("state"));
+        let id: TaskId = "web".parse().expect("an id");
+        let (folder, lock) = state.create(&id).expect("free");
+        let taken = state.create(&id).expect_err("taken");
+        assert_eq!(taken.kind(), Kind::AlreadyExists);
+        assert!(matches!(folder.owner(), Ok(Owner::Shim)), "the lock is held");
+        drop(lock);
+        assert!(matches!(folder.owner(), Ok(Owner::Nobody(_))), "the lock went with its owner");
+    }
+
+    #[test]
+    fn a_lock_of_what_was_removed_meanwhile_removes_nothing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let state = StateDir::new(dir.path().join("state"));
+        let id: TaskId = "web".parse().expect("an id");
+        let (folder, old) = state.create(&id).expect("free");
+        fs::rename(folder.path(), dir.path().join("elsewhere")).expect("ours");
+        assert_eq!(folder.owner().expect_err("gone").kind(), Kind::NotFound);
+        let (folder, new) = state.create(&id).expect("free again");
+        folder.remove(old).expect("nothing to do");
+        assert!(folder.exists().expect("readable"), "it is another's");
+        folder.remove(new).expect("removed");
+        assert!(fs::read_dir(state.path()).expect("readable").next().is_none(), "nothing is left");
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error_and_a_missing_one_is_none() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::at(dir.path());
+        assert!(folder.exit().expect("readable").is_none());
+        fs::write(folder.file("exit.json"), "{").expect("written");
+        let error = folder.exit().expect_err("damaged");
+        assert!(error.to_string().contains("exit.json"), "{error}");
+    }
+}

@@ -376,6 +376,22 @@ impl Host {
         Tmpfs::mount(self.work().join(name), options)
     }
 
+    /// An empty folder on a disk, which `/tmp` need not be on, until the end; none where `/var/tmp` is in memory too: the
+    /// test says so and is over.
+    pub fn on_disk(&self) -> Option<PathBuf> {
+        /// Of a tmpfs: include/uapi/linux/magic.h.
+        const IN_MEMORY: u32 = 0x0102_1994;
+        let folder =
+            tempfile::Builder::new().prefix(&self.prefix).tempdir_in("/var/tmp").expect("a folder in /var/tmp");
+        let path = folder.path().to_owned();
+        if rustix::fs::statfs(&path).expect("it was made").f_type as u32 == IN_MEMORY {
+            self.not_here("/var/tmp is on no disk");
+            return None;
+        }
+        self.keep(folder);
+        Some(path)
+    }
+
     /// Removes what ran and sandboxes, then compares with how it was before: no process, no
     /// cgroup, no mount, no network namespace, no socket, no file of this test.
     /// Every test ends with it.

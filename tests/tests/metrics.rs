@@ -160,6 +160,49 @@ fn output_that_nobody_takes_is_counted_while_the_task_runs() {
 }
 
 #[test]
+fn events_that_could_not_be_written_are_counted() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let counted = || host.metrics().value(&format!("bowline_shim_events_lost_total{{shim=\"{}\"}}", task.id()));
+    let execs = |count: usize| {
+        (0..count).for_each(|_| {
+            task.exec("true").assert_code(0);
+        });
+    };
+    // What the events say: each, how many there were between it and the one before.
+    let said = || {
+        let ran = host.bowline(["events", "--json", task.id()]);
+        let events = ran.assert_code(0).out();
+        let events = events.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+        events.filter_map(|event| event["lost"].as_u64()).sum::<u64>()
+    };
+    execs(1);
+    assert_eq!((counted(), said()), (0.0, 0));
+    // A disk that is full.
+    let folder = host.state().join(".events");
+    fs::remove_dir_all(&folder).expect("it was made");
+    let disk = host.tmpfs("../s/.events", "size=16k");
+    assert!(fs::write(disk.path().join("filler"), vec![0; 1 << 20]).is_err(), "no byte is free then");
+    execs(3);
+    assert_eq!(counted(), 3.0);
+    fs::remove_file(disk.path().join("filler")).expect("it was made");
+    execs(1);
+    assert_eq!((counted(), said()), (3.0, 3));
+    // No folder.
+    fs::remove_file(disk.path().join("journal")).expect("it was made");
+    drop(disk);
+    fs::remove_dir(&folder).expect("the test's own");
+    fs::write(&folder, "").expect("the state folder is writable");
+    execs(2);
+    assert_eq!(counted(), 5.0);
+    fs::remove_file(&folder).expect("the test's own");
+    execs(1);
+    assert_eq!((counted(), said()), (5.0, 2), "those before are told of in the journal that is gone");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn members_and_their_sandbox_are_told_of() {
     let host = Host::new();
     let sandbox = host.sandbox().flag("--memory=256M").create();

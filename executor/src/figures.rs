@@ -7,7 +7,6 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -38,8 +37,8 @@ pub struct Figures {
 /// A sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxFigures {
-    /// Its id.
-    pub id: TaskId,
+    /// Its id, which a manager may have made longer than one of ours.
+    pub id: String,
     /// Its members that have not ended.
     pub members: u64,
     /// What they use together; none while it is made or removed.
@@ -49,8 +48,8 @@ pub struct SandboxFigures {
 /// A task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TaskFigures {
-    /// Its id.
-    pub id: TaskId,
+    /// Its id, which a manager may have made longer than one of ours.
+    pub id: String,
     /// Where it is in its life, in one word.
     pub status: Cow<'static, str>,
     /// When its program was executed.

@@ -4,6 +4,7 @@ pub mod figures;
 pub mod sandbox;
 
 use std::io::ErrorKind;
+use std::path::Path;
 
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, died_with_shim};
 use ttrpc::context;
@@ -224,7 +225,11 @@ impl Shim {
 }
 
 async fn connect(folder: &Folder) -> std::io::Result<BowlineClient> {
-    let stream = tokio::net::UnixStream::connect(folder.socket()).await?;
+    connect_at(&folder.socket()).await
+}
+
+async fn connect_at(socket: &Path) -> std::io::Result<BowlineClient> {
+    let stream = tokio::net::UnixStream::connect(socket).await?;
     let socket = ttrpc::r#async::transport::Socket::from(stream);
     Ok(BowlineClient::new(ttrpc::r#async::Client::new(socket)))
 }

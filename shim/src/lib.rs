@@ -4,6 +4,7 @@
 //!   bin/bowline ─► cli ─► client ─ttrpc─► service ─► executor ◄─ bin/bowline-shim
 //!             └─► bowline-units, for `bowline units`: for all shims
 //!   bin/containerd-shim-bowline-v1 ─► containerd ─► executor
+//!   cli ─► containerd: where its shims are, and how they are known
 //! ```
 
 pub mod accept;

@@ -185,7 +185,7 @@ fn containers_are_in_cgroups_below_that_of_their_pod() {
     let ([a, b], pids) = two(&pod);
     let controller = if only_v2() { "" } else { "memory" };
     for (pid, id) in pids.iter().zip([&pod.id, &a.id, &b.id]) {
-        let expected = format!("/{}/{}/{id}", host.prefix(), pod.name());
+        let expected = format!("/{}/pod{}/{id}", host.prefix(), pod.name());
         assert_eq!(cgroup_of(*pid).get(controller), Some(&expected));
     }
     pod.remove();
@@ -200,7 +200,8 @@ fn systemd_has_a_scope_for_each_container_in_the_slice_of_its_pod() {
     let limited = pod.container("limited", "sleep 1000").memory(64 << 20).start();
     for (pid, id) in [(pod.pid(), &pod.id), (limited.pid(), &limited.id)] {
         let cgroup = cgroup_of(pid);
-        let expected = format!("/{}.slice/cri-containerd-{id}.scope", pod.name());
+        let slice = format!("{}-pod{}.slice", host.prefix(), pod.name().replace('-', "_"));
+        let expected = format!("/{slice}/cri-containerd-{id}.scope");
         assert!(cgroup[""].ends_with(&expected), "{cgroup:?} and not {expected}");
     }
     let of_the_pod = fs::read_to_string(pod.cgroup("memory").join("memory.max")).expect("a limit");

@@ -80,7 +80,7 @@ fn shims_tell_of_themselves() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
     let metrics = host.metrics();
-    let of = |name: &str| metrics.value(&format!("bowline_shim_{name}{{shim=\"{}\"}}", task.id()));
+    let of = |name: &str| metrics.value(&format!("bowline_shim_{name}{{shim=\"{}\",namespace=\"\"}}", task.id()));
     let status = fs::read_to_string(format!("/proc/{}/status", task.shim_pid())).expect("it lives");
     let rss =
         status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
@@ -208,13 +208,14 @@ fn members_and_their_sandbox_are_told_of() {
     let sandbox = host.sandbox().flag("--memory=256M").create();
     let tasks = [1, 2].map(|_| host.task("exec sleep 1000").in_sandbox(&sandbox).start());
     let metrics = host.metrics();
-    let of = |name: &str| metrics.value(&format!("bowline_sandbox_{name}{{sandbox=\"{}\"}}", sandbox.id()));
+    let of =
+        |name: &str| metrics.value(&format!("bowline_sandbox_{name}{{sandbox=\"{}\",namespace=\"\"}}", sandbox.id()));
     assert_eq!((of("up"), of("members"), of("memory_limit_bytes"), of("pids")), (1.0, 2.0, 268435456.0, 2.0));
     for task in &tasks {
-        let pids = format!("bowline_task_pids{{task=\"{}\",sandbox=\"{}\"}}", task.id(), sandbox.id());
+        let pids = format!("bowline_task_pids{{task=\"{}\",sandbox=\"{}\",namespace=\"\"}}", task.id(), sandbox.id());
         assert_eq!(metrics.value(&pids), 1.0);
-        let info =
-            format!("bowline_task_info{{task=\"{}\",sandbox=\"{}\",shim=\"{}\"", task.id(), sandbox.id(), sandbox.id());
+        let (id, sandbox) = (task.id(), sandbox.id());
+        let info = format!("bowline_task_info{{task=\"{id}\",sandbox=\"{sandbox}\",namespace=\"\",shim=\"{sandbox}\"");
         assert_eq!(metrics.with(&info).len(), 1);
     }
     // One shim for all.
@@ -222,7 +223,7 @@ fn members_and_their_sandbox_are_told_of() {
     assert_eq!(metrics.value("bowline_sandboxes"), 1.0);
     tasks.iter().for_each(|task| drop(task.end()));
     let metrics = host.metrics();
-    assert_eq!(metrics.value(&format!("bowline_sandbox_members{{sandbox=\"{}\"}}", sandbox.id())), 0.0);
+    assert_eq!(metrics.value(&format!("bowline_sandbox_members{{sandbox=\"{}\",namespace=\"\"}}", sandbox.id())), 0.0);
     assert_eq!(metrics.value("bowline_tasks{state=\"exited\"}"), 2.0);
     host.assert_nothing_left();
 }
@@ -236,7 +237,7 @@ fn a_task_whose_shim_died_is_down() {
     let metrics = host.metrics();
     assert_eq!((metrics.of_task("up", dead.id(), ""), metrics.of_task("up", lives.id(), "")), (0.0, 1.0));
     assert_eq!(metrics.of_task("state", dead.id(), ",state=\"dead\""), 1.0);
-    assert_eq!(metrics.value(&format!("bowline_shim_up{{shim=\"{}\"}}", dead.id())), 0.0);
+    assert_eq!(metrics.value(&format!("bowline_shim_up{{shim=\"{}\",namespace=\"\"}}", dead.id())), 0.0);
     // Nothing is wrong with the scrape.
     assert_eq!(metrics.value("bowline_scrape_errors"), 0.0);
     host.bowline(["rm", "-f", dead.id()]).assert_code(0);

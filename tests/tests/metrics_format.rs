@@ -63,6 +63,28 @@ fn promtool_finds_nothing_to_complain_of() {
 }
 
 #[test]
+fn promtool_takes_what_is_told_of_containerds_tasks() {
+    let host = Host::new();
+    if promtool().is_none() {
+        return host.not_tested("promtool is not there (`scripts/need test` gets it)");
+    }
+    let containerd = host.containerd();
+    let state = host.containerd_state();
+    let own = host.task("exec sleep 1000").start();
+    let bundle = containerd.bundle().script("exec sleep 1000").annotation("io.kubernetes.cri.sandbox-id", "pod");
+    let shim = containerd.start(&bundle);
+    shim.run(&bundle, &bowline_tests::harness::containerd::Stdio::null());
+    let text = host.bowline(["metrics", "--once", "--containerd", state.to_str().expect("ASCII")]).out();
+    for id in [&bundle.id, own.id()] {
+        assert!(text.contains(&format!("bowline_task_up{{task=\"{id}\",")), "{text}");
+    }
+    check(&host, "metrics", &host.file("metrics.txt", &(text + "\n")));
+    shim.end(&bundle.id);
+    own.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn promtool_takes_every_query_of_the_dashboard_and_the_documented_alerts() {
     let host = Host::new();
     if promtool().is_none() {

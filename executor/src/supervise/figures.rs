@@ -14,7 +14,7 @@ impl Supervisor {
     /// What this shim tells of all that it has.
     pub(super) fn figures(&self) -> Figures {
         let sandbox = self.sandbox().map(|sandbox| SandboxFigures {
-            id: sandbox.id().clone(),
+            id: sandbox.id().to_string(),
             members: sandbox.shares.borrow().len() as u64,
             usage: sandbox.cgroup.borrow().as_ref().map(|cgroup| self.usage(cgroup)),
         });
@@ -30,7 +30,7 @@ impl Supervisor {
     fn task_figures(&self, task: &Task) -> TaskFigures {
         let health = task.health.borrow();
         TaskFigures {
-            id: task.id.clone(),
+            id: task.id.to_string(),
             status: Cow::Borrowed(task.state().status.as_str()),
             started_at: task.record.borrow().started_at,
             usage: task.with_cgroup(|cgroup| self.usage(cgroup)).ok(),

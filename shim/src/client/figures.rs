@@ -5,6 +5,7 @@
 //! goes: whoever asks looks again the next time.
 
 use std::io::ErrorKind;
+use std::path::Path;
 use std::time::Duration;
 
 use bowline_executor::figures::Figures;
@@ -12,7 +13,7 @@ use bowline_executor::{Doing, Error, Folder, Kind, Owner, Result};
 use tokio::time::timeout;
 use ttrpc::context;
 
-use super::connect;
+use super::connect_at;
 use crate::wire::from_status;
 use crate::wire::proto::bowline::Empty;
 
@@ -30,8 +31,7 @@ pub enum Heard {
 
 /// Asks the shim whose folder this is, for no longer than `most`.
 pub async fn ask(folder: &Folder, most: Duration) -> Heard {
-    let late = || Error::new(Kind::Timeout, format!("no answer within {} ms", most.as_millis()));
-    let error = match timeout(most, call(folder, most)).await.unwrap_or_else(|_| Err(Refused::Silent(late()))) {
+    let error = match call(&folder.socket(), most).await {
         Ok(figures) => return Heard::Figures(Box::new(figures)),
         Err(error) => error,
     };
@@ -39,21 +39,42 @@ pub async fn ask(folder: &Folder, most: Duration) -> Heard {
         (Ok(Owner::Nobody(_)), _) => Heard::Gone,
         (Err(error), _) if error.kind() == Kind::NotFound => Heard::Gone,
         (Ok(Owner::Shim), Refused::NoSocket) => Heard::Starting,
-        (Ok(Owner::Shim), Refused::Silent(error)) | (Err(error), _) => Heard::Silent(error),
+        (Ok(Owner::Shim), Refused::NoShim(error) | Refused::Silent(error)) | (Err(error), _) => Heard::Silent(error),
+    }
+}
+
+/// The same of a shim that is known by its socket alone, which it has from
+/// before its first moment to its last.
+pub async fn ask_at(socket: &Path, most: Duration) -> Heard {
+    match call(socket, most).await {
+        Ok(figures) => Heard::Figures(Box::new(figures)),
+        Err(Refused::NoSocket | Refused::NoShim(_)) => Heard::Gone,
+        Err(Refused::Silent(error)) => Heard::Silent(error),
     }
 }
 
 enum Refused {
     NoSocket,
+    /// There is one that nobody listens at.
+    NoShim(Error),
     Silent(Error),
 }
 
-async fn call(folder: &Folder, most: Duration) -> std::result::Result<Figures, Refused> {
-    let client = match connect(folder).await {
+async fn call(socket: &Path, most: Duration) -> std::result::Result<Figures, Refused> {
+    let late = || Error::new(Kind::Timeout, format!("no answer within {} ms", most.as_millis()));
+    timeout(most, patiently(socket, most)).await.unwrap_or_else(|_| Err(Refused::Silent(late())))
+}
+
+async fn patiently(socket: &Path, most: Duration) -> std::result::Result<Figures, Refused> {
+    let client = match connect_at(socket).await {
         Ok(client) => client,
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(Refused::NoSocket),
         Err(error) => {
-            return Err(Refused::Silent(Error::new(Kind::Internal, format!("cannot reach the shim: {error}"))));
+            let failed = Error::new(Kind::Internal, format!("cannot reach the shim: {error}"));
+            return Err(match error.kind() {
+                ErrorKind::ConnectionRefused => Refused::NoShim(failed),
+                _ => Refused::Silent(failed),
+            });
         }
     };
     let context = context::with_duration(most);

@@ -14,6 +14,7 @@ mod background;
 pub mod bootstrap;
 mod containers;
 pub mod delete;
+mod figures;
 mod files;
 mod happenings;
 mod info;
@@ -25,7 +26,7 @@ pub mod publisher;
 mod sandbox;
 pub mod serve;
 mod service;
-mod start;
+pub mod start;
 mod status;
 mod streams;
 

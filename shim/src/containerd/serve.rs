@@ -18,6 +18,7 @@ use ttrpc::r#async::transport::Listener;
 
 use super::address;
 use super::containers::Containers;
+use super::figures;
 use super::happenings;
 use super::invocation::Invocation;
 use super::publisher::Publisher;
@@ -86,13 +87,14 @@ async fn serve(executor: Executor, service: Service, listener: UnixListener, soc
     listener.set_nonblocking(true).doing(Kind::Internal, what)?;
     let listener = tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?;
     let sandboxes = Arc::new(Sandboxes(service.clone()));
+    let figures = figures::served(service.clone());
     let service = Arc::new(service);
     let mut server = Server::new().add_listener(Listener::new(accept::of_our_user(listener)));
     for name in NAMES {
         let methods = create_task(service.clone()).into_values();
         server = server.register_service(methods.map(|methods| (name.to_owned(), methods)).collect());
     }
-    server = server.register_service(create_sandbox(sandboxes));
+    server = server.register_service(create_sandbox(sandboxes)).register_service(figures);
     server.start().await.doing(Kind::Internal, what)?;
     executor.closed().await;
     // While it is still ours: from here on another may serve the group there.

@@ -105,20 +105,24 @@ struct Annotated {
 }
 
 /// The container's group: by its annotations, or it is one of its own.
+fn group(invocation: &Invocation) -> Result<String> {
+    Ok(group_in(&invocation.bundle)?.unwrap_or_else(|| invocation.id.clone()))
+}
+
+/// The group that a bundle's annotations name; none where they do not.
 ///
 /// # Errors
 /// `BadSpec` for a configuration that is there and cannot be read.
-fn group(invocation: &Invocation) -> Result<String> {
-    let config = invocation.bundle.join("config.json");
+pub fn group_in(bundle: &Path) -> Result<Option<String>> {
+    let config = bundle.join("config.json");
     let text = match std::fs::read(&config) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(invocation.id.clone()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         text => text.doing(Kind::BadSpec, || format!("cannot read {}", config.display()))?,
     };
     let annotated: Annotated =
         serde_json::from_slice(&text).doing(Kind::BadSpec, || format!("{} is no configuration", config.display()))?;
     let mut annotations = annotated.annotations.unwrap_or_default();
-    let group = GROUPS.iter().find_map(|name| annotations.remove(*name)).filter(|group| !group.is_empty());
-    Ok(group.unwrap_or_else(|| invocation.id.clone()))
+    Ok(GROUPS.iter().find_map(|name| annotations.remove(*name)).filter(|group| !group.is_empty()))
 }
 
 #[cfg(test)]

@@ -131,10 +131,40 @@ impl<'h> Daemon<'h> {
         self.host.must_go(self.socket_of(id));
     }
 
+    /// Runs a task that sleeps in any namespace, with any runtime.
+    #[track_caller]
+    pub fn run_beside(&self, namespace: &str, runtime: &str, id: &str) {
+        let cgroup = format!("/{}/{namespace}-{id}", self.host.prefix());
+        let mut command = self.command(["--namespace", namespace, "run", "--detach", "--null-io", "--rootfs"]);
+        command.args(["--runtime", runtime, "--cgroup", &cgroup]).arg(self.root.path()).args([
+            id,
+            "/bin/sh",
+            "-c",
+            "exec sleep 1000",
+        ]);
+        self.host.execute(command).assert_code(0);
+        self.host.must_go(self.socket_in(namespace, id));
+    }
+
+    /// The same is killed and removed.
+    #[track_caller]
+    pub fn remove_beside(&self, namespace: &str, id: &str) {
+        let ctr = |args: &[&str]| self.ctr([&["--namespace", namespace], args].concat());
+        ctr(&["task", "kill", "-s", "KILL", id]).assert_code(0);
+        eventually("the end", || ctr(&["task", "ls"]).out().contains("STOPPED").then_some(()));
+        ctr(&["task", "rm", id]);
+        ctr(&["container", "rm", id]).assert_code(0);
+    }
+
     /// The socket of a task's shim.
     #[track_caller]
     pub fn socket_of(&self, id: &str) -> PathBuf {
-        let bundle = self.host.work().join("state/io.containerd.runtime.v2.task").join(self.host.prefix()).join(id);
+        self.socket_in(self.host.prefix(), id)
+    }
+
+    #[track_caller]
+    fn socket_in(&self, namespace: &str, id: &str) -> PathBuf {
+        let bundle = self.host.work().join("state/io.containerd.runtime.v2.task").join(namespace).join(id);
         let address = fs::read_to_string(bundle.join("address")).expect("the shim's address");
         PathBuf::from(address.trim().strip_prefix("unix://").expect("a socket"))
     }

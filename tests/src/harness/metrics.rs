@@ -1,8 +1,10 @@
 //! `bowline metrics`, as a scraper sees it, and its text taken apart.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -51,6 +53,23 @@ impl Host {
         let ran = self.bowline(["metrics", "--once"]);
         ran.assert_code(0);
         Samples::of(&ran.out())
+    }
+
+    /// The same with a containerd whose state folder is `state`.
+    #[track_caller]
+    pub fn metrics_with(&self, state: &Path) -> Samples {
+        let ran = self.bowline(["metrics", "--once", "--containerd", state.to_str().expect("ASCII")]);
+        ran.assert_code(0);
+        Samples::of(&ran.out())
+    }
+
+    /// A state folder of the stand-in for containerd, which keeps its bundles elsewhere.
+    pub fn containerd_state(&self) -> PathBuf {
+        let state = self.work().join("state-of-containerd");
+        fs::create_dir(&state).expect("the work folder is writable");
+        fs::create_dir_all(self.work().join("b")).expect("the work folder is writable");
+        symlink("../b", state.join("io.containerd.runtime.v2.task")).expect("it is ours");
+        state
     }
 }
 
@@ -158,7 +177,14 @@ impl Samples {
     /// The same of a task that is in no sandbox; `more` are more labels.
     #[track_caller]
     pub fn of_task(&self, name: &str, task: &str, more: &str) -> f64 {
-        self.value(&format!("bowline_task_{name}{{task=\"{task}\",sandbox=\"\"{more}}}"))
+        self.value(&format!("bowline_task_{name}{{task=\"{task}\",sandbox=\"\",namespace=\"\"{more}}}"))
+    }
+
+    /// The same of a task of containerd's, in its namespace and sandbox.
+    #[track_caller]
+    pub fn of_containerds(&self, name: &str, task: &str, (sandbox, namespace): (&str, &str), more: &str) -> f64 {
+        let labels = format!("task=\"{task}\",sandbox=\"{sandbox}\",namespace=\"{namespace}\"{more}");
+        self.value(&format!("bowline_task_{name}{{{labels}}}"))
     }
 
     /// All series that contain `text`.

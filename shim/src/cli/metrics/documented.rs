@@ -30,7 +30,7 @@ fn page(name: &str) -> PathBuf {
 
 /// One of everything, measured on a host that measures all.
 pub fn everything() -> Exposition {
-    let id = |name: &str| name.parse().expect("an id");
+    let id = str::to_owned;
     let stall = Some(Stall { total_usec: 1, ..Stall::default() });
     let pressure = || Some(Pressure { some: stall.clone(), full: stall.clone() });
     let one = Some(1);
@@ -89,13 +89,19 @@ pub fn everything() -> Exposition {
     families::of(&Scrape {
         took: Duration::from_millis(1),
         errors: 0,
-        shims: vec![Shim { id: id("web"), answer: Some(Answer { version: "1".to_owned(), events_lost: 0, memory }) }],
+        shims: vec![Shim {
+            namespace: String::new(),
+            id: id("web"),
+            answer: Some(Answer { version: "1".to_owned(), events_lost: 0, memory }),
+        }],
         sandboxes: vec![Sandbox {
+            namespace: String::new(),
             id: id("shop"),
             up: true,
             figures: Some(SandboxFigures { id: id("shop"), members: 1, usage: Some(usage()) }),
         }],
         tasks: vec![Task {
+            namespace: String::new(),
             id: id("web"),
             shim: id("web"),
             sandbox: None,
@@ -194,6 +200,11 @@ fn dashboard() -> Value {
     serde_json::from_str(&text).expect("the dashboard is JSON")
 }
 
+/// Whether it is part of a metric's name.
+fn word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
 fn expressions(dashboard: &Value) -> Vec<&str> {
     let targets = panels(dashboard).into_iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
     let variables = dashboard["templating"]["list"].as_array().expect("variables");
@@ -206,7 +217,6 @@ fn the_dashboard_names_metrics_that_there_are_and_all_of_tasks_and_shims() {
     let all = everything();
     let there: BTreeSet<String> = all.described().map(|metric| metric.name).collect();
     let dashboard = dashboard();
-    let word = |c: char| c.is_alphanumeric() || c == '_';
     let mut named = BTreeSet::new();
     for expression in expressions(&dashboard) {
         for name in expression.split(|c| !word(c)).filter(|name| name.starts_with("bowline_")) {
@@ -246,6 +256,18 @@ fn the_dashboard_is_sound() {
             let name: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             assert!(name == "__rate_interval" || variables.contains(&name.as_str()), "${name} in {expression}");
         }
+    }
+    for expression in expressions(&dashboard) {
+        // Ids are unique within one namespace of containerd's alone.
+        let families = ["bowline_task_", "bowline_sandbox_", "bowline_shim_"];
+        for selected in families.iter().flat_map(|family| expression.split(family).skip(1)) {
+            let name = selected.chars().take_while(|c| word(*c)).count();
+            let selector = selected[name..].strip_prefix('{').and_then(|rest| rest.split('}').next());
+            let variable = expression.starts_with("label_values(") && expression.ends_with(", namespace)");
+            let fine = variable || selector.is_none_or(|selector| selector.contains("namespace=~\"$namespace\""));
+            assert!(fine, "{expression}");
+        }
+        assert!(expression.split(" on (").skip(1).all(|on| on.starts_with("instance, namespace, ")), "{expression}");
     }
     // Of panels that are seen at once none lies on another.
     let top: Vec<&Value> = dashboard["panels"].as_array().expect("panels").iter().collect();

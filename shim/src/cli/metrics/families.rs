@@ -111,7 +111,7 @@ impl Of<'_> {
 }
 
 fn of_shim(host: &mut Of<'_>, shim: &Shim) {
-    let mut of = host.about("shim", vec![("shim", shim.id.to_string())]);
+    let mut of = host.about("shim", vec![("shim", shim.id.clone()), ("namespace", shim.namespace.clone())]);
     of.gauge("up", "Whether the shim answers", u64::from(shim.answer.is_some()));
     let Some(answer) = &shim.answer else { return };
     of.with("version", &answer.version).info("", "The version of the shim");
@@ -130,7 +130,8 @@ fn of_shim(host: &mut Of<'_>, shim: &Shim) {
 }
 
 fn of_sandbox(host: &mut Of<'_>, sandbox: &Sandbox) {
-    let mut of = host.about("sandbox", vec![("sandbox", sandbox.id.to_string())]);
+    let labels = vec![("sandbox", sandbox.id.clone()), ("namespace", sandbox.namespace.clone())];
+    let mut of = host.about("sandbox", labels);
     of.gauge("up", "Whether the shim of the sandbox answers", u64::from(sandbox.up));
     if let Some(figures) = &sandbox.figures {
         of.gauge("members", "Members that have not ended", figures.members);
@@ -146,9 +147,10 @@ fn of_unit(host: &mut Of<'_>, unit: &Unit) {
 }
 
 fn of_task(host: &mut Of<'_>, task: &Task) {
-    let sandbox = task.sandbox.as_ref().map_or("", |id| id.as_str());
-    let mut of = host.about("task", vec![("task", task.id.to_string()), ("sandbox", sandbox.to_owned())]);
-    of.with("shim", task.shim.as_str())
+    let sandbox = task.sandbox.clone().unwrap_or_default();
+    let labels = vec![("task", task.id.clone()), ("sandbox", sandbox), ("namespace", task.namespace.clone())];
+    let mut of = host.about("task", labels);
+    of.with("shim", &task.shim)
         .with("cgroup", task.cgroup.as_deref().unwrap_or_default())
         .info("", "Who answers for the task, and where its cgroup is");
     of.gauge("up", "Whether the shim answers for a task that has not ended", task.up.map(u64::from));

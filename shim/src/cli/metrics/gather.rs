@@ -4,6 +4,7 @@
 //! ```text
 //!   folders ─► shims, each asked at the same time ─┐
 //!           ─► exit reports ───────────────────────┼─► Scrape
+//!   the same of what containerd has started ───────┤
 //!   units that are tracked, by their cgroups ──────┘
 //! ```
 //!
@@ -23,6 +24,8 @@ use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use tokio::sync::{Mutex, Semaphore};
 
+use super::bundles::Containerd;
+use super::containerd;
 use crate::client::figures::{Heard, ask};
 use crate::spawn;
 
@@ -52,8 +55,10 @@ pub struct Scrape {
 /// A shim.
 #[derive(Debug)]
 pub struct Shim {
+    /// That of containerd that it is in; empty if it is not containerd's.
+    pub namespace: String,
     /// The task or the sandbox that it is the shim of.
-    pub id: TaskId,
+    pub id: String,
     /// What it says of itself.
     pub answer: Option<Answer>,
 }
@@ -81,8 +86,10 @@ pub struct ShimMemory {
 /// A sandbox.
 #[derive(Debug)]
 pub struct Sandbox {
-    /// Its id.
-    pub id: TaskId,
+    /// As of its shim.
+    pub namespace: String,
+    /// Its id, in this namespace.
+    pub id: String,
     /// Whether its shim answers.
     pub up: bool,
     /// What that tells of it.
@@ -92,12 +99,14 @@ pub struct Sandbox {
 /// A task.
 #[derive(Debug)]
 pub struct Task {
-    /// Its id.
-    pub id: TaskId,
+    /// As of its shim.
+    pub namespace: String,
+    /// Its id, in this namespace.
+    pub id: String,
     /// Whose shim is its own.
-    pub shim: TaskId,
+    pub shim: String,
     /// The sandbox that it is a member of.
-    pub sandbox: Option<TaskId>,
+    pub sandbox: Option<String>,
     /// Its cgroup below every hierarchy.
     pub cgroup: Option<String>,
     /// When its program was executed.
@@ -127,13 +136,14 @@ pub struct Unit {
 /// Gathers for any number of askers.
 pub struct Gatherer {
     state: StateDir,
+    containerd: Containerd,
     last: Mutex<Option<(Instant, Arc<Scrape>)>>,
 }
 
 impl Gatherer {
-    /// One for the tasks of this state folder.
-    pub fn new(state: &StateDir) -> Gatherer {
-        Gatherer { state: state.clone(), last: Mutex::new(None) }
+    /// One for the tasks of this state folder, and of containerd's.
+    pub fn new(state: &StateDir, containerd: Containerd) -> Gatherer {
+        Gatherer { state: state.clone(), containerd, last: Mutex::new(None) }
     }
 
     /// A scrape that has begun after this call has.
@@ -149,7 +159,11 @@ impl Gatherer {
             return Ok(scrape.clone());
         }
         let begun = Instant::now();
-        let mut scrape = gather(&self.state).await?;
+        let room = Arc::new(Semaphore::new(AT_ONCE));
+        let (ours, containerds) = tokio::join!(gather(&self.state, &room), containerd::gather(&self.containerd, &room));
+        let mut scrape = ours?;
+        scrape.add(containerds?);
+        gather_units(&self.state, &mut scrape);
         scrape.took = begun.elapsed();
         let scrape = Arc::new(scrape);
         *last = Some((begun, scrape.clone()));
@@ -157,12 +171,26 @@ impl Gatherer {
     }
 }
 
-async fn gather(state: &StateDir) -> Result<Scrape> {
+impl Scrape {
+    /// What was found elsewhere at the same time.
+    fn add(&mut self, other: Scrape) {
+        self.errors += other.errors;
+        self.shims.extend(other.shims);
+        self.sandboxes.extend(other.sandboxes);
+        self.tasks.extend(other.tasks);
+    }
+}
+
+async fn gather(state: &StateDir, room: &Arc<Semaphore>) -> Result<Scrape> {
     let mut scrape = Scrape::default();
     let sandboxes = state.sandboxes()?;
     let mut found: Vec<Found> = state.ids()?.into_iter().map(|id| Found::look(state, id, &mut scrape.errors)).collect();
     let alone = found.iter().filter(|task| task.exit.is_none() && task.sandbox.is_none()).map(|task| task.id.clone());
-    let mut heard = ask_all(state, sandboxes.iter().cloned().chain(alone).collect()).await?;
+    let asked = sandboxes.iter().cloned().chain(alone).map(|id| {
+        let folder = state.folder(&id);
+        (id, async move { ask(&folder, DEADLINE).await })
+    });
+    let mut heard = ask_all(room, asked.collect()).await?;
     for (id, heard) in &mut heard {
         // One that broke off as it went is as good as gone.
         if matches!(heard, Heard::Silent(_)) && has_ended(&state.folder(id)) {
@@ -187,46 +215,53 @@ async fn gather(state: &StateDir) -> Result<Scrape> {
         let up = matches!(heard.get(id), Some(Heard::Figures(_)));
         // Removed while we looked.
         if up || state.folder(id).is_sandbox() {
-            scrape.sandboxes.push(Sandbox { id: id.clone(), up, figures });
+            scrape.sandboxes.push(Sandbox { namespace: String::new(), id: id.to_string(), up, figures });
         }
     }
     for (id, heard) in heard {
         let answer = match heard {
-            Heard::Figures(figures) => Some(Answer {
-                version: figures.version.into_owned(),
-                events_lost: figures.events_lost,
-                memory: memory_of(figures.pid),
-            }),
+            Heard::Figures(figures) => Some(Answer::of(&figures)),
             Heard::Starting => continue,
             // It went when its task ended: nothing that should be up.
             Heard::Gone if !state.folder(&id).is_sandbox() && has_ended(&state.folder(&id)) => continue,
             Heard::Gone | Heard::Silent(_) => None,
         };
-        scrape.shims.push(Shim { id, answer });
+        scrape.shims.push(Shim { namespace: String::new(), id: id.to_string(), answer });
     }
-    gather_units(state, &mut scrape);
     Ok(scrape)
 }
 
-/// Asks all shims at the same time.
-async fn ask_all(state: &StateDir, ids: Vec<TaskId>) -> Result<BTreeMap<TaskId, Heard>> {
-    let room = Arc::new(Semaphore::new(AT_ONCE));
-    let one = |id: TaskId| {
-        let (room, folder) = (room.clone(), state.folder(&id));
+/// Asks all shims at the same time, as far as there is room; whose each is, and how.
+pub async fn ask_all<K: Ord>(
+    room: &Arc<Semaphore>,
+    shims: Vec<(K, impl Future<Output = Heard> + Send + 'static)>,
+) -> Result<BTreeMap<K, Heard>> {
+    let begun = shims.into_iter().map(|(whose, question)| {
+        let room = room.clone();
         let asked = tokio::spawn(async move {
             // It is never closed.
             let _turn = room.acquire().await;
-            ask(&folder, DEADLINE).await
+            question.await
         });
-        (id, asked)
-    };
-    let begun: Vec<_> = ids.into_iter().map(one).collect();
+        (whose, asked)
+    });
+    let begun: Vec<_> = begun.collect();
     let mut heard = BTreeMap::new();
-    for (id, asked) in begun {
-        let what = asked.await.doing(Kind::Internal, || format!("cannot ask the shim of {id}"))?;
-        heard.insert(id, what);
+    for (whose, asked) in begun {
+        heard.insert(whose, asked.await.doing(Kind::Internal, || "cannot ask a shim")?);
     }
     Ok(heard)
+}
+
+impl Answer {
+    /// What is in its figures of the shim itself.
+    pub fn of(figures: &Figures) -> Answer {
+        Answer {
+            version: figures.version.clone().into_owned(),
+            events_lost: figures.events_lost,
+            memory: memory_of(figures.pid),
+        }
+    }
 }
 
 /// A task by its folder.
@@ -271,7 +306,7 @@ impl Found {
     fn is_still_there(&mut self, state: &StateDir, heard: &mut BTreeMap<TaskId, Heard>, errors: &mut u64) -> bool {
         let answered = match heard.get(self.shim()) {
             Some(Heard::Figures(figures)) => {
-                figures.tasks.iter().any(|task| task.id == self.id && task.status != "exited")
+                figures.tasks.iter().any(|task| task.id == self.id.as_str() && task.status != "exited")
             }
             _ => false,
         };
@@ -286,10 +321,7 @@ impl Found {
     fn told(self, heard: &mut BTreeMap<TaskId, Heard>) -> Task {
         let shim = self.shim().clone();
         let mut figures = match heard.get_mut(&shim) {
-            Some(Heard::Figures(all)) => {
-                let at = all.tasks.iter().position(|task| task.id == self.id);
-                at.map(|at| all.tasks.swap_remove(at))
-            }
+            Some(Heard::Figures(all)) => take(all, &self.id),
             _ => None,
         };
         let (state, up) = match (&self.exit, heard.get(&shim)) {
@@ -309,12 +341,20 @@ impl Found {
         let Found { id, sandbox, cgroup, started_at, exit } = self;
         let told_at = figures.as_ref().and_then(|task| task.started_at);
         let ended_at = exit.as_ref().and_then(|exit| exit.started_at);
-        Task { id, shim, sandbox, cgroup, started_at: told_at.or(ended_at).or(started_at), state, up, figures, exit }
+        let started_at = told_at.or(ended_at).or(started_at);
+        let (id, shim, sandbox) = (id.to_string(), shim.to_string(), sandbox.map(|id| id.to_string()));
+        Task { namespace: String::new(), id, shim, sandbox, cgroup, started_at, state, up, figures, exit }
     }
 }
 
+/// What is told of the task of this id, if anything.
+pub fn take(figures: &mut Figures, id: &str) -> Option<TaskFigures> {
+    let at = figures.tasks.iter().position(|task| task.id == id);
+    at.map(|at| figures.tasks.swap_remove(at))
+}
+
 /// The word that a shim has used, if it is one that we know.
-fn state_named(word: &str) -> Option<&'static str> {
+pub fn state_named(word: &str) -> Option<&'static str> {
     ["created", "running", "paused", "stopping", "exited"].into_iter().find(|known| *known == word)
 }
 
@@ -342,13 +382,13 @@ fn parse_memory(rollup: &str) -> Option<ShimMemory> {
 }
 
 /// Has block devices called by their names, as every other exporter calls them.
-fn named(figures: &mut Figures) {
+pub fn named(figures: &mut Figures) {
     let of_tasks = figures.tasks.iter_mut().filter_map(|task| task.usage.as_mut());
     let of_sandbox = figures.sandbox.iter_mut().filter_map(|sandbox| sandbox.usage.as_mut());
     of_tasks.chain(of_sandbox).for_each(name_devices);
 }
 
-fn name_devices(usage: &mut Stats) {
+pub fn name_devices(usage: &mut Stats) {
     for device in usage.io.devices.iter_mut().flatten() {
         let link = fs::read_link(format!("/sys/dev/block/{}", device.device));
         let name = link.ok().and_then(|path| path.file_name()?.to_str().map(str::to_owned));

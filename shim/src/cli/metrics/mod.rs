@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   args ─► listen ─► serve ─► gather, from all shims ─► families ─► text
+//!                       │        └ containerd: from those that its bundles name
 //!                       └ negotiate: which form
 //! ```
 //!
@@ -10,6 +11,8 @@
 //! for a later scrape.
 
 pub mod args;
+mod bundles;
+mod containerd;
 #[cfg(test)]
 mod documented;
 mod families;
@@ -27,13 +30,14 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::sync::watch;
 
 use self::args::MetricsArgs;
+use self::bundles::Containerd;
 use self::gather::Gatherer;
 use self::text::Form;
 use super::say;
 
 /// `bowline metrics`: serves until SIGTERM or SIGINT, or prints once.
 pub async fn run(state: &StateDir, args: MetricsArgs) -> Result<u8> {
-    let gatherer = Arc::new(Gatherer::new(state));
+    let gatherer = Arc::new(Gatherer::new(state, Containerd::at(args.containerd)?));
     if args.once {
         let text = families::of(&*gatherer.scrape().await?).render(Form::Text);
         return say(text.trim_end_matches('\n')).map(|()| 0);

@@ -182,6 +182,11 @@ impl Sandbox {
         })
     }
 
+    /// Its id, and the cgroup of its members, where it is known.
+    pub fn place(&self) -> Option<(String, Option<String>)> {
+        self.known().as_ref().map(|known| (known.id.clone(), known.wanted.cgroup.clone()))
+    }
+
     /// Of its pause process; 0 where there was none, or it is another's sandbox.
     pub fn pid(&self, id: &str) -> u32 {
         self.with(id, |known| known.pid).unwrap_or_default()

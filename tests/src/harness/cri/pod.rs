@@ -84,10 +84,11 @@ impl<'c, 'h> PodBuild<'c, 'h> {
     #[track_caller]
     pub fn run(mut self) -> Pod<'c, 'h> {
         let name = self.cri.host.new_id();
+        // As the kubelet names it.
         let cgroup = if self.cri.systemd {
-            Cgroup::slice(&name, self.memory)
+            Cgroup::slice(&format!("{}-pod{}", self.cri.host.prefix(), name.replace('-', "_")), self.memory)
         } else {
-            Cgroup::folder(&format!("{}/{name}", self.cri.host.prefix()), self.memory)
+            Cgroup::folder(&format!("{}/pod{name}", self.cri.host.prefix()), self.memory)
         };
         let on_the_hosts = self.namespaces().network == EnumOrUnknown::from(NamespaceMode::NODE);
         let metadata = PodSandboxMetadata {

@@ -80,7 +80,7 @@ fn shims_tell_of_themselves() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
     let metrics = host.metrics();
-    let of = |name: &str| metrics.value(&format!("bowline_shim_{name}{{shim=\"{}\",namespace=\"\"}}", task.id()));
+    let of = |name: &str| metrics.of_shim(name, task.id());
     let status = fs::read_to_string(format!("/proc/{}/status", task.shim_pid())).expect("it lives");
     let rss =
         status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
@@ -163,7 +163,7 @@ fn output_that_nobody_takes_is_counted_while_the_task_runs() {
 fn events_that_could_not_be_written_are_counted() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
-    let counted = || host.metrics().value(&format!("bowline_shim_events_lost_total{{shim=\"{}\"}}", task.id()));
+    let counted = || host.metrics().of_shim("events_lost_total", task.id());
     let execs = |count: usize| {
         (0..count).for_each(|_| {
             task.exec("true").assert_code(0);
@@ -237,7 +237,7 @@ fn a_task_whose_shim_died_is_down() {
     let metrics = host.metrics();
     assert_eq!((metrics.of_task("up", dead.id(), ""), metrics.of_task("up", lives.id(), "")), (0.0, 1.0));
     assert_eq!(metrics.of_task("state", dead.id(), ",state=\"dead\""), 1.0);
-    assert_eq!(metrics.value(&format!("bowline_shim_up{{shim=\"{}\",namespace=\"\"}}", dead.id())), 0.0);
+    assert_eq!(metrics.of_shim("up", dead.id()), 0.0);
     // Nothing is wrong with the scrape.
     assert_eq!(metrics.value("bowline_scrape_errors"), 0.0);
     host.bowline(["rm", "-f", dead.id()]).assert_code(0);

@@ -96,7 +96,7 @@ fn the_unit_of_the_documentation_serves_all_that_there_is() {
     let of = |name: &str| metrics.of_task(name, task.id(), "");
     assert_eq!((of("up"), of("memory_limit_bytes"), of("pids")), (1.0, 128.0 * 1048576.0, 1.0));
     assert!(of("memory_peak_bytes") > 20e6 && of("memory_usage_bytes") > 0.0);
-    let of_shim = |name: &str| metrics.value(&format!("bowline_shim_{name}{{shim=\"{}\"}}", task.id()));
+    let of_shim = |name: &str| metrics.of_shim(name, task.id());
     assert_eq!(of_shim("up"), 1.0);
     assert!(of_shim("memory_pss_bytes") > 0.0 && of_shim("memory_pss_bytes") <= of_shim("memory_rss_bytes"));
     let tracked = metrics.with("bowline_unit_memory_usage_bytes{");

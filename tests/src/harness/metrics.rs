@@ -180,6 +180,12 @@ impl Samples {
         self.value(&format!("bowline_task_{name}{{task=\"{task}\",sandbox=\"\",namespace=\"\"{more}}}"))
     }
 
+    /// The same of a shim of bowline's own.
+    #[track_caller]
+    pub fn of_shim(&self, name: &str, shim: &str) -> f64 {
+        self.value(&format!("bowline_shim_{name}{{shim=\"{shim}\",namespace=\"\"}}"))
+    }
+
     /// The same of a task of containerd's, in its namespace and sandbox.
     #[track_caller]
     pub fn of_containerds(&self, name: &str, task: &str, (sandbox, namespace): (&str, &str), more: &str) -> f64 {

@@ -97,7 +97,7 @@ fn is_unknown(error: &ttrpc::Error) -> bool {
 }
 
 /// Whether somebody has the folder of a task that has not ended.
-fn is_held(folder: &Folder) -> Result<bool> {
+pub fn is_held(folder: &Folder) -> Result<bool> {
     Ok(folder.exit()?.is_none() && matches!(folder.owner()?, Owner::Shim))
 }
 

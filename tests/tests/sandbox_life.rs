@@ -2,6 +2,7 @@
 //! shim, members or cgroups, nothing is left.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use bowline_tests::Host;
@@ -271,6 +272,25 @@ fn who_starts_a_task_may_be_killed_at_any_moment() {
         sandbox.rm(["-f"]);
         host.assert_nothing_left_without_rm();
     }
+}
+
+#[test]
+fn what_the_starter_of_a_member_has_left_as_it_was_killed_is_removed() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    for flags in [&[][..], &["-f"]] {
+        // A folder that nobody has, and that the sandbox's shim was not told of.
+        let id = host.new_id();
+        let folder = host.state().join(&id);
+        fs::create_dir(&folder).expect("the test's own");
+        fs::write(folder.join("lock"), "").expect("the test's own");
+        symlink(format!("../{}/shim.sock", sandbox.id()), folder.join("shim.sock")).expect("the test's own");
+        assert_eq!(host.bowline(["inspect", &id]).json()["status"], "dead");
+        host.bowline(["rm"].iter().chain(flags).copied().chain([id.as_str()])).assert_code(0);
+        assert!(!folder.exists());
+    }
+    sandbox.rm([]);
+    host.assert_nothing_left_without_rm();
 }
 
 #[test]

@@ -95,7 +95,9 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
                     health = read_health(&state.health)?;
                     (state.status, Some(state.pid).filter(|pid| *pid > 0), None)
                 }
-                (None, Ok(None)) => ("created".to_owned(), None, None),
+                (None, Ok(None)) if client::is_held(&folder)? => ("created".to_owned(), None, None),
+                // A member's starter was killed before it has asked the sandbox's shim.
+                (None, Ok(None)) => ("dead".to_owned(), None, None),
                 (None, Err(error)) => return Err(error),
             }
         }

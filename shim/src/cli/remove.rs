@@ -53,8 +53,9 @@ async fn remove_and_say(state: &StateDir, id: &TaskId) -> Result<()> {
 async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     let folder = state.folder(id);
     match client::find(&folder, id).await? {
-        // Its report is there before anybody hears of its end.
-        Presence::Live(shim) if folder.exit()?.is_none() => end(&shim, &folder, id, force).await?,
+        // Its report is there before anybody hears of its end; and a sandbox's
+        // shim knows nothing of a member whose starter was killed.
+        Presence::Live(shim) if client::is_held(&folder)? => end(&shim, &folder, id, force).await?,
         Presence::Live(_) | Presence::Exited(_) => {}
         Presence::Dead => return blocking(move || clean_up(&folder)).await,
         Presence::Starting => return Err(starting(id)),
@@ -83,8 +84,15 @@ async fn end(shim: &Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<(
             .hint(format!("stop it with `bowline stop {id}`, or kill and remove it with `bowline rm -f {id}`")));
     }
     match shim.stop(Some(Signal::KILL.number()), Some(0)).await {
-        // The shim is there before it is asked to launch anything.
-        Err(error) if error.kind() == Kind::NotFound && folder.exit()?.is_none() => Err(starting(id)),
+        // The shim is there before it is asked to launch anything: by who has
+        // the folder, unless that one has been killed meanwhile.
+        Err(error) if error.kind() == Kind::NotFound && folder.exit()?.is_none() => {
+            if client::is_held(folder)? {
+                Err(starting(id))
+            } else {
+                Ok(())
+            }
+        }
         // It may end before it hears us.
         Ok(()) | Err(_) => shim.wait().await.map(drop),
     }

@@ -103,7 +103,10 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let count = arguments.rounds.unwrap_or(if arguments.small { 5 } else { 60 }) as usize;
     let bin = match &arguments.bin {
-        Some(bin) => bin.clone(),
+        // containerd looks for its shim there from another folder.
+        Some(bin) => {
+            fs::canonicalize(bin).doing(Kind::NotFound, || format!("--bin: cannot look into {}", bin.display()))?
+        }
         None => beside_us()?,
     };
     let name = arguments.name.clone().unwrap_or_else(|| format!("bench-{}", std::process::id()));

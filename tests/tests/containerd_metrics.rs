@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Client, Code, Containerd, Pod, Shim, Stdio, api};
 use bowline_tests::harness::metrics::Samples;
-use bowline_tests::harness::{eventually, hierarchies, is_slow, process_exists};
+use bowline_tests::harness::{eventually, is_slow, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -359,10 +359,7 @@ fn a_sandbox_of_containerds_own_service_is_told_of_with_its_members() {
     assert_eq!(metrics.with("bowline_shim_up").len(), 1);
     sandbox.shim.remove(&bundle.id);
     sandbox.end();
-    for (_, mount) in hierarchies() {
-        let _ = fs::remove_dir(mount.join(&path[1..]));
-        let _ = fs::remove_dir(mount.join(&containerd.cgroups()[1..]));
-    }
+    containerd.remove_pods_cgroup(&path);
     host.assert_nothing_left();
 }
 

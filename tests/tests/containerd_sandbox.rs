@@ -5,7 +5,7 @@ use std::fs;
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::sandbox_api::*;
 use bowline_tests::harness::containerd::{Code, Failure, POD, Pod, Stdio, any, api};
-use bowline_tests::harness::{eventually, hierarchies, namespace_of, only_v2, process_exists, status_lines};
+use bowline_tests::harness::{eventually, namespace_of, only_v2, process_exists, status_lines};
 
 fn code<R: std::fmt::Debug>(answer: Result<R, Failure>) -> Code {
     answer.expect_err("it is refused").code
@@ -192,11 +192,7 @@ fn its_metrics_are_those_of_the_pod_s_cgroup() {
     let sandbox = containerd.sandbox(&Pod::default());
     assert_eq!(code(sandbox.metrics()), Code::NOT_FOUND, "it has none");
     sandbox.end();
-    // Made by us where a kubelet would have.
-    for (_, mount) in hierarchies() {
-        let _ = fs::remove_dir(mount.join(&path[1..]));
-        let _ = fs::remove_dir(mount.join(&containerd.cgroups()[1..]));
-    }
+    containerd.remove_pods_cgroup(&path);
     host.assert_nothing_left();
 }
 

@@ -35,6 +35,7 @@ pub use shim::{Shim, any};
 pub use ttrpc::proto::Code;
 pub use wire::{Client, Failure, Pending};
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio as Stream};
@@ -43,7 +44,7 @@ use std::rc::Rc;
 use protobuf::Message as _;
 use protobuf::well_known_types::any::Any;
 
-use super::{Host, binary};
+use super::{Host, binary, hierarchies};
 
 /// Whether containerd's own shim is tested.
 pub fn is_reference() -> bool {
@@ -91,6 +92,14 @@ impl<'h> Containerd<'h> {
     /// The cgroup path below which all containers here are.
     pub fn cgroups(&self) -> String {
         format!("/{}", self.host.prefix())
+    }
+
+    /// Removes a pod's cgroup, which was made by us where a kubelet would have.
+    pub fn remove_pods_cgroup(&self, path: &str) {
+        for (_, mount) in hierarchies() {
+            let _ = fs::remove_dir(mount.join(&path[1..]));
+            let _ = fs::remove_dir(mount.join(&self.cgroups()[1..]));
+        }
     }
 
     /// A bundle of an id of its own.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::runtime;
+use bowline_tests::harness::containerd::{is_reference, runtime};
 use bowline_tests::harness::{Daemon, Process, Ran, cgroup_of, eventually, hierarchies, process_exists};
 use rustix::process::Signal;
 
@@ -164,6 +164,13 @@ fn docker_limits_measures_and_stops_a_task() {
     let ran = docker.docker(&["stats", "--no-stream", "--format", "{{.MemUsage}} {{.PIDs}}", &id]);
     let (used, rest) = ran.out().split_once(" / ").map(|(a, b)| (a.to_owned(), b.to_owned())).expect("figures");
     assert!(!used.starts_with("0B") && rest.starts_with("64MiB ") && !rest.ends_with(" 0"), "{ran}");
+
+    if !is_reference() {
+        let metrics = host.metrics_with(&host.work().join("state"));
+        let task = docker.docker(&["inspect", "--format", "{{.Id}}", &id]).out();
+        let limit = metrics.of_containerds("memory_limit_bytes", &task, ("", host.prefix()), "");
+        assert_eq!(limit, f64::from(64 << 20));
+    }
 
     docker.docker(&["stop", "--time", "60", &id]).assert_code(0);
     docker.docker(&["inspect", "--format", "{{.State.ExitCode}}", &id]).assert_says("9");

@@ -36,7 +36,7 @@ impl ExecGroup {
             Version::V2 => Some((self.dir.as_raw_fd(), self.tasks.as_raw_fd())),
         };
         let tasks = tasks.map(|fd| fd.as_raw_fd()).collect();
-        Entry { path: self.path.clone(), tasks, unified }.for_this_kernel()
+        Entry::new(self.path.clone(), tasks, unified)
     }
 
     /// As [`Layout::kill`].
@@ -64,7 +64,7 @@ impl Below {
     /// What a process needs to join it there, and the task's cgroup elsewhere.
     pub fn entry(&self, task: &Cgroup) -> Entry {
         let unified = Some((self.dir.as_raw_fd(), self.procs.as_raw_fd()));
-        Entry { path: self.path.clone(), tasks: task.v1_tasks(), unified }.for_this_kernel()
+        Entry::new(self.path.clone(), task.v1_tasks(), unified)
     }
 }
 

@@ -11,6 +11,7 @@
 
 mod destroy;
 mod devices;
+mod entry;
 mod exec;
 mod files;
 mod hierarchy;
@@ -27,7 +28,6 @@ mod v2;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
@@ -39,6 +39,7 @@ use crate::mountinfo::{self, Mount};
 use crate::sys;
 
 pub use destroy::{Destroyed, Permit};
+pub use entry::Entry;
 pub use exec::ExecGroup;
 use files::{Files, Members};
 pub use hierarchy::Hierarchy;
@@ -85,19 +86,6 @@ pub enum Version {
 pub struct Layout {
     version: Version,
     hierarchies: Vec<Hierarchy>,
-}
-
-/// How a process gets into a cgroup: cloned into it on the unified hierarchy,
-/// by writing `0` to each `tasks` file on the others.
-///
-/// Borrowed fds by number, as they go through a clone.
-#[derive(Debug, Clone, Default)]
-pub struct Entry {
-    /// The cgroup's path, for messages.
-    path: String,
-    tasks: Vec<RawFd>,
-    /// On the unified hierarchy: the cgroup's folder, and its `cgroup.procs`.
-    unified: Option<(RawFd, RawFd)>,
 }
 
 impl Layout {
@@ -433,7 +421,7 @@ impl Cgroup {
 
     /// What a child needs to join it.
     pub fn entry(&self) -> Entry {
-        Entry { path: self.path.clone(), tasks: self.v1_tasks(), unified: self.unified() }.for_this_kernel()
+        Entry::new(self.path.clone(), self.v1_tasks(), self.unified())
     }
 
     fn v1_tasks(&self) -> Vec<RawFd> {
@@ -453,51 +441,6 @@ impl Cgroup {
 
     fn dir(&self, hierarchy: usize) -> Option<BorrowedFd<'_>> {
         self.member(hierarchy)?.made.dir().ok()
-    }
-}
-
-impl Entry {
-    /// That of a process which stays where its parent is.
-    pub fn none() -> Entry {
-        Entry { path: String::new(), tasks: Vec::new(), unified: None }
-    }
-
-    /// Before Linux 5.7 nothing is cloned into a cgroup. The shim asks, once:
-    /// a worker that found out would take the answer with it.
-    fn for_this_kernel(self) -> Entry {
-        if self.unified.is_none() || sys::clones_into_cgroups() { self } else { self.joined_late() }
-    }
-
-    /// Moves the calling process, which has one thread.
-    pub fn join(&self) -> io::Result<()> {
-        for &fd in &self.tasks {
-            // The shim holds these open for as long as any child may join.
-            sys::write_fd(fd, b"0")?;
-        }
-        Ok(())
-    }
-
-    /// What the process is to be cloned into.
-    pub fn cloned_into(&self) -> Option<RawFd> {
-        self.unified.map(|(dir, _)| dir)
-    }
-
-    /// The same entry for a process that could not be cloned into its cgroup,
-    /// as it was at its pids limit: it joins, as on v1, which no limit hinders.
-    pub fn joined_late(&self) -> Entry {
-        let mut tasks = self.tasks.clone();
-        tasks.extend(self.unified.map(|(_, procs)| procs));
-        Entry { path: self.path.clone(), tasks, unified: None }
-    }
-
-    /// The cgroup's path, for messages.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
-    /// The fds that must stay open in the child until it has joined.
-    pub fn fds(&self) -> &[RawFd] {
-        &self.tasks
     }
 }
 

@@ -177,14 +177,6 @@ pub fn del_within(folder: &Path, bounds: Bounds<'_>) -> Result<()> {
     }
 }
 
-/// Gives up what [`del`] cannot remove: nothing is kept any more.
-///
-/// # Errors
-/// `Internal` when that is refused.
-pub fn forget(folder: &Path) -> Result<()> {
-    Kept::forget(folder).and(pinned::unpin(folder))
-}
-
 /// Whether every plugin is there and has the version of its list, before anything
 /// is run.
 ///

@@ -27,7 +27,7 @@ mod version;
 #[cfg(test)]
 mod testing;
 
-pub use attach::{Connected, Sandbox, add, check, del, forget, validate};
+pub use attach::{Connected, Sandbox, add, check, del, validate};
 pub use plugin::LONGEST;
 
 use crate::error::{Doing, Kind, Result};

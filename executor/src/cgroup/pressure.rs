@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, write};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::time::timeout;
 
 use super::tree::read_fd;
 use super::{Cgroup, Layout};
@@ -73,10 +74,49 @@ impl PressureWatch {
         true
     }
 
+    /// Has [`exceeded`](Self::exceeded) wait for what comes from now on.
+    pub async fn forget(&self) {
+        if let Ok(Ok(mut ready)) = timeout(Duration::ZERO, self.0.ready(Interest::PRIORITY)).await {
+            ready.clear_ready();
+        }
+    }
+
     /// How long `who` has waited in all, in µs.
     pub fn total_usec(&self, who: &str) -> Option<u64> {
         let text = read_fd(self.0.get_ref()).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix(who)?.strip_prefix(' '))?;
         line.split(' ').find_map(|field| field.strip_prefix("total=")?.parse().ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::net::{SendFlags, send};
+
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_has_come_before_may_be_forgotten() {
+        // Urgent data is POLLPRI, as a trigger's is.
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let sender = TcpStream::connect(listener.local_addr().expect("its own")).expect("it listens");
+        let trigger = OwnedFd::from(listener.accept().expect("one has connected").0);
+        let other = trigger.try_clone().expect("an fd");
+        let watch = PressureWatch(sys::watch_for(trigger, Interest::PRIORITY).expect("it can be watched"));
+        let exceeded_now = async || timeout(Duration::from_millis(1), watch.exceeded()).await.is_ok();
+        for forgotten in [false, true] {
+            send(&sender, b"x", SendFlags::OOB).expect("it is connected");
+            poll(&mut [PollFd::new(&other, PollFlags::PRI)], None).expect("it comes");
+            // The loop hears of it.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            if forgotten {
+                watch.forget().await;
+            }
+            assert_eq!(exceeded_now().await, !forgotten);
+            watch.forget().await;
+        }
     }
 }

@@ -132,6 +132,8 @@ impl Supervisor {
             };
             self.found(task, resource.waited_for(stall), watch.action).await;
             tokio::time::sleep(REST).await;
+            // What it has waited meanwhile may be over long since.
+            trigger.forget().await;
         }
     }
 

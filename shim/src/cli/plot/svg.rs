@@ -110,7 +110,7 @@ pub fn number(value: f64) -> String {
 }
 
 /// `text` for an element or a value of XML: what XML cannot have at all, as most
-/// control characters, is replaced.
+/// control characters, is replaced, and a line ends nowhere.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -120,6 +120,7 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
+            c if c.is_whitespace() => out.push(' '),
             c if c.is_control() || is_no_text(c) => out.push('\u{fffd}'),
             c => out.push(c),
         }

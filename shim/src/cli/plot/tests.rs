@@ -115,8 +115,9 @@ fn a_long_recording_has_no_more_points_than_pixels() {
 fn foreign_text_is_text() {
     let mut recording = recording(json!([]), json!([{"time": BEGIN, "event": "<script>\u{1}&\"'", "x": "</title>"}]));
     recording.header.id = "<b>&".to_owned();
-    recording.header.command = vec!["]]>\u{1b}[2J\u{0}".to_owned()];
+    recording.header.command = vec!["]]>\u{1b}[2J\u{0}one\n\ttwo".to_owned()];
     let svg = svg_of(&recording);
+    assert!(svg.contains("]]&gt;\u{fffd}[2J\u{fffd}one  two"), "{svg}");
     assert!(!svg.contains("<script") && !svg.contains("<b>") && svg.contains("&lt;script&gt;"), "{svg}");
     assert!(!svg.chars().any(|c| c.is_control() && c != '\n'), "{svg:?}");
 }

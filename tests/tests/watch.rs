@@ -155,11 +155,14 @@ fn memory_in_use_by_each_part() {
     }
     // It grows until both are there, and is then what the kernel says.
     let usage = if only_v2() { "memory.current" } else { "memory.usage_in_bytes" };
-    let usage: u64 = task.cgroup_file("memory", usage).parse().expect("a number");
+    let in_use = || task.cgroup_file("memory", usage).parse::<u64>().expect("a number");
     let total = told(&host, &task, "watch").into_iter().find(|event| event["part"] == "total").expect("found");
-    assert!(figure(&total, "bytes") <= usage.max(60 << 20), "{total}, and the kernel says {usage}");
-    let parts: Vec<Value> = told(&host, &task, "watch").into_iter().map(|event| event["part"].clone()).collect();
-    assert_eq!(parts.len(), 3, "each is told of once while it lasts: {parts:?}");
+    assert!(figure(&total, "bytes") <= in_use().max(60 << 20), "{total}, and the kernel says {}", in_use());
+    // On its way there it may have been above more than once.
+    eventually("it is well above", || (in_use() > 48 << 20).then_some(()));
+    let found = told(&host, &task, "watch").len();
+    task.exec("sleep 0.5").assert_code(0);
+    assert_eq!(told(&host, &task, "watch").len(), found, "each is told of once while it lasts");
     task.end();
     host.assert_nothing_left();
 }

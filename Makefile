@@ -47,24 +47,52 @@ demo: build
 
 ## test      all tests, on this host and then in a virtual machine; installs what they need
 .PHONY: test
-test: test-host test-vm test-vm-fallbacks
+test: test-host test-vm
 
 ## test-host all tests on this host
 .PHONY: test-host
-test-host: need-test demo check-docs unit build-bench test-fallbacks test-deb
-	$(RUN_AS_ROOT) BOWLINE_BIN_DIR=$(BIN) cargo test --locked --package bowline-tests --no-fail-fast
+test-host: need-test demo check-docs unit build-bench test-deb
+	$(CARGO_TEST) --doc
+	$(RUN_AS_ROOT) $(CARGO_TEST) --no-fail-fast --test bundle --test networks
+	$(RUN_AS_ROOT) BOWLINE_BIN_DIR=$(BIN) $(CARGO_TEST) --test cases
+	$(MAKE) test-fallbacks
 
-# Cargo stays who calls it; the test binaries become root.
+## test-all  as test, and everything in the virtual machine: an hour and more
+.PHONY: test-all
+test-all: test-host
+	$(MAKE) test-vm VM_TESTS=all
+
+# One selection and one set of features for whatever cargo builds for tests, so
+# that nothing is compiled twice.
+EVERYTHING = --locked --workspace --all-features
+CARGO_TEST = cargo test $(EVERYTHING)
+# Cases mostly wait.
+export RUST_TEST_THREADS ?= $(shell expr 4 '*' $$(nproc))
+
+# Cargo stays the caller's; the test binaries become root.
 RUNNER = CARGO_TARGET_$(shell tr a-z- A-Z_ <<<$(HOST))_RUNNER
-KEPT = BOWLINE_BIN_DIR,BOWLINE_ABSENT,UNDER_TEST,CI
+KEPT = BOWLINE_BIN_DIR,BOWLINE_ABSENT,UNDER_TEST,CI,RUST_TEST_THREADS
 RUN_AS_ROOT = $(if $(ROOT),$(RUNNER)="sudo --preserve-env=$(KEPT)")
+
+# Debug binaries, which can take what the kernel has for absent, and the
+# program of the black-box tests; `target/cases` leads to it.
+.PHONY: debug
+debug:
+	@scripts/need build
+	cargo build $(EVERYTHING)
+	@cases=$$($(CARGO_TEST) --no-run --test cases --message-format json 2>/dev/null | \
+		sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p') && ln -sfn "$$cases" $(CASES)
+	@rm -rf $(ABSENT) && mkdir -p $(ABSENT)
+	@cp $(addprefix $(TARGET)/debug/,$(BINARIES)) $(ABSENT)/
+
+CASES = $(abspath $(TARGET)/cases)
+ABSENT = $(abspath $(TARGET)/absent)
 
 ## test-fallbacks   the tests that meet what a kernel may lack, with each such thing taken for absent
 .PHONY: test-fallbacks
-test-fallbacks: need-test absent
+test-fallbacks: need-test debug
 	@# Not of this host: what an old kernel answers, and that it has the switch.
-	BOWLINE_ABSENT=$(subst $(space),$(comma),$(FACILITIES)) \
-	cargo test --locked --package bowline-executor --features absent --lib -- sys:: scoped:: rootfs:: identity::
+	BOWLINE_ABSENT=$(subst $(space),$(comma),$(FACILITIES)) $(CARGO_TEST) --lib -- sys:: scoped:: rootfs:: identity::
 	$(foreach facility,$(FACILITIES),$(call test-absent,$(facility))$(newline))
 
 # All that a host of any cgroup version has: without cgroup.kill, which is of v2 alone.
@@ -79,19 +107,8 @@ TESTS_openat2 = fallbacks bad_input_cli bad_input_image devices exec mounts name
 TESTS_clone_into_cgroup = fallbacks exec exec_security exit_report limits many run shim_cgroup shim_death stop
 
 # $(1): a facility.
-test-absent = $(RUN_AS_ROOT) BOWLINE_ABSENT=$(1) BOWLINE_BIN_DIR=$(ABSENT) \
-	cargo test --locked --package bowline-tests --no-fail-fast $(addprefix --test ,$(TESTS_$(1)))
-
-ABSENT = $(abspath $(TARGET)/absent)
-# Debug binaries that can take what the kernel has for absent. Put aside: what
-# is left where cargo puts them has no such switch.
-.PHONY: absent
-absent:
-	@scripts/need build
-	cargo build --locked --package bowline --features absent
-	@mkdir -p $(ABSENT)
-	cp --remove-destination $(addprefix $(TARGET)/debug/,$(BINARIES)) $(ABSENT)/
-	cargo build --locked --package bowline
+test-absent = $(ROOT) env PATH=$(dir $(CASES)):$$PATH BOWLINE_ABSENT=$(1) BOWLINE_BIN_DIR=$(ABSENT) CI=$(CI) \
+	RUST_TEST_THREADS=$(RUST_TEST_THREADS) integration/cases $(TESTS_$(1))
 
 comma = ,
 space = $() $()
@@ -100,36 +117,27 @@ define newline
 
 endef
 
-## test-vm   the black-box tests in a virtual machine with cgroup v2 and systemd; VM_TESTS="exec stop": just these
+## test-vm   the tests of what differs on cgroup v2 and systemd, in a virtual machine that has both; VM_TESTS="exec stop": just these
 .PHONY: test-vm
-# What a person sees, and how bytes get to a task and back, is the same on every host.
-NOT_IN_THE_VM = layers bench completions man metrics_format bad_input_cli bad_input_description cli_% interrupt logs output stdin \
-	terminal terminal_screen $(TOO_LONG_FOR_THE_VM)
-# Minutes each, as the machine is emulated; they hold there too: make test-vm VM_TESTS="sandbox_life".
-TOO_LONG_FOR_THE_VM = containerd_sandbox% cri_% sandbox_budget_writes sandbox_life sandbox_network
-VM_TESTS ?= $(filter-out $(NOT_IN_THE_VM),$(basename $(notdir $(wildcard tests/tests/*.rs))))
-test-vm: build
+# Whatever has to do with cgroups, systemd, or what only that system has: Docker, CRIU, a younger containerd. All cases
+# hold there: `make test-all`.
+VM_TESTS ?= bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_metrics \
+	containerd_oom containerd_options containerd_daemon delegation devices docker doctor exec exec_delegated \
+	exec_security exit_report gc host_limits limits many metrics_unit run sandbox_budgets sandbox_limits \
+	sandbox_systemd shim_cgroup shim_death slice stats stop update watch
+# As on kernels that lack something of cgroup v2: the tests that start and kill.
+VM_ABSENT ?= cgroup.kill clone_into_cgroup
+test-vm: build debug
 	@scripts/need vm
-	integration/vm $(BIN) $(call executables,$(VM_TESTS))
+	integration/vm 'failed=0; cases.sh $(VM_TESTS) || failed=1; \
+		for absent in $(VM_ABSENT); do cases.sh --absent $$absent exec fallbacks stop || failed=1; done; exit $$failed' \
+		$(addprefix $(BIN)/,$(BINARIES)) $(CASES) $(ABSENT) integration/cases.sh
 
 # Each case holds on containerd's own shim for runc, but for those that say why not.
 ## test-reference   the tests of containerd's shim, with containerd's own in place of bowline's
 .PHONY: test-reference
-CONTAINERD_TESTS = $(basename $(notdir $(wildcard tests/tests/containerd_*.rs tests/tests/cri_*.rs)))
 test-reference: need-test
-	UNDER_TEST=reference $(RUN_AS_ROOT) \
-	cargo test --locked --package bowline-tests --no-fail-fast $(addprefix --test ,$(CONTAINERD_TESTS))
-
-# What only cgroup v2 has, taken for absent there.
-## test-vm-fallbacks   the tests that start and kill, in the virtual machine, as on kernels that lack something of cgroup v2
-.PHONY: test-vm-fallbacks
-test-vm-fallbacks: absent
-	@scripts/need vm
-	ABSENT="cgroup.kill clone_into_cgroup" integration/vm $(ABSENT) $(call executables,exec fallbacks stop)
-
-# $(1): files of black-box tests, which become what cargo makes of them.
-executables = $$(cargo test --locked --package bowline-tests --no-run --message-format json \
-	$(addprefix --test ,$(1)) 2>/dev/null | sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')
+	UNDER_TEST=reference $(RUN_AS_ROOT) $(CARGO_TEST) --no-fail-fast --test cases -- containerd_ cri_
 
 # Older and newer systems than the one that every change is tested on.
 ## test-bookworm, test-sid   the same on Debian's releases before and to come
@@ -140,7 +148,8 @@ test-bookworm test-sid: test-%:
 ## test-systemd-v1   the tests of what is asked of systemd and of the watch, on bookworm with cgroup v1
 .PHONY: test-systemd-v1
 test-systemd-v1:
-	SUITE=bookworm CGROUP=v1 $(MAKE) test-vm VM_TESTS="bad_input_limits host_limits slice metrics metrics_unit watch"
+	SUITE=bookworm CGROUP=v1 $(MAKE) test-vm VM_ABSENT= \
+		VM_TESTS="bad_input_limits host_limits slice metrics metrics_unit watch"
 
 ## bench     measures bowline beside crun, runc and the kernel alone: minutes; see docs/bench.md
 .PHONY: bench
@@ -152,7 +161,7 @@ bench: build-bench
 .PHONY: bench-vm
 bench-vm: build-bench
 	@scripts/need vm
-	ARGS="--small $(BENCH)" integration/vm $(BIN) $(BIN)/bowline-bench
+	integration/vm 'bowline-bench --small $(BENCH)' $(addprefix $(BIN)/,$(BINARIES) bowline-bench)
 
 .PHONY: build-bench
 build-bench: build
@@ -169,11 +178,11 @@ check-docs: need-test build
 
 .PHONY: unit
 unit: need-test
-	cargo test --locked --workspace --exclude bowline-tests
+	$(CARGO_TEST) --lib --bins --test golden --test properties --test reference --test layers
 
-## check     formatting, lints, unit tests, layers, dependencies
+## check     formatting, lints, unit tests, the layer test, dependencies
 .PHONY: check
-check: format lint unit layers dependencies
+check: format lint unit dependencies
 
 .PHONY: format
 format:
@@ -183,12 +192,8 @@ format:
 .PHONY: lint
 lint:
 	@scripts/need check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked --workspace --all-targets --features absent -- -D warnings
-
-.PHONY: layers
-layers:
-	cargo test --locked --package bowline-tests --test layers
+	cargo clippy $(EVERYTHING) --all-targets -- -D warnings
+	cargo clippy --locked --workspace -- -D warnings
 
 .PHONY: dependencies
 dependencies: $(DENY)

@@ -13,6 +13,7 @@
 //! by side and what is left can be found: in command lines, environments,
 //! cgroups, mounts, sockets and file names.
 
+mod alone;
 pub mod containerd;
 pub mod cri;
 mod daemon;
@@ -132,6 +133,8 @@ pub struct Host {
     parents: RefCell<Vec<PathBuf>>,
     /// Paths with another name that must not be there in the end.
     must_go: RefCell<Vec<PathBuf>>,
+    /// Last, so that all of the above is gone by the time another case runs.
+    _turn: alone::Turn,
 }
 
 impl Host {
@@ -140,6 +143,15 @@ impl Host {
     /// Without root the whole test binary ends here, with a visible skip.
     #[allow(clippy::new_without_default, reason = "a test says what it does")]
     pub fn new() -> Host {
+        Host::at_turn(alone::Turn::beside_others())
+    }
+
+    /// A host on which no other case runs meanwhile: for one that measures time or the whole machine.
+    pub fn alone() -> Host {
+        Host::at_turn(alone::Turn::alone())
+    }
+
+    fn at_turn(turn: alone::Turn) -> Host {
         if !rustix::process::geteuid().is_root() {
             skip("namespaces and cgroups need root");
             std::process::exit(0);
@@ -160,6 +172,7 @@ impl Host {
             at_end: RefCell::default(),
             parents: RefCell::default(),
             must_go: RefCell::default(),
+            _turn: turn,
         }
     }
 

@@ -360,7 +360,8 @@ fn a_single_thread_is_placed() {
     cgroup(&host, "ensure", below.path(), ["--threaded"]).assert_says("");
     cgroup(&host, "ensure", below.path(), ["--threaded"]).assert_says("");
     let mut waits = Command::new(std::env::current_exe().expect("a test has a path"));
-    waits.args(["--exact", "two_threads_that_wait", "--test-threads=2"]).env("BOWLINE_TEST_THREADS", "1").arg0("waits");
+    waits.args(["--exact", "cgroup_commands::two_threads_that_wait", "--test-threads=2"]);
+    waits.env("BOWLINE_TEST_THREADS", "1").arg0("waits");
     let process = host.spawn_command(group.inside(&waits));
     let pid = process.pid();
     let tids = eventually("a second thread", || Some(threads_of(pid)).filter(|tids| tids.len() > 1));

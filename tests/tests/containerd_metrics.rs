@@ -243,7 +243,7 @@ fn a_shim_of_several_is_asked_once_and_is_down_with_all_of_them() {
 
 #[test]
 fn a_shim_that_is_stopped_holds_up_no_scrape_and_nobody_else() {
-    let host = Host::new();
+    let host = Host::alone();
     if host.reference_fails(WHY) {
         return;
     }

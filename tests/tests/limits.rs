@@ -318,7 +318,7 @@ fn a_task_that_writes_too_fast_is_held_to_the_rate_of_the_disk() {
         assert!(!only_v2(), "/var/tmp is on no disk: {major}:{minor}");
         return;
     }
-    let host = Host::new();
+    let host = Host::alone();
     let folder = tempfile::Builder::new().prefix(host.prefix()).tempdir_in("/var/tmp").expect("root may");
     let toml = format!(
         "command = 'dd'\nargs = ['if=/dev/zero', 'of=/disk/file', 'bs=64K', 'count=48', 'oflag=direct']\n\

@@ -247,7 +247,7 @@ fn a_task_whose_shim_died_is_down() {
 
 #[test]
 fn a_shim_that_is_stopped_holds_up_no_scrape() {
-    let host = Host::new();
+    let host = Host::alone();
     let stuck = host.task("exec sleep 1000").start();
     let others: Vec<Task<'_>> = (0..3).map(|_| host.task("exec sleep 1000").start()).collect();
     let exporter = host.exporter([]);
@@ -432,7 +432,7 @@ fn a_client_gets_what_http_says() {
 
 #[test]
 fn hostile_clients_keep_nobody_from_scraping() {
-    let host = Host::new();
+    let host = Host::alone();
     let exporter = host.exporter([]);
     // Fewer than there is room for: they say nothing, or half of something.
     let mut silent: Vec<_> = (0..20).map(|_| exporter.connect()).collect();

@@ -258,7 +258,7 @@ fn nanoseconds(sandbox: &Sandbox<'_>) -> u64 {
 
 #[test]
 fn two_busy_loops_are_held_to_the_joint_limit_together() {
-    let host = Host::new();
+    let host = Host::alone();
     let sandbox = host.sandbox().flag("--cpus=0.2").create();
     let tasks: Vec<_> = (0..2).map(|_| sandbox.task("while :; do :; done").start()).collect();
     let begun = eventually("both run", || {

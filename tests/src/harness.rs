@@ -87,11 +87,13 @@ pub fn much() -> u64 {
 pub fn eventually<T>(what: impl std::fmt::Display, mut fact: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
+        let asked = Instant::now();
         if let Some(found) = fact() {
             return found;
         }
         assert!(started.elapsed() < patience(), "never came about: {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        // A look that takes long, as on an emulated processor, must not keep the fact itself from its time.
+        std::thread::sleep(Duration::from_millis(5).max(asked.elapsed()));
     }
 }
 
@@ -280,9 +282,16 @@ impl Host {
         path
     }
 
-    /// A command with this host's marker and state folder.
+    /// A command with this host's marker and state folder, on which every signal has its default effect.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
+        let mut command = if kernel::ignores_signals() {
+            // A background job of a shell without job control ignores SIGINT, and so would all that it starts.
+            let mut env = Command::new("env");
+            env.arg("--default-signal").arg(program);
+            env
+        } else {
+            Command::new(program)
+        };
         command.env("BOWLINE_TEST", &self.prefix).env("BOWLINE_STATE", self.state());
         command
     }

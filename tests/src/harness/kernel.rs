@@ -128,3 +128,11 @@ pub fn disk() -> Option<(u32, u32)> {
         Some((major.parse().ok()?, minor.parse().ok()?))
     })
 }
+
+/// Whether this process ignores SIGINT or SIGQUIT, which the processes that it starts inherit.
+pub(super) fn ignores_signals() -> bool {
+    const INT_AND_QUIT: u64 = 1 << 1 | 1 << 2;
+    let status = fs::read_to_string("/proc/self/status").expect("procfs");
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("the kernel says so");
+    u64::from_str_radix(ignored.trim(), 16).expect("a mask") & INT_AND_QUIT != 0
+}

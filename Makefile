@@ -107,7 +107,7 @@ TESTS_openat2 = fallbacks bad_input_cli bad_input_image devices exec mounts name
 TESTS_clone_into_cgroup = fallbacks exec exec_security exit_report limits many run shim_cgroup shim_death stop
 
 # $(1): a facility.
-test-absent = $(ROOT) env PATH=$(dir $(CASES)):$$PATH BOWLINE_ABSENT=$(1) BOWLINE_BIN_DIR=$(ABSENT) CI=$(CI) \
+test-absent = $(ROOT) env CASES=$(CASES) BOWLINE_ABSENT=$(1) BOWLINE_BIN_DIR=$(ABSENT) CI=$(CI) \
 	RUST_TEST_THREADS=$(RUST_TEST_THREADS) integration/cases $(TESTS_$(1))
 
 comma = ,
@@ -119,18 +119,25 @@ endef
 
 ## test-vm   the tests of what differs on cgroup v2 and systemd, in a virtual machine that has both; VM_TESTS="exec stop": just these
 .PHONY: test-vm
-# Whatever has to do with cgroups, systemd, or what only that system has: Docker, CRIU, a younger containerd. All cases
-# hold there: `make test-all`.
-VM_TESTS ?= bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_metrics \
-	containerd_oom containerd_options containerd_daemon delegation devices docker doctor exec exec_delegated \
+# Whatever asks about cgroups, systemd, or what only that system has: Docker, CRIU, a younger containerd. Every case holds
+# there: `make test-all`.
+VM_TESTS ?= bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
+	containerd_metrics containerd_oom containerd_options delegation devices docker doctor exec exec_delegated \
 	exec_security exit_report gc host_limits limits many metrics_unit run sandbox_budgets sandbox_limits \
-	sandbox_systemd shim_cgroup shim_death slice stats stop update watch
+	sandbox_systemd shim_cgroup shim_death slice stats stop units update watch \
+	conformance::limits_of_the_cgroup containerd_bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
+	containerd_control::pause_freezes_and_resume_thaws containerd_control::update_changes_limits_of_what_runs \
+	containerd_control::stats_come_in_the_type_of_the_cgroup_version \
+	containerd_sandbox::its_metrics_are_those_of_the_pod_s_cgroup cri_containers::limits_change_while_a_container_runs \
+	cri_pods::containers_are_in_cgroups_below_that_of_their_pod examples \
+	explain::a_child_that_ran_out_of_memory_and_an_init_that_lives_on metrics::figures_are_those_of_the_kernel \
+	sandbox_life::a_sandbox_that_somebody_has_frozen_can_be_removed_by_force
 # As on kernels that lack something of cgroup v2: the tests that start and kill.
 VM_ABSENT ?= cgroup.kill clone_into_cgroup
 test-vm: build debug
 	@scripts/need vm
-	integration/vm 'failed=0; cases.sh $(VM_TESTS) || failed=1; \
-		for absent in $(VM_ABSENT); do cases.sh --absent $$absent exec fallbacks stop || failed=1; done; exit $$failed' \
+	integration/vm 'failed=0; /opt/bowline/cases.sh $(VM_TESTS) || failed=1; \
+		for absent in $(VM_ABSENT); do /opt/bowline/cases.sh --absent $$absent exec fallbacks stop || failed=1; done; exit $$failed' \
 		$(addprefix $(BIN)/,$(BINARIES)) $(CASES) $(ABSENT) integration/cases.sh
 
 # Each case holds on containerd's own shim for runc, but for those that say why not.
@@ -161,7 +168,7 @@ bench: build-bench
 .PHONY: bench-vm
 bench-vm: build-bench
 	@scripts/need vm
-	integration/vm 'bowline-bench --small $(BENCH)' $(addprefix $(BIN)/,$(BINARIES) bowline-bench)
+	integration/vm '/opt/bowline/bowline-bench --small $(BENCH)' $(addprefix $(BIN)/,$(BINARIES) bowline-bench)
 
 .PHONY: build-bench
 build-bench: build

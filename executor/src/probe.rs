@@ -151,7 +151,10 @@ pub fn clones_into_cgroups() -> bool {
 /// # Errors
 /// What the kernel answered.
 pub fn overlay(binary: &Path) -> io::Result<()> {
-    sealed::overlay(binary).map(drop)
+    let (Some(folder), Some(name)) = (binary.parent(), binary.file_name().and_then(|name| name.to_str())) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    };
+    sealed::overlay(folder, name).map(drop)
 }
 
 /// Makes a mount that maps owners: of a tmpfs, else of the filesystem of `/`.

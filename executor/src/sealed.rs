@@ -1,10 +1,14 @@
 //! Running the shim from where nothing can change its binary.
 //!
 //! A task that can reach `/proc/<pid>/exe` of a process of ours could write to
-//! the host's binary through it (CVE-2019-5736). So the shim runs through a
-//! detached read-only overlay of the binary's folder: every write meets a
-//! read-only filesystem, and all shims share the page cache of one file. Where
-//! overlays cannot be had, through a sealed copy in memory, which shares nothing.
+//! the host's binary through it (CVE-2019-5736), and whoever overwrites the
+//! installed file would crash every shim that runs from it. So the shim runs
+//! from a copy that only bowline owns, through a detached read-only overlay of
+//! its folder: every write meets a read-only filesystem, and all shims share
+//! the page cache of one file. Where a copy or an overlay cannot be had, the
+//! shim runs from a sealed copy in memory, which shares nothing.
+
+mod copies;
 
 use std::fs::File;
 use std::io;
@@ -17,19 +21,31 @@ use crate::error::{Doing, Kind, Result};
 use crate::sys;
 
 /// Opens `binary` for execution through `/proc/self/fd/<n>`.
+///
+/// # Errors
+/// `Internal` when it cannot be read, or is being written to.
 pub fn open(binary: &Path) -> Result<OwnedFd> {
-    overlay(binary).or_else(|error| {
-        tracing::debug!(%error, "no overlay for the shim's binary; copying it");
+    kept_copy(binary).or_else(|error| {
+        tracing::debug!(%error, "no copy on disk for the shim's binary; copying it into memory");
         memory_copy(binary).doing(Kind::Internal, || format!("cannot copy {} into memory", binary.display()))
     })
 }
 
-/// Opens `binary` through a detached read-only overlay of its folder.
-pub fn overlay(binary: &Path) -> io::Result<OwnedFd> {
-    let (Some(folder), Some(name)) = (binary.parent(), binary.file_name()) else {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
-    };
+fn kept_copy(binary: &Path) -> io::Result<OwnedFd> {
+    // Before a copy is made for it.
     let context = sys::fsopen("overlay")?;
+    through(context, &copies::of(binary)?, copies::PROGRAM)
+}
+
+/// Opens `name` through a detached read-only overlay of `folder`.
+///
+/// # Errors
+/// What the kernel answered.
+pub fn overlay(folder: &Path, name: &str) -> io::Result<OwnedFd> {
+    through(sys::fsopen("overlay")?, folder, name)
+}
+
+fn through(context: OwnedFd, folder: &Path, name: &str) -> io::Result<OwnedFd> {
     // Two lower folders and no upper one: overlayfs then has nowhere to write.
     // The second is one that every host has and no binary of ours is in; what
     // it holds is seen by nobody. A folder mounted nowhere is refused by some
@@ -49,7 +65,7 @@ fn escape(folder: &Path) -> String {
 fn memory_copy(binary: &Path) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let copy = File::from(rustix::fs::memfd_create("bowline-shim", flags)?);
-    io::copy(&mut File::open(binary)?, &mut &copy)?;
+    copies::copy_whole(binary, &copy)?;
     rustix::fs::fchmod(&copy, Mode::from_raw_mode(0o500))?;
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     rustix::fs::fcntl_add_seals(&copy, seals)?;

@@ -30,6 +30,7 @@ mod sandbox;
 mod screen;
 mod systemd;
 mod task;
+mod trace;
 
 pub use daemon::Daemon;
 pub use elsewhere::Elsewhere;
@@ -46,6 +47,7 @@ pub use sandbox::{Sandbox, SandboxBuild};
 pub use screen::{COLUMNS, ROWS, Screen};
 pub use systemd::{assert_forgotten, assert_no_unit_files, assert_shows, has_systemd, show, systemctl};
 pub use task::{Build, Report, Task};
+pub use trace::{Trace, calls_of_ours, trace};
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, binary};
+use bowline_tests::harness::{Task, binary, trace};
 
 const IDLE: &str = "exec sleep 1000";
 
@@ -92,15 +92,9 @@ fn a_whole_id_needs_no_listing_of_the_state_folder() {
     let host = Host::new();
     let task = named(&host, "web");
     let listings = |id: &str| {
-        let log = host.work().join("trace");
-        let mut strace = host.command("strace");
-        strace
-            .args(["-f", "-qq", "-e", "trace=getdents64", "-o"])
-            .arg(&log)
-            .arg(binary("bowline"))
-            .args(["inspect", id]);
-        host.execute(strace).assert_code(0);
-        fs::read_to_string(&log).expect("strace writes it").matches("getdents64").count()
+        let mut inspect = host.command(binary("bowline"));
+        inspect.args(["inspect", id]);
+        trace(&host, &inspect).matches("getdents64").count()
     };
     assert_eq!(listings(task.id()), 0);
     assert!(listings(host.prefix()) > 0, "the beginning of one does");

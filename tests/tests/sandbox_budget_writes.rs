@@ -2,32 +2,22 @@
 //! what changes, once, and nothing else.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Sandbox, Task, eventually, only_v2};
-use rustix::process::{Pid, Signal, kill_process};
+use bowline_tests::harness::{Sandbox, Task, Trace, eventually, only_v2};
 
 /// How often the shim, and who works for it, has written to each file of the
 /// joint cgroup while `act` went on. Files by which processes and controllers
 /// move do not count.
 #[track_caller]
 fn written(host: &Host, sandbox: &Sandbox<'_>, act: impl FnOnce()) -> BTreeMap<String, usize> {
-    let (log, shim) = (host.work().join("trace"), sandbox.shim_pid());
-    let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq", "-y", "-s", "64", "-e", "trace=write,pwrite64,writev", "-o"]).arg(&log);
-    let mut strace = strace.args(["-p", &shim.to_string()]).spawn().expect("strace is installed (`make test` does)");
-    eventually("strace is attached", || {
-        let status = fs::read_to_string(format!("/proc/{shim}/status")).unwrap_or_default();
-        status.lines().any(|line| line == format!("TracerPid:\t{}", strace.id())).then_some(())
-    });
+    let flags = ["-f", "-y", "-s", "64", "-e", "trace=write,pwrite64,writev"];
+    let trace = Trace::of(host, sandbox.shim_pid(), flags);
     act();
-    kill_process(Pid::from_child(&strace), Signal::INT).expect("strace lives");
-    strace.wait().expect("it ends, and its log is whole");
+    let trace = trace.end();
     let cgroup = sandbox.inspect()["cgroup"].as_str().expect("a path").to_owned();
     let mut counts = BTreeMap::new();
-    for line in fs::read_to_string(&log).expect("a trace").lines() {
+    for line in trace.lines() {
         // 4711 write(9</sys/fs/cgroup/pids/bowline/shop/pids.max>, "50", 2) = 2
         let path = line.split_once('<').and_then(|(_, rest)| Some(rest.split_once('>')?.0)).unwrap_or_default();
         let (folder, file) = path.rsplit_once('/').unwrap_or_default();

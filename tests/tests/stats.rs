@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, eventually, hierarchies, only_v2, skip};
+use bowline_tests::harness::{Task, Trace, eventually, hierarchies, only_v2, skip};
 use serde_json::Value;
 
 /// The task's folder in the unified hierarchy.
@@ -182,18 +181,10 @@ fn a_second_reading_opens_no_path() {
     task.exec_with(["--timeout=50s"], "true").assert_code(0);
     eventually("both processes", || (task.processes().len() == 2).then_some(()));
     task.stats();
-    let shim = task.shim_pid();
-    let log = host.work().join("trace");
-    let mut strace = Command::new("strace");
-    strace.args(["-qq", "-e", "trace=open,openat,openat2,pread64", "-o"]).arg(&log).args(["-p", &shim.to_string()]);
-    let mut strace = strace.spawn().expect("strace is installed (`make test` does)");
-    eventually("strace is attached", || {
-        let status = fs::read_to_string(format!("/proc/{shim}/status")).unwrap_or_default();
-        status.lines().any(|line| line == format!("TracerPid:\t{}", strace.id())).then_some(())
-    });
+    let trace = Trace::of(&host, task.shim_pid(), ["-e", "trace=open,openat,openat2,pread64"]);
     task.stats();
     let traced = eventually("two readings in the trace", || {
-        let text = fs::read_to_string(&log).unwrap_or_default();
+        let text = trace.so_far();
         (text.matches("pread64").count() > 40).then_some(text)
     });
     // Files that this kernel does not have are looked for again, and v1 gives a
@@ -201,9 +192,7 @@ fn a_second_reading_opens_no_path() {
     let wanted = |line: &&str| line.contains("ENOENT") || (!only_v2() && line.contains("\"cgroup.procs\""));
     let opened: Vec<_> = traced.lines().filter(|line| line.starts_with("open") && !wanted(line)).collect();
     assert!(opened.is_empty(), "{opened:#?}");
-    rustix::process::kill_process(rustix::process::Pid::from_child(&strace), rustix::process::Signal::INT)
-        .expect("strace lives");
-    strace.wait().expect("it ends");
+    trace.end();
     task.end();
     host.assert_nothing_left();
 }

@@ -1,0 +1,147 @@
+//! What bowline asks of the machine, counted: system calls, memory, descriptors,
+//! sizes. No figure depends on how fast the machine is. A count above the
+//! recorded one fails; raise the recorded one only with the reason in the commit.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Task, Trace, binary, calls_of_ours, eventually, fds_of, only_v2, trace};
+
+/// The highest counts there may be, with cgroup v1 (hybrid) and with v2.
+struct Recorded {
+    v1: usize,
+    v2: usize,
+}
+
+impl Recorded {
+    #[track_caller]
+    fn assert_holds(&self, what: &str, count: usize, details: &str) {
+        let most = if only_v2() { self.v2 } else { self.v1 };
+        assert!(count <= most, "{what}: {count}, where {most} are recorded\n{details}");
+    }
+
+    #[track_caller]
+    fn assert_calls(&self, what: &str, calls: &[String]) {
+        let mut each: BTreeMap<&str, usize> = BTreeMap::new();
+        calls.iter().for_each(|call| *each.entry(call).or_default() += 1);
+        let mut each: Vec<_> = each.into_iter().collect();
+        each.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        self.assert_holds(&format!("system calls of {what}"), calls.len(), &format!("{each:?}"));
+    }
+}
+
+/// What everything costs more in debug binaries, or with a facility absent: only calls are compared there.
+fn is_release() -> bool {
+    fs::metadata(binary("bowline-shim")).expect("it is there").len() < 20_000_000
+}
+
+/// Private memory of a process, in KiB.
+fn private(pid: i32) -> usize {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it lives");
+    let number = |key: &str| {
+        let line = rollup.lines().find_map(|line| line.strip_prefix(key)).expect("the kernel counts it");
+        line.trim().trim_end_matches(" kB").parse::<usize>().expect("kB")
+    };
+    number("Private_Clean:") + number("Private_Dirty:")
+}
+
+/// A task that idles, with the calls that everyone makes once behind it.
+fn idle(host: &Host) -> Task<'_> {
+    let task = host.task("echo ready; exec sleep 1000").start();
+    task.wait_for_line("ready");
+    task.exec("true").assert_code(0);
+    task.stats();
+    task
+}
+
+/// The calls of `task`'s shim, and of who works for it, while `act` goes on.
+fn of_the_shim(host: &Host, task: &Task<'_>, act: impl FnOnce()) -> Vec<String> {
+    let trace = Trace::of(host, task.shim_pid(), ["-f"]);
+    act();
+    calls_of_ours(&trace.end(), "/bin/sh")
+}
+
+#[test]
+fn cost_of_a_launch_in_system_calls() {
+    let host = Host::alone();
+    // The filter is compiled once, for all tasks to come.
+    host.task("true").run().assert_code(0);
+    let mut run = host.command(binary("bowline"));
+    run.args(["run", "--name", &host.new_id(), "--rm", "--", "/bin/sh", "-c", "exit 0"]);
+    let calls = calls_of_ours(&trace(&host, &run), "/bin/sh");
+    Recorded { v1: 0, v2: 0 }.assert_calls("`bowline run`, its shim and init, from start to end", &calls);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn cost_of_an_exec_in_system_calls() {
+    let host = Host::alone();
+    let task = idle(&host);
+    let calls = of_the_shim(&host, &task, || {
+        task.exec("exit 0").assert_code(0);
+    });
+    Recorded { v1: 0, v2: 0 }.assert_calls("an exec, in the shim, its worker and the exec", &calls);
+    let calls = of_the_shim(&host, &task, || {
+        task.exec_with(["--timeout=60s"], "exit 0").assert_code(0);
+    });
+    Recorded { v1: 0, v2: 0 }.assert_calls("an exec with a deadline", &calls);
+    let mut exec = host.command(binary("bowline"));
+    exec.args(["exec", task.id(), "--", "/bin/sh", "-c", "exit 0"]);
+    let calls = calls_of_ours(&trace(&host, &exec), "/bin/sh");
+    Recorded { v1: 0, v2: 0 }.assert_calls("the command `bowline exec`", &calls);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn cost_of_statistics_and_a_stop_in_system_calls() {
+    let host = Host::alone();
+    let task = idle(&host);
+    let calls = of_the_shim(&host, &task, || {
+        task.stats();
+    });
+    Recorded { v1: 0, v2: 0 }.assert_calls("statistics", &calls);
+    let calls = of_the_shim(&host, &task, || {
+        task.end();
+    });
+    Recorded { v1: 0, v2: 0 }.assert_calls("a stop, until the shim has left", &calls);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn cost_of_an_idle_shim_in_memory_and_descriptors() {
+    let host = Host::alone();
+    let task = idle(&host);
+    let shim = task.shim_pid();
+    let count = || fds_of(shim).len();
+    // Connections end when the shim sees it.
+    let settled = |most: usize| {
+        eventually("its clients' connections are closed", || (count() <= most).then_some(()));
+    };
+    let before = count();
+    Recorded { v1: 0, v2: 0 }.assert_holds("descriptors of an idle shim", before, &format!("{:?}", fds_of(shim)));
+    if is_release() {
+        Recorded { v1: 0, v2: 0 }.assert_holds("KiB of an idle shim's own memory", private(shim), "");
+    }
+    for _ in 0..100 {
+        task.exec("exit 0").assert_code(0);
+    }
+    settled(before);
+    if is_release() {
+        Recorded { v1: 0, v2: 0 }.assert_holds("KiB after 100 execs", private(shim), "");
+    }
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn cost_of_the_binaries_in_bytes() {
+    if !is_release() {
+        return;
+    }
+    for (name, most) in [("bowline", 0), ("bowline-shim", 0), ("containerd-shim-bowline-v1", 0)] {
+        let size = fs::metadata(binary(name)).expect("it is there").len() as usize;
+        Recorded { v1: most, v2: most }.assert_holds(&format!("KiB of {name}"), size.div_ceil(1024), "");
+    }
+}

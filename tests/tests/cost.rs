@@ -18,6 +18,8 @@ impl Recorded {
     #[track_caller]
     fn assert_holds(&self, what: &str, count: usize, details: &str) {
         let most = if only_v2() { self.v2 } else { self.v1 };
+        // With --nocapture, to record a lower one.
+        println!("{what}: {count} of {most}");
         assert!(count <= most, "{what}: {count}, where {most} are recorded\n{details}");
     }
 
@@ -70,7 +72,7 @@ fn cost_of_a_launch_in_system_calls() {
     let mut run = host.command(binary("bowline"));
     run.args(["run", "--name", &host.new_id(), "--rm", "--", "/bin/sh", "-c", "exit 0"]);
     let calls = calls_of_ours(&trace(&host, &run), "/bin/sh");
-    Recorded { v1: 0, v2: 0 }.assert_calls("`bowline run`, its shim and init, from start to end", &calls);
+    Recorded { v1: 1440, v2: 9999 }.assert_calls("`bowline run`, its shim and init, from start to end", &calls);
     host.assert_nothing_left();
 }
 
@@ -81,15 +83,15 @@ fn cost_of_an_exec_in_system_calls() {
     let calls = of_the_shim(&host, &task, || {
         task.exec("exit 0").assert_code(0);
     });
-    Recorded { v1: 0, v2: 0 }.assert_calls("an exec, in the shim, its worker and the exec", &calls);
+    Recorded { v1: 125, v2: 9999 }.assert_calls("an exec, in the shim, its worker and the exec", &calls);
     let calls = of_the_shim(&host, &task, || {
         task.exec_with(["--timeout=60s"], "exit 0").assert_code(0);
     });
-    Recorded { v1: 0, v2: 0 }.assert_calls("an exec with a deadline", &calls);
+    Recorded { v1: 130, v2: 9999 }.assert_calls("an exec with a deadline", &calls);
     let mut exec = host.command(binary("bowline"));
     exec.args(["exec", task.id(), "--", "/bin/sh", "-c", "exit 0"]);
     let calls = calls_of_ours(&trace(&host, &exec), "/bin/sh");
-    Recorded { v1: 0, v2: 0 }.assert_calls("the command `bowline exec`", &calls);
+    Recorded { v1: 165, v2: 9999 }.assert_calls("the command `bowline exec`", &calls);
     task.end();
     host.assert_nothing_left();
 }
@@ -101,17 +103,21 @@ fn cost_of_statistics_and_a_stop_in_system_calls() {
     let calls = of_the_shim(&host, &task, || {
         task.stats();
     });
-    Recorded { v1: 0, v2: 0 }.assert_calls("statistics", &calls);
+    Recorded { v1: 178, v2: 9999 }.assert_calls("statistics", &calls);
     let calls = of_the_shim(&host, &task, || {
         task.end();
     });
-    Recorded { v1: 0, v2: 0 }.assert_calls("a stop, until the shim has left", &calls);
+    Recorded { v1: 290, v2: 9999 }.assert_calls("a stop, until the shim has left", &calls);
     host.assert_nothing_left();
 }
 
 #[test]
 fn cost_of_an_idle_shim_in_memory_and_descriptors() {
     let host = Host::alone();
+    // A page of the binary is nobody's own once a second shim has touched it. One that is not on disk yet counts too.
+    let another = idle(&host);
+    (0..20).for_each(|_| drop(another.exec("exit 0")));
+    rustix::fs::sync();
     let task = idle(&host);
     let shim = task.shim_pid();
     let count = || fds_of(shim).len();
@@ -120,18 +126,19 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
         eventually("its clients' connections are closed", || (count() <= most).then_some(()));
     };
     let before = count();
-    Recorded { v1: 0, v2: 0 }.assert_holds("descriptors of an idle shim", before, &format!("{:?}", fds_of(shim)));
+    Recorded { v1: 98, v2: 9999 }.assert_holds("descriptors of an idle shim", before, &format!("{:?}", fds_of(shim)));
     if is_release() {
-        Recorded { v1: 0, v2: 0 }.assert_holds("KiB of an idle shim's own memory", private(shim), "");
+        Recorded { v1: 640, v2: 9999 }.assert_holds("KiB of an idle shim's own memory", private(shim), "");
     }
     for _ in 0..100 {
         task.exec("exit 0").assert_code(0);
     }
     settled(before);
     if is_release() {
-        Recorded { v1: 0, v2: 0 }.assert_holds("KiB after 100 execs", private(shim), "");
+        Recorded { v1: 700, v2: 9999 }.assert_holds("KiB after 100 execs", private(shim), "");
     }
     task.end();
+    another.end();
     host.assert_nothing_left();
 }
 
@@ -140,7 +147,7 @@ fn cost_of_the_binaries_in_bytes() {
     if !is_release() {
         return;
     }
-    for (name, most) in [("bowline", 0), ("bowline-shim", 0), ("containerd-shim-bowline-v1", 0)] {
+    for (name, most) in [("bowline", 7900), ("bowline-shim", 4800), ("containerd-shim-bowline-v1", 5300)] {
         let size = fs::metadata(binary(name)).expect("it is there").len() as usize;
         Recorded { v1: most, v2: most }.assert_holds(&format!("KiB of {name}"), size.div_ceil(1024), "");
     }

@@ -63,7 +63,7 @@ impl Exec<'_> {
         let (notify, theirs) = notify.unzip();
         let enter = || {
             // By the host's /proc, before the task's comes into sight.
-            child::oom_score_adj(self.process)?;
+            child::oom_score_adj("self", self.process)?;
             // Until it is in its cgroup: what the kernel does for it costs others.
             let affinity = self.process.exec_cpu_affinity().as_ref();
             child::run_on(affinity.and_then(|affinity| affinity.initial().as_ref()))?;

@@ -146,7 +146,8 @@ impl Container<'_> {
         let state = self.state(point, pid)?;
         for (number, hook) in self.hooks(point).iter().enumerate() {
             let name = name(point, number, hook);
-            let (program, timeout) = program(hook, self.bundle, &state).map_err(|e| e.within(&name))?;
+            let env = surroundings();
+            let (program, timeout) = program(hook, self.bundle, &env, &state).map_err(|e| e.within(&name))?;
             let outcome = program.run(&claim, timeout).await.map_err(|error| error.within(&name))?;
             outcome.success(&name)?;
         }
@@ -154,15 +155,19 @@ impl Container<'_> {
     }
 
     /// The same as children of the container's init, which has one thread and
-    /// waits for them itself.
+    /// waits for them itself. What is around them is the container: a hook without
+    /// an environment has that of its process, as with other runtimes.
     pub fn run_inside(&self, point: Point, cwd: &Path) -> Result<()> {
         if !self.has(point) {
             return Ok(());
         }
         let state = self.state(point, Some(std::process::id().cast_signed()))?;
+        let env = self.spec.process().as_ref().and_then(|process| process.env().as_ref());
+        let env: Vec<OsString> = env.into_iter().flatten().map(OsString::from).collect();
         for (number, hook) in self.hooks(point).iter().enumerate() {
             let name = name(point, number, hook);
-            let done = program(hook, cwd, &state).and_then(|(program, timeout)| {
+            let done = program(hook, cwd, &env, &state).and_then(|(program, timeout)| {
+                let program = if point == Point::StartContainer { program.confined() } else { program };
                 let started = program.start_inside()?;
                 started.finish_blocking(timeout)
             });
@@ -181,10 +186,10 @@ pub fn run_poststop(id: &str, bundle: &Path) -> Result<()> {
     let spec: Spec = serde_json::from_slice(&text).doing(Kind::BadSpec, what)?;
     let container = Container { id, bundle, spec: &spec };
     let state = container.state(Point::Poststop, None)?;
-    let mut first = Ok(());
+    let (mut first, env) = (Ok(()), surroundings());
     for (number, hook) in container.hooks(Point::Poststop).iter().enumerate() {
         let name = name(Point::Poststop, number, hook);
-        let outcome = program(hook, bundle, &state).and_then(|(program, timeout)| program.run_blocking(timeout));
+        let outcome = program(hook, bundle, &env, &state).and_then(|(program, timeout)| program.run_blocking(timeout));
         let done = outcome.map_err(|error| error.within(&name)).and_then(|outcome| outcome.success(&name));
         first = first.and(done);
     }
@@ -196,14 +201,20 @@ fn name(point: Point, number: usize, hook: &Hook) -> String {
     format!("{} hook #{number} ({})", point.name(), hook.path().display())
 }
 
-fn program<'a>(hook: &'a Hook, cwd: &'a Path, state: &[u8]) -> Result<(Program<'a>, Duration)> {
+/// The environment of this process: what a hook has that the shim runs and that
+/// brings none, as other runtimes do it, whose hooks count on a PATH.
+fn surroundings() -> Vec<OsString> {
+    std::env::vars_os().map(|(key, value)| [key, value].join("=".as_ref())).collect()
+}
+
+/// What runs `hook`, with `env` if it has none itself.
+fn program<'a>(hook: &'a Hook, cwd: &'a Path, env: &[OsString], state: &[u8]) -> Result<(Program<'a>, Duration)> {
     let path = hook.path();
     let name = path.to_string_lossy().into_owned();
     let args = hook.args().clone().filter(|args| !args.is_empty()).unwrap_or_else(|| vec![name]);
     let env: Vec<OsString> = match hook.env() {
         Some(env) => env.iter().map(OsString::from).collect(),
-        // As other runtimes do, whose hooks count on a PATH.
-        None => std::env::vars_os().map(|(key, value)| [key, value].join("=".as_ref())).collect(),
+        None => env.to_vec(),
     };
     let timeout = match hook.timeout() {
         None => LONGEST,

@@ -39,6 +39,7 @@ mod host;
 pub mod housekeeping;
 mod identity;
 mod idmap;
+mod inheritance;
 mod io;
 mod launch;
 mod lifecycle;
@@ -92,6 +93,7 @@ pub use folder::{Folder, Lock, Owner, Record, StateDir, died_with_shim};
 pub use health::{Check, Health, Status as HealthStatus};
 pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
 pub use host::configure;
+pub use inheritance::{Limits as InheritedLimits, leave_behind};
 pub use io::{Attachment, Input, Logger, Ready, TAIL, Target, WindowSize};
 pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
@@ -135,6 +137,7 @@ where
     Fut: Future<Output = Result<()>> + 'static,
 {
     sys::default_signals((1..=64).filter(|signal| *signal != libc::SIGPIPE));
+    inheritance::leave_behind(config.limits)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()

@@ -29,6 +29,7 @@ use tokio::sync::oneshot;
 
 use crate::cgroup::Entry;
 use crate::error::{Doing, Error, Kind, Result};
+use crate::inheritance;
 use crate::sys::{self, Cloned, Ended};
 
 /// What is run, and how.
@@ -44,6 +45,7 @@ pub struct Program<'a> {
     /// The cgroup that it joins, and whether that is the root of its own namespace.
     cgroup: Option<(&'a Entry, bool)>,
     bound: bool,
+    confined: bool,
 }
 
 impl<'a> Program<'a> {
@@ -73,6 +75,7 @@ impl<'a> Program<'a> {
             fds: Vec::new(),
             cgroup: None,
             bound: false,
+            confined: false,
         })
     }
 
@@ -114,6 +117,12 @@ impl<'a> Program<'a> {
     /// Has it killed when the thread that starts it ends, however that comes about.
     pub fn bound(mut self) -> Program<'a> {
         self.bound = true;
+        self
+    }
+
+    /// Leaves it the limits and the umask of who starts it, which are the task's.
+    pub fn confined(mut self) -> Program<'a> {
+        self.confined = true;
         self
     }
 
@@ -162,6 +171,9 @@ impl<'a> Program<'a> {
         fds.extend(&self.fds);
         let in_place = self.enter().and_then(|()| place(&fds, tell, floor)).and_then(|()| {
             sys::default_signals(1..=64);
+            if !self.confined {
+                begin_afresh()?;
+            }
             // Whoever signals our group does not mean it.
             rustix::process::setsid()?;
             rustix::process::chdir(self.cwd).map_err(io::Error::from)
@@ -204,6 +216,15 @@ impl<'a> Program<'a> {
     pub fn run_blocking(&self, timeout: Duration) -> Result<Outcome> {
         self.start()?.finish_blocking(timeout)
     }
+}
+
+/// Gives the calling process what the shim keeps another of for itself.
+fn begin_afresh() -> io::Result<()> {
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    for (resource, limit) in inheritance::limits() {
+        rustix::process::setrlimit(*resource, *limit)?;
+    }
+    Ok(())
 }
 
 /// Puts each fd at its number, all below `floor`, and leaves nothing else open

@@ -116,7 +116,8 @@ pub struct Task {
     /// The name of a loaded AppArmor profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub apparmor: Option<String>,
-    /// Resource limits of the process, such as `nofile = 1024`; the shim's by default.
+    /// Resource limits of the process, such as `nofile = 1024`; by default a fixed set, whoever launches it
+    /// (docs/task-description.md).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rlimits: BTreeMap<Resource, Rlimit>,
     /// Kernel settings, such as `"net.ipv4.ip_forward" = "1"`; of the namespaces
@@ -158,7 +159,7 @@ pub struct Task {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub unified: BTreeMap<String, String>,
     /// How eagerly the kernel kills the task when memory is short: −1000 (never) to 1000;
-    /// as the shim by default.
+    /// 0 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i32>,
     /// The task's cgroup: an absolute path below each hierarchy, `/bowline/ID/ID` by default; or a unit that systemd

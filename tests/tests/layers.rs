@@ -21,7 +21,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["bundle", "folder", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
     &["checkpoint", "events", "member", "program", "refused", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "systemd", "worker"],
-    &["cgroup"],
+    &["cgroup", "inheritance"],
     &["health", "mountinfo", "sys", "watch"],
     &["error", "proc_stat"],
 ];

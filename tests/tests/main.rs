@@ -69,6 +69,7 @@ mod gc;
 mod health;
 mod host_limits;
 mod installed_files;
+mod hostile_inheritance;
 mod interrupt;
 mod limits;
 mod logs;

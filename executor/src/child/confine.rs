@@ -13,15 +13,13 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use super::command::Program;
 use super::{Payload, capabilities, scheduling};
 use crate::error::{Doing, Error, Kind, Result};
-use crate::{notify, sys};
+use crate::{inheritance, notify, sys};
 
 /// Confines the calling process as its spec says, does what is `last`, and
 /// executes the program.
 pub fn execute(payload: &Payload<'_>, program: &Program, last: impl FnOnce() -> Result<()>) -> Result<Infallible> {
     let process = payload.process;
-    for rlimit in process.rlimits().iter().flatten() {
-        set_rlimit(rlimit)?;
-    }
+    set_rlimits(process)?;
     scheduling::apply(process)?;
     scheduling::personality(payload.spec)?;
     apparmor(process)?;
@@ -75,15 +73,33 @@ fn unmapped(what: &str, id: u32, errno: Errno) -> Error {
     Error::new(Kind::Internal, format!("cannot become {what} {id}: {errno}"))
 }
 
-/// Sets how readily the kernel kills this process, and its children to be, when
-/// memory is short. By the host's `/proc`: the task's own may be anything.
-pub fn oom_score_adj(process: &Process) -> Result<()> {
+/// Sets how readily the kernel kills the process `of`, a pid or `self`, and its
+/// children to be, when memory is short. By the host's `/proc`: the task's own
+/// may be anything.
+pub fn oom_score_adj(of: impl std::fmt::Display, process: &Process) -> Result<()> {
+    let set = |value: i32| std::fs::write(format!("/proc/{of}/oom_score_adj"), value.to_string());
     let Some(value) = process.oom_score_adj() else {
+        if inheritance::has_oom_score() {
+            // To have less than its caller gave the shim needs CAP_SYS_RESOURCE.
+            let _ = set(0);
+        }
         return Ok(());
     };
-    std::fs::write("/proc/self/oom_score_adj", value.to_string()).doing(Kind::Unsupported, || {
+    set(value).doing(Kind::Unsupported, || {
         format!("oom_score_adj: cannot set it to {value} (lowering it needs CAP_SYS_RESOURCE)")
     })
+}
+
+fn set_rlimits(process: &Process) -> Result<()> {
+    let named = process.rlimits().as_deref().unwrap_or_default();
+    named.iter().try_for_each(set_rlimit)?;
+    for (kind, limit) in inheritance::limits() {
+        if named.iter().all(|rlimit| resource(rlimit.typ()) != *kind) {
+            let what = || format!("rlimits: cannot set {kind:?}");
+            rustix::process::setrlimit(*kind, *limit).doing(Kind::Internal, what)?;
+        }
+    }
+    Ok(())
 }
 
 fn set_rlimit(rlimit: &PosixRlimit) -> Result<()> {

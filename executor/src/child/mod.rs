@@ -135,7 +135,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
         sources.push_fds(&mut fds);
     }
     begin(payload, &mut fds)?;
-    oom_score_adj(payload.process)?;
+    oom_score_adj("self", payload.process)?;
     if namespaces.is_new(libc::CLONE_NEWUSER) {
         await_order(orders, MAPPED)?;
     }

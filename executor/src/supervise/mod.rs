@@ -43,6 +43,7 @@ use crate::events::Journal;
 use crate::folder::{Folder, StateDir};
 use crate::hooks::Point;
 use crate::host;
+use crate::inheritance::Limits;
 use crate::lifecycle::{Event, Status};
 use crate::report::StoppedBy;
 use crate::request::{Process, Request};
@@ -78,12 +79,14 @@ pub struct Config {
     /// Who is told what happens to its tasks. With nobody, it is written into
     /// the journal of the state folder.
     pub tell: Option<Teller>,
+    /// Which limits its tasks have that no description names.
+    pub limits: Limits,
 }
 
 impl Config {
     /// A shim that leaves with its last task, and writes the journal.
     pub fn new(folder: Folder, state: StateDir, shim_cgroup: ShimCgroup, systemd: Systemd) -> Config {
-        Config { folder, state, shim_cgroup, systemd, leave: Leave::default(), tell: None }
+        Config { folder, state, shim_cgroup, systemd, leave: Leave::default(), tell: None, limits: Limits::default() }
     }
 }
 

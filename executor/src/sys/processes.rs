@@ -234,6 +234,23 @@ pub fn personality(domain: libc::c_ulong) -> io::Result<()> {
     check(c_long::from(rc)).map(drop)
 }
 
+/// Lets the calling thread run on every CPU of its cpuset.
+pub fn run_on_any_cpu() -> io::Result<()> {
+    /// More than any kernel has CPUs: it takes as many as it knows.
+    const ALL: [u8; 1024] = [0xff; 1024];
+    // SAFETY: the mask is valid for the length that is passed.
+    let rc = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, ALL.len(), ALL.as_ptr()) };
+    check(rc).map(drop)
+}
+
+/// Has the calling thread allocate memory on any node again (set_mempolicy(2)).
+pub fn default_memory_policy() -> io::Result<()> {
+    const MPOL_DEFAULT: c_int = 0;
+    // SAFETY: the default policy takes no nodes, by a null mask of no bits.
+    let rc = unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_DEFAULT, ptr::null::<libc::c_ulong>(), 0) };
+    check(rc).map(drop)
+}
+
 /// Replaces the program; returns only on failure, with the reason.
 pub fn execve(path: &CString, argv: &[CString], envp: &[CString]) -> io::Error {
     let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {

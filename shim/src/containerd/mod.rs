@@ -35,7 +35,9 @@ use std::os::fd::RawFd;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
-use bowline_executor::{Doing, Error, Kind, Result, VERSION, close_all_but, inherited_fd};
+use bowline_executor::{
+    Doing, Error, InheritedLimits, Kind, Result, VERSION, close_all_but, inherited_fd, leave_behind,
+};
 
 use invocation::{Action, Invocation};
 
@@ -70,6 +72,8 @@ fn run() -> Result<()> {
         Action::Start(invocation) => start::run(invocation),
         Action::Delete(invocation) => {
             log::to_stderr();
+            // It runs hooks, as the shim would have.
+            leave_behind(InheritedLimits::Managers)?;
             delete::run(&invocation)
         }
         Action::Serve(invocation, listener) => serve(invocation, listener),

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bowline_executor::systemd::Systemd;
 use bowline_executor::{
-    Config, Doing, Executor, Folder, Kind, Leave, Result, ShimCgroup, StateDir, Teller, serve as run_executor,
+    Config, Doing, Executor, Folder, InheritedLimits, Kind, Leave, Result, ShimCgroup, StateDir, Teller,
+    serve as run_executor,
 };
 use containerd_shim_protos::sandbox_async::create_sandbox;
 use containerd_shim_protos::shim_async::create_task;
@@ -55,6 +56,7 @@ pub fn run(invocation: Invocation, listener: UnixListener) -> Result<()> {
     let config = Config {
         leave: Leave::WhenTold,
         tell: Some(tell),
+        limits: InheritedLimits::Managers,
         ..Config::new(Folder::at(&invocation.bundle), StateDir::new(STATE), ShimCgroup::Inherit, systemd)
     };
     let socket = invocation.socket.clone();

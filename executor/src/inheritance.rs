@@ -1,0 +1,171 @@
+//! What a shim leaves behind of whoever started it, so that no task inherits it.
+//!
+//! ```text
+//!   caller ─► shim: leave_behind, once ─► every child inherits what is fresh
+//!                     └► limits, has_oom_score: what each child sets for itself,
+//!                        as the shim's own differs
+//! ```
+//!
+//! A task has what its description says; what that leaves open is the same
+//! whoever launches it. What the shim may not change stays and is logged: a hard
+//! limit is raised, and a nice value lowered, only with a capability.
+//! Must not: touch the umask. The shim's log files are as private as its caller
+//! wants them, and every child sets its own.
+
+use std::fs;
+use std::sync::OnceLock;
+
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
+
+use crate::error::{Doing, Kind, Result};
+use crate::sys::{self, SchedulingAttributes};
+
+/// Which resource limits a task has that its description does not name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Limits {
+    /// Those of `docs/reference.md`, whoever launches it.
+    #[default]
+    Fixed,
+    /// Those of the manager's own service, which is where its administrator sets
+    /// them: Kubernetes has no other place for them.
+    Managers,
+}
+
+/// What children do not inherit as they are to have it.
+#[derive(Debug, Default)]
+struct Differs {
+    limits: Vec<(Resource, Rlimit)>,
+    oom_score: bool,
+}
+
+static DIFFERS: OnceLock<Differs> = OnceLock::new();
+
+/// Has the calling process, a shim that has started or what undoes one that died,
+/// forget what it inherited.
+///
+/// # Errors
+/// `Internal` when it cannot hide its memory and files from tasks.
+pub fn leave_behind(limits: Limits) -> Result<()> {
+    hide()?;
+    let attributes = SchedulingAttributes::default();
+    let steps = [
+        ("the execution domain", sys::personality(0)),
+        ("scheduling policy and nice value", sys::sched_setattr(&attributes)),
+        ("the I/O priority", sys::ioprio_set(0)),
+        ("the CPU affinity", sys::run_on_any_cpu()),
+        ("the memory policy", sys::default_memory_policy()),
+    ];
+    for (what, error) in steps.into_iter().filter_map(|(what, done)| Some((what, done.err()?))) {
+        // A kernel without it has nothing to inherit.
+        if error.raw_os_error() != Some(libc::ENOSYS) {
+            tracing::warn!(%error, "tasks inherit {what} of the process that started this shim");
+        }
+    }
+    let score = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+    let limits = match limits {
+        Limits::Fixed => fix_limits(),
+        Limits::Managers => Vec::new(),
+    };
+    let _ = DIFFERS.set(Differs { limits, oom_score: score.trim() != "0" });
+    Ok(())
+}
+
+/// Keeps other processes from tracing the calling one, and from reaching its
+/// files and its root by `/proc`, unless they have CAP_SYS_PTRACE in the shim's
+/// user namespace. A fork inherits it, an execve ends it, and where
+/// `fs.suid_dumpable` is 1 a change of credentials does too.
+pub fn hide() -> Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).doing(Kind::Internal, || "cannot hide a process from tasks")
+}
+
+/// The limits that a child sets unless its description names them.
+pub fn limits() -> &'static [(Resource, Rlimit)] {
+    DIFFERS.get().map_or(&[], |differs| &differs.limits)
+}
+
+/// Whether the shim's `oom_score_adj` is another than 0.
+pub fn has_oom_score() -> bool {
+    DIFFERS.get().is_some_and(|differs| differs.oom_score)
+}
+
+/// Gives this process the fixed limits, as far as it may and need not have more
+/// itself: what differs is left for its children to set.
+fn fix_limits() -> Vec<(Resource, Rlimit)> {
+    fixed(threads_max()).into_iter().filter_map(|(resource, fixed)| fix_limit(resource, fixed)).collect()
+}
+
+fn fix_limit(resource: Resource, fixed: Rlimit) -> Option<(Resource, Rlimit)> {
+    let ours = getrlimit(resource);
+    let highest = Rlimit { current: fixed.current, maximum: higher(ours.maximum, fixed.maximum) };
+    // One file for each stream of each task: the shim's own count is no task's.
+    let kept = if resource == Resource::Nofile { higher(ours.current, fixed.current) } else { fixed.current };
+    let wanted = Rlimit { current: kept, ..highest };
+    if wanted == ours || setrlimit(resource, wanted).is_ok() {
+        return (wanted != fixed).then_some((resource, fixed));
+    }
+    // Without CAP_SYS_RESOURCE the hard limit stays.
+    let most = |limit: Option<u64>| if higher(limit, ours.maximum) == limit { ours.maximum } else { limit };
+    let possible = Rlimit { current: most(fixed.current), maximum: most(fixed.maximum) };
+    let own = Rlimit { current: most(kept), maximum: ours.maximum };
+    if own != ours && setrlimit(resource, own).is_err() {
+        tracing::warn!("tasks inherit the limit {resource:?} of the process that started this shim");
+        return None;
+    }
+    (own != possible).then_some((resource, possible))
+}
+
+/// The higher of two limits; `None` is none at all.
+fn higher(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    Some(a?.max(b?))
+}
+
+/// What Linux gives its first process; of open files and of locked memory what
+/// systemd gives a service.
+fn fixed(threads_max: Option<u64>) -> [(Resource, Rlimit); 16] {
+    const MIB: u64 = 1 << 20;
+    let limit = |soft: Option<u64>, hard: Option<u64>| Rlimit { current: soft, maximum: hard };
+    let both = |most: Option<u64>| limit(most, most);
+    // As the kernel reckons at boot, by memory (`fork_init`).
+    let half = threads_max.map(|threads| threads / 2);
+    [
+        (Resource::As, both(None)),
+        (Resource::Core, limit(Some(0), None)),
+        (Resource::Cpu, both(None)),
+        (Resource::Data, both(None)),
+        (Resource::Fsize, both(None)),
+        (Resource::Locks, both(None)),
+        (Resource::Memlock, both(Some(8 * MIB))),
+        (Resource::Msgqueue, both(Some(819_200))),
+        (Resource::Nice, both(Some(0))),
+        (Resource::Nofile, limit(Some(1024), Some(524_288))),
+        (Resource::Nproc, both(half)),
+        (Resource::Rss, both(None)),
+        (Resource::Rtprio, both(Some(0))),
+        (Resource::Rttime, both(None)),
+        (Resource::Sigpending, both(half)),
+        (Resource::Stack, limit(Some(8 * MIB), None)),
+    ]
+}
+
+fn threads_max() -> Option<u64> {
+    fs::read_to_string("/proc/sys/kernel/threads-max").ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_limit_is_higher_than_any() {
+        assert_eq!(higher(None, Some(u64::MAX)), None);
+        assert_eq!(higher(Some(1), None), None);
+        assert_eq!(higher(Some(1), Some(2)), Some(2));
+    }
+
+    #[test]
+    fn soft_limits_are_not_above_hard_ones() {
+        for (resource, limit) in fixed(Some(1000)) {
+            assert_eq!(higher(limit.current, limit.maximum), limit.maximum, "{resource:?}");
+        }
+    }
+}

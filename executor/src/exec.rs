@@ -67,9 +67,6 @@ impl Exec<'_> {
             // Until it is in its cgroup: what the kernel does for it costs others.
             let affinity = self.process.exec_cpu_affinity().as_ref();
             child::run_on(affinity.and_then(|affinity| affinity.initial().as_ref()))?;
-            // Nobody in the task may trace us or reach our files.
-            rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-                .doing(Kind::Internal, || "cannot hide a process from the task")?;
             sys::setns(init, self.namespaces.exec_flags())
                 .doing(Kind::WrongState, || "cannot enter the task's namespaces")
         };
@@ -86,7 +83,11 @@ impl Exec<'_> {
             let cgroup_of = self.namespaces.own_cgroup_namespace().then_some(init);
             child::run_exec(&payload, cgroup_of, tell.as_raw_fd())
         };
-        launch::clone_through_worker(0, &self.entry, tell.as_raw_fd(), enter, become_exec)?;
+        let mut keep = child::kept_fds(self.stdio, theirs.as_ref().map(OwnedFd::as_fd), tell.as_raw_fd());
+        if self.namespaces.own_cgroup_namespace() {
+            keep.push(init.as_raw_fd());
+        }
+        launch::clone_through_worker(0, &self.entry, tell.as_raw_fd(), keep, enter, become_exec)?;
         drop(tell);
         Report::new(report, notify)
     }

@@ -17,6 +17,7 @@ use crate::cgroup::{Cgroup, Entry};
 use crate::child::{self, Init, Payload};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::hooks::{Container, Point};
+use crate::inheritance;
 use crate::io::{self, Stdio};
 use crate::namespaces::{self, Namespaces};
 use crate::notify::{self, Notify};
@@ -87,6 +88,11 @@ impl Prepared<'_> {
         let (notify, theirs) = notify.unzip();
         let entry = cgroup.entry();
         let flags = namespaces.clone_flags();
+        let mut keep = child::kept_fds(&stdio, theirs.as_ref().map(OwnedFd::as_fd), tell.as_raw_fd());
+        keep.push(hear.as_raw_fd());
+        if let Some(sources) = &sources {
+            sources.push_fds(&mut keep);
+        }
         let become_init = |entry: &Entry| {
             let (filter, notify) = (filter.map(|f| (&*f.program, f.flags)), theirs.as_ref().map(OwnedFd::as_fd));
             let payload = Payload { process, spec, filter, notify, stdio: &stdio, entry, keeps_keyring };
@@ -98,12 +104,15 @@ impl Prepared<'_> {
                 sys::unshare(libc::CLONE_NEWNS).doing(Kind::Internal, || "cannot make a mount namespace")?;
                 rootfs::stage_sources(spec, bundle)?;
             }
+            if namespaces.in_user_namespace() && !namespaces.is_new(libc::CLONE_NEWUSER) {
+                child::oom_score_adj("self", process)?;
+            }
             namespaces::join(&joined)
         };
         let live = if joined.is_empty() && !stages {
-            Some(clone_child(flags, &entry, become_init)?)
+            Some(clone_child(flags, &entry, keep, become_init)?)
         } else {
-            clone_through_worker(flags, &entry, tell.as_raw_fd(), enter, become_init)?;
+            clone_through_worker(flags, &entry, tell.as_raw_fd(), keep, enter, become_init)?;
             None
         };
         drop(tell);
@@ -142,6 +151,10 @@ impl Starting {
     ) -> Result<Held> {
         if namespaces.is_new(libc::CLONE_NEWUSER) {
             namespaces::write_id_maps(pid, spec)?;
+            if let Some(process) = spec.process() {
+                // Its own file is root's on the host, as it is not dumpable.
+                child::oom_score_adj(pid, process)?;
+            }
             order(&self.orders, child::MAPPED)?;
         }
         let mut word = self.report.after_pid().await?;
@@ -281,8 +294,9 @@ fn order(orders: &OwnedFd, byte: u8) -> Result<()> {
     }
 }
 
-/// Clones a child of ours into new namespaces; it runs `child` and ends.
-pub fn clone_child(flags: u64, entry: &Entry, child: impl FnOnce(&Entry)) -> Result<Live> {
+/// Clones a child of ours into new namespaces; it closes all fds but `keep` and
+/// what it enters its cgroup by, runs `child` and ends.
+pub fn clone_child(flags: u64, entry: &Entry, keep: Vec<RawFd>, child: impl FnOnce(&Entry)) -> Result<Live> {
     let cloned = sys::clone3(flags, entry.cloned_into());
     let into = match cloned.as_ref().err().and_then(std::io::Error::raw_os_error) {
         Some(libc::EBUSY | libc::EOPNOTSUPP | libc::ENODEV) => format!("cgroup {}", entry.path()),
@@ -290,6 +304,9 @@ pub fn clone_child(flags: u64, entry: &Entry, child: impl FnOnce(&Entry)) -> Res
     };
     match cloned.doing(Kind::Unsupported, || format!("cannot clone a process into {into}"))? {
         Cloned::Child => {
+            let mut keep = keep;
+            keep.extend(entry.fds());
+            sys::close_all_but(&mut keep);
             child(entry);
             sys::exit_now(1)
         }
@@ -299,7 +316,9 @@ pub fn clone_child(flags: u64, entry: &Entry, child: impl FnOnce(&Entry)) -> Res
 
 /// Has a worker enter namespaces that the shim must stay out of, and clone a
 /// child of ours there; its pid, an error, or that the cgroup takes no process,
-/// comes by the report pipe.
+/// comes by the report pipe. Of the shim's fds the child gets `keep` alone, and
+/// what it enters its cgroup by: others may see it as soon as it is cloned, and
+/// who has CAP_SYS_PTRACE on the host reaches them.
 ///
 /// The worker is a fork: nothing that the task can see or stop may share the
 /// shim's memory or be waited for.
@@ -307,6 +326,7 @@ pub fn clone_through_worker(
     flags: u64,
     entry: &Entry,
     report: RawFd,
+    keep: Vec<RawFd>,
     enter: impl FnOnce() -> Result<()>,
     child: impl FnOnce(&Entry),
 ) -> Result<()> {
@@ -317,6 +337,12 @@ pub fn clone_through_worker(
     let flags = flags | libc::CLONE_PARENT as u64;
     let late = entry.joined_late();
     let cloned = enter().and_then(|()| {
+        // To join a user namespace may have ended it.
+        inheritance::hide()?;
+        let mut keep = keep;
+        keep.extend(late.fds());
+        keep.extend(entry.cloned_into());
+        sys::close_all_but(&mut keep);
         let what = || format!("cannot clone a process into cgroup {}", entry.path());
         match sys::clone3(flags, entry.cloned_into()) {
             // At its pids limit, where a health check is wanted most.
@@ -328,7 +354,12 @@ pub fn clone_through_worker(
         }
     });
     match cloned {
-        Ok(Some((Cloned::Child, entry))) => child(entry),
+        Ok(Some((Cloned::Child, entered))) => {
+            // By these its worker cloned it, or would have moved it.
+            entry.cloned_into().into_iter().for_each(sys::close_fd);
+            late.fds().iter().filter(|fd| !entered.fds().contains(fd)).for_each(|fd| sys::close_fd(*fd));
+            child(entered);
+        }
         Ok(None) => {
             let _ = sys::write_fd(report, &[child::CLOSED]);
         }

@@ -22,14 +22,14 @@ use std::path::PathBuf;
 use libc::c_int;
 use oci_spec::runtime::LinuxNamespaceType;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
-use rustix::process::{DumpableBehavior, Signal};
+use rustix::process::Signal;
 
 use crate::cgroup::Entry;
 use crate::child;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::io;
 use crate::launch::{Live, clone_child};
-use crate::{network, refused, sys, worker};
+use crate::{inheritance, network, refused, sys, worker};
 
 /// What it is called, in every list of processes.
 const NAME: &CStr = c"pause";
@@ -85,7 +85,8 @@ pub fn start(wanted: &Pause, entry: Option<&Entry>) -> Result<Starting> {
         let Err(error) = become_pause(wanted, joined.as_ref(), entry, tell.as_raw_fd());
         child::tell_error(tell.as_raw_fd(), &error);
     };
-    let live = clone_child(wanted.clone_flags(), entry.unwrap_or(&alone), become_it)?;
+    let keep = std::iter::once(tell.as_raw_fd()).chain(joined.as_ref().map(|fd| fd.as_raw_fd())).collect();
+    let live = clone_child(wanted.clone_flags(), entry.unwrap_or(&alone), keep, become_it)?;
     Ok(Starting { live, report })
 }
 
@@ -147,10 +148,6 @@ impl Pause {
 }
 
 fn become_pause(wanted: &Pause, joined: Option<&OwnedFd>, entry: &Entry, report: RawFd) -> Result<Infallible> {
-    let mut fds = vec![report];
-    fds.extend(joined.map(|fd| fd.as_raw_fd()));
-    fds.extend(entry.fds());
-    sys::close_all_but(&mut fds);
     sys::default_signals(1..=64);
     let what = || "cannot set the pause process up";
     // A shim that has died by now takes no report, and SIGPIPE ends us.
@@ -182,7 +179,7 @@ fn become_pause(wanted: &Pause, joined: Option<&OwnedFd>, entry: &Entry, report:
     })?;
     rustix::thread::set_no_new_privs(true).doing(Kind::Internal, what)?;
     child::give_up_capabilities()?;
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).doing(Kind::Internal, what)?;
+    inheritance::hide()?;
     sys::block_signals(&HEARD);
     sys::write_fd(report, &[child::READY]).doing(Kind::Internal, || "the shim has gone")?;
     sys::close_all();

@@ -30,7 +30,7 @@ pub use absent::absent;
 #[cfg(feature = "absent")]
 pub use absent::all as all_absent;
 pub use fds::{
-    close_all, close_all_but, close_on_exec_from_3, inherited_fd, place_fd, read_fd, watch, watch_for,
+    close_all, close_all_but, close_fd, close_on_exec_from_3, inherited_fd, place_fd, read_fd, watch, watch_for,
     write_fd,
 };
 pub use filters::{attach_device_program, seccomp_load};

@@ -70,6 +70,7 @@ mod health;
 mod host_limits;
 mod installed_files;
 mod hostile_inheritance;
+mod hostile_seize;
 mod interrupt;
 mod limits;
 mod logs;

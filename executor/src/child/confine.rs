@@ -53,7 +53,9 @@ pub fn execute(payload: &Payload<'_>, program: &Program, last: impl FnOnce() -> 
     Err(refused(program, &error))
 }
 
-/// Sets user, groups and group for good, keeping capabilities for the next step.
+/// Sets user, groups and group for good, keeping capabilities for the next step:
+/// with fewer of them any process of the task might trace this one, if it were
+/// not hidden again by then.
 pub fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> Result<()> {
     rustix::thread::set_keep_capabilities(true).doing(Kind::Internal, || "cannot keep capabilities")?;
     let all: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
@@ -62,6 +64,7 @@ pub fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> Result<()> {
     rustix::thread::set_thread_res_gid(g, g, g).map_err(|errno| unmapped("group", gid, errno))?;
     let u = Uid::from_raw(uid);
     rustix::thread::set_thread_res_uid(u, u, u).map_err(|errno| unmapped("user", uid, errno))?;
+    inheritance::hide()?;
     rustix::thread::set_keep_capabilities(false).doing(Kind::Internal, || "cannot settle capabilities")
 }
 

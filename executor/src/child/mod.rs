@@ -100,7 +100,7 @@ pub fn run_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> ! {
 /// Becomes an exec of a task whose namespaces this process is in already, but
 /// for the cgroup namespace: `cgroup_of` is init, if it has one of its own.
 pub fn run_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> ! {
-    fail(report, become_exec(payload, cgroup_of, report))
+    fail(report, become_exec(payload, cgroup_of))
 }
 
 fn fail(report: RawFd, outcome: Result<Infallible>) -> ! {
@@ -129,13 +129,10 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     let Init { spec, id, bundle, namespaces, sources, orders } = init;
     let container = Container { id, bundle, spec };
     let mut sources = sources;
-    let mut fds = kept_fds(payload, report);
-    fds.push(orders);
-    if let Some(sources) = &sources {
-        sources.push_fds(&mut fds);
+    begin(payload)?;
+    if !namespaces.in_user_namespace() {
+        oom_score_adj("self", payload.process)?;
     }
-    begin(payload, &mut fds)?;
-    oom_score_adj("self", payload.process)?;
     if namespaces.is_new(libc::CLONE_NEWUSER) {
         await_order(orders, MAPPED)?;
     }
@@ -189,10 +186,8 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     confine::execute(payload, &program, || container.run_inside(Point::StartContainer, payload.process.cwd()))
 }
 
-fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> Result<Infallible> {
-    let mut fds = kept_fds(payload, report);
-    fds.extend(cgroup_of.map(|fd| fd.as_raw_fd()));
-    begin(payload, &mut fds)?;
+fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>) -> Result<Infallible> {
+    begin(payload)?;
     let affinity = payload.process.exec_cpu_affinity().as_ref();
     run_on(affinity.and_then(|affinity| affinity.cpu_affinity_final().as_ref()))?;
     if let Some(init) = cgroup_of {
@@ -207,10 +202,9 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
     confine::execute(payload, &program, || Ok(()))
 }
 
-/// What both begin with: nothing of the shim's but the fds that are needed,
-/// the task's cgroups, a session and standard streams of its own.
-fn begin(payload: &Payload<'_>, keep: &mut [RawFd]) -> Result<()> {
-    sys::close_all_but(keep);
+/// What both begin with: the task's cgroups, a session and standard streams of
+/// its own. Whoever cloned us has closed what is not needed here.
+fn begin(payload: &Payload<'_>) -> Result<()> {
     sys::default_signals([libc::SIGPIPE]);
     payload.entry.join().doing(Kind::Internal, || format!("cannot join cgroup {}", payload.entry.path()))?;
     rustix::process::setsid().doing(Kind::Internal, || "cannot begin a session")?;
@@ -231,12 +225,12 @@ fn begin_keyring() -> Result<()> {
     }
 }
 
-fn kept_fds(payload: &Payload<'_>, report: RawFd) -> Vec<RawFd> {
-    let Stdio { stdin, stdout, stderr, terminal } = payload.stdio;
+/// What init and an exec need of the shim's fds, besides those of their cgroup.
+pub fn kept_fds(stdio: &Stdio, notify: Option<BorrowedFd<'_>>, report: RawFd) -> Vec<RawFd> {
+    let Stdio { stdin, stdout, stderr, terminal } = stdio;
     let mut fds = vec![report, stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
     fds.extend(terminal.as_ref().map(|wish| wish.socket.as_raw_fd()));
-    fds.extend(payload.notify.map(|fd| fd.as_raw_fd()));
-    fds.extend(payload.entry.fds());
+    fds.extend(notify.map(|fd| fd.as_raw_fd()));
     fds
 }
 

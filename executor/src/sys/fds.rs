@@ -90,6 +90,12 @@ pub fn close_all_but(keep: &mut [RawFd]) {
     }
 }
 
+/// Closes an fd that a child holds by number and uses no more.
+pub fn close_fd(fd: RawFd) {
+    // SAFETY: as for `close_all_but`.
+    unsafe { libc::close(fd) };
+}
+
 /// Closes every fd, in a child that uses none any more.
 pub fn close_all() {
     // SAFETY: the caller is a child that ends by `exit_now`, and uses no fd again.

@@ -1,0 +1,139 @@
+//! A process that is being started cannot be seized by a task that sees it (CVE-2016-9962).
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use bowline_tests::Host;
+use bowline_tests::harness::containerd::{Bundle, Containerd, Running, Stdio};
+use bowline_tests::harness::{eventually, is_slow};
+use serde_json::json;
+
+const GROUP: &str = "io.containerd.runc.v2.group";
+
+/// Tells the attacker which file of the host to go for.
+const SECRET: &str = "BOWLINE_TEST_SECRET";
+
+/// How many processes the attacker has to choose from.
+fn many() -> usize {
+    if is_slow() { 30 } else { 300 }
+}
+
+/// What the attacker's container runs: this very program. By itself it is no test.
+#[test]
+fn an_attacker() {
+    if let Ok(secret) = std::env::var(SECRET) {
+        attack(&secret);
+    }
+}
+
+/// Looks into every other process again and again: by the rule of `ptrace`, which `/proc/PID/exe` and `root` follow.
+fn attack(secret: &str) -> ! {
+    let say = |line: String| {
+        // Nobody reads it any more.
+        let _ = writeln!(std::io::stdout().lock(), "{line}");
+    };
+    let ourselves = std::process::id().to_string();
+    let mut met = HashSet::new();
+    say("ready".to_owned());
+    loop {
+        for entry in fs::read_dir("/proc").expect("a /proc").flatten() {
+            let name = entry.file_name().into_string().unwrap_or_default();
+            if name == ourselves || !name.starts_with(|first: char| first.is_ascii_digit()) {
+                continue;
+            }
+            // What a victim executes is busybox; before that it is ours.
+            if let Some(exe) = fs::read_link(format!("/proc/{name}/exe")).ok().filter(|exe| !exe.ends_with("busybox")) {
+                say(format!("seized {}", exe.display()));
+            }
+            if let Ok(text) = fs::read_to_string(format!("/proc/{name}/root{secret}")) {
+                say(format!("seized the host: {text}"));
+            }
+            if met.insert(name) {
+                say("met".to_owned());
+            }
+        }
+    }
+}
+
+/// Makes the bundle run the attacker.
+fn attacking(bundle: Bundle, secret: &Path) -> Bundle {
+    let program = std::env::current_exe().expect("a test has a path");
+    fs::write(bundle.rootfs().join("attacker"), "").expect("ours");
+    let bind = |from: &Path, to: &str| json!({ "source": from, "destination": to, "type": "bind", "options": ["rbind", "ro"] });
+    let mut bundle = bundle.mount(&bind(&program, "/attacker"));
+    // The program is linked dynamically.
+    for libraries in ["/lib", "/lib64", "/usr/lib"].into_iter().filter(|path| Path::new(path).exists()) {
+        fs::create_dir_all(bundle.rootfs().join(&libraries[1..])).expect("ours");
+        bundle = bundle.mount(&bind(Path::new(libraries), libraries));
+    }
+    let args = ["/attacker", "--exact", "hostile_seize::an_attacker", "--nocapture", "--test-threads=1"];
+    bundle.args(&args).edit(|config| config["process"]["env"] = json!([format!("{SECRET}={}", secret.display())]))
+}
+
+/// Has the attacker in `bundle` watch launches beside it, which share what `shared` names, and execs beside those.
+fn assert_nothing_seized(host: &Host, containerd: &Containerd<'_>, bundle: Bundle, shared: &[&str]) {
+    let group = host.new_id();
+    let secret = host.file("secret", "the host's");
+    let bundle = attacking(bundle, &secret).annotation(GROUP, &group);
+    let io = bundle.fifos("init");
+    let attacker = containerd.run_with(bundle, &io);
+    eventually("the attacker runs", || attacker.stdout.text().contains("ready\n").then_some(()));
+
+    let namespaces = |kind: &str| json!({ "type": kind, "path": format!("/proc/{}/ns/{kind}", attacker.pid) });
+    let victim = containerd.bundle().args(&["/bin/true"]).annotation(GROUP, &group).edit(|config| {
+        let all = config["linux"]["namespaces"].as_array_mut().expect("a list");
+        all.retain(|namespace| !shared.iter().any(|kind| namespace["type"] == *kind));
+        all.extend(shared.iter().map(|kind| namespaces(kind)));
+        config["linux"]["uidMappings"] = attacker.bundle.config["linux"]["uidMappings"].clone();
+        config["linux"]["gidMappings"] = attacker.bundle.config["linux"]["gidMappings"].clone();
+    });
+    let shim = containerd.start(&victim);
+    assert_eq!(shim.socket, attacker.shim.socket, "one shim for both");
+    for _ in 0..many() {
+        shim.run(&victim, &Stdio::null());
+        assert_eq!(shim.status_at_end(&victim.id, ""), 0);
+        shim.delete(&victim.id, "").expect("it has ended");
+    }
+    for _ in 0..many() {
+        shim.run_exec(&attacker.bundle, "e", &["/bin/true"], &Stdio::null());
+        assert_eq!(shim.status_at_end(&attacker.id, "e"), 0);
+        shim.delete(&attacker.id, "e").expect("it has ended");
+    }
+    assert_left_alone(attacker);
+}
+
+#[track_caller]
+fn assert_left_alone(attacker: Running<'_>) {
+    let said = attacker.stdout.text();
+    let of = |what: &str| said.lines().filter(|line| line.starts_with(what)).collect::<Vec<_>>();
+    assert!(of("seized").is_empty(), "{} of {}: {:?}", of("seized").len(), 2 * many(), of("seized")[0]);
+    assert!(of("met").len() > many(), "it hardly saw any: {}", of("met").len());
+    attacker.end();
+}
+
+#[test]
+fn by_a_task_with_the_right_to_trace_in_a_user_namespace_that_is_shared() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().edit(|config| {
+        for set in ["bounding", "effective", "permitted"] {
+            let all = config["process"]["capabilities"][set].as_array_mut().expect("a list");
+            all.push(json!("CAP_SYS_PTRACE"));
+        }
+        let mapping = json!([{ "containerID": 0, "hostID": 200_000, "size": 65_536 }]);
+        config["linux"]["uidMappings"] = mapping.clone();
+        config["linux"]["gidMappings"] = mapping;
+        config["linux"]["namespaces"].as_array_mut().expect("a list").push(json!({ "type": "user" }));
+    });
+    assert_nothing_seized(&host, &containerd, bundle, &["pid", "user"]);
+}
+
+#[test]
+fn by_a_task_with_default_capabilities_in_a_pid_namespace_that_is_shared() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle();
+    assert_nothing_seized(&host, &containerd, bundle, &["pid"]);
+}

@@ -17,6 +17,7 @@ use crate::cgroup::{Cgroup, Entry};
 use crate::child::{self, Init, Payload};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::hooks::{Container, Point};
+use crate::idmap;
 use crate::inheritance;
 use crate::io::{self, Stdio};
 use crate::namespaces::{self, Namespaces};
@@ -79,7 +80,10 @@ impl Prepared<'_> {
         // and it has no helper for the maps of idmapped mounts.
         let beforehand = namespaces.in_user_namespace() || rootfs::are_idmapped(spec)?;
         let stages = namespaces.in_user_namespace() && !sys::has_mount_fds();
-        let sources = (beforehand && sys::has_mount_fds()).then(|| rootfs::open_sources(spec, bundle)).transpose()?;
+        // By us: a helper of init's would count among the task's processes.
+        let nobody = rootfs::hide_owners(spec).then(idmap::nobodys).flatten();
+        let sources = || rootfs::open_sources(spec, bundle, nobody.as_ref().map(OwnedFd::as_fd));
+        let sources = (beforehand && sys::has_mount_fds()).then(sources).transpose()?;
         let (report, tell) = io::pipe()?;
         let (hear, orders) = io::pipe()?;
         let listener = filter.and_then(|filter| filter.listener.as_deref());
@@ -90,13 +94,15 @@ impl Prepared<'_> {
         let flags = namespaces.clone_flags();
         let mut keep = child::kept_fds(&stdio, theirs.as_ref().map(OwnedFd::as_fd), tell.as_raw_fd());
         keep.push(hear.as_raw_fd());
+        keep.extend(nobody.as_ref().map(|fd| fd.as_raw_fd()));
         if let Some(sources) = &sources {
             sources.push_fds(&mut keep);
         }
         let become_init = |entry: &Entry| {
             let (filter, notify) = (filter.map(|f| (&*f.program, f.flags)), theirs.as_ref().map(OwnedFd::as_fd));
             let payload = Payload { process, spec, filter, notify, stdio: &stdio, entry, keeps_keyring };
-            let init = Init { spec, id, bundle, namespaces: &namespaces, sources, orders: hear.as_raw_fd() };
+            let nobody = nobody.as_ref().map(OwnedFd::as_fd);
+            let init = Init { spec, id, bundle, namespaces: &namespaces, sources, nobody, orders: hear.as_raw_fd() };
             child::run_init(&payload, init, tell.as_raw_fd())
         };
         let enter = || {

@@ -23,6 +23,7 @@ use serde_json::Value;
 
 use crate::invalid::Invalid;
 use crate::task::{IdMapping, Namespace, Task};
+pub use mounts::{ETC, hides_owners};
 pub use resources::common_device_rules;
 pub use update::build_update;
 

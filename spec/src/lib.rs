@@ -35,8 +35,8 @@ pub mod user;
 mod validate;
 
 pub use build::{
-    DEFAULT_PATH, DeviceNode, HOST_VIEW, Host, MASKED_PATHS, READONLY_PATHS, UserIds, build, build_unfiltered,
-    build_update, common_device_rules, render,
+    DEFAULT_PATH, DeviceNode, ETC, HOST_VIEW, Host, MASKED_PATHS, READONLY_PATHS, UserIds, build, build_unfiltered,
+    build_update, common_device_rules, hides_owners, render,
 };
 pub use id::TaskId;
 pub use invalid::Invalid;
@@ -46,7 +46,7 @@ pub use task::{
     Access, Association, Budget, Cpu, DEFAULT_PIDS, Device, Egress, Enforcement, Healthcheck, IdMapping, Ingress,
     Interface, Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind, Namespace, Namespaces, Network, NetworkMode,
     OnUnhealthy, Output, Overhead, PLUGIN_FOLDERS, Plugins, Port, Propagation, Protocol, Proxy, Redirect, Sandbox,
-    SandboxCpu, SandboxMemory, Seccomp, Stalled, Stop, Task, Watch, WatchAction, WatchCount, WatchMemory, WatchOom,
-    WatchPressure, WatchProcesses, WatchThrottled,
+    SandboxCpu, SandboxMemory, Seccomp, Stalled, Stop, Task, Watch, WatchAction, WatchCount, WatchMemory,
+    WatchOom, WatchPressure, WatchProcesses, WatchThrottled,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};

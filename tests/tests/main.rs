@@ -71,6 +71,7 @@ mod host_limits;
 mod installed_files;
 mod hostile_inheritance;
 mod hostile_seize;
+mod hostile_host_view;
 mod interrupt;
 mod limits;
 mod logs;

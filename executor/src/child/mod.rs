@@ -88,6 +88,8 @@ pub struct Init<'a> {
     pub namespaces: &'a Namespaces,
     /// Opened by the shim where a new user namespace could not.
     pub sources: Option<Sources>,
+    /// The user namespace that owners of the host view are hidden by.
+    pub nobody: Option<BorrowedFd<'a>>,
     /// Where [`MAPPED`] and [`START`] come from.
     pub orders: RawFd,
 }
@@ -126,7 +128,7 @@ pub fn error_of(message: &[u8]) -> Option<Error> {
 }
 
 fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<Infallible> {
-    let Init { spec, id, bundle, namespaces, sources, orders } = init;
+    let Init { spec, id, bundle, namespaces, sources, nobody, orders } = init;
     let container = Container { id, bundle, spec };
     let mut sources = sources;
     begin(payload)?;
@@ -141,7 +143,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     }
     let sources = match sources.take() {
         Some(sources) => sources,
-        None if sys::has_mount_fds() => rootfs::open_sources(spec, bundle)?,
+        None if sys::has_mount_fds() => rootfs::open_sources(spec, bundle, nobody)?,
         None => {
             // With a user namespace, the worker that cloned us has staged them.
             if !namespaces.in_user_namespace() {

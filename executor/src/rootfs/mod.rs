@@ -14,6 +14,7 @@
 mod cgroups;
 mod copy_up;
 mod devices;
+mod host_view;
 mod inside;
 pub mod layers;
 mod options;
@@ -38,7 +39,7 @@ pub use inside::refuse_host_links;
 use options::Options;
 pub use options::names as mount_options;
 pub use sources::{
-    Sources, are_idmapped, attach, open as open_sources, root_path as path, stage as stage_sources,
+    Sources, are_idmapped, attach, hide_owners, open as open_sources, root_path as path, stage as stage_sources,
     take_up as take_up_sources,
 };
 pub use terminal::{Pty, open as open_terminal};

@@ -16,6 +16,7 @@ use oci_spec::runtime::{LinuxIdMapping, Mount, Spec};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::host_view;
 use super::options::{self, Options};
 use super::stage::{self, Stage};
 use super::trees::Trees;
@@ -46,11 +47,12 @@ impl Sources {
     }
 }
 
-/// Opens the root folder and every bind source, each detached.
+/// Opens the root folder and every bind source, each detached. `nobody` is the
+/// user namespace that owners of the host view are hidden by, if there is one.
 ///
 /// # Errors
 /// `BadSpec` naming the path that is missing or is not a folder.
-pub fn open(spec: &Spec, bundle: &Path) -> Result<Sources> {
+pub fn open(spec: &Spec, bundle: &Path, nobody: Option<BorrowedFd<'_>>) -> Result<Sources> {
     let path = root_path(spec, bundle)?;
     let trees = Trees::Detached;
     let root = trees.copy(&path, true).map_err(|errno| no_root(&path, errno))?;
@@ -65,6 +67,11 @@ pub fn open(spec: &Spec, bundle: &Path) -> Result<Sources> {
     for mount in spec.mounts().iter().flatten() {
         let options = options::of(mount)?;
         let copy = |recursive| -> Result<OwnedFd> {
+            if bowline_spec::hides_owners(mount) {
+                let tree = host_view::detached(&trees, mount, nobody)?;
+                apply(&trees, &tree, recursive, &options, mount)?;
+                return Ok(tree);
+            }
             let tree = trees.copy(source(mount), recursive).map_err(|errno| no_source(mount, errno))?;
             if let Some(below) = options.idmap {
                 show_owners(&tree, below && recursive, mount, spec)?;
@@ -96,7 +103,7 @@ pub fn stage(spec: &Spec, bundle: &Path) -> Result<()> {
     let mut binds = Vec::new();
     for mount in spec.mounts().iter().flatten() {
         let options = options::of(mount)?;
-        if options.idmap.is_some() {
+        if options.idmap.is_some() && !bowline_spec::hides_owners(mount) {
             let message = format!("mount {}: cannot be idmapped by this kernel", mount.destination().display());
             return Err(Error::new(Kind::Unsupported, message).hint("Linux 5.12 can"));
         }
@@ -116,7 +123,10 @@ pub fn stage(spec: &Spec, bundle: &Path) -> Result<()> {
     let trees = Trees::Staged(stage);
     trees.copy_of(root.as_fd(), true).doing(Kind::Internal, || format!("cannot bind {}", path.display()))?;
     for (mount, options, recursive, fd) in binds {
-        let tree = trees.copy_of(fd.as_fd(), recursive).map_err(|errno| no_source(mount, errno))?;
+        let tree = match bowline_spec::hides_owners(mount) && host_view::is_copied(mount) {
+            true => host_view::copy(&trees, fd.as_fd())?,
+            false => trees.copy_of(fd.as_fd(), recursive).map_err(|errno| no_source(mount, errno))?,
+        };
         apply(&trees, &tree, recursive, &options, mount)?;
     }
     rustix::process::fchdir(here).doing(Kind::Internal, what)
@@ -178,11 +188,17 @@ fn leave_chroot() -> Result<()> {
     sys::setns(namespace.doing(Kind::Internal, what)?.as_fd(), libc::CLONE_NEWNS).doing(Kind::Internal, what)
 }
 
-/// Whether a mount of the spec is idmapped: then the sources are to be opened
-/// by the shim, which can map ids.
+/// Whether the host view is shown without its owners.
+pub fn hide_owners(spec: &Spec) -> bool {
+    spec.mounts().iter().flatten().any(bowline_spec::hides_owners)
+}
+
+/// Whether a mount of the spec is idmapped in a way of its own: then the sources
+/// are to be opened by the shim, which can map ids.
 pub fn are_idmapped(spec: &Spec) -> Result<bool> {
     let mut idmapped = false;
-    for mount in spec.mounts().iter().flatten() {
+    let hidden = |mount: &&Mount| !bowline_spec::hides_owners(mount);
+    for mount in spec.mounts().iter().flatten().filter(hidden) {
         idmapped |= options::of(mount)?.idmap.is_some();
     }
     Ok(idmapped)

@@ -2,13 +2,15 @@
 
 use std::ffi::CString;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::ptr;
 use std::sync::OnceLock;
 
-use libc::{c_int, c_long, pid_t};
+use libc::{c_int, c_long, c_void, pid_t};
 
+use super::signals::with_signals_blocked;
 use super::{absent, check, own};
 
 /// clone3 flags beyond 32 bits (linux/sched.h), which libc gives as an int.
@@ -84,6 +86,46 @@ pub fn fork() -> io::Result<Cloned> {
         0 => Ok(Cloned::Child),
         pid => Ok(Cloned::Parent { pid: pid as pid_t, pidfd: own(pidfd) }),
     }
+}
+
+/// Does `act` in a new user namespace, and returns what it has made of it: in a
+/// child with our memory and our fds, which has ended by then.
+///
+/// Our memory need not be copied for it, which is most of what a fork takes.
+/// `act` must not panic, nor change what belongs to a process.
+pub fn in_user_namespace<T>(act: impl FnOnce() -> T) -> io::Result<T> {
+    struct Call<F, T> {
+        act: Option<F>,
+        made: Option<T>,
+    }
+    extern "C" fn run<F: FnOnce() -> T, T>(call: *mut c_void) -> c_int {
+        // SAFETY: the caller's, who waits and does not touch it meanwhile.
+        let call = unsafe { &mut *call.cast::<Call<F, T>>() };
+        call.made = call.act.take().map(|act| act());
+        0
+    }
+    fn run_of<F: FnOnce() -> T, T>(_: &Call<F, T>) -> extern "C" fn(*mut c_void) -> c_int {
+        run::<F, T>
+    }
+    #[repr(align(16))]
+    struct Stack([MaybeUninit<u8>; 32 << 10]);
+    let mut call = Call { act: Some(act), made: None };
+    let run = run_of(&call);
+    let mut stack = Stack([MaybeUninit::uninit(); 32 << 10]);
+    let top = stack.0.as_mut_ptr_range().end.cast::<c_void>();
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_NEWUSER;
+    // A handler of ours would take the child for us.
+    let rc = with_signals_blocked(|| {
+        // SAFETY: the stack, aligned and large enough for a few system calls, and
+        // `call` outlive the child: with CLONE_VFORK this thread waits until it
+        // has ended, so that nobody else uses either, or our thread's memory.
+        unsafe { libc::clone(run, top, flags, ptr::from_mut(&mut call).cast()) }
+    });
+    let pid = check(c_long::from(rc))?;
+    // SAFETY: a null status is allowed. `__WALL`: it has no exit signal, so that
+    // nobody has heard of its end, and it has ended.
+    unsafe { libc::waitpid(pid as pid_t, ptr::null_mut(), libc::__WALL) };
+    call.made.ok_or_else(|| io::Error::other("the child was killed"))
 }
 
 /// Whether [`clone3`] can clone into a cgroup: since Linux 5.7.

@@ -34,6 +34,21 @@ pub fn block_signals(signals: &[c_int]) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &set, ptr::null_mut()) };
 }
 
+/// Does `act` with all signals blocked; they are as before then.
+pub fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
+    // SAFETY: sigset_t is plain data, filled in by the next call.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `all` is a valid place for a set.
+    unsafe { libc::sigfillset(&mut all) };
+    let mut before = all;
+    // SAFETY: both sets are valid.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) };
+    let done = act();
+    // SAFETY: the set is valid; no old mask is asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut()) };
+    done
+}
+
 /// Waits for one of these signals, which are blocked: which it was, and the pid
 /// of who has sent it, 0 for one that the caller has no number for.
 pub fn wait_for_signal(signals: &[c_int]) -> io::Result<(c_int, pid_t)> {

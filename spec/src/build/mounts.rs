@@ -7,11 +7,15 @@
 
 use std::path::{Path, PathBuf};
 
-use oci_spec::runtime::{Mount as OciMount, Root};
+use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Mount as OciMount, Root};
 
-use super::Host;
 use super::process::maps;
+use super::{HOST_VIEW, Host};
 use crate::task::{Mount, MountKind, Namespace, Propagation, Task};
+
+/// An owner that no file has: where it is the only one that is mapped, every
+/// file belongs to nobody.
+const NOBODYS: u32 = u32::MAX - 1;
 
 /// The group `tty` of every distribution, which owns terminals.
 const TTY: u32 = 5;
@@ -44,7 +48,7 @@ pub(super) fn root_propagation(task: &Task) -> Option<String> {
 pub(super) fn mounts(task: &Task, host: &Host) -> Vec<OciMount> {
     let mut mounts = standard(task);
     if task.rootfs.is_none() {
-        mounts.extend(host.view.iter().map(|path| view(path)));
+        mounts.extend(host.view.iter().map(|path| view(path, task)));
         mounts.push(mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777"]));
     }
     mounts.extend(task.mounts.iter().map(requested));
@@ -102,9 +106,39 @@ fn host_folder(path: &str, read_only: bool) -> OciMount {
 /// Read-only with all that is mounted below: `ro` alone would leave a writable
 /// mount below `/etc`, such as a container's own `/etc/hosts`, writable. `rro`
 /// needs Linux 5.12; what does not know it still has `ro`.
-fn view(path: &Path) -> OciMount {
+///
+/// Owners are hidden, so that root inside is one of all others, and reads what
+/// everybody may read: a mask of single files would go when the host renames
+/// another file over one. Not of what is below `/run`, which has sockets: the
+/// kernel lets nobody write to what is nobody's. And programs keep
+/// set-user-ID where those are to have power.
+fn view(path: &Path, task: &Task) -> OciMount {
     let source = path.to_string_lossy();
-    mount(&source, "bind", &source, &["rbind", "ro", "rro", "rprivate"])
+    let mut view = mount(&source, "bind", &source, &["rbind", "ro", "rro", "rprivate"]);
+    let powerless = task.no_new_privs.unwrap_or(true);
+    if path == Path::new(ETC) || powerless && !path.starts_with("/run") {
+        let options = view.options().iter().flatten().cloned().chain(["ridmap".to_owned()]).collect();
+        view.set_options(Some(options)).set_uid_mappings(Some(vec![nobodys()])).set_gid_mappings(Some(vec![nobodys()]));
+    }
+    view
+}
+
+/// The folder of the host view that must never be shown with its owners.
+pub const ETC: &str = "/etc";
+
+fn nobodys() -> LinuxIdMapping {
+    let mapping = LinuxIdMappingBuilder::default().container_id(NOBODYS).host_id(NOBODYS).size(1_u32).build();
+    mapping.expect("every required field is set")
+}
+
+/// Whether `mount` is a part of the host view whose owners are hidden.
+pub fn hides_owners(mount: &OciMount) -> bool {
+    let ours = |mappings: &Option<Vec<LinuxIdMapping>>| mappings.as_deref() == Some(&[nobodys()]);
+    let (uids, gids, at) = (mount.uid_mappings(), mount.gid_mappings(), mount.destination());
+    ours(uids)
+        && ours(gids)
+        && mount.source().as_ref() == Some(at)
+        && HOST_VIEW.iter().any(|path| at == Path::new(path))
 }
 
 fn requested(asked: &Mount) -> OciMount {
@@ -199,7 +233,21 @@ mod tests {
     fn the_host_view_is_read_only_all_the_way_down() {
         let (kind, options) = find(&list(""), "/usr");
         assert_eq!(kind, "bind");
-        assert_eq!(options, ["rbind", "ro", "rro", "rprivate"]);
+        assert_eq!(options, ["rbind", "ro", "rro", "rprivate", "ridmap"]);
+    }
+
+    #[test]
+    fn the_host_view_hides_owners_but_of_sockets_and_of_programs_that_keep_their_rights() {
+        let mounts = |toml: &str| {
+            let view = ["/etc", "/usr", "/run/resolvconf"];
+            let spec = built(toml, |host| host.view = view.map(PathBuf::from).into());
+            let hidden = |mount: &&OciMount| hides_owners(mount);
+            let all = spec.mounts().clone().unwrap();
+            all.iter().filter(hidden).map(|mount| mount.destination().clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(mounts(""), ["/etc", "/usr"].map(PathBuf::from));
+        assert_eq!(mounts("no_new_privs = false"), [PathBuf::from("/etc")]);
+        assert_eq!(mounts("[[mounts]]\nsource = '/etc'\ndestination = '/etc'").len(), 2, "what is asked for is given");
     }
 
     #[test]

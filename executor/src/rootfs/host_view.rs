@@ -1,0 +1,167 @@
+//! The host's own folders, for a task without a root of its own: nobody's, so
+//! that root inside reads what everybody may read, whatever the host does to
+//! them meanwhile.
+//!
+//! ```text
+//!   idmapped, where kernel and filesystem can
+//!      └ else  /etc: a copy of what programs need ─ the others: as they are
+//! ```
+//!
+//! CAP_DAC_OVERRIDE has no power over a file whose owner or group is no id of
+//! the task's user namespace (`capable_wrt_inode_uidgid`), and a mount that maps
+//! no file's owner leaves every file without one.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use bowline_spec::ETC;
+use oci_spec::runtime::Mount;
+use rustix::fs::{self, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::open_path;
+use super::trees::{Filesystem, Trees};
+use crate::error::{Doing, Kind, Result};
+use crate::sys;
+
+/// What of `/etc` is copied where owners cannot be hidden: what looking up
+/// names, the linker, locales, certificates and shells need.
+const COPIED: [&str; 46] = [
+    "alternatives",
+    "bash.bashrc",
+    "bashrc",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "crypto-policies",
+    "debian_version",
+    "environment",
+    "fonts",
+    "gai.conf",
+    "group",
+    "host.conf",
+    "hostname",
+    "hosts",
+    "inputrc",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "locale.alias",
+    "locale.conf",
+    "localtime",
+    "login.defs",
+    "lsb-release",
+    "magic",
+    "mime.types",
+    "netconfig",
+    "networks",
+    "nsswitch.conf",
+    "os-release",
+    "passwd",
+    "pki",
+    "profile",
+    "profile.d",
+    "protocols",
+    "redhat-release",
+    "resolv.conf",
+    "rpc",
+    "services",
+    "shells",
+    "ssl",
+    "static",
+    "system-release",
+    "terminfo",
+    "timezone",
+    "xattr.conf",
+    "zsh",
+];
+
+/// Mode bits that let all others read a file, and look into a folder.
+const READ: u32 = 0o004;
+const LOOK: u32 = 0o005;
+
+/// Folders nest no deeper in what is copied.
+const DEEPEST: usize = 16;
+
+/// A tree of the folder that `mount` shows; `nobody` is the user namespace that
+/// maps no file's owner, where there is one.
+pub fn detached(trees: &Trees, mount: &Mount, nobody: Option<BorrowedFd<'_>>) -> Result<OwnedFd> {
+    let path = mount.destination();
+    let what = || format!("mount {}: cannot open it on the host", path.display());
+    let tree = trees.copy(path, true).doing(Kind::BadSpec, what)?;
+    match nobody.map(|nobody| sys::mount_idmap(tree.as_fd(), true, nobody)) {
+        Some(Ok(())) => Ok(tree),
+        _ if is_copied(mount) => copy(trees, open_path(path).doing(Kind::BadSpec, what)?.as_fd()),
+        _ => Ok(tree),
+    }
+}
+
+/// Whether a copy stands in for it where its owners cannot be hidden.
+pub fn is_copied(mount: &Mount) -> bool {
+    mount.destination() == Path::new(ETC)
+}
+
+/// A copy of what programs need of `etc`, the host's, as far as all may read it.
+pub fn copy(trees: &Trees, etc: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let what = || format!("cannot copy what a task needs of the host's {ETC}");
+    let data = [("mode".to_owned(), Some("0755".to_owned()))];
+    let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+    let tree = trees.make(&Filesystem { kind: "tmpfs", source: "tmpfs", data: &data, attributes })?;
+    let to = folder(tree.as_fd()).doing(Kind::Internal, what)?;
+    let from = folder(etc).doing(Kind::Internal, what)?;
+    for name in COPIED {
+        copy_one(from.as_fd(), to.as_fd(), Path::new(name), DEEPEST).doing(Kind::Internal, what)?;
+    }
+    Ok(tree)
+}
+
+fn folder(fd: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    fs::openat(fd, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Copies `name` of `from`, with all below it, leaving out what not everybody
+/// may read. What the host replaces meanwhile is judged as it is opened.
+fn copy_one(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &Path, deeper: usize) -> io::Result<()> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::RDONLY | OFlags::CLOEXEC;
+    let opened = match fs::openat(from, name, flags, Mode::empty()) {
+        Ok(opened) => opened,
+        Err(Errno::LOOP) => return copy_link(from, to, name),
+        // Nothing of the name, or a socket.
+        Err(Errno::NOENT | Errno::NXIO) => return Ok(()),
+        Err(errno) => return Err(errno.into()),
+    };
+    let stat = fs::fstat(&opened)?;
+    // Nothing in a copy is to be run with another's rights.
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o755);
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile if stat.st_mode & READ == READ => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let made = fs::openat(to, name, flags, Mode::from_raw_mode(0o600))?;
+            fs::fchmod(&made, mode)?;
+            io::copy(&mut File::from(opened), &mut File::from(made)).map(drop)
+        }
+        FileType::Directory if stat.st_mode & LOOK == LOOK && deeper > 0 => {
+            fs::mkdirat(to, name, Mode::from_raw_mode(0o700))?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let made = fs::openat(to, name, flags, Mode::empty())?;
+            fs::fchmod(&made, mode)?;
+            for entry in Dir::read_from(&opened)? {
+                let entry = entry?;
+                if entry.file_name() != c"." && entry.file_name() != c".." {
+                    let name = Path::new(OsStr::from_bytes(entry.file_name().to_bytes()));
+                    copy_one(opened.as_fd(), made.as_fd(), name, deeper - 1)?;
+                }
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn copy_link(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
+    let target = fs::readlinkat(from, name, Vec::new())?;
+    Ok(fs::symlinkat(&target, to, name)?)
+}

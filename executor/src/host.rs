@@ -7,10 +7,12 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use bowline_spec::{DeviceNode, HOST_VIEW, Host, Seccomp, Task, Update};
+use bowline_spec::untrusted::{HOME, UIDS};
+use bowline_spec::{DeviceNode, HOST_VIEW, Host, Seccomp, Task, TaskProfile, Update, UserIds};
 use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
 
 use crate::cgroup;
+use crate::claimed_uid::ClaimedUid;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::identity::{self, Wanted};
 use crate::rootfs;
@@ -28,16 +30,19 @@ pub fn configure(task: &Task, id: &str) -> Result<Spec> {
         Seccomp::File(path) => Some(read_profile(task, path)?),
         Seccomp::Default | Seccomp::Unconfined => None,
     };
-    let host = Host { seccomp, kernel: kernel(), ..facts(task, id)? };
+    // One that stands for the number that it would get.
+    let host = Host { seccomp, kernel: kernel(), ..facts(task, id, UIDS.start)? };
     Ok(bowline_spec::build(task, &host)?)
 }
 
-/// The same without the seccomp profile, see [`profile`].
+/// The same without the seccomp profile, see [`profile`]. `own` is the user that
+/// was claimed for a task that is to have one of its own.
 ///
 /// # Errors
 /// As [`configure`].
-pub fn configure_unfiltered(task: &Task, id: &str) -> Result<Spec> {
-    Ok(bowline_spec::build_unfiltered(task, &facts(task, id)?)?)
+pub fn configure_unfiltered(task: &Task, id: &str, own: Option<&ClaimedUid>) -> Result<Spec> {
+    let own = own.map_or(UIDS.start, |claimed| claimed.uid);
+    Ok(bowline_spec::build_unfiltered(task, &facts(task, id, own)?)?)
 }
 
 /// The profile that a task's seccomp filter is compiled from.
@@ -58,7 +63,7 @@ fn read_profile(task: &Task, path: &Path) -> Result<LinuxSeccomp> {
 }
 
 /// What a configuration depends on, but for the seccomp profile.
-fn facts(task: &Task, id: &str) -> Result<Host> {
+fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
     let root = task.rootfs.as_deref().unwrap_or(Path::new("/"));
     let meta = fs::metadata(root).doing(Kind::BadSpec, || format!("rootfs: cannot use {}", root.display()))?;
     if !meta.is_dir() {
@@ -68,9 +73,14 @@ fn facts(task: &Task, id: &str) -> Result<Host> {
     if task.rootfs.is_some() {
         rootfs::refuse_host_links(root_fd.as_fd())?;
     }
-    let name = task.user_name();
-    let wanted = Wanted { user: Some(&name), group: task.group_name(), groups: &task.groups };
-    let user = identity::resolve(root_fd.as_fd(), wanted)?;
+    let user = match task.profile {
+        Some(TaskProfile::Untrusted) => UserIds { uid: own, gid: own, groups: Vec::new(), home: Some(HOME.into()) },
+        None => {
+            let name = task.user_name();
+            let wanted = Wanted { user: Some(&name), group: task.group_name(), groups: &task.groups };
+            identity::resolve(root_fd.as_fd(), wanted)?
+        }
+    };
     Ok(Host {
         user,
         // Looked up for those only who need to know.

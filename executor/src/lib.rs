@@ -27,6 +27,7 @@ mod bundle;
 mod cgroup;
 mod checkpoint;
 mod child;
+mod claimed_uid;
 mod error;
 pub mod events;
 mod exec;

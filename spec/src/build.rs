@@ -121,7 +121,7 @@ pub struct DeviceNode {
 /// version cannot enforce, a user that the mappings leave out.
 pub fn build(task: &Task, host: &Host) -> Result<Spec, Invalid> {
     let mut spec = build_unfiltered(task, host)?;
-    let profile = process::seccomp(task, host)?;
+    let profile = process::seccomp(&task.settled(), host)?;
     spec.linux_mut().get_or_insert_default().set_seccomp(profile);
     Ok(spec)
 }
@@ -134,6 +134,7 @@ pub fn build(task: &Task, host: &Host) -> Result<Spec, Invalid> {
 /// As [`build`].
 pub fn build_unfiltered(task: &Task, host: &Host) -> Result<Spec, Invalid> {
     task.validate()?;
+    let task = &*task.settled();
     let mut spec = Spec::default();
     spec.set_version(OCI_VERSION.into());
     spec.set_root(Some(mounts::root(task)));

@@ -30,6 +30,7 @@ mod task;
 mod text;
 pub mod unit;
 pub mod units;
+pub mod untrusted;
 mod update;
 pub mod user;
 mod validate;
@@ -46,7 +47,7 @@ pub use task::{
     Access, Association, Budget, Cpu, DEFAULT_PIDS, Device, Egress, Enforcement, Healthcheck, IdMapping, Ingress,
     Interface, Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind, Namespace, Namespaces, Network, NetworkMode,
     OnUnhealthy, Output, Overhead, PLUGIN_FOLDERS, Plugins, Port, Propagation, Protocol, Proxy, Redirect, Sandbox,
-    SandboxCpu, SandboxMemory, Seccomp, Stalled, Stop, Task, Watch, WatchAction, WatchCount, WatchMemory,
+    SandboxCpu, SandboxMemory, Seccomp, Stalled, Stop, Task, TaskProfile, Watch, WatchAction, WatchCount, WatchMemory,
     WatchOom, WatchPressure, WatchProcesses, WatchThrottled,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};

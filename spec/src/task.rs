@@ -10,6 +10,7 @@ mod limits;
 mod log;
 mod mount;
 mod network;
+mod profile;
 mod sandbox;
 mod watch;
 
@@ -29,6 +30,7 @@ pub use network::{
     Association, Egress, Ingress, Interface, Network, NetworkMode, PLUGIN_FOLDERS, Plugins, Port, Protocol, Proxy,
     Redirect,
 };
+pub use profile::TaskProfile;
 pub use sandbox::{Budget, Enforcement, Overhead, Sandbox, SandboxCpu, SandboxMemory};
 pub use watch::{
     Stalled, Watch, WatchAction, WatchCount, WatchMemory, WatchOom, WatchPressure, WatchProcesses, WatchThrottled,
@@ -103,6 +105,10 @@ pub struct Task {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
 
+    /// Protections by one name: `untrusted` is for code that nobody vouches for,
+    /// and refuses every field that would take one of its protections away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<TaskProfile>,
     /// Capabilities added to and dropped from the default 13.
     #[serde(skip_serializing_if = "is_default")]
     pub capabilities: Capabilities,

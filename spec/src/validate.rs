@@ -12,6 +12,7 @@ mod log;
 mod mounts;
 mod network;
 mod process;
+mod profile;
 mod sandbox;
 mod watch;
 
@@ -35,6 +36,7 @@ impl Task {
         isolation::check(self)?;
         limits::check(self)?;
         watch::check(self)?;
+        profile::check(self)?;
         log::check(self)
     }
 }

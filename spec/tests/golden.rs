@@ -76,6 +76,12 @@ fn userns() {
 }
 
 #[test]
+fn untrusted() {
+    let user = UserIds { uid: 2_130_706_432, gid: 2_130_706_432, home: Some("/home".into()), ..UserIds::default() };
+    golden("untrusted.toml", Host { user, ..facts::host(true) });
+}
+
+#[test]
 fn rootfs() {
     golden("rootfs.json", facts::host(false));
 }

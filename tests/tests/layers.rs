@@ -19,7 +19,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["child", "sealed"],
     &["notify", "shared"],
     &["bundle", "folder", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
-    &["checkpoint", "events", "member", "program", "refused", "told"],
+    &["checkpoint", "claimed_uid", "events", "member", "program", "refused", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "systemd", "worker"],
     &["cgroup", "inheritance"],
     &["health", "mountinfo", "sys", "watch"],

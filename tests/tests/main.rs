@@ -104,6 +104,7 @@ mod stop;
 mod terminal;
 mod terminal_screen;
 mod units;
+mod untrusted;
 mod update;
 mod wait;
 mod watch;

@@ -378,6 +378,10 @@ impl Task {
             process.set_cwd(workdir.clone());
         }
         if let Some(user) = &request.user {
+            if self.claimed.is_some() {
+                let message = format!("user {user}: a task of the profile untrusted has but one user, its own");
+                return Err(Error::new(Kind::BadSpec, message).hint("leave --user out"));
+            }
             self.become_user(&mut process, user)?;
         }
         Ok(process)

@@ -5,6 +5,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::rc::Rc;
 
+use bowline_spec::TaskProfile;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
@@ -17,6 +18,7 @@ use super::sandboxes::Sandbox;
 use super::task::Task;
 use super::units::{self, Placeholder};
 use crate::cgroup::{Cgroup, Driver, Unit};
+use crate::claimed_uid::ClaimedUid;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::folder::{Folder, Lock, Record};
 use crate::hooks::Point;
@@ -31,7 +33,7 @@ use crate::rootfs::layers::{self, Layer};
 use crate::seccomp::{self, Filter, Profile};
 use crate::sys::Ended;
 use crate::told::Happening;
-use crate::{bundle, host};
+use crate::{bundle, claimed_uid, host};
 
 /// A launch before anything of it is on the host but its folder.
 pub struct Plan {
@@ -44,6 +46,8 @@ pub struct Plan {
     pub folder: Folder,
     /// That folder's, of a member of a sandbox.
     pub lock: Option<Lock>,
+    /// The user that was claimed for it.
+    pub claimed: Option<ClaimedUid>,
 }
 
 impl Plan {
@@ -312,7 +316,9 @@ impl Supervisor {
 
     /// Turns the description into all that the task is made from.
     async fn plan(&self, id: &TaskId, task: bowline_spec::Task, launch: &Launch) -> Result<Plan> {
-        let spec = host::configure_unfiltered(&task, id.as_str())?;
+        let task = task.settled().into_owned();
+        let claimed = task.profile.map(|TaskProfile::Untrusted| claimed_uid::claim()).transpose()?;
+        let spec = host::configure_unfiltered(&task, id.as_str(), claimed.as_ref())?;
         let profile = host::profile(&task)?;
         if task.rootfs.is_none() {
             make_root(&self.config.folder, &spec)?;
@@ -331,7 +337,7 @@ impl Supervisor {
         let enforcement = launch.slice.clone().map(|slice| Enforcement { slice, enforced: true, reason: None });
         let durable = launch.durable;
         let record = Record { task: Some(task), durable, enforcement, ..self.record(cgroup, unit) };
-        self.planned(spec, profile, record, self.config.folder.clone()).await
+        Ok(Plan { claimed, ..self.planned(spec, profile, record, self.config.folder.clone()).await? })
     }
 
     /// The same of a member of a sandbox, which it fits into.
@@ -345,7 +351,7 @@ impl Supervisor {
         let folder = self.config.state.folder(id);
         let lock = folder.lock_shared()?;
         let joined = self.joined(sandbox, &task, id)?;
-        let spec = host::configure_unfiltered(&joined, id.as_str())?;
+        let spec = host::configure_unfiltered(&joined, id.as_str(), None)?;
         let profile = host::profile(&joined)?;
         if task.rootfs.is_none() {
             make_root(&folder, &spec)?;
@@ -380,7 +386,16 @@ impl Supervisor {
             Some(profile) => Some(seccomp::filter(profile, &self.config.state.filter_cache()).await?),
             None => None,
         };
-        Ok(Plan { spec, namespaces, filter, record, particulars: Particulars::default(), folder, lock: None })
+        Ok(Plan {
+            spec,
+            namespaces,
+            filter,
+            record,
+            particulars: Particulars::default(),
+            folder,
+            lock: None,
+            claimed: None,
+        })
     }
 
     /// What is known of a task whose launch begins.

@@ -115,6 +115,9 @@ impl Sandbox {
         if task.cgroup.is_some() {
             return refuse("cgroup", "a member's is in that of its sandbox; leave it out");
         }
+        if task.profile.is_some() {
+            return refuse("profile", "a member shares network and IPC objects with others; launch it by itself");
+        }
         let mut joined = task.clone();
         joined.cgroup = Some(PathBuf::from(record.cgroup_of(id)));
         let of = &mut joined.namespaces;

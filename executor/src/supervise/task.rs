@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use super::Supervisor;
 use super::launches::Plan;
 use crate::cgroup::{Cgroup, ExecGroup};
+use crate::claimed_uid::ClaimedUid;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::figures::ExecStarts;
 use crate::folder::{Folder, Lock, Record};
@@ -61,6 +62,8 @@ pub struct Task {
     pub folder: Folder,
     /// Held until it is over, of a member of a sandbox.
     pub lock: RefCell<Option<Lock>>,
+    /// Its user, if that is its own: nobody else's while this is held.
+    pub claimed: Option<ClaimedUid>,
     /// Where its root is mounted, if that is ours to take down.
     pub mounted: RefCell<Option<PathBuf>>,
     /// By which its program is executed, until it is.
@@ -129,7 +132,7 @@ pub struct Task {
 
 impl Task {
     pub fn new(id: TaskId, plan: Plan, live: Live, cgroup: Cgroup) -> Task {
-        let Plan { spec, namespaces, filter, mut record, particulars, folder, lock } = plan;
+        let Plan { spec, namespaces, filter, mut record, particulars, folder, lock, claimed } = plan;
         record.pid = Some(live.pid);
         Task {
             id,
@@ -140,6 +143,7 @@ impl Task {
             particulars,
             folder,
             lock: RefCell::new(lock),
+            claimed,
             mounted: RefCell::default(),
             held: RefCell::default(),
             restored: Cell::new(false),

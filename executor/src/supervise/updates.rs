@@ -22,7 +22,7 @@ impl Supervisor {
             None => self.change(&task, &changes).await?,
             Some(sandbox) => {
                 let joined = self.joined(&sandbox, &merged, id)?;
-                let spec = host::configure_unfiltered(&joined, id.as_str())?;
+                let spec = host::configure_unfiltered(&joined, id.as_str(), None)?;
                 let resources = spec.linux().as_ref().and_then(|l| l.resources().clone()).unwrap_or_default();
                 self.change_member(&sandbox, &merged, id, &resources, async || self.change(&task, &changes).await)
                     .await?;

@@ -249,6 +249,9 @@ pub struct TaskArgs {
     /// The user, by name or number, perhaps with a group: web, 1000:1000
     #[arg(long)]
     pub user: Option<User>,
+    /// For code that nobody vouches for: a user of its own, no network, no capabilities, little of everything
+    #[arg(long, conflicts_with_all = ["user", "sandbox"])]
+    pub untrusted: bool,
     /// Pass stdin on; of a task in the background, keep it open for those who attach
     #[arg(short, long)]
     pub interactive: bool,

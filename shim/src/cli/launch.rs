@@ -10,7 +10,7 @@ use bowline_executor::{
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::units::Ceiling;
-use bowline_spec::{LogFormat, Task};
+use bowline_spec::{LogFormat, Task, TaskProfile};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::args::{RunArgs, TaskArgs};
@@ -260,6 +260,7 @@ fn lay_on_top(task: &mut Task, args: TaskArgs) {
     task.cpu.limit = args.cpus.or(task.cpu.limit);
     task.pids = args.pids.map(Ceiling::At).or(task.pids);
     task.user = args.user.or(task.user.take());
+    task.profile = args.untrusted.then_some(TaskProfile::Untrusted).or(task.profile);
     task.stdin |= args.interactive;
     task.terminal |= args.tty;
     if let (true, Ok(term)) = (args.tty, std::env::var("TERM")) {

@@ -11,7 +11,8 @@ use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Mount as OciMount
 
 use super::process::maps;
 use super::{HOST_VIEW, Host};
-use crate::task::{Mount, MountKind, Namespace, Propagation, Task};
+use crate::task::{Mount, MountKind, Namespace, Propagation, Task, TaskProfile};
+use crate::untrusted;
 
 /// An owner that no file has: where it is the only one that is mapped, every
 /// file belongs to nobody.
@@ -48,8 +49,15 @@ pub(super) fn root_propagation(task: &Task) -> Option<String> {
 pub(super) fn mounts(task: &Task, host: &Host) -> Vec<OciMount> {
     let mut mounts = standard(task);
     if task.rootfs.is_none() {
-        mounts.extend(host.view.iter().map(|path| view(path, task)));
+        let seen = |path: &&PathBuf| task.profile.is_none() || untrusted::sees(path);
+        mounts.extend(host.view.iter().filter(seen).map(|path| view(path, task)));
         mounts.push(mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777"]));
+    }
+    if task.profile == Some(TaskProfile::Untrusted) {
+        let owner = format!("uid={},gid={}", host.user.uid, host.user.gid);
+        let owner = owner.split(',');
+        let options: Vec<&str> = ["nosuid", "nodev", "mode=0700"].into_iter().chain(owner).collect();
+        mounts.push(mount(untrusted::HOME, "tmpfs", "tmpfs", &options));
     }
     mounts.extend(task.mounts.iter().map(requested));
     mounts

@@ -1,0 +1,12 @@
+//! Protections that go by one name.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Protections by one name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskProfile {
+    /// For code that nobody vouches for.
+    Untrusted,
+}

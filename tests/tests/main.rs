@@ -72,6 +72,7 @@ mod installed_files;
 mod hostile_inheritance;
 mod hostile_seize;
 mod hostile_host_view;
+mod hostile_mounts;
 mod interrupt;
 mod limits;
 mod logs;

@@ -78,9 +78,10 @@ pub fn enter(
     }
     make_working_directory(root, spec)?;
     hooks()?;
-    seal::sysctls(root, spec)?;
-    seal::read_only_paths(&sources.trees, root, spec)?;
-    seal::masked_paths(&sources.trees, root, spec)?;
+    let place = seal::Place::new(root, spec)?;
+    seal::sysctls(&place, spec)?;
+    seal::read_only_paths(&sources.trees, &place, spec)?;
+    seal::masked_paths(&sources.trees, &place, spec)?;
     if spec.root().as_ref().and_then(|r| r.readonly()).unwrap_or(false) {
         let read_only = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..MountAttributes::default() };
         sources
@@ -126,6 +127,7 @@ fn perform(
     refuse_proc(&target, mount)?;
     let tree = made.as_ref().or(source);
     let tree = tree.ok_or_else(|| Error::new(Kind::Internal, "nothing to mount"))?;
+    refuse_false_proc(tree, mount)?;
     if options.copy_up {
         copy_up::copy(target.as_fd(), tree.as_fd())
             .doing(Kind::Internal, || "cannot copy what it hides (tmpcopyup)")?;
@@ -160,6 +162,15 @@ fn refuse_proc(target: &OwnedFd, mount: &Mount) -> Result<()> {
         return Err(Error::new(Kind::BadSpec, "its destination is in /proc, which must not be mounted over"));
     }
     Ok(())
+}
+
+/// Refuses anything but procfs at `/proc` (CVE-2019-19921): there is nothing of the kernel's to protect in it, and
+/// programs would believe what it says.
+fn refuse_false_proc(tree: &OwnedFd, mount: &Mount) -> Result<()> {
+    if !seal::is_at(mount.destination(), "proc") || seal::is_procfs(tree.as_fd()) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::BadSpec, "only procfs may be mounted at /proc").hint("mount it elsewhere"))
 }
 
 fn new_filesystem(trees: &Trees, mount: &Mount, options: &Options, in_user_namespace: bool) -> Result<OwnedFd> {

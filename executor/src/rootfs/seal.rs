@@ -1,9 +1,13 @@
 //! What is written to `/proc/sys`, then closed: read-only and masked paths.
+//!
+//! Procfs and sysfs are opened once and everything in them is found from there:
+//! another task with the same root folder may rename the folder `/proc` between
+//! any two steps, and a mount goes where its folder goes.
 
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Component, Path};
 
 use oci_spec::runtime::Spec;
 use rustix::fs::{self, FileType, OFlags};
@@ -16,24 +20,115 @@ use crate::refused;
 use crate::scoped::{self, Symlinks};
 use crate::sys::MountAttributes;
 
+/// SYSFS_MAGIC (linux/magic.h).
+const SYSFS: fs::FsWord = 0x6265_6572;
+
+/// The inode of procfs's root (PROC_ROOT_INO, linux/proc_fs.h).
+const PROC_ROOT: u64 = 1;
+
+/// The root of a task, and the kernel's filesystems in it.
+pub struct Place<'a> {
+    root: BorrowedFd<'a>,
+    proc: Option<OwnedFd>,
+    sys: Option<OwnedFd>,
+}
+
+impl<'a> Place<'a> {
+    /// # Errors
+    /// `BadSpec` when `/proc` or `/sys` is not what the spec mounts there.
+    pub fn new(root: BorrowedFd<'a>, spec: &Spec) -> Result<Place<'a>> {
+        let is_mounted = |name: &str, kind: Option<&str>| {
+            let mut mounts = spec.mounts().iter().flatten();
+            mounts.any(|mount| is_at(mount.destination(), name) && (kind.is_none() || mount.typ().as_deref() == kind))
+        };
+        let proc = open_folder(root, "proc").ok().filter(|proc| is_procfs(proc.as_fd()));
+        if proc.is_none() && is_mounted("proc", None) {
+            return Err(replaced("proc"));
+        }
+        let mut sys = None;
+        if is_mounted("sys", Some("sysfs")) {
+            let found = open_folder(root, "sys").ok();
+            let is_sysfs = |fd: &OwnedFd| fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == SYSFS);
+            sys = Some(found.filter(is_sysfs).ok_or_else(|| replaced("sys"))?);
+        }
+        Ok(Place { root, proc, sys })
+    }
+
+    /// Opens what is at `path`, if anything is.
+    fn existing(&self, path: &str) -> Result<Option<OwnedFd>> {
+        let (from, rest) = self.start(Path::new(path));
+        match scoped::open(from, rest, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Followed) {
+            Ok(fd) => Ok(Some(fd)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(errno) => {
+                Err(Error::new(Kind::Internal, format!("cannot open {path} in the root filesystem: {errno}")))
+            }
+        }
+    }
+
+    /// Where the walk to `path` starts, and what is left of it from there.
+    fn start<'p>(&self, path: &'p Path) -> (BorrowedFd<'_>, &'p Path) {
+        let climbs = path.components().any(|part| part == Component::ParentDir);
+        for (name, fd) in [("/proc", &self.proc), ("/sys", &self.sys)] {
+            if let (Some(fd), Ok(rest), false) = (fd, path.strip_prefix(name), climbs) {
+                return (fd.as_fd(), rest);
+            }
+        }
+        (self.root, path)
+    }
+}
+
+/// Whether `fd` is the root of a procfs.
+pub fn is_procfs(fd: BorrowedFd<'_>) -> bool {
+    fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == libc::PROC_SUPER_MAGIC)
+        && fs::fstat(fd).is_ok_and(|stat| stat.st_ino == PROC_ROOT)
+}
+
+/// Whether `path` is the folder `name` of the root, as far as its text tells.
+pub fn is_at(path: &Path, name: &str) -> bool {
+    let mut left = Vec::new();
+    for part in scoped::parts(path) {
+        if part == ".." {
+            left.pop();
+        } else {
+            left.push(part);
+        }
+    }
+    left == [name]
+}
+
+fn open_folder(root: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    scoped::open(root, Path::new(name), flags, Symlinks::Refused)
+}
+
+fn replaced(name: &str) -> Error {
+    Error::new(Kind::BadSpec, format!("rootfs: /{name} is not the filesystem that was mounted there"))
+        .hint("something changes the folder of the root filesystem meanwhile; give each task a folder of its own")
+}
+
 /// Writes the spec's sysctls, inside the namespaces they belong to.
-pub fn sysctls(root: BorrowedFd<'_>, spec: &Spec) -> Result<()> {
+pub fn sysctls(place: &Place<'_>, spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
     for (key, value) in linux.and_then(|l| l.sysctl().as_ref()).into_iter().flatten() {
-        let path = format!("proc/sys/{}", refused::sysctl_path(key)?);
+        let path = format!("sys/{}", refused::sysctl_path(key)?);
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let what = || format!("sysctls: cannot set {key} to {value}");
-        let fd = scoped::open(root, Path::new(&path), flags, Symlinks::Refused).doing(Kind::BadSpec, what)?;
+        // Whatever else is at /proc would swallow it (CVE-2025-52881).
+        let Some(proc) = &place.proc else {
+            return Err(Error::new(Kind::BadSpec, format!("{}: there is no procfs at /proc", what())));
+        };
+        let fd = scoped::open(proc.as_fd(), Path::new(&path), flags, Symlinks::Refused).doing(Kind::BadSpec, what)?;
         File::from(fd).write_all(value.as_bytes()).doing(Kind::BadSpec, what)?;
     }
     Ok(())
 }
 
 /// Makes each path and all below it read-only. What does not exist needs nothing.
-pub fn read_only_paths(trees: &Trees, root: BorrowedFd<'_>, spec: &Spec) -> Result<()> {
+pub fn read_only_paths(trees: &Trees, place: &Place<'_>, spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
     for path in linux.and_then(|l| l.readonly_paths().as_ref()).into_iter().flatten() {
-        let Some(target) = existing(root, path)? else { continue };
+        let Some(target) = place.existing(path)? else { continue };
         let what = || format!("cannot make {path} read-only");
         let tree = trees.copy_of(target.as_fd(), true).doing(Kind::Internal, what)?;
         let read_only = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..MountAttributes::default() };
@@ -45,24 +140,16 @@ pub fn read_only_paths(trees: &Trees, root: BorrowedFd<'_>, spec: &Spec) -> Resu
 
 /// Hides each path: a file behind the host's null device, a folder behind an
 /// empty read-only tmpfs.
-pub fn masked_paths(trees: &Trees, root: BorrowedFd<'_>, spec: &Spec) -> Result<()> {
+pub fn masked_paths(trees: &Trees, place: &Place<'_>, spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
     for path in linux.and_then(|l| l.masked_paths().as_ref()).into_iter().flatten() {
-        let Some(target) = existing(root, path)? else { continue };
+        let Some(target) = place.existing(path)? else { continue };
         let what = || format!("cannot mask {path}");
         let folder = file_type(&target).doing(Kind::Internal, what)? == FileType::Directory;
         let mask = if folder { empty_folder(trees) } else { null_device(trees) };
         trees.attach(&mask.map_err(|e| e.within(what()))?, &target).doing(Kind::Internal, what)?;
     }
     Ok(())
-}
-
-fn existing(root: BorrowedFd<'_>, path: &str) -> Result<Option<OwnedFd>> {
-    match scoped::open(root, Path::new(path), OFlags::PATH | OFlags::CLOEXEC, Symlinks::Followed) {
-        Ok(fd) => Ok(Some(fd)),
-        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-        Err(errno) => Err(Error::new(Kind::Internal, format!("cannot open {path} in the root filesystem: {errno}"))),
-    }
 }
 
 /// The host's null device as a mount. That it is one is checked on the mount

@@ -72,6 +72,8 @@ mod installed_files;
 mod hostile_inheritance;
 mod hostile_seize;
 mod hostile_host_view;
+mod hostile_binary;
+mod hostile_execs;
 mod hostile_mounts;
 mod interrupt;
 mod limits;

@@ -1,0 +1,72 @@
+//! Execs that do all they can to outlive their deadline, and a task whose processes are killed without end.
+//!
+//! Daemons in sessions of their own, and a fork bomb: `exec::at_the_deadline_daemons_in_sessions_of_their_own_are_gone_too`,
+//! `exec::at_the_deadline_a_fork_bomb_is_gone_too`.
+
+use bowline_tests::Host;
+use bowline_tests::harness::{eventually, is_slow};
+
+/// Forks as fast as it can: each child has a session and a name of its own, ignores what may be ignored, stops or not,
+/// and leaves its parent, which ends; the first one never does.
+const FLEES: &str = r#"
+    $SIG{$_} = 'IGNORE' for qw(TERM HUP INT QUIT CHLD USR1 USR2 ALRM PIPE);
+    $| = 1; print "begun\n";
+    while (1) {
+        my $pid = fork;
+        if (!defined $pid) { next }
+        if ($pid) { exit if $born && rand() < 0.5; next }
+        syscall(SETSID); $0 = "other"; $born++ or print "born\n";
+        kill 'STOP', $$ if rand() < 0.1;
+    }
+"#;
+
+/// setsid(2).
+const SETSID: &str = if cfg!(target_arch = "x86_64") { "112" } else { "157" };
+
+#[test]
+fn nothing_of_a_fork_bomb_of_sessions_outlives_the_deadline() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag("--pids=128").start();
+    let flees = FLEES.replace("SETSID", SETSID);
+    for round in 0..2 {
+        let ran = task.bowline("exec", ["--timeout=2s", "--", "perl", "-e", &flees]);
+        ran.assert_code(124);
+        assert!(ran.out().contains("begun") && ran.out().contains("born"), "round {round}\n{ran}");
+        eventually("only init is left", || (task.processes() == [task.pid()]).then_some(()));
+    }
+    let report = task.inspect();
+    assert_eq!(report["status"], "running");
+    let hit = task.cgroup_file("pids", "pids.events");
+    assert!(hit.split_whitespace().nth(1) != Some("0"), "it never filled its cgroup: {hit}");
+    task.exec("echo alive").assert_says("alive");
+    task.end();
+    host.assert_nothing_left();
+}
+
+/// One that kills all that it can see, itself aside, while others start: every exec is answered, none is left.
+#[test]
+fn a_storm_of_sigkill_inside_leaves_the_shim_and_its_answers_whole() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let storm = "trap 'exit 0' TERM; echo begun; while :; do kill -9 -1; done 2>/dev/null";
+    let storming = task.spawn_exec([], storm);
+    storming.wait_for_out("begun");
+    let (mut killed, mut answered) = (0, 0);
+    for round in 0..if is_slow() { 20 } else { 100 } {
+        let timeout = if round % 2 == 0 { "--timeout=50s" } else { "--env=A=1" };
+        let ran = task.exec_with([timeout], "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo through");
+        match ran.code {
+            Some(137) => killed += 1,
+            Some(0) => answered += 1,
+            // It was killed before its program ran.
+            _ => assert!(ran.is_refusal(), "{ran}"),
+        }
+    }
+    assert!(killed > 0, "{killed} killed, {answered} not: there was no storm");
+    assert_eq!(task.status(), "running", "init is spared: a process of its own namespace cannot kill it");
+    let shim = task.shim_pid();
+    task.end();
+    assert!(storming.finish().code.is_some_and(|code| code != 0));
+    eventually("the shim leaves", || (!bowline_tests::harness::process_exists(shim)).then_some(()));
+    host.assert_nothing_left();
+}

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Bundle, Stdio};
+use bowline_tests::harness::containerd::{Bundle, Stdio, is_reference};
 use bowline_tests::harness::{Process, Ran, eventually, is_slow};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::json;
@@ -64,7 +64,8 @@ fn bind(source: &Path, destination: &str) -> serde_json::Value {
 }
 
 /// CVE-2021-30465 and CVE-2024-45310: the mount point is in a volume that another container has too, which exchanges
-/// its parent for a symlink to the host. runc 1.1.5 makes empty folders and files in `outside` within a few rounds.
+/// its parent for a symlink to the host. Mount points are made and
+/// mounted upon by descriptors, of which none is looked up twice.
 #[test]
 fn cve_2021_30465_and_2024_45310_a_mount_point_that_is_exchanged_for_a_link_to_the_host() {
     let host = Host::new();
@@ -177,7 +178,7 @@ fn cve_2019_19921_a_volume_at_proc() {
 #[test]
 fn cve_2025_52881_a_sysctl_is_never_written_to_a_false_proc() {
     let host = Host::new();
-    if host.reference_fails("runc 1.1.5 writes it to the image's own file") {
+    if host.reference_fails("runc 1.1.5 starts nothing without /proc/self/fd") {
         return;
     }
     let containerd = host.containerd();
@@ -223,10 +224,14 @@ fn cve_2025_31133_a_null_device_that_leads_to_procfs_masks_nothing() {
 #[test]
 fn cve_2025_52565_a_console_that_leads_to_procfs_is_not_mounted_upon() {
     let host = Host::new();
+    if host.reference_fails("runc 1.1.5 starts nothing without a /dev/null in the volume") {
+        return;
+    }
     let containerd = host.containerd();
     let dev = folder(&host, "dev");
     let target = "/proc/sys/kernel/core_pattern";
     symlink(target, dev.join("console")).expect("the work folder is writable");
+    symlink("pts/ptmx", dev.join("ptmx")).expect("the work folder is writable");
     for name in ["pts", "shm", "mqueue"] {
         fs::create_dir(dev.join(name)).expect("the work folder is writable");
     }
@@ -291,12 +296,13 @@ fn cve_2024_21626_a_working_directory_that_is_exchanged_for_a_descriptor() {
 /// CVE-2024-21626 by containerd: init's working directory and an exec's are a descriptor.
 #[test]
 fn cve_2024_21626_a_working_directory_by_a_descriptor_is_refused_to_containerd() {
+    let is_about_it = |said: &str| said.contains("workdir") || is_reference() && said.contains("/proc/self/fd/");
     let host = Host::new();
     let containerd = host.containerd();
     let bundle = containerd.bundle().edit(|config| config["process"]["cwd"] = json!("/proc/self/fd/7"));
     let shim = containerd.start(&bundle);
     let failure = shim.create(&bundle, &Stdio::null()).expect_err("it leads outside, or to nothing");
-    assert!(failure.message.contains("workdir"), "{failure:?}");
+    assert!(is_about_it(&failure.message), "{failure:?}");
     shim.over();
     let running = containerd.run("sleep 1000");
     for fd in 3..20 {
@@ -304,7 +310,7 @@ fn cve_2024_21626_a_working_directory_by_a_descriptor_is_refused_to_containerd()
         process["cwd"] = json!(format!("/proc/self/fd/{fd}"));
         running.shim.exec(&running.id, "e", &process, &Stdio::null()).expect("it is looked at when it starts");
         let failure = running.shim.start(&running.id, "e").expect_err("it leads outside, or to nothing");
-        assert!(failure.message.contains("workdir"), "{failure:?}");
+        assert!(is_about_it(&failure.message), "{failure:?}");
         running.shim.delete(&running.id, "e").expect("it has not started");
     }
     running.end();

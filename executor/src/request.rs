@@ -40,8 +40,8 @@ pub struct Launch {
     pub stderr: Target,
     /// With it, what takes its output instead.
     pub logger: Option<Logger>,
-    /// Whether output goes straight to `stdout` and `stderr`: then the shim
-    /// keeps neither its tail nor a log. Not where it has a terminal.
+    /// Whether output goes straight to the FIFOs that `stdout` and `stderr` name:
+    /// then the shim keeps neither its tail nor a log. Not where it has a terminal.
     pub direct: bool,
     /// How large its terminal is at first, if it has one.
     pub size: WindowSize,
@@ -159,8 +159,8 @@ pub struct Exec {
     pub terminal: Option<WindowSize>,
     /// What it is called, by whoever resizes its terminal or signals it.
     pub name: Option<String>,
-    /// Whether output goes straight to `stdout` and `stderr` below instead of
-    /// being captured.
+    /// Whether output goes straight to the FIFOs that `stdout` and `stderr` below
+    /// name instead of being captured.
     pub direct: bool,
     /// Where stdout goes, besides the capture.
     pub stdout: Target,

@@ -77,6 +77,8 @@ mod hostile_clients;
 mod hostile_execs;
 mod hostile_kernel;
 mod hostile_mounts;
+mod hostile_metrics;
+mod hostile_streams;
 mod interrupt;
 mod limits;
 mod logs;

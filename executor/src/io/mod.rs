@@ -8,6 +8,9 @@
 //!      └──── file, or a pipe that a FIFO or guests feed ◄── input
 //! ```
 //!
+//! Where output is not to be seen by the shim, a FIFO is handed straight to the
+//! process. Never a file: whoever holds one can change its mode and its content.
+//!
 //! A FIFO whose reader is slow holds up its own stream only. A file that cannot
 //! be written, or a reader that has gone, holds up nobody: what is lost is
 //! counted. When the process has ended, what is left in its pipe is read at
@@ -23,7 +26,8 @@ mod terminal;
 use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use circular_buffer::heap::HeapCircularBuffer;
@@ -116,10 +120,13 @@ pub struct Connections<'a> {
     pub tails: [Tail; 2],
     /// With it, it has a terminal.
     pub terminal: Option<WindowSize>,
-    /// Whether output goes straight to `stdout` and `stderr`, with nothing of
-    /// ours between: what is written there is not seen by the shim. A terminal
-    /// is always between.
+    /// Whether output goes straight to the FIFOs that `stdout` and `stderr`
+    /// name: the shim does not see it. A terminal is always between, and a pipe
+    /// where a target is not a FIFO: no file of the host is handed to a process.
     pub direct: bool,
+    /// Whether its pipes are read for as long as anybody writes, also once the
+    /// process itself has ended.
+    pub follow: bool,
 }
 
 /// What the shim keeps of a process's streams while that is being set up.
@@ -174,7 +181,7 @@ pub struct Attachment {
 ///
 /// Returns what the process gets and what the shim keeps.
 pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
-    let Connections { input, stdout, stderr, owner, logs, tails, terminal, direct } = wanted;
+    let Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, follow } = wanted;
     let ([out_log, err_log], [out_tail, err_tail]) = (logs, tails);
     if let Some(size) = terminal {
         let (wish, awaited) = terminal::wish(size)?;
@@ -183,26 +190,15 @@ pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
     }
     let mut pumps = Pumps::new(None, None);
     let stdin = pumps.open_input(input, owner)?;
-    if direct {
-        let (stdout, stderr) = (handed_over(stdout, owner)?, handed_over(stderr, owner)?);
-        return Ok((Stdio { stdin, stdout, stderr, terminal: None }, Wiring::Pipes(pumps)));
-    }
-    let mut ends = Vec::new();
-    let streams = [("stdout", stdout, out_log, out_tail), ("stderr", stderr, err_log, err_tail)];
-    for (name, target, log, tail) in streams {
-        let outlet = Outlet::open(target)?;
-        let (read, write) = pipe()?;
-        owner.take(&write)?;
-        let what = || format!("cannot watch {name}");
-        rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, what)?;
-        let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
-        ends.push(write);
-        pumps.begin(name, from, outlet, log, tail);
-    }
-    let (Some(stderr), Some(stdout)) = (ends.pop(), ends.pop()) else {
-        return Err(Error::new(Kind::Internal, "no pipes"));
+    let way = Way { owner, direct, follow };
+    let out = pumps.open_output("stdout", stdout, way, out_log, out_tail)?;
+    // One pipe for one file: what goes there by either stays in order.
+    let one = direct && stdout == stderr && !pumps.lines.outputs.is_empty();
+    let err = match one {
+        true => out.try_clone().doing(Kind::Internal, || "cannot give a process its stderr")?,
+        false => pumps.open_output("stderr", stderr, way, err_log, err_tail)?,
     };
-    Ok((Stdio { stdin, stdout, stderr, terminal: None }, Wiring::Pipes(pumps)))
+    Ok((Stdio { stdin, stdout: out, stderr: err, terminal: None }, Wiring::Pipes(pumps)))
 }
 
 impl Wiring {
@@ -214,23 +210,27 @@ impl Wiring {
                 let terminal = awaited.receive()?;
                 let from = terminal.master.clone();
                 let mut pumps = Pumps::new(Some(from.clone()), Some(Rc::new(terminal)));
-                pumps.begin("terminal", from, outlet, log, tail);
+                pumps.begin("terminal", from, outlet, log, tail, false);
                 Ok(pumps)
             }
         }
     }
 }
 
-/// What `target` names, as it is handed to the process itself.
-fn handed_over(target: &Target, owner: Owner) -> Result<OwnedFd> {
-    let Target::Path(path) = target else { return null() };
-    let (file, fifo) = outlet::open(path)?;
+/// How the outputs of a process leave it: see [`Connections`].
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    owner: Owner,
+    direct: bool,
+    follow: bool,
+}
+
+/// The FIFO at `path` as the process itself gets it.
+fn handed_over(fifo: File, path: &Path, owner: Owner) -> Result<OwnedFd> {
     // The process did not ask for a non-blocking stream.
-    rustix::io::ioctl_fionbio(&file, false).doing(Kind::Internal, || format!("cannot set up {}", path.display()))?;
-    let end = OwnedFd::from(file);
-    if fifo {
-        owner.take(&end)?;
-    }
+    rustix::io::ioctl_fionbio(&fifo, false).doing(Kind::Internal, || format!("cannot set up {}", path.display()))?;
+    let end = OwnedFd::from(fifo);
+    owner.take(&end)?;
     Ok(end)
 }
 
@@ -246,6 +246,32 @@ impl Pumps {
         Pumps { process_ended, lines }
     }
 
+    /// The process's end of an output; what is read by the shim is pumped.
+    fn open_output(
+        &mut self,
+        name: &'static str,
+        target: &Target,
+        way: Way,
+        log: Option<log::Writer>,
+        tail: Tail,
+    ) -> Result<OwnedFd> {
+        let outlet = match target {
+            Target::Null if way.direct => return null(),
+            Target::Path(path) if way.direct => match outlet::open(path)? {
+                (fifo, kind) if kind.is_fifo() => return handed_over(fifo, path, way.owner),
+                (file, kind) => Outlet::to(file, kind)?,
+            },
+            target => Outlet::open(target)?,
+        };
+        let (read, write) = pipe()?;
+        way.owner.take(&write)?;
+        let what = || format!("cannot watch {name}");
+        rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, what)?;
+        let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
+        self.begin(name, from, outlet, log, tail, way.follow);
+        Ok(write)
+    }
+
     fn begin(
         &mut self,
         name: &'static str,
@@ -253,11 +279,12 @@ impl Pumps {
         outlet: Outlet,
         log: Option<log::Writer>,
         tail: Tail,
+        follow: bool,
     ) {
         let (invite, guests) = mpsc::unbounded_channel();
         let (tell, hear) = watch::channel(Progress::default());
         let goes_with_process = self.lines.terminal.is_some();
-        let stream = Stream { name, from, outlets: vec![outlet], guests, log, unlogged: 0, tail, goes_with_process };
+        let stream = Stream { name, from, outlets: vec![outlet], guests, log, unlogged: 0, tail, goes_with_process, follow };
         tokio::task::spawn_local(stream.pump(self.lines.process_ended.clone(), tell));
         self.lines.progress.push(hear);
         self.lines.outputs.push(invite);

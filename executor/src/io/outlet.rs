@@ -4,9 +4,9 @@
 //! stream is not read. A guest that takes nothing for [`PATIENCE`] is let go:
 //! a terminal that somebody has stopped must not stop the task. Must not: wait.
 
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -25,8 +25,24 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 enum Sink {
     Null,
+    /// What takes everything at once, or refuses it.
     File(File),
-    Fifo(AsyncFd<File>),
+    /// A FIFO, or a device that can be full for a while.
+    Watched(AsyncFd<File>),
+}
+
+impl Sink {
+    fn of(file: File, kind: FileType) -> io::Result<Sink> {
+        if kind.is_file() {
+            return Ok(Sink::File(file));
+        }
+        match sys::watch(file.try_clone()?) {
+            Ok(watched) => Ok(Sink::Watched(watched)),
+            // EPERM: a device that is never full, as epoll sees it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Sink::File(file)),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// One place that a stream goes to.
@@ -56,14 +72,22 @@ impl Outlet {
     fn of(target: &Target, guest: bool) -> Result<Outlet> {
         let sink = match target {
             Target::Null => Sink::Null,
-            Target::Path(path) => match open(path)? {
-                (file, false) => Sink::File(file),
-                (file, true) => {
-                    Sink::Fifo(sys::watch(file).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?)
-                }
-            },
+            Target::Path(path) => {
+                let (file, kind) = open(path)?;
+                Sink::of(file, kind).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?
+            }
         };
-        Ok(Outlet { sink, pending: Vec::new(), dropped: 0, guest, stalled: None, gone: false })
+        Ok(Outlet::new(sink, guest))
+    }
+
+    /// What the task is connected to, opened already.
+    pub fn to(file: File, kind: FileType) -> Result<Outlet> {
+        let sink = Sink::of(file, kind).doing(Kind::Internal, || "cannot watch where output goes")?;
+        Ok(Outlet::new(sink, false))
+    }
+
+    fn new(sink: Sink, guest: bool) -> Outlet {
+        Outlet { sink, pending: Vec::new(), dropped: 0, guest, stalled: None, gone: false }
     }
 
     /// Whether it has something that its reader has not taken.
@@ -89,8 +113,8 @@ impl Outlet {
     /// Ready once its reader takes something; an error shows in the write that follows.
     pub fn poll_writable(&self, context: &mut Context<'_>) -> Poll<()> {
         match &self.sink {
-            Sink::Fifo(fifo) if self.is_pending() => fifo.poll_write_ready(context).map(drop),
-            Sink::Fifo(_) | Sink::Null | Sink::File(_) => Poll::Pending,
+            Sink::Watched(fifo) if self.is_pending() => fifo.poll_write_ready(context).map(drop),
+            Sink::Watched(_) | Sink::Null | Sink::File(_) => Poll::Pending,
         }
     }
 
@@ -142,6 +166,11 @@ impl Outlet {
         }
     }
 
+    /// Whether the kernel tells when the sink takes more.
+    fn can_wait(&self) -> bool {
+        matches!(self.sink, Sink::Watched(_))
+    }
+
     /// Writes what the sink takes without waiting; what it refuses for good is
     /// dropped, and counts as written.
     fn write_now(&mut self, bytes: &[u8], readiness: Readiness) -> usize {
@@ -151,14 +180,18 @@ impl Outlet {
             let outcome = match (&mut self.sink, readiness) {
                 (Sink::Null, _) => return bytes.len(),
                 (Sink::File(file), _) => file.write(rest),
-                (Sink::Fifo(fifo), Readiness::Kept) => fifo.try_io(Interest::WRITABLE, |mut fifo| fifo.write(rest)),
-                (Sink::Fifo(fifo), Readiness::Ignored) => fifo.get_ref().write(rest),
+                (Sink::Watched(fifo), Readiness::Kept) => fifo.try_io(Interest::WRITABLE, |mut fifo| fifo.write(rest)),
+                (Sink::Watched(fifo), Readiness::Ignored) => fifo.get_ref().write(rest),
             };
             match outcome {
                 Ok(length) => done += length,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return done,
-                Err(_) => {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.can_wait() => return done,
+                Err(error) => {
+                    // Once: the next may be refused as well.
+                    if !self.guest && self.dropped == 0 {
+                        tracing::warn!(%error, "output cannot be written, and is dropped");
+                    }
                     self.lose(bytes.len() - done);
                     return bytes.len();
                 }
@@ -169,8 +202,8 @@ impl Outlet {
 }
 
 /// Opens what output goes to, without ever waiting for a FIFO's reader; tells
-/// whether it is a FIFO.
-pub fn open(path: &Path) -> Result<(File, bool)> {
+/// what it is.
+pub fn open(path: &Path) -> Result<(File, FileType)> {
     let what = || format!("output: cannot open {}", path.display());
     let file = File::options()
         .append(true)
@@ -182,8 +215,8 @@ pub fn open(path: &Path) -> Result<(File, bool)> {
             let error = Error::new(Kind::BadSpec, format!("{}: {error}", what()));
             error.hint("the folder must exist and be writable, and a FIFO must have a reader")
         })?;
-    let fifo = file.metadata().doing(Kind::Internal, what)?.file_type().is_fifo();
-    Ok((file, fifo))
+    let kind = file.metadata().doing(Kind::Internal, what)?.file_type();
+    Ok((file, kind))
 }
 
 /// Whether an attempt goes by, and updates, what epoll last said of the fd.

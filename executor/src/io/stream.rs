@@ -39,6 +39,8 @@ pub struct Stream {
     /// A terminal goes with the process that it was made for, whoever else has
     /// it open; a pipe is read for whoever still writes.
     pub goes_with_process: bool,
+    /// Whether whoever still writes then may be silent for as long as it likes.
+    pub follow: bool,
 }
 
 /// How far a stream is.
@@ -79,8 +81,10 @@ impl Stream {
                 tell.send_replace(Progress { tail_whole: true, flushed: false, dropped: self.dropped() });
                 continue;
             }
+            let (pending, follow) = (self.is_pending(), self.follow);
             let step = self.step(&mut process_ended, over, last_words);
-            let step = if last_words { timeout(DRAIN, step).await.unwrap_or(Step::GiveUp) } else { step.await };
+            let bounded = last_words && (pending || !follow);
+            let step = if bounded { timeout(DRAIN, step).await.unwrap_or(Step::GiveUp) } else { step.await };
             match step {
                 Step::Read => {
                     self.read(Readiness::Kept, &mut over);

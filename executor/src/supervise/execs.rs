@@ -321,8 +321,11 @@ impl Capture {
         let Exec { stdin: input, terminal, .. } = request;
         let [stdout, stderr] = &targets.unwrap_or_else(|| [request.stdout.clone(), request.stderr.clone()]);
         let (logs, direct) = ([None, None], request.direct);
+        // A program that it leaves behind may write to its file as long as it lives.
+        let follow = direct;
+        let (tails_of_it, terminal) = (tails.clone(), *terminal);
         let wanted =
-            Connections { input, stdout, stderr, owner, logs, tails: tails.clone(), terminal: *terminal, direct };
+            Connections { input, stdout, stderr, owner, logs, tails: tails_of_it, terminal, direct, follow };
         let (stdio, wiring) = io::wire(wanted)?;
         Ok((stdio, Capture { wiring: Some(wiring), pumps: None, tails, separate: request.separate }))
     }

@@ -269,6 +269,8 @@ impl Supervisor {
             tails: [tail.clone(), tail.clone()],
             terminal: process.and_then(Process::terminal).unwrap_or(false).then_some(size),
             direct,
+            // All that is left of a task ends with its init.
+            follow: false,
         })?;
         let (cgroup, starting, live) = match &checkpoint {
             None => {

@@ -9,7 +9,8 @@
 //! a full one holds it up, and nothing is lost while containerd is away. The
 //! reading end that the shim holds keeps it from EPIPE, and keeps what it has
 //! written until the process is deleted; the writing end of stdin keeps it from
-//! ending before CloseIO. A `binary://` logger is the executor's to run.
+//! ending before CloseIO. A `binary://` logger is the executor's to run. A
+//! `file://` is never handed to a process: the executor writes it, from a pipe.
 //!
 //! No process begins before somebody reads what it will write: a client that
 //! opens a FIFO when the last writer has gone would wait there for ever.

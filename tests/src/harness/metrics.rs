@@ -39,14 +39,21 @@ impl Host {
     /// `bowline metrics ARGS`, once it listens.
     #[track_caller]
     pub fn exporter<const N: usize>(&self, args: [&str; N]) -> Exporter {
-        let process = self.spawn(["metrics"].into_iter().chain(args));
-        let place = eventually("bowline metrics listens", || {
-            let said = process.said();
-            Some(said.split_once('\n')?.0.strip_prefix("listening at ")?.to_owned())
-        });
-        Exporter { process, place }
+        Exporter::of(self.spawn(["metrics"].into_iter().chain(args)))
     }
 
+    /// The same with at most so many open files.
+    #[track_caller]
+    pub fn exporter_with_files<const N: usize>(&self, files: u32, args: [&str; N]) -> Exporter {
+        let mut command = self.command("/bin/sh");
+        command.args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"]).arg(binary("bowline"));
+        command.arg("metrics").args(args);
+        let process = self.spawn_command(command);
+        process.read_stdout();
+        process.read_stderr();
+        Exporter::of(process)
+    }
+ 
     /// What `bowline metrics --once` prints.
     #[track_caller]
     pub fn metrics(&self) -> Samples {
@@ -74,6 +81,15 @@ impl Host {
 }
 
 impl Exporter {
+    #[track_caller]
+    fn of(process: Process) -> Exporter {
+        let place = eventually("bowline metrics listens", || {
+            let said = process.said();
+            Some(said.split_once('\n')?.0.strip_prefix("listening at ")?.to_owned())
+        });
+        Exporter { process, place }
+    }
+
     /// Where it says that it listens.
     pub fn place(&self) -> &str {
         &self.place

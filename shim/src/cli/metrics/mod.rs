@@ -4,6 +4,7 @@
 //! ```text
 //!   args ─► listen ─► serve ─► gather, from all shims ─► families ─► text
 //!                       │        └ containerd: from those that its bundles name
+//!                       ├ house: who is connected, and who has to go
 //!                       └ negotiate: which form
 //! ```
 //!
@@ -17,6 +18,7 @@ mod containerd;
 mod documented;
 mod families;
 mod gather;
+mod house;
 mod listen;
 mod negotiate;
 mod serve;

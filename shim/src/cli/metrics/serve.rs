@@ -1,13 +1,15 @@
 //! Metrics over HTTP/1.1, for a few clients at a time, none of them trusted.
 //!
 //! ```text
-//!   accept, with room ─► request, with a time limit ─► scrape ─► answer ─► the next
+//!   accept ─► house ─► request, with a time limit ─► scrape ─► answer, with one ─► the next
 //! ```
 //!
 //! hyper speaks the protocol; here is what it is allowed: how many connections,
-//! how large a head, how long for what. Must not: read a body.
+//! how large a head, how long for what. Who has to go is the house's to say.
+//! Must not: read a body.
 
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,26 +21,36 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::{Semaphore, watch};
+use rustix::process::{Resource, getrlimit};
+use tokio::sync::watch;
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::families;
 use super::gather::Gatherer;
+use super::house::{House, Phase, Seat, Seated};
 use super::listen::{Connection, Listener};
 use super::negotiate;
 
-/// How many connections there are at a time; who comes then waits.
+/// How many connections there are at a time; who comes then takes the place of
+/// whoever has waited longest.
 const CONNECTIONS: usize = 32;
+
+/// Of the files that we may have open, at most one in so many is a connection:
+/// the others are for what is gathered.
+const SHARE: u64 = 4;
 
 /// How large the head of a request may be, in bytes: hyper's least.
 const HEAD: usize = 8192;
 
-/// How long a client may take for that, from the connection or the answer before
-/// on. Who scrapes every 15 seconds keeps its connection.
+/// How long a client may take for all of that, from the connection or the answer
+/// before on. Who scrapes every 15 seconds keeps its connection.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a connection lasts: who does not read its answer, or never leaves,
-/// makes room for another.
+/// How long it may take to read all of its answer.
+const READING: Duration = Duration::from_secs(10);
+
+/// How long a connection lasts: who never leaves makes room for another.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// How long an answer that is under way may take then, and at the end.
@@ -49,57 +61,84 @@ const NO_ROOM: Duration = Duration::from_millis(100);
 
 /// Serves until `ended` says so.
 pub async fn serve(listener: Listener, gatherer: Arc<Gatherer>, ended: watch::Receiver<bool>) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let house = House::new(room(), [PATIENCE, READING]);
     let mut over = ended.clone();
     loop {
-        let next = async {
-            let turn = room.clone().acquire_owned().await;
-            (turn, listener.accept().await)
-        };
-        let (turn, connection) = tokio::select! {
-            next = next => next,
+        let connection = tokio::select! {
+            connection = listener.accept() => connection,
             _ = over.wait_for(|over| *over) => break,
         };
         match connection {
             Ok(connection) => {
-                let (gatherer, ended) = (gatherer.clone(), ended.clone());
-                tokio::spawn(async move {
-                    converse(connection, gatherer, ended).await;
-                    drop(turn);
-                });
+                let seat = tokio::select! {
+                    seat = house.admit() => seat,
+                    _ = over.wait_for(|over| *over) => break,
+                };
+                tokio::spawn(converse(connection, gatherer.clone(), ended.clone(), seat));
+                // Many come at once: whoever has sent its request already has it
+                // read before the next one comes, and whoever has to go has gone.
+                yield_now().await;
             }
+            // The client has gone already.
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot take a connection");
-                sleep(NO_ROOM).await;
+                // No more files, most likely: whoever has to go leaves one.
+                if house.show_out() {
+                    yield_now().await;
+                } else {
+                    tracing::warn!(%error, "cannot take a connection");
+                    sleep(NO_ROOM).await;
+                }
             }
         }
     }
     drop(listener);
     // All that are left are told to go, each for so long.
-    let all = u32::try_from(CONNECTIONS).unwrap_or(u32::MAX);
-    let _ = timeout(2 * LAST, room.acquire_many(all)).await;
+    let _ = timeout(2 * LAST, house.empty()).await;
+}
+
+/// How many connections there is room for.
+fn room() -> usize {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(files / SHARE).unwrap_or(CONNECTIONS).clamp(1, CONNECTIONS)
 }
 
 /// One connection, to its end.
-async fn converse(connection: Box<dyn Connection>, gatherer: Arc<Gatherer>, mut ended: watch::Receiver<bool>) {
+async fn converse(
+    connection: Box<dyn Connection>,
+    gatherer: Arc<Gatherer>,
+    mut ended: watch::Receiver<bool>,
+    seat: Seat,
+) {
+    let seat = Arc::new(seat);
+    let asker = seat.clone();
     let service = service_fn(move |request| {
-        let gatherer = gatherer.clone();
-        async move { Ok::<_, Infallible>(answer(&request, &gatherer).await) }
+        let (gatherer, seat) = (gatherer.clone(), asker.clone());
+        async move {
+            seat.enter(Phase::Gathering);
+            let response = answer(&request, &gatherer).await;
+            seat.enter(Phase::Answering);
+            Ok::<_, Infallible>(response)
+        }
     });
     let conversation = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)
         .max_buf_size(HEAD)
-        .serve_connection(TokioIo::new(connection), service);
+        .serve_connection(TokioIo::new(Seated { connection, seat: seat.clone() }), service);
     tokio::pin!(conversation);
     tokio::select! {
         // An error is the client's: it broke off, was too slow, or speaks no HTTP.
         _ = conversation.as_mut() => return,
+        () = seat.over() => return,
         () = sleep(LONGEST) => {}
         _ = ended.wait_for(|over| *over) => {}
     }
     conversation.as_mut().graceful_shutdown();
-    let _ = timeout(LAST, conversation).await;
+    tokio::select! {
+        _ = timeout(LAST, conversation) => {}
+        () = seat.over() => {}
+    }
 }
 
 async fn answer(request: &Request<Incoming>, gatherer: &Gatherer) -> Response<Full<Bytes>> {

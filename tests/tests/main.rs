@@ -66,6 +66,7 @@ mod exit_report;
 mod explain;
 mod fallbacks;
 mod gc;
+mod hardening;
 mod health;
 mod host_limits;
 mod installed_files;

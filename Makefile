@@ -178,6 +178,28 @@ build-bench: build
 need-test:
 	@scripts/need test
 
+## fuzz      everything that reads others' bytes, each parser for FOR seconds (60); installs what it needs
+.PHONY: fuzz
+FOR ?= 60
+FUZZERS = $(sort $(basename $(notdir $(wildcard fuzz/targets/*.rs))))
+FUZZED = $(abspath $(TARGET))/fuzz
+fuzz: $(CARGO_FUZZ)
+	@scripts/need fuzz
+	$(FUZZ) build --fuzz-dir fuzz --target-dir $(FUZZED)
+	@mkdir -p $(FUZZED)/found $(addprefix $(FUZZED)/corpus/,$(FUZZERS))
+	$(foreach fuzzer,$(FUZZERS),$(call fuzz-one,$(fuzzer))$(newline))
+
+CARGO_FUZZ = $(TARGET)/tools/bin/cargo-fuzz
+# What instruments the code are switches of the compiler that are not stable.
+FUZZ = PATH=$(abspath $(dir $(CARGO_FUZZ))):$$PATH RUSTC_BOOTSTRAP=1 cargo fuzz
+# $(1): a target. What is new to it goes to the first folder, what breaks it to the third.
+fuzz-one = $(FUZZED)/$(HOST)/release/$(1) $(FUZZED)/corpus/$(1) fuzz/corpus/$(1) -artifact_prefix=$(FUZZED)/found/$(1)- \
+	-max_total_time=$(FOR) -max_len=65536 -rss_limit_mb=1024 -timeout=10 -verbosity=0 -print_final_stats=1
+
+$(CARGO_FUZZ):
+	@scripts/need fuzz
+	cargo install --locked --debug --root $(TARGET)/tools cargo-fuzz
+
 # The commands in README.md and docs/ do what is said of them.
 .PHONY: check-docs
 check-docs: need-test build

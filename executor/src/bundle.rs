@@ -46,7 +46,15 @@ pub fn read(path: &Path) -> Result<(Spec, Option<LinuxSeccomp>)> {
     if text.len() as u64 > LARGEST {
         return Err(Error::new(Kind::BadSpec, format!("{} is larger than {LARGEST} bytes", file.display())));
     }
-    let spec: Spec = serde_json::from_slice(&text)
+    parse(&text, &file)
+}
+
+/// The same of a configuration's text, which is in `file`.
+///
+/// # Errors
+/// `BadSpec`.
+pub fn parse(text: &[u8], file: &Path) -> Result<(Spec, Option<LinuxSeccomp>)> {
+    let spec: Spec = serde_json::from_slice(text)
         .doing(Kind::BadSpec, || format!("{} is not an OCI configuration", file.display()))?;
     checked(spec).map_err(|error| error.within(file.display()))
 }

@@ -375,11 +375,11 @@ impl Folder {
     /// The events of a task that nobody sees to any more: that it is removed,
     /// and its end where its shim did not live to tell. None of a launch that
     /// failed.
-    fn last_events(&self) -> Vec<Entry> {
+    pub(crate) fn last_events(&self) -> Vec<Entry> {
         let Ok(id) = self.name().parse::<TaskId>() else { return Vec::new() };
         let entry = |seq, event| Entry { time: Timestamp::now(), id: id.clone(), seq, event, lost: 0 };
         if let Ok(Some(report)) = self.exit() {
-            return vec![entry(report.events + 1, Event::Removed)];
+            return vec![entry(report.events.saturating_add(1), Event::Removed)];
         }
         let Ok(Some(record)) = self.record() else { return Vec::new() };
         if record.started_at.is_none() {
@@ -388,7 +388,7 @@ impl Folder {
         let written = Reader::open(self.path.with_file_name(EVENTS)).and_then(|mut journal| journal.read());
         let last = written.unwrap_or_default().into_iter().rfind(|entry| entry.id == id).map_or(0, |entry| entry.seq);
         let exited = Event::of_exit(&died_with_shim(Some(&record)));
-        vec![entry(last + 1, exited), entry(last + 2, Event::Removed)]
+        vec![entry(last.saturating_add(1), exited), entry(last.saturating_add(2), Event::Removed)]
     }
 
     /// What its sandbox is called.

@@ -34,7 +34,14 @@ pub struct Wanted<'a> {
 /// # Errors
 /// `BadSpec` naming the user or group that the root does not know.
 pub fn resolve(root: BorrowedFd<'_>, wanted: Wanted<'_>) -> Result<UserIds> {
-    let passwd = read(root, "/etc/passwd")?;
+    by_files(&read(root, "/etc/passwd")?, || read(root, "/etc/group"), wanted)
+}
+
+/// The same by the files' text.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn by_files(passwd: &str, group: impl FnOnce() -> Result<String>, wanted: Wanted<'_>) -> Result<UserIds> {
     let user = wanted.user.cloned().unwrap_or(NameOrId::Id(0));
     let entry = passwd.lines().filter_map(Account::parse).find(|a| a.is(&user));
     let uid = match (&user, &entry) {
@@ -47,7 +54,7 @@ pub fn resolve(root: BorrowedFd<'_>, wanted: Wanted<'_>) -> Result<UserIds> {
             ));
         }
     };
-    let group_file = read(root, "/etc/group")?;
+    let group_file = group()?;
     let group_id = |field: &str, wanted: &NameOrId| match wanted {
         NameOrId::Id(id) => Ok(*id),
         NameOrId::Name(name) => {

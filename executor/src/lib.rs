@@ -34,6 +34,8 @@ mod exec;
 mod features;
 pub mod figures;
 mod folder;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod health;
 mod hooks;
 mod host;
@@ -163,6 +165,12 @@ pub struct Executor {
 }
 
 impl Executor {
+    /// One that has left: whatever is asked of it is refused.
+    #[cfg(feature = "fuzzing")]
+    pub fn gone() -> Executor {
+        Executor { requests: mpsc::unbounded_channel().0 }
+    }
+
     async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<Result<T>>) -> Request) -> Result<T> {
         let gone = || Error::new(Kind::NotFound, "the shim is leaving: its tasks have ended");
         let (reply, answer) = oneshot::channel();

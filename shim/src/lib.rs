@@ -11,6 +11,8 @@ pub mod accept;
 pub mod cli;
 pub mod client;
 pub mod containerd;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod service;
 pub mod spawn;
 pub mod wire;

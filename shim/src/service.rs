@@ -50,6 +50,12 @@ struct Service {
     executor: Executor,
 }
 
+/// The service by its name, of a shim that is leaving.
+#[cfg(feature = "fuzzing")]
+pub fn leaving() -> std::collections::HashMap<String, ttrpc::r#async::Service> {
+    create_bowline(Arc::new(Service { executor: Executor::gone() }))
+}
+
 type Answer<T> = ttrpc::Result<T>;
 
 fn id(text: &str) -> Answer<TaskId> {

@@ -24,6 +24,8 @@ use crate::watch::{Finding, Kill};
 
 pub use journal::Journal;
 pub use reading::Reader;
+#[cfg(feature = "fuzzing")]
+pub(crate) use reading::parse;
 
 /// The longest line, its newline included: what one write(2) puts down whole.
 const LONGEST_LINE: usize = 4096;

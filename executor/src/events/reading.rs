@@ -109,16 +109,21 @@ impl Part {
         self.file.read_to_end(&mut self.rest)?;
         let whole = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         let lines: Vec<u8> = self.rest.drain(..whole).collect();
-        let mut damaged = 0;
-        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            damaged += u64::from(!line.starts_with(BEGIN));
-            match entry(line) {
-                Some(entry) => entries.push(entry),
-                None => damaged += u64::from(line.starts_with(BEGIN)),
-            }
-        }
-        Ok(damaged)
+        Ok(parse(&lines, entries))
     }
+}
+
+/// Adds the events in whole lines; returns how many lines were none.
+pub fn parse(lines: &[u8], entries: &mut Vec<Entry>) -> u64 {
+    let mut damaged = 0;
+    for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        damaged += u64::from(!line.starts_with(BEGIN));
+        match entry(line) {
+            Some(entry) => entries.push(entry),
+            None => damaged += u64::from(line.starts_with(BEGIN)),
+        }
+    }
+    damaged
 }
 
 /// The event in a line; before it may be the beginning of one that a full disk

@@ -91,7 +91,12 @@ impl Kept {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::new(Kind::Internal, format!("cannot read {}: {error}", path.display()))),
         };
-        let kept = serde_json::from_slice(&text).doing(Kind::Internal, || format!("{} is damaged", path.display()))?;
+        let damaged = || format!("{} is damaged", path.display());
+        let kept: Kept = serde_json::from_slice(&text).doing(Kind::Internal, damaged)?;
+        let whole = |one: &Attached| !one.list.plugins.is_empty() && one.begun <= one.list.plugins.len();
+        if !kept.attached.iter().all(whole) {
+            return Err(Error::new(Kind::Internal, format!("{}: more plugins were begun than there are", damaged())));
+        }
         Ok(Some(kept))
     }
 

@@ -29,6 +29,8 @@ mod testing;
 
 pub use attach::{Connected, Sandbox, add, check, del, validate};
 pub use plugin::LONGEST;
+#[cfg(feature = "fuzzing")]
+pub(crate) use {kept::Kept, list::ConfigList, plugin::failure_in, plugin::result_of, plugin::versions_in};
 
 use crate::error::{Doing, Kind, Result};
 use crate::sys;

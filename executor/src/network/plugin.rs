@@ -129,14 +129,7 @@ impl Plugins<'_> {
     /// As [`Plugins::tell`]; `Internal` with its beginning for what is no result.
     pub fn ask(&self, kind: &str, call: Call<'_>, config: &Value) -> std::result::Result<Value, Failed> {
         let said = self.run(kind, call, config)?;
-        match serde_json::from_slice(&said.answer) {
-            Ok(Value::Object(mut result)) => {
-                // One of an old plugin may name none, and is then of the configuration's.
-                result.entry("cniVersion").or_insert_with(|| config["cniVersion"].clone());
-                Ok(Value::Object(result))
-            }
-            _ => Err(garbage(kind, call.command, &said).into()),
-        }
+        result_of(&said.answer, config).ok_or_else(|| garbage(kind, call.command, &said).into())
     }
 
     /// Runs CHECK or DEL, to which there is no answer.
@@ -151,27 +144,11 @@ impl Plugins<'_> {
 
     /// The versions of CNI that a plugin has.
     pub fn versions(&self, kind: &str) -> Result<Vec<String>> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Versions {
-            cni_version: String,
-            #[serde(default)]
-            supported_versions: Vec<String>,
-        }
         // Old plugins want every variable to have some value.
         let dummy = "dummy";
         let call = Call { command: "VERSION", id: dummy, netns: Some(Path::new(dummy)), interface: dummy, args: "" };
         let said = self.run(kind, call, &json!({"cniVersion": NEWEST})).map_err(|failed| failed.error)?;
-        match serde_json::from_slice(&said.answer) {
-            // The first that has VERSION need not list any.
-            Ok(Versions { cni_version, supported_versions })
-                if supported_versions.is_empty() && cni_version == "0.2.0" =>
-            {
-                Ok(vec!["0.1.0".to_owned(), cni_version])
-            }
-            Ok(of) if !of.supported_versions.is_empty() => Ok(of.supported_versions),
-            _ => Err(garbage(kind, call.command, &said)),
-        }
+        versions_in(&said.answer).ok_or_else(|| garbage(kind, call.command, &said))
     }
 
     /// Runs it to an end that is well.
@@ -184,11 +161,8 @@ impl Plugins<'_> {
             Ended::Exited(code) => format!("exit code {code}"),
             Ended::Signaled(signal) => format!("killed by signal {signal}"),
         };
-        if let Ok(Failure { code, msg, details }) = serde_json::from_slice(&said.answer) {
-            let parts = [Some(told(msg.as_bytes())), (!details.is_empty()).then(|| told(details.as_bytes()))];
-            let parts: Vec<String> = parts.into_iter().flatten().collect();
-            let error = Error::new(kind_of(code), format!("{}: code {code}: {}", what(), parts.join(": ")));
-            return Err(Failed { error, orderly: true });
+        if let Some(error) = failure_in(&said.answer) {
+            return Err(Failed { error: error.within(what()), orderly: true });
         }
         let said = if said.answer.is_empty() { &said.log } else { &said.answer };
         let said = if said.is_empty() { "nothing".to_owned() } else { format!("{:?}", told(said)) };
@@ -292,6 +266,39 @@ fn more(pipe: &mut impl std::io::Read, to: &mut Vec<u8>) -> std::io::Result<bool
     let length = pipe.read(&mut chunk)?;
     to.extend_from_slice(&chunk[..length]);
     Ok(length > 0)
+}
+
+/// The result in the answer to an ADD with `config`.
+pub fn result_of(answer: &[u8], config: &Value) -> Option<Value> {
+    let Ok(Value::Object(mut result)) = serde_json::from_slice(answer) else { return None };
+    // One of an old plugin may name none, and is then of the configuration's.
+    result.entry("cniVersion").or_insert_with(|| config["cniVersion"].clone());
+    Some(Value::Object(result))
+}
+
+/// The versions in the answer to VERSION.
+pub fn versions_in(answer: &[u8]) -> Option<Vec<String>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Versions {
+        cni_version: String,
+        #[serde(default)]
+        supported_versions: Vec<String>,
+    }
+    let Versions { cni_version, supported_versions } = serde_json::from_slice(answer).ok()?;
+    // The first that has VERSION need not list any.
+    if supported_versions.is_empty() && cni_version == "0.2.0" {
+        return Some(vec!["0.1.0".to_owned(), cni_version]);
+    }
+    Some(supported_versions).filter(|versions| !versions.is_empty())
+}
+
+/// How a plugin says in its answer that it failed.
+pub fn failure_in(answer: &[u8]) -> Option<Error> {
+    let Failure { code, msg, details } = serde_json::from_slice(answer).ok()?;
+    let parts = [Some(told(msg.as_bytes())), (!details.is_empty()).then(|| told(details.as_bytes()))];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    Some(Error::new(kind_of(code), format!("code {code}: {}", parts.join(": "))))
 }
 
 /// What the specification's codes are to a caller.

@@ -38,6 +38,8 @@ use inside::Make;
 pub use inside::refuse_host_links;
 use options::Options;
 pub use options::names as mount_options;
+#[cfg(feature = "fuzzing")]
+pub use options::of as read_mount_options;
 pub use sources::{
     Sources, are_idmapped, attach, hide_owners, open as open_sources, root_path as path, stage as stage_sources,
     take_up as take_up_sources,

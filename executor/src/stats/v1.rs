@@ -183,7 +183,7 @@ pub fn in_use(reading: &mut Reading<'_>) -> InUse {
     let stat = reading.keyed("memory", "memory.stat");
     let swap = stat.value("total_swap").unwrap_or(0);
     InUse {
-        total_bytes: memory.map(|memory| memory + swap),
+        total_bytes: memory.map(|memory| memory.saturating_add(swap)),
         anon_bytes: stat.value("total_rss"),
         cache_bytes: stat.value("total_cache"),
     }

@@ -138,7 +138,7 @@ pub fn in_use(reading: &mut Reading<'_>) -> InUse {
     let swap = reading.value("memory", "memory.swap.current").unwrap_or(0);
     let stat = reading.keyed("memory", "memory.stat");
     InUse {
-        total_bytes: memory.map(|memory| memory + swap),
+        total_bytes: memory.map(|memory| memory.saturating_add(swap)),
         anon_bytes: stat.value("anon"),
         cache_bytes: stat.value("file"),
     }

@@ -16,6 +16,8 @@ mod containers;
 pub mod delete;
 mod figures;
 mod files;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod happenings;
 mod info;
 pub mod invocation;

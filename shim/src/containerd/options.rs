@@ -124,6 +124,13 @@ pub fn is_known(any: &Any) -> bool {
     [RUNC, GENERIC].contains(&name_of(&any.type_url))
 }
 
+/// Whether these options are in a file that they name.
+#[cfg(feature = "fuzzing")]
+pub fn names_file(any: &Any) -> bool {
+    name_of(&any.type_url) == GENERIC
+        && decode::<runtimeoptions::Options>(any).is_ok_and(|options| !options.config_path.is_empty())
+}
+
 impl Options {
     /// Reads the options of a container. `None` and an empty type are none.
     ///
@@ -194,7 +201,7 @@ impl Options {
         Options::of_toml(&String::from_utf8(sent.config_body).map_err(|_| not_text(whence))?, whence)
     }
 
-    fn of_toml(body: &str, whence: &str) -> Result<Options> {
+    pub(super) fn of_toml(body: &str, whence: &str) -> Result<Options> {
         let read: Toml = toml::from_str(body).map_err(|error| {
             let line = error.span().map_or(String::new(), |span| {
                 let line = body.get(..span.start).map_or(1, |before| before.matches('\n').count() + 1);

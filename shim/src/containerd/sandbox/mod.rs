@@ -20,7 +20,10 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::containers::Exit;
+#[cfg(not(feature = "fuzzing"))]
 use wanted::Wanted;
+#[cfg(feature = "fuzzing")]
+pub use wanted::Wanted;
 
 /// What is known of the sandbox, if containerd has asked for one.
 #[derive(Default)]

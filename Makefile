@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Where AppArmor looks for profiles, in apparmor.d.
+SYSCONFDIR ?= /etc
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 # Cargo's name for this machine.
@@ -119,9 +121,9 @@ endef
 
 ## test-vm   the tests of what differs on cgroup v2 and systemd, in a virtual machine that has both; VM_TESTS="exec stop": just these
 .PHONY: test-vm
-# Whatever asks about cgroups, systemd, or what only that system has: Docker, CRIU, a younger containerd. Every case holds
-# there: `make test-all`.
-VM_TESTS ?= bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
+# Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU, a younger containerd. Every
+# case holds there: `make test-all`.
+VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
 	containerd_metrics containerd_oom containerd_options delegation devices docker doctor exec exec_delegated \
 	exec_security exit_report gc host_limits limits many metrics_unit run sandbox_budgets sandbox_limits \
 	sandbox_systemd shim_cgroup shim_death slice stats stop units update watch \
@@ -232,7 +234,7 @@ $(DENY):
 	@scripts/need build
 	cargo install --locked --debug --root $(TARGET)/tools cargo-deny
 
-## install   binaries, man pages, completions into $(DESTDIR)$(PREFIX); without cargo, binaries already built
+## install   binaries, man pages, completions into $(DESTDIR)$(PREFIX), an AppArmor profile into $(DESTDIR)$(SYSCONFDIR); without cargo, binaries already built
 .PHONY: install
 install: $(if $(shell command -v cargo),build)
 	install -d $(addprefix $(INSTALLED)/,bin $(MAN) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION)))
@@ -241,6 +243,7 @@ install: $(if $(shell command -v cargo),build)
 	$(BIN)/bowline completions bash >$(INSTALLED)/$(BASH_COMPLETION)
 	$(BIN)/bowline completions zsh >$(INSTALLED)/$(ZSH_COMPLETION)
 	$(BIN)/bowline completions fish >$(INSTALLED)/$(FISH_COMPLETION)
+	install -D -m 644 apparmor/bowline-default $(DESTDIR)$(SYSCONFDIR)/apparmor.d/bowline-default
 
 INSTALLED = $(DESTDIR)$(PREFIX)
 MAN = share/man/man1

@@ -20,6 +20,7 @@ use crate::error::{Doing, Kind, Result};
 use crate::hooks::{Container, Point};
 use crate::io::{self, Stdio};
 use crate::launch::{self, Live, Report};
+use crate::lsm::Labels;
 use crate::namespaces::Namespaces;
 use crate::seccomp::Filter;
 use crate::sys;
@@ -70,6 +71,7 @@ impl Exec<'_> {
             sys::setns(init, self.namespaces.exec_flags())
                 .doing(Kind::WrongState, || "cannot enter the task's namespaces")
         };
+        let labels = Labels::of(self.process)?;
         let become_exec = |entry: &Entry| {
             let payload = Payload {
                 process: self.process,
@@ -79,11 +81,13 @@ impl Exec<'_> {
                 stdio: self.stdio,
                 entry,
                 keeps_keyring: self.keeps_keyring,
+                labels: labels.as_ref(),
             };
             let cgroup_of = self.namespaces.own_cgroup_namespace().then_some(init);
             child::run_exec(&payload, cgroup_of, tell.as_raw_fd())
         };
-        let mut keep = child::kept_fds(self.stdio, theirs.as_ref().map(OwnedFd::as_fd), tell.as_raw_fd());
+        let mut keep =
+            child::kept_fds(self.stdio, theirs.as_ref().map(OwnedFd::as_fd), labels.as_ref(), tell.as_raw_fd());
         if self.namespaces.own_cgroup_namespace() {
             keep.push(init.as_raw_fd());
         }

@@ -117,7 +117,7 @@ pub fn features() -> Value {
                 "supportedFlags": SECCOMP_FLAGS,
             },
             "apparmor": { "enabled": true },
-            "selinux": { "enabled": false },
+            "selinux": { "enabled": true },
             "intelRdt": { "enabled": false },
             "mountExtensions": { "idmap": { "enabled": IDMAPPED_MOUNTS } },
             "netDevices": { "enabled": false },

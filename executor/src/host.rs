@@ -15,6 +15,7 @@ use crate::cgroup;
 use crate::claimed_uid::ClaimedUid;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::identity::{self, Wanted};
+use crate::lsm;
 use crate::rootfs;
 use crate::seccomp::Profile;
 
@@ -86,6 +87,7 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
         // Looked up for those only who need to know.
         view: if task.rootfs.is_none() { host_view() } else { Vec::new() },
         devices: devices(task)?,
+        apparmor: apparmor(task),
         cgroup_path: match &task.cgroup {
             Some(path) => path.to_string_lossy().into_owned(),
             None => format!("{}/{id}", cgroup::of_sandbox(id)),
@@ -119,6 +121,12 @@ fn limits(task: &Task) -> Host {
         host.hugepage_sizes = hugepage_sizes();
     }
     host
+}
+
+/// The profile of a task that names none: ours, where it is loaded.
+fn apparmor(task: &Task) -> Option<String> {
+    let wanted = task.apparmor.is_none() && lsm::has_default_profile();
+    wanted.then(|| lsm::DEFAULT_PROFILE.to_owned())
 }
 
 fn host_view() -> Vec<PathBuf> {

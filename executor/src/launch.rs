@@ -20,6 +20,7 @@ use crate::hooks::{Container, Point};
 use crate::idmap;
 use crate::inheritance;
 use crate::io::{self, Stdio};
+use crate::lsm::Labels;
 use crate::namespaces::{self, Namespaces};
 use crate::notify::{self, Notify};
 use crate::refused;
@@ -91,8 +92,9 @@ impl Prepared<'_> {
         let notify = listener.map(|listener| notify::prepare(listener, &state()?)).transpose()?;
         let (notify, theirs) = notify.unzip();
         let entry = cgroup.entry();
+        let labels = Labels::of(process)?;
         let flags = namespaces.clone_flags();
-        let mut keep = child::kept_fds(&stdio, theirs.as_ref().map(OwnedFd::as_fd), tell.as_raw_fd());
+        let mut keep = child::kept_fds(&stdio, theirs.as_ref().map(OwnedFd::as_fd), labels.as_ref(), tell.as_raw_fd());
         keep.push(hear.as_raw_fd());
         keep.extend(nobody.as_ref().map(|fd| fd.as_raw_fd()));
         if let Some(sources) = &sources {
@@ -100,7 +102,8 @@ impl Prepared<'_> {
         }
         let become_init = |entry: &Entry| {
             let (filter, notify) = (filter.map(|f| (&*f.program, f.flags)), theirs.as_ref().map(OwnedFd::as_fd));
-            let payload = Payload { process, spec, filter, notify, stdio: &stdio, entry, keeps_keyring };
+            let labels = labels.as_ref();
+            let payload = Payload { process, spec, filter, notify, stdio: &stdio, entry, keeps_keyring, labels };
             let nobody = nobody.as_ref().map(OwnedFd::as_fd);
             let init = Init { spec, id, bundle, namespaces: &namespaces, sources, nobody, orders: hear.as_raw_fd() };
             child::run_init(&payload, init, tell.as_raw_fd())

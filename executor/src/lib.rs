@@ -47,6 +47,7 @@ mod io;
 mod launch;
 mod lifecycle;
 mod log;
+mod lsm;
 mod member;
 mod mountinfo;
 mod namespaces;

@@ -17,6 +17,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::cgroup::{self, Version};
 use crate::error::Result;
+pub use crate::lsm::{DEFAULT_PROFILE, has_default_profile};
 use crate::sealed;
 use crate::sys::{self, Cloned};
 

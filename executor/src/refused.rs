@@ -2,7 +2,7 @@
 //! nothing that was asked for is ever left out in silence.
 //!
 //! Decides before anything is made. What depends on the kernel is refused where
-//! it is tried.
+//! it is tried, but for security modules, of which nothing may be left to chance.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -10,6 +10,7 @@ use std::path::Path;
 use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
 
 use crate::error::{Error, Kind, Result};
+use crate::lsm;
 
 /// Refuses what is not done.
 ///
@@ -27,8 +28,8 @@ pub fn check(spec: &Spec) -> Result<()> {
         }
     }
     let Some(linux) = spec.linux() else { return Ok(()) };
-    if has(linux.mount_label()) {
-        return unsupported("linux.mountLabel: SELinux");
+    if let Some(label) = linux.mount_label().as_deref().filter(|label| !label.is_empty()) {
+        lsm::check_label("linux.mountLabel", label)?;
     }
     if linux.time_offsets().as_ref().is_some_and(|offsets| !offsets.is_empty()) {
         return unsupported("linux.timeOffsets: a time namespace");
@@ -54,13 +55,7 @@ pub fn check(spec: &Spec) -> Result<()> {
 /// # Errors
 /// As [`check`].
 pub fn check_process(process: &Process) -> Result<()> {
-    match process.selinux_label().as_deref() {
-        None | Some("") => Ok(()),
-        Some(label) => {
-            let message = format!("process.selinuxLabel: SELinux is not supported (asked for {label})");
-            Err(Error::new(Kind::Unsupported, message))
-        }
-    }
+    lsm::check(process)
 }
 
 /// The file of a sysctl below `/proc/sys`. Where a slash comes first, dots are

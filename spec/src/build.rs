@@ -79,6 +79,8 @@ pub struct Host {
     pub hugepage_sizes: BTreeSet<String>,
     /// The kernel's version: 6.12 is (6, 12).
     pub kernel: (u32, u32),
+    /// The AppArmor profile of a task that names none, where this host has one.
+    pub apparmor: Option<String>,
     /// Where the task's cgroup goes, already decided.
     pub cgroup_path: String,
 }

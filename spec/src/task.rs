@@ -119,7 +119,8 @@ pub struct Task {
     /// absolute path of a profile on the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seccomp: Option<Seccomp>,
-    /// The name of a loaded AppArmor profile.
+    /// The name of a loaded AppArmor profile, or `unconfined` for none; by default
+    /// `bowline-default` where that is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub apparmor: Option<String>,
     /// Resource limits of the process, such as `nofile = 1024`; by default a fixed set, whoever launches it

@@ -5,6 +5,7 @@
 //! A case that measures time or the whole machine says `Host::alone()`, which
 //! waits until it is the only one that runs.
 
+mod apparmor;
 mod attach;
 mod bad_input_cli;
 mod bad_input_description;
@@ -69,17 +70,17 @@ mod gc;
 mod hardening;
 mod health;
 mod host_limits;
-mod installed_files;
-mod hostile_inheritance;
-mod hostile_seize;
-mod hostile_host_view;
 mod hostile_binary;
 mod hostile_clients;
 mod hostile_execs;
+mod hostile_host_view;
+mod hostile_inheritance;
 mod hostile_kernel;
-mod hostile_mounts;
 mod hostile_metrics;
+mod hostile_mounts;
+mod hostile_seize;
 mod hostile_streams;
+mod installed_files;
 mod interrupt;
 mod limits;
 mod logs;

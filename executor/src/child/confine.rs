@@ -13,16 +13,23 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use super::command::Program;
 use super::{Payload, capabilities, scheduling};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::lsm::Opened;
 use crate::{inheritance, notify, sys};
 
 /// Confines the calling process as its spec says, does what is `last`, and
 /// executes the program.
-pub fn execute(payload: &Payload<'_>, program: &Program, last: impl FnOnce() -> Result<()>) -> Result<Infallible> {
+pub fn execute(
+    payload: &Payload<'_>,
+    labels: Option<Opened<'_>>,
+    program: &Program,
+    last: impl FnOnce() -> Result<()>,
+) -> Result<Infallible> {
     let process = payload.process;
     set_rlimits(process)?;
     scheduling::apply(process)?;
     scheduling::personality(payload.spec)?;
-    apparmor(process)?;
+    // Announced only: the profile holds from execve on, and what follows is still unconfined.
+    labels.iter().try_for_each(Opened::apply)?;
     let user = process.user();
     let umask = user.umask().unwrap_or(0o022);
     rustix::process::umask(Mode::from_raw_mode(umask));
@@ -133,14 +140,6 @@ fn resource(kind: PosixRlimitType) -> Resource {
         PosixRlimitType::RlimitRtprio => Resource::Rtprio,
         PosixRlimitType::RlimitRttime => Resource::Rttime,
     }
-}
-
-fn apparmor(process: &Process) -> Result<()> {
-    let Some(profile) = process.apparmor_profile().as_deref().filter(|p| !p.is_empty()) else {
-        return Ok(());
-    };
-    let what = || format!("apparmor: cannot apply the profile {profile}");
-    libcontainer::apparmor::apply_profile(profile).doing(Kind::Unsupported, what)
 }
 
 /// Changes to the working directory, and refuses one outside the root, as an

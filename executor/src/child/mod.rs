@@ -34,6 +34,7 @@ use crate::cgroup::Entry;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::hooks::{Container, Point};
 use crate::io::Stdio;
+use crate::lsm::{Labels, Opened};
 use crate::namespaces::Namespaces;
 use crate::rootfs::{self, Sources};
 use crate::{network, sys};
@@ -74,6 +75,8 @@ pub struct Payload<'a> {
     pub entry: &'a Entry,
     /// Whether it stays in the shim's session keyring.
     pub keeps_keyring: bool,
+    /// Its AppArmor profile and SELinux label, if it has any.
+    pub labels: Option<&'a Labels<'a>>,
 }
 
 /// What init needs besides.
@@ -131,7 +134,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     let Init { spec, id, bundle, namespaces, sources, nobody, orders } = init;
     let container = Container { id, bundle, spec };
     let mut sources = sources;
-    begin(payload)?;
+    let labels = begin(payload)?;
     if !namespaces.in_user_namespace() {
         oom_score_adj("self", payload.process)?;
     }
@@ -185,11 +188,11 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
     await_order(orders, START)?;
     // The image's own: with no more rights than the program.
-    confine::execute(payload, &program, || container.run_inside(Point::StartContainer, payload.process.cwd()))
+    confine::execute(payload, labels, &program, || container.run_inside(Point::StartContainer, payload.process.cwd()))
 }
 
 fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>) -> Result<Infallible> {
-    begin(payload)?;
+    let labels = begin(payload)?;
     let affinity = payload.process.exec_cpu_affinity().as_ref();
     run_on(affinity.and_then(|affinity| affinity.cpu_affinity_final().as_ref()))?;
     if let Some(init) = cgroup_of {
@@ -201,22 +204,29 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>) -> Resu
         terminal::take(wish, payload.process, &rootfs::open_terminal(root.as_fd())?)?;
     }
     let program = command::find(payload.process)?;
-    confine::execute(payload, &program, || Ok(()))
+    confine::execute(payload, labels, &program, || Ok(()))
 }
 
 /// What both begin with: the task's cgroups, a session and standard streams of
 /// its own. Whoever cloned us has closed what is not needed here.
-fn begin(payload: &Payload<'_>) -> Result<()> {
+fn begin<'a>(payload: &Payload<'a>) -> Result<Option<Opened<'a>>> {
+    let labels = payload.labels.map(Labels::open).transpose()?;
+    // The host's /proc.
+    payload.labels.map(Labels::fd).into_iter().for_each(sys::close_fd);
     sys::default_signals([libc::SIGPIPE]);
     payload.entry.join().doing(Kind::Internal, || format!("cannot join cgroup {}", payload.entry.path()))?;
     rustix::process::setsid().doing(Kind::Internal, || "cannot begin a session")?;
     if !payload.keeps_keyring {
-        begin_keyring()?;
+        match &labels {
+            Some(labels) => labels.with_key_label(begin_keyring)?,
+            None => begin_keyring()?,
+        }
     }
     let streams = || "cannot set up the standard streams";
     rustix::stdio::dup2_stdin(&payload.stdio.stdin).doing(Kind::Internal, streams)?;
     rustix::stdio::dup2_stdout(&payload.stdio.stdout).doing(Kind::Internal, streams)?;
-    rustix::stdio::dup2_stderr(&payload.stdio.stderr).doing(Kind::Internal, streams)
+    rustix::stdio::dup2_stderr(&payload.stdio.stderr).doing(Kind::Internal, streams)?;
+    Ok(labels)
 }
 
 fn begin_keyring() -> Result<()> {
@@ -228,11 +238,17 @@ fn begin_keyring() -> Result<()> {
 }
 
 /// What init and an exec need of the shim's fds, besides those of their cgroup.
-pub fn kept_fds(stdio: &Stdio, notify: Option<BorrowedFd<'_>>, report: RawFd) -> Vec<RawFd> {
+pub fn kept_fds(
+    stdio: &Stdio,
+    notify: Option<BorrowedFd<'_>>,
+    labels: Option<&Labels<'_>>,
+    report: RawFd,
+) -> Vec<RawFd> {
     let Stdio { stdin, stdout, stderr, terminal } = stdio;
     let mut fds = vec![report, stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
     fds.extend(terminal.as_ref().map(|wish| wish.socket.as_raw_fd()));
     fds.extend(notify.map(|fd| fd.as_raw_fd()));
+    fds.extend(labels.map(Labels::fd));
     fds
 }
 

@@ -284,7 +284,8 @@ impl Pumps {
         let (invite, guests) = mpsc::unbounded_channel();
         let (tell, hear) = watch::channel(Progress::default());
         let goes_with_process = self.lines.terminal.is_some();
-        let stream = Stream { name, from, outlets: vec![outlet], guests, log, unlogged: 0, tail, goes_with_process, follow };
+        let stream =
+            Stream { name, from, outlets: vec![outlet], guests, log, unlogged: 0, tail, goes_with_process, follow };
         tokio::task::spawn_local(stream.pump(self.lines.process_ended.clone(), tell));
         self.lines.progress.push(hear);
         self.lines.outputs.push(invite);

@@ -17,6 +17,7 @@ use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
 use rustix::fs::{self, Mode};
 
 use super::inside::{self, Make};
+use super::label;
 use super::options::Options;
 use super::trees::{Filesystem, Trees};
 use crate::error::{Doing, Error, Kind, Result};
@@ -71,7 +72,8 @@ pub fn mount(
         return trees.attach(&tree, &target).doing(Kind::Internal, || "cannot attach it");
     }
     let mode = [("mode".to_owned(), Some("755".to_owned()))];
-    let base = trees.make(&Filesystem { kind: "tmpfs", source: "tmpfs", data: &mode, attributes: ALWAYS })?;
+    let data = label::within(spec, "tmpfs", &mode);
+    let base = trees.make(&Filesystem { kind: "tmpfs", source: "tmpfs", data: &data, attributes: ALWAYS })?;
     trees.attach(&base, &target).doing(Kind::Internal, || "cannot attach it")?;
     for hierarchy in all.iter().filter(|hierarchy| !hierarchy.options.is_empty()) {
         let name = &hierarchy.name;

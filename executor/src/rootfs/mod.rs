@@ -16,6 +16,7 @@ mod copy_up;
 mod devices;
 mod host_view;
 mod inside;
+mod label;
 pub mod layers;
 mod options;
 mod seal;
@@ -65,7 +66,7 @@ pub fn enter(
         let options = options::of(mount)?;
         let done = match (mount.typ().as_deref(), source) {
             (Some("cgroup"), None) => cgroups::mount(&sources.trees, root, spec, mount, &options, in_user_namespace),
-            _ => perform(&sources.trees, root, mount, &options, source.as_ref(), in_user_namespace),
+            _ => perform(&sources.trees, root, spec, mount, &options, source.as_ref(), in_user_namespace),
         };
         done.map_err(|error| error.within(format_args!("mount {}", mount.destination().display())))?;
         own_dev |= mount.destination() == Path::new("/dev") && source.is_none();
@@ -113,6 +114,7 @@ fn make_working_directory(root: BorrowedFd<'_>, spec: &Spec) -> Result<()> {
 fn perform(
     trees: &Trees,
     root: BorrowedFd<'_>,
+    spec: &Spec,
     mount: &Mount,
     options: &Options,
     source: Option<&OwnedFd>,
@@ -123,7 +125,7 @@ fn perform(
             let folder = file_type(tree).doing(Kind::Internal, || "cannot examine its source")? == FileType::Directory;
             (None, if folder { Make::Folder } else { Make::File })
         }
-        None => (Some(new_filesystem(trees, mount, options, in_user_namespace)?), Make::Folder),
+        None => (Some(new_filesystem(trees, spec, mount, options, in_user_namespace)?), Make::Folder),
     };
     let target = inside::open(root, mount.destination(), make)?;
     refuse_proc(&target, mount)?;
@@ -175,7 +177,13 @@ fn refuse_false_proc(tree: &OwnedFd, mount: &Mount) -> Result<()> {
     Err(Error::new(Kind::BadSpec, "only procfs may be mounted at /proc").hint("mount it elsewhere"))
 }
 
-fn new_filesystem(trees: &Trees, mount: &Mount, options: &Options, in_user_namespace: bool) -> Result<OwnedFd> {
+fn new_filesystem(
+    trees: &Trees,
+    spec: &Spec,
+    mount: &Mount,
+    options: &Options,
+    in_user_namespace: bool,
+) -> Result<OwnedFd> {
     let kind = mount.typ().as_deref().unwrap_or("none");
     if kind == "none" {
         return Err(Error::new(Kind::Unsupported, format!("a mount of type {kind} is not supported")));
@@ -183,11 +191,13 @@ fn new_filesystem(trees: &Trees, mount: &Mount, options: &Options, in_user_names
     let source = mount.source().as_deref().and_then(Path::to_str).unwrap_or(kind);
     // What is copied into it comes first.
     let attributes = options.all_set() & if options.copy_up { !libc::MOUNT_ATTR_RDONLY } else { !0 };
-    let tree = match trees.make(&Filesystem { kind, source, data: &options.data, attributes }) {
+    let data = label::within(spec, kind, &options.data);
+    let tree = match trees.make(&Filesystem { kind, source, data: &data, attributes }) {
         // A user namespace has a sysfs with a network namespace of its own alone.
         Err(_) if kind == "sysfs" && in_user_namespace => hosts_sys(trees)?,
         made => made?,
     };
+    label::put(spec, kind, tree.as_fd())?;
     if let Some(propagation) = options.propagation {
         let change = MountAttributes { propagation, ..MountAttributes::default() };
         trees.change(tree.as_fd(), false, change).doing(Kind::Internal, || "cannot set its propagation")?;

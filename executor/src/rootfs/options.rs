@@ -74,6 +74,11 @@ const PROPAGATIONS: [(&str, u64); 8] = [
     ("runbindable", libc::MS_UNBINDABLE),
 ];
 
+/// Whether the option `key` is an SELinux label (mount(8)): it may have commas.
+pub fn is_label(key: &str) -> bool {
+    matches!(key, "context" | "fscontext" | "defcontext" | "rootcontext")
+}
+
 /// All names of options that are not a filesystem's own, sorted.
 pub fn names() -> Vec<String> {
     let attributes = ATTRIBUTES.iter().flat_map(|(name, ..)| [(*name).to_owned(), format!("r{name}")]);
@@ -132,6 +137,8 @@ impl Options {
             put(&mut self.set_recursive, &mut self.clear_recursive, set, bits, name);
         } else {
             let (key, value) = match name.split_once('=') {
+                // Quoted by managers, as mount(2) wants it; a label itself has no quotes.
+                Some((key, value)) if is_label(key) => (key, Some(value.trim_matches('"').to_owned())),
                 Some((key, value)) => (key, Some(value.to_owned())),
                 None => (name, None),
             };

@@ -13,8 +13,8 @@ use oci_spec::runtime::Spec;
 use rustix::fs::{self, FileType, OFlags};
 use rustix::io::Errno;
 
-use super::file_type;
 use super::trees::{Filesystem, Trees};
+use super::{file_type, label};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::refused;
 use crate::scoped::{self, Symlinks};
@@ -146,7 +146,7 @@ pub fn masked_paths(trees: &Trees, place: &Place<'_>, spec: &Spec) -> Result<()>
         let Some(target) = place.existing(path)? else { continue };
         let what = || format!("cannot mask {path}");
         let folder = file_type(&target).doing(Kind::Internal, what)? == FileType::Directory;
-        let mask = if folder { empty_folder(trees) } else { null_device(trees) };
+        let mask = if folder { empty_folder(trees, spec) } else { null_device(trees) };
         trees.attach(&mask.map_err(|e| e.within(what()))?, &target).doing(Kind::Internal, what)?;
     }
     Ok(())
@@ -168,7 +168,8 @@ fn null_device(trees: &Trees) -> Result<OwnedFd> {
 }
 
 /// An empty read-only folder.
-fn empty_folder(trees: &Trees) -> Result<OwnedFd> {
+fn empty_folder(trees: &Trees, spec: &Spec) -> Result<OwnedFd> {
     let attributes = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-    trees.make(&Filesystem { kind: "tmpfs", source: "tmpfs", data: &[], attributes })
+    let data = label::within(spec, "tmpfs", &[]);
+    trees.make(&Filesystem { kind: "tmpfs", source: "tmpfs", data: &data, attributes })
 }

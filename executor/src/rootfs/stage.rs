@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::mount::{self, MountFlags, MountPropagationFlags};
 
 use super::file_type;
-use super::options::ATIME_FIELD;
+use super::options::{ATIME_FIELD, is_label};
 use super::trees::{Filesystem, no_filesystem};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::mountinfo;
@@ -259,7 +259,15 @@ fn data(filesystem: &Filesystem<'_>) -> Result<(CString, MountFlags)> {
             flags |= *flag;
             continue;
         }
-        let word = value.as_ref().map_or_else(|| key.clone(), |value| format!("{key}={value}"));
+        let word = match value {
+            // Of an SELinux label the commas are a part, and quotes are not.
+            Some(label) if is_label(key) && !label.contains('"') => {
+                words.push(format!("{key}=\"{label}\""));
+                continue;
+            }
+            Some(value) => format!("{key}={value}"),
+            None => key.clone(),
+        };
         if word.contains(',') {
             return Err(refused(&format!("its option {word:?} has a comma")));
         }
@@ -329,6 +337,9 @@ mod tests {
         };
         assert_eq!(of("size", Some("1m")).expect("plain").0.as_c_str(), c"size=1m,newinstance");
         assert_eq!(of("sync", None).expect("a flag").1, MountFlags::SYNCHRONOUS);
+        let labelled = of("context", Some("u:r:t:s0:c1,c2")).expect("a label");
+        assert_eq!(labelled.0.as_c_str(), c"context=\"u:r:t:s0:c1,c2\",newinstance");
+        assert_eq!(of("context", Some("u\",mode=777,x=\"")).map_err(|e| e.kind()), Err(Kind::Unsupported));
         assert_eq!(of("size", Some("1m,mode=777")).map_err(|e| e.kind()), Err(Kind::Unsupported));
     }
 }

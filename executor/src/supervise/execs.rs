@@ -324,8 +324,7 @@ impl Capture {
         // A program that it leaves behind may write to its file as long as it lives.
         let follow = direct;
         let (tails_of_it, terminal) = (tails.clone(), *terminal);
-        let wanted =
-            Connections { input, stdout, stderr, owner, logs, tails: tails_of_it, terminal, direct, follow };
+        let wanted = Connections { input, stdout, stderr, owner, logs, tails: tails_of_it, terminal, direct, follow };
         let (stdio, wiring) = io::wire(wanted)?;
         Ok((stdio, Capture { wiring: Some(wiring), pumps: None, tails, separate: request.separate }))
     }
@@ -402,10 +401,10 @@ impl Task {
         if process.rlimits().is_none() {
             process.set_rlimits(init.rlimits().clone());
         }
-        if process.apparmor_profile().is_none() {
+        if process.apparmor_profile().as_deref().is_none_or(str::is_empty) {
             process.set_apparmor_profile(init.apparmor_profile().clone());
         }
-        if process.selinux_label().is_none() {
+        if process.selinux_label().as_deref().is_none_or(str::is_empty) {
             process.set_selinux_label(init.selinux_label().clone());
         }
         if process.oom_score_adj().is_none() {

@@ -27,7 +27,7 @@ pub(super) fn process(task: &Task, host: &Host) -> Result<Process, Invalid> {
         .set_capabilities(Some(capabilities(task)))
         .set_rlimits(rlimits(&task.rlimits))
         .set_no_new_privileges(Some(task.no_new_privs.unwrap_or(true)))
-        .set_apparmor_profile(task.apparmor.clone())
+        .set_apparmor_profile(task.apparmor.as_ref().or(host.apparmor.as_ref()).cloned())
         .set_oom_score_adj(task.oom_score_adj);
     Ok(process)
 }
@@ -165,6 +165,18 @@ mod tests {
         let profile = Some(profile.unwrap());
         let spec = built(toml, |host| host.seccomp = profile.clone());
         assert_eq!(spec.linux().as_ref().unwrap().seccomp(), &profile);
+    }
+
+    #[test]
+    fn the_hosts_apparmor_profile_is_of_who_names_none() {
+        let profile = |toml: &str, of_host: Option<&str>| {
+            let spec = built(toml, |host| host.apparmor = of_host.map(str::to_owned));
+            spec.process().as_ref().unwrap().apparmor_profile().clone()
+        };
+        assert_eq!(profile("", None), None);
+        assert_eq!(profile("", Some("default")).as_deref(), Some("default"));
+        assert_eq!(profile("apparmor = 'web'", Some("default")).as_deref(), Some("web"));
+        assert_eq!(profile("apparmor = 'unconfined'", Some("default")).as_deref(), Some("unconfined"));
     }
 
     #[test]

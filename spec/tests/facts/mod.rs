@@ -18,6 +18,7 @@ pub fn host(cgroup_v2: bool) -> Host {
         cgroup_v2,
         hugepage_sizes: ["2MB".to_string(), "1GB".to_string()].into(),
         kernel: (6, 12),
+        apparmor: None,
         cgroup_path: "/bowline/web-1/web-1".into(),
     }
 }

@@ -53,7 +53,7 @@ impl Host {
         process.read_stderr();
         Exporter::of(process)
     }
- 
+
     /// What `bowline metrics --once` prints.
     #[track_caller]
     pub fn metrics(&self) -> Samples {

@@ -19,7 +19,7 @@ const NAMESPACES: [(Namespace, &str, &str); 7] = [
 
 pub fn facts(root: bool) -> Vec<Fact> {
     let mut facts: Vec<Fact> = NAMESPACES.iter().map(|(kind, name, cost)| namespace(root, *kind, name, cost)).collect();
-    facts.extend([users_namespaces(), seccomp(), libseccomp(), apparmor(), selinux()]);
+    facts.extend([users_namespaces(), seccomp(), libseccomp(), apparmor(root), selinux()]);
     facts
 }
 
@@ -93,7 +93,7 @@ fn libseccomp() -> Fact {
     }
 }
 
-fn apparmor() -> Fact {
+fn apparmor(root: bool) -> Fact {
     let name = "AppArmor";
     let cost = "`apparmor` is refused";
     if setting("/sys/module/apparmor/parameters/enabled").as_deref() != Some("Y") {
@@ -103,14 +103,23 @@ fn apparmor() -> Fact {
         let mend = "mount -t securityfs securityfs /sys/kernel/security";
         return Fact::lacks(name, "in use, but its files are not mounted", cost).mend(mend);
     }
-    Fact::has(name, "in use")
+    if !root {
+        return Fact::unknown(name);
+    }
+    if !probe::has_default_profile() {
+        let found = format!("in use; the default profile {} is not loaded", probe::DEFAULT_PROFILE);
+        let cost = "a task has a profile only if its description names one";
+        return Fact::lacks(name, found, cost)
+            .mend(format!("apparmor_parser -rW /etc/apparmor.d/{}", probe::DEFAULT_PROFILE));
+    }
+    Fact::has(name, format!("in use; tasks have the profile {}", probe::DEFAULT_PROFILE))
 }
 
 fn selinux() -> Fact {
     let name = "SELinux";
     match setting("/sys/fs/selinux/enforce").as_deref() {
-        Some("1") => Fact::has(name, "enforcing; tasks keep the label of the shim"),
+        Some("1") => Fact::has(name, "enforcing; tasks keep the shim's label unless their manager names one"),
         Some(_) => Fact::has(name, "permissive"),
-        None => Fact::lacks(name, "not in use", "nothing: bowline sets no labels"),
+        None => Fact::lacks(name, "not in use", "`process.selinuxLabel` and `linux.mountLabel` are refused"),
     }
 }

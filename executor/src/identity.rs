@@ -2,20 +2,21 @@
 //!
 //! Never the host's user database: `web` in an image is the image's `web`.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use bowline_spec::UserIds;
 use bowline_spec::user::NameOrId;
-use rustix::fs::OFlags;
+use rustix::fs::{self, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Doing, Error, Kind, Result};
 use crate::scoped::{self, Symlinks};
 
-/// More than any sane user database; a larger file is not read on.
+/// More than any sane user database; a larger file is refused.
 const MOST_BYTES: u64 = 4 << 20;
 
 /// Who a process is to be, as asked for.
@@ -123,13 +124,30 @@ impl<'a> Account<'a> {
 
 fn read(root: BorrowedFd<'_>, path: &str) -> Result<String> {
     // Absolute symlinks are the image's own (/etc/passwd → /usr/etc/passwd).
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let what = || format!("cannot read {path} in the root filesystem");
-    let file = match scoped::open(root, Path::new(path), flags, Symlinks::Followed) {
-        Ok(fd) => File::from(fd),
+    let what = || format!("user: cannot read {path} in the root filesystem");
+    let refused = |why: &dyn Display| Error::new(Kind::BadSpec, format!("{}: {why}", what()));
+    let unfit = |why: &dyn Display| refused(why).hint(format!("make {path} a plain file of names in the image"));
+    let fd = match scoped::open(root, Path::new(path), OFlags::PATH | OFlags::CLOEXEC, Symlinks::Followed) {
+        Ok(fd) => fd,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(String::new()),
-        Err(errno) => return Err(Error::new(Kind::BadSpec, format!("{}: {errno}", what()))),
+        Err(errno) => return Err(refused(&errno)),
     };
+    // Nothing else is opened: with the host's rights, to open a device may do
+    // something, and to open a FIFO may take forever.
+    let stat = fs::fstat(&fd).doing(Kind::BadSpec, what)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(unfit(&"it is not a regular file"));
+    }
+    if stat.st_size as u64 > MOST_BYTES {
+        return Err(unfit(&format_args!("it is larger than {} MiB", MOST_BYTES >> 20)));
+    }
+    // As the files of procfs are, and to read /proc/kmsg takes its messages.
+    if stat.st_size == 0 {
+        return Ok(String::new());
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = fs::open(format!("/proc/self/fd/{}", fd.as_raw_fd()), flags, Mode::empty());
+    let file = File::from(file.doing(Kind::BadSpec, what)?);
     let mut bytes = Vec::new();
     file.take(MOST_BYTES).read_to_end(&mut bytes).doing(Kind::BadSpec, what)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -81,6 +81,7 @@ mod hostile_mounts;
 mod hostile_seize;
 mod hostile_streams;
 mod installed_files;
+mod hostile_image_files;
 mod interrupt;
 mod limits;
 mod logs;

@@ -142,14 +142,8 @@ fn stream(pid: i32, fd: i32, inside: &[mountinfo::Mount]) -> Result<Option<Strin
 
 /// Where in a container something of the host's is mounted, and what.
 fn sources(spec: &Spec) -> BTreeMap<PathBuf, PathBuf> {
-    let masked = spec.linux().as_ref().and_then(|linux| linux.masked_paths().as_ref());
-    // A folder is hidden by a tmpfs of its own: criu finds none of these there.
-    let mut found: BTreeMap<PathBuf, PathBuf> = masked
-        .into_iter()
-        .flatten()
-        .filter(|path| Path::new(path).is_file())
-        .map(|path| (path.into(), "/dev/null".into()))
-        .collect();
+    // What masks paths is the container's own: criu finds it there.
+    let mut found = BTreeMap::new();
     for mount in spec.mounts().iter().flatten() {
         let options = mount.options().as_deref().unwrap_or_default();
         let bind = mount.typ().as_deref() == Some("bind") || options.iter().any(|o| o == "bind" || o == "rbind");

@@ -9,7 +9,7 @@
 //! health checks: nothing here is resolved by path but the program itself.
 //! Must not: change the task's state, wait for the exec to end.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use oci_spec::runtime::{Process, Spec};
@@ -40,6 +40,8 @@ pub struct Exec<'a> {
     pub filter: Option<&'a Filter>,
     /// Its standard streams.
     pub stdio: &'a Stdio,
+    /// The null device, for those of its streams that are it.
+    pub null: Option<BorrowedFd<'a>>,
     /// The cgroups it puts itself into.
     pub entry: Entry,
     /// The task's namespaces.
@@ -79,6 +81,7 @@ impl Exec<'_> {
                 filter: self.filter.map(|f| (&*f.program, f.flags)),
                 notify: theirs.as_ref().map(OwnedFd::as_fd),
                 stdio: self.stdio,
+                null: self.null,
                 entry,
                 keeps_keyring: self.keeps_keyring,
                 labels: labels.as_ref(),
@@ -86,8 +89,13 @@ impl Exec<'_> {
             let cgroup_of = self.namespaces.own_cgroup_namespace().then_some(init);
             child::run_exec(&payload, cgroup_of, tell.as_raw_fd())
         };
-        let mut keep =
-            child::kept_fds(self.stdio, theirs.as_ref().map(OwnedFd::as_fd), labels.as_ref(), tell.as_raw_fd());
+        let mut keep = child::kept_fds(
+            self.stdio,
+            self.null,
+            theirs.as_ref().map(OwnedFd::as_fd),
+            labels.as_ref(),
+            tell.as_raw_fd(),
+        );
         if self.namespaces.own_cgroup_namespace() {
             keep.push(init.as_raw_fd());
         }

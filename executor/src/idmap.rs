@@ -8,13 +8,28 @@
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
-use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder};
+use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Spec};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitId, WaitIdOptions, getegid, geteuid, waitid};
 
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys::{self, Cloned};
+
+/// What `user` and `group` inside the task are on the host.
+///
+/// One that is not mapped is left as it is: becoming it will fail, and say so.
+pub fn host_ids(spec: &Spec, user: u32, group: u32) -> (u32, u32) {
+    let linux = spec.linux().as_ref();
+    let host = |mappings: Option<&Vec<LinuxIdMapping>>, id: u32| {
+        let inside = |m: &&LinuxIdMapping| id.checked_sub(m.container_id()).is_some_and(|n| n < m.size());
+        let mapping = mappings.into_iter().flatten().find(inside);
+        mapping.map_or(id, |m| m.host_id() + (id - m.container_id()))
+    };
+    let uid = host(linux.and_then(|l| l.uid_mappings().as_ref()), user);
+    let gid = host(linux.and_then(|l| l.gid_mappings().as_ref()), group);
+    (uid, gid)
+}
 
 /// Owners as a user namespace has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

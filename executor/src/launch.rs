@@ -83,7 +83,8 @@ impl Prepared<'_> {
         let stages = namespaces.in_user_namespace() && !sys::has_mount_fds();
         // By us: a helper of init's would count among the task's processes.
         let nobody = rootfs::hide_owners(spec).then(idmap::nobodys).flatten();
-        let sources = || rootfs::open_sources(spec, bundle, nobody.as_ref().map(OwnedFd::as_fd));
+        let sources =
+            || rootfs::open_sources(spec, bundle, namespaces.in_user_namespace(), nobody.as_ref().map(OwnedFd::as_fd));
         let sources = (beforehand && sys::has_mount_fds()).then(sources).transpose()?;
         let (report, tell) = io::pipe()?;
         let (hear, orders) = io::pipe()?;
@@ -94,7 +95,8 @@ impl Prepared<'_> {
         let entry = cgroup.entry();
         let labels = Labels::of(process)?;
         let flags = namespaces.clone_flags();
-        let mut keep = child::kept_fds(&stdio, theirs.as_ref().map(OwnedFd::as_fd), labels.as_ref(), tell.as_raw_fd());
+        let mut keep =
+            child::kept_fds(&stdio, None, theirs.as_ref().map(OwnedFd::as_fd), labels.as_ref(), tell.as_raw_fd());
         keep.push(hear.as_raw_fd());
         keep.extend(nobody.as_ref().map(|fd| fd.as_raw_fd()));
         if let Some(sources) = &sources {
@@ -103,7 +105,8 @@ impl Prepared<'_> {
         let become_init = |entry: &Entry| {
             let (filter, notify) = (filter.map(|f| (&*f.program, f.flags)), theirs.as_ref().map(OwnedFd::as_fd));
             let labels = labels.as_ref();
-            let payload = Payload { process, spec, filter, notify, stdio: &stdio, entry, keeps_keyring, labels };
+            let payload =
+                Payload { process, spec, filter, notify, stdio: &stdio, null: None, entry, keeps_keyring, labels };
             let nobody = nobody.as_ref().map(OwnedFd::as_fd);
             let init = Init { spec, id, bundle, namespaces: &namespaces, sources, nobody, orders: hear.as_raw_fd() };
             child::run_init(&payload, init, tell.as_raw_fd())
@@ -111,7 +114,7 @@ impl Prepared<'_> {
         let enter = || {
             if stages {
                 sys::unshare(libc::CLONE_NEWNS).doing(Kind::Internal, || "cannot make a mount namespace")?;
-                rootfs::stage_sources(spec, bundle)?;
+                rootfs::stage_sources(spec, bundle, true)?;
             }
             if namespaces.in_user_namespace() && !namespaces.is_new(libc::CLONE_NEWUSER) {
                 child::oom_score_adj("self", process)?;

@@ -8,6 +8,7 @@ use libc::c_int;
 use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Spec};
 
 use crate::error::{Doing, Error, Kind, Result};
+pub use crate::idmap::host_ids;
 use crate::sys;
 
 /// The namespaces of one task, as CLONE_NEW* bits and paths.
@@ -122,21 +123,6 @@ pub fn write_id_maps(pid: i32, spec: &Spec) -> Result<()> {
             .doing(Kind::BadSpec, || format!("cannot write {:?} to {file} of the user namespace", text.trim_end()))?;
     }
     Ok(())
-}
-
-/// What `user` and `group` inside the task are on the host.
-///
-/// One that is not mapped is left as it is: becoming it will fail, and say so.
-pub fn host_ids(spec: &Spec, user: u32, group: u32) -> (u32, u32) {
-    let linux = spec.linux().as_ref();
-    let host = |mappings: Option<&Vec<LinuxIdMapping>>, id: u32| {
-        let inside = |m: &&LinuxIdMapping| id.checked_sub(m.container_id()).is_some_and(|n| n < m.size());
-        let mapping = mappings.into_iter().flatten().find(inside);
-        mapping.map_or(id, |m| m.host_id() + (id - m.container_id()))
-    };
-    let uid = host(linux.and_then(|l| l.uid_mappings().as_ref()), user);
-    let gid = host(linux.and_then(|l| l.gid_mappings().as_ref()), group);
-    (uid, gid)
 }
 
 fn line(mapping: &LinuxIdMapping) -> String {

@@ -33,7 +33,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::cgroup::Entry;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::hooks::{Container, Point};
-use crate::io::Stdio;
+use crate::io::{End, Stdio};
 use crate::lsm::{Labels, Opened};
 use crate::namespaces::Namespaces;
 use crate::rootfs::{self, Sources};
@@ -71,6 +71,9 @@ pub struct Payload<'a> {
     pub notify: Option<BorrowedFd<'a>>,
     /// Its standard streams.
     pub stdio: &'a Stdio,
+    /// The null device, for those of an exec's streams that are it. Init takes
+    /// the one of its own root.
+    pub null: Option<BorrowedFd<'a>>,
     /// The cgroups it puts itself into.
     pub entry: &'a Entry,
     /// Whether it stays in the shim's session keyring.
@@ -146,11 +149,11 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     }
     let sources = match sources.take() {
         Some(sources) => sources,
-        None if sys::has_mount_fds() => rootfs::open_sources(spec, bundle, nobody)?,
+        None if sys::has_mount_fds() => rootfs::open_sources(spec, bundle, namespaces.in_user_namespace(), nobody)?,
         None => {
             // With a user namespace, the worker that cloned us has staged them.
             if !namespaces.in_user_namespace() {
-                rootfs::stage_sources(spec, bundle)?;
+                rootfs::stage_sources(spec, bundle, false)?;
             }
             rootfs::take_up_sources(spec)?
         }
@@ -179,9 +182,13 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
         }
         container.run_inside(Point::CreateContainer, &rootfs::path(spec, bundle)?)
     };
-    let pty = rootfs::enter(spec, &sources, namespaces.in_user_namespace(), hooks)?;
-    if let (Some(pty), Some(wish)) = (&pty, &payload.stdio.terminal) {
+    let wants_null = payload.stdio.wants_null();
+    let entered = rootfs::enter(spec, &sources, namespaces.in_user_namespace(), wants_null, hooks)?;
+    if let (Some(pty), Some(wish)) = (&entered.terminal, &payload.stdio.terminal) {
         terminal::take(wish, payload.process, pty)?;
+    }
+    if let Some(null) = &entered.null {
+        connect(payload.stdio, |end| matches!(end, End::Null).then_some(null.as_fd()))?;
     }
     command::check_folder(payload.process)?;
     let program = command::find(payload.process)?;
@@ -222,11 +229,26 @@ fn begin<'a>(payload: &Payload<'a>) -> Result<Option<Opened<'a>>> {
             None => begin_keyring()?,
         }
     }
-    let streams = || "cannot set up the standard streams";
-    rustix::stdio::dup2_stdin(&payload.stdio.stdin).doing(Kind::Internal, streams)?;
-    rustix::stdio::dup2_stdout(&payload.stdio.stdout).doing(Kind::Internal, streams)?;
-    rustix::stdio::dup2_stderr(&payload.stdio.stderr).doing(Kind::Internal, streams)?;
+    connect(payload.stdio, |end| match end {
+        End::Fd(fd) => Some(fd.as_fd()),
+        End::Null => payload.null,
+    })?;
     Ok(labels)
+}
+
+/// Makes those of the standard streams that `choose` has an fd for.
+fn connect<'a>(stdio: &'a Stdio, choose: impl Fn(&'a End) -> Option<BorrowedFd<'a>>) -> Result<()> {
+    let what = || "cannot set up the standard streams";
+    if let Some(stdin) = choose(&stdio.stdin) {
+        rustix::stdio::dup2_stdin(stdin).doing(Kind::Internal, what)?;
+    }
+    if let Some(stdout) = choose(&stdio.stdout) {
+        rustix::stdio::dup2_stdout(stdout).doing(Kind::Internal, what)?;
+    }
+    if let Some(stderr) = choose(&stdio.stderr) {
+        rustix::stdio::dup2_stderr(stderr).doing(Kind::Internal, what)?;
+    }
+    Ok(())
 }
 
 fn begin_keyring() -> Result<()> {
@@ -240,12 +262,15 @@ fn begin_keyring() -> Result<()> {
 /// What init and an exec need of the shim's fds, besides those of their cgroup.
 pub fn kept_fds(
     stdio: &Stdio,
+    null: Option<BorrowedFd<'_>>,
     notify: Option<BorrowedFd<'_>>,
     labels: Option<&Labels<'_>>,
     report: RawFd,
 ) -> Vec<RawFd> {
     let Stdio { stdin, stdout, stderr, terminal } = stdio;
-    let mut fds = vec![report, stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
+    let mut fds = vec![report];
+    fds.extend([stdin, stdout, stderr].into_iter().filter_map(|end| end.fd()).map(|fd| fd.as_raw_fd()));
+    fds.extend(null.map(|fd| fd.as_raw_fd()));
     fds.extend(terminal.as_ref().map(|wish| wish.socket.as_raw_fd()));
     fds.extend(notify.map(|fd| fd.as_raw_fd()));
     fds.extend(labels.map(Labels::fd));

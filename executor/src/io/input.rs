@@ -15,7 +15,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use super::{Owner, null};
+use super::{End, Owner, is_null};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys;
 
@@ -43,22 +43,25 @@ impl Input {
         &self,
         owner: Owner,
         process_ended: &watch::Receiver<bool>,
-    ) -> Result<(OwnedFd, Option<Rc<AsyncFd<File>>>)> {
+    ) -> Result<(End, Option<Rc<AsyncFd<File>>>)> {
         match self {
-            Input::Null => Ok((null()?, None)),
-            Input::Open => fed(owner).map(|(end, write)| (end, Some(write))),
+            Input::Null => Ok((End::Null, None)),
+            Input::Open => fed(owner).map(|(end, write)| (End::Fd(end), Some(write))),
             Input::Path(path) => {
                 let what = || format!("cannot set up {}", path.display());
                 let file = open(path)?;
                 if !file.metadata().doing(Kind::Internal, what)?.file_type().is_fifo() {
+                    if is_null(&file)? {
+                        return Ok((End::Null, None));
+                    }
                     // The process did not ask for a non-blocking stream.
                     rustix::io::ioctl_fionbio(&file, false).doing(Kind::Internal, what)?;
-                    return Ok((file.into(), None));
+                    return Ok((End::Fd(file.into()), None));
                 }
                 let (end, write) = fed(owner)?;
                 let from = sys::watch(file).doing(Kind::Internal, what)?;
                 begin(from, write, process_ended.clone());
-                Ok((end, None))
+                Ok((End::Fd(end), None))
             }
         }
     }

@@ -26,7 +26,7 @@ mod terminal;
 use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -51,14 +51,42 @@ use terminal::{Awaited, Terminal};
 #[derive(Debug)]
 pub struct Stdio {
     /// Read from as fd 0.
-    pub stdin: OwnedFd,
+    pub stdin: End,
     /// Written to as fd 1.
-    pub stdout: OwnedFd,
+    pub stdout: End,
     /// Written to as fd 2.
-    pub stderr: OwnedFd,
+    pub stderr: End,
     /// With it, the process makes itself a terminal, which then takes the
     /// place of all three.
     pub terminal: Option<Wish>,
+}
+
+/// What a process has as one of its standard streams.
+#[derive(Debug)]
+pub enum End {
+    /// A null device that belongs to its task. The host's is never handed to a
+    /// task, which could change its mode, owner and times.
+    Null,
+    /// A pipe, a FIFO or a file.
+    Fd(OwnedFd),
+}
+
+impl End {
+    /// What is open already.
+    pub fn fd(&self) -> Option<&OwnedFd> {
+        match self {
+            End::Null => None,
+            End::Fd(fd) => Some(fd),
+        }
+    }
+}
+
+impl Stdio {
+    /// Whether any of them is the null device.
+    pub fn wants_null(&self) -> bool {
+        let ends = [&self.stdin, &self.stdout, &self.stderr];
+        self.terminal.is_none() && ends.into_iter().any(|end| matches!(end, End::Null))
+    }
 }
 
 /// A close-on-exec pipe: reading end, writing end.
@@ -185,7 +213,7 @@ pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
     let ([out_log, err_log], [out_tail, err_tail]) = (logs, tails);
     if let Some(size) = terminal {
         let (wish, awaited) = terminal::wish(size)?;
-        let stdio = Stdio { stdin: null()?, stdout: null()?, stderr: null()?, terminal: Some(wish) };
+        let stdio = Stdio { stdin: End::Null, stdout: End::Null, stderr: End::Null, terminal: Some(wish) };
         return Ok((stdio, Wiring::Terminal { awaited, outlet: Outlet::open(stdout)?, log: out_log, tail: out_tail }));
     }
     let mut pumps = Pumps::new(None, None);
@@ -194,9 +222,9 @@ pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
     let out = pumps.open_output("stdout", stdout, way, out_log, out_tail)?;
     // One pipe for one file: what goes there by either stays in order.
     let one = direct && stdout == stderr && !pumps.lines.outputs.is_empty();
-    let err = match one {
-        true => out.try_clone().doing(Kind::Internal, || "cannot give a process its stderr")?,
-        false => pumps.open_output("stderr", stderr, way, err_log, err_tail)?,
+    let err = match &out {
+        End::Fd(pipe) if one => End::Fd(pipe.try_clone().doing(Kind::Internal, || "cannot give a process its stderr")?),
+        _ => pumps.open_output("stderr", stderr, way, err_log, err_tail)?,
     };
     Ok((Stdio { stdin, stdout: out, stderr: err, terminal: None }, Wiring::Pipes(pumps)))
 }
@@ -234,9 +262,10 @@ fn handed_over(fifo: File, path: &Path, owner: Owner) -> Result<OwnedFd> {
     Ok(end)
 }
 
-fn null() -> Result<OwnedFd> {
-    let null = File::options().read(true).write(true).open("/dev/null");
-    Ok(null.doing(Kind::Internal, || "cannot open /dev/null")?.into())
+/// Whether a path that somebody gave leads to the host's null device.
+fn is_null(file: &File) -> Result<bool> {
+    let file = file.metadata().doing(Kind::Internal, || "cannot examine a stream")?;
+    Ok(file.file_type().is_char_device() && file.rdev() == rustix::fs::makedev(1, 3))
 }
 
 impl Pumps {
@@ -254,11 +283,12 @@ impl Pumps {
         way: Way,
         log: Option<log::Writer>,
         tail: Tail,
-    ) -> Result<OwnedFd> {
+    ) -> Result<End> {
         let outlet = match target {
-            Target::Null if way.direct => return null(),
+            Target::Null if way.direct => return Ok(End::Null),
             Target::Path(path) if way.direct => match outlet::open(path)? {
-                (fifo, kind) if kind.is_fifo() => return handed_over(fifo, path, way.owner),
+                (fifo, kind) if kind.is_fifo() => return handed_over(fifo, path, way.owner).map(End::Fd),
+                (null, _) if is_null(&null)? => return Ok(End::Null),
                 (file, kind) => Outlet::to(file, kind)?,
             },
             target => Outlet::open(target)?,
@@ -269,7 +299,7 @@ impl Pumps {
         rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, what)?;
         let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
         self.begin(name, from, outlet, log, tail, way.follow);
-        Ok(write)
+        Ok(End::Fd(write))
     }
 
     fn begin(
@@ -292,7 +322,7 @@ impl Pumps {
     }
 
     /// The process's end of its stdin; what is fed is kept.
-    fn open_input(&mut self, input: &Input, owner: Owner) -> Result<OwnedFd> {
+    fn open_input(&mut self, input: &Input, owner: Owner) -> Result<End> {
         let (stdin, fed) = input.open(owner, &self.lines.process_ended)?;
         self.lines.input = fed;
         Ok(stdin)

@@ -1,18 +1,35 @@
 //! Device nodes and the usual links in the task's own `/dev`.
+//!
+//! ```text
+//!   init makes the nodes:      mknod in its /dev
+//!   in a user namespace:       beforehand ─► a tmpfs with a node each ─► bound into its /dev
+//!   without a /dev of its own: beforehand ─► a tmpfs with a null device
+//! ```
+//!
+//! Every node is the task's own: its mode, owner and times are no other's. A
+//! `/dev` that is a bind belongs to the user: nothing is made there. Must not:
+//! hand a node of the host's to a task.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use oci_spec::runtime::{LinuxDevice, LinuxDeviceBuilder, LinuxDeviceType, Spec};
-use rustix::fs::{self, AtFlags, FileType, Gid, Mode, Uid};
+use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, Mount, Spec};
+use rustix::fs::{self, AtFlags, Dev, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use super::inside::{self, Make};
-use super::trees::Trees;
+use super::options::{self, Options};
+use super::stage;
+use super::trees::{Filesystem, Trees};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::idmap;
+use crate::scoped::{self, Symlinks};
+use crate::sys;
 
-/// Devices that every container has (OCI runtime spec, "Default Devices").
-const DEFAULT: [(&str, i64, i64); 6] = [
+/// Devices that every container has (OCI runtime spec, "Default Devices"). The
+/// null device is the first.
+const DEFAULT: [(&str, u32, u32); 6] = [
     ("/dev/null", 1, 3),
     ("/dev/zero", 1, 5),
     ("/dev/full", 1, 7),
@@ -30,74 +47,242 @@ const LINKS: [(&str, &str); 5] = [
     ("pts/ptmx", "ptmx"),
 ];
 
-/// Makes the devices of the spec and the default ones.
-///
-/// A user namespace may not make device nodes: the host's are bound instead.
-pub fn create(trees: &Trees, root: BorrowedFd<'_>, spec: &Spec, in_user_namespace: bool) -> Result<()> {
-    for (path, major, minor) in DEFAULT {
-        let device = LinuxDeviceBuilder::default()
-            .path(path)
-            .typ(LinuxDeviceType::C)
-            .major(major)
-            .minor(minor)
-            .file_mode(0o666u32)
-            .build()
-            .doing(Kind::Internal, || format!("cannot describe device {path}"))?;
-        make(trees, root, &device, in_user_namespace)?;
+/// The null device where it is made and opened apart from others.
+const NULL: &str = "null";
+
+/// The null device of a task.
+pub enum Null {
+    /// A node in a filesystem of the task, by O_PATH.
+    Attached(OwnedFd),
+    /// A tree with it, that is attached nowhere.
+    Apart(OwnedFd),
+}
+
+impl Null {
+    /// Opens it to read and to write.
+    pub fn open(&self) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let opened = match self {
+            Null::Attached(node) => fs::open(stage::at(node.as_fd()), flags, Mode::empty()),
+            Null::Apart(tree) => fs::openat(tree, NULL, flags, Mode::empty()),
+        };
+        opened.doing(Kind::Internal, || "cannot open the task's null device")
     }
+
+    /// As many copies of it, each to be mounted once; `root` is covered for a moment.
+    pub fn copies(&self, trees: &Trees, root: &OwnedFd, count: usize) -> Result<Vec<OwnedFd>> {
+        let copies = match self {
+            Null::Attached(node) => (0..count).map(|_| trees.copy_of(node.as_fd(), false)).collect(),
+            Null::Apart(tree) => trees.copies_in(tree, root, (0..count).map(|_| NULL.to_owned())),
+        };
+        copies.doing(Kind::Internal, || "cannot copy the task's null device")
+    }
+}
+
+/// A null device that no task can reach but as an open file.
+///
+/// For a process of a task that runs: the task's own `/dev/null` may be anything
+/// by then, and the host's is the host's. `root` opens the task's root, where
+/// the kernel mounts nothing apart from all.
+pub fn open_null(root: impl FnOnce() -> Result<File>) -> Result<OwnedFd> {
+    if sys::has_mount_fds() {
+        let tree = with_nodes(&Trees::Detached, &[Node::default(0)], None)?;
+        return Null::Apart(tree).open();
+    }
+    let what = || "cannot open the task's /dev/null";
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let node = scoped::open(root()?.as_fd(), Path::new("dev/null"), flags, Symlinks::Refused);
+    let node = node.doing(Kind::WrongState, what)?;
+    let stat = fs::fstat(&node).doing(Kind::Internal, what)?;
+    if !is_null(&stat) {
+        return Err(Error::new(Kind::WrongState, "/dev/null in the task is not the null device"));
+    }
+    Null::Attached(node).open()
+}
+
+/// Whether it is the null device.
+fn is_null(stat: &fs::Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == fs::makedev(1, 3)
+}
+
+/// A node to be made.
+struct Node<'a> {
+    path: &'a Path,
+    kind: FileType,
+    number: Dev,
+    mode: Mode,
+    uid: Option<u32>,
+    gid: Option<u32>,
+}
+
+impl<'a> Node<'a> {
+    fn default(index: usize) -> Node<'static> {
+        let (path, major, minor) = DEFAULT[index];
+        let number = fs::makedev(major, minor);
+        let (kind, mode) = (FileType::CharacterDevice, Mode::from_raw_mode(0o666));
+        Node { path: Path::new(path), kind, number, mode, uid: None, gid: None }
+    }
+
+    fn of(device: &'a LinuxDevice) -> Result<Node<'a>> {
+        let path = device.path().as_path();
+        let kind = match device.typ() {
+            LinuxDeviceType::B => FileType::BlockDevice,
+            LinuxDeviceType::P => FileType::Fifo,
+            LinuxDeviceType::C | LinuxDeviceType::U | LinuxDeviceType::A => FileType::CharacterDevice,
+        };
+        let number =
+            |n: i64| u32::try_from(n).doing(Kind::BadSpec, || format!("devices: {} has a bad number", path.display()));
+        let number = fs::makedev(number(device.major())?, number(device.minor())?);
+        let mode = Mode::from_raw_mode(device.file_mode().unwrap_or(0o666));
+        Ok(Node { path, kind, number, mode, uid: device.uid(), gid: device.gid() })
+    }
+
+    /// Makes it as `name` in `parent`; `false` if something is there already.
+    fn make(&self, parent: BorrowedFd<'_>, name: &Path) -> Result<bool> {
+        let what = || format!("cannot create device {}", self.path.display());
+        match fs::mknodat(parent, name, self.kind, self.mode, self.number) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Ok(false),
+            Err(errno) => return Err(Error::new(Kind::Internal, format!("{}: {errno}", what()))),
+        }
+        let (uid, gid) = (self.uid.map(Uid::from_raw), self.gid.map(Gid::from_raw));
+        if uid.is_some() || gid.is_some() {
+            fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).doing(Kind::Internal, what)?;
+        }
+        Ok(true)
+    }
+}
+
+/// The default devices and those of the spec.
+fn nodes(spec: &Spec) -> Result<Vec<Node<'_>>> {
+    let mut all: Vec<_> = (0..DEFAULT.len()).map(Node::default).collect();
     let linux = spec.linux().as_ref();
     for device in linux.and_then(|l| l.devices().as_ref()).into_iter().flatten() {
-        make(trees, root, device, in_user_namespace)?;
+        all.push(Node::of(device)?);
     }
-    let dev = inside::open(root, Path::new("/dev"), Make::Nothing)?;
+    Ok(all)
+}
+
+/// Whether this mount is a `/dev` of the task's own: a new tmpfs. Any other is
+/// the user's, and a devtmpfs is even the host's.
+pub fn is_own(mount: &Mount, options: &Options) -> bool {
+    let tmpfs = mount.typ().as_deref() == Some("tmpfs") && options.bind.is_none();
+    tmpfs && mount.destination() == Path::new("/dev")
+}
+
+/// Makes what init cannot make itself, or has no place for: a tree with a node
+/// for each device, or with the null device alone; `None` where it needs none.
+/// To be called with the host's rights.
+pub fn beforehand(trees: &Trees, spec: &Spec, in_user_namespace: bool) -> Result<Option<OwnedFd>> {
+    let mut own = false;
+    for mount in spec.mounts().iter().flatten() {
+        own |= is_own(mount, &options::of(mount)?);
+    }
+    match (own, in_user_namespace) {
+        (true, false) => Ok(None),
+        (true, true) => with_nodes(trees, &nodes(spec)?, Some(spec)).map(Some),
+        (false, _) => with_nodes(trees, &[Node::default(0)], None).map(Some),
+    }
+}
+
+/// What the node of this number is called in the tree of [`with_nodes`].
+fn name(number: usize) -> String {
+    if number == 0 { NULL.to_owned() } else { number.to_string() }
+}
+
+/// A new tmpfs with these nodes, the null device first; their owners are by the
+/// maps of `spec`.
+fn with_nodes(trees: &Trees, nodes: &[Node<'_>], spec: Option<&Spec>) -> Result<OwnedFd> {
+    let data = [("mode".to_owned(), Some("755".to_owned()))];
+    let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
+    let tree = trees.make(&Filesystem { kind: "tmpfs", source: "tmpfs", data: &data, attributes })?;
+    let umask = rustix::process::umask(Mode::empty());
+    let made = nodes.iter().enumerate().try_for_each(|(number, node)| {
+        let owned = match spec.filter(|_| node.uid.is_some() || node.gid.is_some()) {
+            Some(spec) => {
+                let (uid, gid) = idmap::host_ids(spec, node.uid.unwrap_or(0), node.gid.unwrap_or(0));
+                &Node { uid: Some(uid), gid: Some(gid), ..*node }
+            }
+            None => node,
+        };
+        owned.make(tree.as_fd(), Path::new(&name(number))).map(drop)
+    });
+    rustix::process::umask(umask);
+    made.map(|()| tree)
+}
+
+/// Fills `dev`, the task's own `/dev`, with the devices of the spec and the
+/// default ones, made here or, with a user namespace, [`beforehand`].
+///
+/// In that very filesystem: what is mounted over it by now is the user's.
+pub fn create(
+    trees: &Trees,
+    root: BorrowedFd<'_>,
+    dev: &OwnedFd,
+    spec: &Spec,
+    beforehand: Option<&OwnedFd>,
+) -> Result<Null> {
+    let nodes = nodes(spec)?;
+    let null = match beforehand {
+        Some(tree) => Null::Attached(bind(trees, root, dev, &nodes, tree)?),
+        None => {
+            for node in &nodes {
+                make(root, dev, node)?;
+            }
+            own_null(trees, dev)?
+        }
+    };
     for (target, name) in LINKS {
-        match fs::symlinkat(target, &dev, name) {
+        match fs::symlinkat(target, dev, name) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(Error::new(Kind::Internal, format!("cannot link /dev/{name}: {errno}"))),
         }
     }
-    Ok(())
+    Ok(null)
 }
 
-fn make(trees: &Trees, root: BorrowedFd<'_>, device: &LinuxDevice, in_user_namespace: bool) -> Result<()> {
-    let path = device.path();
-    let what = || format!("cannot create device {}", path.display());
-    if in_user_namespace {
-        let host = host_path(device);
-        let tree =
-            trees.copy(&host, false).doing(Kind::BadSpec, || format!("cannot open the host's {}", host.display()))?;
-        let target = inside::open(root, path, Make::File)?;
-        return trees.attach(&tree, &target).doing(Kind::Internal, what);
+/// Where `path` is: in `dev`, or elsewhere in `root`.
+fn place<'p>(root: BorrowedFd<'p>, dev: &'p OwnedFd, path: &'p Path) -> (BorrowedFd<'p>, PathBuf) {
+    match path.strip_prefix("/dev") {
+        Ok(rest) => (dev.as_fd(), Path::new("/").join(rest)),
+        Err(_) => (root, path.to_owned()),
     }
+}
+
+fn make(root: BorrowedFd<'_>, dev: &OwnedFd, node: &Node<'_>) -> Result<()> {
+    let (base, path) = place(root, dev, node.path);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(Error::new(Kind::BadSpec, format!("devices: {} names no file", path.display())));
+        return Err(Error::new(Kind::BadSpec, format!("devices: {} names no file", node.path.display())));
     };
-    let parent = inside::open(root, parent, Make::Folder)?;
-    let kind = match device.typ() {
-        LinuxDeviceType::B => FileType::BlockDevice,
-        LinuxDeviceType::P => FileType::Fifo,
-        LinuxDeviceType::C | LinuxDeviceType::U | LinuxDeviceType::A => FileType::CharacterDevice,
-    };
-    let mode = Mode::from_raw_mode(device.file_mode().unwrap_or(0o666));
-    let number =
-        |n: i64| u32::try_from(n).doing(Kind::BadSpec, || format!("devices: {} has a bad number", path.display()));
-    let dev = fs::makedev(number(device.major())?, number(device.minor())?);
-    match fs::mknodat(&parent, name, kind, mode, dev) {
-        Ok(()) => {}
-        // Given by the description and by default: the first one stands.
-        Err(Errno::EXIST) => return Ok(()),
-        Err(errno) => return Err(Error::new(Kind::Internal, format!("{}: {errno}", what()))),
+    // Given by the description and by default, or mounted: the first one stands.
+    if parent == Path::new("/") {
+        return node.make(base, Path::new(name)).map(drop);
     }
-    let (uid, gid) = (device.uid().map(Uid::from_raw), device.gid().map(Gid::from_raw));
-    if uid.is_some() || gid.is_some() {
-        fs::chownat(parent.as_fd(), name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).doing(Kind::Internal, what)?;
-    }
-    Ok(())
+    let parent = inside::open(base, parent, Make::Folder)?;
+    node.make(parent.as_fd(), Path::new(name)).map(drop)
 }
 
-/// Where the host has the device: by number, as the path inside may differ.
-fn host_path(device: &LinuxDevice) -> PathBuf {
-    let kind = if device.typ() == LinuxDeviceType::B { "block" } else { "char" };
-    let by_number = PathBuf::from(format!("/dev/{kind}/{}:{}", device.major(), device.minor()));
-    if by_number.exists() { by_number } else { device.path().clone() }
+/// The null device that was made in `dev`, or another one where something of the
+/// user's is mounted upon its place.
+fn own_null(trees: &Trees, dev: &OwnedFd) -> Result<Null> {
+    let what = || "cannot open the task's null device";
+    let node = stage::open_spot(dev.as_fd(), "null").doing(Kind::Internal, what)?;
+    let (stat, of_dev) = (fs::fstat(&node).doing(Kind::Internal, what)?, fs::fstat(dev).doing(Kind::Internal, what)?);
+    if is_null(&stat) && stat.st_dev == of_dev.st_dev {
+        return Ok(Null::Attached(node));
+    }
+    with_nodes(trees, &[Node::default(0)], None).map(Null::Apart)
+}
+
+/// Mounts the nodes of `tree` to their places; returns the null device.
+fn bind(trees: &Trees, root: BorrowedFd<'_>, dev: &OwnedFd, nodes: &[Node<'_>], tree: &OwnedFd) -> Result<OwnedFd> {
+    let names = (0..nodes.len()).map(name);
+    let mut copies = trees.copies_in(tree, dev, names).doing(Kind::Internal, || "cannot copy the task's devices")?;
+    for (node, copy) in nodes.iter().zip(&copies) {
+        let (base, path) = place(root, dev, node.path);
+        let target = inside::open(base, &path, Make::File)?;
+        let what = || format!("cannot create device {}", node.path.display());
+        trees.attach(copy, &target).doing(Kind::Internal, what)?;
+    }
+    Ok(copies.swap_remove(0))
 }

@@ -35,6 +35,8 @@ use rustix::mount::UnmountFlags;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys::MountAttributes;
 
+use devices::Null;
+pub use devices::open_null;
 use inside::Make;
 pub use inside::refuse_host_links;
 use options::Options;
@@ -48,43 +50,58 @@ pub use sources::{
 pub use terminal::{Pty, open as open_terminal};
 use trees::{Filesystem, Trees};
 
+/// What init takes along into its root.
+pub struct Entered {
+    /// Its terminal, if it is to have one.
+    pub terminal: Option<Pty>,
+    /// The null device, if it is to have that.
+    pub null: Option<OwnedFd>,
+}
+
 /// Fills the attached root, seals it, and makes it the root of this process.
 /// `hooks` is called when all mounts are in their places, nothing is closed yet,
-/// and the root is still the host's. Returns init's terminal, if it is to have
-/// one.
+/// and the root is still the host's.
 pub fn enter(
     spec: &Spec,
     sources: &Sources,
     in_user_namespace: bool,
+    wants_null: bool,
     hooks: impl FnOnce() -> Result<()>,
-) -> Result<Option<Pty>> {
+) -> Result<Entered> {
     rustix::process::umask(Mode::empty());
     let root = sources.root.as_fd();
     inside::refuse_host_links(root)?;
-    let mut own_dev = false;
+    let mut dev = None;
     for (mount, source) in spec.mounts().iter().flatten().zip(&sources.binds) {
         let options = options::of(mount)?;
         let done = match (mount.typ().as_deref(), source) {
-            (Some("cgroup"), None) => cgroups::mount(&sources.trees, root, spec, mount, &options, in_user_namespace),
+            (Some("cgroup"), None) => {
+                cgroups::mount(&sources.trees, root, spec, mount, &options, in_user_namespace).map(|()| None)
+            }
             _ => perform(&sources.trees, root, spec, mount, &options, source.as_ref(), in_user_namespace),
         };
-        done.map_err(|error| error.within(format_args!("mount {}", mount.destination().display())))?;
-        own_dev |= mount.destination() == Path::new("/dev") && source.is_none();
+        let made = done.map_err(|error| error.within(format_args!("mount {}", mount.destination().display())))?;
+        if devices::is_own(mount, &options) {
+            dev = made;
+        }
     }
-    if own_dev {
-        devices::create(&sources.trees, root, spec, in_user_namespace)?;
-    }
+    let null = match (&dev, &sources.nodes) {
+        (Some(dev), nodes) => devices::create(&sources.trees, root, dev, spec, nodes.as_ref())?,
+        (None, Some(tree)) => Null::Apart(tree.try_clone().doing(Kind::Internal, || "cannot copy an fd")?),
+        (None, None) => return Err(Error::new(Kind::Internal, "nobody has made a null device")),
+    };
     let wanted = spec.process().as_ref().and_then(|process| process.terminal()).unwrap_or(false);
     let terminal = wanted.then(|| terminal::open(root)).transpose()?;
-    if let (Some(terminal), true) = (&terminal, own_dev) {
-        terminal::mount_console(&sources.trees, root, terminal.slave.as_fd())?;
+    if let (Some(terminal), Some(dev)) = (&terminal, &dev) {
+        terminal::mount_console(&sources.trees, dev.as_fd(), terminal.slave.as_fd())?;
     }
     make_working_directory(root, spec)?;
     hooks()?;
     let place = seal::Place::new(root, spec)?;
     seal::sysctls(&place, spec)?;
     seal::read_only_paths(&sources.trees, &place, spec)?;
-    seal::masked_paths(&sources.trees, &place, spec)?;
+    seal::masked_paths(&sources.trees, &place, &sources.root, spec, &null)?;
+    let null = wants_null.then(|| null.open()).transpose()?;
     if spec.root().as_ref().and_then(|r| r.readonly()).unwrap_or(false) {
         let read_only = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..MountAttributes::default() };
         sources
@@ -97,7 +114,7 @@ pub fn enter(
     let propagation = options::root_propagation(spec)?.unwrap_or(libc::MS_SLAVE);
     let change = MountAttributes { propagation, ..MountAttributes::default() };
     sources.trees.change(root, false, change).doing(Kind::Internal, || "cannot set the propagation of the root")?;
-    Ok(terminal)
+    Ok(Entered { terminal, null })
 }
 
 /// Other runtimes make a missing working directory; so do we, before the root
@@ -119,7 +136,7 @@ fn perform(
     options: &Options,
     source: Option<&OwnedFd>,
     in_user_namespace: bool,
-) -> Result<()> {
+) -> Result<Option<OwnedFd>> {
     let (made, make) = match source {
         Some(tree) => {
             let folder = file_type(tree).doing(Kind::Internal, || "cannot examine its source")? == FileType::Directory;
@@ -128,9 +145,9 @@ fn perform(
         None => (Some(new_filesystem(trees, spec, mount, options, in_user_namespace)?), Make::Folder),
     };
     let target = inside::open(root, mount.destination(), make)?;
-    refuse_proc(&target, mount)?;
     let tree = made.as_ref().or(source);
     let tree = tree.ok_or_else(|| Error::new(Kind::Internal, "nothing to mount"))?;
+    refuse_proc(&target, tree, mount)?;
     refuse_false_proc(tree, mount)?;
     if options.copy_up {
         copy_up::copy(target.as_fd(), tree.as_fd())
@@ -138,7 +155,8 @@ fn perform(
         let read_only = MountAttributes { set: options.all_set() & libc::MOUNT_ATTR_RDONLY, ..Default::default() };
         trees.change(tree.as_fd(), false, read_only).doing(Kind::Internal, || "cannot make it read-only")?;
     }
-    trees.attach(tree, &target).doing(Kind::Internal, || "cannot attach it")
+    trees.attach(tree, &target).doing(Kind::Internal, || "cannot attach it")?;
+    Ok(made)
 }
 
 /// Files of procfs that may be mounted over: what they tell is accounting, and
@@ -157,15 +175,17 @@ const REPLACEABLE: [&str; 10] = [
 ];
 
 /// Refuses to mount over procfs, by whatever way its destination got there: a
-/// false /proc/self/attr or /proc/sys would undo a protection.
-fn refuse_proc(target: &OwnedFd, mount: &Mount) -> Result<()> {
-    let what = || "cannot examine its destination";
-    let on_proc = fs::fstatfs(target).doing(Kind::Internal, what)?.f_type == libc::PROC_SUPER_MAGIC;
+/// false /proc/self/attr or /proc/sys would undo a protection. A whole procfs
+/// may be mounted over a whole one, as a root that somebody has prepared for
+/// chroot(1) has one already.
+fn refuse_proc(target: &OwnedFd, tree: &OwnedFd, mount: &Mount) -> Result<()> {
+    let kind = fs::fstatfs(target).doing(Kind::Internal, || "cannot examine its destination")?.f_type;
+    let replaced = seal::is_procfs(target.as_fd()) && seal::is_procfs(tree.as_fd());
     let replaceable = REPLACEABLE.iter().any(|path| mount.destination() == Path::new(path));
-    if on_proc && !replaceable {
-        return Err(Error::new(Kind::BadSpec, "its destination is in /proc, which must not be mounted over"));
+    if kind != libc::PROC_SUPER_MAGIC || replaceable || replaced {
+        return Ok(());
     }
-    Ok(())
+    Err(Error::new(Kind::BadSpec, "its destination is in /proc, which must not be mounted over"))
 }
 
 /// Refuses anything but procfs at `/proc` (CVE-2019-19921): there is nothing of the kernel's to protect in it, and

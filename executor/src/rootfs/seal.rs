@@ -13,6 +13,7 @@ use oci_spec::runtime::Spec;
 use rustix::fs::{self, FileType, OFlags};
 use rustix::io::Errno;
 
+use super::devices::Null;
 use super::trees::{Filesystem, Trees};
 use super::{file_type, label};
 use crate::error::{Doing, Error, Kind, Result};
@@ -138,33 +139,34 @@ pub fn read_only_paths(trees: &Trees, place: &Place<'_>, spec: &Spec) -> Result<
     Ok(())
 }
 
-/// Hides each path: a file behind the host's null device, a folder behind an
-/// empty read-only tmpfs.
-pub fn masked_paths(trees: &Trees, place: &Place<'_>, spec: &Spec) -> Result<()> {
+/// Hides each path: a file behind the task's null device, folders behind one
+/// empty read-only tmpfs. Never behind a node of the host's: who may change its
+/// mode there would change it for the host.
+pub fn masked_paths(trees: &Trees, place: &Place<'_>, root: &OwnedFd, spec: &Spec, null: &Null) -> Result<()> {
     let linux = spec.linux().as_ref();
+    let (mut files, mut folders) = (Vec::new(), Vec::new());
     for path in linux.and_then(|l| l.masked_paths().as_ref()).into_iter().flatten() {
         let Some(target) = place.existing(path)? else { continue };
-        let what = || format!("cannot mask {path}");
-        let folder = file_type(&target).doing(Kind::Internal, what)? == FileType::Directory;
-        let mask = if folder { empty_folder(trees, spec) } else { null_device(trees) };
-        trees.attach(&mask.map_err(|e| e.within(what()))?, &target).doing(Kind::Internal, what)?;
+        let kind = file_type(&target).doing(Kind::Internal, || cannot_mask(path))?;
+        let all = if kind == FileType::Directory { &mut folders } else { &mut files };
+        all.push((path, target));
+    }
+    let masks = null.copies(trees, root, files.len())?;
+    for ((path, target), mask) in files.iter().zip(&masks) {
+        trees.attach(mask, target).doing(Kind::Internal, || cannot_mask(path))?;
+    }
+    let Some(((path, target), rest)) = folders.split_first() else { return Ok(()) };
+    let empty = empty_folder(trees, spec).map_err(|error| error.within(cannot_mask(path)))?;
+    trees.attach(&empty, target).doing(Kind::Internal, || cannot_mask(path))?;
+    for (path, target) in rest {
+        let mask = trees.copy_of(empty.as_fd(), false).doing(Kind::Internal, || cannot_mask(path))?;
+        trees.attach(&mask, target).doing(Kind::Internal, || cannot_mask(path))?;
     }
     Ok(())
 }
 
-/// The host's null device as a mount. That it is one is checked on the mount
-/// itself: a `/dev/null` that is something else would be exposed, not hidden
-/// (CVE-2025-31133).
-fn null_device(trees: &Trees) -> Result<OwnedFd> {
-    let path = Path::new("/dev/null");
-    let tree = trees.copy(path, false).doing(Kind::Internal, || "cannot open /dev/null")?;
-    let stat = fs::fstat(&tree).doing(Kind::Internal, || "cannot examine /dev/null")?;
-    let is_null =
-        FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == fs::makedev(1, 3);
-    if !is_null {
-        return Err(Error::new(Kind::Unsupported, "the host's /dev/null is not the null device"));
-    }
-    Ok(tree)
+fn cannot_mask(path: &str) -> String {
+    format!("cannot mask {path}")
 }
 
 /// An empty read-only folder.

@@ -16,10 +16,10 @@ use oci_spec::runtime::{LinuxIdMapping, Mount, Spec};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::host_view;
 use super::options::{self, Options};
 use super::stage::{self, Stage};
 use super::trees::Trees;
+use super::{devices, host_view};
 use super::{file_type, open_path};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::idmap::Idmap;
@@ -35,6 +35,8 @@ pub struct Sources {
     pub root: OwnedFd,
     /// One for each mount of the spec; `None` where it is no bind.
     pub binds: Vec<Option<OwnedFd>>,
+    /// Device nodes that the child cannot make itself, or has no place for.
+    pub nodes: Option<OwnedFd>,
     /// Where these are, and all trees to come.
     pub trees: Trees,
 }
@@ -42,7 +44,7 @@ pub struct Sources {
 impl Sources {
     /// Adds the fds that must stay open until the root is set up.
     pub fn push_fds(&self, fds: &mut Vec<RawFd>) {
-        let all = self.binds.iter().flatten().chain([&self.root]);
+        let all = self.binds.iter().flatten().chain(&self.nodes).chain([&self.root]);
         fds.extend(all.map(|fd| fd.as_raw_fd()));
     }
 }
@@ -52,7 +54,7 @@ impl Sources {
 ///
 /// # Errors
 /// `BadSpec` naming the path that is missing or is not a folder.
-pub fn open(spec: &Spec, bundle: &Path, nobody: Option<BorrowedFd<'_>>) -> Result<Sources> {
+pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<BorrowedFd<'_>>) -> Result<Sources> {
     let path = root_path(spec, bundle)?;
     let trees = Trees::Detached;
     let root = trees.copy(&path, true).map_err(|errno| no_root(&path, errno))?;
@@ -81,13 +83,14 @@ pub fn open(spec: &Spec, bundle: &Path, nobody: Option<BorrowedFd<'_>>) -> Resul
         };
         binds.push(options.bind.map(copy).transpose()?);
     }
-    Ok(Sources { root, binds, trees })
+    let nodes = devices::beforehand(&trees, spec, in_user_namespace)?;
+    Ok(Sources { root, binds, nodes, trees })
 }
 
 /// The same where nothing can be detached: puts them on a stage, in a mount
 /// namespace of the caller's own, and makes that the working directory, which
 /// a clone with a mount namespace of its own finds in its copy.
-pub fn stage(spec: &Spec, bundle: &Path) -> Result<()> {
+pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> {
     let propagation = options::before_the_root(spec)?;
     let mut shared = false;
     for mount in spec.mounts().iter().flatten() {
@@ -129,6 +132,7 @@ pub fn stage(spec: &Spec, bundle: &Path) -> Result<()> {
         };
         apply(&trees, &tree, recursive, &options, mount)?;
     }
+    devices::beforehand(&trees, spec, in_user_namespace)?;
     rustix::process::fchdir(here).doing(Kind::Internal, what)
 }
 
@@ -149,10 +153,15 @@ pub fn take_up(spec: &Spec) -> Result<Sources> {
         number += usize::from(is_bind);
         binds.push(is_bind.then(|| spot(number)).transpose()?);
     }
+    // The last, where there are any.
+    let nodes = match stage::open_spot(outer.as_fd(), &(number + 1).to_string()) {
+        Err(Errno::NOENT) => None,
+        found => Some(found.doing(Kind::Internal, what)?),
+    };
     let open_own = || stage::open_spot(outer.as_fd(), OWN);
     let own = open_own().doing(Kind::Internal, what)?;
     let stage = Stage::new(own.as_fd(), open_own).doing(Kind::Internal, || "cannot make a stage for mounts")?;
-    Ok(Sources { root, binds, trees: Trees::Staged(stage) })
+    Ok(Sources { root, binds, nodes, trees: Trees::Staged(stage) })
 }
 
 /// Makes the root of `sources` a mount of this mount namespace. To be called

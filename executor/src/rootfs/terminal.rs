@@ -51,10 +51,10 @@ pub fn open(root: BorrowedFd<'_>) -> Result<Pty> {
 }
 
 /// Mounts a terminal onto `/dev/console`, where init finds it by a fixed name
-/// (OCI runtime spec, "Default Devices").
-pub fn mount_console(trees: &Trees, root: BorrowedFd<'_>, slave: BorrowedFd<'_>) -> Result<()> {
+/// (OCI runtime spec, "Default Devices"), in `dev`, the task's own `/dev`.
+pub fn mount_console(trees: &Trees, dev: BorrowedFd<'_>, slave: BorrowedFd<'_>) -> Result<()> {
     let what = || "cannot mount the terminal onto /dev/console";
     let tree = trees.copy_of(slave, false).doing(Kind::Internal, what)?;
-    let target = inside::open(root, Path::new("/dev/console"), Make::File)?;
+    let target = inside::open(dev, Path::new("/console"), Make::File)?;
     trees.attach(&tree, &target).doing(Kind::Internal, what)
 }

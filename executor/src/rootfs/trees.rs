@@ -10,6 +10,7 @@ use std::path::Path;
 
 use rustix::fs::CWD;
 use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 
 use super::open_path;
 use super::stage::{self, Stage};
@@ -71,6 +72,27 @@ impl Trees {
         match self {
             Trees::Detached => sys::mount_setattr(tree, recursive, attributes),
             Trees::Staged(_) => stage::change(tree, recursive, attributes),
+        }
+    }
+
+    /// Copies of files in `tree`, which covers `over` for that moment: before Linux
+    /// 6.15 only what is attached can be copied from.
+    pub fn copies_in(
+        &self,
+        tree: &OwnedFd,
+        over: &OwnedFd,
+        names: impl Iterator<Item = String>,
+    ) -> rustix::io::Result<Vec<OwnedFd>> {
+        match self {
+            Trees::Detached => {
+                sys::move_mount(tree.as_fd(), over.as_fd())?;
+                let copies = names.map(|name| sys::open_tree(tree.as_fd(), Path::new(&name), false)).collect();
+                rustix::mount::unmount(stage::at(tree.as_fd()), UnmountFlags::DETACH)?;
+                copies
+            }
+            Trees::Staged(stage) => {
+                names.map(|name| stage.copy(stage::open_spot(tree.as_fd(), &name)?.as_fd(), false)).collect()
+            }
         }
     }
 

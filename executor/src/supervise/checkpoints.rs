@@ -25,6 +25,7 @@ use crate::io::Stdio;
 use crate::launch::Live;
 use crate::lifecycle::Status;
 use crate::program::{Outcome, Program};
+use crate::rootfs;
 use crate::sys::{self, Ended};
 use crate::told::Happening;
 
@@ -94,10 +95,14 @@ impl Supervisor {
             let entry = cgroup.entry().joined_late();
             let mut program = Program::new(&criu, args, environment())?;
             program = program.entering(&entry, plan.namespaces.is_new(libc::CLONE_NEWCGROUP));
-            let streams = [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()];
+            // There is no root of the task's yet.
+            let no_root =
+                || Err(Error::new(Kind::Unsupported, "a restored task cannot be given a null device by this kernel"));
+            let null = stdio.wants_null().then(|| rootfs::open_null(no_root)).transpose()?;
+            let streams = [&stdio.stdin, &stdio.stdout, &stdio.stderr].map(|end| end.fd().or(null.as_ref()));
             for (fd, number) in outside.inherited() {
-                if let Some(stream) = usize::try_from(fd).ok().and_then(|fd| streams.get(fd)) {
-                    program = program.with_fd(*stream, number);
+                if let Some(stream) = usize::try_from(fd).ok().and_then(|fd| streams.get(fd).copied().flatten()) {
+                    program = program.with_fd(stream.as_fd(), number);
                 }
             }
             self.run_criu(&criu, "restore", program, work, std::future::pending()).await?;

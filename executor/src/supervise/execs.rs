@@ -1,6 +1,6 @@
 //! An exec, from request to outcome.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use crate::io::{self, Attachment, Connections, Input, Lines, Logging, Owner, Pum
 use crate::launch::Report;
 use crate::lifecycle::Status;
 use crate::request::{Exec, ExecEnd, ExecOutcome, Killed, Launched};
+use crate::rootfs;
 use crate::sys::{self, Ended};
 use crate::told::Happening;
 
@@ -264,13 +265,15 @@ impl Supervisor {
 
 /// Clones the exec into a cgroup; its pid, or `None` if that takes no process.
 async fn clone_into(task: &Task, process: &Process, stdio: &Stdio, entry: Entry) -> Result<Option<(Report, i32)>> {
+    let null = stdio.wants_null().then(|| task.null()).transpose()?;
     let mut report = {
         let state = task.state.borrow();
         let init = state.live().ok_or_else(|| gone(task))?;
         let filter = task.filter.as_ref();
         let Task { id, folder, spec, namespaces, .. } = task;
         let (id, bundle, keeps_keyring) = (id.as_str(), folder.path(), task.particulars.keeps_keyring);
-        exec::Exec { process, id, bundle, spec, filter, stdio, entry, namespaces, init, keeps_keyring }.clone_exec()?
+        exec::Exec { process, id, bundle, spec, filter, stdio, null, entry, namespaces, init, keeps_keyring }
+            .clone_exec()?
     };
     Ok(report.cloned().await?.map(|pid| (report, pid)))
 }
@@ -413,12 +416,26 @@ impl Task {
         Ok(process)
     }
 
-    fn become_user(&self, process: &mut Process, user: &str) -> Result<()> {
-        let user: User = user.parse()?;
+    fn root(&self) -> Result<std::fs::File> {
         let pid = self.state().pid.unwrap_or_default();
         // Init is unreaped, so the pid is its own; its root is the task's.
         let root = std::fs::File::open(format!("/proc/{pid}/root"));
-        let root = root.doing(Kind::Internal, || "cannot open the task's root filesystem")?;
+        root.doing(Kind::Internal, || "cannot open the task's root filesystem")
+    }
+
+    /// What an exec has where its streams are nowhere. Kept, as the task may
+    /// have put anything into the place of its own.
+    fn null(&self) -> Result<BorrowedFd<'_>> {
+        if self.null.get().is_none() {
+            let _ = self.null.set(rootfs::open_null(|| self.root())?);
+        }
+        let null = self.null.get().ok_or_else(|| Error::new(Kind::Internal, "no null device"))?;
+        Ok(null.as_fd())
+    }
+
+    fn become_user(&self, process: &mut Process, user: &str) -> Result<()> {
+        let user: User = user.parse()?;
+        let root = self.root()?;
         let wanted = Wanted { user: Some(&user.user), group: user.group.as_ref(), groups: &[] };
         let ids = identity::resolve(root.as_fd(), wanted)?;
         // Capabilities stay as init's: execve takes them from all but root.

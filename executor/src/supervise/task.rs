@@ -104,6 +104,8 @@ pub struct Task {
     /// Cgroups of execs with a deadline, between two execs.
     pub exec_groups: RefCell<Vec<ExecGroup>>,
     pub made_groups: Cell<u64>,
+    /// For streams of execs that are nowhere, from the first of them on.
+    pub null: OnceCell<OwnedFd>,
     /// What `stats` keeps open between two readings.
     pub processes: RefCell<Processes>,
     /// Held while limits change: one update after the other.
@@ -166,6 +168,7 @@ impl Task {
             exec_starts: RefCell::default(),
             exec_groups: RefCell::default(),
             made_groups: Cell::new(1),
+            null: OnceCell::new(),
             processes: RefCell::default(),
             updating: Mutex::default(),
             events: Cell::new(0),

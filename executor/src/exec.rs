@@ -9,6 +9,7 @@
 //! health checks: nothing here is resolved by path but the program itself.
 //! Must not: change the task's state, wait for the exec to end.
 
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -24,7 +25,7 @@ use crate::lsm::Labels;
 use crate::namespaces::Namespaces;
 use crate::seccomp::Filter;
 use crate::sys;
-use crate::{notify, refused};
+use crate::{notify, refused, rootfs};
 
 /// Everything that an exec is started from.
 pub struct Exec<'a> {
@@ -40,7 +41,8 @@ pub struct Exec<'a> {
     pub filter: Option<&'a Filter>,
     /// Its standard streams.
     pub stdio: &'a Stdio,
-    /// The null device, for those of its streams that are it.
+    /// The null device, for those of its streams that are it; its worker makes
+    /// one where there is none.
     pub null: Option<BorrowedFd<'a>>,
     /// The cgroups it puts itself into.
     pub entry: Entry,
@@ -64,7 +66,11 @@ impl Exec<'_> {
         let state = || container.state(Point::Poststart, Some(self.init.pid));
         let notify = listener.map(|listener| notify::prepare(listener, &state()?)).transpose()?;
         let (notify, theirs) = notify.unzip();
+        let made = OnceCell::new();
         let enter = || {
+            if self.stdio.wants_null() && self.null.is_none() {
+                let _ = made.set(rootfs::open_null_in_worker()?);
+            }
             // By the host's /proc, before the task's comes into sight.
             child::oom_score_adj("self", self.process)?;
             // Until it is in its cgroup: what the kernel does for it costs others.
@@ -81,7 +87,7 @@ impl Exec<'_> {
                 filter: self.filter.map(|f| (&*f.program, f.flags)),
                 notify: theirs.as_ref().map(OwnedFd::as_fd),
                 stdio: self.stdio,
-                null: self.null,
+                null: self.null.or(made.get().map(OwnedFd::as_fd)),
                 entry,
                 keeps_keyring: self.keeps_keyring,
                 labels: labels.as_ref(),

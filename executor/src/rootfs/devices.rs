@@ -10,13 +10,13 @@
 //! `/dev` that is a bind belongs to the user: nothing is made there. Must not:
 //! hand a node of the host's to a task.
 
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, Mount, Spec};
 use rustix::fs::{self, AtFlags, Dev, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
+use rustix::mount::{self, MountFlags, MountPropagationFlags};
 
 use super::inside::{self, Make};
 use super::options::{self, Options};
@@ -24,7 +24,6 @@ use super::stage;
 use super::trees::{Filesystem, Trees};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::idmap;
-use crate::scoped::{self, Symlinks};
 use crate::sys;
 
 /// Devices that every container has (OCI runtime spec, "Default Devices"). The
@@ -79,25 +78,30 @@ impl Null {
     }
 }
 
-/// A null device that no task can reach but as an open file.
+/// A null device that no task can reach but as an open file, for a process of a
+/// task that runs: the task's own `/dev/null` may be anything by then.
 ///
-/// For a process of a task that runs: the task's own `/dev/null` may be anything
-/// by then, and the host's is the host's. `root` opens the task's root, where
-/// the kernel mounts nothing apart from all.
-pub fn open_null(root: impl FnOnce() -> Result<File>) -> Result<OwnedFd> {
-    if sys::has_mount_fds() {
-        let tree = with_nodes(&Trees::Detached, &[Node::default(0)], None)?;
-        return Null::Apart(tree).open();
-    }
-    let what = || "cannot open the task's /dev/null";
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let node = scoped::open(root()?.as_fd(), Path::new("dev/null"), flags, Symlinks::Refused);
-    let node = node.doing(Kind::WrongState, what)?;
-    let stat = fs::fstat(&node).doing(Kind::Internal, what)?;
-    if !is_null(&stat) {
-        return Err(Error::new(Kind::WrongState, "/dev/null in the task is not the null device"));
-    }
-    Null::Attached(node).open()
+/// # Errors
+/// `Unsupported` where nothing can be mounted apart.
+pub fn open_null() -> Result<OwnedFd> {
+    Null::Apart(with_nodes(&Trees::Detached, &[Node::default(0)], None)?).open()
+}
+
+/// The same there: in a mount namespace that the caller, a worker, has for itself
+/// from then on.
+pub fn open_null_in_worker() -> Result<OwnedFd> {
+    let what = || "cannot make a null device";
+    sys::unshare(libc::CLONE_NEWNS).doing(Kind::Internal, what)?;
+    let alone = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount::mount_change("/", alone).doing(Kind::Internal, what)?;
+    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+    mount::mount("bowline", "/dev", "tmpfs", flags, c"mode=755").doing(Kind::Internal, what)?;
+    let dev = super::open_path(Path::new("/dev")).doing(Kind::Internal, what)?;
+    let umask = rustix::process::umask(Mode::empty());
+    let made = Node::default(0).make(dev.as_fd(), Path::new(NULL));
+    rustix::process::umask(umask);
+    made?;
+    Null::Apart(dev).open()
 }
 
 /// Whether it is the null device.

@@ -36,7 +36,7 @@ use crate::error::{Doing, Error, Kind, Result};
 use crate::sys::MountAttributes;
 
 use devices::Null;
-pub use devices::open_null;
+pub use devices::{open_null, open_null_in_worker};
 use inside::Make;
 pub use inside::refuse_host_links;
 use options::Options;

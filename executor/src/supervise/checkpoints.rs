@@ -96,9 +96,7 @@ impl Supervisor {
             let mut program = Program::new(&criu, args, environment())?;
             program = program.entering(&entry, plan.namespaces.is_new(libc::CLONE_NEWCGROUP));
             // There is no root of the task's yet.
-            let no_root =
-                || Err(Error::new(Kind::Unsupported, "a restored task cannot be given a null device by this kernel"));
-            let null = stdio.wants_null().then(|| rootfs::open_null(no_root)).transpose()?;
+            let null = stdio.wants_null().then(rootfs::open_null).transpose()?;
             let streams = [&stdio.stdin, &stdio.stdout, &stdio.stderr].map(|end| end.fd().or(null.as_ref()));
             for (fd, number) in outside.inherited() {
                 if let Some(stream) = usize::try_from(fd).ok().and_then(|fd| streams.get(fd).copied().flatten()) {

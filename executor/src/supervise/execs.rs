@@ -265,7 +265,7 @@ impl Supervisor {
 
 /// Clones the exec into a cgroup; its pid, or `None` if that takes no process.
 async fn clone_into(task: &Task, process: &Process, stdio: &Stdio, entry: Entry) -> Result<Option<(Report, i32)>> {
-    let null = stdio.wants_null().then(|| task.null()).transpose()?;
+    let null = if stdio.wants_null() { task.null()? } else { None };
     let mut report = {
         let state = task.state.borrow();
         let init = state.live().ok_or_else(|| gone(task))?;
@@ -416,26 +416,22 @@ impl Task {
         Ok(process)
     }
 
-    fn root(&self) -> Result<std::fs::File> {
-        let pid = self.state().pid.unwrap_or_default();
-        // Init is unreaped, so the pid is its own; its root is the task's.
-        let root = std::fs::File::open(format!("/proc/{pid}/root"));
-        root.doing(Kind::Internal, || "cannot open the task's root filesystem")
-    }
-
     /// What an exec has where its streams are nowhere. Kept, as the task may
-    /// have put anything into the place of its own.
-    fn null(&self) -> Result<BorrowedFd<'_>> {
-        if self.null.get().is_none() {
-            let _ = self.null.set(rootfs::open_null(|| self.root())?);
+    /// have put anything into the place of its own. `None` where the exec's
+    /// worker has to make it.
+    fn null(&self) -> Result<Option<BorrowedFd<'_>>> {
+        if self.null.get().is_none() && sys::has_mount_fds() {
+            let _ = self.null.set(rootfs::open_null()?);
         }
-        let null = self.null.get().ok_or_else(|| Error::new(Kind::Internal, "no null device"))?;
-        Ok(null.as_fd())
+        Ok(self.null.get().map(AsFd::as_fd))
     }
 
     fn become_user(&self, process: &mut Process, user: &str) -> Result<()> {
         let user: User = user.parse()?;
-        let root = self.root()?;
+        let pid = self.state().pid.unwrap_or_default();
+        // Init is unreaped, so the pid is its own; its root is the task's.
+        let root = std::fs::File::open(format!("/proc/{pid}/root"));
+        let root = root.doing(Kind::Internal, || "cannot open the task's root filesystem")?;
         let wanted = Wanted { user: Some(&user.user), group: user.group.as_ref(), groups: &[] };
         let ids = identity::resolve(root.as_fd(), wanted)?;
         // Capabilities stay as init's: execve takes them from all but root.

@@ -29,10 +29,11 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::cgroup::Unit;
+use crate::cgroup::{Identity, Unit};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::events::{Entry, Event, Journal, Reader};
 use crate::report::{Enforcement, ExitReport};
+use crate::trust;
 
 /// What is known of a task.
 const RECORD: &str = "task.json";
@@ -65,6 +66,9 @@ pub struct Record {
     pub shim_pid: i32,
     /// The task's cgroup path below every hierarchy.
     pub cgroup: String,
+    /// By what that is known again; none in a record of an older bowline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
     /// Where some of that path's parents were made with it: how many of its parts
     /// were there before, by where the hierarchy is mounted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -125,6 +129,14 @@ impl StateDir {
     /// The state folder at `path`, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> StateDir {
         StateDir { path: path.into() }
+    }
+
+    /// That nobody but our user and root decides what is in it.
+    ///
+    /// # Errors
+    /// `WrongState` naming what on the way to it somebody else owns or may write.
+    pub fn check(&self) -> Result<()> {
+        trust::check_folder(&self.path)
     }
 
     /// Where it is.
@@ -292,14 +304,12 @@ impl Folder {
         let path = self.file(name);
         let temporary = self.file(&format!("{name}.new"));
         let text = serde_json::to_vec(value).doing(Kind::Internal, || format!("cannot write {name} as JSON"))?;
-        fs::write(&temporary, text)
-            .and_then(|()| fs::rename(&temporary, &path))
-            .map_err(|error| cannot("write", &path, &error))
+        trust::write(&path, &temporary, &text).map_err(|error| cannot("write", &path, &error))
     }
 
     pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         let path = self.file(name);
-        let text = match fs::read(&path) {
+        let text = match trust::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(cannot("read", &path, &error)),
@@ -310,7 +320,8 @@ impl Folder {
 
     fn lock_file(&self) -> Result<File> {
         let path = self.file("lock");
-        File::options().write(true).create(true).truncate(false).open(&path).map_err(|error| match error.kind() {
+        let opened = trust::open(File::options().write(true).create(true).truncate(false), &path);
+        opened.map_err(|error| match error.kind() {
             ErrorKind::NotFound => Error::new(Kind::NotFound, format!("there is no task in {}", self.path.display())),
             _ => cannot("open", &path, &error),
         })
@@ -440,6 +451,9 @@ pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
 
 fn cannot(verb: &str, path: &Path, error: &io::Error) -> Error {
     let message = format!("cannot {verb} {}: {error}", path.display());
+    if error.raw_os_error() == Some(libc::ELOOP) {
+        return Error::new(Kind::Internal, message).hint("it is a symlink, which bowline never makes there: remove it");
+    }
     let hint = match error.kind() {
         ErrorKind::PermissionDenied => "bowline needs to be root, or a state folder of your own (--state DIR)",
         ErrorKind::ReadOnlyFilesystem | ErrorKind::StorageFull => "choose another state folder with --state DIR",

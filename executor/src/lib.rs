@@ -74,6 +74,7 @@ mod sys;
 pub mod systemd;
 mod told;
 pub mod tracked;
+mod trust;
 pub mod watch;
 mod worker;
 
@@ -103,7 +104,7 @@ pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
 pub use member::Member;
 pub use pause::{Net as PauseNet, Pause};
-pub use recovery::{undo, undo_bundle};
+pub use recovery::{LeftAlone, undo, undo_bundle};
 pub use report::{Enforcement, ExitReport, StoppedBy};
 pub use request::{
     Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Particulars, PauseEnd, Process, Source, TaskState,

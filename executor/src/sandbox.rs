@@ -28,14 +28,12 @@ use crate::cgroup::{self, Driver, Layout, Unit};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::folder::{Folder, Lock, StateDir};
 use crate::network::{self, Connected};
-use crate::recovery::{undo, undo_cgroup};
+use crate::recovery::{LeftAlone, OVERHEAD, left_alone, overheads_of, undo, undo_cgroup};
 use crate::rootfs::layers;
 use crate::systemd::Systemd;
 
 /// Below what all sandboxes' cgroups are.
 const PREFIX: &str = "bowline";
-/// The same of what their shims and helpers are charged to.
-const OVERHEAD_PREFIX: &str = "bowline-overhead";
 
 const RECORD: &str = "sandbox.json";
 /// Where the members' `/dev/shm` is mounted, in the sandbox's folder.
@@ -85,7 +83,7 @@ impl SandboxRecord {
     /// `BadSpec` for an id that makes too long a unit's name.
     pub fn new(id: &TaskId, sandbox: Sandbox, driver: Driver) -> Result<SandboxRecord> {
         let place = SandboxPlace::new(PREFIX, id.as_str())?;
-        let beside = SandboxPlace::new(OVERHEAD_PREFIX, id.as_str())?;
+        let beside = SandboxPlace::new(OVERHEAD, id.as_str())?;
         let by_systemd = driver == Driver::Systemd;
         let unit = by_systemd.then(|| Unit::of_sandbox(&place)).transpose()?;
         let (overhead, overhead_unit) = match sandbox.overhead {
@@ -108,6 +106,24 @@ impl SandboxRecord {
             unenforced: Vec::new(),
             taken_down: false,
         })
+    }
+
+    /// Those of its cgroups that are where bowline makes them for `id`, its own
+    /// beside its shim's; and what of it is left alone.
+    pub(crate) fn cgroups(&self, id: &str) -> ([Option<&String>; 2], LeftAlone) {
+        let place = SandboxPlace::new(PREFIX, id).ok();
+        let places = place.iter().flat_map(|place| [Some(place.cgroupfs()), place.systemd().ok()]).flatten();
+        let why = "bowline makes none of this sandbox's there";
+        let mut alone = Vec::new();
+        let mut keep = |path: &String, fits: bool| {
+            if !fits {
+                alone.push(left_alone(path, why));
+            }
+            fits
+        };
+        let own = Some(&self.cgroup).filter(|path| keep(path, places.into_iter().any(|place| place == **path)));
+        let overhead = self.overhead.as_ref().filter(|path| keep(path, overheads_of(id).contains(path)));
+        ([own, overhead], alone)
     }
 
     /// What a member's cgroup is called in the sandbox's.
@@ -266,13 +282,13 @@ pub(crate) fn changed(record: &SandboxRecord, update: &Update) -> Result<Sandbox
 ///
 /// # Errors
 /// The first; all of it is tried.
-pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<()> {
+pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<LeftAlone> {
     let folder = state.folder(id);
     let Some(record) = folder.sandbox()? else {
         return Err(Error::new(Kind::NotFound, format!("there is no sandbox named {id}")));
     };
     if record.taken_down {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let mut first = None;
     let mut keep = |done: Result<()>| {
@@ -281,23 +297,26 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
         }
     };
     let layout = cgroup::detect()?;
-    if let Ok(Some(cgroup)) = layout.open(&record.cgroup) {
+    let ([own, overhead], mut alone) = record.cgroups(id.as_str());
+    if let Some(Ok(Some(cgroup))) = own.map(|path| layout.open(path)) {
         // Whoever froze all of it: what is frozen on v1 does not die.
         let _ = layout.freeze(&cgroup, false);
     }
     for member in state.members(id)? {
-        keep(undo(&state.folder(&member), systemd));
+        keep(undo(&state.folder(&member), systemd).map(|more| alone.extend(more)));
     }
     keep(network::del(folder.path(), record.sandbox.network.plugin_timeout()));
     keep(layers::unmount_blocking(&folder.shm()));
-    keep(record.overhead.as_ref().map_or(Ok(()), |path| let_go(&layout, path)));
-    for path in record.overhead.iter().chain([&record.cgroup]) {
+    keep(overhead.map_or(Ok(()), |path| let_go(&layout, path)));
+    for path in overhead.into_iter().chain(own) {
         keep(undo_cgroup(&layout, path));
     }
-    for unit in [&record.overhead_unit, &record.unit].into_iter().flatten() {
-        keep(systemd.stop(unit));
+    for (unit, path) in [(&record.overhead_unit, overhead), (&record.unit, own)] {
+        if let Some(unit) = unit.as_ref().filter(|unit| path.is_some_and(|path| unit.path() == *path)) {
+            keep(systemd.stop(unit));
+        }
     }
-    first.map_or(Ok(()), Err)
+    first.map_or(Ok(alone), Err)
 }
 
 /// Moves helpers that were charged beside it to the root: they are nobody's here

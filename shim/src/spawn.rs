@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use bowline_executor::systemd::Systemd;
 use bowline_executor::watch::MARKER;
 use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, open_sealed};
+use rustix::fs::OFlags;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 /// The fd that the shim finds its listening socket at.
@@ -41,6 +43,7 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
     let log = File::options()
         .append(true)
         .create(true)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(&log)
         .doing(Kind::Internal, || format!("cannot open {}", log.display()))?;
 

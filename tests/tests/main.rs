@@ -82,6 +82,7 @@ mod hostile_metrics;
 mod hostile_mounts;
 mod hostile_null;
 mod hostile_seize;
+mod hostile_state;
 mod hostile_streams;
 mod installed_files;
 mod interrupt;

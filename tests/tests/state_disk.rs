@@ -124,7 +124,7 @@ fn no_privilege_is_a_clear_error_and_leaves_nothing() {
 #[test]
 fn a_disk_that_fills_up_while_the_task_runs_loses_no_exit() {
     let host = Host::new();
-    let disk = host.tmpfs("disk", "size=1m");
+    let disk = host.tmpfs("disk", "size=1m,mode=0700");
     let state = disk.path().to_string_lossy().into_owned();
     let id = host.new_id();
     let script = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done";

@@ -14,6 +14,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use super::Entry;
+use crate::trust;
 
 /// The size at which a journal is put aside, in bytes; twice that is the most
 /// that is kept.
@@ -108,7 +109,7 @@ impl Journal {
     }
 
     fn open(&self) -> io::Result<File> {
-        let open = || File::options().append(true).create(true).mode(0o600).open(self.folder.join(CURRENT));
+        let open = || trust::open(File::options().append(true).create(true).mode(0o600), &self.folder.join(CURRENT));
         match open() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 match fs::DirBuilder::new().mode(0o700).create(&self.folder) {

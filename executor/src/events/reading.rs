@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::Entry;
 use super::journal::{BEFORE, CURRENT, is_at};
 use crate::error::{Doing, Kind, Result};
+use crate::trust;
 
 /// How every line begins. Within a line no text can have it: JSON escapes quotes.
 const BEGIN: &[u8] = b"{\"time\":";
@@ -90,7 +91,7 @@ impl Reader {
     }
 
     fn opened(&self, path: &Path) -> Result<Option<File>> {
-        match File::open(path) {
+        match trust::open(File::options().read(true), path) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).doing(Kind::Internal, || format!("cannot read {}", path.display())),

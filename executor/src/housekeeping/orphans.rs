@@ -24,7 +24,7 @@ use super::owners::{self, Shims};
 use super::{Cgroups, place_of, unit_of};
 use crate::error::{Error, Kind, Result, together};
 use crate::folder::{Folder, Lock, Owner, StateDir};
-use crate::recovery::undo;
+use crate::recovery::{cgroups_of, undo};
 use crate::sandbox::undo_sandbox;
 
 /// What sandboxes are below.
@@ -245,10 +245,13 @@ impl Cgroups {
         let record = folder.record().ok().flatten();
         let sandbox = folder.sandbox().ok().flatten();
         let what = if sandbox.is_some() { What::Sandbox } else { What::Task };
-        let recorded = record.map(|record| (record.cgroup, record.overhead));
-        let recorded = recorded.or(sandbox.map(|record| (record.cgroup, record.overhead)));
-        let recorded = recorded.into_iter().flat_map(|(cgroup, overhead)| [Some(cgroup), overhead]).flatten();
-        let mut cgroups: Vec<String> = recorded.filter(|path| self.is_there(path)).collect();
+        // What is not the task's is left alone, whatever the record says.
+        let recorded = record.map(|record| cgroups_of(&self.layout, folder, &record).0);
+        let recorded = recorded.or(sandbox.map(|record| {
+            let (own, _) = record.cgroups(id.as_str());
+            own.into_iter().flatten().cloned().collect()
+        }));
+        let mut cgroups: Vec<String> = recorded.into_iter().flatten().filter(|path| self.is_there(path)).collect();
         let others = its.into_iter().map(|candidate| candidate.path);
         cgroups.extend(others.filter(|path| self.is_there(path)));
         if cgroups.is_empty() && !folder.file(NETWORKS).exists() {

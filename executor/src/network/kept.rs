@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::list::ConfigList;
 use super::plugin::Bounds;
 use crate::error::{Doing, Error, Kind, Result};
+use crate::trust;
 
 const FILE: &str = "networks.json";
 
@@ -86,7 +87,7 @@ impl Kept {
     /// What is kept in `folder`, if anything.
     pub fn read(folder: &Path) -> Result<Option<Kept>> {
         let path = folder.join(FILE);
-        let text = match fs::read(&path) {
+        let text = match trust::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::new(Kind::Internal, format!("cannot read {}: {error}", path.display()))),
@@ -123,6 +124,6 @@ impl Kept {
         let what = || format!("cannot write {}", path.display());
         let text = serde_json::to_vec(self).doing(Kind::Internal, what)?;
         let temporary = folder.join(format!("{FILE}.new"));
-        fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path)).doing(Kind::Internal, what)
+        trust::write(&path, &temporary, &text).doing(Kind::Internal, what)
     }
 }

@@ -4,13 +4,13 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
 use super::bpf;
+use crate::trust;
 
 /// Bytes of the digest that a kept filter begins with.
 const DIGEST: usize = 32;
@@ -19,10 +19,9 @@ pub const LONGEST: usize = 4096 * bpf::SIZE;
 
 /// The filter at `path`; nothing if there is none, or none to be trusted.
 pub fn read(path: &Path) -> Option<Vec<u8>> {
-    let mut file =
-        File::options().read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32).open(path).ok()?;
+    let mut file = trust::open(File::options().read(true), path).ok()?;
     let meta = file.metadata().ok()?;
-    let ours = meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o077 == 0;
+    let ours = trust::is_ours_alone(&meta);
     let fits = meta.len() as usize <= DIGEST + LONGEST;
     let mut bytes = Vec::new();
     if ours && fits {

@@ -17,7 +17,7 @@ use super::ending::remove_cgroup;
 use super::sandboxes::Sandbox;
 use super::task::Task;
 use super::units::{self, Placeholder};
-use crate::cgroup::{Cgroup, Driver, Unit};
+use crate::cgroup::{Cgroup, Driver, Identity, Unit};
 use crate::claimed_uid::ClaimedUid;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::folder::{Folder, Lock, Record};
@@ -285,6 +285,9 @@ impl Supervisor {
         let pid = live.pid;
         let exited = expecting.claim(pid);
         plan.record.parents_made = self.layout.parents_made(&cgroup);
+        if let Some(identity) = &mut plan.record.identity {
+            identity.cgroups = self.layout.files_of(&cgroup);
+        }
         let task = Rc::new(Task::new(id.clone(), plan, live, cgroup));
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
 
@@ -408,6 +411,7 @@ impl Supervisor {
             pid: None,
             shim_pid: std::process::id().cast_signed(),
             cgroup: unit.as_ref().map_or(cgroup, Unit::path),
+            identity: Identity::to_come(),
             parents_made: BTreeMap::new(),
             unit,
             overhead: self.overhead.path(),

@@ -188,7 +188,8 @@ impl Up {
         let killed = dismiss(&mut child);
         // It did not come to undo what it had made. Never of one that ended by
         // itself: what it was refused, such as a cgroup, is somebody else's.
-        let undone = if killed { spawn::systemd().and_then(|systemd| undo(&folder, &systemd)) } else { Ok(()) };
+        let undone =
+            if killed { spawn::systemd().and_then(|systemd| undo(&folder, &systemd)).map(drop) } else { Ok(()) };
         let error = match undone {
             Ok(()) => error,
             Err(left) => error.hint(format!("besides, {left}")),
@@ -204,7 +205,7 @@ impl Up {
             dismiss(&mut child);
         }
         match spawn::systemd().and_then(|systemd| undo_sandbox(state, id, &systemd)) {
-            Ok(()) => discard(&folder, error),
+            Ok(_) => discard(&folder, error),
             Err(left) => error.hint(format!("besides, {left}; `bowline sandbox rm {id}` tries again")),
         }
     }

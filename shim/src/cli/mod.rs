@@ -89,6 +89,9 @@ pub fn main(carry_out: CarryOut, ask: Ask) -> ExitCode {
 
 async fn run(cli: Cli, carry_out: CarryOut, ask: Ask) -> Result<u8> {
     let state = StateDir::new(std::path::absolute(&cli.state).doing(Kind::Usage, || "--state: not a path")?);
+    if reads_state(&cli.command) {
+        state.check()?;
+    }
     match cli.command {
         Command::Run { task, detach, how } => launch::run(&state, task, detach.detach_keys, how).await,
         Command::Start { task, json } => launch::start(&state, task, json).await,
@@ -122,6 +125,20 @@ async fn run(cli: Cli, carry_out: CarryOut, ask: Ask) -> Result<u8> {
         Command::Man { dir } => man::run(dir.as_deref()),
         Command::Units => units::run(carry_out).await,
     }
+}
+
+/// Whether a command goes by what is in the state folder.
+fn reads_state(command: &Command) -> bool {
+    !matches!(
+        command,
+        Command::Cgroup(_)
+            | Command::Spec { .. }
+            | Command::Schema { .. }
+            | Command::Doctor { .. }
+            | Command::Completions { .. }
+            | Command::Man { .. }
+            | Command::Units
+    )
 }
 
 /// The one place where an error becomes an exit code.

@@ -1,12 +1,12 @@
 //! `rm`: a task that has ended goes, and what a shim that died has left.
 
-use bowline_executor::{Doing, Error, Folder, Kind, Lock, Owner, Result, StateDir, undo};
+use bowline_executor::{Doing, Error, Folder, Kind, LeftAlone, Lock, Owner, Result, StateDir, undo};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 
 use super::named::TaskRef;
 use super::several::{each, settle};
-use super::{progress, say, starting};
+use super::{complain, progress, say, starting};
 use crate::client::{self, Presence, Shim};
 use crate::spawn;
 
@@ -98,12 +98,21 @@ async fn end(shim: &Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<(
     }
 }
 
+/// Says what a record names that is not the task's.
+pub fn say_left_alone(alone: &LeftAlone) {
+    for left in alone {
+        complain(left, Some("look into it yourself: the task's record was edited, or is older than what is there"));
+    }
+}
+
 /// Removes what a shim that died has left.
 fn clean_up(folder: &Folder) -> Result<()> {
     let Owner::Nobody(lock) = folder.owner()? else {
         return Err(Error::new(Kind::WrongState, format!("{} is in use", folder.path().display()))
             .hint("somebody else is launching or removing this task; try again in a moment"));
     };
-    undo(folder, &spawn::systemd()?)?;
-    folder.remove(lock)
+    let alone = undo(folder, &spawn::systemd()?)?;
+    folder.remove(lock)?;
+    say_left_alone(&alone);
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use bowline_executor::{Doing, Error, Folder, Kind, Owner, Result, StateDir, undo_sandbox};
 use bowline_spec::id::TaskId;
 
+use crate::cli::remove::say_left_alone;
 use crate::cli::several::settle;
 use crate::client::{self, Presence};
 use crate::spawn;
@@ -40,7 +41,7 @@ pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
 /// one that died has left.
 fn forget(state: &StateDir, id: &TaskId, folder: &Folder) -> Result<()> {
     let lock = folder.lock()?;
-    undo_sandbox(state, id, &spawn::systemd()?)?;
+    let alone = undo_sandbox(state, id, &spawn::systemd()?)?;
     for member in state.members(id)? {
         let folder = state.folder(&member);
         match folder.owner() {
@@ -54,5 +55,7 @@ fn forget(state: &StateDir, id: &TaskId, folder: &Folder) -> Result<()> {
             Err(error) => return Err(error),
         }
     }
-    folder.remove(lock)
+    folder.remove(lock)?;
+    say_left_alone(&alone);
+    Ok(())
 }

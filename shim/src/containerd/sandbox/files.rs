@@ -114,7 +114,7 @@ pub fn undo(bundle: &Path, systemd: &Systemd) -> Result<()> {
 
 fn undo_member(member: &Path, systemd: &Systemd) -> Result<()> {
     let kept = Folder::at(member);
-    let undone = if matches!(kept.record(), Ok(None)) { Ok(()) } else { undo_folder(&kept, systemd) };
+    let undone = if matches!(kept.record(), Ok(None)) { Ok(()) } else { undo_folder(&kept, systemd).map(drop) };
     let bundle = fs::read_link(member.join(BUNDLE)).unwrap_or_default();
     // With it its mounts have gone: containerd takes them down first.
     let rest = if bundle.is_dir() { undo_bundle(&bundle, systemd).map(drop) } else { Ok(()) };

@@ -1,0 +1,52 @@
+//! By what a cgroup is known again, whoever has written its path down.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rustix::fs;
+use serde::{Deserialize, Serialize};
+
+use super::{Cgroup, Layout};
+
+/// The file that processes join a cgroup by, in one hierarchy: device and inode.
+pub type File = (u64, u64);
+
+/// Which cgroup it is. One that is made later at the same path is another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The kernel's boot: inodes are counted anew with each.
+    pub boot: String,
+    /// The cgroup in each hierarchy, by where that is mounted; none before it is
+    /// made.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cgroups: BTreeMap<PathBuf, File>,
+}
+
+impl Identity {
+    /// That of a cgroup which is still to be made.
+    pub fn to_come() -> Option<Identity> {
+        Some(Identity { boot: boot()?, cgroups: BTreeMap::new() })
+    }
+
+    /// Whether it is of this boot.
+    pub fn is_of_this_boot(&self) -> bool {
+        boot().is_some_and(|boot| boot == self.boot)
+    }
+}
+
+/// Which boot this is: random(4).
+fn boot() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(text.trim_end().to_owned())
+}
+
+impl Layout {
+    /// The files of a cgroup that is open, as they are kept in its [`Identity`].
+    pub fn files_of(&self, cgroup: &Cgroup) -> BTreeMap<PathBuf, File> {
+        let file = |member: &super::Member| {
+            let stat = fs::fstat(&member.made.tasks).ok()?;
+            Some((self.hierarchies[member.hierarchy].mount().to_owned(), (stat.st_dev, stat.st_ino)))
+        };
+        cgroup.members.iter().filter_map(file).collect()
+    }
+}

@@ -1,0 +1,167 @@
+//! Whom files of ours are trusted to be from: folders that nobody else may
+//! write, files that are no symlinks.
+//!
+//! Who owns a folder, or may write to one above it, decides what is in it: what
+//! is read there says which cgroups are ended, as root. The rule is sshd's for
+//! `authorized_keys` (StrictModes), with folders like `/tmp` allowed above, whose
+//! sticky bit lets nobody rename what is another's. Must not: know what a file says.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::{Error, Kind, Result};
+
+/// As many symlinks as the kernel follows in one path (path_resolution(7)).
+const SYMLINKS: usize = 40;
+
+/// Whether a file is our user's, and nobody else may even read it.
+pub fn is_ours_alone(meta: &Metadata) -> bool {
+    meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o077 == 0
+}
+
+/// Whether `file`, or what comes of it, is decided by us or root alone.
+fn is_trusted_owner(meta: &Metadata) -> bool {
+    meta.uid() == 0 || meta.uid() == rustix::process::geteuid().as_raw()
+}
+
+/// That nobody but our user and root can change what is in the folder at `path`,
+/// absolute, or put another in its place. One that is not there yet is fine where
+/// it would be made.
+///
+/// # Errors
+/// `WrongState` naming the folder or symlink on the way that somebody else owns or
+/// may write.
+pub fn check_folder(path: &Path) -> Result<()> {
+    let mut todo: Vec<OsString> = parts(path);
+    let mut here = PathBuf::from("/");
+    let mut symlinks = 0;
+    loop {
+        let last = todo.is_empty();
+        let meta = match fs::symlink_metadata(&here) {
+            Ok(meta) => meta,
+            // Whoever makes or reads it says what is wrong with it.
+            Err(_) => return Ok(()),
+        };
+        let refuse = |why: String| Err(refused(path, &here, &why));
+        if !is_trusted_owner(&meta) {
+            return refuse(format!("belongs to user {}", meta.uid()));
+        }
+        if meta.is_symlink() {
+            symlinks += 1;
+            let Ok(to) = fs::read_link(&here) else { return Ok(()) };
+            if symlinks > SYMLINKS {
+                return Ok(());
+            }
+            here = if to.is_absolute() { "/".into() } else { here.parent().unwrap_or(Path::new("/")).to_owned() };
+            todo.extend(parts(&to));
+        } else if meta.is_dir() && meta.mode() & 0o022 != 0 && (last || meta.mode() & 0o1000 == 0) {
+            return refuse(format!("can be written by others (mode {:04o})", meta.mode() & 0o7777));
+        }
+        match todo.pop() {
+            Some(part) if part == ".." => drop(here.pop()),
+            Some(part) => here.push(part),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// The parts of a path, the first one last.
+fn parts(path: &Path) -> Vec<OsString> {
+    let parts = path.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
+    parts.map(|c| c.as_os_str().to_owned()).rev().collect()
+}
+
+fn refused(path: &Path, found: &Path, why: &str) -> Error {
+    let way = if found == path { String::new() } else { format!(": {}", found.display()) };
+    let error = Error::new(Kind::WrongState, format!("the state folder {} is not safe{way} {why}", path.display()));
+    error.hint(format!(
+        "make {} yours and take away the others' right to write (chown, chmod go-w), or choose another with --state DIR",
+        found.display()
+    ))
+}
+
+/// Opens a file that is none of ours if it is a symlink (`ELOOP`); never waits,
+/// as for a FIFO's other end.
+pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+}
+
+/// What is in the file at `path`.
+///
+/// # Errors
+/// As of [`open`]; `InvalidInput` for what is no file.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = open(File::options().read(true), path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or_default() + 1);
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Writes `bytes` to the file at `path`, whole or not at all.
+pub fn write(path: &Path, temporary: &Path, bytes: &[u8]) -> io::Result<()> {
+    use std::io::Write as _;
+    let begin = || open(File::options().write(true).create(true).truncate(true), temporary);
+    let mut file = match begin() {
+        // Nobody's symlink is needed there, and what it leads to stays as it is.
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => fs::remove_file(temporary).and_then(|()| begin())?,
+        opened => opened?,
+    };
+    file.write_all(bytes)?;
+    fs::rename(temporary, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_folder_is_safe_where_nobody_else_may_write_on_the_way() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (open, state) = (dir.path().join("open"), dir.path().join("open/state"));
+        fs::create_dir_all(&state).expect("ours");
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+        for (above, own, fine) in
+            [(0o755, 0o700, true), (0o755, 0o755, true), (0o1777, 0o700, true), (0o777, 0o700, false)]
+                .into_iter()
+                .chain([(0o775, 0o700, false), (0o755, 0o770, false), (0o755, 0o1777, false), (0o755, 0o702, false)])
+        {
+            set(&open, above);
+            set(&state, own);
+            assert_eq!(check_folder(&state).is_ok(), fine, "{above:o} {own:o}");
+        }
+        set(&open, 0o777);
+        assert!(check_folder(&open.join("not/there")).is_err(), "where it would be made");
+        let link = dir.path().join("link");
+        symlink("open/../open", &link).expect("ours");
+        assert!(check_folder(&link).is_err(), "what a symlink leads to");
+        set(&open, 0o755);
+        set(&state, 0o700);
+        check_folder(&link.join("state")).expect("a symlink of ours");
+        symlink("loop", dir.path().join("loop")).expect("ours");
+        check_folder(&dir.path().join("loop")).expect("whoever opens it says so");
+    }
+
+    #[test]
+    fn a_file_is_no_symlink_and_no_fifo() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("file");
+        let temporary = dir.path().join("file.new");
+        write(&path, &temporary, b"text").expect("ours");
+        assert_eq!(read(&path).expect("there"), b"text");
+        let link = dir.path().join("link");
+        symlink(&path, &link).expect("ours");
+        assert_eq!(read(&link).expect_err("a symlink").raw_os_error(), Some(libc::ELOOP));
+        write(&dir.path().join("other"), &link, b"more").expect("the symlink itself is replaced");
+        assert_eq!(read(dir.path()).expect_err("a folder").kind(), ErrorKind::InvalidInput);
+        assert_eq!(read(&path).expect("untouched"), b"text");
+    }
+}

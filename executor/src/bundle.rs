@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use bowline_spec::common_device_rules;
 use bowline_spec::id::TaskId;
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxResources, LinuxSeccomp, Process, Spec};
+use serde::Deserialize;
 
 use crate::error::{Doing, Error, Kind, Result};
 
@@ -34,6 +35,29 @@ pub fn root(path: &Path) -> PathBuf {
 /// `NotFound` without a bundle or configuration; `BadSpec` for what is none, or
 /// for a bundle that is a symlink, which could be another by the next look.
 pub fn read(path: &Path) -> Result<(Spec, Option<LinuxSeccomp>)> {
+    let (text, file) = text(path)?;
+    parse(&text, &file)
+}
+
+/// The cgroup that the configuration in the bundle at `path` asks for, if it
+/// asks for one and can be read: without the types of the whole configuration,
+/// which programs that only clean up need not have.
+pub fn cgroup_asked_for(path: &Path) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Config {
+        linux: Linux,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Linux {
+        cgroups_path: String,
+    }
+    let (text, _) = text(path).ok()?;
+    serde_json::from_slice::<Config>(&text).ok().map(|config| config.linux.cgroups_path)
+}
+
+/// The text of a bundle's configuration, and the file that it is in.
+fn text(path: &Path) -> Result<(Vec<u8>, PathBuf)> {
     let what = || format!("cannot use the bundle {}", path.display());
     if !fs::symlink_metadata(path).doing(Kind::NotFound, what)?.is_dir() {
         return Err(Error::new(Kind::BadSpec, format!("the bundle {} is not a folder", path.display())));
@@ -46,7 +70,7 @@ pub fn read(path: &Path) -> Result<(Spec, Option<LinuxSeccomp>)> {
     if text.len() as u64 > LARGEST {
         return Err(Error::new(Kind::BadSpec, format!("{} is larger than {LARGEST} bytes", file.display())));
     }
-    parse(&text, &file)
+    Ok((text, file))
 }
 
 /// The same of a configuration's text, which is in `file`.

@@ -322,7 +322,7 @@ impl Folder {
         let path = self.file("lock");
         let opened = trust::open(File::options().write(true).create(true).truncate(false), &path);
         opened.map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Error::new(Kind::NotFound, format!("there is no task in {}", self.path.display())),
+            ErrorKind::NotFound => Error::new(Kind::NotFound, format!("there is no task named {}", self.name())),
             _ => cannot("open", &path, &error),
         })
     }

@@ -129,8 +129,7 @@ fn asked(folder: &Folder, record: &Record) -> Option<String> {
     if let Some(task) = &record.task {
         return task.cgroup.as_ref().map(|path| path.to_string_lossy().into_owned());
     }
-    let (spec, _) = bundle::read(folder.path()).ok()?;
-    Some(spec.linux().as_ref()?.cgroups_path().as_ref()?.to_str()?.to_owned())
+    bundle::cgroup_asked_for(folder.path())
 }
 
 /// The same of a manager's bundle, with its poststop hooks, and the mounts that

@@ -75,8 +75,8 @@ fn parts(path: &Path) -> Vec<OsString> {
 }
 
 fn refused(path: &Path, found: &Path, why: &str) -> Error {
-    let way = if found == path { String::new() } else { format!(": {}", found.display()) };
-    let error = Error::new(Kind::WrongState, format!("the state folder {} is not safe{way} {why}", path.display()));
+    let what = if found == path { "it".to_owned() } else { found.display().to_string() };
+    let error = Error::new(Kind::WrongState, format!("the state folder {} is not safe: {what} {why}", path.display()));
     error.hint(format!(
         "make {} yours and take away the others' right to write (chown, chmod go-w), or choose another with --state DIR",
         found.display()

@@ -320,6 +320,8 @@ fn clients_that_connect_and_say_nothing() {
     let running = containerd.run("sleep 1000");
     let pid = running.shim.pid();
     let fds = || bowline_tests::harness::fds_of(pid).len();
+    // What the first exec makes for those to come.
+    assert_eq!(running.exec("first", "exit 3").0, 3);
     let before = fds();
     let silent: Vec<_> = (0..100).map(|_| containerd.dial(&running.shim.socket)).collect();
     is_served(&running.shim, &running.id);

@@ -157,8 +157,9 @@ fn other_users_are_hung_up_on_where_somebody_has_opened_the_folders() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
     let socket = task.file("shim.sock");
-    for path in [host.state(), task.file(""), socket.clone()] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("root may");
+    // A state folder that others may write is refused to root itself: so they may look only.
+    for (path, mode) in [(host.state(), 0o755), (task.file(""), 0o777), (socket.clone(), 0o777)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("root may");
     }
     for _ in 0..20 {
         tries(&host, std::slice::from_ref(&socket)).assert_says("hung up");

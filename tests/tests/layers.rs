@@ -108,6 +108,23 @@ fn imports_of_the_shim_flow_down() {
     assert_none("upward imports", upward("shim/src", SHIM));
 }
 
+/// Each test that SECURITY.md names, by its module or its name or the beginning of that, is there.
+#[test]
+fn every_attack_that_is_told_is_tried() {
+    let read = |path: &str| fs::read_to_string(top().join(path)).expect("a file of the repository");
+    let page = read("SECURITY.md");
+    let rows = page.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.split(" | ").nth(2));
+    let names: Vec<&str> = rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(names.len() > 30, "{names:?}");
+    for name in names {
+        let (module, case) = name.split_once("::").unwrap_or((name, ""));
+        let path = format!("tests/tests/{module}.rs");
+        assert!(top().join(&path).exists(), "SECURITY.md names {name}, and there is no {path}");
+        let case = format!("fn {}", case.trim_end_matches('…'));
+        assert!(read(&path).contains(&case), "SECURITY.md names {name}, which is not in {path}");
+    }
+}
+
 #[test]
 fn every_module_has_its_place() {
     for (folder, rows) in [("executor/src", EXECUTOR), ("shim/src", SHIM)] {
@@ -207,9 +224,13 @@ struct Source {
     text: String,
 }
 
+fn top() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a package of the workspace")
+}
+
 /// The file, or all files below the folder, that `name` says.
 fn sources(name: &str) -> Vec<Source> {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a package of the workspace");
+    let top = top();
     let mut files = Vec::new();
     collect(&top.join(name), &mut files);
     files.sort();

@@ -82,7 +82,7 @@ mod tests {
             ("masked_paths = []", "masked_paths"),
             ("readonly_paths = []", "readonly_paths"),
             ("pids = 'unlimited'", "pids"),
-            ("memory.swap = 'unlimited'", "memory.swap"),
+            ("memory = {limit = '64M', swap = 'unlimited'}", "memory.swap"),
             ("unified = {'pids.max' = 'max'}", "unified"),
             ("oom_score_adj = -1", "oom_score_adj"),
             ("mounts = [{source = '/a', destination = '/b'}]", "mounts[0].read_only"),

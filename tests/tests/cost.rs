@@ -74,7 +74,7 @@ fn cost_of_a_launch_in_system_calls() {
     let mut run = host.command(binary("bowline"));
     run.args(["run", "--name", &host.new_id(), "--rm", "--", "/bin/sh", "-c", "exit 0"]);
     let calls = calls_of_ours(&trace(&host, &run), "/bin/sh");
-    Recorded { v1: 1545, v2: 9999 }.assert_calls("`bowline run`, its shim and init, from start to end", &calls);
+    Recorded { v1: 1545, v2: 1410 }.assert_calls("`bowline run`, its shim and init, from start to end", &calls);
     host.assert_nothing_left();
 }
 
@@ -85,15 +85,15 @@ fn cost_of_an_exec_in_system_calls() {
     let calls = of_the_shim(&host, &task, || {
         task.exec("exit 0").assert_code(0);
     });
-    Recorded { v1: 125, v2: 9999 }.assert_calls("an exec, in the shim, its worker and the exec", &calls);
+    Recorded { v1: 128, v2: 118 }.assert_calls("an exec, in the shim, its worker and the exec", &calls);
     let calls = of_the_shim(&host, &task, || {
         task.exec_with(["--timeout=60s"], "exit 0").assert_code(0);
     });
-    Recorded { v1: 130, v2: 9999 }.assert_calls("an exec with a deadline", &calls);
+    Recorded { v1: 132, v2: 121 }.assert_calls("an exec with a deadline", &calls);
     let mut exec = host.command(binary("bowline"));
     exec.args(["exec", task.id(), "--", "/bin/sh", "-c", "exit 0"]);
     let calls = calls_of_ours(&trace(&host, &exec), "/bin/sh");
-    Recorded { v1: 165, v2: 9999 }.assert_calls("the command `bowline exec`", &calls);
+    Recorded { v1: 168, v2: 168 }.assert_calls("the command `bowline exec`", &calls);
     task.end();
     host.assert_nothing_left();
 }
@@ -105,11 +105,11 @@ fn cost_of_statistics_and_a_stop_in_system_calls() {
     let calls = of_the_shim(&host, &task, || {
         task.stats();
     });
-    Recorded { v1: 178, v2: 9999 }.assert_calls("statistics", &calls);
+    Recorded { v1: 178, v2: 137 }.assert_calls("statistics", &calls);
     let calls = of_the_shim(&host, &task, || {
         task.end();
     });
-    Recorded { v1: 290, v2: 9999 }.assert_calls("a stop, until the shim has left", &calls);
+    Recorded { v1: 290, v2: 165 }.assert_calls("a stop, until the shim has left", &calls);
     host.assert_nothing_left();
 }
 
@@ -128,13 +128,13 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
         eventually("its clients' connections are closed", || (count() <= most).then_some(()));
     };
     let before = count();
-    Recorded { v1: 98, v2: 9999 }.assert_holds("descriptors of an idle shim", before, &format!("{:?}", fds_of(shim)));
-    Recorded { v1: 640, v2: 9999 }.assert_holds("KiB of an idle shim's own memory", private(shim), "");
+    Recorded { v1: 98, v2: 54 }.assert_holds("descriptors of an idle shim", before, &format!("{:?}", fds_of(shim)));
+    Recorded { v1: 640, v2: 680 }.assert_holds("KiB of an idle shim's own memory", private(shim), "");
     for _ in 0..100 {
         task.exec("exit 0").assert_code(0);
     }
     settled(before);
-    Recorded { v1: 700, v2: 9999 }.assert_holds("KiB after 100 execs", private(shim), "");
+    Recorded { v1: 700, v2: 720 }.assert_holds("KiB after 100 execs", private(shim), "");
     task.end();
     another.end();
     host.assert_nothing_left();

@@ -18,8 +18,10 @@ impl Recorded {
     #[track_caller]
     fn assert_holds(&self, what: &str, count: usize, details: &str) {
         let most = if only_v2() { self.v2 } else { self.v1 };
-        // With --nocapture, to record a lower one.
-        println!("{what}: {count} of {most}");
+        #[allow(clippy::print_stdout, reason = "for --nocapture, to record a lower one")]
+        {
+            println!("{what}: {count} of {most}");
+        }
         assert!(count <= most, "{what}: {count}, where {most} are recorded\n{details}");
     }
 

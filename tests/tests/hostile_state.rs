@@ -194,7 +194,8 @@ fn a_record_that_was_edited_ends_nobody_else() {
 fn a_record_of_another_boot_or_an_older_bowline_is_not_believed_elsewhere() {
     let host = Host::new();
     let (elsewhere, process) = stranger(&host);
-    let edits: [(&str, &dyn Fn(&mut Value)); 4] = [
+    type Edit<'a> = &'a dyn Fn(&mut Value);
+    let edits: [(&str, Edit<'_>); 4] = [
         ("another boot", &|record| record["identity"]["boot"] = json!("0b0c0d0e-0000-4000-8000-000000000000")),
         ("another inode", &|record| {
             for file in record["identity"]["cgroups"].as_object_mut().expect("hierarchies").values_mut() {

@@ -101,16 +101,18 @@ test-fallbacks: need-test debug
 FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup
 # Whatever makes, copies or changes mounts; fsopen is also how the shim's binary is sealed.
 TESTS_fsopen = $(TESTS_mount_setattr) containerd_start shim_death state_disk
-TESTS_mount_setattr = fallbacks bad_input_description bad_input_image devices exec_security mounts namespaces output \
+TESTS_mount_setattr = fallbacks bad_input_description bad_input_image devices exec_security hostile_dev hostile_host_view \
+	hostile_mounts hostile_null mounts namespaces output \
 	run security terminal
 # Whatever resolves a path of the image.
-TESTS_openat2 = fallbacks bad_input_cli bad_input_image devices exec mounts namespaces run security terminal
+TESTS_openat2 = fallbacks bad_input_cli bad_input_image devices exec hostile_dev hostile_image_files hostile_mounts \
+	mounts namespaces run security terminal
 # Whatever starts, counts, limits or kills processes.
 TESTS_clone_into_cgroup = fallbacks exec exec_security exit_report limits many run shim_cgroup shim_death stop
 
 # $(1): a facility.
 test-absent = $(ROOT) env CASES=$(CASES) BOWLINE_ABSENT=$(1) BOWLINE_BIN_DIR=$(ABSENT) CI=$(CI) \
-	RUST_TEST_THREADS=$(RUST_TEST_THREADS) integration/cases $(TESTS_$(1))
+	RUST_TEST_THREADS=$(RUST_TEST_THREADS) integration/cases.sh $(TESTS_$(1))
 
 comma = ,
 space = $() $()

@@ -77,7 +77,8 @@ impl Exec<'_> {
             let affinity = self.process.exec_cpu_affinity().as_ref();
             child::run_on(affinity.and_then(|affinity| affinity.initial().as_ref()))?;
             sys::setns(init, self.namespaces.exec_flags())
-                .doing(Kind::WrongState, || "cannot enter the task's namespaces")
+                .doing(Kind::WrongState, || "cannot enter the task's namespaces")?;
+            Ok(made.get().map(|null| null.as_raw_fd()))
         };
         let labels = Labels::of(self.process)?;
         let become_exec = |entry: &Entry| {

@@ -119,7 +119,7 @@ impl Prepared<'_> {
             if namespaces.in_user_namespace() && !namespaces.is_new(libc::CLONE_NEWUSER) {
                 child::oom_score_adj("self", process)?;
             }
-            namespaces::join(&joined)
+            namespaces::join(&joined).map(|()| None)
         };
         let live = if joined.is_empty() && !stages {
             Some(clone_child(flags, &entry, keep, become_init)?)
@@ -328,8 +328,8 @@ pub fn clone_child(flags: u64, entry: &Entry, keep: Vec<RawFd>, child: impl FnOn
 
 /// Has a worker enter namespaces that the shim must stay out of, and clone a
 /// child of ours there; its pid, an error, or that the cgroup takes no process,
-/// comes by the report pipe. Of the shim's fds the child gets `keep` alone, and
-/// what it enters its cgroup by: others may see it as soon as it is cloned, and
+/// comes by the report pipe. Of the shim's fds the child gets `keep` alone, what
+/// `enter` has opened for it, and what it enters its cgroup by: others may see it as soon as it is cloned, and
 /// who has CAP_SYS_PTRACE on the host reaches them.
 ///
 /// The worker is a fork: nothing that the task can see or stop may share the
@@ -339,7 +339,7 @@ pub fn clone_through_worker(
     entry: &Entry,
     report: RawFd,
     keep: Vec<RawFd>,
-    enter: impl FnOnce() -> Result<()>,
+    enter: impl FnOnce() -> Result<Option<RawFd>>,
     child: impl FnOnce(&Entry),
 ) -> Result<()> {
     let worker = sys::clone3(0, None).doing(Kind::Internal, || "cannot start a worker")?;
@@ -348,10 +348,11 @@ pub fn clone_through_worker(
     }
     let flags = flags | libc::CLONE_PARENT as u64;
     let late = entry.joined_late();
-    let cloned = enter().and_then(|()| {
+    let cloned = enter().and_then(|opened| {
         // To join a user namespace may have ended it.
         inheritance::hide()?;
         let mut keep = keep;
+        keep.extend(opened);
         keep.extend(late.fds());
         keep.extend(entry.cloned_into());
         sys::close_all_but(&mut keep);

@@ -4,56 +4,74 @@
 //!   the shim's pid ─► a number of the range ─ taken? ─► the next
 //! ```
 //!
-//! A number is taken while a socket of its name is bound, or a process has it.
-//! The kernel frees the name with the last holder of the socket, the shim,
-//! however that ends: nothing is left to clean up, and shims of other state
-//! folders are asked too. What a shim that died has left running still has
-//! its number.
+//! A number is taken while a shim holds the lock of its byte in one file, which
+//! root alone may open, or a process has it. The kernel frees the lock with the
+//! shim, however that ends: nothing is left to clean up, and shims of other
+//! state folders and namespaces are asked too. What a shim that died has left
+//! running still has its number.
 
-use std::io::ErrorKind;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
 
 use bowline_spec::untrusted::UIDS;
 use rustix::fs::Uid;
 use rustix::io::Errno;
-use rustix::process::getpriority_user;
+use rustix::process::{geteuid, getpriority_user};
 
 use crate::error::{Doing, Error, Kind, Result};
+use crate::sys;
+
+/// A byte for each number. One for the whole host.
+const LOCKS: &str = "/run/bowline-users";
 
 /// A user that no other task has while this lives.
 #[derive(Debug)]
 pub struct ClaimedUid {
     /// Its number, and that of its group.
     pub uid: u32,
-    _held: UnixDatagram,
+    _lock: OwnedFd,
 }
 
 /// Claims a number of [`UIDS`].
 ///
 /// # Errors
-/// `Internal` when all are taken.
+/// `Internal` when all are taken; `WrongState` when others may open the file
+/// of the locks.
 pub fn claim() -> Result<ClaimedUid> {
+    let file = open(Path::new(LOCKS))?;
     let size = UIDS.end - UIDS.start;
     // Pids go round, so that a number comes back late.
     let first = std::process::id() % size;
-    for offset in 0..size {
-        let uid = UIDS.start + (first + offset) % size;
+    for offset in (0..size).map(|step| (first + step) % size) {
+        let uid = UIDS.start + offset;
         let what = || format!("cannot claim user {uid}");
-        let name = SocketAddr::from_abstract_name(format!("bowline/user/{uid}")).doing(Kind::Internal, what)?;
-        let held = match UnixDatagram::bind_addr(&name) {
-            Ok(held) => held,
-            Err(error) if error.kind() == ErrorKind::AddrInUse => continue,
-            Err(error) => return Err(error).doing(Kind::Internal, what),
-        };
+        if !sys::lock_byte(file.as_fd(), offset).doing(Kind::Internal, what)? {
+            continue;
+        }
         match getpriority_user(Uid::from_raw(uid)) {
-            Err(Errno::SRCH) => return Ok(ClaimedUid { uid, _held: held }),
+            Err(Errno::SRCH) => return Ok(ClaimedUid { uid, _lock: file.into() }),
+            // The lock of this one goes with the file, too.
             Ok(_) => {}
             Err(errno) => return Err(errno).doing(Kind::Internal, what),
         }
     }
     let all = format!("every user from {} to {} is taken", UIDS.start, UIDS.end - 1);
-    Err(Error::new(Kind::Internal, all).hint("`ps -eo uid,pid,args` shows by whom"))
+    Err(Error::new(Kind::Internal, all).hint("`ps -eo uid,pid,args` and `bowline ps` show by whom"))
+}
+
+fn open(path: &Path) -> Result<File> {
+    let what = || format!("cannot open {}", path.display());
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let file = options.open(path).doing(Kind::Internal, what)?;
+    let meta = file.metadata().doing(Kind::Internal, what)?;
+    if meta.is_file() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0 {
+        return Ok(file);
+    }
+    Err(Error::new(Kind::WrongState, format!("{}: others may open it, and take every user", path.display()))
+        .hint("remove it while no task of `--untrusted` runs"))
 }
 
 #[cfg(test)]

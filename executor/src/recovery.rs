@@ -34,6 +34,11 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     // Without a record no task was launched.
     let record = folder.record()?;
     let mut first = None;
+    // A launch that was cut short may have made the cgroup that was asked for, or may not have come to that. Its init
+    // ends by itself; whoever else is there is a stranger, and stays.
+    if let Some(record) = record.as_ref().filter(|record| is_asked_for(folder, record)) {
+        let _ = layout.remove_unused(&record.cgroup);
+    }
     let (own, alone) = record.as_ref().map(|record| cgroups_of(&layout, folder, record)).unwrap_or_default();
     for path in &own {
         if let Err(error) = undo_cgroup(&layout, path) {
@@ -115,13 +120,18 @@ fn is_its_place(folder: &Folder, record: &Record) -> bool {
     let sandboxes = record.sandbox.iter().map(TaskId::as_str).chain([&*id]);
     let mut places = sandboxes.map(|sandbox| format!("{}/{id}", cgroup::of_sandbox(sandbox)));
     let named = |unit: &&Unit| Unit::of_task(&id, &id).is_ok_and(|own| own.name == unit.name);
-    places.any(|place| place == record.cgroup)
-        || record.unit.as_ref().filter(named).is_some_and(of_unit)
-        // Nothing else can say so of a launch that was cut short.
-        || record.identity.is_some()
-            && asked(folder, record).is_some_and(|path| {
-                path == record.cgroup || Unit::parse(&path).ok().flatten().as_ref().is_some_and(of_unit)
-            })
+    places.any(|place| place == record.cgroup) || record.unit.as_ref().filter(named).is_some_and(of_unit)
+}
+
+/// Whether the record is of a launch of this boot that was cut short, and its path what somebody has asked for.
+fn is_asked_for(folder: &Folder, record: &Record) -> bool {
+    let cut_short =
+        record.identity.as_ref().is_some_and(|identity| identity.is_of_this_boot() && identity.cgroups.is_empty());
+    let of_unit = |unit: &Unit| record.unit.is_some() && unit.path() == record.cgroup;
+    cut_short
+        && asked(folder, record).is_some_and(|path| {
+            path == record.cgroup || Unit::parse(&path).ok().flatten().as_ref().is_some_and(of_unit)
+        })
 }
 
 /// The cgroup that somebody has asked for.

@@ -162,6 +162,20 @@ fn an_exec_has_a_null_device_whatever_became_of_the_tasks_own() {
 }
 
 #[test]
+fn what_an_exec_makes_of_its_null_device_the_next_does_not_find() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let flags = || task.exec("grep flags /proc/self/fdinfo/0").assert_code(0).out();
+    let before = flags();
+    let change = "perl -e 'use Fcntl; fcntl(STDIN, F_SETFL, O_NONBLOCK | O_APPEND) or die; \
+                  open(F, \"/proc/self/fdinfo/0\"); print <F>'";
+    assert!(!task.exec(change).assert_code(0).out().contains(before.trim()), "it has changed its own");
+    assert_eq!(flags(), before);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn masked_files_are_empty_and_masked_folders_too() {
     for more in ["", USER_NAMESPACE] {
         let host = Host::new();

@@ -191,6 +191,27 @@ fn a_record_that_was_edited_ends_nobody_else() {
 }
 
 #[test]
+fn a_launch_that_was_cut_short_ends_nobody_in_the_cgroup_that_it_was_to_have() {
+    let host = Host::new();
+    let (elsewhere, process) = stranger(&host);
+    let task = dead(&host);
+    // As it is from the moment of the launch until the cgroup is its own.
+    edit(&task.file("task.json"), |record| {
+        record["identity"]["cgroups"] = json!({});
+        record["cgroup"] = json!(elsewhere.path());
+        record["task"]["cgroup"] = json!(elsewhere.path());
+    });
+    let ran = host.bowline(["rm", "-f", task.id()]);
+    assert!(ran.assert_code(0).err().contains("left alone"), "{ran}");
+    assert!(process_exists(process.pid()) && !elsewhere.there().is_empty());
+    clean_up(&host, &task);
+    process.signal(Signal::KILL);
+    process.finish();
+    elsewhere.remove();
+    host.assert_nothing_left_without_rm();
+}
+
+#[test]
 fn a_record_of_another_boot_or_an_older_bowline_is_not_believed_elsewhere() {
     let host = Host::new();
     let (elsewhere, process) = stranger(&host);

@@ -53,6 +53,19 @@ fn a_user_that_a_process_has_is_no_task_s() {
 }
 
 #[test]
+fn nobody_but_root_can_keep_users_from_tasks() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag("--untrusted").start();
+    let locks = fs::metadata("/run/bowline-users").expect("the locks of all users");
+    assert_eq!((locks.uid(), locks.permissions().mode() & 0o777), (0, 0o600));
+    // Elsewhere in the kernel nothing says which users are taken, and nothing can be taken by it.
+    let names = fs::read_to_string("/proc/net/unix").expect("procfs");
+    assert!(!names.contains("bowline/user"), "{names}");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn it_has_no_rights_and_little_of_everything() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").flag("--untrusted").start();

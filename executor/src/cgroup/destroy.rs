@@ -183,6 +183,14 @@ impl Layout {
         together(errors).map(|()| Destroyed::default())
     }
 
+    /// Removes the cgroup at `path` if nothing is in it, or leaves it soon; ends nobody.
+    ///
+    /// # Errors
+    /// As the kernel refuses to remove what is in use.
+    pub fn remove_unused(&self, path: &str) -> Result<()> {
+        self.open(path)?.map_or(Ok(()), |mut cgroup| self.remove_patiently(&mut cgroup))
+    }
+
     /// Removes an emptied cgroup from every hierarchy.
     fn remove_patiently(&self, cgroup: &mut Cgroup) -> Result<()> {
         let begun = Instant::now();

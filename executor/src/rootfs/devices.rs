@@ -78,13 +78,13 @@ impl Null {
     }
 }
 
-/// A null device that no task can reach but as an open file, for a process of a
+/// A null device that no task can reach but as an open file, for processes of a
 /// task that runs: the task's own `/dev/null` may be anything by then.
 ///
 /// # Errors
 /// `Unsupported` where nothing can be mounted apart.
-pub fn open_null() -> Result<OwnedFd> {
-    Null::Apart(with_nodes(&Trees::Detached, &[Node::default(0)], None)?).open()
+pub fn null_apart() -> Result<Null> {
+    with_nodes(&Trees::Detached, &[Node::default(0)], None).map(Null::Apart)
 }
 
 /// The same there: in a mount namespace that the caller, a worker, has for itself

@@ -35,8 +35,7 @@ use rustix::mount::UnmountFlags;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys::MountAttributes;
 
-use devices::Null;
-pub use devices::{open_null, open_null_in_worker};
+pub use devices::{Null, null_apart, open_null_in_worker};
 use inside::Make;
 pub use inside::refuse_host_links;
 use options::Options;

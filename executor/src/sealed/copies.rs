@@ -17,6 +17,7 @@ use std::fs::{DirBuilder, File, Metadata};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
@@ -26,7 +27,7 @@ const FOLDER: &str = "/var/lib/bowline/programs";
 /// A program in the folder of its digest.
 pub const PROGRAM: &str = "program";
 const BY_SOURCE: &str = "by-source";
-/// What a copy is called until it is whole, with the pid of its maker.
+/// What a copy is called until it is whole: with its maker's pid and the time.
 const NEW: &str = ".new-";
 
 /// The folder that holds a copy of `program` as [`PROGRAM`].
@@ -80,9 +81,9 @@ impl Copies {
     /// Copies `program`, whole, and remembers which file it was made from.
     fn copy(&self, program: &Path) -> io::Result<PathBuf> {
         DirBuilder::new().mode(0o700).recursive(true).create(self.0.join(BY_SOURCE))?;
-        let aside = self.0.join(format!("{NEW}{}", std::process::id()));
-        // Left by a process that was killed, in another life of this pid.
-        let _ = std::fs::remove_dir_all(&aside);
+        // By a name that nobody else has, whatever pid namespaces share the folder.
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let aside = self.0.join(format!("{NEW}{}-{clock}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&aside)?;
         let copied = self.copy_aside(program, &aside);
         let _ = std::fs::remove_dir_all(&aside);
@@ -97,7 +98,7 @@ impl Copies {
         drop(to);
         // First, so that nobody who collects meanwhile takes the copy for unused.
         let source = self.0.join(BY_SOURCE).join(identity(&before));
-        let new = source.with_extension(format!("new-{}", std::process::id()));
+        let new = aside.join("source");
         std::fs::write(&new, format!("{digest}\n{}\n", program.display()))?;
         std::fs::rename(&new, &source)?;
         let folder = self.0.join(&digest);
@@ -125,8 +126,7 @@ impl Copies {
         for folder in entries(&self.0) {
             let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let unused = name.len() == 2 * Sha256::output_size() && !kept.contains(&folder);
-            let maker = name.strip_prefix(NEW);
-            let abandoned = maker.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
+            let abandoned = name.starts_with(NEW) && is_old(&folder);
             if unused || abandoned {
                 let _ = std::fs::remove_dir_all(&folder);
             }
@@ -161,6 +161,13 @@ pub fn copy_whole(program: &Path, to: &File) -> io::Result<(Metadata, String)> {
         let _ = write!(digest, "{byte:02x}");
     }
     Ok((before, digest))
+}
+
+/// Whether nobody has been at `path` for a day: its maker was killed.
+fn is_old(path: &Path) -> bool {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    let changed = std::fs::metadata(path).and_then(|meta| meta.modified());
+    changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age > DAY))
 }
 
 /// What tells a file from every other, and from itself once it was written to.

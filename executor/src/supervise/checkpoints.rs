@@ -96,7 +96,7 @@ impl Supervisor {
             let mut program = Program::new(&criu, args, environment())?;
             program = program.entering(&entry, plan.namespaces.is_new(libc::CLONE_NEWCGROUP));
             // There is no root of the task's yet.
-            let null = stdio.wants_null().then(rootfs::open_null).transpose()?;
+            let null = stdio.wants_null().then(|| rootfs::null_apart()?.open()).transpose()?;
             let streams = [&stdio.stdin, &stdio.stdout, &stdio.stderr].map(|end| end.fd().or(null.as_ref()));
             for (fd, number) in outside.inherited() {
                 if let Some(stream) = usize::try_from(fd).ok().and_then(|fd| streams.get(fd).copied().flatten()) {

@@ -1,6 +1,6 @@
 //! An exec, from request to outcome.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -266,6 +266,7 @@ impl Supervisor {
 /// Clones the exec into a cgroup; its pid, or `None` if that takes no process.
 async fn clone_into(task: &Task, process: &Process, stdio: &Stdio, entry: Entry) -> Result<Option<(Report, i32)>> {
     let null = if stdio.wants_null() { task.null()? } else { None };
+    let null = null.as_ref().map(AsFd::as_fd);
     let mut report = {
         let state = task.state.borrow();
         let init = state.live().ok_or_else(|| gone(task))?;
@@ -416,14 +417,14 @@ impl Task {
         Ok(process)
     }
 
-    /// What an exec has where its streams are nowhere. Kept, as the task may
-    /// have put anything into the place of its own. `None` where the exec's
-    /// worker has to make it.
-    fn null(&self) -> Result<Option<BorrowedFd<'_>>> {
+    /// What an exec has where its streams are nowhere: opened anew for each, by a
+    /// tree that is kept, as the task may have put anything into the place of
+    /// its own. `None` where the exec's worker has to make it.
+    fn null(&self) -> Result<Option<OwnedFd>> {
         if self.null.get().is_none() && sys::has_mount_fds() {
-            let _ = self.null.set(rootfs::open_null()?);
+            let _ = self.null.set(rootfs::null_apart()?);
         }
-        Ok(self.null.get().map(AsFd::as_fd))
+        self.null.get().map(rootfs::Null::open).transpose()
     }
 
     fn become_user(&self, process: &mut Process, user: &str) -> Result<()> {

@@ -29,6 +29,7 @@ use crate::lifecycle::{Action, Event, State, Status};
 use crate::namespaces::Namespaces;
 use crate::report::{ExitReport, StoppedBy};
 use crate::request::{Particulars, TaskState};
+use crate::rootfs::Null;
 use crate::seccomp::Filter;
 use crate::stats::Processes;
 use crate::sys;
@@ -105,7 +106,7 @@ pub struct Task {
     pub exec_groups: RefCell<Vec<ExecGroup>>,
     pub made_groups: Cell<u64>,
     /// For streams of execs that are nowhere, from the first of them on.
-    pub null: OnceCell<OwnedFd>,
+    pub null: OnceCell<Null>,
     /// What `stats` keeps open between two readings.
     pub processes: RefCell<Processes>,
     /// Held while limits change: one update after the other.

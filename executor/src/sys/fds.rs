@@ -35,6 +35,24 @@ pub fn inherited_fd(number: RawFd) -> Option<OwnedFd> {
     Some(fd)
 }
 
+/// Locks the byte at `offset` of a file for this open file description, until
+/// its last fd is closed (F_OFD_SETLK). `false` when another one has it.
+pub fn lock_byte(file: BorrowedFd<'_>, offset: u32) -> io::Result<bool> {
+    // SAFETY: flock is plain data, for which all zeroes is a valid value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = offset.into();
+    lock.l_len = 1;
+    // SAFETY: the borrow keeps the fd open, and `lock` outlives the call.
+    let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, std::ptr::from_ref(&lock)) };
+    match check(c_long::from(rc)) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Registers something that owns an fd with the event loop.
 pub fn watch<T: AsRawFd + Into<OwnedFd>>(owner: T) -> io::Result<AsyncFd<T>> {
     // SAFETY: `Into<OwnedFd>` says that `owner` has the one fd that it names,

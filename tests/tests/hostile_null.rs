@@ -22,7 +22,8 @@ attack() {
     touch $1
     true >$1
     truncate -s 0 $1
-    setfattr -n security.bowline -v x $1
+    perl -e '($path, $name, $value) = ($ARGV[0], "security.bowline", "x");
+        syscall(188, $path, $name, $value, 1, 0)' $1
     setfacl -m u:1:rw $1
 }
 masked=$(cut -d' ' -f5 /proc/self/mountinfo | grep -E '^/(proc|sys)/')

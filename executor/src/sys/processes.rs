@@ -2,7 +2,6 @@
 
 use std::ffi::CString;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::ptr;
@@ -107,25 +106,49 @@ pub fn in_user_namespace<T>(act: impl FnOnce() -> T) -> io::Result<T> {
     fn run_of<F: FnOnce() -> T, T>(_: &Call<F, T>) -> extern "C" fn(*mut c_void) -> c_int {
         run::<F, T>
     }
-    #[repr(align(16))]
-    struct Stack([MaybeUninit<u8>; 32 << 10]);
     let mut call = Call { act: Some(act), made: None };
     let run = run_of(&call);
-    let mut stack = Stack([MaybeUninit::uninit(); 32 << 10]);
-    let top = stack.0.as_mut_ptr_range().end.cast::<c_void>();
+    let stack = Stack::new()?;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_NEWUSER;
     // A handler of ours would take the child for us.
     let rc = with_signals_blocked(|| {
         // SAFETY: the stack, aligned and large enough for a few system calls, and
         // `call` outlive the child: with CLONE_VFORK this thread waits until it
         // has ended, so that nobody else uses either, or our thread's memory.
-        unsafe { libc::clone(run, top, flags, ptr::from_mut(&mut call).cast()) }
+        unsafe { libc::clone(run, stack.top(), flags, ptr::from_mut(&mut call).cast()) }
     });
     let pid = check(c_long::from(rc))?;
     // SAFETY: a null status is allowed. `__WALL`: it has no exit signal, so that
     // nobody has heard of its end, and it has ended.
     unsafe { libc::waitpid(pid as pid_t, ptr::null_mut(), libc::__WALL) };
     call.made.ok_or_else(|| io::Error::other("the child was killed"))
+}
+
+/// A stack for a child that shares our memory: mapped for that alone, as pages
+/// of our own stack that were touched once would stay ours.
+struct Stack(*mut c_void);
+
+impl Stack {
+    const SIZE: usize = 32 << 10;
+
+    fn new() -> io::Result<Stack> {
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(ptr::null_mut(), Stack::SIZE, rights, flags | libc::MAP_STACK, -1, 0) };
+        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Stack(at)) }
+    }
+
+    /// Its end, from which it grows down: aligned as a page is.
+    fn top(&self) -> *mut c_void {
+        self.0.wrapping_byte_add(Stack::SIZE)
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever ran on it has ended.
+        unsafe { libc::munmap(self.0, Stack::SIZE) };
+    }
 }
 
 /// Whether [`clone3`] can clone into a cgroup: since Linux 5.7.

@@ -125,12 +125,12 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
     };
     let before = count();
     Recorded { v1: 98, v2: 54 }.assert_holds("descriptors of an idle shim", before, &format!("{:?}", fds_of(shim)));
-    Recorded { v1: 570, v2: 600 }.assert_holds("KiB of an idle shim's own memory", own_memory(shim), "");
+    Recorded { v1: 550, v2: 600 }.assert_holds("KiB of an idle shim's own memory", own_memory(shim), "");
     for _ in 0..100 {
         task.exec("exit 0").assert_code(0);
     }
     settled(before);
-    Recorded { v1: 620, v2: 640 }.assert_holds("KiB after 100 execs", own_memory(shim), "");
+    Recorded { v1: 600, v2: 640 }.assert_holds("KiB after 100 execs", own_memory(shim), "");
     task.end();
     host.assert_nothing_left();
 }

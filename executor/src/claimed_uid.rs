@@ -58,7 +58,7 @@ pub fn claim() -> Result<ClaimedUid> {
         }
     }
     let all = format!("every user from {} to {} is taken", UIDS.start, UIDS.end - 1);
-    Err(Error::new(Kind::Internal, all).hint("`ps -eo uid,pid,args` and `bowline ps` show by whom"))
+    Err(Error::new(Kind::Internal, all).hint("`ps -eo uid,pid,args` and `bowline ps` show who uses them"))
 }
 
 fn open(path: &Path) -> Result<File> {

@@ -81,7 +81,7 @@ impl Idmap {
     }
 }
 
-/// A user namespace that maps no file's owner; `None` where it cannot be had.
+/// A user namespace that maps no file's owner; `None` where the kernel makes none.
 ///
 /// The kernel wants one id mapped, and of a namespace that maps itself it is
 /// ours: it stands for the last id that there is, which no file has.

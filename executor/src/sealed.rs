@@ -5,7 +5,7 @@
 //! installed file would crash every shim that runs from it. So the shim runs
 //! from a copy that only bowline owns, through a detached read-only overlay of
 //! its folder: every write meets a read-only filesystem, and all shims share
-//! the page cache of one file. Where a copy or an overlay cannot be had, the
+//! the page cache of one file. Where a copy or an overlay is impossible, the
 //! shim runs from a sealed copy in memory, which shares nothing.
 
 mod copies;

@@ -66,7 +66,7 @@ fn with_default(check: impl FnOnce(&Host)) {
 fn doctors(host: &Host) -> serde_json::Value {
     let said = host.bowline(["doctor", "--json"]).json();
     let mut facts = said["facts"].as_array().expect("a list").iter();
-    facts.find(|fact| fact["name"] == "AppArmor").expect("it is told of").clone()
+    facts.find(|fact| fact["name"] == "AppArmor").expect("doctor reports it").clone()
 }
 
 #[test]

@@ -17,6 +17,7 @@ ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
 BINARIES = bowline bowline-shim containerd-shim-bowline-v1
 DENY = $(TARGET)/tools/bin/cargo-deny
 CARGO_DEB = $(TARGET)/tools/bin/cargo-deb
+CARGO_FUZZ = $(TARGET)/tools/bin/cargo-fuzz
 DEB = $(TARGET)/deb/bowline.deb
 
 .PHONY: help
@@ -194,7 +195,6 @@ fuzz: $(CARGO_FUZZ)
 	@mkdir -p $(FUZZED)/found $(addprefix $(FUZZED)/corpus/,$(FUZZERS))
 	$(foreach fuzzer,$(FUZZERS),$(call fuzz-one,$(fuzzer))$(newline))
 
-CARGO_FUZZ = $(TARGET)/tools/bin/cargo-fuzz
 # What instruments the code are switches of the compiler that are not stable.
 FUZZ = PATH=$(abspath $(dir $(CARGO_FUZZ))):$$PATH RUSTC_BOOTSTRAP=1 cargo fuzz
 # $(1): a target. What is new to it goes to the first folder, what breaks it to the third.

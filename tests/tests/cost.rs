@@ -74,7 +74,7 @@ fn cost_of_a_launch_in_system_calls() {
     let mut run = host.command(binary("bowline"));
     run.args(["run", "--name", &host.new_id(), "--rm", "--", "/bin/sh", "-c", "exit 0"]);
     let calls = calls_of_ours(&trace(&host, &run), "/bin/sh");
-    Recorded { v1: 1545, v2: 1410 }.assert_calls("`bowline run`, its shim and init, from start to end", &calls);
+    Recorded { v1: 1545, v2: 1440 }.assert_calls("`bowline run`, its shim and init, from start to end", &calls);
     host.assert_nothing_left();
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{eventually, only_v2};
+use bowline_tests::harness::{eventually, is_slow, only_v2};
 
 const DEAF: &str = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
 const POLITE: &str = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done";
@@ -82,7 +82,8 @@ fn a_repeated_stop_never_lengthens_the_wait() {
     let host = Host::new();
     let task = host.task(DEAF).start();
     task.wait_for_line("ready");
-    let short = host.spawn(["stop", task.id(), "--grace=1s"]);
+    // Long enough to see that it has arrived, where the machine is emulated.
+    let short = host.spawn(["stop", task.id(), if is_slow() { "--grace=15s" } else { "--grace=1s" }]);
     eventually("the first stop has arrived", || (task.status() == "stopping").then_some(()));
     task.stop(["--grace=1h"]).assert_killed_by("KILL");
     short.finish().assert_code(0);

@@ -73,7 +73,7 @@ fn text(path: &Path) -> Result<(Vec<u8>, PathBuf)> {
     Ok((text, file))
 }
 
-/// The same of a configuration's text, which is in `file`.
+/// Parses and checks the text of a configuration, which is in `file`.
 ///
 /// # Errors
 /// `BadSpec`.

@@ -244,7 +244,7 @@ fn cve_2025_52565_a_console_that_leads_to_procfs_is_not_mounted_upon() {
     running.end();
 }
 
-/// The same of the terminals' folder: the kernel's, or the launch is refused.
+/// The terminals' folder is the kernel's own, or the launch is refused.
 #[test]
 fn cve_2025_52565_terminals_that_lead_to_procfs_are_refused() {
     let host = Host::new();

@@ -55,7 +55,7 @@ impl Nodes {
     }
 }
 
-/// Mode, owner and times; the time of change tells of what else may have changed, as attributes.
+/// Mode, owner and times; the change time also shows changed attributes.
 fn facts(meta: &fs::Metadata) -> (String, [u32; 2], [i64; 6]) {
     let times = [meta.atime(), meta.atime_nsec(), meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()];
     (format!("{:o}", meta.mode()), [meta.uid(), meta.gid()], times)

@@ -12,6 +12,10 @@ const OBEDIENT: &str = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; d
 /// Counts itself in `/tmp/checks`.
 const COUNTED: &str = "echo >>/tmp/checks;";
 
+/// Checks follow one another until one has succeeded, and then there are no
+/// more: the log keeps what it has.
+const UNTIL_HEALTHY: &str = "start_interval = '10ms'\nstart_period = '1h'\ninterval = '1h'";
+
 /// A task that is checked by this script, again as soon as possible unless
 /// `more` says otherwise.
 fn checked<'h>(host: &'h Host, init: &str, script: &str, more: &str) -> Build<'h> {
@@ -203,7 +207,7 @@ fn who_stopped_a_task_is_in_its_report() {
 fn a_check_that_hangs_is_killed_with_all_it_has_started_and_the_next_one_runs() {
     let host = Host::new();
     let script = "test -e /tmp/hung && exit 0; touch /tmp/hung; echo so far; setsid sleep 4242 & exec sleep 4242";
-    let task = checked(&host, OBEDIENT, script, "timeout = '3s'").start();
+    let task = checked(&host, OBEDIENT, script, &format!("timeout = '3s'\n{UNTIL_HEALTHY}")).start();
     let health = wait_until(&task, "healthy");
     let hung = &health["log"][0];
     assert_eq!((&hung["timed_out"], &hung["exit_code"]), (&true.into(), &Value::Null), "{health}");
@@ -219,7 +223,7 @@ fn a_check_that_prints_without_end_takes_no_memory() {
     let host = Host::new();
     let print = format!("yes | head -c {}; echo last", much());
     let script = format!("test -e /tmp/printed && exit 0; {print}; touch /tmp/printed; exit 3");
-    let task = checked(&host, OBEDIENT, &script, "interval = '2s'\ntimeout = '1m'\nretries = 100").start();
+    let task = checked(&host, OBEDIENT, &script, &format!("timeout = '1m'\n{UNTIL_HEALTHY}")).start();
     let shim = task.shim_pid();
     let before = anonymous_kib(shim);
     let health = wait_until(&task, "healthy");

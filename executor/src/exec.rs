@@ -9,14 +9,13 @@
 //! health checks: nothing here is resolved by path but the program itself.
 //! Must not: change the task's state, wait for the exec to end.
 
-use std::cell::OnceCell;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use oci_spec::runtime::{Process, Spec};
 
 use crate::cgroup::Entry;
-use crate::child::{self, Payload};
+use crate::child::{self, Handed, Payload};
 use crate::error::{Doing, Kind, Result};
 use crate::hooks::{Container, Point};
 use crate::io::{self, Stdio};
@@ -66,11 +65,9 @@ impl Exec<'_> {
         let state = || container.state(Point::Poststart, Some(self.init.pid));
         let notify = listener.map(|listener| notify::prepare(listener, &state()?)).transpose()?;
         let (notify, theirs) = notify.unzip();
-        let made = OnceCell::new();
         let enter = || {
-            if self.stdio.wants_null() && self.null.is_none() {
-                let _ = made.set(rootfs::open_null_in_worker()?);
-            }
+            let makes_null = self.stdio.wants_null() && self.null.is_none();
+            let null = makes_null.then(rootfs::open_null_in_worker).transpose()?;
             // By the host's /proc, before the task's comes into sight.
             child::oom_score_adj("self", self.process)?;
             // Until it is in its cgroup: what the kernel does for it costs others.
@@ -78,7 +75,7 @@ impl Exec<'_> {
             child::run_on(affinity.and_then(|affinity| affinity.initial().as_ref()))?;
             sys::setns(init, self.namespaces.exec_flags())
                 .doing(Kind::WrongState, || "cannot enter the task's namespaces")?;
-            Ok(made.get().map(|null| null.as_raw_fd()))
+            Ok(null)
         };
         let labels = Labels::of(self.process)?;
         let become_exec = |entry: &Entry| {
@@ -88,7 +85,6 @@ impl Exec<'_> {
                 filter: self.filter.map(|f| (&*f.program, f.flags)),
                 notify: theirs.as_ref().map(OwnedFd::as_fd),
                 stdio: self.stdio,
-                null: self.null.or(made.get().map(OwnedFd::as_fd)),
                 entry,
                 keeps_keyring: self.keeps_keyring,
                 labels: labels.as_ref(),
@@ -96,17 +92,13 @@ impl Exec<'_> {
             let cgroup_of = self.namespaces.own_cgroup_namespace().then_some(init);
             child::run_exec(&payload, cgroup_of, tell.as_raw_fd())
         };
-        let mut keep = child::kept_fds(
-            self.stdio,
-            self.null,
-            theirs.as_ref().map(OwnedFd::as_fd),
-            labels.as_ref(),
-            tell.as_raw_fd(),
-        );
+        let mut keep: Vec<RawFd> = theirs.iter().map(|fd| fd.as_raw_fd()).collect();
+        keep.extend(labels.as_ref().map(Labels::fd));
         if self.namespaces.own_cgroup_namespace() {
             keep.push(init.as_raw_fd());
         }
-        launch::clone_through_worker(0, &self.entry, tell.as_raw_fd(), keep, enter, become_exec)?;
+        let handed = Handed::new(tell.as_fd(), keep).with_streams(self.stdio, self.null);
+        launch::clone_through_worker(0, &self.entry, &handed, enter, become_exec)?;
         drop(tell);
         Report::new(report, notify)
     }

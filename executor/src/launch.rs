@@ -8,13 +8,13 @@
 //! namespace's maps; everything else happens in `child`, and what it reports
 //! is awaited, never slept for. Must not: wait for exits, decide a task's fate.
 
-use std::os::fd::{AsFd as _, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use oci_spec::runtime::Spec;
 
 use crate::cgroup::{Cgroup, Entry};
-use crate::child::{self, Init, Payload};
+use crate::child::{self, Handed, Init, Payload};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::hooks::{Container, Point};
 use crate::idmap;
@@ -95,18 +95,17 @@ impl Prepared<'_> {
         let entry = cgroup.entry();
         let labels = Labels::of(process)?;
         let flags = namespaces.clone_flags();
-        let mut keep =
-            child::kept_fds(&stdio, None, theirs.as_ref().map(OwnedFd::as_fd), labels.as_ref(), tell.as_raw_fd());
-        keep.push(hear.as_raw_fd());
-        keep.extend(nobody.as_ref().map(|fd| fd.as_raw_fd()));
+        let mut keep = vec![hear.as_raw_fd()];
+        keep.extend([&theirs, &nobody].into_iter().flatten().map(|fd| fd.as_raw_fd()));
+        keep.extend(labels.as_ref().map(Labels::fd));
         if let Some(sources) = &sources {
             sources.push_fds(&mut keep);
         }
+        let handed = Handed::new(tell.as_fd(), keep).with_streams(&stdio, None);
         let become_init = |entry: &Entry| {
             let (filter, notify) = (filter.map(|f| (&*f.program, f.flags)), theirs.as_ref().map(OwnedFd::as_fd));
             let labels = labels.as_ref();
-            let payload =
-                Payload { process, spec, filter, notify, stdio: &stdio, null: None, entry, keeps_keyring, labels };
+            let payload = Payload { process, spec, filter, notify, stdio: &stdio, entry, keeps_keyring, labels };
             let nobody = nobody.as_ref().map(OwnedFd::as_fd);
             let init = Init { spec, id, bundle, namespaces: &namespaces, sources, nobody, orders: hear.as_raw_fd() };
             child::run_init(&payload, init, tell.as_raw_fd())
@@ -122,9 +121,9 @@ impl Prepared<'_> {
             namespaces::join(&joined).map(|()| None)
         };
         let live = if joined.is_empty() && !stages {
-            Some(clone_child(flags, &entry, keep, become_init)?)
+            Some(clone_child(flags, &entry, &handed, become_init)?)
         } else {
-            clone_through_worker(flags, &entry, tell.as_raw_fd(), keep, enter, become_init)?;
+            clone_through_worker(flags, &entry, &handed, enter, become_init)?;
             None
         };
         drop(tell);
@@ -306,9 +305,9 @@ fn order(orders: &OwnedFd, byte: u8) -> Result<()> {
     }
 }
 
-/// Clones a child of ours into new namespaces; it closes all fds but `keep` and
+/// Clones a child of ours into new namespaces; it keeps what it is `handed` and
 /// what it enters its cgroup by, runs `child` and ends.
-pub fn clone_child(flags: u64, entry: &Entry, keep: Vec<RawFd>, child: impl FnOnce(&Entry)) -> Result<Live> {
+pub fn clone_child(flags: u64, entry: &Entry, handed: &Handed<'_>, child: impl FnOnce(&Entry)) -> Result<Live> {
     let cloned = sys::clone3(flags, entry.cloned_into());
     let into = match cloned.as_ref().err().and_then(std::io::Error::raw_os_error) {
         Some(libc::EBUSY | libc::EOPNOTSUPP | libc::ENODEV) => format!("cgroup {}", entry.path()),
@@ -316,10 +315,10 @@ pub fn clone_child(flags: u64, entry: &Entry, keep: Vec<RawFd>, child: impl FnOn
     };
     match cloned.doing(Kind::Unsupported, || format!("cannot clone a process into {into}"))? {
         Cloned::Child => {
-            let mut keep = keep;
-            keep.extend(entry.fds());
-            sys::close_all_but(&mut keep);
-            child(entry);
+            match handed.take(None, entry.fds().iter().copied()) {
+                Ok(()) => child(entry),
+                Err(error) => handed.tell(&error),
+            }
             sys::exit_now(1)
         }
         Cloned::Parent { pid, pidfd } => Ok(Live { pid, pidfd }),
@@ -328,18 +327,18 @@ pub fn clone_child(flags: u64, entry: &Entry, keep: Vec<RawFd>, child: impl FnOn
 
 /// Has a worker enter namespaces that the shim must stay out of, and clone a
 /// child of ours there; its pid, an error, or that the cgroup takes no process,
-/// comes by the report pipe. Of the shim's fds the child gets `keep` alone, what
-/// `enter` has opened for it, and what it enters its cgroup by: others may see it as soon as it is cloned, and
-/// who has CAP_SYS_PTRACE on the host reaches them.
+/// comes by the report pipe. Of the shim's fds the child gets what it is `handed`
+/// alone, the null device that `enter` may have made for its streams, and what it
+/// enters its cgroup by: others may see it as soon as it is cloned, and who has
+/// CAP_SYS_PTRACE on the host reaches them.
 ///
 /// The worker is a fork: nothing that the task can see or stop may share the
 /// shim's memory or be waited for.
 pub fn clone_through_worker(
     flags: u64,
     entry: &Entry,
-    report: RawFd,
-    keep: Vec<RawFd>,
-    enter: impl FnOnce() -> Result<Option<RawFd>>,
+    handed: &Handed<'_>,
+    enter: impl FnOnce() -> Result<Option<OwnedFd>>,
     child: impl FnOnce(&Entry),
 ) -> Result<()> {
     let worker = sys::clone3(0, None).doing(Kind::Internal, || "cannot start a worker")?;
@@ -348,14 +347,12 @@ pub fn clone_through_worker(
     }
     let flags = flags | libc::CLONE_PARENT as u64;
     let late = entry.joined_late();
-    let cloned = enter().and_then(|opened| {
+    let cloned = enter().and_then(|null| {
         // To join a user namespace may have ended it.
         inheritance::hide()?;
-        let mut keep = keep;
-        keep.extend(opened);
-        keep.extend(late.fds());
-        keep.extend(entry.cloned_into());
-        sys::close_all_but(&mut keep);
+        handed.take(null.as_ref().map(OwnedFd::as_fd), late.fds().iter().copied().chain(entry.cloned_into()))?;
+        // Closed with the rest.
+        std::mem::forget(null);
         let what = || format!("cannot clone a process into cgroup {}", entry.path());
         match sys::clone3(flags, entry.cloned_into()) {
             // At its pids limit, where a health check is wanted most.
@@ -374,16 +371,16 @@ pub fn clone_through_worker(
             child(entered);
         }
         Ok(None) => {
-            let _ = sys::write_fd(report, &[child::CLOSED]);
+            handed.say(&[child::CLOSED]);
         }
         Ok(Some((Cloned::Parent { pid, .. }, _))) => {
             let mut message = [0u8; 5];
             message[0] = child::PID;
             message[1..].copy_from_slice(&pid.to_ne_bytes());
             // A shim that has gone reaps nobody.
-            let _ = sys::write_fd(report, &message);
+            handed.say(&message);
         }
-        Err(error) => child::tell_error(report, &error),
+        Err(error) => handed.tell(&error),
     }
     sys::exit_now(0)
 }

@@ -25,7 +25,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::process::Signal;
 
 use crate::cgroup::Entry;
-use crate::child;
+use crate::child::{self, Handed};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::io;
 use crate::launch::{Live, clone_child};
@@ -85,8 +85,8 @@ pub fn start(wanted: &Pause, entry: Option<&Entry>) -> Result<Starting> {
         let Err(error) = become_pause(wanted, joined.as_ref(), entry, tell.as_raw_fd());
         child::tell_error(tell.as_raw_fd(), &error);
     };
-    let keep = std::iter::once(tell.as_raw_fd()).chain(joined.as_ref().map(|fd| fd.as_raw_fd())).collect();
-    let live = clone_child(wanted.clone_flags(), entry.unwrap_or(&alone), keep, become_it)?;
+    let handed = Handed::new(tell.as_fd(), joined.iter().map(|fd| fd.as_raw_fd()).collect());
+    let live = clone_child(wanted.clone_flags(), entry.unwrap_or(&alone), &handed, become_it)?;
     Ok(Starting { live, report })
 }
 

@@ -137,3 +137,27 @@ fn by_a_task_with_default_capabilities_in_a_pid_namespace_that_is_shared() {
     let bundle = containerd.bundle();
     assert_nothing_seized(&host, &containerd, bundle, &["pid"]);
 }
+
+/// Where init is to be looked at: namespaces made, the root not changed yet.
+#[test]
+fn init_holds_nothing_of_the_host_s_while_it_is_being_set_up() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let seen = host.work().join("seen");
+    let look = format!(
+        "pid=$(sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/'); for fd in /proc/$pid/fd/*; do readlink $fd; done >{}",
+        seen.display()
+    );
+    let bundle = containerd.bundle().args(&["/bin/true"]).edit(|config| {
+        config["hooks"] = json!({ "createRuntime": [{ "path": "/bin/sh", "args": ["sh", "-c", look] }] });
+    });
+    let shim = containerd.start(&bundle);
+    shim.run(&bundle, &Stdio::null());
+    assert_eq!(shim.status_at_end(&bundle.id, ""), 0);
+    shim.end(&bundle.id);
+    let seen = fs::read_to_string(&seen).expect("the hook has run");
+    // Not the host's null device, not the shim's log: pipes, and mounts and cgroups by their folders' names.
+    let files: Vec<&str> = seen.lines().filter(|of| of.starts_with("/dev/") || of.ends_with(".log")).collect();
+    assert!(files.is_empty() && seen.contains("pipe:["), "{seen}");
+    host.assert_nothing_left();
+}

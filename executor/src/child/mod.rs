@@ -15,16 +15,18 @@
 mod capabilities;
 mod command;
 mod confine;
+mod handed;
 mod scheduling;
 mod terminal;
 
 pub use capabilities::give_up as give_up_capabilities;
 pub use confine::oom_score_adj;
+pub use handed::Handed;
 pub use scheduling::run_on;
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::Path;
 
 use oci_spec::runtime::{Process, Spec};
@@ -71,9 +73,6 @@ pub struct Payload<'a> {
     pub notify: Option<BorrowedFd<'a>>,
     /// Its standard streams.
     pub stdio: &'a Stdio,
-    /// The null device, for those of an exec's streams that are it. Init takes
-    /// the one of its own root.
-    pub null: Option<BorrowedFd<'a>>,
     /// The cgroups it puts itself into.
     pub entry: &'a Entry,
     /// Whether it stays in the shim's session keyring.
@@ -188,7 +187,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
         terminal::take(wish, payload.process, pty)?;
     }
     if let Some(null) = &entered.null {
-        connect(payload.stdio, |end| matches!(end, End::Null).then_some(null.as_fd()))?;
+        take_null(payload.stdio, null.as_fd())?;
     }
     command::check_folder(payload.process)?;
     let program = command::find(payload.process)?;
@@ -214,8 +213,8 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>) -> Resu
     confine::execute(payload, labels, &program, || Ok(()))
 }
 
-/// What both begin with: the task's cgroups, a session and standard streams of
-/// its own. Whoever cloned us has closed what is not needed here.
+/// What both begin with: the task's cgroups, and a session. Whoever cloned us
+/// has seen to the fds that we have.
 fn begin<'a>(payload: &Payload<'a>) -> Result<Option<Opened<'a>>> {
     let labels = payload.labels.map(Labels::open).transpose()?;
     // The host's /proc.
@@ -229,24 +228,15 @@ fn begin<'a>(payload: &Payload<'a>) -> Result<Option<Opened<'a>>> {
             None => begin_keyring()?,
         }
     }
-    connect(payload.stdio, |end| match end {
-        End::Fd(fd) => Some(fd.as_fd()),
-        End::Null => payload.null,
-    })?;
     Ok(labels)
 }
 
-/// Makes those of the standard streams that `choose` has an fd for.
-fn connect<'a>(stdio: &'a Stdio, choose: impl Fn(&'a End) -> Option<BorrowedFd<'a>>) -> Result<()> {
-    let what = || "cannot set up the standard streams";
-    if let Some(stdin) = choose(&stdio.stdin) {
-        rustix::stdio::dup2_stdin(stdin).doing(Kind::Internal, what)?;
-    }
-    if let Some(stdout) = choose(&stdio.stdout) {
-        rustix::stdio::dup2_stdout(stdout).doing(Kind::Internal, what)?;
-    }
-    if let Some(stderr) = choose(&stdio.stderr) {
-        rustix::stdio::dup2_stderr(stderr).doing(Kind::Internal, what)?;
+/// Puts `null`, of init's own root, where [`Handed`] had nothing for a stream.
+fn take_null(stdio: &Stdio, null: BorrowedFd<'_>) -> Result<()> {
+    for (end, number) in [&stdio.stdin, &stdio.stdout, &stdio.stderr].into_iter().zip(0..) {
+        if matches!(end, End::Null) {
+            sys::place_fd(null, number).doing(Kind::Internal, || "cannot set up the standard streams")?;
+        }
     }
     Ok(())
 }
@@ -257,24 +247,6 @@ fn begin_keyring() -> Result<()> {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES)) => Ok(()),
         done => done.doing(Kind::Internal, || "cannot begin a session keyring"),
     }
-}
-
-/// What init and an exec need of the shim's fds, besides those of their cgroup.
-pub fn kept_fds(
-    stdio: &Stdio,
-    null: Option<BorrowedFd<'_>>,
-    notify: Option<BorrowedFd<'_>>,
-    labels: Option<&Labels<'_>>,
-    report: RawFd,
-) -> Vec<RawFd> {
-    let Stdio { stdin, stdout, stderr, terminal } = stdio;
-    let mut fds = vec![report];
-    fds.extend([stdin, stdout, stderr].into_iter().filter_map(|end| end.fd()).map(|fd| fd.as_raw_fd()));
-    fds.extend(null.map(|fd| fd.as_raw_fd()));
-    fds.extend(terminal.as_ref().map(|wish| wish.socket.as_raw_fd()));
-    fds.extend(notify.map(|fd| fd.as_raw_fd()));
-    fds.extend(labels.map(Labels::fd));
-    fds
 }
 
 /// Waits for the shim's word. Its silence means that it has died: so do we.

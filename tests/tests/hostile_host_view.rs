@@ -152,13 +152,23 @@ fn programs_find_in_etc_what_they_need() {
 #[track_caller]
 fn with_etc(host: &Host, script: &str, inside: &str) -> Ran {
     let etc = host.work().join("etc");
+    let script = format!(
+        "etc={}; mkdir $etc; for f in /etc/*; do case $f in */bl-*) ;; *) cp -a $f $etc;; esac; done; {script}\n\
+         mount --rbind \"$etc\" /etc",
+        etc.display(),
+    );
+    with_mounts(host, &script, inside)
+}
+
+/// `bowline run` of `inside` in a mount namespace of its own, which `script` has
+/// mounted something in.
+#[track_caller]
+fn with_mounts(host: &Host, script: &str, inside: &str) -> Ran {
     let mut command = host.command("unshare");
     let bowline = binary("bowline");
     let id = host.new_id();
     let script = format!(
-        "set -e; etc={}; mkdir $etc; for f in /etc/*; do case $f in */bl-*) ;; *) cp -a $f $etc;; esac; done; {script}\n\
-         mount --rbind \"$etc\" /etc\n{} --state {} run --rm --name {id} -- /bin/sh -c '{inside}'",
-        etc.display(),
+        "set -e; {script}\n{} --state {} run --rm --name {id} -- /bin/sh -c '{inside}'",
         bowline.display(),
         host.state().display(),
     );
@@ -219,6 +229,29 @@ fn what_is_root_s_alone_in_usr_is_not_read_either_where_owners_can_be_hidden() {
     }
     host.task(&format!("cat {}; id -u", link.path())).run().assert_says(&format!("{SECRET}0"));
     drop((file, open, link));
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_mount_below_usr_that_shows_its_owners_makes_no_other_show_them() {
+    let host = Host::new();
+    let mapped = std::env::var("BOWLINE_ABSENT").is_err();
+    let file = Own::file(&host, "/usr/share", "beside", 0o600);
+    let path = file.path();
+    // An overlay cannot be idmapped; what lies upon one can.
+    let script = format!(
+        "cd {}; mkdir lower up work; echo open > lower/open; mount -t tmpfs up up; mkdir up/up up/work lower/further; \
+         mount -t overlay over -o lowerdir=lower,upperdir=up/up,workdir=up/work /usr/src; \
+         mount -t tmpfs further /usr/src/further; echo closed > /usr/src/further/closed; \
+         chmod 600 /usr/src/further/closed; echo open > /usr/src/further/open",
+        host.work().display()
+    );
+    let inside = format!("cat {path} /usr/src/further/closed 2>/dev/null; cat /usr/src/open /usr/src/further/open");
+    let ran = with_mounts(&host, &script, &inside);
+    if mapped {
+        ran.assert_says("open\nopen");
+    }
+    drop(file);
     host.assert_nothing_left();
 }
 

@@ -4,13 +4,15 @@
 //!
 //! ```text
 //!   idmapped, where kernel and filesystem can
-//!      └ else  /etc: a copy of what programs need ─ the others: as they are
+//!      └ else  /etc: a copy of what programs need
+//!              the others: each mount of them that can be, the rest as it is
 //! ```
 //!
 //! CAP_DAC_OVERRIDE has no power over a file whose owner or group is no id of
 //! the task's user namespace (`capable_wrt_inode_uidgid`), and a mount that maps
 //! no file's owner leaves every file without one.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -23,10 +25,10 @@ use oci_spec::runtime::Mount;
 use rustix::fs::{self, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::open_path;
+use super::sources::Bind;
 use super::trees::{Filesystem, Trees};
 use crate::error::{Doing, Kind, Result};
-use crate::sys;
+use crate::{mountinfo, sys};
 
 /// What of `/etc` is copied where owners cannot be hidden: what looking up
 /// names, the linker, locales, certificates and shells need.
@@ -86,17 +88,52 @@ const LOOK: u32 = 0o005;
 /// Folders nest no deeper in what is copied.
 const DEEPEST: usize = 16;
 
-/// A tree of the folder that `mount` shows; `nobody` is the user namespace that
-/// maps no file's owner, where there is one.
-pub fn detached(trees: &Trees, mount: &Mount, nobody: Option<BorrowedFd<'_>>) -> Result<OwnedFd> {
+/// The folder that `mount` shows; `nobody` is the user namespace that maps no
+/// file's owner, where there is one.
+pub fn detached(trees: &Trees, mount: &Mount, nobody: Option<BorrowedFd<'_>>) -> Result<Bind> {
     let path = mount.destination();
     let what = || format!("mount {}: cannot open it on the host", path.display());
     let tree = trees.copy(path, true).doing(Kind::BadSpec, what)?;
-    match nobody.map(|nobody| sys::mount_idmap(tree.as_fd(), true, nobody)) {
-        Some(Ok(())) => Ok(tree),
-        _ if is_copied(mount) => copy(trees, open_path(path).doing(Kind::BadSpec, what)?.as_fd()),
-        _ => Ok(tree),
+    let Some(nobody) = nobody else {
+        return without_idmap(trees, mount, tree);
+    };
+    match sys::mount_idmap(tree.as_fd(), true, nobody) {
+        Ok(()) => Ok(tree.into()),
+        Err(_) if is_copied(mount) => without_idmap(trees, mount, tree),
+        Err(_) => mount_by_mount(trees, path, nobody).doing(Kind::BadSpec, what),
     }
+}
+
+fn without_idmap(trees: &Trees, mount: &Mount, tree: OwnedFd) -> Result<Bind> {
+    match is_copied(mount) {
+        true => copy(trees, tree.as_fd()).map(Bind::from),
+        false => Ok(tree.into()),
+    }
+}
+
+/// Each mount at `path` and below as a tree of its own, without owners where
+/// that can be: what is part of a tree cannot be changed apart from it.
+fn mount_by_mount(trees: &Trees, path: &Path, nobody: BorrowedFd<'_>) -> io::Result<Bind> {
+    let hidden = |path: &Path| -> io::Result<OwnedFd> {
+        let tree = trees.copy(path, false)?;
+        // What cannot be without is shown as it is.
+        let _ = sys::mount_idmap(tree.as_fd(), false, nobody);
+        Ok(tree)
+    };
+    let path = path.canonicalize()?;
+    let mut bind = Bind::from(hidden(&path)?);
+    let all = mountinfo::parse(&std::fs::read_to_string("/proc/self/mountinfo")?);
+    // Each after what it lies upon, and of those in one place the last alone.
+    let below: BTreeSet<&Path> = all.iter().filter_map(|mount| mount.target.strip_prefix(&path).ok()).collect();
+    for place in below.into_iter().filter(|place| !place.as_os_str().is_empty()) {
+        match hidden(&path.join(place)) {
+            Ok(tree) => bind.below.push((place.to_owned(), tree)),
+            // It lies below another mount, or is gone by now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bind)
 }
 
 /// Whether a copy stands in for it where its owners cannot be hidden.

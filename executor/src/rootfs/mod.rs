@@ -42,6 +42,7 @@ use options::Options;
 pub use options::names as mount_options;
 #[cfg(feature = "fuzzing")]
 pub use options::of as read_mount_options;
+use sources::Bind;
 pub use sources::{
     Sources, are_idmapped, attach, hide_owners, open as open_sources, root_path as path, stage as stage_sources,
     take_up as take_up_sources,
@@ -79,7 +80,16 @@ pub fn enter(
             }
             _ => perform(&sources.trees, root, spec, mount, &options, source.as_ref(), in_user_namespace),
         };
-        let made = done.map_err(|error| error.within(format_args!("mount {}", mount.destination().display())))?;
+        let within = |error: Error| error.within(format_args!("mount {}", mount.destination().display()));
+        let made = done.map_err(within)?;
+        for (place, tree) in source.iter().flat_map(|bind| &bind.below) {
+            let target = inside::open(root, &mount.destination().join(place), Make::Nothing).map_err(within)?;
+            sources
+                .trees
+                .attach(tree, &target)
+                .doing(Kind::Internal, || "cannot attach what is below")
+                .map_err(within)?;
+        }
         if devices::is_own(mount, &options) {
             dev = made;
         }
@@ -133,9 +143,10 @@ fn perform(
     spec: &Spec,
     mount: &Mount,
     options: &Options,
-    source: Option<&OwnedFd>,
+    source: Option<&Bind>,
     in_user_namespace: bool,
 ) -> Result<Option<OwnedFd>> {
+    let source = source.map(|bind| &bind.tree);
     let (made, make) = match source {
         Some(tree) => {
             let folder = file_type(tree).doing(Kind::Internal, || "cannot examine its source")? == FileType::Directory;

@@ -10,7 +10,7 @@
 //! its own mount namespace that stages them: the child has not the rights.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{LinuxIdMapping, Mount, Spec};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
@@ -34,17 +34,34 @@ pub struct Sources {
     /// The root folder.
     pub root: OwnedFd,
     /// One for each mount of the spec; `None` where it is no bind.
-    pub binds: Vec<Option<OwnedFd>>,
+    pub binds: Vec<Option<Bind>>,
     /// Device nodes that the child cannot make itself, or has no place for.
     pub nodes: Option<OwnedFd>,
     /// Where these are, and all trees to come.
     pub trees: Trees,
 }
 
+/// What a bind shows.
+#[derive(Debug)]
+pub struct Bind {
+    /// The tree at its destination.
+    pub tree: OwnedFd,
+    /// What is attached below, in this order, where not all of it is of one tree.
+    pub below: Vec<(PathBuf, OwnedFd)>,
+}
+
+impl From<OwnedFd> for Bind {
+    fn from(tree: OwnedFd) -> Bind {
+        Bind { tree, below: Vec::new() }
+    }
+}
+
 impl Sources {
     /// Adds the fds that must stay open until the root is set up.
     pub fn push_fds(&self, fds: &mut Vec<RawFd>) {
-        let all = self.binds.iter().flatten().chain(&self.nodes).chain([&self.root]);
+        let binds = self.binds.iter().flatten();
+        let binds = binds.flat_map(|bind| std::iter::once(&bind.tree).chain(bind.below.iter().map(|(_, tree)| tree)));
+        let all = binds.chain(&self.nodes).chain([&self.root]);
         fds.extend(all.map(|fd| fd.as_raw_fd()));
     }
 }
@@ -68,18 +85,20 @@ pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<
     let mut binds = Vec::new();
     for mount in spec.mounts().iter().flatten() {
         let options = options::of(mount)?;
-        let copy = |recursive| -> Result<OwnedFd> {
+        let copy = |recursive| -> Result<Bind> {
             if bowline_spec::hides_owners(mount) {
-                let tree = host_view::detached(&trees, mount, nobody)?;
-                apply(&trees, &tree, recursive, &options, mount)?;
-                return Ok(tree);
+                let bind = host_view::detached(&trees, mount, nobody)?;
+                for tree in std::iter::once(&bind.tree).chain(bind.below.iter().map(|(_, tree)| tree)) {
+                    apply(&trees, tree, recursive, &options, mount)?;
+                }
+                return Ok(bind);
             }
             let tree = trees.copy(source(mount), recursive).map_err(|errno| no_source(mount, errno))?;
             if let Some(below) = options.idmap {
                 show_owners(&tree, below && recursive, mount, spec)?;
             }
             apply(&trees, &tree, recursive, &options, mount)?;
-            Ok(tree)
+            Ok(tree.into())
         };
         binds.push(options.bind.map(copy).transpose()?);
     }
@@ -151,7 +170,7 @@ pub fn take_up(spec: &Spec) -> Result<Sources> {
     for mount in spec.mounts().iter().flatten() {
         let is_bind = options::of(mount)?.bind.is_some();
         number += usize::from(is_bind);
-        binds.push(is_bind.then(|| spot(number)).transpose()?);
+        binds.push(is_bind.then(|| spot(number)).transpose()?.map(Bind::from));
     }
     // The last, where there are any.
     let nodes = match stage::open_spot(outer.as_fd(), &(number + 1).to_string()) {
@@ -278,7 +297,7 @@ fn check_folder(root: &OwnedFd, path: &Path) -> Result<()> {
 }
 
 /// The absolute path of the root folder.
-pub fn root_path(spec: &Spec, bundle: &Path) -> Result<std::path::PathBuf> {
+pub fn root_path(spec: &Spec, bundle: &Path) -> Result<PathBuf> {
     let root = spec.root().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "root: missing"))?;
     Ok(bundle.join(root.path()))
 }

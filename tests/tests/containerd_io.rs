@@ -142,9 +142,12 @@ fn a_task_survives_that_nobody_reads() {
 fn a_reader_that_stops_for_a_while_gets_all_of_it_afterwards() {
     let host = Host::new();
     let containerd = host.containerd();
-    let running = containerd.run("echo go; head -c 4000000 /dev/zero | tr '\\0' x; echo done");
+    let until_paused = "until [ -e /paused ]; do sleep 0.01; done";
+    let running =
+        containerd.run(&format!("echo go; {until_paused}; head -c 4000000 /dev/zero | tr '\\0' x; echo done"));
     running.stdout.wait_for("go");
     running.stdout.pause();
+    fs::write(running.bundle.rootfs().join("paused"), "").expect("ours");
     // State and execs do not wait for the reader.
     assert_eq!(running.shim.status(&running.id, ""), "RUNNING");
     assert_eq!(running.exec("e", "echo hi").1, "hi\n");

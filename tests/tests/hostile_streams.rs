@@ -1,7 +1,7 @@
 //! What a task can do with the streams that it is given: to a file of the host nothing but append to it.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::PathBuf;
 
 use bowline_tests::Host;
@@ -64,6 +64,27 @@ fn a_task_can_only_append_to_its_file() {
     assert!(!seen.contains("another"), "it read the host's file: {seen:?}");
     assert_eq!(fs::read_to_string(bundle.rootfs().join("kinds")).expect("written"), "fifo\n");
     shim.end(&bundle.id);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_link_that_stands_in_for_its_file_is_not_followed() {
+    let host = Host::new();
+    let path = log_of(&host).0;
+    let link = host.work().join("link");
+    symlink(&path, &link).expect("a link");
+    let uri = Stdio::uri(&format!("file://{}", link.display()));
+    if !host.reference_fails("it follows the link") {
+        let containerd = host.containerd();
+        let bundle = containerd.bundle().args(&["/bin/echo", "out"]);
+        let shim = containerd.start(&bundle);
+        let refused = shim.create(&bundle, &uri).expect_err("it is refused");
+        assert!(refused.message.contains("it is a symlink"), "{}", refused.message);
+        shim.over();
+    }
+    let toml = format!("command = 'echo'\nargs = ['out']\noutput.stdout = '{}'", link.display());
+    host.described(&toml).assert_refused(125, &["link", "it is a symlink"]);
+    assert_eq!(fs::read_to_string(&path).expect("text"), SECRET);
     host.assert_nothing_left();
 }
 

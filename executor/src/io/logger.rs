@@ -113,7 +113,7 @@ impl Logging {
     pub fn targets(&self) -> [Target; 2] {
         let path = |fd: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let none = || [Target::Null, Target::Null];
-        self.0.as_ref().map_or_else(none, |running| running.writes.each_ref().map(|fd| Target::Path(path(fd))))
+        self.0.as_ref().map_or_else(none, |running| running.writes.each_ref().map(|fd| Target::Own(path(fd))))
     }
 
     /// Lets it go once its process is connected, and sees it to its end, which

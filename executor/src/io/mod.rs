@@ -105,6 +105,8 @@ pub enum Target {
     Null,
     /// A file, which is appended to, or a FIFO that somebody reads.
     Path(PathBuf),
+    /// A pipe of the shim's own, by its name in `/proc/self/fd`.
+    Own(PathBuf),
 }
 
 /// The last bytes of one or two streams.
@@ -286,7 +288,7 @@ impl Pumps {
     ) -> Result<End> {
         let outlet = match target {
             Target::Null if way.direct => return Ok(End::Null),
-            Target::Path(path) if way.direct => match outlet::open(path)? {
+            Target::Path(path) | Target::Own(path) if way.direct => match outlet::open(target, path)? {
                 (fifo, kind) if kind.is_fifo() => return handed_over(fifo, path, way.owner).map(End::Fd),
                 (null, _) if is_null(&null)? => return Ok(End::Null),
                 (file, kind) => Outlet::to(file, kind)?,

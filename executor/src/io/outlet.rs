@@ -72,8 +72,8 @@ impl Outlet {
     fn of(target: &Target, guest: bool) -> Result<Outlet> {
         let sink = match target {
             Target::Null => Sink::Null,
-            Target::Path(path) => {
-                let (file, kind) = open(path)?;
+            Target::Path(path) | Target::Own(path) => {
+                let (file, kind) = open(target, path)?;
                 Sink::of(file, kind).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?
             }
         };
@@ -202,18 +202,23 @@ impl Outlet {
 }
 
 /// Opens what output goes to, without ever waiting for a FIFO's reader; tells
-/// what it is.
-pub fn open(path: &Path) -> Result<(File, FileType)> {
+/// what it is. A link at the end of a path that somebody named is not followed: a
+/// task that may write to the folder could lead the shim to any file.
+pub fn open(target: &Target, path: &Path) -> Result<(File, FileType)> {
     let what = || format!("output: cannot open {}", path.display());
+    let follow = if matches!(target, Target::Own(_)) { 0 } else { libc::O_NOFOLLOW };
     let file = File::options()
         .append(true)
         .create(true)
         .mode(0o640)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | follow)
         .open(path)
-        .map_err(|error| {
-            let error = Error::new(Kind::BadSpec, format!("{}: {error}", what()));
-            error.hint("the folder must exist and be writable, and a FIFO must have a reader")
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::ELOOP) => {
+                Error::new(Kind::BadSpec, format!("{}: it is a symlink", what())).hint("name the file that it leads to")
+            }
+            _ => Error::new(Kind::BadSpec, format!("{}: {error}", what()))
+                .hint("the folder must exist and be writable, and a FIFO must have a reader"),
         })?;
     let kind = file.metadata().doing(Kind::Internal, what)?.file_type();
     Ok((file, kind))

@@ -66,6 +66,7 @@ mod exec_security;
 mod exit_report;
 mod explain;
 mod fallbacks;
+mod faults;
 mod gc;
 mod hardening;
 mod health;

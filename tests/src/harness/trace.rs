@@ -17,14 +17,17 @@ pub struct Trace {
 
 impl Trace {
     /// Attaches to `pid`, with these flags of strace; returns once it is.
-    pub fn of<const N: usize>(host: &Host, pid: i32, flags: [&str; N]) -> Trace {
+    pub fn of<'f>(host: &Host, pid: i32, flags: impl IntoIterator<Item = &'f str>) -> Trace {
         let log = host.work().join(format!("trace-{}", host.new_id()));
         let mut strace = command(host, &log);
         let strace = strace.args(flags).args(["-p", &pid.to_string()]).spawn();
         let strace = strace.expect("strace is installed (`make test` does)");
         eventually("strace is attached", || {
+            // One that has ended was killed by a fault of this very trace.
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            status.lines().any(|line| line == format!("TracerPid:\t{}", strace.id())).then_some(())
+            let has_ended = status.is_empty() || status.lines().any(|line| line.starts_with("State:\tZ"));
+            let is_attached = status.lines().any(|line| line == format!("TracerPid:\t{}", strace.id()));
+            (is_attached || has_ended).then_some(())
         });
         Trace { strace, log }
     }

@@ -1,0 +1,202 @@
+//! A fault at every step of a task's life: whoever is killed and whatever the
+//! kernel refuses, every command ends, no exit that was told is lost, and
+//! nothing is left. Each case prints what it tried (`--nocapture`).
+//!
+//! The faults are strace's: a signal or an error at the n-th system call.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Ran, Trace, is_slow, process_exists};
+use serde_json::Value;
+
+/// Obeys SIGTERM, and says by what it ended.
+const TASK: &str = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+
+/// Every how many system calls there is a fault.
+fn stride() -> usize {
+    if is_slow() { 97 } else { 11 }
+}
+
+/// What came of a fault.
+#[derive(Default)]
+struct Tally {
+    tried: usize,
+    survived: usize,
+    lost: Vec<String>,
+}
+
+impl Tally {
+    #[track_caller]
+    fn end(self, what: &str, host: &Host) {
+        let mut line = String::new();
+        let Tally { tried, survived, lost } = self;
+        let _ = write!(line, "{what}: {tried} tried, {survived} survived, {} exits lost, ", lost.len());
+        host.assert_nothing_left();
+        #[allow(clippy::print_stdout, reason = "the matrix, for --nocapture")]
+        {
+            println!("{line}0 left-overs");
+        }
+        assert!(lost.is_empty(), "{line}{lost:?}");
+        assert!(tried > 3, "{line}too few to tell");
+    }
+}
+
+/// A task's whole life: how far it came, and the exit that was told.
+struct Life {
+    id: String,
+    told: Option<Value>,
+    over: bool,
+}
+
+/// Starts a member, has an exec in it, stops and removes it; ends where something fails.
+#[track_caller]
+fn live(host: &Host, sandbox: &str) -> Life {
+    let mut life = Life { id: host.new_id(), told: None, over: false };
+    let name = format!("--name={}", life.id);
+    let worked = |ran: Ran, told: &mut Option<Value>| {
+        assert!(ran.code.is_some(), "it came to no end of its own: {ran}");
+        if ran.code == Some(0) && ran.out().starts_with('{') {
+            *told = Some(ran.json()["exit_code"].clone());
+        }
+        ran.code == Some(0)
+    };
+    let in_sandbox = format!("--sandbox={sandbox}");
+    let steps: [&[&str]; 5] = [
+        &["start", &name, &in_sandbox, "--", "/bin/sh", "-c", TASK],
+        &["exec", &life.id, "--", "/bin/true"],
+        &["stop", &life.id],
+        &["wait", "--json", &life.id],
+        &["rm", &life.id],
+    ];
+    life.over = steps.iter().all(|step| worked(host.bowline(*step), &mut life.told));
+    life
+}
+
+/// The exit that was told is the one that is known now.
+fn is_kept(host: &Host, life: &Life) -> bool {
+    let Some(told) = &life.told else { return true };
+    let ran = host.bowline(["wait", "--json", &life.id]);
+    // Or it was removed, as was asked.
+    life.over || ran.code != Some(0) || ran.json()["exit_code"] == *told
+}
+
+/// A system call: its name, and which of its name it is.
+type Call = (String, usize);
+
+/// The calls in a trace without `-f`.
+fn numbered<'t>(lines: impl Iterator<Item = &'t str>) -> Vec<Call> {
+    let mut of_its_name: HashMap<&str, usize> = HashMap::new();
+    let mut number = |name| {
+        let number = of_its_name.entry(name).or_default();
+        *number += 1;
+        (name.to_owned(), *number)
+    };
+    lines.filter_map(|line| line.split_once('(')).map(|(name, _)| number(name)).collect()
+}
+
+/// What a sandbox's shim asks of the kernel in a task's life.
+fn calls_of_the_shim(host: &Host) -> Vec<Call> {
+    let sandbox = host.sandbox().create();
+    let trace = Trace::of(host, sandbox.shim_pid(), []);
+    assert!(live(host, sandbox.id()).over);
+    let trace = trace.end();
+    sandbox.rm([]);
+    numbered(trace.lines())
+}
+
+/// What its children ask of the kernel before they execute the task's programs, and the shim never does.
+fn calls_of_children(host: &Host) -> Vec<Call> {
+    let sandbox = host.sandbox().create();
+    let shim = sandbox.shim_pid().to_string();
+    let trace = Trace::of(host, sandbox.shim_pid(), ["-f"]);
+    assert!(live(host, sandbox.id()).over);
+    let trace = trace.end();
+    sandbox.rm([]);
+    let mut of_each: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (pid, call) in trace.lines().filter_map(|line| line.split_once(' ')) {
+        match of_each.iter_mut().find(|(of, _)| *of == pid) {
+            Some((_, calls)) => calls.push(call.trim_start()),
+            None => of_each.push((pid, vec![call.trim_start()])),
+        }
+    }
+    // Of memory the shim may ask at any moment.
+    const OF_MEMORY: [&str; 6] = ["brk", "mmap", "mremap", "munmap", "madvise", "mprotect"];
+    let of_shim =
+        |name: &str| of_each.iter().any(|(pid, calls)| *pid == shim && calls.iter().any(|c| c.starts_with(name)));
+    let mut found = Vec::new();
+    for (_, calls) in of_each.iter().filter(|(pid, _)| *pid != shim) {
+        let ours = calls.iter().take_while(|call| !call.starts_with("execve(")).copied();
+        for call in numbered(ours)
+            .into_iter()
+            .filter(|(name, _)| !OF_MEMORY.contains(&&**name) && !of_shim(&format!("{name}(")))
+        {
+            if !found.contains(&call) {
+                found.push(call);
+            }
+        }
+    }
+    found
+}
+
+/// Whoever is traced meets `fault`, as strace's `inject` has it, at each of `calls`.
+#[track_caller]
+fn meets(host: &Host, fault: &str, flags: &[&str], calls: impl Iterator<Item = Call>, of_whom: &str) {
+    let mut tally = Tally::default();
+    let is_fatal = flags.is_empty() && fault.starts_with("signal");
+    for (name, number) in calls {
+        let sandbox = host.sandbox().create();
+        let inject = format!("inject={name}:{fault}:when={number}");
+        let shim = sandbox.shim_pid();
+        let trace = Trace::of(host, shim, flags.iter().copied().chain(["-e", &inject]));
+        let life = live(host, sandbox.id());
+        trace.end();
+        tally.tried += 1;
+        tally.survived += usize::from(life.over);
+        if !is_kept(host, &life) {
+            tally.lost.push(format!("{inject}: {:?}", life.told));
+        }
+        assert!(is_fatal || process_exists(shim), "{inject} has ended the shim");
+        sandbox.bowline("rm", ["-f"]).assert_code(0);
+    }
+    tally.end(&format!("{of_whom}: {fault}"), host);
+}
+
+#[track_caller]
+fn shim_meets(fault: &str, of_interest: impl Fn(&str) -> bool, stride: usize) {
+    let host = Host::new();
+    let calls = calls_of_the_shim(&host).into_iter().filter(|(name, _)| of_interest(name));
+    meets(&host, fault, &[], calls.step_by(stride), "shim");
+}
+
+#[test]
+fn a_worker_init_or_exec_that_is_killed_at_any_of_its_system_calls() {
+    let host = Host::new();
+    let calls = calls_of_children(&host).into_iter();
+    meets(&host, "signal=KILL", &["-f"], calls.step_by(if is_slow() { 11 } else { 2 }), "worker, init, exec");
+}
+
+#[test]
+fn a_shim_that_is_killed_at_any_of_its_system_calls() {
+    shim_meets("signal=KILL", |_| true, stride());
+}
+
+#[test]
+fn a_shim_that_gets_no_descriptor() {
+    let makes_one = ["openat", "openat2", "pipe2", "accept4", "pidfd_open", "socket", "epoll_create1", "clone3"];
+    shim_meets("error=EMFILE", |name| makes_one.contains(&name), stride() / 4);
+}
+
+#[test]
+fn a_shim_whose_disk_is_full() {
+    // Not write: most of those are to pipes and sockets.
+    let writes = ["openat", "mkdir", "mkdirat", "rename", "renameat", "linkat", "ftruncate", "fallocate", "fsync"];
+    shim_meets("error=ENOSPC", |name| writes.contains(&name), stride() / 4);
+}
+
+#[test]
+fn a_shim_that_gets_no_process_and_no_memory() {
+    shim_meets("error=EAGAIN", |name| name == "clone3", 1);
+    shim_meets("error=ENOMEM", |name| ["clone3", "mmap", "openat", "pidfd_open"].contains(&name), stride() / 4);
+}

@@ -184,6 +184,12 @@ build-bench: build
 need-test:
 	@scripts/need test
 
+## soak      mixed load for FOR (10m): what a shim and the machine have at the end is what they had at the start
+.PHONY: soak
+soak: FOR = 10m
+soak: build need-test debug
+	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_SOAK=$(FOR) $(CASES) soak:: --nocapture
+
 ## fuzz      everything that reads others' bytes, each parser for FOR seconds (60); installs what it needs
 .PHONY: fuzz
 FOR ?= 60

@@ -35,8 +35,8 @@ mod trace;
 pub use daemon::Daemon;
 pub use elsewhere::Elsewhere;
 pub use kernel::{
-    cgroup_of, disk, fds_of, hierarchies, hierarchy, holders_of, namespace_of, only_v2, process_exists, status_lines,
-    unix_sockets,
+    cgroup_of, children_of, disk, fds_of, hierarchies, hierarchy, holders_of, namespace_of, only_v2, process_exists,
+    status_lines, unix_sockets,
 };
 pub use limits::{Limits, weight};
 pub use process::Process;
@@ -414,6 +414,12 @@ impl Host {
         }
         self.keep(folder);
         Some(path)
+    }
+
+    /// What of this test is on the machine now, a line each: `process …`,
+    /// `cgroup …`, `mount …`, `socket …`, `file …`, `state …`.
+    pub fn all_of_it(&self) -> Vec<String> {
+        leftovers::find(&self.names(), self.dir.path(), &self.state())
     }
 
     /// Removes what ran and sandboxes, then compares with how it was before: no process, no

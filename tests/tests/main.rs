@@ -111,6 +111,7 @@ mod security;
 mod shim_cgroup;
 mod shim_death;
 mod slice;
+mod soak;
 mod state_disk;
 mod stats;
 mod stdin;

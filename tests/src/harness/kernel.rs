@@ -108,6 +108,19 @@ pub fn fds_of(pid: i32) -> Vec<String> {
     links.map(|link| link.to_string_lossy().into_owned()).collect()
 }
 
+/// The states of a process's children, as in `/proc/PID/stat`: `Z` is one that nobody has reaped.
+pub fn children_of(pid: i32) -> Vec<char> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats = processes.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    let state = |stat: String| {
+        // 4711 (a name) S 1 …
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        let state = fields.next()?.chars().next()?;
+        (fields.next()?.parse() == Ok(pid)).then_some(state)
+    };
+    stats.filter_map(state).collect()
+}
+
 /// How many unix sockets are bound to `path` or were accepted there.
 pub fn unix_sockets(path: &Path) -> usize {
     let path = path.to_string_lossy();

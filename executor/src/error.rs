@@ -30,6 +30,8 @@ pub enum Kind {
     Timeout,
     /// The request itself is malformed.
     Usage,
+    /// A record on disk cannot be read: what it was of can only be removed.
+    Damaged,
     /// Anything else: the host refused, or we are at fault.
     Internal,
 }

@@ -13,7 +13,9 @@
 //! A sandbox's folder is beside those of tasks: see `sandbox`.
 //!
 //! The lock is the kernel's: it goes with the shim, however that ends. Files
-//! are written whole, by rename. Must not: start anything new.
+//! are written whole, by rename; `record` says what they look like. One that is
+//! damaged is `Damaged`, and keeps nobody from the others. Must not: start
+//! anything new.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -31,15 +33,22 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::cgroup::{Identity, Unit};
 use crate::error::{Doing, Error, Kind, Result};
-use crate::events::{Entry, Event, Journal, Reader};
+use crate::events::{self, Entry, Event, Journal, Reader};
 use crate::report::{Enforcement, ExitReport};
-use crate::trust;
+use crate::{record, trust};
 
 /// What is known of a task.
 const RECORD: &str = "task.json";
+/// How it ended.
+const EXIT: &str = "exit.json";
+/// Without these fields a record still says what the task's cgroups are.
+const BESIDE_THE_CGROUPS: [&str; 2] = ["task", "enforcement"];
 
 /// The longest path a unix socket can have: `sun_path` less its NUL (unix(7)).
 const LONGEST_SOCKET_PATH: usize = 107;
+
+/// Who has it has the folder.
+const LOCK: &str = "lock";
 
 /// The folder of the journal of events, beside the tasks'. Ids never begin with a dot.
 const EVENTS: &str = ".events";
@@ -265,13 +274,43 @@ impl Folder {
     }
 
     /// What is known of the task; `None` when its launch never got so far.
+    ///
+    /// # Errors
+    /// `Damaged` when it cannot be read.
     pub fn record(&self) -> Result<Option<Record>> {
-        self.read(RECORD)
+        self.read(RECORD).map_err(|error| self.hinted(error, "rm"))
+    }
+
+    /// What a damaged record says of the task's cgroups, if it says that.
+    pub(crate) fn salvaged_record(&self) -> Option<Record> {
+        record::parse_without(&trust::read(&self.file(RECORD)).ok()?, &BESIDE_THE_CGROUPS)
     }
 
     /// Its exit report; `None` while there is none.
+    ///
+    /// # Errors
+    /// `Damaged` when it cannot be read.
     pub fn exit(&self) -> Result<Option<ExitReport>> {
-        self.read("exit.json")
+        self.read(EXIT).map_err(|error| self.hinted(error, "rm"))
+    }
+
+    /// Says of a record that is damaged which command removes what it was of.
+    pub(crate) fn hinted(&self, error: Error, command: &str) -> Error {
+        if error.kind() != Kind::Damaged || !self.is_locked_by_us() {
+            return error;
+        }
+        let name = self.name();
+        error.hint(format!("`bowline {command} -f {name}` ends and removes what is left of {name}"))
+    }
+
+    /// Whether it is in our state folder: a manager's bundle has no lock.
+    pub(crate) fn is_locked_by_us(&self) -> bool {
+        self.file(LOCK).exists()
+    }
+
+    /// The sandbox that it is a member of, by where its socket leads: whatever its record says.
+    pub fn sandbox_by_socket(&self) -> Option<TaskId> {
+        fs::read_link(self.socket()).ok()?.parent()?.file_name()?.to_str()?.parse().ok()
     }
 
     /// Puts down what is known of the task.
@@ -288,13 +327,26 @@ impl Folder {
 
     /// Puts down the exit report: whole, before anybody is told.
     pub fn write_exit(&self, report: &ExitReport) -> Result<()> {
-        self.write("exit.json", report)
+        self.write(EXIT, report)
     }
 
-    /// Makes the exit report survive a power loss, as far as the disk does. Blocks.
-    pub fn sync_exit(&self) -> Result<()> {
-        for path in [self.file("exit.json"), self.path.clone()] {
-            File::open(&path).and_then(|file| file.sync_all()).map_err(|error| cannot("sync", &path, &error))?;
+    /// Makes all records of the task survive a power loss, as far as the disk
+    /// does: its own, its sandbox's, the journal. Blocks.
+    pub fn sync(&self, sandbox: Option<&TaskId>) -> Result<()> {
+        let sandbox = sandbox.map(|id| Folder::at(self.path.with_file_name(id.as_str())));
+        let of_sandbox =
+            sandbox.iter().flat_map(|of| [of.file("sandbox.json"), of.file("networks.json"), of.path.clone()]);
+        let own = [self.file(RECORD), self.file(EXIT), self.path.clone()];
+        // Its folder's own name is in the state folder.
+        let state = self.is_locked_by_us().then(|| {
+            let events = self.path.with_file_name(EVENTS);
+            [events.join(events::CURRENT), events, self.path.parent().unwrap_or(&self.path).to_owned()]
+        });
+        for path in own.into_iter().chain(of_sandbox).chain(state.into_iter().flatten()) {
+            match File::open(&path).and_then(|file| file.sync_all()) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(cannot("sync", &path, &error)),
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -303,7 +355,7 @@ impl Folder {
     pub(crate) fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<()> {
         let path = self.file(name);
         let temporary = self.file(&format!("{name}.new"));
-        let text = serde_json::to_vec(value).doing(Kind::Internal, || format!("cannot write {name} as JSON"))?;
+        let text = record::text(value).doing(Kind::Internal, || format!("cannot write {name} as JSON"))?;
         trust::write(&path, &temporary, &text).map_err(|error| cannot("write", &path, &error))
     }
 
@@ -314,12 +366,11 @@ impl Folder {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(cannot("read", &path, &error)),
         };
-        let value = serde_json::from_slice(&text);
-        value.map(Some).doing(Kind::Internal, || format!("{} is damaged", path.display()))
+        record::parse(&text, &path).map(Some)
     }
 
     fn lock_file(&self) -> Result<File> {
-        let path = self.file("lock");
+        let path = self.file(LOCK);
         let opened = trust::open(File::options().write(true).create(true).truncate(false), &path);
         opened.map_err(|error| match error.kind() {
             ErrorKind::NotFound => Error::new(Kind::NotFound, format!("there is no task named {}", self.name())),
@@ -333,7 +384,7 @@ impl Folder {
     /// `NotFound` when the folder is removed.
     pub fn lock(&self) -> Result<Lock> {
         let file = self.lock_file()?;
-        file.lock().map_err(|error| cannot("lock", &self.file("lock"), &error))?;
+        file.lock().map_err(|error| cannot("lock", &self.file(LOCK), &error))?;
         Ok(Lock(file))
     }
 
@@ -349,7 +400,7 @@ impl Folder {
             Err(TryLockError::WouldBlock) => {
                 Err(Error::new(Kind::WrongState, format!("{} is in use", self.path.display())))
             }
-            Err(TryLockError::Error(error)) => Err(cannot("lock", &self.file("lock"), &error)),
+            Err(TryLockError::Error(error)) => Err(cannot("lock", &self.file(LOCK), &error)),
         }
     }
 
@@ -359,7 +410,7 @@ impl Folder {
         match file.try_lock() {
             Ok(()) => Ok(Owner::Nobody(Lock(file))),
             Err(TryLockError::WouldBlock) => Ok(Owner::Shim),
-            Err(TryLockError::Error(error)) => Err(cannot("lock", &self.file("lock"), &error)),
+            Err(TryLockError::Error(error)) => Err(cannot("lock", &self.file(LOCK), &error)),
         }
     }
 
@@ -368,7 +419,7 @@ impl Folder {
     pub fn remove(&self, lock: Lock) -> Result<()> {
         // While we waited for the lock, another may have removed what it was of.
         let ours = lock.0.metadata().map_err(|error| cannot("look into", &self.path, &error))?;
-        if !fs::metadata(self.file("lock")).is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino())) {
+        if !fs::metadata(self.file(LOCK)).is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino())) {
             return Ok(());
         }
         let mut last = self.last_events();
@@ -392,14 +443,31 @@ impl Folder {
         if let Ok(Some(report)) = self.exit() {
             return vec![entry(report.events.saturating_add(1), Event::Removed)];
         }
-        let Ok(Some(record)) = self.record() else { return Vec::new() };
-        if record.started_at.is_none() {
+        let record = self.record();
+        if matches!(&record, Ok(None)) || matches!(&record, Ok(Some(record)) if record.started_at.is_none()) {
             return Vec::new();
         }
-        let written = Reader::open(self.path.with_file_name(EVENTS)).and_then(|mut journal| journal.read());
-        let last = written.unwrap_or_default().into_iter().rfind(|entry| entry.id == id).map_or(0, |entry| entry.seq);
-        let exited = Event::of_exit(&died_with_shim(Some(&record)));
+        let written = self.written_events();
+        let last = written.last().map_or(0, |entry| entry.seq);
+        // A damaged report may have been told of.
+        if written.iter().any(|entry| matches!(entry.event, Event::Exited { .. })) {
+            return vec![entry(last.saturating_add(1), Event::Removed)];
+        }
+        let record = record.ok().flatten();
+        if record.is_none() && !written.iter().any(|entry| matches!(entry.event, Event::Started { .. })) {
+            return Vec::new();
+        }
+        let exited = Event::of_exit(&died_with_shim(record.as_ref()));
         vec![entry(last.saturating_add(1), exited), entry(last.saturating_add(2), Event::Removed)]
+    }
+
+    /// Its events in the journal, from its creation on: an earlier task may have had its name.
+    pub(crate) fn written_events(&self) -> Vec<Entry> {
+        let read = Reader::open(self.path.with_file_name(EVENTS)).and_then(|mut journal| journal.read());
+        let mut entries = read.unwrap_or_default();
+        entries.retain(|entry| entry.id.as_str() == self.name());
+        let created = entries.iter().rposition(|entry| matches!(entry.event, Event::Created { .. }));
+        entries.split_off(created.unwrap_or_default())
     }
 
     /// What its sandbox is called.
@@ -501,6 +569,6 @@ mod tests {
         assert!(folder.exit().expect("readable").is_none());
         fs::write(folder.file("exit.json"), "{").expect("written");
         let error = folder.exit().expect_err("damaged");
-        assert!(error.to_string().contains("exit.json"), "{error}");
+        assert!(error.kind() == Kind::Damaged && error.to_string().contains("exit.json"), "{error}");
     }
 }

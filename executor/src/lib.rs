@@ -53,10 +53,12 @@ mod mountinfo;
 mod namespaces;
 pub mod network;
 mod notify;
+mod owners;
 mod pause;
 pub mod probe;
 pub mod proc_stat;
 mod program;
+mod record;
 mod recovery;
 mod refused;
 mod report;
@@ -110,7 +112,7 @@ pub use request::{
     Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Particulars, PauseEnd, Process, Source, TaskState,
 };
 pub use rootfs::{layers, mount_options};
-pub use sandbox::{Budget, SandboxRecord, SandboxState, undo_sandbox};
+pub use sandbox::{Budget, SandboxRecord, SandboxState, give_up_damaged_networks, undo_sandbox};
 pub use sealed::open as open_sealed;
 pub use stats::{
     Cpu as CpuStats, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats, Memory as MemoryStats,

@@ -1,17 +1,28 @@
 //! What undoes a shim that died: its processes, cgroups and units.
 //!
+//! ```text
+//!   record ─► cgroup of its identity ─► ended, removed
+//!      └─ damaged, or of another's ─► bowline's own places for the id ─► of its identity, or nobody's ─► ended, removed
+//!                                                  └─ nothing there ─► is the init of the journal alive? ─► an error
+//! ```
+//!
 //! Must not: start anything new.
 
 use std::path::Path;
+use std::time::Duration;
 
 use bowline_spec::id::TaskId;
 use bowline_spec::place::SandboxPlace;
+use jiff::Timestamp;
 
 use crate::bundle;
-use crate::cgroup::{self, Layout, Unit};
-use crate::error::Result;
+use crate::cgroup::{self, Layout, Permit, Unit};
+use crate::error::{Error, Kind, Result};
+use crate::events::Event;
 use crate::folder::{Folder, Record, died_with_shim};
 use crate::hooks;
+use crate::owners::Shims;
+use crate::proc_stat::ProcStat;
 use crate::report::ExitReport;
 use crate::rootfs::layers;
 use crate::systemd::Systemd;
@@ -23,29 +34,45 @@ pub(crate) const OVERHEAD: &str = "bowline-overhead";
 /// sentence each.
 pub type LeftAlone = Vec<String>;
 
+/// How much later than an event its process may seem to have begun: of clocks that count in hundredths.
+const LATER: Duration = Duration::from_secs(2);
+
 /// Ends and removes what a shim that died has left: processes, then cgroups.
 /// Blocks until the processes are gone.
 ///
-/// A record can be edited, or be older than what is there: nothing is touched that
+/// A record can be edited, be older than what is there, or be damaged: nothing is touched that
 /// is not known to be the task's. Mounts and namespaces go with the processes; the
 /// folder is the caller's.
+///
+/// # Errors
+/// What could not be ended; a process that may be the task's, where nothing says so.
 pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     let layout = cgroup::detect()?;
     // Without a record no task was launched.
-    let record = folder.record()?;
+    let (record, damage) = readable(folder)?;
     let mut first = None;
     // A launch that was cut short may have made the cgroup that was asked for, or may not have come to that. Its init
     // ends by itself; whoever else is there is a stranger, and stays.
     if let Some(record) = record.as_ref().filter(|record| is_asked_for(folder, record)) {
         let _ = layout.remove_unused(&record.cgroup);
     }
-    let (own, alone) = record.as_ref().map(|record| cgroups_of(&layout, folder, record)).unwrap_or_default();
+    let (own, mut alone) = record.as_ref().map(|record| cgroups_of(&layout, folder, record)).unwrap_or_default();
+    let is_own = record.as_ref().is_some_and(|record| own.contains(&record.cgroup));
+    let found = is_own && record.as_ref().is_some_and(|record| matches!(layout.open(&record.cgroup), Ok(Some(_))));
     for path in &own {
-        if let Err(error) = undo_cgroup(&layout, path) {
+        if let Err(error) = undo_cgroup(&layout, folder, path, None) {
             first.get_or_insert(error);
         }
     }
-    if let Some(record) = record.filter(|record| own.contains(&record.cgroup)) {
+    if !found && (record.is_some() || damage.is_some()) {
+        let places = Places { layout: &layout, folder, record: record.as_ref() };
+        match places.undo(systemd, &mut alone) {
+            Ok(true) => {}
+            Ok(false) => first = first.or(places.may_live_elsewhere(damage).err()),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    if let Some(record) = record.filter(|_| is_own) {
         layout.remove_parents_made(&record.cgroup, &record.parents_made);
         let unit = record.unit.filter(|unit| unit.path() == record.cgroup);
         for unit in unit.iter().flat_map(|unit| [Some(unit.clone()), unit.of_shim_too()]).flatten() {
@@ -57,6 +84,154 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     }
     layout.remove_empty(&cgroup::of_sandbox(&folder.name()));
     first.map_or(Ok(alone), Err)
+}
+
+/// The record of a task, or what of a damaged one says where its cgroups are; and the damage.
+pub(crate) fn readable(folder: &Folder) -> Result<(Option<Record>, Option<Error>)> {
+    match folder.record() {
+        Err(error) if error.kind() == Kind::Damaged => Ok((folder.salvaged_record(), Some(error))),
+        record => record.map(|record| (record, None)),
+    }
+}
+
+/// Where bowline alone makes the cgroups of a task: what is there is looked at where its record does not say which
+/// cgroup was the task's, or says it of another's.
+struct Places<'a> {
+    layout: &'a Layout,
+    folder: &'a Folder,
+    record: Option<&'a Record>,
+}
+
+impl Places<'_> {
+    /// Ends and removes what is there and is known to be the task's: by its identity, or where there is none to go by,
+    /// as nobody has the folder and no shim that lives has to do with it. Whether there was any.
+    fn undo(&self, systemd: &Systemd, alone: &mut LeftAlone) -> Result<bool> {
+        let identity = self.record.and_then(|record| record.identity.as_ref());
+        if identity.is_some_and(|identity| !identity.is_of_this_boot()) {
+            return Ok(false);
+        }
+        let identity = identity.filter(|identity| !identity.cgroups.is_empty());
+        let mut found = false;
+        for (path, unit) in self.own() {
+            let Ok(Some(cgroup)) = self.layout.open(&path) else { continue };
+            if identity.is_some_and(|identity| !identity.is_of(self.layout, &cgroup)) {
+                continue;
+            }
+            found = true;
+            let permit = || is_nobodys(self.layout, self.folder, &path);
+            let permit: Option<Permit<'_>> = if identity.is_none() { Some(&permit) } else { None };
+            match undo_cgroup(self.layout, self.folder, &path, permit) {
+                Err(error) if error.kind() == Kind::WrongState => {
+                    alone.push(left_alone(&path, "a task that lives has the same name, or was started from there"));
+                    continue;
+                }
+                undone => undone?,
+            }
+            for unit in unit.iter().flat_map(|unit| [Some(unit.clone()), unit.of_shim_too()]).flatten() {
+                if let Err(error) = systemd.stop(&unit) {
+                    tracing::warn!(%error, "a unit may be left behind");
+                }
+            }
+        }
+        // Of its shim alone.
+        let overheads = overheads_of(&self.folder.name()).into_iter().filter(|_| self.folder.is_locked_by_us());
+        let overheads = overheads.filter(|path| matches!(self.layout.open(path), Ok(Some(_))));
+        for path in overheads.filter(|path| is_nobodys(self.layout, self.folder, path)) {
+            undo_cgroup(self.layout, self.folder, &path, None)?;
+        }
+        Ok(found)
+    }
+
+    /// Where the task's own cgroup may be, each with its unit where it is systemd's.
+    fn own(&self) -> Vec<(String, Option<Unit>)> {
+        let id = self.folder.name();
+        let of_unit = |unit: Unit| (unit.path(), Some(unit));
+        if !self.folder.is_locked_by_us() {
+            // A manager's bundle, which was never edited with the record.
+            let asked = bundle::cgroup_asked_for(self.folder.path());
+            let unit = asked.as_deref().and_then(|path| Unit::parse(path).ok().flatten());
+            return asked.map(|path| unit.map_or_else(|| (absolute(&path), None), of_unit)).into_iter().collect();
+        }
+        let sandbox = self.folder.sandbox_by_socket();
+        let place = |sandbox: &TaskId| {
+            let slice = Unit::of_sandbox(&SandboxPlace::new(cgroup::OURS, sandbox.as_str()).ok()?).ok()?;
+            Unit::of_member(&slice, &id).ok()
+        };
+        let (path, unit) = match &sandbox {
+            Some(sandbox) => (format!("{}/{id}", cgroup::of_sandbox(sandbox)), place(sandbox)),
+            None => (format!("{}/{id}", cgroup::of_sandbox(&id)), Unit::of_task(&id, &id).ok()),
+        };
+        std::iter::once((path, None)).chain(unit.map(of_unit)).collect()
+    }
+
+    /// That nothing of the task is known to live where nobody looks.
+    ///
+    /// # Errors
+    /// Names the process and its cgroup, or that nothing tells.
+    fn may_live_elsewhere(&self, damage: Option<Error>) -> Result<()> {
+        // It names one that has gone; or a manager knows more than we do; or the task has ended.
+        let of_earlier_boot = |record: &Record| record.identity.as_ref().is_some_and(|of| !of.is_of_this_boot());
+        let is_over = matches!(self.folder.exit(), Ok(Some(_))) || self.record.is_some_and(of_earlier_boot);
+        if is_over || !self.folder.is_locked_by_us() {
+            return Ok(());
+        }
+        let events = self.folder.written_events();
+        if events.iter().any(|entry| matches!(entry.event, Event::Exited { .. })) {
+            return Ok(());
+        }
+        let started = events.iter().find_map(|entry| match entry.event {
+            Event::Started { pid } => Some((pid, entry.time)),
+            _ => None,
+        });
+        let folder = self.folder.path().display();
+        let why = damage.map_or("its record names another cgroup".to_owned(), |error| error.message().to_owned());
+        match started {
+            Some((pid, at)) if is_older(pid, at) => {
+                let path = self.layout.path_of(pid).unwrap_or_default();
+                Err(Error::new(
+                    Kind::Internal,
+                    format!("process {pid} in cgroup {path} may be of task {}: {why}", self.folder.name()),
+                )
+                .hint(format!(
+                    "if it is, `bowline cgroup destroy {path}` ends it, and `bowline rm -f` does the rest; if not, remove {folder}"
+                )))
+            }
+            None if self.record.is_none() && events.is_empty() => Err(Error::new(
+                Kind::Internal,
+                format!("nothing tells which cgroup task {} had: {why}", self.folder.name()),
+            )
+            .hint(format!("see that none of its processes lives (systemd-cgls), and remove {folder}"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A path as a bundle's configuration has it, below the top.
+fn absolute(path: &str) -> String {
+    format!("/{}", path.trim_start_matches('/'))
+}
+
+/// Whether no shim that lives has to do with what is at `path`, which has the name of the task in `folder`.
+pub(crate) fn is_nobodys(layout: &Layout, folder: &Folder, path: &str) -> bool {
+    let shims = Shims::living();
+    !shims.have(&folder.name()) && !shims.are_above(&layout.processes_at(path))
+}
+
+/// Whether the process of this pid lives, and had begun by then: else it is another with the same number.
+fn is_older(pid: i32, than: Timestamp) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let Some(stat) = ProcStat::parse(&stat).filter(|stat| !stat.has_ended()) else { return false };
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let uptime = uptime.split('.').next().and_then(|seconds| seconds.parse::<u64>().ok());
+    // Field 22: when it began, since the boot (proc_pid_stat(5)).
+    match (uptime, stat.number(22)) {
+        (Some(uptime), Some(began)) => {
+            let age = Duration::from_secs(uptime.saturating_sub(began / rustix::param::clock_ticks_per_second()));
+            Timestamp::now() - age <= than + LATER
+        }
+        // In doubt it is.
+        _ => true,
+    }
 }
 
 /// Those cgroups of a record that are the task's, or are gone; and what of it is
@@ -102,11 +277,10 @@ fn check(layout: &Layout, folder: &Folder, record: &Record) -> std::result::Resu
     };
     match &record.identity {
         Some(identity) if !identity.is_of_this_boot() => Err("the task was of an earlier boot of this host"),
-        Some(identity) if !identity.cgroups.is_empty() => {
-            let there = layout.files_of(&cgroup);
-            let same = there.iter().all(|(mount, file)| identity.cgroups.get(mount) == Some(file));
-            if same { Ok(()) } else { Err("it is not the one that the task was started in") }
-        }
+        Some(identity) if !identity.cgroups.is_empty() => match identity.is_of(layout, &cgroup) {
+            true => Ok(()),
+            false => Err("it is not the one that the task was started in"),
+        },
         // A launch that was cut short, or an older bowline.
         _ if is_its_place(folder, record) => Ok(()),
         _ => Err("the record does not say which cgroup that was, and it is not where bowline makes the task's"),
@@ -147,25 +321,32 @@ fn asked(folder: &Folder, record: &Record) -> Option<String> {
 /// Tells what is known of the task: init's pid, and how it ended.
 pub fn undo_bundle(path: &Path, systemd: &Systemd) -> Result<(Option<i32>, ExitReport)> {
     let folder = Folder::at(path);
-    let record = folder.record();
+    let record = readable(&folder);
     // None is there of what was removed properly, as nearly always.
-    let undone = if matches!(record, Ok(None)) { Ok(()) } else { undo(&folder, systemd).map(drop) };
+    let was_launched = !matches!(record, Ok((None, None)));
+    let undone = if was_launched { undo(&folder, systemd).map(drop) } else { Ok(()) };
     // Managers name the folder after the container.
-    if let Ok(Some(_)) = &record
-        && let Err(error) = hooks::run_poststop(&folder.name(), path)
-    {
+    if was_launched && let Err(error) = hooks::run_poststop(&folder.name(), path) {
         tracing::warn!(%error, "a hook failed");
     }
     let unmounted = layers::unmount_blocking(&bundle::root(path));
-    let record = record?;
-    let exit = folder.exit()?.unwrap_or_else(|| died_with_shim(record.as_ref()));
+    let (record, _) = record?;
+    let exit = match folder.exit() {
+        Err(error) if error.kind() == Kind::Damaged => None,
+        exit => exit?,
+    };
+    let exit = exit.unwrap_or_else(|| died_with_shim(record.as_ref()));
     undone.and(unmounted)?;
     Ok((record.and_then(|record| record.pid), exit))
 }
 
-/// What cannot be ended is moved to a parent: its folder can then go.
-pub(crate) fn undo_cgroup(layout: &Layout, path: &str) -> Result<()> {
-    let destroyed = layout.destroy(path, None)?;
+/// Ends and removes the cgroup at `path` of whoever has this folder. What cannot be ended stays there, so that another
+/// `rm` finds it; of a manager's bundle, which is told once, it is moved to a parent.
+pub(crate) fn undo_cgroup(layout: &Layout, folder: &Folder, path: &str, permit: Option<Permit<'_>>) -> Result<()> {
+    if folder.is_locked_by_us() {
+        return layout.end(path, permit);
+    }
+    let destroyed = layout.destroy(path, permit)?;
     if !destroyed.moved.is_empty() {
         tracing::warn!(path, pids = ?destroyed.moved, "processes did not end, and were moved to a parent cgroup");
     }

@@ -28,7 +28,7 @@ use crate::cgroup::{self, Driver, Layout, Unit};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::folder::{Folder, Lock, StateDir};
 use crate::network::{self, Connected};
-use crate::recovery::{LeftAlone, OVERHEAD, left_alone, overheads_of, undo, undo_cgroup};
+use crate::recovery::{LeftAlone, OVERHEAD, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
 use crate::rootfs::layers;
 use crate::systemd::Systemd;
 
@@ -252,8 +252,11 @@ impl Folder {
     }
 
     /// What is known of the sandbox; `None` where the folder is a task's.
+    ///
+    /// # Errors
+    /// `Damaged` when it cannot be read.
     pub fn sandbox(&self) -> Result<Option<SandboxRecord>> {
-        self.read(RECORD)
+        self.read(RECORD).map_err(|error| self.hinted(error, "sandbox rm"))
     }
 
     /// Puts down what is known of the sandbox.
@@ -276,18 +279,63 @@ pub(crate) fn changed(record: &SandboxRecord, update: &Update) -> Result<Sandbox
     Ok(SandboxRecord { sandbox, ..record.clone() })
 }
 
+/// Where the cgroups of a sandbox are that may be ended.
+#[derive(Debug, Default)]
+struct Places {
+    own: Vec<String>,
+    overheads: Vec<String>,
+    units: Vec<Unit>,
+}
+
+impl Places {
+    /// As its record has it.
+    fn of_record(record: &SandboxRecord, id: &TaskId) -> (Places, LeftAlone) {
+        let ([own, overhead], alone) = record.cgroups(id.as_str());
+        let units = [(&record.overhead_unit, overhead), (&record.unit, own)].into_iter();
+        let units = units.filter_map(|(unit, path)| unit.as_ref().filter(|unit| Some(&unit.path()) == path));
+        let units = units.cloned().collect();
+        let list = |path: Option<&String>| path.into_iter().cloned().collect();
+        (Places { own: list(own), overheads: list(overhead), units }, alone)
+    }
+
+    /// Wherever bowline makes them, where the record is damaged: unless a shim that lives, of another state folder, has
+    /// to do with what is there.
+    fn of_id(layout: &Layout, folder: &Folder, id: &TaskId) -> (Places, LeftAlone) {
+        let place = SandboxPlace::new(PREFIX, id.as_str()).ok();
+        let slice = place.as_ref().and_then(|place| Unit::of_sandbox(place).ok());
+        let own = place.iter().map(SandboxPlace::cgroupfs).chain(slice.as_ref().map(Unit::path));
+        let mut places =
+            Places { own: own.collect(), overheads: overheads_of(id.as_str()), units: slice.into_iter().collect() };
+        let mut alone = Vec::new();
+        for paths in [&mut places.own, &mut places.overheads] {
+            paths.retain(|path| {
+                let there = matches!(layout.open(path), Ok(Some(_)));
+                let nobodys = there && is_nobodys(layout, folder, path);
+                if there && !nobodys {
+                    alone.push(left_alone(path, "a sandbox that lives has the same name"));
+                }
+                nobodys
+            });
+        }
+        places.units.retain(|unit| places.own.contains(&unit.path()));
+        (places, alone)
+    }
+}
+
 /// Undoes what a sandbox whose shim died has left: its members, its networks,
 /// its cgroups. Blocks; the folders are the caller's. Nothing is done of one that
-/// was taken down.
+/// was taken down. Where its record is damaged, its cgroups are looked for where
+/// bowline makes them.
 ///
 /// # Errors
-/// The first; all of it is tried.
+/// The first; all of it is tried. `Damaged` where what plugins have to undo cannot be read.
 pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<LeftAlone> {
     let folder = state.folder(id);
-    let Some(record) = folder.sandbox()? else {
-        return Err(Error::new(Kind::NotFound, format!("there is no sandbox named {id}")));
+    let record = match folder.sandbox() {
+        Err(error) if error.kind() == Kind::Damaged => None,
+        record => Some(record?.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no sandbox named {id}")))?),
     };
-    if record.taken_down {
+    if record.as_ref().is_some_and(|record| record.taken_down) {
         return Ok(Vec::new());
     }
     let mut first = None;
@@ -297,26 +345,43 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
         }
     };
     let layout = cgroup::detect()?;
-    let ([own, overhead], mut alone) = record.cgroups(id.as_str());
-    if let Some(Ok(Some(cgroup))) = own.map(|path| layout.open(path)) {
-        // Whoever froze all of it: what is frozen on v1 does not die.
-        let _ = layout.freeze(&cgroup, false);
+    let found = record.as_ref().map(|record| Places::of_record(record, id));
+    let (places, mut alone) = found.unwrap_or_else(|| Places::of_id(&layout, &folder, id));
+    for path in &places.own {
+        if let Ok(Some(cgroup)) = layout.open(path) {
+            // Whoever froze all of it: what is frozen on v1 does not die.
+            let _ = layout.freeze(&cgroup, false);
+        }
     }
     for member in state.members(id)? {
         keep(undo(&state.folder(&member), systemd).map(|more| alone.extend(more)));
     }
-    keep(network::del(folder.path(), record.sandbox.network.plugin_timeout()));
+    let sandbox = record.map(|record| record.sandbox).unwrap_or_default();
+    let networks = network::del(folder.path(), sandbox.network.plugin_timeout());
+    keep(networks.map_err(|error| folder.hinted(error, "sandbox rm")));
     keep(layers::unmount_blocking(&folder.shm()));
-    keep(overhead.map_or(Ok(()), |path| let_go(&layout, path)));
-    for path in overhead.into_iter().chain(own) {
-        keep(undo_cgroup(&layout, path));
+    for path in &places.overheads {
+        keep(let_go(&layout, path));
     }
-    for (unit, path) in [(&record.overhead_unit, overhead), (&record.unit, own)] {
-        if let Some(unit) = unit.as_ref().filter(|unit| path.is_some_and(|path| unit.path() == *path)) {
-            keep(systemd.stop(unit));
-        }
+    for path in places.overheads.iter().chain(&places.own) {
+        keep(undo_cgroup(&layout, &folder, path, None));
+    }
+    for unit in &places.units {
+        keep(systemd.stop(unit));
     }
     first.map_or(Ok(alone), Err)
+}
+
+/// Gives up what plugins may have to undo of the sandbox, if that is damaged; says so.
+///
+/// # Errors
+/// `Internal` where it cannot be removed.
+pub fn give_up_damaged_networks(folder: &Folder) -> Result<Option<String>> {
+    let Some(damage) = network::give_up_damaged(folder.path())? else { return Ok(None) };
+    Ok(Some(format!(
+        "{damage}: what plugins have kept for {}, such as its addresses, is not given back",
+        folder.name()
+    )))
 }
 
 /// Moves helpers that were charged beside it to the root: they are nobody's here

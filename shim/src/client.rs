@@ -84,7 +84,7 @@ fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Presence>>
             return Ok(None);
         }
         // A member of a sandbox that has ended has none either.
-        if folder.exit()?.is_none() && matches!(folder.owner()?, Owner::Shim) {
+        if !has_report(folder)? && matches!(folder.owner()?, Owner::Shim) {
             return Ok(Some(Presence::Starting));
         }
     }
@@ -98,7 +98,15 @@ fn is_unknown(error: &ttrpc::Error) -> bool {
 
 /// Whether somebody has the folder of a task that has not ended.
 pub fn is_held(folder: &Folder) -> Result<bool> {
-    Ok(folder.exit()?.is_none() && matches!(folder.owner()?, Owner::Shim))
+    Ok(!has_report(folder)? && matches!(folder.owner()?, Owner::Shim))
+}
+
+/// Whether there is a report. One that is damaged is none: a shim that lives writes another.
+fn has_report(folder: &Folder) -> Result<bool> {
+    match folder.exit() {
+        Err(error) if error.kind() == Kind::Damaged => Ok(false),
+        exit => exit.map(|exit| exit.is_some()),
+    }
 }
 
 impl Shim {

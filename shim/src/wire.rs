@@ -33,6 +33,7 @@ pub fn to_status(error: &Error) -> ttrpc::Error {
         Kind::NotExecutable => Code::PERMISSION_DENIED,
         Kind::Unsupported => Code::UNIMPLEMENTED,
         Kind::Timeout => Code::DEADLINE_EXCEEDED,
+        Kind::Damaged => Code::DATA_LOSS,
         Kind::Internal => Code::INTERNAL,
     };
     let mut status = ttrpc::get_status(code, error.message());
@@ -77,6 +78,7 @@ mod tests {
             Kind::Unsupported,
             Kind::Timeout,
             Kind::Usage,
+            Kind::Damaged,
             Kind::Internal,
         ];
         for kind in kinds {

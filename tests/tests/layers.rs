@@ -23,7 +23,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["checkpoint", "claimed_uid", "events", "member", "program", "refused", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "systemd", "worker"],
     &["cgroup", "inheritance"],
-    &["health", "lsm", "mountinfo", "sys", "trust", "watch"],
+    &["health", "lsm", "mountinfo", "owners", "record", "sys", "trust", "watch"],
     &["error", "proc_stat"],
 ];
 

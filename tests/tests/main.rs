@@ -54,6 +54,7 @@ mod cri_containers;
 mod cri_pods;
 mod cri_recovery;
 mod cri_settings;
+mod damaged_records;
 mod delegation;
 mod devices;
 mod docker;

@@ -161,6 +161,28 @@ impl Layout {
     /// As [`Layout::kill_all`] without the permit; else all that kept it from
     /// going, in one.
     pub fn destroy(&self, path: &str, permit: Option<Permit<'_>>) -> Result<Destroyed> {
+        self.destroy_or(path, permit, |cgroup| Ok(self.move_up(cgroup)))
+    }
+
+    /// As [`Layout::destroy`], but what cannot be ended stays where it is, so that it is found again.
+    ///
+    /// # Errors
+    /// Names who lives on.
+    pub fn end(&self, path: &str, permit: Option<Permit<'_>>) -> Result<()> {
+        let keep = |cgroup: &Cgroup| match self.living(cgroup) {
+            left if left.is_empty() => Ok(Vec::new()),
+            left => Err(still_there(cgroup, &left)),
+        };
+        self.destroy_or(path, permit, keep).map(drop)
+    }
+
+    /// Ends and removes; `rest` is done of a cgroup in which somebody may live on.
+    fn destroy_or(
+        &self,
+        path: &str,
+        permit: Option<Permit<'_>>,
+        rest: impl FnOnce(&Cgroup) -> Result<Vec<i32>>,
+    ) -> Result<Destroyed> {
         let Some(mut cgroup) = self.open(path)? else {
             return Ok(Destroyed::default());
         };
@@ -174,7 +196,7 @@ impl Layout {
             }
             Ok(()) => {}
         }
-        let moved = self.move_up(&cgroup);
+        let moved = rest(&cgroup)?;
         let removed = self.remove_patiently(&mut cgroup);
         if removed.is_ok() {
             return Ok(Destroyed { was_there: true, moved });

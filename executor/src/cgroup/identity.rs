@@ -32,6 +32,11 @@ impl Identity {
     pub fn is_of_this_boot(&self) -> bool {
         boot().is_some_and(|boot| boot == self.boot)
     }
+
+    /// Whether a cgroup that is open is this one, wherever it is.
+    pub fn is_of(&self, layout: &Layout, cgroup: &Cgroup) -> bool {
+        layout.files_of(cgroup).iter().all(|(mount, file)| self.cgroups.get(mount) == Some(file))
+    }
 }
 
 /// Which boot this is: random(4).

@@ -43,8 +43,8 @@ pub use destroy::{Destroyed, Permit};
 pub use entry::Entry;
 pub use exec::ExecGroup;
 use files::{Files, Members};
-pub use hierarchy::Hierarchy;
-use hierarchy::{Made, OURS};
+use hierarchy::Made;
+pub use hierarchy::{Hierarchy, OURS};
 pub use identity::Identity;
 pub use join::join_existing;
 pub use oom::OomWatch;
@@ -160,6 +160,20 @@ impl Layout {
             return false;
         };
         self.hierarchies[index].hand_down(&cgroup.path).is_ok()
+    }
+
+    /// The cgroup of a process, by the hierarchy that tasks are ended by; nothing of one that has gone.
+    pub fn path_of(&self, pid: i32) -> Option<String> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let path = text.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let is_it = match self.version {
+                Version::V1 => controllers.split(',').any(|controller| controller == FREEZER),
+                Version::V2 => controllers.is_empty(),
+            };
+            is_it.then_some(path)
+        });
+        path.map(str::to_owned)
     }
 
     /// Every hierarchy, for whoever asks what this host has.

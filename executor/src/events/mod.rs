@@ -18,11 +18,11 @@ use bowline_spec::{Update, WatchAction};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::health;
 use crate::report::{ExitReport, StoppedBy};
 use crate::watch::{Finding, Kill};
+use crate::{health, record};
 
-pub use journal::Journal;
+pub use journal::{CURRENT, Journal};
 pub use reading::Reader;
 #[cfg(feature = "fuzzing")]
 pub(crate) use reading::parse;
@@ -114,7 +114,7 @@ pub enum Event {
     /// Limits have changed.
     Updated {
         /// What was asked for; left out where that is long.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(default, deserialize_with = "record::known_or_none", skip_serializing_if = "Option::is_none")]
         limits: Option<Box<Update>>,
     },
     /// It has ended.

@@ -206,6 +206,19 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_a_later_version_are_read_as_far_as_they_are_known() {
+        let of = |limits: &str| {
+            let text = line(1).replace("\"paused\"", &format!("\"updated\",\"limits\":{limits}"));
+            let mut entries = Vec::new();
+            assert_eq!(parse(text.as_bytes(), &mut entries), 0, "{limits}");
+            let Event::Updated { limits } = entries.remove(0).event else { panic!("{text}") };
+            limits.is_some()
+        };
+        assert!(of(r#"{"memory":{"news":1},"news":{}}"#));
+        assert!(!of("7"), "what fits nothing is no limit");
+    }
+
+    #[test]
     fn what_a_later_version_says_is_left_out() {
         let dir = tempfile::tempdir().expect("a folder");
         fs::write(dir.path().join(CURRENT), format!("{}{}", line(1).replace("paused", "teleported"), line(2)))

@@ -12,7 +12,6 @@
 
 mod configuration;
 mod orphans;
-mod owners;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

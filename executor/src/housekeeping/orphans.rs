@@ -20,11 +20,11 @@ use bowline_spec::place::{PodPlace, SandboxPlace};
 use bowline_spec::unit;
 use serde::Serialize;
 
-use super::owners::{self, Shims};
 use super::{Cgroups, place_of, unit_of};
 use crate::error::{Error, Kind, Result, together};
 use crate::folder::{Folder, Lock, Owner, StateDir};
-use crate::recovery::{cgroups_of, undo};
+use crate::owners::{self, Shims};
+use crate::recovery::{cgroups_of, readable, undo};
 use crate::sandbox::undo_sandbox;
 
 /// What sandboxes are below.
@@ -122,10 +122,10 @@ impl Cgroups {
         for id in state.all_ids()? {
             let folder = state.folder(&id);
             let is_its = |candidate: &Candidate| candidate.what != What::Pod && candidate.id == id.as_str();
-            match held(&folder)? {
+            match held_or_unknown(&folder) {
                 Held::ByAShim => candidates.retain(|candidate| !is_its(candidate)),
                 // One that has a report has ended by itself.
-                Held::ByUs(_lock) if matches!(folder.exit(), Ok(None)) && !shims.have(id.as_str()) => {
+                Held::ByUs(_lock) if !matches!(folder.exit(), Ok(Some(_))) && !shims.have(id.as_str()) => {
                     let (its, others) = candidates.into_iter().partition(is_its);
                     candidates = others;
                     left.extend(self.dead(&shims, &folder, &id, its));
@@ -241,10 +241,10 @@ impl Cgroups {
 
     /// What a shim that died has left of the task in `folder`, if anything.
     fn dead(&self, shims: &Shims, folder: &Folder, id: &TaskId, its: Vec<Candidate>) -> Option<Left> {
-        // One that is damaged is `rm`'s to complain of.
-        let record = folder.record().ok().flatten();
+        // Of one that is damaged, what can be read; that it is, is `rm`'s to complain of.
+        let record = readable(folder).ok().and_then(|(record, _)| record);
         let sandbox = folder.sandbox().ok().flatten();
-        let what = if sandbox.is_some() { What::Sandbox } else { What::Task };
+        let what = if folder.is_sandbox() { What::Sandbox } else { What::Task };
         // What is not the task's is left alone, whatever the record says.
         let recorded = record.map(|record| cgroups_of(&self.layout, folder, &record).0);
         let recorded = recorded.or(sandbox.map(|record| {
@@ -353,6 +353,14 @@ fn held(folder: &Folder) -> Result<Held> {
         Err(error) if error.kind() == Kind::NotFound => Ok(Held::Missing),
         Err(error) => Err(error),
     }
+}
+
+/// The same; one whose lock cannot be opened is let be, and keeps nobody from the others.
+fn held_or_unknown(folder: &Folder) -> Held {
+    held(folder).unwrap_or_else(|error| {
+        tracing::warn!(%error, "a folder is left alone");
+        Held::ByAShim
+    })
 }
 
 fn with_processes(why: String, processes: usize) -> String {

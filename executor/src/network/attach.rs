@@ -177,6 +177,17 @@ pub fn del_within(folder: &Path, bounds: Bounds<'_>) -> Result<()> {
     }
 }
 
+/// Forgets what is kept, if that is damaged and nothing can be undone by it; returns the damage.
+///
+/// # Errors
+/// `Internal` where it cannot be removed.
+pub fn give_up_damaged(folder: &Path) -> Result<Option<Error>> {
+    match Kept::read(folder) {
+        Err(error) if error.kind() == Kind::Damaged => Kept::forget(folder).map(|()| Some(error)),
+        read => read.map(|_| None),
+    }
+}
+
 /// Whether every plugin is there and has the version of its list, before anything
 /// is run.
 ///

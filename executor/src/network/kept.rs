@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::list::ConfigList;
 use super::plugin::Bounds;
 use crate::error::{Doing, Error, Kind, Result};
-use crate::trust;
+use crate::{record, trust};
 
 const FILE: &str = "networks.json";
 
@@ -92,11 +92,11 @@ impl Kept {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::new(Kind::Internal, format!("cannot read {}: {error}", path.display()))),
         };
-        let damaged = || format!("{} is damaged", path.display());
-        let kept: Kept = serde_json::from_slice(&text).doing(Kind::Internal, damaged)?;
+        let kept: Kept = record::parse(&text, &path)?;
         let whole = |one: &Attached| !one.list.plugins.is_empty() && one.begun <= one.list.plugins.len();
         if !kept.attached.iter().all(whole) {
-            return Err(Error::new(Kind::Internal, format!("{}: more plugins were begun than there are", damaged())));
+            let why = "more plugins were begun than there are";
+            return Err(Error::new(Kind::Damaged, format!("{} is damaged: {why}", path.display())));
         }
         Ok(Some(kept))
     }
@@ -122,7 +122,7 @@ impl Kept {
         }
         let path = folder.join(FILE);
         let what = || format!("cannot write {}", path.display());
-        let text = serde_json::to_vec(self).doing(Kind::Internal, what)?;
+        let text = record::text(self).doing(Kind::Internal, what)?;
         let temporary = folder.join(format!("{FILE}.new"));
         trust::write(&path, &temporary, &text).doing(Kind::Internal, what)
     }

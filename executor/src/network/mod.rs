@@ -27,7 +27,7 @@ mod version;
 #[cfg(test)]
 mod testing;
 
-pub use attach::{Connected, Sandbox, add, check, del, validate};
+pub use attach::{Connected, Sandbox, add, check, del, give_up_damaged, validate};
 pub use plugin::LONGEST;
 #[cfg(feature = "fuzzing")]
 pub(crate) use {kept::Kept, list::ConfigList, plugin::failure_in, plugin::result_of, plugin::versions_in};

@@ -79,8 +79,13 @@ impl Task {
     /// Puts the report down, before anybody is told of the exit.
     async fn keep(&self, report: &ExitReport) -> Result<()> {
         self.folder.write_exit(report)?;
-        let durable = self.record.borrow().durable;
-        if durable { worker::run("the exit report", || self.folder.sync_exit()).await } else { Ok(()) }
+        if self.record.borrow().durable { self.sync().await } else { Ok(()) }
+    }
+
+    /// Makes what is on disk of a durable task survive a power loss.
+    pub(super) async fn sync(&self) -> Result<()> {
+        let sandbox = self.record.borrow().sandbox.clone();
+        worker::run("the task's records", || self.folder.sync(sandbox.as_ref())).await
     }
 
     fn report(

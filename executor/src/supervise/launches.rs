@@ -162,6 +162,14 @@ impl Supervisor {
         task.record.borrow_mut().started_at = Some(Timestamp::now());
         task.happen(self, Event::Started)?;
         self.keep_record(task);
+        if task.record.borrow().durable {
+            let task = task.clone();
+            tokio::task::spawn_local(async move {
+                if let Err(error) = task.sync().await {
+                    tracing::warn!(%error, "the record may not survive a power loss");
+                }
+            });
+        }
         self.tell_launched(task);
         let pid = task.state().pid.unwrap_or_default();
         self.tell_manager(task, || Happening::Started { pid });

@@ -267,7 +267,7 @@ pub struct TaskArgs {
     /// The slice of systemd's that it is to be in, by a scope; where systemd refuses, it is started outside, and says so
     #[arg(long, value_name = "SLICE", value_parser = slice, conflicts_with = "sandbox")]
     pub slice: Option<String>,
-    /// Sync the exit report to disk before anybody is told of the exit
+    /// Sync the exit report and all other records to disk before anybody is told of the exit
     #[arg(long)]
     pub durable: bool,
     /// How output is kept: json, raw or none [default: json for start]

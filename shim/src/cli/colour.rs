@@ -28,7 +28,7 @@ pub fn of_status(status: &str, exit_code: Option<i32>) -> Style {
     match (status, exit_code) {
         ("running", _) => AnsiColor::Green.on_default(),
         ("paused" | "stopping", _) => AnsiColor::Yellow.on_default(),
-        ("dead", _) => BAD,
+        ("dead" | "damaged", _) => BAD,
         ("exited", code) if code != Some(0) => BAD,
         _ => Style::new(),
     }

@@ -153,6 +153,7 @@ fn exit_code(kind: Kind) -> u8 {
         | Kind::WrongState
         | Kind::BadSpec
         | Kind::Unsupported
+        | Kind::Damaged
         | Kind::Internal => FAILED,
     }
 }

@@ -15,7 +15,7 @@ use super::table::{Cell, Column, render};
 use super::{colour, figures, named, say, say_json, screen, show};
 
 /// The words for where a task can be in its life.
-const STATUSES: [&str; 6] = ["created", "running", "paused", "stopping", "exited", "dead"];
+const STATUSES: [&str; 7] = ["created", "running", "paused", "stopping", "exited", "dead", "damaged"];
 
 /// One task.
 #[derive(Debug, Serialize)]
@@ -34,6 +34,29 @@ struct Row {
     labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox: Option<TaskId>,
+}
+
+impl Row {
+    /// One of whose records one cannot be read: what the other says.
+    fn damaged(state: &StateDir, id: &TaskId) -> Row {
+        let folder = state.folder(id);
+        let record = folder.record().ok().flatten();
+        Row::from(Inspection {
+            id: id.clone(),
+            status: "damaged".to_owned(),
+            pid: None,
+            shim_pid: None,
+            cgroup: None,
+            sandbox: folder.sandbox_by_socket(),
+            enforcement: None,
+            created_at: record.as_ref().map(|record| record.created_at),
+            started_at: record.as_ref().and_then(|record| record.started_at),
+            labels: record.as_ref().and_then(|r| r.task.as_ref()).map(|task| task.labels.clone()).unwrap_or_default(),
+            task: record.and_then(|record| record.task),
+            health: None,
+            exit: folder.exit().ok().flatten(),
+        })
+    }
 }
 
 impl From<Inspection> for Row {
@@ -117,6 +140,7 @@ pub async fn run(state: &StateDir, args: PsArgs) -> Result<u8> {
             Ok(found) => rows.push(Row::from(found)),
             // Removed while we looked.
             Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) if error.kind() == Kind::Damaged => rows.push(Row::damaged(state, id)),
             Err(error) => return Err(error),
         }
     }

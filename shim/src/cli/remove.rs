@@ -52,22 +52,30 @@ async fn remove_and_say(state: &StateDir, id: &TaskId) -> Result<()> {
 
 async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     let folder = state.folder(id);
-    match client::find(&folder, id).await? {
+    let found = match client::find(&folder, id).await {
+        // No shim answers, and what it has left cannot be read.
+        Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
+        found => found?,
+    };
+    match found {
         // Its report is there before anybody hears of its end; and a sandbox's
         // shim knows nothing of a member whose starter was killed.
         Presence::Live(shim) if client::is_held(&folder)? => end(&shim, &folder, id, force).await?,
         Presence::Live(_) | Presence::Exited(_) => {}
-        Presence::Dead => return blocking(move || clean_up(&folder)).await,
+        Presence::Dead => return blocking(move || clean_up(&folder, force)).await,
         Presence::Starting => return Err(starting(id)),
     }
     blocking(move || {
         // Waits for the shim to finish with output and cgroups.
         let lock: Lock = folder.lock()?;
-        if folder.exit()?.is_none() {
-            drop(lock);
-            return clean_up(&folder);
+        match folder.exit() {
+            Ok(Some(_)) => folder.remove(lock),
+            Err(error) if !force || error.kind() != Kind::Damaged => Err(error),
+            Ok(None) | Err(_) => {
+                drop(lock);
+                clean_up(&folder, force)
+            }
         }
-        folder.remove(lock)
     })
     .await
 }
@@ -105,12 +113,16 @@ pub fn say_left_alone(alone: &LeftAlone) {
     }
 }
 
-/// Removes what a shim that died has left.
-fn clean_up(folder: &Folder) -> Result<()> {
+/// Removes what a shim that died has left; where that is damaged, by force alone.
+fn clean_up(folder: &Folder, force: bool) -> Result<()> {
     let Owner::Nobody(lock) = folder.owner()? else {
         return Err(Error::new(Kind::WrongState, format!("{} is in use", folder.path().display()))
             .hint("somebody else is launching or removing this task; try again in a moment"));
     };
+    if !force {
+        folder.record()?;
+        folder.exit()?;
+    }
     let alone = undo(folder, &spawn::systemd()?)?;
     folder.remove(lock)?;
     say_left_alone(&alone);

@@ -51,7 +51,7 @@ fn status(prefix: &str, error: &Error) -> ttrpc::Error {
         Kind::CommandNotFound | Kind::NotExecutable => Code::UNKNOWN,
         Kind::Unsupported => Code::UNIMPLEMENTED,
         Kind::Timeout => Code::DEADLINE_EXCEEDED,
-        Kind::Internal => Code::INTERNAL,
+        Kind::Damaged | Kind::Internal => Code::INTERNAL,
     };
     let hint = error.hint_text().map(|hint| format!(" ({hint})")).unwrap_or_default();
     ttrpc::Error::RpcStatus(ttrpc::get_status(code, format!("{prefix}{}{hint}", error.message())))

@@ -290,7 +290,7 @@ impl Found {
             None
         });
         Found {
-            sandbox: record.as_ref().map_or_else(|| sandbox_by_socket(&folder), |record| record.sandbox.clone()),
+            sandbox: record.as_ref().map_or_else(|| folder.sandbox_by_socket(), |record| record.sandbox.clone()),
             started_at: record.as_ref().and_then(|record| record.started_at),
             cgroup: record.map(|record| record.cgroup),
             exit,
@@ -356,12 +356,6 @@ pub fn take(figures: &mut Figures, id: &str) -> Option<TaskFigures> {
 /// The word that a shim has used, if it is one that we know.
 pub fn state_named(word: &str) -> Option<&'static str> {
     ["created", "running", "paused", "stopping", "exited"].into_iter().find(|known| *known == word)
-}
-
-/// Before a member's record is there, its socket tells whose it is.
-fn sandbox_by_socket(folder: &Folder) -> Option<TaskId> {
-    let target = fs::read_link(folder.socket()).ok()?;
-    target.parent()?.file_name()?.to_str()?.parse().ok()
 }
 
 fn has_ended(folder: &Folder) -> bool {

@@ -55,7 +55,7 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
 #[derive(Debug, Serialize)]
 struct Inspection {
     id: TaskId,
-    /// "ready"; "created" while it is being made; "dead" when its shim died.
+    /// "ready"; "created" while it is being made; "dead" when its shim died; "damaged" when its record cannot be read.
     status: &'static str,
     #[serde(flatten)]
     state: Option<SandboxState>,
@@ -75,18 +75,20 @@ async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
         client::Presence::Starting => ("created", None),
         client::Presence::Dead | client::Presence::Exited(_) => ("dead", None),
     };
-    let found = match (found, folder.sandbox()?) {
-        (Some(found), _) => Some(found),
-        (None, Some(record)) => Some(SandboxState {
-            class: record.sandbox.class(&[]),
-            record,
-            budget: bowline_executor::Budget::default(),
-            notes: Vec::new(),
-            members: Vec::new(),
-        }),
-        (None, None) => return Err(client::sandbox::unknown(id)),
+    let found = match found {
+        Some(found) => found,
+        None => {
+            let record = folder.sandbox()?.ok_or_else(|| client::sandbox::unknown(id))?;
+            SandboxState {
+                class: record.sandbox.class(&[]),
+                record,
+                budget: bowline_executor::Budget::default(),
+                notes: Vec::new(),
+                members: Vec::new(),
+            }
+        }
     };
-    Ok(Inspection { id: id.clone(), status, state: found, tasks: state.members(id)? })
+    Ok(Inspection { id: id.clone(), status, state: Some(found), tasks: state.members(id)? })
 }
 
 /// What was changed of what was asked for, and what this host does not enforce.
@@ -107,6 +109,10 @@ async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {
             Ok(found) => all.push(found),
             // Removed while we looked.
             Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) if error.kind() == Kind::Damaged => {
+                let tasks = state.members(&id)?;
+                all.push(Inspection { id, status: "damaged", state: None, tasks });
+            }
             Err(error) => return Err(error),
         }
     }

@@ -1,8 +1,9 @@
 //! `sandbox rm`: the members go, then the sandbox, then what is known of them.
 
-use bowline_executor::{Doing, Error, Folder, Kind, Owner, Result, StateDir, undo_sandbox};
+use bowline_executor::{Doing, Error, Folder, Kind, Owner, Result, StateDir, give_up_damaged_networks, undo_sandbox};
 use bowline_spec::id::TaskId;
 
+use crate::cli::complain;
 use crate::cli::remove::say_left_alone;
 use crate::cli::several::settle;
 use crate::client::{self, Presence};
@@ -23,7 +24,11 @@ pub async fn run(state: &StateDir, ids: &[TaskId], force: bool) -> Result<u8> {
 /// Removes one, its members killed first if that is to be forced.
 pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     let folder = client::sandbox::folder(state, id)?;
-    match client::find(&folder, id).await? {
+    let found = match client::find(&folder, id).await {
+        Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
+        found => found?,
+    };
+    match found {
         Presence::Live(shim) => shim.remove_sandbox(force).await?,
         Presence::Starting => {
             return Err(
@@ -33,14 +38,24 @@ pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
         Presence::Dead | Presence::Exited(_) => {}
     }
     let (state, id) = (state.clone(), id.clone());
-    let done = tokio::task::spawn_blocking(move || forget(&state, &id, &folder));
+    let done = tokio::task::spawn_blocking(move || forget(&state, &id, &folder, force));
     done.await.doing(Kind::Internal, || "cannot remove the sandbox")?
 }
 
 /// Removes what is known of it and its members, once the shim has gone, and what
 /// one that died has left.
-fn forget(state: &StateDir, id: &TaskId, folder: &Folder) -> Result<()> {
+fn forget(state: &StateDir, id: &TaskId, folder: &Folder, force: bool) -> Result<()> {
     let lock = folder.lock()?;
+    if force {
+        if let Some(given_up) = give_up_damaged_networks(folder)? {
+            complain(
+                &given_up,
+                Some("look for its id where they keep that: host-local has it below /var/lib/cni/networks"),
+            );
+        }
+    } else {
+        folder.sandbox()?;
+    }
     let alone = undo_sandbox(state, id, &spawn::systemd()?)?;
     for member in state.members(id)? {
         let folder = state.folder(&member);

@@ -1,0 +1,95 @@
+//! A value out of JSON of which only the fields that its type has are looked at.
+//!
+//! Types of descriptions refuse unknown fields, as a typing error must not go unnoticed. A record was checked when it
+//! was written: what is unknown there is a newer bowline's.
+
+use serde::de::value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer};
+use serde::de::{DeserializeOwned, Deserializer, IntoDeserializer, Visitor};
+use serde::forward_to_deserialize_any;
+use serde_json::{Error, Map, Value};
+
+/// What `value` says, its unknown fields left out.
+///
+/// # Errors
+/// What does not fit the type.
+pub fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, Error> {
+    T::deserialize(Known(value))
+}
+
+struct Known(Value);
+
+type Fields<'de> = MapDeserializer<'de, Pairs, Error>;
+type Pairs = std::iter::Map<serde_json::map::IntoIter, Field>;
+type Field = fn((String, Value)) -> (String, Known);
+
+/// The fields of an object, each to be read in the same way.
+fn fields<'de>(object: Map<String, Value>) -> Fields<'de> {
+    MapDeserializer::new(object.into_iter().map(field as Field))
+}
+
+fn field((name, value): (String, Value)) -> (String, Known) {
+    (name, Known(value))
+}
+
+impl IntoDeserializer<'_, Error> for Known {
+    type Deserializer = Known;
+
+    fn into_deserializer(self) -> Known {
+        self
+    }
+}
+
+impl<'de> Deserializer<'de> for Known {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            Value::Array(items) => {
+                let mut items = SeqDeserializer::new(items.into_iter().map(Known));
+                let value = visitor.visit_seq(&mut items)?;
+                items.end().map(|()| value)
+            }
+            Value::Object(object) => visitor.visit_map(fields(object)),
+            other => other.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.0.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _name: &'static str, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        mut self,
+        _name: &'static str,
+        known: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        if let Value::Object(object) = &mut self.0 {
+            object.retain(|name, _| known.contains(&name.as_str()));
+        }
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        match self.0 {
+            Value::Object(object) => {
+                MapAccessDeserializer::new(fields(object)).deserialize_enum(name, variants, visitor)
+            }
+            other => other.deserialize_enum(name, variants, visitor),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map identifier ignored_any
+    }
+}

@@ -80,6 +80,7 @@ mod hostile_host_view;
 mod hostile_image_files;
 mod hostile_inheritance;
 mod hostile_kernel;
+mod hostile_leaving;
 mod hostile_metrics;
 mod hostile_mounts;
 mod hostile_null;

@@ -1,7 +1,6 @@
 //! The end of a task: from init's exit to the last byte of output and the
 //! removal of its cgroup; and that of a launch which fails.
 
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -15,10 +14,11 @@ use super::units;
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::{Error, Kind, Result};
 use crate::io::{Pumps, Tail};
-use crate::lifecycle::{Event, State};
+use crate::lifecycle::Event;
 use crate::report::{ExitReport, OomFacts, StoppedBy};
+use crate::shutdown::Plan;
 use crate::stats::{self, Last};
-use crate::sys::{self, Ended};
+use crate::sys::Ended;
 use crate::systemd::Systemd;
 use crate::worker;
 
@@ -155,13 +155,22 @@ impl Task {
     }
 
     /// Undoes a launch that failed after the clone; the error says why.
-    pub async fn undo(&self, supervisor: &Supervisor, exited: oneshot::Receiver<Ended>, error: Error) -> Error {
-        if let Some(live) = self.state.borrow().live() {
-            // ESRCH: it has ended by itself.
-            let _ = sys::pidfd_send_signal(live.pidfd.as_fd(), libc::SIGKILL);
+    pub async fn undo(
+        self: &Rc<Self>,
+        supervisor: &Rc<Supervisor>,
+        exited: oneshot::Receiver<Ended>,
+        error: Error,
+    ) -> Error {
+        let now = Instant::now();
+        // Thawed too: what is frozen does not die.
+        if let Err(error) = self.happen(supervisor, Event::Stop(Plan::new(Signal::KILL, Duration::ZERO, now), now)) {
+            tracing::error!(%error, "a launch that failed is hard to end");
         }
         let _ = exited.await;
-        *self.state.borrow_mut() = State::Exited;
+        self.init_ended.send_replace(true);
+        if let Err(error) = self.happen(supervisor, Event::Exited) {
+            tracing::error!(%error, "an exit had no place");
+        }
         self.kill_rest(supervisor).await;
         let cgroup = self.cgroup.borrow_mut().take();
         let Some(cgroup) = cgroup else { return error };

@@ -24,7 +24,7 @@ use crate::folder::{Folder, Lock, Record};
 use crate::hooks::Point;
 use crate::io::{self, Connections, Input, Logger, Logging, Owner, Pumps, Stdio, Tail, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
-use crate::lifecycle::Event;
+use crate::lifecycle::{Event, Status};
 use crate::log::{self, LogFiles};
 use crate::namespaces::{self, Namespaces};
 use crate::report::Enforcement;
@@ -187,11 +187,22 @@ impl Supervisor {
         tokio::task::spawn_local(task.see_off(self.clone(), exited, pumps, tail));
     }
 
-    async fn undo(&self, task: &Task, exited: oneshot::Receiver<Ended>, error: Error) -> Error {
+    /// Undoes a launch that failed once its task was there. For whoever waits for the task that is an end like any
+    /// other, but for the report.
+    async fn undo(self: &Rc<Self>, task: &Rc<Task>, exited: oneshot::Receiver<Ended>, error: Error) -> Error {
+        let stopped = (task.state().status == Status::Stopping)
+            .then(|| Error::new(Kind::WrongState, format!("task {} was stopped while it was being launched", task.id)));
+        // Init that we have killed says nothing of that.
+        let error = match self.may_launch().err().or(stopped) {
+            Some(why) if error.kind() == Kind::Internal => why,
+            _ => error,
+        };
         let error = task.undo(self, exited, error).await;
         // What its other hooks have set up is undone by these.
         self.run_late_hooks(task, Point::Poststop).await;
         self.tasks.borrow_mut().remove(&task.id);
+        drop(task.lock.borrow_mut().take());
+        task.over.send_replace(true);
         error
     }
 
@@ -225,6 +236,7 @@ impl Supervisor {
         if self.tasks.borrow().contains_key(&id) {
             return Err(Error::new(Kind::AlreadyExists, format!("task {id} exists already")));
         }
+        self.may_launch()?;
         let expecting = self.children.expect();
         let durable = launch.durable;
         let mut plan = match launch.source.clone() {
@@ -300,6 +312,7 @@ impl Supervisor {
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
 
         let ready = async {
+            self.may_launch()?;
             let hooks = async || self.run_create_hooks(&task, pid).await;
             let held = match starting {
                 Some(starting) => Some(starting.ready(pid, &task.spec, &task.namespaces, hooks).await?),

@@ -112,6 +112,8 @@ pub(crate) struct Supervisor {
     busy: Cell<usize>,
     /// It leaves as soon as it is not busy.
     served: Cell<bool>,
+    /// It was told to leave: nothing is launched any more, and what is being launched ends.
+    leaving: Cell<bool>,
     changed: Notify,
     overhead: shim_cgroup::Overhead,
     /// What its tasks are members of, if it is a sandbox's shim.
@@ -147,6 +149,7 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         launching: watch::Sender::default(),
         busy: Cell::new(0),
         served: Cell::new(false),
+        leaving: Cell::new(false),
         changed: Notify::new(),
         overhead,
         sandbox: RefCell::default(),
@@ -244,8 +247,13 @@ impl Supervisor {
     /// they would be one by one, so that their exits are recorded.
     fn stop_all(self: &Rc<Self>) {
         tracing::info!("asked to leave");
+        let again = self.leaving.replace(true);
         if let Some(sandbox) = self.sandbox() {
+            sandbox.thaw(&self.layout);
             self.stop_tasks();
+            if again {
+                return;
+            }
             self.begin_work();
             let supervisor = self.clone();
             tokio::task::spawn_local(async move {
@@ -280,6 +288,18 @@ impl Supervisor {
             // Who pays for the shim never decides over a task.
             tracing::error!(%error, "the shim is charged to the root cgroup");
         }
+    }
+
+    /// Whether anything may still be launched. Asked again once a launch's task can be stopped: what came before found
+    /// nothing to stop.
+    ///
+    /// # Errors
+    /// `WrongState` when the shim, or its sandbox by force, is on its way out.
+    fn may_launch(&self) -> Result<()> {
+        if self.leaving.get() {
+            return Err(Error::new(Kind::WrongState, "the shim was told to leave"));
+        }
+        self.sandbox().map_or(Ok(()), |sandbox| sandbox.may_launch())
     }
 
     fn any_lives(&self) -> bool {

@@ -25,7 +25,7 @@ use super::Supervisor;
 use super::ending::remove_cgroup;
 use super::task::Task;
 use super::units;
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, Layout};
 use crate::error::{Error, Kind, Result};
 use crate::folder::Folder;
 use crate::lifecycle::Status;
@@ -60,6 +60,8 @@ pub struct Sandbox {
     launching: RwLock<()>,
     /// It goes: nobody joins any more.
     going: Cell<bool>,
+    /// It goes by force: who is being launched ends.
+    forced: Cell<bool>,
 }
 
 impl Sandbox {
@@ -77,6 +79,7 @@ impl Sandbox {
             pids: RefCell::default(),
             launching: RwLock::default(),
             going: Cell::new(false),
+            forced: Cell::new(false),
         }
     }
 
@@ -95,7 +98,7 @@ impl Sandbox {
     pub(super) async fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let guard = self.launching.read().await;
         if self.going.get() {
-            return Err(Error::new(Kind::WrongState, format!("sandbox {} is being removed", self.id)));
+            return Err(self.is_removed());
         }
         let there = self.cgroup.borrow().as_ref().is_some_and(Cgroup::is_there);
         if !there {
@@ -105,6 +108,25 @@ impl Sandbox {
                 .hint(format!("nothing new is launched into it; remove it with `bowline sandbox rm -f {}`", self.id)));
         }
         Ok(guard)
+    }
+
+    fn is_removed(&self) -> Error {
+        Error::new(Kind::WrongState, format!("sandbox {} is being removed", self.id))
+    }
+
+    /// Whether a member whose launch has begun may go on.
+    ///
+    /// # Errors
+    /// `WrongState` when the sandbox is removed by force.
+    pub(super) fn may_launch(&self) -> Result<()> {
+        if self.forced.get() { Err(self.is_removed()) } else { Ok(()) }
+    }
+
+    /// Thaws all of it, whoever has frozen it: what is frozen hears no signal, and does not even die on v1.
+    pub(super) fn thaw(&self, layout: &Layout) {
+        if let Some(cgroup) = self.cgroup.borrow().as_ref() {
+            let _ = layout.freeze(cgroup, false);
+        }
     }
 
     /// See [`Supervisor::joined`]; the shared pid namespace is at `pids`.
@@ -366,22 +388,40 @@ impl Supervisor {
     pub(super) async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<()> {
         let sandbox = self.our_sandbox()?;
         if sandbox.going.replace(true) {
-            return Err(Error::new(Kind::WrongState, format!("sandbox {} is being removed", sandbox.id)));
+            return Err(sandbox.is_removed());
         }
+        sandbox.forced.set(force);
         let gone = self.end_sandbox(&sandbox, force).await;
-        if gone.is_err() {
-            sandbox.going.set(false);
+        match gone {
+            Ok(()) => *self.sandbox.borrow_mut() = None,
+            Err(_) => {
+                sandbox.going.set(false);
+                sandbox.forced.set(false);
+            }
         }
-        gone?;
-        *self.sandbox.borrow_mut() = None;
-        self.served.set(true);
-        self.changed.notify_one();
-        Ok(())
+        if gone.is_ok() || self.leaving.get() {
+            self.served.set(true);
+            self.changed.notify_one();
+        }
+        gone
     }
 
     async fn end_sandbox(self: &Rc<Self>, sandbox: &Rc<Sandbox>, force: bool) -> Result<()> {
-        // Those that are being launched first.
-        let _all = sandbox.launching.write().await;
+        if force {
+            sandbox.thaw(&self.layout);
+            self.kill_members();
+        }
+        let _all = match sandbox.launching.try_write() {
+            Ok(all) => all,
+            // They have just been told to end.
+            Err(_) if force => sandbox.launching.write().await,
+            Err(_) => {
+                let launched: Vec<String> = self.launching.borrow().iter().map(ToString::to_string).collect();
+                let launched = launched.join(", ");
+                let message = format!("sandbox {} has members that are being launched: {launched}", sandbox.id);
+                return Err(Error::new(Kind::WrongState, message).hint("try again in a moment"));
+            }
+        };
         let tasks: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
         let runs = |task: &&Rc<Task>| task.state().status != Status::Exited;
         let running: Vec<&str> = tasks.iter().filter(runs).map(|task| task.id.as_str()).collect();
@@ -390,22 +430,21 @@ impl Supervisor {
             let hint = format!("stop them, or kill them and remove it with `bowline sandbox rm -f {}`", sandbox.id);
             return Err(Error::new(Kind::WrongState, message).hint(hint));
         }
-        if !running.is_empty()
-            && let Some(cgroup) = sandbox.cgroup.borrow().as_ref()
-        {
-            // Whoever froze all of it: what is frozen on v1 does not die.
-            let _ = self.layout.freeze(cgroup, false);
-        }
-        for task in tasks.iter().filter(runs) {
-            // It may end before it hears us.
-            let _ = task.signal(self, Signal::KILL);
-        }
+        self.kill_members();
         for task in &tasks {
             let mut over = task.over.subscribe();
             let _ = over.wait_for(|over| *over).await;
         }
         self.release_pids(sandbox).await;
         sandbox.take_down(self).await
+    }
+
+    fn kill_members(self: &Rc<Self>) {
+        let tasks: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
+        for task in tasks {
+            // It may end before it hears us.
+            let _ = task.signal(self, Signal::KILL);
+        }
     }
 
     /// The shim is told to leave, and its tasks to stop: the sandbox goes after them.
@@ -419,8 +458,6 @@ impl Supervisor {
         }
         if let Err(error) = self.remove_sandbox(true).await {
             tracing::error!(%error, "a sandbox is left behind");
-            self.served.set(true);
-            self.changed.notify_one();
         }
     }
 

@@ -291,11 +291,20 @@ impl Task {
     }
 
     /// The exit report, as soon as there is one.
+    ///
+    /// # Errors
+    /// `NotFound` of a task whose launch has failed.
     pub async fn exit_report(&self) -> Result<ExitReport> {
-        let mut exited = self.exited.subscribe();
-        let report = exited.wait_for(Option::is_some).await;
-        let report = report.doing(Kind::Internal, || "the task's exit was never reported")?;
-        report.clone().ok_or_else(|| self.has_exited())
+        let (mut exited, mut over) = (self.exited.subscribe(), self.over.subscribe());
+        tokio::select! {
+            biased;
+            report = exited.wait_for(Option::is_some) => {
+                let report = report.doing(Kind::Internal, || "the task's exit was never reported")?;
+                report.clone().ok_or_else(|| self.has_exited())
+            }
+            // Its launch has failed: there is none.
+            _ = over.wait_for(|over| *over) => Err(self.has_exited()),
+        }
     }
 
     /// Changes the state, and does what that asks for.

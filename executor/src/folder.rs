@@ -35,12 +35,14 @@ use crate::cgroup::{Identity, Unit};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::events::{self, Entry, Event, Journal, Reader};
 use crate::report::{Enforcement, ExitReport};
+use crate::reserve::{Put, Reserve};
 use crate::{record, trust};
 
 /// What is known of a task.
 const RECORD: &str = "task.json";
-/// How it ended.
+/// How it has ended; and before that, where there is room for it.
 const EXIT: &str = "exit.json";
+const RESERVED: &str = "exit.json.new";
 /// Without these fields a record still says what the task's cgroups are.
 const BESIDE_THE_CGROUPS: [&str; 2] = ["task", "enforcement"];
 
@@ -318,16 +320,30 @@ impl Folder {
         self.write(RECORD, record)
     }
 
-    /// Forgets it, as of a launch that was refused.
+    /// Forgets it, as of a task that was removed.
     pub fn forget_record(&self) {
         if let Err(error) = fs::remove_file(self.file(RECORD)) {
             tracing::warn!(path = %self.path.display(), %error, "a record is left behind");
         }
     }
 
-    /// Puts down the exit report: whole, before anybody is told.
-    pub fn write_exit(&self, report: &ExitReport) -> Result<()> {
-        self.write(EXIT, report)
+    /// Forgets a launch that was refused.
+    pub fn forget_launch(&self) {
+        self.forget_record();
+        // Nothing was reserved where it was refused early.
+        let _ = fs::remove_file(self.file(RESERVED));
+    }
+
+    /// Takes room for the exit report.
+    pub fn reserve_exit(&self) -> Result<Reserve> {
+        let path = self.file(RESERVED);
+        Reserve::take(&path).map_err(|error| cannot("write", &path, &error))
+    }
+
+    /// Puts down the exit report, whole, where there is room for it; after an error it may be tried again.
+    pub fn write_exit(&self, reserve: &mut Reserve, report: &ExitReport) -> Result<Put> {
+        let path = self.file(EXIT);
+        reserve.put(report, &self.file(RESERVED), &path).map_err(|error| cannot("write", &path, &error))
     }
 
     /// Makes all records of the task survive a power loss, as far as the disk
@@ -423,7 +439,7 @@ impl Folder {
             return Ok(());
         }
         let mut last = self.last_events();
-        let aside = self.path.with_file_name(format!(".removed-{}-{}", self.name(), std::process::id()));
+        let aside = self.aside();
         match fs::rename(&self.path, &aside).and_then(|()| fs::remove_dir_all(&aside)) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(cannot("remove", &self.path, &error)),
             _ => {}
@@ -432,6 +448,33 @@ impl Folder {
             Journal::new(self.path.with_file_name(EVENTS)).append(&mut last);
         }
         Ok(())
+    }
+
+    /// Removes the folder of a task that has ended, whose shim cannot write this report and stays to try again; it sees
+    /// that nobody wants it any more. Blocks until the shim has left.
+    ///
+    /// # Errors
+    /// What the disk refuses: the shim then keeps the report.
+    pub fn remove_unwritten(&self, report: &ExitReport) -> Result<()> {
+        let id: TaskId = self.name().parse().map_err(|e: bowline_spec::Invalid| Error::from(e))?;
+        let lock = self.lock_file()?;
+        let aside = Folder::at(self.aside());
+        let refused = |error: io::Error| cannot("remove", &self.path, &error);
+        fs::rename(&self.path, &aside.path).map_err(refused)?;
+        // It may have been written at last.
+        let written = matches!(aside.exit(), Ok(Some(_)));
+        fs::remove_dir_all(&aside.path).map_err(refused)?;
+        let entry = |seq, event| Entry { time: Timestamp::now(), id: id.clone(), seq, event, lost: 0 };
+        let exited = (!written).then(|| entry(report.events, Event::of_exit(report)));
+        let removed = entry(report.events.saturating_add(1), Event::Removed);
+        let mut last: Vec<Entry> = exited.into_iter().chain([removed]).collect();
+        Journal::new(self.path.with_file_name(EVENTS)).append(&mut last);
+        lock.lock().map_err(|error| cannot("lock", &self.file("lock"), &error))
+    }
+
+    /// Where it is renamed to, to be removed.
+    fn aside(&self) -> PathBuf {
+        self.path.with_file_name(format!(".removed-{}-{}", self.name(), std::process::id()))
     }
 
     /// The events of a task that nobody sees to any more: that it is removed,
@@ -514,6 +557,7 @@ pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
         events: 0,
         enforcement: record.and_then(|r| r.enforcement.clone()),
         shim_died: true,
+        unwritten: None,
     }
 }
 

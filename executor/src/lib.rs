@@ -63,6 +63,7 @@ mod recovery;
 mod refused;
 mod report;
 mod request;
+mod reserve;
 mod rootfs;
 mod sandbox;
 mod scoped;

@@ -2,6 +2,8 @@
 //!
 //! Kept in the task's state folder; it survives shim and manager.
 
+use std::collections::VecDeque;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +84,17 @@ pub struct ExitReport {
     pub enforcement: Option<Enforcement>,
     /// The shim died before the task: how that ended is not known.
     pub shim_died: bool,
+    /// Why it is not on disk yet, where the shim tells it; never on disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwritten: Option<String>,
+}
+
+impl ExitReport {
+    /// The same without output, which makes it long.
+    pub fn shortened(&self) -> ExitReport {
+        let health = self.health.as_ref().map(|health| Health { log: VecDeque::new(), ..health.clone() });
+        ExitReport { output_tail: None, health, ..self.clone() }
+    }
 }
 
 /// Whether a task is in the slice of systemd's that it was to be in, whose limits

@@ -244,6 +244,8 @@ pub struct TaskState {
     pub takes_input: bool,
     /// What its health checks have come to, if it has any and was asked for it.
     pub health: Option<Health>,
+    /// Its exit report, while that cannot be written.
+    pub unwritten: Option<Box<ExitReport>>,
 }
 
 /// How a pause process has ended.

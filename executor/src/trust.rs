@@ -104,15 +104,20 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// An empty file at `path`, which is to be written.
+pub fn create(path: &Path) -> io::Result<File> {
+    let begin = || open(File::options().write(true).create(true).truncate(true), path);
+    match begin() {
+        // Nobody's symlink is needed there, and what it leads to stays as it is.
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => fs::remove_file(path).and_then(|()| begin()),
+        opened => opened,
+    }
+}
+
 /// Writes `bytes` to the file at `path`, whole or not at all.
 pub fn write(path: &Path, temporary: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::io::Write as _;
-    let begin = || open(File::options().write(true).create(true).truncate(true), temporary);
-    let mut file = match begin() {
-        // Nobody's symlink is needed there, and what it leads to stays as it is.
-        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => fs::remove_file(temporary).and_then(|()| begin())?,
-        opened => opened?,
-    };
+    let mut file = create(temporary)?;
     file.write_all(bytes)?;
     fs::rename(temporary, path)
 }

@@ -232,6 +232,15 @@ impl Shim {
     }
 }
 
+/// The exit report that a shim cannot write yet, if its word on the task's state has one.
+///
+/// # Errors
+/// `Internal` for one that is no report.
+pub fn unwritten(state: &StateResponse) -> Result<Option<ExitReport>> {
+    let report = Some(&state.unwritten).filter(|text| !text.is_empty()).map(|text| serde_json::from_str(text));
+    report.transpose().doing(Kind::Internal, || "the shim's report is damaged")
+}
+
 async fn connect(folder: &Folder) -> std::io::Result<BowlineClient> {
     connect_at(&folder.socket()).await
 }

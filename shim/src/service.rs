@@ -223,6 +223,7 @@ impl Bowline for Service {
             terminal: state.terminal,
             takes_input: state.takes_input,
             health: state.health.map(|health| json(&health)).transpose()?.unwrap_or_default(),
+            unwritten: state.unwritten.map(|report| json(&report)).transpose()?.unwrap_or_default(),
             ..StateResponse::default()
         })
     }

@@ -20,7 +20,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["child", "sealed"],
     &["notify", "shared"],
     &["bundle", "folder", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
-    &["checkpoint", "claimed_uid", "events", "member", "program", "refused", "told"],
+    &["checkpoint", "claimed_uid", "events", "member", "program", "refused", "reserve", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "systemd", "worker"],
     &["cgroup", "inheritance"],
     &["health", "lsm", "mountinfo", "owners", "record", "sys", "trust", "watch"],

@@ -75,6 +75,7 @@ mod host_limits;
 mod hostile_binary;
 mod hostile_clients;
 mod hostile_dev;
+mod hostile_disk;
 mod hostile_execs;
 mod hostile_host_view;
 mod hostile_image_files;

@@ -16,6 +16,7 @@ use crate::error::{Error, Kind, Result};
 use crate::io::{Pumps, Tail};
 use crate::lifecycle::Event;
 use crate::report::{ExitReport, OomFacts, StoppedBy};
+use crate::reserve::Put;
 use crate::shutdown::Plan;
 use crate::stats::{self, Last};
 use crate::sys::Ended;
@@ -49,9 +50,13 @@ impl Task {
         let rest = self.kill_rest(&supervisor).await;
         pumps.finish().await;
         supervisor.tell_execs(&self).await;
-        let report = self.report(&supervisor, (ended, exited_at), at_exit, rest, &pumps, &tail);
-        if let Err(error) = self.keep(&report).await {
-            tracing::error!(%error, "the exit report is kept in memory only");
+        let mut report = self.report(&supervisor, (ended, exited_at), at_exit, rest, &pumps, &tail);
+        match self.keep(&report).await {
+            Ok(put) => supervisor.tell_written(&self, &report, put),
+            Err(error) => {
+                tracing::error!(%error, "the exit report is kept in memory, and tried again");
+                report.unwritten = Some(error.to_string());
+            }
         }
         supervisor.tell_exit(&self, &report);
         self.exited.send_replace(Some(report));
@@ -71,21 +76,67 @@ impl Task {
         if let Some(logging) = logging {
             let _ = logging.await;
         }
+        self.keep_at_last(&supervisor).await;
         supervisor.forget_member(&self).await;
         self.over.send_replace(true);
         supervisor.done();
     }
 
     /// Puts the report down, before anybody is told of the exit.
-    async fn keep(&self, report: &ExitReport) -> Result<()> {
-        self.folder.write_exit(report)?;
-        if self.record.borrow().durable { self.sync().await } else { Ok(()) }
+    async fn keep(&self, report: &ExitReport) -> Result<Put> {
+        let put = {
+            let mut reserve = self.reserve.borrow_mut();
+            let Some(reserve) = reserve.as_mut() else { return Ok(Put::Unwanted) };
+            self.folder.write_exit(reserve, report)?
+        };
+        if put == Put::Placed && self.record.borrow().durable {
+            self.sync().await?;
+        }
+        self.reserve.borrow_mut().take();
+        Ok(put)
     }
 
     /// Makes what is on disk of a durable task survive a power loss.
     pub(super) async fn sync(&self) -> Result<()> {
         let sandbox = self.record.borrow().sandbox.clone();
         worker::run("the task's records", || self.folder.sync(sandbox.as_ref())).await
+    }
+
+    /// Tries again to put down a report that could not be, until it is written or nobody wants it: the one wait of a shim
+    /// that nothing bounds. A disk tells nobody that it takes something again.
+    async fn keep_at_last(&self, supervisor: &Supervisor) {
+        let report = self.exited.borrow().clone().filter(|report| report.unwritten.is_some());
+        let Some(report) = report.map(|report| ExitReport { unwritten: None, ..report }) else { return };
+        let mut wait = Duration::from_millis(20);
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.fetched.notified() => return,
+            }
+            if let Ok(put) = self.keep(&report).await {
+                supervisor.tell_written(self, &report, put);
+                self.exited.send_replace(Some(report));
+                return;
+            }
+            wait = (wait * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    /// Waits until all is done that its end asks for.
+    ///
+    /// # Errors
+    /// `Internal` while its exit report cannot be written.
+    pub async fn seen_off(&self) -> Result<()> {
+        let (mut over, mut exited) = (self.over.subscribe(), self.exited.subscribe());
+        let why = |report: &Option<ExitReport>| report.as_ref().and_then(|report| report.unwritten.clone());
+        tokio::select! {
+            biased;
+            _ = over.wait_for(|over| *over) => Ok(()),
+            Ok(report) = exited.wait_for(|report| why(report).is_some()) => {
+                let what = format!("the exit report of {} is not written yet: {}", self.id, why(&report).unwrap_or_default());
+                Err(Error::new(Kind::Internal, what).hint("its shim tries again until the disk takes it"))
+            }
+        }
     }
 
     fn report(
@@ -151,6 +202,7 @@ impl Task {
             events: self.events.get() + 1,
             enforcement: record.enforcement.clone(),
             shim_died: false,
+            unwritten: None,
         }
     }
 

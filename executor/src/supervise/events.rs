@@ -19,6 +19,7 @@ pub use crate::events::Event;
 use crate::events::{Entry, shortened};
 use crate::report::ExitReport;
 use crate::request::{Exec, ExecEnd, ExecOutcome};
+use crate::reserve::Put;
 use crate::stats;
 use crate::told::Happening;
 use crate::watch::{Finding, KernelLog};
@@ -109,12 +110,17 @@ impl Supervisor {
     }
 
     /// The end, after which nothing more is told: it has the number that the
-    /// report says.
-    pub(super) fn tell_exit(&self, task: &Task, report: &ExitReport) {
-        if let Some(journal) = &self.journal {
+    /// report says. The journal has it once the report is written, so that neither says what the other denies; of one
+    /// that nobody wants, whoever removed the task has told.
+    pub(super) fn tell_written(&self, task: &Task, report: &ExitReport, put: Put) {
+        if let (Some(journal), Put::Placed) = (&self.journal, put) {
             let entry = task.entry(Timestamp::now(), Event::of_exit(report));
             journal.borrow_mut().append(&mut [entry]);
         }
+    }
+
+    /// The end, for the manager.
+    pub(super) fn tell_exit(&self, task: &Task, report: &ExitReport) {
         if let Some(teller) = &self.config.tell {
             let pid = task.record.borrow().pid.unwrap_or_default();
             teller.tell(&task.id, Happening::Exited { pid, report: Box::new(report.clone()) });

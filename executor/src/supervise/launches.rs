@@ -29,6 +29,7 @@ use crate::log::{self, LogFiles};
 use crate::namespaces::{self, Namespaces};
 use crate::report::Enforcement;
 use crate::request::{Bundle, Launch, Launched, Particulars, Source};
+use crate::reserve::Reserve;
 use crate::rootfs::layers::{self, Layer};
 use crate::seccomp::{self, Filter, Profile};
 use crate::sys::Ended;
@@ -44,6 +45,8 @@ pub struct Plan {
     pub particulars: Particulars,
     /// Where the record is, and what relative paths of the spec are below.
     pub folder: Folder,
+    /// Room there for the exit report.
+    pub reserve: Option<Reserve>,
     /// That folder's, of a member of a sandbox.
     pub lock: Option<Lock>,
     /// The user that was claimed for it.
@@ -253,7 +256,7 @@ impl Supervisor {
         let made = self.make(id, plan, launch, expecting).await;
         if made.is_err() {
             // It says what to kill after a crash: that may be another's by then.
-            folder.forget_record();
+            folder.forget_launch();
         }
         made
     }
@@ -266,6 +269,7 @@ impl Supervisor {
         expecting: Expecting<'_>,
     ) -> Result<Created> {
         let Launch { stdin, mut stdout, mut stderr, logger, direct, size, attached, checkpoint, .. } = launch;
+        plan.reserve = Some(plan.folder.reserve_exit()?);
         let logging = self.start_logger(logger.as_ref()).await?;
         if let Some(logging) = &logging {
             [stdout, stderr] = logging.targets();
@@ -419,6 +423,7 @@ impl Supervisor {
             record,
             particulars: Particulars::default(),
             folder,
+            reserve: None,
             lock: None,
             claimed: None,
         })

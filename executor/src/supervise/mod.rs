@@ -396,6 +396,8 @@ impl Supervisor {
                 return Err(Error::new(Kind::WrongState, message).hint("stop it first"));
             }
         }
+        // Whoever removes it knows how it has ended.
+        task.fetched.notify_one();
         let mut over = task.over.subscribe();
         let _ = over.wait_for(|over| *over).await;
         // One after the other, however many ask.

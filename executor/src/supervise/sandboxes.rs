@@ -432,8 +432,7 @@ impl Supervisor {
         }
         self.kill_members();
         for task in &tasks {
-            let mut over = task.over.subscribe();
-            let _ = over.wait_for(|over| *over).await;
+            task.seen_off().await?;
         }
         self.release_pids(sandbox).await;
         sandbox.take_down(self).await

@@ -12,7 +12,7 @@ use bowline_spec::Stop;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use oci_spec::runtime::Spec;
-use tokio::sync::{Mutex, RwLock, watch};
+use tokio::sync::{Mutex, Notify, RwLock, watch};
 use tokio::task::JoinHandle;
 
 use super::Supervisor;
@@ -29,6 +29,7 @@ use crate::lifecycle::{Action, Event, State, Status};
 use crate::namespaces::Namespaces;
 use crate::report::{ExitReport, StoppedBy};
 use crate::request::{Particulars, TaskState};
+use crate::reserve::Reserve;
 use crate::rootfs::Null;
 use crate::seccomp::Filter;
 use crate::stats::Processes;
@@ -61,6 +62,10 @@ pub struct Task {
     pub particulars: Particulars,
     /// Where the record is kept.
     pub folder: Folder,
+    /// Room for its exit report, until that is written.
+    pub reserve: RefCell<Option<Reserve>>,
+    /// Somebody removes the task, and has its report.
+    pub fetched: Notify,
     /// Held until it is over, of a member of a sandbox.
     pub lock: RefCell<Option<Lock>>,
     /// Its user, if that is its own: nobody else's while this is held.
@@ -135,7 +140,7 @@ pub struct Task {
 
 impl Task {
     pub fn new(id: TaskId, plan: Plan, live: Live, cgroup: Cgroup) -> Task {
-        let Plan { spec, namespaces, filter, mut record, particulars, folder, lock, claimed } = plan;
+        let Plan { spec, namespaces, filter, mut record, particulars, folder, reserve, lock, claimed } = plan;
         record.pid = Some(live.pid);
         Task {
             id,
@@ -145,6 +150,8 @@ impl Task {
             record: RefCell::new(record),
             particulars,
             folder,
+            reserve: RefCell::new(reserve),
+            fetched: Notify::new(),
             lock: RefCell::new(lock),
             claimed,
             mounted: RefCell::default(),
@@ -200,11 +207,13 @@ impl Task {
             terminal: lines.is_some_and(Lines::has_terminal),
             takes_input: lines.is_some_and(Lines::take_input),
             health: None,
+            unwritten: None,
         }
     }
 
     pub fn state_with_health(&self) -> TaskState {
-        TaskState { health: self.health.borrow().clone(), ..self.state() }
+        let report = self.exited.borrow().clone().filter(|report| report.unwritten.is_some());
+        TaskState { health: self.health.borrow().clone(), unwritten: report.map(Box::new), ..self.state() }
     }
 
     /// Keeps by what others join its streams.

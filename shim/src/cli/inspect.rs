@@ -91,6 +91,9 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
             // The report is the fact: the shim may be on its way out by now.
             match (folder.exit()?, state) {
                 (Some(report), _) => ("exited".to_owned(), None, Some(report)),
+                (None, Ok(Some(state))) if !state.unwritten.is_empty() => {
+                    ("exited".to_owned(), None, client::unwritten(&state)?)
+                }
                 (None, Ok(Some(state))) => {
                     health = read_health(&state.health)?;
                     (state.status, Some(state.pid).filter(|pid| *pid > 0), None)

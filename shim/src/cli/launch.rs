@@ -69,9 +69,13 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     } else {
         session.until_closed();
     }
-    let folder = up.done()?;
-    if rm {
-        folder.remove(folder.lock()?)?;
+    if report.unwritten.is_some() {
+        up.leave_unwritten(&id, &report, rm)?;
+    } else {
+        let folder = up.done()?;
+        if rm {
+            folder.remove(folder.lock()?)?;
+        }
     }
     if timed_out { Ok(TIMED_OUT) } else { code(&id, &report) }
 }
@@ -171,6 +175,20 @@ impl Up {
             }
         }
         Ok(folder)
+    }
+
+    /// Leaves a shim that cannot write the report of a task that has ended, and stays until it can; or removes the task,
+    /// which lets it go.
+    fn leave_unwritten(self, id: &TaskId, report: &ExitReport, rm: bool) -> Result<()> {
+        if rm {
+            let Up { folder, by, shim } = self;
+            drop((by, shim));
+            return folder.remove_unwritten(report);
+        }
+        let why = report.unwritten.as_deref().unwrap_or_default();
+        let hint = format!("its shim keeps it until the disk takes it; until then `bowline wait {id}` asks the shim");
+        complain(&format!("the exit report of task {id} is not written yet: {why}"), Some(&hint));
+        Ok(())
     }
 
     /// Undoes everything after a launch that failed; the error says why.

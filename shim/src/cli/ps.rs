@@ -31,6 +31,9 @@ struct Row {
     created_at: Option<Timestamp>,
     started_at: Option<Timestamp>,
     exited_at: Option<Timestamp>,
+    /// Why the exit report is not on disk yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unwritten: Option<String>,
     labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox: Option<TaskId>,
@@ -75,7 +78,8 @@ impl From<Inspection> for Row {
             command: command.unwrap_or_default(),
             created_at: found.created_at,
             started_at: found.started_at,
-            exited_at: found.exit.map(|exit| exit.exited_at),
+            exited_at: found.exit.as_ref().map(|exit| exit.exited_at),
+            unwritten: found.exit.and_then(|exit| exit.unwritten),
             labels: found.labels,
             sandbox: found.sandbox,
         }
@@ -185,6 +189,7 @@ fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> 
     let ids = named::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 3));
     let cells = |(row, id): (&Row, String)| {
         let status = match (row.exit_code, row.health) {
+            (Some(code), _) if row.unwritten.is_some() => format!("{} ({code}), unwritten", row.status),
             (Some(code), _) => format!("{} ({code})", row.status),
             (None, Some(health)) => format!("{} ({health})", row.status),
             (None, None) => row.status.clone(),
@@ -220,6 +225,7 @@ mod tests {
             created_at: Timestamp::from_second(created).ok(),
             started_at: None,
             exited_at: None,
+            unwritten: None,
             labels: BTreeMap::from([("tier".to_owned(), "web".to_owned())]),
             sandbox: None,
         }

@@ -1,6 +1,6 @@
 //! `rm`: a task that has ended goes, and what a shim that died has left.
 
-use bowline_executor::{Doing, Error, Folder, Kind, LeftAlone, Lock, Owner, Result, StateDir, undo};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, StateDir, undo};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 
@@ -60,7 +60,11 @@ async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     match found {
         // Its report is there before anybody hears of its end; and a sandbox's
         // shim knows nothing of a member whose starter was killed.
-        Presence::Live(shim) if client::is_held(&folder)? => end(&shim, &folder, id, force).await?,
+        Presence::Live(shim) if client::is_held(&folder)? => {
+            if let Some(report) = end(&shim, &folder, id, force).await? {
+                return blocking(move || folder.remove_unwritten(&report)).await;
+            }
+        }
         Presence::Live(_) | Presence::Exited(_) => {}
         Presence::Dead => return blocking(move || clean_up(&folder, force)).await,
         Presence::Starting => return Err(starting(id)),
@@ -85,9 +89,14 @@ async fn blocking(act: impl FnOnce() -> Result<()> + Send + 'static) -> Result<(
     tokio::task::spawn_blocking(act).await.doing(Kind::Internal, || "cannot remove the task")?
 }
 
-/// Ends a task that runs, if that may be forced.
-async fn end(shim: &Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<()> {
+/// Ends a task that runs, if that may be forced. Gives its report where that cannot be written.
+async fn end(shim: &Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<Option<ExitReport>> {
     if !force {
+        if let Ok(Some(state)) = shim.state().await
+            && let Some(report) = client::unwritten(&state)?
+        {
+            return Ok(Some(report));
+        }
         return Err(Error::new(Kind::WrongState, format!("task {id} has not ended"))
             .hint(format!("stop it with `bowline stop {id}`, or kill and remove it with `bowline rm -f {id}`")));
     }
@@ -98,11 +107,11 @@ async fn end(shim: &Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<(
             if client::is_held(folder)? {
                 Err(starting(id))
             } else {
-                Ok(())
+                Ok(None)
             }
         }
         // It may end before it hears us.
-        Ok(()) | Err(_) => shim.wait().await.map(drop),
+        Ok(()) | Err(_) => shim.wait().await.map(|report| Some(report).filter(|report| report.unwritten.is_some())),
     }
 }
 

@@ -107,7 +107,7 @@ pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
 pub use member::Member;
 pub use pause::{Net as PauseNet, Pause};
-pub use recovery::{LeftAlone, undo, undo_bundle};
+pub use recovery::{LeftAlone, undo, undo_bundle, undo_rest};
 pub use report::{Enforcement, ExitReport, StoppedBy};
 pub use request::{
     Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Particulars, PauseEnd, Process, Source, TaskState,

@@ -86,6 +86,23 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     first.map_or(Ok(alone), Err)
 }
 
+/// As [`undo`], of a task whose report is written: its shim has nearly always removed the rest too, unless it died in
+/// between.
+pub fn undo_rest(folder: &Folder, systemd: impl FnOnce() -> Result<Systemd>) -> Result<LeftAlone> {
+    let (record, damage) = readable(folder)?;
+    let Some(record) = record.filter(|_| damage.is_none()) else {
+        return if damage.is_some() { undo(folder, &systemd()?) } else { Ok(Vec::new()) };
+    };
+    let layout = cgroup::detect()?;
+    let sandbox = cgroup::of_sandbox(&folder.name());
+    let mut paths = [Some(&record.cgroup), record.overhead.as_ref(), Some(&sandbox)].into_iter().flatten();
+    // One that cannot even be opened is there.
+    if paths.all(|path| matches!(layout.open(path), Ok(None))) {
+        return Ok(Vec::new());
+    }
+    undo(folder, &systemd()?)
+}
+
 /// The record of a task, or what of a damaged one says where its cgroups are; and the damage.
 pub(crate) fn readable(folder: &Folder) -> Result<(Option<Record>, Option<Error>)> {
     match folder.record() {

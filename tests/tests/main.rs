@@ -76,6 +76,7 @@ mod hostile_binary;
 mod hostile_clients;
 mod hostile_dev;
 mod hostile_disk;
+mod hostile_ends;
 mod hostile_execs;
 mod hostile_host_view;
 mod hostile_image_files;

@@ -162,9 +162,17 @@ impl Hierarchy {
                 }
                 existed => existed?,
             };
-            self.fill_cpusets(path)?;
-            self.hold(path, existed)
+            let held = self.fill_cpusets(path).and_then(|()| self.hold(path, existed));
+            held.inspect_err(|_| self.unmake(path, existed))
         })
+    }
+
+    /// Removes what was just made of `path`, of which the first `existed` parts were there, as far as nothing is in it.
+    fn unmake(&self, path: &str, existed: usize) {
+        let path = Path::new(path);
+        // Where that fails, it is gone already, or not ours alone any more.
+        let _ = fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR);
+        self.remove_parents(path, existed, 0);
     }
 
     /// Makes `path`, unless it is there.
@@ -219,10 +227,12 @@ impl Hierarchy {
             }
         }
         let existed = if depth > 0 { self.make_or_keep(parent)? } else { 0 };
-        if self.hands_down {
-            v2::hand_down_controllers(open_dir(&self.dir, Path::new(parent))?.as_fd())?;
-        }
-        mkdir().map(|()| existed)
+        let ready = || match self.hands_down {
+            true => v2::hand_down_controllers(open_dir(&self.dir, Path::new(parent))?.as_fd()),
+            false => Ok(()),
+        };
+        let made = ready().and_then(|()| mkdir()).map(|()| existed);
+        made.inspect_err(|_| self.remove_parents(Path::new(path), existed, 0))
     }
 
     /// As [`Hierarchy::make`], content with one that is there.

@@ -72,7 +72,8 @@ impl Expecting<'_> {
     pub fn claim(&self, pid: i32) -> oneshot::Receiver<Ended> {
         let (tell, hear) = oneshot::channel();
         match self.children.unclaimed.borrow_mut().remove(&pid) {
-            Some((seen, ended)) if seen > self.since => drop(tell.send(ended)),
+            // An end that was seen is of an earlier child, such as a worker, where one of this pid is there still.
+            Some((seen, ended)) if seen > self.since && !sys::is_child(pid) => drop(tell.send(ended)),
             // An earlier process that had the same pid.
             _ => drop(self.children.waiting.borrow_mut().insert(pid, tell)),
         }
@@ -155,6 +156,21 @@ mod tests {
         children.ended(7, Ended::Exited(2));
         assert_eq!(end.try_recv(), Ok(Ended::Exited(2)));
         drop(first);
+    }
+
+    #[test]
+    fn the_end_of_a_worker_is_not_taken_for_that_of_who_has_its_pid_by_now() {
+        let children = Children::default();
+        let expecting = children.expect();
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat");
+        let pid = child.id().cast_signed();
+        children.ended(pid, Ended::Exited(0));
+        let mut end = expecting.claim(pid);
+        assert!(end.try_recv().is_err(), "the child lives");
+        drop(child.stdin.take());
+        child.wait().expect("ours");
+        children.ended(pid, Ended::Exited(3));
+        assert_eq!(end.try_recv(), Ok(Ended::Exited(3)));
     }
 
     #[test]

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Mutex, Notify, mpsc, watch};
 
 use crate::cgroup::{self, Cgroup, Layout};
 use crate::error::{Error, Kind, Result};
@@ -120,6 +120,8 @@ pub(crate) struct Supervisor {
     sandbox: RefCell<Option<Rc<Sandbox>>>,
     /// Somebody has asked for it.
     sandbox_begun: Cell<bool>,
+    /// Held while it is made.
+    making: Mutex<()>,
     /// Where there is nobody to tell.
     journal: Option<RefCell<Journal>>,
     /// Sizes of huge pages, once somebody has asked for statistics.
@@ -154,6 +156,7 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         overhead,
         sandbox: RefCell::default(),
         sandbox_begun: Cell::new(false),
+        making: Mutex::default(),
         journal,
         page_sizes: OnceCell::new(),
         pauses: Pauses::default(),

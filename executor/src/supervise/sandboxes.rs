@@ -278,12 +278,14 @@ impl Supervisor {
 
     /// Makes the sandbox whose folder, with its record, is the shim's.
     pub(super) async fn create_sandbox(self: &Rc<Self>) -> Result<()> {
+        let _making = self.making.lock().await;
         let folder = self.config.folder.clone();
         let name = folder.name();
         let id: TaskId = name.parse().map_err(|e: bowline_spec::Invalid| Error::from(e))?;
         let mut record = folder.sandbox()?.ok_or_else(|| {
             Error::new(Kind::NotFound, format!("{} is not the folder of a sandbox", folder.path().display()))
         })?;
+        self.may_make(&id)?;
         if self.sandbox_begun.replace(true) {
             return Err(Error::new(Kind::AlreadyExists, format!("sandbox {id} exists already")));
         }
@@ -291,7 +293,7 @@ impl Supervisor {
         if let Some(path) = &record.overhead {
             self.overhead.be_sandboxs(&self.layout, path, record.overhead_unit.clone());
         }
-        let sandbox = Rc::new(Sandbox::new(id, folder, record));
+        let sandbox = Rc::new(Sandbox::new(id.clone(), folder, record));
         sandbox.keep_record()?;
         let made = async {
             self.make_joint_cgroup(&sandbox).await?;
@@ -301,10 +303,7 @@ impl Supervisor {
             sandbox.connect().await?;
             sandbox.keep_record()
         };
-        let made = made.await.and_then(|()| match self.served.get() {
-            false => Ok(()),
-            true => Err(Error::new(Kind::WrongState, "the shim was told to leave")),
-        });
+        let made = made.await.and_then(|()| self.may_make(&id));
         match made {
             Ok(()) => {
                 *self.sandbox.borrow_mut() = Some(sandbox);
@@ -318,6 +317,14 @@ impl Supervisor {
                 })
             }
         }
+    }
+
+    fn may_make(&self, id: &TaskId) -> Result<()> {
+        if self.leaving.get() {
+            let gone = format!("sandbox {id} was removed, or its shim told to leave, while it was being made");
+            return Err(Error::new(Kind::WrongState, gone));
+        }
+        Ok(())
     }
 
     /// The cgroup that the members are in, without members' limits yet.
@@ -386,7 +393,7 @@ impl Supervisor {
     /// `WrongState` while members run, unless they are to be killed; what plugins
     /// say that cannot undo what they have added: it may be tried again.
     pub(super) async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<()> {
-        let sandbox = self.our_sandbox()?;
+        let Some(sandbox) = self.sandbox() else { return self.remove_unmade(force).await };
         if sandbox.going.replace(true) {
             return Err(sandbox.is_removed());
         }
@@ -404,6 +411,23 @@ impl Supervisor {
             self.changed.notify_one();
         }
         gone
+    }
+
+    /// Removes one that is not there, or not yet: by force its making is broken off.
+    async fn remove_unmade(&self, force: bool) -> Result<()> {
+        if !self.config.folder.is_sandbox() {
+            self.our_sandbox()?;
+        }
+        let begins = !self.sandbox_begun.get() || self.making.try_lock().is_err();
+        if begins && !force {
+            let message = format!("sandbox {} is still being made", self.config.folder.name());
+            return Err(Error::new(Kind::WrongState, message).hint("try again in a moment"));
+        }
+        self.leaving.set(true);
+        drop(self.making.lock().await);
+        self.served.set(true);
+        self.changed.notify_one();
+        Ok(())
     }
 
     async fn end_sandbox(self: &Rc<Self>, sandbox: &Rc<Sandbox>, force: bool) -> Result<()> {

@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use libc::{c_int, c_long, c_void, pid_t};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::signals::with_signals_blocked;
 use super::{absent, check, own};
@@ -202,6 +203,12 @@ pub fn reap() -> io::Result<Option<(pid_t, Ended)>> {
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether `pid` is a child of ours that has not been reaped.
+pub fn is_child(pid: pid_t) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Pid::from_raw(pid).is_some_and(|pid| waitid(WaitId::Pid(pid), options).is_ok())
 }
 
 fn ended(status: c_int) -> Ended {

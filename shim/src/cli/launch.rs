@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::args::{RunArgs, TaskArgs};
 use super::detach::DetachKeys;
 use super::session::{Happened, Session, Wish};
-use super::{FAILED, TIMED_OUT, attach, complain, describe, progress, say, say_json, terminal};
+use super::{FAILED, TIMED_OUT, attach, complain, describe, progress, remove, say, say_json, terminal};
 use crate::client::{self, Presence, Shim};
 use crate::spawn;
 use crate::wire::proto::bowline::LaunchRequest;
@@ -72,9 +72,11 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     if report.unwritten.is_some() {
         up.leave_unwritten(&id, &report, rm)?;
     } else {
-        let folder = up.done()?;
-        if rm {
-            folder.remove(folder.lock()?)?;
+        let (folder, died) = up.done()?;
+        match rm {
+            true if died => remove::remove_ended(&folder, folder.lock()?)?,
+            true => folder.remove(folder.lock()?)?,
+            false => {}
         }
     }
     if timed_out { Ok(TIMED_OUT) } else { code(&id, &report) }
@@ -163,18 +165,22 @@ impl Up {
         }
     }
 
-    /// Waits until the shim has done all that the task's end asks for.
-    fn done(self) -> Result<Folder> {
+    /// Waits until the shim has done all that the task's end asks for, and tells whether it has died before that.
+    fn done(self) -> Result<(Folder, bool)> {
         let Up { folder, by, shim } = self;
         drop(shim);
         match by {
-            By::Us(mut child) => drop(child.wait().doing(Kind::Internal, || "cannot wait for the shim")?),
+            By::Us(mut child) => {
+                let status = child.wait().doing(Kind::Internal, || "cannot wait for the shim")?;
+                Ok((folder, status.signal().is_some()))
+            }
             By::Sandbox(lock) => {
                 drop(lock);
                 drop(folder.lock()?);
+                // Then its sandbox is undone with it.
+                Ok((folder, false))
             }
         }
-        Ok(folder)
     }
 
     /// Leaves a shim that cannot write the report of a task that has ended, and stays until it can; or removes the task,
@@ -224,6 +230,7 @@ impl Up {
         }
         match spawn::systemd().and_then(|systemd| undo_sandbox(state, id, &systemd)) {
             Ok(_) => discard(&folder, error),
+            Err(left) if left.kind() == Kind::NotFound => error,
             Err(left) => error.hint(format!("besides, {left}; `bowline sandbox rm {id}` tries again")),
         }
     }
@@ -241,6 +248,8 @@ fn dismiss(child: &mut Child) -> bool {
 fn discard(folder: &Folder, error: Error) -> Error {
     match folder.lock().and_then(|lock| folder.remove(lock)) {
         Ok(()) => error,
+        // Somebody has removed it meanwhile.
+        Err(left) if left.kind() == Kind::NotFound => error,
         Err(left) => error.hint(format!("besides, {left}")),
     }
 }

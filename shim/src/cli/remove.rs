@@ -1,6 +1,8 @@
 //! `rm`: a task that has ended goes, and what a shim that died has left.
 
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, StateDir, undo};
+use bowline_executor::{
+    Doing, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, StateDir, undo, undo_rest,
+};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 
@@ -73,7 +75,7 @@ async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
         // Waits for the shim to finish with output and cgroups.
         let lock: Lock = folder.lock()?;
         match folder.exit() {
-            Ok(Some(_)) => folder.remove(lock),
+            Ok(Some(_)) => remove_ended(&folder, lock),
             Err(error) if !force || error.kind() != Kind::Damaged => Err(error),
             Ok(None) | Err(_) => {
                 drop(lock);
@@ -82,6 +84,14 @@ async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
         }
     })
     .await
+}
+
+/// Removes a task whose report is written, and what a shim that died after that has left.
+pub fn remove_ended(folder: &Folder, lock: Lock) -> Result<()> {
+    let alone = undo_rest(folder, spawn::systemd)?;
+    folder.remove(lock)?;
+    say_left_alone(&alone);
+    Ok(())
 }
 
 /// Does what waits for a shim or for processes, while other tasks are seen to.

@@ -93,9 +93,14 @@ impl Shim {
         Ok(answer.skipped)
     }
 
-    /// Removes it, its members killed first if that is to be forced.
+    /// Removes it, its members killed first if that is to be forced. Of a shim that dies, or leaves by itself, whoever
+    /// asks undoes what is left.
     pub async fn remove_sandbox(&self, force: bool) -> Result<()> {
         let request = RemoveSandboxRequest { force, ..RemoveSandboxRequest::default() };
-        self.client.remove_sandbox(patient(), &request).await.map(drop).map_err(|e| self.refused(&e))
+        match self.client.remove_sandbox(patient(), &request).await {
+            Ok(_) => Ok(()),
+            Err(error) if from_status(&error).is_none_or(|told| told.kind() == Kind::NotFound) => Ok(()),
+            Err(error) => Err(self.refused(&error)),
+        }
     }
 }

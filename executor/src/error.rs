@@ -26,8 +26,10 @@ pub enum Kind {
     NotExecutable,
     /// This host or kernel cannot do what was asked for.
     Unsupported,
-    /// A deadline passed.
+    /// A deadline that the caller gave passed.
     Timeout,
+    /// Somebody who was asked does not answer: a shim, systemd.
+    Unavailable,
     /// The request itself is malformed.
     Usage,
     /// A record on disk cannot be read: what it was of can only be removed.

@@ -1,12 +1,15 @@
 //! Talking to a shim, and to what it has left when it has gone.
 
 pub mod figures;
+pub mod patience;
 pub mod sandbox;
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
 
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, died_with_shim};
+use patience::{BEFORE_ASKING, Patience, lock_after, silent};
 use ttrpc::context;
 
 use crate::wire::from_status;
@@ -15,6 +18,9 @@ use crate::wire::proto::bowline::{
     SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, WindowSize,
 };
 use crate::wire::proto::bowline_ttrpc::BowlineClient;
+
+/// How long after a shim has answered it is asked again, while a call takes long.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A connection to the shim of one task.
 pub struct Shim {
@@ -59,13 +65,16 @@ pub fn exited(id: &str) -> Error {
 /// Finds out who answers for the task in `folder`.
 ///
 /// # Errors
-/// `NotFound` when there is no such task.
+/// `NotFound` when there is no such task; `Unavailable` when its shim lets nobody
+/// in, and stays.
 pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
     loop {
         let found = match connect(folder).await {
             Ok(client) => return Ok(Presence::Live(Shim { client, id: id.to_owned(), folder: folder.clone() })),
             Err(_) if !folder.exists()? => return Err(unknown(id)),
-            Err(error) => without_shim(folder, error.kind()),
+            // More than it has let in wait at its socket.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(silent(id)),
+            Err(error) => without_shim(folder, error.kind()).await,
         };
         // Removed while we looked.
         match found.map_err(|error| if error.kind() == Kind::NotFound { unknown(id) } else { error })? {
@@ -77,7 +86,7 @@ pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
 
 /// Who answers where the socket did not, for this reason; nobody if it is there
 /// by now, and is to be asked again.
-fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Presence>> {
+async fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Presence>> {
     // What is there and refuses is of a shim that is going, or has gone.
     if refused == ErrorKind::NotFound {
         if folder.socket().exists() {
@@ -88,7 +97,7 @@ fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Presence>>
             return Ok(Some(Presence::Starting));
         }
     }
-    gone(folder).map(Some)
+    gone(folder).await.map(Some)
 }
 
 /// Whether a shim that lives has said that it has no such task.
@@ -135,6 +144,61 @@ impl Shim {
         }
     }
 
+    /// What `call` comes to, unless the shim is not answering at all.
+    async fn answer<T>(&self, call: impl Future<Output = ttrpc::Result<T>>) -> Result<T> {
+        self.unless_silent(async { call.await.map_err(|e| self.failed(&e)) }).await
+    }
+
+    async fn unless_silent<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            answer = call => answer,
+            error = self.silence() => Err(error),
+        }
+    }
+
+    /// Comes about once the shim is not answering: what to say then. For a call that
+    /// takes long to wait beside.
+    pub async fn silence(&self) -> Error {
+        loop {
+            if let Err(silent) = self.answers().await {
+                return silent;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// As [`Shim::silence`], and never once the shim has answered: for a call that
+    /// may take as long as a task runs.
+    pub async fn silence_at_first(&self) -> Error {
+        match self.answers().await {
+            Err(silent) => silent,
+            Ok(()) => std::future::pending().await,
+        }
+    }
+
+    /// Whether the shim gives any answer.
+    async fn answers(&self) -> Result<()> {
+        let mut patience = Patience::with(&self.folder);
+        // Mostly the answer comes at once.
+        for _ in 0..BEFORE_ASKING {
+            patience.look().await;
+        }
+        let request = Empty::default();
+        let version = self.client.version(patient(), &request);
+        tokio::pin!(version);
+        loop {
+            tokio::select! {
+                biased;
+                // A connection that broke fails the call itself.
+                _ = &mut version => return Ok(()),
+                over = patience.is_over() => if over {
+                    return Err(silent(&self.id));
+                },
+            }
+        }
+    }
+
     /// Launches the task.
     pub async fn launch(&self, mut request: LaunchRequest) -> Result<LaunchResponse> {
         request.id.clone_from(&self.id);
@@ -151,30 +215,44 @@ impl Shim {
             // Nobody has asked it for the task yet.
             Err(error) if is_unknown(&error) && is_held(&self.folder)? => Err(starting(&self.id)),
             // Gone between our question and its answer: it has left a report, or died.
-            Err(_) => gone(&self.folder)?.report(&self.folder),
+            Err(_) => gone(&self.folder).await?.report(&self.folder),
         }
     }
+
+    /// Waits for the end of a task that was told to end.
+    ///
+    /// # Errors
+    /// `Unavailable` when the shim is not answering meanwhile.
+    pub async fn wait_answering(&self) -> Result<ExitReport> {
+        self.unless_silent(self.wait()).await
+    }
+
+    // What changes something is asked only of a shim that answers: one that is
+    // stopped would do it when it goes on, whatever has been done instead.
 
     /// Sends a signal to init.
     pub async fn signal(&self, signal: i32) -> Result<()> {
         let request = SignalRequest { id: self.id.clone(), signal, ..SignalRequest::default() };
-        self.client.signal(patient(), &request).await.map(drop).map_err(|e| self.failed(&e))
+        self.version().await?;
+        self.answer(self.client.signal(patient(), &request)).await.map(drop)
     }
 
     /// Begins to bring the task down.
     pub async fn stop(&self, signal: Option<i32>, grace_ms: Option<u64>) -> Result<()> {
         let request = StopRequest { id: self.id.clone(), signal, grace_ms, ..StopRequest::default() };
-        self.client.stop(patient(), &request).await.map(drop).map_err(|e| self.failed(&e))
+        self.answer(self.client.stop(patient(), &request)).await.map(drop)
     }
 
     /// Freezes the task.
     pub async fn pause(&self) -> Result<()> {
-        self.client.pause(patient(), &self.request()).await.map(drop).map_err(|e| self.failed(&e))
+        self.version().await?;
+        self.answer(self.client.pause(patient(), &self.request())).await.map(drop)
     }
 
     /// Thaws it.
     pub async fn resume(&self) -> Result<()> {
-        self.client.resume(patient(), &self.request()).await.map(drop).map_err(|e| self.failed(&e))
+        self.version().await?;
+        self.answer(self.client.resume(patient(), &self.request())).await.map(drop)
     }
 
     /// Runs a command in the task.
@@ -186,48 +264,44 @@ impl Shim {
     /// Connects FIFOs to the task's streams.
     pub async fn attach(&self, mut request: AttachRequest) -> Result<()> {
         request.id.clone_from(&self.id);
-        self.client.attach(patient(), &request).await.map(drop).map_err(|e| self.failed(&e))
+        self.answer(self.client.attach(patient(), &request)).await.map(drop)
     }
 
     /// Makes the terminal of the task, or of its exec of that name, this large.
     pub async fn resize(&self, exec: &str, size: WindowSize) -> Result<()> {
         let (id, exec) = (self.id.clone(), exec.to_owned());
         let request = ResizeRequest { id, exec, size: Some(size).into(), ..ResizeRequest::default() };
-        self.client.resize(patient(), &request).await.map(drop).map_err(|e| self.failed(&e))
+        self.answer(self.client.resize(patient(), &request)).await.map(drop)
     }
 
     /// Changes limits, given as JSON.
     pub async fn update(&self, update: String) -> Result<()> {
         let request = UpdateRequest { id: self.id.clone(), update, ..UpdateRequest::default() };
-        self.client.update(patient(), &request).await.map(drop).map_err(|e| self.failed(&e))
+        self.version().await?;
+        self.answer(self.client.update(patient(), &request)).await.map(drop)
     }
 
     /// The processes of the task.
     pub async fn processes(&self) -> Result<Vec<Process>> {
-        let response = self.client.processes(patient(), &self.request()).await;
-        response.map(|r| r.processes).map_err(|e| self.failed(&e))
+        self.answer(self.client.processes(patient(), &self.request())).await.map(|response| response.processes)
     }
 
     /// The version of the shim: a call that does nothing else.
     pub async fn version(&self) -> Result<String> {
-        let response = self.client.version(patient(), &Empty::default()).await;
-        response.map(|r| r.version).map_err(|e| self.failed(&e))
+        self.answer(self.client.version(patient(), &Empty::default())).await.map(|response| response.version)
     }
 
     /// What the task uses, as JSON.
     pub async fn stats(&self) -> Result<String> {
-        let response = self.client.stats(patient(), &self.request()).await;
-        response.map(|r| r.stats).map_err(|e| self.failed(&e))
+        self.answer(self.client.stats(patient(), &self.request())).await.map(|response| response.stats)
     }
 
     /// Where the task is in its life; `None` while it is being launched.
     pub async fn state(&self) -> Result<Option<StateResponse>> {
-        match self.client.state(patient(), &self.request()).await {
+        match self.answer(self.client.state(patient(), &self.request())).await {
             Ok(state) => Ok(Some(state)),
-            Err(error) => match self.failed(&error) {
-                error if error.kind() == Kind::NotFound => Ok(None),
-                error => Err(error),
-            },
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(error),
         }
     }
 }
@@ -251,16 +325,13 @@ async fn connect_at(socket: &Path) -> std::io::Result<BowlineClient> {
     Ok(BowlineClient::new(ttrpc::r#async::Client::new(socket)))
 }
 
-/// What a shim has left that no longer answers. Waits until it has gone: its
+/// What a shim has left that serves nobody any more. Waits until it has gone: its
 /// report is whole before it goes.
-fn gone(folder: &Folder) -> Result<Presence> {
+async fn gone(folder: &Folder) -> Result<Presence> {
     if let Some(report) = folder.exit()? {
         return Ok(Presence::Exited(Box::new(report)));
     }
-    if matches!(folder.owner()?, Owner::Shim) {
-        // On its way out.
-        drop(folder.lock()?);
-    }
+    drop(lock_after(folder).await?);
     let report = folder.exit()?;
     Ok(report.map_or(Presence::Dead, |report| Presence::Exited(Box::new(report))))
 }
@@ -288,7 +359,8 @@ mod tests {
     fn a_shim_that_comes_up_while_somebody_looks_is_not_taken_for_one_that_goes() {
         let root = tempfile::tempdir().unwrap();
         let (folder, lock) = StateDir::new(root.path()).create(&"web".parse().unwrap()).unwrap();
-        let look = |refused| without_shim(&folder, refused).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let look = |refused| runtime.block_on(without_shim(&folder, refused)).unwrap();
         assert!(matches!(look(ErrorKind::NotFound), Some(Presence::Starting)));
         let listener = UnixListener::bind(folder.socket()).unwrap();
         // To wait for its lock is to wait for its end.

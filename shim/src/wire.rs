@@ -34,6 +34,7 @@ pub fn to_status(error: &Error) -> ttrpc::Error {
         Kind::Unsupported => Code::UNIMPLEMENTED,
         Kind::Timeout => Code::DEADLINE_EXCEEDED,
         Kind::Damaged => Code::DATA_LOSS,
+        Kind::Unavailable => Code::UNAVAILABLE,
         Kind::Internal => Code::INTERNAL,
     };
     let mut status = ttrpc::get_status(code, error.message());
@@ -77,6 +78,7 @@ mod tests {
             Kind::NotExecutable,
             Kind::Unsupported,
             Kind::Timeout,
+            Kind::Unavailable,
             Kind::Usage,
             Kind::Damaged,
             Kind::Internal,

@@ -14,7 +14,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["supervise"],
     &["housekeeping"],
     &["exec", "features", "host", "probe", "request", "tracked"],
-    &["sandbox"],
+    &["past_shim", "sandbox"],
     &["figures", "lifecycle", "pause", "recovery"],
     &["launch"],
     &["child", "sealed"],

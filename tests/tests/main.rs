@@ -87,6 +87,7 @@ mod hostile_metrics;
 mod hostile_mounts;
 mod hostile_null;
 mod hostile_seize;
+mod hostile_silent_shim;
 mod hostile_state;
 mod hostile_streams;
 mod installed_files;

@@ -79,6 +79,12 @@ impl Layout {
         }
     }
 
+    /// A pidfd of process `pid` if that is in the cgroup or below it: never of a
+    /// stranger who was given its number.
+    pub fn member(&self, cgroup: &Cgroup, pid: i32) -> Option<OwnedFd> {
+        cgroup.members.iter().find_map(|member| tree::member(member.made.dir().ok()?, pid))
+    }
+
     /// Kills what is in one hierarchy; returns a pidfd of each.
     fn kill_in(&self, hierarchy: usize, dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
         if self.hierarchies[hierarchy].unified {
@@ -296,7 +302,7 @@ fn wait_for(killed: &[OwnedFd], begun: Instant) {
 }
 
 /// Whether the process behind a pidfd has ended by then.
-fn has_ended(pidfd: &OwnedFd, within: Duration) -> bool {
+pub fn has_ended(pidfd: &OwnedFd, within: Duration) -> bool {
     let begun = Instant::now();
     loop {
         let left = Timespec::try_from(within.saturating_sub(begun.elapsed())).unwrap_or_default();

@@ -39,7 +39,7 @@ use crate::error::{Doing, Error, Kind, Result};
 use crate::mountinfo::{self, Mount};
 use crate::sys;
 
-pub use destroy::{Destroyed, Permit};
+pub use destroy::{Destroyed, Permit, has_ended};
 pub use entry::Entry;
 pub use exec::ExecGroup;
 use files::{Files, Members};

@@ -76,6 +76,11 @@ pub fn members_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
     members_where(dir, |_| true)
 }
 
+/// A pidfd of the process `pid`, if that is below `dir`.
+pub fn member(dir: BorrowedFd<'_>, pid: i32) -> Option<OwnedFd> {
+    members_where(dir, |one| one == pid).pop()
+}
+
 fn members_where(dir: BorrowedFd<'_>, wanted: impl Fn(i32) -> bool) -> Vec<OwnedFd> {
     let mut pids = Vec::new();
     collect_processes(dir, &mut pids);

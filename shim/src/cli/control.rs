@@ -2,7 +2,7 @@
 
 use std::time::Duration as Elapsed;
 
-use bowline_executor::{ExitReport, Folder, Kind, Result, StateDir, died_with_shim};
+use bowline_executor::{Doing as _, ExitReport, Folder, Kind, PastShim, Result, StateDir, died_with_shim};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::units::Duration;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::named::TaskRef;
 use super::several::each;
-use super::{dead, exited, progress, say, say_json, starting};
+use super::{complain, dead, exited, progress, say, say_json, starting};
 use crate::client::{self, Presence, Shim};
 
 /// `bowline stop`: returns when the tasks have ended.
@@ -38,6 +38,32 @@ fn grace_of(folder: &Folder) -> Option<Elapsed> {
 }
 
 async fn stop_one(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
+    match stop_by_shim(folder, id, signal, grace).await {
+        Err(error) if error.kind() == Kind::Unavailable => {
+            past_shim(folder, id, move |task| task.stop(signal, grace.map(Duration::as_std))).await
+        }
+        done => done,
+    }
+}
+
+/// What of it comes later.
+const UNTIL_IT_GOES_ON: &str = "the exit report is written when the shim goes on; `bowline rm -f` ends the shim";
+
+/// Does `act` to a task whose shim is not answering, and says so.
+pub async fn past_shim(
+    folder: &Folder,
+    id: &TaskId,
+    act: impl FnOnce(&PastShim) -> Result<()> + Send + 'static,
+) -> Result<()> {
+    let folder = folder.clone();
+    let done = tokio::task::spawn_blocking(move || act(&PastShim::reach(&folder)?));
+    let done = done.await.doing(Kind::Internal, || "cannot go past the shim")?;
+    done.map_err(|error| error.within(format_args!("task {id}")))?;
+    complain(&format!("the shim of task {id} is not answering: it was gone past"), Some(UNTIL_IT_GOES_ON));
+    Ok(())
+}
+
+async fn stop_by_shim(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
     let shim = match client::find(folder, id).await? {
         Presence::Live(shim) => shim,
         // What was wanted.
@@ -47,8 +73,13 @@ async fn stop_one(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: O
     };
     let grace = grace.map(|grace| u64::try_from(grace.as_std().as_millis()).unwrap_or(u64::MAX));
     let asked = shim.stop(signal.map(Signal::number), grace).await;
+    if let Err(error) = &asked
+        && error.kind() == Kind::Unavailable
+    {
+        return asked;
+    }
     // It may have ended by itself, and its shim with it, before it was asked.
-    let report = shim.wait().await?;
+    let report = shim.wait_answering().await?;
     if report.shim_died {
         return Err(dead(id));
     }
@@ -62,9 +93,22 @@ async fn stop_one(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: O
 pub async fn kill(state: &StateDir, names: &[TaskRef], signal: Signal) -> Result<u8> {
     let act = |id: TaskId| {
         let state = state.clone();
-        async move { live(&state, &id).await?.signal(signal.number()).await }
+        async move { kill_one(&state, &id, signal).await }
     };
     each(state, names, act).with_progress(waiting).await
+}
+
+async fn kill_one(state: &StateDir, id: &TaskId, signal: Signal) -> Result<()> {
+    let killed = match live(state, id).await {
+        Ok(shim) => shim.signal(signal.number()).await,
+        Err(error) => Err(error),
+    };
+    match killed {
+        Err(error) if error.kind() == Kind::Unavailable => {
+            past_shim(&state.folder(id), id, move |task| task.signal(signal)).await
+        }
+        done => done,
+    }
 }
 
 /// `bowline pause`.

@@ -1,5 +1,7 @@
 //! `exec`: a command in a running task, its output passed through.
 
+use std::time::Duration;
+
 use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
@@ -80,10 +82,17 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         ..ExecRequest::default()
     };
     let end = shim.exec(request);
-    tokio::pin!(end);
+    // The shim has its deadline kept; who does not answer does not.
+    let silence = async {
+        let Some(timeout) = timeout else { return shim.silence_at_first().await };
+        tokio::time::sleep(timeout).await;
+        late(timeout, &shim.silence().await)
+    };
+    tokio::pin!(end, silence);
     let outcome = loop {
         tokio::select! {
             outcome = &mut end => break outcome,
+            error = &mut silence => break Err(error),
             happened = session.happened() => match happened {
                 Happened::Resized => attach::resize(&shim, &name).await,
                 // It runs on, as it would had we been killed.
@@ -112,4 +121,10 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
             Err(if killed_all { error } else { error.hint("what it had started in another session may run on") })
         }
     }
+}
+
+/// What is said at the deadline where the shim is not answering.
+fn late(timeout: Duration, silent: &Error) -> Error {
+    Error::new(Kind::Timeout, format!("the command did not end within {timeout:?}, and {silent}"))
+        .hint("when the shim goes on, it kills the command with all that this had started, if it had started it at all")
 }

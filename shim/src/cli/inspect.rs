@@ -3,6 +3,7 @@
 use bowline_executor::{Doing as _, Enforcement, ExitReport, Health, Kind, Record, Result, StateDir};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
+use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -11,6 +12,12 @@ use super::several::settle;
 use super::template::Template;
 use super::{named, say, say_json};
 use crate::client::{self, Presence};
+
+/// How many tasks are looked at together: each takes a descriptor.
+const AT_A_TIME: usize = 64;
+
+/// The status of a task whose shim lives, and gives no answer.
+pub const NOT_ANSWERING: &str = "not answering";
 
 /// Everything that is known of a task.
 #[derive(Debug, Serialize)]
@@ -50,11 +57,8 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
     let template = args.format.as_deref().map(Template::parse).transpose()?;
     let mut found = Vec::new();
     let mut code = None;
-    for id in named::resolve(state, &args.ids) {
-        let looked = match id {
-            Ok(id) => examine(state, &id).await,
-            Err(error) => Err(error),
-        };
+    let looks = stream::iter(named::resolve(state, &args.ids)).map(async |id| examine(state, &id?).await);
+    for looked in looks.buffered(AT_A_TIME).collect::<Vec<_>>().await {
         settle(looked.map(|one| found.push(one)), &mut code);
     }
     match template {
@@ -67,6 +71,13 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
         None => found.iter().try_for_each(say_json)?,
     }
     Ok(code.unwrap_or(0))
+}
+
+/// Looks at several tasks, in their order. Many at a time: each whose shim is not
+/// answering takes seconds.
+pub async fn examine_all(state: &StateDir, ids: &[TaskId]) -> Vec<Result<Inspection>> {
+    let looks = stream::iter(ids).map(|id| examine(state, id));
+    looks.buffered(AT_A_TIME).collect().await
 }
 
 /// Looks at one task.
@@ -85,8 +96,9 @@ pub async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
 async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     let folder = state.folder(id);
     let mut health = None;
-    let (status, pid, exit) = match client::find(&folder, id).await? {
-        Presence::Live(shim) => {
+    let not_answering = || (NOT_ANSWERING.to_owned(), None, None);
+    let (status, pid, exit) = match client::find(&folder, id).await {
+        Ok(Presence::Live(shim)) => {
             let state = shim.state().await;
             // The report is the fact: the shim may be on its way out by now.
             match (folder.exit()?, state) {
@@ -101,14 +113,19 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
                 (None, Ok(None)) if client::is_held(&folder)? => ("created".to_owned(), None, None),
                 // A member's starter was killed before it has asked the sandbox's shim.
                 (None, Ok(None)) => ("dead".to_owned(), None, None),
+                (None, Err(error)) if error.kind() == Kind::Unavailable => not_answering(),
                 (None, Err(error)) => return Err(error),
             }
         }
-        Presence::Exited(report) => ("exited".to_owned(), None, Some(*report)),
-        Presence::Dead => ("dead".to_owned(), None, None),
-        Presence::Starting => ("created".to_owned(), None, None),
+        Ok(Presence::Exited(report)) => ("exited".to_owned(), None, Some(*report)),
+        Ok(Presence::Dead) => ("dead".to_owned(), None, None),
+        Ok(Presence::Starting) => ("created".to_owned(), None, None),
+        Err(error) if error.kind() == Kind::Unavailable => not_answering(),
+        Err(error) => return Err(error),
     };
     let record: Option<Record> = folder.record()?;
+    // Its shim cannot be asked; when it launched the task it wrote that down.
+    let pid = pid.or(record.as_ref().filter(|_| status == NOT_ANSWERING).and_then(|r| r.pid));
     let gone = exit.is_some() || status == "dead";
     Ok(Inspection {
         id: id.clone(),

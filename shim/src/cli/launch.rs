@@ -11,12 +11,15 @@ use bowline_executor::{
 use bowline_spec::id::TaskId;
 use bowline_spec::units::Ceiling;
 use bowline_spec::{LogFormat, Task, TaskProfile};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::task::JoinHandle;
 
 use super::args::{RunArgs, TaskArgs};
 use super::detach::DetachKeys;
 use super::session::{Happened, Session, Wish};
-use super::{FAILED, TIMED_OUT, attach, complain, describe, progress, remove, say, say_json, terminal};
+use super::{FAILED, TIMED_OUT, attach, complain, control, describe, progress, remove, say, say_json, terminal};
+use crate::client::patience::lock_after;
 use crate::client::{self, Presence, Shim};
 use crate::spawn;
 use crate::wire::proto::bowline::LaunchRequest;
@@ -58,7 +61,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         return Err(up.abandon(error));
     }
     tell_of_slice(&up.folder, &id);
-    let Some((report, timed_out)) = watch(&up.shim, &mut session, &id, timeout).await? else {
+    let Some((report, timed_out)) = watch(&up, &mut session, &id, timeout).await? else {
         drop(session);
         attach::left(&id, rm);
         return Ok(0);
@@ -72,7 +75,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     if report.unwritten.is_some() {
         up.leave_unwritten(&id, &report, rm)?;
     } else {
-        let (folder, died) = up.done()?;
+        let (folder, died) = up.done().await?;
         match rm {
             true if died => remove::remove_ended(&folder, folder.lock()?)?,
             true => folder.remove(folder.lock()?)?,
@@ -166,17 +169,23 @@ impl Up {
     }
 
     /// Waits until the shim has done all that the task's end asks for, and tells whether it has died before that.
-    fn done(self) -> Result<(Folder, bool)> {
+    ///
+    /// # Errors
+    /// `Unavailable` when it does not answer meanwhile.
+    async fn done(self) -> Result<(Folder, bool)> {
         let Up { folder, by, shim } = self;
         drop(shim);
         match by {
             By::Us(mut child) => {
+                if !ends(&child) {
+                    drop(lock_after(&folder).await?);
+                }
                 let status = child.wait().doing(Kind::Internal, || "cannot wait for the shim")?;
                 Ok((folder, status.signal().is_some()))
             }
             By::Sandbox(lock) => {
                 drop(lock);
-                drop(folder.lock()?);
+                drop(lock_after(&folder).await?);
                 // Then its sandbox is undone with it.
                 Ok((folder, false))
             }
@@ -234,6 +243,13 @@ impl Up {
             Err(left) => error.hint(format!("besides, {left}; `bowline sandbox rm {id}` tries again")),
         }
     }
+}
+
+/// Whether a shim that has reported ends at once, as nearly always.
+fn ends(child: &Child) -> bool {
+    const SOON: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+    let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return false };
+    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&SOON)).is_ok_and(|ready| ready > 0)
 }
 
 /// Ends a shim of ours: one that was asked for nothing would wait for somebody
@@ -351,28 +367,33 @@ fn tell_of_slice(folder: &Folder, id: &TaskId) {
 /// Waits for the end; the first interrupt stops the task as its description
 /// says, the next kills it; so does the timeout. Tells whether that came. `None`
 /// when somebody leaves it running.
+///
+/// # Errors
+/// `Unavailable` when the task was stopped past its shim, which does not answer.
 async fn watch(
-    shim: &Shim,
+    up: &Up,
     session: &mut Session,
     id: &TaskId,
     timeout: Option<Duration>,
 ) -> Result<Option<(ExitReport, bool)>> {
+    let shim = &up.shim;
     let (end, late) = (shim.wait(), after(timeout));
     tokio::pin!(end, late);
     let mut timed_out = false;
     let mut grace = None;
+    let mut past_shim = None;
     loop {
         tokio::select! {
             report = &mut end => return report.map(|report| Some((report, timed_out))),
+            ended = ended_past_shim(&mut past_shim) => return Err(ended.err().unwrap_or_else(|| unknown_end(id))),
             () = &mut late, if !timed_out => {
                 timed_out = true;
                 complain(&format!("task {id} is stopped: its time is over"), None);
-                let _ = shim.stop(None, grace).await;
+                past_shim = stop(up, id, grace).await.or(past_shim);
             }
             happened = session.happened() => match happened {
                 Happened::Interrupted(_) => {
-                    // It may end before it hears us.
-                    let _ = shim.stop(None, grace).await;
+                    past_shim = stop(up, id, grace).await.or(past_shim);
                     grace = Some(0);
                 }
                 Happened::Resized => attach::resize(shim, "").await,
@@ -380,6 +401,34 @@ async fn watch(
             }
         }
     }
+}
+
+/// Stops the task by its shim, or begins to do so past it.
+async fn stop(up: &Up, id: &TaskId, grace: Option<u64>) -> Option<JoinHandle<Result<()>>> {
+    match up.shim.stop(None, grace).await {
+        Err(error) if error.kind() == Kind::Unavailable => {
+            complain(&format!("{error}; task {id} is stopped past it"), None);
+            let (folder, id, grace) = (up.folder.clone(), id.clone(), grace.map(Duration::from_millis));
+            let stopped = async move { control::past_shim(&folder, &id, move |task| task.stop(None, grace)).await };
+            Some(tokio::spawn(stopped))
+        }
+        // It may end before it hears us.
+        Ok(()) | Err(_) => None,
+    }
+}
+
+/// Comes about when what [`stop`] has begun is done.
+async fn ended_past_shim(begun: &mut Option<JoinHandle<Result<()>>>) -> Result<()> {
+    match begun {
+        Some(begun) => begun.await.doing(Kind::Internal, || "cannot go past the shim")?,
+        None => std::future::pending().await,
+    }
+}
+
+fn unknown_end(id: &TaskId) -> Error {
+    let message = format!("task {id} has ended, but its shim is not answering: how it ended is not known yet");
+    Error::new(Kind::Unavailable, message)
+        .hint(format!("`bowline wait {id}` tells once the shim goes on; `bowline rm -f {id}` removes both"))
 }
 
 /// Returns when that long has passed, and never without.

@@ -154,6 +154,7 @@ fn exit_code(kind: Kind) -> u8 {
         | Kind::BadSpec
         | Kind::Unsupported
         | Kind::Damaged
+        | Kind::Unavailable
         | Kind::Internal => FAILED,
     }
 }

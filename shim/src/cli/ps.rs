@@ -10,12 +10,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::args::{PsArgs, SortBy};
-use super::inspect::{Inspection, examine};
+use super::inspect::{Inspection, NOT_ANSWERING, examine_all};
 use super::table::{Cell, Column, render};
 use super::{colour, figures, named, say, say_json, screen, show};
 
 /// The words for where a task can be in its life.
-const STATUSES: [&str; 7] = ["created", "running", "paused", "stopping", "exited", "dead", "damaged"];
+const STATUSES: [&str; 8] = ["created", "running", "paused", "stopping", NOT_ANSWERING, "exited", "dead", "damaged"];
 
 /// One task.
 #[derive(Debug, Serialize)]
@@ -139,8 +139,8 @@ fn is_listed(row: &Row, filters: &[Filter]) -> bool {
 pub async fn run(state: &StateDir, args: PsArgs) -> Result<u8> {
     let ids = state.ids()?;
     let mut rows = Vec::new();
-    for id in &ids {
-        match examine(state, id).await {
+    for (id, found) in ids.iter().zip(examine_all(state, &ids).await) {
+        match found {
             Ok(found) => rows.push(Row::from(found)),
             // Removed while we looked.
             Err(error) if error.kind() == Kind::NotFound => {}

@@ -2,7 +2,7 @@
 //!
 //! A shim counts; whoever asks makes rates of it. Must not: print.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bowline_executor::{Doing, Error, Kind, Result, StateDir, Stats};
@@ -36,6 +36,8 @@ pub struct Sampler {
     /// Nothing: all that run.
     only: Option<Vec<TaskId>>,
     known: BTreeMap<TaskId, Known>,
+    /// Those whose shims are not answering: they are not asked again.
+    silent: BTreeSet<TaskId>,
 }
 
 /// A task that was read before.
@@ -48,7 +50,7 @@ impl Sampler {
     /// Of the tasks that are meant, or of all that run; and the errors of those
     /// that cannot be read.
     pub async fn new(state: &StateDir, names: &[TaskRef]) -> Result<(Sampler, Vec<Error>)> {
-        let mut sampler = Sampler { state: state.clone(), only: None, known: BTreeMap::new() };
+        let mut sampler = Sampler { state: state.clone(), only: None, known: BTreeMap::new(), silent: BTreeSet::new() };
         let mut errors = Vec::new();
         if names.is_empty() {
             sampler.find_new().await?;
@@ -100,6 +102,11 @@ impl Sampler {
                 self.known.insert(id.clone(), known);
                 reading
             });
+            if let Err(error) = &outcome
+                && error.kind() == Kind::Unavailable
+            {
+                self.silent.insert(id.clone());
+            }
             readings.push((id, outcome));
         }
         Ok(readings)
@@ -107,7 +114,7 @@ impl Sampler {
 
     async fn find_new(&mut self) -> Result<()> {
         for id in self.state.ids()? {
-            if self.known.contains_key(&id) {
+            if self.known.contains_key(&id) || self.silent.contains(&id) {
                 continue;
             }
             // Who has ended, or was removed while we looked, is not of interest.

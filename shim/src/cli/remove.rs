@@ -1,7 +1,8 @@
 //! `rm`: a task that has ended goes, and what a shim that died has left.
 
 use bowline_executor::{
-    Doing, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, StateDir, undo, undo_rest,
+    Doing, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, StateDir, kill_shim, undo, undo_rest,
+    until_free,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -9,6 +10,7 @@ use bowline_spec::signal::Signal;
 use super::named::TaskRef;
 use super::several::{each, settle};
 use super::{complain, progress, say, starting};
+use crate::client::patience::lock_after;
 use crate::client::{self, Presence, Shim};
 use crate::spawn;
 
@@ -53,6 +55,25 @@ async fn remove_and_say(state: &StateDir, id: &TaskId) -> Result<()> {
 }
 
 async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
+    match remove_by_shim(state, id, force).await {
+        Err(error) if force && error.kind() == Kind::Unavailable => remove_past_shim(state.folder(id), id).await,
+        done => done,
+    }
+}
+
+/// Removes a task whose shim lives and is not answering, and ends both.
+async fn remove_past_shim(folder: Folder, id: &TaskId) -> Result<()> {
+    blocking(move || {
+        kill_shim(&folder)?;
+        drop(until_free(&folder)?);
+        clean_up(&folder, true)
+    })
+    .await?;
+    complain(&format!("the shim of task {id} was not answering: it was killed with the task"), None);
+    Ok(())
+}
+
+async fn remove_by_shim(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     let folder = state.folder(id);
     let found = match client::find(&folder, id).await {
         // No shim answers, and what it has left cannot be read.
@@ -71,16 +92,14 @@ async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
         Presence::Dead => return blocking(move || clean_up(&folder, force)).await,
         Presence::Starting => return Err(starting(id)),
     }
-    blocking(move || {
-        // Waits for the shim to finish with output and cgroups.
-        let lock: Lock = folder.lock()?;
-        match folder.exit() {
-            Ok(Some(_)) => remove_ended(&folder, lock),
-            Err(error) if !force || error.kind() != Kind::Damaged => Err(error),
-            Ok(None) | Err(_) => {
-                drop(lock);
-                clean_up(&folder, force)
-            }
+    // Waits for the shim to finish with output and cgroups.
+    let lock: Lock = lock_after(&folder).await?;
+    blocking(move || match folder.exit() {
+        Ok(Some(_)) => remove_ended(&folder, lock),
+        Err(error) if !force || error.kind() != Kind::Damaged => Err(error),
+        Ok(None) | Err(_) => {
+            drop(lock);
+            clean_up(&folder, force)
         }
     })
     .await
@@ -120,8 +139,11 @@ async fn end(shim: &Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<O
                 Ok(None)
             }
         }
+        Err(error) if error.kind() == Kind::Unavailable => Err(error),
         // It may end before it hears us.
-        Ok(()) | Err(_) => shim.wait().await.map(|report| Some(report).filter(|report| report.unwritten.is_some())),
+        Ok(()) | Err(_) => {
+            shim.wait_answering().await.map(|report| Some(report).filter(|report| report.unwritten.is_some()))
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::readings::{Reading, Sampler};
 use super::several::settle;
 use super::table::{Cell, Column, clean, render};
 use super::watch::{As, watch};
-use super::{named, plot, readings, record, say, say_json, screen, show};
+use super::{complain, named, plot, readings, record, say, say_json, screen, show};
 use crate::client::Shim;
 
 /// How far readings are apart where nothing else is asked for.
@@ -48,8 +48,7 @@ pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
     for (_, reading) in sampler.read_twice().await? {
         match reading {
             Ok(reading) => readings.push(reading),
-            // Of all that run, one ended while we looked.
-            Err(_) if args.ids.is_empty() => {}
+            Err(error) if args.ids.is_empty() => tell_of_silence(&error),
             Err(error) => settle(Err(error), &mut code),
         }
     }
@@ -60,6 +59,13 @@ pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
         (_, false) => show(&table(&readings, &state.ids()?, screen::width()))?,
     }
     Ok(code.unwrap_or(0))
+}
+
+/// Of all that run, says which cannot be read; the others have ended while we looked.
+pub fn tell_of_silence(error: &Error) {
+    if error.kind() == Kind::Unavailable {
+        complain(error.message(), error.hint_text());
+    }
 }
 
 /// `bowline sandbox stats`.

@@ -1,12 +1,13 @@
 //! `top`: the processes of tasks, the busiest first.
 
-use bowline_executor::{Result, StateDir};
+use bowline_executor::{Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
 use super::args::TopArgs;
 use super::readings::{Reading, Sampler};
 use super::several::settle;
+use super::stats::tell_of_silence;
 use super::table::{Cell, Column, render};
 use super::watch::{As, watch};
 use super::{figures, named, say_json, screen, show};
@@ -40,8 +41,19 @@ pub async fn run(state: &StateDir, args: TopArgs) -> Result<u8> {
         let table = |readings: &[Reading], width| table(&rows(readings), &state.ids().unwrap_or_default(), width);
         return watch(&mut sampler, args.interval.as_std(), As::Table(&table)).await.map(|end| code.unwrap_or(end));
     }
-    let readings = sampler.read_twice().await?;
-    let readings: Vec<Reading> = readings.into_iter().filter_map(|(_, reading)| reading.ok()).collect();
+    let mut readings = Vec::new();
+    for (_, reading) in sampler.read_twice().await? {
+        match reading {
+            Ok(reading) => readings.push(reading),
+            Err(error) if args.ids.is_empty() => tell_of_silence(&error),
+            // It has ended, and no process of it is left.
+            Err(error) if error.kind() != Kind::Unavailable => {}
+            Err(error) => settle(Err(error), &mut code),
+        }
+    }
+    if readings.is_empty() && code.is_some() {
+        return Ok(code.unwrap_or(0));
+    }
     let rows = rows(&readings);
     if args.json {
         say_json(&rows)?;

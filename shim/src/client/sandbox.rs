@@ -58,6 +58,11 @@ impl Shim {
         })
     }
 
+    /// What `call` comes to, unless the shim is not answering at all.
+    async fn told<T>(&self, call: impl Future<Output = ttrpc::Result<T>>) -> Result<T> {
+        self.unless_silent(async { call.await.map_err(|e| self.refused(&e)) }).await
+    }
+
     /// The same shim for the member whose folder this is.
     pub fn member(&self, id: &TaskId, folder: Folder) -> Shim {
         Shim { client: self.client.clone(), id: id.to_string(), folder }
@@ -65,31 +70,31 @@ impl Shim {
 
     /// Makes the sandbox.
     pub async fn create_sandbox(&self) -> Result<()> {
-        self.client.create_sandbox(patient(), &Empty::default()).await.map(drop).map_err(|e| self.refused(&e))
+        self.told(self.client.create_sandbox(patient(), &Empty::default())).await.map(drop)
     }
 
     /// Everything that is known of it.
     pub async fn sandbox_state(&self) -> Result<SandboxState> {
-        let answer = self.client.sandbox_state(patient(), &Empty::default()).await.map_err(|e| self.refused(&e))?;
+        let answer = self.told(self.client.sandbox_state(patient(), &Empty::default())).await?;
         serde_json::from_str(&answer.state).doing(Kind::Internal, || "the shim's word on its sandbox is damaged")
     }
 
     /// What its members use together.
     pub async fn sandbox_stats(&self) -> Result<Stats> {
-        let answer = self.client.sandbox_stats(patient(), &Empty::default()).await.map_err(|e| self.refused(&e))?;
+        let answer = self.told(self.client.sandbox_stats(patient(), &Empty::default())).await?;
         serde_json::from_str(&answer.stats).doing(Kind::Internal, || "the shim's statistics are damaged")
     }
 
     /// Changes its limits, given as JSON.
     pub async fn update_sandbox(&self, update: String) -> Result<()> {
         let request = UpdateRequest { update, ..UpdateRequest::default() };
-        self.client.update_sandbox(patient(), &request).await.map(drop).map_err(|e| self.refused(&e))
+        self.told(self.client.update_sandbox(patient(), &request)).await.map(drop)
     }
 
     /// Charges helpers beside it; returns those that are no processes.
     pub async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
         let request = ChargeHelpersRequest { pids, ..ChargeHelpersRequest::default() };
-        let answer = self.client.charge_helpers(patient(), &request).await.map_err(|e| self.refused(&e))?;
+        let answer = self.told(self.client.charge_helpers(patient(), &request)).await?;
         Ok(answer.skipped)
     }
 
@@ -97,10 +102,13 @@ impl Shim {
     /// asks undoes what is left.
     pub async fn remove_sandbox(&self, force: bool) -> Result<()> {
         let request = RemoveSandboxRequest { force, ..RemoveSandboxRequest::default() };
-        match self.client.remove_sandbox(patient(), &request).await {
-            Ok(_) => Ok(()),
-            Err(error) if from_status(&error).is_none_or(|told| told.kind() == Kind::NotFound) => Ok(()),
-            Err(error) => Err(self.refused(&error)),
-        }
+        let removed = async {
+            match self.client.remove_sandbox(patient(), &request).await {
+                Ok(_) => Ok(()),
+                Err(error) if from_status(&error).is_none_or(|told| told.kind() == Kind::NotFound) => Ok(()),
+                Err(error) => Err(self.refused(&error)),
+            }
+        };
+        self.unless_silent(removed).await
     }
 }

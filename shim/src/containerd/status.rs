@@ -50,7 +50,8 @@ fn status(prefix: &str, error: &Error) -> ttrpc::Error {
         // NotFound would be a container that is not there.
         Kind::CommandNotFound | Kind::NotExecutable => Code::UNKNOWN,
         Kind::Unsupported => Code::UNIMPLEMENTED,
-        Kind::Timeout => Code::DEADLINE_EXCEEDED,
+        // UNAVAILABLE would be the shim itself.
+        Kind::Timeout | Kind::Unavailable => Code::DEADLINE_EXCEEDED,
         Kind::Damaged | Kind::Internal => Code::INTERNAL,
     };
     let hint = error.hint_text().map(|hint| format!(" ({hint})")).unwrap_or_default();

@@ -26,7 +26,7 @@ use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::inspect::examine;
+use super::inspect::{NOT_ANSWERING, examine};
 use super::{colour, control, events, say_json, show};
 use crate::client;
 use finding::{Facts, Finding, Severity};
@@ -85,7 +85,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
         facts.exit = Some(died_with_shim(folder.record()?.as_ref()));
         facts.shim_said = fs::read_to_string(folder.file("shim.log")).ok();
     }
-    if facts.exit.is_none() && facts.status != "created" {
+    if facts.exit.is_none() && facts.status != "created" && facts.status != NOT_ANSWERING {
         read_twice(state, id, &mut facts).await?;
     }
     Ok(facts)

@@ -8,6 +8,7 @@ use bowline_executor::{HealthStatus, Pressure, Stats};
 use super::ended;
 use super::finding::{Facts, Finding};
 use super::words::{bytes, count, cpus, percent, processes, share, shown, span};
+use crate::cli::inspect::NOT_ANSWERING;
 
 /// Percent of the last ten seconds from which on waiting is felt.
 const FELT: f64 = 10.0;
@@ -21,6 +22,10 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     match facts.status.as_str() {
         "paused" => all.push(Finding::cause("paused", "it is paused: all its processes are frozen until `resume`")),
         "stopping" => all.push(Finding::cause("stopping", "it was asked to end, and has not ended yet")),
+        NOT_ANSWERING => all.push(Finding::cause(
+            "not_answering",
+            "its shim is not answering: somebody may have stopped or frozen it; the task itself may run",
+        )),
         "created" => all.push(Finding::cause("created", "it is still being launched: its program does not run yet")),
         _ => {}
     }

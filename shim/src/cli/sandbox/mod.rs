@@ -11,6 +11,7 @@ use bowline_executor::{Doing, Kind, Result, SandboxState, StateDir, network};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
+use super::inspect::NOT_ANSWERING;
 use super::table::{Cell, Column, render};
 use super::{complain, figures, say, say_json, screen, show, stats, update};
 use crate::client;
@@ -55,7 +56,8 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
 #[derive(Debug, Serialize)]
 struct Inspection {
     id: TaskId,
-    /// "ready"; "created" while it is being made; "dead" when its shim died; "damaged" when its record cannot be read.
+    /// "ready"; "created" while it is being made; "dead" when its shim died; "not
+    /// answering"; "damaged" when its record cannot be read.
     status: &'static str,
     #[serde(flatten)]
     state: Option<SandboxState>,
@@ -66,14 +68,17 @@ struct Inspection {
 /// Looks at one sandbox.
 async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     let folder = client::sandbox::folder(state, id)?;
-    let (status, found) = match client::find(&folder, id).await? {
-        client::Presence::Live(shim) => match shim.sandbox_state().await {
+    let (status, found) = match client::find(&folder, id).await {
+        Ok(client::Presence::Live(shim)) => match shim.sandbox_state().await {
             Ok(found) => ("ready", Some(found)),
             Err(error) if error.kind() == Kind::NotFound => ("created", None),
+            Err(error) if error.kind() == Kind::Unavailable => (NOT_ANSWERING, None),
             Err(error) => return Err(error),
         },
-        client::Presence::Starting => ("created", None),
-        client::Presence::Dead | client::Presence::Exited(_) => ("dead", None),
+        Ok(client::Presence::Starting) => ("created", None),
+        Ok(client::Presence::Dead | client::Presence::Exited(_)) => ("dead", None),
+        Err(error) if error.kind() == Kind::Unavailable => (NOT_ANSWERING, None),
+        Err(error) => return Err(error),
     };
     let found = match found {
         Some(found) => found,

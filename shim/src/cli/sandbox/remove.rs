@@ -1,11 +1,15 @@
 //! `sandbox rm`: the members go, then the sandbox, then what is known of them.
 
-use bowline_executor::{Doing, Error, Folder, Kind, Owner, Result, StateDir, give_up_damaged_networks, undo_sandbox};
+use bowline_executor::{
+    Doing, Error, Folder, Kind, Lock, Owner, Result, StateDir, give_up_damaged_networks, kill_shim, undo_sandbox,
+    until_free,
+};
 use bowline_spec::id::TaskId;
 
 use crate::cli::complain;
 use crate::cli::remove::say_left_alone;
 use crate::cli::several::settle;
+use crate::client::patience::lock_after;
 use crate::client::{self, Presence};
 use crate::spawn;
 
@@ -24,28 +28,39 @@ pub async fn run(state: &StateDir, ids: &[TaskId], force: bool) -> Result<u8> {
 /// Removes one, its members killed first if that is to be forced.
 pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     let folder = client::sandbox::folder(state, id)?;
-    let found = match client::find(&folder, id).await {
+    match remove_by_shim(&folder, id, force).await {
+        Err(error) if force && error.kind() == Kind::Unavailable => {
+            let folder = folder.clone();
+            let killed = tokio::task::spawn_blocking(move || kill_shim(&folder).and_then(|()| until_free(&folder)));
+            drop(killed.await.doing(Kind::Internal, || "cannot end the shim")??);
+            complain(&format!("the shim of sandbox {id} was not answering: it was killed with the members"), None);
+        }
+        done => done?,
+    }
+    let lock = lock_after(&folder).await?;
+    let (state, id) = (state.clone(), id.clone());
+    let done = tokio::task::spawn_blocking(move || forget(&state, &id, &folder, lock, force));
+    done.await.doing(Kind::Internal, || "cannot remove the sandbox")?
+}
+
+/// Has its shim take it down, if one lives.
+async fn remove_by_shim(folder: &Folder, id: &TaskId, force: bool) -> Result<()> {
+    let found = match client::find(folder, id).await {
         Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
         found => found?,
     };
     match found {
-        Presence::Live(shim) => shim.remove_sandbox(force).await?,
+        Presence::Live(shim) => shim.remove_sandbox(force).await,
         Presence::Starting => {
-            return Err(
-                Error::new(Kind::WrongState, format!("sandbox {id} is still being made")).hint("try again in a moment")
-            );
+            Err(Error::new(Kind::WrongState, format!("sandbox {id} is still being made")).hint("try again in a moment"))
         }
-        Presence::Dead | Presence::Exited(_) => {}
+        Presence::Dead | Presence::Exited(_) => Ok(()),
     }
-    let (state, id) = (state.clone(), id.clone());
-    let done = tokio::task::spawn_blocking(move || forget(&state, &id, &folder, force));
-    done.await.doing(Kind::Internal, || "cannot remove the sandbox")?
 }
 
 /// Removes what is known of it and its members, once the shim has gone, and what
 /// one that died has left.
-fn forget(state: &StateDir, id: &TaskId, folder: &Folder, force: bool) -> Result<()> {
-    let lock = folder.lock()?;
+fn forget(state: &StateDir, id: &TaskId, folder: &Folder, lock: Lock, force: bool) -> Result<()> {
     if force {
         if let Some(given_up) = give_up_damaged_networks(folder)? {
             complain(

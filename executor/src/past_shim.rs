@@ -1,0 +1,163 @@
+//! Reaching a task past its shim, which lives and does not answer.
+//!
+//! ```text
+//!   record ─► cgroup, by its identity ─► init, by a pidfd of a member ─► signal, [grace], kill
+//!   record ─► shim, by a pidfd of a process that has the folder's lock ─► kill
+//! ```
+//!
+//! The shim stays the parent: an exit that it has not reaped it reports when it
+//! goes on. Blocks. Must not: signal a process that only the record names.
+
+use std::fs;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::time::{Duration, Instant};
+
+use bowline_spec::signal::Signal;
+
+use crate::cgroup::{self, Cgroup, Layout, has_ended};
+use crate::error::{Doing as _, Error, Kind, Result};
+use crate::folder::{Folder, Lock, Owner, Record};
+use crate::recovery::{cgroups_of, overheads_of};
+use crate::sys;
+
+/// How long a shim that was killed may take to end: what it waits for in the
+/// kernel, such as a slow disk, comes first.
+const ENDED: Duration = Duration::from_secs(10);
+
+/// A task that is reached by its cgroup.
+pub struct PastShim {
+    layout: Layout,
+    record: Record,
+    /// None once it has been removed: nothing of the task lives.
+    cgroup: Option<Cgroup>,
+}
+
+impl PastShim {
+    /// The task in `folder`.
+    ///
+    /// # Errors
+    /// `WrongState` while it is being launched, and where the cgroup of its
+    /// record is not known to be its own.
+    pub fn reach(folder: &Folder) -> Result<PastShim> {
+        let id = folder.name();
+        let launching = || Error::new(Kind::WrongState, format!("task {id} is still being launched"));
+        let record = folder.record()?.ok_or_else(launching)?;
+        let layout = cgroup::detect()?;
+        let (own, alone) = cgroups_of(&layout, folder, &record);
+        if !own.contains(&record.cgroup) {
+            let why = alone.join("; ");
+            return Err(Error::new(Kind::WrongState, format!("cannot reach task {id} past its shim: {why}")));
+        }
+        let cgroup = layout.open(&record.cgroup)?;
+        Ok(PastShim { layout, record, cgroup })
+    }
+
+    /// Sends `signal` to init.
+    ///
+    /// # Errors
+    /// `WrongState` when init has ended, or the process that the record names is
+    /// not in the task's cgroup.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let ended = || Error::new(Kind::WrongState, "no process of the task's cgroup is its init: that has ended");
+        let init = self.init().ok_or_else(ended)?;
+        sys::pidfd_send_signal(init.as_fd(), signal.number()).doing(Kind::WrongState, || "cannot signal init")
+    }
+
+    /// Stops the task: `signal` to init, and after `grace` SIGKILL to all that is
+    /// left. What is not given is the description's.
+    ///
+    /// # Errors
+    /// `Internal` naming the processes that live on.
+    pub fn stop(&self, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
+        let described = self.record.task.as_ref().map(|task| &task.stop);
+        let signal = signal.or(described.map(|stop| stop.signal())).unwrap_or(Signal::TERM);
+        let grace = grace.or(described.map(|stop| stop.grace())).unwrap_or_default();
+        let Some(cgroup) = &self.cgroup else { return Ok(()) };
+        if let Some(init) = self.init().filter(|_| !grace.is_zero()) {
+            // It may be paused. ESRCH: it has just ended.
+            let _ = self.layout.freeze(cgroup, false);
+            let _ = sys::pidfd_send_signal(init.as_fd(), signal.number());
+            has_ended(&init, grace);
+        }
+        self.layout.kill_all(cgroup, None)
+    }
+
+    fn init(&self) -> Option<OwnedFd> {
+        self.layout.member(self.cgroup.as_ref()?, self.record.pid?)
+    }
+}
+
+/// Kills the shim whose folder this is, and waits until it has ended.
+///
+/// # Errors
+/// `WrongState` where the shim is a sandbox's, or the process of the record is not
+/// known to be the shim; `Internal` when it does not end.
+pub fn kill_shim(folder: &Folder) -> Result<()> {
+    let id = folder.name();
+    let what = || format!("cannot kill the shim of {id}");
+    let sandbox = folder.sandbox()?;
+    let pid = match (&sandbox, folder.record()?) {
+        (Some(record), _) => record.shim_pid,
+        (None, Some(Record { sandbox: Some(sandbox), .. })) => {
+            let message = format!("task {id} is a member of sandbox {sandbox}, whose shim is not answering");
+            return Err(Error::new(Kind::WrongState, message)
+                .hint(format!("`bowline sandbox rm -f {sandbox}` ends the sandbox with all its members")));
+        }
+        (None, record) => record.map(|record| record.shim_pid),
+    };
+    let unknown = |why: &str| {
+        Error::new(Kind::WrongState, format!("{}: {why}", what()))
+            .hint("look for it with `pgrep -af bowline-shim`, and kill it yourself")
+    };
+    let pid = pid.ok_or_else(|| unknown("nothing is recorded of it"))?;
+    let Ok(pidfd) = sys::pidfd_open(pid) else { return Ok(()) };
+    if !has_lock(pid, folder) {
+        return Err(unknown(&format!(
+            "process {pid} of its record does not have the lock of {}",
+            folder.path().display()
+        )));
+    }
+    // ESRCH: it has just ended.
+    let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
+    // On v1 what is frozen does not die.
+    let layout = cgroup::detect()?;
+    let above = sandbox.as_ref().and_then(|record| record.cgroups(&id).0[0].cloned());
+    for path in overheads_of(&id).into_iter().chain([cgroup::of_sandbox(&id)]).chain(above) {
+        if let Ok(Some(cgroup)) = layout.open(&path) {
+            let _ = layout.freeze(&cgroup, false);
+        }
+    }
+    if has_ended(&pidfd, ENDED) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Internal, format!("{}: process {pid} did not end within {ENDED:?}", what()))
+        .hint("a process ends when what it waits for in the kernel is done, or a frozen cgroup is thawed"))
+}
+
+/// Whether the process has the lock of `folder` open. If it has ended, the number
+/// may be another's by now: then that is what is looked at.
+fn has_lock(pid: i32, folder: &Folder) -> bool {
+    let Ok(lock) = fs::symlink_metadata(folder.file("lock")) else { return false };
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut open = open.filter_map(|entry| fs::metadata(entry.path()).ok());
+    open.any(|file| (file.dev(), file.ino()) == (lock.dev(), lock.ino()))
+}
+
+/// Waits until nobody holds the folder, as workers of a shim that was killed do
+/// for a moment.
+pub fn until_free(folder: &Folder) -> Result<Lock> {
+    let begun = Instant::now();
+    let mut wait = Duration::from_millis(1);
+    loop {
+        if let Owner::Nobody(lock) = folder.owner()? {
+            return Ok(lock);
+        }
+        if begun.elapsed() > ENDED {
+            return Err(Error::new(Kind::WrongState, format!("{} is in use", folder.path().display()))
+                .hint("somebody else is launching or removing this task; try again in a moment"));
+        }
+        std::thread::sleep(wait);
+        wait = (wait * 2).min(Duration::from_millis(50));
+    }
+}

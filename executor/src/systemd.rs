@@ -120,7 +120,7 @@ impl Systemd {
         })?;
         let ended = wait(&mut child, LONGEST).doing(Kind::Internal, what)?;
         let said = said(answer).doing(Kind::Internal, what)?;
-        let late = || Error::new(Kind::Timeout, format!("{}: it did not end within {LONGEST:?}", what()));
+        let late = || Error::new(Kind::Unavailable, format!("{}: it did not end within {LONGEST:?}", what()));
         understood(&said, ended.ok_or_else(late)?).map_err(|said| match said {
             Said::Refused(error) => error,
             Said::Nonsense(how) => Error::new(Kind::Internal, format!("{}: {how}", what())),

@@ -14,6 +14,7 @@
 //! cgroups, mounts, sockets and file names.
 
 mod alone;
+pub mod bus;
 pub mod containerd;
 pub mod cri;
 mod daemon;

@@ -360,7 +360,7 @@ fn a_bus_that_hangs_is_given_up_and_the_shim_answers_meanwhile() {
     assert!(start.is_running(), "the shim answered while the bus did not");
     start.read_stdout();
     start.read_stderr();
-    start.finish().assert_refused(124, &["did not answer within 5s", "bus"]);
+    start.finish().assert_refused(125, &["did not answer within 5s", "bus"]);
     drop((connected, bus));
     host.assert_nothing_left();
 }

@@ -73,6 +73,7 @@ mod hardening;
 mod health;
 mod host_limits;
 mod hostile_binary;
+mod hostile_bus;
 mod hostile_clients;
 mod hostile_dev;
 mod hostile_disk;

@@ -11,7 +11,7 @@ use bowline_executor::{Doing as _, Kind, Result, is_cgroup_v2};
 use bowline_spec::unit::{ROOT, parent};
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 
-use super::{ANSWER, Job, NO_SUCH_UNIT, Refusal, SYSTEMD, Signals, Systemd, UNIT_EXISTS, bounded, values};
+use super::{Job, NO_SUCH_UNIT, Refusal, SYSTEMD, Signals, Systemd, UNIT_EXISTS, values};
 
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
@@ -166,11 +166,9 @@ fn forget_files(control: &Path, unit: &str) -> Result<()> {
 
 impl Systemd {
     async fn properties(&self, path: &OwnedObjectPath, interface: &str) -> Result<Properties> {
-        let body = (interface,);
-        let call =
-            async { Ok(self.connection.call_method(Some(SYSTEMD), path, Some(PROPERTIES), "GetAll", &body).await?) };
-        let answer = bounded("systemd", ANSWER, call).await?;
+        let answer = self.ask(path.as_str(), PROPERTIES, "GetAll", &(interface,)).await?;
         answer
+            .0
             .body()
             .deserialize()
             .doing(Kind::Internal, || format!("systemd answered without properties of {interface}"))

@@ -39,6 +39,9 @@ const JOB: Duration = Duration::from_secs(30);
 /// How long a unit that has ended may take to be forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 
+/// How often the bus is asked whether systemd is back on it.
+const BACK: Duration = Duration::from_millis(100);
+
 /// How often a slice may go between our look and the start of a unit in it.
 const VANISHED: u32 = 10;
 
@@ -51,6 +54,7 @@ const SYSTEMD: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const OBJECT: &str = "/org/freedesktop/systemd1";
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
+const NO_REPLY: &str = "org.freedesktop.DBus.Error.NoReply";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
 /// Does what a shim asks for.
@@ -95,6 +99,10 @@ async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
                     return done;
                 }
                 Err(Refusal::Named(name, text)) if name == UNIT_EXISTS => {
+                    // Ours: systemd has started it, and has not come to say so.
+                    if systemd.has_in(&unit.name, pid).await {
+                        return Ok(());
+                    }
                     if std::mem::replace(&mut forgotten, true) {
                         return Err(Error::new(Kind::AlreadyExists, format!("{name}: {}", plain(&text))).hint(
                             "another task has this name, or an earlier run left it behind: `systemctl stop` it",
@@ -163,7 +171,7 @@ impl From<Refusal> for Error {
                     | "DBus.Error.ServiceUnknown"
                     | "DBus.Error.NameHasNoOwner"
                     | "DBus.Error.Spawn.ServiceNotFound" => Kind::Unsupported,
-                    "DBus.Error.NoReply" | "DBus.Error.Timeout" => Kind::Timeout,
+                    "DBus.Error.NoReply" | "DBus.Error.Timeout" => Kind::Unavailable,
                     _ => Kind::Internal,
                 };
                 Error::new(kind, format!("systemd refused: {name}: {}", plain(&text)))
@@ -240,7 +248,8 @@ impl Systemd {
                 Err(Error::new(Kind::Unsupported, format!("{}: {}", what(), plain(&error.to_string()))).hint(hint))
             }
             Err(_) => {
-                Err(Error::new(Kind::Timeout, format!("{}: it did not answer within {CONNECT:?}", what())).hint(hint))
+                let late = format!("{}: it did not answer within {CONNECT:?}", what());
+                Err(Error::new(Kind::Unavailable, late).hint(hint))
             }
         }
     }
@@ -263,11 +272,61 @@ impl Systemd {
     where
         B: serde::Serialize + DynamicType,
     {
-        let call = async {
-            let answer = self.connection.call_method(Some(SYSTEMD), OBJECT, Some(MANAGER), method, body).await;
-            Ok(Answer(answer?))
+        self.ask(OBJECT, MANAGER, method, body).await
+    }
+
+    /// Calls a method of systemd's. It leaves the bus when it executes itself anew,
+    /// and what it was asked meanwhile gets no reply: that is asked once more.
+    async fn ask<B>(&self, path: &str, interface: &str, method: &str, body: &B) -> std::result::Result<Answer, Refusal>
+    where
+        B: serde::Serialize + DynamicType,
+    {
+        let once = || {
+            let call = async {
+                let answer = self.connection.call_method(Some(SYSTEMD), path, Some(interface), method, body).await;
+                Ok(Answer(answer?))
+            };
+            bounded_refusal("systemd", ANSWER, call)
         };
-        bounded_refusal("systemd", ANSWER, call).await
+        match once().await {
+            Err(Refusal::Named(name, _)) if name == NO_REPLY => {
+                self.come_back().await;
+                once().await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Waits until systemd is on the bus, for as long as for an answer.
+    async fn come_back(&self) {
+        const BUS: &str = "org.freedesktop.DBus";
+        let back = async {
+            loop {
+                let asked = self.connection.call_method(
+                    Some(BUS),
+                    "/org/freedesktop/DBus",
+                    Some(BUS),
+                    "NameHasOwner",
+                    &(SYSTEMD,),
+                );
+                match asked.await.map(|answer| answer.body().deserialize::<bool>()) {
+                    Ok(Ok(false)) => tokio::time::sleep(BACK).await,
+                    // Else the next call tells what is wrong.
+                    _ => return,
+                }
+            }
+        };
+        let _ = tokio::time::timeout(ANSWER, back).await;
+    }
+
+    /// Whether `unit` is there, with process `pid` in it.
+    async fn has_in(&self, unit: &str, pid: u32) -> bool {
+        let path = |answer: Answer| answer.0.body().deserialize::<OwnedObjectPath>().ok();
+        let (Ok(unit), Ok(of_pid)) = (self.call("GetUnit", &(unit,)).await, self.call("GetUnitByPID", &(pid,)).await)
+        else {
+            return false;
+        };
+        path(unit).is_some_and(|unit| path(of_pid).is_some_and(|other| other == unit))
     }
 
     /// Whether there is such a unit, running or not.
@@ -323,7 +382,7 @@ impl Systemd {
             let message = match timeout_at(by, next(&mut signals.jobs)).await {
                 Ok(message) => message?,
                 Err(_) => {
-                    return Err(Error::new(Kind::Timeout, format!("systemd has not done it within {JOB:?}"))
+                    return Err(Error::new(Kind::Unavailable, format!("systemd has not done it within {JOB:?}"))
                         .hint("`systemctl list-jobs` shows what it waits for"));
                 }
             };
@@ -365,7 +424,7 @@ async fn bounded_refusal<T>(
     most: Duration,
     call: impl Future<Output = std::result::Result<T, Refusal>>,
 ) -> std::result::Result<T, Refusal> {
-    let late = |_| Refusal::Other(Error::new(Kind::Timeout, format!("{who} did not answer within {most:?}")));
+    let late = |_| Refusal::Other(Error::new(Kind::Unavailable, format!("{who} did not answer within {most:?}")));
     tokio::time::timeout(most, call).await.map_err(late)?
 }
 

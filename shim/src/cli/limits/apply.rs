@@ -6,7 +6,7 @@
 use bowline_executor::housekeeping::Cgroups;
 use bowline_executor::systemd::host::HostUnit;
 use bowline_executor::tracked::{Applied, Held};
-use bowline_executor::{Error, Result, StateDir};
+use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::limits::{Change, Manifest, Service, Slice, UnitName};
 
 use super::bus::{Bus, in_force};
@@ -100,10 +100,19 @@ async fn clear(bus: &mut Bus, applied: &Applied, over: impl Fn(&UnitName) -> boo
     left.manifest.services.retain(|service| !over(&service.name));
     left.manifest.slices.retain(|slice| !over(&slice.name));
     for service in applied.manifest.services.iter().filter(|service| over(&service.name)) {
-        let unit = bus.look_at(&service.name).await?;
-        // One that has gone has no limits.
-        if unit.loaded {
-            bus.change(&service.name, service.wanted().lifted().differing(in_force(&unit)), [true; 2]).await?;
+        let lifted = async {
+            let unit = bus.look_at(&service.name).await?;
+            // One that has gone has no limits.
+            match unit.loaded {
+                true => {
+                    bus.change(&service.name, service.wanted().lifted().differing(in_force(&unit)), [true; 2]).await
+                }
+                false => Ok(()),
+            }
+        };
+        if let Some(error) = unanswered(lifted.await)? {
+            bus.skip(&format!("{}: {error}; its limits stay", service.name));
+            left.manifest.services.push(service.clone());
         }
     }
     // Those that are in others first.
@@ -129,6 +138,14 @@ async fn clear(bus: &mut Bus, applied: &Applied, over: impl Fn(&UnitName) -> boo
         left.made.retain(|one| *one != name);
     }
     Ok(left)
+}
+
+/// The error of a unit that systemd gives no answer about, if that is all that is wrong.
+fn unanswered(done: Result<()>) -> Result<Option<Error>> {
+    match done {
+        Err(error) if error.kind() == Kind::Unavailable => Ok(Some(error)),
+        done => done.map(|()| None),
+    }
 }
 
 fn is_empty(slice: &HostUnit) -> Result<bool> {
@@ -182,7 +199,14 @@ async fn services(bus: &mut Bus, services: &[Service], before: &Applied) -> Resu
     let mut applied = Vec::new();
     for service in services {
         let earlier = before.manifest.services.iter().find(|one| one.name == service.name);
-        let Some(unit) = theirs(bus, service).await? else {
+        let unit = match theirs(bus, service).await {
+            Err(error) if error.kind() == Kind::Unavailable => {
+                bus.skip(&error.to_string());
+                None
+            }
+            unit => unit?,
+        };
+        let Some(unit) = unit else {
             // What was set before still is.
             applied.extend(earlier.cloned());
             continue;

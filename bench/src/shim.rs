@@ -23,10 +23,6 @@ use tokio::runtime::Runtime;
 
 use crate::memory::Sleepers;
 
-/// A shim that has waited for longer may leave while it is asked for something:
-/// it does so after ten seconds. Of note on slow machines alone.
-const FRESH: Duration = Duration::from_secs(5);
-
 /// Where shims are started, and those that wait for a task.
 pub struct Shims {
     runtime: Runtime,
@@ -44,7 +40,6 @@ pub struct Up {
     gone: OwnedFd,
     shim: Shim,
     systemd: Systemd,
-    since: Instant,
 }
 
 impl Shims {
@@ -58,7 +53,6 @@ impl Shims {
 
     /// Sees to it that `count` shims wait for a task.
     pub fn prepare(&mut self, count: usize) -> Result<()> {
-        self.ready.retain(|up| up.since.elapsed() < FRESH);
         while self.ready.len() < count {
             let up = self.start()?;
             self.ready.push_back(up);
@@ -88,7 +82,6 @@ impl Shims {
     }
 
     fn spawn(&self, id: &TaskId, folder: Folder, lock: Lock) -> Result<Up> {
-        let since = Instant::now();
         let child = spawn_from(&self.binary, &folder, lock, &ShimCgroup::default())?;
         let what = || format!("cannot watch the shim of {id}");
         let gone = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).doing(Kind::Internal, what)?;
@@ -99,7 +92,7 @@ impl Shims {
         // Answered by its loop, which runs once it has set itself up.
         self.runtime.block_on(shim.state())?;
         let systemd = Systemd::by(spawn::bowline(&self.binary));
-        Ok(Up { folder, child, gone, shim, systemd, since })
+        Ok(Up { folder, child, gone, shim, systemd })
     }
 
     fn take(&mut self) -> Result<Up> {

@@ -82,12 +82,14 @@ mod trust;
 pub mod watch;
 mod worker;
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bowline_spec::Update;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use oci_spec::runtime::LinuxResources;
+use tokio::io::Interest;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
@@ -135,7 +137,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs an executor in the calling thread, which must be the only one, with
 /// `manager` beside it. When the last task has ended and all that it said is
-/// written, or when nobody launches any for ten seconds, the executor closes,
+/// written, or when it is told that nobody will launch any, the executor closes,
 /// and the manager is waited for: see [`Executor::closed`].
 ///
 /// # Errors
@@ -278,6 +280,17 @@ impl Executor {
     pub fn leave(&self) {
         // One that has gone has done so.
         let _ = self.requests.send(Request::Leave);
+    }
+
+    /// Has an executor leave with whoever started it, as long as nobody has launched
+    /// anything: `manager` is a pipe's read end, which ends with that. What is no
+    /// pipe, as `/dev/null`, tells nothing.
+    pub async fn leave_with(&self, manager: OwnedFd) {
+        let Ok(manager) = sys::watch_for(manager, Interest::READABLE) else { return };
+        if manager.readable().await.is_ok() {
+            // One that has left need not hear it.
+            let _ = self.requests.send(Request::ManagerGone);
+        }
     }
 
     /// Waits for a task to end. Any number may wait, also after it has.

@@ -272,6 +272,7 @@ pub(crate) enum Request {
     Start(TaskId, Reply<()>),
     Remove(TaskId, Reply<()>),
     Leave,
+    ManagerGone,
     Wait(TaskId, Reply<ExitReport>),
     Signal(TaskId, Signal, bool, Reply<()>),
     Shutdown(TaskId, Option<Signal>, Option<Duration>, Reply<()>),

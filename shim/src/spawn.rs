@@ -29,7 +29,8 @@ const HANDED_DOWN: &[&str] = &[
 ];
 
 /// Starts a shim for `folder`, whose socket accepts connections when this
-/// returns. The shim is our child until we end; its binary is the one beside ours.
+/// returns. The shim is our child until we end, and leaves with the child's stdin as
+/// long as it was asked for nothing; its binary is the one beside ours.
 pub fn spawn(folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
     spawn_from(&binary()?, folder, lock, shim_cgroup)
 }
@@ -67,7 +68,8 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .env_clear()
         .envs(std::env::vars_os().filter(|(key, _)| HANDED_DOWN.iter().any(|name| key == name)))
         .env(MARKER, folder.name().as_str())
-        .stdin(Stdio::null())
+        // By its end the shim knows that we have gone.
+        .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(log)
         .spawn()

@@ -118,6 +118,7 @@ mod shim_cgroup;
 mod shim_death;
 mod slice;
 mod soak;
+mod slow_start;
 mod state_disk;
 mod stats;
 mod stdin;

@@ -81,6 +81,7 @@ impl Supervisor {
                 });
             }
             Request::Leave => self.stop_all(),
+            Request::ManagerGone => self.manager_gone(),
             Request::StartPause(wanted, reply) => {
                 tokio::task::spawn_local(async move {
                     let _ = reply.send(self.start_pause(&wanted, None).await);

@@ -60,9 +60,6 @@ use sandboxes::Sandbox;
 pub use shim_cgroup::ShimCgroup;
 use task::Task;
 
-/// How long a shim without a task stays: its manager has gone.
-const IDLE: Duration = Duration::from_secs(10);
-
 /// What a shim is told when it starts.
 #[derive(Debug)]
 pub struct Config {
@@ -93,7 +90,8 @@ impl Config {
 /// When a shim leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Leave {
-    /// With its last task, or when nobody launches any for ten seconds.
+    /// With its last task, or with a manager that goes before it has launched
+    /// any: see `Executor::leave_with`.
     #[default]
     WithLastTask,
     /// When its manager says so: see `Executor::leave`.
@@ -132,7 +130,7 @@ pub(crate) struct Supervisor {
 }
 
 /// Runs the loop until the last task has ended and all that it said is written,
-/// or nobody launched any for [`IDLE`]. Needs a `LocalSet`.
+/// or its manager has gone without launching any. Needs a `LocalSet`.
 pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Request>) -> Result<()> {
     let begun = async {
         let layout = cgroup::detect()?;
@@ -173,15 +171,17 @@ async fn refuse(mut requests: mpsc::UnboundedReceiver<Request>, error: Error) ->
     tracing::error!(%error, "no task can be launched");
     let launch = async {
         while let Some(request) = requests.recv().await {
-            if let Request::Launch(_, reply) | Request::Create(_, reply) = request {
-                // Nobody waits for the answer any more.
-                let _ = reply.send(Err(error));
-                return;
+            // Nobody may wait for the answer any more.
+            match request {
+                Request::Launch(_, reply) | Request::Create(_, reply) => return drop(reply.send(Err(error))),
+                Request::CreateSandbox(reply) => return drop(reply.send(Err(error))),
+                // Nobody asked: then it is in the log only.
+                Request::ManagerGone | Request::Leave => return,
+                _ => {}
             }
         }
     };
-    // Nobody asked: then it is in the log only.
-    let _ = tokio::time::timeout(IDLE, launch).await;
+    launch.await;
     Ok(())
 }
 
@@ -195,12 +195,11 @@ impl Supervisor {
     async fn serve(self: &Rc<Self>, requests: &mut mpsc::UnboundedReceiver<Request>) -> Result<()> {
         let mut child_ended = children::Signal::new(&[libc::SIGCHLD])?;
         let mut leave = children::Signal::new(&[libc::SIGTERM, libc::SIGINT])?;
-        let idle = Instant::now() + IDLE;
         loop {
             if self.served.get() && self.busy.get() == 0 {
                 return Ok(());
             }
-            let deadline = self.next_deadline(idle);
+            let deadline = self.next_deadline();
             tokio::select! {
                 () = child_ended.received() => self.children.sweep(),
                 () = leave.received() => self.stop_all(),
@@ -209,28 +208,22 @@ impl Supervisor {
                     None => return Ok(()),
                 },
                 () = self.changed.notified() => {}
-                () = sleep_until(deadline), if deadline.is_some() => {
-                    if self.is_idle() && Instant::now() >= idle {
-                        tracing::info!("nobody launched a task; leaving");
-                        return Ok(());
-                    }
-                    self.tick();
-                }
+                () = sleep_until(deadline), if deadline.is_some() => self.tick(),
             }
         }
     }
 
-    /// Whether nobody has launched anything, nor is about to: a launch may take
-    /// longer than a shim waits for one.
-    fn is_idle(&self) -> bool {
-        let leaves = self.config.leave == Leave::WithLastTask && !self.sandbox_begun.get();
-        leaves && !self.served.get() && self.busy.get() == 0
+    /// Its manager has gone. It leaves if that has launched nothing: nobody else
+    /// would.
+    pub(super) fn manager_gone(&self) {
+        let waits = self.config.leave == Leave::WithLastTask && !self.sandbox_begun.get() && self.busy.get() == 0;
+        if waits && !self.served.replace(true) {
+            tracing::info!("nobody launched a task; leaving");
+        }
     }
 
-    fn next_deadline(&self, idle: Instant) -> Option<Instant> {
-        let tasks = self.tasks.borrow();
-        let first = tasks.values().filter_map(|task| task.deadline()).min();
-        if !self.is_idle() { first } else { Some(first.map_or(idle, |f| f.min(idle))) }
+    fn next_deadline(&self) -> Option<Instant> {
+        self.tasks.borrow().values().filter_map(|task| task.deadline()).min()
     }
 
     fn tick(self: &Rc<Self>) {

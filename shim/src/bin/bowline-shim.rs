@@ -1,10 +1,10 @@
 //! The shim: one process for one sandbox, one thread, until its tasks have ended.
 //!
-//! Started by `bowline`, which hands it a listening socket and the lock of its
-//! folder. Its flags are read by hand: an argument parser would be half of
+//! Started by `bowline`, which hands it a listening socket, the lock of its
+//! folder, and as stdin a pipe that ends with `bowline` itself. Its flags are read by hand: an argument parser would be half of
 //! its private memory.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,7 +13,8 @@ use bowline::service;
 use bowline::spawn::{LISTENER_FD, LOCK_FD};
 use bowline_executor::systemd::Systemd;
 use bowline_executor::{
-    Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd, serve,
+    Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd,
+    serve,
 };
 
 fn main() -> ExitCode {
@@ -88,6 +89,10 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     let Arguments { folder, shim_cgroup, systemd, .. } = &arguments;
     let config = Config::new(Folder::at(folder), StateDir::new(state), shim_cgroup.clone(), systemd.clone());
     serve(config, |executor| async move {
+        if let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() {
+            let executor = executor.clone();
+            tokio::task::spawn_local(async move { executor.leave_with(stdin).await });
+        }
         service::serve(executor, UnixListener::from(listener)).await?;
         // All is answered and removed: the kernel takes back the rest, faster
         // than it could be dropped piece by piece.

@@ -1,0 +1,55 @@
+//! A command that comes to its shim late, as on a slow machine: whether it still lives is told by the kernel, never by a
+//! clock. strace holds it up before it connects.
+
+use std::fs;
+use std::process::Command;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{binary, eventually, process_exists};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// `bowline ARGS`, each of whose connections takes so many seconds to begin.
+fn held_up(host: &Host, seconds: u32, args: &[&str]) -> Command {
+    let mut strace = host.command("strace");
+    strace.args(["-qq", "-o", "/dev/null", "-e", "trace=connect"]);
+    strace.args(["-e", &format!("inject=connect:delay_enter={seconds}000000")]);
+    strace.arg(binary("bowline")).args(args);
+    strace
+}
+
+#[test]
+fn a_shim_waits_for_as_long_as_its_command_lives() {
+    let host = Host::new();
+    let (sandbox, task) = (host.new_id(), host.new_id());
+    let both =
+        [&["sandbox", "create", "--name", &sandbox][..], &["start", "--name", &task, "--", "/bin/sleep", "1000"]];
+    // Longer than shims used to wait.
+    let both = both.map(|args| host.spawn_command(held_up(&host, 12, args)));
+    for ran in both.map(|process| process.finish()) {
+        ran.assert_code(0);
+    }
+    host.adopt_sandbox(&sandbox).rm([]);
+    host.adopt(task).end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn it_leaves_with_a_command_that_has_asked_for_nothing() {
+    let host = Host::new();
+    let id = host.new_id();
+    let strace = host.spawn_command(held_up(&host, 1000, &["start", "--name", &id, "--", "/bin/true"]));
+    let socket = host.state().join(&id).join("shim.sock");
+    eventually("the shim is started", || socket.exists().then_some(()));
+    let children = |pid: i32| {
+        let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
+    };
+    let bowline = children(strace.pid())[0];
+    let shim = eventually("it is its child", || children(bowline).first().copied());
+    kill_process(Pid::from_raw(bowline).expect("a pid"), Signal::KILL).expect("it lives");
+    // It would go on waiting.
+    drop(strace);
+    eventually("the shim leaves", || (!process_exists(shim)).then_some(()));
+    host.bowline(["rm", &id]).assert_code(0);
+    host.assert_nothing_left();
+}

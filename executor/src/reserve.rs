@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::report::ExitReport;
 use crate::{record, trust};
@@ -52,7 +52,8 @@ impl Reserve {
     /// Takes room for a report in a new file at `temporary`.
     pub fn take(temporary: &Path) -> io::Result<Reserve> {
         let file = trust::create(temporary)?;
-        match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, PAGE) {
+        // A signal, as of a child that ends, may interrupt it.
+        match retry_on_intr(|| fallocate(&file, FallocateFlags::KEEP_SIZE, 0, PAGE)) {
             Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => {
                 let _ = fs::remove_file(temporary);
                 Err(errno.into())

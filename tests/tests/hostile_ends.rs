@@ -137,3 +137,24 @@ fn a_sandbox_whose_shim_dies_while_it_is_removed_is_removed() {
         host.assert_nothing_left_without_rm();
     }
 }
+
+#[test]
+fn who_says_that_a_sandbox_is_removed_has_removed_it_at_any_moment_of_its_making() {
+    let host = Host::new();
+    // What comes about while it is made, in this order: a file of its folder.
+    for moment in ["", "lock", "shim.sock", "shim.log", "shm"] {
+        let build = host.sandbox().flag("--share-pid").flag("--network=none");
+        let folder = host.state().join(build.id());
+        let create = build.spawn();
+        let file = folder.join(moment);
+        eventually(file.display(), || file.exists().then_some(()));
+        eventually("it is removed, or told to be in the making", || {
+            let ran = host.bowline(["sandbox", "rm", "-f", build.id()]);
+            assert!(ran.code == Some(0) || ran.err().contains("try again"), "{ran}");
+            (ran.code == Some(0)).then_some(())
+        });
+        create.finish();
+        assert!(!folder.exists(), "{moment}");
+    }
+    host.assert_nothing_left_without_rm();
+}

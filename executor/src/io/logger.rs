@@ -67,6 +67,8 @@ struct Running {
     ended: oneshot::Receiver<Ended>,
     reads: [OwnedFd; 2],
     writes: [OwnedFd; 2],
+    /// It has said so.
+    ready: bool,
 }
 
 impl Logger {
@@ -87,16 +89,21 @@ impl Logger {
             .with_fd(out.as_fd(), STDOUT)
             .with_fd(err.as_fd(), STDERR)
             .with_fd(tell.as_fd(), READY);
-        let mut started = program.start()?;
+        let started = program.start()?;
         drop(program);
         drop(tell);
         let ended = claim(started.pid);
-        started.executed().await?;
+        let (reads, writes) = ([out, err], [out_write, err_write]);
+        let mut logging = Logging(Some(Running { started, ended, reads, writes, ready: false }));
+        if let Some(running) = &mut logging.0 {
+            running.started.executed().await?;
+        }
         let said = first_byte(hear).await.doing(Kind::Internal, || format!("cannot hear of the logger {name}"))?;
-        let running = Running { started, ended, reads: [out, err], writes: [out_write, err_write] };
-        let logging = Logging(Some(running));
         if self.ready == Ready::Byte && !said {
             return Err(Error::new(Kind::Internal, format!("the logger {name} ended before it was ready")));
+        }
+        if let Some(running) = &mut logging.0 {
+            running.ready = true;
         }
         Ok(logging)
     }
@@ -126,6 +133,10 @@ impl Logging {
 impl Drop for Logging {
     fn drop(&mut self) {
         if let Some(running) = self.0.take() {
+            if !running.ready {
+                // Nothing was written that it would have to put down.
+                running.started.kill();
+            }
             let (_, ended) = watch::channel(true);
             running.see_off(ended);
         }
@@ -134,7 +145,7 @@ impl Drop for Logging {
 
 impl Running {
     fn see_off(self, process_ended: watch::Receiver<bool>) -> JoinHandle<()> {
-        let Running { started, ended, reads, writes } = self;
+        let Running { started, ended, reads, writes, ready: _ } = self;
         drop(writes);
         tokio::task::spawn_local(see_off(started, ended, reads, process_ended))
     }

@@ -270,7 +270,7 @@ impl Supervisor {
     ) -> Result<Created> {
         let Launch { stdin, mut stdout, mut stderr, logger, direct, size, attached, checkpoint, .. } = launch;
         plan.reserve = Some(plan.folder.reserve_exit()?);
-        let logging = self.start_logger(logger.as_ref()).await?;
+        let logging = self.until_leaving(self.start_logger(logger.as_ref())).await?;
         if let Some(logging) = &logging {
             [stdout, stderr] = logging.targets();
         }

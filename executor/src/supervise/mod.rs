@@ -111,7 +111,7 @@ pub(crate) struct Supervisor {
     /// It leaves as soon as it is not busy.
     served: Cell<bool>,
     /// It was told to leave: nothing is launched any more, and what is being launched ends.
-    leaving: Cell<bool>,
+    leaving: watch::Sender<bool>,
     changed: Notify,
     overhead: shim_cgroup::Overhead,
     /// What its tasks are members of, if it is a sandbox's shim.
@@ -149,7 +149,7 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         launching: watch::Sender::default(),
         busy: Cell::new(0),
         served: Cell::new(false),
-        leaving: Cell::new(false),
+        leaving: watch::Sender::new(false),
         changed: Notify::new(),
         overhead,
         sandbox: RefCell::default(),
@@ -183,6 +183,11 @@ async fn refuse(mut requests: mpsc::UnboundedReceiver<Request>, error: Error) ->
     };
     launch.await;
     Ok(())
+}
+
+/// Why nothing is launched any more.
+fn leaving_now() -> Error {
+    Error::new(Kind::WrongState, "the shim was told to leave")
 }
 
 async fn sleep_until(deadline: Option<Instant>) {
@@ -243,7 +248,7 @@ impl Supervisor {
     /// they would be one by one, so that their exits are recorded.
     fn stop_all(self: &Rc<Self>) {
         tracing::info!("asked to leave");
-        let again = self.leaving.replace(true);
+        let again = self.leaving.send_replace(true);
         if let Some(sandbox) = self.sandbox() {
             sandbox.thaw(&self.layout);
             self.stop_tasks();
@@ -292,10 +297,23 @@ impl Supervisor {
     /// # Errors
     /// `WrongState` when the shim, or its sandbox by force, is on its way out.
     fn may_launch(&self) -> Result<()> {
-        if self.leaving.get() {
-            return Err(Error::new(Kind::WrongState, "the shim was told to leave"));
+        if *self.leaving.borrow() {
+            return Err(leaving_now());
         }
         self.sandbox().map_or(Ok(()), |sandbox| sandbox.may_launch())
+    }
+
+    /// What `act` gives, unless the shim is told to leave before that: of what waits for somebody else.
+    ///
+    /// # Errors
+    /// As [`Self::may_launch`].
+    async fn until_leaving<T>(&self, act: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut leaving = self.leaving.subscribe();
+        tokio::select! {
+            biased;
+            done = act => done,
+            _ = leaving.wait_for(|leaving| *leaving) => Err(leaving_now()),
+        }
     }
 
     fn any_lives(&self) -> bool {

@@ -320,7 +320,7 @@ impl Supervisor {
     }
 
     fn may_make(&self, id: &TaskId) -> Result<()> {
-        if self.leaving.get() {
+        if *self.leaving.borrow() {
             let gone = format!("sandbox {id} was removed, or its shim told to leave, while it was being made");
             return Err(Error::new(Kind::WrongState, gone));
         }
@@ -406,7 +406,7 @@ impl Supervisor {
                 sandbox.forced.set(false);
             }
         }
-        if gone.is_ok() || self.leaving.get() {
+        if gone.is_ok() || *self.leaving.borrow() {
             self.served.set(true);
             self.changed.notify_one();
         }
@@ -423,7 +423,7 @@ impl Supervisor {
             let message = format!("sandbox {} is still being made", self.config.folder.name());
             return Err(Error::new(Kind::WrongState, message).hint("try again in a moment"));
         }
-        self.leaving.set(true);
+        self.leaving.send_replace(true);
         drop(self.making.lock().await);
         self.served.set(true);
         self.changed.notify_one();

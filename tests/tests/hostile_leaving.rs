@@ -5,15 +5,21 @@ use std::fs;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Bundle, Input, Stdio, api, make_fifo};
-use bowline_tests::harness::{Process, Sandbox, eventually, only_v2, process_exists};
+use bowline_tests::harness::{Process, Sandbox, Task, eventually, only_v2, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 const IDLE: &str = "exec sleep 1000";
 
-/// Freezes all of a sandbox, not by bowline's `pause`: whoever is cloned there does nothing.
-fn freeze(sandbox: &Sandbox<'_>) {
+/// Freezes all of a sandbox, not by bowline's `pause`: whoever is cloned there does nothing. How many are there.
+fn freeze(sandbox: &Sandbox<'_>) -> usize {
     let (file, value) = if only_v2() { ("cgroup.freeze", "1") } else { ("freezer.state", "FROZEN") };
     fs::write(sandbox.cgroup("freezer").join(file), value).expect("root may");
+    eventually("it is frozen", || {
+        let (file, line) = if only_v2() { ("cgroup.events", "frozen 1") } else { ("freezer.state", "FROZEN") };
+        sandbox.cgroup_file("freezer", file).lines().any(|l| l == line).then_some(())
+    });
+    sandbox.processes().len()
 }
 
 #[track_caller]
@@ -36,9 +42,9 @@ fn a_sandbox_whose_member_is_frozen_as_it_is_launched_is_left_at_sigterm() {
             .collect();
         running.iter().for_each(|task| task.wait_for_line("ready"));
         let shim = sandbox.shim_pid();
-        freeze(&sandbox);
+        let before = freeze(&sandbox);
         let (_, start) = sandbox.task(IDLE).spawn_start();
-        eventually("its init is in the cgroup", || (sandbox.processes().len() > 2 * members).then_some(()));
+        eventually("its init is in the cgroup", || (sandbox.processes().len() > before).then_some(()));
         terminate(shim);
         start.finish().assert_refused(125, &["told to leave"]);
         for task in &running {
@@ -85,10 +91,12 @@ fn a_member_that_is_stopped_while_it_is_launched_keeps_nobody() {
     host.assert_nothing_left();
 }
 
-/// The shim that `start` has started.
-fn shim_of(start: &Process) -> i32 {
-    let path = format!("/proc/{0}/task/{0}/children", start.pid());
-    eventually("a shim", || fs::read_to_string(&path).ok()?.split_whitespace().next()?.parse().ok())
+/// The shim that `start` has started, which may have ended by now.
+fn shim_of(start: &Process, task: &Task<'_>) -> i32 {
+    let children = format!("/proc/{0}/task/{0}/children", start.pid());
+    let of_start = || fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok();
+    let recorded = || serde_json::from_str::<Value>(&task.log("task.json")).ok()?["shim_pid"].as_i64()?.try_into().ok();
+    eventually("a shim", || of_start().or_else(recorded))
 }
 
 #[test]
@@ -101,7 +109,7 @@ fn a_launch_at_any_moment_of_which_the_shim_is_told_to_leave_is_refused_or_ends(
         let (task, start) = host.described(toml).spawn_start();
         let file = task.file(moment);
         eventually(file.display(), || file.exists().then_some(()));
-        let shim = shim_of(&start);
+        let shim = shim_of(&start, &task);
         terminate(shim);
         wait_until_gone(shim);
         let ran = start.finish();

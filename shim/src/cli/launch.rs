@@ -168,7 +168,8 @@ impl Up {
         }
     }
 
-    /// Waits until the shim has done all that the task's end asks for, and tells whether it has died before that.
+    /// Waits until the shim has done all that the task's end asks for, and tells whether it has died, or failed, before
+    /// that.
     ///
     /// # Errors
     /// `Unavailable` when it does not answer meanwhile.
@@ -181,7 +182,7 @@ impl Up {
                     drop(lock_after(&folder).await?);
                 }
                 let status = child.wait().doing(Kind::Internal, || "cannot wait for the shim")?;
-                Ok((folder, status.signal().is_some()))
+                Ok((folder, !status.success()))
             }
             By::Sandbox(lock) => {
                 drop(lock);

@@ -607,6 +607,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_removed_before_its_report_is_written_is_told_by_whoever_removes_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let state = StateDir::new(dir.path().join("state"));
+        let id: TaskId = "web".parse().expect("an id");
+        let (folder, lock) = state.create(&id).expect("free");
+        let mut reserve = folder.reserve_exit().expect("there is room");
+        drop(lock);
+        let report = ExitReport { exit_code: Some(5), events: 3, shim_died: false, ..died_with_shim(None) };
+        folder.remove_unwritten(&report).expect("removable");
+        assert_eq!(folder.write_exit(&mut reserve, &report), Ok(Put::Unwanted));
+        let told = Reader::open(state.events()).and_then(|mut journal| journal.read()).expect("readable");
+        let told: Vec<_> = told.into_iter().map(|entry| (entry.seq, entry.event)).collect();
+        assert_eq!(told, [(3, Event::of_exit(&report)), (4, Event::Removed)]);
+    }
+
+    #[test]
+    fn a_report_that_is_refused_is_written_once_the_disk_takes_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::at(dir.path());
+        let mut reserve = folder.reserve_exit().expect("there is room");
+        let report = ExitReport { exit_code: Some(5), ..died_with_shim(None) };
+        fs::create_dir(folder.file(EXIT)).expect("ours");
+        folder.write_exit(&mut reserve, &report).expect_err("a folder is in its place");
+        fs::remove_dir(folder.file(EXIT)).expect("ours");
+        assert_eq!(folder.write_exit(&mut reserve, &report), Ok(Put::Placed));
+        assert_eq!(folder.exit(), Ok(Some(report)));
+        assert!(!folder.file(RESERVED).exists());
+    }
+
+    #[test]
     fn a_damaged_file_is_an_error_and_a_missing_one_is_none() {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = Folder::at(dir.path());

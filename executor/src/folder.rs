@@ -52,6 +52,10 @@ const LONGEST_SOCKET_PATH: usize = 107;
 /// Who has it has the folder.
 const LOCK: &str = "lock";
 
+/// What the folder of somebody who is attached to a task begins with, in the
+/// task's; then comes the pid.
+pub const ATTACHED: &str = "attach-";
+
 /// The folder of the journal of events, beside the tasks'. Ids never begin with a dot.
 const EVENTS: &str = ".events";
 
@@ -201,7 +205,12 @@ impl StateDir {
         builder.recursive(false);
         // Ids never begin with a dot.
         let aside = Folder::at(self.path.join(format!(".new-{id}-{}", std::process::id())));
-        builder.create(&aside.path).map_err(|error| cannot("create", &aside.path, &error))?;
+        let created = builder.create(&aside.path).or_else(|error| match error.kind() {
+            // Of one that was killed, whose pid is ours now.
+            ErrorKind::AlreadyExists => fs::remove_dir_all(&aside.path).and_then(|()| builder.create(&aside.path)),
+            _ => Err(error),
+        });
+        created.map_err(|error| cannot("create", &aside.path, &error))?;
         let made = fill(&aside).and_then(|lock| {
             match renameat_with(CWD, &aside.path, CWD, &folder.path, RenameFlags::NOREPLACE) {
                 Ok(()) => Ok(lock),
@@ -440,7 +449,14 @@ impl Folder {
         }
         let mut last = self.last_events();
         let aside = self.aside();
-        match fs::rename(&self.path, &aside).and_then(|()| fs::remove_dir_all(&aside)) {
+        let renamed = fs::rename(&self.path, &aside).or_else(|error| match error.kind() {
+            // Of one that was killed, whose pid is ours now.
+            ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
+                fs::remove_dir_all(&aside).and_then(|()| fs::rename(&self.path, &aside))
+            }
+            _ => Err(error),
+        });
+        match renamed.and_then(|()| fs::remove_dir_all(&aside)) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(cannot("remove", &self.path, &error)),
             _ => {}
         }

@@ -100,7 +100,7 @@ pub use cgroup::{
 pub use checkpoint::{Checkpoint, Criu};
 pub use error::{Doing, Error, Kind, Result};
 pub use features::features;
-pub use folder::{Folder, Lock, Owner, Record, StateDir, died_with_shim};
+pub use folder::{ATTACHED, Folder, Lock, Owner, Record, StateDir, died_with_shim};
 pub use health::{Check, Health, Status as HealthStatus};
 pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
 pub use host::configure;
@@ -138,7 +138,9 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Runs an executor in the calling thread, which must be the only one, with
 /// `manager` beside it. When the last task has ended and all that it said is
 /// written, or when it is told that nobody will launch any, the executor closes,
-/// and the manager is waited for: see [`Executor::closed`].
+/// and the manager is waited for: see [`Executor::closed`]. When the manager
+/// returns first, what still runs is stopped, as its description says, and all
+/// that was made for it is removed.
 ///
 /// # Errors
 /// `Internal` when the event loop cannot be had; else what `manager` returns.
@@ -156,14 +158,24 @@ where
         .build()
         .doing(Kind::Internal, || "cannot start the event loop")?;
     let (send, requests) = mpsc::unbounded_channel();
-    let manager = manager(Executor { requests: send });
+    let ours = Executor { requests: send };
+    let manager = manager(ours.clone());
     LocalSet::new().block_on(&runtime, async move {
         let mut manager = tokio::task::spawn_local(manager);
+        let over = supervise::run(config, requests);
+        tokio::pin!(over);
         tokio::select! {
-            over = supervise::run(config, requests) => over?,
-            early = &mut manager => return early.unwrap_or(Ok(())),
+            over = &mut over => {
+                over?;
+                manager.await.unwrap_or(Ok(()))
+            }
+            early = &mut manager => {
+                // Whatever was made for its tasks goes with them.
+                ours.leave();
+                over.await?;
+                early.unwrap_or(Ok(()))
+            }
         }
-        manager.await.unwrap_or(Ok(()))
     })
 }
 
@@ -275,8 +287,8 @@ impl Executor {
         self.ask(|reply| Request::Remove(id.clone(), reply)).await
     }
 
-    /// Tells an executor that leaves when it is told to that now is the time:
-    /// see [`Leave`]. It ends what still runs.
+    /// Tells an executor that now is the time to leave, above all one that leaves
+    /// when it is told to: see [`Leave`]. It ends what still runs.
     pub fn leave(&self) {
         // One that has gone has done so.
         let _ = self.requests.send(Request::Leave);

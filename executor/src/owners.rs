@@ -1,8 +1,10 @@
 //! Who owns cgroups: the shims that live, of whatever state folder, and what
 //! they have started.
 //!
-//! A shim is known by its name and by the folder that it was told; what it is
-//! above of, by the parents of processes. In doubt a cgroup has an owner.
+//! A shim is known by its name and by the folder that it was told; any other
+//! program that embeds the executor by the lock that it has of a task's folder;
+//! what either is above of, by the parents of processes. In doubt a cgroup has an
+//! owner.
 
 use crate::proc_stat::ProcStat;
 use std::collections::BTreeSet;
@@ -13,6 +15,8 @@ use std::path::Path;
 
 /// The name of our own shim, which says by its folder what its sandbox is.
 const OURS: &str = "bowline-shim";
+/// What the lock of a task's folder is called.
+const LOCK: &str = "lock";
 /// With what those begin that containerd starts, ours and others'.
 const OF_CONTAINERD: &str = "containerd-shim-";
 /// What watches a container for others.
@@ -30,8 +34,11 @@ impl Shims {
     /// among them, if that still lives: it is made by the shim.
     pub fn living() -> Shims {
         let mut shims = Shims::default();
+        let ourselves = i32::try_from(std::process::id()).unwrap_or_default();
         // Nobody removes what we are in.
-        shims.pids.extend(i32::try_from(std::process::id()));
+        shims.pids.insert(ourselves);
+        // The command itself takes locks to look, and has no cgroups.
+        shims.sandboxes.extend(lockers().into_iter().filter(|pid| !is_command(*pid)).flat_map(locked_by));
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             // Of one that has ended, or of a kernel thread, it is empty.
@@ -53,9 +60,10 @@ impl Shims {
         self.sandboxes.contains(id)
     }
 
-    /// Whether one of `pids` is a shim or was started below one. So is, for all
-    /// we know, a process of another pid namespace, which reads as 0.
-    pub fn are_above(&self, pids: &[i32]) -> bool {
+    /// Whether one of `pids` is a shim or was started below one, or below who has
+    /// the lock of one of the tasks `ids`. So is, for all we know, a process of
+    /// another pid namespace, which reads as 0.
+    pub fn are_above(&self, pids: &[i32], ids: &[&str]) -> bool {
         let mut seen = BTreeSet::new();
         pids.iter().any(|pid| {
             let mut pid = *pid;
@@ -65,6 +73,11 @@ impl Shims {
                 }
                 if pid == 1 || !seen.insert(pid) {
                     return false;
+                }
+                // Who was handed the lock is not who took it.
+                let locked = locked_by(pid);
+                if ids.iter().any(|id| locked.contains(*id)) {
+                    return true;
                 }
                 match parent_of(pid) {
                     // It has ended, or its parent is of another pid namespace.
@@ -103,6 +116,30 @@ fn shim(line: &[u8]) -> Option<Shim> {
     Some(Shim::Unnamed)
 }
 
+/// Who has taken a lock of a whole file, such as that of a task's folder, and still
+/// lives: proc_locks(5).
+fn lockers() -> BTreeSet<i32> {
+    // 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF
+    let locker = |line: &str| {
+        let mut words = line.split_whitespace().filter(|word| *word != "->").skip(1);
+        let kind = words.next()?;
+        words.nth(2).filter(|_| kind == "FLOCK")?.parse().ok()
+    };
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    locks.lines().filter_map(locker).filter(|pid| *pid > 0).collect()
+}
+
+/// The tasks whose folders' locks a process has open.
+fn locked_by(pid: i32) -> BTreeSet<String> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links = open.filter_map(|entry| fs::read_link(entry.path()).ok());
+    links.filter_map(|link| task_of_lock(&link)).collect()
+}
+
+fn task_of_lock(path: &Path) -> Option<String> {
+    (path.file_name()? == LOCK).then(|| path.parent()?.file_name()?.to_str().map(str::to_owned))?
+}
+
 /// The parent of a process.
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -111,10 +148,20 @@ fn parent_of(pid: i32) -> Option<i32> {
 
 /// Whether `pid` is bowline, which removes what it said it would.
 pub fn is_bowline(pid: i32) -> bool {
+    name_of(pid).contains("bowline")
+}
+
+/// Whether `pid` is the command, `bowline`.
+fn is_command(pid: i32) -> bool {
+    name_of(pid) == "bowline"
+}
+
+/// By what name the program of `pid` was started.
+fn name_of(pid: i32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
-    let name = Path::new(OsStr::from_bytes(first)).file_name().and_then(OsStr::to_str).unwrap_or_default();
-    name.contains("bowline")
+    let name = Path::new(OsStr::from_bytes(first)).file_name();
+    name.unwrap_or_default().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -142,12 +189,26 @@ mod tests {
     }
 
     #[test]
+    fn who_has_the_lock_of_a_folder_is_its_owner() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = dir.path().join("web-1");
+        fs::create_dir(&folder).expect("ours");
+        let lock = fs::File::create(folder.join("lock")).expect("ours");
+        lock.lock().expect("nobody else has it");
+        let ourselves = i32::try_from(std::process::id()).expect("a pid");
+        assert!(lockers().contains(&ourselves) && locked_by(ourselves).contains("web-1"));
+        let below = |ids: &[&str]| Shims::default().are_above(&[ourselves], ids);
+        assert!(below(&["x", "web-1"]) && !below(&["x"]));
+        assert_eq!(task_of_lock(Path::new("/s/web-1/lock (deleted)")), None);
+    }
+
+    #[test]
     fn what_was_started_below_a_shim_is_the_shims() {
         let own = i32::try_from(std::process::id()).expect("a pid");
         let parent = parent_of(own).expect("we have one");
         let above = |pid| Shims { pids: [pid].into(), ..Shims::default() };
-        assert!(above(own).are_above(&[own]) && above(parent).are_above(&[own]));
-        assert!(!above(i32::MAX).are_above(&[own]) && !above(own).are_above(&[]));
-        assert!(above(i32::MAX).are_above(&[0]), "nobody knows whose that is");
+        assert!(above(own).are_above(&[own], &[]) && above(parent).are_above(&[own], &[]));
+        assert!(!above(i32::MAX).are_above(&[own], &[]) && !above(own).are_above(&[], &[]));
+        assert!(above(i32::MAX).are_above(&[0], &[]), "nobody knows whose that is");
     }
 }

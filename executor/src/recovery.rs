@@ -231,7 +231,8 @@ fn absolute(path: &str) -> String {
 /// Whether no shim that lives has to do with what is at `path`, which has the name of the task in `folder`.
 pub(crate) fn is_nobodys(layout: &Layout, folder: &Folder, path: &str) -> bool {
     let shims = Shims::living();
-    !shims.have(&folder.name()) && !shims.are_above(&layout.processes_at(path))
+    let id = folder.name();
+    !shims.have(&id) && !shims.are_above(&layout.processes_at(path), &[&id])
 }
 
 /// Whether the process of this pid lives, and had begun by then: else it is another with the same number.

@@ -18,6 +18,7 @@ use bowline_executor::{Bundle, Config, Exec, Launch, Leave, ShimCgroup, StateDir
 use serde_json::{Value, json};
 
 mod cases {
+    pub(crate) mod embedding;
     pub(crate) mod hooks;
     pub(crate) mod mounts;
     pub(crate) mod notify;
@@ -232,7 +233,7 @@ pub(crate) fn is_reference() -> bool {
 }
 
 /// No container here has a unit for its cgroup.
-fn no_systemd() -> Systemd {
+pub(crate) fn no_systemd() -> Systemd {
     Systemd::by("/nowhere/bowline")
 }
 
@@ -285,13 +286,17 @@ fn main() -> ExitCode {
         assert!(pid.is_some() && report.shim_died, "{report:?}");
         return ExitCode::SUCCESS;
     }
+    if let Ok(program) = std::env::var(cases::embedding::PROGRAM) {
+        return cases::embedding::program(&program);
+    }
     if fs::metadata("/root").is_ok() && fs::read_dir("/root").is_err() {
         assert!(std::env::var("CI").is_err(), "tasks from bundles need root");
         println!("SKIPPED: tasks from bundles need root");
         return ExitCode::SUCCESS;
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let all = [cases::hooks::ALL, cases::mounts::ALL, cases::notify::ALL, cases::process::ALL].concat();
+    let all = [cases::embedding::ALL, cases::hooks::ALL, cases::mounts::ALL, cases::notify::ALL, cases::process::ALL]
+        .concat();
     let chosen = all.into_iter().filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|w| name.contains(&**w)));
     let mut failed = Vec::new();
     for (name, case) in chosen {

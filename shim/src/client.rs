@@ -132,6 +132,9 @@ impl Shim {
             return exited(&self.id);
         }
         let Some(told) = told else {
+            if matches!(self.folder.exists(), Ok(false)) {
+                return unknown(&self.id);
+            }
             let log = std::fs::read_to_string(self.folder.file("shim.log")).unwrap_or_default();
             let last = log.lines().last().unwrap_or("it left no word in shim.log");
             return Error::new(Kind::Internal, format!("the shim of task {} broke off: {error}; {last}", self.id));

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Elsewhere, Process, Ran, Task, eventually, hierarchies, only_v2, process_exists};
+use bowline_tests::harness::{Elsewhere, Process, Ran, Task, binary, eventually, hierarchies, only_v2, process_exists};
+use rustix::process::Signal;
 
 const IDLE: &str = "exec sleep 1000";
 
@@ -329,6 +330,59 @@ fn what_a_removal_that_was_cut_short_has_left_is_removed() {
     assert!(ran.assert_code(0).out().starts_with(&format!("remains {id}: ")) && remains.exists(), "{ran}");
     gc(&host, [&id]).assert_code(0);
     assert!(!remains.exists());
+    host.assert_nothing_left();
+}
+
+/// A process in its command's place, whose pid a folder has in its name.
+fn exec_in_place(host: &Host, script: &str) -> Ran {
+    let mut sh = host.command("/bin/sh");
+    sh.args(["-c", script]).arg(binary("bowline"));
+    host.execute(sh)
+}
+
+#[test]
+fn what_a_command_that_was_killed_has_left_is_removed() {
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    // As it is attached.
+    let exec = task.spawn_exec([], "echo begun; exec sleep 1000");
+    exec.wait_for_out("begun");
+    let attached = || {
+        let entries = fs::read_dir(task.file("")).expect("a folder").flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().contains("attach-")).count()
+    };
+    gc(&host, [task.id()]).assert_says("");
+    assert_eq!(attached(), 1, "one that lives is not touched");
+    exec.signal(Signal::KILL);
+    exec.finish();
+    let ran = gc(&host, ["--dry-run", task.id()]);
+    assert!(ran.assert_code(0).out().starts_with(&format!("remains {}: ", task.id())), "{ran}");
+    gc(&host, [task.id()]).assert_code(0);
+    assert_eq!((attached(), &*task.status()), (0, "running"));
+    task.end();
+    // As it makes a folder.
+    let id = host.new_id();
+    let new = host.state().join(format!(".new-{id}-2147483646"));
+    fs::create_dir(&new).expect("ours");
+    let ran = gc(&host, ["--dry-run", &id]);
+    assert!(ran.assert_code(0).out().starts_with(&format!("remains {id}: ")) && new.exists(), "{ran}");
+    gc(&host, [&id]).assert_code(0);
+    assert!(!new.exists());
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_pid_that_comes_again_finds_nothing_in_its_way() {
+    let host = Host::new();
+    let id = host.new_id();
+    let state = host.state();
+    let state = state.display();
+    let ran =
+        exec_in_place(&host, &format!("mkdir -p {state}/.new-{id}-$$/x; exec \"$0\" start --name {id} -- sleep 1000"));
+    ran.assert_says(&id);
+    host.adopt(&id).end();
+    let ran = exec_in_place(&host, &format!("mkdir -p {state}/.removed-{id}-$$/x; exec \"$0\" rm {id}"));
+    ran.assert_code(0);
     host.assert_nothing_left();
 }
 

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use super::{Cgroups, place_of, unit_of};
 use crate::error::{Error, Kind, Result, together};
-use crate::folder::{Folder, Lock, Owner, StateDir};
+use crate::folder::{ATTACHED, Folder, Lock, Owner, StateDir};
 use crate::owners::{self, Shims};
 use crate::recovery::{cgroups_of, readable, undo};
 use crate::sandbox::undo_sandbox;
@@ -35,6 +35,8 @@ const OVERHEAD: &str = "bowline-overhead";
 const OVERHEAD_SLICE: &str = "/bowline_overhead.slice";
 /// What the folder of a task is called while it is removed.
 const REMOVED: &str = ".removed-";
+/// What that is called while it is made.
+const NEW: &str = ".new-";
 /// What is kept of networks that were made.
 const NETWORKS: &str = "networks.json";
 
@@ -219,7 +221,8 @@ impl Cgroups {
             }
             above = parent;
         }
-        shims.are_above(&self.layout.processes_at(path))
+        let ids: Vec<&str> = path.split('/').filter(|id| !id.is_empty()).collect();
+        shims.are_above(&self.layout.processes_at(path), &ids)
     }
 
     fn is_there(&self, path: &str) -> bool {
@@ -371,23 +374,41 @@ fn with_processes(why: String, processes: usize) -> String {
     }
 }
 
-/// Folders that somebody had begun to remove, and has not lived to.
+/// Folders that somebody had begun to make or to remove, or was attached to a task
+/// by, and has not lived to remove.
 fn remains(state: &StateDir) -> Vec<Left> {
-    let names = fs::read_dir(state.path()).into_iter().flatten().flatten();
-    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-    let of = |name: String| {
-        let (id, pid) = name.strip_prefix(REMOVED)?.rsplit_once('-')?;
-        let dead = !pid.parse().is_ok_and(owners::is_bowline);
-        dead.then(|| Left {
-            what: What::Remains,
-            id: id.to_owned(),
-            why: "its removal was cut short".to_owned(),
-            cgroups: Vec::new(),
-            processes: 0,
-            folder: Some(state.path().join(&name)),
+    let of_state = entries(state.path()).filter_map(|(path, name)| {
+        let (named, why) = match name.strip_prefix(NEW) {
+            Some(named) => (named, "its launch was cut short"),
+            None => (name.strip_prefix(REMOVED)?, "its removal was cut short"),
+        };
+        let (id, pid) = named.rsplit_once('-')?;
+        Some((id.to_owned(), pid.parse().ok(), why, path))
+    });
+    let attached = state.all_ids().unwrap_or_default().into_iter().flat_map(|id| {
+        let all: Vec<_> = entries(state.folder(&id).path()).collect();
+        all.into_iter().filter_map(move |(path, name)| {
+            let (pid, _) = name.strip_prefix(ATTACHED)?.split_once('-')?;
+            Some((id.to_string(), Some(pid.parse().ok()?), "who was attached to it was killed", path))
         })
+    });
+    let dead = |pid: &Option<i32>| !pid.is_some_and(owners::is_bowline);
+    let all = of_state.chain(attached).filter(|(_, pid, ..)| dead(pid));
+    let left = |(id, _, why, path): (String, _, &str, _)| Left {
+        what: What::Remains,
+        id,
+        why: why.to_owned(),
+        cgroups: Vec::new(),
+        processes: 0,
+        folder: Some(path),
     };
-    names.filter_map(of).collect()
+    all.map(left).collect()
+}
+
+/// What is in a folder, with its name, as far as that can be read.
+fn entries(folder: &Path) -> impl Iterator<Item = (PathBuf, String)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.path(), entry.file_name().into_string().ok()?)))
 }
 
 fn clear_remains(left: &Left) -> Result<bool> {
@@ -416,12 +437,17 @@ mod tests {
     fn a_removal_that_was_cut_short_is_found_and_one_under_way_is_not() {
         let dir = tempfile::tempdir().expect("a folder");
         let state = StateDir::new(dir.path());
-        for name in [".removed-web-1-2147483646", ".seccomp", ".removed-x", "web-2"] {
+        let killed = "attach-2147483646-x";
+        let names = [".removed-web-1-2147483646", ".new-web-3-2147483646", ".seccomp", ".removed-x", "web-2"];
+        for name in names.map(str::to_owned).into_iter().chain(["attach-x", killed].map(|name| format!("web-2/{name}")))
+        {
             fs::create_dir(dir.path().join(name)).expect("ours");
         }
         let found = remains(&state);
-        assert_eq!(found.iter().map(|left| left.id.as_str()).collect::<Vec<_>>(), ["web-1"]);
-        assert_eq!(clear_remains(&found[0]), Ok(true));
+        let mut ids: Vec<_> = found.iter().map(|left| left.id.as_str()).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, ["web-1", "web-2", "web-3"]);
+        found.iter().for_each(|left| assert_eq!(clear_remains(left), Ok(true)));
         assert!(remains(&state).is_empty() && clear_remains(&found[0]) == Ok(true), "gone already is fine");
     }
 }

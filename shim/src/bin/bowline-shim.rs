@@ -13,8 +13,7 @@ use bowline::service;
 use bowline::spawn::{LISTENER_FD, LOCK_FD};
 use bowline_executor::systemd::Systemd;
 use bowline_executor::{
-    Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd,
-    serve,
+    Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd, serve,
 };
 
 fn main() -> ExitCode {

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use bowline_executor::{Doing, Folder, Kind, Result};
+use bowline_executor::{ATTACHED, Doing, Folder, Kind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, inotify, mknodat};
 use tempfile::TempDir;
@@ -36,7 +36,9 @@ impl Streams {
     /// terminal has one stream.
     pub fn attach(folder: &Folder, terminal: bool) -> Result<Streams> {
         let what = || format!("cannot make FIFOs in {}", folder.path().display());
-        let own = tempfile::Builder::new().prefix("attach-").tempdir_in(folder.path()).doing(Kind::Internal, what)?;
+        // By whose pid `gc` knows what is left of one that was killed.
+        let prefix = format!("{ATTACHED}{}-", std::process::id());
+        let own = tempfile::Builder::new().prefix(&prefix).tempdir_in(folder.path()).doing(Kind::Internal, what)?;
         let (no_more, writers_may_come) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
         let mut copies = Vec::new();

@@ -44,3 +44,19 @@ fn stats_of_one_that_has_ended_and_one_that_runs_tell_both() {
     end(&tasks);
     host.assert_nothing_left();
 }
+
+#[test]
+fn a_task_that_is_removed_meanwhile_is_no_failure_of_its_shim() {
+    let host = Host::new();
+    for _ in 0..10 {
+        let task = host.task("exec sleep 1000").start();
+        let readers =
+            [&["stats", task.id()][..], &["stats", "--json", task.id()], &["stats"]].map(|args| host.spawn(args));
+        task.bowline("rm", ["-f"]).assert_code(0);
+        for ran in readers.map(|reader| reader.finish()) {
+            let gone = ["there is no task named", "has exited"].iter().any(|why| ran.err().contains(why));
+            assert!(ran.code == Some(0) || ran.code == Some(125) && gone, "{ran}");
+        }
+    }
+    host.assert_nothing_left_without_rm();
+}

@@ -52,6 +52,10 @@ impl Shim {
     /// The error of a call about the sandbox itself.
     fn refused(&self, error: &ttrpc::Error) -> Error {
         from_status(error).unwrap_or_else(|| {
+            if matches!(self.folder.exists(), Ok(false)) {
+                return Error::new(Kind::NotFound, format!("there is no sandbox named {}", self.id))
+                    .hint("`bowline sandbox ls` lists all");
+            }
             let log = std::fs::read_to_string(self.folder.file("shim.log")).unwrap_or_default();
             let last = log.lines().last().unwrap_or("it left no word in shim.log");
             Error::new(Kind::Internal, format!("the shim of sandbox {} broke off: {error}; {last}", self.id))

@@ -189,7 +189,8 @@ fn whoever_a_record_names_that_is_not_the_tasks_is_left_alone() {
     let other = host.task("trap 'exit 9' USR1; echo ready; while :; do sleep 0.1; done").start();
     other.wait_for_line("ready");
     let (victim, cgroup) = (other.pid(), other.inspect()["cgroup"].clone());
-    let edits: [(&str, &dyn Fn(&mut Value)); 2] = [
+    type Edit<'a> = (&'a str, &'a dyn Fn(&mut Value));
+    let edits: [Edit<'_>; 2] = [
         ("another's init", &|record| record["pid"] = json!(victim)),
         ("another's cgroup", &|record| record["cgroup"] = cgroup.clone()),
     ];
@@ -208,12 +209,11 @@ fn whoever_a_record_names_that_is_not_the_tasks_is_left_alone() {
     // Nor is it taken for the shim.
     let task = host.task("exec sleep 1000").start();
     let shim = task.shim_pid();
-    let stopped = Stopped::stop(shim);
+    let _stopped = Stopped::stop(shim);
     edit(&task, |record| record["shim_pid"] = json!(victim));
     task.bowline("rm", ["-f"]).assert_refused(125, &[task.id(), "shim"]);
     assert!(!has_ended(victim) && process_exists(shim));
     edit(&task, |record| record["shim_pid"] = json!(shim));
-    drop(stopped);
     task.bowline("rm", ["-f"]).assert_code(0);
     other.end();
     host.assert_nothing_left();

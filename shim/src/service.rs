@@ -71,6 +71,14 @@ fn target(path: &str) -> Target {
     if path.is_empty() { Target::Null } else { Target::Path(PathBuf::from(path)) }
 }
 
+/// Where a stream goes that may be in somebody's foreground.
+fn read_by(path: &str, foreground: bool) -> Target {
+    match target(path) {
+        Target::Path(path) if foreground => Target::Foreground(path),
+        target => target,
+    }
+}
+
 fn input(path: &str) -> Input {
     if path.is_empty() { Input::Null } else { Input::Path(PathBuf::from(path)) }
 }
@@ -113,8 +121,8 @@ impl Bowline for Service {
         let task = bowline_spec::parse(&request.task, Format::Json).map_err(|invalid| to_status(&invalid.into()))?;
         let launch = Launch {
             stdin: input(&request.stdin),
-            stdout: target(&request.stdout),
-            stderr: target(&request.stderr),
+            stdout: read_by(&request.stdout, request.foreground),
+            stderr: read_by(&request.stderr, request.foreground),
             size: size(&request.size),
             attached: request.attach.into_option().map(attachment),
             durable: request.durable,
@@ -164,8 +172,8 @@ impl Bowline for Service {
             user: optional(request.user),
             timeout: request.timeout_ms.map(Duration::from_millis),
             direct: request.direct,
-            stdout: target(&request.stdout),
-            stderr: target(&request.stderr),
+            stdout: read_by(&request.stdout, request.foreground),
+            stderr: read_by(&request.stderr, request.foreground),
             tail_bytes: request.tail_bytes.map(|bytes| bytes as usize),
             separate: request.separate,
             stdin: input(&request.stdin),

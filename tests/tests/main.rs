@@ -104,6 +104,8 @@ mod metrics_unit;
 mod mounts;
 mod namespaces;
 mod output;
+mod output_lost;
+mod output_reader_gone;
 mod record;
 mod run;
 mod sandbox_budget_writes;

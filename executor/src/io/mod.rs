@@ -13,9 +13,12 @@
 //!
 //! A FIFO whose reader is slow holds up its own stream only. A file that cannot
 //! be written, or a reader that has gone, holds up nobody: what is lost is
-//! counted. When the process has ended, what is left in its pipe is read at
-//! once, so that the tail is whole, and then flushed for as long as the reader
-//! takes any of it. Must not: know a task's state.
+//! counted. When whoever has a process in its foreground stops reading a stream,
+//! and nobody attached reads it either, the pipe is closed: the process gets
+//! EPIPE or SIGPIPE, as in any pipeline. When the process has ended, what is left
+//! in its pipe is read at once, so that the tail is whole, and handed to clients;
+//! the rest is flushed for as long as its reader takes any of it. Must not: know
+//! a task's state.
 
 mod input;
 mod logger;
@@ -107,6 +110,9 @@ pub enum Target {
     Path(PathBuf),
     /// A pipe of the shim's own, by its name in `/proc/self/fd`.
     Own(PathBuf),
+    /// A FIFO of whoever has the process in its foreground: once that reader has
+    /// gone, the process's next write fails.
+    Foreground(PathBuf),
 }
 
 /// The last bytes of one or two streams.
@@ -264,6 +270,13 @@ fn handed_over(fifo: File, path: &Path, owner: Owner) -> Result<OwnedFd> {
     Ok(end)
 }
 
+/// A pipe that nobody reads: what a process gets whose reader has gone already.
+fn unread(owner: Owner) -> Result<OwnedFd> {
+    let (_, write) = pipe()?;
+    owner.take(&write)?;
+    Ok(write)
+}
+
 /// Whether a path that somebody gave leads to the host's null device.
 fn is_null(file: &File) -> Result<bool> {
     let file = file.metadata().doing(Kind::Internal, || "cannot examine a stream")?;
@@ -288,11 +301,18 @@ impl Pumps {
     ) -> Result<End> {
         let outlet = match target {
             Target::Null if way.direct => return Ok(End::Null),
-            Target::Path(path) | Target::Own(path) if way.direct => match outlet::open(target, path)? {
-                (fifo, kind) if kind.is_fifo() => return handed_over(fifo, path, way.owner).map(End::Fd),
-                (null, _) if is_null(&null)? => return Ok(End::Null),
-                (file, kind) => Outlet::to(file, kind)?,
-            },
+            Target::Path(path) | Target::Own(path) | Target::Foreground(path) if way.direct => {
+                let opened = match target {
+                    Target::Foreground(_) => outlet::open_read(path)?,
+                    Target::Path(_) | Target::Own(_) | Target::Null => Some(outlet::open(target, path)?),
+                };
+                match opened {
+                    Some((fifo, kind)) if kind.is_fifo() => return handed_over(fifo, path, way.owner).map(End::Fd),
+                    Some((null, _)) if is_null(&null)? => return Ok(End::Null),
+                    Some((file, kind)) => Outlet::to(file, kind)?,
+                    None => return unread(way.owner).map(End::Fd),
+                }
+            }
             target => Outlet::open(target)?,
         };
         let (read, write) = pipe()?;

@@ -1,16 +1,20 @@
-//! Where a stream's bytes go to: one outlet for each file, FIFO or guest.
+//! Where a stream's bytes go to: one outlet for each file, FIFO or reader.
 //!
 //! An outlet keeps what its reader has not taken yet; while one does, the
 //! stream is not read. A guest that takes nothing for [`PATIENCE`] is let go:
-//! a terminal that somebody has stopped must not stop the task. Must not: wait.
+//! a terminal that somebody has stopped must not stop the task. Whoever has the
+//! process in its foreground may stop it, as any pipe's reader may. Must not:
+//! wait, or decide what becomes of the stream.
 
 use std::fs::{File, FileType};
+use std::future::pending;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -45,14 +49,24 @@ impl Sink {
     }
 }
 
+/// Whom an outlet is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    /// Whoever reads what the task is connected to; what it refuses is counted.
+    Own,
+    /// Whoever has the process in its foreground: nothing is lost when it leaves.
+    Foreground,
+    /// Whoever came later: nothing is lost when it leaves.
+    Guest,
+}
+
 /// One place that a stream goes to.
 #[derive(Debug)]
 pub struct Outlet {
     sink: Sink,
     pending: Vec<u8>,
     dropped: u64,
-    /// Somebody who came later, and may leave without anything being lost.
-    guest: bool,
+    reader: Reader,
     /// When it was first found to take nothing.
     stalled: Option<Instant>,
     gone: bool,
@@ -61,33 +75,42 @@ pub struct Outlet {
 impl Outlet {
     /// Opens what the task itself is connected to.
     pub fn open(target: &Target) -> Result<Outlet> {
-        Outlet::of(target, false)
+        match target {
+            Target::Null => Ok(Outlet::new(Sink::Null, Reader::Own)),
+            Target::Path(path) | Target::Own(path) => Outlet::of(open(target, path)?, path, Reader::Own),
+            Target::Foreground(path) => Outlet::read(path, Reader::Foreground),
+        }
     }
 
     /// Opens what somebody who attaches reads from.
     pub fn guest(target: &Target) -> Result<Outlet> {
-        Outlet::of(target, true)
+        match target {
+            Target::Null => Ok(Outlet::new(Sink::Null, Reader::Guest)),
+            Target::Path(path) | Target::Own(path) | Target::Foreground(path) => Outlet::read(path, Reader::Guest),
+        }
     }
 
-    fn of(target: &Target, guest: bool) -> Result<Outlet> {
-        let sink = match target {
-            Target::Null => Sink::Null,
-            Target::Path(path) | Target::Own(path) => {
-                let (file, kind) = open(target, path)?;
-                Sink::of(file, kind).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?
-            }
-        };
-        Ok(Outlet::new(sink, guest))
+    /// Opens the FIFO at `path`, whose reader may have gone already.
+    fn read(path: &Path, reader: Reader) -> Result<Outlet> {
+        match open_read(path)? {
+            Some(opened) => Outlet::of(opened, path, reader),
+            None => Ok(Outlet { gone: true, ..Outlet::new(Sink::Null, reader) }),
+        }
+    }
+
+    fn of((file, kind): (File, FileType), path: &Path, reader: Reader) -> Result<Outlet> {
+        let sink = Sink::of(file, kind).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?;
+        Ok(Outlet::new(sink, reader))
     }
 
     /// What the task is connected to, opened already.
     pub fn to(file: File, kind: FileType) -> Result<Outlet> {
         let sink = Sink::of(file, kind).doing(Kind::Internal, || "cannot watch where output goes")?;
-        Ok(Outlet::new(sink, false))
+        Ok(Outlet::new(sink, Reader::Own))
     }
 
-    fn new(sink: Sink, guest: bool) -> Outlet {
-        Outlet { sink, pending: Vec::new(), dropped: 0, guest, stalled: None, gone: false }
+    fn new(sink: Sink, reader: Reader) -> Outlet {
+        Outlet { sink, pending: Vec::new(), dropped: 0, reader, stalled: None, gone: false }
     }
 
     /// Whether it has something that its reader has not taken.
@@ -100,6 +123,25 @@ impl Outlet {
         self.gone
     }
 
+    /// Whether it is for whoever has the process in its foreground.
+    pub fn is_foreground(&self) -> bool {
+        self.reader == Reader::Foreground
+    }
+
+    /// Returns once its reader has gone, of one that may go: also while nothing
+    /// is written. The kernel tells of that as an error of the writing end.
+    pub async fn left(&self) {
+        match (&self.sink, self.reader) {
+            (Sink::Watched(fifo), Reader::Foreground | Reader::Guest) => drop(fifo.ready(Interest::ERROR).await),
+            (Sink::Watched(_), Reader::Own) | (Sink::Null | Sink::File(_), _) => pending().await,
+        }
+    }
+
+    /// Lets it go whose reader has gone.
+    pub fn leave(&mut self) {
+        self.gone = true;
+    }
+
     /// Bytes that went nowhere.
     pub fn dropped(&self) -> u64 {
         self.dropped
@@ -107,7 +149,7 @@ impl Outlet {
 
     /// When it is to be let go, should it take nothing until then.
     pub fn deadline(&self) -> Option<Instant> {
-        self.stalled.filter(|_| self.guest).map(|since| since + PATIENCE)
+        self.stalled.filter(|_| self.reader == Reader::Guest).map(|since| since + PATIENCE)
     }
 
     /// Ready once its reader takes something; an error shows in the write that follows.
@@ -153,16 +195,34 @@ impl Outlet {
         }
     }
 
+    /// Puts what is kept into the FIFO of a client, which is made larger, so that
+    /// a reader that takes its time, such as a pager, gets all of it without the
+    /// shim. Where that cannot be done the rest stays pending.
+    pub fn hand_off(&mut self) {
+        let Sink::Watched(fifo) = &self.sink else { return };
+        if self.reader == Reader::Own || !self.is_pending() {
+            return;
+        }
+        let larger = fcntl_getpipe_size(fifo).and_then(|held| fcntl_setpipe_size(fifo, held + self.pending.len()));
+        if larger.is_ok() {
+            let pending = std::mem::take(&mut self.pending);
+            let written = self.write_now(&pending, Readiness::Ignored);
+            self.keep(&pending[written..]);
+        }
+    }
+
     /// Gives up what is kept.
     pub fn drop_pending(&mut self) {
-        self.lose(self.pending.len());
+        if self.reader != Reader::Guest {
+            self.dropped += self.pending.len() as u64;
+        }
         self.pending.clear();
     }
 
     fn lose(&mut self, bytes: usize) {
-        match self.guest {
-            true => self.gone = true,
-            false => self.dropped += bytes as u64,
+        match self.reader {
+            Reader::Foreground | Reader::Guest => self.gone = true,
+            Reader::Own => self.dropped += bytes as u64,
         }
     }
 
@@ -189,7 +249,7 @@ impl Outlet {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.can_wait() => return done,
                 Err(error) => {
                     // Once: the next may be refused as well.
-                    if !self.guest && self.dropped == 0 {
+                    if self.reader == Reader::Own && self.dropped == 0 {
                         tracing::warn!(%error, "output cannot be written, and is dropped");
                     }
                     self.lose(bytes.len() - done);
@@ -205,21 +265,33 @@ impl Outlet {
 /// what it is. A link at the end of a path that somebody named is not followed: a
 /// task that may write to the folder could lead the shim to any file.
 pub fn open(target: &Target, path: &Path) -> Result<(File, FileType)> {
-    let what = || format!("output: cannot open {}", path.display());
     let follow = if matches!(target, Target::Own(_)) { 0 } else { libc::O_NOFOLLOW };
-    let file = File::options()
-        .append(true)
-        .create(true)
-        .mode(0o640)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | follow)
-        .open(path)
-        .map_err(|error| match error.raw_os_error() {
-            Some(libc::ELOOP) => {
-                Error::new(Kind::BadSpec, format!("{}: it is a symlink", what())).hint("name the file that it leads to")
-            }
-            _ => Error::new(Kind::BadSpec, format!("{}: {error}", what()))
-                .hint("the folder must exist and be writable, and a FIFO must have a reader"),
-        })?;
+    known(open_now(path, true, follow), path)
+}
+
+/// The same of a FIFO that somebody has made to read from; `None` if that reader
+/// has gone already.
+pub fn open_read(path: &Path) -> Result<Option<(File, FileType)>> {
+    match open_now(path, false, libc::O_NOFOLLOW) {
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        opened => known(opened, path).map(Some),
+    }
+}
+
+fn open_now(path: &Path, create: bool, follow: i32) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | follow;
+    File::options().append(true).create(create).mode(0o640).custom_flags(flags).open(path)
+}
+
+fn known(opened: io::Result<File>, path: &Path) -> Result<(File, FileType)> {
+    let what = || format!("output: cannot open {}", path.display());
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => {
+            Error::new(Kind::BadSpec, format!("{}: it is a symlink", what())).hint("name the file that it leads to")
+        }
+        _ => Error::new(Kind::BadSpec, format!("{}: {error}", what()))
+            .hint("the folder must exist and be writable, and a FIFO must have a reader"),
+    })?;
     let kind = file.metadata().doing(Kind::Internal, what)?.file_type();
     Ok((file, kind))
 }

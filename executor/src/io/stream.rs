@@ -1,7 +1,9 @@
-//! One stream of a process on its way: read, kept as a tail, passed on.
+//! One stream of a process on its way: read, kept as a tail, passed on. When
+//! whoever has the process in its foreground has gone, and nobody else reads it,
+//! the pipe is closed.
 
 use std::fs::File;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::io::{self, Read as _};
 use std::rc::Rc;
 use std::task::Poll;
@@ -19,6 +21,9 @@ use crate::shutdown::DRAIN;
 
 /// Read at a time, in bytes: on the stack, which stays small.
 const CHUNK: usize = 16 * 1024;
+
+/// What a pipe holds by default, in chunks.
+const HELD: usize = 64 * 1024 / CHUNK;
 
 /// One stream on its way.
 pub struct Stream {
@@ -59,6 +64,7 @@ enum Step {
     Flush,
     Ended,
     Joined(Outlet),
+    Left(usize),
     LetGo,
     GiveUp,
 }
@@ -69,12 +75,20 @@ impl Stream {
     pub async fn pump(mut self, mut process_ended: watch::Receiver<bool>, tell: watch::Sender<Progress>) {
         let mut over = false;
         let mut last_words = false;
+        let mut abandoned = self.part();
         while !over || self.is_pending() {
+            if abandoned && self.outlets.is_empty() && !self.goes_with_process {
+                // Written while there was a reader: the log and the report have it.
+                let mut rest = 0..HELD;
+                while rest.next().is_some() && self.read(Readiness::Ignored, &mut over) {}
+                break;
+            }
             // Whoever was to say so may have given up, as after a failed start.
             let ended = *process_ended.borrow() || process_ended.has_changed().is_err();
             if ended && !last_words {
                 // No writer is left that matters: the pipe holds 64 KiB at most.
                 while !over && self.read(Readiness::Ignored, &mut over) {}
+                self.outlets.iter_mut().for_each(Outlet::hand_off);
                 self.flush_log();
                 last_words = true;
                 over |= self.goes_with_process;
@@ -92,6 +106,7 @@ impl Stream {
                 Step::Flush => self.outlets.iter_mut().filter(|outlet| outlet.is_pending()).for_each(Outlet::flush),
                 Step::Ended => {}
                 Step::Joined(outlet) => self.outlets.push(outlet),
+                Step::Left(which) => self.outlets[which].leave(),
                 Step::LetGo => {
                     let now = Instant::now();
                     self.outlets.iter_mut().for_each(|outlet| outlet.let_go(now));
@@ -101,7 +116,7 @@ impl Stream {
                     break;
                 }
             }
-            self.outlets.retain(|outlet| !outlet.is_gone());
+            abandoned |= self.part();
             let dropped = self.dropped();
             tell.send_if_modified(|progress| std::mem::replace(&mut progress.dropped, dropped) != dropped);
         }
@@ -118,6 +133,7 @@ impl Stream {
         let pending = self.is_pending();
         let deadline = self.outlets.iter().filter_map(Outlet::deadline).min();
         let Stream { from, outlets, guests, .. } = self;
+        let outlets = &outlets[..];
         tokio::select! {
             // With bytes pending, the process waits for its reader.
             ready = from.readable(), if !pending && !over => {
@@ -127,8 +143,17 @@ impl Stream {
             () = writable(outlets), if pending => Step::Flush,
             _ = process_ended.changed(), if !last_words => Step::Ended,
             Some(outlet) = guests.recv() => Step::Joined(outlet),
+            which = left(outlets) => Step::Left(which),
             () = until(deadline), if deadline.is_some() => Step::LetGo,
         }
+    }
+
+    /// Parts with those who have gone. Whether one of them had the process in
+    /// its foreground.
+    fn part(&mut self) -> bool {
+        let abandoned = self.outlets.iter().any(|outlet| outlet.is_gone() && outlet.is_foreground());
+        self.outlets.retain(|outlet| !outlet.is_gone());
+        abandoned
     }
 
     fn is_pending(&self) -> bool {
@@ -176,6 +201,22 @@ async fn writable(outlets: &[Outlet]) {
         false => Poll::Pending,
     })
     .await;
+}
+
+/// Waits until the reader of one has gone; which one.
+async fn left(outlets: &[Outlet]) -> usize {
+    match outlets {
+        [] => pending().await,
+        [one] => {
+            one.left().await;
+            0
+        }
+        // Seldom: a stream that somebody is attached to.
+        [first, rest @ ..] => tokio::select! {
+            () = first.left() => 0,
+            which = Box::pin(left(rest)) => which + 1,
+        },
+    }
 }
 
 async fn until(deadline: Option<Instant>) {

@@ -5,6 +5,7 @@ use bowline_spec::id::TaskId;
 
 use super::args::AttachArgs;
 use super::session::{Happened, Session, Wish};
+use super::streams::Outputs;
 use super::{FAILED, complain, control, exited, launch, starting, terminal};
 use crate::client::Shim;
 use crate::wire::proto::bowline::WindowSize;
@@ -25,10 +26,11 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
     }
     let input = task.takes_input && !args.no_stdin;
     let raw = task.terminal && input && terminal::is_stdin();
-    let wish = Wish { input, terminal: task.terminal, raw, keys: args.detach.detach_keys };
+    let outputs = Outputs { stdout: true, stderr: !task.terminal };
+    let wish = Wish { input, outputs, raw, keys: args.detach.detach_keys };
     let mut session = Session::begin(&folder, &wish)?;
     if let Err(error) = shim.attach(session.attachment()).await {
-        session.what_is_there();
+        let _ = session.what_is_there();
         return Err(ended(error));
     }
     if raw {
@@ -55,10 +57,15 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
                     left(id, false);
                     return Ok(0);
                 }
+                Happened::Unread => {
+                    let passed = session.what_is_there();
+                    return passed.map(|()| 0).map_err(|error| error.within(format!("output of task {id} is lost")));
+                }
             }
         }
     };
-    session.until_closed();
+    let passed = session.until_closed();
+    passed.map_err(|error| launch::lost(error, id, &report))?;
     launch::code(id, &report)
 }
 

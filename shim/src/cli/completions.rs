@@ -3,13 +3,12 @@
 //!
 //! The scripts are static: they ask bowline for nothing while somebody types.
 
-use std::io::Write as _;
-
-use bowline_executor::{Doing as _, Kind, Result};
+use bowline_executor::Result;
 use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
 
 use super::args::{Cli, CompletedShell};
+use super::reader;
 
 /// `bowline completions`.
 pub fn run(shell: CompletedShell) -> Result<u8> {
@@ -24,5 +23,5 @@ pub fn run(shell: CompletedShell) -> Result<u8> {
     // Into memory first: the generator takes a reader that went away for a bug.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut bowline, "bowline", &mut script);
-    std::io::stdout().write_all(&script).doing(Kind::Internal, || "cannot write to stdout").map(|()| 0)
+    reader::print(&script).map(|()| 0)
 }

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-use bowline_executor::events::{Entry, Event, Reader};
+use bowline_executor::events::{Entry, Event, Reader as JournalReader};
 use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 
 use super::args::EventsArgs;
+use super::reader::Reader;
 use super::{complain, findings};
 
 /// `bowline events`.
@@ -29,7 +30,7 @@ pub fn run(state: &StateDir, args: &EventsArgs) -> Result<u8> {
     let folder = state.events();
     // Before the first look, so that nothing is missed in between.
     let changes = if args.follow { Some(Changes::of(&folder)?) } else { None };
-    let mut reader = Reader::open(folder)?;
+    let mut reader = JournalReader::open(folder)?;
     let mut entries = reader.read()?;
     tell_damage(&reader, 0);
     known(state, &args.ids, &entries)?;
@@ -48,7 +49,7 @@ pub fn run(state: &StateDir, args: &EventsArgs) -> Result<u8> {
 }
 
 /// Says that there were lines that are no events, more than `known`.
-pub fn tell_damage(reader: &Reader, known: u64) {
+pub fn tell_damage(reader: &JournalReader, known: u64) {
     match reader.damaged().saturating_sub(known) {
         0 => {}
         1 => complain("a line of the journal is damaged, and was left out", None),
@@ -167,7 +168,7 @@ impl Changes {
                 Ok(0) | Err(rustix::io::Errno::INTR) => continue,
                 answer => answer.doing(Kind::Internal, || "cannot wait for events")?,
             };
-            if fds[1].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+            if Reader::after(fds[1].revents()) == Reader::Gone {
                 return Ok(false);
             }
             // What they say does not matter: the journal is read anew.

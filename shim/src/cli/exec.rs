@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::args::ExecArgs;
 use super::session::{Happened, Session, Wish};
+use super::streams::Outputs;
 use super::{FAILED, attach, dead, exited, say_json, starting, terminal};
 use crate::client::{self, Presence};
 use crate::wire::proto::bowline::{ExecRequest, ExecResponse};
@@ -44,6 +45,15 @@ impl Outcome {
     }
 }
 
+/// What is said when output of the command could not be written.
+fn lost(error: Error, outcome: &ExecResponse) -> Error {
+    let end = match outcome.exit_code {
+        Some(code) => format!("the command exited with {code}"),
+        None => "the deadline came".to_owned(),
+    };
+    error.within(format!("{end}, and output of it is lost"))
+}
+
 /// `bowline exec`: exits with the command's code.
 ///
 /// # Errors
@@ -60,7 +70,8 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
     if args.tty {
         terminal::require()?;
     }
-    let wish = Wish { input: args.interactive, terminal: args.tty, raw: args.tty, keys: args.detach.detach_keys };
+    let outputs = Outputs { stdout: !json, stderr: !json && !args.tty };
+    let wish = Wish { input: args.interactive, outputs, raw: args.tty, keys: args.detach.detach_keys };
     let mut session = Session::begin(&folder, &wish)?;
     let name = session.name();
     let streams = session.attachment();
@@ -73,8 +84,9 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         user: args.user.map(|user| user.to_string()).unwrap_or_default(),
         timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
         stdin: streams.stdin,
-        stdout: if json { String::new() } else { streams.stdout },
-        stderr: if json { String::new() } else { streams.stderr },
+        stdout: streams.stdout,
+        stderr: streams.stderr,
+        foreground: true,
         terminal: args.tty.then(terminal::size).into(),
         name: name.clone(),
         direct: !json,
@@ -98,19 +110,24 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
                 // It runs on, as it would had we been killed.
                 Happened::Interrupted(signal) => return Ok(u8::try_from(128 + signal).unwrap_or(FAILED)),
                 Happened::Left => return Ok(0),
+                // What it writes to a terminal is for nobody then; else it is told by its pipe.
+                Happened::Unread if args.tty => {
+                    let passed = session.what_is_there();
+                    return passed.map(|()| 0).map_err(|error| error.within("output of the command is lost"));
+                }
+                Happened::Unread => {}
             }
         }
     };
     // A terminal is closed once all is written. Of the other FIFOs what the
     // command itself wrote is there by now; what it left running may hold them.
-    match (&outcome, args.tty) {
+    let passed = match (&outcome, args.tty) {
         (Ok(_), true) => session.until_closed(),
         _ => session.what_is_there(),
-    }
+    };
     let outcome = outcome?;
-    if json {
-        say_json(&Outcome::of(&outcome)?)?;
-    }
+    let passed = if json { Outcome::of(&outcome).and_then(|outcome| say_json(&outcome)) } else { passed };
+    passed.map_err(|error| lost(error, &outcome))?;
     match (outcome.exit_code, timeout) {
         (Some(code), _) => Ok(u8::try_from(code).unwrap_or(FAILED)),
         (None, timeout) => {

@@ -1,6 +1,7 @@
 //! `run` and `start`: a description, a folder, a shim, a task.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
 use std::process::Child;
 use std::time::Duration;
 
@@ -18,11 +19,12 @@ use tokio::task::JoinHandle;
 use super::args::{RunArgs, TaskArgs};
 use super::detach::DetachKeys;
 use super::session::{Happened, Session, Wish};
+use super::streams::Outputs;
 use super::{FAILED, TIMED_OUT, attach, complain, control, describe, progress, remove, say, say_json, terminal};
 use crate::client::patience::lock_after;
 use crate::client::{self, Presence, Shim};
 use crate::spawn;
-use crate::wire::proto::bowline::LaunchRequest;
+use crate::wire::proto::bowline::{AttachRequest, LaunchRequest};
 
 /// `bowline run`: in the foreground, exiting with the task's code.
 pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
@@ -39,38 +41,43 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     let sandbox = args.sandbox.clone();
     let (id, task) = describe_task(args)?;
     let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup).await?;
-    let wish = Wish { input: interactive, terminal: task.terminal, raw, keys };
+    let outputs = outputs(&task, json);
+    let wish = Wish { input: interactive, outputs, raw, keys };
     let mut session = match Session::begin(&up.folder, &wish) {
         Ok(session) => session,
         Err(error) => return Err(up.abandon(error)),
     };
-    let streams = session.attachment();
-    let request = match task.terminal {
-        // The report has the end of it.
-        _ if json => LaunchRequest { stdin: streams.stdin, ..request(&task, &wanted)? },
-        true => LaunchRequest { attach: Some(streams).into(), ..request(&task, &wanted)? },
-        false => LaunchRequest {
-            stdin: streams.stdin,
-            stdout: streams.stdout,
-            stderr: streams.stderr,
-            ..request(&task, &wanted)?
-        },
-    };
+    let attached = task.terminal && !json;
+    let request = in_foreground(request(&task, &wanted)?, session.attachment(), attached);
     if let Err(error) = up.shim.launch(request).await {
-        session.what_is_there();
+        let _ = session.what_is_there();
         return Err(up.abandon(error));
     }
     tell_of_slice(&up.folder, &id);
-    let Some((report, timed_out)) = watch(&up, &mut session, &id, timeout).await? else {
-        drop(session);
-        attach::left(&id, rm);
-        return Ok(0);
+    let (report, timed_out) = match watch(&up, &mut session, &id, timeout, attached).await {
+        Ok(Seen::Ended(report, timed_out)) => (report, timed_out),
+        Ok(Seen::Left) => {
+            drop(session);
+            attach::left(&id, rm);
+            return Ok(0);
+        }
+        Ok(Seen::Unread) => {
+            let passed = session.what_is_there();
+            attach::left(&id, rm);
+            return passed.map(|()| 0).map_err(|error| error.within(format!("output of task {id} is lost")));
+        }
+        Err(error) => {
+            let _ = session.what_is_there();
+            // A shim that does not answer may go on.
+            return Err(if error.kind() == Kind::Unavailable { error } else { up.bereft(error, rm) });
+        }
     };
-    if json {
-        session.what_is_there();
-        say_json(&report)?;
-    } else {
-        session.until_closed();
+    let passed = match json {
+        true => session.what_is_there().and_then(|()| say_json(&report)),
+        false => session.until_closed(),
+    };
+    if report.shim_died {
+        return Err(up.bereft(super::dead(&id), rm));
     }
     if report.unwritten.is_some() {
         up.leave_unwritten(&id, &report, rm)?;
@@ -82,7 +89,33 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
             false => {}
         }
     }
+    passed.map_err(|error| lost(error, &id, &report))?;
     if timed_out { Ok(TIMED_OUT) } else { code(&id, &report) }
+}
+
+/// The request with streams of ours: a task with a terminal is attached to.
+fn in_foreground(request: LaunchRequest, streams: AttachRequest, attached: bool) -> LaunchRequest {
+    if attached {
+        return LaunchRequest { attach: Some(streams).into(), ..request };
+    }
+    let AttachRequest { stdin, stdout, stderr, .. } = streams;
+    LaunchRequest { stdin, stdout, stderr, foreground: true, ..request }
+}
+
+/// What comes to us of the output: with `json` the report has the end of it, and
+/// what the description sends to a file goes there alone, but for a terminal's.
+fn outputs(task: &Task, json: bool) -> Outputs {
+    let unsent = |file: &Option<PathBuf>| !json && file.is_none();
+    match task.terminal {
+        true => Outputs { stdout: !json, stderr: false },
+        false => Outputs { stdout: unsent(&task.output.stdout), stderr: unsent(&task.output.stderr) },
+    }
+}
+
+/// What is said when output of a task that has ended could not be written.
+pub fn lost(error: Error, id: &TaskId, report: &ExitReport) -> Error {
+    let code = report.exit_code.map_or_else(String::new, |code| format!(" with {code}"));
+    error.within(format!("task {id} ended{code}, and output of it is lost"))
 }
 
 /// `bowline start`: in the background, printing the id.
@@ -205,6 +238,16 @@ impl Up {
         let hint = format!("its shim keeps it until the disk takes it; until then `bowline wait {id}` asks the shim");
         complain(&format!("the exit report of task {id} is not written yet: {why}"), Some(&hint));
         Ok(())
+    }
+
+    /// Cleans up after a shim that died before its task, if that is asked for;
+    /// after a sandbox's, the sandbox's removal does. The error says what happened.
+    fn bereft(self, error: Error, rm: bool) -> Error {
+        match (&self.by, rm) {
+            // Without the hint to do so.
+            (By::Us(_), true) => self.abandon(Error::new(error.kind(), error.message())),
+            (By::Us(_), false) | (By::Sandbox(_), _) => error,
+        }
     }
 
     /// Undoes everything after a launch that failed; the error says why.
@@ -365,18 +408,23 @@ fn tell_of_slice(folder: &Folder, id: &TaskId) {
     complain(&format!("task {id} runs outside of {slice}, whose limits do not hold for it: {why}"), None);
 }
 
+/// What became of a task in the foreground.
+enum Seen {
+    /// It has ended; and whether its time was over.
+    Ended(Box<ExitReport>, bool),
+    /// Somebody leaves it running.
+    Left,
+    /// Nobody reads its terminal any more: it runs on.
+    Unread,
+}
+
 /// Waits for the end; the first interrupt stops the task as its description
-/// says, the next kills it; so does the timeout. Tells whether that came. `None`
-/// when somebody leaves it running.
+/// says, the next kills it; so does the timeout. Of one that we are `attached`
+/// to, that may be left.
 ///
 /// # Errors
 /// `Unavailable` when the task was stopped past its shim, which does not answer.
-async fn watch(
-    up: &Up,
-    session: &mut Session,
-    id: &TaskId,
-    timeout: Option<Duration>,
-) -> Result<Option<(ExitReport, bool)>> {
+async fn watch(up: &Up, session: &mut Session, id: &TaskId, timeout: Option<Duration>, attached: bool) -> Result<Seen> {
     let shim = &up.shim;
     let (end, late) = (shim.wait(), after(timeout));
     tokio::pin!(end, late);
@@ -385,7 +433,7 @@ async fn watch(
     let mut past_shim = None;
     loop {
         tokio::select! {
-            report = &mut end => return report.map(|report| Some((report, timed_out))),
+            report = &mut end => return report.map(|report| Seen::Ended(Box::new(report), timed_out)),
             ended = ended_past_shim(&mut past_shim) => return Err(ended.err().unwrap_or_else(|| unknown_end(id))),
             () = &mut late, if !timed_out => {
                 timed_out = true;
@@ -398,7 +446,10 @@ async fn watch(
                     grace = Some(0);
                 }
                 Happened::Resized => attach::resize(shim, "").await,
-                Happened::Left => return Ok(None),
+                Happened::Left => return Ok(Seen::Left),
+                Happened::Unread if attached => return Ok(Seen::Unread),
+                // Its pipe is closed, and it may run on.
+                Happened::Unread => {}
             }
         }
     }

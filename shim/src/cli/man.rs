@@ -4,7 +4,6 @@
 //! For `make install` and packages; hidden, as nobody else needs it.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::Path;
 
 use bowline_executor::{Doing as _, Kind, Result};
@@ -13,6 +12,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use super::args::Cli;
+use super::reader;
 
 /// What an exit code means, for a page of every command.
 const EXIT_STATUS: [(&str, &str); 7] = [
@@ -20,7 +20,7 @@ const EXIT_STATUS: [(&str, &str); 7] = [
     ("1-255", "run, exec: the command exited with it, or with 128 + the number of the signal that ended it."),
     ("2", "The command line makes no sense."),
     ("124", "exec: the deadline came first."),
-    ("125", "bowline itself failed, or what was asked for cannot be done."),
+    ("125", "bowline itself failed, what was asked for cannot be done, or output is lost."),
     ("126", "run, start, exec: the command cannot be executed."),
     ("127", "run, start, exec: the command was not found."),
 ];
@@ -49,10 +49,9 @@ pub fn run(dir: Option<&Path>) -> Result<u8> {
     let mut bowline = Cli::command().disable_help_subcommand(true);
     // Global flags become part of each command, and each gets its full name.
     bowline.build();
-    let what = || "cannot write to stdout";
     let Some(dir) = dir else {
-        let page = page(&bowline, true).doing(Kind::Internal, what)?;
-        return std::io::stdout().write_all(&page).doing(Kind::Internal, what).map(|()| 0);
+        let page = page(&bowline, true).doing(Kind::Internal, || "cannot make a man page")?;
+        return reader::print(&page).map(|()| 0);
     };
     write(dir, &bowline, true)?;
     write_below(dir, &bowline)?;

@@ -30,6 +30,7 @@ mod named;
 mod plot;
 mod progress;
 mod ps;
+mod reader;
 mod readings;
 mod record;
 mod remove;
@@ -47,7 +48,7 @@ mod units;
 mod update;
 mod watch;
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use args::{Cli, Command};
@@ -169,10 +170,9 @@ fn complain(message: &str, hint: Option<&str>) {
     }
 }
 
-/// Prints a result.
+/// Prints a result. That its reader has gone is no error.
 fn say(text: &str) -> Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{text}").doing(Kind::Internal, || "cannot write to stdout")
+    reader::print(format!("{text}\n").as_bytes())
 }
 
 /// Prints a result as JSON.
@@ -189,7 +189,10 @@ fn say_json_line<T: serde::Serialize>(value: &T) -> Result<()> {
 /// Prints lines for a person, which may be painted.
 fn show(lines: &[String]) -> Result<()> {
     let mut stdout = anstream::stdout().lock();
-    lines.iter().try_for_each(|line| writeln!(stdout, "{line}")).doing(Kind::Internal, || "cannot write to stdout")
+    match lines.iter().try_for_each(|line| writeln!(stdout, "{line}")) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        shown => shown.doing(Kind::Internal, || "cannot write to stdout"),
+    }
 }
 
 /// What a task whose shim died cannot do any more.

@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 use tokio::sync::{mpsc, oneshot};
 
 use super::detach::{DetachKeys, Typing};
-use super::streams::{InputFifo, Streams};
+use super::streams::{InputFifo, Outputs, Streams};
 use super::terminal::RawMode;
 use crate::wire::proto::bowline::AttachRequest;
 
@@ -22,8 +22,8 @@ use crate::wire::proto::bowline::AttachRequest;
 pub struct Wish {
     /// Our stdin goes to the task.
     pub input: bool,
-    /// The task writes to a terminal.
-    pub terminal: bool,
+    /// What of the task's output comes to us.
+    pub outputs: Outputs,
     /// Ours is one too, which the task is to have: keys are passed on raw.
     pub raw: bool,
     /// By which one leaves a terminal.
@@ -39,6 +39,9 @@ pub enum Happened {
     Resized,
     /// The keys to leave were typed.
     Left,
+    /// Our stdout cannot be written any more: its reader has gone, or output is
+    /// lost, of which the streams' end tells.
+    Unread,
 }
 
 /// See the module.
@@ -48,6 +51,7 @@ pub struct Session {
     raw: Option<RawMode>,
     signals: mpsc::UnboundedReceiver<i32>,
     left: Option<oneshot::Receiver<()>>,
+    unread: Option<oneshot::Receiver<()>>,
 }
 
 impl Session {
@@ -56,13 +60,13 @@ impl Session {
     /// does not end us: [`Session::happened`] tells it.
     pub fn begin(folder: &Folder, wish: &Wish) -> Result<Session> {
         let signals = watch_signals(wish.raw)?;
-        let streams = Streams::attach(folder, wish.terminal)?;
+        let (streams, unread) = Streams::attach(folder, wish.outputs)?;
         let input = wish.input.then(|| streams.input()).transpose()?;
         let stdin = input.as_ref().map(InputFifo::path).unwrap_or_default();
         let raw = (wish.raw && wish.input).then(RawMode::enter).transpose()?;
         // Bytes that nobody types are passed on whatever they are.
         let left = input.map(|input| input.forward(wish.raw.then(|| Typing::new(&wish.keys))));
-        Ok(Session { streams, stdin, raw, signals, left })
+        Ok(Session { streams, stdin, raw, signals, left, unread: Some(unread) })
     }
 
     /// What the shim is to be told: the FIFOs' paths.
@@ -95,33 +99,42 @@ impl Session {
                     }
                     signal => return Happened::Interrupted(signal),
                 },
-                () = has_left(&mut self.left) => {
+                () = told(&mut self.left) => {
                     self.left = None;
                     return Happened::Left;
+                }
+                () = told(&mut self.unread) => {
+                    self.unread = None;
+                    return Happened::Unread;
                 }
             }
         }
     }
 
     /// Passes on what is left until the shim has closed the streams.
-    pub fn until_closed(self) {
-        self.streams.until_closed();
+    ///
+    /// # Errors
+    /// `Internal` when something that came could not be written.
+    pub fn until_closed(self) -> Result<()> {
+        self.streams.until_closed()
     }
 
     /// Passes on what has been written so far, and no more.
-    pub fn what_is_there(self) {
-        self.streams.what_is_there();
+    ///
+    /// # Errors
+    /// As [`Session::until_closed`].
+    pub fn what_is_there(self) -> Result<()> {
+        self.streams.what_is_there()
     }
 }
 
-/// Returns once the keys to leave have been typed, and never without.
-async fn has_left(left: &mut Option<oneshot::Receiver<()>>) {
-    if let Some(answer) = left {
+/// Returns once the thread of a stream tells something, and never if it ends without.
+async fn told(thread: &mut Option<oneshot::Receiver<()>>) {
+    if let Some(answer) = thread {
         if answer.await.is_ok() {
             return;
         }
-        // Input has ended.
-        *left = None;
+        *thread = None;
     }
     std::future::pending().await
 }

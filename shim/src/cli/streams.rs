@@ -1,40 +1,55 @@
 //! Passing a task's streams through: FIFOs that the shim opens, and a thread
 //! for each that copies to our own stdout or stderr, or from our stdin.
+//!
+//! A copy ends with the FIFO, or with whoever reads us: then it closes the FIFO,
+//! which tells the shim, and so the task where it is in our foreground. It ends
+//! in the same way where output cannot be written, which is told afterwards.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read as _, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use bowline_executor::{ATTACHED, Doing, Folder, Kind, Result};
+use bowline_executor::{ATTACHED, Doing, Error, Folder, Kind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, inotify, mknodat};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use super::detach::Typing;
+use super::reader::{self, Reader};
 
 /// Copied at a time, in bytes: what a pipe holds.
 const CHUNK: usize = 64 * 1024;
 
+/// Which of a task's streams are passed on.
+#[derive(Debug, Clone, Copy)]
+pub struct Outputs {
+    /// Its stdout, or all that it writes to its terminal.
+    pub stdout: bool,
+    /// Its stderr.
+    pub stderr: bool,
+}
+
 /// The FIFOs of one attachment, being read.
 pub struct Streams {
-    /// Where the shim writes stdout to.
+    /// Where the shim writes stdout to; empty: nowhere.
     pub stdout: String,
-    /// Where the shim writes stderr to; nowhere from a terminal.
+    /// Where the shim writes stderr to; empty: nowhere.
     pub stderr: String,
     folder: TempDir,
-    copies: Vec<JoinHandle<()>>,
+    copies: Vec<JoinHandle<Result<()>>>,
     /// While it is open, an empty FIFO may still be opened by its writer.
     writers_may_come: OwnedFd,
 }
 
 impl Streams {
-    /// Makes the FIFOs in the task's folder, and copies whatever comes. A
-    /// terminal has one stream.
-    pub fn attach(folder: &Folder, terminal: bool) -> Result<Streams> {
+    /// Makes the FIFOs in the task's folder, and copies whatever comes. The
+    /// receiver is told when stdout cannot be written any more, as its reader
+    /// has gone or for want of space.
+    pub fn attach(folder: &Folder, wanted: Outputs) -> Result<(Streams, oneshot::Receiver<()>)> {
         let what = || format!("cannot make FIFOs in {}", folder.path().display());
         // By whose pid `gc` knows what is left of one that was killed.
         let prefix = format!("{ATTACHED}{}-", std::process::id());
@@ -42,16 +57,28 @@ impl Streams {
         let (no_more, writers_may_come) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
         let mut copies = Vec::new();
-        let mut begin = |name: &str, output: Box<dyn Write + Send>| -> Result<String> {
+        let mut begin = |name: &'static str, output: BorrowedFd<'static>, end: Option<oneshot::Sender<()>>| {
             let path = own.path().join(name);
             let fifo = fifo(&path, OFlags::RDONLY).doing(Kind::Internal, what)?;
             let no_more = no_more.try_clone().doing(Kind::Internal, what)?;
-            copies.push(std::thread::spawn(move || copy(fifo, &no_more, output)));
-            Ok(path.to_string_lossy().into_owned())
+            copies.push(std::thread::spawn(move || {
+                let copied = copy(fifo, &no_more, output);
+                if let (false, Some(end)) = (matches!(copied, Ok(Reader::There)), end) {
+                    let _ = end.send(());
+                }
+                copied.doing(Kind::Internal, || format!("cannot write to {name}")).map(drop)
+            }));
+            Ok::<_, Error>(path.to_string_lossy().into_owned())
         };
-        let stdout = begin("stdout", Box::new(io::stdout()))?;
-        let stderr = if terminal { String::new() } else { begin("stderr", Box::new(io::stderr()))? };
-        Ok(Streams { stdout, stderr, folder: own, copies, writers_may_come })
+        let (end, unread) = oneshot::channel();
+        let [mut stdout, mut stderr] = [String::new(), String::new()];
+        if wanted.stdout {
+            stdout = begin("stdout", rustix::stdio::stdout(), Some(end))?;
+        }
+        if wanted.stderr {
+            stderr = begin("stderr", rustix::stdio::stderr(), None)?;
+        }
+        Ok((Streams { stdout, stderr, folder: own, copies, writers_may_come }, unread))
     }
 
     /// A name that no other attachment to the task has.
@@ -72,14 +99,20 @@ impl Streams {
     }
 
     /// Copies on until the shim has closed both streams.
-    pub fn until_closed(self) {
-        join(self.copies);
+    ///
+    /// # Errors
+    /// `Internal` when something that came could not be written.
+    pub fn until_closed(self) -> Result<()> {
+        join(self.copies)
     }
 
     /// Copies what has been written so far, and no more.
-    pub fn what_is_there(self) {
+    ///
+    /// # Errors
+    /// As [`Streams::until_closed`].
+    pub fn what_is_there(self) -> Result<()> {
         drop(self.writers_may_come);
-        join(self.copies);
+        join(self.copies)
     }
 }
 
@@ -149,11 +182,13 @@ fn forward(mut fifo: File, mut typing: Option<Typing>) -> io::Result<bool> {
     }
 }
 
-fn join(copies: Vec<JoinHandle<()>>) {
+fn join(copies: Vec<JoinHandle<Result<()>>>) -> Result<()> {
+    let panicked = |_| Err(Error::new(Kind::Internal, "cannot pass output on: a thread panicked"));
+    let mut all = Ok(());
     for copy in copies {
-        // It panicked: what it wrote is written.
-        let _ = copy.join();
+        all = all.and(copy.join().unwrap_or_else(panicked));
     }
+    all
 }
 
 /// Makes a FIFO and opens it without waiting for its other end.
@@ -163,31 +198,38 @@ fn fifo(path: &Path, access: OFlags) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
-fn copy(mut fifo: File, no_more: &OwnedFd, mut output: Box<dyn Write + Send>) {
+/// Copies until the FIFO ends, or our own reader has gone.
+fn copy(mut fifo: File, no_more: &OwnedFd, output: BorrowedFd<'_>) -> io::Result<Reader> {
     let mut buffer = vec![0u8; CHUNK];
     loop {
-        // A FIFO that nobody has opened yet is neither readable nor hung up.
-        let mut watched = [PollFd::new(&fifo, PollFlags::IN), PollFd::from_borrowed_fd(no_more.as_fd(), PollFlags::IN)];
+        // A FIFO that nobody has opened yet is neither readable nor hung up. Our
+        // reader is missed also while nothing comes.
+        let mut watched = [
+            PollFd::new(&fifo, PollFlags::IN),
+            PollFd::from_borrowed_fd(no_more.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(output, PollFlags::empty()),
+        ];
         if poll(&mut watched, None).is_err() {
             continue;
         }
         let last = !watched[1].revents().is_empty();
+        if Reader::after(watched[2].revents()) == Reader::Gone {
+            return Ok(Reader::Gone);
+        }
         match fifo.read(&mut buffer) {
-            Ok(0) => return,
+            Ok(0) => return Ok(Reader::There),
             Ok(length) => {
-                let written = output.write_all(&buffer[..length]).and_then(|()| output.flush());
-                if written.is_err() {
-                    // Our own reader has gone: closing the FIFO tells the shim.
-                    return;
+                if reader::write_all(output, &buffer[..length])? == Reader::Gone {
+                    return Ok(Reader::Gone);
                 }
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 if last {
-                    return;
+                    return Ok(Reader::There);
                 }
             }
-            Err(_) => return,
+            Err(_) => return Ok(Reader::There),
         }
     }
 }

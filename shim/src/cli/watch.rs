@@ -1,10 +1,12 @@
 //! Readings as they come: a live table on a terminal, else line after line.
 
+use std::io;
 use std::time::Duration;
 
 use bowline_executor::Result;
 use tokio::time::Instant;
 
+use super::reader::Reader;
 use super::readings::{APART, Reading, Sampler};
 use super::screen::{self, Live, Next};
 use super::{say_json_line, show};
@@ -20,8 +22,8 @@ pub enum As<'a> {
     JsonLines,
 }
 
-/// Reads all `interval` until somebody ends it, or until all tasks that were
-/// named have ended.
+/// Reads all `interval` until somebody ends it, until all tasks that were named
+/// have ended, or until nobody reads it any more.
 pub async fn watch(sampler: &mut Sampler, interval: Duration, view: As<'_>) -> Result<u8> {
     let mut live = match view {
         As::Table(_) if screen::is_live() => Some(Live::open()?),
@@ -54,6 +56,9 @@ pub async fn watch(sampler: &mut Sampler, interval: Duration, view: As<'_>) -> R
             (As::Table(table), Some(live)) => live.show(&table(&current, screen::width()))?,
             (As::Table(table), None) => show(&table(&current, screen::width()))?,
             (As::JsonLines, _) => current.iter().try_for_each(say_json_line)?,
+        }
+        if Reader::of(io::stdout()) == Reader::Gone {
+            return Ok(0);
         }
     }
 }

@@ -19,7 +19,7 @@ use bowline_executor::{Doing, Error, Kind, Result, rotated_log};
 use jiff::Timestamp;
 use rustix::fs::OFlags;
 
-use super::print::Reader;
+use super::super::reader::Reader;
 
 /// Read at a time, in bytes.
 const BLOCK: usize = 64 * 1024;

@@ -13,10 +13,11 @@ use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 
 use super::args::LogsArgs;
+use super::reader::Reader;
 use super::{complain, dead, starting};
 use crate::client;
 use files::{Chain, Content};
-use print::{Printer, Reader};
+use print::Printer;
 use watch::{Shim, Watch};
 
 /// `bowline logs`.
@@ -149,7 +150,9 @@ impl Log {
             if self.print()? == Reader::Gone || over {
                 return Ok(());
             }
-            watch.wait(shim, complete)?;
+            if watch.wait(shim, complete)? == Reader::Gone {
+                return Ok(());
+            }
         }
     }
 

@@ -2,19 +2,11 @@
 //! wrote them, and in their order.
 
 use bowline_executor::{Doing, Kind, LogLine, LogStream, Result};
-use rustix::io::Errno;
+
+use super::super::reader::{Reader, write_all};
 
 /// Collected of one stream before it is written, in bytes.
 const WRITE: usize = 64 * 1024;
-
-/// Whether anybody still reads what is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reader {
-    /// Somebody does.
-    There,
-    /// Nobody does: no reason to go on, nor to complain.
-    Gone,
-}
 
 /// See the module.
 pub struct Printer {
@@ -95,18 +87,9 @@ impl Printer {
             LogStream::Stdout => rustix::stdio::stdout(),
             LogStream::Stderr => rustix::stdio::stderr(),
         };
-        let mut rest = self.buffer.as_slice();
-        while !rest.is_empty() {
-            match rustix::io::write(fd, rest) {
-                Ok(length) => rest = &rest[length..],
-                Err(Errno::INTR) => {}
-                Err(Errno::PIPE) => return Ok(Reader::Gone),
-                Err(error) => {
-                    return Err(error).doing(Kind::Internal, || format!("cannot write to {}", self.stream.as_str()));
-                }
-            }
-        }
+        let reader = write_all(fd, &self.buffer)
+            .doing(Kind::Internal, || format!("cannot write to {}", self.stream.as_str()))?;
         self.buffer.clear();
-        Ok(Reader::There)
+        Ok(reader)
     }
 }

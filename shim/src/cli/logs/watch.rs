@@ -12,6 +12,8 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::super::reader::Reader;
+
 /// How often a folder that is away is looked for.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
@@ -66,18 +68,20 @@ impl Watch {
         inotify::add_watch(&self.0, folder, changes).is_ok()
     }
 
-    /// Waits until something has changed or the shim has gone; a moment only
-    /// when the folders are not all watched.
-    pub fn wait(&self, shim: &Shim, complete: bool) -> Result<()> {
-        let mut watched = vec![PollFd::new(&self.0, PollFlags::IN)];
+    /// Waits until something has changed, the shim has gone, or whoever reads our
+    /// stdout; a moment only when the folders are not all watched.
+    pub fn wait(&self, shim: &Shim, complete: bool) -> Result<Reader> {
+        let stdout = std::io::stdout();
+        let mut watched = vec![PollFd::new(&stdout, PollFlags::empty()), PollFd::new(&self.0, PollFlags::IN)];
         watched.extend(shim.pidfd().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
         match poll(&mut watched, (!complete).then_some(&LOOK_AGAIN)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error).doing(Kind::Internal, || "cannot wait for changes"),
         }
+        let reader = Reader::after(watched[0].revents());
         // Which ones does not matter: everything is looked at.
         let mut events = [0u8; 4096];
         while rustix::io::read(&self.0, &mut events).is_ok_and(|length| length > 0) {}
-        Ok(())
+        Ok(reader)
     }
 }

@@ -107,7 +107,8 @@ fn a_reader_that_pauses_gets_everything_after_the_shim_has_left() {
     let (task, run) = host.task(script).spawn();
     let task = host.adopt(task.id());
     task.wait_until_running();
-    task.exec("touch /tmp/go").assert_code(0);
+    // It may be killed with the task that it lets end.
+    let _ = task.exec("touch /tmp/go");
     run.read_stderr();
     eventually("the shim has left", || (task.socket_ends() == 0).then_some(()));
     let ran = run.finish();

@@ -131,7 +131,8 @@ fn somebody_attached_is_a_reader_too() {
     eventually("both read", || (open_fifos(&task, "stdout") == 2).then_some(()));
     run.close_stdout();
     eventually("one has gone", || (open_fifos(&task, "stdout") == 1).then_some(()));
-    task.exec("touch /tmp/go").assert_code(0);
+    // It may be killed with the task that it lets end.
+    let _ = task.exec("touch /tmp/go");
     assert_eq!(attach.finish().assert_code(6).out(), "more");
     assert_eq!(run.finish().assert_code(6).err(), "");
     host.assert_nothing_left();
@@ -145,7 +146,8 @@ fn the_log_has_what_was_written_while_there_was_a_reader() {
     let task = host.adopt(task.id());
     task.wait_for_line("kept");
     run.close_stdout();
-    task.exec("touch /tmp/go").assert_code(0);
+    // It may be killed with the task that it lets end.
+    let _ = task.exec("touch /tmp/go");
     assert_eq!(run.finish().assert_code(7).err(), "yes: 141");
     let logged = task.bowline("logs", []);
     assert_eq!(logged.assert_code(0).out().lines().next(), Some("kept"));

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::future::{pending, poll_fn};
 use std::io::{self, Read as _};
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
@@ -77,7 +78,7 @@ impl Stream {
         let mut last_words = false;
         let mut abandoned = self.part();
         while !over || self.is_pending() {
-            if abandoned && self.outlets.is_empty() && !self.goes_with_process {
+            if abandoned && self.is_unread() && !self.goes_with_process {
                 // Written while there was a reader: the log and the report have it.
                 let mut rest = 0..HELD;
                 while rest.next().is_some() && self.read(Readiness::Ignored, &mut over) {}
@@ -99,22 +100,8 @@ impl Stream {
             let step = self.step(&mut process_ended, over, last_words);
             let bounded = last_words && (pending || !follow);
             let step = if bounded { timeout(DRAIN, step).await.unwrap_or(Step::GiveUp) } else { step.await };
-            match step {
-                Step::Read => {
-                    self.read(Readiness::Kept, &mut over);
-                }
-                Step::Flush => self.outlets.iter_mut().filter(|outlet| outlet.is_pending()).for_each(Outlet::flush),
-                Step::Ended => {}
-                Step::Joined(outlet) => self.outlets.push(outlet),
-                Step::Left(which) => self.outlets[which].leave(),
-                Step::LetGo => {
-                    let now = Instant::now();
-                    self.outlets.iter_mut().for_each(|outlet| outlet.let_go(now));
-                }
-                Step::GiveUp => {
-                    self.outlets.iter_mut().for_each(Outlet::drop_pending);
-                    break;
-                }
+            if self.carry_out(step, &mut over).is_break() {
+                break;
             }
             abandoned |= self.part();
             let dropped = self.dropped();
@@ -148,12 +135,40 @@ impl Stream {
         }
     }
 
+    /// Does what is to be done next; breaks off where that is nothing.
+    fn carry_out(&mut self, step: Step, over: &mut bool) -> ControlFlow<()> {
+        match step {
+            Step::Read => {
+                self.read(Readiness::Kept, over);
+            }
+            Step::Flush => self.outlets.iter_mut().filter(|outlet| outlet.is_pending()).for_each(Outlet::flush),
+            Step::Ended => {}
+            Step::Joined(outlet) => self.outlets.push(outlet),
+            Step::Left(which) => self.outlets[which].leave(),
+            Step::LetGo => {
+                let now = Instant::now();
+                self.outlets.iter_mut().for_each(|outlet| outlet.let_go(now));
+            }
+            Step::GiveUp => {
+                self.outlets.iter_mut().for_each(Outlet::drop_pending);
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
     /// Parts with those who have gone. Whether one of them had the process in
     /// its foreground.
     fn part(&mut self) -> bool {
         let abandoned = self.outlets.iter().any(|outlet| outlet.is_gone() && outlet.is_foreground());
         self.outlets.retain(|outlet| !outlet.is_gone());
         abandoned
+    }
+
+    /// Whether it goes nowhere but to the log: nor to whoever has just come.
+    fn is_unread(&mut self) -> bool {
+        self.outlets.extend(self.guests.try_recv().ok());
+        self.outlets.is_empty()
     }
 
     fn is_pending(&self) -> bool {

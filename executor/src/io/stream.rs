@@ -77,6 +77,7 @@ impl Stream {
         let mut over = false;
         let mut last_words = false;
         let mut abandoned = self.part();
+        let mut reads = 0;
         while !over || self.is_pending() {
             if abandoned && self.is_unread() && !self.goes_with_process {
                 // Written while there was a reader: the log and the report have it.
@@ -100,8 +101,14 @@ impl Stream {
             let step = self.step(&mut process_ended, over, last_words);
             let bounded = last_words && (pending || !follow);
             let step = if bounded { timeout(DRAIN, step).await.unwrap_or(Step::GiveUp) } else { step.await };
+            reads += usize::from(matches!(step, Step::Read));
             if self.carry_out(step, &mut over).is_break() {
                 break;
+            }
+            if reads >= HELD {
+                // The loop hears of no request while a task's work is never done.
+                tokio::task::yield_now().await;
+                reads = 0;
             }
             abandoned |= self.part();
             let dropped = self.dropped();

@@ -2,7 +2,7 @@
 //! with the command's own code.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,9 @@ use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Ran, Task, binary, eventually, fds_of};
+use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// Writes to stdout until that fails, and tells on stderr how that ended.
 const WRITES_ON: &str = "yes; echo yes: $? >&2; exit 7";
@@ -184,7 +186,8 @@ fn attach_leaves_when_its_reader_goes() {
         host.task("exec sleep 1000").start(),
         host.task("exec sleep 1000").flag("-i").start(),
         host.task("exec sleep 1000").flag("-t").start(),
-        host.task("while :; do echo x; echo y >&2; done").start(),
+        // Its stderr never ends.
+        host.task("yes >&2 & exec yes").start(),
     ];
     for task in tasks {
         let attach = host.spawn_unread(["attach", task.id()]);
@@ -200,6 +203,30 @@ fn attach_leaves_when_its_reader_goes() {
         });
         task.end();
     }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_terminal_that_hangs_up_lets_the_task_write_until_it_has_stopped() {
+    let host = Host::new();
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+    grantpt(&master).expect("ours");
+    unlockpt(&master).expect("ours");
+    let name = ptsname(&master, Vec::new()).expect("it has a name");
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let slave = rustix::fs::open(name.as_c_str(), flags, Mode::empty()).expect("its other end");
+    let task = host.adopt(host.new_id());
+    let script = "trap 'seq 1 50000; exit $?' TERM; echo ready; while :; do sleep 0.1; done";
+    let mut run = host.command("setsid");
+    run.arg("--ctty").arg(binary("bowline")).args(["run", "--name", task.id(), "--", "sh", "-c", script]);
+    let run = host.spawn_command_with(run, slave.try_clone().expect("a descriptor"), slave);
+    let mut said = BufReader::new(File::from(master));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    assert_eq!(line.trim_end(), "ready");
+    drop(said);
+    run.finish().assert_code(0);
+    task.wait().assert_code(0);
     host.assert_nothing_left();
 }
 

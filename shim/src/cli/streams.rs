@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use bowline_executor::{ATTACHED, Doing, Error, Folder, Kind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{CWD, FileType, Mode, OFlags, inotify, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, inotify, mknodat};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -198,9 +198,12 @@ fn fifo(path: &Path, access: OFlags) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
-/// Copies until the FIFO ends, or our own reader has gone.
+/// Copies until the FIFO ends, or our own reader has gone. A terminal that has
+/// hung up is no reader: SIGHUP tells what to do, and the task writes on meanwhile.
 fn copy(mut fifo: File, no_more: &OwnedFd, output: BorrowedFd<'_>) -> io::Result<Reader> {
     let mut buffer = vec![0u8; CHUNK];
+    let mut hung_up = false;
+    let mut due = None;
     loop {
         // A FIFO that nobody has opened yet is neither readable nor hung up. Our
         // reader is missed also while nothing comes.
@@ -209,27 +212,48 @@ fn copy(mut fifo: File, no_more: &OwnedFd, output: BorrowedFd<'_>) -> io::Result
             PollFd::from_borrowed_fd(no_more.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(output, PollFlags::empty()),
         ];
-        if poll(&mut watched, None).is_err() {
+        let count = if hung_up { 2 } else { 3 };
+        if poll(&mut watched[..count], None).is_err() {
             continue;
         }
         let last = !watched[1].revents().is_empty();
-        if Reader::after(watched[2].revents()) == Reader::Gone {
-            return Ok(Reader::Gone);
+        let mut reader = if hung_up { Reader::There } else { Reader::after(watched[2].revents()) };
+        if reader == Reader::There {
+            let length = match fifo.read(&mut buffer) {
+                Ok(0) => return Ok(Reader::There),
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !last => continue,
+                Err(_) => return Ok(Reader::There),
+            };
+            if !hung_up {
+                reader = reader::write_all(output, &buffer[..length])?;
+            }
+            if last && is_last(&fifo, &mut due, length) {
+                return Ok(reader);
+            }
         }
-        match fifo.read(&mut buffer) {
-            Ok(0) => return Ok(Reader::There),
-            Ok(length) => {
-                if reader::write_all(output, &buffer[..length])? == Reader::Gone {
-                    return Ok(Reader::Gone);
-                }
+        if reader == Reader::Gone {
+            if !is_terminal(output) {
+                return Ok(Reader::Gone);
             }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                if last {
-                    return Ok(Reader::There);
-                }
-            }
-            Err(_) => return Ok(Reader::There),
+            hung_up = true;
         }
     }
+}
+
+/// Whether all has been read that was there when no more was to come: who still
+/// writes may never stop. `due` is what was left of that, `length` was read now.
+fn is_last(fifo: &File, due: &mut Option<u64>, length: usize) -> bool {
+    let left = match due {
+        Some(due) => due.saturating_sub(length as u64),
+        None => rustix::io::ioctl_fionread(fifo).unwrap_or(0),
+    };
+    *due = Some(left);
+    left == 0
+}
+
+/// Also one that has hung up, which answers nothing else.
+fn is_terminal(output: BorrowedFd<'_>) -> bool {
+    fstat(output).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice)
 }

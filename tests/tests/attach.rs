@@ -51,6 +51,8 @@ fn two_may_be_attached_at_once() {
     let other = task.in_terminal("attach", []);
     one.wait_until_raw();
     other.wait_until_raw();
+    // A terminal is raw before the shim has heard of it.
+    eventually("both are attached", || (attached(&task) == 2).then_some(()));
     one.type_keys("from one\r");
     other.wait_for("[from one]\n");
     one.wait_for("[from one]\n");

@@ -16,9 +16,9 @@
 //! counted. When whoever has a process in its foreground stops reading a stream,
 //! and nobody attached reads it either, the pipe is closed: the process gets
 //! EPIPE or SIGPIPE, as in any pipeline. When the process has ended, what is left
-//! in its pipe is read at once, so that the tail is whole, and handed to clients;
-//! the rest is flushed for as long as its reader takes any of it. Must not: know
-//! a task's state.
+//! in its pipe is read at once, so that the tail is whole, and then flushed for as
+//! long as the reader takes any of it. What a client has not taken then stays in
+//! its FIFO. Must not: know a task's state.
 
 mod input;
 mod logger;

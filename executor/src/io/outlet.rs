@@ -195,10 +195,18 @@ impl Outlet {
         }
     }
 
-    /// Puts what is kept into the FIFO of a client, which is made larger, so that
-    /// a reader that takes its time, such as a pager, gets all of it without the
-    /// shim. Where that cannot be done the rest stays pending.
-    pub fn hand_off(&mut self) {
+    /// Waits for its reader no longer. What is kept goes into the FIFO of a client,
+    /// which is made larger, so that a pager gets all of it without the shim; what
+    /// goes into none is dropped.
+    pub fn give_up(&mut self) {
+        self.hand_off();
+        if self.reader != Reader::Guest {
+            self.dropped += self.pending.len() as u64;
+        }
+        self.pending.clear();
+    }
+
+    fn hand_off(&mut self) {
         let Sink::Watched(fifo) = &self.sink else { return };
         if self.reader == Reader::Own || !self.is_pending() {
             return;
@@ -209,14 +217,6 @@ impl Outlet {
             let written = self.write_now(&pending, Readiness::Ignored);
             self.keep(&pending[written..]);
         }
-    }
-
-    /// Gives up what is kept.
-    pub fn drop_pending(&mut self) {
-        if self.reader != Reader::Guest {
-            self.dropped += self.pending.len() as u64;
-        }
-        self.pending.clear();
     }
 
     fn lose(&mut self, bytes: usize) {

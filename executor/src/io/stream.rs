@@ -90,7 +90,6 @@ impl Stream {
             if ended && !last_words {
                 // No writer is left that matters: the pipe holds 64 KiB at most.
                 while !over && self.read(Readiness::Ignored, &mut over) {}
-                self.outlets.iter_mut().for_each(Outlet::hand_off);
                 self.flush_log();
                 last_words = true;
                 over |= self.goes_with_process;
@@ -157,7 +156,7 @@ impl Stream {
                 self.outlets.iter_mut().for_each(|outlet| outlet.let_go(now));
             }
             Step::GiveUp => {
-                self.outlets.iter_mut().for_each(Outlet::drop_pending);
+                self.outlets.iter_mut().for_each(Outlet::give_up);
                 return ControlFlow::Break(());
             }
         }

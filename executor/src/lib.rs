@@ -109,7 +109,7 @@ pub use io::{Attachment, Input, Logger, Ready, TAIL, Target, WindowSize};
 pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
 pub use member::Member;
-pub use past_shim::{PastShim, kill_shim, until_free};
+pub use past_shim::{PastShim, is_frozen, kill_shim, until_free};
 pub use pause::{Net as PauseNet, Pause};
 pub use recovery::{LeftAlone, undo, undo_bundle, undo_rest};
 pub use report::{Enforcement, ExitReport, StoppedBy};

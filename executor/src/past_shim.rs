@@ -135,6 +135,20 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
         .hint("a process ends when what it waits for in the kernel is done, or a frozen cgroup is thawed"))
 }
 
+/// Whether the process is frozen with its cgroup on v1, where it looks like one that
+/// waits for a disk.
+pub fn is_frozen(pid: i32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    // 7:freezer:/bowline/web
+    let path = text.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        parts.next()?.split(',').find(|controller| *controller == "freezer")?;
+        parts.next()
+    });
+    let Some((path, layout)) = path.zip(cgroup::detect().ok()) else { return false };
+    matches!(layout.open(path), Ok(Some(cgroup)) if layout.is_frozen(&cgroup))
+}
+
 /// Whether the process has the lock of `folder` open. If it has ended, the number
 /// may be another's by now: then that is what is looked at.
 fn has_lock(pid: i32, folder: &Folder) -> bool {

@@ -7,13 +7,14 @@
 //!
 //! A shim has one thread, which never blocks: it tells its version at once,
 //! whatever else it was asked for. Time is counted in our own looks, and none ends
-//! it while the shim waits for a processor: a slow machine slows both alike.
+//! it while the shim waits for a processor or a disk: a slow machine slows both
+//! alike.
 
 use std::fs;
 use std::time::Duration;
 
 use bowline_executor::proc_stat::ProcStat;
-use bowline_executor::{Error, Folder, Kind, Lock, Owner, Result};
+use bowline_executor::{Error, Folder, Kind, Lock, Owner, Result, is_frozen};
 use tokio::time::{sleep, timeout};
 
 use super::{connect, patient};
@@ -52,14 +53,14 @@ impl Patience<'_> {
     /// Waits until the next look; true once the shim is said not to be answering.
     pub async fn is_over(&mut self) -> bool {
         self.look().await;
-        self.looks >= LOOKS && (self.looks >= MOST || state_of(self.folder).is_some_and(|state| state != "R"))
+        self.looks >= LOOKS && (self.looks >= MOST || state_of(self.folder).is_some_and(|state| !state.is_at_work()))
     }
 
     /// The same of a shim that serves nobody any more: what it finishes may take it
     /// long, unless somebody has stopped it.
     async fn is_over_for_one_that_leaves(&mut self) -> bool {
         self.look().await;
-        self.looks >= LOOKS && (self.looks >= MOST || state_of(self.folder).is_some_and(|state| state == "T"))
+        self.looks >= LOOKS && (self.looks >= MOST || state_of(self.folder).is_some_and(|state| state.is_stopped()))
     }
 
     /// Waits until the next look.
@@ -69,15 +70,28 @@ impl Patience<'_> {
     }
 }
 
-/// The letter of the shim's state (proc_pid_stat(5)): `R` where it runs or waits
-/// for a processor. `None` where it has recorded no pid yet, or has ended.
-fn state_of(folder: &Folder) -> Option<String> {
+/// What a shim does: its pid, and the letter of its state (proc_pid_stat(5)).
+struct State(i32, String);
+
+impl State {
+    /// Whether it runs, or waits for a processor or a disk, and not for us.
+    fn is_at_work(&self) -> bool {
+        self.1 == "R" || self.1 == "D" && !is_frozen(self.0)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.1 == "T"
+    }
+}
+
+/// What the shim does. `None` where it has recorded no pid yet, or has ended.
+fn state_of(folder: &Folder) -> Option<State> {
     let pid = match folder.record() {
         Ok(Some(record)) => record.shim_pid,
         _ => folder.sandbox().ok()??.shim_pid?,
     };
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(ProcStat::parse(&stat)?.state().to_owned())
+    Some(State(pid, ProcStat::parse(&stat)?.state().to_owned()))
 }
 
 /// The shim of `id`, a task or a sandbox, is not answering.

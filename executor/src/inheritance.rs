@@ -64,7 +64,7 @@ pub fn leave_behind(limits: Limits) -> Result<()> {
     let score = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
     let limits = match limits {
         Limits::Fixed => fix_limits(),
-        Limits::Managers => Vec::new(),
+        Limits::Managers => raise_files().into_iter().collect(),
     };
     let _ = DIFFERS.set(Differs { limits, oom_score: score.trim() != "0" });
     Ok(())
@@ -97,8 +97,8 @@ fn fix_limits() -> Vec<(Resource, Rlimit)> {
 fn fix_limit(resource: Resource, fixed: Rlimit) -> Option<(Resource, Rlimit)> {
     let ours = getrlimit(resource);
     let highest = Rlimit { current: fixed.current, maximum: higher(ours.maximum, fixed.maximum) };
-    // One file for each stream of each task: the shim's own count is no task's.
-    let kept = if resource == Resource::Nofile { higher(ours.current, fixed.current) } else { fixed.current };
+    // Files for each stream of each task, exec and guest: the shim's own count is no task's.
+    let kept = if resource == Resource::Nofile { highest.maximum } else { fixed.current };
     let wanted = Rlimit { current: kept, ..highest };
     if wanted == ours || setrlimit(resource, wanted).is_ok() {
         return (wanted != fixed).then_some((resource, fixed));
@@ -112,6 +112,14 @@ fn fix_limit(resource: Resource, fixed: Rlimit) -> Option<(Resource, Rlimit)> {
         return None;
     }
     (own != possible).then_some((resource, possible))
+}
+
+/// Lets this process have as many files open as it may have at all; returns what its children are to have, where that
+/// differs.
+fn raise_files() -> Option<(Resource, Rlimit)> {
+    let ours = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: ours.maximum, ..ours };
+    (wanted != ours && setrlimit(Resource::Nofile, wanted).is_ok()).then_some((Resource::Nofile, ours))
 }
 
 /// The higher of two limits; `None` is none at all.

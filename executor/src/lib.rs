@@ -72,6 +72,7 @@ mod sealed;
 mod seccomp;
 pub mod shared;
 mod shutdown;
+pub mod spare;
 mod stats;
 mod supervise;
 mod sys;
@@ -152,6 +153,7 @@ where
 {
     sys::default_signals((1..=64).filter(|signal| *signal != libc::SIGPIPE));
     inheritance::leave_behind(config.limits)?;
+    spare::keep();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()

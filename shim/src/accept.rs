@@ -1,11 +1,16 @@
 //! Who comes to a shim's socket: connections of processes that are this user's.
 //!
+//! Where no descriptor is left, the one in reserve takes whoever comes, to send
+//! them away: what they wait for would not come.
+//!
 //! Must not: know what is served.
 
 use std::io::{Error, ErrorKind};
 use std::time::Duration;
 
+use bowline_executor::spare;
 use futures::Stream;
+use rustix::io::Errno;
 use tokio::net::{UnixListener, UnixStream};
 
 /// How long nobody is let in when there is no room for another connection: what
@@ -26,7 +31,14 @@ async fn next(listener: &UnixListener) -> UnixStream {
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::PermissionDenied) => {
                 tracing::warn!(%error, "a connection was closed");
             }
-            // No fds, or no memory: whoever waits still does.
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) => {
+                tracing::error!(%error, "a client is sent away: the shim has as many files open as it may");
+                // It is closed at once. Somebody else of the host may have taken the one that was given up.
+                if !spare::lend(|| rustix::net::accept(listener).is_ok()) {
+                    tokio::time::sleep(NO_ROOM).await;
+                }
+            }
+            // No memory: whoever waits still does.
             Err(error) => {
                 tracing::error!(%error, "cannot take a connection");
                 tokio::time::sleep(NO_ROOM).await;

@@ -7,6 +7,7 @@ use std::fs;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Task, Trace, binary, calls_of_ours, eventually, fds_of, only_v2, trace};
+use rustix::process::Signal;
 
 /// The highest counts there may be, with cgroup v1 (hybrid) and with v2.
 struct Recorded {
@@ -130,7 +131,16 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
         task.exec("exit 0").assert_code(0);
     }
     settled(before);
-    Recorded { v1: 600, v2: 640 }.assert_holds("KiB after 100 execs", own_memory(shim), "");
+    let streams = || fds_of(shim).iter().filter(|fd| fd.contains("/attach-")).count();
+    for _ in 0..100 {
+        let attach = host.spawn(["attach", "--no-stdin", task.id()]);
+        eventually("it is attached", || (streams() == 2).then_some(()));
+        attach.signal(Signal::TERM);
+        attach.finish();
+        eventually("it has left", || (streams() == 0).then_some(()));
+    }
+    settled(before);
+    Recorded { v1: 600, v2: 640 }.assert_holds("KiB after 100 execs and 100 attaches", own_memory(shim), "");
     task.end();
     host.assert_nothing_left();
 }

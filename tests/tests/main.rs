@@ -56,6 +56,7 @@ mod cri_recovery;
 mod cri_settings;
 mod damaged_records;
 mod delegation;
+mod descriptors;
 mod devices;
 mod docker;
 mod doctor;

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{self, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::tree::{self, open_dir};
 use super::v1::{FREEZER, TASKS};
@@ -19,6 +20,7 @@ use crate::proc_stat::ProcStat;
 pub struct ExecGroup {
     version: Version,
     freezer: usize,
+    number: u64,
     path: String,
     dir: OwnedFd,
     /// The file that it is joined by.
@@ -42,6 +44,11 @@ impl ExecGroup {
     /// As [`Layout::kill`].
     pub fn kill(&self) -> Vec<OwnedFd> {
         kill_below(self.version, self.dir.as_fd())
+    }
+
+    /// Its number among those of its task.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Whether nothing of its last exec is left.
@@ -72,7 +79,7 @@ impl Layout {
     /// A cgroup for one exec at a time, below the task's (v1: in the freezer
     /// hierarchy alone), so that everything it starts can be found again. It
     /// goes with the task's.
-    pub fn create_exec_group(&self, cgroup: &Cgroup, name: &str) -> Result<ExecGroup> {
+    pub fn create_exec_group(&self, cgroup: &Cgroup, name: &str, number: u64) -> Result<ExecGroup> {
         let path = format!("{}/{name}", cgroup.path);
         let what = || format!("cannot create cgroup {path}");
         let index = self.index(FREEZER);
@@ -86,7 +93,13 @@ impl Layout {
             Version::V2 => v2::PROCS,
         };
         let tasks = open_to_join(dir.as_fd(), file).doing(Kind::Internal, what)?;
-        Ok(ExecGroup { version: self.version, freezer: index.unwrap_or_default(), path, dir, tasks })
+        Ok(ExecGroup { version: self.version, freezer: index.unwrap_or_default(), number, path, dir, tasks })
+    }
+
+    /// Removes the cgroup of an exec, unless somebody is in it; whether it is gone.
+    pub fn remove_exec_group(&self, cgroup: &Cgroup, name: &str) -> bool {
+        let removed = self.freezer(cgroup).map(|parent| fs::unlinkat(parent, name, fs::AtFlags::REMOVEDIR));
+        !matches!(removed, Some(Err(Errno::BUSY | Errno::NOTEMPTY)))
     }
 
     /// The cgroup that process `pid`, which must not be reaped meanwhile, is in

@@ -26,6 +26,9 @@ const CHUNK: usize = 16 * 1024;
 /// What a pipe holds by default, in chunks.
 const HELD: usize = 64 * 1024 / CHUNK;
 
+/// How many reads of a [`CHUNK`] see all that a pipe holds: 1 MiB, unless root has made it larger.
+const LAST_WORDS: usize = (1 << 20) / CHUNK;
+
 /// One stream on its way.
 pub struct Stream {
     /// What the process calls it.
@@ -43,9 +46,9 @@ pub struct Stream {
     /// Its last bytes.
     pub tail: Tail,
     /// A terminal goes with the process that it was made for, whoever else has
-    /// it open; a pipe is read for whoever still writes.
+    /// it open.
     pub goes_with_process: bool,
-    /// Whether whoever still writes then may be silent for as long as it likes.
+    /// Whether a pipe is read on for whoever still writes then.
     pub follow: bool,
 }
 
@@ -88,17 +91,20 @@ impl Stream {
             // Whoever was to say so may have given up, as after a failed start.
             let ended = *process_ended.borrow() || process_ended.has_changed().is_err();
             if ended && !last_words {
-                // No writer is left that matters: the pipe holds 64 KiB at most.
-                while !over && self.read(Readiness::Ignored, &mut over) {}
+                // What is there now, and no more: who writes on may be faster than we are.
+                let mut left = LAST_WORDS;
+                while !over && left > 0 && self.read(Readiness::Ignored, &mut over) {
+                    left -= 1;
+                }
                 self.flush_log();
                 last_words = true;
-                over |= self.goes_with_process;
+                // Whoever still writes to a pipe that is not followed finds it closed.
+                over |= self.goes_with_process || !self.follow;
                 tell.send_replace(Progress { tail_whole: true, flushed: false, dropped: self.dropped() });
                 continue;
             }
-            let (pending, follow) = (self.is_pending(), self.follow);
+            let bounded = last_words && self.is_pending();
             let step = self.step(&mut process_ended, over, last_words);
-            let bounded = last_words && (pending || !follow);
             let step = if bounded { timeout(DRAIN, step).await.unwrap_or(Step::GiveUp) } else { step.await };
             reads += usize::from(matches!(step, Step::Read));
             if self.carry_out(step, &mut over).is_break() {

@@ -18,6 +18,7 @@ use crate::lifecycle::Event;
 use crate::report::{ExitReport, OomFacts, StoppedBy};
 use crate::reserve::Put;
 use crate::shutdown::Plan;
+use crate::spare;
 use crate::stats::{self, Last};
 use crate::sys::Ended;
 use crate::systemd::Systemd;
@@ -87,7 +88,9 @@ impl Task {
         let put = {
             let mut reserve = self.reserve.borrow_mut();
             let Some(reserve) = reserve.as_mut() else { return Ok(Put::Unwanted) };
-            self.folder.write_exit(reserve, report)?
+            // Once more with the descriptor in reserve: that may be what it lacks.
+            let written = self.folder.write_exit(reserve, report);
+            written.or_else(|_| spare::lend(|| self.folder.write_exit(reserve, report)))?
         };
         if put == Put::Placed && self.record.borrow().durable {
             self.sync().await?;

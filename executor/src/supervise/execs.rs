@@ -108,24 +108,45 @@ impl Supervisor {
         match begun {
             Ok(begun) => Ok(Begun { group, ..begun }),
             Err(error) => {
-                task.exec_groups.borrow_mut().extend(group);
+                self.give_back(task, group);
                 Err(error)
             }
         }
     }
 
-    /// A cgroup for an exec: one that an earlier exec has left empty, or a new
-    /// one. A daemon that an exec left behind keeps its own. `None` where none
-    /// can be had, as by a limit on how many there may be.
+    /// A cgroup for an exec: the one that is kept empty, or a new one. A daemon
+    /// that an exec left behind keeps its own. `None` where none can be had, as
+    /// by a limit on how many there may be.
     fn exec_group(&self, task: &Task) -> Option<ExecGroup> {
-        let mut groups = task.exec_groups.borrow_mut();
-        if let Some(free) = groups.iter().position(ExecGroup::is_empty) {
-            return Some(groups.swap_remove(free));
+        if let Some(free) = task.exec_group.take() {
+            return Some(free);
         }
+        // The oldest that was left may be empty by now. One is tried for each that is made, so that there are never
+        // many more than there are daemons.
+        let oldest = task.left_groups.borrow_mut().pop_front();
+        oldest.into_iter().for_each(|number| self.remove_group(task, number));
         let number = task.made_groups.replace(task.made_groups.get() + 1);
-        let made = task.with_cgroup(|c| self.layout.create_exec_group(c, &format!("exec-{number}")));
+        let made = task.with_cgroup(|c| self.layout.create_exec_group(c, &group_name(number), number));
         let made = made.and_then(|made| made);
         made.inspect_err(|error| tracing::info!(%error, "an exec's deadline will kill its session")).ok()
+    }
+
+    /// Takes back the cgroup of an exec that has ended: an empty one is kept for the next. No descriptor is kept of one
+    /// in which somebody is left, nor of a second.
+    fn give_back(&self, task: &Task, group: Option<ExecGroup>) {
+        let Some(group) = group else { return };
+        if !group.is_empty() {
+            task.left_groups.borrow_mut().push_back(group.number());
+        } else if let Some(second) = task.exec_group.replace(Some(group)) {
+            self.remove_group(task, second.number());
+        }
+    }
+
+    fn remove_group(&self, task: &Task, number: u64) {
+        // Without the task's cgroup it has gone.
+        if !task.with_cgroup(|c| self.layout.remove_exec_group(c, &group_name(number))).unwrap_or(true) {
+            task.left_groups.borrow_mut().push_back(number);
+        }
     }
 
     async fn run_exec(
@@ -190,7 +211,7 @@ impl Supervisor {
             task.exec_lines.borrow_mut().remove(&name);
         }
         let (stdout, stderr) = capture.end().await;
-        task.exec_groups.borrow_mut().extend(group);
+        self.give_back(task, group);
         ExecOutcome { end, stdout, stderr, started_at, exited_at }
     }
 
@@ -358,6 +379,11 @@ impl Capture {
         let stderr = if self.separate { stderr.borrow().to_vec() } else { Vec::new() };
         (stdout, stderr)
     }
+}
+
+/// What the cgroup of an exec is called.
+fn group_name(number: u64) -> String {
+    format!("exec-{number}")
 }
 
 impl Task {

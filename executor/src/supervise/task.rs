@@ -2,7 +2,7 @@
 //! its lifecycle asks for.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -107,8 +107,10 @@ pub struct Task {
     pub next_exec: Cell<u64>,
     /// How long those that somebody asked for took to start.
     pub exec_starts: RefCell<ExecStarts>,
-    /// Cgroups of execs with a deadline, between two execs.
-    pub exec_groups: RefCell<Vec<ExecGroup>>,
+    /// An empty cgroup for an exec with a deadline, between two execs.
+    pub exec_group: RefCell<Option<ExecGroup>>,
+    /// The numbers of those in which an exec has left somebody.
+    pub left_groups: RefCell<VecDeque<u64>>,
     pub made_groups: Cell<u64>,
     /// For streams of execs that are nowhere, from the first of them on.
     pub null: OnceCell<Null>,
@@ -174,7 +176,8 @@ impl Task {
             exec_lines: RefCell::default(),
             next_exec: Cell::new(1),
             exec_starts: RefCell::default(),
-            exec_groups: RefCell::default(),
+            exec_group: RefCell::default(),
+            left_groups: RefCell::default(),
             made_groups: Cell::new(1),
             null: OnceCell::new(),
             processes: RefCell::default(),

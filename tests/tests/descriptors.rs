@@ -1,0 +1,247 @@
+//! Descriptors of a shim: after an attach has left, or an exec or health check has ended, it has as many as before,
+//! whatever that left running; where there are none left, a request is refused and an exit is still reported.
+
+use std::fs;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Process, Task, binary, cgroup_of, eventually, fds_of, process_exists};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+
+/// A task that writes nothing, with what everyone opens once behind it.
+fn silent(host: &Host) -> Task<'_> {
+    let task = host.task("while :; do sleep 1000; done").flag("-i").start();
+    let shim = task.shim_pid();
+    eventually("the shim is in its own cgroup", || {
+        cgroup_of(shim).values().any(|path| path.ends_with("/overhead")).then_some(())
+    });
+    task.exec("true").assert_code(0);
+    task.exec_with(["--timeout=60s"], "true").assert_code(0);
+    task
+}
+
+/// What its shim has open, but for clients' connections, which end when it sees that, and for what it opens once the
+/// task has run for a while: its own cgroup, and what tells of memory running out.
+fn open(task: &Task<'_>) -> Vec<String> {
+    let mut all = fds_of(task.shim_pid_on_disk());
+    let late = ["socket:", "/dev/kmsg", "/memory", "[eventfd]", "inotify", "/overhead"];
+    all.retain(|fd| !late.iter().any(|late| fd.contains(late)));
+    all.sort();
+    all
+}
+
+/// Waits until its shim has open again what it had then.
+#[track_caller]
+fn assert_as_before(task: &Task<'_>, before: &[String], what: &str) {
+    eventually(format_args!("{what}: as many are open as before: {before:#?}"), || {
+        (open(task).len() <= before.len()).then_some(())
+    });
+}
+
+/// An attach that is connected: the shim has its streams open.
+#[track_caller]
+fn attached(host: &Host, task: &Task<'_>) -> Process {
+    let before = streams(task);
+    let process = host.spawn(["attach", "--no-stdin", task.id()]);
+    eventually("it is attached", || (streams(task) >= before + 2).then_some(()));
+    process
+}
+
+/// How many streams of attaches the shim has open.
+fn streams(task: &Task<'_>) -> usize {
+    open(task).iter().filter(|fd| fd.contains("/attach-")).count()
+}
+
+#[test]
+fn an_attach_that_has_left_a_silent_task_holds_none() {
+    let host = Host::new();
+    let task = silent(&host);
+    let before = open(&task);
+    for signal in [Signal::TERM, Signal::KILL].into_iter().cycle().take(6) {
+        let all: Vec<Process> = (0..5).map(|_| attached(&host, &task)).collect();
+        assert_eq!(streams(&task), 10);
+        all.iter().for_each(|one| one.signal(signal));
+        all.into_iter().for_each(|one| drop(one.finish()));
+        assert_as_before(&task, &before, "attach");
+    }
+    // With stdin, which is passed on.
+    let with_stdin = host.spawn(["attach", task.id()]);
+    eventually("it is attached", || (streams(&task) >= 2).then_some(()));
+    with_stdin.signal(Signal::TERM);
+    with_stdin.finish();
+    assert_as_before(&task, &before, "attach with stdin");
+    task.end();
+    remove_what_killed_attaches_left(&task);
+    host.assert_nothing_left();
+}
+
+/// The folders of their FIFOs.
+fn remove_what_killed_attaches_left(task: &Task<'_>) {
+    let entries = fs::read_dir(task.file("")).expect("the task's folder").flatten().map(|entry| entry.path());
+    let left =
+        entries.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("attach-")));
+    left.for_each(|path| fs::remove_dir_all(path).expect("ours"));
+}
+
+#[test]
+fn a_guest_that_stays_gets_what_is_written_when_others_have_left() {
+    let host = Host::new();
+    let task = host.task("while read line; do echo \"got $line\"; done").flag("-i").start();
+    let stays = attached(&host, &task);
+    let leaves = attached(&host, &task);
+    leaves.signal(Signal::KILL);
+    leaves.finish();
+    eventually("it has left", || (streams(&task) == 2).then_some(()));
+    for round in 0..3 {
+        let line = format!("line {round}");
+        let mut attach = host.command(binary("bowline"));
+        attach.args(["attach", task.id()]);
+        let stdin = fs::File::open(host.file("line", &format!("{line}\n"))).expect("ours");
+        let nowhere = fs::File::options().write(true).open("/dev/null").expect("there is one");
+        let writes = host.spawn_command_with(attach, stdin.into(), nowhere.into());
+        stays.wait_for_out(&format!("got {line}"));
+        writes.signal(Signal::KILL);
+        writes.finish();
+    }
+    task.end();
+    stays.finish();
+    remove_what_killed_attaches_left(&task);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_exec_that_leaves_processes_holds_none() {
+    let host = Host::new();
+    let task = silent(&host);
+    let before = open(&task);
+    let flags: [&[&str]; 2] = [&[], &["--timeout=60s"]];
+    for script in
+        ["sleep 1000 & true", "yes & true", "(while echo x; do sleep 0.1; done) & true", "setsid sleep 1000 &"]
+    {
+        for flags in flags {
+            for _ in 0..5 {
+                let args = ["exec", task.id()].into_iter().chain(flags.iter().copied());
+                host.bowline(args.chain(["--", "/bin/sh", "-c", script])).assert_code(0);
+            }
+            assert_as_before(&task, &before, script);
+        }
+    }
+    // What they have left lives, but for those that write to nobody.
+    assert!(task.exec("ps -e -o args= | grep -c '[s]leep 1000'").out().parse::<u32>().expect("a number") > 10);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn execs_at_the_same_time_keep_no_more_than_one() {
+    let host = Host::new();
+    let task = silent(&host);
+    let before = open(&task);
+    let all: Vec<Process> = (0..5).map(|_| task.spawn_exec(["--timeout=60s"], "echo begun; exec sleep 1000")).collect();
+    all.iter().for_each(|exec| exec.wait_for_out("begun"));
+    task.exec("pkill -f '[s]leep 1000' || killall sleep; true");
+    all.into_iter().for_each(|exec| drop(exec.finish()));
+    assert_as_before(&task, &before, "execs");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_group_whose_daemon_has_ended_is_removed() {
+    let host = Host::new();
+    let task = silent(&host);
+    let groups = || {
+        let entries = fs::read_dir(task.cgroup("freezer")).expect("it lives").flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("exec-")).count()
+    };
+    for _ in 0..4 {
+        task.exec_with(["--timeout=60s"], "sleep 1000 >/dev/null 2>&1 & true").assert_code(0);
+    }
+    assert!(groups() >= 4);
+    task.exec("pkill -f '[s]leep 1000' || killall sleep; true");
+    eventually("they have ended", || (task.processes().len() <= 2).then_some(()));
+    // Each that is made anew, as those that are free are in use, takes an old one away.
+    for _ in 0..4 {
+        task.exec_with(["--timeout=60s"], "sleep 1000 >/dev/null 2>&1 & true").assert_code(0);
+    }
+    assert!(groups() <= 6, "{}", groups());
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_check_that_leaves_a_process_holds_none_and_stays_healthy() {
+    let host = Host::new();
+    let count = host.work().join("count");
+    fs::create_dir(&count).expect("ours");
+    let toml = format!(
+        "command = 'sleep'\nargs = ['1000']\nmounts = [{{source = '{}', destination = '/count', read_only = false}}]\n\
+         [healthcheck]\nexec = ['sh', '-c', 'echo x >> /count/checks; sleep 1000 & sleep 1000 >/dev/null 2>&1 &']\n\
+         interval = '100ms'",
+        count.display()
+    );
+    let task = host.described(&toml).start();
+    let checks = || fs::read_to_string(count.join("checks")).unwrap_or_default().lines().count();
+    eventually("some checks", || (checks() >= 3).then_some(()));
+    // One check may be under way.
+    let before = open(&task).len();
+    eventually("many checks", || (checks() >= 40).then_some(()));
+    eventually("as many are open as before", || (open(&task).len() <= before + 8).then_some(()));
+    let health = task.inspect()["health"].clone();
+    assert_eq!(health["status"], "healthy", "{health}");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_soft_limit_is_raised_for_the_shim_and_not_for_what_it_starts() {
+    let host = Host::new();
+    let task = host.task("ulimit -Sn; ulimit -Hn; echo ready; exec sleep 1000").start();
+    task.wait_for_line("ready");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", task.shim_pid())).expect("it lives");
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).expect("the kernel says so");
+    let numbers: Vec<u64> = files.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert!(numbers[0] == numbers[1], "{files}");
+    // A test may be run where the hard limit is lower, and cannot be raised.
+    let hard = numbers[1].min(524_288);
+    assert_eq!(task.said("stdout"), format!("{}\n{hard}\nready\n", hard.min(1024)));
+    task.exec("ulimit -Sn").assert_says(&hard.min(1024).to_string());
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn where_none_are_left_a_request_is_refused_and_the_exit_is_reported() {
+    let host = Host::new();
+    let task = host.task("trap 'exit 7' TERM; while :; do sleep 1000 & wait; done").start();
+    task.exec("true").assert_code(0);
+    let (shim, init) = (task.shim_pid(), task.pid());
+    eventually("its clients have gone", || {
+        let sockets = fds_of(shim).iter().filter(|fd| fd.starts_with("socket:")).count();
+        (sockets <= 6).then_some(())
+    });
+    // All numbers below this one are in use, or are by the time that somebody has asked a few times.
+    let pid = Pid::from_raw(shim).expect("a pid");
+    let count = fds_of(shim).len() as u64;
+    prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(count), maximum: Some(count) }).expect("root may");
+    let mut attaches = Vec::new();
+    let refused = eventually("a request is refused", || {
+        let before = streams(&task);
+        let attach = host.spawn(["attach", "--no-stdin", task.id()]);
+        let over = eventually("it is attached or refused", || {
+            (streams(&task) > before).then_some(false).or_else(|| (!process_exists(attach.pid())).then_some(true))
+        });
+        if over {
+            return Some(attach.finish());
+        }
+        attaches.push(attach);
+        None
+    });
+    refused.assert_code(125);
+    assert!(refused.err().contains("Too many open files") || refused.err().contains("as many files open"), "{refused}");
+    assert!(process_exists(init), "the task is unharmed");
+    kill_process(Pid::from_raw(init).expect("a pid"), Signal::TERM).expect("it lives");
+    eventually("the report is there", || task.file("exit.json").exists().then_some(()));
+    task.wait().assert_code(7);
+    attaches.into_iter().for_each(|attach| drop(attach.finish()));
+    host.assert_nothing_left();
+}

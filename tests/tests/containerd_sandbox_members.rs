@@ -201,7 +201,7 @@ fn a_member_neither_ends_the_pause_process_nor_gets_out_by_it() {
         }
     });
     let script = "for signal in TERM INT KILL HUP QUIT STOP; do kill -$signal 1; done; \
-                  ls -A /proc/1/root/ /proc/1/fd; grep State /proc/1/status";
+                  ls -A /proc/1/root/ /proc/1/fd; until grep 'State:.S' /proc/1/status; do sleep 0.01; done";
     let said = said(&sandbox, bundle, &["pid"], script);
     assert_eq!(said.trim_end(), "/proc/1/fd:\n\n/proc/1/root/:\nState:\tS (sleeping)");
     sandbox.ping().expect("it lives");

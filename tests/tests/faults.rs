@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, Trace, is_slow, process_exists};
+use bowline_tests::harness::{Ran, Trace, binary, is_slow, process_exists};
 use serde_json::Value;
 
 /// Obeys SIGTERM, and says by what it ended.
@@ -93,7 +94,10 @@ fn numbered<'t>(lines: impl Iterator<Item = &'t str>) -> Vec<Call> {
         *number += 1;
         (name.to_owned(), *number)
     };
-    lines.filter_map(|line| line.split_once('(')).map(|(name, _)| number(name)).collect()
+    // Not the end of a call that was interrupted.
+    let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let names = lines.filter_map(|line| line.split_once('(')).map(|(name, _)| name);
+    names.filter(|name| is_name(name)).map(&mut number).collect()
 }
 
 /// What a sandbox's shim asks of the kernel in a task's life.
@@ -175,6 +179,35 @@ fn a_worker_init_or_exec_that_is_killed_at_any_of_its_system_calls() {
     let host = Host::new();
     let calls = calls_of_children(&host).into_iter();
     meets(&host, "signal=KILL", &["-f"], calls.step_by(if is_slow() { 11 } else { 2 }), "worker, init, exec");
+}
+
+/// The command that starts a task is killed, and whoever comes next cleans up.
+#[test]
+fn a_command_that_is_killed_at_any_of_its_system_calls() {
+    let host = Host::new();
+    let start = |inject: Option<&str>| {
+        let mut command = host.command("strace");
+        let id = host.new_id();
+        let log = host.work().join(&id);
+        command.args(["-qq", "-o"]).arg(&log).args(inject.into_iter().flat_map(|inject| ["-e", inject]));
+        command.arg(binary("bowline")).args(["start", "--name", &id, "--", "/bin/sh", "-c", TASK]);
+        let started = host.execute(command).code == Some(0);
+        (id, log, started)
+    };
+    let (id, log, _) = start(None);
+    let calls = numbered(fs::read_to_string(log).expect("strace writes it").lines());
+    host.bowline(["rm", "-f", &id]).assert_code(0);
+    let mut tally = Tally::default();
+    for (name, number) in calls.into_iter().step_by(stride()) {
+        let (id, _, started) = start(Some(&format!("inject={name}:signal=KILL:when={number}")));
+        tally.tried += 1;
+        tally.survived += usize::from(started);
+        if host.state().join(&id).exists() {
+            host.bowline(["rm", "-f", &id]).assert_code(0);
+        }
+        host.bowline(["gc"]).assert_code(0);
+    }
+    tally.end("command: signal=KILL", &host);
 }
 
 #[test]

@@ -4,10 +4,11 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bowline_tests::Host;
+use bowline_tests::harness::containerd::make_fifo;
 use bowline_tests::harness::{Elsewhere, Process, Task, binary, cgroup_of, eventually, hierarchies, process_exists};
 
 /// Nobody reads its stdout: when init has ended, the shim still has to drain.
@@ -38,8 +39,9 @@ fn assert_comes(pid: i32, path: &str, when: &str) {
     eventually(format_args!("{when}: in {path} everywhere, found {place}"), || is_in(pid, path).then_some(()));
 }
 
-/// A shim of our own: it listens, and nobody asks it for anything.
-fn idle_shim(host: &Host, mode: &str, manager: &Elsewhere) -> (Process, PathBuf) {
+/// A shim of our own: it listens, and nobody asks it for anything. By `stdin` it
+/// knows of its manager's end, if that is a pipe.
+fn idle_shim(host: &Host, mode: &str, manager: &Elsewhere, stdin: &Path) -> (Process, PathBuf) {
     let folder = host.state().join(host.new_id());
     fs::create_dir_all(&folder).expect("the state folder");
     let lock = fs::File::create(folder.join("lock")).expect("the lock");
@@ -47,7 +49,8 @@ fn idle_shim(host: &Host, mode: &str, manager: &Elsewhere) -> (Process, PathBuf)
     let listener = UnixListener::bind(folder.join("shim.sock")).expect("a short path");
     let mut shim = Command::new("/bin/sh");
     // By way of stdin and stdout, so that no other child can inherit them.
-    shim.args(["-c", "exec \"$0\" \"$@\" 3<&0 4<&1 </dev/null >/dev/null"]).arg(binary("bowline-shim"));
+    let script = format!("exec \"$0\" \"$@\" 3<&0 4<&1 <'{}' >/dev/null", stdin.display());
+    shim.args(["-c", &script]).arg(binary("bowline-shim"));
     shim.arg("--folder").arg(&folder).arg("--bowline").arg(binary("bowline")).args(["--shim-cgroup", mode]);
     let process = host.spawn_command_with(manager.inside(&shim), OwnedFd::from(listener), OwnedFd::from(lock));
     // Until then it is a shell, which has yet to go to the manager's cgroup.
@@ -71,7 +74,7 @@ fn assert_moments(mode: &str, before: &str, running: &str, shutdown: &str) {
     };
     let mode = real(mode);
 
-    let (shim, folder) = idle_shim(&host, &mode, &manager);
+    let (shim, folder) = idle_shim(&host, &mode, &manager, Path::new("/dev/null"));
     assert_comes(shim.pid(), &real(before), "before the launch");
     // Killed before anybody asked it for a task.
     let killed = shim.pid();
@@ -156,10 +159,16 @@ fn the_v2_hierarchy_of_a_hybrid_host_is_left_for_the_root_as_well() {
 }
 
 #[test]
-fn a_shim_that_nobody_asks_for_anything_leaves() {
+fn a_shim_that_nobody_asks_for_anything_leaves_with_its_manager() {
     let host = Host::new();
     let manager = host.elsewhere("manager");
-    let (shim, folder) = idle_shim(&host, "overhead", &manager);
+    let stdin = host.work().join("manager");
+    make_fifo(&stdin);
+    // So that the shell does not wait for a writer.
+    let held = fs::File::options().read(true).write(true).open(&stdin).expect("ours");
+    let (mut shim, folder) = idle_shim(&host, "overhead", &manager, &stdin);
+    assert!(shim.is_running());
+    drop(held);
     shim.finish().assert_code(0);
     fs::remove_dir_all(folder).expect("the test's own");
     manager.remove();

@@ -217,6 +217,8 @@ impl Shim {
             }
             // Nobody has asked it for the task yet.
             Err(error) if is_unknown(&error) && is_held(&self.folder)? => Err(starting(&self.id)),
+            // It has sent us away, as where it has as many files open as it may.
+            Err(error) if patience::serves(&self.folder).await => Err(self.failed(&error)),
             // Gone between our question and its answer: it has left a report, or died.
             Err(_) => gone(&self.folder).await?.report(&self.folder),
         }

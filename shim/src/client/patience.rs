@@ -134,6 +134,11 @@ pub async fn lock_after(folder: &Folder) -> Result<Lock> {
     }
 }
 
+/// Whether the shim lets others in, and answers them.
+pub async fn serves(folder: &Folder) -> bool {
+    timeout(LOOK, version(folder)).await.unwrap_or(false)
+}
+
 /// Whether somebody serves the socket, and answers.
 async fn version(folder: &Folder) -> bool {
     match connect(folder).await {

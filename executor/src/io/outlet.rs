@@ -9,7 +9,7 @@
 use std::fs::{File, FileType};
 use std::future::pending;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -265,17 +265,34 @@ impl Outlet {
 /// what it is. A link at the end of a path that somebody named is not followed: a
 /// task that may write to the folder could lead the shim to any file.
 pub fn open(target: &Target, path: &Path) -> Result<(File, FileType)> {
-    let follow = if matches!(target, Target::Own(_)) { 0 } else { libc::O_NOFOLLOW };
-    known(open_now(path, true, follow), path)
+    let opened = match target {
+        Target::Own(_) => open_now(path, true, 0),
+        Target::Null | Target::Path(_) | Target::Foreground(_) => open_named(path),
+    };
+    known(opened, path)
 }
 
 /// The same of a FIFO that somebody has made to read from; `None` if that reader
 /// has gone already.
 pub fn open_read(path: &Path) -> Result<Option<(File, FileType)>> {
-    match open_now(path, false, libc::O_NOFOLLOW) {
+    match open_now(path, false, 0) {
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
         opened => known(opened, path).map(Some),
     }
+}
+
+/// What somebody has named, and no link. A FIFO, which may become the process's
+/// own, is looked at instead: criu would open it anew with the flag.
+fn open_named(path: &Path) -> io::Result<File> {
+    let Some(fifo) = path.symlink_metadata().ok().filter(|found| found.file_type().is_fifo()) else {
+        return open_now(path, true, libc::O_NOFOLLOW);
+    };
+    let file = open_now(path, false, 0)?;
+    let opened = file.metadata()?;
+    if (opened.dev(), opened.ino()) != (fifo.dev(), fifo.ino()) {
+        return Err(io::Error::from_raw_os_error(libc::ELOOP));
+    }
+    Ok(file)
 }
 
 fn open_now(path: &Path, create: bool, follow: i32) -> io::Result<File> {

@@ -127,8 +127,9 @@ endef
 # Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU, a younger containerd. Every
 # case holds there: `make test-all`.
 VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
-	containerd_metrics containerd_oom containerd_options cost delegation devices docker doctor exec exec_delegated \
-	exec_security exit_report gc hostile_execs hostile_kernel hostile_state host_limits limits many metrics_unit run \
+	containerd_metrics containerd_oom containerd_options cost damaged_records delegation descriptors devices docker \
+	doctor exec exec_delegated exec_security exit_report gc hostile_ends hostile_execs hostile_kernel hostile_leaving \
+	hostile_silent_shim hostile_state host_limits limits many metrics_unit run \
 	sandbox_budgets sandbox_limits \
 	sandbox_systemd shim_cgroup shim_death slice stats stop units update watch \
 	conformance::limits_of_the_cgroup containerd_bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \

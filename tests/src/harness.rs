@@ -121,6 +121,14 @@ pub fn binary(name: &str) -> PathBuf {
     path
 }
 
+/// Copies a binary under test to `to`. By another program: what another case starts
+/// meanwhile would have the file open for writing, and it could not be executed.
+#[track_caller]
+pub fn copy_binary(name: &str, to: &Path) {
+    let copied = Command::new("cp").arg(binary(name)).arg(to).status().expect("coreutils");
+    assert!(copied.success(), "cannot copy {name} to {}", to.display());
+}
+
 /// See the module.
 pub struct Host {
     dir: TempDir,

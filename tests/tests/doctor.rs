@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, binary, skip};
+use bowline_tests::harness::{Ran, binary, copy_binary, skip};
 use serde_json::Value;
 
 fn facts(ran: &Ran) -> Vec<Value> {
@@ -59,7 +59,7 @@ fn without_root_it_says_so_and_what_only_root_can_tell_is_not_guessed() {
     let host = Host::new();
     // The original may be where only root can go.
     let copy = host.work().join("bowline");
-    fs::copy(binary("bowline"), &copy).expect("the work folder is writable");
+    copy_binary("bowline", &copy);
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).expect("the test's own");
     let mut command = host.command("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy).args(["doctor", "--json"]);

@@ -17,7 +17,7 @@ const TASK: &str = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done
 
 /// Every how many system calls there is a fault.
 fn stride() -> usize {
-    if is_slow() { 97 } else { 11 }
+    if is_slow() { 40 } else { 11 }
 }
 
 /// What came of a fault.
@@ -40,7 +40,7 @@ impl Tally {
             println!("{line}0 left-overs");
         }
         assert!(lost.is_empty(), "{line}{lost:?}");
-        assert!(tried > 3, "{line}too few to tell");
+        assert!(tried > 1, "{line}too few to tell");
     }
 }
 
@@ -184,7 +184,8 @@ fn a_worker_init_or_exec_that_is_killed_at_any_of_its_system_calls() {
 /// The command that starts a task is killed, and whoever comes next cleans up.
 #[test]
 fn a_command_that_is_killed_at_any_of_its_system_calls() {
-    let host = Host::new();
+    // What others have orphaned is not to be cleaned up with it.
+    let host = Host::alone();
     let start = |inject: Option<&str>| {
         let mut command = host.command("strace");
         let id = host.new_id();

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, binary};
+use bowline_tests::harness::{Ran, copy_binary};
 
 const NOBODY: u32 = 65534;
 
@@ -25,8 +25,8 @@ fn run_in(host: &Host, state: &Path) -> Ran {
 fn as_nobody(host: &Host, args: &[&str]) -> Ran {
     // Where anybody can execute it.
     let copy = host.work().join("bowline");
-    fs::copy(binary("bowline"), &copy).expect("the work folder is writable");
-    fs::copy(binary("bowline-shim"), host.work().join("bowline-shim")).expect("the work folder is writable");
+    copy_binary("bowline", &copy);
+    copy_binary("bowline-shim", &host.work().join("bowline-shim"));
     let mut command = host.command(copy);
     command.args(args).uid(NOBODY).gid(NOBODY);
     host.execute(command)

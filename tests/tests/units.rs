@@ -11,7 +11,7 @@ use std::process::{Command, Stdio as Stream};
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Bundle, Code, Containerd, Shim, Stdio};
-use bowline_tests::harness::{binary, only_v2};
+use bowline_tests::harness::{binary, copy_binary, only_v2};
 
 const SHIM: &str = "containerd-shim-bowline-v1";
 
@@ -93,7 +93,7 @@ fn assert_create_refused(host: &Host, folder: &Path, code: Code, parts: &[&str])
 /// A folder with a copy of containerd's shim.
 fn with_shim(host: &Host) -> PathBuf {
     let folder = folder(host, "bin");
-    fs::copy(binary(SHIM), folder.join(SHIM)).expect("the work folder is writable");
+    copy_binary(SHIM, &folder.join(SHIM));
     folder
 }
 
@@ -191,7 +191,7 @@ fn a_shim_of_the_command_line_runs_what_an_upgrade_has_put_there() {
     let host = Host::new();
     let folder = folder(&host, "bin");
     for name in ["bowline", "bowline-shim"] {
-        fs::copy(binary(name), folder.join(name)).expect("the work folder is writable");
+        copy_binary(name, &folder.join(name));
     }
     // It runs, and its file is gone by the time it starts a shim.
     let removed = |after: &str| {
@@ -204,7 +204,7 @@ fn a_shim_of_the_command_line_runs_what_an_upgrade_has_put_there() {
     let missing = folder.join("bowline");
     removed("").assert_refused(125, &["cannot find", missing.to_str().expect("ASCII"), "systemd cgroup driver"]);
     host.assert_nothing_left();
-    fs::copy(binary("bowline"), &missing).expect("the work folder is writable");
+    copy_binary("bowline", &missing);
     removed("printf '#!/bin/sh\\necho new\\n' >$0; chmod 755 $0;").assert_refused(125, &["\"new\""]);
     host.assert_nothing_left();
 }

@@ -95,7 +95,7 @@ fn cost_of_an_exec_in_system_calls() {
     let mut exec = host.command(binary("bowline"));
     exec.args(["exec", task.id(), "--", "/bin/sh", "-c", "exit 0"]);
     let calls = calls_of_ours(&trace(&host, &exec), "/bin/sh");
-    Recorded { v1: 168, v2: 168 }.assert_calls("the command `bowline exec`", &calls);
+    Recorded { v1: 174, v2: 174 }.assert_calls("the command `bowline exec`", &calls);
     task.end();
     host.assert_nothing_left();
 }

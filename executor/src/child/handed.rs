@@ -61,7 +61,7 @@ impl<'a> Handed<'a> {
         let _ = sys::write_fd(self.report.as_raw_fd(), message);
     }
 
-    /// The same of an error.
+    /// Sends an error up the pipe of the report.
     pub fn tell(&self, error: &Error) {
         super::tell_error(self.report.as_raw_fd(), error);
     }

@@ -129,7 +129,7 @@ impl Outlet {
     }
 
     /// Returns once its reader has gone, of one that may go: also while nothing
-    /// is written. The kernel tells of that as an error of the writing end.
+    /// is written. The kernel reports that as an error of the writing end.
     pub async fn left(&self) {
         match (&self.sink, self.reader) {
             (Sink::Watched(fifo), Reader::Foreground | Reader::Guest) => drop(fifo.ready(Interest::ERROR).await),
@@ -272,7 +272,7 @@ pub fn open(target: &Target, path: &Path) -> Result<(File, FileType)> {
     known(opened, path)
 }
 
-/// The same of a FIFO that somebody has made to read from; `None` if that reader
+/// As [`open`], for a FIFO that somebody has made to read from; `None` if that reader
 /// has gone already.
 pub fn open_read(path: &Path) -> Result<Option<(File, FileType)>> {
     match open_now(path, false, 0) {

@@ -56,7 +56,7 @@ impl Patience<'_> {
         self.looks >= LOOKS && (self.looks >= MOST || state_of(self.folder).is_some_and(|state| !state.is_at_work()))
     }
 
-    /// The same of a shim that serves nobody any more: what it finishes may take it
+    /// As [`Patience::is_over`], for a shim that serves nobody any more: what it finishes may take it
     /// long, unless somebody has stopped it.
     async fn is_over_for_one_that_leaves(&mut self) -> bool {
         self.look().await;

@@ -508,7 +508,7 @@ impl Folder {
         }
         let written = self.written_events();
         let last = written.last().map_or(0, |entry| entry.seq);
-        // A damaged report may have been told of.
+        // The exit may have been announced although its report is damaged.
         if written.iter().any(|entry| matches!(entry.event, Event::Exited { .. })) {
             return vec![entry(last.saturating_add(1), Event::Removed)];
         }

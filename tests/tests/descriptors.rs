@@ -20,7 +20,7 @@ fn silent(host: &Host) -> Task<'_> {
 }
 
 /// What its shim has open, but for clients' connections, which end when it sees that, and for what it opens once the
-/// task has run for a while: its own cgroup, and what tells of memory running out.
+/// task has run for a while: its own cgroup, and the descriptors that report a lack of memory.
 fn open(task: &Task<'_>) -> Vec<String> {
     let mut all = fds_of(task.shim_pid_on_disk());
     let late = ["socket:", "/dev/kmsg", "/memory", "[eventfd]", "inotify", "/overhead"];

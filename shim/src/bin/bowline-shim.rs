@@ -1,8 +1,8 @@
 //! The shim: one process for one sandbox, one thread, until its tasks have ended.
 //!
 //! Started by `bowline`, which hands it a listening socket, the lock of its
-//! folder, and as stdin a pipe that ends with `bowline` itself. Its flags are read by hand: an argument parser would be half of
-//! its private memory.
+//! folder, and as stdin a pipe that ends with `bowline` itself. Its flags are
+//! read by hand: an argument parser would be half of its private memory.
 
 use std::os::fd::{AsFd as _, RawFd};
 use std::os::unix::net::UnixListener;

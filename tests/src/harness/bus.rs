@@ -224,7 +224,7 @@ impl Body {
         Body { signature: "b", bytes: number(value.into()) }
     }
 
-    /// What is told of a job that is done.
+    /// The result of a job that is done.
     fn job() -> Body {
         let mut bytes = number(1);
         for value in [JOB, "any", "done"] {

@@ -54,10 +54,10 @@ test: test-host test-vm
 
 ## test-host all tests on this host
 .PHONY: test-host
-test-host: need-test demo check-docs unit build-bench test-deb
+test-host: need-test demo check-docs unit build-bench test-deb debug
 	$(CARGO_TEST) --doc
 	$(RUN_AS_ROOT) $(CARGO_TEST) --no-fail-fast --test bundle --test networks
-	$(RUN_AS_ROOT) BOWLINE_BIN_DIR=$(BIN) $(CARGO_TEST) --test cases
+	$(call run-cases,$(BIN)) all
 	$(MAKE) test-fallbacks
 
 ## test-all  as test, and everything in the virtual machine: an hour and more
@@ -112,8 +112,11 @@ TESTS_openat2 = fallbacks bad_input_cli bad_input_image devices exec hostile_dev
 TESTS_clone_into_cgroup = fallbacks exec exec_security exit_report limits many run shim_cgroup shim_death stop
 
 # $(1): a facility.
-test-absent = $(ROOT) env CASES=$(CASES) BOWLINE_ABSENT=$(1) BOWLINE_BIN_DIR=$(ABSENT) CI=$(CI) \
-	RUST_TEST_THREADS=$(RUST_TEST_THREADS) integration/cases.sh $(TESTS_$(1))
+test-absent = $(call run-cases,$(ABSENT),BOWLINE_ABSENT=$(1)) $(TESTS_$(1))
+
+# Black-box tests of the binaries in a folder, with variables of their own.
+run-cases = $(ROOT) env CASES=$(CASES) BOWLINE_BIN_DIR=$(1) CI=$(CI) RUST_TEST_THREADS=$(RUST_TEST_THREADS) $(2) \
+	integration/cases.sh
 
 comma = ,
 space = $() $()

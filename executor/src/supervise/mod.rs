@@ -250,8 +250,9 @@ impl Supervisor {
         tracing::info!("asked to leave");
         let again = self.leaving.send_replace(true);
         if let Some(sandbox) = self.sandbox() {
-            sandbox.thaw(&self.layout);
+            // In this order, so that what was frozen as it was launched ends before it does anything.
             self.stop_tasks();
+            sandbox.thaw(&self.layout);
             if again {
                 return;
             }

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -153,10 +154,16 @@ impl Process {
 
     /// Reads what is not read yet and waits for its end.
     #[track_caller]
-    pub fn finish(mut self) -> Ran {
+    pub fn finish(self) -> Ran {
+        self.finish_within(patience())
+    }
+
+    /// The same of one that has much to do: it may take so long.
+    #[track_caller]
+    pub fn finish_within(mut self, most: Duration) -> Ran {
         self.read_stdout();
         self.read_stderr();
-        let ended = self.ended();
+        let ended = self.ended(most);
         let code = ended.then(|| self.child.wait().expect("a child").code());
         let over = |process: &Process| process.stdout.borrow().is_over() && process.stderr.borrow().is_over();
         if ended {
@@ -170,7 +177,7 @@ impl Process {
             stderr: self.stderr.borrow().so_far(),
         };
         self.transcript.borrow_mut().push(ran.to_string());
-        assert!(ended, "still running after {:?}\n{ran}", patience());
+        assert!(ended, "still running after {most:?}\n{ran}");
         if let Some(then) = self.on_end.take() {
             then(&ran);
         }
@@ -178,9 +185,9 @@ impl Process {
     }
 
     /// Waits for its end; false if that does not come.
-    fn ended(&self) -> bool {
+    fn ended(&self, most: Duration) -> bool {
         let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).expect("a child");
-        let deadline = Timespec { tv_sec: patience().as_secs().try_into().expect("small"), tv_nsec: 0 };
+        let deadline = Timespec { tv_sec: most.as_secs().try_into().expect("small"), tv_nsec: 0 };
         loop {
             match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&deadline)) {
                 Err(rustix::io::Errno::INTR) => {}

@@ -1,6 +1,7 @@
 //! A person's terminal, with a command in it: what is typed, what is seen, and
 //! how the terminal is set.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -72,9 +73,7 @@ impl Pty {
     /// Waits until it has shown `text`.
     #[track_caller]
     pub fn wait_for(&self, text: &str) {
-        eventually(format_args!("{text:?} on the terminal, which shows {:?}", self.seen()), || {
-            self.seen().contains(text).then_some(())
-        });
+        eventually(Awaited { text, on: self }, || self.seen().contains(text).then_some(()));
     }
 
     /// Waits until keys are passed on raw.
@@ -116,6 +115,18 @@ impl Pty {
         let shown = seen.lock().expect("nobody panics with it").clone();
         ran.stdout = String::from_utf8_lossy(&shown).replace("\r\n", "\n").into_bytes();
         ran
+    }
+}
+
+/// Text that a terminal is to show, and what it shows instead once nobody waits any more.
+struct Awaited<'a> {
+    text: &'a str,
+    on: &'a Pty,
+}
+
+impl fmt::Display for Awaited<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} on the terminal, which shows {:?}", self.text, self.on.seen())
     }
 }
 

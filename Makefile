@@ -151,10 +151,10 @@ test-vm: build debug
 		$(addprefix $(BIN)/,$(BINARIES)) $(CASES) $(ABSENT) integration/cases.sh
 
 # Each case holds on containerd's own shim for runc, but for those that say why not.
-## test-reference   the tests of containerd's shim, with containerd's own in place of bowline's
+## test-reference   the tests of containerd's shim and the attacks on it, with containerd's own in place of bowline's
 .PHONY: test-reference
 test-reference: need-test
-	UNDER_TEST=reference $(RUN_AS_ROOT) $(CARGO_TEST) --no-fail-fast --test cases -- containerd_ cri_
+	UNDER_TEST=reference $(RUN_AS_ROOT) $(CARGO_TEST) --no-fail-fast --test cases -- containerd_ cri_ hostile_
 
 # Older and newer systems than the one that every change is tested on.
 ## test-bookworm, test-sid   the same on Debian's releases before and to come

@@ -77,6 +77,10 @@ pub struct Record {
     pub started_at: Option<Timestamp>,
     /// Init's pid, once there is one.
     pub pid: Option<i32>,
+    /// When that process started, in clock ticks since the boot (proc_pid_stat(5)): any other of this pid is none of ours.
+    /// None in a record of an older bowline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_started: Option<u64>,
     /// The shim's pid.
     pub shim_pid: i32,
     /// The task's cgroup path below every hierarchy.

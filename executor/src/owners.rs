@@ -6,7 +6,7 @@
 //! what either is above of, by the parents of processes. In doubt a cgroup has an
 //! owner.
 
-use crate::proc_stat::ProcStat;
+use crate::proc_stat::{self, ProcStat};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -142,8 +142,7 @@ fn task_of_lock(path: &Path) -> Option<String> {
 
 /// The parent of a process.
 fn parent_of(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    ProcStat::parse(&stat)?.parent()
+    ProcStat::parse(&proc_stat::read(pid)?)?.parent()
 }
 
 /// Whether `pid` is bowline, which removes what it said it would.

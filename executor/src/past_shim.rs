@@ -1,7 +1,7 @@
 //! Reaching a task past its shim, which lives and does not answer.
 //!
 //! ```text
-//!   record ─► cgroup, by its identity ─► init, by a pidfd of a member ─► signal, [grace], kill
+//!   record ─► cgroup, by its identity ─► init, by a pidfd of a member that started then ─► signal, [grace], kill
 //!   record ─► shim, by a pidfd of a process that has the folder's lock ─► kill
 //! ```
 //!
@@ -19,7 +19,7 @@ use crate::cgroup::{self, Cgroup, Layout, has_ended};
 use crate::error::{Doing as _, Error, Kind, Result};
 use crate::folder::{Folder, Lock, Owner, Record};
 use crate::recovery::{cgroups_of, overheads_of};
-use crate::sys;
+use crate::{proc_stat, sys};
 
 /// How long a shim that was killed may take to end: what it waits for in the
 /// kernel, such as a slow disk, comes first.
@@ -84,7 +84,11 @@ impl PastShim {
     }
 
     fn init(&self) -> Option<OwnedFd> {
-        self.layout.member(self.cgroup.as_ref()?, self.record.pid?)
+        let pid = self.record.pid?;
+        let init = self.layout.member(self.cgroup.as_ref()?, pid)?;
+        // Asked after its pidfd was opened: whoever has both the pid and the start now has had them then.
+        let is_init = self.record.pid_started.is_none_or(|started| proc_stat::started(pid) == Some(started));
+        is_init.then_some(init)
     }
 }
 

@@ -1,5 +1,24 @@
 //! `/proc/PID/stat`: who a process is, and how it is (proc_pid_stat(5)).
 
+use std::fs::File;
+use std::io::Read as _;
+
+/// How long one may be, in bytes: 52 numbers of 20 digits at most, and the name.
+const LONGEST: usize = 2048;
+
+/// The text of that of process `pid`; none where there is no such process. A name's bytes that are no text are replaced.
+pub fn read(pid: i32) -> Option<String> {
+    let mut text = [0; LONGEST];
+    // In one call: the kernel makes all of it at once.
+    let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text[..length]).into_owned())
+}
+
+/// When the process that has this pid now started: see [`ProcStat::started`].
+pub fn started(pid: i32) -> Option<u64> {
+    ProcStat::parse(&read(pid)?)?.started()
+}
+
 /// What one says.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcStat<'a> {
@@ -35,6 +54,12 @@ impl<'a> ProcStat<'a> {
     /// A pid in a field.
     pub fn pid(&self, field: usize) -> Option<i32> {
         self.number(field)?.try_into().ok()
+    }
+
+    /// When the process started, in clock ticks since the boot: with the pid it says which process it is, as long as the
+    /// machine runs.
+    pub fn started(&self) -> Option<u64> {
+        self.number(22)
     }
 
     /// Its parent's pid.

@@ -22,7 +22,7 @@ use crate::events::Event;
 use crate::folder::{Folder, Record, died_with_shim};
 use crate::hooks;
 use crate::owners::Shims;
-use crate::proc_stat::ProcStat;
+use crate::proc_stat::{self, ProcStat};
 use crate::report::ExitReport;
 use crate::rootfs::layers;
 use crate::systemd::Systemd;
@@ -237,12 +237,11 @@ pub(crate) fn is_nobodys(layout: &Layout, folder: &Folder, path: &str) -> bool {
 
 /// Whether the process of this pid lives, and had begun by then: else it is another with the same number.
 fn is_older(pid: i32, than: Timestamp) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = proc_stat::read(pid).unwrap_or_default();
     let Some(stat) = ProcStat::parse(&stat).filter(|stat| !stat.has_ended()) else { return false };
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
     let uptime = uptime.split('.').next().and_then(|seconds| seconds.parse::<u64>().ok());
-    // Field 22: when it began, since the boot (proc_pid_stat(5)).
-    match (uptime, stat.number(22)) {
+    match (uptime, stat.started()) {
         (Some(uptime), Some(began)) => {
             let age = Duration::from_secs(uptime.saturating_sub(began / rustix::param::clock_ticks_per_second()));
             Timestamp::now() - age <= than + LATER

@@ -68,6 +68,9 @@ fn with_dev(bundle: Bundle, path: &Path) -> Bundle {
 #[test]
 fn nothing_but_mount_points_is_made_in_the_dev_of_a_bundle() {
     let host = Host::new();
+    if host.reference_fails("it starts nothing without a /dev/null there") {
+        return;
+    }
     let containerd = host.containerd();
     let dev = supplied(&host);
     // What the bundle mounts below needs a place.
@@ -89,6 +92,9 @@ fn nothing_but_mount_points_is_made_in_the_dev_of_a_bundle() {
 #[test]
 fn nothing_is_made_in_the_dev_of_an_image_that_a_bundle_mounts_nothing_over() {
     let host = Host::new();
+    if host.reference_fails("it makes nodes and links there") {
+        return;
+    }
     let containerd = host.containerd();
     let bundle = containerd.bundle().script("exit 7").edit(|config| {
         let mounts = config["mounts"].as_array_mut().expect("a list");
@@ -159,6 +165,9 @@ fn a_bundle_that_is_prepared_for_chroot_runs() {
 #[test]
 fn no_folder_takes_the_place_of_a_procfs_that_is_there() {
     let host = Host::new();
+    if host.reference_fails("it refuses as well, in other words") {
+        return;
+    }
     let containerd = host.containerd();
     for destination in ["/proc", "/proc/self/attr", "/proc/sys"] {
         let bundle = containerd.bundle().script("true");

@@ -297,6 +297,9 @@ fn a_sandbox_is_not_removed_with_a_report_that_is_not_written() {
 #[test]
 fn a_container_is_deleted_though_its_bundle_is_read_only() {
     let host = Host::new();
+    if host.reference_fails("the end is never heard of") {
+        return;
+    }
     let containerd = host.containerd();
     let bundle = containerd.bundle().script("exec sleep 1000");
     let shim = containerd.start(&bundle);

@@ -108,6 +108,9 @@ fn a_user_database_that_a_running_task_has_replaced_is_refused() {
 #[test]
 fn under_containerd_nobody_opens_it() {
     let host = Host::new();
+    if host.reference_fails("it waits for a FIFO that the image calls /etc/passwd") {
+        return;
+    }
     let containerd = host.containerd();
     for (put, _) in REFUSED {
         let bundle = containerd.bundle().script("exit 7");

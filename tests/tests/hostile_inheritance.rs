@@ -117,6 +117,9 @@ fn said_in(shim: Shim, bundle: &Bundle) -> String {
 #[test]
 fn of_a_container_of_containerd() {
     let host = Host::new();
+    if host.reference_fails("niceness, I/O class, affinity and signals are those of its shim") {
+        return;
+    }
     let containerd = host.containerd();
     let bundle = containerd.bundle().script(&format!("{SHOW}; ulimit -Sn; ulimit -Ss"));
     let said = said_in(start_oddly(&containerd, &bundle), &bundle);
@@ -128,6 +131,9 @@ fn of_a_container_of_containerd() {
 #[test]
 fn of_an_exec_of_containerd() {
     let host = Host::new();
+    if host.reference_fails("niceness, I/O class, affinity and signals are those of its shim") {
+        return;
+    }
     let containerd = host.containerd();
     let bundle = containerd.bundle().script("sleep 1000");
     let shim = start_oddly(&containerd, &bundle);
@@ -145,6 +151,9 @@ fn of_an_exec_of_containerd() {
 #[test]
 fn of_hooks() {
     let host = Host::new();
+    if host.reference_fails("niceness, I/O class, affinity and signals are those of its shim") {
+        return;
+    }
     let containerd = host.containerd();
     let files = ["outside", "inside"].map(|name| host.work().join(name));
     let hook = |to: &Path| json!([{ "path": "/bin/sh", "args": ["sh", "-c", format!("({SHOW}) >{}", to.display())] }]);

@@ -142,6 +142,9 @@ fn by_a_task_with_default_capabilities_in_a_pid_namespace_that_is_shared() {
 #[test]
 fn init_holds_nothing_of_the_host_s_while_it_is_being_set_up() {
     let host = Host::new();
+    if host.reference_fails("init has the null device of the host open, and more") {
+        return;
+    }
     let containerd = host.containerd();
     let seen = host.work().join("seen");
     let look = format!(

@@ -208,6 +208,19 @@ fn whoever_a_record_names_that_is_not_the_tasks_is_left_alone() {
         stopped.goes_on();
         task.end();
     }
+    // Nor is another process of the task, which may have been given init's number since.
+    let task = host.task("sleep 1000 & echo ready; wait").start();
+    task.wait_for_line("ready");
+    let child = *task.processes().iter().find(|pid| **pid != task.pid()).expect("sleep");
+    let kept = fs::read(task.file("task.json")).expect("a record");
+    let stopped = Stopped::stop(task.shim_pid());
+    edit(&task, |record| record["pid"] = json!(child));
+    let ran = task.bowline("kill", ["--signal=USR1"]);
+    ran.assert_refused(125, &[task.id(), "ended"]);
+    assert!(!has_ended(child), "{ran}");
+    fs::write(task.file("task.json"), kept).expect("ours");
+    stopped.goes_on();
+    task.end();
     // Nor is it taken for the shim.
     let task = host.task("exec sleep 1000").start();
     let shim = task.shim_pid();

@@ -295,6 +295,9 @@ fn a_sandboxs_record_that_was_edited_ends_nobody_else() {
 #[test]
 fn a_bundles_record_that_was_edited_ends_nobody_else() {
     let host = Host::new();
+    if host.reference_fails("its records are in other files") {
+        return;
+    }
     let (elsewhere, process) = stranger(&host);
     let containerd = host.containerd();
     let running = containerd.run("sleep 1000");

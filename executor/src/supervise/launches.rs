@@ -435,6 +435,7 @@ impl Supervisor {
             created_at: Timestamp::now(),
             started_at: None,
             pid: None,
+            pid_started: None,
             shim_pid: std::process::id().cast_signed(),
             cgroup: unit.as_ref().map_or(cgroup, Unit::path),
             identity: Identity::to_come(),

@@ -33,9 +33,8 @@ use crate::reserve::Reserve;
 use crate::rootfs::Null;
 use crate::seccomp::Filter;
 use crate::stats::Processes;
-use crate::sys;
 use crate::watch::{Finding, KernelLog};
-use crate::worker;
+use crate::{proc_stat, sys, worker};
 
 /// How long a freeze may take: a process in the kernel freezes when it returns.
 const FREEZE: Duration = Duration::from_secs(10);
@@ -144,6 +143,7 @@ impl Task {
     pub fn new(id: TaskId, plan: Plan, live: Live, cgroup: Cgroup) -> Task {
         let Plan { spec, namespaces, filter, mut record, particulars, folder, reserve, lock, claimed } = plan;
         record.pid = Some(live.pid);
+        record.pid_started = proc_stat::started(live.pid);
         Task {
             id,
             spec,

@@ -10,7 +10,7 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-use crate::proc_stat::ProcStat;
+use crate::proc_stat::{self, ProcStat};
 
 /// The variable whose value is the name of the shim's folder, in the environment
 /// of what the shim starts, and of whatever else is expected in its cgroup.
@@ -115,10 +115,9 @@ fn descends(pid: i32, found: &Stat, family: &Family<'_>, stat: &impl Fn(i32) -> 
 }
 
 fn stat(pid: i32) -> Option<Stat> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let text = String::from_utf8_lossy(&text);
+    let text = proc_stat::read(pid)?;
     let stat = ProcStat::parse(&text)?;
-    let (parent, started) = (stat.parent()?, stat.number(22)?);
+    let (parent, started) = (stat.parent()?, stat.started()?);
     Some(Stat { name: stat.name.to_owned(), zombie: stat.has_ended(), parent, started })
 }
 

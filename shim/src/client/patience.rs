@@ -10,10 +10,9 @@
 //! it while the shim waits for a processor or a disk: a slow machine slows both
 //! alike.
 
-use std::fs;
 use std::time::Duration;
 
-use bowline_executor::proc_stat::ProcStat;
+use bowline_executor::proc_stat::{self, ProcStat};
 use bowline_executor::{Error, Folder, Kind, Lock, Owner, Result, is_frozen};
 use tokio::time::{sleep, timeout};
 
@@ -90,7 +89,7 @@ fn state_of(folder: &Folder) -> Option<State> {
         Ok(Some(record)) => record.shim_pid,
         _ => folder.sandbox().ok()??.shim_pid?,
     };
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = proc_stat::read(pid)?;
     Some(State(pid, ProcStat::parse(&stat)?.state().to_owned()))
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anstyle::Style;
 use bowline_executor::events::{Event, Reader};
-use bowline_executor::proc_stat::ProcStat;
+use bowline_executor::proc_stat::{self, ProcStat};
 use bowline_executor::{Doing, Kind, Result, StateDir, Stats, died_with_shim};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
@@ -122,7 +122,7 @@ async fn read_twice(state: &StateDir, id: &TaskId, facts: &mut Facts) -> Result<
 /// Which of its processes wait uninterruptible now.
 fn stuck(stats: &Stats) -> Vec<(i32, String)> {
     let waits = |pid: i32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let stat = proc_stat::read(pid).unwrap_or_default();
         ProcStat::parse(&stat).is_some_and(|stat| stat.state() == "D")
     };
     let processes = stats.processes.iter().filter(|process| waits(process.pid));

@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, CommandFactory as _};
 
 use super::args::Cli;
 use super::{USAGE, complain};
@@ -35,10 +35,14 @@ pub fn tell(error: &clap::Error) -> ExitCode {
 fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> String {
     let command = Cli::command();
     let name = args.filter_map(|arg| arg.into_string().ok()).find(|arg| command.find_subcommand(arg).is_some());
-    let help = match name {
+    let help = match &name {
         Some(name) => format!("see `bowline {name} --help`"),
         None => "see `bowline --help`".to_owned(),
     };
+    let called = name.and_then(|name| command.find_subcommand(name));
+    if called.is_some_and(|called| called.get_arguments().any(Arg::is_last_set)) && is_word_too_many(error) {
+        return format!("what is to be run comes after `--`; {help}");
+    }
     let suggested = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     let meant = suggested.into_iter().find_map(|kind| match error.get(kind)? {
         ContextValue::String(one) => Some(one.clone()),
@@ -50,6 +54,12 @@ fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> String {
         Some(meant) => format!("perhaps {meant} is meant; {help}"),
         None => help,
     }
+}
+
+/// Whether what nobody expects there is a word, and no flag.
+fn is_word_too_many(error: &clap::Error) -> bool {
+    error.kind() == ErrorKind::UnknownArgument
+        && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if !word.starts_with('-'))
 }
 
 #[cfg(test)]
@@ -69,5 +79,8 @@ mod tests {
         assert_eq!(hinted(&["statz"]), "perhaps stats is meant; see `bowline --help`");
         assert_eq!(hinted(&["ps", "--sort=create"]), "perhaps created is meant; see `bowline ps --help`");
         assert_eq!(hinted(&["exec"]), "see `bowline exec --help`");
+        for command in [&["run", "--rm", "ls", "-l"][..], &["start", "ls"], &["exec", "web", "ls"]] {
+            assert!(hinted(command).starts_with("what is to be run comes after `--`; see"), "{command:?}");
+        }
     }
 }

@@ -2,15 +2,29 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::path::Path;
+
+/// Of a thread that exits: before anything is taken down that others could notice. As in include/linux/sched.h since
+/// Linux 2.6.
+const PF_EXITING: u64 = 0x4;
+/// Of a thread that is about to, as a signal ends its process, perhaps after a core dump.
+const PF_SIGNALED: u64 = 0x400;
+/// SIGKILL among the signals that a thread has to take. Each thread of a process has it as soon as a signal has ended that.
+const KILL: u64 = 1 << 8;
 
 /// How long one may be, in bytes: 52 numbers of 20 digits at most, and the name.
 const LONGEST: usize = 2048;
 
 /// The text of that of process `pid`; none where there is no such process. A name's bytes that are no text are replaced.
 pub fn read(pid: i32) -> Option<String> {
+    read_in(Path::new(&format!("/proc/{pid}")))
+}
+
+/// The text of that of the process or thread whose folder of `/proc` this is.
+pub fn read_in(folder: &Path) -> Option<String> {
     let mut text = [0; LONGEST];
     // In one call: the kernel makes all of it at once.
-    let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut text).ok()?;
+    let length = File::open(folder.join("stat")).ok()?.read(&mut text).ok()?;
     Some(String::from_utf8_lossy(&text[..length]).into_owned())
 }
 
@@ -46,6 +60,13 @@ impl<'a> ProcStat<'a> {
         matches!(self.state(), "Z" | "X")
     }
 
+    /// Whether what this is of, a process's first thread or any other, runs nothing of its program any more: it has ended,
+    /// exits, or is killed.
+    pub fn ends(&self) -> bool {
+        let any = |field, bits| self.number(field).is_some_and(|word| word & bits != 0);
+        self.has_ended() || any(9, PF_EXITING | PF_SIGNALED) || any(31, KILL)
+    }
+
     /// The number in a field, as the manual page counts them, from 4 on.
     pub fn number(&self, field: usize) -> Option<u64> {
         self.rest.split(' ').nth(field.checked_sub(3)?)?.trim().parse().ok()
@@ -79,6 +100,21 @@ mod tests {
         assert_eq!((stat.number(8), stat.number(9), stat.number(90)), (None, Some(0), None));
         assert!(!stat.has_ended());
         assert!(ProcStat::parse("1 (x) Z 1").is_some_and(|stat| stat.has_ended()));
+    }
+
+    #[test]
+    fn one_that_exits_or_is_killed_ends() {
+        let ends = |state: &str, flags: u64, pending: u64| {
+            let between = "0 ".repeat(21);
+            let text = format!("1 (x) {state} 1 1 1 0 -1 {flags} {between}{pending} 0");
+            let stat = ProcStat::parse(&text).expect("one");
+            assert_eq!((stat.number(9), stat.number(31)), (Some(flags), Some(pending)));
+            stat.ends()
+        };
+        // Idle ones, as the kernel has shown them; with SIGTERM to take, which may be handled.
+        assert!(!ends("S", 4_194_560, 0) && !ends("S", 4_194_304, 1 << 14));
+        // In the end of a pid namespace; with SIGKILL to take; in a core dump; as a zombie.
+        assert!(ends("S", 4_194_308, 0) && ends("S", 4_194_304, 1 << 8) && ends("D", 4_195_328, 0) && ends("Z", 0, 0));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Build, Task, eventually, much, status_lines};
+use bowline_tests::harness::{Build, Task, Trace, eventually, much, process_exists, status_lines};
 use serde_json::Value;
 
 /// A shell that ends with 7 when it is asked to.
@@ -294,6 +294,55 @@ fn a_check_that_the_tasks_end_cuts_short_is_none() {
     report.assert_code(3);
     assert_eq!((&report["stopped_by"], &report["health"]["status"]), (&Value::Null, &"starting".into()), "{report:?}");
     host.assert_nothing_left();
+}
+
+#[test]
+fn a_check_that_the_tasks_end_cuts_short_is_none_however_long_that_end_takes() {
+    let host = Host::new();
+    let task = checked(&host, OBEDIENT, "exec sleep 4242", "timeout = '1h'\nretries = 1").start();
+    task.wait_for_line("ready");
+    let exec = task.spawn_exec([], "echo begun; exec sleep 1000");
+    exec.wait_for_out("begun");
+    let (check, held) = (pid_of(&task, "sleep 4242 "), pid_of(&task, "sleep 1000 "));
+    // The kernel ends all of a pid namespace with its init, which ends when all of them are reaped: the exec is not as
+    // long as a tracer may still ask how it has ended.
+    let tracer = Trace::of(&host, held, []);
+    tracer.hold();
+    task.bowline("kill", ["--signal=TERM"]).assert_code(0);
+    eventually("the check is reaped", || (!process_exists(check)).then_some(()));
+    // Time in which it could be taken for a check that has failed.
+    host.task("sleep 0.5").run().assert_code(0);
+    assert!(process_exists(held), "nobody reaps it");
+    assert_eq!(task.status(), "running");
+    assert_eq!(changes(&host, &task), []);
+    tracer.end();
+    exec.finish().assert_code(137);
+    let report = task.wait();
+    report.assert_code(7);
+    let health = &report["health"];
+    assert_eq!((&health["status"], &health["log"]), (&"starting".into(), &Value::Array(Vec::new())), "{report:?}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_check_that_somebody_kills_has_failed() {
+    let host = Host::new();
+    let task = checked(&host, OBEDIENT, "kill -9 $$", "retries = 2").start();
+    let health = wait_until(&task, "unhealthy");
+    assert_eq!(health["log"][0]["exit_code"], 137);
+    task.end();
+    host.assert_nothing_left();
+}
+
+/// The host's pid of a task's process that was started as this.
+#[track_caller]
+fn pid_of(task: &Task<'_>, command: &str) -> i32 {
+    eventually(format_args!("{command}runs"), || {
+        task.processes().into_iter().find(|pid| {
+            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&words).replace('\0', " ") == command
+        })
+    })
 }
 
 #[test]

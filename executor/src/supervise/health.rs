@@ -9,13 +9,19 @@
 //! overlap, and a task that is not checked costs nothing. What was cut short by
 //! a pause, a stop or the task's own end is no check. Must not: decide what a
 //! check means, which is `health`'s.
+//!
+//! A task's own end is the kernel's word, not a matter of time: the init of a pid
+//! namespace exits first, then the kernel kills all others there, and init has
+//! ended when the last of them is reaped, however long that takes. A check that
+//! died of it is reaped while init says that it exits.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bowline_spec::{Healthcheck, OnUnhealthy};
 use jiff::Timestamp;
-use tokio::time::timeout;
 
 use super::Supervisor;
 use super::task::Task;
@@ -23,13 +29,9 @@ use crate::error::Result;
 use crate::events::Event;
 use crate::health::{Check, Health, OUTPUT, Status};
 use crate::lifecycle;
+use crate::proc_stat::{self, ProcStat};
 use crate::report::StoppedBy;
 use crate::request::{Exec, ExecEnd, ExecOutcome};
-
-/// How long after a failed check the task's own end may be seen: where init
-/// dies, the kernel ends a check with it, and waits for that to be reaped
-/// before init is.
-const LAST_BREATH: Duration = Duration::from_millis(100);
 
 impl Supervisor {
     /// Begins to check a task's health, if its description says how.
@@ -50,17 +52,22 @@ impl Supervisor {
             if !task.runs_for(wait).await {
                 return;
             }
-            let mut status = task.status.subscribe();
+            let status = task.status.subscribe();
             let counts = in_start_period();
             let check = self.check_once(&task, &rules).await;
-            if !check.succeeded() {
-                let _ = timeout(LAST_BREATH, status.changed()).await;
-            }
-            if status.has_changed().unwrap_or(true) || task.state().status != lifecycle::Status::Running {
+            let runs_on = !status.has_changed().unwrap_or(true) && task.state().status == lifecycle::Status::Running;
+            if !runs_on || (!check.succeeded() && self.init_ends(&task)) {
                 continue;
             }
             self.learn(&task, check, &rules, counts);
         }
+    }
+
+    /// Whether a task's init will not run on: it exits, was killed, or was reaped just now.
+    fn init_ends(&self, task: &Task) -> bool {
+        // While it is not reaped, the pid is its own.
+        let pid = task.state().pid.filter(|pid| self.children.is_unreaped(*pid));
+        pid.is_none_or(all_threads_end)
     }
 
     async fn check_once(self: &Rc<Self>, task: &Task, rules: &Healthcheck) -> Check {
@@ -93,6 +100,23 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// Whether a child that is not reaped ends with all of its threads: the first may have ended alone. Others come and go
+/// while they are listed, so the answer may be wrong for one that executes another program at this moment.
+fn all_threads_end(pid: i32) -> bool {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    if thread_ends(&process) != Some(true) {
+        return false;
+    }
+    // One that is gone has ended.
+    let end = |threads: fs::ReadDir| threads.flatten().all(|thread| thread_ends(&thread.path()).unwrap_or(true));
+    fs::read_dir(process.join("task")).is_ok_and(end)
+}
+
+/// Whether a thread ends, if there is such a one.
+fn thread_ends(folder: &Path) -> Option<bool> {
+    ProcStat::parse(&proc_stat::read_in(folder)?).map(|stat| stat.ends())
 }
 
 fn check_of(outcome: Result<ExecOutcome>, started_at: Timestamp) -> Check {

@@ -37,9 +37,20 @@ impl Trace {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Stops strace itself: from then on nobody can reap what it traces, until [`Trace::end`].
+    pub fn hold(&self) {
+        kill_process(Pid::from_child(&self.strace), Signal::STOP).expect("strace lives");
+        eventually("strace is stopped", || {
+            let status = fs::read_to_string(format!("/proc/{}/status", self.strace.id())).unwrap_or_default();
+            status.lines().any(|line| line.starts_with("State:\tT")).then_some(())
+        });
+    }
+
     /// Detaches, and gives all that it has seen.
     pub fn end(mut self) -> String {
-        kill_process(Pid::from_child(&self.strace), Signal::INT).expect("strace lives");
+        for signal in [Signal::INT, Signal::CONT] {
+            kill_process(Pid::from_child(&self.strace), signal).expect("strace is not reaped");
+        }
         self.strace.wait().expect("it ends, and its log is whole");
         self.so_far()
     }

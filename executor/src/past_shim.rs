@@ -53,15 +53,20 @@ impl PastShim {
         Ok(PastShim { layout, record, cgroup })
     }
 
-    /// Sends `signal` to init.
+    /// Sends `signal` to init; SIGKILL to all of the task, as its shim would.
     ///
     /// # Errors
     /// `WrongState` when init has ended, or the process that the record names is
-    /// not in the task's cgroup.
+    /// not in the task's cgroup; `Internal` naming the processes that live on.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let ended = || Error::new(Kind::WrongState, "no process of the task's cgroup is its init: that has ended");
         let init = self.init().ok_or_else(ended)?;
-        sys::pidfd_send_signal(init.as_fd(), signal.number()).doing(Kind::WrongState, || "cannot signal init")
+        sys::pidfd_send_signal(init.as_fd(), signal.number()).doing(Kind::WrongState, || "cannot signal init")?;
+        match &self.cgroup {
+            // A frozen process does not even die.
+            Some(cgroup) if signal == Signal::KILL => self.layout.kill_all(cgroup, None),
+            _ => Ok(()),
+        }
     }
 
     /// Stops the task: `signal` to init, and after `grace` SIGKILL to all that is
@@ -132,7 +137,9 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
             let _ = layout.freeze(&cgroup, false);
         }
     }
-    if has_ended(&pidfd, ENDED) {
+    let pidfd = [pidfd];
+    layout.free(&pidfd);
+    if has_ended(&pidfd[0], ENDED) {
         return Ok(());
     }
     Err(Error::new(Kind::Internal, format!("{}: process {pid} did not end within {ENDED:?}", what()))

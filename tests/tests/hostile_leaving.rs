@@ -5,22 +5,11 @@ use std::fs;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Bundle, Input, Stdio, api, make_fifo};
-use bowline_tests::harness::{Process, Sandbox, Task, eventually, only_v2, process_exists};
+use bowline_tests::harness::{Process, Task, eventually, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const IDLE: &str = "exec sleep 1000";
-
-/// Freezes all of a sandbox, not by bowline's `pause`: whoever is cloned there does nothing. How many are there.
-fn freeze(sandbox: &Sandbox<'_>) -> usize {
-    let (file, value) = if only_v2() { ("cgroup.freeze", "1") } else { ("freezer.state", "FROZEN") };
-    fs::write(sandbox.cgroup("freezer").join(file), value).expect("root may");
-    eventually("it is frozen", || {
-        let (file, line) = if only_v2() { ("cgroup.events", "frozen 1") } else { ("freezer.state", "FROZEN") };
-        sandbox.cgroup_file("freezer", file).lines().any(|l| l == line).then_some(())
-    });
-    sandbox.processes().len()
-}
 
 #[track_caller]
 fn terminate(pid: i32) {
@@ -42,7 +31,8 @@ fn a_sandbox_whose_member_is_frozen_as_it_is_launched_is_left_at_sigterm() {
             .collect();
         running.iter().for_each(|task| task.wait_for_line("ready"));
         let shim = sandbox.shim_pid();
-        let before = freeze(&sandbox);
+        sandbox.freeze();
+        let before = sandbox.processes().len();
         let (_, start) = sandbox.task(IDLE).spawn_start();
         eventually("its init is in the cgroup", || (sandbox.processes().len() > before).then_some(()));
         terminate(shim);
@@ -59,7 +49,7 @@ fn a_sandbox_whose_member_is_frozen_as_it_is_launched_is_left_at_sigterm() {
 fn a_sandbox_whose_member_is_frozen_as_it_is_launched_is_removed_by_force_alone() {
     let host = Host::new();
     let sandbox = host.sandbox().create();
-    freeze(&sandbox);
+    sandbox.freeze();
     let (task, start) = sandbox.task(IDLE).spawn_start();
     eventually("its init is in the cgroup", || (!sandbox.processes().is_empty()).then_some(()));
     sandbox.bowline("rm", []).assert_refused(125, &[sandbox.id(), task.id(), "being launched"]);

@@ -6,9 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{
-    Elsewhere, Sandbox, Task, eventually, fds_of, hierarchies, only_v2, process_exists, status_lines,
-};
+use bowline_tests::harness::{Elsewhere, Sandbox, Task, eventually, fds_of, hierarchies, process_exists, status_lines};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -205,12 +203,7 @@ fn a_sandbox_that_somebody_has_frozen_can_be_removed_by_force() {
         let host = Host::new();
         let sandbox = host.sandbox().create();
         let task = sandbox.described("command = 'sleep'\nargs = ['1000']\nnamespaces.pid = 'host'").start();
-        let (file, value) = if only_v2() { ("cgroup.freeze", "1") } else { ("freezer.state", "FROZEN") };
-        fs::write(sandbox.cgroup("freezer").join(file), value).expect("root may");
-        eventually("it is frozen", || {
-            let (file, line) = if only_v2() { ("cgroup.events", "frozen 1") } else { ("freezer.state", "FROZEN") };
-            sandbox.cgroup_file("freezer", file).lines().any(|l| l == line).then_some(())
-        });
+        sandbox.freeze();
         assert_eq!(task.status(), "running");
         if dead {
             sandbox.kill_shim();

@@ -4,6 +4,9 @@
 //!   kill ─► wait ─► [some live] ─► kill again, five times ─► the rest to the parent ─► removed, depth first
 //! ```
 //!
+//! On v1 a process in a frozen cgroup, or below one, does not die of SIGKILL:
+//! once it was sent that, it is moved to where nobody is frozen.
+//!
 //! Every hierarchy is looked at: a cgroup may be left in one of them alone.
 //! What has gone already is what was wanted. Blocks: for workers, and for
 //! programs that may wait.
@@ -21,6 +24,7 @@ use super::tree::{self, read_at, write_at};
 use super::v1::{self, FREEZER, TASKS};
 use super::{Cgroup, Layout, kill_below, v2};
 use crate::error::{Error, Kind, Result, together};
+use crate::sys;
 
 /// How often all that is there is killed: somebody may fork, or come in.
 const PASSES: u32 = 5;
@@ -67,6 +71,7 @@ impl Layout {
                     None => self.kill_in(member.hierarchy, dir),
                     Some(permit) => self.kill_permitted(cgroup, member.hierarchy, dir, permit)?,
                 };
+                self.free(&killed);
                 wait_for(&killed, begun);
             }
             if self.living(cgroup).is_empty() {
@@ -76,6 +81,27 @@ impl Layout {
         match self.living(cgroup) {
             left if left.is_empty() => Ok(()),
             left => Err(still_there(cgroup, &left)),
+        }
+    }
+
+    /// Whether the process behind a pidfd is frozen where a frozen process does
+    /// not die: on v1.
+    pub fn is_held(&self, pidfd: BorrowedFd<'_>) -> bool {
+        let freezer = self.index(FREEZER).map(|index| &self.hierarchies[index]).filter(|freezer| !freezer.unified);
+        let held = |freezer: &Hierarchy| Some(v1::is_held(freezer.top(), &self.path_of(sys::pid_of(pidfd)?)?));
+        freezer.and_then(held).unwrap_or_default()
+    }
+
+    /// Has those die that were sent SIGKILL, and that somebody keeps frozen with a
+    /// parent of their cgroup: they are moved to the top of the hierarchy, which
+    /// nobody can freeze, and run no instruction of their own there. Whoever else
+    /// is frozen with them stays so. Blocks for the kernel's grace period.
+    pub fn free(&self, killed: &[OwnedFd]) {
+        for pidfd in killed.iter().map(OwnedFd::as_fd).filter(|pidfd| self.is_held(*pidfd)) {
+            let Some((pid, freezer)) = sys::pid_of(pidfd).zip(self.index(FREEZER)) else { continue };
+            if let Err(errno) = write_at(self.hierarchies[freezer].top(), v2::PROCS, &pid.to_string()) {
+                tracing::warn!(%errno, pid, "a process that was killed stays in a frozen cgroup");
+            }
         }
     }
 
@@ -152,7 +178,7 @@ impl Layout {
 
     /// Those of them that have not ended: one is listed for a moment longer.
     fn living(&self, cgroup: &Cgroup) -> Vec<i32> {
-        let lives = |pid: &i32| match crate::sys::pidfd_open(*pid) {
+        let lives = |pid: &i32| match sys::pidfd_open(*pid) {
             Ok(pidfd) => !has_ended(&pidfd, Duration::ZERO),
             // It has gone, or is of another pid namespace.
             Err(_) => *pid == 0,

@@ -180,6 +180,13 @@ pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
     read_at(dir, "freezer.state").is_ok_and(|state| state.trim() == "FROZEN")
 }
 
+/// Whether who is in the cgroup at `path` below `top` is frozen, also with a
+/// parent, or about to be. The root cgroup has no such file.
+pub fn is_held(top: BorrowedFd<'_>, path: &str) -> bool {
+    let state = read_at(top, format!("{path}/freezer.state").trim_start_matches('/'));
+    state.is_ok_and(|state| state.trim() != "THAWED")
+}
+
 /// Thaws `dir` and all below it: one that was frozen by itself stays so when
 /// its parent is thawed.
 pub fn thaw_below(dir: BorrowedFd<'_>) {
@@ -202,7 +209,7 @@ pub fn kill_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
     }
     let _ = freeze(dir, true);
     let killed = signal_below(dir, libc::SIGKILL);
-    // A frozen process does not die.
+    // A frozen process does not die: with a frozen parent, see `Layout::free`.
     let _ = freeze(dir, false);
     killed
 }

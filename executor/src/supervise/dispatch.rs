@@ -120,7 +120,7 @@ impl Supervisor {
                 tokio::task::spawn_local(async move { self.start_exec(&id, *exec, reply).await });
             }
             Request::SignalExec(id, name, signal, reply) => {
-                let _ = reply.send(self.task(&id).and_then(|task| task.signal_exec(&name, signal)));
+                let _ = reply.send(self.task(&id).and_then(|task| task.signal_exec(&self, &name, signal)));
             }
             Request::Checkpoint(id, wanted, reply) => {
                 tokio::task::spawn_local(async move {

@@ -259,10 +259,9 @@ impl Supervisor {
         group: Option<&ExecGroup>,
     ) -> Killed {
         // It may not have come as far as its cgroup or its session.
-        if let Ok(pidfd) = sys::pidfd_open(pid) {
-            // An error means that it has ended.
-            let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
-        }
+        let own: Vec<OwnedFd> = sys::pidfd_open(pid).into_iter().collect();
+        // An error means that it has ended.
+        own.iter().for_each(|own| drop(sys::pidfd_send_signal(own.as_fd(), libc::SIGKILL)));
         let kill = || match group {
             Some(group) => group.kill(),
             None => task.with_cgroup(|c| self.layout.kill_session(c, pid)).unwrap_or_default(),
@@ -273,12 +272,13 @@ impl Supervisor {
                 if killed.is_empty() {
                     break;
                 }
-                all_ended(killed).await;
+                all_ended(&self.layout, &killed).await;
             }
+            all_ended(&self.layout, &own).await;
             let _ = exited.await;
         };
-        // One that somebody has frozen on v1, or that is deep in the kernel,
-        // runs no instruction more, but ends when it is let go.
+        // One that is deep in the kernel runs no instruction more, but ends when
+        // it is let go.
         let _ = tokio::time::timeout(DYING, dead).await;
         if group.is_some() { Killed::Cgroup } else { Killed::Session }
     }

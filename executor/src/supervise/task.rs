@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::Supervisor;
 use super::launches::Plan;
-use crate::cgroup::{Cgroup, ExecGroup};
+use crate::cgroup::{Cgroup, ExecGroup, Layout};
 use crate::claimed_uid::ClaimedUid;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::figures::ExecStarts;
@@ -38,6 +38,11 @@ use crate::{proc_stat, sys, worker};
 
 /// How long a freeze may take: a process in the kernel freezes when it returns.
 const FREEZE: Duration = Duration::from_secs(10);
+
+/// When those that were killed and have not ended are looked at first, and how
+/// often at last: v1 tells nobody that a cgroup was frozen.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_secs(2);
 
 /// What a shim that leaves gives a task whose manager said nothing of that: with
 /// what follows, less than the five seconds that a manager gives the shim.
@@ -404,14 +409,19 @@ impl Task {
         let processes = self.with_cgroup(|c| supervisor.layout.processes(c).len())?;
         self.killed.set(Some(processes.saturating_sub(1) as u64));
         self.send(libc::SIGKILL)?;
-        if self.namespaces.is_new(libc::CLONE_NEWPID) {
-            // The kernel kills all of a pid namespace with its init, which
-            // only has to be thawed to die.
-            return self.with_cgroup(|c| supervisor.layout.freeze(c, false))?;
-        }
+        // The kernel kills all of a pid namespace with its init, which only has
+        // to be thawed to die, unless somebody freezes it again, or a parent.
+        let with_init = self.namespaces.is_new(libc::CLONE_NEWPID);
+        let thawed = if with_init { self.with_cgroup(|c| supervisor.layout.freeze(c, false)) } else { Ok(Ok(())) };
         let (task, supervisor) = (self.clone(), supervisor.clone());
-        tokio::task::spawn_local(async move { task.kill_rest(&supervisor).await });
-        Ok(())
+        tokio::task::spawn_local(async move {
+            let mut ended = task.init_ended.subscribe();
+            let ended = tokio::time::timeout(FIRST_LOOK, ended.wait_for(|ended| *ended));
+            if !with_init || ended.await.is_err() {
+                task.kill_rest(&supervisor).await;
+            }
+        });
+        thawed?
     }
 
     /// Kills what is in the cgroup until nothing is; returns how many there were.
@@ -423,27 +433,52 @@ impl Task {
                 return count;
             }
             count += killed.len() as u64;
-            all_ended(killed).await;
+            all_ended(&supervisor.layout, &killed).await;
         }
     }
 
     /// Sends the exec of that name a signal.
-    pub fn signal_exec(&self, name: &str, signal: Signal) -> Result<()> {
+    pub fn signal_exec(&self, supervisor: &Rc<Supervisor>, name: &str, signal: Signal) -> Result<()> {
         let gone = || Error::new(Kind::NotFound, format!("exec {name} of task {} has exited", self.id));
         let execs = self.execs.borrow();
         let exec = execs.values().find(|exec| exec.name.as_deref() == Some(name)).ok_or_else(gone)?;
         let pidfd = exec.pidfd.as_ref().ok_or_else(gone)?;
         match sys::pidfd_send_signal(pidfd.as_fd(), signal.number()) {
             // Ended already, and not yet reaped.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-            outcome => outcome.doing(Kind::Internal, || format!("cannot signal exec {name} of task {}", self.id)),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+            outcome => outcome.doing(Kind::Internal, || format!("cannot signal exec {name} of task {}", self.id))?,
         }
+        if signal == Signal::KILL
+            && let Ok(pidfd) = pidfd.try_clone()
+        {
+            let supervisor = supervisor.clone();
+            tokio::task::spawn_local(async move { all_ended(&supervisor.layout, &[pidfd]).await });
+        }
+        Ok(())
     }
 }
 
-/// Waits until the processes behind all of `pidfds` have ended.
-pub async fn all_ended(pidfds: Vec<OwnedFd>) {
-    for pidfd in pidfds {
-        worker::ended(pidfd).await;
+/// Waits until all that were sent SIGKILL have ended, also where somebody has
+/// frozen their cgroup or a parent, or does so meanwhile.
+pub async fn all_ended(layout: &Layout, killed: &[OwnedFd]) {
+    let ended = async {
+        for pidfd in killed.iter().filter_map(|pidfd| pidfd.try_clone().ok()) {
+            worker::ended(pidfd).await;
+        }
+    };
+    tokio::pin!(ended);
+    let mut look = FIRST_LOOK;
+    while tokio::time::timeout(look, &mut ended).await.is_err() {
+        look = (look * 2).min(LOOK);
+        if !killed.iter().any(|pidfd| layout.is_held(pidfd.as_fd())) {
+            continue;
+        }
+        let free = || {
+            layout.free(killed);
+            Ok(())
+        };
+        if let Err(error) = worker::run("those that are frozen", free).await {
+            tracing::warn!(%error, "processes that were killed stay frozen");
+        }
     }
 }

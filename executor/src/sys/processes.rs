@@ -240,6 +240,14 @@ pub fn pidfd_open(pid: pid_t) -> io::Result<OwnedFd> {
     check(rc).map(|fd| own(fd as RawFd))
 }
 
+/// The pid of the process behind `pidfd`; `None` once it was reaped. While the
+/// process cannot end, the number is its own.
+pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<pid_t> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    // -1 once it was reaped, 0 of another pid namespace.
+    info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok().filter(|pid| *pid > 0)
+}
+
 /// Moves the calling thread into the namespaces in `flags` (CLONE_NEW*) of the
 /// process behind `fd`, or into the one namespace that `fd` is.
 pub fn setns(fd: BorrowedFd<'_>, flags: c_int) -> io::Result<()> {

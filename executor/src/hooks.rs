@@ -20,6 +20,7 @@ use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
 use tokio::sync::oneshot;
 
 use crate::error::{Doing, Error, Kind, Result};
+use crate::pages::FRUGAL;
 use crate::program::Program;
 use crate::sys::Ended;
 
@@ -204,7 +205,8 @@ fn name(point: Point, number: usize, hook: &Hook) -> String {
 /// The environment of this process: what a hook has that the shim runs and that
 /// brings none, as other runtimes do it, whose hooks count on a PATH.
 fn surroundings() -> Vec<OsString> {
-    std::env::vars_os().map(|(key, value)| [key, value].join("=".as_ref())).collect()
+    let ours = |(key, value): &(OsString, OsString)| key == FRUGAL.0 && value == FRUGAL.1;
+    std::env::vars_os().filter(|one| !ours(one)).map(|(key, value)| [key, value].join("=".as_ref())).collect()
 }
 
 /// What runs `hook`, with `env` if it has none itself.

@@ -54,6 +54,7 @@ mod namespaces;
 pub mod network;
 mod notify;
 mod owners;
+pub mod pages;
 mod past_shim;
 mod pause;
 pub mod probe;
@@ -157,6 +158,7 @@ where
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
+        .on_thread_park(pages::give_back)
         .build()
         .doing(Kind::Internal, || "cannot start the event loop")?;
     let (send, requests) = mpsc::unbounded_channel();

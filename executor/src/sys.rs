@@ -16,6 +16,7 @@ mod absent {
 mod fds;
 mod filters;
 mod links;
+mod memory;
 mod mounts;
 mod processes;
 mod recent;
@@ -35,6 +36,7 @@ pub use fds::{
 };
 pub use filters::{attach_device_program, seccomp_load};
 pub use links::{loopback_up, remove_bridge};
+pub use memory::give_back_memory;
 pub use mounts::{MountAttributes, mount_idmap, mount_setattr};
 pub use processes::{
     Cloned, Ended, SchedulingAttributes, clone3, clones_into_cgroups, default_memory_policy, execve, exit_now, fork,

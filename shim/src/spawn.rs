@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use bowline_executor::pages::FRUGAL;
 use bowline_executor::systemd::Systemd;
 use bowline_executor::watch::MARKER;
 use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, open_sealed};
@@ -68,6 +69,7 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .env_clear()
         .envs(std::env::vars_os().filter(|(key, _)| HANDED_DOWN.iter().any(|name| key == name)))
         .env(MARKER, folder.name().as_str())
+        .env(FRUGAL.0, FRUGAL.1)
         // By its end the shim knows that we have gone.
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

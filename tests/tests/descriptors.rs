@@ -74,6 +74,33 @@ fn an_attach_that_has_left_a_silent_task_holds_none() {
     host.assert_nothing_left();
 }
 
+#[test]
+fn attaches_that_have_left_take_no_memory() {
+    let host = Host::new();
+    let task = silent(&host);
+    let own = || {
+        let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", task.shim_pid_on_disk())).expect("it lives");
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("the kernel counts it");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("kB")
+    };
+    let come_and_go = |times: usize| {
+        for _ in 0..times {
+            let all: Vec<Process> = (0..5).map(|_| host.spawn(["attach", "--no-stdin", task.id()])).collect();
+            eventually("they are attached", || (streams(&task) == 10).then_some(()));
+            all.iter().for_each(|one| one.signal(Signal::TERM));
+            all.into_iter().for_each(|one| drop(one.finish()));
+            eventually("they have left", || (streams(&task) == 0).then_some(()));
+        }
+    };
+    come_and_go(2);
+    let before = own();
+    // Each waits for the task's end too, and gives that up: more than a kilobyte each.
+    come_and_go(30);
+    eventually(format_args!("{} KiB, where there were {before}", own()), || (own() < before + 100).then_some(()));
+    task.end();
+    host.assert_nothing_left();
+}
+
 /// The folders of their FIFOs.
 fn remove_what_killed_attaches_left(task: &Task<'_>) {
     let entries = fs::read_dir(task.file("")).expect("the task's folder").flatten().map(|entry| entry.path());

@@ -22,7 +22,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["bundle", "folder", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
     &["checkpoint", "claimed_uid", "events", "member", "program", "refused", "reserve", "told"],
     &["idmap", "log", "report", "scoped", "shutdown", "systemd", "worker"],
-    &["cgroup", "inheritance", "spare"],
+    &["cgroup", "inheritance", "pages", "spare"],
     &["health", "lsm", "mountinfo", "owners", "record", "sys", "trust", "watch"],
     &["error", "proc_stat"],
 ];

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use super::{End, Owner, is_null};
 use crate::error::{Doing, Error, Kind, Result};
+use crate::pages;
 use crate::sys;
 
 /// Passed on at a time, in bytes: what a pipe holds. The buffer is there for as
@@ -103,6 +104,7 @@ fn begin(from: AsyncFd<File>, to: Rc<AsyncFd<File>>, mut process_ended: watch::R
             _ = process_ended.wait_for(|ended| *ended) => {}
             _ = pass_on(&from, &to) => {}
         }
+        pages::left();
     });
 }
 

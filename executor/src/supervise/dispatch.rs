@@ -2,7 +2,10 @@
 
 use std::rc::Rc;
 
+use tokio::sync::oneshot;
+
 use super::{Leave, Supervisor};
+use crate::error::Result;
 use crate::report::StoppedBy;
 use crate::request::{Request, TaskState};
 
@@ -89,7 +92,7 @@ impl Supervisor {
             }
             Request::PauseEnded(reply) => {
                 tokio::task::spawn_local(async move {
-                    let _ = reply.send(self.pauses.ended().await);
+                    while_wanted(reply, self.pauses.ended()).await;
                 });
             }
             Request::EndPause(reply) => {
@@ -102,12 +105,12 @@ impl Supervisor {
             }
             Request::Wait(id, reply) => {
                 tokio::task::spawn_local(async move {
-                    // One that comes to nothing leaves no report.
-                    self.launched(&id).await;
-                    let _ = reply.send(match self.task(&id) {
-                        Ok(task) => task.exit_report().await,
-                        Err(error) => Err(error),
-                    });
+                    let report = async {
+                        // One that comes to nothing leaves no report.
+                        self.launched(&id).await;
+                        self.task(&id)?.exit_report().await
+                    };
+                    while_wanted(reply, report).await;
                 });
             }
             Request::Exec(id, exec, reply) => {
@@ -182,4 +185,15 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// Answers with what `wait` gives, and gives up waiting when nobody wants the answer any more: clients come and go as
+/// often as they like while a task runs, and each wait takes memory.
+async fn while_wanted<T>(mut reply: oneshot::Sender<Result<T>>, wait: impl Future<Output = Result<T>>) {
+    let answer = tokio::select! {
+        biased;
+        answer = wait => answer,
+        () = reply.closed() => return,
+    };
+    let _ = reply.send(answer);
 }

@@ -29,6 +29,7 @@ use crate::error::Result;
 use crate::events::Event;
 use crate::health::{Check, Health, OUTPUT, Status};
 use crate::lifecycle;
+use crate::pages;
 use crate::proc_stat::{self, ProcStat};
 use crate::report::StoppedBy;
 use crate::request::{Exec, ExecEnd, ExecOutcome};
@@ -78,7 +79,9 @@ impl Supervisor {
             tail_bytes: Some(OUTPUT),
             ..Exec::default()
         };
-        check_of(self.exec(&task.id, exec).await, started_at)
+        let outcome = self.exec(&task.id, exec).await;
+        pages::left();
+        check_of(outcome, started_at)
     }
 
     fn learn(self: &Rc<Self>, task: &Task, check: Check, rules: &Healthcheck, in_start_period: bool) {

@@ -45,6 +45,7 @@ use crate::hooks::Point;
 use crate::host;
 use crate::inheritance::Limits;
 use crate::lifecycle::{Event, Status};
+use crate::pages;
 use crate::report::StoppedBy;
 use crate::request::{Process, Request};
 use crate::rootfs::layers;
@@ -290,6 +291,8 @@ impl Supervisor {
             // Who pays for the shim never decides over a task.
             tracing::error!(%error, "the shim is charged to the root cgroup");
         }
+        // Its launch is over, and it may be idle for days.
+        pages::left();
     }
 
     /// Whether anything may still be launched. Asked again once a launch's task can be stopped: what came before found

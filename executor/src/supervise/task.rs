@@ -2,7 +2,7 @@
 //! its lifecycle asks for.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -137,7 +137,7 @@ pub struct Task {
     pub reported: Cell<bool>,
     pub exited: watch::Sender<Option<ExitReport>>,
     /// Signals that we sent to init.
-    pub sent: RefCell<Vec<i32>>,
+    pub sent: RefCell<BTreeSet<i32>>,
     /// A kill is under way: another would change nothing.
     killing: Cell<bool>,
     /// Processes beside init that our kill met.
@@ -395,7 +395,8 @@ impl Task {
             // Ended already, and not yet reaped.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             outcome => {
-                self.sent.borrow_mut().push(signal);
+                // Each once, however often they are sent.
+                self.sent.borrow_mut().insert(signal);
                 outcome.doing(Kind::Internal, || format!("cannot signal task {}", self.id))
             }
         }

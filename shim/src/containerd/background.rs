@@ -10,6 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
+use bowline_executor::pages::FRUGAL;
 use bowline_executor::{Doing, Kind, Result, join_cgroup, open_sealed};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::thread::{CoreSchedulingScope, create_core_scheduling_cookie};
@@ -93,6 +94,10 @@ impl Background {
         command.arg0(&binary).args(invocation.to_serve(address, listener.as_raw_fd(), &spawn::bowline(&binary)));
         for name in NOT_HANDED_DOWN {
             command.env_remove(name);
+        }
+        // The host's own word on it stands.
+        if std::env::var_os(FRUGAL.0).is_none() {
+            command.env(FRUGAL.0, FRUGAL.1);
         }
         let addresses = [("TTRPC_ADDRESS", &invocation.ttrpc_address), ("GRPC_ADDRESS", &invocation.grpc_address)];
         command.envs(addresses.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));

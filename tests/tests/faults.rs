@@ -9,28 +9,29 @@ use std::fmt::Write as _;
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, Trace, binary, is_slow, process_exists};
+use bowline_tests::harness::{Ran, Trace, binary, eventually, is_slow, process_exists};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Obeys SIGTERM, and says by what it ended.
-const TASK: &str = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+pub const TASK: &str = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done";
 
 /// Every how many system calls there is a fault.
-fn stride() -> usize {
+pub fn stride() -> usize {
     if is_slow() { 40 } else { 11 }
 }
 
 /// What came of a fault.
 #[derive(Default)]
-struct Tally {
-    tried: usize,
-    survived: usize,
-    lost: Vec<String>,
+pub struct Tally {
+    pub tried: usize,
+    pub survived: usize,
+    pub lost: Vec<String>,
 }
 
 impl Tally {
     #[track_caller]
-    fn end(self, what: &str, host: &Host) {
+    pub fn end(self, what: &str, host: &Host) {
         let mut line = String::new();
         let Tally { tried, survived, lost } = self;
         let _ = write!(line, "{what}: {tried} tried, {survived} survived, {} exits lost, ", lost.len());
@@ -83,21 +84,21 @@ fn is_kept(host: &Host, life: &Life) -> bool {
     life.over || ran.code != Some(0) || ran.json()["exit_code"] == *told
 }
 
-/// A system call: its name, and which of its name it is.
-type Call = (String, usize);
+/// A system call: its name, which of its name it is, and the rest of what strace says.
+pub type Call = (String, usize, String);
 
 /// The calls in a trace without `-f`.
-fn numbered<'t>(lines: impl Iterator<Item = &'t str>) -> Vec<Call> {
+pub fn numbered<'t>(lines: impl Iterator<Item = &'t str>) -> Vec<Call> {
     let mut of_its_name: HashMap<&str, usize> = HashMap::new();
-    let mut number = |name| {
+    let mut number = |(name, rest): (&'t str, &str)| {
         let number = of_its_name.entry(name).or_default();
         *number += 1;
-        (name.to_owned(), *number)
+        (name.to_owned(), *number, rest.to_owned())
     };
     // Not the end of a call that was interrupted.
     let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    let names = lines.filter_map(|line| line.split_once('(')).map(|(name, _)| name);
-    names.filter(|name| is_name(name)).map(&mut number).collect()
+    let calls = lines.filter_map(|line| line.split_once('('));
+    calls.filter(|(name, _)| is_name(name)).map(&mut number).collect()
 }
 
 /// What a sandbox's shim asks of the kernel in a task's life.
@@ -134,9 +135,10 @@ fn calls_of_children(host: &Host) -> Vec<Call> {
         let ours = calls.iter().take_while(|call| !call.starts_with("execve(")).copied();
         for call in numbered(ours)
             .into_iter()
-            .filter(|(name, _)| !OF_MEMORY.contains(&&**name) && !of_shim(&format!("{name}(")))
+            .filter(|(name, ..)| !OF_MEMORY.contains(&&**name) && !of_shim(&format!("{name}(")))
         {
-            if !found.contains(&call) {
+            let same = |found: &Call| (&found.0, found.1) == (&call.0, call.1);
+            if !found.iter().any(same) {
                 found.push(call);
             }
         }
@@ -149,7 +151,7 @@ fn calls_of_children(host: &Host) -> Vec<Call> {
 fn meets(host: &Host, fault: &str, flags: &[&str], calls: impl Iterator<Item = Call>, of_whom: &str) {
     let mut tally = Tally::default();
     let is_fatal = flags.is_empty() && fault.starts_with("signal");
-    for (name, number) in calls {
+    for (name, number, _) in calls {
         let sandbox = host.sandbox().create();
         let inject = format!("inject={name}:{fault}:when={number}");
         let shim = sandbox.shim_pid();
@@ -169,8 +171,13 @@ fn meets(host: &Host, fault: &str, flags: &[&str], calls: impl Iterator<Item = C
 
 #[track_caller]
 fn shim_meets(fault: &str, of_interest: impl Fn(&str) -> bool, stride: usize) {
+    shim_meets_at(fault, |(name, ..)| of_interest(name), stride);
+}
+
+#[track_caller]
+fn shim_meets_at(fault: &str, of_interest: impl Fn(&Call) -> bool, stride: usize) {
     let host = Host::new();
-    let calls = calls_of_the_shim(&host).into_iter().filter(|(name, _)| of_interest(name));
+    let calls = calls_of_the_shim(&host).into_iter().filter(of_interest);
     meets(&host, fault, &[], calls.step_by(stride), "shim");
 }
 
@@ -199,7 +206,7 @@ fn a_command_that_is_killed_at_any_of_its_system_calls() {
     let calls = numbered(fs::read_to_string(log).expect("strace writes it").lines());
     host.bowline(["rm", "-f", &id]).assert_code(0);
     let mut tally = Tally::default();
-    for (name, number) in calls.into_iter().step_by(stride()) {
+    for (name, number, _) in calls.into_iter().step_by(stride()) {
         let (id, _, started) = start(Some(&format!("inject={name}:signal=KILL:when={number}")));
         tally.tried += 1;
         tally.survived += usize::from(started);
@@ -233,4 +240,68 @@ fn a_shim_whose_disk_is_full() {
 fn a_shim_that_gets_no_process_and_no_memory() {
     shim_meets("error=EAGAIN", |name| name == "clone3", 1);
     shim_meets("error=ENOMEM", |name| ["clone3", "mmap", "openat", "pidfd_open"].contains(&name), stride() / 4);
+}
+
+#[test]
+fn a_shim_whose_disk_has_become_read_only() {
+    let creates = ["mkdir", "mkdirat", "rename", "renameat", "linkat", "symlinkat"];
+    let to_write = |rest: &str| ["O_WRONLY", "O_RDWR", "O_CREAT"].iter().any(|flag| rest.contains(flag));
+    let of_interest =
+        |(name, _, rest): &Call| creates.contains(&&**name) || (name.starts_with("open") && to_write(rest));
+    shim_meets_at("error=EROFS", of_interest, stride() / 4);
+}
+
+/// Who comes in while a sandbox is being unmounted.
+enum Meanwhile {
+    Nobody,
+    AnotherRemoves,
+    CommandIsKilled,
+    ShimIsToldToLeave,
+    ShimIsKilled,
+}
+
+/// What is mounted takes a while to be unmounted, as on a disk that does not answer.
+#[test]
+fn a_sandbox_whose_unmounting_takes_long() {
+    let host = Host::new();
+    let mut tally = Tally::default();
+    for meanwhile in [
+        Meanwhile::Nobody,
+        Meanwhile::AnotherRemoves,
+        Meanwhile::CommandIsKilled,
+        Meanwhile::ShimIsToldToLeave,
+        Meanwhile::ShimIsKilled,
+    ] {
+        let sandbox = host.sandbox().create();
+        let task = sandbox.task(TASK).start();
+        task.wait_for_line("ready");
+        let shim = Pid::from_raw(sandbox.shim_pid()).expect("a pid");
+        let slow = ["-f", "-e", "inject=umount2:delay_enter=500000"];
+        let trace = Trace::of(&host, shim.as_raw_nonzero().get(), slow);
+        let wait = host.spawn(["wait", "--json", task.id()]);
+        let removal = host.spawn(["sandbox", "rm", "-f", sandbox.id()]);
+        eventually("it is being unmounted", || trace.so_far().contains("umount2(").then_some(()));
+        tally.tried += 1;
+        let told = wait.finish();
+        if told.code != Some(0) || told.json()["signal"] != "SIGKILL" {
+            tally.lost.push(told.to_string());
+        }
+        // The shim answers others meanwhile, or has done it by then.
+        let inspected = sandbox.bowline("inspect", []);
+        assert!(inspected.code == Some(0) || !sandbox.file("").exists(), "{inspected}");
+        match meanwhile {
+            Meanwhile::Nobody => {}
+            Meanwhile::AnotherRemoves => {
+                let ran = sandbox.bowline("rm", ["-f"]);
+                assert!(ran.code == Some(0) || ran.err().contains("being removed"), "{ran}");
+            }
+            Meanwhile::CommandIsKilled => removal.signal(Signal::KILL),
+            Meanwhile::ShimIsToldToLeave => kill_process(shim, Signal::TERM).expect("it lives"),
+            Meanwhile::ShimIsKilled => kill_process(shim, Signal::KILL).expect("it lives"),
+        }
+        tally.survived += usize::from(removal.finish().code == Some(0));
+        eventually("it is removed", || (sandbox.bowline("rm", ["-f"]).code == Some(0)).then_some(()));
+        trace.end();
+    }
+    tally.end("sandbox: umount2 takes 0.5 s", &host);
 }

@@ -69,6 +69,7 @@ mod exit_report;
 mod explain;
 mod fallbacks;
 mod faults;
+mod faults_managers;
 mod gc;
 mod hardening;
 mod health;

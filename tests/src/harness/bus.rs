@@ -18,6 +18,8 @@ const JOB: &str = "/org/freedesktop/systemd1/job/1";
 pub enum Reply {
     /// It leaves the bus before it has answered.
     NoReply,
+    /// It stays there, and never answers.
+    Never,
     /// It refuses, by this name.
     Refused(&'static str),
     /// It answers with nothing.
@@ -121,6 +123,7 @@ fn serve(mut stream: UnixStream, calls: &Mutex<Vec<String>>, answers: &Mutex<Box
                     &Body::text("it has left the bus"),
                 )?;
             }
+            Reply::Never => {}
             Reply::Refused(name) => write(&mut stream, 3, &error(name), &Body::text("no"))?,
             Reply::Nothing => write(&mut stream, 2, &[to, from], &Body::default())?,
             Reply::Path(path) => write(&mut stream, 2, &[to, from], &Body::path(&path))?,

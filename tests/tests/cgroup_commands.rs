@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{
-    Elsewhere, Process, Ran, cgroup_of, eventually, hierarchies, hierarchy, only_v2, process_exists,
-};
+use bowline_tests::harness::{Elsewhere, Process, Ran, cgroup_of, eventually, hierarchies, only_v2, process_exists};
 
 fn cgroup<const N: usize>(host: &Host, verb: &str, path: &str, args: [&str; N]) -> Ran {
     host.bowline(["cgroup", verb, path].into_iter().chain(args))
@@ -301,14 +299,7 @@ fn what_cannot_be_ended_is_moved_to_the_parent() {
     let file = either("freezer.state", "cgroup.freeze");
     let freezer = group.there().into_iter().find(|folder| folder.join(file).exists()).expect("a freezer");
     fs::write(freezer.join(file), either("FROZEN", "1")).expect("root may");
-    // On v1 who is frozen is moved to the top, to die there, unless that takes nobody.
-    let top = hierarchy("freezer").join("cgroup.procs");
-    let takes_nobody = if only_v2() { String::new() } else { format!("mount --bind /dev/full {} &&", top.display()) };
-    let bowline = bowline_tests::harness::binary("bowline");
-    let script = format!("{takes_nobody} exec {} cgroup destroy {}", bowline.display(), below.path());
-    let mut destroy_there = host.command("unshare");
-    destroy_there.args(["--mount", "--propagation=private", "/bin/sh", "-c", &script]);
-    let ran = host.execute(destroy_there);
+    let ran = host.bowline_that_frees_nobody(&["cgroup", "destroy", below.path()]);
     ran.assert_code(0);
     assert!(below.there().is_empty(), "{:?}", below.there());
     if only_v2() {

@@ -228,7 +228,7 @@ fn a_process_elsewhere_is_named_and_rm_does_not_say_that_it_is_gone() {
     host.assert_nothing_left_without_rm();
 }
 
-/// On v1 a process does not die while a parent of its cgroup is frozen.
+/// On v1 a process does not die while a parent of its cgroup is frozen, unless it can be moved away.
 #[test]
 fn rm_does_not_say_that_a_process_is_gone_that_cannot_be_ended() {
     let host = Host::new();
@@ -241,7 +241,7 @@ fn rm_does_not_say_that_a_process_is_gone_that_cannot_be_ended() {
         let state = hierarchy("freezer").join(&elsewhere.path()[1..]).join("freezer.state");
         fs::write(&state, "FROZEN").expect("root may");
         for _ in 0..2 {
-            let ran = task.bowline("rm", ["-f"]);
+            let ran = host.bowline_that_frees_nobody(&["rm", "-f", task.id()]);
             ran.assert_refused(125, &["cannot kill", &pid.to_string()]);
             assert!(process_exists(pid) && task.file("task.json").exists(), "it is found again: {ran}");
         }

@@ -77,7 +77,7 @@ pub struct Record {
     pub started_at: Option<Timestamp>,
     /// Init's pid, once there is one.
     pub pid: Option<i32>,
-    /// When that process started, in clock ticks since the boot (proc_pid_stat(5)): any other of this pid is none of ours.
+    /// When that process started, in clock ticks since the boot (proc_pid_stat(5)): any other of this pid is not init.
     /// None in a record of an older bowline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_started: Option<u64>,

@@ -209,7 +209,8 @@ fn whoever_a_record_names_that_is_not_the_tasks_is_left_alone() {
         task.end();
     }
     // Nor is another process of the task, which may have been given init's number since.
-    let task = host.task("sleep 1000 & echo ready; wait").start();
+    // The kernel says in hundredths of a second when a process started.
+    let task = host.task("sleep 0.1; sleep 1000 & echo ready; wait").start();
     task.wait_for_line("ready");
     let child = *task.processes().iter().find(|pid| **pid != task.pid()).expect("sleep");
     let kept = fs::read(task.file("task.json")).expect("a record");

@@ -194,6 +194,11 @@ soak: FOR = 10m
 soak: build need-test debug
 	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_SOAK=$(FOR) $(CASES) soak:: --nocapture
 
+## faults    the matrix of faults in full: kills and errors at every system call, where the tests take one in eleven
+.PHONY: faults
+faults: build need-test debug
+	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_FAULTS=1 $(CASES) faults --nocapture
+
 ## fuzz      everything that reads others' bytes, each parser for FOR seconds (60); installs what it needs
 .PHONY: fuzz
 FOR ?= 60

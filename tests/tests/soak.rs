@@ -20,8 +20,8 @@ fn asked() -> Duration {
     Duration::from_secs(number.parse::<u64>().expect("a number before the unit") * seconds)
 }
 
-/// By how much a shim's own memory may differ, in KiB: what its allocator has at hand.
-const GROWTH: u64 = 256;
+/// By how much a shim's own memory may differ, in KiB: what lives on is not at the same places.
+const GROWTH: u64 = 64;
 
 /// What is counted before and after.
 #[derive(Debug, PartialEq, Eq)]

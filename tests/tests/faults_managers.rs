@@ -1,5 +1,5 @@
-//! The matrix of `faults` for those whom bowline answers to: a command that is stopped and goes on, a containerd that
-//! answers nothing or finds its shim killed, and a bus that hangs.
+//! The part of the fault matrix that is about bowline's callers and about systemd: a command that is stopped and goes on,
+//! a containerd that answers nothing or finds its shim killed, and a bus that hangs.
 //!
 //! The bus is a stand-in: the case is the same on a host without systemd.
 

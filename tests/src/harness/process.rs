@@ -158,7 +158,7 @@ impl Process {
         self.finish_within(patience())
     }
 
-    /// The same of one that has much to do: it may take so long.
+    /// As [`Process::finish`], for a command that has much to do: it may take as long as `most`.
     #[track_caller]
     pub fn finish_within(mut self, most: Duration) -> Ran {
         self.read_stdout();

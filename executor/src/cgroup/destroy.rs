@@ -87,9 +87,17 @@ impl Layout {
     /// Whether the process behind a pidfd is frozen where a frozen process does
     /// not die: on v1.
     pub fn is_held(&self, pidfd: BorrowedFd<'_>) -> bool {
-        let freezer = self.index(FREEZER).map(|index| &self.hierarchies[index]).filter(|freezer| !freezer.unified);
         let held = |freezer: &Hierarchy| Some(v1::is_held(freezer.top(), &self.path_of(sys::pid_of(pidfd)?)?));
-        freezer.and_then(held).unwrap_or_default()
+        self.v1_freezer().and_then(held).unwrap_or_default()
+    }
+
+    /// Whether there is such a place here: v2 lets what is frozen die.
+    pub fn holds_frozen(&self) -> bool {
+        self.v1_freezer().is_some()
+    }
+
+    fn v1_freezer(&self) -> Option<&Hierarchy> {
+        self.index(FREEZER).map(|index| &self.hierarchies[index]).filter(|freezer| !freezer.unified)
     }
 
     /// Has those die that were sent SIGKILL, and that somebody keeps frozen with a

@@ -21,7 +21,6 @@ use crate::identity::{self, Wanted};
 use crate::io::{self, Attachment, Connections, Input, Lines, Logging, Owner, Pumps, Stdio, Tail, Target, Wiring};
 use crate::launch::Report;
 use crate::lifecycle::Status;
-use crate::pages;
 use crate::request::{Exec, ExecEnd, ExecOutcome, Killed, Launched};
 use crate::rootfs;
 use crate::sys::{self, Ended};
@@ -90,7 +89,6 @@ impl Supervisor {
             ExecEnd::TimedOut(_) => 128 + libc::SIGKILL,
         };
         self.tell_of_exec(&task, Happening::ExecExited { name, pid, code, at: outcome.exited_at });
-        pages::left();
     }
 
     /// Starts an exec; its program is executed when this returns, or its

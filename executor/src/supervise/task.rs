@@ -467,6 +467,9 @@ pub async fn all_ended(layout: &Layout, killed: &[OwnedFd]) {
             worker::ended(pidfd).await;
         }
     };
+    if !layout.holds_frozen() {
+        return ended.await;
+    }
     tokio::pin!(ended);
     let mut look = FIRST_LOOK;
     while tokio::time::timeout(look, &mut ended).await.is_err() {

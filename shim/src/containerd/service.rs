@@ -11,7 +11,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bowline_executor::{
     Attachment, Bundle, CgroupDriver, Checkpoint, Doing, Error, Exec, Executor, Input, Kind, Launch, Result,
-    WindowSize, layers,
+    WindowSize, layers, pages,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -201,6 +201,8 @@ impl Service {
             }
             let answer = deleted(process);
             container.execs.remove(exec);
+            // Not at its end: whoever waits for that is answered first.
+            pages::left();
             Ok(answer)
         });
         deleted.and_then(|deleted| deleted).map_err(|e| refused(&e))

@@ -1,8 +1,7 @@
 //! `sandbox rm`: the members go, then the sandbox, then what is known of them.
 
 use bowline_executor::{
-    Doing, Error, Folder, Kind, Lock, Owner, Result, StateDir, give_up_damaged_networks, kill_shim, undo_sandbox,
-    until_free,
+    Doing, Error, Folder, Kind, Lock, Result, StateDir, give_up_damaged_networks, kill_shim, undo_sandbox, until_free,
 };
 use bowline_spec::id::TaskId;
 
@@ -74,15 +73,12 @@ fn forget(state: &StateDir, id: &TaskId, folder: &Folder, lock: Lock, force: boo
     let alone = undo_sandbox(state, id, &spawn::systemd()?)?;
     for member in state.members(id)? {
         let folder = state.folder(&member);
-        match folder.owner() {
-            Ok(Owner::Nobody(lock)) => folder.remove(lock)?,
-            Ok(Owner::Shim) => {
-                return Err(Error::new(Kind::WrongState, format!("member {member} is in use"))
-                    .hint("somebody else is launching or removing it; try again in a moment"));
-            }
+        // Without the sandbox's shim whoever launches or removes it is about to leave.
+        match until_free(&folder) {
+            Ok(lock) => folder.remove(lock)?,
             // Somebody else was faster.
             Err(error) if error.kind() == Kind::NotFound => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.within(format_args!("member {member}"))),
         }
     }
     folder.remove(lock)?;

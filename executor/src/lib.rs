@@ -28,9 +28,11 @@ mod cgroup;
 mod checkpoint;
 mod child;
 mod claimed_uid;
+mod clock;
 mod error;
 pub mod events;
 mod exec;
+pub mod facts;
 mod features;
 pub mod figures;
 mod folder;
@@ -44,6 +46,7 @@ mod identity;
 mod idmap;
 mod inheritance;
 mod io;
+mod known;
 mod launch;
 mod lifecycle;
 mod log;
@@ -72,7 +75,6 @@ mod scoped;
 mod sealed;
 mod seccomp;
 pub mod shared;
-mod shutdown;
 pub mod spare;
 mod stats;
 mod supervise;
@@ -453,6 +455,11 @@ impl Executor {
     /// All figures of all tasks.
     pub async fn figures(&self) -> Result<figures::Figures> {
         self.ask(Request::Figures).await
+    }
+
+    /// Everything that the shim knows, for whoever looks for an error in it.
+    pub async fn facts(&self) -> Result<Box<facts::Facts>> {
+        self.ask(Request::Facts).await
     }
 
     /// Where a task is in its life.

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use crate::cgroup::Driver;
 use crate::checkpoint::{Checkpoint, Criu};
 use crate::error::Result;
+use crate::facts::Facts;
 use crate::figures::Figures;
 use crate::health::Health;
 use crate::io::{Attachment, Input, Logger, Target, WindowSize};
@@ -295,4 +296,5 @@ pub(crate) enum Request {
     EndPause(Reply<PauseEnd>),
     CgroupStats(String, Reply<Stats>),
     Figures(Reply<Figures>),
+    Facts(Reply<Box<Facts>>),
 }

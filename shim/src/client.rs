@@ -296,6 +296,11 @@ impl Shim {
         self.answer(self.client.version(patient(), &Empty::default())).await.map(|response| response.version)
     }
 
+    /// Everything that the shim knows, as JSON.
+    pub async fn facts(&self) -> Result<String> {
+        self.answer(self.client.facts(patient(), &Empty::default())).await.map(|response| response.facts)
+    }
+
     /// What the task uses, as JSON.
     pub async fn stats(&self) -> Result<String> {
         self.answer(self.client.stats(patient(), &self.request())).await.map(|response| response.stats)

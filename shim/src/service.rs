@@ -19,8 +19,8 @@ use ttrpc::r#async::TtrpcContext;
 use crate::accept;
 use crate::wire::proto::bowline as proto;
 use crate::wire::proto::bowline::{
-    AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FiguresResponse,
-    LaunchRequest, LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest, ResizeRequest,
+    AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FactsResponse,
+    FiguresResponse, LaunchRequest, LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest, ResizeRequest,
     SandboxStateResponse, SignalRequest, StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest,
     VersionResponse, WaitResponse,
 };
@@ -239,6 +239,11 @@ impl Bowline for Service {
     async fn figures(&self, _: &TtrpcContext, _: Empty) -> Answer<FiguresResponse> {
         let figures = self.executor.figures().await.map_err(|e| to_status(&e))?;
         Ok(FiguresResponse { figures: json(&figures)?, ..FiguresResponse::default() })
+    }
+
+    async fn facts(&self, _: &TtrpcContext, _: Empty) -> Answer<FactsResponse> {
+        let facts = self.executor.facts().await.map_err(|e| to_status(&e))?;
+        Ok(FactsResponse { facts: json(&facts)?, ..FactsResponse::default() })
     }
 
     async fn create_sandbox(&self, _: &TtrpcContext, _: Empty) -> Answer<Empty> {

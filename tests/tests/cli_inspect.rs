@@ -1,6 +1,10 @@
 //! What is known of tasks, and templates for it.
 
+use std::fs;
+
 use bowline_tests::Host;
+use bowline_tests::harness::eventually;
+use serde_json::Value;
 
 #[test]
 fn a_template_is_filled_for_each_task() {
@@ -45,6 +49,60 @@ fn of_several_tasks_it_is_a_list_of_those_that_there_are() {
     assert_eq!((&found[0]["id"], &found[1]["id"]), (&two.id().into(), &one.id().into()));
     assert!(ran.err().contains("nobody"), "{ran}");
     host.assert_nothing_left();
+}
+
+#[test]
+fn what_a_shim_knows_can_be_asked_for() {
+    let host = Host::new();
+    let task = host.task("trap '' TERM; echo ready; while :; do sleep 0.1; done").start();
+    task.wait_for_line("ready");
+    let exec = host.spawn(["exec", task.id(), "--timeout", "1h", "--", "sleep", "1000"]);
+    let facts = || task.bowline("inspect", ["--facts"]).assert_code(0).json();
+    let of_task = |facts: &Value| facts["tasks"][task.id()].clone();
+    let running = eventually("the exec runs", || {
+        let facts = facts();
+        (of_task(&facts)["execs"]["1"]["life"] == "running").then_some(facts)
+    });
+    let shim = task.shim_pid();
+    assert_eq!((&running["pid"], &running["pid_started"]), (&shim.into(), &started(shim).into()));
+    assert_eq!(running["boot_id"], fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot").trim());
+    assert_eq!(running["shim"]["life"]["serving"]["busy"], 1, "it stays for the task");
+    let known = of_task(&running);
+    assert_eq!((&known["life"], &known["record"]["pid"]), (&"running".into(), &task.pid().into()));
+    assert_eq!(known["record"]["pid_started"], started(task.pid()));
+    let pid = known["execs"]["1"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("a pid");
+    assert_eq!(known["execs"]["1"]["pid_started"], started(pid));
+    let left = known["execs"]["1"]["deadline"].as_u64().expect("a deadline") - monotonic_ns();
+    assert!(left > 3_500_000_000_000 && left < 3_600_000_000_000, "{left} ns");
+
+    let stop = host.spawn(["stop", task.id(), "--grace", "1h"]);
+    let stopping = eventually("it is stopped", || {
+        let known = of_task(&facts());
+        known["life"]["stopping"].is_object().then_some(known)
+    });
+    assert_eq!(stopping["life"]["stopping"]["signal"], "SIGTERM");
+    assert!(stopping["life"]["stopping"]["kill_at"].as_u64().expect("a time") > monotonic_ns());
+    assert_eq!((&stopping["stopped_by"], &stopping["sent"][0]), (&"request".into(), &15.into()));
+    task.end();
+    exec.finish();
+    stop.finish();
+    let gone = task.bowline("inspect", ["--facts"]);
+    gone.assert_refused(125, &[task.id(), "no shim"]);
+    task.bowline("inspect", ["--facts", "--format", "{{ id }}"]).assert_refused(2, &["--format"]);
+    host.bowline(["inspect", "--facts", "nobody"]).assert_refused(125, &["nobody"]);
+    host.assert_nothing_left();
+}
+
+/// When a process started, in clock ticks since the boot (proc_pid_stat(5)).
+fn started(pid: i32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let after_name = stat.rsplit_once(") ").expect("a name").1;
+    after_name.split(' ').nth(19).expect("a field").parse().expect("a number")
+}
+
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).expect("a time")
 }
 
 #[test]

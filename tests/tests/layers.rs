@@ -14,17 +14,18 @@ const EXECUTOR: &[&[&str]] = &[
     &["supervise"],
     &["housekeeping"],
     &["exec", "features", "host", "probe", "request", "tracked"],
+    &["facts"],
     &["past_shim", "sandbox"],
-    &["figures", "lifecycle", "pause", "recovery"],
+    &["figures", "pause", "recovery"],
     &["launch"],
     &["child", "sealed"],
     &["notify", "shared"],
     &["bundle", "folder", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
     &["checkpoint", "claimed_uid", "events", "member", "program", "refused", "reserve", "told"],
-    &["idmap", "log", "report", "scoped", "shutdown", "systemd", "worker"],
+    &["idmap", "log", "report", "scoped", "systemd", "worker"],
     &["cgroup", "inheritance", "pages", "spare"],
-    &["health", "lsm", "mountinfo", "owners", "record", "sys", "trust", "watch"],
-    &["error", "proc_stat"],
+    &["health", "lifecycle", "lsm", "mountinfo", "owners", "record", "sys", "trust", "watch"],
+    &["clock", "error", "known", "proc_stat"],
 ];
 
 /// The same of the shim; its binaries import through the crate's root.

@@ -40,7 +40,7 @@ impl Identity {
 }
 
 /// Which boot this is: random(4).
-fn boot() -> Option<String> {
+pub fn boot() -> Option<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(text.trim_end().to_owned())
 }

@@ -45,7 +45,7 @@ pub use exec::ExecGroup;
 use files::{Files, Members};
 use hierarchy::Made;
 pub use hierarchy::{Hierarchy, OURS};
-pub use identity::Identity;
+pub use identity::{Identity, boot};
 pub use join::join_existing;
 pub use oom::OomWatch;
 pub use pressure::PressureWatch;

@@ -17,8 +17,8 @@ use tokio::time::timeout;
 
 use super::Tail;
 use super::outlet::{Outlet, Readiness};
+use crate::lifecycle::shutdown::DRAIN;
 use crate::log;
-use crate::shutdown::DRAIN;
 
 /// Read at a time, in bytes: on the stack, which stays small.
 const CHUNK: usize = 16 * 1024;

@@ -41,10 +41,10 @@ impl Supervisor {
     pub(super) async fn checkpoint(self: &Rc<Self>, id: &TaskId, wanted: &Checkpoint) -> Result<()> {
         let task = self.task(id)?;
         // Its end, if it is to end, is told afterwards.
-        let _turn = task.checkpointing.lock().await;
-        let state = task.state();
-        let status = if *task.init_ended.borrow() { Status::Exited } else { state.status };
-        let (Status::Running, Some(pid)) = (status, state.pid) else {
+        let _turn = task.turns.checkpointing.lock().await;
+        let life = task.facts.look(|facts| facts.life);
+        let status = if life.is_reaped() { Status::Exited } else { life.status() };
+        let (Status::Running, Some(pid)) = (status, task.pid()) else {
             let message = format!("task {id} is {}: only a running one can be checkpointed", status.as_str());
             return Err(Error::new(Kind::WrongState, message));
         };
@@ -59,9 +59,7 @@ impl Supervisor {
         let args = checkpoint::dump(pid, &root, work, wanted, &outside);
         let program = Program::new(&criu, args, environment())?;
         let over = async {
-            let mut ended = task.init_ended.subscribe();
-            // The sender is the task's.
-            let _ = ended.wait_for(|ended| *ended).await;
+            task.facts.until_it(|facts| facts.life.is_reaped()).await;
             tokio::time::sleep(ENDING).await;
             Error::new(Kind::WrongState, format!("task {id} has ended while criu wrote its checkpoint"))
         };

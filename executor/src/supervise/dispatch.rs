@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 
 use super::{Leave, Supervisor};
 use crate::error::Result;
+use crate::lifecycle::shim;
 use crate::report::StoppedBy;
 use crate::request::{Request, TaskState};
 
@@ -18,7 +19,7 @@ impl Supervisor {
                 tokio::task::spawn_local(async move {
                     let made = self.create_sandbox().await;
                     if made.is_err() {
-                        self.served.set(true);
+                        self.happen(shim::Event::Last);
                     }
                     let _ = reply.send(made);
                     self.done();
@@ -50,12 +51,12 @@ impl Supervisor {
             Request::Launch(launch, reply) => {
                 self.begin_work();
                 let id = launch.id.clone();
-                self.launching.send_modify(|ids| ids.extend([id.clone()]));
+                self.facts.change(|facts| facts.launching.insert(id.clone()));
                 tokio::task::spawn_local(async move {
                     let outcome = self.launch(*launch).await;
-                    self.launching.send_modify(|ids| ids.retain(|other| *other != id));
-                    if self.config.leave == Leave::WithLastTask && !self.sandbox_begun.get() {
-                        self.served.set(true);
+                    self.facts.change(|facts| facts.launching.remove(&id));
+                    if self.config.leave == Leave::WithLastTask && !self.facts.look(|facts| facts.sandbox_begun) {
+                        self.happen(shim::Event::Last);
                     }
                     let launched = outcome.is_ok();
                     // Nobody waits for the answer any more: the task runs on.
@@ -175,12 +176,15 @@ impl Supervisor {
             Request::Figures(reply) => {
                 let _ = reply.send(Ok(self.figures()));
             }
+            Request::Facts(reply) => {
+                let _ = reply.send(Ok(Box::new(self.facts())));
+            }
             Request::State(id, reply) => {
-                let _ = reply.send(self.task(&id).map(|task| task.state_with_health()));
+                let _ = reply.send(self.task(&id).map(|task| task.state()));
             }
             Request::States(reply) => {
                 let tasks = self.tasks.borrow();
-                let states: Vec<TaskState> = tasks.values().map(|task| task.state_with_health()).collect();
+                let states: Vec<TaskState> = tasks.values().map(|task| task.state()).collect();
                 let _ = reply.send(Ok(states));
             }
         }

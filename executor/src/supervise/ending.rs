@@ -2,7 +2,7 @@
 //! removal of its cgroup; and that of a launch which fails.
 
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowline_spec::signal::Signal;
 use jiff::Timestamp;
@@ -12,12 +12,13 @@ use super::Supervisor;
 use super::task::Task;
 use super::units;
 use crate::cgroup::{Cgroup, Layout};
+use crate::clock::Moment;
 use crate::error::{Error, Kind, Result};
+use crate::facts::TaskFacts;
 use crate::io::{Pumps, Tail};
-use crate::lifecycle::Event;
+use crate::lifecycle::task::Event;
 use crate::report::{ExitReport, OomFacts, StoppedBy};
 use crate::reserve::Put;
-use crate::shutdown::Plan;
 use crate::spare;
 use crate::stats::{self, Last};
 use crate::sys::Ended;
@@ -38,16 +39,15 @@ impl Task {
     ) {
         // The sender lives until the child is reaped.
         let ended = exited.await.unwrap_or(Ended::Signaled(libc::SIGKILL));
-        self.init_ended.send_replace(true);
-        drop(self.starting.lock().await);
+        self.comes_to(&supervisor, Event::Reaped);
+        drop(self.turns.starting.lock().await);
         let exited_at = Timestamp::now();
         // It may have ended it, which is told afterwards; else that gives it up.
-        drop(self.checkpointing.lock().await);
+        drop(self.turns.checkpointing.lock().await);
         // systemd removes an empty scope, and with it what its cgroup has counted.
         let at_exit = self.with_unit(|cgroup| stats::last(&supervisor.layout, cgroup));
-        if let Err(error) = self.happen(&supervisor, Event::Exited) {
-            tracing::error!(%error, "an exit had no place");
-        }
+        self.comes_to(&supervisor, Event::Exited);
+        self.handles.borrow_mut().init.take();
         let rest = self.kill_rest(&supervisor).await;
         pumps.finish().await;
         supervisor.tell_execs(&self).await;
@@ -60,10 +60,11 @@ impl Task {
             }
         }
         supervisor.tell_exit(&self, &report);
-        self.exited.send_replace(Some(report));
+        self.facts.change(|facts| facts.report = Some(report));
+        self.comes_to(&supervisor, Event::Told);
         // Whoever waits is told first.
         tokio::task::yield_now().await;
-        let cgroup = self.cgroup.borrow_mut().take();
+        let cgroup = self.handles.borrow_mut().cgroup.take();
         if let Some(cgroup) = cgroup {
             remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
         }
@@ -73,52 +74,58 @@ impl Task {
         }
         pumps.flushed().await;
         drop(pumps);
-        let logging = self.logging.borrow_mut().take();
+        let logging = self.handles.borrow_mut().logging.take();
         if let Some(logging) = logging {
             let _ = logging.await;
         }
         self.keep_at_last(&supervisor).await;
         supervisor.forget_member(&self).await;
-        self.over.send_replace(true);
+        self.comes_to(&supervisor, Event::Done);
         supervisor.done();
+    }
+
+    /// Its end goes on by a step, which needs nothing done.
+    fn comes_to(self: &Rc<Self>, supervisor: &Rc<Supervisor>, step: Event) {
+        if let Err(error) = self.happen(supervisor, step) {
+            tracing::error!(%error, id = %self.id, "a step of a task's end has no place");
+        }
     }
 
     /// Puts the report down, before anybody is told of the exit.
     async fn keep(&self, report: &ExitReport) -> Result<Put> {
         let put = {
-            let mut reserve = self.reserve.borrow_mut();
-            let Some(reserve) = reserve.as_mut() else { return Ok(Put::Unwanted) };
+            let mut handles = self.handles.borrow_mut();
+            let Some(reserve) = handles.reserve.as_mut() else { return Ok(Put::Unwanted) };
             // Once more with the descriptor in reserve: that may be what it lacks.
             let written = self.folder.write_exit(reserve, report);
             written.or_else(|_| spare::lend(|| self.folder.write_exit(reserve, report)))?
         };
-        if put == Put::Placed && self.record.borrow().durable {
+        if put == Put::Placed && self.facts.look(|facts| facts.record.durable) {
             self.sync().await?;
         }
-        self.reserve.borrow_mut().take();
+        self.handles.borrow_mut().reserve.take();
         Ok(put)
     }
 
     /// Makes what is on disk of a durable task survive a power loss.
     pub(super) async fn sync(&self) -> Result<()> {
-        let sandbox = self.record.borrow().sandbox.clone();
+        let sandbox = self.facts.look(|facts| facts.record.sandbox.clone());
         worker::run("the task's records", || self.folder.sync(sandbox.as_ref())).await
     }
 
     /// Tries again to put down a report that could not be, until it is written or nobody wants it: the one wait of a shim
     /// that nothing bounds. A disk tells nobody that it takes something again.
     async fn keep_at_last(&self, supervisor: &Supervisor) {
-        let report = self.exited.borrow().clone().filter(|report| report.unwritten.is_some());
-        let Some(report) = report.map(|report| ExitReport { unwritten: None, ..report }) else { return };
+        let Some(report) = self.unwritten().map(|report| ExitReport { unwritten: None, ..report }) else { return };
         let mut wait = Duration::from_millis(20);
         loop {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = self.fetched.notified() => return,
+                () = self.facts.until_it(|facts| facts.fetched) => return,
             }
             if let Ok(put) = self.keep(&report).await {
                 supervisor.tell_written(self, &report, put);
-                self.exited.send_replace(Some(report));
+                self.facts.change(|facts| facts.report = Some(report));
                 return;
             }
             wait = (wait * 2).min(Duration::from_secs(1));
@@ -130,21 +137,21 @@ impl Task {
     /// # Errors
     /// `Internal` while its exit report cannot be written.
     pub async fn seen_off(&self) -> Result<()> {
-        let (mut over, mut exited) = (self.over.subscribe(), self.exited.subscribe());
-        let why = |report: &Option<ExitReport>| report.as_ref().and_then(|report| report.unwritten.clone());
-        tokio::select! {
-            biased;
-            _ = over.wait_for(|over| *over) => Ok(()),
-            Ok(report) = exited.wait_for(|report| why(report).is_some()) => {
-                let what = format!("the exit report of {} is not written yet: {}", self.id, why(&report).unwrap_or_default());
-                Err(Error::new(Kind::Internal, what).hint("its shim tries again until the disk takes it"))
-            }
-        }
+        let why = |facts: &TaskFacts| facts.report.as_ref().and_then(|report| report.unwritten.clone());
+        let seen_off = |facts: &TaskFacts| match (facts.life.is_over(), why(facts)) {
+            (true, _) => Some(Ok(())),
+            (false, Some(why)) => Some(Err(why)),
+            (false, None) => None,
+        };
+        self.facts.until(seen_off).await.map_err(|why| {
+            let what = format!("the exit report of {} is not written yet: {why}", self.id);
+            Error::new(Kind::Internal, what).hint("its shim tries again until the disk takes it")
+        })
     }
 
     fn report(
-        &self,
-        supervisor: &Supervisor,
+        self: &Rc<Self>,
+        supervisor: &Rc<Supervisor>,
         (ended, exited_at): (Ended, Timestamp),
         at_exit: Option<Last>,
         rest: u64,
@@ -155,58 +162,61 @@ impl Task {
         let last = self.with_cgroup(|c| stats::last(layout, c)).unwrap_or_default();
         let mut last = last.or(at_exit.unwrap_or_default());
         // What was told of has happened, also where nobody counts it any more.
-        last.oom_kills = last.oom_kills.max(Some(self.oom_kills.get()).filter(|kills| *kills > 0));
-        last.own_limit_met = last.own_limit_met.or(self.limit_met.get());
+        let (told, limit_met) = self.facts.look(|facts| (facts.oom_kills, facts.limit_met));
+        last.oom_kills = last.oom_kills.max(Some(told).filter(|kills| *kills > 0));
+        last.own_limit_met = last.own_limit_met.or(limit_met);
         supervisor.tell_oom(self, last.oom_kills);
-        self.reported.set(true);
-        let by_shim = |signal| self.sent.borrow().contains(&signal);
-        let signal = match ended {
-            Ended::Signaled(signal) => Some(signal),
-            Ended::Exited(_) => None,
-        };
-        let oom = OomFacts {
-            kills: last.oom_kills,
-            own_limit_met: last.own_limit_met,
-            joint_limit_met: last.oom_kills.filter(|kills| *kills > 0).and_then(|_| supervisor.joint_limit_met()),
-            ended,
-            killed_by_shim: by_shim(libc::SIGKILL),
-        };
-        let record = self.record.borrow();
-        // A pid namespace that ends with its init takes all with it, uncounted.
-        let by_kernel = self.namespaces.is_new(libc::CLONE_NEWPID);
-        let processes_killed = self.killed.get().or((!by_kernel).then_some(rest));
-        let kept = tail.borrow().to_vec();
-        ExitReport {
-            exit_code: Some(ended.code()),
-            signal: signal.map(signal_name),
-            signal_sent_by_shim: signal.is_some_and(by_shim),
-            stopped_by: self.stopped_by.get(),
-            stopped_for: self.stopped_for.borrow().clone().filter(|_| self.stopped_by.get() == Some(StoppedBy::Watch)),
-            oom_killed: oom.any(),
-            oom_killed_init: oom.init(),
-            oom_cgroup: oom.cgroup(&record.cgroup),
-            started_at: record.started_at,
-            exited_at,
-            cpu_usec: last.cpu_usec,
-            memory_peak_bytes: last.memory_peak_bytes,
-            memory_limit_bytes: last.memory_limit_bytes,
-            memory_limit_hits: last.memory_limit_hits,
-            memory_high_hits: last.memory_high_hits,
-            oom_kills: last.oom_kills,
-            cpu_periods: last.cpu_periods,
-            throttled_periods: last.throttled_periods,
-            throttled_usec: last.throttled_usec,
-            pids_limit: last.pids_limit,
-            pids_limit_hits: last.pids_limit_hits,
-            processes_killed,
-            output_tail: Some(String::from_utf8_lossy(&kept).into_owned()),
-            output_dropped_bytes: pumps.dropped(),
-            health: self.health.borrow().clone(),
-            events: self.events.get() + 1,
-            enforcement: record.enforcement.clone(),
-            shim_died: false,
-            unwritten: None,
-        }
+        self.comes_to(supervisor, Event::Reported);
+        self.facts.look(|facts| {
+            let by_shim = |signal| facts.sent.contains(&signal);
+            let signal = match ended {
+                Ended::Signaled(signal) => Some(signal),
+                Ended::Exited(_) => None,
+            };
+            let oom = OomFacts {
+                kills: last.oom_kills,
+                own_limit_met: last.own_limit_met,
+                joint_limit_met: last.oom_kills.filter(|kills| *kills > 0).and_then(|_| supervisor.joint_limit_met()),
+                ended,
+                killed_by_shim: by_shim(libc::SIGKILL),
+            };
+            let record = &facts.record;
+            // A pid namespace that ends with its init takes all with it, uncounted.
+            let by_kernel = self.namespaces.is_new(libc::CLONE_NEWPID);
+            let processes_killed = facts.killed.or((!by_kernel).then_some(rest));
+            let kept = tail.borrow().to_vec();
+            ExitReport {
+                exit_code: Some(ended.code()),
+                signal: signal.map(signal_name),
+                signal_sent_by_shim: signal.is_some_and(by_shim),
+                stopped_by: facts.stopped_by,
+                stopped_for: facts.stopped_for.clone().filter(|_| facts.stopped_by == Some(StoppedBy::Watch)),
+                oom_killed: oom.any(),
+                oom_killed_init: oom.init(),
+                oom_cgroup: oom.cgroup(&record.cgroup),
+                started_at: record.started_at,
+                exited_at,
+                cpu_usec: last.cpu_usec,
+                memory_peak_bytes: last.memory_peak_bytes,
+                memory_limit_bytes: last.memory_limit_bytes,
+                memory_limit_hits: last.memory_limit_hits,
+                memory_high_hits: last.memory_high_hits,
+                oom_kills: last.oom_kills,
+                cpu_periods: last.cpu_periods,
+                throttled_periods: last.throttled_periods,
+                throttled_usec: last.throttled_usec,
+                pids_limit: last.pids_limit,
+                pids_limit_hits: last.pids_limit_hits,
+                processes_killed,
+                output_tail: Some(String::from_utf8_lossy(&kept).into_owned()),
+                output_dropped_bytes: pumps.dropped(),
+                health: facts.health.clone(),
+                events: facts.events + 1,
+                enforcement: record.enforcement.clone(),
+                shim_died: false,
+                unwritten: None,
+            }
+        })
     }
 
     /// Undoes a launch that failed after the clone; the error says why.
@@ -216,18 +226,13 @@ impl Task {
         exited: oneshot::Receiver<Ended>,
         error: Error,
     ) -> Error {
-        let now = Instant::now();
         // Thawed too: what is frozen does not die.
-        if let Err(error) = self.happen(supervisor, Event::Stop(Plan::new(Signal::KILL, Duration::ZERO, now), now)) {
-            tracing::error!(%error, "a launch that failed is hard to end");
-        }
+        self.comes_to(supervisor, Event::Failed);
         let _ = exited.await;
-        self.init_ended.send_replace(true);
-        if let Err(error) = self.happen(supervisor, Event::Exited) {
-            tracing::error!(%error, "an exit had no place");
-        }
+        self.comes_to(supervisor, Event::Reaped);
+        self.handles.borrow_mut().init.take();
         self.kill_rest(supervisor).await;
-        let cgroup = self.cgroup.borrow_mut().take();
+        let cgroup = self.handles.borrow_mut().cgroup.take();
         let Some(cgroup) = cgroup else { return error };
         let oom_kills = stats::oom_kills(&supervisor.layout, &cgroup);
         remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
@@ -252,10 +257,10 @@ pub async fn remove_cgroup(layout: &Layout, systemd: &Systemd, mut cgroup: Cgrou
     if let Some(unit) = cgroup.unit() {
         units::stop(systemd, unit).await;
     }
-    let give_up = Instant::now() + BUSY;
+    let give_up = Moment::now().after(BUSY);
     let mut wait = Duration::from_micros(100);
     while let Err(error) = layout.remove(&mut cgroup) {
-        if Instant::now() > give_up {
+        if Moment::now() > give_up {
             tracing::error!(%error, "cgroup left behind");
             return;
         }

@@ -17,6 +17,7 @@ use crate::cgroup::OomWatch;
 use crate::error::Result;
 pub use crate::events::Event;
 use crate::events::{Entry, shortened};
+use crate::facts::TaskFacts;
 use crate::report::ExitReport;
 use crate::request::{Exec, ExecEnd, ExecOutcome};
 use crate::reserve::Put;
@@ -47,7 +48,7 @@ const STRAGGLING: Duration = Duration::from_secs(1);
 impl Supervisor {
     /// Puts an event of a task into the journal, unless its end is there.
     pub(super) fn tell(&self, task: &Task, event: Event) {
-        if task.reported.get() {
+        if task.facts.look(|facts| facts.life.is_reported()) {
             return;
         }
         if let Some(journal) = &self.journal {
@@ -58,7 +59,7 @@ impl Supervisor {
 
     /// Tells the manager that wants to hear of it, unless it knows of the end.
     pub(super) fn tell_manager(&self, task: &Task, what: impl FnOnce() -> Happening) {
-        if let Some(teller) = self.config.tell.as_ref().filter(|_| !task.reported.get()) {
+        if let Some(teller) = self.config.tell.as_ref().filter(|_| !task.facts.look(|facts| facts.life.is_reported())) {
             teller.tell(&task.id, what());
         }
     }
@@ -77,12 +78,13 @@ impl Supervisor {
     pub(super) fn tell_launched(&self, task: &Task) {
         let Some(journal) = &self.journal else { return };
         let entries = {
-            let record = task.record.borrow();
+            let (created_at, started_at, pid) = task.facts.look(|facts| {
+                let record = &facts.record;
+                (record.created_at, record.started_at.unwrap_or(record.created_at), record.pid.unwrap_or_default())
+            });
             let args = task.spec.process().as_ref().and_then(|process| process.args().as_ref());
             let command = shortened(args.into_iter().flatten());
-            let started_at = record.started_at.unwrap_or(record.created_at);
-            let pid = record.pid.unwrap_or_default();
-            [task.entry(record.created_at, Event::Created { command }), task.entry(started_at, Event::Started { pid })]
+            [task.entry(created_at, Event::Created { command }), task.entry(started_at, Event::Started { pid })]
         };
         journal.borrow_mut().append(&mut { entries });
     }
@@ -90,22 +92,25 @@ impl Supervisor {
     /// An exec that somebody asked for.
     pub(super) async fn exec_told(self: &Rc<Self>, id: &TaskId, exec: Exec) -> Result<ExecOutcome> {
         let task = self.task(id)?;
-        let _telling = task.telling.read().await;
+        let _telling = task.turns.telling.read().await;
         let command = shortened(&exec.command);
-        let outcome = self.exec_counted(&task, exec).await?;
+        let begun = self.begin_counted(&task, &exec).await?;
+        let number = begun.number;
+        let outcome = self.finish_exec(&task, begun).await;
         let exit_code = match outcome.end {
             ExecEnd::Exited(code) => Some(code),
             ExecEnd::TimedOut(_) => None,
         };
         self.tell(&task, Event::Exec { command, exit_code, started_at: outcome.started_at });
+        task.exec_is_told(number);
         Ok(outcome)
     }
 
     /// Waits until the execs that a task's end has ended are told of. One that
     /// does not end, as it is deep in the kernel, is left out.
     pub(super) async fn tell_execs(&self, task: &Task) {
-        if task.telling.try_write().is_err() {
-            let _ = tokio::time::timeout(STRAGGLING, task.telling.write()).await;
+        if task.turns.telling.try_write().is_err() {
+            let _ = tokio::time::timeout(STRAGGLING, task.turns.telling.write()).await;
         }
     }
 
@@ -122,7 +127,7 @@ impl Supervisor {
     /// The end, for the manager.
     pub(super) fn tell_exit(&self, task: &Task, report: &ExitReport) {
         if let Some(teller) = &self.config.tell {
-            let pid = task.record.borrow().pid.unwrap_or_default();
+            let pid = task.facts.look(|facts| facts.record.pid).unwrap_or_default();
             teller.tell(&task.id, Happening::Exited { pid, report: Box::new(report.clone()) });
         }
     }
@@ -130,12 +135,18 @@ impl Supervisor {
     /// That the kernel has killed for want of memory, if it has since the last
     /// time: whether it has, and whether init was the last of them.
     pub(super) fn tell_oom(&self, task: &Task, kills: Option<u64>) -> Option<bool> {
-        let kills = kills.filter(|kills| *kills > task.oom_kills.get())?;
-        task.oom_kills.set(kills);
+        let kills = kills.filter(|kills| *kills > task.facts.look(|facts| facts.oom_kills))?;
         let met = task.with_unit(|cgroup| stats::last(&self.layout, cgroup).own_limit_met).flatten();
-        task.limit_met.set(met.or(task.limit_met.get()));
-        let last = task.kernel_log.get().and_then(|log| log.last_kill(&task.record.borrow().cgroup));
-        let init = last.as_ref().map(|last| Some(last.pid) == task.record.borrow().pid);
+        task.facts.change(|facts| {
+            facts.oom_kills = kills;
+            facts.limit_met = met.or(facts.limit_met);
+        });
+        let (last, init) = task.facts.look(|TaskFacts { record, .. }| {
+            let handles = task.handles.borrow();
+            let last = handles.kernel_log.as_ref().and_then(|log| log.last_kill(&record.cgroup));
+            let init = last.as_ref().map(|last| Some(last.pid) == record.pid);
+            (last, init)
+        });
         self.tell(task, Event::Oom { kills, last, init });
         self.tell_manager(task, || Happening::OutOfMemory);
         if let Some(action) = task.oom_action() {
@@ -149,8 +160,7 @@ impl Supervisor {
     pub(super) fn watch_oom(self: &Rc<Self>, task: Rc<Task>) {
         let Ok(Some(watch)) = task.with_cgroup(|cgroup| self.layout.watch_oom(cgroup)) else { return };
         if let Some(log) = KernelLog::from_now() {
-            // It is watched once.
-            let _ = task.kernel_log.set(log);
+            task.handles.borrow_mut().kernel_log = Some(log);
         }
         let supervisor = self.clone();
         tokio::task::spawn_local(async move {
@@ -164,13 +174,12 @@ impl Supervisor {
     async fn hear_of_oom(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) {
         // What was killed before.
         self.oom_found(task, watch).await;
-        let in_unit = task.record.borrow().unit.is_some();
+        let in_unit = task.facts.look(|facts| facts.record.unit.is_some());
         let waits = if in_unit { COUNTED_IN_UNIT_AFTER } else { COUNTED_AFTER };
         while watch.changed().await {
             for wait in waits {
                 tokio::time::sleep(*wait).await;
-                let lives = task.state.borrow().live().is_some();
-                if !lives || self.oom_found(task, watch).await {
+                if !task.is_live() || self.oom_found(task, watch).await {
                     break;
                 }
             }
@@ -182,7 +191,8 @@ impl Supervisor {
     async fn oom_found(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) -> bool {
         let Some(init) = self.tell_oom(task, watch.kills()) else { return false };
         if let Some(action) = task.oom_action().filter(|_| !init) {
-            self.act(task, Finding::Oom { kills: task.oom_kills.get() }, action).await;
+            let kills = task.facts.look(|facts| facts.oom_kills);
+            self.act(task, Finding::Oom { kills }, action).await;
         }
         true
     }
@@ -191,13 +201,15 @@ impl Supervisor {
 impl Task {
     /// What its watch wants when processes were killed for want of memory.
     fn oom_action(&self) -> Option<WatchAction> {
-        self.record.borrow().task.as_ref()?.watch.oom.as_ref().map(|oom| oom.action)
+        self.facts.look(|facts| facts.record.task.as_ref()?.watch.oom.as_ref().map(|oom| oom.action))
     }
 
     /// The next event.
     fn entry(&self, time: Timestamp, event: Event) -> Entry {
-        let seq = self.events.get() + 1;
-        self.events.set(seq);
+        let seq = self.facts.change(|facts| {
+            facts.events += 1;
+            facts.events
+        });
         Entry { time, id: self.id.clone(), seq, event, lost: 0 }
     }
 }

@@ -12,15 +12,18 @@ use tokio::sync::oneshot;
 
 use super::Supervisor;
 use super::launches::owner;
-use super::task::{RunningExec, Task, all_ended};
+use super::task::{ExecHandles, Task, all_ended};
 use crate::bundle;
 use crate::cgroup::{Cgroup, Entry, ExecGroup};
+use crate::clock::Moment;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::exec;
+use crate::facts::ExecFacts;
 use crate::identity::{self, Wanted};
 use crate::io::{self, Attachment, Connections, Input, Lines, Logging, Owner, Pumps, Stdio, Tail, Target, Wiring};
 use crate::launch::Report;
 use crate::lifecycle::Status;
+use crate::lifecycle::exec::Event;
 use crate::request::{Exec, ExecEnd, ExecOutcome, Killed, Launched};
 use crate::rootfs;
 use crate::sys::{self, Ended};
@@ -33,24 +36,20 @@ impl Supervisor {
     pub(super) async fn exec(self: &Rc<Self>, id: &TaskId, request: Exec) -> Result<ExecOutcome> {
         let task = self.task(id)?;
         let begun = self.begin_exec(&task, &request).await?;
-        Ok(self.finish_exec(&task, begun).await)
+        let number = begun.number;
+        let outcome = self.finish_exec(&task, begun).await;
+        task.exec_is_told(number);
+        Ok(outcome)
     }
 
-    /// The same of one that somebody asked for, which is counted.
-    pub(super) async fn exec_counted(self: &Rc<Self>, task: &Rc<Task>, request: Exec) -> Result<ExecOutcome> {
-        let begun = self.begin_counted(task, &request).await?;
-        Ok(self.finish_exec(task, begun).await)
-    }
-
-    async fn begin_counted(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<Begun> {
+    /// Starts an exec that somebody asked for, which is counted.
+    pub(super) async fn begin_counted(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<Begun> {
         let asked = Instant::now();
         let begun = self.begin_exec(task, request).await;
-        let mut starts = task.exec_starts.borrow_mut();
-        match &begun {
-            Ok(Begun { executed: true, .. }) => starts.count(asked.elapsed()),
-            Ok(_) | Err(_) => starts.count_failed(),
-        }
-        drop(starts);
+        task.facts.change(|facts| match &begun {
+            Ok(begun) if facts.is_executed(begun.number) => facts.exec_starts.count(asked.elapsed()),
+            Ok(_) | Err(_) => facts.exec_starts.count_failed(),
+        });
         begun
     }
 
@@ -70,7 +69,7 @@ impl Supervisor {
             }
         };
         // The task's end is told after ours, also if that comes while we begin.
-        let _telling = task.telling.read().await;
+        let _telling = task.turns.telling.read().await;
         let begun = match self.begin_counted(&task, &request).await {
             Ok(begun) => begun,
             Err(error) => {
@@ -78,37 +77,44 @@ impl Supervisor {
                 return;
             }
         };
-        let pid = begun.pid;
+        let (number, pid) = (begun.number, begun.pid);
         let name = request.name.unwrap_or_default();
         self.tell_of_exec(&task, Happening::ExecStarted { name: name.clone(), pid });
         // Nobody waits for the answer any more: it runs on.
         let _ = reply.send(Ok(Launched { pid }));
         let outcome = self.finish_exec(&task, begun).await;
-        let code = match outcome.end {
-            ExecEnd::Exited(code) => code,
-            ExecEnd::TimedOut(_) => 128 + libc::SIGKILL,
-        };
+        let code = code_of(outcome.end);
         self.tell_of_exec(&task, Happening::ExecExited { name, pid, code, at: outcome.exited_at });
+        task.exec_is_told(number);
     }
 
     /// Starts an exec; its program is executed when this returns, or its
     /// deadline has come.
     async fn begin_exec(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<Begun> {
         let id = &task.id;
-        let status = task.state().status;
+        let status = task.status();
         if !matches!(status, Status::Running | Status::Stopping) {
             let message = format!("task {id} is {}: a command can be run in a running task only", status.as_str());
             return Err(Error::new(Kind::WrongState, message));
         }
         let process = task.exec_process(request)?;
-        let number = task.next_exec.replace(task.next_exec.get() + 1);
-        let deadline = request.timeout.map(|timeout| Instant::now() + timeout);
+        let deadline = request.timeout.map(|timeout| Moment::now().after(timeout));
         let group = deadline.and_then(|_| self.exec_group(task));
-        let begun = self.run_exec(task, request, &process, number, deadline, group.as_ref()).await;
+        let number = task.facts.change(|facts| {
+            let exec = ExecFacts {
+                name: request.name.clone(),
+                deadline,
+                group: group.as_ref().map(ExecGroup::number),
+                ..ExecFacts::default()
+            };
+            facts.begin_exec(exec)
+        });
+        let begun = self.run_exec(task, request, &process, number, group.as_ref()).await;
         match begun {
             Ok(begun) => Ok(Begun { group, ..begun }),
             Err(error) => {
                 self.give_back(task, group);
+                task.exec_is_told(number);
                 Err(error)
             }
         }
@@ -118,14 +124,18 @@ impl Supervisor {
     /// that an exec left behind keeps its own. `None` where none can be had, as
     /// by a limit on how many there may be.
     fn exec_group(&self, task: &Task) -> Option<ExecGroup> {
-        if let Some(free) = task.exec_group.take() {
-            return Some(free);
+        let free = task.handles.borrow_mut().exec_group.take();
+        if free.is_some() {
+            return free;
         }
         // The oldest that was left may be empty by now. One is tried for each that is made, so that there are never
         // many more than there are daemons.
-        let oldest = task.left_groups.borrow_mut().pop_front();
+        let oldest = task.facts.change(|facts| facts.exec_groups_left.pop_front());
         oldest.into_iter().for_each(|number| self.remove_group(task, number));
-        let number = task.made_groups.replace(task.made_groups.get() + 1);
+        let number = task.facts.change(|facts| {
+            facts.exec_groups_made += 1;
+            facts.exec_groups_made
+        });
         let made = task.with_cgroup(|c| self.layout.create_exec_group(c, &group_name(number), number));
         let made = made.and_then(|made| made);
         made.inspect_err(|error| tracing::info!(%error, "an exec's deadline will kill its session")).ok()
@@ -136,8 +146,11 @@ impl Supervisor {
     fn give_back(&self, task: &Task, group: Option<ExecGroup>) {
         let Some(group) = group else { return };
         if !group.is_empty() {
-            task.left_groups.borrow_mut().push_back(group.number());
-        } else if let Some(second) = task.exec_group.replace(Some(group)) {
+            task.facts.change(|facts| facts.exec_groups_left.push_back(group.number()));
+            return;
+        }
+        let second = task.handles.borrow_mut().exec_group.replace(group);
+        if let Some(second) = second {
             self.remove_group(task, second.number());
         }
     }
@@ -145,7 +158,7 @@ impl Supervisor {
     fn remove_group(&self, task: &Task, number: u64) {
         // Without the task's cgroup it has gone.
         if !task.with_cgroup(|c| self.layout.remove_exec_group(c, &group_name(number))).unwrap_or(true) {
-            task.left_groups.borrow_mut().push_back(number);
+            task.facts.change(|facts| facts.exec_groups_left.push_back(number));
         }
     }
 
@@ -155,7 +168,6 @@ impl Supervisor {
         request: &Exec,
         process: &Process,
         number: u64,
-        deadline: Option<Instant>,
         group: Option<&ExecGroup>,
     ) -> Result<Begun> {
         let logging = self.start_logger(request.logger.as_ref()).await?;
@@ -168,6 +180,7 @@ impl Supervisor {
         drop(stdio);
         let exited = expecting.claim(pid);
         drop(expecting);
+        let deadline = task.facts.look(|facts| facts.execs.get(&number)?.deadline);
         let executed = match before(deadline, report.executed()).await {
             Some(Ok(())) => {
                 capture.connect(request)?;
@@ -183,33 +196,40 @@ impl Supervisor {
         if let (Some(logging), Some(pumps)) = (logging, &capture.pumps) {
             logging.see_off(pumps.process_ended());
         }
-        let name = request.name.clone();
-        if let Some((lines, name)) = capture.lines().cloned().zip(name.clone()) {
-            task.exec_lines.borrow_mut().insert(name, lines);
+        if request.name.is_some() {
+            // While its end has not come, the pid is its own.
+            let pidfd = if self.children.is_unreaped(pid) { sys::pidfd_open(pid).ok() } else { None };
+            let lines = capture.lines().cloned();
+            task.handles.borrow_mut().execs.insert(number, ExecHandles { pidfd, lines });
         }
-        // While its end has not come, the pid is its own.
-        let lives = self.children.is_unreaped(pid);
-        let pidfd = name.as_ref().filter(|_| lives).and_then(|_| sys::pidfd_open(pid).ok());
-        task.execs.borrow_mut().insert(pid, RunningExec { number, name: name.clone(), pidfd });
         let started_at = Timestamp::now();
-        let in_group = in_group.is_some();
-        Ok(Begun { pid, name, exited, capture, started_at, executed, deadline, group: None, in_group })
+        task.facts.change(|facts| {
+            let Some(exec) = facts.execs.get_mut(&number) else { return };
+            if executed {
+                exec.life.on(Event::Executed);
+            }
+            (exec.pid, exec.started_at, exec.in_group) = (Some(pid), Some(started_at), in_group.is_some());
+        });
+        Ok(Begun { number, pid, exited, capture, started_at, group: None })
     }
 
     /// Sees an exec to its end or its deadline.
-    async fn finish_exec(&self, task: &Rc<Task>, begun: Begun) -> ExecOutcome {
-        let Begun { pid, name, mut exited, mut capture, started_at, deadline, group, in_group, .. } = begun;
+    pub(super) async fn finish_exec(&self, task: &Rc<Task>, begun: Begun) -> ExecOutcome {
+        let Begun { number, pid, mut exited, mut capture, started_at, group } = begun;
+        let (deadline, in_group) = task
+            .facts
+            .look(|facts| facts.execs.get(&number).map_or((None, false), |exec| (exec.deadline, exec.in_group)));
         let own = group.as_ref().filter(|_| in_group);
         let end = match before(deadline, &mut exited).await {
             // The sender lives until the child is reaped.
             Some(ended) => ExecEnd::Exited(ended.map_or(128 + libc::SIGKILL, Ended::code)),
-            None => ExecEnd::TimedOut(self.kill_exec(task, pid, exited, own).await),
+            None => {
+                task.exec_comes_to(number, Event::Deadline);
+                ExecEnd::TimedOut(self.kill_exec(task, pid, exited, own).await)
+            }
         };
         let exited_at = Timestamp::now();
-        task.execs.borrow_mut().remove(&pid);
-        if let Some(name) = name {
-            task.exec_lines.borrow_mut().remove(&name);
-        }
+        task.exec_has_ended(number, code_of(end), exited_at);
         let (stdout, stderr) = capture.end().await;
         self.give_back(task, group);
         ExecOutcome { end, stdout, stderr, started_at, exited_at }
@@ -238,7 +258,7 @@ impl Supervisor {
         }
         // The task has moved its processes down, and controllers with them:
         // its own cgroup takes none any more (cgroup-v2, "no internal processes").
-        let init = task.state().pid.ok_or_else(|| gone(task))?;
+        let init = task.pid().ok_or_else(|| gone(task))?;
         let below = task.with_cgroup(|c| self.layout.below_of(c, init))??;
         let entry = task.with_cgroup(|c| below.entry(c))?;
         let cloned = clone_into(task, process, stdio, entry).await?;
@@ -289,8 +309,8 @@ async fn clone_into(task: &Task, process: &Process, stdio: &Stdio, entry: Entry)
     let null = if stdio.wants_null() { task.null()? } else { None };
     let null = null.as_ref().map(AsFd::as_fd);
     let mut report = {
-        let state = task.state.borrow();
-        let init = state.live().ok_or_else(|| gone(task))?;
+        let handles = task.handles.borrow();
+        let init = handles.init.as_ref().ok_or_else(|| gone(task))?;
         let filter = task.filter.as_ref();
         let Task { id, folder, spec, namespaces, .. } = task;
         let (id, bundle, keeps_keyring) = (id.as_str(), folder.path(), task.particulars.keeps_keyring);
@@ -300,32 +320,35 @@ async fn clone_into(task: &Task, process: &Process, stdio: &Stdio, entry: Entry)
     Ok(report.cloned().await?.map(|pid| (report, pid)))
 }
 
+/// An exec's end as one number.
+fn code_of(end: ExecEnd) -> i32 {
+    match end {
+        ExecEnd::Exited(code) => code,
+        ExecEnd::TimedOut(_) => 128 + libc::SIGKILL,
+    }
+}
+
 fn gone(task: &Task) -> Error {
     Error::new(Kind::WrongState, format!("task {} has exited", task.id))
 }
 
 /// What `future` comes to before the deadline, if there is one.
-async fn before<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
+async fn before<T>(deadline: Option<Moment>, future: impl Future<Output = T>) -> Option<T> {
     match deadline {
-        Some(deadline) => tokio::time::timeout_at(deadline.into(), future).await.ok(),
+        Some(deadline) => tokio::time::timeout(deadline.to_come(), future).await.ok(),
         None => Some(future.await),
     }
 }
 
 /// An exec that runs.
-struct Begun {
+pub struct Begun {
+    pub(super) number: u64,
     pid: i32,
-    name: Option<String>,
     exited: oneshot::Receiver<Ended>,
     capture: Capture,
     started_at: Timestamp,
-    /// Whether its program was, before its deadline.
-    executed: bool,
-    deadline: Option<Instant>,
     /// What was made for it, to be had by the next.
     group: Option<ExecGroup>,
-    /// Whether it is in that.
-    in_group: bool,
 }
 
 /// What is captured of an exec's output.
@@ -443,19 +466,40 @@ impl Task {
         Ok(process)
     }
 
+    fn exec_comes_to(&self, number: u64, event: Event) {
+        self.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.life.on(event)));
+    }
+
+    /// An exec was reaped: nobody signals it any more, nor joins its streams.
+    fn exec_has_ended(&self, number: u64, code: i32, exited_at: Timestamp) {
+        self.handles.borrow_mut().execs.remove(&number);
+        self.exec_comes_to(number, Event::Ended);
+        self.facts.change(|facts| {
+            let Some(exec) = facts.execs.get_mut(&number) else { return };
+            (exec.pid, exec.code, exec.exited_at) = (None, Some(code), Some(exited_at));
+        });
+    }
+
+    /// Whoever asked for an exec knows its end, or that it could not be started: it is forgotten.
+    pub(super) fn exec_is_told(&self, number: u64) {
+        self.handles.borrow_mut().execs.remove(&number);
+        self.facts.change(|facts| facts.execs.remove(&number));
+    }
+
     /// What an exec has where its streams are nowhere: opened anew for each, by a
     /// tree that is kept, as the task may have put anything into the place of
     /// its own. `None` where the exec's worker has to make it.
     fn null(&self) -> Result<Option<OwnedFd>> {
-        if self.null.get().is_none() && sys::has_mount_fds() {
-            let _ = self.null.set(rootfs::null_apart()?);
+        let null = &mut self.handles.borrow_mut().null;
+        if null.is_none() && sys::has_mount_fds() {
+            *null = Some(rootfs::null_apart()?);
         }
-        self.null.get().map(rootfs::Null::open).transpose()
+        null.as_ref().map(rootfs::Null::open).transpose()
     }
 
     fn become_user(&self, process: &mut Process, user: &str) -> Result<()> {
         let user: User = user.parse()?;
-        let pid = self.state().pid.unwrap_or_default();
+        let pid = self.pid().unwrap_or_default();
         // Init is unreaped, so the pid is its own; its root is the task's.
         let root = std::fs::File::open(format!("/proc/{pid}/root"));
         let root = root.doing(Kind::Internal, || "cannot open the task's root filesystem")?;

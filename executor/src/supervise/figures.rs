@@ -1,13 +1,17 @@
-//! All figures of all tasks, in one answer, for whoever watches many.
+//! All figures of all tasks, in one answer, for whoever watches many; and all that
+//! the shim knows, for whoever looks for an error in it.
 //!
-//! Must not: wait for anything, or look at processes.
+//! Must not: wait for anything.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use super::Supervisor;
 use super::task::Task;
-use crate::cgroup::Cgroup;
+use crate::cgroup::{self, Cgroup};
+use crate::facts::Facts;
 use crate::figures::{self, Figures, HealthFigures, SandboxFigures, TaskFigures};
+use crate::proc_stat;
 use crate::stats::Stats;
 
 impl Supervisor {
@@ -27,17 +31,38 @@ impl Supervisor {
         }
     }
 
-    fn task_figures(&self, task: &Task) -> TaskFigures {
-        let health = task.health.borrow();
-        TaskFigures {
-            id: task.id.to_string(),
-            status: Cow::Borrowed(task.state().status.as_str()),
-            started_at: task.record.borrow().started_at,
-            usage: task.with_cgroup(|cgroup| self.usage(cgroup)).ok(),
-            health: health.as_ref().map(|h| HealthFigures { status: h.status, failing_streak: h.failing_streak }),
-            exec_starts: task.exec_starts.borrow().clone().filled(),
-            output_dropped_bytes: task.output_dropped(),
+    /// All that this shim knows.
+    pub(super) fn facts(&self) -> Facts {
+        let pid = std::process::id().cast_signed();
+        let facts_of = |task: &Rc<Task>| {
+            let mut facts = task.facts.look(Clone::clone);
+            for exec in facts.execs.values_mut() {
+                // While it has a pid, it is not reaped, and that is its own.
+                exec.pid_started = exec.pid.and_then(proc_stat::started);
+            }
+            (task.id.clone(), facts)
+        };
+        Facts {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid,
+            pid_started: proc_stat::started(pid),
+            boot_id: cgroup::boot(),
+            shim: self.facts.look(Clone::clone),
+            sandbox: self.sandbox_state().ok(),
+            tasks: self.tasks.borrow().values().map(facts_of).collect(),
         }
+    }
+
+    fn task_figures(&self, task: &Task) -> TaskFigures {
+        task.facts.look(|facts| TaskFigures {
+            id: task.id.to_string(),
+            status: Cow::Borrowed(facts.life.status().as_str()),
+            started_at: facts.record.started_at,
+            usage: task.with_cgroup(|cgroup| self.usage(cgroup)).ok(),
+            health: facts.health.as_ref().map(|h| HealthFigures { status: h.status, failing_streak: h.failing_streak }),
+            exec_starts: facts.exec_starts.clone().filled(),
+            output_dropped_bytes: task.output_dropped(),
+        })
     }
 
     fn usage(&self, cgroup: &Cgroup) -> Stats {

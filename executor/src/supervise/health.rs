@@ -27,6 +27,7 @@ use super::Supervisor;
 use super::task::Task;
 use crate::error::Result;
 use crate::events::Event;
+use crate::facts::TaskFacts;
 use crate::health::{Check, Health, OUTPUT, Status};
 use crate::lifecycle;
 use crate::pages;
@@ -37,9 +38,9 @@ use crate::request::{Exec, ExecEnd, ExecOutcome};
 impl Supervisor {
     /// Begins to check a task's health, if its description says how.
     pub(super) fn begin_checks(self: &Rc<Self>, task: &Rc<Task>) {
-        let rules = task.record.borrow().task.as_ref().and_then(|task| task.healthcheck.clone());
+        let rules = task.facts.look(|facts| facts.record.task.as_ref().and_then(|task| task.healthcheck.clone()));
         if let Some(rules) = rules {
-            *task.health.borrow_mut() = Some(Health::default());
+            task.facts.change(|facts| facts.health = Some(Health::default()));
             tokio::task::spawn_local(self.clone().check(task.clone(), rules));
         }
     }
@@ -53,10 +54,10 @@ impl Supervisor {
             if !task.runs_for(wait).await {
                 return;
             }
-            let status = task.status.subscribe();
+            let steps = task.facts.look(|facts| facts.steps);
             let counts = in_start_period();
             let check = self.check_once(&task, &rules).await;
-            let runs_on = !status.has_changed().unwrap_or(true) && task.state().status == lifecycle::Status::Running;
+            let runs_on = task.status() == lifecycle::Status::Running && task.facts.look(|facts| facts.steps == steps);
             if !runs_on || (!check.succeeded() && self.init_ends(&task)) {
                 continue;
             }
@@ -67,7 +68,7 @@ impl Supervisor {
     /// Whether a task's init will not run on: it exits, was killed, or was reaped just now.
     fn init_ends(&self, task: &Task) -> bool {
         // While it is not reaped, the pid is its own.
-        let pid = task.state().pid.filter(|pid| self.children.is_unreaped(*pid));
+        let pid = task.pid().filter(|pid| self.children.is_unreaped(*pid));
         pid.is_none_or(all_threads_end)
     }
 
@@ -86,11 +87,13 @@ impl Supervisor {
 
     fn learn(self: &Rc<Self>, task: &Task, check: Check, rules: &Healthcheck, in_start_period: bool) {
         let (before, now, failing_streak) = {
-            let mut health = task.health.borrow_mut();
-            let health = health.get_or_insert_default();
-            let before = health.status;
-            health.learn(check, rules.retries(), in_start_period);
-            (before, health.status, health.failing_streak)
+            let learn = |facts: &mut TaskFacts| {
+                let health = facts.health.get_or_insert_default();
+                let before = health.status;
+                health.learn(check, rules.retries(), in_start_period);
+                (before, health.status, health.failing_streak)
+            };
+            task.facts.change(learn)
         };
         if now == before {
             return;
@@ -145,6 +148,6 @@ fn check_of(outcome: Result<ExecOutcome>, started_at: Timestamp) -> Check {
 
 impl Task {
     fn health_status(&self) -> Status {
-        self.health.borrow().as_ref().map(|health| health.status).unwrap_or_default()
+        self.facts.look(|facts| facts.health.as_ref().map(|health| health.status)).unwrap_or_default()
     }
 }

@@ -28,7 +28,7 @@ impl Supervisor {
     /// Runs the hooks of `point`, poststart or poststop, whose failure changes
     /// nothing any more.
     pub(super) async fn run_late_hooks(&self, task: &Task, point: Point) {
-        let pid = task.state().pid;
+        let pid = task.pid();
         let expecting = self.children.expect();
         if let Err(error) = task.container().run(point, pid, |child| expecting.claim(child)).await {
             tracing::warn!(%error, id = %task.id, "a hook failed");

@@ -24,7 +24,8 @@ use crate::folder::{Folder, Lock, Record};
 use crate::hooks::Point;
 use crate::io::{self, Connections, Input, Logger, Logging, Owner, Pumps, Stdio, Tail, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
-use crate::lifecycle::{Event, Status};
+use crate::lifecycle::Status;
+use crate::lifecycle::task::Event;
 use crate::log::{self, LogFiles};
 use crate::namespaces::{self, Namespaces};
 use crate::report::Enforcement;
@@ -80,7 +81,7 @@ impl Supervisor {
     /// Both halves at once: nothing is left of a task that could not be started.
     pub(super) async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let Some(sandbox) = self.sandbox() else {
-            if self.sandbox_begun.get() {
+            if self.facts.look(|facts| facts.sandbox_begun) {
                 // Nobody is launched beside it, before it is there or after.
                 return Err(Error::new(Kind::WrongState, "the sandbox of this shim is being made or removed"));
             }
@@ -111,14 +112,14 @@ impl Supervisor {
             Err(error) => return Err(self.undo(&task, exited, error).await),
         };
         self.started(&task)?;
-        if task.record.borrow().unit.is_some() {
+        if task.facts.look(|facts| facts.record.unit.is_some()) {
             // When it has ended, systemd may have removed what counts.
             self.watch_oom(task.clone());
         }
         self.run_late_hooks(&task, Point::Poststart).await;
         self.begin_checks(&task);
         self.begin_watch(&task, watched);
-        let pid = task.state().pid.unwrap_or_default();
+        let pid = task.pid().unwrap_or_default();
         self.see_off(task, exited, pumps, tail);
         Ok(Launched { pid })
     }
@@ -132,11 +133,11 @@ impl Supervisor {
             }
             Source::Bundle(_) | Source::Task(_) => self.set_up(launch).await?,
         };
-        *task.held.borrow_mut() = held;
-        task.restored.set(restored);
+        task.handles.borrow_mut().held = held;
+        task.facts.change(|facts| facts.restored = restored);
         self.watch_oom(task.clone());
         self.keep_record(&task);
-        let pid = task.state().pid.unwrap_or_default();
+        let pid = task.pid().unwrap_or_default();
         self.tell_manager(&task, || Happening::Created { pid });
         self.see_off(task, exited, pumps, tail);
         Ok(Launched { pid })
@@ -145,14 +146,14 @@ impl Supervisor {
     /// The second half. An exit that comes meanwhile is told afterwards.
     pub(super) async fn start(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
-        let _turn = task.starting.lock().await;
-        if task.state.borrow().live().is_none() {
+        let _turn = task.turns.starting.lock().await;
+        if !task.is_live() {
             return Err(Error::new(Kind::WrongState, format!("task {id} has exited and cannot be started")));
         }
-        let held = task.held.borrow_mut().take();
+        let held = task.handles.borrow_mut().held.take();
         match held {
             Some(held) => held.start().await?,
-            None if task.restored.take() => self.go_on(&task)?,
+            None if task.facts.change(|facts| std::mem::take(&mut facts.restored)) => self.go_on(&task)?,
             None => return Err(Error::new(Kind::WrongState, format!("task {id} was started already"))),
         }
         self.started(&task)?;
@@ -162,10 +163,10 @@ impl Supervisor {
 
     /// The program is executed.
     fn started(self: &Rc<Self>, task: &Rc<Task>) -> Result<()> {
-        task.record.borrow_mut().started_at = Some(Timestamp::now());
+        task.facts.change(|facts| facts.record.started_at = Some(Timestamp::now()));
         task.happen(self, Event::Started)?;
         self.keep_record(task);
-        if task.record.borrow().durable {
+        if task.facts.look(|facts| facts.record.durable) {
             let task = task.clone();
             tokio::task::spawn_local(async move {
                 if let Err(error) = task.sync().await {
@@ -174,26 +175,26 @@ impl Supervisor {
             });
         }
         self.tell_launched(task);
-        let pid = task.state().pid.unwrap_or_default();
+        let pid = task.pid().unwrap_or_default();
         self.tell_manager(task, || Happening::Started { pid });
         Ok(())
     }
 
     fn keep_record(&self, task: &Task) {
-        if let Err(error) = task.folder.write_record(&task.record.borrow()) {
+        if let Err(error) = task.facts.look(|facts| task.folder.write_record(&facts.record)) {
             tracing::error!(%error, "the record lacks what became of the task");
         }
     }
 
     fn see_off(self: &Rc<Self>, task: Rc<Task>, exited: oneshot::Receiver<Ended>, pumps: Pumps, tail: Tail) {
-        self.busy.set(self.busy.get() + 1);
+        self.begin_work();
         tokio::task::spawn_local(task.see_off(self.clone(), exited, pumps, tail));
     }
 
     /// Undoes a launch that failed once its task was there. For whoever waits for the task that is an end like any
     /// other, but for the report.
     async fn undo(self: &Rc<Self>, task: &Rc<Task>, exited: oneshot::Receiver<Ended>, error: Error) -> Error {
-        let stopped = (task.state().status == Status::Stopping)
+        let stopped = (task.status() == Status::Stopping)
             .then(|| Error::new(Kind::WrongState, format!("task {} was stopped while it was being launched", task.id)));
         // Init that we have killed says nothing of that.
         let error = match self.may_launch().err().or(stopped) {
@@ -204,8 +205,10 @@ impl Supervisor {
         // What its other hooks have set up is undone by these.
         self.run_late_hooks(task, Point::Poststop).await;
         self.tasks.borrow_mut().remove(&task.id);
-        drop(task.lock.borrow_mut().take());
-        task.over.send_replace(true);
+        drop(task.handles.borrow_mut().lock.take());
+        if let Err(error) = task.happen(self, Event::Done) {
+            tracing::error!(%error, "a launch that failed is not done with");
+        }
         error
     }
 
@@ -222,7 +225,7 @@ impl Supervisor {
         layers::mount(&root, &layers).await?;
         match self.set_up(launch).await {
             Ok(created) => {
-                *created.task.mounted.borrow_mut() = Some(root);
+                created.task.facts.change(|facts| facts.mounted = Some(root));
                 Ok(created)
             }
             Err(error) => {
@@ -324,13 +327,16 @@ impl Supervisor {
             };
             let pumps = wiring.connect()?;
             attached.map_or(Ok(()), |attachment| pumps.lines().attach(&attachment))?;
+            task.happen(self, Event::SetUp)?;
             Ok((held, pumps))
         };
         match ready.await {
             Ok((held, pumps)) => {
                 let logging = logging.and_then(|logging| logging.see_off(pumps.process_ended()));
-                *task.logging.borrow_mut() = logging;
-                task.connect(pumps.lines().clone());
+                let mut handles = task.handles.borrow_mut();
+                handles.logging = logging;
+                handles.lines = Some(pumps.lines().clone());
+                drop(handles);
                 Ok(Created { task, held, exited, pumps, tail })
             }
             Err(error) => Err(self.undo(&task, exited, error).await),

@@ -28,32 +28,35 @@ mod units;
 mod updates;
 mod watching;
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
-use tokio::sync::{Mutex, Notify, mpsc, watch};
+use tokio::sync::{Mutex, Notify, mpsc};
 
 use crate::cgroup::{self, Cgroup, Layout};
+use crate::clock::Moment;
 use crate::error::{Error, Kind, Result};
 use crate::events::Journal;
+use crate::facts::ShimFacts;
 use crate::folder::{Folder, StateDir};
 use crate::hooks::Point;
 use crate::host;
 use crate::inheritance::Limits;
-use crate::lifecycle::{Event, Status};
+use crate::known::Known;
+use crate::lifecycle::shutdown::Plan;
+use crate::lifecycle::task::{Event, Life};
+use crate::lifecycle::{Status, shim};
 use crate::pages;
 use crate::report::StoppedBy;
 use crate::request::{Process, Request};
 use crate::rootfs::layers;
-use crate::shutdown::Plan;
 use crate::stats::{self, Stats};
 use crate::systemd::Systemd;
 use crate::told::{Happening, Teller};
-use crate::watch::Identity;
 
 use children::Children;
 use pauses::Pauses;
@@ -105,20 +108,12 @@ pub(crate) struct Supervisor {
     layout: Layout,
     tasks: RefCell<BTreeMap<TaskId, Rc<Task>>>,
     children: Children,
-    /// Who is being launched; there may be no task of it yet.
-    launching: watch::Sender<BTreeSet<TaskId>>,
-    /// Launches under way, and tasks not yet done with.
-    busy: Cell<usize>,
-    /// It leaves as soon as it is not busy.
-    served: Cell<bool>,
-    /// It was told to leave: nothing is launched any more, and what is being launched ends.
-    leaving: watch::Sender<bool>,
+    facts: Known<ShimFacts>,
+    /// The loop looks again at what it waits for.
     changed: Notify,
     overhead: shim_cgroup::Overhead,
     /// What its tasks are members of, if it is a sandbox's shim.
     sandbox: RefCell<Option<Rc<Sandbox>>>,
-    /// Somebody has asked for it.
-    sandbox_begun: Cell<bool>,
     /// Held while it is made.
     making: Mutex<()>,
     /// Where there is nobody to tell.
@@ -126,8 +121,6 @@ pub(crate) struct Supervisor {
     /// Sizes of huge pages, once somebody has asked for statistics.
     page_sizes: OnceCell<Vec<String>>,
     pauses: Pauses,
-    /// Whom somebody has charged where the shim is.
-    helpers: RefCell<BTreeSet<Identity>>,
 }
 
 /// Runs the loop until the last task has ended and all that it said is written,
@@ -147,19 +140,14 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         layout,
         tasks: RefCell::default(),
         children: Children::default(),
-        launching: watch::Sender::default(),
-        busy: Cell::new(0),
-        served: Cell::new(false),
-        leaving: watch::Sender::new(false),
+        facts: Known::default(),
         changed: Notify::new(),
         overhead,
         sandbox: RefCell::default(),
-        sandbox_begun: Cell::new(false),
         making: Mutex::default(),
         journal,
         page_sizes: OnceCell::new(),
         pauses: Pauses::default(),
-        helpers: RefCell::default(),
     });
     let served = supervisor.serve(&mut requests).await;
     supervisor.pauses.leave(&supervisor.children).await;
@@ -186,15 +174,16 @@ async fn refuse(mut requests: mpsc::UnboundedReceiver<Request>, error: Error) ->
     Ok(())
 }
 
+/// Waits for a deadline, if there is one.
+async fn come(deadline: Option<Moment>) {
+    if let Some(deadline) = deadline {
+        deadline.come().await;
+    }
+}
+
 /// Why nothing is launched any more.
 fn leaving_now() -> Error {
     Error::new(Kind::WrongState, "the shim was told to leave")
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    if let Some(deadline) = deadline {
-        tokio::time::sleep_until(deadline.into()).await;
-    }
 }
 
 impl Supervisor {
@@ -202,7 +191,7 @@ impl Supervisor {
         let mut child_ended = children::Signal::new(&[libc::SIGCHLD])?;
         let mut leave = children::Signal::new(&[libc::SIGTERM, libc::SIGINT])?;
         loop {
-            if self.served.get() && self.busy.get() == 0 {
+            if self.facts.look(|facts| facts.life.is_over()) {
                 return Ok(());
             }
             let deadline = self.next_deadline();
@@ -214,7 +203,7 @@ impl Supervisor {
                     None => return Ok(()),
                 },
                 () = self.changed.notified() => {}
-                () = sleep_until(deadline), if deadline.is_some() => self.tick(),
+                () = come(deadline), if deadline.is_some() => self.tick(),
             }
         }
     }
@@ -222,18 +211,26 @@ impl Supervisor {
     /// Its manager has gone. It leaves if that has launched nothing: nobody else
     /// would.
     pub(super) fn manager_gone(&self) {
-        let waits = self.config.leave == Leave::WithLastTask && !self.sandbox_begun.get() && self.busy.get() == 0;
-        if waits && !self.served.replace(true) {
-            tracing::info!("nobody launched a task; leaving");
+        if self.config.leave == Leave::WithLastTask {
+            self.happen(shim::Event::ManagerGone);
+            if self.facts.look(|facts| facts.life.is_leaving()) {
+                tracing::info!("nobody launched a task; leaving");
+            }
         }
     }
 
-    fn next_deadline(&self) -> Option<Instant> {
+    /// Changes where the shim is in its life, and has the loop look at it.
+    fn happen(&self, event: shim::Event) {
+        self.facts.change(|facts| facts.life.on(event));
+        self.changed.notify_one();
+    }
+
+    fn next_deadline(&self) -> Option<Moment> {
         self.tasks.borrow().values().filter_map(|task| task.deadline()).min()
     }
 
     fn tick(self: &Rc<Self>) {
-        let now = Instant::now();
+        let now = Moment::now();
         let due: Vec<Rc<Task>> = {
             let tasks = self.tasks.borrow();
             tasks.values().filter(|t| t.deadline().is_some_and(|d| d <= now)).cloned().collect()
@@ -249,7 +246,8 @@ impl Supervisor {
     /// they would be one by one, so that their exits are recorded.
     fn stop_all(self: &Rc<Self>) {
         tracing::info!("asked to leave");
-        let again = self.leaving.send_replace(true);
+        let again = self.facts.look(|facts| facts.life.is_leaving());
+        self.happen(shim::Event::Leave);
         if let Some(sandbox) = self.sandbox() {
             // In this order, so that what was frozen as it was launched ends before it does anything.
             self.stop_tasks();
@@ -265,7 +263,6 @@ impl Supervisor {
             });
             return;
         }
-        self.served.set(true);
         self.stop_tasks();
     }
 
@@ -283,7 +280,7 @@ impl Supervisor {
         tokio::time::sleep(shim_cgroup::SETTLED).await;
         // That of a unit is watched already.
         if let Ok(task) = self.task(&id)
-            && task.record.borrow().unit.is_none()
+            && task.facts.look(|facts| facts.record.unit.is_none())
         {
             self.watch_oom(task.clone());
         }
@@ -301,7 +298,7 @@ impl Supervisor {
     /// # Errors
     /// `WrongState` when the shim, or its sandbox by force, is on its way out.
     fn may_launch(&self) -> Result<()> {
-        if *self.leaving.borrow() {
+        if self.facts.look(|facts| facts.life.is_leaving()) {
             return Err(leaving_now());
         }
         self.sandbox().map_or(Ok(()), |sandbox| sandbox.may_launch())
@@ -312,16 +309,15 @@ impl Supervisor {
     /// # Errors
     /// As [`Self::may_launch`].
     async fn until_leaving<T>(&self, act: impl Future<Output = Result<T>>) -> Result<T> {
-        let mut leaving = self.leaving.subscribe();
         tokio::select! {
             biased;
             done = act => done,
-            _ = leaving.wait_for(|leaving| *leaving) => Err(leaving_now()),
+            () = self.facts.until_it(|facts| facts.life.is_leaving()) => Err(leaving_now()),
         }
     }
 
     fn any_lives(&self) -> bool {
-        self.tasks.borrow().values().any(|task| task.state.borrow().live().is_some())
+        self.tasks.borrow().values().any(|task| task.is_live())
     }
 
     fn task(&self, id: &TaskId) -> Result<Rc<Task>> {
@@ -337,7 +333,7 @@ impl Supervisor {
 
     /// Waits until nobody of this id is being launched.
     async fn launched(&self, id: &TaskId) {
-        let _ = self.launching.subscribe().wait_for(|ids| !ids.contains(id)).await;
+        self.facts.until_it(|facts| !facts.launching.contains(id)).await;
     }
 
     fn shutdown(
@@ -348,12 +344,12 @@ impl Supervisor {
         by: StoppedBy,
     ) -> Result<()> {
         let task = self.task(id)?;
-        if task.state.borrow().live().is_some() {
+        if task.is_live() {
             // Whoever was first.
-            task.stopped_by.set(task.stopped_by.get().or(Some(by)));
+            task.facts.change(|facts| facts.stopped_by.get_or_insert(by).to_owned());
         }
         let (default_signal, default_grace) = task.stop_defaults();
-        let now = Instant::now();
+        let now = Moment::now();
         let plan = Plan::new(signal.unwrap_or(default_signal), grace.unwrap_or(default_grace), now);
         let done = task.happen(self, Event::Stop(plan, now));
         self.changed.notify_one();
@@ -379,13 +375,15 @@ impl Supervisor {
 
     fn processes(&self, id: &TaskId) -> Result<Vec<Process>> {
         let task = self.task(id)?;
-        let execs = task.execs.borrow();
         let pids = task.with_cgroup(|cgroup| self.layout.processes(cgroup))?;
-        let process = |pid| {
-            let exec = execs.get(&pid);
-            Process { pid, exec: exec.map(|e| e.number), name: exec.and_then(|e| e.name.clone()) }
-        };
-        Ok(pids.into_iter().map(process).collect())
+        Ok(task.facts.look(|facts| {
+            let execs = facts.execs_by_pid();
+            let process = |pid| {
+                let exec = execs.get(&pid);
+                Process { pid, exec: exec.map(|(number, _)| *number), name: exec.and_then(|(_, e)| e.name.clone()) }
+            };
+            pids.into_iter().map(process).collect()
+        }))
     }
 
     fn page_sizes(&self) -> &[String] {
@@ -396,15 +394,18 @@ impl Supervisor {
         let task = self.task(id)?;
         let read = |cgroup: &Cgroup| stats::read(&self.layout, cgroup, self.page_sizes());
         let (mut stats, pids) = task.with_cgroup(|cgroup| (read(cgroup), self.layout.processes(cgroup)))?;
-        let execs = task.execs.borrow();
-        stats.processes = task.processes.borrow_mut().read(&pids, |pid| execs.get(&pid).map(|e| e.number));
+        stats.processes = task.facts.look(|facts| {
+            let execs = facts.execs_by_pid();
+            let number = |pid| execs.get(&pid).map(|(number, _)| *number);
+            task.handles.borrow_mut().processes.read(&pids, number)
+        });
         Ok(stats)
     }
 
     /// Forgets a task that has ended.
     async fn remove(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
-        let status = task.state().status;
+        let status = task.status();
         match status {
             Status::Exited => {}
             // None of its program runs yet.
@@ -415,37 +416,38 @@ impl Supervisor {
             }
         }
         // Whoever removes it knows how it has ended.
-        task.fetched.notify_one();
-        let mut over = task.over.subscribe();
-        let _ = over.wait_for(|over| *over).await;
+        task.facts.change(|facts| facts.fetched = true);
+        task.facts.until_it(|facts| facts.life.is_over()).await;
         // One after the other, however many ask.
-        let _turn = task.starting.lock().await;
+        let _turn = task.turns.starting.lock().await;
         if self.task(id).is_err() {
             return Ok(());
         }
-        if !task.told_of_its_end.replace(true) {
+        let first = task.facts.look(|facts| facts.life == Life::Over);
+        task.happen(self, Event::Remove)?;
+        if first {
             self.run_late_hooks(&task, Point::Poststop).await;
         }
-        let mounted = task.mounted.borrow().clone();
+        let mounted = task.facts.look(|facts| facts.mounted.clone());
         if let Some(root) = mounted {
             layers::unmount(&root).await?;
         }
-        if task.record.borrow().task.is_none() {
+        if task.facts.look(|facts| facts.record.task.is_none()) {
             // Nothing is left that it would take to undo.
             task.folder.forget_record();
         }
+        task.happen(self, Event::Removed)?;
         self.tasks.borrow_mut().remove(id);
         Ok(())
     }
 
     /// A launch, or whatever the shim does not leave before it is [`Self::done`].
     fn begin_work(&self) {
-        self.busy.set(self.busy.get() + 1);
+        self.happen(shim::Event::Begun);
     }
 
     /// One launch, or one task with all that belongs to it, is done with.
     fn done(&self) {
-        self.busy.set(self.busy.get() - 1);
-        self.changed.notify_one();
+        self.happen(shim::Event::Done);
     }
 }

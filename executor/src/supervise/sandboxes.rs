@@ -28,7 +28,7 @@ use super::units;
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::{Error, Kind, Result};
 use crate::folder::Folder;
-use crate::lifecycle::Status;
+use crate::lifecycle::{Status, shim};
 use crate::network;
 use crate::rootfs::layers::{self, Layer};
 use crate::sandbox::{SandboxRecord, SandboxState};
@@ -286,7 +286,7 @@ impl Supervisor {
             Error::new(Kind::NotFound, format!("{} is not the folder of a sandbox", folder.path().display()))
         })?;
         self.may_make(&id)?;
-        if self.sandbox_begun.replace(true) {
+        if self.facts.change(|facts| std::mem::replace(&mut facts.sandbox_begun, true)) {
             return Err(Error::new(Kind::AlreadyExists, format!("sandbox {id} exists already")));
         }
         record.shim_pid = Some(std::process::id().cast_signed());
@@ -320,7 +320,7 @@ impl Supervisor {
     }
 
     fn may_make(&self, id: &TaskId) -> Result<()> {
-        if *self.leaving.borrow() {
+        if self.facts.look(|facts| facts.life.is_leaving()) {
             let gone = format!("sandbox {id} was removed, or its shim told to leave, while it was being made");
             return Err(Error::new(Kind::WrongState, gone));
         }
@@ -383,7 +383,7 @@ impl Supervisor {
             Error::new(Kind::WrongState, none)
         })?;
         let gone = worker::run("helpers", || self.layout.place(&path, &pids)).await?;
-        self.helpers.borrow_mut().extend(pids.iter().filter_map(|pid| Identity::of(*pid)));
+        self.facts.change(|facts| facts.helpers.extend(pids.iter().filter_map(|pid| Identity::of(*pid))));
         Ok(gone)
     }
 
@@ -406,9 +406,8 @@ impl Supervisor {
                 sandbox.forced.set(false);
             }
         }
-        if gone.is_ok() || *self.leaving.borrow() {
-            self.served.set(true);
-            self.changed.notify_one();
+        if gone.is_ok() {
+            self.happen(shim::Event::Last);
         }
         gone
     }
@@ -418,15 +417,13 @@ impl Supervisor {
         if !self.config.folder.is_sandbox() {
             self.our_sandbox()?;
         }
-        let begins = !self.sandbox_begun.get() || self.making.try_lock().is_err();
+        let begins = !self.facts.look(|facts| facts.sandbox_begun) || self.making.try_lock().is_err();
         if begins && !force {
             let message = format!("sandbox {} is still being made", self.config.folder.name());
             return Err(Error::new(Kind::WrongState, message).hint("try again in a moment"));
         }
-        self.leaving.send_replace(true);
+        self.happen(shim::Event::Leave);
         drop(self.making.lock().await);
-        self.served.set(true);
-        self.changed.notify_one();
         Ok(())
     }
 
@@ -440,14 +437,15 @@ impl Supervisor {
             // They have just been told to end.
             Err(_) if force => sandbox.launching.write().await,
             Err(_) => {
-                let launched: Vec<String> = self.launching.borrow().iter().map(ToString::to_string).collect();
+                let launched =
+                    self.facts.look(|facts| facts.launching.iter().map(ToString::to_string).collect::<Vec<_>>());
                 let launched = launched.join(", ");
                 let message = format!("sandbox {} has members that are being launched: {launched}", sandbox.id);
                 return Err(Error::new(Kind::WrongState, message).hint("try again in a moment"));
             }
         };
         let tasks: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
-        let runs = |task: &&Rc<Task>| task.state().status != Status::Exited;
+        let runs = |task: &&Rc<Task>| task.status() != Status::Exited;
         let running: Vec<&str> = tasks.iter().filter(runs).map(|task| task.id.as_str()).collect();
         if !running.is_empty() && !force {
             let message = format!("sandbox {} has members that run: {}", sandbox.id, running.join(", "));
@@ -474,7 +472,7 @@ impl Supervisor {
     pub(super) async fn leave_sandbox(self: &Rc<Self>, sandbox: &Rc<Sandbox>) {
         let members: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
         for member in members {
-            let _ = member.over.subscribe().wait_for(|over| *over).await;
+            member.facts.until_it(|facts| facts.life.is_over()).await;
         }
         if sandbox.going.get() {
             return;
@@ -492,7 +490,7 @@ impl Supervisor {
         if let Err(error) = std::fs::remove_file(task.folder.socket()) {
             tracing::warn!(%error, id = %task.id, "a member's socket is left behind");
         }
-        drop(task.lock.borrow_mut().take());
+        drop(task.handles.borrow_mut().lock.take());
         self.leave_budget(&sandbox, &task.id).await;
     }
 }

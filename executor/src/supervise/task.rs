@@ -1,39 +1,40 @@
 //! One task under supervision: its state, its resources, and the actions that
 //! its lifecycle asks for.
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowline_spec::Stop;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use oci_spec::runtime::Spec;
-use tokio::sync::{Mutex, Notify, RwLock, watch};
+use tokio::sync::{Mutex, RwLock};
 use tokio::task::JoinHandle;
 
 use super::Supervisor;
 use super::launches::Plan;
 use crate::cgroup::{Cgroup, ExecGroup, Layout};
 use crate::claimed_uid::ClaimedUid;
+use crate::clock::Moment;
 use crate::error::{Doing, Error, Kind, Result};
-use crate::figures::ExecStarts;
-use crate::folder::{Folder, Lock, Record};
-use crate::health::Health;
+use crate::facts::TaskFacts;
+use crate::folder::{Folder, Lock};
 use crate::io::{Attachment, Lines, WindowSize};
+use crate::known::Known;
 use crate::launch::{Held, Live};
-use crate::lifecycle::{Action, Event, State, Status};
+use crate::lifecycle::Status;
+use crate::lifecycle::task::{Action, Event};
 use crate::namespaces::Namespaces;
-use crate::report::{ExitReport, StoppedBy};
+use crate::report::ExitReport;
 use crate::request::{Particulars, TaskState};
 use crate::reserve::Reserve;
 use crate::rootfs::Null;
 use crate::seccomp::Filter;
 use crate::stats::Processes;
-use crate::watch::{Finding, KernelLog};
+use crate::watch::KernelLog;
 use crate::{proc_stat, sys, worker};
 
 /// How long a freeze may take: a process in the kernel freezes when it returns.
@@ -48,12 +49,41 @@ const LOOK: Duration = Duration::from_secs(2);
 /// what follows, less than the five seconds that a manager gives the shim.
 const GRACE_OF_A_BUNDLE: Duration = Duration::from_secs(3);
 
-/// An exec that runs.
-pub struct RunningExec {
-    pub number: u64,
-    pub name: Option<String>,
+/// What a shim holds open for a task.
+pub struct TaskHandles {
+    /// Init, until its exit is known.
+    pub init: Option<Live>,
+    /// Gone once the exit has been reported.
+    pub cgroup: Option<Cgroup>,
+    /// By which its program is executed, until it is.
+    pub held: Option<Held>,
+    /// By which one joins init's streams, once it runs.
+    pub lines: Option<Lines>,
+    /// What takes its output, until that has ended.
+    pub logging: Option<JoinHandle<()>>,
+    /// Of the execs that run, by number.
+    pub execs: BTreeMap<u64, ExecHandles>,
+    /// An empty cgroup for an exec with a deadline, between two execs.
+    pub exec_group: Option<ExecGroup>,
+    /// For streams of execs that are nowhere, from the first of them on.
+    pub null: Option<Null>,
+    /// What `stats` keeps open between two readings.
+    pub processes: Processes,
+    /// The kernel's, from when its kills are watched.
+    pub kernel_log: Option<KernelLog>,
+    /// Room for its exit report, until that is written.
+    pub reserve: Option<Reserve>,
+    /// Held until it is over, of a member of a sandbox.
+    pub lock: Option<Lock>,
+}
+
+/// What a shim holds open for an exec.
+#[derive(Default)]
+pub struct ExecHandles {
     /// Of one with a name.
     pub pidfd: Option<OwnedFd>,
+    /// By which one joins its streams, of one with a name.
+    pub lines: Option<Lines>,
 }
 
 /// One task.
@@ -62,86 +92,29 @@ pub struct Task {
     pub spec: Spec,
     pub namespaces: Namespaces,
     pub filter: Option<Filter>,
-    pub record: RefCell<Record>,
     pub particulars: Particulars,
     /// Where the record is kept.
     pub folder: Folder,
-    /// Room for its exit report, until that is written.
-    pub reserve: RefCell<Option<Reserve>>,
-    /// Somebody removes the task, and has its report.
-    pub fetched: Notify,
-    /// Held until it is over, of a member of a sandbox.
-    pub lock: RefCell<Option<Lock>>,
     /// Its user, if that is its own: nobody else's while this is held.
     pub claimed: Option<ClaimedUid>,
-    /// Where its root is mounted, if that is ours to take down.
-    pub mounted: RefCell<Option<PathBuf>>,
-    /// By which its program is executed, until it is.
-    pub held: RefCell<Option<Held>>,
-    /// It is a checkpoint's, and stopped until it is started.
-    pub restored: Cell<bool>,
-    /// Its hooks after the end have been run.
-    pub told_of_its_end: Cell<bool>,
+    pub facts: Known<TaskFacts>,
+    pub handles: RefCell<TaskHandles>,
+    pub turns: Turns,
+}
+
+/// Who has to wait for whom, of those that change the same task. Nobody takes one of them while it has a later one.
+#[derive(Default)]
+pub struct Turns {
     /// Held while it is started, or removed: what comes meanwhile is told afterwards.
     pub starting: Mutex<()>,
     /// Held while a checkpoint is written: one at a time, and the end afterwards.
     pub checkpointing: Mutex<()>,
-    /// Init was reaped: its pid may be another's.
-    pub init_ended: watch::Sender<bool>,
-    /// What takes its output, until that has ended.
-    pub logging: RefCell<Option<JoinHandle<()>>>,
-    /// All is done that its end asks for.
-    pub over: watch::Sender<bool>,
-    pub state: RefCell<State<Live>>,
-    /// The word for it, for whoever waits for another.
-    pub status: watch::Sender<Status>,
-    /// What its checks have come to, if it has any.
-    pub health: RefCell<Option<Health>>,
-    pub stopped_by: Cell<Option<StoppedBy>>,
-    /// What its watch has stopped it for.
-    pub stopped_for: RefCell<Option<Finding>>,
-    /// Gone once the exit has been reported.
-    pub cgroup: RefCell<Option<Cgroup>>,
-    /// The execs that run, by pid.
-    pub execs: RefCell<BTreeMap<i32, RunningExec>>,
-    /// By which one joins init's streams, once it runs.
-    lines: OnceCell<Lines>,
-    /// The same of execs with a name.
-    pub exec_lines: RefCell<BTreeMap<String, Lines>>,
-    pub next_exec: Cell<u64>,
-    /// How long those that somebody asked for took to start.
-    pub exec_starts: RefCell<ExecStarts>,
-    /// An empty cgroup for an exec with a deadline, between two execs.
-    pub exec_group: RefCell<Option<ExecGroup>>,
-    /// The numbers of those in which an exec has left somebody.
-    pub left_groups: RefCell<VecDeque<u64>>,
-    pub made_groups: Cell<u64>,
-    /// For streams of execs that are nowhere, from the first of them on.
-    pub null: OnceCell<Null>,
-    /// What `stats` keeps open between two readings.
-    pub processes: RefCell<Processes>,
     /// Held while limits change: one update after the other.
     pub updating: Mutex<()>,
-    /// How many events it has had.
-    pub events: Cell<u64>,
-    /// Kills for want of memory that were told of.
-    pub oom_kills: Cell<u64>,
-    /// Whether its own limit was met when the last was told of, where what counts
-    /// may go before its end is heard of.
-    pub limit_met: Cell<Option<u64>>,
-    /// The kernel's, from when its kills are watched.
-    pub kernel_log: OnceCell<KernelLog>,
-    /// Read-locked by each exec until it is told of.
+    /// Held until all that were killed have ended: who is moved to where it can die is in no list any more.
+    pub clearing: Mutex<()>,
+    /// Read-locked by each exec until its end is told: the task's is told after that.
     pub telling: RwLock<()>,
-    /// The exit report is made: no event but the exit follows.
-    pub reported: Cell<bool>,
-    pub exited: watch::Sender<Option<ExitReport>>,
-    /// Signals that we sent to init.
-    pub sent: RefCell<BTreeSet<i32>>,
-    /// A kill is under way: another would change nothing.
-    killing: Cell<bool>,
-    /// Processes beside init that our kill met.
-    pub killed: Cell<Option<u64>>,
 }
 
 impl Task {
@@ -149,85 +122,70 @@ impl Task {
         let Plan { spec, namespaces, filter, mut record, particulars, folder, reserve, lock, claimed } = plan;
         record.pid = Some(live.pid);
         record.pid_started = proc_stat::started(live.pid);
+        let handles = TaskHandles {
+            init: Some(live),
+            cgroup: Some(cgroup),
+            held: None,
+            lines: None,
+            logging: None,
+            execs: BTreeMap::new(),
+            exec_group: None,
+            null: None,
+            processes: Processes::default(),
+            kernel_log: None,
+            reserve,
+            lock,
+        };
         Task {
             id,
             spec,
             namespaces,
             filter,
-            record: RefCell::new(record),
             particulars,
             folder,
-            reserve: RefCell::new(reserve),
-            fetched: Notify::new(),
-            lock: RefCell::new(lock),
             claimed,
-            mounted: RefCell::default(),
-            held: RefCell::default(),
-            restored: Cell::new(false),
-            told_of_its_end: Cell::new(false),
-            starting: Mutex::default(),
-            checkpointing: Mutex::default(),
-            init_ended: watch::Sender::new(false),
-            logging: RefCell::default(),
-            over: watch::Sender::new(false),
-            state: RefCell::new(State::Created(live)),
-            status: watch::Sender::new(Status::Created),
-            health: RefCell::default(),
-            stopped_by: Cell::new(None),
-            stopped_for: RefCell::default(),
-            cgroup: RefCell::new(Some(cgroup)),
-            execs: RefCell::default(),
-            lines: OnceCell::new(),
-            exec_lines: RefCell::default(),
-            next_exec: Cell::new(1),
-            exec_starts: RefCell::default(),
-            exec_group: RefCell::default(),
-            left_groups: RefCell::default(),
-            made_groups: Cell::new(1),
-            null: OnceCell::new(),
-            processes: RefCell::default(),
-            updating: Mutex::default(),
-            events: Cell::new(0),
-            oom_kills: Cell::new(0),
-            limit_met: Cell::new(None),
-            kernel_log: OnceCell::new(),
-            telling: RwLock::default(),
-            reported: Cell::new(false),
-            exited: watch::Sender::new(None),
-            sent: RefCell::default(),
-            killing: Cell::new(false),
-            killed: Cell::new(None),
+            facts: Known::new(TaskFacts::new(record)),
+            handles: RefCell::new(handles),
+            turns: Turns::default(),
         }
     }
 
-    /// When the lifecycle wants to hear of the time; not while a kill is under way.
-    pub fn deadline(&self) -> Option<Instant> {
-        if self.killing.get() { None } else { self.state.borrow().deadline() }
+    /// When the lifecycle wants to hear of the time.
+    pub fn deadline(&self) -> Option<Moment> {
+        self.facts.look(|facts| facts.life.deadline())
+    }
+
+    /// The word for where it is in its life.
+    pub fn status(&self) -> Status {
+        self.facts.look(|facts| facts.life.status())
+    }
+
+    /// Whether init can be signalled.
+    pub fn is_live(&self) -> bool {
+        self.facts.look(|facts| facts.life.is_live())
+    }
+
+    /// Init's pid, while it lives.
+    pub fn pid(&self) -> Option<i32> {
+        self.facts.look(|facts| facts.record.pid.filter(|_| facts.life.is_live()))
     }
 
     pub fn state(&self) -> TaskState {
-        let state = self.state.borrow();
-        let lines = self.lines.get();
+        let handles = self.handles.borrow();
         TaskState {
             id: self.id.clone(),
-            status: state.status(),
-            pid: state.live().map(|l| l.pid),
-            terminal: lines.is_some_and(Lines::has_terminal),
-            takes_input: lines.is_some_and(Lines::take_input),
-            health: None,
-            unwritten: None,
+            status: self.status(),
+            pid: self.pid(),
+            terminal: handles.lines.as_ref().is_some_and(Lines::has_terminal),
+            takes_input: handles.lines.as_ref().is_some_and(Lines::take_input),
+            health: self.facts.look(|facts| facts.health.clone()),
+            unwritten: self.unwritten().map(Box::new),
         }
     }
 
-    pub fn state_with_health(&self) -> TaskState {
-        let report = self.exited.borrow().clone().filter(|report| report.unwritten.is_some());
-        TaskState { health: self.health.borrow().clone(), unwritten: report.map(Box::new), ..self.state() }
-    }
-
-    /// Keeps by what others join its streams.
-    pub fn connect(&self, lines: Lines) {
-        // It is started once.
-        let _ = self.lines.set(lines);
+    /// Its exit report, while that cannot be written.
+    pub fn unwritten(&self) -> Option<ExitReport> {
+        self.facts.look(|facts| facts.report.as_ref().filter(|report| report.unwritten.is_some()).cloned())
     }
 
     /// Connects somebody to init's streams.
@@ -242,65 +200,64 @@ impl Task {
 
     /// Bytes of its output that went nowhere so far.
     pub fn output_dropped(&self) -> u64 {
-        self.lines.get().map_or(0, Lines::dropped)
+        self.handles.borrow().lines.as_ref().map_or(0, Lines::dropped)
     }
 
     fn lines_of(&self, exec: Option<&str>) -> Result<Lines> {
-        if self.state.borrow().live().is_none() {
+        if !self.is_live() {
             return Err(Error::new(Kind::WrongState, format!("task {} has exited", self.id)));
         }
-        let found = match exec {
-            None => self.lines.get().cloned(),
-            Some(name) => self.exec_lines.borrow().get(name).cloned(),
-        };
-        found.ok_or_else(|| match exec {
-            None => Error::new(Kind::WrongState, format!("task {} is still being launched", self.id)),
-            Some(name) => Error::new(Kind::NotFound, format!("task {} runs no command named {name}", self.id)),
-        })
-    }
-
-    /// Tells whoever waits for another status.
-    fn tell_status(&self) {
-        let now = self.state.borrow().status();
-        self.status.send_if_modified(|status| std::mem::replace(status, now) != now);
+        let handles = self.handles.borrow();
+        match exec {
+            None => handles
+                .lines
+                .clone()
+                .ok_or_else(|| Error::new(Kind::WrongState, format!("task {} is still being launched", self.id))),
+            Some(name) => {
+                let number = self.facts.look(|facts| facts.exec_named(name));
+                let lines = number.and_then(|number| handles.execs.get(&number)?.lines.clone());
+                lines
+                    .ok_or_else(|| Error::new(Kind::NotFound, format!("task {} runs no command named {name}", self.id)))
+            }
+        }
     }
 
     /// Waits until the task has run for `span` without a pause; false once it
     /// is to end.
     pub async fn runs_for(&self, span: Duration) -> bool {
-        let mut status = self.status.subscribe();
         loop {
-            let now = *status.borrow_and_update();
-            match now {
-                Status::Running => match tokio::time::timeout(span, status.changed()).await {
-                    Err(_) => return true,
-                    Ok(changed) if changed.is_ok() => {}
-                    Ok(_) => return false,
-                },
-                Status::Created | Status::Paused if status.changed().await.is_ok() => {}
-                Status::Created | Status::Paused | Status::Stopping | Status::Exited => return false,
+            match self.status() {
+                Status::Running => {
+                    let changed = self.facts.until_it(|facts| facts.life.status() != Status::Running);
+                    if tokio::time::timeout(span, changed).await.is_err() {
+                        return true;
+                    }
+                }
+                was @ (Status::Created | Status::Paused) => {
+                    self.facts.until_it(|facts| facts.life.status() != was).await;
+                }
+                Status::Stopping | Status::Exited => return false,
             }
         }
     }
 
     /// What a stop does that says nothing else.
     pub fn stop_defaults(&self) -> (Signal, Duration) {
-        let record = self.record.borrow();
-        match &record.task {
+        self.facts.look(|facts| match &facts.record.task {
             Some(task) => (task.stop.signal(), task.stop.grace()),
             None => (Stop::default().signal(), GRACE_OF_A_BUNDLE),
-        }
+        })
     }
 
     pub fn with_cgroup<T>(&self, read: impl FnOnce(&Cgroup) -> T) -> Result<T> {
-        let cgroup = self.cgroup.borrow();
-        let cgroup = cgroup.as_ref().ok_or_else(|| self.has_exited())?;
+        let handles = self.handles.borrow();
+        let cgroup = handles.cgroup.as_ref().ok_or_else(|| self.has_exited())?;
         Ok(read(cgroup))
     }
 
     /// What `read` makes of its cgroup, if that is a unit's and still there.
     pub fn with_unit<T>(&self, read: impl FnOnce(&Cgroup) -> T) -> Option<T> {
-        self.cgroup.borrow().as_ref().filter(|cgroup| cgroup.unit().is_some()).map(read)
+        self.handles.borrow().cgroup.as_ref().filter(|cgroup| cgroup.unit().is_some()).map(read)
     }
 
     pub fn has_exited(&self) -> Error {
@@ -312,40 +269,36 @@ impl Task {
     /// # Errors
     /// `NotFound` of a task whose launch has failed.
     pub async fn exit_report(&self) -> Result<ExitReport> {
-        let (mut exited, mut over) = (self.exited.subscribe(), self.over.subscribe());
-        tokio::select! {
-            biased;
-            report = exited.wait_for(Option::is_some) => {
-                let report = report.doing(Kind::Internal, || "the task's exit was never reported")?;
-                report.clone().ok_or_else(|| self.has_exited())
-            }
-            // Its launch has failed: there is none.
-            _ = over.wait_for(|over| *over) => Err(self.has_exited()),
-        }
+        let report = self.facts.until(|facts| facts.life.is_told().then(|| facts.report.clone()));
+        // Its launch has failed: there is none.
+        report.await.ok_or_else(|| self.has_exited())
     }
 
     /// Changes the state, and does what that asks for.
     pub fn happen(self: &Rc<Self>, supervisor: &Rc<Supervisor>, event: Event) -> Result<()> {
-        let action = self.state.borrow_mut().on(event).map_err(|e| e.within(format_args!("task {}", self.id)))?;
-        self.tell_status();
-        match action {
-            Action::Nothing | Action::Report => Ok(()),
+        let action = self.facts.change(|facts| {
+            let before = facts.life;
+            let action = facts.life.on(event);
+            facts.steps += u64::from(facts.life != before);
+            action
+        });
+        match action.map_err(|e| e.within(format_args!("task {}", self.id)))? {
+            Action::Nothing => Ok(()),
             Action::Freeze => self.with_cgroup(|c| supervisor.layout.freeze(c, true))?.inspect_err(|_| {
-                // As it was: what was not frozen runs.
-                let _ = self.state.borrow_mut().on(Event::Resume);
-                self.tell_status();
+                // As it was: what was frozen runs.
+                let _ = self.happen(supervisor, Event::Resume);
             }),
             Action::Thaw => self.with_cgroup(|c| supervisor.layout.freeze(c, false))?,
-            Action::Signal(plan) => {
+            Action::Signal(signal) => {
                 // Somebody else may have frozen it: then it would hear nothing.
                 if let Err(error) = self.with_cgroup(|c| supervisor.layout.freeze(c, false))? {
                     tracing::warn!(%error, "a stop may not be heard");
                 }
-                self.send(plan.signal.number())
+                self.send(signal.number())
             }
-            Action::ThawAndSignal(plan) => {
+            Action::ThawAndSignal(signal) => {
                 self.with_cgroup(|c| supervisor.layout.freeze(c, false))??;
-                self.send(plan.signal.number())
+                self.send(signal.number())
             }
             Action::Kill => self.kill(supervisor),
         }
@@ -353,10 +306,10 @@ impl Task {
 
     /// Waits until a freeze is complete. v1 tells nobody: it has to be asked.
     pub async fn frozen(self: &Rc<Self>, supervisor: &Rc<Supervisor>) -> Result<()> {
-        let give_up = Instant::now() + FREEZE;
+        let give_up = Moment::now().after(FREEZE);
         let mut wait = Duration::from_micros(200);
         while !self.with_cgroup(|c| supervisor.layout.is_frozen(c))? {
-            if Instant::now() > give_up {
+            if Moment::now() > give_up {
                 self.happen(supervisor, Event::Resume)?;
                 let message = format!("task {} would not freeze within {FREEZE:?}; it runs on", self.id);
                 return Err(Error::new(Kind::Timeout, message));
@@ -369,19 +322,19 @@ impl Task {
 
     /// Sends init a signal.
     pub fn signal(self: &Rc<Self>, supervisor: &Rc<Supervisor>, signal: Signal) -> Result<()> {
-        if self.state.borrow().live().is_none() {
+        if !self.is_live() {
             return Err(self.has_exited());
         }
-        if signal.number() == libc::SIGKILL {
+        if signal == Signal::KILL {
             // A frozen process does not even die; and nothing may be left.
-            return self.kill(supervisor);
+            return self.happen(supervisor, Event::Kill);
         }
         self.send(signal.number())
     }
 
     /// Sends all processes a signal.
     pub fn signal_all(self: &Rc<Self>, supervisor: &Rc<Supervisor>, signal: Signal) -> Result<()> {
-        if signal.number() == libc::SIGKILL {
+        if signal == Signal::KILL {
             return self.signal(supervisor, signal);
         }
         self.with_cgroup(|c| supervisor.layout.signal(c, signal.number()))?;
@@ -389,14 +342,16 @@ impl Task {
     }
 
     fn send(&self, signal: i32) -> Result<()> {
-        let state = self.state.borrow();
-        let live = state.live().ok_or_else(|| self.has_exited())?;
-        match sys::pidfd_send_signal(live.pidfd.as_fd(), signal) {
+        let sent = {
+            let handles = self.handles.borrow();
+            let init = handles.init.as_ref().ok_or_else(|| self.has_exited())?;
+            sys::pidfd_send_signal(init.pidfd.as_fd(), signal)
+        };
+        match sent {
             // Ended already, and not yet reaped.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             outcome => {
-                // Each once, however often they are sent.
-                self.sent.borrow_mut().insert(signal);
+                self.facts.change(|facts| facts.sent.insert(signal));
                 outcome.doing(Kind::Internal, || format!("cannot signal task {}", self.id))
             }
         }
@@ -404,11 +359,9 @@ impl Task {
 
     /// Kills everything in the task's cgroup, again and again until it is empty.
     fn kill(self: &Rc<Self>, supervisor: &Rc<Supervisor>) -> Result<()> {
-        if self.killing.replace(true) {
-            return Ok(());
-        }
         let processes = self.with_cgroup(|c| supervisor.layout.processes(c).len())?;
-        self.killed.set(Some(processes.saturating_sub(1) as u64));
+        let beside_init = processes.saturating_sub(1) as u64;
+        self.facts.change(|facts| facts.killed.get_or_insert(beside_init).to_owned());
         self.send(libc::SIGKILL)?;
         // The kernel kills all of a pid namespace with its init, which only has
         // to be thawed to die, unless somebody freezes it again, or a parent.
@@ -416,8 +369,8 @@ impl Task {
         let thawed = if with_init { self.with_cgroup(|c| supervisor.layout.freeze(c, false)) } else { Ok(Ok(())) };
         let (task, supervisor) = (self.clone(), supervisor.clone());
         tokio::task::spawn_local(async move {
-            let mut ended = task.init_ended.subscribe();
-            let ended = tokio::time::timeout(FIRST_LOOK, ended.wait_for(|ended| *ended));
+            let ended = task.facts.until_it(|facts| facts.life.is_reaped());
+            let ended = tokio::time::timeout(FIRST_LOOK, ended);
             if !with_init || ended.await.is_err() {
                 task.kill_rest(&supervisor).await;
             }
@@ -427,6 +380,7 @@ impl Task {
 
     /// Kills what is in the cgroup until nothing is; returns how many there were.
     pub async fn kill_rest(&self, supervisor: &Supervisor) -> u64 {
+        let _turn = self.turns.clearing.lock().await;
         let mut count = 0;
         loop {
             let killed = self.with_cgroup(|c| supervisor.layout.kill(c)).unwrap_or_default();
@@ -441,9 +395,9 @@ impl Task {
     /// Sends the exec of that name a signal.
     pub fn signal_exec(&self, supervisor: &Rc<Supervisor>, name: &str, signal: Signal) -> Result<()> {
         let gone = || Error::new(Kind::NotFound, format!("exec {name} of task {} has exited", self.id));
-        let execs = self.execs.borrow();
-        let exec = execs.values().find(|exec| exec.name.as_deref() == Some(name)).ok_or_else(gone)?;
-        let pidfd = exec.pidfd.as_ref().ok_or_else(gone)?;
+        let number = self.facts.look(|facts| facts.exec_named(name)).ok_or_else(gone)?;
+        let handles = self.handles.borrow();
+        let pidfd = handles.execs.get(&number).and_then(|exec| exec.pidfd.as_ref()).ok_or_else(gone)?;
         match sys::pidfd_send_signal(pidfd.as_fd(), signal.number()) {
             // Ended already, and not yet reaped.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),

@@ -16,8 +16,8 @@ use crate::{bundle, host, worker};
 impl Supervisor {
     pub(super) async fn update(self: &Rc<Self>, id: &TaskId, update: &Update) -> Result<()> {
         let task = self.task(id)?;
-        let _turn = task.updating.lock().await;
-        let (merged, changes) = host::change(task.record.borrow().description()?, update)?;
+        let _turn = task.turns.updating.lock().await;
+        let (merged, changes) = task.facts.look(|facts| host::change(facts.record.description()?, update))?;
         match self.sandbox() {
             None => self.change(&task, &changes).await?,
             Some(sandbox) => {
@@ -28,15 +28,15 @@ impl Supervisor {
                     .await?;
             }
         }
-        task.record.borrow_mut().task = Some(merged);
+        task.facts.change(|facts| facts.record.task = Some(merged));
         self.tell(&task, Event::Updated { limits: Some(Box::new(update.clone())) });
-        task.folder.write_record(&task.record.borrow())
+        task.facts.look(|facts| task.folder.write_record(&facts.record))
     }
 
     /// The same of a task whose limits its manager works out.
     pub(super) async fn limit(self: &Rc<Self>, id: &TaskId, changes: &LinuxResources) -> Result<()> {
         let task = self.task(id)?;
-        let _turn = task.updating.lock().await;
+        let _turn = task.turns.updating.lock().await;
         self.change(&task, &bundle::limits(changes.clone())).await
     }
 
@@ -45,7 +45,7 @@ impl Supervisor {
         let tell = |unit: &Unit, properties| self.config.systemd.change(unit, properties);
         let worker = task.with_cgroup(|c| worker::start("the update", || self.layout.change(c, changes, tell)))??;
         let changed = worker.answer().await;
-        if task.state.borrow().live().is_none() {
+        if !task.is_live() {
             return Err(task.has_exited());
         }
         changed

@@ -45,8 +45,8 @@ impl Supervisor {
     /// `Unsupported` where it does not, or the shim has no cgroup of its own
     /// that could be watched.
     pub(super) fn open_watch(&self, task: &Task) -> Result<Opened> {
-        let record = task.record.borrow();
-        let Some(watch) = record.task.as_ref().map(|task| &task.watch) else { return Ok(Opened::default()) };
+        let watch = task.facts.look(|facts| facts.record.task.as_ref().map(|task| task.watch.clone()));
+        let Some(watch) = watch else { return Ok(Opened::default()) };
         let refused = |policy: &str, error: Error| error.within(format_args!("watch.{policy}"));
         if watch.unexpected_processes.is_some() && self.overhead.path().is_none() {
             let none = Error::new(Kind::Unsupported, "the shim is in no cgroup of its own that could be watched");
@@ -78,7 +78,8 @@ impl Supervisor {
 
     /// Watches the task until its end.
     pub(super) fn begin_watch(self: &Rc<Self>, task: &Rc<Task>, opened: Opened) {
-        let watch = task.record.borrow().task.as_ref().map(|task| task.watch.clone()).unwrap_or_default();
+        let watch =
+            task.facts.look(|facts| facts.record.task.as_ref().map(|task| task.watch.clone())).unwrap_or_default();
         if let Some((file, above, action)) = opened.high {
             let supervisor = self.clone();
             until_end(task, async move |task| supervisor.watch_high(&task, &file, above, action).await);
@@ -193,7 +194,7 @@ impl Supervisor {
             shim: rustix::process::getpid().as_raw_nonzero().get(),
             parent: rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get()),
             tasks: &self.task_pids(),
-            helpers: &self.helpers.borrow(),
+            helpers: &self.facts.look(|facts| facts.helpers.clone()),
             mark: name.as_str(),
         };
         unexpected(&self.layout.processes(&cgroup), &family)
@@ -203,8 +204,8 @@ impl Supervisor {
     fn task_pids(&self) -> BTreeSet<i32> {
         let tasks = self.tasks.borrow();
         let pids = |task: &Rc<Task>| {
-            let execs: Vec<i32> = task.execs.borrow().keys().copied().collect();
-            task.state().pid.into_iter().chain(execs)
+            let execs: Vec<i32> = task.facts.look(|facts| facts.execs_by_pid().into_keys().collect());
+            task.pid().into_iter().chain(execs)
         };
         tasks.values().flat_map(pids).collect()
     }
@@ -220,7 +221,7 @@ impl Supervisor {
         match action {
             WatchAction::Report => {}
             WatchAction::Stop => {
-                task.stopped_for.borrow_mut().get_or_insert(finding);
+                task.facts.change(|facts| facts.stopped_for = facts.stopped_for.take().or(Some(finding)));
                 if let Err(error) = self.shutdown(&task.id, None, None, StoppedBy::Watch) {
                     tracing::error!(%error, id = %task.id, "cannot stop a task that its watch asks to stop");
                 }
@@ -236,7 +237,7 @@ impl Supervisor {
 
     /// Lifts the limits that hold a task back, if it has any of its own.
     async fn lift(self: &Rc<Self>, task: &Task) -> Result<()> {
-        let update = task.record.borrow().task.as_ref().and_then(Update::lifting);
+        let update = task.facts.look(|facts| facts.record.task.as_ref().and_then(Update::lifting));
         match update {
             Some(update) => self.update(&task.id, &update).await,
             None => Ok(()),

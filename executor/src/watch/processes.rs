@@ -34,7 +34,7 @@ pub struct Stray {
 
 /// A process: its pid, and when it started, as a pid may be another's by the
 /// next time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity {
     pid: i32,
     /// In clock ticks since boot.

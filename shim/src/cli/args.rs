@@ -417,6 +417,9 @@ pub struct InspectArgs {
     /// Fill a template for each instead: '{{ status }} {{ exit.exit_code }}'
     #[arg(short, long, value_name = "TEMPLATE")]
     pub format: Option<String>,
+    /// Print all that the shim of each knows instead, as JSON: to look for an error in it
+    #[arg(long, conflicts_with = "format")]
+    pub facts: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,6 @@
 //! `inspect`: everything that is known of a task, as JSON or as a template has it.
 
-use bowline_executor::{Doing as _, Enforcement, ExitReport, Health, Kind, Record, Result, StateDir};
+use bowline_executor::{Doing as _, Enforcement, Error, ExitReport, Health, Kind, Record, Result, StateDir};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use futures::stream::{self, StreamExt as _};
@@ -54,6 +54,9 @@ pub struct Inspection {
 
 /// `bowline inspect`: one task as an object, several as a list.
 pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
+    if args.facts {
+        return print_facts(state, &args).await;
+    }
     let template = args.format.as_deref().map(Template::parse).transpose()?;
     let mut found = Vec::new();
     let mut code = None;
@@ -71,6 +74,36 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
         None => found.iter().try_for_each(say_json)?,
     }
     Ok(code.unwrap_or(0))
+}
+
+/// What the shim of each task knows. One after the other: who asks has a single one in mind.
+async fn print_facts(state: &StateDir, args: &InspectArgs) -> Result<u8> {
+    let mut found = Vec::new();
+    let mut code = None;
+    for id in named::resolve(state, &args.ids) {
+        settle(facts(state, id).await.map(|facts| found.push(facts)), &mut code);
+    }
+    match found.as_slice() {
+        [] => {}
+        [one] if args.ids.len() == 1 => say_json(one)?,
+        several => say_json(&several)?,
+    }
+    Ok(code.unwrap_or(0))
+}
+
+async fn facts(state: &StateDir, id: Result<TaskId>) -> Result<serde_json::Value> {
+    let id = id?;
+    match client::find(&state.folder(&id), &id).await? {
+        Presence::Live(shim) => {
+            let facts = shim.facts().await?;
+            serde_json::from_str(&facts).doing(Kind::Internal, || "what the shim knows is damaged")
+        }
+        Presence::Starting => Err(Error::new(Kind::WrongState, format!("task {id} is still being launched"))),
+        Presence::Exited(_) | Presence::Dead => {
+            let gone = Error::new(Kind::WrongState, format!("task {id} has no shim any more that knows anything"));
+            Err(gone.hint(format!("`bowline inspect {id}` shows what it has left")))
+        }
+    }
 }
 
 /// Looks at several tasks, in their order. Many at a time: each whose shim is not

@@ -5,29 +5,30 @@
 //! Decides only; `supervise` keeps the clock and carries the answer out.
 //! Must not: sleep, read the clock, open files, log.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowline_spec::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Moment;
 
 /// How long output may take to drain once its writers are gone, counted from
 /// the last byte that a reader took: containerd waits as long in Delete.
 pub const DRAIN: Duration = Duration::from_secs(10);
 
 /// A shutdown that has begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// What init is sent first.
     pub signal: Signal,
     /// When everything left is killed.
-    pub kill_at: Instant,
+    pub kill_at: Moment,
 }
 
 impl Plan {
     /// `signal` now, and SIGKILL to all after `grace`.
-    pub fn new(signal: Signal, grace: Duration, now: Instant) -> Plan {
-        // A grace beyond the clock's range is as good as for ever.
-        let kill_at = now.checked_add(grace).unwrap_or(now + FOREVER);
-        Plan { signal, kill_at }
+    pub fn new(signal: Signal, grace: Duration, now: Moment) -> Plan {
+        Plan { signal, kill_at: now.after(grace) }
     }
 
     /// The plan after a second request: it may shorten the wait, never lengthen it.
@@ -36,26 +37,22 @@ impl Plan {
     }
 
     /// Whether nobody is given time to be graceful.
-    pub fn kills_at_once(&self, now: Instant) -> bool {
-        self.kill_at <= now || self.signal.number() == libc::SIGKILL
+    pub fn kills_at_once(&self, now: Moment) -> bool {
+        self.kill_at <= now || self.signal == Signal::KILL
     }
 }
-
-/// A hundred years: far, but within the clock's range.
-const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn plan(grace_ms: u64, now: Instant) -> Plan {
-        let term: Signal = "TERM".parse().expect("a signal");
-        Plan::new(term, Duration::from_millis(grace_ms), now)
+    fn plan(grace_ms: u64, now: Moment) -> Plan {
+        Plan::new(Signal::TERM, Duration::from_millis(grace_ms), now)
     }
 
     #[test]
     fn a_second_stop_shortens_and_never_lengthens() {
-        let now = Instant::now();
+        let now = Moment::now();
         let first = plan(5_000, now);
         assert_eq!(first.shortened_by(plan(100, now)).kill_at, plan(100, now).kill_at);
         assert_eq!(first.shortened_by(plan(60_000, now)), first);
@@ -63,10 +60,9 @@ mod tests {
 
     #[test]
     fn grace_zero_kills_at_once_and_an_endless_grace_does_not_overflow() {
-        let now = Instant::now();
+        let now = Moment::now();
         assert!(plan(0, now).kills_at_once(now));
         assert!(!plan(1, now).kills_at_once(now));
-        let term: Signal = "TERM".parse().expect("a signal");
-        assert!(Plan::new(term, Duration::MAX, now).kill_at > now);
+        assert!(Plan::new(Signal::TERM, Duration::MAX, now).kill_at > now);
     }
 }

@@ -1,0 +1,49 @@
+//! Moments that can be written down: of the clock that neither jumps nor stands
+//! for the time of day.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// A moment, in nanoseconds of CLOCK_MONOTONIC (clock_gettime(2)). It means the
+/// same to every process until the host boots again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// This one.
+    pub fn now() -> Moment {
+        let now = clock_gettime(ClockId::Monotonic);
+        let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+        Moment(seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default())
+    }
+
+    /// So long after this one; the clock's last where that is beyond it.
+    pub fn after(self, span: Duration) -> Moment {
+        Moment(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long it is until then.
+    pub fn to_come(self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(Moment::now().0))
+    }
+
+    /// Waits for it.
+    pub async fn come(self) {
+        tokio::time::sleep(self.to_come()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_in_order_and_do_not_overflow() {
+        let now = Moment::now();
+        assert!(now < now.after(Duration::from_nanos(1)));
+        assert!(now.after(Duration::MAX) > now.after(Duration::from_secs(3600)));
+        assert_eq!(now.to_come(), Duration::ZERO);
+    }
+}

@@ -1,0 +1,112 @@
+//! The shim's own life.
+//!
+//! ```text
+//!   Idle ─► Serving ─► Leaving
+//!     └───────────────────┘
+//! ```
+//!
+//! It counts what it does not leave before: launches under way, tasks that are not
+//! over, a sandbox that is made or removed.
+
+use serde::{Deserialize, Serialize};
+
+/// Where a shim is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Life {
+    /// Nobody has asked it for anything that it would stay for.
+    #[default]
+    Idle,
+    /// It does what it was asked for.
+    Serving {
+        /// How much it does not leave before.
+        busy: usize,
+        /// Whether it leaves after that by itself.
+        last: bool,
+    },
+    /// It launches nothing any more, and leaves when all has ended.
+    Leaving {
+        /// How much it does not leave before.
+        busy: usize,
+    },
+}
+
+/// What happens to a shim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Something begins that it does not leave before.
+    Begun,
+    /// Such a thing is done with.
+    Done,
+    /// What it was started for is there, or has gone: it leaves with the last of what it does.
+    Last,
+    /// Who has started it is gone, and launches nothing.
+    ManagerGone,
+    /// Somebody wants it gone.
+    Leave,
+}
+
+impl Life {
+    /// The only way a shim changes state. What has no place changes nothing.
+    pub fn on(&mut self, event: Event) {
+        *self = match (*self, event) {
+            (Life::Idle, Event::Begun) => Life::Serving { busy: 1, last: false },
+            (Life::Idle, Event::Last | Event::ManagerGone | Event::Leave) => Life::Leaving { busy: 0 },
+            (Life::Serving { busy, last }, Event::Begun) => Life::Serving { busy: busy + 1, last },
+            (Life::Serving { busy, last }, Event::Done) => Life::Serving { busy: busy.saturating_sub(1), last },
+            (Life::Serving { busy, .. }, Event::Last) => Life::Serving { busy, last: true },
+            (Life::Serving { busy, .. }, Event::Leave) => Life::Leaving { busy },
+            (Life::Leaving { busy }, Event::Begun) => Life::Leaving { busy: busy + 1 },
+            (Life::Leaving { busy }, Event::Done) => Life::Leaving { busy: busy.saturating_sub(1) },
+            // What was launched goes on without its manager.
+            (Life::Serving { .. } | Life::Leaving { .. }, Event::ManagerGone)
+            | (Life::Leaving { .. }, Event::Last | Event::Leave)
+            | (Life::Idle, Event::Done) => *self,
+        };
+    }
+
+    /// Whether it was told to leave: nothing is launched any more.
+    pub fn is_leaving(self) -> bool {
+        matches!(self, Life::Leaving { .. })
+    }
+
+    /// Whether nothing holds it any more.
+    pub fn is_over(self) -> bool {
+        matches!(self, Life::Serving { busy: 0, last: true } | Life::Leaving { busy: 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_leaves_in_the_end_whatever_has_happened_and_never_before_what_it_does(
+            events in prop::collection::vec(
+                prop::sample::select(vec![Event::Begun, Event::Done, Event::Last, Event::ManagerGone, Event::Leave]),
+                0..40,
+            ),
+        ) {
+            let (mut life, mut busy, mut wanted) = (Life::default(), 0_usize, false);
+            for event in events {
+                if event == Event::Done && busy == 0 {
+                    continue;
+                }
+                wanted |= matches!(event, Event::Last | Event::Leave) || (event == Event::ManagerGone && life == Life::Idle);
+                busy = match event {
+                    Event::Begun => busy + 1,
+                    Event::Done => busy - 1,
+                    Event::Last | Event::ManagerGone | Event::Leave => busy,
+                };
+                life.on(event);
+                prop_assert_eq!(life.is_over(), busy == 0 && wanted);
+            }
+            life.on(Event::Leave);
+            (0..busy).for_each(|_| life.on(Event::Done));
+            prop_assert!(life.is_over() && life.is_leaving());
+        }
+    }
+}

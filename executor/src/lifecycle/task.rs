@@ -1,0 +1,499 @@
+//! A task's life, from its launch until the shim knows it no more.
+//!
+//! ```text
+//!   Starting ─► Created ─► Running ◄─► Paused
+//!      │  │        │          │           │
+//!      │  └────────┴──────────┼───────────┴──► Stopping, Killing
+//!      ▼ its launch fails     ▼ init is reaped, from any of these
+//!   Undoing               Reaped ─► Exited ─► Reported ─► Told ─┐
+//!      └─► Undone ──────────────────────────────────────────────┴─► Over ─► Removing ─► Removed
+//! ```
+
+use bowline_spec::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use super::shutdown::Plan;
+use crate::clock::Moment;
+use crate::error::{Error, Kind, Result};
+
+/// Where a task is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Life {
+    /// Init was cloned, and is being set up.
+    Starting,
+    /// Set up; the user's program does not run yet.
+    Created,
+    /// The user's program runs.
+    Running,
+    /// All its processes are frozen.
+    Paused,
+    /// Asked to end; killed at the plan's time.
+    Stopping(Plan),
+    /// All its processes were sent SIGKILL, and are until none is left. It was this before.
+    Killing(Status),
+    /// Its launch has failed: what was made of it is killed.
+    Undoing,
+    /// Init was reaped; what was under way with it ends first. It was this before.
+    Reaped(Status),
+    /// What is left of it is killed, and its report made.
+    Exited,
+    /// Its report is made: nothing but its exit is said of it any more.
+    Reported,
+    /// Its exit is known to whoever waits.
+    Told,
+    /// What was made of a launch that failed has ended.
+    Undone,
+    /// All is done that its end asks for.
+    Over,
+    /// Its last hooks were run; what a manager has mounted for it is taken down.
+    Removing,
+    /// Nothing is left of it.
+    Removed,
+}
+
+/// What happens to a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Init is set up, and waits for the word to execute.
+    SetUp,
+    /// The user's program was executed.
+    Started,
+    /// Freeze it.
+    Pause,
+    /// Thaw it.
+    Resume,
+    /// End it as planned; the second value is the time now.
+    Stop(Plan, Moment),
+    /// Somebody sends SIGKILL.
+    Kill,
+    /// The time is this: is a kill due?
+    Tick(Moment),
+    /// Its launch has failed.
+    Failed,
+    /// Init was reaped.
+    Reaped,
+    /// What was under way with init is over.
+    Exited,
+    /// The report is made.
+    Reported,
+    /// The exit was told to the manager and can be had by whoever waits.
+    Told,
+    /// All is done that its end asks for.
+    Done,
+    /// Forget it.
+    Remove,
+    /// Nothing is left of it.
+    Removed,
+}
+
+/// What the caller must do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing.
+    Nothing,
+    /// Freeze the task's cgroup.
+    Freeze,
+    /// Thaw it.
+    Thaw,
+    /// Thaw the cgroup as far as that can be, then send init this: a frozen process handles no signal.
+    Signal(Signal),
+    /// The first of these must succeed: the shim has frozen it.
+    ThawAndSignal(Signal),
+    /// Kill everything in the task's cgroup.
+    Kill,
+}
+
+/// The word for a state in every answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Set up; the user's program does not run yet.
+    Created,
+    /// The user's program runs.
+    Running,
+    /// All its processes are frozen.
+    Paused,
+    /// Asked to end; killed when its grace is over.
+    Stopping,
+    /// Ended.
+    Exited,
+}
+
+impl Status {
+    /// The word itself.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Created => "created",
+            Status::Running => "running",
+            Status::Paused => "paused",
+            Status::Stopping => "stopping",
+            Status::Exited => "exited",
+        }
+    }
+
+    /// What it is once its program was executed.
+    fn started(self) -> Status {
+        if self == Status::Created { Status::Running } else { self }
+    }
+}
+
+impl Life {
+    /// The only way a task changes state. The caller performs the action.
+    ///
+    /// # Errors
+    /// `WrongState`, with the state unchanged, when the event has no place in it.
+    pub fn on(&mut self, event: Event) -> Result<Action> {
+        use Life::*;
+        let (next, action) = match (*self, event) {
+            (Starting, Event::SetUp) => (Created, Action::Nothing),
+            (Starting, Event::Started) => return Err(self.refuses("started")),
+            (Created, Event::Started) => (Running, Action::Nothing),
+            // None of the user's code runs yet: nobody to be graceful to.
+            (Starting | Created, Event::Stop(..)) => (Killing(Status::Stopping), Action::Kill),
+
+            (Running, Event::Pause) => (Paused, Action::Freeze),
+            (Running, Event::Stop(plan, now)) => stop(plan, now, Action::Signal(plan.signal)),
+            (Paused, Event::Resume) => (Running, Action::Thaw),
+            (Paused, Event::Stop(plan, now)) => stop(plan, now, Action::ThawAndSignal(plan.signal)),
+
+            // A repeated stop may shorten the wait, never lengthen it.
+            (Stopping(old), Event::Stop(new, now)) => {
+                let plan = old.shortened_by(new);
+                if new.kills_at_once(now) {
+                    (Killing(Status::Stopping), Action::Kill)
+                } else {
+                    (Stopping(plan), Action::Nothing)
+                }
+            }
+            (Stopping(plan), Event::Tick(now)) if plan.kill_at <= now => (Killing(Status::Stopping), Action::Kill),
+            // The program was being executed when the stop came.
+            (Stopping(_), Event::Started | Event::SetUp) => (*self, Action::Nothing),
+
+            (Starting | Created | Running | Paused | Stopping(_), Event::Kill) => {
+                (Killing(self.status()), Action::Kill)
+            }
+            (Killing(was), Event::Started) => (Killing(was.started()), Action::Nothing),
+            (Killing(_), Event::Stop(..)) => (Killing(Status::Stopping), Action::Nothing),
+            (Killing(_), Event::Kill | Event::SetUp) => (*self, Action::Nothing),
+            (Killing(_) | Undoing | Reaped(_), Event::Pause) => return Err(self.refuses("paused")),
+            (Killing(_) | Undoing | Reaped(_), Event::Resume) => return Err(self.refuses("resumed")),
+
+            (Starting | Created | Running | Paused | Stopping(_), Event::Failed) => (Undoing, Action::Kill),
+            (Killing(_), Event::Failed) => (Undoing, Action::Nothing),
+            (Undoing, Event::Stop(..) | Event::Kill) => (Undoing, Action::Nothing),
+            (Undoing, Event::Reaped) => (Undone, Action::Nothing),
+
+            (Starting | Created | Running | Paused | Stopping(_) | Killing(_), Event::Reaped) => {
+                (Reaped(self.status()), Action::Nothing)
+            }
+            (Reaped(was), Event::Started) => (Reaped(was.started()), Action::Nothing),
+            // Those that it leaves may be many, and what is under way may take its time.
+            (Reaped(was), Event::Kill) => (Reaped(was), Action::Kill),
+            (Reaped(_), Event::Stop(plan, now)) => {
+                (Reaped(Status::Stopping), if plan.kills_at_once(now) { Action::Kill } else { Action::Nothing })
+            }
+            // Its launch has failed by that.
+            (Reaped(_), Event::Failed) => (Undone, Action::Kill),
+            (Reaped(_), Event::Exited) => (Exited, Action::Nothing),
+            (Exited, Event::Reported) => (Reported, Action::Nothing),
+            (Reported, Event::Told) => (Told, Action::Nothing),
+            (Told | Undone, Event::Done) => (Over, Action::Nothing),
+            (Over | Removing, Event::Remove) => (Removing, Action::Nothing),
+            (Over | Removing, Event::Removed) => (Removed, Action::Nothing),
+
+            // Ending what has ended is what was wanted.
+            (Exited | Reported | Told | Undone | Over | Removing | Removed, Event::Stop(..) | Event::Kill) => {
+                (*self, Action::Nothing)
+            }
+            (
+                Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited
+                | Reported | Told | Undone | Over | Removing | Removed,
+                Event::Tick(_),
+            ) => (*self, Action::Nothing),
+
+            (
+                Starting | Created | Paused | Stopping(_) | Exited | Reported | Told | Undone | Over | Removing
+                | Removed,
+                Event::Pause,
+            ) => {
+                return Err(self.refuses("paused"));
+            }
+            (
+                Starting | Created | Running | Stopping(_) | Exited | Reported | Told | Undone | Over | Removing
+                | Removed,
+                Event::Resume,
+            ) => return Err(self.refuses("resumed")),
+            (
+                Running | Paused | Undoing | Exited | Reported | Told | Undone | Over | Removing | Removed,
+                Event::Started,
+            ) => {
+                return Err(self.refuses("started"));
+            }
+            (
+                Created | Running | Paused | Undoing | Reaped(_) | Exited | Reported | Told | Undone | Over | Removing
+                | Removed,
+                Event::SetUp,
+            ) => return Err(self.refuses("set up")),
+            (Undoing | Exited | Reported | Told | Undone | Over | Removing | Removed, Event::Failed) => {
+                return Err(self.refuses("undone"));
+            }
+            (Reaped(_) | Exited | Reported | Told | Undone | Over | Removing | Removed, Event::Reaped) => {
+                return Err(self.refuses("reaped"));
+            }
+            (
+                Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Exited | Reported | Told
+                | Undone | Over | Removing | Removed,
+                Event::Exited,
+            ) => return Err(self.refuses("seen off")),
+            (
+                Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Reported
+                | Told | Undone | Over | Removing | Removed,
+                Event::Reported,
+            )
+            | (
+                Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited | Told
+                | Undone | Over | Removing | Removed,
+                Event::Told,
+            ) => return Err(self.refuses("reported")),
+            (
+                Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited
+                | Reported | Over | Removing | Removed,
+                Event::Done,
+            ) => return Err(self.refuses("done with")),
+            (
+                Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited
+                | Reported | Told | Undone | Removed,
+                Event::Remove | Event::Removed,
+            ) => return Err(self.refuses("removed")),
+        };
+        *self = next;
+        Ok(action)
+    }
+
+    /// The word for this state.
+    pub fn status(self) -> Status {
+        match self {
+            Life::Starting | Life::Created => Status::Created,
+            Life::Running => Status::Running,
+            Life::Paused => Status::Paused,
+            Life::Stopping(_) | Life::Undoing => Status::Stopping,
+            Life::Killing(was) | Life::Reaped(was) => was,
+            Life::Exited | Life::Reported | Life::Told | Life::Undone | Life::Over | Life::Removing | Life::Removed => {
+                Status::Exited
+            }
+        }
+    }
+
+    /// Whether init can be signalled, or could a moment ago.
+    pub fn is_live(self) -> bool {
+        self.status() != Status::Exited
+    }
+
+    /// Whether init was reaped: its pid may be another's.
+    pub fn is_reaped(self) -> bool {
+        matches!(self, Life::Reaped(_)) || !self.is_live()
+    }
+
+    /// Whether nothing but its exit is said of it any more.
+    pub fn is_reported(self) -> bool {
+        matches!(self, Life::Reported) || self.is_told()
+    }
+
+    /// Whether its exit is known to whoever waits, or there will be none.
+    pub fn is_told(self) -> bool {
+        matches!(self, Life::Told) || self.is_over()
+    }
+
+    /// Whether all is done that its end asks for.
+    pub fn is_over(self) -> bool {
+        matches!(self, Life::Over | Life::Removing | Life::Removed)
+    }
+
+    /// When [`Event::Tick`] is due next.
+    pub fn deadline(self) -> Option<Moment> {
+        if let Life::Stopping(plan) = self { Some(plan.kill_at) } else { None }
+    }
+
+    fn refuses(self, verb: &str) -> Error {
+        let is = match self {
+            Life::Starting => "still being launched",
+            Life::Killing(_) => "being killed",
+            Life::Undoing | Life::Undone => "gone, as its launch has failed,",
+            Life::Created
+            | Life::Running
+            | Life::Paused
+            | Life::Stopping(_)
+            | Life::Reaped(_)
+            | Life::Exited
+            | Life::Reported
+            | Life::Told
+            | Life::Over
+            | Life::Removing
+            | Life::Removed => self.status().as_str(),
+        };
+        Error::new(Kind::WrongState, format!("the task is {is} and cannot be {verb}"))
+    }
+}
+
+fn stop(plan: Plan, now: Moment, graceful: Action) -> (Life, Action) {
+    if plan.kills_at_once(now) {
+        (Life::Killing(Status::Stopping), Action::Kill)
+    } else {
+        (Life::Stopping(plan), graceful)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn plan(grace: u64, now: Moment) -> Plan {
+        Plan::new(Signal::TERM, Duration::from_secs(grace), now)
+    }
+
+    fn after(events: &[Event]) -> Life {
+        let mut life = Life::Starting;
+        for event in events {
+            life.on(*event).expect("it has a place");
+        }
+        life
+    }
+
+    #[test]
+    fn a_stop_signals_then_kills_when_the_grace_is_over() {
+        let now = Moment::now();
+        let mut life = Life::Running;
+        let stop = plan(10, now);
+        assert_eq!(life.on(Event::Stop(stop, now)), Ok(Action::Signal(Signal::TERM)));
+        assert_eq!(life.on(Event::Tick(now)), Ok(Action::Nothing));
+        assert_eq!(life.deadline(), Some(stop.kill_at));
+        assert_eq!(life.on(Event::Tick(stop.kill_at)), Ok(Action::Kill));
+        assert_eq!((life.deadline(), life.status()), (None, Status::Stopping));
+        assert_eq!(life.on(Event::Kill), Ok(Action::Nothing), "it is being killed");
+    }
+
+    #[test]
+    fn a_stop_without_grace_kills_in_every_state() {
+        let now = Moment::now();
+        for mut life in [Life::Starting, Life::Created, Life::Running, Life::Paused, Life::Stopping(plan(9, now))] {
+            assert_eq!(life.on(Event::Stop(plan(0, now), now)), Ok(Action::Kill));
+        }
+    }
+
+    #[test]
+    fn a_paused_task_is_thawed_before_it_is_signalled() {
+        let now = Moment::now();
+        let mut life = Life::Paused;
+        assert_eq!(life.on(Event::Stop(plan(1, now), now)), Ok(Action::ThawAndSignal(Signal::TERM)));
+    }
+
+    #[test]
+    fn one_that_was_killed_says_what_it_was_until_it_is_reaped() {
+        let mut life = Life::Created;
+        assert_eq!(life.on(Event::Kill), Ok(Action::Kill));
+        assert_eq!(life.status(), Status::Created);
+        assert_eq!(life.on(Event::Started), Ok(Action::Nothing));
+        assert_eq!(life.on(Event::Reaped), Ok(Action::Nothing));
+        assert_eq!((life.status(), life.is_live()), (Status::Running, true));
+        assert_eq!(life.on(Event::Exited), Ok(Action::Nothing));
+        assert_eq!((life.status(), life.is_live()), (Status::Exited, false));
+    }
+
+    #[test]
+    fn a_program_that_ended_while_it_was_started_was_started() {
+        assert_eq!(after(&[Event::SetUp, Event::Reaped, Event::Started]), Life::Reaped(Status::Running));
+    }
+
+    const SEEN_OFF: [Event; 7] =
+        [Event::Reaped, Event::Exited, Event::Reported, Event::Told, Event::Done, Event::Remove, Event::Removed];
+    const UNDONE: [Event; 5] = [Event::Failed, Event::Reaped, Event::Done, Event::Remove, Event::Removed];
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let now = Moment::now();
+        let stops = (0..3_u64, 0..3_u64)
+            .prop_map(move |(grace, late)| Event::Stop(plan(grace, now), now.after(Duration::from_secs(late))));
+        let ticks = (0..4_u64).prop_map(move |late| Event::Tick(now.after(Duration::from_secs(late))));
+        let plain = prop::sample::select(vec![
+            Event::SetUp,
+            Event::Started,
+            Event::Pause,
+            Event::Resume,
+            Event::Kill,
+            Event::Failed,
+            Event::Reaped,
+            Event::Exited,
+            Event::Reported,
+            Event::Told,
+            Event::Done,
+            Event::Remove,
+            Event::Removed,
+        ]);
+        let event = prop_oneof![1 => stops, 1 => ticks, 4 => plain];
+        prop::collection::vec(event, 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_has_happened_a_task_can_be_seen_off_or_undone_and_forgotten(events in events(), fails in any::<bool>()) {
+            let mut life = Life::Starting;
+            for event in events {
+                let _ = life.on(event);
+            }
+            let end: &[Event] = if fails { &UNDONE } else { &SEEN_OFF };
+            for event in end.iter().chain(&SEEN_OFF) {
+                let _ = life.on(*event);
+            }
+            prop_assert_eq!(life, Life::Removed);
+        }
+
+        #[test]
+        fn an_exit_is_reported_once_and_never_of_a_launch_that_failed(events in events()) {
+            let mut life = Life::Starting;
+            let (mut reported, mut told, mut failed, mut reaped) = (0, 0, 0, 0);
+            for event in events {
+                let done = life.on(event).is_ok();
+                reported += usize::from(done && event == Event::Reported);
+                told += usize::from(done && event == Event::Told);
+                failed += usize::from(done && event == Event::Failed);
+                reaped += usize::from(done && event == Event::Reaped);
+            }
+            prop_assert!(reported <= 1 && told <= reported && failed <= 1 && reaped <= 1);
+            prop_assert!(failed == 0 || reported == 0);
+            prop_assert!(reported == 0 || reaped == 1);
+        }
+
+        #[test]
+        fn a_refused_event_changes_nothing_and_the_dead_stay_dead(events in events()) {
+            let mut life = Life::Starting;
+            for event in events {
+                let before = life;
+                let outcome = life.on(event);
+                if outcome.is_err() {
+                    prop_assert_eq!(life, before);
+                }
+                prop_assert!(before.is_live() || !life.is_live());
+                prop_assert!(!before.is_reaped() || life.is_reaped());
+                prop_assert!(!before.is_over() || life.is_over());
+            }
+        }
+
+        #[test]
+        fn who_was_told_to_end_is_killed_when_the_time_has_come(events in events()) {
+            let mut life = Life::Starting;
+            let (mut stopped, mut killed) = (false, false);
+            for event in events {
+                let action = life.on(event);
+                stopped |= matches!((event, action.as_ref()), (Event::Stop(..) | Event::Kill | Event::Failed, Ok(_)));
+                killed |= action == Ok(Action::Kill);
+            }
+            let late = Moment::now().after(Duration::from_secs(3600));
+            killed |= life.on(Event::Tick(late)) == Ok(Action::Kill);
+            prop_assert!(!stopped || killed || life.is_reaped(), "{life:?}");
+        }
+    }
+}

@@ -59,7 +59,7 @@ pub struct TaskFacts {
     /// How many steps of it there were: who looks twice sees whether it was another meanwhile.
     pub steps: u64,
     /// What is also on disk: its description, its init, its cgroups.
-    pub record: Record,
+    pub record: Box<Record>,
     /// It is a checkpoint's, and stopped until it is started.
     pub restored: bool,
     /// Where its root is mounted, if that is ours to take down.
@@ -99,7 +99,7 @@ pub struct TaskFacts {
 
 impl TaskFacts {
     /// Of one whose init was cloned.
-    pub fn new(record: Record) -> TaskFacts {
+    pub fn new(record: Box<Record>) -> TaskFacts {
         TaskFacts {
             life: task::Life::Starting,
             steps: 0,

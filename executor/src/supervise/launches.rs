@@ -39,10 +39,10 @@ use crate::{bundle, claimed_uid, host};
 
 /// A launch before anything of it is on the host but its folder.
 pub struct Plan {
-    pub spec: Spec,
+    pub spec: Box<Spec>,
     pub namespaces: Namespaces,
     pub filter: Option<Filter>,
-    pub record: Record,
+    pub record: Box<Record>,
     pub particulars: Particulars,
     /// Where the record is, and what relative paths of the spec are below.
     pub folder: Folder,
@@ -423,10 +423,10 @@ impl Supervisor {
             None => None,
         };
         Ok(Plan {
-            spec,
+            spec: Box::new(spec),
             namespaces,
             filter,
-            record,
+            record: Box::new(record),
             particulars: Particulars::default(),
             folder,
             reserve: None,
@@ -480,7 +480,7 @@ impl Supervisor {
                 let parents_made = self.layout.parents_made(&cgroup);
                 // Seldom: the next task finds them there.
                 if !parents_made.is_empty() {
-                    let record = Record { parents_made, ..plan.record.clone() };
+                    let record = Record { parents_made, ..(*plan.record).clone() };
                     if let Err(error) = plan.folder.write_record(&record) {
                         tracing::error!(%error, "the record lacks the parents of a cgroup");
                     }

@@ -89,7 +89,7 @@ pub struct ExecHandles {
 /// One task.
 pub struct Task {
     pub id: TaskId,
-    pub spec: Spec,
+    pub spec: Box<Spec>,
     pub namespaces: Namespaces,
     pub filter: Option<Filter>,
     pub particulars: Particulars,

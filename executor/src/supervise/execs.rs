@@ -11,8 +11,9 @@ use oci_spec::runtime::{Process, UserBuilder};
 use tokio::sync::oneshot;
 
 use super::Supervisor;
+use super::handles::ExecHandles;
 use super::launches::owner;
-use super::task::{ExecHandles, Task, all_ended};
+use super::task::{Task, all_ended};
 use crate::bundle;
 use crate::cgroup::{Cgroup, Entry, ExecGroup};
 use crate::clock::Moment;
@@ -433,7 +434,7 @@ impl Task {
             process.set_cwd(workdir.clone());
         }
         if let Some(user) = &request.user {
-            if self.claimed.is_some() {
+            if self.handles.borrow().claimed.is_some() {
                 let message = format!("user {user}: a task of the profile untrusted has but one user, its own");
                 return Err(Error::new(Kind::BadSpec, message).hint("leave --user out"));
             }

@@ -17,6 +17,7 @@ mod ending;
 mod events;
 mod execs;
 mod figures;
+mod handles;
 mod health;
 mod hooks;
 mod launches;

@@ -2,7 +2,6 @@
 //! its lifecycle asks for.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,29 +11,24 @@ use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use oci_spec::runtime::Spec;
 use tokio::sync::{Mutex, RwLock};
-use tokio::task::JoinHandle;
 
 use super::Supervisor;
+use super::handles::TaskHandles;
 use super::launches::Plan;
-use crate::cgroup::{Cgroup, ExecGroup, Layout};
-use crate::claimed_uid::ClaimedUid;
+use crate::cgroup::{Cgroup, Layout};
 use crate::clock::Moment;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::facts::TaskFacts;
-use crate::folder::{Folder, Lock};
+use crate::folder::Folder;
 use crate::io::{Attachment, Lines, WindowSize};
 use crate::known::Known;
-use crate::launch::{Held, Live};
+use crate::launch::Live;
 use crate::lifecycle::Status;
 use crate::lifecycle::task::{Action, Event};
 use crate::namespaces::Namespaces;
 use crate::report::ExitReport;
 use crate::request::{Particulars, TaskState};
-use crate::reserve::Reserve;
-use crate::rootfs::Null;
 use crate::seccomp::Filter;
-use crate::stats::Processes;
-use crate::watch::KernelLog;
 use crate::{proc_stat, sys, worker};
 
 /// How long a freeze may take: a process in the kernel freezes when it returns.
@@ -49,43 +43,6 @@ const LOOK: Duration = Duration::from_secs(2);
 /// what follows, less than the five seconds that a manager gives the shim.
 const GRACE_OF_A_BUNDLE: Duration = Duration::from_secs(3);
 
-/// What a shim holds open for a task.
-pub struct TaskHandles {
-    /// Init, until its exit is known.
-    pub init: Option<Live>,
-    /// Gone once the exit has been reported.
-    pub cgroup: Option<Cgroup>,
-    /// By which its program is executed, until it is.
-    pub held: Option<Held>,
-    /// By which one joins init's streams, once it runs.
-    pub lines: Option<Lines>,
-    /// What takes its output, until that has ended.
-    pub logging: Option<JoinHandle<()>>,
-    /// Of the execs that run, by number.
-    pub execs: BTreeMap<u64, ExecHandles>,
-    /// An empty cgroup for an exec with a deadline, between two execs.
-    pub exec_group: Option<ExecGroup>,
-    /// For streams of execs that are nowhere, from the first of them on.
-    pub null: Option<Null>,
-    /// What `stats` keeps open between two readings.
-    pub processes: Processes,
-    /// The kernel's, from when its kills are watched.
-    pub kernel_log: Option<KernelLog>,
-    /// Room for its exit report, until that is written.
-    pub reserve: Option<Reserve>,
-    /// Held until it is over, of a member of a sandbox.
-    pub lock: Option<Lock>,
-}
-
-/// What a shim holds open for an exec.
-#[derive(Default)]
-pub struct ExecHandles {
-    /// Of one with a name.
-    pub pidfd: Option<OwnedFd>,
-    /// By which one joins its streams, of one with a name.
-    pub lines: Option<Lines>,
-}
-
 /// One task.
 pub struct Task {
     pub id: TaskId,
@@ -95,8 +52,6 @@ pub struct Task {
     pub particulars: Particulars,
     /// Where the record is kept.
     pub folder: Folder,
-    /// Its user, if that is its own: nobody else's while this is held.
-    pub claimed: Option<ClaimedUid>,
     pub facts: Known<TaskFacts>,
     pub handles: RefCell<TaskHandles>,
     pub turns: Turns,
@@ -122,20 +77,7 @@ impl Task {
         let Plan { spec, namespaces, filter, mut record, particulars, folder, reserve, lock, claimed } = plan;
         record.pid = Some(live.pid);
         record.pid_started = proc_stat::started(live.pid);
-        let handles = TaskHandles {
-            init: Some(live),
-            cgroup: Some(cgroup),
-            held: None,
-            lines: None,
-            logging: None,
-            execs: BTreeMap::new(),
-            exec_group: None,
-            null: None,
-            processes: Processes::default(),
-            kernel_log: None,
-            reserve,
-            lock,
-        };
+        let handles = TaskHandles { reserve, lock, claimed, ..TaskHandles::new(live, cgroup) };
         Task {
             id,
             spec,
@@ -143,7 +85,6 @@ impl Task {
             filter,
             particulars,
             folder,
-            claimed,
             facts: Known::new(TaskFacts::new(record)),
             handles: RefCell::new(handles),
             turns: Turns::default(),

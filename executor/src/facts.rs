@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
+use bowline_spec::budget::{Class, Joint, Share};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -14,9 +15,9 @@ use crate::clock::Moment;
 use crate::figures::ExecStarts;
 use crate::folder::Record;
 use crate::health::Health;
-use crate::lifecycle::{exec, shim, task};
+use crate::lifecycle::{exec, sandbox, shim, task};
 use crate::report::{ExitReport, StoppedBy};
-use crate::sandbox::SandboxState;
+use crate::sandbox::SandboxRecord;
 use crate::watch::{Finding, Identity};
 
 /// Everything that one shim knows.
@@ -33,7 +34,7 @@ pub struct Facts {
     /// Of itself.
     pub shim: ShimFacts,
     /// Of its sandbox, if it has one.
-    pub sandbox: Option<SandboxState>,
+    pub sandbox: Option<SandboxFacts>,
     /// Of its tasks, those that are over and not yet removed included.
     pub tasks: BTreeMap<TaskId, TaskFacts>,
 }
@@ -45,10 +46,36 @@ pub struct ShimFacts {
     pub life: shim::Life,
     /// Who is being launched; there may be no task of it yet.
     pub launching: BTreeSet<TaskId>,
-    /// Somebody has asked for its sandbox.
-    pub sandbox_begun: bool,
     /// Processes that somebody has charged where the shim is.
     pub helpers: BTreeSet<Identity>,
+}
+
+/// What a shim knows of its sandbox.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SandboxFacts {
+    /// Where it is in its life.
+    pub life: sandbox::Life,
+    /// What is also on disk: its description, its cgroups, namespaces and interfaces.
+    pub record: SandboxRecord,
+    /// The members that have not ended, with what each may use.
+    pub shares: BTreeMap<TaskId, Share>,
+    /// The joint limits in effect.
+    pub joint: Joint,
+    /// The class that goes with them.
+    pub class: Class,
+}
+
+impl SandboxFacts {
+    /// Of one that is being made.
+    pub fn new(record: SandboxRecord) -> SandboxFacts {
+        SandboxFacts {
+            life: sandbox::Life::default(),
+            class: record.sandbox.class(&[]),
+            record,
+            shares: BTreeMap::new(),
+            joint: Joint::default(),
+        }
+    }
 }
 
 /// What a shim knows of a task.

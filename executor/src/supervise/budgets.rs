@@ -40,12 +40,11 @@ impl Supervisor {
     /// puts them into effect: all, or none.
     pub(super) async fn budget(&self, sandbox: &Rc<Sandbox>, change: impl FnOnce(&mut Shares)) -> Result<()> {
         let _turn = sandbox.budgeting.lock().await;
-        let mut shares = sandbox.shares.borrow().clone();
+        let mut shares = sandbox.facts.look(|facts| facts.shares.clone());
         change(&mut shares);
-        let (class, joint) = joint(&sandbox.record.borrow().sandbox, &shares)?;
+        let (class, joint) = sandbox.facts.look(|facts| joint(&facts.record.sandbox, &shares))?;
         self.enforce(sandbox, &shares, joint).await?;
-        sandbox.class.set(class);
-        *sandbox.shares.borrow_mut() = shares;
+        sandbox.facts.change(|facts| (facts.class, facts.shares) = (class, shares));
         Ok(())
     }
 
@@ -69,7 +68,7 @@ impl Supervisor {
         let left = self.budget(sandbox, |shares| drop(shares.remove(id))).await;
         if let Err(error) = left {
             tracing::error!(%error, "the joint limits still count a member that has gone");
-            sandbox.shares.borrow_mut().remove(id);
+            sandbox.facts.change(|facts| facts.shares.remove(id));
         }
     }
 
@@ -84,17 +83,16 @@ impl Supervisor {
     ) -> Result<()> {
         let share = share(id, task, Some(resources))?;
         let _turn = sandbox.budgeting.lock().await;
-        let mut shares = sandbox.shares.borrow().clone();
+        let (mut shares, before) = sandbox.facts.look(|facts| (facts.shares.clone(), facts.joint.clone()));
         shares.insert(id.clone(), share);
-        let (class, after) = joint(&sandbox.record.borrow().sandbox, &shares)?;
-        let before = sandbox.joint.borrow().clone();
+        let (class, after) = sandbox.facts.look(|facts| joint(&facts.record.sandbox, &shares))?;
         self.enforce(sandbox, &shares, before.with_room_for(&after)).await?;
         let changed = act().await;
-        let (shares, joint) = if changed.is_ok() { (shares, after) } else { (sandbox.shares.borrow().clone(), before) };
+        let as_before = || (sandbox.facts.look(|facts| facts.shares.clone()), before);
+        let (shares, joint) = if changed.is_ok() { (shares, after) } else { as_before() };
         let settled = self.enforce(sandbox, &shares, joint).await;
         if changed.is_ok() {
-            sandbox.class.set(class);
-            *sandbox.shares.borrow_mut() = shares;
+            sandbox.facts.change(|facts| (facts.class, facts.shares) = (class, shares));
         }
         changed.and(settled)
     }
@@ -103,18 +101,17 @@ impl Supervisor {
     pub(super) async fn update_sandbox(&self, update: &Update) -> Result<()> {
         let sandbox = self.sandbox().ok_or_else(|| Error::new(Kind::NotFound, "this shim has no sandbox"))?;
         let _turn = sandbox.budgeting.lock().await;
-        let shares = sandbox.shares.borrow().clone();
-        let changed = sandbox::changed(&sandbox.record.borrow(), update)?.sandbox;
+        let shares = sandbox.facts.look(|facts| facts.shares.clone());
+        let changed = sandbox.facts.look(|facts| sandbox::changed(&facts.record, update))?.sandbox;
         let (class, joint) = joint(&changed, &shares)?;
         self.enforce(&sandbox, &shares, joint).await?;
-        sandbox.class.set(class);
-        sandbox.record.borrow_mut().sandbox = changed;
+        sandbox.facts.change(|facts| (facts.class, facts.record.sandbox) = (class, changed));
         sandbox.keep_record()
     }
 
     /// Writes what of `joint` is not in effect yet: all of it, or none.
     async fn enforce(&self, sandbox: &Rc<Sandbox>, shares: &Shares, joint: Joint) -> Result<()> {
-        let mode = sandbox.record.borrow().sandbox.cgroup;
+        let mode = sandbox.facts.look(|facts| facts.record.sandbox.cgroup);
         let (joint, unenforced) = match mode {
             Enforcement::Off => (joint, Vec::new()),
             Enforcement::Required => {
@@ -127,9 +124,11 @@ impl Supervisor {
                 Err(error) => return Err(error),
             },
         };
-        *sandbox.joint.borrow_mut() = joint;
-        if sandbox.record.borrow().unenforced != unenforced {
-            sandbox.record.borrow_mut().unenforced = unenforced;
+        let other = sandbox.facts.change(|facts| {
+            facts.joint = joint;
+            std::mem::replace(&mut facts.record.unenforced, unenforced.clone()) != unenforced
+        });
+        if other {
             sandbox.keep_record()?;
         }
         Ok(())
@@ -138,7 +137,7 @@ impl Supervisor {
     /// Writes each kind of limit by itself. Returns what is in effect then, and
     /// which this host has not.
     async fn write_apart(&self, sandbox: &Rc<Sandbox>, shares: &Shares, joint: Joint) -> Result<(Joint, Vec<String>)> {
-        let before = sandbox.joint.borrow().clone();
+        let before = sandbox.facts.look(|facts| facts.joint.clone());
         let pages = before.hugepages.keys().chain(joint.hugepages.keys()).copied().collect::<Vec<u64>>();
         let with_page = |now: &Joint, size: u64| {
             let mut with = now.clone();
@@ -155,32 +154,31 @@ impl Supervisor {
         let pages = pages.into_iter().map(|size| Box::new(move |now: &Joint| with_page(now, size)) as Step<'_>);
         let mut unenforced = Vec::new();
         for step in kinds.chain(pages).collect::<Vec<_>>() {
-            let now = sandbox.joint.borrow().clone();
-            let with = step(&now);
+            let with = sandbox.facts.look(|facts| step(&facts.joint));
             match self.write(sandbox, shares, &with).await {
-                Ok(()) => *sandbox.joint.borrow_mut() = with,
+                Ok(()) => sandbox.facts.change(|facts| facts.joint = with),
                 Err(error) if error.kind() == Kind::Unsupported => unenforced.push(error.message().to_owned()),
                 Err(error) => {
                     if let Err(left) = self.write(sandbox, shares, &before).await {
                         tracing::error!(error = %left, "joint limits could not be put back");
                     }
-                    *sandbox.joint.borrow_mut() = before;
+                    sandbox.facts.change(|facts| facts.joint = before);
                     return Err(error);
                 }
             }
         }
-        let now = sandbox.joint.borrow().clone();
+        let now = sandbox.facts.look(|facts| facts.joint.clone());
         Ok((Joint { notes: joint.notes, ..now }, unenforced))
     }
 
     /// Writes what of `joint` differs from what is in effect.
     async fn write(&self, sandbox: &Rc<Sandbox>, shares: &Shares, joint: &Joint) -> Result<()> {
         let worker = {
-            let cgroup = sandbox.cgroup.borrow();
+            let (facts, handles) = (sandbox.facts.look(Clone::clone), sandbox.handles.borrow());
             let gone = || Error::new(Kind::WrongState, format!("sandbox {} is being removed", sandbox.id()));
-            let cgroup = cgroup.as_ref().ok_or_else(gone)?;
-            let before = sandbox.joint.borrow();
-            let mut changes = joint.changes_from(&before);
+            let cgroup = handles.cgroup.as_ref().ok_or_else(gone)?;
+            let before = &facts.joint;
+            let mut changes = joint.changes_from(before);
             let lifted = (before.cpus.is_some() && joint.cpus.is_none(), before.mems.is_some() && joint.mems.is_none());
             if lifted != (false, false) {
                 // Nothing says "all": they are those of the cgroup above.
@@ -193,7 +191,7 @@ impl Supervisor {
             if changes == LinuxResources::default() {
                 return Ok(());
             }
-            let record = sandbox.record.borrow();
+            let record = &facts.record;
             let has_own = |file: &str, share: &Share| match file {
                 "cpuset.cpus" => share.member.cpus.is_some(),
                 _ => share.member.mems.is_some(),

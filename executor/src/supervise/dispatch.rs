@@ -55,7 +55,7 @@ impl Supervisor {
                 tokio::task::spawn_local(async move {
                     let outcome = self.launch(*launch).await;
                     self.facts.change(|facts| facts.launching.remove(&id));
-                    if self.config.leave == Leave::WithLastTask && !self.facts.look(|facts| facts.sandbox_begun) {
+                    if self.config.leave == Leave::WithLastTask && !self.has_sandbox() {
                         self.happen(shim::Event::Last);
                     }
                     let launched = outcome.is_ok();

@@ -19,8 +19,8 @@ impl Supervisor {
     pub(super) fn figures(&self) -> Figures {
         let sandbox = self.sandbox().map(|sandbox| SandboxFigures {
             id: sandbox.id().to_string(),
-            members: sandbox.shares.borrow().len() as u64,
-            usage: sandbox.cgroup.borrow().as_ref().map(|cgroup| self.usage(cgroup)),
+            members: sandbox.facts.look(|facts| facts.shares.len()) as u64,
+            usage: sandbox.handles.borrow().cgroup.as_ref().map(|cgroup| self.usage(cgroup)),
         });
         Figures {
             version: Cow::Borrowed(env!("CARGO_PKG_VERSION")),
@@ -48,7 +48,7 @@ impl Supervisor {
             pid_started: proc_stat::started(pid),
             boot_id: cgroup::boot(),
             shim: self.facts.look(Clone::clone),
-            sandbox: self.sandbox_state().ok(),
+            sandbox: self.sandbox.borrow().as_ref().map(|sandbox| sandbox.facts.look(Clone::clone)),
             tasks: self.tasks.borrow().values().map(facts_of).collect(),
         }
     }

@@ -1,4 +1,4 @@
-//! What a shim holds open for its tasks and their execs, by what it is for. What it
+//! What a shim holds open for its sandbox, its tasks and their execs, by what it is for. What it
 //! knows of them is in `facts`, to which each of these belongs.
 //!
 //! Must not: know anything that a new process could not find out from the facts and
@@ -16,6 +16,7 @@ use crate::io::Lines;
 use crate::launch::{Held, Live};
 use crate::reserve::Reserve;
 use crate::rootfs::Null;
+use crate::shared::Shared;
 use crate::stats::Processes;
 use crate::watch::KernelLog;
 
@@ -56,6 +57,17 @@ pub struct ExecHandles {
     pub pidfd: Option<OwnedFd>,
     /// By which one joins its streams, of one with a name.
     pub lines: Option<Lines>,
+}
+
+/// What a shim holds open for its sandbox.
+#[derive(Default)]
+pub struct SandboxHandles {
+    /// With the joint limits.
+    pub cgroup: Option<Cgroup>,
+    /// The namespaces that members share.
+    pub shared: Shared,
+    /// The pid namespace that they share.
+    pub pids: Option<OwnedFd>,
 }
 
 impl TaskHandles {

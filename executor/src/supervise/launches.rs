@@ -81,7 +81,7 @@ impl Supervisor {
     /// Both halves at once: nothing is left of a task that could not be started.
     pub(super) async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let Some(sandbox) = self.sandbox() else {
-            if self.facts.look(|facts| facts.sandbox_begun) {
+            if self.has_sandbox() {
                 // Nobody is launched beside it, before it is there or after.
                 return Err(Error::new(Kind::WrongState, "the sandbox of this shim is being made or removed"));
             }
@@ -394,10 +394,8 @@ impl Supervisor {
         }
         let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
         self.join_budget(sandbox, id, &task, resources).await?;
-        let (cgroup, unit) = {
-            let record = sandbox.record.borrow();
-            (record.cgroup_of(id), record.unit_of(id)?)
-        };
+        let (cgroup, unit) = sandbox.facts.look(|facts| (facts.record.cgroup_of(id), facts.record.unit_of(id)));
+        let unit = unit?;
         let of = Some(sandbox.id().clone());
         let record = Record { task: Some(task), durable, sandbox: of, overhead: None, ..self.record(cgroup, unit) };
         Ok(Plan { lock: Some(lock), ..self.planned(spec, profile, record, folder).await? })
@@ -475,7 +473,7 @@ impl Supervisor {
             None => {
                 let mut cgroup = self.layout.create(&plan.record.cgroup)?;
                 if let Some(sandbox) = self.sandbox() {
-                    cgroup.stay_in(&sandbox.record.borrow().cgroup);
+                    sandbox.facts.look(|facts| cgroup.stay_in(&facts.record.cgroup));
                 }
                 let parents_made = self.layout.parents_made(&cgroup);
                 // Seldom: the next task finds them there.

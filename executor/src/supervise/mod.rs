@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
-use tokio::sync::{Mutex, Notify, mpsc};
+use tokio::sync::{Notify, mpsc};
 
 use crate::cgroup::{self, Cgroup, Layout};
 use crate::clock::Moment;
@@ -115,8 +115,6 @@ pub(crate) struct Supervisor {
     overhead: shim_cgroup::Overhead,
     /// What its tasks are members of, if it is a sandbox's shim.
     sandbox: RefCell<Option<Rc<Sandbox>>>,
-    /// Held while it is made.
-    making: Mutex<()>,
     /// Where there is nobody to tell.
     journal: Option<RefCell<Journal>>,
     /// Sizes of huge pages, once somebody has asked for statistics.
@@ -145,7 +143,6 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         changed: Notify::new(),
         overhead,
         sandbox: RefCell::default(),
-        making: Mutex::default(),
         journal,
         page_sizes: OnceCell::new(),
         pauses: Pauses::default(),

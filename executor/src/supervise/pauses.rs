@@ -109,7 +109,7 @@ impl Supervisor {
     /// Starts it where a sandbox's members are to see each other's processes; when
     /// it ends, the kernel ends all that is in its namespace.
     pub(super) async fn hold_pids(&self, sandbox: &Sandbox) -> Result<()> {
-        if !sandbox.record.borrow().sandbox.share_pid {
+        if !sandbox.facts.look(|facts| facts.record.sandbox.share_pid) {
             return Ok(());
         }
         let entry = self.overhead.entry().await;
@@ -122,15 +122,15 @@ impl Supervisor {
         }
         let at = format!("/proc/{pid}/ns/pid");
         let namespace = File::open(&at).doing(Kind::Internal, || format!("cannot open {at}"))?;
-        sandbox.record.borrow_mut().pause_pid = Some(pid);
-        *sandbox.pids.borrow_mut() = Some(namespace.into());
+        sandbox.facts.change(|facts| facts.record.pause_pid = Some(pid));
+        sandbox.handles.borrow_mut().pids = Some(namespace.into());
         Ok(())
     }
 
     /// Ends it, if there is one; what is in its namespace has ended.
     pub(super) async fn release_pids(&self, sandbox: &Sandbox) {
-        sandbox.pids.borrow_mut().take();
-        sandbox.record.borrow_mut().pause_pid = None;
+        sandbox.handles.borrow_mut().pids.take();
+        sandbox.facts.change(|facts| facts.record.pause_pid = None);
         // Without one there is nothing to end.
         let _ = self.pauses.end().await;
     }
@@ -140,7 +140,7 @@ impl Supervisor {
     /// # Errors
     /// `WrongState` when it has ended: the kernel takes nobody in any more.
     pub(super) fn pids_of(&self, sandbox: &Sandbox) -> Result<Option<PathBuf>> {
-        let Some(namespace) = sandbox.pids.borrow().as_ref().map(AsRawFd::as_raw_fd) else { return Ok(None) };
+        let Some(namespace) = sandbox.handles.borrow().pids.as_ref().map(AsRawFd::as_raw_fd) else { return Ok(None) };
         if self.pauses.get()?.end.borrow().is_some() {
             let message = "the process that holds the members' pid namespace was killed by somebody else";
             return Err(Error::new(Kind::WrongState, message).hint("remove the sandbox"));

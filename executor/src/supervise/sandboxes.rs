@@ -9,13 +9,10 @@
 //! What a sandbox is on disk is in `crate::sandbox`; what its members may use
 //! together, `bowline_spec::budget` works out, and `budgets` puts it into effect.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use bowline_spec::budget::{Class, Joint, Share};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::{Mount, Namespace, NetworkMode, Task as Description};
@@ -23,16 +20,20 @@ use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
 
 use super::Supervisor;
 use super::ending::remove_cgroup;
+use super::handles::SandboxHandles;
 use super::task::Task;
 use super::units;
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::{Error, Kind, Result};
+use crate::facts::SandboxFacts;
 use crate::folder::Folder;
+use crate::known::Known;
+use crate::lifecycle::sandbox::{Event, Life};
 use crate::lifecycle::{Status, shim};
 use crate::network;
 use crate::rootfs::layers::{self, Layer};
 use crate::sandbox::{SandboxRecord, SandboxState};
-use crate::shared::{self, Shared};
+use crate::shared;
 use crate::stats::{self, Stats};
 use crate::watch::Identity;
 use crate::worker;
@@ -44,24 +45,12 @@ const SHM_SIZE: &str = "size=64m";
 pub struct Sandbox {
     id: TaskId,
     folder: Folder,
-    pub(super) record: RefCell<SandboxRecord>,
-    /// The members that have not ended, with what each may use.
-    pub(super) shares: RefCell<BTreeMap<TaskId, Share>>,
-    /// The joint limits in effect, and the class that goes with them.
-    pub(super) joint: RefCell<Joint>,
-    pub(super) class: Cell<Class>,
-    /// Held while the joint limits change.
-    pub(super) budgeting: Mutex<()>,
-    pub(super) cgroup: RefCell<Option<Cgroup>>,
-    shared: RefCell<Shared>,
-    /// The pid namespace that members share.
-    pub(super) pids: RefCell<Option<OwnedFd>>,
+    pub(super) facts: Known<SandboxFacts>,
+    pub(super) handles: RefCell<SandboxHandles>,
     /// Read-locked by each launch of a member.
     launching: RwLock<()>,
-    /// It goes: nobody joins any more.
-    going: Cell<bool>,
-    /// It goes by force: who is being launched ends.
-    forced: Cell<bool>,
+    /// Held while the joint limits change.
+    pub(super) budgeting: Mutex<()>,
 }
 
 impl Sandbox {
@@ -69,18 +58,20 @@ impl Sandbox {
         Sandbox {
             id,
             folder,
-            class: Cell::new(record.sandbox.class(&[])),
-            record: RefCell::new(record),
-            shares: RefCell::default(),
-            joint: RefCell::default(),
-            budgeting: Mutex::default(),
-            cgroup: RefCell::default(),
-            shared: RefCell::default(),
-            pids: RefCell::default(),
+            facts: Known::new(SandboxFacts::new(record)),
+            handles: RefCell::default(),
             launching: RwLock::default(),
-            going: Cell::new(false),
-            forced: Cell::new(false),
+            budgeting: Mutex::default(),
         }
+    }
+
+    /// Changes where it is in its life: whether that has a place.
+    fn happen(&self, event: Event) -> bool {
+        self.facts.change(|facts| facts.life.on(event))
+    }
+
+    fn is_going(&self) -> bool {
+        self.facts.look(|facts| facts.life.is_going())
     }
 
     pub(super) fn id(&self) -> &TaskId {
@@ -88,7 +79,7 @@ impl Sandbox {
     }
 
     pub(super) fn keep_record(&self) -> Result<()> {
-        self.folder.write_sandbox(&self.record.borrow())
+        self.facts.look(|facts| self.folder.write_sandbox(&facts.record))
     }
 
     /// Lets a member be launched, until the guard is dropped.
@@ -97,12 +88,12 @@ impl Sandbox {
     /// `WrongState` when the sandbox goes, or somebody has removed its cgroup.
     pub(super) async fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let guard = self.launching.read().await;
-        if self.going.get() {
+        if self.is_going() {
             return Err(self.is_removed());
         }
-        let there = self.cgroup.borrow().as_ref().is_some_and(Cgroup::is_there);
+        let there = self.handles.borrow().cgroup.as_ref().is_some_and(Cgroup::is_there);
         if !there {
-            let cgroup = self.record.borrow().cgroup.clone();
+            let cgroup = self.facts.look(|facts| facts.record.cgroup.clone());
             let gone = format!("cgroup {cgroup} of sandbox {}, with its limits, was removed by somebody else", self.id);
             return Err(Error::new(Kind::WrongState, gone)
                 .hint(format!("nothing new is launched into it; remove it with `bowline sandbox rm -f {}`", self.id)));
@@ -119,20 +110,20 @@ impl Sandbox {
     /// # Errors
     /// `WrongState` when the sandbox is removed by force.
     pub(super) fn may_launch(&self) -> Result<()> {
-        if self.forced.get() { Err(self.is_removed()) } else { Ok(()) }
+        if self.facts.look(|facts| facts.life.is_forced()) { Err(self.is_removed()) } else { Ok(()) }
     }
 
     /// Thaws all of it, whoever has frozen it: what is frozen hears no signal, and does not even die on v1.
     pub(super) fn thaw(&self, layout: &Layout) {
-        if let Some(cgroup) = self.cgroup.borrow().as_ref() {
+        if let Some(cgroup) = self.handles.borrow().cgroup.as_ref() {
             let _ = layout.freeze(cgroup, false);
         }
     }
 
     /// See [`Supervisor::joined`]; the shared pid namespace is at `pids`.
     fn joined(&self, task: &Description, id: &TaskId, pids: Option<PathBuf>) -> Result<Description> {
-        let record = self.record.borrow();
-        let shared = self.shared.borrow();
+        let record = self.facts.look(|facts| facts.record.clone());
+        let shared = &self.handles.borrow().shared;
         let refuse = |field: &str, why: &str| Err(Error::new(Kind::BadSpec, format!("{field}: {why}")));
         if task.cgroup.is_some() {
             return refuse("cgroup", "a member's is in that of its sandbox; leave it out");
@@ -182,8 +173,7 @@ impl Sandbox {
 
     /// Makes the namespaces that its members share.
     async fn share(&self) -> Result<()> {
-        let mut wanted = {
-            let record = self.record.borrow();
+        let mut wanted = self.facts.look(|SandboxFacts { record, .. }| {
             let network = &record.sandbox.network;
             shared::Wanted {
                 network: network.mode(),
@@ -192,17 +182,16 @@ impl Sandbox {
                 hostname: record.sandbox.hostname.clone(),
                 sysctls: network.sysctls.clone(),
             }
-        };
+        });
         let hostname = wanted.hostname.get_or_insert_with(|| self.id.as_str().chars().take(64).collect()).clone();
         let shared = shared::make(&wanted).await?;
-        {
-            let mut record = self.record.borrow_mut();
+        self.facts.change(|SandboxFacts { record, .. }| {
             record.sandbox.hostname = Some(hostname);
             let paths = [("network", shared.network()), ("ipc", shared.ipc()), ("uts", shared.uts())];
             let paths = paths.into_iter().filter_map(|(kind, path)| Some((kind.to_owned(), path?)));
             record.namespaces = paths.collect();
-        }
-        *self.shared.borrow_mut() = shared;
+        });
+        self.handles.borrow_mut().shared = shared;
         let shm = Layer {
             kind: "tmpfs".to_owned(),
             source: "shm".to_owned(),
@@ -217,8 +206,8 @@ impl Sandbox {
 
     /// Runs the plugins that make its interfaces.
     async fn connect(&self) -> Result<()> {
-        let network = self.record.borrow().sandbox.network.clone();
-        let netns = self.shared.borrow().network();
+        let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
+        let netns = self.handles.borrow().shared.network();
         if let (NetworkMode::Cni, Some(netns)) = (network.mode(), netns) {
             let who = network::Sandbox {
                 id: self.id.as_str().to_owned(),
@@ -230,37 +219,44 @@ impl Sandbox {
             };
             let attachments = network.attachments(self.id.as_str());
             let interfaces = network::serving::add(self.folder.path(), &who, &attachments).await?;
-            self.record.borrow_mut().interfaces = interfaces;
+            self.facts.change(|facts| facts.record.interfaces = interfaces);
         }
-        let shared = std::mem::take(&mut *self.shared.borrow_mut());
+        let shared = std::mem::take(&mut self.handles.borrow_mut().shared);
         let settled = shared.settle().await;
-        *self.shared.borrow_mut() = shared;
+        self.handles.borrow_mut().shared = shared;
         settled
     }
 
     /// Undoes what was made, as far as that went. What plugins refuse to undo
     /// stays, with all that they need for another try.
     async fn take_down(&self, supervisor: &Supervisor) -> Result<()> {
-        let network = self.record.borrow().sandbox.network.clone();
+        let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
         if network.mode() == NetworkMode::Cni {
             network::serving::del(self.folder.path(), network.plugin_timeout()).await?;
         }
-        self.record.borrow_mut().interfaces.clear();
-        drop(std::mem::take(&mut *self.shared.borrow_mut()));
+        self.facts.change(|facts| facts.record.interfaces.clear());
+        let shared = std::mem::take(&mut self.handles.borrow_mut().shared);
+        drop(shared);
         layers::unmount(&self.folder.shm()).await?;
         supervisor.overhead.leave(&supervisor.layout).await;
-        let cgroup = self.cgroup.borrow_mut().take();
+        let cgroup = self.handles.borrow_mut().cgroup.take();
         if let Some(cgroup) = cgroup {
             remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
         }
-        self.record.borrow_mut().taken_down = true;
+        self.facts.change(|facts| facts.record.taken_down = true);
         self.keep_record()
     }
 }
 
 impl Supervisor {
+    /// The sandbox that is there.
     pub(super) fn sandbox(&self) -> Option<Rc<Sandbox>> {
-        self.sandbox.borrow().clone()
+        self.sandbox.borrow().clone().filter(|sandbox| sandbox.facts.look(|facts| facts.life.is_there()))
+    }
+
+    /// Whether somebody has asked for one, whatever has become of it.
+    pub(super) fn has_sandbox(&self) -> bool {
+        self.sandbox.borrow().is_some()
     }
 
     /// A member's description with what is the sandbox's filled in.
@@ -278,7 +274,6 @@ impl Supervisor {
 
     /// Makes the sandbox whose folder, with its record, is the shim's.
     pub(super) async fn create_sandbox(self: &Rc<Self>) -> Result<()> {
-        let _making = self.making.lock().await;
         let folder = self.config.folder.clone();
         let name = folder.name();
         let id: TaskId = name.parse().map_err(|e: bowline_spec::Invalid| Error::from(e))?;
@@ -286,7 +281,7 @@ impl Supervisor {
             Error::new(Kind::NotFound, format!("{} is not the folder of a sandbox", folder.path().display()))
         })?;
         self.may_make(&id)?;
-        if self.facts.change(|facts| std::mem::replace(&mut facts.sandbox_begun, true)) {
+        if self.has_sandbox() {
             return Err(Error::new(Kind::AlreadyExists, format!("sandbox {id} exists already")));
         }
         record.shim_pid = Some(std::process::id().cast_signed());
@@ -294,8 +289,9 @@ impl Supervisor {
             self.overhead.be_sandboxs(&self.layout, path, record.overhead_unit.clone());
         }
         let sandbox = Rc::new(Sandbox::new(id.clone(), folder, record));
-        sandbox.keep_record()?;
+        *self.sandbox.borrow_mut() = Some(sandbox.clone());
         let made = async {
+            sandbox.keep_record()?;
             self.make_joint_cgroup(&sandbox).await?;
             self.overhead.enter(&self.layout, || true).await?;
             sandbox.share().await?;
@@ -306,12 +302,14 @@ impl Supervisor {
         let made = made.await.and_then(|()| self.may_make(&id));
         match made {
             Ok(()) => {
-                *self.sandbox.borrow_mut() = Some(sandbox);
+                sandbox.happen(Event::Made);
                 Ok(())
             }
             Err(error) => {
                 self.release_pids(&sandbox).await;
-                Err(match sandbox.take_down(self).await {
+                let taken_down = sandbox.take_down(self).await;
+                sandbox.happen(Event::Removed);
+                Err(match taken_down {
                     Ok(()) => error,
                     Err(left) => error.hint(format!("besides, {left}")),
                 })
@@ -329,55 +327,54 @@ impl Supervisor {
 
     /// The cgroup that the members are in, without members' limits yet.
     async fn make_joint_cgroup(&self, sandbox: &Rc<Sandbox>) -> Result<()> {
-        let (path, unit) = {
-            let record = sandbox.record.borrow();
-            (record.cgroup.clone(), record.unit.clone())
-        };
+        let (path, unit, description) = sandbox
+            .facts
+            .look(|SandboxFacts { record, .. }| (record.cgroup.clone(), record.unit.clone(), record.sandbox.clone()));
         let cgroup = match &unit {
             None => self.layout.create(&path)?,
             Some(slice) => {
-                let resources = super::budgets::first(&sandbox.record.borrow().sandbox)?;
+                let resources = super::budgets::first(&description)?;
                 units::create_slice(&self.layout, &self.config.systemd, slice, &resources).await?
             }
         };
-        *sandbox.cgroup.borrow_mut() = Some(cgroup);
+        sandbox.handles.borrow_mut().cgroup = Some(cgroup);
         self.budget(sandbox, |_| {}).await
     }
 
     /// Everything that is known of the sandbox.
     pub(super) fn sandbox_state(&self) -> Result<SandboxState> {
         let sandbox = self.our_sandbox()?;
-        let joint = sandbox.joint.borrow();
-        Ok(SandboxState {
-            record: sandbox.record.borrow().clone(),
-            class: sandbox.class.get(),
-            budget: (&*joint).into(),
-            notes: joint.notes.clone(),
-            members: sandbox.shares.borrow().keys().cloned().collect(),
-        })
+        Ok(sandbox.facts.look(|facts| SandboxState {
+            record: facts.record.clone(),
+            class: facts.class,
+            budget: (&facts.joint).into(),
+            notes: facts.joint.notes.clone(),
+            members: facts.shares.keys().cloned().collect(),
+        }))
     }
 
     /// What all members use together.
     pub(super) fn sandbox_stats(&self) -> Result<Stats> {
         let sandbox = self.our_sandbox()?;
-        let cgroup = sandbox.cgroup.borrow();
-        let cgroup = cgroup.as_ref().ok_or_else(|| Error::new(Kind::WrongState, "the sandbox is being removed"))?;
+        let handles = sandbox.handles.borrow();
+        let cgroup =
+            handles.cgroup.as_ref().ok_or_else(|| Error::new(Kind::WrongState, "the sandbox is being removed"))?;
         Ok(stats::read(&self.layout, cgroup, self.page_sizes()))
     }
 
     /// The sandbox's cgroup, if its members have met the joint memory limit.
     pub(super) fn joint_limit_met(&self) -> Option<String> {
         let sandbox = self.sandbox()?;
-        let cgroup = sandbox.cgroup.borrow();
-        let met = stats::last(&self.layout, cgroup.as_ref()?).own_limit_met? > 0;
-        met.then(|| sandbox.record.borrow().cgroup.clone())
+        let handles = sandbox.handles.borrow();
+        let met = stats::last(&self.layout, handles.cgroup.as_ref()?).own_limit_met? > 0;
+        met.then(|| sandbox.facts.look(|facts| facts.record.cgroup.clone()))
     }
 
     /// Charges processes that help the sandbox beside it. Returns those that
     /// are none.
     pub(super) async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
         let sandbox = self.our_sandbox()?;
-        let path = sandbox.record.borrow().overhead.clone().ok_or_else(|| {
+        let path = sandbox.facts.look(|facts| facts.record.overhead.clone()).ok_or_else(|| {
             let none =
                 format!("sandbox {} has no cgroup for helpers, as its overhead is not charged apart", sandbox.id);
             Error::new(Kind::WrongState, none)
@@ -394,18 +391,11 @@ impl Supervisor {
     /// say that cannot undo what they have added: it may be tried again.
     pub(super) async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<()> {
         let Some(sandbox) = self.sandbox() else { return self.remove_unmade(force).await };
-        if sandbox.going.replace(true) {
+        if !sandbox.happen(Event::Remove { by_force: force }) {
             return Err(sandbox.is_removed());
         }
-        sandbox.forced.set(force);
         let gone = self.end_sandbox(&sandbox, force).await;
-        match gone {
-            Ok(()) => *self.sandbox.borrow_mut() = None,
-            Err(_) => {
-                sandbox.going.set(false);
-                sandbox.forced.set(false);
-            }
-        }
+        sandbox.happen(if gone.is_ok() { Event::Removed } else { Event::Kept });
         if gone.is_ok() {
             self.happen(shim::Event::Last);
         }
@@ -417,13 +407,16 @@ impl Supervisor {
         if !self.config.folder.is_sandbox() {
             self.our_sandbox()?;
         }
-        let begins = !self.facts.look(|facts| facts.sandbox_begun) || self.making.try_lock().is_err();
-        if begins && !force {
+        let sandbox = self.sandbox.borrow().clone();
+        let is_made = |sandbox: &Rc<Sandbox>| sandbox.facts.look(|facts| facts.life != Life::Making);
+        if !sandbox.as_ref().is_some_and(is_made) && !force {
             let message = format!("sandbox {} is still being made", self.config.folder.name());
             return Err(Error::new(Kind::WrongState, message).hint("try again in a moment"));
         }
         self.happen(shim::Event::Leave);
-        drop(self.making.lock().await);
+        if let Some(sandbox) = sandbox {
+            sandbox.facts.until_it(|facts| facts.life != Life::Making).await;
+        }
         Ok(())
     }
 
@@ -474,7 +467,7 @@ impl Supervisor {
         for member in members {
             member.facts.until_it(|facts| facts.life.is_over()).await;
         }
-        if sandbox.going.get() {
+        if sandbox.is_going() {
             return;
         }
         if let Err(error) = self.remove_sandbox(true).await {

@@ -5,13 +5,15 @@ use std::collections::HashMap;
 
 use oci_spec::runtime::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::{ByteSize, IdSet};
 
 /// The kernel's CPU shares of a new cgroup: what is left when none are set.
 const KERNELS_SHARES: u64 = 1024;
 
 /// What a sandbox as a whole may use. `None` is not limited.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Joint {
     /// CPU shares, 2 to 262144.
     pub shares: Option<u64>,

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use oci_spec::runtime::LinuxResources;
 
+use serde::{Deserialize, Serialize};
+
 use crate::invalid::Invalid;
 use crate::units::{ByteSize, IdSet};
 
@@ -11,7 +13,7 @@ use crate::units::{ByteSize, IdSet};
 ///
 /// What is `None` is not limited; neither are zero and negative figures, which
 /// [`Member::of_oci`] leaves out.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Member {
     /// Its id, for errors and notes.
     pub name: String,

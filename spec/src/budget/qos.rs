@@ -36,7 +36,7 @@ impl fmt::Display for Class {
 }
 
 /// CPU and memory; 0 is nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Amounts {
     /// CPUs, in thousandths.
     pub milli_cpu: u64,
@@ -45,7 +45,7 @@ pub struct Amounts {
 }
 
 /// What a member asks for, and what it may have at most.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Needs {
     /// What it is to have even when others want it.
     pub request: Amounts,

@@ -1,12 +1,14 @@
 //! Which rule makes a sandbox's joint budget, and that each member fits.
 
 use super::{Class, Joint, Member, Needs, ecs, kata, kubelet};
+use serde::{Deserialize, Serialize};
+
 use crate::invalid::Invalid;
 use crate::task::{Budget, Sandbox, Task};
 use crate::units::{ByteSize, Ceiling};
 
 /// What a member may use, for every rule.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Share {
     /// Its limits as the kernel is told of them.
     pub member: Member,

@@ -3,15 +3,16 @@
 //!
 //! Must not: be in what is installed (feature `fuzzing`).
 
-use std::collections::HashMap;
+use std::rc::Rc;
 
+use bowline_executor::Executor;
 use bowline_executor::fuzzing as executor;
 use bowline_spec::{Format, Host};
 use futures::FutureExt as _;
-use ttrpc::r#async::{Service, TtrpcContext};
-use ttrpc::proto::{Codec as _, GenMessage};
 
-use crate::{containerd, service, wire};
+use crate::calls::{Facts, Services as _};
+use crate::service::Service;
+use crate::{containerd, wire};
 
 /// Reads bytes that may be any.
 pub type Target = fn(&[u8]);
@@ -67,28 +68,34 @@ pub fn update(data: &[u8]) {
 }
 
 /// What comes through a shim's socket: frames, one behind the other, and in each
-/// a request, which is answered as by a shim that is leaving.
+/// a request, which is answered as by a shim that is leaving. In pieces they come
+/// to the same answers.
 pub fn ttrpc(data: &[u8]) {
-    thread_local!(static SERVICES: HashMap<String, Service> = service::leaving());
-    let mut rest = data;
-    // A frame that is too long is passed over.
-    while let Some(read) = GenMessage::read_from(&mut rest).now_or_never() {
-        let message = match read {
-            Ok(message) => message,
-            Err(_) if rest.is_empty() => return,
-            Err(_) => continue,
-        };
-        let Ok(request) = ttrpc::Request::decode(&message.payload) else { continue };
-        containerd::fuzzing::call(&request.method, &request.payload);
-        SERVICES.with(|services| {
-            let service = services.get(&request.service);
-            let Some(method) = service.and_then(|service| service.methods.get(&request.method)) else { return };
-            let context = TtrpcContext { mh: message.header, ..TtrpcContext::default() };
-            if let Some(Err(error)) = method.handler(context, request).now_or_never() {
-                let _ = wire::from_status(&error);
+    let whole = answers([data]);
+    let (first, rest) = data.split_at(data.len() / 2);
+    assert_eq!(answers([first, rest]), whole, "frames in two pieces are others");
+    assert_eq!(answers(data.chunks(7)), whole, "frames in small pieces are others");
+}
+
+/// What a shim that is leaving answers to these pieces.
+fn answers<'d>(pieces: impl IntoIterator<Item = &'d [u8]>) -> Vec<u8> {
+    let service = Rc::new(Service { executor: Executor::gone() });
+    let mut facts = Facts::default();
+    for mut piece in pieces {
+        while let Some(open) = facts.next_call(&mut piece) {
+            containerd::fuzzing::call(&open.method, &open.payload);
+            let stream = open.stream;
+            let begun = service.call(&open.service, &open.method, &open.payload);
+            let Some(answer) = begun.map_or_else(|status| Some(Err(status)), |call| call.now_or_never()) else {
+                continue;
+            };
+            if let Err(status) = &answer {
+                let _ = wire::from_status(&ttrpc::Error::RpcStatus(status.clone()));
             }
-        });
+            facts.answered(stream, answer);
+        }
     }
+    facts.unwritten().to_vec()
 }
 
 #[cfg(test)]

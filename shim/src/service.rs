@@ -2,10 +2,9 @@
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bowline_executor::{
     Attachment, CgroupDriver, Doing, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Result, Target, VERSION,
     WindowSize,
@@ -14,9 +13,8 @@ use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::{Format, Update};
 use jiff::Timestamp;
-use ttrpc::r#async::TtrpcContext;
 
-use crate::accept;
+use crate::calls::{Answer, Call, Server, Services, call, unknown_method, unknown_service};
 use crate::wire::proto::bowline as proto;
 use crate::wire::proto::bowline::{
     AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FactsResponse,
@@ -24,21 +22,17 @@ use crate::wire::proto::bowline::{
     SandboxStateResponse, SignalRequest, StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest,
     VersionResponse, WaitResponse,
 };
-use crate::wire::proto::bowline_ttrpc::{Bowline, create_bowline};
 use crate::wire::to_status;
+
+/// The service's name.
+pub const NAME: &str = "bowline.v1.Bowline";
 
 /// Serves `listener` until the executor has closed and all answers are out.
 pub async fn serve(executor: Executor, listener: UnixListener) -> Result<()> {
-    let what = || "cannot serve the shim's socket";
-    listener.set_nonblocking(true).doing(Kind::Internal, what)?;
-    let listener = tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?;
-    let service = Arc::new(Service { executor: executor.clone() });
-    let mut server = ttrpc::r#async::Server::new()
-        .add_listener(ttrpc::r#async::transport::Listener::new(accept::of_our_user(listener)))
-        .register_service(create_bowline(service));
-    server.start().await.doing(Kind::Internal, what)?;
-    executor.closed().await;
-    server.shutdown().await.doing(Kind::Internal, || "cannot close the shim's socket")
+    let server = Server::new(Rc::new(Service { executor: executor.clone() }));
+    server.serve(listener, executor.closed()).await?;
+    server.leave().await;
+    Ok(())
 }
 
 /// Who makes a cgroup, as it is on the wire.
@@ -46,17 +40,44 @@ fn driver(text: &str) -> Answer<CgroupDriver> {
     if text.is_empty() { Ok(CgroupDriver::default()) } else { text.parse().map_err(|e| to_status(&e)) }
 }
 
-struct Service {
-    executor: Executor,
+/// The service of one shim.
+pub struct Service {
+    /// What does the work.
+    pub executor: Executor,
 }
 
-/// The service by its name, of a shim that is leaving.
-#[cfg(feature = "fuzzing")]
-pub fn leaving() -> std::collections::HashMap<String, ttrpc::r#async::Service> {
-    create_bowline(Arc::new(Service { executor: Executor::gone() }))
+impl Services for Rc<Service> {
+    fn call(&self, service: &str, method: &str, payload: &[u8]) -> Answer<Call> {
+        if service != NAME {
+            return Err(unknown_service(service));
+        }
+        match method {
+            "Launch" => call(self, payload, Service::launch),
+            "Wait" => call(self, payload, Service::wait),
+            "Signal" => call(self, payload, Service::signal),
+            "Stop" => call(self, payload, Service::stop),
+            "Pause" => call(self, payload, Service::pause),
+            "Resume" => call(self, payload, Service::resume),
+            "Exec" => call(self, payload, Service::exec),
+            "Attach" => call(self, payload, Service::attach),
+            "Resize" => call(self, payload, Service::resize),
+            "Update" => call(self, payload, Service::update),
+            "Processes" => call(self, payload, Service::processes),
+            "Stats" => call(self, payload, Service::stats),
+            "State" => call(self, payload, Service::state),
+            "Figures" => call(self, payload, Service::figures),
+            "Facts" => call(self, payload, Service::facts),
+            "Version" => call(self, payload, Service::version),
+            "CreateSandbox" => call(self, payload, Service::create_sandbox),
+            "SandboxState" => call(self, payload, Service::sandbox_state),
+            "SandboxStats" => call(self, payload, Service::sandbox_stats),
+            "UpdateSandbox" => call(self, payload, Service::update_sandbox),
+            "ChargeHelpers" => call(self, payload, Service::charge_helpers),
+            "RemoveSandbox" => call(self, payload, Service::remove_sandbox),
+            _ => Err(unknown_method(method)),
+        }
+    }
 }
-
-type Answer<T> = ttrpc::Result<T>;
 
 fn id(text: &str) -> Answer<TaskId> {
     text.parse().map_err(|invalid: bowline_spec::Invalid| to_status(&Error::new(Kind::Usage, invalid.to_string())))
@@ -114,9 +135,8 @@ fn nanoseconds(time: Timestamp) -> i64 {
     i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
 }
 
-#[async_trait]
-impl Bowline for Service {
-    async fn launch(&self, _: &TtrpcContext, request: LaunchRequest) -> Answer<LaunchResponse> {
+impl Service {
+    async fn launch(&self, request: LaunchRequest) -> Answer<LaunchResponse> {
         let id = id(&request.id)?;
         let task = bowline_spec::parse(&request.task, Format::Json).map_err(|invalid| to_status(&invalid.into()))?;
         let launch = Launch {
@@ -134,35 +154,35 @@ impl Bowline for Service {
         Ok(LaunchResponse { pid: launched.pid, ..LaunchResponse::default() })
     }
 
-    async fn wait(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<WaitResponse> {
+    async fn wait(&self, request: TaskRequest) -> Answer<WaitResponse> {
         let report = self.executor.wait(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
         Ok(WaitResponse { report: json(&report)?, ..WaitResponse::default() })
     }
 
-    async fn signal(&self, _: &TtrpcContext, request: SignalRequest) -> Answer<Empty> {
+    async fn signal(&self, request: SignalRequest) -> Answer<Empty> {
         let signal = signal(request.signal)?;
         let done = self.executor.signal(&id(&request.id)?, signal, request.all).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn stop(&self, _: &TtrpcContext, request: StopRequest) -> Answer<Empty> {
+    async fn stop(&self, request: StopRequest) -> Answer<Empty> {
         let signal = request.signal.map(signal).transpose()?;
         let grace = request.grace_ms.map(Duration::from_millis);
         let done = self.executor.shutdown(&id(&request.id)?, signal, grace).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn pause(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<Empty> {
+    async fn pause(&self, request: TaskRequest) -> Answer<Empty> {
         let done = self.executor.pause(&id(&request.id)?).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn resume(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<Empty> {
+    async fn resume(&self, request: TaskRequest) -> Answer<Empty> {
         let done = self.executor.resume(&id(&request.id)?).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn exec(&self, _: &TtrpcContext, request: ExecRequest) -> Answer<ExecResponse> {
+    async fn exec(&self, request: ExecRequest) -> Answer<ExecResponse> {
         let exec = Exec {
             process: None,
             logger: None,
@@ -196,34 +216,34 @@ impl Bowline for Service {
         })
     }
 
-    async fn attach(&self, _: &TtrpcContext, request: AttachRequest) -> Answer<Empty> {
+    async fn attach(&self, request: AttachRequest) -> Answer<Empty> {
         let done = self.executor.attach(&id(&request.id)?, attachment(request)).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn resize(&self, _: &TtrpcContext, request: ResizeRequest) -> Answer<Empty> {
+    async fn resize(&self, request: ResizeRequest) -> Answer<Empty> {
         let done = self.executor.resize(&id(&request.id)?, optional(request.exec), size(&request.size)).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn update(&self, _: &TtrpcContext, request: UpdateRequest) -> Answer<Empty> {
+    async fn update(&self, request: UpdateRequest) -> Answer<Empty> {
         let done = self.executor.update(&id(&request.id)?, update(&request)?).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn processes(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<ProcessesResponse> {
+    async fn processes(&self, request: TaskRequest) -> Answer<ProcessesResponse> {
         let all = self.executor.processes(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
         let process = |p: bowline_executor::Process| Process { pid: p.pid, exec: p.exec, ..Process::default() };
         let processes = all.into_iter().map(process).collect();
         Ok(ProcessesResponse { processes, ..ProcessesResponse::default() })
     }
 
-    async fn stats(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<StatsResponse> {
+    async fn stats(&self, request: TaskRequest) -> Answer<StatsResponse> {
         let stats = self.executor.stats(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
         Ok(StatsResponse { stats: json(&stats)?, ..StatsResponse::default() })
     }
 
-    async fn state(&self, _: &TtrpcContext, request: TaskRequest) -> Answer<StateResponse> {
+    async fn state(&self, request: TaskRequest) -> Answer<StateResponse> {
         let state = self.executor.state(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
         Ok(StateResponse {
             status: state.status.as_str().to_owned(),
@@ -236,46 +256,61 @@ impl Bowline for Service {
         })
     }
 
-    async fn figures(&self, _: &TtrpcContext, _: Empty) -> Answer<FiguresResponse> {
+    async fn figures(&self, _: Empty) -> Answer<FiguresResponse> {
         let figures = self.executor.figures().await.map_err(|e| to_status(&e))?;
         Ok(FiguresResponse { figures: json(&figures)?, ..FiguresResponse::default() })
     }
 
-    async fn facts(&self, _: &TtrpcContext, _: Empty) -> Answer<FactsResponse> {
+    async fn facts(&self, _: Empty) -> Answer<FactsResponse> {
         let facts = self.executor.facts().await.map_err(|e| to_status(&e))?;
         Ok(FactsResponse { facts: json(&facts)?, ..FactsResponse::default() })
     }
 
-    async fn create_sandbox(&self, _: &TtrpcContext, _: Empty) -> Answer<Empty> {
+    async fn create_sandbox(&self, _: Empty) -> Answer<Empty> {
         self.executor.create_sandbox().await.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn sandbox_state(&self, _: &TtrpcContext, _: Empty) -> Answer<SandboxStateResponse> {
+    async fn sandbox_state(&self, _: Empty) -> Answer<SandboxStateResponse> {
         let state = self.executor.sandbox_state().await.map_err(|e| to_status(&e))?;
         Ok(SandboxStateResponse { state: json(&state)?, ..SandboxStateResponse::default() })
     }
 
-    async fn sandbox_stats(&self, _: &TtrpcContext, _: Empty) -> Answer<StatsResponse> {
+    async fn sandbox_stats(&self, _: Empty) -> Answer<StatsResponse> {
         let stats = self.executor.sandbox_stats().await.map_err(|e| to_status(&e))?;
         Ok(StatsResponse { stats: json(&stats)?, ..StatsResponse::default() })
     }
 
-    async fn update_sandbox(&self, _: &TtrpcContext, request: UpdateRequest) -> Answer<Empty> {
+    async fn update_sandbox(&self, request: UpdateRequest) -> Answer<Empty> {
         let done = self.executor.update_sandbox(update(&request)?).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn charge_helpers(&self, _: &TtrpcContext, request: ChargeHelpersRequest) -> Answer<ChargeHelpersResponse> {
+    async fn charge_helpers(&self, request: ChargeHelpersRequest) -> Answer<ChargeHelpersResponse> {
         let skipped = self.executor.charge_helpers(request.pids).await.map_err(|e| to_status(&e))?;
         Ok(ChargeHelpersResponse { skipped, ..ChargeHelpersResponse::default() })
     }
 
-    async fn remove_sandbox(&self, _: &TtrpcContext, request: RemoveSandboxRequest) -> Answer<Empty> {
+    async fn remove_sandbox(&self, request: RemoveSandboxRequest) -> Answer<Empty> {
         let done = self.executor.remove_sandbox(request.force).await;
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn version(&self, _: &TtrpcContext, _: Empty) -> Answer<VersionResponse> {
+    async fn version(&self, _: Empty) -> Answer<VersionResponse> {
         Ok(VersionResponse { version: VERSION.to_owned(), ..VersionResponse::default() })
+    }
+}
+
+// For a shim that is leaving, of which there is one with this feature alone.
+#[cfg(all(test, feature = "fuzzing"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_of_the_protocol_is_served() {
+        let protocol = include_str!("../proto/bowline.proto");
+        let names = protocol.lines().filter_map(|line| line.trim().strip_prefix("rpc ")?.split('(').next());
+        let service = Rc::new(Service { executor: Executor::gone() });
+        let unserved: Vec<&str> = names.clone().filter(|name| service.call(NAME, name, b"").is_err()).collect();
+        assert_eq!((names.count(), unserved), (21, vec![]));
     }
 }

@@ -4,7 +4,7 @@
 
 use bowline_executor::{Error, Kind};
 use protobuf::Message as _;
-use ttrpc::Code;
+use ttrpc::proto::{Code, Status};
 
 /// The generated messages and services of `bowline.v1`.
 #[allow(missing_docs, unsafe_code, nonstandard_style, unused, clippy::all, clippy::unwrap_used)]
@@ -23,7 +23,7 @@ use proto::bowline::ErrorDetail;
 
 /// An error on its way to a client: gRPC code and text for everybody, kind and
 /// hint in the details for our own.
-pub fn to_status(error: &Error) -> ttrpc::Error {
+pub fn to_status(error: &Error) -> Status {
     let code = match error.kind() {
         Kind::NotFound => Code::NOT_FOUND,
         Kind::AlreadyExists => Code::ALREADY_EXISTS,
@@ -49,7 +49,7 @@ pub fn to_status(error: &Error) -> ttrpc::Error {
         any.value = value;
         status.details.push(any);
     }
-    ttrpc::Error::RpcStatus(status)
+    status
 }
 
 /// An error as it left the shim; `None` when it is the connection that failed.
@@ -85,7 +85,7 @@ mod tests {
         ];
         for kind in kinds {
             let error = Error::new(kind, "cannot do it").hint("do that");
-            assert_eq!(from_status(&to_status(&error)), Some(error));
+            assert_eq!(from_status(&ttrpc::Error::RpcStatus(to_status(&error))), Some(error));
         }
     }
 }

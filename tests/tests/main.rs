@@ -81,6 +81,7 @@ mod hostile_dev;
 mod hostile_disk;
 mod hostile_ends;
 mod hostile_execs;
+mod hostile_frames;
 mod hostile_frozen;
 mod hostile_host_view;
 mod hostile_image_files;

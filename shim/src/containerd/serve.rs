@@ -9,29 +9,20 @@ use std::time::Duration;
 
 use bowline_executor::systemd::Systemd;
 use bowline_executor::{
-    Config, Doing, Executor, Folder, InheritedLimits, Kind, Leave, Result, ShimCgroup, StateDir, Teller,
-    serve as run_executor,
+    Config, Executor, Folder, InheritedLimits, Leave, Result, ShimCgroup, StateDir, Teller, serve as run_executor,
 };
-use containerd_shim_protos::sandbox_async::create_sandbox;
-use containerd_shim_protos::shim_async::create_task;
-use ttrpc::r#async::Server;
-use ttrpc::r#async::transport::Listener;
 
-use super::address;
 use super::containers::Containers;
-use super::figures;
-use super::happenings;
 use super::invocation::Invocation;
 use super::publisher::Publisher;
-use super::sandbox::calls::Sandboxes;
-use super::service::Service;
-use crate::accept;
+use super::sandbox::calls::{Sandboxes, sandbox};
+use super::service::{Service, task};
+use super::{address, figures, happenings};
+use crate::calls::{Answer, Call, Server, Services, unknown_service};
+use crate::service;
 
 /// Where filters are kept that all tasks of this host share, whoever's.
 const STATE: &str = "/run/bowline";
-
-/// Task v2 is what every containerd speaks; v3 is the same by another name.
-const NAMES: [&str; 2] = ["containerd.task.v2.Task", "containerd.task.v3.Task"];
 
 /// How long the last events may take to be taken.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -84,23 +75,31 @@ pub fn run(invocation: Invocation, listener: UnixListener) -> Result<()> {
     })
 }
 
-async fn serve(executor: Executor, service: Service, listener: UnixListener, socket: &str) -> Result<()> {
-    let what = || "cannot serve the shim's socket";
-    listener.set_nonblocking(true).doing(Kind::Internal, what)?;
-    let listener = tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?;
-    let sandboxes = Arc::new(Sandboxes(service.clone()));
-    let figures = figures::served(service.clone());
-    let service = Arc::new(service);
-    let mut server = Server::new().add_listener(Listener::new(accept::of_our_user(listener)));
-    for name in NAMES {
-        let methods = create_task(service.clone()).into_values();
-        server = server.register_service(methods.map(|methods| (name.to_owned(), methods)).collect());
+/// What the shim serves.
+#[derive(Clone)]
+struct Served {
+    tasks: Rc<Service>,
+    sandboxes: Rc<Sandboxes>,
+}
+
+impl Services for Served {
+    fn call(&self, service: &str, method: &str, payload: &[u8]) -> Answer<Call> {
+        match service {
+            // v2 is what every containerd speaks; v3 is the same by another name.
+            "containerd.task.v2.Task" | "containerd.task.v3.Task" => task(&self.tasks, method, payload),
+            "containerd.runtime.sandbox.v1.Sandbox" => sandbox(&self.sandboxes, method, payload),
+            service::NAME => figures::ours(&self.tasks, method, payload),
+            _ => Err(unknown_service(service)),
+        }
     }
-    server = server.register_service(create_sandbox(sandboxes)).register_service(figures);
-    server.start().await.doing(Kind::Internal, what)?;
-    executor.closed().await;
+}
+
+async fn serve(executor: Executor, service: Service, listener: UnixListener, socket: &str) -> Result<()> {
+    let sandboxes = Rc::new(Sandboxes(service.clone()));
+    let server = Server::new(Served { tasks: Rc::new(service), sandboxes });
+    server.serve(listener, executor.closed()).await?;
     // While it is still ours: from here on another may serve the group there.
     let removed = address::remove(socket);
-    server.shutdown().await.doing(Kind::Internal, || "cannot close the shim's socket")?;
+    server.leave().await;
     removed
 }

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bowline_executor::{
     Attachment, Bundle, CgroupDriver, Checkpoint, Doing, Error, Exec, Executor, Input, Kind, Launch, Result,
     WindowSize, layers, pages,
@@ -18,14 +18,13 @@ use bowline_spec::signal::Signal;
 use containerd_shim_protos::api::*;
 use containerd_shim_protos::events::task as events;
 use containerd_shim_protos::shim::oci::ProcessDetails;
-use containerd_shim_protos::shim_async::Task;
 use containerd_shim_protos::topics;
 use containerd_shim_protos::types::task::{ProcessInfo, Status};
 use jiff::Timestamp;
 use oci_spec::runtime::LinuxResources;
 use protobuf::well_known_types::any::Any;
 use protobuf::{Message as _, MessageField};
-use ttrpc::r#async::TtrpcContext;
+use ttrpc::proto::Status as Refusal;
 
 use super::containers::{Container, Containers, Exit, Process, unknown_exec};
 use super::happenings::timestamp;
@@ -35,6 +34,7 @@ use super::sandbox::Sandbox;
 use super::status::{Answer, During, refused};
 use super::streams::Io;
 use super::{files, metrics};
+use crate::calls::{Call, call, unknown_method};
 
 /// The Task service of one shim. Cheap to clone.
 #[derive(Clone)]
@@ -56,15 +56,15 @@ pub fn checked(id: &str) -> Answer<TaskId> {
     TaskId::of_manager(id).map_err(|invalid| refused(&Error::new(Kind::Usage, invalid.to_string())))
 }
 
-fn wrong_state(message: String) -> ttrpc::Error {
+fn wrong_state(message: String) -> Refusal {
     refused(&Error::new(Kind::WrongState, message))
 }
 
 /// What a call does in steps is done to the end, though its caller's patience
 /// ends and the call with it: half of it would be nobody's to undo.
-pub async fn seen_through<T: Send + 'static>(call: impl Future<Output = Answer<T>> + Send + 'static) -> Answer<T> {
+pub async fn seen_through<T: 'static>(call: impl Future<Output = Answer<T>> + 'static) -> Answer<T> {
     let broken = || Error::new(Kind::Internal, "the call broke down");
-    tokio::spawn(call).await.unwrap_or_else(|_| Err(refused(&broken())))
+    tokio::task::spawn_local(call).await.unwrap_or_else(|_| Err(refused(&broken())))
 }
 
 /// How a process that could not be started is said to have ended, as a shell does.
@@ -219,9 +219,35 @@ fn deleted(process: &Process) -> DeleteResponse {
     }
 }
 
-#[async_trait]
-impl Task for Service {
-    async fn state(&self, _: &TtrpcContext, request: StateRequest) -> Answer<StateResponse> {
+/// Begins a call of the Task service.
+///
+/// # Errors
+/// As for any: see [`call`].
+pub fn task(service: &Rc<Service>, method: &str, payload: &[u8]) -> Answer<Call> {
+    match method {
+        "State" => call(service, payload, Service::state),
+        "Create" => call(service, payload, Service::create),
+        "Start" => call(service, payload, Service::start),
+        "Delete" => call(service, payload, Service::delete),
+        "Pids" => call(service, payload, Service::pids),
+        "Pause" => call(service, payload, Service::pause),
+        "Resume" => call(service, payload, Service::resume),
+        "Checkpoint" => call(service, payload, Service::checkpoint),
+        "Kill" => call(service, payload, Service::kill),
+        "Exec" => call(service, payload, Service::exec),
+        "ResizePty" => call(service, payload, Service::resize_pty),
+        "CloseIO" => call(service, payload, Service::close_io),
+        "Update" => call(service, payload, Service::update),
+        "Wait" => call(service, payload, Service::wait),
+        "Stats" => call(service, payload, Service::stats),
+        "Connect" => call(service, payload, Service::connect),
+        "Shutdown" => call(service, payload, Service::shutdown),
+        _ => Err(unknown_method(method)),
+    }
+}
+
+impl Service {
+    async fn state(&self, request: StateRequest) -> Answer<StateResponse> {
         let bundle = self.containers.with(&request.id, |c| c.bundle.to_string_lossy().into_owned());
         let bundle = bundle.map_err(|e| refused(&e))?;
         self.process(&request.id, &request.exec_id, |process| {
@@ -243,7 +269,7 @@ impl Task for Service {
         })
     }
 
-    async fn create(&self, _: &TtrpcContext, request: CreateTaskRequest) -> Answer<CreateTaskResponse> {
+    async fn create(&self, request: CreateTaskRequest) -> Answer<CreateTaskResponse> {
         let id = checked(&request.id)?;
         let options = Options::parse(request.options.as_ref()).map_err(|e| refused(&e))?;
         let io = Io {
@@ -273,7 +299,7 @@ impl Task for Service {
         .await
     }
 
-    async fn start(&self, _: &TtrpcContext, request: StartRequest) -> Answer<StartResponse> {
+    async fn start(&self, request: StartRequest) -> Answer<StartResponse> {
         let id = self.id(&request.id)?;
         let exec = &request.exec_id;
         if exec.is_empty() {
@@ -300,7 +326,7 @@ impl Task for Service {
         .await
     }
 
-    async fn delete(&self, _: &TtrpcContext, request: DeleteRequest) -> Answer<DeleteResponse> {
+    async fn delete(&self, request: DeleteRequest) -> Answer<DeleteResponse> {
         if request.exec_id.is_empty() {
             let service = self.clone();
             return seen_through(async move { service.delete_init(&request.id).await }).await;
@@ -308,7 +334,7 @@ impl Task for Service {
         self.delete_exec(&request.id, &request.exec_id)
     }
 
-    async fn pids(&self, _: &TtrpcContext, request: PidsRequest) -> Answer<PidsResponse> {
+    async fn pids(&self, request: PidsRequest) -> Answer<PidsResponse> {
         let id = self.id(&request.id)?;
         let processes = match self.executor.processes(&id).await {
             Ok(processes) => processes,
@@ -335,19 +361,19 @@ impl Task for Service {
         Ok(PidsResponse { processes: infos, ..PidsResponse::default() })
     }
 
-    async fn pause(&self, _: &TtrpcContext, request: PauseRequest) -> Answer<Empty> {
+    async fn pause(&self, request: PauseRequest) -> Answer<Empty> {
         let id = self.id(&request.id)?;
         self.executor.pause(&id).await.map_err(|e| refused(&e))?;
         Ok(Empty::default())
     }
 
-    async fn resume(&self, _: &TtrpcContext, request: ResumeRequest) -> Answer<Empty> {
+    async fn resume(&self, request: ResumeRequest) -> Answer<Empty> {
         let id = self.id(&request.id)?;
         self.executor.resume(&id).await.map_err(|e| refused(&e))?;
         Ok(Empty::default())
     }
 
-    async fn checkpoint(&self, _: &TtrpcContext, request: CheckpointTaskRequest) -> Answer<Empty> {
+    async fn checkpoint(&self, request: CheckpointTaskRequest) -> Answer<Empty> {
         let id = self.id(&request.id)?;
         let options = CheckpointOptions::parse(request.options.as_ref()).map_err(|e| refused(&e))?;
         let images = if request.path.is_empty() { options.image_path.clone() } else { Some(request.path.clone()) };
@@ -368,7 +394,7 @@ impl Task for Service {
         Ok(Empty::default())
     }
 
-    async fn kill(&self, _: &TtrpcContext, request: KillRequest) -> Answer<Empty> {
+    async fn kill(&self, request: KillRequest) -> Answer<Empty> {
         let id = self.id(&request.id)?;
         let number = i32::try_from(request.signal).ok();
         let signal = number.and_then(Signal::from_number).ok_or_else(|| {
@@ -396,7 +422,7 @@ impl Task for Service {
         done.map(|()| Empty::default()).map_err(|e| refused(&e))
     }
 
-    async fn exec(&self, _: &TtrpcContext, request: ExecProcessRequest) -> Answer<Empty> {
+    async fn exec(&self, request: ExecProcessRequest) -> Answer<Empty> {
         let id = self.id(&request.id)?;
         checked(&request.exec_id)?;
         let spec = request.spec.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
@@ -430,7 +456,7 @@ impl Task for Service {
         Ok(Empty::default())
     }
 
-    async fn resize_pty(&self, _: &TtrpcContext, request: ResizePtyRequest) -> Answer<Empty> {
+    async fn resize_pty(&self, request: ResizePtyRequest) -> Answer<Empty> {
         let id = self.id(&request.id)?;
         let exec = request.exec_id;
         let (terminal, pid) = self.process(&id, &exec, |process| (process.io.terminal, process.pid))?;
@@ -446,7 +472,7 @@ impl Task for Service {
         }
     }
 
-    async fn close_io(&self, _: &TtrpcContext, request: CloseIORequest) -> Answer<Empty> {
+    async fn close_io(&self, request: CloseIORequest) -> Answer<Empty> {
         self.process(&request.id, &request.exec_id, |process| {
             if request.stdin {
                 process.ends.close_stdin();
@@ -455,7 +481,7 @@ impl Task for Service {
         Ok(Empty::default())
     }
 
-    async fn update(&self, _: &TtrpcContext, request: UpdateTaskRequest) -> Answer<Empty> {
+    async fn update(&self, request: UpdateTaskRequest) -> Answer<Empty> {
         let id = self.id(&request.id)?;
         let resources = request.resources.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
         let resources = serde_json::from_slice::<LinuxResources>(resources);
@@ -468,7 +494,7 @@ impl Task for Service {
         Ok(Empty::default())
     }
 
-    async fn wait(&self, _: &TtrpcContext, request: WaitRequest) -> Answer<WaitResponse> {
+    async fn wait(&self, request: WaitRequest) -> Answer<WaitResponse> {
         let mut exit = self.process(&request.id, &request.exec_id, |process| process.exit.subscribe())?;
         let exit = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
         // Deleted before it ran.
@@ -480,21 +506,21 @@ impl Task for Service {
         })
     }
 
-    async fn stats(&self, _: &TtrpcContext, request: StatsRequest) -> Answer<StatsResponse> {
+    async fn stats(&self, request: StatsRequest) -> Answer<StatsResponse> {
         let id = self.id(&request.id)?;
         let stats = self.executor.stats(&id).await.map_err(|e| refused(&e))?;
         let stats = metrics::of(&stats).map_err(|e| refused(&e))?;
         Ok(StatsResponse { stats: MessageField::some(stats), ..StatsResponse::default() })
     }
 
-    async fn connect(&self, _: &TtrpcContext, request: ConnectRequest) -> Answer<ConnectResponse> {
+    async fn connect(&self, request: ConnectRequest) -> Answer<ConnectResponse> {
         // containerd asks this of any shim it finds, whatever that knows.
         let task_pid = self.containers.process(&request.id, "", |init| init.pid);
         let task_pid = task_pid.unwrap_or_else(|_| self.sandbox.pid(&request.id));
         Ok(ConnectResponse { shim_pid: std::process::id(), task_pid, ..ConnectResponse::default() })
     }
 
-    async fn shutdown(&self, _: &TtrpcContext, _: ShutdownRequest) -> Answer<Empty> {
+    async fn shutdown(&self, _: ShutdownRequest) -> Answer<Empty> {
         // Asked with each container that goes: a group may have more, and a
         // sandbox goes by a call of its own.
         if self.containers.is_empty() && (!self.sandbox.is_there() || self.sandbox.has_ended()) {

@@ -4,10 +4,9 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use bowline_executor::{Error, Kind};
-use ttrpc::Code;
+use ttrpc::proto::{Code, Status};
 
-/// A call's answer.
-pub type Answer<T> = ttrpc::Result<T>;
+pub use crate::calls::Answer;
 
 /// What a call was doing when the runtime refused it.
 #[derive(Debug, Clone, Copy)]
@@ -31,17 +30,17 @@ impl During {
     }
 
     /// The runtime's refusal.
-    pub fn refused(self, error: &Error) -> ttrpc::Error {
+    pub fn refused(self, error: &Error) -> Status {
         status(self.prefix(), error)
     }
 }
 
 /// An error on its way to containerd.
-pub fn refused(error: &Error) -> ttrpc::Error {
+pub fn refused(error: &Error) -> Status {
     status("", error)
 }
 
-fn status(prefix: &str, error: &Error) -> ttrpc::Error {
+fn status(prefix: &str, error: &Error) -> Status {
     let code = match error.kind() {
         Kind::NotFound => Code::NOT_FOUND,
         Kind::AlreadyExists => Code::ALREADY_EXISTS,
@@ -55,5 +54,5 @@ fn status(prefix: &str, error: &Error) -> ttrpc::Error {
         Kind::Damaged | Kind::Internal => Code::INTERNAL,
     };
     let hint = error.hint_text().map(|hint| format!(" ({hint})")).unwrap_or_default();
-    ttrpc::Error::RpcStatus(ttrpc::get_status(code, format!("{prefix}{}{hint}", error.message())))
+    ttrpc::get_status(code, format!("{prefix}{}{hint}", error.message()))
 }

@@ -4,18 +4,16 @@
 //! containers that are created in this shim meanwhile, by the Task service.
 //! Nothing is held while it is waited for. Must not: know how a task is made.
 
+use std::rc::Rc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bowline_executor::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use containerd_shim_protos::sandbox_api::*;
-use containerd_shim_protos::sandbox_async;
 use containerd_shim_protos::types::platform::Platform;
 use jiff::Timestamp;
 use protobuf::MessageField;
-use ttrpc::r#async::TtrpcContext;
 
 use super::super::containers::Exit;
 use super::super::happenings::{KILLED, timestamp};
@@ -24,6 +22,7 @@ use super::super::service::{Service, checked, seen_through};
 use super::super::status::{Answer, refused};
 use super::wanted::Wanted;
 use super::{files, info};
+use crate::calls::{Call, call, unknown_method};
 
 /// What CRI calls a sandbox that members can be made in.
 pub const READY: &str = "SANDBOX_READY";
@@ -69,7 +68,7 @@ impl Sandboxes {
     /// Has the end of the pause process put down: it is the sandbox's own.
     fn watch(&self, id: &str) {
         let (service, id) = (self.0.clone(), id.to_owned());
-        tokio::spawn(async move {
+        tokio::task::spawn_local(async move {
             // Without an answer the shim itself leaves.
             if let Ok(end) = service.executor.pause_ended().await {
                 service.sandbox.end(&id, Exit { status: end.code.cast_unsigned(), at: end.at });
@@ -131,9 +130,27 @@ impl Sandboxes {
     }
 }
 
-#[async_trait]
-impl sandbox_async::Sandbox for Sandboxes {
-    async fn create_sandbox(&self, _: &TtrpcContext, request: CreateSandboxRequest) -> Answer<CreateSandboxResponse> {
+/// Begins a call of the Sandbox service.
+///
+/// # Errors
+/// As for any: see [`call`].
+pub fn sandbox(service: &Rc<Sandboxes>, method: &str, payload: &[u8]) -> Answer<Call> {
+    match method {
+        "CreateSandbox" => call(service, payload, Sandboxes::create_sandbox),
+        "StartSandbox" => call(service, payload, Sandboxes::start_sandbox),
+        "Platform" => call(service, payload, Sandboxes::platform),
+        "StopSandbox" => call(service, payload, Sandboxes::stop_sandbox),
+        "WaitSandbox" => call(service, payload, Sandboxes::wait_sandbox),
+        "SandboxStatus" => call(service, payload, Sandboxes::sandbox_status),
+        "PingSandbox" => call(service, payload, Sandboxes::ping_sandbox),
+        "ShutdownSandbox" => call(service, payload, Sandboxes::shutdown_sandbox),
+        "SandboxMetrics" => call(service, payload, Sandboxes::sandbox_metrics),
+        _ => Err(unknown_method(method)),
+    }
+}
+
+impl Sandboxes {
+    async fn create_sandbox(&self, request: CreateSandboxRequest) -> Answer<CreateSandboxResponse> {
         checked(&request.sandbox_id)?;
         let wanted = Wanted::of(&request);
         let created =
@@ -141,18 +158,18 @@ impl sandbox_async::Sandbox for Sandboxes {
         created.map(|()| CreateSandboxResponse::default()).map_err(|e| refused(&e))
     }
 
-    async fn start_sandbox(&self, _: &TtrpcContext, request: StartSandboxRequest) -> Answer<StartSandboxResponse> {
+    async fn start_sandbox(&self, request: StartSandboxRequest) -> Answer<StartSandboxResponse> {
         let sandboxes = self.clone();
         seen_through(async move { sandboxes.begin(&request.sandbox_id).await.map_err(|e| refused(&e)) }).await
     }
 
-    async fn platform(&self, _: &TtrpcContext, _: PlatformRequest) -> Answer<PlatformResponse> {
+    async fn platform(&self, _: PlatformRequest) -> Answer<PlatformResponse> {
         let platform =
             Platform { os: "linux".to_owned(), architecture: architecture().to_owned(), ..Platform::default() };
         Ok(PlatformResponse { platform: MessageField::some(platform), ..PlatformResponse::default() })
     }
 
-    async fn stop_sandbox(&self, _: &TtrpcContext, request: StopSandboxRequest) -> Answer<StopSandboxResponse> {
+    async fn stop_sandbox(&self, request: StopSandboxRequest) -> Answer<StopSandboxResponse> {
         let sandboxes = self.clone();
         seen_through(async move {
             let grace = Duration::from_secs(request.timeout_secs.into());
@@ -162,7 +179,7 @@ impl sandbox_async::Sandbox for Sandboxes {
         .await
     }
 
-    async fn wait_sandbox(&self, _: &TtrpcContext, request: WaitSandboxRequest) -> Answer<WaitSandboxResponse> {
+    async fn wait_sandbox(&self, request: WaitSandboxRequest) -> Answer<WaitSandboxResponse> {
         let mut ended = self.0.sandbox.ended(&request.sandbox_id).map_err(|e| refused(&e))?;
         let exit = ended.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
         let exit = exit.unwrap_or(Exit { status: KILLED.cast_unsigned(), at: Timestamp::now() });
@@ -173,7 +190,7 @@ impl sandbox_async::Sandbox for Sandboxes {
         })
     }
 
-    async fn sandbox_status(&self, _: &TtrpcContext, request: SandboxStatusRequest) -> Answer<SandboxStatusResponse> {
+    async fn sandbox_status(&self, request: SandboxStatusRequest) -> Answer<SandboxStatusResponse> {
         let status = self.0.sandbox.status(&request.sandbox_id).map_err(|e| refused(&e))?;
         let info = if request.verbose { info(&status) } else { Default::default() };
         Ok(SandboxStatusResponse {
@@ -187,7 +204,7 @@ impl sandbox_async::Sandbox for Sandboxes {
         })
     }
 
-    async fn ping_sandbox(&self, _: &TtrpcContext, request: PingRequest) -> Answer<PingResponse> {
+    async fn ping_sandbox(&self, request: PingRequest) -> Answer<PingResponse> {
         let status = self.0.sandbox.status(&request.sandbox_id).map_err(|e| refused(&e))?;
         if !status.ready {
             let message = format!("sandbox {} is not ready", request.sandbox_id);
@@ -196,11 +213,7 @@ impl sandbox_async::Sandbox for Sandboxes {
         Ok(PingResponse::default())
     }
 
-    async fn shutdown_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: ShutdownSandboxRequest,
-    ) -> Answer<ShutdownSandboxResponse> {
+    async fn shutdown_sandbox(&self, request: ShutdownSandboxRequest) -> Answer<ShutdownSandboxResponse> {
         let sandboxes = self.clone();
         seen_through(async move {
             let over = sandboxes.over(&request.sandbox_id).await;
@@ -209,11 +222,7 @@ impl sandbox_async::Sandbox for Sandboxes {
         .await
     }
 
-    async fn sandbox_metrics(
-        &self,
-        _: &TtrpcContext,
-        request: SandboxMetricsRequest,
-    ) -> Answer<SandboxMetricsResponse> {
+    async fn sandbox_metrics(&self, request: SandboxMetricsRequest) -> Answer<SandboxMetricsResponse> {
         let status = self.0.sandbox.status(&request.sandbox_id).map_err(|e| refused(&e))?;
         let cgroup = status.cgroup.ok_or_else(|| {
             let message = format!("sandbox {} has no cgroup of its own", request.sandbox_id);

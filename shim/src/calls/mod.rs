@@ -1,0 +1,76 @@
+//! Calls to a shim, as ttrpc has them: its socket's clients in, what a service answers out.
+//!
+//! ```text
+//!   accept ─► server ─► connection: bytes ─► frame ─► open call ─► service
+//!                                   bytes ◄─ frame ◄──── answer ◄─────┘
+//! ```
+//!
+//! What is known of a connection and its calls is plain data (`connection::Facts`), apart from its socket and from what
+//! waits for an answer. Everything has a bound: a frame, what open calls take, and what a client does not read. Codes are
+//! those of Go's ttrpc. Messages are generated; which method is called by which name is said by each service itself.
+//!
+//! Must not: know what is served.
+
+mod accept;
+mod connection;
+pub mod frame;
+mod server;
+
+use std::pin::Pin;
+use std::rc::Rc;
+
+use protobuf::Message;
+use ttrpc::get_status;
+use ttrpc::proto::{Code, Status};
+
+#[cfg(feature = "fuzzing")]
+pub use connection::Facts;
+pub use server::Server;
+
+/// What a call comes to.
+pub type Answer<T> = Result<T, Status>;
+
+/// A call that goes on: its answer, encoded.
+pub type Call = Pin<Box<dyn Future<Output = Answer<Vec<u8>>>>>;
+
+/// What a shim serves.
+pub trait Services {
+    /// Begins a call.
+    ///
+    /// # Errors
+    /// [`unknown_service`], [`unknown_method`], what [`call`] says.
+    fn call(&self, service: &str, method: &str, payload: &[u8]) -> Answer<Call>;
+}
+
+/// Calls `method` of `service` with the request that `payload` is.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` where it is none.
+pub fn call<S, Q, A>(
+    service: &Rc<S>,
+    payload: &[u8],
+    method: impl AsyncFnOnce(&S, Q) -> Answer<A> + 'static,
+) -> Answer<Call>
+where
+    S: 'static,
+    Q: Message,
+    A: Message,
+{
+    let request = Q::parse_from_bytes(payload);
+    let request = request.map_err(|error| get_status(Code::INVALID_ARGUMENT, format!("not a {}: {error}", Q::NAME)))?;
+    let service = service.clone();
+    Ok(Box::pin(async move {
+        let answer = method(&service, request).await?;
+        answer.write_to_bytes().map_err(|error| get_status(Code::INTERNAL, error))
+    }))
+}
+
+/// That there is no such service.
+pub fn unknown_service(name: &str) -> Status {
+    get_status(Code::UNIMPLEMENTED, format!("service {name}"))
+}
+
+/// That a service has no such method.
+pub fn unknown_method(name: &str) -> Status {
+    get_status(Code::UNIMPLEMENTED, format!("method {name}"))
+}

@@ -1,0 +1,76 @@
+//! A shim's socket: its listener, its connections, and how they come to an end.
+
+use std::cell::RefCell;
+use std::os::unix::net::UnixListener;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bowline_executor::{Doing, Kind, Result};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::connection::{Connection, serve};
+use super::{Services, accept};
+
+/// How long the last answers may take, and to be read by whoever asked: then the shim leaves without them.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// Serves whoever comes.
+pub struct Server<S> {
+    services: S,
+    /// All that there are.
+    connections: Rc<RefCell<Vec<Rc<RefCell<Connection>>>>>,
+    /// Whether the shim leaves. Each connection that is served looks at it.
+    leaving: watch::Sender<bool>,
+}
+
+impl<S: Services + Clone + 'static> Server<S> {
+    /// One that nobody has come to yet.
+    pub fn new(services: S) -> Server<S> {
+        Server { services, connections: Rc::default(), leaving: watch::Sender::new(false) }
+    }
+
+    /// Serves whoever comes to `listener` until `closed`; those that have come are then served on.
+    ///
+    /// # Errors
+    /// `Internal` when nobody can be listened to there.
+    pub async fn serve(&self, listener: UnixListener, closed: impl Future<Output = ()>) -> Result<()> {
+        let what = || "cannot serve the shim's socket";
+        listener.set_nonblocking(true).doing(Kind::Internal, what)?;
+        let listener = tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?;
+        let all_who_come = async {
+            loop {
+                self.begin(Connection::new(accept::next(&listener).await));
+            }
+        };
+        tokio::select! {
+            biased;
+            () = closed => Ok(()),
+            () = all_who_come => Ok(()),
+        }
+    }
+
+    fn begin(&self, connection: Connection) {
+        let connection = Rc::new(RefCell::new(connection));
+        self.connections.borrow_mut().push(connection.clone());
+        let (services, connections, leaving) =
+            (self.services.clone(), self.connections.clone(), self.leaving.subscribe());
+        tokio::task::spawn_local(async move {
+            serve(connection.clone(), services, leaving).await;
+            connections.borrow_mut().retain(|other| !Rc::ptr_eq(other, &connection));
+        });
+    }
+
+    /// Asks for nothing more, and returns once all that is open is answered and written, or given up.
+    pub async fn leave(self) {
+        self.leaving.send_replace(true);
+        if timeout(LAST_ANSWERS, self.leaving.closed()).await.is_ok() {
+            return;
+        }
+        for connection in self.connections.borrow().iter() {
+            for call in connection.borrow().facts.open() {
+                tracing::warn!("{} of {} is not answered: the shim leaves", call.method, call.service);
+            }
+        }
+    }
+}

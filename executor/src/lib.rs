@@ -28,7 +28,7 @@ mod cgroup;
 mod checkpoint;
 mod child;
 mod claimed_uid;
-mod clock;
+pub mod clock;
 mod error;
 pub mod events;
 mod exec;

@@ -15,14 +15,16 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bowline_executor::clock::Moment;
 use bowline_executor::pages;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use protobuf::Message as _;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Sleep, sleep};
 use ttrpc::get_status;
 use ttrpc::proto::{Code, Request, Response};
 
@@ -41,7 +43,7 @@ const UNREAD: usize = 64 << 10;
 const PIECE: usize = 4 << 10;
 
 /// What is known of a connection.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Facts {
     /// What has come of a frame that is not whole.
     frames: Frames,
@@ -52,7 +54,7 @@ pub struct Facts {
 }
 
 /// A call that has no answer yet: all that it takes to make it.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Open {
     /// Its number, which its client has chosen.
     pub stream: u32,
@@ -63,7 +65,7 @@ pub struct Open {
     /// The request, encoded.
     pub payload: Vec<u8>,
     /// When its client's patience ends, if it does.
-    pub deadline: Option<Instant>,
+    pub deadline: Option<Moment>,
 }
 
 impl Facts {
@@ -113,7 +115,7 @@ impl Facts {
         let request = request.map_err(|error| get_status(Code::INVALID_ARGUMENT, format!("not a Request: {error}")))?;
         let deadline = match u64::try_from(request.timeout_nano) {
             Ok(0) => None,
-            Ok(nanoseconds) => Instant::now().checked_add(Duration::from_nanos(nanoseconds)),
+            Ok(nanoseconds) => Some(Moment::now().after(Duration::from_nanos(nanoseconds))),
             Err(_) => return Err(get_status(Code::DEADLINE_EXCEEDED, "timeout")),
         };
         let Request { service, method, payload, .. } = request;
@@ -262,7 +264,7 @@ impl<S: Services> Serving<S> {
             let mut bytes = piece.filled();
             // Whoever asks a shim that leaves is told by the end of the connection.
             while !leaving && let Some(open) = connection.facts.next_call(&mut bytes) {
-                let (stream, deadline) = (open.stream, open.deadline.map(sleep_until));
+                let (stream, deadline) = (open.stream, open.deadline.map(|deadline| sleep(deadline.to_come())));
                 match self.services.call(&open.service, &open.method, &open.payload) {
                     Ok(call) => self.calls.push(Awaited { stream, call, deadline: deadline.map(Box::pin) }),
                     Err(status) => connection.facts.answered(stream, Err(status)),

@@ -7,6 +7,7 @@
 //! Pure, and indifferent to the pieces that bytes come in. Must not: read, write, or reserve what is only claimed.
 
 use protobuf::Message;
+use serde::{Deserialize, Serialize};
 
 /// The length of what is before a payload.
 const HEADER: usize = 10;
@@ -58,7 +59,7 @@ pub enum Frame {
 }
 
 /// What frames there are in bytes that come piece by piece.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frames {
     /// What has come of a frame that is not whole.
     partial: Vec<u8>,

@@ -116,7 +116,7 @@ impl Supervisor {
             }
             Request::Exec(id, exec, reply) => {
                 tokio::task::spawn_local(async move {
-                    let outcome = self.exec_told(&id, *exec).await;
+                    let outcome = self.exec(&id, *exec).await;
                     let _ = reply.send(outcome);
                 });
             }

@@ -8,18 +8,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_spec::WatchAction;
-use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 
 use super::Supervisor;
 use super::task::Task;
 use crate::cgroup::OomWatch;
-use crate::error::Result;
 pub use crate::events::Event;
 use crate::events::{Entry, shortened};
 use crate::facts::TaskFacts;
 use crate::report::ExitReport;
-use crate::request::{Exec, ExecEnd, ExecOutcome};
+use crate::request::{ExecEnd, ExecOutcome};
 use crate::reserve::Put;
 use crate::stats;
 use crate::told::Happening;
@@ -89,21 +87,13 @@ impl Supervisor {
         journal.borrow_mut().append(&mut { entries });
     }
 
-    /// An exec that somebody asked for.
-    pub(super) async fn exec_told(self: &Rc<Self>, id: &TaskId, exec: Exec) -> Result<ExecOutcome> {
-        let task = self.task(id)?;
-        let _telling = task.turns.telling.read().await;
-        let command = shortened(&exec.command);
-        let begun = self.begin_counted(&task, &exec).await?;
-        let number = begun.number;
-        let outcome = self.finish_exec(&task, begun).await;
+    /// That a command which somebody asked for was run.
+    pub(super) fn tell_command(&self, task: &Task, command: &[String], outcome: &ExecOutcome) {
         let exit_code = match outcome.end {
             ExecEnd::Exited(code) => Some(code),
             ExecEnd::TimedOut(_) => None,
         };
-        self.tell(&task, Event::Exec { command, exit_code, started_at: outcome.started_at });
-        task.exec_is_told(number);
-        Ok(outcome)
+        self.tell(task, Event::Exec { command: shortened(command), exit_code, started_at: outcome.started_at });
     }
 
     /// Waits until the execs that a task's end has ended are told of. One that

@@ -34,17 +34,30 @@ use crate::told::Happening;
 const DYING: Duration = Duration::from_secs(1);
 
 impl Supervisor {
+    /// Runs a command that somebody asked for: it is counted, and an event of the task.
     pub(super) async fn exec(self: &Rc<Self>, id: &TaskId, request: Exec) -> Result<ExecOutcome> {
         let task = self.task(id)?;
-        let begun = self.begin_exec(&task, &request).await?;
+        // The task's end is told after its, also if that comes while it begins.
+        let _telling = task.turns.telling.read().await;
+        let begun = self.begin_counted(&task, &request).await?;
         let number = begun.number;
         let outcome = self.finish_exec(&task, begun).await;
+        self.tell_command(&task, &request.command, &outcome);
+        task.exec_is_told(number);
+        Ok(outcome)
+    }
+
+    /// Runs a health check: it tells by its outcome alone.
+    pub(super) async fn exec_check(self: &Rc<Self>, task: &Rc<Task>, request: Exec) -> Result<ExecOutcome> {
+        let begun = self.begin_exec(task, &request).await?;
+        let number = begun.number;
+        let outcome = self.finish_exec(task, begun).await;
         task.exec_is_told(number);
         Ok(outcome)
     }
 
     /// Starts an exec that somebody asked for, which is counted.
-    pub(super) async fn begin_counted(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<Begun> {
+    async fn begin_counted(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<Begun> {
         let asked = Instant::now();
         let begun = self.begin_exec(task, request).await;
         task.facts.change(|facts| match &begun {
@@ -215,7 +228,7 @@ impl Supervisor {
     }
 
     /// Sees an exec to its end or its deadline.
-    pub(super) async fn finish_exec(&self, task: &Rc<Task>, begun: Begun) -> ExecOutcome {
+    async fn finish_exec(&self, task: &Rc<Task>, begun: Begun) -> ExecOutcome {
         let Begun { number, pid, mut exited, mut capture, started_at, group } = begun;
         let (deadline, in_group) = task
             .facts
@@ -342,8 +355,8 @@ async fn before<T>(deadline: Option<Moment>, future: impl Future<Output = T>) ->
 }
 
 /// An exec that runs.
-pub struct Begun {
-    pub(super) number: u64,
+struct Begun {
+    number: u64,
     pid: i32,
     exited: oneshot::Receiver<Ended>,
     capture: Capture,
@@ -482,7 +495,7 @@ impl Task {
     }
 
     /// Whoever asked for an exec knows its end, or that it could not be started: it is forgotten.
-    pub(super) fn exec_is_told(&self, number: u64) {
+    fn exec_is_told(&self, number: u64) {
         self.handles.borrow_mut().execs.remove(&number);
         self.facts.change(|facts| facts.execs.remove(&number));
     }

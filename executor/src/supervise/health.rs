@@ -72,7 +72,7 @@ impl Supervisor {
         pid.is_none_or(all_threads_end)
     }
 
-    async fn check_once(self: &Rc<Self>, task: &Task, rules: &Healthcheck) -> Check {
+    async fn check_once(self: &Rc<Self>, task: &Rc<Task>, rules: &Healthcheck) -> Check {
         let started_at = Timestamp::now();
         let exec = Exec {
             command: rules.exec.clone(),
@@ -80,7 +80,7 @@ impl Supervisor {
             tail_bytes: Some(OUTPUT),
             ..Exec::default()
         };
-        let outcome = self.exec(&task.id, exec).await;
+        let outcome = self.exec_check(task, exec).await;
         pages::left();
         check_of(outcome, started_at)
     }

@@ -8,7 +8,7 @@ use super::{Leave, Supervisor};
 use crate::error::Result;
 use crate::lifecycle::shim;
 use crate::report::StoppedBy;
-use crate::request::{Request, TaskState};
+use crate::request::Request;
 
 impl Supervisor {
     /// Answers a request, on its own local task if it has to wait.
@@ -16,38 +16,27 @@ impl Supervisor {
         match request {
             Request::CreateSandbox(reply) => {
                 self.begin_work();
-                tokio::task::spawn_local(async move {
+                later(reply, async move {
                     let made = self.create_sandbox().await;
                     if made.is_err() {
                         self.happen(shim::Event::Last);
                     }
-                    let _ = reply.send(made);
                     self.done();
+                    made
                 });
             }
             Request::RemoveSandbox(force, reply) => {
                 self.begin_work();
-                tokio::task::spawn_local(async move {
-                    let _ = reply.send(self.remove_sandbox(force).await);
+                later(reply, async move {
+                    let removed = self.remove_sandbox(force).await;
                     self.done();
+                    removed
                 });
             }
-            Request::UpdateSandbox(update, reply) => {
-                tokio::task::spawn_local(async move {
-                    let _ = reply.send(self.update_sandbox(&update).await);
-                });
-            }
-            Request::ChargeHelpers(pids, reply) => {
-                tokio::task::spawn_local(async move {
-                    let _ = reply.send(self.charge_helpers(pids).await);
-                });
-            }
-            Request::SandboxState(reply) => {
-                let _ = reply.send(self.sandbox_state());
-            }
-            Request::SandboxStats(reply) => {
-                let _ = reply.send(self.sandbox_stats());
-            }
+            Request::UpdateSandbox(update, reply) => later(reply, async move { self.update_sandbox(&update).await }),
+            Request::ChargeHelpers(pids, reply) => later(reply, async move { self.charge_helpers(pids).await }),
+            Request::SandboxState(reply) => now(reply, self.sandbox_state()),
+            Request::SandboxStats(reply) => now(reply, self.sandbox_stats()),
             Request::Launch(launch, reply) => {
                 self.begin_work();
                 let id = launch.id.clone();
@@ -69,41 +58,24 @@ impl Supervisor {
             }
             Request::Create(launch, reply) => {
                 self.begin_work();
-                tokio::task::spawn_local(async move {
-                    let _ = reply.send(self.create(*launch).await);
+                later(reply, async move {
+                    let created = self.create(*launch).await;
                     self.done();
+                    created
                 });
             }
-            Request::Start(id, reply) => {
-                tokio::task::spawn_local(async move {
-                    let _ = reply.send(self.start(&id).await);
-                });
-            }
-            Request::Remove(id, reply) => {
-                tokio::task::spawn_local(async move {
-                    let _ = reply.send(self.remove(&id).await);
-                });
-            }
+            Request::Start(id, reply) => later(reply, async move { self.start(&id).await }),
+            Request::Remove(id, reply) => later(reply, async move { self.remove(&id).await }),
             Request::Leave => self.stop_all(),
             Request::ManagerGone => self.manager_gone(),
-            Request::StartPause(wanted, reply) => {
-                tokio::task::spawn_local(async move {
-                    let _ = reply.send(self.start_pause(&wanted, None).await);
-                });
-            }
+            Request::StartPause(wanted, reply) => later(reply, async move { self.start_pause(&wanted, None).await }),
             Request::PauseEnded(reply) => {
                 tokio::task::spawn_local(async move {
                     while_wanted(reply, self.pauses.ended()).await;
                 });
             }
-            Request::EndPause(reply) => {
-                tokio::task::spawn_local(async move {
-                    let _ = reply.send(self.pauses.end().await);
-                });
-            }
-            Request::CgroupStats(path, reply) => {
-                let _ = reply.send(self.cgroup_stats(&path));
-            }
+            Request::EndPause(reply) => later(reply, async move { self.pauses.end().await }),
+            Request::CgroupStats(path, reply) => now(reply, self.cgroup_stats(&path)),
             Request::Wait(id, reply) => {
                 tokio::task::spawn_local(async move {
                     let report = async {
@@ -114,81 +86,52 @@ impl Supervisor {
                     while_wanted(reply, report).await;
                 });
             }
-            Request::Exec(id, exec, reply) => {
-                tokio::task::spawn_local(async move {
-                    let outcome = self.exec(&id, *exec).await;
-                    let _ = reply.send(outcome);
-                });
-            }
+            Request::Exec(id, exec, reply) => later(reply, async move { self.exec(&id, *exec).await }),
             Request::StartExec(id, exec, reply) => {
                 tokio::task::spawn_local(async move { self.start_exec(&id, *exec, reply).await });
             }
             Request::SignalExec(id, name, signal, reply) => {
-                let _ = reply.send(self.task(&id).and_then(|task| task.signal_exec(&self, &name, signal)));
+                now(reply, self.task(&id).and_then(|task| task.signal_exec(&self, &name, signal)))
             }
-            Request::Checkpoint(id, wanted, reply) => {
-                tokio::task::spawn_local(async move {
-                    let _ = reply.send(self.checkpoint(&id, &wanted).await);
-                });
-            }
-            Request::Limit(id, resources, reply) => {
-                tokio::task::spawn_local(async move {
-                    let _ = reply.send(self.limit(&id, &resources).await);
-                });
-            }
-            Request::Update(id, update, reply) => {
-                tokio::task::spawn_local(async move {
-                    let outcome = self.update(&id, &update).await;
-                    let _ = reply.send(outcome);
-                });
-            }
-            Request::Pause(id, reply) => {
-                tokio::task::spawn_local(async move {
-                    let _ = reply.send(self.pause(&id).await);
-                });
-            }
-            Request::Signal(id, signal, all, reply) => {
-                let _ = reply.send(self.signal(&id, signal, all));
-            }
-            Request::Shutdown(id, signal, grace, reply) => {
-                tokio::task::spawn_local(async move {
-                    if self.task(&id).is_err() {
-                        self.launched(&id).await;
-                    }
-                    let _ = reply.send(self.shutdown(&id, signal, grace, StoppedBy::Request));
-                });
-            }
+            Request::Checkpoint(id, wanted, reply) => later(reply, async move { self.checkpoint(&id, &wanted).await }),
+            Request::Limit(id, resources, reply) => later(reply, async move { self.limit(&id, &resources).await }),
+            Request::Update(id, update, reply) => later(reply, async move { self.update(&id, &update).await }),
+            Request::Pause(id, reply) => later(reply, async move { self.pause(&id).await }),
+            Request::Signal(id, signal, all, reply) => now(reply, self.signal(&id, signal, all)),
+            Request::Shutdown(id, signal, grace, reply) => later(reply, async move {
+                if self.task(&id).is_err() {
+                    self.launched(&id).await;
+                }
+                self.shutdown(&id, signal, grace, StoppedBy::Request)
+            }),
             Request::Attach(id, attachment, reply) => {
-                let _ = reply.send(self.task(&id).and_then(|task| task.attach(&attachment)));
+                now(reply, self.task(&id).and_then(|task| task.attach(&attachment)))
             }
             Request::Resize(id, exec, size, reply) => {
-                let _ = reply.send(self.task(&id).and_then(|task| task.resize(exec.as_deref(), size)));
+                now(reply, self.task(&id).and_then(|task| task.resize(exec.as_deref(), size)))
             }
-            Request::Resume(id, reply) => {
-                let _ = reply.send(self.resume(&id));
-            }
-            Request::Processes(id, reply) => {
-                let _ = reply.send(self.processes(&id));
-            }
-            Request::Stats(id, reply) => {
-                let _ = reply.send(self.stats(&id));
-            }
-            Request::Figures(reply) => {
-                let _ = reply.send(Ok(self.figures()));
-            }
-            Request::Facts(reply) => {
-                let _ = reply.send(Ok(Box::new(self.facts())));
-            }
-            Request::State(id, reply) => {
-                let _ = reply.send(self.task(&id).map(|task| task.state()));
-            }
+            Request::Resume(id, reply) => now(reply, self.resume(&id)),
+            Request::Processes(id, reply) => now(reply, self.processes(&id)),
+            Request::Stats(id, reply) => now(reply, self.stats(&id)),
+            Request::Figures(reply) => now(reply, Ok(self.figures())),
+            Request::Facts(reply) => now(reply, Ok(Box::new(self.facts()))),
+            Request::State(id, reply) => now(reply, self.task(&id).map(|task| task.state())),
             Request::States(reply) => {
                 let tasks = self.tasks.borrow();
-                let states: Vec<TaskState> = tasks.values().map(|task| task.state()).collect();
-                let _ = reply.send(Ok(states));
+                now(reply, Ok(tasks.values().map(|task| task.state()).collect()));
             }
         }
     }
+}
+
+fn now<T>(reply: oneshot::Sender<Result<T>>, answer: Result<T>) {
+    // Perhaps nobody waits for it any more.
+    let _ = reply.send(answer);
+}
+
+/// Answers when there is an answer. Whoever asked may have gone by then: what was begun goes on.
+fn later<T: 'static>(reply: oneshot::Sender<Result<T>>, answer: impl Future<Output = Result<T>> + 'static) {
+    tokio::task::spawn_local(async move { now(reply, answer.await) });
 }
 
 /// Answers with what `wait` gives, and gives up waiting when nobody wants the answer any more: clients come and go as

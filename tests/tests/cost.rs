@@ -78,7 +78,7 @@ fn cost_of_a_launch_in_system_calls() {
     // The cgroup of its own that a shim enters when its task has run for 100 ms is not part of this one.
     run.args(["run", "--name", &host.new_id(), "--rm", "--shim-cgroup=inherit", "--", "/bin/sh", "-c", "exit 0"]);
     let calls = calls_of_ours(&trace(&host, &run), "/bin/sh");
-    Recorded { v1: 1520, v2: 1446 }.assert_calls("`bowline run`, its shim and init, from start to end", &calls);
+    Recorded { v1: 1490, v2: 1446 }.assert_calls("`bowline run`, its shim and init, from start to end", &calls);
     host.assert_nothing_left();
 }
 
@@ -109,7 +109,7 @@ fn cost_of_statistics_and_a_stop_in_system_calls() {
     let calls = of_the_shim(&host, &task, || {
         task.stats();
     });
-    Recorded { v1: 180, v2: 141 }.assert_calls("statistics", &calls);
+    Recorded { v1: 178, v2: 141 }.assert_calls("statistics", &calls);
     let calls = of_the_shim(&host, &task, || {
         task.end();
     });
@@ -127,9 +127,10 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
     let settled = |most: usize| {
         eventually("its clients' connections are closed", || (count() <= most).then_some(()));
     };
+    eventually("its clients have gone", || (task.socket_ends() == 1).then_some(()));
     let before = count();
     Recorded { v1: 99, v2: 55 }.assert_holds("descriptors of an idle shim", before, &format!("{:?}", fds_of(shim)));
-    Recorded { v1: 500, v2: 560 }.assert_holds("KiB of an idle shim's own memory", own_memory(shim), "");
+    Recorded { v1: 480, v2: 560 }.assert_holds("KiB of an idle shim's own memory", own_memory(shim), "");
     for _ in 0..100 {
         task.exec("exit 0").assert_code(0);
     }
@@ -143,7 +144,7 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
         eventually("it has left", || (streams() == 0).then_some(()));
     }
     settled(before);
-    Recorded { v1: 500, v2: 560 }.assert_holds("KiB after 100 execs and 100 attaches", own_memory(shim), "");
+    Recorded { v1: 480, v2: 560 }.assert_holds("KiB after 100 execs and 100 attaches", own_memory(shim), "");
     task.end();
     host.assert_nothing_left();
 }
@@ -220,7 +221,7 @@ fn cost_of_what_has_left_in_pages_is_none() {
 #[test]
 fn cost_of_the_binaries_in_bytes() {
     let Some(host) = host() else { return };
-    for (name, most) in [("bowline", 8320), ("bowline-shim", 4970), ("containerd-shim-bowline-v1", 5590)] {
+    for (name, most) in [("bowline", 8320), ("bowline-shim", 4880), ("containerd-shim-bowline-v1", 5450)] {
         let size = fs::metadata(binary(name)).expect("it is there").len() as usize;
         Recorded { v1: most, v2: most }.assert_holds(&format!("KiB of {name}"), size.div_ceil(1024), "");
     }

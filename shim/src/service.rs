@@ -311,6 +311,7 @@ mod tests {
         let names = protocol.lines().filter_map(|line| line.trim().strip_prefix("rpc ")?.split('(').next());
         let service = Rc::new(Service { executor: Executor::gone() });
         let unserved: Vec<&str> = names.clone().filter(|name| service.call(NAME, name, b"").is_err()).collect();
-        assert_eq!((names.count(), unserved), (21, vec![]));
+        assert!(names.count() > 20);
+        assert_eq!(unserved, Vec::<&str>::new());
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::Tail;
 use super::outlet::{Outlet, Readiness};
 use crate::lifecycle::shutdown::DRAIN;
-use crate::{log, pages};
+use crate::log;
 
 /// Read at a time, in bytes: on the stack, which stays small.
 const CHUNK: usize = 16 * 1024;
@@ -173,12 +173,7 @@ impl Stream {
     /// its foreground.
     fn part(&mut self) -> bool {
         let abandoned = self.outlets.iter().any(|outlet| outlet.is_gone() && outlet.is_foreground());
-        let before = self.outlets.len();
         self.outlets.retain(|outlet| !outlet.is_gone());
-        if self.outlets.len() < before {
-            // Its client's connection may have ended before.
-            pages::left();
-        }
         abandoned
     }
 

@@ -1,5 +1,5 @@
-//! Moments that can be written down: of the clock that neither jumps nor stands
-//! for the time of day.
+//! Moments that can be written down: of a clock that nobody sets, and that says
+//! nothing of the time of day.
 
 use std::time::Duration;
 

@@ -1,7 +1,9 @@
 //! What a shim knows: plain values that can be written down and read again.
 //!
-//! What it holds open belongs to them and is in `handles`; futures wait, and keep
-//! nothing that is not here. Must not: hold a descriptor, wait, or act.
+//! What it holds open belongs to them and is in `supervise/handles`; futures wait.
+//! What they still keep beside that is listed in ARCHITECTURE.md, "A task's life".
+//!
+//! Must not: hold a descriptor, wait, or act.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -115,7 +117,7 @@ pub struct TaskFacts {
     pub events: u64,
     /// Kills for want of memory that were told.
     pub oom_kills: u64,
-    /// Whether its own limit was met when the last was told, where what counts may
+    /// How often its own limit was met when the last was told, where what counts may
     /// go before its end is known.
     pub limit_met: Option<u64>,
     /// Somebody removes it, and has its report.

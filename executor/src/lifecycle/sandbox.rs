@@ -1,8 +1,8 @@
 //! A sandbox's life.
 //!
 //! ```text
-//!   Making ─► Ready ◄─► Going ─► Gone
-//!      └────────────────────────┘
+//!   Making ─► Ready ◄─► Going ─► Dismantling ◄─► Broken
+//!      └─────────────────────────► Gone ◄┘
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,10 @@ pub enum Life {
         /// Who is being launched ends.
         by_force: bool,
     },
+    /// It is taken down.
+    Dismantling,
+    /// Some of it could not be taken down: nobody joins what is left, and its removal can be tried again.
+    Broken,
     /// Nothing is left of it, or it was never made.
     Gone,
 }
@@ -35,6 +39,8 @@ pub enum Event {
         /// With whoever runs or is launched.
         by_force: bool,
     },
+    /// Nobody is in its way any more: what follows cannot be taken back.
+    Dismantle,
     /// It cannot be removed now.
     Kept,
     /// It was removed, or could not be made.
@@ -47,12 +53,18 @@ impl Life {
         let next = match (*self, event) {
             (Life::Making, Event::Made) | (Life::Going { .. }, Event::Kept) => Life::Ready,
             (Life::Ready, Event::Remove { by_force }) => Life::Going { by_force },
-            (Life::Making | Life::Going { .. }, Event::Removed) => Life::Gone,
-            // One that is made is broken off by its shim's leaving.
-            (Life::Making, Event::Remove { .. } | Event::Kept)
-            | (Life::Ready, Event::Made | Event::Kept | Event::Removed)
-            | (Life::Going { .. }, Event::Made | Event::Remove { .. })
-            | (Life::Gone, Event::Made | Event::Remove { .. } | Event::Kept | Event::Removed) => return false,
+            (Life::Going { .. }, Event::Dismantle) | (Life::Broken, Event::Remove { .. }) => Life::Dismantling,
+            (Life::Dismantling, Event::Kept) => Life::Broken,
+            (Life::Making | Life::Dismantling, Event::Removed) => Life::Gone,
+            // Its shim's leaving undoes one that is being made.
+            (Life::Making, Event::Remove { .. } | Event::Dismantle | Event::Kept)
+            | (Life::Ready, Event::Made | Event::Dismantle | Event::Kept | Event::Removed)
+            | (Life::Going { .. }, Event::Made | Event::Remove { .. } | Event::Removed)
+            | (Life::Dismantling, Event::Made | Event::Remove { .. } | Event::Dismantle)
+            | (Life::Broken, Event::Made | Event::Dismantle | Event::Kept | Event::Removed)
+            | (Life::Gone, Event::Made | Event::Remove { .. } | Event::Dismantle | Event::Kept | Event::Removed) => {
+                return false;
+            }
         };
         *self = next;
         true
@@ -60,12 +72,12 @@ impl Life {
 
     /// Whether it is there.
     pub fn is_there(self) -> bool {
-        matches!(self, Life::Ready | Life::Going { .. })
+        matches!(self, Life::Ready | Life::Going { .. } | Life::Dismantling | Life::Broken)
     }
 
-    /// Whether it is removed: nobody joins any more.
+    /// Whether somebody removes it.
     pub fn is_going(self) -> bool {
-        matches!(self, Life::Going { .. })
+        matches!(self, Life::Going { .. } | Life::Dismantling)
     }
 
     /// Whether it is removed by force: who is being launched ends.
@@ -88,23 +100,26 @@ mod tests {
                     Event::Made,
                     Event::Remove { by_force: false },
                     Event::Remove { by_force: true },
+                    Event::Dismantle,
                     Event::Kept,
                     Event::Removed,
                 ]),
                 0..20,
             ),
         ) {
-            let mut life = Life::default();
+            let (mut life, mut apart) = (Life::default(), false);
             for event in events {
                 let before = life;
                 let changed = life.on(event);
                 prop_assert_eq!(changed, life != before);
                 prop_assert!(before != Life::Gone || life == Life::Gone);
                 prop_assert!(!life.is_forced() || life.is_going());
+                apart |= life == Life::Dismantling;
+                prop_assert!(!apart || life != Life::Ready, "nobody joins what was taken apart");
             }
-            life.on(Event::Made);
-            life.on(Event::Remove { by_force: true });
-            life.on(Event::Removed);
+            for event in [Event::Made, Event::Remove { by_force: true }, Event::Dismantle, Event::Removed] {
+                life.on(event);
+            }
             prop_assert_eq!(life, Life::Gone);
         }
     }

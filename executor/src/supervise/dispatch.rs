@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tokio::sync::oneshot;
 
 use super::{Leave, Supervisor};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::lifecycle::shim;
 use crate::report::StoppedBy;
 use crate::request::Request;
@@ -38,9 +38,12 @@ impl Supervisor {
             Request::SandboxState(reply) => now(reply, self.sandbox_state()),
             Request::SandboxStats(reply) => now(reply, self.sandbox_stats()),
             Request::Launch(launch, reply) => {
-                self.begin_work();
                 let id = launch.id.clone();
-                self.facts.change(|facts| facts.launching.insert(id.clone()));
+                if !self.facts.change(|facts| facts.launching.insert(id.clone())) {
+                    let message = format!("task {id} is being launched already");
+                    return now(reply, Err(Error::new(Kind::AlreadyExists, message)));
+                }
+                self.begin_work();
                 tokio::task::spawn_local(async move {
                     let outcome = self.launch(*launch).await;
                     self.facts.change(|facts| facts.launching.remove(&id));

@@ -113,8 +113,8 @@ impl Task {
         worker::run("the task's records", || self.folder.sync(sandbox.as_ref())).await
     }
 
-    /// Tries again to put down a report that could not be, until it is written or nobody wants it: the one wait of a shim
-    /// that nothing bounds. A disk tells nobody that it takes something again.
+    /// Tries again to put down a report that could not be, until it is written or nobody wants it. Nothing
+    /// bounds this wait: a disk tells nobody that it takes something again.
     async fn keep_at_last(&self, supervisor: &Supervisor) {
         let Some(report) = self.unwritten().map(|report| ExitReport { unwritten: None, ..report }) else { return };
         let mut wait = Duration::from_millis(20);

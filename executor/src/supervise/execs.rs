@@ -194,10 +194,19 @@ impl Supervisor {
         drop(stdio);
         let exited = expecting.claim(pid);
         drop(expecting);
+        if !task.is_live() {
+            // The task's end may have looked before it was there.
+            self.kill_exec(task, pid, exited, in_group).await;
+            return Err(gone(task));
+        }
         let deadline = task.facts.look(|facts| facts.execs.get(&number)?.deadline);
         let executed = match before(deadline, report.executed()).await {
             Some(Ok(())) => {
-                capture.connect(request)?;
+                if let Err(error) = capture.connect(request) {
+                    // It runs by now, and whoever asked is told that it does not.
+                    self.kill_exec(task, pid, exited, in_group).await;
+                    return Err(error);
+                }
                 true
             }
             Some(Err(error)) => {

@@ -70,8 +70,8 @@ impl Sandbox {
         self.facts.change(|facts| facts.life.on(event))
     }
 
-    fn is_going(&self) -> bool {
-        self.facts.look(|facts| facts.life.is_going())
+    fn life(&self) -> Life {
+        self.facts.look(|facts| facts.life)
     }
 
     pub(super) fn id(&self) -> &TaskId {
@@ -88,8 +88,14 @@ impl Sandbox {
     /// `WrongState` when the sandbox goes, or somebody has removed its cgroup.
     pub(super) async fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let guard = self.launching.read().await;
-        if self.is_going() {
-            return Err(self.is_removed());
+        match self.life() {
+            Life::Making | Life::Ready => {}
+            Life::Broken => {
+                let message =
+                    format!("the removal of sandbox {} has failed midway: nothing is launched into it", self.id);
+                return Err(Error::new(Kind::WrongState, message).hint("remove it again"));
+            }
+            Life::Going { .. } | Life::Dismantling | Life::Gone => return Err(self.is_removed()),
         }
         let there = self.handles.borrow().cgroup.as_ref().is_some_and(Cgroup::is_there);
         if !there {
@@ -110,7 +116,7 @@ impl Sandbox {
     /// # Errors
     /// `WrongState` when the sandbox is removed by force.
     pub(super) fn may_launch(&self) -> Result<()> {
-        if self.facts.look(|facts| facts.life.is_forced()) { Err(self.is_removed()) } else { Ok(()) }
+        if self.life().is_forced() { Err(self.is_removed()) } else { Ok(()) }
     }
 
     /// Thaws all of it, whoever has frozen it: what is frozen hears no signal, and does not even die on v1.
@@ -449,6 +455,7 @@ impl Supervisor {
         for task in &tasks {
             task.seen_off().await?;
         }
+        sandbox.happen(Event::Dismantle);
         self.release_pids(sandbox).await;
         sandbox.take_down(self).await
     }
@@ -467,7 +474,7 @@ impl Supervisor {
         for member in members {
             member.facts.until_it(|facts| facts.life.is_over()).await;
         }
-        if sandbox.is_going() {
+        if sandbox.life().is_going() {
             return;
         }
         if let Err(error) = self.remove_sandbox(true).await {

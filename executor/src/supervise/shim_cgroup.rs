@@ -177,9 +177,8 @@ impl Overhead {
 
     /// Leaves it for the root, and removes it.
     pub async fn leave(&self, layout: &Layout) {
-        let Some(entered) = self.entered.lock().await.take() else {
-            return;
-        };
+        let mut turn = self.entered.lock().await;
+        let Some(entered) = turn.take() else { return };
         let left = charge(layout, "/").await;
         if left.is_ok() {
             self.let_go(layout).await;

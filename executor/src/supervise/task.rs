@@ -66,10 +66,10 @@ pub struct Turns {
     pub checkpointing: Mutex<()>,
     /// Held while limits change: one update after the other.
     pub updating: Mutex<()>,
-    /// Held until all that were killed have ended: who is moved to where it can die is in no list any more.
-    pub clearing: Mutex<()>,
     /// Read-locked by each exec until its end is told: the task's is told after that.
     pub telling: RwLock<()>,
+    /// Held until all that were killed have ended: who is moved to where it can die is in no list any more.
+    pub clearing: Mutex<()>,
 }
 
 impl Task {
@@ -101,12 +101,12 @@ impl Task {
         self.facts.look(|facts| facts.life.status())
     }
 
-    /// Whether init can be signalled.
+    /// Whether init can be signalled, or could a moment ago.
     pub fn is_live(&self) -> bool {
         self.facts.look(|facts| facts.life.is_live())
     }
 
-    /// Init's pid, while it lives.
+    /// Init's pid, until its exit is known: for a moment it may be reaped.
     pub fn pid(&self) -> Option<i32> {
         self.facts.look(|facts| facts.record.pid.filter(|_| facts.life.is_live()))
     }
@@ -227,9 +227,13 @@ impl Task {
             Action::Nothing => Ok(()),
             Action::Freeze => self.with_cgroup(|c| supervisor.layout.freeze(c, true))?.inspect_err(|_| {
                 // As it was: what was frozen runs.
-                let _ = self.happen(supervisor, Event::Resume);
+                let _ = self.facts.change(|facts| facts.life.on(Event::Resume));
+                let _ = self.with_cgroup(|c| supervisor.layout.freeze(c, false));
             }),
-            Action::Thaw => self.with_cgroup(|c| supervisor.layout.freeze(c, false))?,
+            Action::Thaw => self.with_cgroup(|c| supervisor.layout.freeze(c, false))?.inspect_err(|_| {
+                // It can be tried again.
+                let _ = self.facts.change(|facts| facts.life.on(Event::Pause));
+            }),
             Action::Signal(signal) => {
                 // Somebody else may have frozen it: then it would hear nothing.
                 if let Err(error) = self.with_cgroup(|c| supervisor.layout.freeze(c, false))? {
@@ -249,7 +253,12 @@ impl Task {
     pub async fn frozen(self: &Rc<Self>, supervisor: &Rc<Supervisor>) -> Result<()> {
         let give_up = Moment::now().after(FREEZE);
         let mut wait = Duration::from_micros(200);
+        let steps = self.facts.look(|facts| facts.steps);
         while !self.with_cgroup(|c| supervisor.layout.is_frozen(c))? {
+            if self.facts.look(|facts| facts.steps) != steps {
+                let message = format!("task {} was resumed or stopped before it was frozen", self.id);
+                return Err(Error::new(Kind::WrongState, message));
+            }
             if Moment::now() > give_up {
                 self.happen(supervisor, Event::Resume)?;
                 let message = format!("task {} would not freeze within {FREEZE:?}; it runs on", self.id);

@@ -31,13 +31,12 @@ use ttrpc::proto::{Code, Request, Response};
 use super::frame::{self, Frame, Frames, Header, LONGEST};
 use super::{Answer, Call, Services};
 
-/// How much a connection's open calls may take, in bytes, as it is reckoned: 4096 calls, or four of the longest. Whoever
-/// waits for a process has one open; containerd has a few more for each container, and a single connection. So many
-/// processes would take several times as many descriptors.
+/// How much a connection's open calls may take, in bytes, as it is reckoned: 4095 calls, or three of the longest. bowline
+/// has one or two open, and containerd, by a single connection, one for each process that it waits for and a few more.
 const OPEN: usize = 16 << 20;
 /// What one is reckoned to take besides its payload.
 const EACH: usize = 4 << 10;
-/// Nothing more is read once so much is unread, in bytes: more than the answer to all that is asked for at a time.
+/// Nothing more is read once so much is unwritten, in bytes, as the client's socket is full: it does not read.
 const UNREAD: usize = 64 << 10;
 /// How much is read at once. Nearly every request is shorter.
 const PIECE: usize = 4 << 10;
@@ -103,7 +102,7 @@ impl Facts {
         if header.kind != frame::REQUEST {
             return Ok(None);
         }
-        // One that is lower than the last is none that was used before: a client's threads may overtake each other.
+        // Go's refuses one that is lower than the last, too. But a client's threads may overtake each other.
         if self.open.iter().any(|open| open.stream == stream) {
             return Err(get_status(Code::INVALID_ARGUMENT, format!("stream id {stream} is in use")));
         }

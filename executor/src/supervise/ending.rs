@@ -161,7 +161,7 @@ impl Task {
         let layout = &supervisor.layout;
         let last = self.with_cgroup(|c| stats::last(layout, c)).unwrap_or_default();
         let mut last = last.or(at_exit.unwrap_or_default());
-        // What was told of has happened, also where nobody counts it any more.
+        // What was told has happened, also where nothing counts it any more.
         let (told, limit_met) = self.facts.look(|facts| (facts.oom_kills, facts.limit_met));
         last.oom_kills = last.oom_kills.max(Some(told).filter(|kills| *kills > 0));
         last.own_limit_met = last.own_limit_met.or(limit_met);

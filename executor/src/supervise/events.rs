@@ -62,9 +62,8 @@ impl Supervisor {
         }
     }
 
-    /// The same of an exec, which somebody may wait for: one that is so deep in
-    /// the kernel that its task's end was not held up for it is told of late,
-    /// never not at all.
+    /// Tells the manager of an exec, which somebody may wait for. Where one is so deep in the kernel that its task's end
+    /// did not wait for it, it is told late.
     pub(super) fn tell_of_exec(&self, task: &Task, what: Happening) {
         if let Some(teller) = &self.config.tell {
             teller.tell(&task.id, what);
@@ -96,8 +95,8 @@ impl Supervisor {
         self.tell(task, Event::Exec { command: shortened(command), exit_code, started_at: outcome.started_at });
     }
 
-    /// Waits until the execs that a task's end has ended are told of. One that
-    /// does not end, as it is deep in the kernel, is left out.
+    /// Waits until the ends of the execs that a task's end has ended are told. One that does not end, as it is deep in
+    /// the kernel, is left out.
     pub(super) async fn tell_execs(&self, task: &Task) {
         if task.turns.telling.try_write().is_err() {
             let _ = tokio::time::timeout(STRAGGLING, task.turns.telling.write()).await;

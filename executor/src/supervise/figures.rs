@@ -15,7 +15,7 @@ use crate::proc_stat;
 use crate::stats::Stats;
 
 impl Supervisor {
-    /// What this shim tells of all that it has.
+    /// What this shim says at once of all that it has.
     pub(super) fn figures(&self) -> Figures {
         let sandbox = self.sandbox().map(|sandbox| SandboxFigures {
             id: sandbox.id().to_string(),

@@ -376,7 +376,7 @@ impl Supervisor {
         Ok(Plan { claimed, ..self.planned(spec, profile, record, self.config.folder.clone()).await? })
     }
 
-    /// The same of a member of a sandbox, which it fits into.
+    /// Plans a member of a sandbox, which it fits into.
     async fn plan_member(
         &self,
         sandbox: &Rc<Sandbox>,
@@ -401,7 +401,7 @@ impl Supervisor {
         Ok(Plan { lock: Some(lock), ..self.planned(spec, profile, record, folder).await? })
     }
 
-    /// The same of a manager's bundle.
+    /// Plans what a manager's bundle has.
     async fn plan_bundle(&self, id: &TaskId, bundle: Bundle, driver: Driver, durable: bool) -> Result<Plan> {
         let (mut spec, seccomp) = bundle::read(&bundle.path)?;
         if let Some(member) = &bundle.member {

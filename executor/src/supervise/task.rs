@@ -57,7 +57,7 @@ pub struct Task {
     pub turns: Turns,
 }
 
-/// Who has to wait for whom, of those that change the same task. Nobody takes one of them while it has a later one.
+/// The turns of those that change the same task, in the order in which they are taken.
 #[derive(Default)]
 pub struct Turns {
     /// Held while it is started, or removed: what comes meanwhile is told afterwards.

@@ -33,7 +33,7 @@ impl Supervisor {
         task.facts.look(|facts| task.folder.write_record(&facts.record))
     }
 
-    /// The same of a task whose limits its manager works out.
+    /// Changes the limits of a task whose manager works them out.
     pub(super) async fn limit(self: &Rc<Self>, id: &TaskId, changes: &LinuxResources) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.turns.updating.lock().await;

@@ -302,12 +302,15 @@ impl Supervisor {
         group: Option<&ExecGroup>,
     ) -> Killed {
         // It may not have come as far as its cgroup or its session.
-        let own: Vec<OwnedFd> = sys::pidfd_open(pid).into_iter().collect();
+        // One that was reaped just now is no more, and its pid may be a stranger's.
+        let lives = self.children.is_unreaped(pid);
+        let own: Vec<OwnedFd> = lives.then(|| sys::pidfd_open(pid).ok()).flatten().into_iter().collect();
         // An error means that it has ended.
         own.iter().for_each(|own| drop(sys::pidfd_send_signal(own.as_fd(), libc::SIGKILL)));
         let kill = || match group {
             Some(group) => group.kill(),
-            None => task.with_cgroup(|c| self.layout.kill_session(c, pid)).unwrap_or_default(),
+            None if lives => task.with_cgroup(|c| self.layout.kill_session(c, pid)).unwrap_or_default(),
+            None => Vec::new(),
         };
         let dead = async {
             loop {

@@ -13,14 +13,17 @@ use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::claim::End;
 use crate::clock::Moment;
 use crate::figures::ExecStarts;
 use crate::folder::Record;
 use crate::health::Health;
+use crate::io::Progress;
 use crate::lifecycle::{exec, sandbox, shim, task};
 use crate::report::{ExitReport, StoppedBy};
 use crate::sandbox::SandboxRecord;
-use crate::watch::{Finding, Identity};
+use crate::stats::Last;
+use crate::watch::{Begins, Counted, Finding, Identity, Seen};
 
 /// Everything that one shim knows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,6 +53,17 @@ pub struct ShimFacts {
     pub launching: BTreeSet<TaskId>,
     /// Processes that somebody has charged where the shim is.
     pub helpers: BTreeSet<Identity>,
+    /// The pause process that there is, or was last.
+    pub pause: Option<PauseFacts>,
+}
+
+/// What a shim knows of a pause process.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct PauseFacts {
+    /// Its pid, once it is set up, until it was reaped.
+    pub pid: Option<i32>,
+    /// How it has ended, once it was reaped.
+    pub end: Option<End>,
 }
 
 /// What a shim knows of its sandbox.
@@ -93,8 +107,14 @@ pub struct TaskFacts {
     pub restored: bool,
     /// Where its root is mounted, if that is ours to take down.
     pub mounted: Option<PathBuf>,
+    /// When the shim is charged where it belongs, for it, if that is to come.
+    pub settles_at: Option<Moment>,
     /// What its checks have come to, if it has any.
     pub health: Option<Health>,
+    /// How its checks go on, if it has any.
+    pub checks: Option<Checks>,
+    /// What its watch has seen.
+    pub watched: Watched,
     /// Who has it stopped.
     pub stopped_by: Option<StoppedBy>,
     /// What its watch has stopped it for.
@@ -120,10 +140,87 @@ pub struct TaskFacts {
     /// How often its own limit was met when the last was told, where what counts may
     /// go before its end is known.
     pub limit_met: Option<u64>,
+    /// When kills for want of memory are counted again.
+    pub oom_looks: VecDeque<Moment>,
+    /// How init has ended.
+    pub end: Option<End>,
+    /// What its cgroup had counted then, where systemd may remove that.
+    pub counted: Option<Last>,
+    /// Processes that were killed after init's end.
+    pub rest_killed: u64,
+    /// Whether its cgroup, and that of its shim, are being removed, or were.
+    pub removal_begun: bool,
+    /// Whether they were.
+    pub cgroups_removed: bool,
+    /// When the step of its end that is under way is given up, or tried again.
+    pub step_due: Option<Moment>,
     /// Somebody removes it, and has its report.
     pub fetched: bool,
-    /// Its exit report, once it is told.
+    /// Its exit report, once it is made.
     pub report: Option<ExitReport>,
+    /// What of its output went where; read for whoever asks.
+    pub output: Option<Output>,
+}
+
+/// How the health checks of a task go on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Checks {
+    /// When the first could begin.
+    pub begun: Moment,
+    /// When the next is due, while the task runs.
+    pub due: Option<Moment>,
+    /// The one that is under way.
+    pub under_way: Option<UnderWay>,
+}
+
+/// A health check that is under way.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct UnderWay {
+    /// When it was begun.
+    pub started_at: Timestamp,
+    /// How many steps of the task's life there were then.
+    pub steps: u64,
+    /// Whether it was begun in the start period.
+    pub in_start_period: bool,
+    /// The number of its exec, once that is begun.
+    pub exec: Option<u64>,
+    /// Why it could not be begun.
+    pub failed: Option<String>,
+}
+
+/// What a task's watch has seen, by policy, and when it looks again.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Watched {
+    /// How often memory.high was exceeded.
+    pub high: Policy<Counted>,
+    /// Whether memory in use is above what it may be: of all, anonymous, and cache.
+    pub memory: Policy<[Begins; 3]>,
+    /// Whether it is held back longer than it may be.
+    pub throttled: Policy<Begins>,
+    /// For how long it was held back in all at the last look, in µs.
+    pub throttled_usec: u64,
+    /// How long it waits for CPU, memory and block devices.
+    pub pressures: [Policy<()>; 3],
+    /// Who was in the shim's cgroup.
+    pub processes: Policy<Seen>,
+}
+
+/// What a policy has seen.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Policy<R> {
+    /// By its rule.
+    pub rule: R,
+    /// When it looks again.
+    pub due: Option<Moment>,
+}
+
+/// What of a process's output went where.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Output {
+    /// The last bytes of its streams, as text.
+    pub tails: Vec<String>,
+    /// How far each stream is.
+    pub streams: Vec<Progress>,
 }
 
 impl TaskFacts {
@@ -135,7 +232,10 @@ impl TaskFacts {
             record,
             restored: false,
             mounted: None,
+            settles_at: None,
             health: None,
+            checks: None,
+            watched: Watched::default(),
             stopped_by: None,
             stopped_for: None,
             sent: BTreeSet::new(),
@@ -148,14 +248,23 @@ impl TaskFacts {
             events: 0,
             oom_kills: 0,
             limit_met: None,
+            oom_looks: VecDeque::new(),
+            end: None,
+            counted: None,
+            rest_killed: 0,
+            removal_begun: false,
+            cgroups_removed: false,
+            step_due: None,
             fetched: false,
             report: None,
+            output: None,
         }
     }
 
     /// The number of the exec of that name, which runs.
     pub fn exec_named(&self, name: &str) -> Option<u64> {
-        self.execs.iter().find(|(_, exec)| exec.name.as_deref() == Some(name)).map(|(number, _)| *number)
+        let is_it = |exec: &ExecFacts| exec.name.as_deref() == Some(name) && !exec.life.has_ended();
+        self.execs.iter().find(|(_, exec)| is_it(exec)).map(|(number, _)| *number)
     }
 
     /// Keeps an exec by the next number, which this returns.
@@ -163,11 +272,6 @@ impl TaskFacts {
         self.execs_begun += 1;
         self.execs.insert(self.execs_begun, exec);
         self.execs_begun
-    }
-
-    /// Whether the program of an exec that has not ended was executed.
-    pub fn is_executed(&self, number: u64) -> bool {
-        self.execs.get(&number).is_some_and(|exec| exec.life != exec::Life::Starting)
     }
 
     /// The execs that have a pid, by it.
@@ -181,23 +285,81 @@ impl TaskFacts {
 pub struct ExecFacts {
     /// Where it is in its life.
     pub life: exec::Life,
+    /// Who has asked for it.
+    pub by: AskedBy,
     /// What it is called, by whoever resizes its terminal or signals it.
     pub name: Option<String>,
-    /// Its pid, once its program is executed or its deadline has come, until it was reaped.
+    /// Its pid, until it was reaped.
     pub pid: Option<i32>,
     /// When that process started, in clock ticks since the boot; read for whoever asks.
     pub pid_started: Option<u64>,
     /// When it is killed, with all that it has started.
     pub deadline: Option<Moment>,
+    /// When it was.
+    pub killed_at: Option<Moment>,
+    /// Whether nothing is left of what was killed then.
+    pub all_dead: bool,
     /// When its program was executed; when its deadline came if it never was.
     pub started_at: Option<Timestamp>,
     /// The number of the cgroup that was made for it.
     pub group: Option<u64>,
     /// Whether it is in that.
     pub in_group: bool,
-    /// How it has ended, while that is not told: its exit code, or 128 and the
-    /// number of the signal that ended it.
-    pub code: Option<i32>,
+    /// How it has ended.
+    pub end: Option<ExecEnd>,
     /// When it was reaped.
     pub exited_at: Option<Timestamp>,
+    /// What of its output went where; read for whoever asks.
+    pub output: Option<Output>,
+}
+
+impl ExecFacts {
+    /// Whether nobody is still to be told of it: a health check's end is told by what it comes to.
+    pub fn is_told(&self) -> bool {
+        self.by == AskedBy::Check || self.life == exec::Life::Told
+    }
+}
+
+/// What became of an exec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecEnd {
+    /// It ended with this code, or was ended by the signal code − 128.
+    Exited(i32),
+    /// Its deadline came.
+    TimedOut(Killed),
+}
+
+/// What was killed at an exec's deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Killed {
+    /// Everything that it had started: it had a cgroup of its own.
+    Cgroup,
+    /// What was in its session: the kernel gave it no cgroup of its own, as
+    /// where the task has made its cgroup a threaded one.
+    Session,
+}
+
+impl Killed {
+    /// The word for it in answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Killed::Cgroup => "cgroup",
+            Killed::Session => "session",
+        }
+    }
+}
+
+/// Who has asked for an exec, and is to know its end.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AskedBy {
+    /// The shim: a health check, which tells by what it comes to.
+    #[default]
+    Check,
+    /// Somebody who waits for what this command comes to.
+    Caller(Vec<String>),
+    /// The manager, which is told.
+    Manager,
 }

@@ -17,12 +17,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
-use tokio::sync::oneshot;
 
+use crate::claim::Claim;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::pages::FRUGAL;
 use crate::program::Program;
-use crate::sys::Ended;
 
 /// How long a hook may take that says nothing itself: a network may take long,
 /// but nothing waits for ever.
@@ -135,12 +134,7 @@ impl Container<'_> {
     ///
     /// # Errors
     /// Names the hook that failed, and what it said.
-    pub async fn run(
-        &self,
-        point: Point,
-        pid: Option<i32>,
-        claim: impl Fn(i32) -> oneshot::Receiver<Ended>,
-    ) -> Result<()> {
+    pub async fn run(&self, point: Point, pid: Option<i32>, claim: impl Fn(i32) -> Claim) -> Result<()> {
         if !self.has(point) {
             return Ok(());
         }

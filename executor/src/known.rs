@@ -23,9 +23,14 @@ impl<T> Known<T> {
 
     /// Changes it, and has all look that wait.
     pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
-        let done = change(&mut self.value.borrow_mut());
+        let done = self.note(change);
         self.changed.notify_waiters();
         done
+    }
+
+    /// Changes of it what nobody waits for, as when somebody looks again.
+    pub fn note<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        change(&mut self.value.borrow_mut())
     }
 
     /// Waits until `look` finds something.

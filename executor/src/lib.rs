@@ -27,6 +27,7 @@ mod bundle;
 mod cgroup;
 mod checkpoint;
 mod child;
+mod claim;
 mod claimed_uid;
 pub mod clock;
 mod error;
@@ -83,10 +84,12 @@ pub mod systemd;
 mod told;
 pub mod tracked;
 mod trust;
+pub mod waits;
 pub mod watch;
 mod worker;
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_spec::Update;
@@ -103,6 +106,7 @@ pub use cgroup::{
 };
 pub use checkpoint::{Checkpoint, Criu};
 pub use error::{Doing, Error, Kind, Result};
+pub use facts::{ExecEnd, Killed};
 pub use features::features;
 pub use folder::{ATTACHED, Folder, Lock, Owner, Record, StateDir, died_with_shim};
 pub use health::{Check, Health, Status as HealthStatus};
@@ -117,9 +121,7 @@ pub use past_shim::{PastShim, is_frozen, kill_shim, until_free};
 pub use pause::{Net as PauseNet, Pause};
 pub use recovery::{LeftAlone, undo, undo_bundle, undo_rest};
 pub use report::{Enforcement, ExitReport, StoppedBy};
-pub use request::{
-    Bundle, Exec, ExecEnd, ExecOutcome, Killed, Launch, Launched, Particulars, PauseEnd, Process, Source, TaskState,
-};
+pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, Particulars, PauseEnd, Process, Source, TaskState};
 pub use rootfs::{layers, mount_options};
 pub use sandbox::{Budget, SandboxRecord, SandboxState, give_up_damaged_networks, undo_sandbox};
 pub use sealed::open as open_sealed;
@@ -303,12 +305,18 @@ impl Executor {
     /// Has an executor leave with whoever started it, as long as nobody has launched
     /// anything: `manager` is a pipe's read end, which ends with that. What is no
     /// pipe, as `/dev/null`, tells nothing.
-    pub async fn leave_with(&self, manager: OwnedFd) {
+    pub fn leave_with(&self, manager: OwnedFd) {
         let Ok(manager) = sys::watch_for(manager, Interest::READABLE) else { return };
-        if manager.readable().await.is_ok() {
-            // One that has left need not hear it.
-            let _ = self.requests.send(Request::ManagerGone);
-        }
+        let (requests, manager) = (self.requests.clone(), Rc::new(manager));
+        waits::begin(move || {
+            let (requests, manager) = (requests.clone(), manager.clone());
+            async move {
+                if manager.readable().await.is_ok() {
+                    // One that has left need not hear it.
+                    let _ = requests.send(Request::ManagerGone);
+                }
+            }
+        });
     }
 
     /// Waits for a task to end. Any number may wait, also after it has.

@@ -25,12 +25,12 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
-use tokio::sync::oneshot;
 
 use crate::cgroup::Entry;
+use crate::claim::Claim;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::inheritance;
-use crate::sys::{self, Cloned, Ended};
+use crate::sys::{self, Cloned};
 
 /// What is run, and how.
 #[derive(Debug)]
@@ -206,10 +206,10 @@ impl<'a> Program<'a> {
     ///
     /// # Errors
     /// `Timeout`; `CommandNotFound` or `NotExecutable` when it cannot be run.
-    pub async fn run(&self, claim: impl FnOnce(i32) -> oneshot::Receiver<Ended>, timeout: Duration) -> Result<Outcome> {
+    pub async fn run(&self, claim: impl FnOnce(i32) -> Claim, timeout: Duration) -> Result<Outcome> {
         let mut started = self.start()?;
-        let ended = claim(started.pid);
-        started.finish(ended, timeout).await
+        let claim = claim(started.pid);
+        started.finish(&claim, timeout).await
     }
 
     /// The same in a worker or in a task's init, which waits for nothing else.
@@ -252,6 +252,8 @@ mod tests {
 
     use super::started::OUTPUT;
     use super::*;
+    use crate::claim::End;
+    use crate::sys::Ended;
 
     const SHELL: &str = "/bin/sh";
     const LONG: Duration = Duration::from_secs(60);
@@ -342,18 +344,18 @@ mod tests {
         runtime.block_on(async {
             let (mut started, pipe) = ended();
             let end = reaped(started.pid);
-            assert_rest(&started.finish(end, LONG).await.expect("it ran"), &pipe);
+            assert_rest(&started.finish(&end, LONG).await.expect("it ran"), &pipe);
         });
     }
 
     /// Waits for its end, and gives it as the sweep would.
-    fn reaped(pid: i32) -> oneshot::Receiver<Ended> {
-        let (tell, hear) = oneshot::channel();
+    fn reaped(pid: i32) -> Claim {
+        let claim = Claim::new(pid);
         let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
         let status = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
         let code = status.expect("ours").expect("ended").1.exit_status().unwrap_or(255);
-        tell.send(Ended::Exited(code)).expect("heard");
-        hear
+        claim.reaped(End::now(Ended::Exited(code)));
+        claim
     }
 
     #[test]
@@ -363,12 +365,11 @@ mod tests {
             let started = |script: &str| shell(script).start_inside().expect("it starts");
             let mut one = started("echo all of it; exit 4");
             let ended = reaped(one.pid);
-            let outcome = one.finish(ended, LONG).await.expect("it ran");
+            let outcome = one.finish(&ended, LONG).await.expect("it ran");
             assert_eq!((outcome.ended, &*outcome.output), (Ended::Exited(4), "all of it\n"));
             let mut late = started("exec sleep 1000");
-            let (_tell, never) = oneshot::channel();
             late.executed().await.expect("it runs");
-            let error = late.finish(never, Duration::from_millis(20)).await.expect_err("late");
+            let error = late.finish(&Claim::new(late.pid), Duration::from_millis(20)).await.expect_err("late");
             assert_eq!(error.kind(), Kind::Timeout);
             reaped(late.pid);
         });

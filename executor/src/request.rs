@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::cgroup::Driver;
 use crate::checkpoint::{Checkpoint, Criu};
 use crate::error::Result;
-use crate::facts::Facts;
+use crate::facts::{ExecEnd, Facts};
 use crate::figures::Figures;
 use crate::health::Health;
 use crate::io::{Attachment, Input, Logger, Target, WindowSize};
@@ -188,35 +188,6 @@ pub struct ExecOutcome {
     pub started_at: Timestamp,
     /// When it was reaped.
     pub exited_at: Timestamp,
-}
-
-/// What became of an exec.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExecEnd {
-    /// It ended with this code, or was ended by the signal code − 128.
-    Exited(i32),
-    /// Its deadline came.
-    TimedOut(Killed),
-}
-
-/// What was killed at an exec's deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Killed {
-    /// Everything that it had started: it had a cgroup of its own.
-    Cgroup,
-    /// What was in its session: the kernel gave it no cgroup of its own, as
-    /// where the task has made its cgroup a threaded one.
-    Session,
-}
-
-impl Killed {
-    /// The word for it in answers.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Killed::Cgroup => "cgroup",
-            Killed::Session => "session",
-        }
-    }
 }
 
 /// A process of a task.

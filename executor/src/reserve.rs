@@ -15,6 +15,7 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, retry_on_intr};
+use serde::{Deserialize, Serialize};
 
 use crate::report::ExitReport;
 use crate::{record, trust};
@@ -40,7 +41,8 @@ enum Stage {
 }
 
 /// What became of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Put {
     /// It is in its place.
     Placed,

@@ -27,6 +27,8 @@ const HANDED_DOWN: &[&str] = &[
     "DBUS_SYSTEM_BUS_ADDRESS",
     #[cfg(feature = "absent")]
     "BOWLINE_ABSENT",
+    #[cfg(feature = "remade")]
+    "BOWLINE_REMADE",
 ];
 
 /// Starts a shim for `folder`, whose socket accepts connections when this

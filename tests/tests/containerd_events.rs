@@ -1,10 +1,15 @@
 //! Events to containerd: what each says, their order, and that they arrive though containerd was away.
 
+use std::fs;
+use std::path::Path;
+
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Output, Stdio, api, protobuf};
 use bowline_tests::harness::eventually;
 use containerd_shim_protos::events::task::{TaskCreate, TaskExit};
+use jiff::Timestamp;
 use protobuf::Message as _;
+use serde_json::json;
 
 #[test]
 fn a_containers_life_is_told_in_order() {
@@ -27,6 +32,31 @@ fn a_containers_life_is_told_in_order() {
     let exit = TaskExit::parse_from_bytes(&exit.content.value).expect("a TaskExit");
     assert_eq!((&exit.id, &exit.container_id), (&id, &id));
     running.shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_exit_is_of_when_init_was_reaped_though_a_hook_still_runs() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let (gate, at) = (host.work().join("gate"), host.work().join("at"));
+    let hook = format!("until [ -e {} ]; do sleep 0.05; done; touch {}", gate.display(), at.display());
+    let hook = json!({"path": "/bin/sh", "args": ["sh", "-c", hook]});
+    let bundle = containerd.bundle().script("exit 3").edit(|config| config["hooks"] = json!({"poststart": [hook]}));
+    let shim = containerd.start(&bundle);
+    let pid = shim.create(&bundle, &Stdio::null()).expect("created");
+    let started = shim.start_later(&bundle.id, "");
+    eventually("init was reaped", || (!Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
+    shim.exec(&bundle.id, "late", &bundle.process(&["/bin/true"]), &Stdio::null()).expect("described");
+    let refused = shim.start(&bundle.id, "late").expect_err("nothing runs there");
+    assert!(refused.message.contains("exited") || refused.message.contains("stopped"), "{refused:?}");
+    let opened_at = Timestamp::now();
+    fs::write(&gate, "").expect("the test's own");
+    started.wait().expect("started");
+    let exit = containerd.events.wait_for(&bundle.id, "exit").exited_at.expect("a time");
+    assert!(fs::read(&at).is_ok(), "it was told before the hook had ended");
+    assert!((exit.seconds, exit.nanos) < (opened_at.as_second(), opened_at.subsec_nanosecond()), "{exit} {opened_at}");
+    shim.end(&bundle.id);
     host.assert_nothing_left();
 }
 

@@ -23,9 +23,9 @@ const EXECUTOR: &[&[&str]] = &[
     &["bundle", "folder", "hooks", "identity", "io", "namespaces", "network", "rootfs", "seccomp", "stats"],
     &["checkpoint", "claimed_uid", "events", "member", "program", "refused", "reserve", "told"],
     &["idmap", "log", "report", "scoped", "systemd", "worker"],
-    &["cgroup", "inheritance", "pages", "spare"],
+    &["cgroup", "claim", "inheritance", "pages", "spare"],
     &["health", "lifecycle", "lsm", "mountinfo", "owners", "record", "sys", "trust", "watch"],
-    &["clock", "error", "known", "proc_stat"],
+    &["clock", "error", "known", "proc_stat", "waits"],
 ];
 
 /// The same of the shim; its binaries import through the crate's root.

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -13,12 +14,12 @@ use std::rc::Rc;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use super::{End, Owner, is_null};
 use crate::error::{Doing, Error, Kind, Result};
-use crate::pages;
 use crate::sys;
+use crate::{pages, waits};
 
 /// Passed on at a time, in bytes: what a pipe holds. The buffer is there for as
 /// long as somebody feeds.
@@ -98,27 +99,43 @@ pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, process_ended: watch::Receiver<b
     Ok(())
 }
 
-fn begin(from: AsyncFd<File>, to: Rc<AsyncFd<File>>, mut process_ended: watch::Receiver<bool>) {
-    tokio::task::spawn_local(async move {
-        tokio::select! {
-            _ = process_ended.wait_for(|ended| *ended) => {}
-            _ = pass_on(&from, &to) => {}
+fn begin(from: AsyncFd<File>, to: Rc<AsyncFd<File>>, process_ended: watch::Receiver<bool>) {
+    let feed = Rc::new(Mutex::new(Feed { from, to, chunk: vec![0u8; CHUNK], rest: 0..0 }));
+    waits::begin(move || {
+        let (feed, mut process_ended) = (feed.clone(), process_ended.clone());
+        async move {
+            let mut feed = feed.lock().await;
+            tokio::select! {
+                _ = process_ended.wait_for(|ended| *ended) => {}
+                _ = feed.pass_on() => {}
+            }
+            feed.chunk = Vec::new();
+            pages::left();
         }
-        pages::left();
     });
 }
 
-async fn pass_on(from: &AsyncFd<File>, to: &AsyncFd<File>) -> io::Result<()> {
-    let mut chunk = vec![0u8; CHUNK];
-    loop {
-        let length = from.async_io(Interest::READABLE, |mut from| from.read(&mut chunk)).await?;
-        if length == 0 {
-            return Ok(());
-        }
-        let mut rest = &chunk[..length];
-        while !rest.is_empty() {
-            let written = to.async_io(Interest::WRITABLE, |mut to| to.write(rest)).await?;
-            rest = &rest[written..];
+/// Input on its way to a process.
+struct Feed {
+    from: AsyncFd<File>,
+    to: Rc<AsyncFd<File>>,
+    /// What was read last.
+    chunk: Vec<u8>,
+    /// What of it is still to be written.
+    rest: Range<usize>,
+}
+
+impl Feed {
+    async fn pass_on(&mut self) -> io::Result<()> {
+        loop {
+            while !self.rest.is_empty() {
+                let rest = &self.chunk[self.rest.clone()];
+                self.rest.start += self.to.async_io(Interest::WRITABLE, |mut to| to.write(rest)).await?;
+            }
+            self.rest = 0..self.from.async_io(Interest::READABLE, |mut from| from.read(&mut self.chunk)).await?;
+            if self.rest.is_empty() {
+                return Ok(());
+            }
         }
     }
 }

@@ -11,20 +11,23 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::Interest;
-use tokio::sync::{oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
 use super::{Target, pipe};
+use crate::claim::Claim;
+use crate::clock::Moment;
 use crate::error::{Doing, Error, Kind, Result};
+use crate::known::Known;
 use crate::program::{Program, Started};
-use crate::sys::{self, Ended};
-use crate::worker;
+use crate::{sys, waits, worker};
 
 /// How long it may take to end by itself once all is read, and how long once it
 /// has SIGTERM: together what containerd's own shim gives it.
@@ -62,13 +65,22 @@ pub enum Ready {
 /// never started, it is ended.
 pub struct Logging(Option<Running>);
 
+/// Whether a logger has ended, and all is read that its process had for it.
+pub type Gone = Rc<Known<bool>>;
+
 struct Running {
     started: Started,
-    ended: oneshot::Receiver<Ended>,
-    reads: [OwnedFd; 2],
-    writes: [OwnedFd; 2],
+    claim: Claim,
+    reads: Option<[OwnedFd; 2]>,
+    writes: Option<[OwnedFd; 2]>,
     /// It has said so.
     ready: bool,
+    /// What is read for nobody, as it has ended before its process.
+    discarded: Option<[AsyncFd<File>; 2]>,
+    /// When it has SIGTERM, unless it has ended.
+    asked_at: Option<Moment>,
+    /// Whether it has.
+    asked: bool,
 }
 
 impl Logger {
@@ -77,7 +89,7 @@ impl Logger {
     ///
     /// # Errors
     /// `CommandNotFound`, `NotExecutable`; `Internal` when it ends instead.
-    pub async fn start(&self, claim: impl FnOnce(i32) -> oneshot::Receiver<Ended>) -> Result<Logging> {
+    pub async fn start(&self, claim: impl FnOnce(i32) -> Claim) -> Result<Logging> {
         let name = self.program.display();
         let ([out, err], [out_write, err_write]) = {
             let ((out, out_write), (err, err_write)) = (pipe()?, pipe()?);
@@ -92,9 +104,16 @@ impl Logger {
         let started = program.start()?;
         drop(program);
         drop(tell);
-        let ended = claim(started.pid);
-        let (reads, writes) = ([out, err], [out_write, err_write]);
-        let mut logging = Logging(Some(Running { started, ended, reads, writes, ready: false }));
+        let mut logging = Logging(Some(Running {
+            claim: claim(started.pid),
+            started,
+            reads: Some([out, err]),
+            writes: Some([out_write, err_write]),
+            ready: false,
+            discarded: None,
+            asked_at: None,
+            asked: false,
+        }));
         if let Some(running) = &mut logging.0 {
             running.started.executed().await?;
         }
@@ -120,12 +139,13 @@ impl Logging {
     pub fn targets(&self) -> [Target; 2] {
         let path = |fd: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let none = || [Target::Null, Target::Null];
-        self.0.as_ref().map_or_else(none, |running| running.writes.each_ref().map(|fd| Target::Own(path(fd))))
+        let writes = self.0.as_ref().and_then(|running| running.writes.as_ref());
+        writes.map_or_else(none, |writes| writes.each_ref().map(|fd| Target::Own(path(fd))))
     }
 
     /// Lets it go once its process is connected, and sees it to its end, which
     /// comes when the process's has.
-    pub fn see_off(mut self, process_ended: watch::Receiver<bool>) -> Option<JoinHandle<()>> {
+    pub fn see_off(mut self, process_ended: watch::Receiver<bool>) -> Option<Gone> {
         self.0.take().map(|running| running.see_off(process_ended))
     }
 }
@@ -144,51 +164,62 @@ impl Drop for Logging {
 }
 
 impl Running {
-    fn see_off(self, process_ended: watch::Receiver<bool>) -> JoinHandle<()> {
-        let Running { started, ended, reads, writes, ready: _ } = self;
-        drop(writes);
-        tokio::task::spawn_local(see_off(started, ended, reads, process_ended))
+    fn see_off(mut self, process_ended: watch::Receiver<bool>) -> Gone {
+        self.writes = None;
+        let (running, gone) = (Rc::new(Mutex::new(self)), Gone::default());
+        let told = gone.clone();
+        waits::begin(move || {
+            let (running, process_ended, gone) = (running.clone(), process_ended.clone(), gone.clone());
+            async move {
+                running.lock().await.end(process_ended).await;
+                gone.change(|gone| *gone = true);
+            }
+        });
+        told
     }
-}
 
-async fn see_off(
-    started: Started,
-    mut ended: oneshot::Receiver<Ended>,
-    reads: [OwnedFd; 2],
-    mut process_ended: watch::Receiver<bool>,
-) {
-    let early = tokio::select! {
-        _ = &mut ended => true,
-        // An error means that it was never started.
-        _ = process_ended.wait_for(|ended| *ended) => false,
-    };
-    if early {
+    async fn end(&mut self, mut process_ended: watch::Receiver<bool>) {
+        if self.asked_at.is_none() && self.discarded.is_none() {
+            tokio::select! {
+                _ = self.claim.ended() => self.discard(),
+                // An error means that it was never started.
+                _ = process_ended.wait_for(|ended| *ended) => {}
+            }
+        }
+        if let Some([out, err]) = &self.discarded {
+            tokio::join!(read_out(out), read_out(err));
+            return;
+        }
+        // Those of the process are closed with it; then it reads the end.
+        self.reads = None;
+        let asked_at = *self.asked_at.get_or_insert_with(|| Moment::now().after(BY_ITSELF));
+        if timeout(asked_at.to_come(), self.claim.ended()).await.is_ok() {
+            return;
+        }
+        if !std::mem::replace(&mut self.asked, true) {
+            let _ = sys::pidfd_send_signal(self.started.pidfd.as_fd(), libc::SIGTERM);
+        }
+        if timeout(asked_at.after(ASKED).to_come(), self.claim.ended()).await.is_err() {
+            tracing::warn!("a logger had to be killed");
+            self.started.kill();
+            self.claim.ended().await;
+        }
+    }
+
+    /// Has what its process writes from now on read for nobody.
+    fn discard(&mut self) {
         tracing::warn!("a logger has ended before its process: what that writes from now on is lost");
-        let [out, err] = reads;
-        tokio::join!(discard(out), discard(err));
-        return;
-    }
-    // Those of the process are closed with it; then it reads the end.
-    drop(reads);
-    if timeout(BY_ITSELF, &mut ended).await.is_ok() {
-        return;
-    }
-    let _ = sys::pidfd_send_signal(started.pidfd.as_fd(), libc::SIGTERM);
-    if timeout(ASKED, &mut ended).await.is_err() {
-        tracing::warn!("a logger had to be killed");
-        started.kill();
-        let _ = ended.await;
+        let watched = |pipe: OwnedFd| {
+            rustix::io::ioctl_fionbio(&pipe, true)?;
+            sys::watch(File::from(pipe))
+        };
+        let watched = self.reads.take().map(|[out, err]| Ok([watched(out)?, watched(err)?]));
+        self.discarded = watched.and_then(|watched: std::io::Result<_>| watched.ok());
     }
 }
 
 /// Reads until no writer is left, for nobody.
-async fn discard(pipe: OwnedFd) {
-    let watched = set_nonblocking(pipe.as_fd()).and_then(|()| sys::watch(File::from(pipe)));
-    let Ok(watched) = watched else { return };
+async fn read_out(pipe: &AsyncFd<File>) {
     let mut chunk = vec![0u8; 4096];
-    while let Ok(1..) = watched.async_io(Interest::READABLE, |mut from| from.read(&mut chunk)).await {}
-}
-
-fn set_nonblocking(fd: BorrowedFd<'_>) -> std::io::Result<()> {
-    Ok(rustix::io::ioctl_fionbio(fd, true)?)
+    while let Ok(1..) = pipe.async_io(Interest::READABLE, |mut from| from.read(&mut chunk)).await {}
 }

@@ -40,14 +40,15 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 
 pub use input::Input;
-pub use logger::{Logger, Logging, Ready};
+pub use logger::{Gone, Logger, Logging, Ready};
 pub use terminal::{WindowSize, Wish};
 
 use crate::error::{Doing, Error, Kind, Result};
 use crate::log;
 use crate::sys;
 use outlet::Outlet;
-use stream::{Progress, Stream};
+pub use stream::Progress;
+use stream::{Route, Stream};
 use terminal::{Awaited, Terminal};
 
 /// The standard streams of a process.
@@ -336,9 +337,9 @@ impl Pumps {
         let (invite, guests) = mpsc::unbounded_channel();
         let (tell, hear) = watch::channel(Progress::default());
         let goes_with_process = self.lines.terminal.is_some();
-        let stream =
-            Stream { name, from, outlets: vec![outlet], guests, log, unlogged: 0, tail, goes_with_process, follow };
-        tokio::task::spawn_local(stream.pump(self.lines.process_ended.clone(), tell));
+        let process_ended = self.lines.process_ended.clone();
+        Stream::new(name, from, outlet, guests, Route { log, tail, goes_with_process, follow }, process_ended, tell)
+            .begin();
         self.lines.progress.push(hear);
         self.lines.outputs.push(invite);
     }
@@ -361,18 +362,18 @@ impl Pumps {
     }
 
     /// Says that the process has ended, and waits until its tail is whole.
-    pub async fn finish(&mut self) {
-        self.process_ended.send_replace(true);
-        for stream in &mut self.lines.progress {
+    pub async fn finish(&self) {
+        self.process_ended.send_if_modified(|ended| !std::mem::replace(ended, true));
+        for stream in &self.lines.progress {
             // An error means that the pump has ended: it is as whole as it gets.
-            let _ = stream.wait_for(|p| p.tail_whole || p.flushed).await;
+            let _ = stream.clone().wait_for(|p| p.tail_whole || p.flushed).await;
         }
     }
 
     /// Waits until everything is written or given up.
-    pub async fn flushed(&mut self) {
-        for stream in &mut self.lines.progress {
-            let _ = stream.wait_for(|p| p.flushed).await;
+    pub async fn flushed(&self) {
+        for stream in &self.lines.progress {
+            let _ = stream.clone().wait_for(|p| p.flushed).await;
         }
     }
 
@@ -391,6 +392,11 @@ impl Lines {
     /// Bytes that went nowhere so far, as their file or reader would not take them.
     pub fn dropped(&self) -> u64 {
         self.progress.iter().map(|p| p.borrow().dropped).sum()
+    }
+
+    /// How far each output is.
+    pub fn progress(&self) -> Vec<Progress> {
+        self.progress.iter().map(|stream| *stream.borrow()).collect()
     }
 
     /// Whether what somebody who attaches writes comes to the process.

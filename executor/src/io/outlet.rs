@@ -12,13 +12,14 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::Target;
+use crate::clock::Moment;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys;
 
@@ -68,7 +69,7 @@ pub struct Outlet {
     dropped: u64,
     reader: Reader,
     /// When it was first found to take nothing.
-    stalled: Option<Instant>,
+    stalled: Option<Moment>,
     gone: bool,
 }
 
@@ -148,8 +149,8 @@ impl Outlet {
     }
 
     /// When it is to be let go, should it take nothing until then.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.stalled.filter(|_| self.reader == Reader::Guest).map(|since| since + PATIENCE)
+    pub fn deadline(&self) -> Option<Moment> {
+        self.stalled.filter(|_| self.reader == Reader::Guest).map(|since| since.after(PATIENCE))
     }
 
     /// Ready once its reader takes something; an error shows in the write that follows.
@@ -184,12 +185,12 @@ impl Outlet {
         self.pending.extend_from_slice(rest);
         match rest.is_empty() {
             true => self.stalled = None,
-            false => drop(self.stalled.get_or_insert_with(Instant::now)),
+            false => drop(self.stalled.get_or_insert_with(Moment::now)),
         }
     }
 
     /// Lets a guest go whose time is over.
-    pub fn let_go(&mut self, now: Instant) {
+    pub fn let_go(&mut self, now: Moment) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.gone = true;
         }

@@ -1,7 +1,7 @@
-//! An exec's life, from its request to its end; once that is told, it is forgotten.
+//! An exec's life, from its request until its end is told; then it is forgotten.
 //!
 //! ```text
-//!   Starting ─► Running ─► Ended
+//!   Starting ─► Running ─► Ended ─► Told
 //!       │          ▼         ▲
 //!       └──────► Killing ────┘
 //! ```
@@ -21,6 +21,8 @@ pub enum Life {
     Killing,
     /// It was reaped, or there was nothing to reap; the rest of its output is read.
     Ended,
+    /// Its end was told, and is there for whoever asked.
+    Told,
 }
 
 /// What happens to an exec.
@@ -32,6 +34,8 @@ pub enum Event {
     Deadline,
     /// It was reaped, or could not be started, or what was killed takes too long to die.
     Ended,
+    /// Its end was told.
+    Told,
 }
 
 impl Life {
@@ -41,10 +45,17 @@ impl Life {
             (Life::Starting, Event::Executed) => Life::Running,
             (Life::Starting | Life::Running, Event::Deadline) => Life::Killing,
             (Life::Starting | Life::Running | Life::Killing, Event::Ended) => Life::Ended,
-            (Life::Running | Life::Killing | Life::Ended, Event::Executed)
-            | (Life::Killing | Life::Ended, Event::Deadline)
-            | (Life::Ended, Event::Ended) => *self,
+            (Life::Ended, Event::Told) => Life::Told,
+            (Life::Running | Life::Killing | Life::Ended | Life::Told, Event::Executed)
+            | (Life::Killing | Life::Ended | Life::Told, Event::Deadline)
+            | (Life::Ended | Life::Told, Event::Ended)
+            | (Life::Starting | Life::Running | Life::Killing | Life::Told, Event::Told) => *self,
         };
+    }
+
+    /// Whether it was reaped, or nobody waits for that any more.
+    pub fn has_ended(self) -> bool {
+        matches!(self, Life::Ended | Life::Told)
     }
 }
 
@@ -58,7 +69,7 @@ mod tests {
         #[test]
         fn whatever_happens_an_exec_that_is_killed_runs_no_more_and_can_end(
             events in prop::collection::vec(
-                prop::sample::select(vec![Event::Executed, Event::Deadline, Event::Ended]), 0..12,
+                prop::sample::select(vec![Event::Executed, Event::Deadline, Event::Ended, Event::Told]), 0..12,
             ),
         ) {
             let mut life = Life::default();
@@ -66,11 +77,14 @@ mod tests {
                 let before = life;
                 life.on(*event);
                 prop_assert!(before != Life::Killing || life != Life::Running);
-                prop_assert!(before != Life::Ended || life == Life::Ended);
+                prop_assert!(!before.has_ended() || life.has_ended());
+                prop_assert!(before != Life::Told || life == Life::Told);
+                prop_assert!(life != Life::Told || before.has_ended());
             }
-            prop_assert_eq!(life == Life::Ended, events.contains(&Event::Ended));
+            prop_assert_eq!(life.has_ended(), events.contains(&Event::Ended));
             life.on(Event::Ended);
-            prop_assert_eq!(life, Life::Ended);
+            life.on(Event::Told);
+            prop_assert_eq!(life, Life::Told);
         }
     }
 }

@@ -167,8 +167,6 @@ impl Life {
                 }
             }
             (Stopping(plan), Event::Tick(now)) if plan.kill_at <= now => (Killing(Status::Stopping), Action::Kill),
-            // The program was being executed when the stop came.
-            (Stopping(_), Event::Started | Event::SetUp) => (*self, Action::Nothing),
 
             (Starting | Created | Running | Paused | Stopping(_), Event::Kill) => {
                 (Killing(self.status()), Action::Kill)
@@ -193,8 +191,6 @@ impl Life {
             (Reaped(_), Event::Stop(plan, now)) => {
                 (Reaped(Status::Stopping), if plan.kills_at_once(now) { Action::Kill } else { Action::Nothing })
             }
-            // Its launch has failed by that.
-            (Reaped(_), Event::Failed) => (Undone, Action::Kill),
             (Reaped(_), Event::Exited) => (Exited, Action::Nothing),
             (Exited, Event::Reported) => (Reported, Action::Nothing),
             (Reported, Event::Told) => (Told, Action::Nothing),
@@ -225,17 +221,18 @@ impl Life {
                 Event::Resume,
             ) => return Err(self.refuses("resumed")),
             (
-                Running | Paused | Undoing | Exited | Reported | Told | Undone | Over | Removing | Removed,
+                Running | Paused | Stopping(_) | Undoing | Exited | Reported | Told | Undone | Over | Removing
+                | Removed,
                 Event::Started,
             ) => {
                 return Err(self.refuses("started"));
             }
             (
-                Created | Running | Paused | Undoing | Reaped(_) | Exited | Reported | Told | Undone | Over | Removing
-                | Removed,
+                Created | Running | Paused | Stopping(_) | Undoing | Reaped(_) | Exited | Reported | Told | Undone
+                | Over | Removing | Removed,
                 Event::SetUp,
             ) => return Err(self.refuses("set up")),
-            (Undoing | Exited | Reported | Told | Undone | Over | Removing | Removed, Event::Failed) => {
+            (Undoing | Reaped(_) | Exited | Reported | Told | Undone | Over | Removing | Removed, Event::Failed) => {
                 return Err(self.refuses("undone"));
             }
             (Reaped(_) | Exited | Reported | Told | Undone | Over | Removing | Removed, Event::Reaped) => {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
-use tokio::sync::oneshot;
 
+use crate::claim::Claim;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::sys::{self, Ended};
 use crate::worker::{self, PipeReader};
@@ -55,10 +55,9 @@ impl Started {
         understood(&self.path, &said)
     }
 
-    /// Waits for its end, which `ended` is the claim of; kills it at the deadline.
-    pub async fn finish(&mut self, ended: oneshot::Receiver<Ended>, timeout: Duration) -> Result<Outcome> {
+    /// Waits for its end; kills it at the deadline.
+    pub async fn finish(&mut self, claim: &Claim, timeout: Duration) -> Result<Outcome> {
         let mut output = Vec::new();
-        let mut ended = std::pin::pin!(ended);
         let deadline = tokio::time::sleep(timeout);
         let what = || format!("cannot read what {} writes", self.path);
         let pipe = self.output.as_ref().map(OwnedFd::try_clone).transpose().doing(Kind::Internal, what)?;
@@ -67,11 +66,10 @@ impl Started {
         let ended = loop {
             tokio::select! {
                 biased;
-                // The sender lives until the child is reaped.
-                ended = &mut ended => break ended.unwrap_or(Ended::Signaled(libc::SIGKILL)),
+                end = claim.ended() => break end.ended,
                 () = &mut deadline => {
                     self.kill();
-                    let _ = tokio::time::timeout(DYING, ended).await;
+                    let _ = tokio::time::timeout(DYING, claim.ended()).await;
                     return Err(self.timed_out(timeout));
                 }
                 more = next(&mut reader, &mut output) => if !more { reader = None },

@@ -301,7 +301,7 @@ fn rdma(reading: &mut Reading<'_>) -> BTreeMap<String, Rdma> {
 }
 
 /// What the exit report wants to know of a cgroup whose processes have ended.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Last {
     /// CPU time.
     pub cpu_usec: Option<u64>,

@@ -160,9 +160,9 @@ impl Supervisor {
     ) -> Result<Outcome> {
         let expecting = self.children.expect();
         let mut started = program.captured().start()?;
-        let ended = expecting.claim(started.pid);
+        let claim = expecting.claim(started.pid);
         let reason = tokio::select! {
-            outcome = started.finish(ended, patience) => return outcome,
+            outcome = started.finish(&claim, patience) => return outcome,
             reason = over => reason,
         };
         started.kill();

@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::oneshot;
 
+use crate::claim::{Claim, End};
 use crate::error::{Doing, Kind, Result};
 use crate::sys::{self, Ended};
 
@@ -50,34 +50,35 @@ impl Signal {
 /// and no longer: the pid is then free for another.
 #[derive(Default)]
 pub struct Children {
-    waiting: RefCell<HashMap<i32, oneshot::Sender<Ended>>>,
-    /// Ends that nobody has asked for, with the moment each was seen.
-    unclaimed: RefCell<HashMap<i32, (Moment, Ended)>>,
+    /// Those that are not reaped, by pid.
+    claimed: RefCell<HashMap<i32, Claim>>,
+    /// Ends that nobody has asked for, with the turn at which each was seen.
+    unclaimed: RefCell<HashMap<i32, (Turn, End)>>,
     /// When each launch and exec that may still ask began.
-    expecting: RefCell<BTreeSet<Moment>>,
-    now: Cell<Moment>,
+    expecting: RefCell<BTreeSet<Turn>>,
+    now: Cell<Turn>,
 }
 
 /// The order of what happened: larger is later.
-type Moment = u64;
+type Turn = u64;
 
 /// A launch or exec whose child may end before its pid is known.
 pub struct Expecting<'a> {
     children: &'a Children,
-    since: Moment,
+    since: Turn,
 }
 
 impl Expecting<'_> {
-    /// The end of `pid`, a child that was cloned since this began.
-    pub fn claim(&self, pid: i32) -> oneshot::Receiver<Ended> {
-        let (tell, hear) = oneshot::channel();
+    /// Claims the end of `pid`, a child that was cloned since this began.
+    pub fn claim(&self, pid: i32) -> Claim {
+        let claim = Claim::new(pid);
         match self.children.unclaimed.borrow_mut().remove(&pid) {
             // An end that was seen is of an earlier child, such as a worker, where one of this pid is there still.
-            Some((seen, ended)) if seen > self.since && !sys::is_child(pid) => drop(tell.send(ended)),
+            Some((seen, end)) if seen > self.since && !sys::is_child(pid) => claim.reaped(end),
             // An earlier process that had the same pid.
-            _ => drop(self.children.waiting.borrow_mut().insert(pid, tell)),
+            _ => drop(self.children.claimed.borrow_mut().insert(pid, claim.clone())),
         }
-        hear
+        claim
     }
 }
 
@@ -86,7 +87,7 @@ impl Drop for Expecting<'_> {
         let mut expecting = self.children.expecting.borrow_mut();
         expecting.remove(&self.since);
         let oldest = expecting.first().copied();
-        let wanted = |seen: Moment| oldest.is_some_and(|oldest| seen > oldest);
+        let wanted = |seen: Turn| oldest.is_some_and(|oldest| seen > oldest);
         self.children.unclaimed.borrow_mut().retain(|_, (seen, _)| wanted(*seen));
     }
 }
@@ -99,7 +100,7 @@ impl Children {
         Expecting { children: self, since }
     }
 
-    fn tick(&self) -> Moment {
+    fn tick(&self) -> Turn {
         self.now.replace(self.now.get() + 1)
     }
 
@@ -117,18 +118,13 @@ impl Children {
         }
     }
 
-    /// Whether `pid`, which was claimed, has not been reaped: it is then still
-    /// the number of that process.
-    pub fn is_unreaped(&self, pid: i32) -> bool {
-        self.waiting.borrow().contains_key(&pid)
-    }
-
     fn ended(&self, pid: i32, ended: Ended) {
-        match self.waiting.borrow_mut().remove(&pid) {
+        let end = End::now(ended);
+        match self.claimed.borrow_mut().remove(&pid) {
             // Whoever waited may have given up.
-            Some(tell) => drop(tell.send(ended)),
+            Some(claim) => claim.reaped(end),
             None if self.expecting.borrow().is_empty() => {}
-            None => drop(self.unclaimed.borrow_mut().insert(pid, (self.tick(), ended))),
+            None => drop(self.unclaimed.borrow_mut().insert(pid, (self.tick(), end))),
         }
     }
 }
@@ -137,12 +133,16 @@ impl Children {
 mod tests {
     use super::*;
 
+    fn how(claim: &Claim) -> Option<Ended> {
+        claim.end().map(|end| end.ended)
+    }
+
     #[test]
     fn an_end_that_comes_before_its_claim_is_kept() {
         let children = Children::default();
         let expecting = children.expect();
         children.ended(7, Ended::Exited(3));
-        assert_eq!(expecting.claim(7).try_recv(), Ok(Ended::Exited(3)));
+        assert_eq!(how(&expecting.claim(7)), Some(Ended::Exited(3)));
     }
 
     #[test]
@@ -151,10 +151,10 @@ mod tests {
         let first = children.expect();
         children.ended(7, Ended::Exited(1));
         let second = children.expect();
-        let mut end = second.claim(7);
-        assert!(end.try_recv().is_err(), "7 had ended before the second began");
+        let end = second.claim(7);
+        assert!(end.is_unreaped(), "7 had ended before the second began");
         children.ended(7, Ended::Exited(2));
-        assert_eq!(end.try_recv(), Ok(Ended::Exited(2)));
+        assert_eq!(how(&end), Some(Ended::Exited(2)));
         drop(first);
     }
 
@@ -165,12 +165,12 @@ mod tests {
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat");
         let pid = child.id().cast_signed();
         children.ended(pid, Ended::Exited(0));
-        let mut end = expecting.claim(pid);
-        assert!(end.try_recv().is_err(), "the child lives");
+        let end = expecting.claim(pid);
+        assert!(end.is_unreaped(), "the child lives");
         drop(child.stdin.take());
         child.wait().expect("ours");
         children.ended(pid, Ended::Exited(3));
-        assert_eq!(end.try_recv(), Ok(Ended::Exited(3)));
+        assert_eq!(how(&end), Some(Ended::Exited(3)));
     }
 
     #[test]

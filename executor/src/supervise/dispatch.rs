@@ -1,16 +1,31 @@
 //! Requests, each given to who answers it.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
-use tokio::sync::oneshot;
+use bowline_spec::id::TaskId;
+use tokio::sync::{Mutex, oneshot};
 
 use super::{Leave, Supervisor};
 use crate::error::{Error, Kind, Result};
 use crate::lifecycle::shim;
 use crate::report::StoppedBy;
 use crate::request::Request;
+use crate::waits;
 
 impl Supervisor {
+    /// Has a launch under way, which the shim does not leave before it is done with.
+    ///
+    /// # Errors
+    /// `AlreadyExists` while one of this id is.
+    fn begin_launch(&self, id: &TaskId) -> Result<()> {
+        if !self.facts.change(|facts| facts.launching.insert(id.clone())) {
+            return Err(Error::new(Kind::AlreadyExists, format!("task {id} is being launched already")));
+        }
+        self.begin_work();
+        Ok(())
+    }
+
     /// Answers a request, on its own local task if it has to wait.
     pub(super) fn dispatch(self: Rc<Self>, request: Request) {
         match request {
@@ -39,30 +54,31 @@ impl Supervisor {
             Request::SandboxStats(reply) => now(reply, self.sandbox_stats()),
             Request::Launch(launch, reply) => {
                 let id = launch.id.clone();
-                if !self.facts.change(|facts| facts.launching.insert(id.clone())) {
-                    let message = format!("task {id} is being launched already");
-                    return now(reply, Err(Error::new(Kind::AlreadyExists, message)));
+                if let Err(error) = self.begin_launch(&id) {
+                    return now(reply, Err(error));
                 }
-                self.begin_work();
                 tokio::task::spawn_local(async move {
                     let outcome = self.launch(*launch).await;
                     self.facts.change(|facts| facts.launching.remove(&id));
                     if self.config.leave == Leave::WithLastTask && !self.has_sandbox() {
                         self.happen(shim::Event::Last);
                     }
-                    let launched = outcome.is_ok();
+                    if outcome.is_ok() {
+                        self.settle(id);
+                    }
                     // Nobody waits for the answer any more: the task runs on.
                     let _ = reply.send(outcome);
-                    if launched {
-                        tokio::task::spawn_local(self.clone().settle(id));
-                    }
                     self.done();
                 });
             }
             Request::Create(launch, reply) => {
-                self.begin_work();
+                let id = launch.id.clone();
+                if let Err(error) = self.begin_launch(&id) {
+                    return now(reply, Err(error));
+                }
                 later(reply, async move {
                     let created = self.create(*launch).await;
+                    self.facts.change(|facts| facts.launching.remove(&id));
                     self.done();
                     created
                 });
@@ -73,26 +89,40 @@ impl Supervisor {
             Request::ManagerGone => self.manager_gone(),
             Request::StartPause(wanted, reply) => later(reply, async move { self.start_pause(&wanted, None).await }),
             Request::PauseEnded(reply) => {
-                tokio::task::spawn_local(async move {
-                    while_wanted(reply, self.pauses.ended()).await;
+                while_wanted(reply, move || {
+                    let supervisor = self.clone();
+                    async move { supervisor.pauses.ended().await }
                 });
             }
             Request::EndPause(reply) => later(reply, async move { self.pauses.end().await }),
             Request::CgroupStats(path, reply) => now(reply, self.cgroup_stats(&path)),
             Request::Wait(id, reply) => {
-                tokio::task::spawn_local(async move {
-                    let report = async {
+                while_wanted(reply, move || {
+                    let (supervisor, id) = (self.clone(), id.clone());
+                    async move {
                         // One that comes to nothing leaves no report.
-                        self.launched(&id).await;
-                        self.task(&id)?.exit_report().await
-                    };
-                    while_wanted(reply, report).await;
+                        supervisor.launched(&id).await;
+                        supervisor.task(&id)?.exit_report().await
+                    }
                 });
             }
-            Request::Exec(id, exec, reply) => later(reply, async move { self.exec(&id, *exec).await }),
-            Request::StartExec(id, exec, reply) => {
-                tokio::task::spawn_local(async move { self.start_exec(&id, *exec, reply).await });
+            Request::Exec(id, exec, reply) => {
+                tokio::task::spawn_local(async move {
+                    let begun = async {
+                        let task = self.task(&id)?;
+                        let number = self.exec(&task, &exec).await?;
+                        Ok((task, number))
+                    };
+                    match begun.await {
+                        Ok((task, number)) => in_time(reply, move || {
+                            let task = task.clone();
+                            async move { task.exec_outcome(number).await }
+                        }),
+                        Err(error) => now(reply, Err(error)),
+                    }
+                });
             }
+            Request::StartExec(id, exec, reply) => later(reply, async move { self.start_exec(&id, &exec).await }),
             Request::SignalExec(id, name, signal, reply) => {
                 now(reply, self.task(&id).and_then(|task| task.signal_exec(&self, &name, signal)))
             }
@@ -137,13 +167,47 @@ fn later<T: 'static>(reply: oneshot::Sender<Result<T>>, answer: impl Future<Outp
     tokio::task::spawn_local(async move { now(reply, answer.await) });
 }
 
-/// Answers with what `wait` gives, and gives up waiting when nobody wants the answer any more: clients come and go as
-/// often as they like while a task runs, and each wait takes memory.
-async fn while_wanted<T>(mut reply: oneshot::Sender<Result<T>>, wait: impl Future<Output = Result<T>>) {
-    let answer = tokio::select! {
-        biased;
-        answer = wait => answer,
-        () = reply.closed() => return,
-    };
-    let _ = reply.send(answer);
+/// Answers with what `wait` gives, which is made as often as need be.
+fn in_time<T: 'static, F>(reply: oneshot::Sender<Result<T>>, wait: impl Fn() -> F + 'static)
+where
+    F: Future<Output = Result<T>> + 'static,
+{
+    let reply = Rc::new(RefCell::new(Some(reply)));
+    waits::begin(move || {
+        let (reply, wait) = (reply.clone(), wait());
+        async move {
+            let answer = wait.await;
+            if let Some(reply) = reply.take() {
+                now(reply, answer);
+            }
+        }
+    });
+}
+
+/// The same, but gives up waiting when nobody wants the answer any more: clients come and go as often as they like while
+/// a task runs, and each wait takes memory.
+fn while_wanted<T: 'static, F>(reply: oneshot::Sender<Result<T>>, wait: impl Fn() -> F + 'static)
+where
+    F: Future<Output = Result<T>> + 'static,
+{
+    let reply = Rc::new(Mutex::new(Some(reply)));
+    waits::begin(move || {
+        let (reply, wait) = (reply.clone(), wait());
+        async move {
+            let mut reply = reply.lock().await;
+            let unwanted = async {
+                if let Some(reply) = reply.as_mut() {
+                    reply.closed().await;
+                }
+            };
+            let answer = tokio::select! {
+                biased;
+                answer = wait => answer,
+                () = unwanted => return,
+            };
+            if let Some(reply) = reply.take() {
+                now(reply, answer);
+            }
+        }
+    });
 }

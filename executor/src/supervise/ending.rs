@@ -5,22 +5,20 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_spec::signal::Signal;
-use jiff::Timestamp;
-use tokio::sync::oneshot;
 
 use super::Supervisor;
 use super::task::Task;
 use super::units;
 use crate::cgroup::{Cgroup, Layout};
+use crate::claim::End;
 use crate::clock::Moment;
 use crate::error::{Error, Kind, Result};
 use crate::facts::TaskFacts;
-use crate::io::{Pumps, Tail};
-use crate::lifecycle::task::Event;
+use crate::lifecycle::task::{Event, Life};
 use crate::report::{ExitReport, OomFacts, StoppedBy};
 use crate::reserve::Put;
 use crate::spare;
-use crate::stats::{self, Last};
+use crate::stats;
 use crate::sys::Ended;
 use crate::systemd::Systemd;
 use crate::worker;
@@ -29,41 +27,99 @@ use crate::worker;
 const BUSY: Duration = Duration::from_secs(5);
 
 impl Task {
-    /// Sees the task through its end: from init's exit to the last byte of output.
-    pub async fn see_off(
-        self: Rc<Self>,
-        supervisor: Rc<Supervisor>,
-        exited: oneshot::Receiver<Ended>,
-        mut pumps: Pumps,
-        tail: Tail,
-    ) {
-        // The sender lives until the child is reaped.
-        let ended = exited.await.unwrap_or(Ended::Signaled(libc::SIGKILL));
-        self.comes_to(&supervisor, Event::Reaped);
+    /// Sees the task through its end: from init's exit to the last byte of output. How far it is, its life says.
+    pub async fn see_off(self: Rc<Self>, supervisor: Rc<Supervisor>) {
+        loop {
+            match self.facts.look(|facts| facts.life) {
+                Life::Exited => self.make_report(&supervisor).await,
+                Life::Reported => self.put_report(&supervisor).await,
+                Life::Told => return self.clear_away(&supervisor).await,
+                Life::Reaped(_) => self.exit(&supervisor).await,
+                Life::Starting
+                | Life::Created
+                | Life::Running
+                | Life::Paused
+                | Life::Stopping(_)
+                | Life::Killing(_) => {
+                    let claim = self.handles.borrow().claim.clone();
+                    let end = claim.ended().await;
+                    self.facts.change(|facts| facts.end = Some(end));
+                    self.comes_to(&supervisor, Event::Reaped);
+                }
+                Life::Undoing | Life::Undone | Life::Over | Life::Removing | Life::Removed => return,
+            }
+        }
+    }
+
+    /// Lets what is under way with init come to its end.
+    async fn exit(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
         drop(self.turns.starting.lock().await);
-        let exited_at = Timestamp::now();
         // It may have ended it, which is told afterwards; else that gives it up.
         drop(self.turns.checkpointing.lock().await);
         // systemd removes an empty scope, and with it what its cgroup has counted.
-        let at_exit = self.with_unit(|cgroup| stats::last(&supervisor.layout, cgroup));
-        self.comes_to(&supervisor, Event::Exited);
+        let counted = self.with_unit(|cgroup| stats::last(&supervisor.layout, cgroup));
+        self.facts.change(|facts| facts.counted = counted);
+        self.comes_to(supervisor, Event::Exited);
         self.handles.borrow_mut().init.take();
-        let rest = self.kill_rest(&supervisor).await;
-        pumps.finish().await;
-        supervisor.tell_execs(&self).await;
-        let mut report = self.report(&supervisor, (ended, exited_at), at_exit, rest, &pumps, &tail);
+    }
+
+    /// Makes the report, once all that the task has left is killed, and all that it has said is read.
+    async fn make_report(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
+        self.kill_rest(supervisor).await;
+        let pumps = self.handles.borrow().pumps.clone();
+        if let Some(pumps) = &pumps {
+            pumps.finish().await;
+        }
+        supervisor.tell_execs(self).await;
+        let report = self.report(supervisor);
+        self.facts.change(|facts| facts.report = Some(report));
+        self.comes_to(supervisor, Event::Reported);
+    }
+
+    /// Puts the report down, and tells it.
+    async fn put_report(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
+        let Some(mut report) = self.facts.look(|facts| facts.report.clone()) else { return };
         match self.keep(&report).await {
-            Ok(put) => supervisor.tell_written(&self, &report, put),
+            Ok(put) => supervisor.tell_written(self, &report, put),
             Err(error) => {
                 tracing::error!(%error, "the exit report is kept in memory, and tried again");
                 report.unwritten = Some(error.to_string());
             }
         }
-        supervisor.tell_exit(&self, &report);
+        supervisor.tell_exit(self, &report);
         self.facts.change(|facts| facts.report = Some(report));
-        self.comes_to(&supervisor, Event::Told);
+        self.comes_to(supervisor, Event::Told);
         // Whoever waits is told first.
         tokio::task::yield_now().await;
+    }
+
+    /// Removes what is left of it, and has the rest of its output written.
+    async fn clear_away(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
+        if !self.facts.note(|facts| std::mem::replace(&mut facts.removal_begun, true)) {
+            tokio::task::spawn_local(self.clone().remove_cgroups(supervisor.clone()));
+        }
+        self.facts.until_it(|facts| facts.cgroups_removed).await;
+        let (pumps, logging) = {
+            let handles = self.handles.borrow();
+            (handles.pumps.clone(), handles.logging.clone())
+        };
+        if let Some(pumps) = &pumps {
+            pumps.flushed().await;
+        }
+        if let Some(gone) = &logging {
+            gone.until_it(|gone| *gone).await;
+        }
+        self.keep_at_last(supervisor).await;
+        let (task, supervisor) = (self.clone(), supervisor.clone());
+        tokio::task::spawn_local(async move {
+            supervisor.forget_member(&task).await;
+            task.comes_to(&supervisor, Event::Done);
+            supervisor.done();
+        });
+    }
+
+    /// Removes the task's cgroup, and with the last task the shim's own.
+    async fn remove_cgroups(self: Rc<Self>, supervisor: Rc<Supervisor>) {
         let cgroup = self.handles.borrow_mut().cgroup.take();
         if let Some(cgroup) = cgroup {
             remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
@@ -72,16 +128,7 @@ impl Task {
         if !supervisor.any_lives() && supervisor.sandbox().is_none() {
             supervisor.overhead.leave(&supervisor.layout).await;
         }
-        pumps.flushed().await;
-        drop(pumps);
-        let logging = self.handles.borrow_mut().logging.take();
-        if let Some(logging) = logging {
-            let _ = logging.await;
-        }
-        self.keep_at_last(&supervisor).await;
-        supervisor.forget_member(&self).await;
-        self.comes_to(&supervisor, Event::Done);
-        supervisor.done();
+        self.facts.change(|facts| facts.cgroups_removed = true);
     }
 
     /// Its end goes on by a step, which needs nothing done.
@@ -119,8 +166,9 @@ impl Task {
         let Some(report) = self.unwritten().map(|report| ExitReport { unwritten: None, ..report }) else { return };
         let mut wait = Duration::from_millis(20);
         loop {
+            self.facts.note(|facts| facts.step_due = None);
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
+                () = self.step_due(wait).come() => {}
                 () = self.facts.until_it(|facts| facts.fetched) => return,
             }
             if let Ok(put) = self.keep(&report).await {
@@ -149,25 +197,23 @@ impl Task {
         })
     }
 
-    fn report(
-        self: &Rc<Self>,
-        supervisor: &Rc<Supervisor>,
-        (ended, exited_at): (Ended, Timestamp),
-        at_exit: Option<Last>,
-        rest: u64,
-        pumps: &Pumps,
-        tail: &Tail,
-    ) -> ExitReport {
+    fn report(self: &Rc<Self>, supervisor: &Rc<Supervisor>) -> ExitReport {
         let layout = &supervisor.layout;
         let last = self.with_cgroup(|c| stats::last(layout, c)).unwrap_or_default();
-        let mut last = last.or(at_exit.unwrap_or_default());
+        let mut last = last.or(self.facts.look(|facts| facts.counted.clone()).unwrap_or_default());
         // What was told has happened, also where nothing counts it any more.
         let (told, limit_met) = self.facts.look(|facts| (facts.oom_kills, facts.limit_met));
         last.oom_kills = last.oom_kills.max(Some(told).filter(|kills| *kills > 0));
         last.own_limit_met = last.own_limit_met.or(limit_met);
         supervisor.tell_oom(self, last.oom_kills);
-        self.comes_to(supervisor, Event::Reported);
+        let (output_tail, output_dropped_bytes) = {
+            let handles = self.handles.borrow();
+            let tail = String::from_utf8_lossy(&handles.tail.borrow().to_vec()).into_owned();
+            (tail, handles.pumps.as_ref().map_or(0, |pumps| pumps.dropped()))
+        };
         self.facts.look(|facts| {
+            // It was reaped.
+            let End { ended, at: exited_at } = facts.end.unwrap_or_else(|| End::now(Ended::Signaled(libc::SIGKILL)));
             let by_shim = |signal| facts.sent.contains(&signal);
             let signal = match ended {
                 Ended::Signaled(signal) => Some(signal),
@@ -183,8 +229,7 @@ impl Task {
             let record = &facts.record;
             // A pid namespace that ends with its init takes all with it, uncounted.
             let by_kernel = self.namespaces.is_new(libc::CLONE_NEWPID);
-            let processes_killed = facts.killed.or((!by_kernel).then_some(rest));
-            let kept = tail.borrow().to_vec();
+            let processes_killed = facts.killed.or((!by_kernel).then_some(facts.rest_killed));
             ExitReport {
                 exit_code: Some(ended.code()),
                 signal: signal.map(signal_name),
@@ -208,8 +253,8 @@ impl Task {
                 pids_limit: last.pids_limit,
                 pids_limit_hits: last.pids_limit_hits,
                 processes_killed,
-                output_tail: Some(String::from_utf8_lossy(&kept).into_owned()),
-                output_dropped_bytes: pumps.dropped(),
+                output_tail: Some(output_tail),
+                output_dropped_bytes,
                 health: facts.health.clone(),
                 events: facts.events + 1,
                 enforcement: record.enforcement.clone(),
@@ -220,15 +265,11 @@ impl Task {
     }
 
     /// Undoes a launch that failed after the clone; the error says why.
-    pub async fn undo(
-        self: &Rc<Self>,
-        supervisor: &Rc<Supervisor>,
-        exited: oneshot::Receiver<Ended>,
-        error: Error,
-    ) -> Error {
+    pub async fn undo(self: &Rc<Self>, supervisor: &Rc<Supervisor>, error: Error) -> Error {
         // Thawed too: what is frozen does not die.
         self.comes_to(supervisor, Event::Failed);
-        let _ = exited.await;
+        let claim = self.handles.borrow().claim.clone();
+        claim.ended().await;
         self.comes_to(supervisor, Event::Reaped);
         self.handles.borrow_mut().init.take();
         self.kill_rest(supervisor).await;

@@ -12,12 +12,13 @@ use jiff::Timestamp;
 
 use super::Supervisor;
 use super::task::Task;
+use super::watching::until_end;
 use crate::cgroup::OomWatch;
+use crate::clock::Moment;
 pub use crate::events::Event;
 use crate::events::{Entry, shortened};
-use crate::facts::TaskFacts;
+use crate::facts::{ExecEnd, ExecFacts, TaskFacts};
 use crate::report::ExitReport;
-use crate::request::{ExecEnd, ExecOutcome};
 use crate::reserve::Put;
 use crate::stats;
 use crate::told::Happening;
@@ -87,20 +88,30 @@ impl Supervisor {
     }
 
     /// That a command which somebody asked for was run.
-    pub(super) fn tell_command(&self, task: &Task, command: &[String], outcome: &ExecOutcome) {
-        let exit_code = match outcome.end {
-            ExecEnd::Exited(code) => Some(code),
-            ExecEnd::TimedOut(_) => None,
+    pub(super) fn tell_command(&self, task: &Task, command: &[String], exec: &ExecFacts) {
+        let exit_code = match exec.end {
+            Some(ExecEnd::Exited(code)) => Some(code),
+            Some(ExecEnd::TimedOut(_)) | None => None,
         };
-        self.tell(task, Event::Exec { command: shortened(command), exit_code, started_at: outcome.started_at });
+        let started_at = exec.started_at.unwrap_or_else(Timestamp::now);
+        self.tell(task, Event::Exec { command: shortened(command), exit_code, started_at });
+    }
+
+    /// That an exec of the manager's has ended, whose pid was this.
+    pub(super) fn tell_exec_exit(&self, task: &Task, pid: i32, exec: &ExecFacts) {
+        let code = match exec.end {
+            Some(ExecEnd::Exited(code)) => code,
+            Some(ExecEnd::TimedOut(_)) | None => 128 + libc::SIGKILL,
+        };
+        let (name, at) = (exec.name.clone().unwrap_or_default(), exec.exited_at.unwrap_or_else(Timestamp::now));
+        self.tell_of_exec(task, Happening::ExecExited { name, pid, code, at });
     }
 
     /// Waits until the ends of the execs that a task's end has ended are told. One that does not end, as it is deep in
     /// the kernel, is left out.
     pub(super) async fn tell_execs(&self, task: &Task) {
-        if task.turns.telling.try_write().is_err() {
-            let _ = tokio::time::timeout(STRAGGLING, task.turns.telling.write()).await;
-        }
+        let told = task.facts.until_it(|facts| facts.execs.values().all(ExecFacts::is_told));
+        let _ = tokio::time::timeout(task.step_due(STRAGGLING).to_come(), told).await;
     }
 
     /// The end, after which nothing more is told: it has the number that the
@@ -146,42 +157,48 @@ impl Supervisor {
 
     /// Tells of kills for want of memory as they happen. What is not heard of
     /// in time is told of with the end.
-    pub(super) fn watch_oom(self: &Rc<Self>, task: Rc<Task>) {
+    pub(super) fn watch_oom(self: &Rc<Self>, task: &Rc<Task>) {
         let Ok(Some(watch)) = task.with_cgroup(|cgroup| self.layout.watch_oom(cgroup)) else { return };
         if let Some(log) = KernelLog::from_now() {
             task.handles.borrow_mut().kernel_log = Some(log);
         }
-        let supervisor = self.clone();
-        tokio::task::spawn_local(async move {
-            tokio::select! {
-                () = supervisor.hear_of_oom(&task, &watch) => {}
-                _ = task.exit_report() => {}
-            }
-        });
+        let (supervisor, watch) = (self.clone(), Rc::new(watch));
+        until_end(task, async move |task| supervisor.hear_of_oom(task, &watch).await);
     }
 
     async fn hear_of_oom(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) {
         // What was killed before.
-        self.oom_found(task, watch).await;
-        let in_unit = task.facts.look(|facts| facts.record.unit.is_some());
-        let waits = if in_unit { COUNTED_IN_UNIT_AFTER } else { COUNTED_AFTER };
-        while watch.changed().await {
-            for wait in waits {
-                tokio::time::sleep(*wait).await;
-                if !task.is_live() || self.oom_found(task, watch).await {
-                    break;
+        self.oom_found(task, watch);
+        loop {
+            while let Some(look) = task.facts.look(|facts| facts.oom_looks.front().copied()) {
+                look.come().await;
+                task.facts.note(|facts| facts.oom_looks.pop_front());
+                if !task.is_live() || self.oom_found(task, watch) {
+                    task.facts.note(|facts| facts.oom_looks.clear());
                 }
             }
+            if !watch.changed().await {
+                return;
+            }
+            let after = |moment: &mut Moment, wait: &Duration| {
+                *moment = moment.after(*wait);
+                Some(*moment)
+            };
+            task.facts.note(|facts| {
+                let in_unit = facts.record.unit.is_some();
+                let waits = if in_unit { COUNTED_IN_UNIT_AFTER } else { COUNTED_AFTER };
+                facts.oom_looks = waits.iter().scan(Moment::now(), after).collect();
+            });
         }
     }
 
     /// Whether there were kills; does what the task's watch asks for, unless it
     /// has ended by one.
-    async fn oom_found(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) -> bool {
+    fn oom_found(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) -> bool {
         let Some(init) = self.tell_oom(task, watch.kills()) else { return false };
         if let Some(action) = task.oom_action().filter(|_| !init) {
             let kills = task.facts.look(|facts| facts.oom_kills);
-            self.act(task, Finding::Oom { kills }, action).await;
+            self.act(task, Finding::Oom { kills }, action);
         }
         true
     }

@@ -8,7 +8,6 @@ use bowline_spec::id::TaskId;
 use bowline_spec::user::User;
 use jiff::Timestamp;
 use oci_spec::runtime::{Process, UserBuilder};
-use tokio::sync::oneshot;
 
 use super::Supervisor;
 use super::handles::ExecHandles;
@@ -16,97 +15,75 @@ use super::launches::owner;
 use super::task::{Task, all_ended};
 use crate::bundle;
 use crate::cgroup::{Cgroup, Entry, ExecGroup};
+use crate::claim::Claim;
 use crate::clock::Moment;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::exec;
-use crate::facts::ExecFacts;
+use crate::facts::{AskedBy, ExecEnd, ExecFacts, Killed, TaskFacts};
 use crate::identity::{self, Wanted};
-use crate::io::{self, Attachment, Connections, Input, Lines, Logging, Owner, Pumps, Stdio, Tail, Target, Wiring};
+use crate::io::{self, Attachment, Connections, Input, Logging, Owner, Pumps, Stdio, Tail, Target, Wiring};
 use crate::launch::Report;
 use crate::lifecycle::Status;
-use crate::lifecycle::exec::Event;
-use crate::request::{Exec, ExecEnd, ExecOutcome, Killed, Launched};
+use crate::lifecycle::exec::{Event, Life};
+use crate::request::{Exec, ExecOutcome, Launched};
 use crate::rootfs;
-use crate::sys::{self, Ended};
 use crate::told::Happening;
+use crate::{sys, waits};
 
 /// How long an answer waits for what was killed at a deadline to end.
 const DYING: Duration = Duration::from_secs(1);
 
 impl Supervisor {
-    /// Runs a command that somebody asked for: it is counted, and an event of the task.
-    pub(super) async fn exec(self: &Rc<Self>, id: &TaskId, request: Exec) -> Result<ExecOutcome> {
-        let task = self.task(id)?;
-        // The task's end is told after its, also if that comes while it begins.
-        let _telling = task.turns.telling.read().await;
-        let begun = self.begin_counted(&task, &request).await?;
-        let number = begun.number;
-        let outcome = self.finish_exec(&task, begun).await;
-        self.tell_command(&task, &request.command, &outcome);
-        task.exec_is_told(number);
-        Ok(outcome)
-    }
-
-    /// Runs a health check: it tells by its outcome alone.
-    pub(super) async fn exec_check(self: &Rc<Self>, task: &Rc<Task>, request: Exec) -> Result<ExecOutcome> {
-        let begun = self.begin_exec(task, &request).await?;
-        let number = begun.number;
-        let outcome = self.finish_exec(task, begun).await;
-        task.exec_is_told(number);
-        Ok(outcome)
-    }
-
-    /// Starts an exec that somebody asked for, which is counted.
-    async fn begin_counted(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<Begun> {
+    /// Starts an exec that somebody asked for: it is counted, an event of the task, and the task's end is told after its
+    /// own. Its program is executed when this returns, or its deadline has come. Returns its number.
+    pub(super) async fn exec(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<u64> {
         let asked = Instant::now();
-        let begun = self.begin_exec(task, request).await;
-        task.facts.change(|facts| match &begun {
-            Ok(begun) if facts.is_executed(begun.number) => facts.exec_starts.count(asked.elapsed()),
+        let begun = self.begin_exec(task, request, AskedBy::Caller(request.command.clone())).await;
+        self.count_start(task, &begun, asked);
+        let number = begun?;
+        self.see_exec_off(task, number);
+        Ok(number)
+    }
+
+    /// Starts an exec whose beginning and end are told to the manager.
+    pub(super) async fn start_exec(self: &Rc<Self>, id: &TaskId, request: &Exec) -> Result<Launched> {
+        let task = self.task(id)?;
+        let asked = Instant::now();
+        let begun = self.begin_exec(&task, request, AskedBy::Manager).await;
+        self.count_start(&task, &begun, asked);
+        let number = begun?;
+        let pid = task.facts.look(|facts| facts.execs.get(&number)?.pid).unwrap_or_default();
+        let name = request.name.clone().unwrap_or_default();
+        self.tell_of_exec(&task, Happening::ExecStarted { name, pid });
+        self.see_exec_off(&task, number);
+        Ok(Launched { pid })
+    }
+
+    /// Starts a health check: it tells by what it comes to alone.
+    pub(super) async fn exec_check(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<u64> {
+        let number = self.begin_exec(task, request, AskedBy::Check).await?;
+        self.see_exec_off(task, number);
+        Ok(number)
+    }
+
+    fn count_start(&self, task: &Task, begun: &Result<u64>, asked: Instant) {
+        let executed =
+            |facts: &TaskFacts, number| facts.execs.get(number).is_some_and(|exec| exec.life == Life::Running);
+        task.facts.change(|facts| match begun {
+            Ok(number) if executed(facts, number) => facts.exec_starts.count(asked.elapsed()),
             Ok(_) | Err(_) => facts.exec_starts.count_failed(),
         });
-        begun
-    }
-
-    /// Starts an exec whose end is told to the manager; `reply` has its pid once
-    /// its program is executed.
-    pub(super) async fn start_exec(
-        self: &Rc<Self>,
-        id: &TaskId,
-        request: Exec,
-        reply: oneshot::Sender<Result<Launched>>,
-    ) {
-        let task = match self.task(id) {
-            Ok(task) => task,
-            Err(error) => {
-                let _ = reply.send(Err(error));
-                return;
-            }
-        };
-        // The task's end is told after ours, also if that comes while we begin.
-        let _telling = task.turns.telling.read().await;
-        let begun = match self.begin_counted(&task, &request).await {
-            Ok(begun) => begun,
-            Err(error) => {
-                let _ = reply.send(Err(error));
-                return;
-            }
-        };
-        let (number, pid) = (begun.number, begun.pid);
-        let name = request.name.unwrap_or_default();
-        self.tell_of_exec(&task, Happening::ExecStarted { name: name.clone(), pid });
-        // Nobody waits for the answer any more: it runs on.
-        let _ = reply.send(Ok(Launched { pid }));
-        let outcome = self.finish_exec(&task, begun).await;
-        let code = code_of(outcome.end);
-        self.tell_of_exec(&task, Happening::ExecExited { name, pid, code, at: outcome.exited_at });
-        task.exec_is_told(number);
     }
 
     /// Starts an exec; its program is executed when this returns, or its
     /// deadline has come.
-    async fn begin_exec(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<Begun> {
+    async fn begin_exec(self: &Rc<Self>, task: &Rc<Task>, request: &Exec, by: AskedBy) -> Result<u64> {
         let id = &task.id;
-        let status = task.status();
+        let life = task.facts.look(|facts| facts.life);
+        if life.is_reaped() {
+            return Err(gone(task));
+        }
+        let status = life.status();
         if !matches!(status, Status::Running | Status::Stopping) {
             let message = format!("task {id} is {}: a command can be run in a running task only", status.as_str());
             return Err(Error::new(Kind::WrongState, message));
@@ -115,29 +92,22 @@ impl Supervisor {
         let deadline = request.timeout.map(|timeout| Moment::now().after(timeout));
         let group = deadline.and_then(|_| self.exec_group(task));
         let number = task.facts.change(|facts| {
-            let exec = ExecFacts {
-                name: request.name.clone(),
-                deadline,
-                group: group.as_ref().map(ExecGroup::number),
-                ..ExecFacts::default()
-            };
-            facts.begin_exec(exec)
+            let group = group.as_ref().map(|group| group.number());
+            facts.begin_exec(ExecFacts { by, name: request.name.clone(), deadline, group, ..ExecFacts::default() })
         });
-        let begun = self.run_exec(task, request, &process, number, group.as_ref()).await;
-        match begun {
-            Ok(begun) => Ok(Begun { group, ..begun }),
-            Err(error) => {
-                self.give_back(task, group);
-                task.exec_is_told(number);
-                Err(error)
-            }
+        task.handles.borrow_mut().execs.insert(number, ExecHandles { group, ..ExecHandles::default() });
+        let begun = self.run_exec(task, request, &process, number).await;
+        if begun.is_err() {
+            self.give_back(task, number);
+            task.forget_exec(number);
         }
+        begun.map(|()| number)
     }
 
     /// A cgroup for an exec: the one that is kept empty, or a new one. A daemon
     /// that an exec left behind keeps its own. `None` where none can be had, as
     /// by a limit on how many there may be.
-    fn exec_group(&self, task: &Task) -> Option<ExecGroup> {
+    fn exec_group(&self, task: &Task) -> Option<Rc<ExecGroup>> {
         let free = task.handles.borrow_mut().exec_group.take();
         if free.is_some() {
             return free;
@@ -152,14 +122,16 @@ impl Supervisor {
         });
         let made = task.with_cgroup(|c| self.layout.create_exec_group(c, &group_name(number), number));
         let made = made.and_then(|made| made);
-        made.inspect_err(|error| tracing::info!(%error, "an exec's deadline will kill its session")).ok()
+        made.inspect_err(|error| tracing::info!(%error, "an exec's deadline will kill its session")).ok().map(Rc::new)
     }
 
     /// Takes back the cgroup of an exec that has ended: an empty one is kept for the next. No descriptor is kept of one
     /// in which somebody is left, nor of a second.
-    fn give_back(&self, task: &Task, group: Option<ExecGroup>) {
+    fn give_back(&self, task: &Task, number: u64) {
+        let group = task.handles.borrow_mut().execs.get_mut(&number).and_then(|exec| exec.group.take());
         let Some(group) = group else { return };
-        if !group.is_empty() {
+        let is_killed = |exec: &ExecFacts| exec.killed_at.is_some() && !exec.all_dead;
+        if !group.is_empty() || task.facts.look(|facts| facts.execs.get(&number).is_some_and(is_killed)) {
             task.facts.change(|facts| facts.exec_groups_left.push_back(group.number()));
             return;
         }
@@ -176,108 +148,122 @@ impl Supervisor {
         }
     }
 
-    async fn run_exec(
-        self: &Rc<Self>,
-        task: &Rc<Task>,
-        request: &Exec,
-        process: &Process,
-        number: u64,
-        group: Option<&ExecGroup>,
-    ) -> Result<Begun> {
+    async fn run_exec(self: &Rc<Self>, task: &Rc<Task>, request: &Exec, process: &Process, number: u64) -> Result<()> {
         let logging = self.start_logger(request.logger.as_ref()).await?;
         let targets = logging.as_ref().map(Logging::targets);
-        let (stdio, mut capture) =
-            Capture::begin(request, targets, owner(&task.spec, Some(process), &task.particulars))?;
+        let (stdio, wiring, tails) = wire(request, targets, owner(&task.spec, Some(process), &task.particulars))?;
         let expecting = self.children.expect();
-        let (mut report, pid, in_group) = self.clone_exec(task, process, &stdio, group).await?;
+        let (mut report, pid, in_group) = self.clone_exec(task, process, &stdio, number).await?;
         // The output ends when the exec's own ends are closed.
         drop(stdio);
-        let exited = expecting.claim(pid);
+        let claim = expecting.claim(pid);
         drop(expecting);
+        let deadline = task.exec_is_cloned(number, &claim, tails, in_group);
         if !task.is_live() {
             // The task's end may have looked before it was there.
-            self.kill_exec(task, pid, exited, in_group).await;
+            self.kill_exec(task, number).await;
             return Err(gone(task));
         }
-        let deadline = task.facts.look(|facts| facts.execs.get(&number)?.deadline);
-        let executed = match before(deadline, report.executed()).await {
-            Some(Ok(())) => {
-                if let Err(error) = capture.connect(request) {
+        let pumps = match before(deadline, report.executed()).await {
+            Some(Ok(())) => match connect(wiring, request) {
+                Ok(pumps) => Some(pumps),
+                Err(error) => {
                     // It runs by now, and whoever asked is told that it does not.
-                    self.kill_exec(task, pid, exited, in_group).await;
+                    self.kill_exec(task, number).await;
                     return Err(error);
                 }
-                true
-            }
+            },
             Some(Err(error)) => {
-                let _ = exited.await;
+                claim.ended().await;
                 return Err(error);
             }
             // Nothing of it runs: it is killed before it had a terminal.
-            None => false,
+            None => None,
         };
-        if let (Some(logging), Some(pumps)) = (logging, &capture.pumps) {
+        if let (Some(logging), Some(pumps)) = (logging, &pumps) {
             logging.see_off(pumps.process_ended());
         }
-        if request.name.is_some() {
-            // While its end has not come, the pid is its own.
-            let pidfd = if self.children.is_unreaped(pid) { sys::pidfd_open(pid).ok() } else { None };
-            let lines = capture.lines().cloned();
-            task.handles.borrow_mut().execs.insert(number, ExecHandles { pidfd, lines });
+        // While its end has not come, the pid is its own.
+        let named = request.name.is_some() && claim.is_unreaped();
+        let event = if pumps.is_some() { Event::Executed } else { Event::Deadline };
+        if let Some(handles) = task.handles.borrow_mut().execs.get_mut(&number) {
+            handles.pidfd = if named { sys::pidfd_open(pid).ok() } else { None };
+            handles.pumps = pumps.map(Rc::new);
         }
-        let started_at = Timestamp::now();
         task.facts.change(|facts| {
-            let Some(exec) = facts.execs.get_mut(&number) else { return };
-            if executed {
-                exec.life.on(Event::Executed);
+            if let Some(exec) = facts.execs.get_mut(&number) {
+                exec.life.on(event);
+                exec.started_at = Some(Timestamp::now());
             }
-            (exec.pid, exec.started_at, exec.in_group) = (Some(pid), Some(started_at), in_group.is_some());
         });
-        Ok(Begun { number, pid, exited, capture, started_at, group: None })
+        Ok(())
     }
 
-    /// Sees an exec to its end or its deadline.
-    async fn finish_exec(&self, task: &Rc<Task>, begun: Begun) -> ExecOutcome {
-        let Begun { number, pid, mut exited, mut capture, started_at, group } = begun;
-        let (deadline, in_group) = task
-            .facts
-            .look(|facts| facts.execs.get(&number).map_or((None, false), |exec| (exec.deadline, exec.in_group)));
-        let own = group.as_ref().filter(|_| in_group);
-        let end = match before(deadline, &mut exited).await {
-            // The sender lives until the child is reaped.
-            Some(ended) => ExecEnd::Exited(ended.map_or(128 + libc::SIGKILL, Ended::code)),
-            None => {
-                task.exec_comes_to(number, Event::Deadline);
-                ExecEnd::TimedOut(self.kill_exec(task, pid, exited, own).await)
+    /// Has an exec seen to its end, or its deadline.
+    fn see_exec_off(self: &Rc<Self>, task: &Rc<Task>, number: u64) {
+        let (supervisor, task) = (self.clone(), task.clone());
+        waits::begin(move || {
+            let (supervisor, task) = (supervisor.clone(), task.clone());
+            async move {
+                while let Some(life) = task.facts.look(|facts| facts.execs.get(&number).map(|exec| exec.life)) {
+                    match life {
+                        Life::Running => task.exec_runs(number).await,
+                        Life::Killing => {
+                            let killed = supervisor.kill_exec(&task, number).await;
+                            task.exec_has_ended(number, ExecEnd::TimedOut(killed), Timestamp::now());
+                        }
+                        Life::Ended => supervisor.end_exec(&task, number).await,
+                        Life::Starting | Life::Told => return,
+                    }
+                }
             }
-        };
-        let exited_at = Timestamp::now();
-        task.exec_has_ended(number, code_of(end), exited_at);
-        let (stdout, stderr) = capture.end().await;
-        self.give_back(task, group);
-        ExecOutcome { end, stdout, stderr, started_at, exited_at }
+        });
+    }
+
+    /// Tells the end of an exec, once all is read that it has said itself: what it left running may write on.
+    async fn end_exec(&self, task: &Task, number: u64) {
+        let pumps = task.handles.borrow().execs.get(&number).and_then(|exec| exec.pumps.clone());
+        if let Some(pumps) = pumps {
+            pumps.finish().await;
+        }
+        self.give_back(task, number);
+        let Some(exec) = task.facts.look(|facts| facts.execs.get(&number).cloned()) else { return };
+        task.exec_comes_to(number, Event::Told);
+        match &exec.by {
+            AskedBy::Check => {}
+            AskedBy::Caller(command) => self.tell_command(task, command, &exec),
+            AskedBy::Manager => {
+                let pid = task.exec_claim(number).map(|(claim, _)| claim.pid).unwrap_or_default();
+                self.tell_exec_exit(task, pid, &exec);
+                task.forget_exec(number);
+            }
+        }
     }
 
     /// Clones the exec into the first cgroup that takes it: its own group, the
     /// task's cgroup, or the one below it where the task's init is. Returns its
-    /// pid, and the group if it is in that.
-    async fn clone_exec<'g>(
+    /// pid, and whether it is in its group.
+    async fn clone_exec(
         &self,
         task: &Task,
         process: &Process,
         stdio: &Stdio,
-        group: Option<&'g ExecGroup>,
-    ) -> Result<(Report, i32, Option<&'g ExecGroup>)> {
-        if let Some(group) = group {
-            let entry = task.with_cgroup(|c| group.entry(c))?;
+        number: u64,
+    ) -> Result<(Report, i32, bool)> {
+        let own = {
+            let handles = task.handles.borrow();
+            let group = handles.execs.get(&number).and_then(|exec| exec.group.as_ref());
+            group.map(|group| task.with_cgroup(|c| group.entry(c))).transpose()?
+        };
+        if let Some(entry) = own {
             if let Some((report, pid)) = clone_into(task, process, stdio, entry).await? {
-                return Ok((report, pid, Some(group)));
+                return Ok((report, pid, true));
             }
             tracing::info!("an exec has no cgroup of its own; its deadline will kill its session");
         }
         let entry = task.with_cgroup(Cgroup::entry)?;
         if let Some((report, pid)) = clone_into(task, process, stdio, entry).await? {
-            return Ok((report, pid, None));
+            return Ok((report, pid, false));
         }
         // The task has moved its processes down, and controllers with them:
         // its own cgroup takes none any more (cgroup-v2, "no internal processes").
@@ -289,44 +275,70 @@ impl Supervisor {
             let message = format!("neither the cgroup of task {} nor that of its init takes a process", task.id);
             Error::new(Kind::WrongState, message).hint("it changes its cgroups just now, or has made them threaded")
         })?;
-        Ok((report, pid, None))
+        Ok((report, pid, false))
     }
 
-    /// Ends an exec at its deadline, with all it started as far as that can be
-    /// found. `exited` has not come, so the pid is the exec's.
-    async fn kill_exec(
-        &self,
-        task: &Task,
-        pid: i32,
-        exited: oneshot::Receiver<Ended>,
-        group: Option<&ExecGroup>,
-    ) -> Killed {
+    /// Ends an exec, with all it started as far as that can be found. Returns when they have ended, or after a while:
+    /// one that is deep in the kernel runs no instruction more, but ends when it is let go.
+    async fn kill_exec(self: &Rc<Self>, task: &Rc<Task>, number: u64) -> Killed {
+        let Some((claim, in_group)) = task.exec_claim(number) else { return Killed::Session };
+        let killed_at = task.facts.look(|facts| facts.execs.get(&number).and_then(|exec| exec.killed_at));
+        let since = killed_at.unwrap_or_else(|| self.begin_killing(task, number, claim, in_group));
+        let dead = task.facts.until_it(|facts| facts.execs.get(&number).is_none_or(|exec| exec.all_dead));
+        let _ = tokio::time::timeout(since.after(DYING).to_come(), dead).await;
+        if in_group { Killed::Cgroup } else { Killed::Session }
+    }
+
+    /// Has an exec killed, with all it started, until nothing of it is left. Returns when that was begun.
+    fn begin_killing(self: &Rc<Self>, task: &Rc<Task>, number: u64, claim: Claim, in_group: bool) -> Moment {
+        let since = Moment::now();
+        task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.killed_at = Some(since)));
+        let group = task.handles.borrow().execs.get(&number).and_then(|exec| exec.group.clone());
+        let killing = Rc::new(Killing { claim, group: group.filter(|_| in_group), since });
+        let (supervisor, task) = (self.clone(), task.clone());
+        waits::begin(move || {
+            let (supervisor, task, killing) = (supervisor.clone(), task.clone(), killing.clone());
+            async move {
+                killing.to_the_last(&supervisor, &task).await;
+                task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.all_dead = true));
+            }
+        });
+        since
+    }
+}
+
+/// An exec that is killed.
+struct Killing {
+    claim: Claim,
+    /// Its own, if it is in one.
+    group: Option<Rc<ExecGroup>>,
+    since: Moment,
+}
+
+impl Killing {
+    async fn to_the_last(&self, supervisor: &Supervisor, task: &Task) {
         // It may not have come as far as its cgroup or its session.
         // One that was reaped just now is no more, and its pid may be a stranger's.
-        let lives = self.children.is_unreaped(pid);
-        let own: Vec<OwnedFd> = lives.then(|| sys::pidfd_open(pid).ok()).flatten().into_iter().collect();
+        let lives = self.claim.is_unreaped();
+        let own: Vec<OwnedFd> = lives.then(|| sys::pidfd_open(self.claim.pid).ok()).flatten().into_iter().collect();
         // An error means that it has ended.
         own.iter().for_each(|own| drop(sys::pidfd_send_signal(own.as_fd(), libc::SIGKILL)));
-        let kill = || match group {
-            Some(group) => group.kill(),
-            None if lives => task.with_cgroup(|c| self.layout.kill_session(c, pid)).unwrap_or_default(),
-            None => Vec::new(),
-        };
-        let dead = async {
-            loop {
-                let killed = kill();
-                if killed.is_empty() {
-                    break;
+        loop {
+            let killed = match &self.group {
+                Some(group) => group.kill(),
+                None if lives => {
+                    let kill = |cgroup: &Cgroup| supervisor.layout.kill_session(cgroup, self.claim.pid);
+                    task.with_cgroup(kill).unwrap_or_default()
                 }
-                all_ended(&self.layout, &killed).await;
+                None => Vec::new(),
+            };
+            if killed.is_empty() {
+                break;
             }
-            all_ended(&self.layout, &own).await;
-            let _ = exited.await;
-        };
-        // One that is deep in the kernel runs no instruction more, but ends when
-        // it is let go.
-        let _ = tokio::time::timeout(DYING, dead).await;
-        if group.is_some() { Killed::Cgroup } else { Killed::Session }
+            all_ended(&supervisor.layout, &killed, self.since).await;
+        }
+        all_ended(&supervisor.layout, &own, self.since).await;
+        self.claim.ended().await;
     }
 }
 
@@ -346,14 +358,6 @@ async fn clone_into(task: &Task, process: &Process, stdio: &Stdio, entry: Entry)
     Ok(report.cloned().await?.map(|pid| (report, pid)))
 }
 
-/// An exec's end as one number.
-fn code_of(end: ExecEnd) -> i32 {
-    match end {
-        ExecEnd::Exited(code) => code,
-        ExecEnd::TimedOut(_) => 128 + libc::SIGKILL,
-    }
-}
-
 fn gone(task: &Task) -> Error {
     Error::new(Kind::WrongState, format!("task {} has exited", task.id))
 }
@@ -366,68 +370,30 @@ async fn before<T>(deadline: Option<Moment>, future: impl Future<Output = T>) ->
     }
 }
 
-/// An exec that runs.
-struct Begun {
-    number: u64,
-    pid: i32,
-    exited: oneshot::Receiver<Ended>,
-    capture: Capture,
-    started_at: Timestamp,
-    /// What was made for it, to be had by the next.
-    group: Option<ExecGroup>,
+/// Makes the ends of an exec: what it gets, what the shim keeps, and where its last bytes are kept.
+fn wire(request: &Exec, targets: Option<[Target; 2]>, owner: Owner) -> Result<(Stdio, Wiring, Vec<Tail>)> {
+    let bytes = request.tail_bytes.unwrap_or(io::TAIL);
+    let stdout = io::new_tail(bytes);
+    let stderr = if request.separate { io::new_tail(bytes) } else { stdout.clone() };
+    let kept = if request.separate { vec![stdout.clone(), stderr.clone()] } else { vec![stdout.clone()] };
+    let tails = [stdout, stderr];
+    let Exec { stdin: input, terminal, .. } = request;
+    let [stdout, stderr] = &targets.unwrap_or_else(|| [request.stdout.clone(), request.stderr.clone()]);
+    let (logs, direct, terminal) = ([None, None], request.direct, *terminal);
+    // A program that it leaves behind may write to its file as long as it lives.
+    let follow = direct;
+    let (stdio, wiring) =
+        io::wire(Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, follow })?;
+    Ok((stdio, wiring, kept))
 }
 
-/// What is captured of an exec's output.
-struct Capture {
-    /// Until the exec has been set up.
-    wiring: Option<Wiring>,
-    pumps: Option<Pumps>,
-    tails: [Tail; 2],
-    separate: bool,
-}
-
-impl Capture {
-    fn begin(request: &Exec, targets: Option<[Target; 2]>, owner: Owner) -> Result<(Stdio, Capture)> {
-        let bytes = request.tail_bytes.unwrap_or(io::TAIL);
-        let stdout = io::new_tail(bytes);
-        let stderr = if request.separate { io::new_tail(bytes) } else { stdout.clone() };
-        let tails = [stdout, stderr];
-        let Exec { stdin: input, terminal, .. } = request;
-        let [stdout, stderr] = &targets.unwrap_or_else(|| [request.stdout.clone(), request.stderr.clone()]);
-        let (logs, direct) = ([None, None], request.direct);
-        // A program that it leaves behind may write to its file as long as it lives.
-        let follow = direct;
-        let (tails_of_it, terminal) = (tails.clone(), *terminal);
-        let wanted = Connections { input, stdout, stderr, owner, logs, tails: tails_of_it, terminal, direct, follow };
-        let (stdio, wiring) = io::wire(wanted)?;
-        Ok((stdio, Capture { wiring: Some(wiring), pumps: None, tails, separate: request.separate }))
+/// Has what it writes to its terminal come, now that it is set up.
+fn connect(wiring: Wiring, request: &Exec) -> Result<Pumps> {
+    let pumps = wiring.connect()?;
+    if let (Input::Path(stdin), Some(_)) = (&request.stdin, request.terminal) {
+        pumps.lines().attach(&Attachment { stdin: Some(stdin.clone()), ..Attachment::default() })?;
     }
-
-    /// Has what it writes to its terminal come, now that it is set up.
-    fn connect(&mut self, request: &Exec) -> Result<()> {
-        self.pumps = self.wiring.take().map(Wiring::connect).transpose()?;
-        match (self.lines(), &request.stdin, request.terminal) {
-            (Some(lines), Input::Path(stdin), Some(_)) => {
-                lines.attach(&Attachment { stdin: Some(stdin.clone()), ..Attachment::default() })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn lines(&self) -> Option<&Lines> {
-        self.pumps.as_ref().map(Pumps::lines)
-    }
-
-    /// Everything that the exec itself wrote; what it left running may write on.
-    async fn end(&mut self) -> (Vec<u8>, Vec<u8>) {
-        if let Some(pumps) = &mut self.pumps {
-            pumps.finish().await;
-        }
-        let [stdout, stderr] = &self.tails;
-        let stdout = stdout.borrow().to_vec();
-        let stderr = if self.separate { stderr.borrow().to_vec() } else { Vec::new() };
-        (stdout, stderr)
-    }
+    Ok(pumps)
 }
 
 /// What the cgroup of an exec is called.
@@ -496,18 +462,69 @@ impl Task {
         self.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.life.on(event)));
     }
 
-    /// An exec was reaped: nobody signals it any more, nor joins its streams.
-    fn exec_has_ended(&self, number: u64, code: i32, exited_at: Timestamp) {
-        self.handles.borrow_mut().execs.remove(&number);
-        self.exec_comes_to(number, Event::Ended);
+    /// An exec is there: keeps what it is waited for by. Returns its deadline.
+    fn exec_is_cloned(&self, number: u64, claim: &Claim, tails: Vec<Tail>, in_group: bool) -> Option<Moment> {
+        if let Some(handles) = self.handles.borrow_mut().execs.get_mut(&number) {
+            (handles.claim, handles.tails) = (Some(claim.clone()), tails);
+        }
+        self.facts.change(|facts| {
+            let exec = facts.execs.get_mut(&number)?;
+            (exec.pid, exec.in_group) = (Some(claim.pid), in_group);
+            exec.deadline
+        })
+    }
+
+    /// By which one knows of an exec's end, and whether it is in a cgroup of its own.
+    fn exec_claim(&self, number: u64) -> Option<(Claim, bool)> {
+        let claim = self.handles.borrow().execs.get(&number)?.claim.clone()?;
+        self.facts.look(|facts| Some((claim, facts.execs.get(&number)?.in_group)))
+    }
+
+    /// Waits until an exec has ended, or its deadline has come.
+    async fn exec_runs(&self, number: u64) {
+        let Some((claim, _)) = self.exec_claim(number) else { return };
+        let deadline = self.facts.look(|facts| facts.execs.get(&number)?.deadline);
+        match before(deadline, claim.ended()).await {
+            Some(end) => self.exec_has_ended(number, ExecEnd::Exited(end.ended.code()), end.at),
+            None => self.exec_comes_to(number, Event::Deadline),
+        }
+    }
+
+    /// An exec was reaped, or is waited for no longer: nobody signals it any more, nor joins its streams.
+    fn exec_has_ended(&self, number: u64, end: ExecEnd, exited_at: Timestamp) {
         self.facts.change(|facts| {
             let Some(exec) = facts.execs.get_mut(&number) else { return };
-            (exec.pid, exec.code, exec.exited_at) = (None, Some(code), Some(exited_at));
+            exec.life.on(Event::Ended);
+            (exec.pid, exec.end, exec.exited_at) = (None, Some(end), Some(exited_at));
         });
     }
 
-    /// Whoever asked for an exec knows its end, or that it could not be started: it is forgotten.
-    fn exec_is_told(&self, number: u64) {
+    /// What an exec comes to, as soon as that is told; then it is forgotten.
+    ///
+    /// # Errors
+    /// `NotFound` when it was forgotten before.
+    pub(super) async fn exec_outcome(&self, number: u64) -> Result<ExecOutcome> {
+        let told = |facts: &TaskFacts| match facts.execs.get(&number) {
+            None => Some(None),
+            Some(exec) => (exec.life == Life::Told).then(|| Some(exec.clone())),
+        };
+        let exec = self.facts.until(told).await;
+        let tails = self.handles.borrow_mut().execs.remove(&number).map(|handles| handles.tails).unwrap_or_default();
+        self.forget_exec(number);
+        let gone = || Error::new(Kind::NotFound, format!("exec {number} of task {} is not known any more", self.id));
+        let exec = exec.ok_or_else(gone)?;
+        let mut tails = tails.iter().map(|tail| tail.borrow().to_vec());
+        Ok(ExecOutcome {
+            end: exec.end.ok_or_else(gone)?,
+            stdout: tails.next().unwrap_or_default(),
+            stderr: tails.next().unwrap_or_default(),
+            started_at: exec.started_at.ok_or_else(gone)?,
+            exited_at: exec.exited_at.ok_or_else(gone)?,
+        })
+    }
+
+    /// Whoever asked for an exec knows its end, or that it could not be started.
+    fn forget_exec(&self, number: u64) {
         self.handles.borrow_mut().execs.remove(&number);
         self.facts.change(|facts| facts.execs.remove(&number));
     }

@@ -9,8 +9,9 @@ use std::rc::Rc;
 use super::Supervisor;
 use super::task::Task;
 use crate::cgroup::{self, Cgroup};
-use crate::facts::Facts;
+use crate::facts::{Facts, Output, ShimFacts};
 use crate::figures::{self, Figures, HealthFigures, SandboxFigures, TaskFigures};
+use crate::io::{Lines, Tail};
 use crate::proc_stat;
 use crate::stats::Stats;
 
@@ -36,9 +37,13 @@ impl Supervisor {
         let pid = std::process::id().cast_signed();
         let facts_of = |task: &Rc<Task>| {
             let mut facts = task.facts.look(Clone::clone);
-            for exec in facts.execs.values_mut() {
+            let handles = task.handles.borrow();
+            facts.output = Some(output([&handles.tail].into_iter(), handles.lines()));
+            facts.end = facts.end.or(handles.claim.end());
+            for (number, exec) in &mut facts.execs {
                 // While it has a pid, it is not reaped, and that is its own.
                 exec.pid_started = exec.pid.and_then(proc_stat::started);
+                exec.output = handles.execs.get(number).map(|exec| output(exec.tails.iter(), exec.lines()));
             }
             (task.id.clone(), facts)
         };
@@ -47,7 +52,7 @@ impl Supervisor {
             pid,
             pid_started: proc_stat::started(pid),
             boot_id: cgroup::boot(),
-            shim: self.facts.look(Clone::clone),
+            shim: ShimFacts { pause: self.pauses.facts(), ..self.facts.look(Clone::clone) },
             sandbox: self.sandbox.borrow().as_ref().map(|sandbox| sandbox.facts.look(Clone::clone)),
             tasks: self.tasks.borrow().values().map(facts_of).collect(),
         }
@@ -68,4 +73,9 @@ impl Supervisor {
     fn usage(&self, cgroup: &Cgroup) -> Stats {
         figures::usage(&self.layout, cgroup, self.page_sizes())
     }
+}
+
+fn output<'a>(tails: impl Iterator<Item = &'a Tail>, lines: Option<&Lines>) -> Output {
+    let text = |tail: &Tail| String::from_utf8_lossy(&tail.borrow().to_vec()).into_owned();
+    Output { tails: tails.map(text).collect(), streams: lines.map(Lines::progress).unwrap_or_default() }
 }

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-
-use tokio::task::JoinHandle;
+use std::rc::Rc;
 
 use crate::cgroup::{Cgroup, ExecGroup};
+use crate::claim::Claim;
 use crate::claimed_uid::ClaimedUid;
+use crate::clock::Moment;
 use crate::folder::Lock;
-use crate::io::Lines;
+use crate::io::{Gone, Lines, Pumps, Tail};
 use crate::launch::{Held, Live};
 use crate::reserve::Reserve;
 use crate::rootfs::Null;
@@ -24,18 +25,24 @@ use crate::watch::KernelLog;
 pub struct TaskHandles {
     /// Init, until its exit is known.
     pub init: Option<Live>,
+    /// By which its exit becomes known.
+    pub claim: Claim,
     /// Gone once the exit has been reported.
     pub cgroup: Option<Cgroup>,
+    /// Those that were killed last of what is in it, until they have ended.
+    pub dying: Dying,
     /// By which its program is executed, until it is.
     pub held: Option<Held>,
-    /// By which one joins init's streams, once it runs.
-    pub lines: Option<Lines>,
-    /// What takes its output, until that has ended.
-    pub logging: Option<JoinHandle<()>>,
+    /// Init's streams, once it is set up.
+    pub pumps: Option<Rc<Pumps>>,
+    /// Their last bytes.
+    pub tail: Tail,
+    /// Of the logger that takes its output, if one does.
+    pub logging: Option<Gone>,
     /// Of the execs that run, by number.
     pub execs: BTreeMap<u64, ExecHandles>,
     /// An empty cgroup for an exec with a deadline, between two execs.
-    pub exec_group: Option<ExecGroup>,
+    pub exec_group: Option<Rc<ExecGroup>>,
     /// For streams of execs that are nowhere, from the first of them on.
     pub null: Option<Null>,
     /// What `stats` keeps open between two readings.
@@ -50,13 +57,35 @@ pub struct TaskHandles {
     pub claimed: Option<ClaimedUid>,
 }
 
+/// Processes that were killed.
+#[derive(Clone)]
+pub struct Dying {
+    /// Theirs.
+    pub killed: Rc<[OwnedFd]>,
+    /// When.
+    pub since: Moment,
+}
+
 /// What a shim holds open for an exec.
 #[derive(Default)]
 pub struct ExecHandles {
+    /// By which its end becomes known, once it is cloned.
+    pub claim: Option<Claim>,
     /// Of one with a name.
     pub pidfd: Option<OwnedFd>,
-    /// By which one joins its streams, of one with a name.
-    pub lines: Option<Lines>,
+    /// Its streams, once it is set up.
+    pub pumps: Option<Rc<Pumps>>,
+    /// The last bytes of stdout, or of both where they are kept together, and of stderr.
+    pub tails: Vec<Tail>,
+    /// The cgroup that was made for it.
+    pub group: Option<Rc<ExecGroup>>,
+}
+
+impl ExecHandles {
+    /// By which one joins its streams.
+    pub fn lines(&self) -> Option<&Lines> {
+        self.pumps.as_deref().map(Pumps::lines)
+    }
 }
 
 /// What a shim holds open for its sandbox.
@@ -72,12 +101,15 @@ pub struct SandboxHandles {
 
 impl TaskHandles {
     /// Of a task whose init was cloned.
-    pub fn new(init: Live, cgroup: Cgroup) -> TaskHandles {
+    pub fn new(init: Live, claim: Claim, tail: Tail, cgroup: Cgroup) -> TaskHandles {
         TaskHandles {
             init: Some(init),
+            claim,
             cgroup: Some(cgroup),
+            dying: Dying { killed: Rc::default(), since: Moment::now() },
             held: None,
-            lines: None,
+            pumps: None,
+            tail,
             logging: None,
             execs: BTreeMap::new(),
             exec_group: None,
@@ -88,5 +120,10 @@ impl TaskHandles {
             lock: None,
             claimed: None,
         }
+    }
+
+    /// By which one joins init's streams, once it is set up.
+    pub fn lines(&self) -> Option<&Lines> {
+        self.pumps.as_deref().map(Pumps::lines)
     }
 }

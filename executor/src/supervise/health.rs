@@ -18,71 +18,96 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Instant;
 
 use bowline_spec::{Healthcheck, OnUnhealthy};
 use jiff::Timestamp;
 
 use super::Supervisor;
 use super::task::Task;
-use crate::error::Result;
+use crate::clock::Moment;
 use crate::events::Event;
-use crate::facts::TaskFacts;
+use crate::facts::{Checks, ExecEnd, TaskFacts, UnderWay};
 use crate::health::{Check, Health, OUTPUT, Status};
 use crate::lifecycle;
 use crate::pages;
 use crate::proc_stat::{self, ProcStat};
 use crate::report::StoppedBy;
-use crate::request::{Exec, ExecEnd, ExecOutcome};
+use crate::request::{Exec, ExecOutcome};
+use crate::waits;
 
 impl Supervisor {
     /// Begins to check a task's health, if its description says how.
     pub(super) fn begin_checks(self: &Rc<Self>, task: &Rc<Task>) {
         let rules = task.facts.look(|facts| facts.record.task.as_ref().and_then(|task| task.healthcheck.clone()));
-        if let Some(rules) = rules {
-            task.facts.change(|facts| facts.health = Some(Health::default()));
-            tokio::task::spawn_local(self.clone().check(task.clone(), rules));
-        }
+        let Some(rules) = rules else { return };
+        task.facts.change(|facts| {
+            facts.health = Some(Health::default());
+            facts.checks = Some(Checks { begun: Moment::now(), due: None, under_way: None });
+        });
+        let (supervisor, task, rules) = (self.clone(), task.clone(), Rc::new(rules));
+        waits::begin(move || {
+            let (supervisor, task, rules) = (supervisor.clone(), task.clone(), rules.clone());
+            async move { supervisor.check(&task, &rules).await }
+        });
     }
 
-    async fn check(self: Rc<Self>, task: Rc<Task>, rules: Healthcheck) {
-        let begun = Instant::now();
-        let in_start_period = || begun.elapsed() < rules.start_period();
+    async fn check(self: &Rc<Self>, task: &Rc<Task>, rules: &Healthcheck) {
         loop {
-            let slow = task.health_status() != Status::Starting || !in_start_period();
-            let wait = if slow { rules.interval() } else { rules.start_interval() };
-            if !task.runs_for(wait).await {
-                return;
-            }
-            let steps = task.facts.look(|facts| facts.steps);
-            let counts = in_start_period();
-            let check = self.check_once(&task, &rules).await;
-            let runs_on = task.status() == lifecycle::Status::Running && task.facts.look(|facts| facts.steps == steps);
-            if !runs_on || (!check.succeeded() && self.init_ends(&task)) {
+            let checks = task.facts.look(|facts| facts.checks.clone());
+            let Some(Checks { begun, under_way, .. }) = checks else { return };
+            if under_way.is_some() {
+                let (check, under_way) = task.checked().await;
+                self.checked(task, check, &under_way, rules);
                 continue;
             }
-            self.learn(&task, check, &rules, counts);
+            let in_start_period = || Moment::now() < begun.after(rules.start_period());
+            let slow = task.health_status() != Status::Starting || !in_start_period();
+            let wait = if slow { rules.interval() } else { rules.start_interval() };
+            if !task.runs_for(wait, |facts| facts.checks.as_mut().map(|checks| &mut checks.due)).await {
+                return;
+            }
+            self.begin_check(task, rules, in_start_period());
         }
     }
 
-    /// Whether a task's init will not run on: it exits, was killed, or was reaped just now.
-    fn init_ends(&self, task: &Task) -> bool {
-        // While it is not reaped, the pid is its own.
-        let pid = task.pid().filter(|pid| self.children.is_unreaped(*pid));
-        pid.is_none_or(all_threads_end)
+    /// Counts a check, unless the task was stopped or paused meanwhile.
+    fn checked(self: &Rc<Self>, task: &Rc<Task>, check: Check, under_way: &UnderWay, rules: &Healthcheck) {
+        pages::left();
+        let steps = task.facts.look(|facts| facts.steps);
+        let runs_on = task.status() == lifecycle::Status::Running && steps == under_way.steps;
+        if runs_on && (check.succeeded() || !task.init_ends()) {
+            self.learn(task, check, rules, under_way.in_start_period);
+        }
     }
 
-    async fn check_once(self: &Rc<Self>, task: &Rc<Task>, rules: &Healthcheck) -> Check {
-        let started_at = Timestamp::now();
+    /// Has a check begun, which is under way from now on.
+    fn begin_check(self: &Rc<Self>, task: &Rc<Task>, rules: &Healthcheck, in_start_period: bool) {
+        task.facts.change(|facts| {
+            let steps = facts.steps;
+            let under_way = UnderWay { started_at: Timestamp::now(), steps, in_start_period, exec: None, failed: None };
+            if let Some(checks) = &mut facts.checks {
+                checks.under_way = Some(under_way);
+            }
+        });
         let exec = Exec {
             command: rules.exec.clone(),
             timeout: Some(rules.timeout()),
             tail_bytes: Some(OUTPUT),
             ..Exec::default()
         };
-        let outcome = self.exec_check(task, exec).await;
-        pages::left();
-        check_of(outcome, started_at)
+        let (supervisor, task) = (self.clone(), task.clone());
+        tokio::task::spawn_local(async move {
+            let begun = supervisor.exec_check(&task, &exec).await;
+            task.facts.change(|facts| {
+                let under_way = facts.checks.as_mut().and_then(|checks| checks.under_way.as_mut());
+                if let Some(under_way) = under_way {
+                    match begun {
+                        Ok(number) => under_way.exec = Some(number),
+                        Err(error) => under_way.failed = Some(error.message().to_owned()),
+                    }
+                }
+            });
+        });
     }
 
     fn learn(self: &Rc<Self>, task: &Task, check: Check, rules: &Healthcheck, in_start_period: bool) {
@@ -125,7 +150,35 @@ fn thread_ends(folder: &Path) -> Option<bool> {
     ProcStat::parse(&proc_stat::read_in(folder)?).map(|stat| stat.ends())
 }
 
-fn check_of(outcome: Result<ExecOutcome>, started_at: Timestamp) -> Check {
+impl Task {
+    fn health_status(&self) -> Status {
+        self.facts.look(|facts| facts.health.as_ref().map(|health| health.status)).unwrap_or_default()
+    }
+
+    /// Whether init will not run on: it exits, was killed, or was reaped just now.
+    fn init_ends(&self) -> bool {
+        // While it is not reaped, the pid is its own.
+        let claim = self.handles.borrow().claim.clone();
+        !claim.is_unreaped() || all_threads_end(claim.pid)
+    }
+
+    /// What the check that is under way comes to.
+    async fn checked(&self) -> (Check, UnderWay) {
+        let begun = |facts: &TaskFacts| {
+            let under_way = facts.checks.as_ref()?.under_way.as_ref()?;
+            (under_way.exec.is_some() || under_way.failed.is_some()).then(|| under_way.clone())
+        };
+        let under_way = self.facts.until(begun).await;
+        let outcome = match under_way.exec {
+            Some(number) => self.exec_outcome(number).await.map_err(|error| error.message().to_owned()),
+            None => Err(under_way.failed.clone().unwrap_or_default()),
+        };
+        self.facts.change(|facts| facts.checks.as_mut().map(|checks| checks.under_way = None));
+        (check_of(outcome, under_way.started_at), under_way)
+    }
+}
+
+fn check_of(outcome: Result<ExecOutcome, String>, started_at: Timestamp) -> Check {
     match outcome {
         Ok(outcome) => {
             let (exit_code, timed_out) = match outcome.end {
@@ -141,13 +194,7 @@ fn check_of(outcome: Result<ExecOutcome>, started_at: Timestamp) -> Check {
             exit_code: None,
             timed_out: false,
             output: String::new(),
-            error: Some(error.message().to_owned()),
+            error: Some(error),
         },
-    }
-}
-
-impl Task {
-    fn health_status(&self) -> Status {
-        self.facts.look(|facts| facts.health.as_ref().map(|health| health.status)).unwrap_or_default()
     }
 }

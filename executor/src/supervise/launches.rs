@@ -9,7 +9,6 @@ use bowline_spec::TaskProfile;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
-use tokio::sync::oneshot;
 
 use super::Supervisor;
 use super::children::Expecting;
@@ -22,10 +21,10 @@ use crate::claimed_uid::ClaimedUid;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::folder::{Folder, Lock, Record};
 use crate::hooks::Point;
-use crate::io::{self, Connections, Input, Logger, Logging, Owner, Pumps, Stdio, Tail, Target};
+use crate::io::{self, Connections, Input, Logger, Logging, Owner, Stdio, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
 use crate::lifecycle::Status;
-use crate::lifecycle::task::Event;
+use crate::lifecycle::task::{Event, Life};
 use crate::log::{self, LogFiles};
 use crate::namespaces::{self, Namespaces};
 use crate::report::Enforcement;
@@ -33,9 +32,8 @@ use crate::request::{Bundle, Launch, Launched, Particulars, Source};
 use crate::reserve::Reserve;
 use crate::rootfs::layers::{self, Layer};
 use crate::seccomp::{self, Filter, Profile};
-use crate::sys::Ended;
 use crate::told::Happening;
-use crate::{bundle, claimed_uid, host};
+use crate::{bundle, claimed_uid, host, waits};
 
 /// A launch before anything of it is on the host but its folder.
 pub struct Plan {
@@ -72,9 +70,6 @@ struct Created {
     task: Rc<Task>,
     /// Not of a restored one, which is stopped instead.
     held: Option<Held>,
-    exited: oneshot::Receiver<Ended>,
-    pumps: Pumps,
-    tail: Tail,
 }
 
 impl Supervisor {
@@ -98,7 +93,8 @@ impl Supervisor {
     }
 
     async fn launch_one(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
-        let Created { task, held, exited, pumps, tail } = self.set_up(launch).await?;
+        let Created { task, held } = self.set_up(launch).await?;
+        let _turn = task.turns.starting.lock().await;
         let begun = async {
             let watched = self.open_watch(&task)?;
             match held {
@@ -109,25 +105,24 @@ impl Supervisor {
         };
         let watched = match begun.await {
             Ok(watched) => watched,
-            Err(error) => return Err(self.undo(&task, exited, error).await),
+            Err(error) => return Err(self.undo(&task, error).await),
         };
         self.started(&task)?;
+        self.see_off(&task);
         if task.facts.look(|facts| facts.record.unit.is_some()) {
             // When it has ended, systemd may have removed what counts.
-            self.watch_oom(task.clone());
+            self.watch_oom(&task);
         }
         self.run_late_hooks(&task, Point::Poststart).await;
         self.begin_checks(&task);
         self.begin_watch(&task, watched);
-        let pid = task.pid().unwrap_or_default();
-        self.see_off(task, exited, pumps, tail);
-        Ok(Launched { pid })
+        Ok(Launched { pid: task.facts.look(|facts| facts.record.pid).unwrap_or_default() })
     }
 
     /// The first half, for a manager that starts the task by itself.
     pub(super) async fn create(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let restored = launch.checkpoint.is_some();
-        let Created { task, held, exited, pumps, tail } = match launch.source.clone() {
+        let Created { task, held } = match launch.source.clone() {
             Source::Bundle(bundle) if !bundle.layers.is_empty() || restored => {
                 self.set_up_mounted(launch, &bundle).await?
             }
@@ -135,11 +130,11 @@ impl Supervisor {
         };
         task.handles.borrow_mut().held = held;
         task.facts.change(|facts| facts.restored = restored);
-        self.watch_oom(task.clone());
+        self.watch_oom(&task);
         self.keep_record(&task);
         let pid = task.pid().unwrap_or_default();
         self.tell_manager(&task, || Happening::Created { pid });
-        self.see_off(task, exited, pumps, tail);
+        self.see_off(&task);
         Ok(Launched { pid })
     }
 
@@ -147,8 +142,12 @@ impl Supervisor {
     pub(super) async fn start(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.turns.starting.lock().await;
-        if !task.is_live() {
+        let life = task.facts.look(|facts| facts.life);
+        if life.is_reaped() {
             return Err(Error::new(Kind::WrongState, format!("task {id} has exited and cannot be started")));
+        }
+        if life == Life::Starting {
+            return Err(Error::new(Kind::WrongState, format!("task {id} is still being created")));
         }
         let held = task.handles.borrow_mut().held.take();
         match held {
@@ -186,14 +185,15 @@ impl Supervisor {
         }
     }
 
-    fn see_off(self: &Rc<Self>, task: Rc<Task>, exited: oneshot::Receiver<Ended>, pumps: Pumps, tail: Tail) {
+    fn see_off(self: &Rc<Self>, task: &Rc<Task>) {
         self.begin_work();
-        tokio::task::spawn_local(task.see_off(self.clone(), exited, pumps, tail));
+        let (supervisor, task) = (self.clone(), task.clone());
+        waits::begin(move || task.clone().see_off(supervisor.clone()));
     }
 
     /// Undoes a launch that failed once its task was there. For whoever waits for the task that is an end like any
     /// other, but for the report.
-    async fn undo(self: &Rc<Self>, task: &Rc<Task>, exited: oneshot::Receiver<Ended>, error: Error) -> Error {
+    async fn undo(self: &Rc<Self>, task: &Rc<Task>, error: Error) -> Error {
         let stopped = (task.status() == Status::Stopping)
             .then(|| Error::new(Kind::WrongState, format!("task {} was stopped while it was being launched", task.id)));
         // Init that we have killed says nothing of that.
@@ -201,7 +201,7 @@ impl Supervisor {
             Some(why) if error.kind() == Kind::Internal => why,
             _ => error,
         };
-        let error = task.undo(self, exited, error).await;
+        let error = task.undo(self, error).await;
         // What its other hooks have set up is undone by these.
         self.run_late_hooks(task, Point::Poststop).await;
         self.tasks.borrow_mut().remove(&task.id);
@@ -310,12 +310,12 @@ impl Supervisor {
             }
         };
         let pid = live.pid;
-        let exited = expecting.claim(pid);
+        let claim = expecting.claim(pid);
         plan.record.parents_made = self.layout.parents_made(&cgroup);
         if let Some(identity) = &mut plan.record.identity {
             identity.cgroups = self.layout.files_of(&cgroup);
         }
-        let task = Rc::new(Task::new(id.clone(), plan, live, cgroup));
+        let task = Rc::new(Task::new(id.clone(), plan, live, claim, tail, cgroup));
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
 
         let ready = async {
@@ -334,12 +334,11 @@ impl Supervisor {
             Ok((held, pumps)) => {
                 let logging = logging.and_then(|logging| logging.see_off(pumps.process_ended()));
                 let mut handles = task.handles.borrow_mut();
-                handles.logging = logging;
-                handles.lines = Some(pumps.lines().clone());
+                (handles.logging, handles.pumps) = (logging, Some(Rc::new(pumps)));
                 drop(handles);
-                Ok(Created { task, held, exited, pumps, tail })
+                Ok(Created { task, held })
             }
-            Err(error) => Err(self.undo(&task, exited, error).await),
+            Err(error) => Err(self.undo(&task, error).await),
         }
     }
 

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Mutex, Notify, mpsc};
 
 use crate::cgroup::{self, Cgroup, Layout};
 use crate::clock::Moment;
@@ -58,6 +58,7 @@ use crate::rootfs::layers;
 use crate::stats::{self, Stats};
 use crate::systemd::Systemd;
 use crate::told::{Happening, Teller};
+use crate::waits;
 
 use children::Children;
 use pauses::Pauses;
@@ -120,6 +121,8 @@ pub(crate) struct Supervisor {
     /// Sizes of huge pages, once somebody has asked for statistics.
     page_sizes: OnceCell<Vec<String>>,
     pauses: Pauses,
+    /// Held while a pause process is started: there is one at a time.
+    pausing: Mutex<()>,
 }
 
 /// Runs the loop until the last task has ended and all that it said is written,
@@ -146,6 +149,7 @@ pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Re
         journal,
         page_sizes: OnceCell::new(),
         pauses: Pauses::default(),
+        pausing: Mutex::default(),
     });
     let served = supervisor.serve(&mut requests).await;
     supervisor.pauses.leave(&supervisor.children).await;
@@ -255,9 +259,15 @@ impl Supervisor {
             }
             self.begin_work();
             let supervisor = self.clone();
-            tokio::task::spawn_local(async move {
-                supervisor.leave_sandbox(&sandbox).await;
-                supervisor.done();
+            waits::begin(move || {
+                let (supervisor, sandbox) = (supervisor.clone(), sandbox.clone());
+                async move {
+                    supervisor.members_are_over().await;
+                    tokio::task::spawn_local(async move {
+                        supervisor.leave_sandbox(&sandbox).await;
+                        supervisor.done();
+                    });
+                }
             });
             return;
         }
@@ -274,13 +284,25 @@ impl Supervisor {
     }
 
     /// Once a task has run for a moment, the shim is charged where it belongs.
-    async fn settle(self: Rc<Self>, id: TaskId) {
-        tokio::time::sleep(shim_cgroup::SETTLED).await;
+    fn settle(self: &Rc<Self>, id: TaskId) {
+        let Ok(task) = self.task(&id) else { return };
+        task.facts.note(|facts| facts.settles_at = Some(Moment::now().after(shim_cgroup::SETTLED)));
+        let supervisor = self.clone();
+        waits::begin(move || {
+            let (supervisor, task) = (supervisor.clone(), task.clone());
+            async move {
+                let Some(then) = task.facts.look(|facts| facts.settles_at) else { return };
+                then.come().await;
+                task.facts.note(|facts| facts.settles_at = None);
+                tokio::task::spawn_local(supervisor.settle_now(task));
+            }
+        });
+    }
+
+    async fn settle_now(self: Rc<Self>, task: Rc<Task>) {
         // That of a unit is watched already.
-        if let Ok(task) = self.task(&id)
-            && task.facts.look(|facts| facts.record.unit.is_none())
-        {
-            self.watch_oom(task.clone());
+        if task.facts.look(|facts| facts.record.unit.is_none() && facts.life != Life::Removed) {
+            self.watch_oom(&task);
         }
         if let Err(error) = self.overhead.enter(&self.layout, || self.any_lives()).await {
             // Who pays for the shim never decides over a task.

@@ -8,20 +8,18 @@ use std::os::fd::{AsFd as _, AsRawFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use jiff::Timestamp;
-use tokio::sync::{oneshot, watch};
-
 use super::Supervisor;
 use super::children::Children;
 use super::sandboxes::Sandbox;
 use crate::cgroup::{Cgroup, Entry};
+use crate::claim::Claim;
 use crate::error::{Doing, Error, Kind, Result};
+use crate::facts::PauseFacts;
 use crate::launch::Live;
 use crate::pause::{self, Pause};
 use crate::request::PauseEnd;
 use crate::stats::{self, Stats};
-use crate::sys::{self, Ended};
-use crate::worker;
+use crate::{sys, worker};
 
 /// The one that there is, or was.
 #[derive(Default)]
@@ -30,13 +28,13 @@ pub struct Pauses(RefCell<Option<Rc<Paused>>>);
 /// A pause process, alive until its end is there.
 struct Paused {
     live: Live,
-    end: watch::Sender<Option<PauseEnd>>,
+    claim: Claim,
 }
 
 impl Paused {
     /// Has it end by itself. Also one that somebody has stopped.
     fn end(&self) {
-        if self.end.borrow().is_some() {
+        if !self.claim.is_unreaped() {
             return;
         }
         for signal in [libc::SIGTERM, libc::SIGCONT] {
@@ -52,11 +50,17 @@ impl Pauses {
         one.ok_or_else(|| Error::new(Kind::NotFound, "there is no pause process here"))
     }
 
+    /// What is known of it, if there is one, or was.
+    pub fn facts(&self) -> Option<PauseFacts> {
+        let paused = self.get().ok()?;
+        let end = paused.claim.end();
+        Some(PauseFacts { pid: end.is_none().then_some(paused.claim.pid), end })
+    }
+
     /// Its end, as soon as there is one.
     pub async fn ended(&self) -> Result<PauseEnd> {
-        let mut end = self.get()?.end.subscribe();
-        let end = end.wait_for(Option::is_some).await.ok().and_then(|end| *end);
-        end.ok_or_else(|| Error::new(Kind::Internal, "nobody has seen the pause process end"))
+        let end = self.get()?.claim.ended().await;
+        Ok(PauseEnd { code: end.ended.code(), at: end.at })
     }
 
     /// Ends it, if it has not ended.
@@ -68,7 +72,7 @@ impl Pauses {
     /// The same when the loop is over, and nobody sweeps any more.
     pub async fn leave(&self, children: &Children) {
         let Ok(paused) = self.get() else { return };
-        if paused.end.borrow().is_some() {
+        if !paused.claim.is_unreaped() {
             return;
         }
         paused.end();
@@ -83,24 +87,23 @@ impl Supervisor {
     /// Starts it; returns its pid once its namespaces are as they were wanted.
     /// It joins `entry`, if there is one.
     pub(super) async fn start_pause(&self, wanted: &Pause, entry: Option<&Entry>) -> Result<i32> {
-        if self.pauses.get().is_ok_and(|paused| paused.end.borrow().is_none()) {
+        let _turn = self.pausing.lock().await;
+        if self.pauses.get().is_ok_and(|paused| paused.claim.is_unreaped()) {
             return Err(Error::new(Kind::AlreadyExists, "there is a pause process here already"));
         }
         let expecting = self.children.expect();
         let starting = pause::start(wanted, entry)?;
         let pid = starting.live.pid;
-        let exited = expecting.claim(pid);
+        let claim = expecting.claim(pid);
         drop(expecting);
         match starting.ready().await {
             Ok(live) => {
-                let paused = Rc::new(Paused { live, end: watch::Sender::new(None) });
-                *self.pauses.0.borrow_mut() = Some(paused.clone());
-                tokio::task::spawn_local(see_off(paused, exited));
+                *self.pauses.0.borrow_mut() = Some(Rc::new(Paused { live, claim }));
                 Ok(pid)
             }
             Err(error) => {
                 // It ends by itself, and nobody is to find it.
-                let _ = exited.await;
+                claim.ended().await;
                 Err(error)
             }
         }
@@ -141,7 +144,7 @@ impl Supervisor {
     /// `WrongState` when it has ended: the kernel takes nobody in any more.
     pub(super) fn pids_of(&self, sandbox: &Sandbox) -> Result<Option<PathBuf>> {
         let Some(namespace) = sandbox.handles.borrow().pids.as_ref().map(AsRawFd::as_raw_fd) else { return Ok(None) };
-        if self.pauses.get()?.end.borrow().is_some() {
+        if !self.pauses.get()?.claim.is_unreaped() {
             let message = "the process that holds the members' pid namespace was killed by somebody else";
             return Err(Error::new(Kind::WrongState, message).hint("remove the sandbox"));
         }
@@ -154,10 +157,4 @@ impl Supervisor {
         let cgroup: Cgroup = self.layout.open(path)?.ok_or_else(none)?;
         Ok(stats::read(&self.layout, &cgroup, self.page_sizes()))
     }
-}
-
-async fn see_off(paused: Rc<Paused>, exited: oneshot::Receiver<Ended>) {
-    let ended = exited.await.doing(Kind::Internal, || "a pause process was not reaped");
-    let code = ended.map_or(128 + libc::SIGKILL, Ended::code);
-    paused.end.send_replace(Some(PauseEnd { code, at: Timestamp::now() }));
 }

@@ -468,12 +468,16 @@ impl Supervisor {
         }
     }
 
-    /// The shim is told to leave, and its tasks to stop: the sandbox goes after them.
-    pub(super) async fn leave_sandbox(self: &Rc<Self>, sandbox: &Rc<Sandbox>) {
+    /// Waits until all is done that the ends of all members ask for.
+    pub(super) async fn members_are_over(&self) {
         let members: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
         for member in members {
             member.facts.until_it(|facts| facts.life.is_over()).await;
         }
+    }
+
+    /// The shim is told to leave, and its tasks have ended: the sandbox goes after them.
+    pub(super) async fn leave_sandbox(self: &Rc<Self>, sandbox: &Rc<Sandbox>) {
         if sandbox.life().is_going() {
             return;
         }

@@ -10,26 +10,27 @@ use bowline_spec::Stop;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use oci_spec::runtime::Spec;
-use tokio::sync::{Mutex, RwLock};
+use tokio::sync::Mutex;
 
 use super::Supervisor;
-use super::handles::TaskHandles;
+use super::handles::{Dying, TaskHandles};
 use super::launches::Plan;
 use crate::cgroup::{Cgroup, Layout};
+use crate::claim::Claim;
 use crate::clock::Moment;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::facts::TaskFacts;
 use crate::folder::Folder;
-use crate::io::{Attachment, Lines, WindowSize};
+use crate::io::{Attachment, Lines, Tail, WindowSize};
 use crate::known::Known;
 use crate::launch::Live;
 use crate::lifecycle::Status;
-use crate::lifecycle::task::{Action, Event};
+use crate::lifecycle::task::{Action, Event, Life};
 use crate::namespaces::Namespaces;
 use crate::report::ExitReport;
 use crate::request::{Particulars, TaskState};
 use crate::seccomp::Filter;
-use crate::{proc_stat, sys, worker};
+use crate::{proc_stat, sys, waits, worker};
 
 /// How long a freeze may take: a process in the kernel freezes when it returns.
 const FREEZE: Duration = Duration::from_secs(10);
@@ -66,18 +67,16 @@ pub struct Turns {
     pub checkpointing: Mutex<()>,
     /// Held while limits change: one update after the other.
     pub updating: Mutex<()>,
-    /// Read-locked by each exec until its end is told: the task's is told after that.
-    pub telling: RwLock<()>,
     /// Held until all that were killed have ended: who is moved to where it can die is in no list any more.
     pub clearing: Mutex<()>,
 }
 
 impl Task {
-    pub fn new(id: TaskId, plan: Plan, live: Live, cgroup: Cgroup) -> Task {
+    pub fn new(id: TaskId, plan: Plan, live: Live, claim: Claim, tail: Tail, cgroup: Cgroup) -> Task {
         let Plan { spec, namespaces, filter, mut record, particulars, folder, reserve, lock, claimed } = plan;
         record.pid = Some(live.pid);
         record.pid_started = proc_stat::started(live.pid);
-        let handles = TaskHandles { reserve, lock, claimed, ..TaskHandles::new(live, cgroup) };
+        let handles = TaskHandles { reserve, lock, claimed, ..TaskHandles::new(live, claim, tail, cgroup) };
         Task {
             id,
             spec,
@@ -117,8 +116,8 @@ impl Task {
             id: self.id.clone(),
             status: self.status(),
             pid: self.pid(),
-            terminal: handles.lines.as_ref().is_some_and(Lines::has_terminal),
-            takes_input: handles.lines.as_ref().is_some_and(Lines::take_input),
+            terminal: handles.lines().is_some_and(Lines::has_terminal),
+            takes_input: handles.lines().is_some_and(Lines::take_input),
             health: self.facts.look(|facts| facts.health.clone()),
             unwritten: self.unwritten().map(Box::new),
         }
@@ -141,7 +140,7 @@ impl Task {
 
     /// Bytes of its output that went nowhere so far.
     pub fn output_dropped(&self) -> u64 {
-        self.handles.borrow().lines.as_ref().map_or(0, Lines::dropped)
+        self.handles.borrow().lines().map_or(0, Lines::dropped)
     }
 
     fn lines_of(&self, exec: Option<&str>) -> Result<Lines> {
@@ -151,12 +150,12 @@ impl Task {
         let handles = self.handles.borrow();
         match exec {
             None => handles
-                .lines
-                .clone()
+                .lines()
+                .cloned()
                 .ok_or_else(|| Error::new(Kind::WrongState, format!("task {} is still being launched", self.id))),
             Some(name) => {
                 let number = self.facts.look(|facts| facts.exec_named(name));
-                let lines = number.and_then(|number| handles.execs.get(&number)?.lines.clone());
+                let lines = number.and_then(|number| handles.execs.get(&number)?.lines().cloned());
                 lines
                     .ok_or_else(|| Error::new(Kind::NotFound, format!("task {} runs no command named {name}", self.id)))
             }
@@ -164,17 +163,24 @@ impl Task {
     }
 
     /// Waits until the task has run for `span` without a pause; false once it
-    /// is to end.
-    pub async fn runs_for(&self, span: Duration) -> bool {
+    /// is to end. Until when that is, stands in `due`.
+    pub async fn runs_for(&self, span: Duration, due: fn(&mut TaskFacts) -> Option<&mut Option<Moment>>) -> bool {
+        let set = |moment| self.facts.note(|facts| due(facts).map(|due| *due = moment));
         loop {
             match self.status() {
                 Status::Running => {
+                    let then = Moment::now().after(span);
+                    let then = self.facts.note(|facts| due(facts).map(|due| *due.get_or_insert(then)));
+                    let Some(then) = then else { return false };
                     let changed = self.facts.until_it(|facts| facts.life.status() != Status::Running);
-                    if tokio::time::timeout(span, changed).await.is_err() {
+                    let has_run = tokio::time::timeout(then.to_come(), changed).await.is_err();
+                    set(None);
+                    if has_run {
                         return true;
                     }
                 }
                 was @ (Status::Created | Status::Paused) => {
+                    set(None);
                     self.facts.until_it(|facts| facts.life.status() != was).await;
                 }
                 Status::Stopping | Status::Exited => return false,
@@ -198,7 +204,7 @@ impl Task {
 
     /// What `read` makes of its cgroup, if that is a unit's and still there.
     pub fn with_unit<T>(&self, read: impl FnOnce(&Cgroup) -> T) -> Option<T> {
-        self.handles.borrow().cgroup.as_ref().filter(|cgroup| cgroup.unit().is_some()).map(read)
+        self.with_cgroup(|cgroup| cgroup.unit().is_some().then(|| read(cgroup))).ok().flatten()
     }
 
     pub fn has_exited(&self) -> Error {
@@ -220,7 +226,10 @@ impl Task {
         let action = self.facts.change(|facts| {
             let before = facts.life;
             let action = facts.life.on(event);
-            facts.steps += u64::from(facts.life != before);
+            if facts.life != before {
+                facts.steps += 1;
+                facts.step_due = None;
+            }
             action
         });
         match action.map_err(|e| e.within(format_args!("task {}", self.id)))? {
@@ -317,29 +326,43 @@ impl Task {
         // to be thawed to die, unless somebody freezes it again, or a parent.
         let with_init = self.namespaces.is_new(libc::CLONE_NEWPID);
         let thawed = if with_init { self.with_cgroup(|c| supervisor.layout.freeze(c, false)) } else { Ok(Ok(())) };
-        let (task, supervisor) = (self.clone(), supervisor.clone());
-        tokio::task::spawn_local(async move {
-            let ended = task.facts.until_it(|facts| facts.life.is_reaped());
-            let ended = tokio::time::timeout(FIRST_LOOK, ended);
-            if !with_init || ended.await.is_err() {
-                task.kill_rest(&supervisor).await;
+        let (task, supervisor, first_look) = (self.clone(), supervisor.clone(), Moment::now().after(FIRST_LOOK));
+        waits::begin(move || {
+            let (task, supervisor) = (task.clone(), supervisor.clone());
+            async move {
+                let ended = task.facts.until_it(|facts| facts.life.is_reaped());
+                let ended = tokio::time::timeout(first_look.to_come(), ended);
+                if !with_init || ended.await.is_err() {
+                    task.kill_rest(&supervisor).await;
+                }
             }
         });
         thawed?
     }
 
-    /// Kills what is in the cgroup until nothing is; returns how many there were.
-    pub async fn kill_rest(&self, supervisor: &Supervisor) -> u64 {
+    /// Kills what is in the cgroup until nothing is. Counts those that live on after init.
+    pub async fn kill_rest(&self, supervisor: &Supervisor) {
         let _turn = self.turns.clearing.lock().await;
-        let mut count = 0;
         loop {
+            let Dying { killed, since } = self.handles.borrow().dying.clone();
+            all_ended(&supervisor.layout, &killed, since).await;
             let killed = self.with_cgroup(|c| supervisor.layout.kill(c)).unwrap_or_default();
-            if killed.is_empty() {
-                return count;
+            let count = killed.len() as u64;
+            self.handles.borrow_mut().dying = Dying { killed: Rc::from(killed), since: Moment::now() };
+            if count == 0 {
+                return;
             }
-            count += killed.len() as u64;
-            all_ended(&supervisor.layout, &killed).await;
+            self.facts.change(|facts| {
+                if facts.life == Life::Exited {
+                    facts.rest_killed += count;
+                }
+            });
         }
+    }
+
+    /// When the step of its end that is under way has taken `span`.
+    pub fn step_due(&self, span: Duration) -> Moment {
+        self.facts.note(|facts| *facts.step_due.get_or_insert_with(|| Moment::now().after(span)))
     }
 
     /// Sends the exec of that name a signal.
@@ -356,16 +379,19 @@ impl Task {
         if signal == Signal::KILL
             && let Ok(pidfd) = pidfd.try_clone()
         {
-            let supervisor = supervisor.clone();
-            tokio::task::spawn_local(async move { all_ended(&supervisor.layout, &[pidfd]).await });
+            let (supervisor, killed, since) = (supervisor.clone(), Rc::new([pidfd]), Moment::now());
+            waits::begin(move || {
+                let (supervisor, killed) = (supervisor.clone(), killed.clone());
+                async move { all_ended(&supervisor.layout, &*killed, since).await }
+            });
         }
         Ok(())
     }
 }
 
 /// Waits until all that were sent SIGKILL have ended, also where somebody has
-/// frozen their cgroup or a parent, or does so meanwhile.
-pub async fn all_ended(layout: &Layout, killed: &[OwnedFd]) {
+/// frozen their cgroup or a parent, or does so meanwhile. They were sent it at `since`.
+pub async fn all_ended(layout: &Layout, killed: &[OwnedFd], since: Moment) {
     let ended = async {
         for pidfd in killed.iter().filter_map(|pidfd| pidfd.try_clone().ok()) {
             worker::ended(pidfd).await;
@@ -375,9 +401,10 @@ pub async fn all_ended(layout: &Layout, killed: &[OwnedFd]) {
         return ended.await;
     }
     tokio::pin!(ended);
-    let mut look = FIRST_LOOK;
-    while tokio::time::timeout(look, &mut ended).await.is_err() {
+    let (mut look, mut at) = (FIRST_LOOK, since.after(FIRST_LOOK));
+    while tokio::time::timeout(at.to_come(), &mut ended).await.is_err() {
         look = (look * 2).min(LOOK);
+        at = Moment::now().after(look);
         if !killed.iter().any(|pidfd| layout.is_held(pidfd.as_fd())) {
             continue;
         }

@@ -20,11 +20,14 @@ use bowline_spec::{Update, WatchAction, WatchMemory, WatchPressure, WatchProcess
 use super::Supervisor;
 use super::task::Task;
 use crate::cgroup::{OomWatch, PressureWatch};
+use crate::clock::Moment;
 use crate::error::{Error, Kind, Result};
 use crate::events::Event;
+use crate::facts::{TaskFacts, Watched};
 use crate::report::StoppedBy;
 use crate::stats;
-use crate::watch::{Begins, Counted, Family, Finding, Identity, Part, Resource, Seen, Stall, Stray, unexpected};
+use crate::waits;
+use crate::watch::{Family, Finding, Identity, Part, Resource, Stall, Stray, unexpected};
 
 /// How long a policy keeps silent after what the kernel may tell of a hundred
 /// times a second.
@@ -34,8 +37,8 @@ const REST: Duration = Duration::from_secs(10);
 /// watched is then refused.
 #[derive(Default)]
 pub struct Opened {
-    high: Option<(OomWatch, u64, WatchAction)>,
-    pressures: Vec<(PressureWatch, WatchPressure, Resource)>,
+    high: Option<(Rc<OomWatch>, u64, WatchAction)>,
+    pressures: Vec<(Rc<PressureWatch>, WatchPressure, Resource)>,
 }
 
 impl Supervisor {
@@ -58,7 +61,7 @@ impl Supervisor {
             let file = task.with_cgroup(|cgroup| self.layout.watch_oom(cgroup))?;
             let none = || Error::new(Kind::Unsupported, "nothing on this host counts its events");
             let file = file.ok_or_else(|| refused("memory_high", none()))?;
-            opened.high = Some((file, high.above.unwrap_or_default(), high.action));
+            opened.high = Some((Rc::new(file), high.above.unwrap_or_default(), high.action));
         }
         let pressures = [
             (Resource::Cpu, &watch.cpu_pressure),
@@ -71,7 +74,7 @@ impl Supervisor {
             let (name, who) = (resource.as_str(), watch.who.as_str());
             let trigger = task.with_cgroup(|c| self.layout.watch_pressure(c, name, who, above, window))?;
             let trigger = trigger.map_err(|e| refused(&format!("{name}_pressure"), e))?;
-            opened.pressures.push((trigger, watch.clone(), resource));
+            opened.pressures.push((Rc::new(trigger), watch.clone(), resource));
         }
         Ok(opened)
     }
@@ -82,33 +85,33 @@ impl Supervisor {
             task.facts.look(|facts| facts.record.task.as_ref().map(|task| task.watch.clone())).unwrap_or_default();
         if let Some((file, above, action)) = opened.high {
             let supervisor = self.clone();
-            until_end(task, async move |task| supervisor.watch_high(&task, &file, above, action).await);
+            until_end(task, async move |task| supervisor.watch_high(task, &file, above, action).await);
         }
         for (trigger, watch, resource) in opened.pressures {
             let supervisor = self.clone();
-            until_end(task, async move |task| supervisor.watch_pressure(&task, &trigger, &watch, resource).await);
+            until_end(task, async move |task| supervisor.watch_pressure(task, &trigger, &watch, resource).await);
         }
         if let Some(watch) = watch.memory {
             let supervisor = self.clone();
-            until_end(task, async move |task| supervisor.watch_memory(&task, &watch).await);
+            until_end(task, async move |task| supervisor.watch_memory(task, &watch).await);
         }
         if let Some(watch) = watch.throttled {
             let supervisor = self.clone();
-            until_end(task, async move |task| supervisor.watch_throttled(&task, &watch).await);
+            until_end(task, async move |task| supervisor.watch_throttled(task, &watch).await);
         }
         if let Some(watch) = watch.unexpected_processes {
             let supervisor = self.clone();
-            until_end(task, async move |task| supervisor.watch_processes(&task, &watch).await);
+            until_end(task, async move |task| supervisor.watch_processes(task, &watch).await);
         }
     }
 
     async fn watch_high(self: &Rc<Self>, task: &Rc<Task>, file: &OomWatch, above: u64, action: WatchAction) {
-        let mut rule = Counted::new(above);
         loop {
+            task.rests(|watched| &mut watched.high.due).await;
             let events = file.count("high").unwrap_or_default();
-            if rule.exceeded(events) {
-                self.found(task, Finding::MemoryHigh { events, above }, action).await;
-                tokio::time::sleep(REST).await;
+            if task.facts.note(|facts| facts.watched.high.rule.exceeded(events, above)) {
+                task.rest(|watched| &mut watched.high.due);
+                self.found(task, Finding::MemoryHigh { events, above }, action);
                 continue;
             }
             if !file.changed().await {
@@ -124,37 +127,45 @@ impl Supervisor {
         watch: &WatchPressure,
         resource: Resource,
     ) {
-        while trigger.exceeded().await {
+        let due: Slot = match resource {
+            Resource::Cpu => |watched| &mut watched.pressures[0].due,
+            Resource::Memory => |watched| &mut watched.pressures[1].due,
+            Resource::Io => |watched| &mut watched.pressures[2].due,
+        };
+        loop {
+            if task.rests(due).await {
+                // What it has waited meanwhile may be over long since.
+                trigger.forget().await;
+            }
+            if !trigger.exceeded().await {
+                return;
+            }
             let stall = Stall {
                 who: watch.who,
                 above_usec: usec(watch.above.unwrap_or_default().as_std()),
                 window_usec: usec(watch.window()),
                 total_usec: trigger.total_usec(watch.who.as_str()),
             };
-            self.found(task, resource.waited_for(stall), watch.action).await;
-            tokio::time::sleep(REST).await;
-            // What it has waited meanwhile may be over long since.
-            trigger.forget().await;
+            task.rest(due);
+            self.found(task, resource.waited_for(stall), watch.action);
         }
     }
 
     async fn watch_memory(self: &Rc<Self>, task: &Rc<Task>, watch: &WatchMemory) {
         let wanted = [(Part::Total, watch.above), (Part::Anon, watch.anon_above), (Part::Cache, watch.cache_above)];
-        let mut rules: Vec<_> =
-            wanted.into_iter().filter_map(|(part, above)| Some((part, above?.as_u64(), Begins::default()))).collect();
-        while task.runs_for(watch.every()).await {
+        while task.runs_for(watch.every(), |facts| Some(&mut facts.watched.memory.due)).await {
             let Ok(use_now) = task.with_cgroup(|cgroup| stats::memory_in_use(&self.layout, cgroup)) else { return };
-            for (part, above_bytes, rule) in &mut rules {
+            for (index, (part, above)) in wanted.iter().enumerate() {
                 let bytes = match part {
                     Part::Total => use_now.total_bytes,
                     Part::Anon => use_now.anon_bytes,
                     Part::Cache => use_now.cache_bytes,
                 };
                 // Not known: it is as it was.
-                let Some(bytes) = bytes else { continue };
-                if rule.holds(bytes > *above_bytes) {
-                    let finding = Finding::Memory { part: *part, bytes, above_bytes: *above_bytes };
-                    self.found(task, finding, watch.action).await;
+                let (Some(bytes), Some(above)) = (bytes, above) else { continue };
+                let above_bytes = above.as_u64();
+                if task.facts.note(|facts| facts.watched.memory.rule[index].holds(bytes > above_bytes)) {
+                    self.found(task, Finding::Memory { part: *part, bytes, above_bytes }, watch.action);
                 }
             }
         }
@@ -162,25 +173,26 @@ impl Supervisor {
 
     async fn watch_throttled(self: &Rc<Self>, task: &Rc<Task>, watch: &WatchThrottled) {
         let (above_usec, every_usec) = (usec(watch.above.unwrap_or_default().as_std()), usec(watch.every()));
-        let mut rule = Begins::default();
-        let mut before = 0;
-        while task.runs_for(watch.every()).await {
+        while task.runs_for(watch.every(), |facts| Some(&mut facts.watched.throttled.due)).await {
             let now = task.with_cgroup(|cgroup| stats::throttled_usec(&self.layout, cgroup));
             let Ok(now) = now else { return };
             let Some(now) = now else { continue };
-            let usec = now.saturating_sub(std::mem::replace(&mut before, now));
-            if rule.holds(usec > above_usec) {
-                self.found(task, Finding::Throttled { usec, above_usec, every_usec }, watch.action).await;
+            let (usec, news) = task.facts.note(|TaskFacts { watched, .. }| {
+                let usec = now.saturating_sub(std::mem::replace(&mut watched.throttled_usec, now));
+                (usec, watched.throttled.rule.holds(usec > above_usec))
+            });
+            if news {
+                self.found(task, Finding::Throttled { usec, above_usec, every_usec }, watch.action);
             }
         }
     }
 
     async fn watch_processes(self: &Rc<Self>, task: &Rc<Task>, watch: &WatchProcesses) {
         let Some(path) = self.overhead.path() else { return };
-        let mut seen = Seen::default();
-        while task.runs_for(watch.every()).await {
-            if let Some((processes, others)) = seen.twice(self.strays(&path)) {
-                self.found(task, Finding::UnexpectedProcesses { processes, others }, watch.action).await;
+        while task.runs_for(watch.every(), |facts| Some(&mut facts.watched.processes.due)).await {
+            let strays = self.strays(&path);
+            if let Some((processes, others)) = task.facts.note(|facts| facts.watched.processes.rule.twice(strays)) {
+                self.found(task, Finding::UnexpectedProcesses { processes, others }, watch.action);
             }
         }
     }
@@ -211,13 +223,13 @@ impl Supervisor {
     }
 
     /// Tells what a policy has found, and does what it asks for.
-    async fn found(self: &Rc<Self>, task: &Rc<Task>, finding: Finding, action: WatchAction) {
+    fn found(self: &Rc<Self>, task: &Rc<Task>, finding: Finding, action: WatchAction) {
         self.tell(task, Event::Watch { finding: finding.clone(), action, failed: None });
-        self.act(task, finding, action).await;
+        self.act(task, finding, action);
     }
 
     /// What a policy asks for, besides telling.
-    pub(super) async fn act(self: &Rc<Self>, task: &Rc<Task>, finding: Finding, action: WatchAction) {
+    pub(super) fn act(self: &Rc<Self>, task: &Rc<Task>, finding: Finding, action: WatchAction) {
         match action {
             WatchAction::Report => {}
             WatchAction::Stop => {
@@ -227,10 +239,13 @@ impl Supervisor {
                 }
             }
             WatchAction::Lift => {
-                if let Err(error) = self.lift(task).await {
-                    tracing::error!(%error, id = %task.id, "cannot lift the limits of a task");
-                    self.tell(task, Event::Watch { finding, action, failed: Some(error.to_string()) });
-                }
+                let (supervisor, task) = (self.clone(), task.clone());
+                tokio::task::spawn_local(async move {
+                    if let Err(error) = supervisor.lift(&task).await {
+                        tracing::error!(%error, id = %task.id, "cannot lift the limits of a task");
+                        supervisor.tell(&task, Event::Watch { finding, action, failed: Some(error.to_string()) });
+                    }
+                });
             }
         }
     }
@@ -249,13 +264,34 @@ fn usec(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// When a policy looks again.
+type Slot = fn(&mut Watched) -> &mut Option<Moment>;
+
+impl Task {
+    /// Has a policy keep silent for a while.
+    fn rest(&self, due: Slot) {
+        self.facts.note(|facts| *due(&mut facts.watched) = Some(Moment::now().after(REST)));
+    }
+
+    /// Waits until a policy has kept silent for long enough: whether it had to.
+    async fn rests(&self, due: Slot) -> bool {
+        let Some(until) = self.facts.note(|facts| *due(&mut facts.watched)) else { return false };
+        until.come().await;
+        self.facts.note(|facts| *due(&mut facts.watched) = None);
+        true
+    }
+}
+
 /// Runs `watch` for as long as the task is there.
-fn until_end(task: &Rc<Task>, watch: impl AsyncFnOnce(Rc<Task>) + 'static) {
-    let task = task.clone();
-    tokio::task::spawn_local(async move {
-        tokio::select! {
-            () = watch(task.clone()) => {}
-            _ = task.exit_report() => {}
+pub fn until_end(task: &Rc<Task>, watch: impl AsyncFn(&Rc<Task>) + 'static) {
+    let (task, watch) = (task.clone(), Rc::new(watch));
+    waits::begin(move || {
+        let (task, watch) = (task.clone(), watch.clone());
+        async move {
+            tokio::select! {
+                () = watch(&task) => {}
+                _ = task.exit_report() => {}
+            }
         }
     });
 }

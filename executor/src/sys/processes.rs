@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use libc::{c_int, c_long, c_void, pid_t};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use serde::{Deserialize, Serialize};
 
 use super::signals::with_signals_blocked;
 use super::{absent, check, own};
@@ -171,7 +172,8 @@ fn one_thread() -> io::Result<()> {
 }
 
 /// How a child ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Ended {
     /// By itself, with this code (0–255).
     Exited(i32),

@@ -140,22 +140,16 @@ impl Finding {
     }
 }
 
-/// A count of which so many may happen: news whenever that many and one more have.
-#[derive(Debug)]
+/// A count of which so many may happen: news whenever that many and one more have since the last news.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Counted {
-    above: u64,
     told: u64,
 }
 
 impl Counted {
-    /// Of which `above` may happen.
-    pub fn new(above: u64) -> Counted {
-        Counted { above, told: 0 }
-    }
-
-    /// Whether `count`, of all so far, is news.
-    pub fn exceeded(&mut self, count: u64) -> bool {
-        let exceeded = count.saturating_sub(self.told) > self.above;
+    /// Whether `count`, of all so far, is news where `above` may happen.
+    pub fn exceeded(&mut self, count: u64, above: u64) -> bool {
+        let exceeded = count.saturating_sub(self.told) > above;
         if exceeded {
             self.told = count;
         }
@@ -164,7 +158,7 @@ impl Counted {
 }
 
 /// A condition that lasts: news when it begins, and when it begins again.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Begins(bool);
 
 impl Begins {
@@ -181,15 +175,15 @@ mod tests {
 
     #[test]
     fn a_count_is_news_once_more_than_allowed_have_come() {
-        let mut rule = Counted::new(10);
-        let news: Vec<bool> = [0, 10, 11, 12, 21, 22, 500].map(|count| rule.exceeded(count)).to_vec();
+        let mut rule = Counted::default();
+        let news: Vec<bool> = [0, 10, 11, 12, 21, 22, 500].map(|count| rule.exceeded(count, 10)).to_vec();
         assert_eq!(news, [false, false, true, false, false, true, true]);
     }
 
     #[test]
     fn a_count_that_goes_back_is_no_news() {
-        let mut rule = Counted::new(1);
-        assert_eq!([5, 0, 6].map(|count| rule.exceeded(count)), [true, false, false]);
+        let mut rule = Counted::default();
+        assert_eq!([5, 0, 6].map(|count| rule.exceeded(count, 1)), [true, false, false]);
     }
 
     #[test]

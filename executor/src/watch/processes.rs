@@ -128,7 +128,7 @@ fn is_marked(pid: i32, mark: &str) -> bool {
 }
 
 /// What was there at the last look: who is new may be on the way to elsewhere.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Seen {
     before: BTreeSet<Identity>,
     told: BTreeSet<Identity>,

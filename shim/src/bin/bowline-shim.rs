@@ -89,8 +89,7 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     let config = Config::new(Folder::at(folder), StateDir::new(state), shim_cgroup.clone(), systemd.clone());
     serve(config, |executor| async move {
         if let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() {
-            let executor = executor.clone();
-            tokio::task::spawn_local(async move { executor.leave_with(stdin).await });
+            executor.leave_with(stdin);
         }
         service::serve(executor, UnixListener::from(listener)).await?;
         // All is answered and removed: the kernel takes back the rest, faster

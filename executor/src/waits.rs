@@ -1,0 +1,124 @@
+//! Futures that wait, and keep nothing: each can be dropped at any moment and made again from facts and handles. What
+//! is bounded, as a launch or a change of limits, is no wait, and is brought to its end instead.
+//!
+//! For tests alone, behind the feature `remade`, `BOWLINE_REMADE=1` has all of them dropped and made again at random.
+
+/// Begins a future, which `make` makes as often as need be.
+pub fn begin<F: Future<Output = ()> + 'static>(make: impl Fn() -> F + 'static) {
+    tokio::task::spawn_local(lasting(make));
+}
+
+/// A future that lasts, though what `make` makes may not.
+#[cfg(not(feature = "remade"))]
+pub fn lasting<F: Future>(make: impl Fn() -> F) -> F {
+    make()
+}
+
+/// A future that lasts, though what `make` makes may not.
+#[cfg(feature = "remade")]
+pub async fn lasting<F: Future>(make: impl Fn() -> F) -> F::Output {
+    if remade::is_wanted() { remade::Remade::new(make).await } else { make().await }
+}
+
+#[cfg(feature = "remade")]
+mod remade {
+    use std::cell::Cell;
+    use std::pin::Pin;
+    use std::sync::OnceLock;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    use tokio::time::{Instant, Sleep, sleep};
+
+    /// Whether futures are dropped and made again.
+    pub fn is_wanted() -> bool {
+        static WANTED: OnceLock<bool> = OnceLock::new();
+        *WANTED.get_or_init(|| std::env::var_os("BOWLINE_REMADE").is_some())
+    }
+
+    /// A future that is dropped, and made again, whenever it is looked at with a chance of one in four, and after some
+    /// milliseconds if nobody has looked at it.
+    pub struct Remade<F, M> {
+        make: Box<M>,
+        future: Option<Pin<Box<F>>>,
+        due: Pin<Box<Sleep>>,
+    }
+
+    impl<F: Future, M: Fn() -> F> Remade<F, M> {
+        pub fn new(make: M) -> Remade<F, M> {
+            ALIVE.set(ALIVE.get() + 1);
+            Remade { future: Some(Box::pin(make())), make: Box::new(make), due: Box::pin(sleep(pause())) }
+        }
+    }
+
+    impl<F, M> Drop for Remade<F, M> {
+        fn drop(&mut self) {
+            ALIVE.set(ALIVE.get() - 1);
+        }
+    }
+
+    impl<F: Future, M: Fn() -> F> Future for Remade<F, M> {
+        type Output = F::Output;
+
+        fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+            let due = self.due.as_mut().poll(context).is_ready();
+            if due || random().is_multiple_of(4) {
+                // What it has borrowed is given back before another borrows it.
+                self.future = None;
+                let other = (self.make)();
+                self.future = Some(Box::pin(other));
+            }
+            if due {
+                self.due.as_mut().reset(Instant::now() + pause());
+                let _ = self.due.as_mut().poll(context);
+            }
+            self.future.as_mut().map_or(Poll::Pending, |future| future.as_mut().poll(context))
+        }
+    }
+
+    thread_local!(static ALIVE: Cell<u64> = const { Cell::new(0) });
+
+    /// Until one is made again: so that all that there are cost the shim no more than a few hundred a second.
+    fn pause() -> Duration {
+        Duration::from_millis(1 + random() % (60 * (1 + ALIVE.get() / 16)))
+    }
+
+    /// A number, others in each process.
+    fn random() -> u64 {
+        thread_local!(static STATE: Cell<u64> = Cell::new(u64::from(std::process::id()) << 17 | 1));
+        STATE.with(|state| {
+            let mut next = state.get();
+            next ^= next << 13;
+            next ^= next >> 7;
+            next ^= next << 17;
+            state.set(next);
+            next
+        })
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use std::rc::Rc;
+
+        use super::*;
+
+        #[test]
+        fn what_is_made_again_goes_on_where_it_was() {
+            let (made, counted) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let count = || {
+                made.set(made.get() + 1);
+                let counted: Rc<Cell<u32>> = counted.clone();
+                async move {
+                    while counted.get() < 1000 {
+                        counted.set(counted.get() + 1);
+                        tokio::task::yield_now().await;
+                    }
+                }
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+            runtime.block_on(async { Remade::new(count).await });
+            assert_eq!(counted.get(), 1000);
+            assert!(made.get() > 100, "{}", made.get());
+        }
+    }
+}

@@ -14,7 +14,7 @@ use bowline_spec::signal::Signal;
 use bowline_spec::{Format, Update};
 use jiff::Timestamp;
 
-use crate::calls::{Answer, Call, Server, Services, call, unknown_method, unknown_service};
+use crate::calls::{Answer, Call, Server, Services, call, unknown_method, unknown_service, wait};
 use crate::wire::proto::bowline as proto;
 use crate::wire::proto::bowline::{
     AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FactsResponse,
@@ -53,7 +53,7 @@ impl Services for Rc<Service> {
         }
         match method {
             "Launch" => call(self, payload, Service::launch),
-            "Wait" => call(self, payload, Service::wait),
+            "Wait" => wait(self, payload, Service::wait),
             "Signal" => call(self, payload, Service::signal),
             "Stop" => call(self, payload, Service::stop),
             "Pause" => call(self, payload, Service::pause),

@@ -206,19 +206,8 @@ impl Drop for Connection {
     }
 }
 
-/// Serves a connection until its client has gone; once `leaving` says so, until all calls that are open are answered.
-pub async fn serve<S: Services>(connection: Rc<RefCell<Connection>>, services: S, mut leaving: watch::Receiver<bool>) {
-    let mut serving = Serving { connection, services, calls: FuturesUnordered::new() };
-    tokio::select! {
-        biased;
-        _ = serving.until_over(false) => return,
-        _ = leaving.wait_for(|leaving| *leaving) => {}
-    }
-    // An error means that nobody is there who could be answered.
-    let _ = serving.until_over(true).await;
-}
-
-struct Serving<S> {
+/// A connection that is served, and what waits for the answers to its calls.
+pub struct Serving<S> {
     connection: Rc<RefCell<Connection>>,
     services: S,
     calls: FuturesUnordered<Awaited>,
@@ -233,6 +222,22 @@ enum Next {
 }
 
 impl<S: Services> Serving<S> {
+    /// Serves a connection by these.
+    pub fn new(connection: Rc<RefCell<Connection>>, services: S) -> Serving<S> {
+        Serving { connection, services, calls: FuturesUnordered::new() }
+    }
+
+    /// Serves it until its client has gone; once `leaving` says so, until all calls that are open are answered.
+    pub async fn serve(&mut self, mut leaving: watch::Receiver<bool>) {
+        tokio::select! {
+            biased;
+            _ = self.until_over(false) => return,
+            _ = leaving.wait_for(|leaving| *leaving) => {}
+        }
+        // An error means that nobody is there who could be answered.
+        let _ = self.until_over(true).await;
+    }
+
     /// An error when the client has gone. Without one, everything is answered; that is so when the shim leaves alone.
     async fn until_over(&mut self, leaving: bool) -> Result<()> {
         while let Next::Others = poll_fn(|context| self.poll(context, leaving)).await? {

@@ -19,6 +19,7 @@ mod server;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use bowline_executor::waits;
 use protobuf::Message;
 use ttrpc::get_status;
 use ttrpc::proto::{Code, Status};
@@ -63,6 +64,25 @@ where
         let answer = method(&service, request).await?;
         answer.write_to_bytes().map_err(|error| get_status(Code::INTERNAL, error))
     }))
+}
+
+/// As [`call`], of a method that waits and does nothing: it can be called anew at any moment.
+///
+/// # Errors
+/// As [`call`].
+pub fn wait<S, Q, A>(
+    service: &Rc<S>,
+    payload: &[u8],
+    method: impl AsyncFn(&S, Q) -> Answer<A> + 'static,
+) -> Answer<Call>
+where
+    S: 'static,
+    Q: Message + Clone,
+    A: Message,
+{
+    call(service, payload, async move |service: &S, request: Q| {
+        waits::lasting(|| method(service, request.clone())).await
+    })
 }
 
 /// That there is no such service.

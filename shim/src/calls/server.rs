@@ -5,11 +5,11 @@ use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bowline_executor::{Doing, Kind, Result};
-use tokio::sync::watch;
+use bowline_executor::{Doing, Kind, Result, waits};
+use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
-use super::connection::{Connection, serve};
+use super::connection::{Connection, Serving};
 use super::{Services, accept};
 
 /// How long the last answers may take, and to be read by whoever asked: then the shim leaves without them.
@@ -53,11 +53,15 @@ impl<S: Services + Clone + 'static> Server<S> {
     fn begin(&self, connection: Connection) {
         let connection = Rc::new(RefCell::new(connection));
         self.connections.borrow_mut().push(connection.clone());
-        let (services, connections, leaving) =
-            (self.services.clone(), self.connections.clone(), self.leaving.subscribe());
-        tokio::task::spawn_local(async move {
-            serve(connection.clone(), services, leaving).await;
-            connections.borrow_mut().retain(|other| !Rc::ptr_eq(other, &connection));
+        let serving = Rc::new(Mutex::new(Serving::new(connection.clone(), self.services.clone())));
+        let (connections, leaving) = (self.connections.clone(), self.leaving.subscribe());
+        waits::begin(move || {
+            let (serving, connection) = (serving.clone(), connection.clone());
+            let (connections, leaving) = (connections.clone(), leaving.clone());
+            async move {
+                serving.lock().await.serve(leaving).await;
+                connections.borrow_mut().retain(|other| !Rc::ptr_eq(other, &connection));
+            }
         });
     }
 

@@ -14,10 +14,11 @@
 mod delivery;
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_executor::{Doing, Error, Kind, Result, waits};
 use containerd_shim_protos::events::task::TaskExit;
 use containerd_shim_protos::shim::event::Envelope;
 use jiff::Timestamp;
@@ -26,6 +27,8 @@ use protobuf::well_known_types::any::Any;
 use protobuf::well_known_types::timestamp::Timestamp as WireTimestamp;
 use tokio::sync::Notify;
 use tokio::time::timeout;
+
+use delivery::Delivery;
 
 /// How many events wait for containerd.
 const LIMIT: usize = 2048;
@@ -63,14 +66,25 @@ struct Queue {
 
 impl Publisher {
     /// Publishes to the containerd at `address`, a socket's path with
-    /// `unix://` or without, from within a runtime of tokio. Without an address
+    /// `unix://` or without, from within a `LocalSet`. Without an address
     /// events are dropped: the other way, containerd's own binary for each, is
     /// a process that this shim would have to start and reap.
     pub fn new(address: Option<&str>, namespace: &str) -> Publisher {
-        Publisher::with(address, namespace, LIMIT, PATIENCE)
+        let (publisher, delivery) = Publisher::with(address, namespace, LIMIT, PATIENCE);
+        match delivery {
+            Some(delivery) => {
+                let delivery = Rc::new(tokio::sync::Mutex::new(delivery));
+                waits::begin(move || {
+                    let delivery = delivery.clone();
+                    async move { delivery.lock().await.deliver().await }
+                });
+            }
+            None => tracing::warn!("events are lost: containerd has not said where it takes them (TTRPC_ADDRESS)"),
+        }
+        publisher
     }
 
-    fn with(address: Option<&str>, namespace: &str, limit: usize, patience: Duration) -> Publisher {
+    fn with(address: Option<&str>, namespace: &str, limit: usize, patience: Duration) -> (Publisher, Option<Delivery>) {
         let address = address.map(|address| address.trim_start_matches("unix://").to_owned());
         let shared = Arc::new(Shared {
             namespace: namespace.to_owned(),
@@ -81,11 +95,8 @@ impl Publisher {
             added: Notify::new(),
             emptied: Notify::new(),
         });
-        match shared.address.clone() {
-            Some(address) => drop(tokio::spawn(delivery::deliver(shared.clone(), address))),
-            None => tracing::warn!("events are lost: containerd has not said where it takes them (TTRPC_ADDRESS)"),
-        }
-        Publisher(shared)
+        let delivery = shared.address.clone().map(|address| Delivery::new(shared.clone(), address));
+        (Publisher(shared), delivery)
     }
 
     /// Publishes `event`, a message of `containerd.events`, as of now.
@@ -281,7 +292,11 @@ mod tests {
         }
 
         fn publisher(&self, limit: usize, patience: Duration) -> Publisher {
-            Publisher::with(Some(&format!("unix://{}", self.path.display())), "k8s.io", limit, patience)
+            let address = format!("unix://{}", self.path.display());
+            let (publisher, delivery) = Publisher::with(Some(&address), "k8s.io", limit, patience);
+            let mut delivery = delivery.expect("it has an address");
+            tokio::spawn(async move { delivery.deliver().await });
+            publisher
         }
     }
 

@@ -34,7 +34,7 @@ use super::sandbox::Sandbox;
 use super::status::{Answer, During, refused};
 use super::streams::Io;
 use super::{files, metrics};
-use crate::calls::{Call, call, unknown_method};
+use crate::calls::{Call, call, unknown_method, wait};
 
 /// The Task service of one shim. Cheap to clone.
 #[derive(Clone)]
@@ -238,7 +238,7 @@ pub fn task(service: &Rc<Service>, method: &str, payload: &[u8]) -> Answer<Call>
         "ResizePty" => call(service, payload, Service::resize_pty),
         "CloseIO" => call(service, payload, Service::close_io),
         "Update" => call(service, payload, Service::update),
-        "Wait" => call(service, payload, Service::wait),
+        "Wait" => wait(service, payload, Service::wait),
         "Stats" => call(service, payload, Service::stats),
         "Connect" => call(service, payload, Service::connect),
         "Shutdown" => call(service, payload, Service::shutdown),

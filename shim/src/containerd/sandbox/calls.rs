@@ -7,7 +7,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bowline_executor::{Error, Kind, Result};
+use bowline_executor::{Error, Kind, Result, waits};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use containerd_shim_protos::sandbox_api::*;
@@ -22,7 +22,7 @@ use super::super::service::{Service, checked, seen_through};
 use super::super::status::{Answer, refused};
 use super::wanted::Wanted;
 use super::{files, info};
-use crate::calls::{Call, call, unknown_method};
+use crate::calls::{Call, call, unknown_method, wait};
 
 /// What CRI calls a sandbox that members can be made in.
 pub const READY: &str = "SANDBOX_READY";
@@ -68,10 +68,13 @@ impl Sandboxes {
     /// Has the end of the pause process put down: it is the sandbox's own.
     fn watch(&self, id: &str) {
         let (service, id) = (self.0.clone(), id.to_owned());
-        tokio::task::spawn_local(async move {
-            // Without an answer the shim itself leaves.
-            if let Ok(end) = service.executor.pause_ended().await {
-                service.sandbox.end(&id, Exit { status: end.code.cast_unsigned(), at: end.at });
+        waits::begin(move || {
+            let (service, id) = (service.clone(), id.clone());
+            async move {
+                // Without an answer the shim itself leaves.
+                if let Ok(end) = service.executor.pause_ended().await {
+                    service.sandbox.end(&id, Exit { status: end.code.cast_unsigned(), at: end.at });
+                }
             }
         });
     }
@@ -140,7 +143,7 @@ pub fn sandbox(service: &Rc<Sandboxes>, method: &str, payload: &[u8]) -> Answer<
         "StartSandbox" => call(service, payload, Sandboxes::start_sandbox),
         "Platform" => call(service, payload, Sandboxes::platform),
         "StopSandbox" => call(service, payload, Sandboxes::stop_sandbox),
-        "WaitSandbox" => call(service, payload, Sandboxes::wait_sandbox),
+        "WaitSandbox" => wait(service, payload, Sandboxes::wait_sandbox),
         "SandboxStatus" => call(service, payload, Sandboxes::sandbox_status),
         "PingSandbox" => call(service, payload, Sandboxes::ping_sandbox),
         "ShutdownSandbox" => call(service, payload, Sandboxes::shutdown_sandbox),

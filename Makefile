@@ -63,6 +63,7 @@ test-host: need-test demo check-docs unit build-bench test-deb debug
 ## test-all  as test, and everything in the virtual machine: an hour and more
 .PHONY: test-all
 test-all: test-host
+	$(MAKE) test-remade
 	$(MAKE) test-vm VM_TESTS=all
 
 # One selection and one set of features for whatever cargo builds for tests, so
@@ -74,7 +75,7 @@ export RUST_TEST_THREADS ?= $(shell expr 4 '*' $$(nproc))
 
 # Cargo stays the caller's; the test binaries become root.
 RUNNER = CARGO_TARGET_$(shell tr a-z- A-Z_ <<<$(HOST))_RUNNER
-KEPT = BOWLINE_BIN_DIR,BOWLINE_ABSENT,UNDER_TEST,CI,RUST_TEST_THREADS
+KEPT = BOWLINE_BIN_DIR,BOWLINE_ABSENT,BOWLINE_REMADE,UNDER_TEST,CI,RUST_TEST_THREADS
 RUN_AS_ROOT = $(if $(ROOT),$(RUNNER)="sudo --preserve-env=$(KEPT)")
 
 # Debug binaries, which can take what the kernel has for absent, and the
@@ -110,6 +111,11 @@ TESTS_openat2 = fallbacks bad_input_cli bad_input_image devices exec hostile_dev
 	mounts namespaces run security terminal
 # Whatever starts, counts, limits or kills processes.
 TESTS_clone_into_cgroup = fallbacks exec exec_security exit_report limits many run shim_cgroup shim_death stop
+
+## test-remade   all cases, where every future that waits is dropped at random and made again from what the shim knows
+.PHONY: test-remade
+test-remade: need-test debug
+	$(call run-cases,$(ABSENT),BOWLINE_REMADE=1) all
 
 # $(1): a facility.
 test-absent = $(call run-cases,$(ABSENT),BOWLINE_ABSENT=$(1)) $(TESTS_$(1))

@@ -389,6 +389,10 @@ fn a_command_that_is_no_list_is_refused() {
 
 #[test]
 fn without_checks_an_idle_shim_does_not_wake_up() {
+    // It does where its futures are made again at random.
+    if std::env::var_os("BOWLINE_REMADE").is_some() {
+        return;
+    }
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
     let shim = task.shim_pid();

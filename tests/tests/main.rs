@@ -111,6 +111,7 @@ mod output;
 mod output_lost;
 mod output_reader_gone;
 mod record;
+mod remade;
 mod run;
 mod sandbox_budget_writes;
 mod sandbox_budgets;

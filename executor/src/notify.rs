@@ -25,7 +25,7 @@ use tokio::io::Interest;
 
 use crate::error::{Doing, Error, Kind, Result};
 use crate::seccomp::Listener;
-use crate::sys;
+use crate::{sys, waits};
 
 /// What becomes of the listener of a process that is to be cloned.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Notify {
     /// Has the listener of process `pid` handed over when it comes. It must not
     /// be waited for: the process may be notified of while it still sets up.
     pub fn forward(self, pid: i32) {
-        tokio::task::spawn_local(async move {
+        waits::work(async move {
             if let Err(error) = self.hand_over(pid).await {
                 tracing::error!(%error, pid, "nobody answers for a process's system calls");
             }

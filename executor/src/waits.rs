@@ -1,11 +1,21 @@
-//! Futures that wait, and keep nothing: each can be dropped at any moment and made again from facts and handles. What
-//! is bounded, as a launch or a change of limits, is no wait, and is brought to its end instead.
+//! What goes on beside the loop. A wait may last as long as a task, and keeps nothing: it can be dropped at any moment and
+//! made again from facts and handles. Work is bounded, as a launch or a change of limits, and is brought to its end.
 //!
-//! For tests alone, behind the feature `remade`, `BOWLINE_REMADE=1` has all of them dropped and made again at random.
+//! All are of one type to the event loop: it would be compiled anew for each.
+//!
+//! For tests alone, behind the feature `remade`, `BOWLINE_REMADE=1` has all waits dropped and made again at random.
 
-/// Begins a future, which `make` makes as often as need be.
+use std::pin::Pin;
+
+/// Begins a wait, whose future `make` makes as often as need be.
 pub fn begin<F: Future<Output = ()> + 'static>(make: impl Fn() -> F + 'static) {
-    tokio::task::spawn_local(lasting(make));
+    work(lasting(make));
+}
+
+/// Begins work.
+pub fn work(work: impl Future<Output = ()> + 'static) {
+    let work: Pin<Box<dyn Future<Output = ()>>> = Box::pin(work);
+    tokio::task::spawn_local(work);
 }
 
 /// A future that lasts, though what `make` makes may not.

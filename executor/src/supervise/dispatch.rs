@@ -57,7 +57,7 @@ impl Supervisor {
                 if let Err(error) = self.begin_launch(&id) {
                     return now(reply, Err(error));
                 }
-                tokio::task::spawn_local(async move {
+                waits::work(async move {
                     let outcome = self.launch(*launch).await;
                     self.facts.change(|facts| facts.launching.remove(&id));
                     if self.config.leave == Leave::WithLastTask && !self.has_sandbox() {
@@ -107,7 +107,7 @@ impl Supervisor {
                 });
             }
             Request::Exec(id, exec, reply) => {
-                tokio::task::spawn_local(async move {
+                waits::work(async move {
                     let begun = async {
                         let task = self.task(&id)?;
                         let number = self.exec(&task, &exec).await?;
@@ -164,7 +164,7 @@ fn now<T>(reply: oneshot::Sender<Result<T>>, answer: Result<T>) {
 
 /// Answers when there is an answer. Whoever asked may have gone by then: what was begun goes on.
 fn later<T: 'static>(reply: oneshot::Sender<Result<T>>, answer: impl Future<Output = Result<T>> + 'static) {
-    tokio::task::spawn_local(async move { now(reply, answer.await) });
+    waits::work(async move { now(reply, answer.await) });
 }
 
 /// Answers with what `wait` gives, which is made as often as need be.

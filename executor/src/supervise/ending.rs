@@ -21,7 +21,7 @@ use crate::spare;
 use crate::stats;
 use crate::sys::Ended;
 use crate::systemd::Systemd;
-use crate::worker;
+use crate::{waits, worker};
 
 /// How long a cgroup may stay busy after its last process has ended.
 const BUSY: Duration = Duration::from_secs(5);
@@ -96,7 +96,7 @@ impl Task {
     /// Removes what is left of it, and has the rest of its output written.
     async fn clear_away(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
         if !self.facts.note(|facts| std::mem::replace(&mut facts.removal_begun, true)) {
-            tokio::task::spawn_local(self.clone().remove_cgroups(supervisor.clone()));
+            waits::work(self.clone().remove_cgroups(supervisor.clone()));
         }
         self.facts.until_it(|facts| facts.cgroups_removed).await;
         let (pumps, logging) = {
@@ -111,7 +111,7 @@ impl Task {
         }
         self.keep_at_last(supervisor).await;
         let (task, supervisor) = (self.clone(), supervisor.clone());
-        tokio::task::spawn_local(async move {
+        waits::work(async move {
             supervisor.forget_member(&task).await;
             task.comes_to(&supervisor, Event::Done);
             supervisor.done();

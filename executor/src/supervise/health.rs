@@ -96,7 +96,7 @@ impl Supervisor {
             ..Exec::default()
         };
         let (supervisor, task) = (self.clone(), task.clone());
-        tokio::task::spawn_local(async move {
+        waits::work(async move {
             let begun = supervisor.exec_check(&task, &exec).await;
             task.facts.change(|facts| {
                 let under_way = facts.checks.as_mut().and_then(|checks| checks.under_way.as_mut());

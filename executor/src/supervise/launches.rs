@@ -167,7 +167,7 @@ impl Supervisor {
         self.keep_record(task);
         if task.facts.look(|facts| facts.record.durable) {
             let task = task.clone();
-            tokio::task::spawn_local(async move {
+            waits::work(async move {
                 if let Err(error) = task.sync().await {
                     tracing::warn!(%error, "the record may not survive a power loss");
                 }

@@ -263,7 +263,7 @@ impl Supervisor {
                 let (supervisor, sandbox) = (supervisor.clone(), sandbox.clone());
                 async move {
                     supervisor.members_are_over().await;
-                    tokio::task::spawn_local(async move {
+                    waits::work(async move {
                         supervisor.leave_sandbox(&sandbox).await;
                         supervisor.done();
                     });
@@ -294,7 +294,7 @@ impl Supervisor {
                 let Some(then) = task.facts.look(|facts| facts.settles_at) else { return };
                 then.come().await;
                 task.facts.note(|facts| facts.settles_at = None);
-                tokio::task::spawn_local(supervisor.settle_now(task));
+                waits::work(supervisor.settle_now(task));
             }
         });
     }

@@ -240,7 +240,7 @@ impl Supervisor {
             }
             WatchAction::Lift => {
                 let (supervisor, task) = (self.clone(), task.clone());
-                tokio::task::spawn_local(async move {
+                waits::work(async move {
                     if let Err(error) = supervisor.lift(&task).await {
                         tracing::error!(%error, id = %task.id, "cannot lift the limits of a task");
                         supervisor.tell(&task, Event::Watch { finding, action, failed: Some(error.to_string()) });

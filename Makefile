@@ -48,9 +48,16 @@ endef
 demo: build
 	$(ROOT) scripts/demo $(BIN)
 
-## test      all tests, on this host and then in a virtual machine; installs what they need
+## test      all tests, on this host and beside it in a virtual machine; installs what they need
 .PHONY: test
-test: test-host test-vm
+test:
+	@scripts/need vm
+	$(SIDE_BY_SIDE) build debug build-unit $(CARGO_DEB) vm-image
+	$(SIDE_BY_SIDE) test-host test-vm
+
+# One compiler's last step keeps one processor busy, and tests mostly wait. What a
+# target says comes as one piece, when it has ended.
+SIDE_BY_SIDE = +@$(MAKE) --no-print-directory --jobs --output-sync=target BESIDE=yes
 
 ## test-host all tests on this host
 .PHONY: test-host
@@ -58,7 +65,7 @@ test-host: need-test demo check-docs unit build-bench test-deb debug
 	$(CARGO_TEST) --doc
 	$(RUN_AS_ROOT) $(CARGO_TEST) --no-fail-fast --test bundle --test networks
 	$(call run-cases,$(BIN)) all
-	$(MAKE) test-fallbacks
+	$(run-fallbacks)
 
 ## test-all  as test, and everything in the virtual machine: an hour and more
 .PHONY: test-all
@@ -97,9 +104,13 @@ ABSENT = $(abspath $(TARGET)/absent)
 ## test-fallbacks   the tests that meet what a kernel may lack, with each such thing taken for absent
 .PHONY: test-fallbacks
 test-fallbacks: need-test debug
-	@# Not of this host: what an old kernel answers, and that it has the switch.
-	BOWLINE_ABSENT=$(subst $(space),$(comma),$(FACILITIES)) $(CARGO_TEST) --lib -- sys:: scoped:: rootfs:: identity::
-	$(foreach facility,$(FACILITIES),$(call test-absent,$(facility))$(newline))
+	$(run-fallbacks)
+
+# First not of this host: what an old kernel answers, and that it has the switch.
+define run-fallbacks
+BOWLINE_ABSENT=$(subst $(space),$(comma),$(FACILITIES)) $(CARGO_TEST) --lib -- sys:: scoped:: rootfs:: identity::
+$(foreach facility,$(FACILITIES),$(call test-absent,$(facility))$(newline))
+endef
 
 # All that a host of any cgroup version has: without cgroup.kill, which is of v2 alone.
 FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup
@@ -157,6 +168,12 @@ test-vm: build debug
 	integration/vm 'failed=0; /opt/bowline/cases.sh $(VM_TESTS) || failed=1; \
 		for absent in $(VM_ABSENT); do /opt/bowline/cases.sh --absent $$absent exec fallbacks stop || failed=1; done; exit $$failed' \
 		$(addprefix $(BIN)/,$(BINARIES)) $(CASES) $(ABSENT) integration/cases.sh
+
+# The system that it boots.
+.PHONY: vm-image
+vm-image:
+	@scripts/need vm
+	integration/vm
 
 # Each case holds on containerd's own shim for runc, but for those that say why not.
 ## test-reference   the tests of containerd's shim and the attacks on it, with containerd's own in place of bowline's
@@ -229,13 +246,20 @@ $(CARGO_FUZZ):
 	cargo install --locked --debug --root $(TARGET)/tools cargo-fuzz
 
 # The commands in README.md and docs/ do what is said of them.
+# Not beside the demo, which has a task of the same name.
 .PHONY: check-docs
-check-docs: need-test build
+check-docs: need-test build $(if $(BESIDE),demo)
 	$(ROOT) scripts/check-docs $(BIN)
 
 .PHONY: unit
 unit: need-test
-	$(CARGO_TEST) --lib --bins --test golden --test properties --test reference --test layers
+	$(CARGO_TEST) $(UNIT)
+
+UNIT = --lib --bins --test golden --test properties --test reference --test layers
+
+.PHONY: build-unit
+build-unit: debug
+	$(CARGO_TEST) --no-run $(UNIT) --test bundle --test networks
 
 ## check     formatting, lints, unit tests, the layer test, dependencies
 .PHONY: check
@@ -304,5 +328,7 @@ test-deb: deb
 clean:
 	cargo clean
 
-# One after the other: cargo uses all processors anyway.
+# One after the other, but for what is known to go together.
+ifndef BESIDE
 .NOTPARALLEL:
+endif

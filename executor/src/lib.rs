@@ -304,7 +304,7 @@ impl Executor {
 
     /// Has an executor leave with whoever started it, as long as nobody has launched
     /// anything: `manager` is a pipe's read end, which ends with that. What is no
-    /// pipe, as `/dev/null`, tells nothing.
+    /// pipe, as `/dev/null`, tells nothing. To be called within a `LocalSet`.
     pub fn leave_with(&self, manager: OwnedFd) {
         let Ok(manager) = sys::watch_for(manager, Interest::READABLE) else { return };
         let (requests, manager) = (self.requests.clone(), Rc::new(manager));

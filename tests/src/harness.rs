@@ -109,6 +109,11 @@ pub fn skip(reason: &str) {
     let _ = writeln!(std::io::stderr().lock(), "SKIPPED {name}: {reason}");
 }
 
+/// Whether the shims of this run drop their futures at random and make them again: then an idle one wakes up for that.
+pub fn makes_futures_again() -> bool {
+    std::env::var_os("BOWLINE_REMADE").is_some()
+}
+
 /// One of the binaries under test: in `BOWLINE_BIN_DIR`, or where cargo put it.
 pub fn binary(name: &str) -> PathBuf {
     let folder = std::env::var_os("BOWLINE_BIN_DIR").map(PathBuf::from).unwrap_or_else(|| {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Build, Task, Trace, eventually, much, process_exists, status_lines};
+use bowline_tests::harness::{Build, Task, Trace, eventually, makes_futures_again, much, process_exists, status_lines};
 use serde_json::Value;
 
 /// A shell that ends with 7 when it is asked to.
@@ -389,8 +389,7 @@ fn a_command_that_is_no_list_is_refused() {
 
 #[test]
 fn without_checks_an_idle_shim_does_not_wake_up() {
-    // It does where its futures are made again at random.
-    if std::env::var_os("BOWLINE_REMADE").is_some() {
+    if makes_futures_again() {
         return;
     }
     let host = Host::new();

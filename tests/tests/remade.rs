@@ -4,7 +4,7 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{binary, eventually};
+use bowline_tests::harness::{binary, eventually, makes_futures_again};
 
 const SWITCH: &str = "BOWLINE_REMADE";
 
@@ -18,7 +18,7 @@ fn waits(pid: &str) -> u64 {
 #[test]
 fn an_idle_shim_makes_its_futures_again_where_it_is_to() {
     let host = Host::new();
-    let wanted = std::env::var_os(SWITCH).is_some();
+    let wanted = makes_futures_again();
     let id = host.new_id();
     let mut start = host.command(binary("bowline"));
     start.env(SWITCH, "1").args(["start", "--name", &id, "--", "/bin/sleep", "1000"]);

@@ -30,7 +30,8 @@ impl Task {
     /// Sees the task through its end: from init's exit to the last byte of output. How far it is, its life says.
     pub async fn see_off(self: Rc<Self>, supervisor: Rc<Supervisor>) {
         loop {
-            match self.facts.look(|facts| facts.life) {
+            let (life, steps) = self.facts.look(|facts| (facts.life, facts.steps));
+            match life {
                 Life::Exited => self.make_report(&supervisor).await,
                 Life::Reported => self.put_report(&supervisor).await,
                 Life::Told => return self.clear_away(&supervisor).await,
@@ -47,6 +48,9 @@ impl Task {
                     self.comes_to(&supervisor, Event::Reaped);
                 }
                 Life::Undoing | Life::Undone | Life::Over | Life::Removing | Life::Removed => return,
+            }
+            if self.facts.look(|facts| facts.steps == steps) {
+                return tracing::error!(id = %self.id, ?life, "a task's end does not go on");
             }
         }
     }
@@ -212,8 +216,9 @@ impl Task {
             (tail, handles.pumps.as_ref().map_or(0, |pumps| pumps.dropped()))
         };
         self.facts.look(|facts| {
-            // It was reaped.
-            let End { ended, at: exited_at } = facts.end.unwrap_or_else(|| End::now(Ended::Signaled(libc::SIGKILL)));
+            // It was reaped, perhaps before it was known that its program was executed.
+            let End { ended, at } = facts.end.unwrap_or_else(|| End::now(Ended::Signaled(libc::SIGKILL)));
+            let exited_at = facts.record.started_at.map_or(at, |started_at| at.max(started_at));
             let by_shim = |signal| facts.sent.contains(&signal);
             let signal = match ended {
                 Ended::Signaled(signal) => Some(signal),

@@ -1,5 +1,6 @@
 //! An exec, from request to outcome.
 
+use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -32,6 +33,9 @@ use crate::{sys, waits};
 
 /// How long an answer waits for what was killed at a deadline to end.
 const DYING: Duration = Duration::from_secs(1);
+
+/// How long it is seen to that it does, where somebody keeps it frozen.
+const KILLED_ON: Duration = Duration::from_secs(60);
 
 impl Supervisor {
     /// Starts an exec that somebody asked for: it is counted, an event of the task, and the task's end is told after its
@@ -294,13 +298,15 @@ impl Supervisor {
         let since = Moment::now();
         task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.killed_at = Some(since)));
         let group = task.handles.borrow().execs.get(&number).and_then(|exec| exec.group.clone());
-        let killing = Rc::new(Killing { claim, group: group.filter(|_| in_group), since });
+        let killing = Rc::new(Killing::begin(claim, group.filter(|_| in_group), since));
         let (supervisor, task) = (self.clone(), task.clone());
         waits::begin(move || {
             let (supervisor, task, killing) = (supervisor.clone(), task.clone(), killing.clone());
             async move {
-                killing.to_the_last(&supervisor, &task).await;
-                task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.all_dead = true));
+                let dead = killing.to_the_last(&supervisor, &task);
+                if tokio::time::timeout(since.after(KILLED_ON).to_come(), dead).await.is_ok() {
+                    task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.all_dead = true));
+                }
             }
         });
         since
@@ -313,31 +319,44 @@ struct Killing {
     /// Its own, if it is in one.
     group: Option<Rc<ExecGroup>>,
     since: Moment,
+    /// Whether its pid was its own when this began: its session's number then is, for as long as anybody is in that.
+    lived: bool,
+    /// Those that were killed last, until they have ended.
+    dying: RefCell<Rc<[OwnedFd]>>,
 }
 
 impl Killing {
-    async fn to_the_last(&self, supervisor: &Supervisor, task: &Task) {
+    fn begin(claim: Claim, group: Option<Rc<ExecGroup>>, since: Moment) -> Killing {
         // It may not have come as far as its cgroup or its session.
         // One that was reaped just now is no more, and its pid may be a stranger's.
-        let lives = self.claim.is_unreaped();
-        let own: Vec<OwnedFd> = lives.then(|| sys::pidfd_open(self.claim.pid).ok()).flatten().into_iter().collect();
+        let lived = claim.is_unreaped();
+        let own: Vec<OwnedFd> = lived.then(|| sys::pidfd_open(claim.pid).ok()).flatten().into_iter().collect();
         // An error means that it has ended.
         own.iter().for_each(|own| drop(sys::pidfd_send_signal(own.as_fd(), libc::SIGKILL)));
+        Killing { claim, group, since, lived, dying: RefCell::new(own.into()) }
+    }
+
+    async fn to_the_last(&self, supervisor: &Supervisor, task: &Task) {
         loop {
-            let killed = match &self.group {
+            let mut killed = match &self.group {
                 Some(group) => group.kill(),
-                None if lives => {
+                None if self.lived => {
                     let kill = |cgroup: &Cgroup| supervisor.layout.kill_session(cgroup, self.claim.pid);
                     task.with_cgroup(kill).unwrap_or_default()
                 }
                 None => Vec::new(),
             };
-            if killed.is_empty() {
+            let none = killed.is_empty();
+            // Who is moved to where it can die is in no list any more.
+            killed.extend(self.dying.borrow().iter().filter_map(|pidfd| pidfd.try_clone().ok()));
+            let dying: Rc<[OwnedFd]> = killed.into();
+            *self.dying.borrow_mut() = dying.clone();
+            all_ended(&supervisor.layout, &dying, self.since).await;
+            *self.dying.borrow_mut() = Rc::default();
+            if none {
                 break;
             }
-            all_ended(&supervisor.layout, &killed, self.since).await;
         }
-        all_ended(&supervisor.layout, &own, self.since).await;
         self.claim.ended().await;
     }
 }
@@ -482,7 +501,10 @@ impl Task {
 
     /// Waits until an exec has ended, or its deadline has come.
     async fn exec_runs(&self, number: u64) {
-        let Some((claim, _)) = self.exec_claim(number) else { return };
+        let Some((claim, _)) = self.exec_claim(number) else {
+            let unknown = ExecEnd::Exited(128 + libc::SIGKILL);
+            return self.exec_has_ended(number, unknown, Timestamp::now());
+        };
         let deadline = self.facts.look(|facts| facts.execs.get(&number)?.deadline);
         match before(deadline, claim.ended()).await {
             Some(end) => self.exec_has_ended(number, ExecEnd::Exited(end.ended.code()), end.at),
@@ -495,6 +517,8 @@ impl Task {
         self.facts.change(|facts| {
             let Some(exec) = facts.execs.get_mut(&number) else { return };
             exec.life.on(Event::Ended);
+            // It may be reaped before it is known that its program was executed.
+            let exited_at = exec.started_at.map_or(exited_at, |started_at| exited_at.max(started_at));
             (exec.pid, exec.end, exec.exited_at) = (None, Some(end), Some(exited_at));
         });
     }

@@ -146,8 +146,9 @@ impl Supervisor {
         if life.is_reaped() {
             return Err(Error::new(Kind::WrongState, format!("task {id} has exited and cannot be started")));
         }
-        if life == Life::Starting {
-            return Err(Error::new(Kind::WrongState, format!("task {id} is still being created")));
+        if let Life::Starting | Life::Killing(_) = life {
+            let is = if life == Life::Starting { "still being created" } else { "being killed" };
+            return Err(Error::new(Kind::WrongState, format!("task {id} is {is} and cannot be started")));
         }
         let held = task.handles.borrow_mut().held.take();
         match held {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   SIGCHLD ─► sweep ─┐
-//!   requests ─────────┼─► State::on(event) ─► Action ─► pidfd, cgroup, files
+//!   requests ─────────┼─► Life::on(event) ─► Action ─► pidfd, cgroup, files
 //!   deadlines ────────┘
 //! ```
 //!

@@ -108,6 +108,7 @@ impl Supervisor {
     async fn watch_high(self: &Rc<Self>, task: &Rc<Task>, file: &OomWatch, above: u64, action: WatchAction) {
         loop {
             task.rests(|watched| &mut watched.high.due).await;
+            task.has_rested(|watched| &mut watched.high.due);
             let events = file.count("high").unwrap_or_default();
             if task.facts.note(|facts| facts.watched.high.rule.exceeded(events, above)) {
                 task.rest(|watched| &mut watched.high.due);
@@ -136,6 +137,7 @@ impl Supervisor {
             if task.rests(due).await {
                 // What it has waited meanwhile may be over long since.
                 trigger.forget().await;
+                task.has_rested(due);
             }
             if !trigger.exceeded().await {
                 return;
@@ -277,8 +279,11 @@ impl Task {
     async fn rests(&self, due: Slot) -> bool {
         let Some(until) = self.facts.note(|facts| *due(&mut facts.watched)) else { return false };
         until.come().await;
-        self.facts.note(|facts| *due(&mut facts.watched) = None);
         true
+    }
+
+    fn has_rested(&self, due: Slot) {
+        self.facts.note(|facts| *due(&mut facts.watched) = None);
     }
 }
 

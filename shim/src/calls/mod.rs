@@ -66,7 +66,7 @@ where
     }))
 }
 
-/// As [`call`], of a method that waits and does nothing: it can be called anew at any moment.
+/// As [`call`], of a method that waits and does nothing: it can be called anew, for as long as what it waits for is known.
 ///
 /// # Errors
 /// As [`call`].

@@ -48,15 +48,17 @@ endef
 demo: build
 	$(ROOT) scripts/demo $(BIN)
 
-## test      all tests, on this host and beside it in a virtual machine; installs what they need
+## test      all tests, on this host and then in a virtual machine; installs what they need
 .PHONY: test
-test:
+test: need-test
+	@scripts/need build
 	@scripts/need vm
 	$(SIDE_BY_SIDE) build debug build-unit $(CARGO_DEB) vm-image
-	$(SIDE_BY_SIDE) test-host test-vm
+	$(MAKE) test-host
+	$(MAKE) test-vm
 
-# One compiler's last step keeps one processor busy, and tests mostly wait. What a
-# target says comes as one piece, when it has ended.
+# A compiler's last step keeps one processor busy. What a target says comes as one
+# piece, when it has ended.
 SIDE_BY_SIDE = +@$(MAKE) --no-print-directory --jobs --output-sync=target BESIDE=yes
 
 ## test-host all tests on this host
@@ -246,9 +248,8 @@ $(CARGO_FUZZ):
 	cargo install --locked --debug --root $(TARGET)/tools cargo-fuzz
 
 # The commands in README.md and docs/ do what is said of them.
-# Not beside the demo, which has a task of the same name.
 .PHONY: check-docs
-check-docs: need-test build $(if $(BESIDE),demo)
+check-docs: need-test build
 	$(ROOT) scripts/check-docs $(BIN)
 
 .PHONY: unit

@@ -53,7 +53,9 @@ pub struct ShimFacts {
     pub launching: BTreeSet<TaskId>,
     /// Processes that somebody has charged where the shim is.
     pub helpers: BTreeSet<Identity>,
-    /// The pause process that there is, or was last.
+    /// The cgroup of its own in which it is charged, once it has entered that; gathered for whoever asks.
+    pub charged_in: Option<String>,
+    /// The pause process that there is, or was last; gathered for whoever asks.
     pub pause: Option<PauseFacts>,
 }
 

@@ -10,7 +10,7 @@ use bowline_executor::fuzzing as executor;
 use bowline_spec::{Format, Host};
 use futures::FutureExt as _;
 
-use crate::calls::{Facts, Services as _};
+use crate::calls::{Connections, Facts, Services as _};
 use crate::service::Service;
 use crate::{containerd, wire};
 
@@ -79,7 +79,7 @@ pub fn ttrpc(data: &[u8]) {
 
 /// What a shim that is leaving answers to these pieces.
 fn answers<'d>(pieces: impl IntoIterator<Item = &'d [u8]>) -> Vec<u8> {
-    let service = Rc::new(Service { executor: Executor::gone() });
+    let service = Rc::new(Service { executor: Executor::gone(), connections: Connections::default() });
     let mut facts = Facts::default();
     for mut piece in pieces {
         while let Some(open) = facts.next_call(&mut piece) {

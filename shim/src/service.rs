@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_executor::facts::Facts;
 use bowline_executor::{
     Attachment, CgroupDriver, Doing, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Result, Target, VERSION,
     WindowSize,
@@ -14,7 +15,7 @@ use bowline_spec::signal::Signal;
 use bowline_spec::{Format, Update};
 use jiff::Timestamp;
 
-use crate::calls::{Answer, Call, Server, Services, call, unknown_method, unknown_service, wait};
+use crate::calls::{Answer, Call, Connections, Outline, Server, Services, call, unknown_method, unknown_service, wait};
 use crate::wire::proto::bowline as proto;
 use crate::wire::proto::bowline::{
     AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FactsResponse,
@@ -29,7 +30,9 @@ pub const NAME: &str = "bowline.v1.Bowline";
 
 /// Serves `listener` until the executor has closed and all answers are out.
 pub async fn serve(executor: Executor, listener: UnixListener) -> Result<()> {
-    let server = Server::new(Rc::new(Service { executor: executor.clone() }));
+    let connections = Connections::default();
+    let service = Service { executor: executor.clone(), connections: connections.clone() };
+    let server = Server::new(Rc::new(service), connections);
     server.serve(listener, executor.closed()).await?;
     server.leave().await;
     Ok(())
@@ -44,6 +47,16 @@ fn driver(text: &str) -> Answer<CgroupDriver> {
 pub struct Service {
     /// What does the work.
     pub executor: Executor,
+    /// Who is served.
+    pub connections: Connections,
+}
+
+/// What a shim knows of itself, and of who is served.
+#[derive(serde::Serialize)]
+struct AllFacts {
+    #[serde(flatten)]
+    facts: Box<Facts>,
+    connections: Vec<Outline>,
 }
 
 impl Services for Rc<Service> {
@@ -263,6 +276,7 @@ impl Service {
 
     async fn facts(&self, _: Empty) -> Answer<FactsResponse> {
         let facts = self.executor.facts().await.map_err(|e| to_status(&e))?;
+        let facts = AllFacts { facts, connections: self.connections.outlines() };
         Ok(FactsResponse { facts: json(&facts)?, ..FactsResponse::default() })
     }
 
@@ -309,7 +323,7 @@ mod tests {
     fn every_method_of_the_protocol_is_served() {
         let protocol = include_str!("../proto/bowline.proto");
         let names = protocol.lines().filter_map(|line| line.trim().strip_prefix("rpc ")?.split('(').next());
-        let service = Rc::new(Service { executor: Executor::gone() });
+        let service = Rc::new(Service { executor: Executor::gone(), connections: Connections::default() });
         let unserved: Vec<&str> = names.clone().filter(|name| service.call(NAME, name, b"").is_err()).collect();
         assert!(names.count() > 20);
         assert_eq!(unserved, Vec::<&str>::new());

@@ -4,7 +4,7 @@ use std::fs;
 
 use bowline_tests::Host;
 use bowline_tests::harness::eventually;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[test]
 fn a_template_is_filled_for_each_task() {
@@ -70,6 +70,11 @@ fn what_a_shim_knows_can_be_asked_for() {
     let known = of_task(&running);
     assert_eq!((&known["life"], &known["record"]["pid"]), (&"running".into(), &task.pid().into()));
     assert_eq!(known["record"]["pid_started"], started(task.pid()));
+    assert_eq!(known["output"]["tails"], json!(["ready\n"]));
+    let connections = running["connections"].as_array().expect("a list").iter();
+    let open = connections.flat_map(|connection| connection["open"].as_array().expect("a list").clone());
+    let open: Vec<Value> = open.map(|call| call["method"].clone()).collect();
+    assert!(open.contains(&"Exec".into()) && open.contains(&"Facts".into()), "{open:?}");
     let pid = known["execs"]["1"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("a pid");
     assert_eq!(known["execs"]["1"]["pid_started"], started(pid));
     let left = known["execs"]["1"]["deadline"].as_u64().expect("a deadline") - monotonic_ns();

@@ -52,7 +52,11 @@ impl Supervisor {
             pid,
             pid_started: proc_stat::started(pid),
             boot_id: cgroup::boot(),
-            shim: ShimFacts { pause: self.pauses.facts(), ..self.facts.look(Clone::clone) },
+            shim: ShimFacts {
+                charged_in: self.overhead.charged_in(),
+                pause: self.pauses.facts(),
+                ..self.facts.look(Clone::clone)
+            },
             sandbox: self.sandbox.borrow().as_ref().map(|sandbox| sandbox.facts.look(Clone::clone)),
             tasks: self.tasks.borrow().values().map(facts_of).collect(),
         }

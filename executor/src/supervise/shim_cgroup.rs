@@ -141,6 +141,12 @@ impl Overhead {
         (self.mode == ShimCgroup::Overhead).then(|| self.own_path())
     }
 
+    /// Its path, once the shim is in it; not known while it enters or leaves.
+    pub fn charged_in(&self) -> Option<String> {
+        let entered = self.entered.try_lock().ok()?;
+        entered.as_ref().map(|_| self.own_path())
+    }
+
     /// What others join that help the sandbox, once the shim is there.
     pub async fn entry(&self) -> Option<Entry> {
         match self.entered.lock().await.as_ref() {

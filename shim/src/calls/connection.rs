@@ -67,6 +67,28 @@ pub struct Open {
     pub deadline: Option<Moment>,
 }
 
+/// What is told of a connection.
+#[derive(Debug, Serialize)]
+pub struct Outline {
+    /// The calls that have no answer yet.
+    pub open: Vec<OpenCall>,
+    /// How much is still to be written of answers.
+    pub unwritten_bytes: usize,
+}
+
+/// What is told of a call that has no answer yet.
+#[derive(Debug, Serialize)]
+pub struct OpenCall {
+    /// Its number, which its client has chosen.
+    pub stream: u32,
+    /// Of which service it is.
+    pub service: String,
+    /// What is called.
+    pub method: String,
+    /// When its client's patience ends, if it does.
+    pub deadline: Option<Moment>,
+}
+
 impl Facts {
     /// The next call that these bytes ask for; `None` when all are taken. What is out of form has its answer then.
     pub fn next_call(&mut self, bytes: &mut &[u8]) -> Option<&Open> {
@@ -157,6 +179,17 @@ impl Facts {
     /// Whether everything is answered, and the answers are written.
     fn is_done(&self) -> bool {
         self.open.is_empty() && self.unwritten.is_empty()
+    }
+
+    /// For whoever debugs a shim: all but what was asked and answered itself, which may be secret.
+    pub fn outline(&self) -> Outline {
+        let call = |open: &Open| OpenCall {
+            stream: open.stream,
+            service: open.service.clone(),
+            method: open.method.clone(),
+            deadline: open.deadline,
+        };
+        Outline { open: self.open.iter().map(call).collect(), unwritten_bytes: self.unwritten.len() }
     }
 
     /// The calls that have no answer yet.

@@ -26,7 +26,8 @@ use ttrpc::proto::{Code, Status};
 
 #[cfg(feature = "fuzzing")]
 pub use connection::Facts;
-pub use server::Server;
+pub use connection::Outline;
+pub use server::{Connections, Server};
 
 /// What a call comes to.
 pub type Answer<T> = Result<T, Status>;

@@ -9,25 +9,35 @@ use bowline_executor::{Doing, Kind, Result, waits};
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
-use super::connection::{Connection, Serving};
+use super::connection::{Connection, Outline, Serving};
 use super::{Services, accept};
 
 /// How long the last answers may take, and to be read by whoever asked: then the shim leaves without them.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
+/// All connections that there are.
+#[derive(Clone, Default)]
+pub struct Connections(Rc<RefCell<Vec<Rc<RefCell<Connection>>>>>);
+
+impl Connections {
+    /// What is told of them.
+    pub fn outlines(&self) -> Vec<Outline> {
+        self.0.borrow().iter().map(|connection| connection.borrow().facts.outline()).collect()
+    }
+}
+
 /// Serves whoever comes.
 pub struct Server<S> {
     services: S,
-    /// All that there are.
-    connections: Rc<RefCell<Vec<Rc<RefCell<Connection>>>>>,
+    connections: Connections,
     /// Whether the shim leaves. Each connection that is served looks at it.
     leaving: watch::Sender<bool>,
 }
 
 impl<S: Services + Clone + 'static> Server<S> {
-    /// One that nobody has come to yet.
-    pub fn new(services: S) -> Server<S> {
-        Server { services, connections: Rc::default(), leaving: watch::Sender::new(false) }
+    /// One that nobody has come to yet; who comes is kept in `connections`.
+    pub fn new(services: S, connections: Connections) -> Server<S> {
+        Server { services, connections, leaving: watch::Sender::new(false) }
     }
 
     /// Serves whoever comes to `listener` until `closed`; those that have come are then served on.
@@ -52,7 +62,7 @@ impl<S: Services + Clone + 'static> Server<S> {
 
     fn begin(&self, connection: Connection) {
         let connection = Rc::new(RefCell::new(connection));
-        self.connections.borrow_mut().push(connection.clone());
+        self.connections.0.borrow_mut().push(connection.clone());
         let serving = Rc::new(Mutex::new(Serving::new(connection.clone(), self.services.clone())));
         let (connections, leaving) = (self.connections.clone(), self.leaving.subscribe());
         waits::begin(move || {
@@ -60,7 +70,7 @@ impl<S: Services + Clone + 'static> Server<S> {
             let (connections, leaving) = (connections.clone(), leaving.clone());
             async move {
                 serving.lock().await.serve(leaving).await;
-                connections.borrow_mut().retain(|other| !Rc::ptr_eq(other, &connection));
+                connections.0.borrow_mut().retain(|other| !Rc::ptr_eq(other, &connection));
             }
         });
     }
@@ -71,7 +81,7 @@ impl<S: Services + Clone + 'static> Server<S> {
         if timeout(LAST_ANSWERS, self.leaving.closed()).await.is_ok() {
             return;
         }
-        for connection in self.connections.borrow().iter() {
+        for connection in self.connections.0.borrow().iter() {
             for call in connection.borrow().facts.open() {
                 tracing::warn!("{} of {} is not answered: the shim leaves", call.method, call.service);
             }

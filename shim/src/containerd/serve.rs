@@ -18,7 +18,7 @@ use super::publisher::Publisher;
 use super::sandbox::calls::{Sandboxes, sandbox};
 use super::service::{Service, task};
 use super::{address, figures, happenings};
-use crate::calls::{Answer, Call, Server, Services, unknown_service};
+use crate::calls::{Answer, Call, Connections, Server, Services, unknown_service};
 use crate::service;
 
 /// Where filters are kept that all tasks of this host share, whoever's.
@@ -96,7 +96,7 @@ impl Services for Served {
 
 async fn serve(executor: Executor, service: Service, listener: UnixListener, socket: &str) -> Result<()> {
     let sandboxes = Rc::new(Sandboxes(service.clone()));
-    let server = Server::new(Served { tasks: Rc::new(service), sandboxes });
+    let server = Server::new(Served { tasks: Rc::new(service), sandboxes }, Connections::default());
     server.serve(listener, executor.closed()).await?;
     // While it is still ours: from here on another may serve the group there.
     let removed = address::remove(socket);

@@ -13,6 +13,10 @@
 # more than two may be in one run.
 set -eu
 program=${CASES:-$(dirname "$0")/cases}
+# A background job of a shell without job control ignores SIGINT, and so would all that it starts.
+run() {
+    env --default-signal "$program" "$@"
+}
 most_unstable=2
 
 if [ "$1" = --absent ]; then
@@ -30,13 +34,13 @@ fi
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 # shellcheck disable=SC2086
-"$program" --logfile "$results" --exact $names && exit
+run --logfile "$results" --exact $names && exit
 failed=$(sed -n 's/^failed //p' "$results")
 # The runner itself has failed, or too much has.
 [ -n "$failed" ] && [ "$(echo "$failed" | wc -l)" -le "$most_unstable" ] || exit 1
 for name in $failed; do
     for _ in 1 2 3; do
-        "$program" --exact "$name" || exit 1
+        run --exact "$name" || exit 1
     done
     echo "=== UNSTABLE: $name failed beside others, and not alone"
 done

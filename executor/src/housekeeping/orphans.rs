@@ -393,7 +393,8 @@ fn remains(state: &StateDir) -> Vec<Left> {
         })
     });
     let dead = |pid: &Option<i32>| !pid.is_some_and(owners::is_bowline);
-    let all = of_state.chain(attached).filter(|(_, pid, ..)| dead(pid));
+    // One that has ended by itself since it was listed has removed its own.
+    let all = of_state.chain(attached).filter(|(_, pid, _, path)| dead(pid) && path.exists());
     let left = |(id, _, why, path): (String, _, &str, _)| Left {
         what: What::Remains,
         id,

@@ -316,7 +316,7 @@ pub struct ExecFacts {
 }
 
 impl ExecFacts {
-    /// Whether nobody is still to be told of it: a health check's end is told by what it comes to.
+    /// Whether everybody who is to know its end knows it; nobody has to know that of a health check.
     pub fn is_told(&self) -> bool {
         self.by == AskedBy::Check || self.life == exec::Life::Told
     }

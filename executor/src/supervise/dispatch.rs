@@ -184,8 +184,8 @@ where
     });
 }
 
-/// The same, but gives up waiting when nobody wants the answer any more: clients come and go as often as they like while
-/// a task runs, and each wait takes memory.
+/// As [`in_time`], but gives up waiting when nobody wants the answer any more: clients come and go as often as they like
+/// while a task runs, and each wait takes memory.
 fn while_wanted<T: 'static, F>(reply: oneshot::Sender<Result<T>>, wait: impl Fn() -> F + 'static)
 where
     F: Future<Output = Result<T>> + 'static,

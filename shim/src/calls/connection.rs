@@ -67,7 +67,7 @@ pub struct Open {
     pub deadline: Option<Moment>,
 }
 
-/// What is told of a connection.
+/// What `inspect --facts` prints of a connection.
 #[derive(Debug, Serialize)]
 pub struct Outline {
     /// The calls that have no answer yet.
@@ -76,7 +76,7 @@ pub struct Outline {
     pub unwritten_bytes: usize,
 }
 
-/// What is told of a call that has no answer yet.
+/// What it prints of a call that has no answer yet.
 #[derive(Debug, Serialize)]
 pub struct OpenCall {
     /// Its number, which its client has chosen.

@@ -20,7 +20,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 pub struct Connections(Rc<RefCell<Vec<Rc<RefCell<Connection>>>>>);
 
 impl Connections {
-    /// What is told of them.
+    /// What `inspect --facts` prints of them.
     pub fn outlines(&self) -> Vec<Outline> {
         self.0.borrow().iter().map(|connection| connection.borrow().facts.outline()).collect()
     }

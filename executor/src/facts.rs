@@ -144,7 +144,7 @@ pub struct TaskFacts {
     pub limit_met: Option<u64>,
     /// When kills for want of memory are counted again.
     pub oom_looks: VecDeque<Moment>,
-    /// How init has ended.
+    /// How init has ended, as its claim knows; read for whoever asks.
     pub end: Option<End>,
     /// What its cgroup had counted then, where systemd may remove that.
     pub counted: Option<Last>,

@@ -376,11 +376,6 @@ impl Pumps {
             let _ = stream.clone().wait_for(|p| p.flushed).await;
         }
     }
-
-    /// Bytes that went nowhere so far, as their file or reader would not take them.
-    pub fn dropped(&self) -> u64 {
-        self.lines.dropped()
-    }
 }
 
 impl Lines {

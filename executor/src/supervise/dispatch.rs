@@ -1,6 +1,5 @@
 //! Requests, each given to who answers it.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use bowline_spec::id::TaskId;
@@ -114,7 +113,7 @@ impl Supervisor {
                         Ok((task, number))
                     };
                     match begun.await {
-                        Ok((task, number)) => in_time(reply, move || {
+                        Ok((task, number)) => seen_through(reply, move || {
                             let task = task.clone();
                             async move { task.exec_outcome(number).await }
                         }),
@@ -167,26 +166,24 @@ fn later<T: 'static>(reply: oneshot::Sender<Result<T>>, answer: impl Future<Outp
     waits::work(async move { now(reply, answer.await) });
 }
 
-/// Answers with what `wait` gives, which is made as often as need be.
-fn in_time<T: 'static, F>(reply: oneshot::Sender<Result<T>>, wait: impl Fn() -> F + 'static)
+/// Answers with what `wait` gives, whether anybody still wants it or not.
+fn seen_through<T: 'static, F>(reply: oneshot::Sender<Result<T>>, wait: impl Fn() -> F + 'static)
 where
     F: Future<Output = Result<T>> + 'static,
 {
-    let reply = Rc::new(RefCell::new(Some(reply)));
-    waits::begin(move || {
-        let (reply, wait) = (reply.clone(), wait());
-        async move {
-            let answer = wait.await;
-            if let Some(reply) = reply.take() {
-                now(reply, answer);
-            }
-        }
-    });
+    answer(reply, wait, false);
 }
 
-/// As [`in_time`], but gives up waiting when nobody wants the answer any more: clients come and go as often as they like
-/// while a task runs, and each wait takes memory.
+/// Answers with what `wait` gives, and gives up waiting when nobody wants the answer any more: clients come and go as
+/// often as they like while a task runs, and each wait takes memory.
 fn while_wanted<T: 'static, F>(reply: oneshot::Sender<Result<T>>, wait: impl Fn() -> F + 'static)
+where
+    F: Future<Output = Result<T>> + 'static,
+{
+    answer(reply, wait, true);
+}
+
+fn answer<T: 'static, F>(reply: oneshot::Sender<Result<T>>, wait: impl Fn() -> F + 'static, gives_up: bool)
 where
     F: Future<Output = Result<T>> + 'static,
 {
@@ -203,7 +200,7 @@ where
             let answer = tokio::select! {
                 biased;
                 answer = wait => answer,
-                () = unwanted => return,
+                () = unwanted, if gives_up => return,
             };
             if let Some(reply) = reply.take() {
                 now(reply, answer);

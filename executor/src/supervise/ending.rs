@@ -43,8 +43,7 @@ impl Task {
                 | Life::Stopping(_)
                 | Life::Killing(_) => {
                     let claim = self.handles.borrow().claim.clone();
-                    let end = claim.ended().await;
-                    self.facts.change(|facts| facts.end = Some(end));
+                    claim.ended().await;
                     self.comes_to(&supervisor, Event::Reaped);
                 }
                 Life::Undoing | Life::Undone | Life::Over | Life::Removing | Life::Removed => return,
@@ -210,14 +209,14 @@ impl Task {
         last.oom_kills = last.oom_kills.max(Some(told).filter(|kills| *kills > 0));
         last.own_limit_met = last.own_limit_met.or(limit_met);
         supervisor.tell_oom(self, last.oom_kills);
-        let (output_tail, output_dropped_bytes) = {
+        let (end, output_tail) = {
             let handles = self.handles.borrow();
-            let tail = String::from_utf8_lossy(&handles.tail.borrow().to_vec()).into_owned();
-            (tail, handles.pumps.as_ref().map_or(0, |pumps| pumps.dropped()))
+            (handles.claim.end(), String::from_utf8_lossy(&handles.tail.borrow().to_vec()).into_owned())
         };
+        let output_dropped_bytes = self.output_dropped();
         self.facts.look(|facts| {
             // It was reaped, perhaps before it was known that its program was executed.
-            let End { ended, at } = facts.end.unwrap_or_else(|| End::now(Ended::Signaled(libc::SIGKILL)));
+            let End { ended, at } = end.unwrap_or_else(|| End::now(Ended::Signaled(libc::SIGKILL)));
             let exited_at = facts.record.started_at.map_or(at, |started_at| at.max(started_at));
             let by_shim = |signal| facts.sent.contains(&signal);
             let signal = match ended {

@@ -533,7 +533,7 @@ impl Task {
             Some(exec) => (exec.life == Life::Told).then(|| Some(exec.clone())),
         };
         let exec = self.facts.until(told).await;
-        let tails = self.handles.borrow_mut().execs.remove(&number).map(|handles| handles.tails).unwrap_or_default();
+        let tails = self.handles.borrow().execs.get(&number).map(|exec| exec.tails.clone()).unwrap_or_default();
         self.forget_exec(number);
         let gone = || Error::new(Kind::NotFound, format!("exec {number} of task {} is not known any more", self.id));
         let exec = exec.ok_or_else(gone)?;

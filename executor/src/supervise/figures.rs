@@ -39,7 +39,7 @@ impl Supervisor {
             let mut facts = task.facts.look(Clone::clone);
             let handles = task.handles.borrow();
             facts.output = Some(output([&handles.tail].into_iter(), handles.lines()));
-            facts.end = facts.end.or(handles.claim.end());
+            facts.end = handles.claim.end();
             for (number, exec) in &mut facts.execs {
                 // While it has a pid, it is not reaped, and that is its own.
                 exec.pid_started = exec.pid.and_then(proc_stat::started);

@@ -56,7 +56,7 @@ pub struct Checkpoint {
 }
 
 /// What of criu's is not as usual.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Criu {
     /// Its binary: a path, or a name that is looked for in `PATH`.
     pub program: Option<PathBuf>,

@@ -98,8 +98,8 @@ impl Exec<'_> {
             keep.push(init.as_raw_fd());
         }
         let handed = Handed::new(tell.as_fd(), keep).with_streams(self.stdio, self.null);
-        launch::clone_through_worker(0, &self.entry, &handed, enter, become_exec)?;
+        let worker = launch::clone_through_worker(0, &self.entry, &handed, enter, become_exec)?;
         drop(tell);
-        Report::new(report, notify)
+        Report::new(report, Some(worker), notify)
     }
 }

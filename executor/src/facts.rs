@@ -11,8 +11,10 @@ use std::path::PathBuf;
 use bowline_spec::budget::{Class, Joint, Share};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
+use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::Criu;
 use crate::claim::End;
 use crate::clock::Moment;
 use crate::figures::ExecStarts;
@@ -23,6 +25,7 @@ use crate::lifecycle::{exec, sandbox, shim, task};
 use crate::report::{ExitReport, StoppedBy};
 use crate::sandbox::SandboxRecord;
 use crate::stats::Last;
+use crate::waits::Work;
 use crate::watch::{Begins, Counted, Finding, Identity, Seen};
 
 /// Everything that one shim knows.
@@ -40,6 +43,10 @@ pub struct Facts {
     pub shim: ShimFacts,
     /// Of its sandbox, if it has one.
     pub sandbox: Option<SandboxFacts>,
+    /// What it is doing, and brings to its end.
+    pub work: Vec<Work>,
+    /// Children that have ended and that nobody has asked for yet, by pid.
+    pub unclaimed: BTreeMap<i32, End>,
     /// Of its tasks, those that are over and not yet removed included.
     pub tasks: BTreeMap<TaskId, TaskFacts>,
 }
@@ -105,6 +112,8 @@ pub struct TaskFacts {
     pub steps: u64,
     /// What is also on disk: its description, its init, its cgroups.
     pub record: Box<Record>,
+    /// What it was made from in the end, which does not change; for whoever asks.
+    pub configuration: Option<Configuration>,
     /// It is a checkpoint's, and stopped until it is started.
     pub restored: bool,
     /// Where its root is mounted, if that is ours to take down.
@@ -150,10 +159,8 @@ pub struct TaskFacts {
     pub counted: Option<Last>,
     /// Processes that were killed after init's end.
     pub rest_killed: u64,
-    /// Whether its cgroup, and that of its shim, are being removed, or were.
-    pub removal_begun: bool,
-    /// Whether they were.
-    pub cgroups_removed: bool,
+    /// What has become of its cgroup, and of its shim's.
+    pub cgroups: Cgroups,
     /// When the step of its end that is under way is given up, or tried again.
     pub step_due: Option<Moment>,
     /// Somebody removes it, and has its report.
@@ -162,6 +169,40 @@ pub struct TaskFacts {
     pub report: Option<ExitReport>,
     /// What of its output went where; read for whoever asks.
     pub output: Option<Output>,
+}
+
+/// What a task was made from.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Configuration {
+    /// The OCI configuration, as it was completed.
+    pub spec: Box<Spec>,
+    /// What its manager wants to be otherwise than usual.
+    pub particulars: Particulars,
+}
+
+/// What a manager wants to be otherwise than usual, of all processes of a task.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Particulars {
+    /// They stay in the session keyring of whoever has started the shim, instead
+    /// of each getting one of its own.
+    pub keeps_keyring: bool,
+    /// The group that their streams belong to, as the host counts; the process's
+    /// own when absent.
+    pub stream_group: Option<u32>,
+    /// What makes and restores its checkpoints.
+    pub criu: Criu,
+}
+
+/// What has become of a task's cgroup, and of its shim's, which goes with the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cgroups {
+    /// They are in use.
+    InUse,
+    /// They are being removed.
+    Removing,
+    /// They were removed.
+    Removed,
 }
 
 /// How the health checks of a task go on.
@@ -232,6 +273,7 @@ impl TaskFacts {
             life: task::Life::Starting,
             steps: 0,
             record,
+            configuration: None,
             restored: false,
             mounted: None,
             settles_at: None,
@@ -254,8 +296,7 @@ impl TaskFacts {
             end: None,
             counted: None,
             rest_killed: 0,
-            removal_begun: false,
-            cgroups_removed: false,
+            cgroups: Cgroups::InUse,
             step_due: None,
             fetched: false,
             report: None,
@@ -289,6 +330,8 @@ pub struct ExecFacts {
     pub life: exec::Life,
     /// Who has asked for it.
     pub by: AskedBy,
+    /// Whether that has gone, and its end is told as an event alone.
+    pub unwanted: bool,
     /// What it is called, by whoever resizes its terminal or signals it.
     pub name: Option<String>,
     /// Its pid, until it was reaped.

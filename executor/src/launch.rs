@@ -120,27 +120,29 @@ impl Prepared<'_> {
             }
             namespaces::join(&joined).map(|()| None)
         };
-        let live = if joined.is_empty() && !stages {
-            Some(clone_child(flags, &entry, &handed, become_init)?)
+        let (live, worker) = if joined.is_empty() && !stages {
+            (Some(clone_child(flags, &entry, &handed, become_init)?), None)
         } else {
-            clone_through_worker(flags, &entry, &handed, enter, become_init)?;
-            None
+            (None, Some(clone_through_worker(flags, &entry, &handed, enter, become_init)?))
         };
         drop(tell);
-        Ok(Starting { orders, report: Report::new(report, notify)?, live })
+        Ok(Starting { orders, report: Report::new(report, worker, notify)?, live })
     }
 }
 
 impl Starting {
     /// Init, as soon as its pid is known.
-    pub async fn live(&mut self) -> Result<Live> {
+    ///
+    /// # Errors
+    /// `Timeout` when there was none before `give_up`.
+    pub async fn live(&mut self, give_up: impl Future<Output = ()>) -> Result<Live> {
         match self.live.take() {
             Some(live) => {
                 self.report.notify_of(live.pid);
                 Ok(live)
             }
             None => {
-                let pid = self.report.cloned().await?;
+                let pid = self.report.cloned(give_up).await?;
                 let closed = || Error::new(Kind::WrongState, "the task's cgroup takes no process");
                 let pid = pid.ok_or_else(closed)?;
                 // One that is held does not end but by an accident.
@@ -198,6 +200,8 @@ pub struct Report {
     buffer: Vec<u8>,
     /// What it said before its worker had told its pid.
     early: Option<Word>,
+    /// What clones it, if it is not cloned by now.
+    worker: Option<OwnedFd>,
     /// Until its pid is known.
     notify: Option<Notify>,
 }
@@ -212,16 +216,33 @@ enum Word {
 }
 
 impl Report {
-    /// Reads from `pipe`, whose writers are the process and its worker.
+    /// Reads from `pipe`, whose writers are the process and its `worker`, known by a pidfd.
     /// `notify` is who is to have its filter's listener.
-    pub fn new(pipe: OwnedFd, notify: Option<Notify>) -> Result<Report> {
+    pub fn new(pipe: OwnedFd, worker: Option<OwnedFd>, notify: Option<Notify>) -> Result<Report> {
         let pipe = PipeReader::new(pipe).doing(Kind::Internal, || "cannot watch a report pipe")?;
-        Ok(Report { pipe, buffer: Vec::new(), early: None, notify })
+        Ok(Report { pipe, buffer: Vec::new(), early: None, worker, notify })
     }
 
     /// The pid of the child that a worker has cloned for us. It may have ended
     /// by now, and have been reaped. `None` when its cgroup takes no process.
-    pub async fn cloned(&mut self) -> Result<Option<i32>> {
+    ///
+    /// # Errors
+    /// `Timeout` when there was none before `give_up`: the worker is killed then.
+    pub async fn cloned(&mut self, give_up: impl Future<Output = ()>) -> Result<Option<i32>> {
+        tokio::select! {
+            biased;
+            told = self.told_pid() => return told,
+            () = give_up => {}
+        }
+        if let Some(worker) = &self.worker {
+            // One that has ended has told by now.
+            let _ = sys::pidfd_send_signal(worker.as_fd(), libc::SIGKILL);
+        }
+        let late = || Error::new(Kind::Timeout, "no process was cloned in time");
+        self.told_pid().await.map_err(|error| if error.kind() == Kind::Internal { late() } else { error })
+    }
+
+    async fn told_pid(&mut self) -> Result<Option<i32>> {
         loop {
             match self.next().await? {
                 Word::Pid(pid) => {
@@ -333,17 +354,17 @@ pub fn clone_child(flags: u64, entry: &Entry, handed: &Handed<'_>, child: impl F
 /// CAP_SYS_PTRACE on the host reaches them.
 ///
 /// The worker is a fork: nothing that the task can see or stop may share the
-/// shim's memory or be waited for.
+/// shim's memory or be waited for. Returns its pidfd.
 pub fn clone_through_worker(
     flags: u64,
     entry: &Entry,
     handed: &Handed<'_>,
     enter: impl FnOnce() -> Result<Option<OwnedFd>>,
     child: impl FnOnce(&Entry),
-) -> Result<()> {
+) -> Result<OwnedFd> {
     let worker = sys::clone3(0, None).doing(Kind::Internal, || "cannot start a worker")?;
-    if let Cloned::Parent { .. } = worker {
-        return Ok(());
+    if let Cloned::Parent { pidfd, .. } = worker {
+        return Ok(pidfd);
     }
     let flags = flags | libc::CLONE_PARENT as u64;
     let late = entry.joined_late();
@@ -394,10 +415,10 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
         runtime.block_on(async {
             let (read, write) = io::pipe().expect("a pipe");
-            let mut report = Report::new(read, None).expect("a report");
+            let mut report = Report::new(read, None, None).expect("a report");
             rustix::io::write(&write, &[child::READY]).expect("written");
             rustix::io::write(&write, &[&[child::PID], &77i32.to_ne_bytes()[..]].concat()).expect("written");
-            assert_eq!(report.cloned().await, Ok(Some(77)));
+            assert_eq!(report.cloned(std::future::pending()).await, Ok(Some(77)));
             assert!(matches!(report.after_pid().await, Ok(Word::Ready)));
             drop(write);
             assert!(matches!(report.after_pid().await, Ok(Word::End)));

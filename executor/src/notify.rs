@@ -14,6 +14,8 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
 
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -22,18 +24,21 @@ use rustix::net::{
 };
 use serde_json::{Value, json};
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::timeout;
 
 use crate::error::{Doing, Error, Kind, Result};
 use crate::seccomp::Listener;
 use crate::{sys, waits};
 
+/// How long an agent may take to read what it is handed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// What becomes of the listener of a process that is to be cloned.
 #[derive(Debug)]
 pub struct Notify {
-    agent: OwnedFd,
-    process: OwnedFd,
-    metadata: String,
-    state: Value,
+    process: AsyncFd<OwnedFd>,
+    offer: Offer,
 }
 
 /// Connects to the agent; `state` is the container's. Returns besides what the
@@ -49,8 +54,11 @@ pub fn prepare(listener: &Listener, state: &[u8]) -> Result<(Notify, OwnedFd)> {
     connect(&agent, &address).doing(Kind::BadSpec, what)?;
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let (process, theirs) = pair.doing(Kind::Internal, || "cannot make a socket for a listener")?;
+    let what = || "cannot watch the sockets of a listener";
+    let process = sys::watch_for(process, Interest::READABLE).doing(Kind::Internal, what)?;
+    let agent = sys::watch_for(agent, Interest::WRITABLE).doing(Kind::Internal, what)?;
     let state = serde_json::from_slice(state).doing(Kind::Internal, || "cannot read a container's state")?;
-    Ok((Notify { agent, process, metadata: listener.metadata.clone(), state }, theirs))
+    Ok((Notify { process, offer: Offer { agent, metadata: listener.metadata.clone(), state } }, theirs))
 }
 
 /// Sends `fd`, with a text that it rides on. Tells how much of that has gone.
@@ -66,37 +74,59 @@ impl Notify {
     /// Has the listener of process `pid` handed over when it comes. It must not
     /// be waited for: the process may be notified of while it still sets up.
     pub fn forward(self, pid: i32) {
-        waits::work(async move {
-            if let Err(error) = self.hand_over(pid).await {
-                tracing::error!(%error, pid, "nobody answers for a process's system calls");
+        let (process, offer) = (Rc::new(self.process), Rc::new(self.offer));
+        waits::begin(move || {
+            let (process, offer) = (process.clone(), offer.clone());
+            async move {
+                // Its listener has come, or it has ended.
+                let _ = process.readable().await;
+                let listener = receive(process.get_ref().as_fd());
+                waits::work("a seccomp listener handed over", None, async move {
+                    if let Err(error) = offer.accepted(pid, listener).await {
+                        tracing::error!(%error, pid, "nobody answers for a process's system calls");
+                    }
+                });
             }
         });
     }
+}
 
-    async fn hand_over(mut self, pid: i32) -> Result<()> {
-        let what = || "cannot take over a seccomp listener";
-        let socket = sys::watch(self.process).doing(Kind::Internal, what)?;
-        drop(socket.readable().await.doing(Kind::Internal, what)?);
-        let listener = receive(socket.get_ref().as_fd())?;
+/// Who is to have a listener, with what is said of it.
+#[derive(Debug)]
+struct Offer {
+    agent: AsyncFd<OwnedFd>,
+    metadata: String,
+    state: Value,
+}
+
+impl Offer {
+    async fn accepted(&self, pid: i32, listener: Result<OwnedFd>) -> Result<()> {
+        let sent = timeout(PATIENCE, self.send(pid, listener?)).await;
+        sent.unwrap_or_else(|_| Err(Error::new(Kind::Timeout, format!("the agent reads nothing for {PATIENCE:?}"))))
+    }
+
+    async fn send(&self, pid: i32, listener: OwnedFd) -> Result<()> {
+        let mut state = self.state.clone();
         // A process that is being created is the container's init.
-        if self.state.get("pid").is_none() {
-            self.state["pid"] = json!(pid);
+        if state.get("pid").is_none() {
+            state["pid"] = json!(pid);
         }
         let message = json!({
-            "ociVersion": self.state["ociVersion"],
+            "ociVersion": state["ociVersion"],
             "fds": ["seccompFd"],
             "pid": pid,
             "metadata": self.metadata,
-            "state": self.state,
+            "state": state,
         });
         let text = message.to_string();
         let what = || "cannot hand over a seccomp listener";
-        let mut sent = send(self.agent.as_fd(), text.as_bytes(), listener.as_fd()).doing(Kind::Internal, what)?;
+        let agent = self.agent.get_ref().as_fd();
+        let mut sent = send(agent, text.as_bytes(), listener.as_fd()).doing(Kind::Internal, what)?;
         drop(listener);
         // A state may be more than there is room for at once.
-        let agent = sys::watch(self.agent).doing(Kind::Internal, what)?;
         while let Some(rest @ [_, ..]) = text.as_bytes().get(sent..) {
-            let more = agent.async_io(Interest::WRITABLE, |agent| Ok(net::send(agent, rest, SendFlags::NOSIGNAL)?));
+            let more =
+                self.agent.async_io(Interest::WRITABLE, |agent| Ok(net::send(agent, rest, SendFlags::NOSIGNAL)?));
             sent += more.await.doing(Kind::Internal, what)?;
         }
         Ok(())
@@ -127,17 +157,19 @@ mod tests {
     fn a_state_that_is_more_than_a_socket_has_room_for_arrives_whole() {
         let (agent, ours) = UnixStream::pair().expect("sockets");
         ours.set_nonblocking(true).expect("it can be");
-        let (process, theirs) = UnixStream::pair().expect("sockets");
         let annotation = "x".repeat(1 << 20);
         let state = json!({"ociVersion": "1.2.0", "annotations": {"a": annotation}});
-        let notify = Notify { agent: ours.into(), process: process.into(), metadata: "m".to_owned(), state };
-        send(theirs.as_fd(), b"s", theirs.as_fd()).expect("sent");
         let reader = std::thread::spawn(move || {
             let (mut agent, mut text) = (agent, String::new());
             agent.read_to_string(&mut text).map(|_| text)
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(notify.hand_over(7)).expect("handed over");
+        runtime.block_on(async {
+            let agent = sys::watch_for(ours.into(), Interest::WRITABLE).expect("watched");
+            let listener: OwnedFd = std::fs::File::open("/dev/null").expect("there").into();
+            let offer = Offer { agent, metadata: "m".to_owned(), state };
+            offer.accepted(7, Ok(listener)).await.expect("handed over");
+        });
         let text = reader.join().expect("it ends").expect("text");
         let message: Value = serde_json::from_str(&text).expect("whole");
         assert_eq!((&message["pid"], &message["state"]["pid"]), (&json!(7), &json!(7)));

@@ -4,27 +4,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline_spec::Update;
 use bowline_spec::id::TaskId;
-use bowline_spec::signal::Signal;
 use jiff::Timestamp;
-use oci_spec::runtime::LinuxResources;
-use tokio::sync::oneshot;
 
 use crate::cgroup::Driver;
-use crate::checkpoint::{Checkpoint, Criu};
-use crate::error::Result;
-use crate::facts::{ExecEnd, Facts};
-use crate::figures::Figures;
+use crate::facts::{ExecEnd, Particulars};
 use crate::health::Health;
 use crate::io::{Attachment, Input, Logger, Target, WindowSize};
 use crate::lifecycle::Status;
 use crate::member::Member;
-use crate::pause::Pause;
 use crate::report::ExitReport;
 use crate::rootfs::layers::Layer;
-use crate::sandbox::SandboxState;
-use crate::stats::Stats;
 
 /// A new task.
 #[derive(Debug, Clone)]
@@ -83,19 +73,6 @@ impl Launch {
             particulars: Particulars::default(),
         }
     }
-}
-
-/// What a manager wants to be otherwise than usual, of all processes of a task.
-#[derive(Debug, Clone, Default)]
-pub struct Particulars {
-    /// They stay in the session keyring of whoever has started the shim, instead
-    /// of each getting one of its own.
-    pub keeps_keyring: bool,
-    /// The group that their streams belong to, as the host counts; the process's
-    /// own when absent.
-    pub stream_group: Option<u32>,
-    /// What makes and restores its checkpoints.
-    pub criu: Criu,
 }
 
 /// What a task is made from.
@@ -227,45 +204,4 @@ pub struct PauseEnd {
     pub code: i32,
     /// When it was reaped.
     pub at: Timestamp,
-}
-
-type Reply<T> = oneshot::Sender<Result<T>>;
-
-/// A question to the loop, with where the answer goes.
-pub(crate) enum Request {
-    CreateSandbox(Reply<()>),
-    SandboxState(Reply<SandboxState>),
-    SandboxStats(Reply<Stats>),
-    UpdateSandbox(Box<Update>, Reply<()>),
-    ChargeHelpers(Vec<i32>, Reply<Vec<i32>>),
-    RemoveSandbox(bool, Reply<()>),
-    Launch(Box<Launch>, Reply<Launched>),
-    Create(Box<Launch>, Reply<Launched>),
-    Start(TaskId, Reply<()>),
-    Remove(TaskId, Reply<()>),
-    Leave,
-    ManagerGone,
-    Wait(TaskId, Reply<ExitReport>),
-    Signal(TaskId, Signal, bool, Reply<()>),
-    Shutdown(TaskId, Option<Signal>, Option<Duration>, Reply<()>),
-    Pause(TaskId, Reply<()>),
-    Resume(TaskId, Reply<()>),
-    Exec(TaskId, Box<Exec>, Reply<ExecOutcome>),
-    StartExec(TaskId, Box<Exec>, Reply<Launched>),
-    SignalExec(TaskId, String, Signal, Reply<()>),
-    Attach(TaskId, Attachment, Reply<()>),
-    Resize(TaskId, Option<String>, WindowSize, Reply<()>),
-    Update(TaskId, Box<Update>, Reply<()>),
-    Checkpoint(TaskId, Box<Checkpoint>, Reply<()>),
-    Limit(TaskId, Box<LinuxResources>, Reply<()>),
-    Processes(TaskId, Reply<Vec<Process>>),
-    Stats(TaskId, Reply<Stats>),
-    State(TaskId, Reply<TaskState>),
-    States(Reply<Vec<TaskState>>),
-    StartPause(Box<Pause>, Reply<i32>),
-    PauseEnded(Reply<PauseEnd>),
-    EndPause(Reply<PauseEnd>),
-    CgroupStats(String, Reply<Stats>),
-    Figures(Reply<Figures>),
-    Facts(Reply<Box<Facts>>),
 }

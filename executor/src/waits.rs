@@ -1,21 +1,78 @@
 //! What goes on beside the loop. A wait may last as long as a task, and keeps nothing: it can be dropped at any moment and
 //! made again from facts and handles. Work is bounded, as a launch or a change of limits, and is brought to its end.
 //!
+//! What work is under way is known, for whoever asks: it is waited for before a shim is handed over.
+//!
 //! All are of one type to the event loop: it would be compiled anew for each.
 //!
 //! For tests alone, behind the feature `remade`, `BOWLINE_REMADE=1` has all waits dropped and made again at random.
 
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::pin::Pin;
+
+use bowline_spec::id::TaskId;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use crate::clock::Moment;
+
+/// Work that is under way.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Work {
+    /// In a few words.
+    pub what: Cow<'static, str>,
+    /// Of which task it is, if it is of one.
+    pub of: Option<TaskId>,
+    /// When it began.
+    pub begun: Moment,
+}
+
+// Of the one thread that there is, as the loop is.
+thread_local! {
+    static UNDER_WAY: RefCell<BTreeMap<u64, Work>> = const { RefCell::new(BTreeMap::new()) };
+    static BEGUN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// All work that is under way, in the order in which it began.
+pub fn under_way() -> Vec<Work> {
+    UNDER_WAY.with_borrow(|all| all.values().cloned().collect())
+}
 
 /// Begins a wait, whose future `make` makes as often as need be.
 pub fn begin<F: Future<Output = ()> + 'static>(make: impl Fn() -> F + 'static) {
-    work(lasting(make));
+    go_on(lasting(make));
 }
 
-/// Begins work.
-pub fn work(work: impl Future<Output = ()> + 'static) {
-    let work: Pin<Box<dyn Future<Output = ()>>> = Box::pin(work);
-    tokio::task::spawn_local(work);
+/// Begins work: `what` it is, in a few words, and of which task.
+pub fn work(what: &'static str, of: Option<TaskId>, work: impl Future<Output = ()> + 'static) {
+    let number = BEGUN.replace(BEGUN.get() + 1);
+    let entry = Work { what: Cow::Borrowed(what), of, begun: Moment::now() };
+    UNDER_WAY.with_borrow_mut(|all| all.insert(number, entry));
+    go_on(async move {
+        work.await;
+        UNDER_WAY.with_borrow_mut(|all| all.remove(&number));
+    });
+}
+
+/// Does work to its end, though who waits for it may go. Returns what it comes to.
+pub async fn done<T: 'static>(what: &'static str, of: Option<TaskId>, job: impl Future<Output = T> + 'static) -> T {
+    let (comes_to, answer) = oneshot::channel();
+    work(what, of, async move {
+        // Perhaps nobody waits for it any more.
+        let _ = comes_to.send(job.await);
+    });
+    match answer.await {
+        Ok(answer) => answer,
+        // All ends with the loop.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+fn go_on(future: impl Future<Output = ()> + 'static) {
+    let future: Pin<Box<dyn Future<Output = ()>>> = Box::pin(future);
+    tokio::task::spawn_local(future);
 }
 
 /// A future that lasts, though what `make` makes may not.

@@ -325,6 +325,18 @@ pub fn unwritten(state: &StateResponse) -> Result<Option<ExitReport>> {
     report.transpose().doing(Kind::Internal, || "the shim's report is damaged")
 }
 
+/// Everything that the shim knows that listens at `address`, a socket's path with `unix://` or without, as JSON.
+///
+/// # Errors
+/// `NotFound` where nobody listens, `Unavailable` when there is no answer in time.
+pub async fn facts_at(address: &str) -> Result<String> {
+    let path = address.trim().trim_start_matches("unix://");
+    let client = connect_at(Path::new(path)).await.doing(Kind::NotFound, || format!("no shim listens at {path}"))?;
+    let answer = client.facts(patient(), &Empty::default()).await;
+    let silent = |error| Error::new(Kind::Unavailable, format!("the shim at {path} does not answer: {error}"));
+    answer.map(|answer| answer.facts).map_err(|error| from_status(&error).unwrap_or_else(|| silent(error)))
+}
+
 async fn connect(folder: &Folder) -> std::io::Result<BowlineClient> {
     connect_at(&folder.socket()).await
 }

@@ -10,7 +10,7 @@ use bowline_executor::fuzzing as executor;
 use bowline_spec::{Format, Host};
 use futures::FutureExt as _;
 
-use crate::calls::{Connections, Facts, Services as _};
+use crate::calls::{Connections, Facts, Services as _, Step};
 use crate::service::Service;
 use crate::{containerd, wire};
 
@@ -86,9 +86,8 @@ fn answers<'d>(pieces: impl IntoIterator<Item = &'d [u8]>) -> Vec<u8> {
             containerd::fuzzing::call(&open.method, &open.payload);
             let stream = open.stream;
             let begun = service.call(&open.service, &open.method, &open.payload);
-            let Some(answer) = begun.map_or_else(|status| Some(Err(status)), |call| call.now_or_never()) else {
-                continue;
-            };
+            let step = begun.map_or_else(|status| Some(Step::Answered(Err(status))), |call| call.now_or_never());
+            let Some(Step::Answered(answer)) = step else { continue };
             if let Err(status) = &answer {
                 let _ = wire::from_status(&ttrpc::Error::RpcStatus(status.clone()));
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bowline_executor::facts::Facts;
 use bowline_executor::{
-    Attachment, CgroupDriver, Doing, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Result, Target, VERSION,
+    Attachment, BegunExec, CgroupDriver, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Result, Target, VERSION,
     WindowSize,
 };
 use bowline_spec::id::TaskId;
@@ -15,7 +15,9 @@ use bowline_spec::signal::Signal;
 use bowline_spec::{Format, Update};
 use jiff::Timestamp;
 
-use crate::calls::{Answer, Call, Connections, Outline, Server, Services, call, unknown_method, unknown_service, wait};
+use crate::calls::{
+    Answer, Call, Connections, Outline, Server, Services, begin_and_wait, call, unknown_method, unknown_service, wait,
+};
 use crate::wire::proto::bowline as proto;
 use crate::wire::proto::bowline::{
     AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FactsResponse,
@@ -23,7 +25,7 @@ use crate::wire::proto::bowline::{
     SandboxStateResponse, SignalRequest, StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest,
     VersionResponse, WaitResponse,
 };
-use crate::wire::to_status;
+use crate::wire::{json, to_status};
 
 /// The service's name.
 pub const NAME: &str = "bowline.v1.Bowline";
@@ -71,7 +73,7 @@ impl Services for Rc<Service> {
             "Stop" => call(self, payload, Service::stop),
             "Pause" => call(self, payload, Service::pause),
             "Resume" => call(self, payload, Service::resume),
-            "Exec" => call(self, payload, Service::exec),
+            "Exec" => begin_and_wait(self, payload, Service::begin_exec, exec_outcome),
             "Attach" => call(self, payload, Service::attach),
             "Resize" => call(self, payload, Service::resize),
             "Update" => call(self, payload, Service::update),
@@ -131,11 +133,6 @@ fn size(sent: &proto::WindowSize) -> WindowSize {
     WindowSize { rows: characters(sent.rows), columns: characters(sent.columns) }
 }
 
-fn json<T: serde::Serialize>(value: &T) -> Answer<String> {
-    let text = serde_json::to_string(value).doing(Kind::Internal, || "cannot write an answer as JSON");
-    text.map_err(|error| to_status(&error))
-}
-
 fn update(request: &UpdateRequest) -> Answer<Update> {
     bowline_spec::parse_update(&request.update, Format::Json).map_err(|invalid| to_status(&invalid.into()))
 }
@@ -146,6 +143,23 @@ fn optional(text: String) -> Option<String> {
 
 fn nanoseconds(time: Timestamp) -> i64 {
     i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
+}
+
+async fn exec_outcome(begun: &BegunExec) -> Answer<ExecResponse> {
+    let outcome = begun.outcome().await.map_err(|e| to_status(&e))?;
+    let (exit_code, killed) = match outcome.end {
+        ExecEnd::Exited(code) => (Some(code), ""),
+        ExecEnd::TimedOut(killed) => (None, killed.as_str()),
+    };
+    Ok(ExecResponse {
+        exit_code,
+        killed: killed.to_owned(),
+        stdout: outcome.stdout,
+        stderr: outcome.stderr,
+        started_at_ns: nanoseconds(outcome.started_at),
+        exited_at_ns: nanoseconds(outcome.exited_at),
+        ..ExecResponse::default()
+    })
 }
 
 impl Service {
@@ -174,7 +188,7 @@ impl Service {
 
     async fn signal(&self, request: SignalRequest) -> Answer<Empty> {
         let signal = signal(request.signal)?;
-        let done = self.executor.signal(&id(&request.id)?, signal, request.all).await;
+        let done = self.executor.signal(&id(&request.id)?, signal, request.all);
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
@@ -191,11 +205,11 @@ impl Service {
     }
 
     async fn resume(&self, request: TaskRequest) -> Answer<Empty> {
-        let done = self.executor.resume(&id(&request.id)?).await;
+        let done = self.executor.resume(&id(&request.id)?);
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn exec(&self, request: ExecRequest) -> Answer<ExecResponse> {
+    async fn begin_exec(&self, request: ExecRequest) -> Answer<(u64, BegunExec)> {
         let exec = Exec {
             process: None,
             logger: None,
@@ -213,29 +227,17 @@ impl Service {
             terminal: request.terminal.as_ref().map(size),
             name: optional(request.name),
         };
-        let outcome = self.executor.exec(&id(&request.id)?, exec).await.map_err(|e| to_status(&e))?;
-        let (exit_code, killed) = match outcome.end {
-            ExecEnd::Exited(code) => (Some(code), ""),
-            ExecEnd::TimedOut(killed) => (None, killed.as_str()),
-        };
-        Ok(ExecResponse {
-            exit_code,
-            killed: killed.to_owned(),
-            stdout: outcome.stdout,
-            stderr: outcome.stderr,
-            started_at_ns: nanoseconds(outcome.started_at),
-            exited_at_ns: nanoseconds(outcome.exited_at),
-            ..ExecResponse::default()
-        })
+        let begun = self.executor.exec(&id(&request.id)?, exec).await.map_err(|e| to_status(&e))?;
+        Ok((begun.number(), begun))
     }
 
     async fn attach(&self, request: AttachRequest) -> Answer<Empty> {
-        let done = self.executor.attach(&id(&request.id)?, attachment(request)).await;
+        let done = self.executor.attach(&id(&request.id)?, attachment(request));
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
     async fn resize(&self, request: ResizeRequest) -> Answer<Empty> {
-        let done = self.executor.resize(&id(&request.id)?, optional(request.exec), size(&request.size)).await;
+        let done = self.executor.resize(&id(&request.id)?, optional(request.exec), size(&request.size));
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
@@ -245,19 +247,19 @@ impl Service {
     }
 
     async fn processes(&self, request: TaskRequest) -> Answer<ProcessesResponse> {
-        let all = self.executor.processes(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
+        let all = self.executor.processes(&id(&request.id)?).map_err(|e| to_status(&e))?;
         let process = |p: bowline_executor::Process| Process { pid: p.pid, exec: p.exec, ..Process::default() };
         let processes = all.into_iter().map(process).collect();
         Ok(ProcessesResponse { processes, ..ProcessesResponse::default() })
     }
 
     async fn stats(&self, request: TaskRequest) -> Answer<StatsResponse> {
-        let stats = self.executor.stats(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
+        let stats = self.executor.stats(&id(&request.id)?).map_err(|e| to_status(&e))?;
         Ok(StatsResponse { stats: json(&stats)?, ..StatsResponse::default() })
     }
 
     async fn state(&self, request: TaskRequest) -> Answer<StateResponse> {
-        let state = self.executor.state(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
+        let state = self.executor.state(&id(&request.id)?).map_err(|e| to_status(&e))?;
         Ok(StateResponse {
             status: state.status.as_str().to_owned(),
             pid: state.pid.unwrap_or(0),
@@ -270,12 +272,12 @@ impl Service {
     }
 
     async fn figures(&self, _: Empty) -> Answer<FiguresResponse> {
-        let figures = self.executor.figures().await.map_err(|e| to_status(&e))?;
+        let figures = self.executor.figures().map_err(|e| to_status(&e))?;
         Ok(FiguresResponse { figures: json(&figures)?, ..FiguresResponse::default() })
     }
 
     async fn facts(&self, _: Empty) -> Answer<FactsResponse> {
-        let facts = self.executor.facts().await.map_err(|e| to_status(&e))?;
+        let facts = self.executor.facts().map_err(|e| to_status(&e))?;
         let facts = AllFacts { facts, connections: self.connections.outlines() };
         Ok(FactsResponse { facts: json(&facts)?, ..FactsResponse::default() })
     }
@@ -285,12 +287,12 @@ impl Service {
     }
 
     async fn sandbox_state(&self, _: Empty) -> Answer<SandboxStateResponse> {
-        let state = self.executor.sandbox_state().await.map_err(|e| to_status(&e))?;
+        let state = self.executor.sandbox_state().map_err(|e| to_status(&e))?;
         Ok(SandboxStateResponse { state: json(&state)?, ..SandboxStateResponse::default() })
     }
 
     async fn sandbox_stats(&self, _: Empty) -> Answer<StatsResponse> {
-        let stats = self.executor.sandbox_stats().await.map_err(|e| to_status(&e))?;
+        let stats = self.executor.sandbox_stats().map_err(|e| to_status(&e))?;
         Ok(StatsResponse { stats: json(&stats)?, ..StatsResponse::default() })
     }
 

@@ -2,7 +2,7 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
-use bowline_executor::{Error, Kind};
+use bowline_executor::{Doing, Error, Kind};
 use protobuf::Message as _;
 use ttrpc::proto::{Code, Status};
 
@@ -20,6 +20,15 @@ pub mod proto {
 }
 
 use proto::bowline::ErrorDetail;
+
+/// An answer that is JSON in a message.
+///
+/// # Errors
+/// `Internal` for what JSON has no form for.
+pub fn json<T: serde::Serialize>(value: &T) -> Result<String, Status> {
+    let text = serde_json::to_string(value).doing(Kind::Internal, || "cannot write an answer as JSON");
+    text.map_err(|error| to_status(&error))
+}
 
 /// An error on its way to a client: gRPC code and text for everybody, kind and
 /// hint in the details for our own.

@@ -73,8 +73,8 @@ fn what_a_shim_knows_can_be_asked_for() {
     assert_eq!(known["output"]["tails"], json!(["ready\n"]));
     let connections = running["connections"].as_array().expect("a list").iter();
     let open = connections.flat_map(|connection| connection["open"].as_array().expect("a list").clone());
-    let open: Vec<Value> = open.map(|call| call["method"].clone()).collect();
-    assert!(open.contains(&"Exec".into()) && open.contains(&"Facts".into()), "{open:?}");
+    let open: Vec<Value> = open.map(|call| json!([call["method"], call["begun"]])).collect();
+    assert!(open.contains(&json!(["Exec", 1])) && open.contains(&json!(["Facts", null])), "{open:?}");
     let pid = known["execs"]["1"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("a pid");
     assert_eq!(known["execs"]["1"]["pid_started"], started(pid));
     let left = known["execs"]["1"]["deadline"].as_u64().expect("a deadline") - monotonic_ns();

@@ -263,3 +263,28 @@ fn a_checkpoint_without_criu_is_unimplemented_and_says_what_is_missing() {
     shim.end(&bundle.id);
     host.assert_nothing_left();
 }
+
+#[test]
+fn what_its_shim_knows_can_be_asked_for() {
+    let host = Host::new();
+    if host.reference_fails("it tells nobody what it knows") {
+        return;
+    }
+    let containerd = host.containerd();
+    let running = containerd.run("exec sleep 1000");
+    let socket = running.shim.socket.to_str().expect("ASCII");
+    let address = format!("unix://{socket}");
+    for address in [socket, &address] {
+        let facts = host.bowline(["inspect", "--facts", "--address", address]).assert_code(0).json();
+        assert_eq!(facts["tasks"][&running.id]["life"], "running");
+        let known = &facts["containerd"]["containers"][&running.id];
+        assert_eq!((&known["init"]["status"], &known["init"]["exit"]), (&"running".into(), &json!(null)));
+        assert_eq!(facts["containerd"]["namespace"], containerd.namespace());
+        assert!(facts["containerd"]["events"]["waiting"].is_array(), "{facts}");
+        let connections = facts["connections"].as_array().expect("a list");
+        assert!(connections.iter().any(|one| one["open"][0]["method"] == "Facts"), "{connections:?}");
+    }
+    host.bowline(["inspect", "--facts", "--address", "/nowhere"]).assert_refused(125, &["/nowhere"]);
+    host.bowline(["inspect", "--address", socket]).assert_refused(2, &["--facts"]);
+    running.end();
+}

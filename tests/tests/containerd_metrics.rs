@@ -437,6 +437,7 @@ fn nothing_else_of_our_own_protocol_is_served_to_containerd() {
         client.send::<api::Empty>("bowline.v1.Bowline", method, &nothing, Duration::ZERO).wait()
     };
     call("Figures").expect("figures");
+    call("Facts").expect("facts");
     for method in ["Launch", "Signal", "Stop", "Exec", "Stats", "Version", "RemoveSandbox", ""] {
         assert_eq!(call(method).expect_err("it is not there").code, Code::UNIMPLEMENTED, "{method}");
     }

@@ -4,7 +4,7 @@
 //! `exec::at_the_deadline_a_fork_bomb_is_gone_too`.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{eventually, is_slow};
+use bowline_tests::harness::{Trace, eventually, is_slow};
 
 /// Forks as fast as it can: each child has a session and a name of its own, ignores what may be ignored, stops or not,
 /// and leaves its parent, which ends; the first one never does.
@@ -70,5 +70,21 @@ fn a_storm_of_sigkill_inside_leaves_the_shim_and_its_answers_whole() {
     task.end();
     assert!(storming.finish().code.is_some_and(|code| code != 0));
     eventually("the shim leaves", || (!bowline_tests::harness::process_exists(shim)).then_some(()));
+    host.assert_nothing_left();
+}
+
+/// Its worker is stopped before there is a process of it, as one that is deep in the kernel.
+#[test]
+fn a_deadline_comes_though_the_worker_hangs() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let stopped = "inject=setns:signal=SIGSTOP";
+    let trace = Trace::of(&host, task.shim_pid(), ["-f", "-e", "trace=setns", "-e", stopped]);
+    task.exec_with(["--timeout=1s"], "echo never").assert_code(124);
+    let unbounded = task.spawn_exec([], "echo never");
+    eventually("the other is stopped too", || (trace.so_far().matches("SIGSTOP {").count() == 2).then_some(()));
+    task.bowline("stop", ["--grace=0s"]).assert_code(0);
+    unbounded.finish().assert_refused(125, &[task.id(), "has exited"]);
+    trace.end();
     host.assert_nothing_left();
 }

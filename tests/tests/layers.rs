@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 /// of the same name anything goes; the crate's root may import everything.
 const EXECUTOR: &[&[&str]] = &[
     &["fuzzing"],
+    &["executor"],
     &["supervise"],
     &["housekeeping"],
     &["exec", "features", "host", "probe", "request", "tracked"],
@@ -24,8 +25,8 @@ const EXECUTOR: &[&[&str]] = &[
     &["checkpoint", "claimed_uid", "events", "member", "program", "refused", "reserve", "told"],
     &["idmap", "log", "report", "scoped", "systemd", "worker"],
     &["cgroup", "claim", "inheritance", "pages", "spare"],
-    &["health", "lifecycle", "lsm", "mountinfo", "owners", "record", "sys", "trust", "watch"],
-    &["clock", "error", "known", "proc_stat", "waits"],
+    &["health", "lifecycle", "lsm", "mountinfo", "owners", "record", "sys", "trust", "waits", "watch"],
+    &["clock", "error", "known", "proc_stat"],
 ];
 
 /// The same of the shim; its binaries import through the crate's root.
@@ -53,7 +54,7 @@ const RECENT_CALLS: [&str; 11] = [
 ];
 
 /// What runs in the shim: one thread that reaps every child and never blocks.
-const SHIM_PROCESS: [&str; 20] = [
+const SHIM_PROCESS: [&str; 21] = [
     "executor/src",
     "shim/src/calls",
     "shim/src/service.rs",
@@ -67,6 +68,7 @@ const SHIM_PROCESS: [&str; 20] = [
     "shim/src/containerd/metrics",
     "shim/src/containerd/mod.rs",
     "shim/src/containerd/options.rs",
+    "shim/src/containerd/ours.rs",
     "shim/src/containerd/publisher",
     "shim/src/containerd/publisher.rs",
     "shim/src/containerd/sandbox",

@@ -98,7 +98,7 @@ impl Supervisor {
     }
 
     /// Changes the limits of the sandbox itself.
-    pub(super) async fn update_sandbox(&self, update: &Update) -> Result<()> {
+    pub async fn update_sandbox(&self, update: &Update) -> Result<()> {
         let sandbox = self.sandbox().ok_or_else(|| Error::new(Kind::NotFound, "this shim has no sandbox"))?;
         let _turn = sandbox.budgeting.lock().await;
         let shares = sandbox.facts.look(|facts| facts.shares.clone());

@@ -38,7 +38,7 @@ const ENDING: Duration = Duration::from_secs(3);
 
 impl Supervisor {
     /// Writes a checkpoint of a task that runs.
-    pub(super) async fn checkpoint(self: &Rc<Self>, id: &TaskId, wanted: &Checkpoint) -> Result<()> {
+    pub async fn checkpoint(self: &Rc<Self>, id: &TaskId, wanted: &Checkpoint) -> Result<()> {
         let task = self.task(id)?;
         // Its end, if it is to end, is told afterwards.
         let _turn = task.turns.checkpointing.lock().await;

@@ -1,7 +1,7 @@
 //! Reaping: one sweep for all children, whoever waits for which.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::unix::net::UnixStream;
 
@@ -102,6 +102,11 @@ impl Children {
 
     fn tick(&self) -> Turn {
         self.now.replace(self.now.get() + 1)
+    }
+
+    /// The ends that nobody has asked for yet.
+    pub fn unclaimed(&self) -> BTreeMap<i32, End> {
+        self.unclaimed.borrow().iter().map(|(pid, (_, end))| (*pid, *end)).collect()
     }
 
     /// Reaps every child that has ended.

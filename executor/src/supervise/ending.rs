@@ -13,7 +13,7 @@ use crate::cgroup::{Cgroup, Layout};
 use crate::claim::End;
 use crate::clock::Moment;
 use crate::error::{Error, Kind, Result};
-use crate::facts::TaskFacts;
+use crate::facts::{Cgroups, TaskFacts};
 use crate::lifecycle::task::{Event, Life};
 use crate::report::{ExitReport, OomFacts, StoppedBy};
 use crate::reserve::Put;
@@ -98,10 +98,12 @@ impl Task {
 
     /// Removes what is left of it, and has the rest of its output written.
     async fn clear_away(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
-        if !self.facts.note(|facts| std::mem::replace(&mut facts.removal_begun, true)) {
-            waits::work(self.clone().remove_cgroups(supervisor.clone()));
+        if self.facts.look(|facts| facts.cgroups == Cgroups::InUse) {
+            self.facts.note(|facts| facts.cgroups = Cgroups::Removing);
+            let removal = self.clone().remove_cgroups(supervisor.clone());
+            waits::work("the removal of cgroups", Some(self.id.clone()), removal);
         }
-        self.facts.until_it(|facts| facts.cgroups_removed).await;
+        self.facts.until_it(|facts| facts.cgroups == Cgroups::Removed).await;
         let (pumps, logging) = {
             let handles = self.handles.borrow();
             (handles.pumps.clone(), handles.logging.clone())
@@ -114,7 +116,7 @@ impl Task {
         }
         self.keep_at_last(supervisor).await;
         let (task, supervisor) = (self.clone(), supervisor.clone());
-        waits::work(async move {
+        waits::work("the end of a member", Some(task.id.clone()), async move {
             supervisor.forget_member(&task).await;
             task.comes_to(&supervisor, Event::Done);
             supervisor.done();
@@ -131,7 +133,7 @@ impl Task {
         if !supervisor.any_lives() && supervisor.sandbox().is_none() {
             supervisor.overhead.leave(&supervisor.layout).await;
         }
-        self.facts.change(|facts| facts.cgroups_removed = true);
+        self.facts.change(|facts| facts.cgroups = Cgroups::Removed);
     }
 
     /// Its end goes on by a step, which needs nothing done.

@@ -37,20 +37,45 @@ const DYING: Duration = Duration::from_secs(1);
 /// How long it is seen to that it does, where somebody keeps it frozen.
 const KILLED_ON: Duration = Duration::from_secs(60);
 
+/// An exec that was begun for somebody: as long as there is this, its end is waited for.
+pub struct BegunExec {
+    task: Rc<Task>,
+    number: u64,
+}
+
+impl BegunExec {
+    /// Its number in its task.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What it comes to, as soon as that is told. It is then forgotten.
+    pub async fn outcome(&self) -> Result<ExecOutcome> {
+        self.task.exec_outcome(self.number).await
+    }
+}
+
+impl Drop for BegunExec {
+    fn drop(&mut self) {
+        self.task.exec_is_unwanted(self.number);
+    }
+}
+
 impl Supervisor {
     /// Starts an exec that somebody asked for: it is counted, an event of the task, and the task's end is told after its
-    /// own. Its program is executed when this returns, or its deadline has come. Returns its number.
-    pub(super) async fn exec(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<u64> {
+    /// own. Its program is executed when this returns, or its deadline has come.
+    pub async fn exec(self: &Rc<Self>, id: &TaskId, request: &Exec) -> Result<BegunExec> {
+        let task = self.task(id)?;
         let asked = Instant::now();
-        let begun = self.begin_exec(task, request, AskedBy::Caller(request.command.clone())).await;
-        self.count_start(task, &begun, asked);
+        let begun = self.begin_exec(&task, request, AskedBy::Caller(request.command.clone())).await;
+        self.count_start(&task, &begun, asked);
         let number = begun?;
-        self.see_exec_off(task, number);
-        Ok(number)
+        self.see_exec_off(&task, number);
+        Ok(BegunExec { task, number })
     }
 
     /// Starts an exec whose beginning and end are told to the manager.
-    pub(super) async fn start_exec(self: &Rc<Self>, id: &TaskId, request: &Exec) -> Result<Launched> {
+    pub async fn start_exec(self: &Rc<Self>, id: &TaskId, request: &Exec) -> Result<Launched> {
         let task = self.task(id)?;
         let asked = Instant::now();
         let begun = self.begin_exec(&task, request, AskedBy::Manager).await;
@@ -157,7 +182,17 @@ impl Supervisor {
         let targets = logging.as_ref().map(Logging::targets);
         let (stdio, wiring, tails) = wire(request, targets, owner(&task.spec, Some(process), &task.particulars))?;
         let expecting = self.children.expect();
-        let (mut report, pid, in_group) = self.clone_exec(task, process, &stdio, number).await?;
+        let (mut report, pid, in_group) = match self.clone_exec(task, process, &stdio, number).await {
+            Err(error) if error.kind() == Kind::Timeout => {
+                if !task.is_live() {
+                    return Err(gone(task));
+                }
+                // Nothing of it is there that could be killed.
+                task.exec_begins(number, Event::Deadline);
+                return Ok(());
+            }
+            cloned => cloned?,
+        };
         // The output ends when the exec's own ends are closed.
         drop(stdio);
         let claim = expecting.claim(pid);
@@ -194,12 +229,7 @@ impl Supervisor {
             handles.pidfd = if named { sys::pidfd_open(pid).ok() } else { None };
             handles.pumps = pumps.map(Rc::new);
         }
-        task.facts.change(|facts| {
-            if let Some(exec) = facts.execs.get_mut(&number) {
-                exec.life.on(event);
-                exec.started_at = Some(Timestamp::now());
-            }
-        });
+        task.exec_begins(number, event);
         Ok(())
     }
 
@@ -235,7 +265,12 @@ impl Supervisor {
         task.exec_comes_to(number, Event::Told);
         match &exec.by {
             AskedBy::Check => {}
-            AskedBy::Caller(command) => self.tell_command(task, command, &exec),
+            AskedBy::Caller(command) => {
+                self.tell_command(task, command, &exec);
+                if exec.unwanted {
+                    task.forget_exec(number);
+                }
+            }
             AskedBy::Manager => {
                 let pid = task.exec_claim(number).map(|(claim, _)| claim.pid).unwrap_or_default();
                 self.tell_exec_exit(task, pid, &exec);
@@ -260,13 +295,13 @@ impl Supervisor {
             group.map(|group| task.with_cgroup(|c| group.entry(c))).transpose()?
         };
         if let Some(entry) = own {
-            if let Some((report, pid)) = clone_into(task, process, stdio, entry).await? {
+            if let Some((report, pid)) = clone_into(task, process, stdio, entry, number).await? {
                 return Ok((report, pid, true));
             }
             tracing::info!("an exec has no cgroup of its own; its deadline will kill its session");
         }
         let entry = task.with_cgroup(Cgroup::entry)?;
-        if let Some((report, pid)) = clone_into(task, process, stdio, entry).await? {
+        if let Some((report, pid)) = clone_into(task, process, stdio, entry, number).await? {
             return Ok((report, pid, false));
         }
         // The task has moved its processes down, and controllers with them:
@@ -274,7 +309,7 @@ impl Supervisor {
         let init = task.pid().ok_or_else(|| gone(task))?;
         let below = task.with_cgroup(|c| self.layout.below_of(c, init))??;
         let entry = task.with_cgroup(|c| below.entry(c))?;
-        let cloned = clone_into(task, process, stdio, entry).await?;
+        let cloned = clone_into(task, process, stdio, entry, number).await?;
         let (report, pid) = cloned.ok_or_else(|| {
             let message = format!("neither the cgroup of task {} nor that of its init takes a process", task.id);
             Error::new(Kind::WrongState, message).hint("it changes its cgroups just now, or has made them threaded")
@@ -362,7 +397,13 @@ impl Killing {
 }
 
 /// Clones the exec into a cgroup; its pid, or `None` if that takes no process.
-async fn clone_into(task: &Task, process: &Process, stdio: &Stdio, entry: Entry) -> Result<Option<(Report, i32)>> {
+async fn clone_into(
+    task: &Task,
+    process: &Process,
+    stdio: &Stdio,
+    entry: Entry,
+    number: u64,
+) -> Result<Option<(Report, i32)>> {
     let null = if stdio.wants_null() { task.null()? } else { None };
     let null = null.as_ref().map(AsFd::as_fd);
     let mut report = {
@@ -374,7 +415,12 @@ async fn clone_into(task: &Task, process: &Process, stdio: &Stdio, entry: Entry)
         exec::Exec { process, id, bundle, spec, filter, stdio, null, entry, namespaces, init, keeps_keyring }
             .clone_exec()?
     };
-    Ok(report.cloned().await?.map(|pid| (report, pid)))
+    let deadline = task.facts.look(|facts| facts.execs.get(&number)?.deadline);
+    let give_up = async {
+        // Without a deadline, until the task has ended.
+        before(deadline, task.facts.until_it(|facts| facts.life.is_reaped())).await;
+    };
+    Ok(report.cloned(give_up).await?.map(|pid| (report, pid)))
 }
 
 fn gone(task: &Task) -> Error {
@@ -477,6 +523,16 @@ impl Task {
         Ok(process)
     }
 
+    /// Its program was executed, or its deadline has come before that.
+    fn exec_begins(&self, number: u64, event: Event) {
+        self.facts.change(|facts| {
+            if let Some(exec) = facts.execs.get_mut(&number) {
+                exec.life.on(event);
+                exec.started_at = Some(Timestamp::now());
+            }
+        });
+    }
+
     fn exec_comes_to(&self, number: u64, event: Event) {
         self.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.life.on(event)));
     }
@@ -545,6 +601,18 @@ impl Task {
             started_at: exec.started_at.ok_or_else(gone)?,
             exited_at: exec.exited_at.ok_or_else(gone)?,
         })
+    }
+
+    /// Whoever asked for an exec waits for its end no longer.
+    fn exec_is_unwanted(&self, number: u64) {
+        let told = self.facts.change(|facts| {
+            let exec = facts.execs.get_mut(&number)?;
+            exec.unwanted = true;
+            Some(exec.life == Life::Told)
+        });
+        if told == Some(true) {
+            self.forget_exec(number);
+        }
     }
 
     /// Whoever asked for an exec knows its end, or that it could not be started.

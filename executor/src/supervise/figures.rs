@@ -9,15 +9,15 @@ use std::rc::Rc;
 use super::Supervisor;
 use super::task::Task;
 use crate::cgroup::{self, Cgroup};
-use crate::facts::{Facts, Output, ShimFacts};
+use crate::facts::{Configuration, Facts, Output, ShimFacts};
 use crate::figures::{self, Figures, HealthFigures, SandboxFigures, TaskFigures};
 use crate::io::{Lines, Tail};
-use crate::proc_stat;
 use crate::stats::Stats;
+use crate::{proc_stat, waits};
 
 impl Supervisor {
     /// What this shim says at once of all that it has.
-    pub(super) fn figures(&self) -> Figures {
+    pub fn figures(&self) -> Figures {
         let sandbox = self.sandbox().map(|sandbox| SandboxFigures {
             id: sandbox.id().to_string(),
             members: sandbox.facts.look(|facts| facts.shares.len()) as u64,
@@ -33,13 +33,15 @@ impl Supervisor {
     }
 
     /// All that this shim knows.
-    pub(super) fn facts(&self) -> Facts {
+    pub fn facts(&self) -> Facts {
         let pid = std::process::id().cast_signed();
         let facts_of = |task: &Rc<Task>| {
             let mut facts = task.facts.look(Clone::clone);
             let handles = task.handles.borrow();
             facts.output = Some(output([&handles.tail].into_iter(), handles.lines()));
             facts.end = handles.claim.end();
+            let (spec, particulars) = (task.spec.clone(), task.particulars.clone());
+            facts.configuration = Some(Configuration { spec, particulars });
             for (number, exec) in &mut facts.execs {
                 // While it has a pid, it is not reaped, and that is its own.
                 exec.pid_started = exec.pid.and_then(proc_stat::started);
@@ -58,6 +60,8 @@ impl Supervisor {
                 ..self.facts.look(Clone::clone)
             },
             sandbox: self.sandbox.borrow().as_ref().map(|sandbox| sandbox.facts.look(Clone::clone)),
+            work: waits::under_way(),
+            unclaimed: self.children.unclaimed(),
             tasks: self.tasks.borrow().values().map(facts_of).collect(),
         }
     }

@@ -96,7 +96,7 @@ impl Supervisor {
             ..Exec::default()
         };
         let (supervisor, task) = (self.clone(), task.clone());
-        waits::work(async move {
+        waits::work("the beginning of a health check", Some(task.id.clone()), async move {
             let begun = supervisor.exec_check(&task, &exec).await;
             task.facts.change(|facts| {
                 let under_way = facts.checks.as_mut().and_then(|checks| checks.under_way.as_mut());

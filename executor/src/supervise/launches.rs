@@ -10,25 +10,26 @@ use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
 
-use super::Supervisor;
 use super::children::Expecting;
 use super::ending::remove_cgroup;
 use super::sandboxes::Sandbox;
 use super::task::Task;
 use super::units::{self, Placeholder};
+use super::{Leave, Supervisor, leaving_now};
 use crate::cgroup::{Cgroup, Driver, Identity, Unit};
 use crate::claimed_uid::ClaimedUid;
 use crate::error::{Doing, Error, Kind, Result};
+use crate::facts::Particulars;
 use crate::folder::{Folder, Lock, Record};
 use crate::hooks::Point;
 use crate::io::{self, Connections, Input, Logger, Logging, Owner, Stdio, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
-use crate::lifecycle::Status;
 use crate::lifecycle::task::{Event, Life};
+use crate::lifecycle::{Status, shim};
 use crate::log::{self, LogFiles};
 use crate::namespaces::{self, Namespaces};
 use crate::report::Enforcement;
-use crate::request::{Bundle, Launch, Launched, Particulars, Source};
+use crate::request::{Bundle, Launch, Launched, Source};
 use crate::reserve::Reserve;
 use crate::rootfs::layers::{self, Layer};
 use crate::seccomp::{self, Filter, Profile};
@@ -74,7 +75,35 @@ struct Created {
 
 impl Supervisor {
     /// Both halves at once: nothing is left of a task that could not be started.
-    pub(super) async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
+    pub async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
+        let id = launch.id.clone();
+        self.begin_launch(&id)?;
+        let outcome = self.launch_where_it_belongs(launch).await;
+        self.facts.change(|facts| facts.launching.remove(&id));
+        if self.config.leave == Leave::WithLastTask && !self.has_sandbox() {
+            self.happen(shim::Event::Last);
+        }
+        if outcome.is_ok() {
+            self.settle(id);
+        }
+        self.done();
+        outcome
+    }
+
+    /// Has a launch under way, which the shim does not leave before it is done with.
+    ///
+    /// # Errors
+    /// `AlreadyExists` while one of this id is.
+    fn begin_launch(&self, id: &TaskId) -> Result<()> {
+        if !self.facts.change(|facts| facts.launching.insert(id.clone())) {
+            return Err(Error::new(Kind::AlreadyExists, format!("task {id} is being launched already")));
+        }
+        self.begin_work();
+        Ok(())
+    }
+
+    /// In the sandbox, if the shim has one.
+    async fn launch_where_it_belongs(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let Some(sandbox) = self.sandbox() else {
             if self.has_sandbox() {
                 // Nobody is launched beside it, before it is there or after.
@@ -120,7 +149,16 @@ impl Supervisor {
     }
 
     /// The first half, for a manager that starts the task by itself.
-    pub(super) async fn create(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
+    pub async fn create(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
+        let id = launch.id.clone();
+        self.begin_launch(&id)?;
+        let created = self.create_alone(launch).await;
+        self.facts.change(|facts| facts.launching.remove(&id));
+        self.done();
+        created
+    }
+
+    async fn create_alone(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let restored = launch.checkpoint.is_some();
         let Created { task, held } = match launch.source.clone() {
             Source::Bundle(bundle) if !bundle.layers.is_empty() || restored => {
@@ -139,7 +177,7 @@ impl Supervisor {
     }
 
     /// The second half. An exit that comes meanwhile is told afterwards.
-    pub(super) async fn start(self: &Rc<Self>, id: &TaskId) -> Result<()> {
+    pub async fn start(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.turns.starting.lock().await;
         let life = task.facts.look(|facts| facts.life);
@@ -153,7 +191,10 @@ impl Supervisor {
         let held = task.handles.borrow_mut().held.take();
         match held {
             Some(held) => held.start().await?,
-            None if task.facts.change(|facts| std::mem::take(&mut facts.restored)) => self.go_on(&task)?,
+            None if task.facts.look(|facts| facts.restored) => {
+                self.go_on(&task)?;
+                task.facts.change(|facts| facts.restored = false);
+            }
             None => return Err(Error::new(Kind::WrongState, format!("task {id} was started already"))),
         }
         self.started(&task)?;
@@ -168,7 +209,7 @@ impl Supervisor {
         self.keep_record(task);
         if task.facts.look(|facts| facts.record.durable) {
             let task = task.clone();
-            waits::work(async move {
+            waits::work("a sync of the record", Some(task.id.clone()), async move {
                 if let Err(error) = task.sync().await {
                     tracing::warn!(%error, "the record may not survive a power loss");
                 }
@@ -508,7 +549,11 @@ impl Supervisor {
         let (id, keeps_keyring) = (id.as_str(), plan.particulars.keeps_keyring);
         let prepared = Prepared { id, spec, bundle, cgroup: &cgroup, filter, stdio, keeps_keyring };
         let cloned = match limited.and_then(|()| prepared.clone_init()) {
-            Ok(mut starting) => starting.live().await.map(|live| (starting, live)),
+            Ok(mut starting) => {
+                let leaving = self.facts.until_it(|facts| facts.life.is_leaving());
+                let live = starting.live(leaving).await.map(|live| (starting, live));
+                live.map_err(|error| if error.kind() == Kind::Timeout { leaving_now() } else { error })
+            }
             Err(error) => Err(error),
         };
         if let Some(placeholder) = placeholder {

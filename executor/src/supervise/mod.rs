@@ -12,7 +12,6 @@
 mod budgets;
 mod checkpoints;
 mod children;
-mod dispatch;
 mod ending;
 mod events;
 mod execs;
@@ -36,7 +35,7 @@ use std::time::Duration;
 
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
-use tokio::sync::{Mutex, Notify, mpsc};
+use tokio::sync::{Mutex, Notify};
 
 use crate::cgroup::{self, Cgroup, Layout};
 use crate::clock::Moment;
@@ -52,8 +51,8 @@ use crate::lifecycle::shutdown::Plan;
 use crate::lifecycle::task::{Event, Life};
 use crate::lifecycle::{Status, shim};
 use crate::pages;
-use crate::report::StoppedBy;
-use crate::request::{Process, Request};
+use crate::report::{ExitReport, StoppedBy};
+use crate::request::{Process, TaskState};
 use crate::rootfs::layers;
 use crate::stats::{self, Stats};
 use crate::systemd::Systemd;
@@ -61,6 +60,7 @@ use crate::told::{Happening, Teller};
 use crate::waits;
 
 use children::Children;
+pub use execs::BegunExec;
 use pauses::Pauses;
 use sandboxes::Sandbox;
 pub use shim_cgroup::ShimCgroup;
@@ -120,60 +120,9 @@ pub(crate) struct Supervisor {
     journal: Option<RefCell<Journal>>,
     /// Sizes of huge pages, once somebody has asked for statistics.
     page_sizes: OnceCell<Vec<String>>,
-    pauses: Pauses,
+    pub(crate) pauses: Pauses,
     /// Held while a pause process is started: there is one at a time.
     pausing: Mutex<()>,
-}
-
-/// Runs the loop until the last task has ended and all that it said is written,
-/// or its manager has gone without launching any. Needs a `LocalSet`.
-pub(crate) async fn run(config: Config, mut requests: mpsc::UnboundedReceiver<Request>) -> Result<()> {
-    let begun = async {
-        let layout = cgroup::detect()?;
-        Ok((shim_cgroup::Overhead::begin(&config, &layout).await?, layout))
-    };
-    let (overhead, layout) = match begun.await {
-        Ok(begun) => begun,
-        Err(error) => return refuse(requests, error).await,
-    };
-    let journal = config.tell.is_none().then(|| RefCell::new(Journal::new(config.state.events())));
-    let supervisor = Rc::new(Supervisor {
-        config,
-        layout,
-        tasks: RefCell::default(),
-        children: Children::default(),
-        facts: Known::default(),
-        changed: Notify::new(),
-        overhead,
-        sandbox: RefCell::default(),
-        journal,
-        page_sizes: OnceCell::new(),
-        pauses: Pauses::default(),
-        pausing: Mutex::default(),
-    });
-    let served = supervisor.serve(&mut requests).await;
-    supervisor.pauses.leave(&supervisor.children).await;
-    supervisor.overhead.end(&supervisor.layout);
-    served
-}
-
-/// Tells whoever wants to launch something why nothing can be launched here.
-async fn refuse(mut requests: mpsc::UnboundedReceiver<Request>, error: Error) -> Result<()> {
-    tracing::error!(%error, "no task can be launched");
-    let launch = async {
-        while let Some(request) = requests.recv().await {
-            // Nobody may wait for the answer any more.
-            match request {
-                Request::Launch(_, reply) | Request::Create(_, reply) => return drop(reply.send(Err(error))),
-                Request::CreateSandbox(reply) => return drop(reply.send(Err(error))),
-                // Nobody asked: then it is in the log only.
-                Request::ManagerGone | Request::Leave => return,
-                _ => {}
-            }
-        }
-    };
-    launch.await;
-    Ok(())
 }
 
 /// Waits for a deadline, if there is one.
@@ -189,30 +138,85 @@ fn leaving_now() -> Error {
 }
 
 impl Supervisor {
-    async fn serve(self: &Rc<Self>, requests: &mut mpsc::UnboundedReceiver<Request>) -> Result<()> {
+    /// One without a task, charged to nobody.
+    ///
+    /// # Errors
+    /// What this host cannot do.
+    pub async fn begin(config: Config) -> Result<Rc<Supervisor>> {
+        let layout = cgroup::detect()?;
+        let overhead = shim_cgroup::Overhead::begin(&config, &layout).await?;
+        let journal = config.tell.is_none().then(|| RefCell::new(Journal::new(config.state.events())));
+        Ok(Rc::new(Supervisor {
+            config,
+            layout,
+            tasks: RefCell::default(),
+            children: Children::default(),
+            facts: Known::default(),
+            changed: Notify::new(),
+            overhead,
+            sandbox: RefCell::default(),
+            journal,
+            page_sizes: OnceCell::new(),
+            pauses: Pauses::default(),
+            pausing: Mutex::default(),
+        }))
+    }
+
+    /// Runs the loop until the last task has ended and all that it said is written,
+    /// or its manager has gone without launching any. Needs a `LocalSet`.
+    pub async fn run(self: &Rc<Self>) -> Result<()> {
+        let served = self.serve().await;
+        self.pauses.leave(&self.children).await;
+        self.overhead.end(&self.layout);
+        served
+    }
+
+    async fn serve(self: &Rc<Self>) -> Result<()> {
         let mut child_ended = children::Signal::new(&[libc::SIGCHLD])?;
         let mut leave = children::Signal::new(&[libc::SIGTERM, libc::SIGINT])?;
         loop {
-            if self.facts.look(|facts| facts.life.is_over()) {
+            if self.is_over() {
                 return Ok(());
             }
             let deadline = self.next_deadline();
             tokio::select! {
                 () = child_ended.received() => self.children.sweep(),
                 () = leave.received() => self.stop_all(),
-                request = requests.recv() => match request {
-                    Some(request) => self.clone().dispatch(request),
-                    None => return Ok(()),
-                },
                 () = self.changed.notified() => {}
                 () = come(deadline), if deadline.is_some() => self.tick(),
             }
         }
     }
 
+    /// Whether nothing holds the shim any more.
+    pub fn is_over(&self) -> bool {
+        self.facts.look(|facts| facts.life.is_over())
+    }
+
+    /// Does work to its end, though who asked for it may go.
+    pub async fn work<T: 'static>(
+        self: &Rc<Self>,
+        what: &'static str,
+        act: impl AsyncFnOnce(&Rc<Self>) -> Result<T> + 'static,
+    ) -> Result<T> {
+        let supervisor = self.clone();
+        waits::done(what, None, async move { act(&supervisor).await }).await
+    }
+
+    /// As [`Self::work`], of a task.
+    pub async fn work_on<T: 'static>(
+        self: &Rc<Self>,
+        id: &TaskId,
+        what: &'static str,
+        act: impl AsyncFnOnce(&Rc<Self>, &TaskId) -> Result<T> + 'static,
+    ) -> Result<T> {
+        let (supervisor, task) = (self.clone(), id.clone());
+        waits::done(what, Some(id.clone()), async move { act(&supervisor, &task).await }).await
+    }
+
     /// Its manager has gone. It leaves if that has launched nothing: nobody else
     /// would.
-    pub(super) fn manager_gone(&self) {
+    pub fn manager_gone(&self) {
         if self.config.leave == Leave::WithLastTask {
             self.happen(shim::Event::ManagerGone);
             if self.facts.look(|facts| facts.life.is_leaving()) {
@@ -246,7 +250,7 @@ impl Supervisor {
 
     /// The host goes down, or somebody wants us gone: the tasks are stopped as
     /// they would be one by one, so that their exits are recorded.
-    fn stop_all(self: &Rc<Self>) {
+    pub fn stop_all(self: &Rc<Self>) {
         tracing::info!("asked to leave");
         let again = self.facts.look(|facts| facts.life.is_leaving());
         self.happen(shim::Event::Leave);
@@ -263,7 +267,7 @@ impl Supervisor {
                 let (supervisor, sandbox) = (supervisor.clone(), sandbox.clone());
                 async move {
                     supervisor.members_are_over().await;
-                    waits::work(async move {
+                    waits::work("the removal of the sandbox", None, async move {
                         supervisor.leave_sandbox(&sandbox).await;
                         supervisor.done();
                     });
@@ -294,7 +298,7 @@ impl Supervisor {
                 let Some(then) = task.facts.look(|facts| facts.settles_at) else { return };
                 then.come().await;
                 task.facts.note(|facts| facts.settles_at = None);
-                waits::work(supervisor.settle_now(task));
+                waits::work("a move of the shim", Some(task.id.clone()), supervisor.settle_now(task));
             }
         });
     }
@@ -340,20 +344,33 @@ impl Supervisor {
         self.tasks.borrow().values().any(|task| task.is_live())
     }
 
-    fn task(&self, id: &TaskId) -> Result<Rc<Task>> {
+    pub fn task(&self, id: &TaskId) -> Result<Rc<Task>> {
         let tasks = self.tasks.borrow();
         let found = tasks.get(id).cloned();
         found.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no task named {id} here")))
     }
 
-    fn signal(self: &Rc<Self>, id: &TaskId, signal: Signal, all: bool) -> Result<()> {
+    pub fn signal(self: &Rc<Self>, id: &TaskId, signal: Signal, all: bool) -> Result<()> {
         let task = self.task(id)?;
         if all { task.signal_all(self, signal) } else { task.signal(self, signal) }
+    }
+
+    /// Sends a signal to an exec.
+    pub fn signal_exec(self: &Rc<Self>, id: &TaskId, exec: &str, signal: Signal) -> Result<()> {
+        self.task(id)?.signal_exec(self, exec, signal)
     }
 
     /// Waits until nobody of this id is being launched.
     async fn launched(&self, id: &TaskId) {
         self.facts.until_it(|facts| !facts.launching.contains(id)).await;
+    }
+
+    /// Has a task stopped, once it is launched.
+    pub async fn stop(self: &Rc<Self>, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
+        if self.task(id).is_err() {
+            self.launched(id).await;
+        }
+        self.shutdown(id, signal, grace, StoppedBy::Request)
     }
 
     fn shutdown(
@@ -376,7 +393,7 @@ impl Supervisor {
         done
     }
 
-    async fn pause(self: &Rc<Self>, id: &TaskId) -> Result<()> {
+    pub async fn pause(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
         task.happen(self, Event::Pause)?;
         task.frozen(self).await?;
@@ -385,7 +402,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn resume(self: &Rc<Self>, id: &TaskId) -> Result<()> {
+    pub fn resume(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
         task.happen(self, Event::Resume)?;
         self.tell(&task, events::Event::Resumed);
@@ -393,7 +410,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn processes(&self, id: &TaskId) -> Result<Vec<Process>> {
+    pub fn processes(&self, id: &TaskId) -> Result<Vec<Process>> {
         let task = self.task(id)?;
         let pids = task.with_cgroup(|cgroup| self.layout.processes(cgroup))?;
         Ok(task.facts.look(|facts| {
@@ -410,7 +427,7 @@ impl Supervisor {
         self.page_sizes.get_or_init(|| host::hugepage_sizes().into_iter().collect())
     }
 
-    fn stats(&self, id: &TaskId) -> Result<Stats> {
+    pub fn stats(&self, id: &TaskId) -> Result<Stats> {
         let task = self.task(id)?;
         let read = |cgroup: &Cgroup| stats::read(&self.layout, cgroup, self.page_sizes());
         let (mut stats, pids) = task.with_cgroup(|cgroup| (read(cgroup), self.layout.processes(cgroup)))?;
@@ -422,8 +439,20 @@ impl Supervisor {
         Ok(stats)
     }
 
+    /// The report of a task, once it has ended.
+    pub async fn wait(&self, id: &TaskId) -> Result<ExitReport> {
+        // One that comes to nothing leaves no report.
+        self.launched(id).await;
+        self.task(id)?.exit_report().await
+    }
+
+    /// Where each task is in its life.
+    pub fn states(&self) -> Vec<TaskState> {
+        self.tasks.borrow().values().map(|task| task.state()).collect()
+    }
+
     /// Forgets a task that has ended.
-    async fn remove(self: &Rc<Self>, id: &TaskId) -> Result<()> {
+    pub async fn remove(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
         let status = task.status();
         match status {

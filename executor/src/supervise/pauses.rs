@@ -86,7 +86,7 @@ impl Pauses {
 impl Supervisor {
     /// Starts it; returns its pid once its namespaces are as they were wanted.
     /// It joins `entry`, if there is one.
-    pub(super) async fn start_pause(&self, wanted: &Pause, entry: Option<&Entry>) -> Result<i32> {
+    pub async fn start_pause(&self, wanted: &Pause, entry: Option<&Entry>) -> Result<i32> {
         let _turn = self.pausing.lock().await;
         if self.pauses.get().is_ok_and(|paused| paused.claim.is_unreaped()) {
             return Err(Error::new(Kind::AlreadyExists, "there is a pause process here already"));
@@ -152,7 +152,7 @@ impl Supervisor {
     }
 
     /// What is used in a cgroup that somebody else has made, and all below it.
-    pub(super) fn cgroup_stats(&self, path: &str) -> Result<Stats> {
+    pub fn cgroup_stats(&self, path: &str) -> Result<Stats> {
         let none = || Error::new(Kind::NotFound, format!("there is no cgroup {path}"));
         let cgroup: Cgroup = self.layout.open(path)?.ok_or_else(none)?;
         Ok(stats::read(&self.layout, &cgroup, self.page_sizes()))

@@ -279,7 +279,17 @@ impl Supervisor {
     }
 
     /// Makes the sandbox whose folder, with its record, is the shim's.
-    pub(super) async fn create_sandbox(self: &Rc<Self>) -> Result<()> {
+    pub async fn create_sandbox(self: &Rc<Self>) -> Result<()> {
+        self.begin_work();
+        let made = self.make_sandbox().await;
+        if made.is_err() {
+            self.happen(shim::Event::Last);
+        }
+        self.done();
+        made
+    }
+
+    async fn make_sandbox(self: &Rc<Self>) -> Result<()> {
         let folder = self.config.folder.clone();
         let name = folder.name();
         let id: TaskId = name.parse().map_err(|e: bowline_spec::Invalid| Error::from(e))?;
@@ -348,7 +358,7 @@ impl Supervisor {
     }
 
     /// Everything that is known of the sandbox.
-    pub(super) fn sandbox_state(&self) -> Result<SandboxState> {
+    pub fn sandbox_state(&self) -> Result<SandboxState> {
         let sandbox = self.our_sandbox()?;
         Ok(sandbox.facts.look(|facts| SandboxState {
             record: facts.record.clone(),
@@ -360,7 +370,7 @@ impl Supervisor {
     }
 
     /// What all members use together.
-    pub(super) fn sandbox_stats(&self) -> Result<Stats> {
+    pub fn sandbox_stats(&self) -> Result<Stats> {
         let sandbox = self.our_sandbox()?;
         let handles = sandbox.handles.borrow();
         let cgroup =
@@ -378,7 +388,7 @@ impl Supervisor {
 
     /// Charges processes that help the sandbox beside it. Returns those that
     /// are none.
-    pub(super) async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
+    pub async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
         let sandbox = self.our_sandbox()?;
         let path = sandbox.facts.look(|facts| facts.record.overhead.clone()).ok_or_else(|| {
             let none =
@@ -395,7 +405,14 @@ impl Supervisor {
     /// # Errors
     /// `WrongState` while members run, unless they are to be killed; what plugins
     /// say that cannot undo what they have added: it may be tried again.
-    pub(super) async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<()> {
+    pub async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<()> {
+        self.begin_work();
+        let removed = self.unmake_sandbox(force).await;
+        self.done();
+        removed
+    }
+
+    async fn unmake_sandbox(self: &Rc<Self>, force: bool) -> Result<()> {
         let Some(sandbox) = self.sandbox() else { return self.remove_unmade(force).await };
         if !sandbox.happen(Event::Remove { by_force: force }) {
             return Err(sandbox.is_removed());

@@ -19,7 +19,7 @@ use crate::cgroup::{Cgroup, Layout};
 use crate::claim::Claim;
 use crate::clock::Moment;
 use crate::error::{Doing, Error, Kind, Result};
-use crate::facts::TaskFacts;
+use crate::facts::{Particulars, TaskFacts};
 use crate::folder::Folder;
 use crate::io::{Attachment, Lines, Tail, WindowSize};
 use crate::known::Known;
@@ -28,7 +28,7 @@ use crate::lifecycle::Status;
 use crate::lifecycle::task::{Action, Event, Life};
 use crate::namespaces::Namespaces;
 use crate::report::ExitReport;
-use crate::request::{Particulars, TaskState};
+use crate::request::TaskState;
 use crate::seccomp::Filter;
 use crate::{proc_stat, sys, waits, worker};
 

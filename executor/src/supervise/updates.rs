@@ -14,7 +14,7 @@ use crate::events::Event;
 use crate::{bundle, host, worker};
 
 impl Supervisor {
-    pub(super) async fn update(self: &Rc<Self>, id: &TaskId, update: &Update) -> Result<()> {
+    pub async fn update(self: &Rc<Self>, id: &TaskId, update: &Update) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.turns.updating.lock().await;
         let (merged, changes) = task.facts.look(|facts| host::change(facts.record.description()?, update))?;
@@ -34,7 +34,7 @@ impl Supervisor {
     }
 
     /// Changes the limits of a task whose manager works them out.
-    pub(super) async fn limit(self: &Rc<Self>, id: &TaskId, changes: &LinuxResources) -> Result<()> {
+    pub async fn limit(self: &Rc<Self>, id: &TaskId, changes: &LinuxResources) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.turns.updating.lock().await;
         self.change(&task, &bundle::limits(changes.clone())).await

@@ -242,7 +242,7 @@ impl Supervisor {
             }
             WatchAction::Lift => {
                 let (supervisor, task) = (self.clone(), task.clone());
-                waits::work(async move {
+                waits::work("limits lifted", Some(task.id.clone()), async move {
                     if let Err(error) = supervisor.lift(&task).await {
                         tracing::error!(%error, id = %task.id, "cannot lift the limits of a task");
                         supervisor.tell(&task, Event::Watch { finding, action, failed: Some(error.to_string()) });

@@ -29,7 +29,7 @@ use ttrpc::get_status;
 use ttrpc::proto::{Code, Request, Response};
 
 use super::frame::{self, Frame, Frames, Header, LONGEST};
-use super::{Answer, Call, Services};
+use super::{Answer, Call, Services, Step};
 
 /// How much a connection's open calls may take, in bytes, as it is reckoned: 4095 calls, or three of the longest. bowline
 /// has one or two open, and containerd, by a single connection, one for each process that it waits for and a few more.
@@ -65,6 +65,8 @@ pub struct Open {
     pub payload: Vec<u8>,
     /// When its client's patience ends, if it does.
     pub deadline: Option<Moment>,
+    /// The number of what it has begun, if it has and waits for the end of that.
+    pub begun: Option<u64>,
 }
 
 /// What `inspect --facts` prints of a connection.
@@ -87,6 +89,8 @@ pub struct OpenCall {
     pub method: String,
     /// When its client's patience ends, if it does.
     pub deadline: Option<Moment>,
+    /// The number of what it has begun, as of an exec, if it waits for the end of that.
+    pub begun: Option<u64>,
 }
 
 impl Facts {
@@ -140,7 +144,14 @@ impl Facts {
             Err(_) => return Err(get_status(Code::DEADLINE_EXCEEDED, "timeout")),
         };
         let Request { service, method, payload, .. } = request;
-        Ok(Some(Open { stream, service, method, payload, deadline }))
+        Ok(Some(Open { stream, service, method, payload, deadline, begun: None }))
+    }
+
+    /// A call has begun what has this number.
+    fn has_begun(&mut self, stream: u32, number: u64) {
+        if let Some(open) = self.open.iter_mut().find(|open| open.stream == stream) {
+            open.begun = Some(number);
+        }
     }
 
     /// A call has come to this: it is no longer open.
@@ -188,6 +199,7 @@ impl Facts {
             service: open.service.clone(),
             method: open.method.clone(),
             deadline: open.deadline,
+            begun: open.begun,
         };
         Outline { open: self.open.iter().map(call).collect(), unwritten_bytes: self.unwritten.len() }
     }
@@ -282,8 +294,16 @@ impl<S: Services> Serving<S> {
 
     fn poll(&mut self, context: &mut Context<'_>, leaving: bool) -> Poll<Result<Next>> {
         loop {
-            while let Poll::Ready(Some((stream, answer))) = self.calls.poll_next_unpin(context) {
-                self.connection.borrow_mut().facts.answered(stream, answer);
+            while let Poll::Ready(Some((mut waiting, step))) = self.calls.poll_next_unpin(context) {
+                let facts = &mut self.connection.borrow_mut().facts;
+                match step {
+                    Step::Answered(answer) => facts.answered(waiting.stream, answer),
+                    Step::Begun(number, wait) => {
+                        facts.has_begun(waiting.stream, number);
+                        waiting.call = wait;
+                        self.calls.push(Awaited(Some(waiting)));
+                    }
+                }
             }
             let connection = &mut *self.connection.borrow_mut();
             if let Poll::Ready(Err(error)) = connection.poll_write(context) {
@@ -303,7 +323,9 @@ impl<S: Services> Serving<S> {
             while !leaving && let Some(open) = connection.facts.next_call(&mut bytes) {
                 let (stream, deadline) = (open.stream, open.deadline.map(|deadline| sleep(deadline.to_come())));
                 match self.services.call(&open.service, &open.method, &open.payload) {
-                    Ok(call) => self.calls.push(Awaited { stream, call, deadline: deadline.map(Box::pin) }),
+                    Ok(call) => {
+                        self.calls.push(Awaited(Some(Waiting { stream, call, deadline: deadline.map(Box::pin) })))
+                    }
                     Err(status) => connection.facts.answered(stream, Err(status)),
                 }
             }
@@ -315,23 +337,27 @@ impl<S: Services> Serving<S> {
 }
 
 /// A call that goes on, at most until its deadline.
-struct Awaited {
+struct Waiting {
     stream: u32,
     call: Call,
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
+/// What it comes to next; with it, what may go on.
+struct Awaited(Option<Waiting>);
+
 impl Future for Awaited {
-    type Output = (u32, Answer<Vec<u8>>);
+    type Output = (Waiting, Step);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Poll::Ready(answer) = self.call.as_mut().poll(context) {
-            return Poll::Ready((self.stream, answer));
+        let Some(mut waiting) = self.0.take() else { return Poll::Pending };
+        if let Poll::Ready(step) = waiting.call.as_mut().poll(context) {
+            return Poll::Ready((waiting, step));
         }
-        if let Some(deadline) = &mut self.deadline {
-            ready!(deadline.as_mut().poll(context));
-            return Poll::Ready((self.stream, Err(get_status(Code::DEADLINE_EXCEEDED, "timeout"))));
+        if waiting.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(context).is_ready()) {
+            return Poll::Ready((waiting, Step::Answered(Err(get_status(Code::DEADLINE_EXCEEDED, "timeout")))));
         }
+        self.0 = Some(waiting);
         Poll::Pending
     }
 }

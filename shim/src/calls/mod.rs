@@ -32,8 +32,16 @@ pub use server::{Connections, Server};
 /// What a call comes to.
 pub type Answer<T> = Result<T, Status>;
 
-/// A call that goes on: its answer, encoded.
-pub type Call = Pin<Box<dyn Future<Output = Answer<Vec<u8>>>>>;
+/// A call that goes on.
+pub type Call = Pin<Box<dyn Future<Output = Step>>>;
+
+/// What a call comes to next.
+pub enum Step {
+    /// Its answer, encoded.
+    Answered(Answer<Vec<u8>>),
+    /// It has begun what it is asked for, which has this number, and waits for the end of that.
+    Begun(u64, Call),
+}
 
 /// What a shim serves.
 pub trait Services {
@@ -58,12 +66,47 @@ where
     Q: Message,
     A: Message,
 {
+    let request = asked::<Q>(payload)?;
+    let service = service.clone();
+    Ok(Box::pin(async move { answered(method(&service, request).await) }))
+}
+
+fn asked<Q: Message>(payload: &[u8]) -> Answer<Q> {
     let request = Q::parse_from_bytes(payload);
-    let request = request.map_err(|error| get_status(Code::INVALID_ARGUMENT, format!("not a {}: {error}", Q::NAME)))?;
+    request.map_err(|error| get_status(Code::INVALID_ARGUMENT, format!("not a {}: {error}", Q::NAME)))
+}
+
+fn answered<A: Message>(answer: Answer<A>) -> Step {
+    let encoded = answer.and_then(|answer| answer.write_to_bytes().map_err(|e| get_status(Code::INTERNAL, e)));
+    Step::Answered(encoded)
+}
+
+/// As [`call`], of a method that begins what it is asked for and then waits for its end, which another does.
+///
+/// # Errors
+/// As [`call`].
+pub fn begin_and_wait<S, Q, B, A>(
+    service: &Rc<S>,
+    payload: &[u8],
+    begin: impl AsyncFnOnce(&S, Q) -> Answer<(u64, B)> + 'static,
+    end: impl AsyncFn(&B) -> Answer<A> + 'static,
+) -> Answer<Call>
+where
+    S: 'static,
+    Q: Message,
+    B: 'static,
+    A: Message,
+{
+    let request = asked::<Q>(payload)?;
     let service = service.clone();
     Ok(Box::pin(async move {
-        let answer = method(&service, request).await?;
-        answer.write_to_bytes().map_err(|error| get_status(Code::INTERNAL, error))
+        match begin(&service, request).await {
+            Ok((number, begun)) => {
+                let wait = async move { answered(waits::lasting(|| end(&begun)).await) };
+                Step::Begun(number, Box::pin(wait))
+            }
+            Err(status) => Step::Answered(Err(status)),
+        }
     }))
 }
 

@@ -412,7 +412,7 @@ pub struct GcArgs {
 #[derive(Debug, Args)]
 pub struct InspectArgs {
     /// The tasks; of several a list is printed
-    #[arg(required = true, value_name = "ID")]
+    #[arg(required_unless_present = "address", value_name = "ID")]
     pub ids: Vec<TaskRef>,
     /// Fill a template for each instead: '{{ status }} {{ exit.exit_code }}'
     #[arg(short, long, value_name = "TEMPLATE")]
@@ -420,6 +420,9 @@ pub struct InspectArgs {
     /// Print all that the shim of each knows instead, as JSON: to look for an error in it
     #[arg(long, conflicts_with = "format")]
     pub facts: bool,
+    /// With --facts: of the shim that listens there, as at containerd's BUNDLE/address
+    #[arg(long, value_name = "SOCKET", requires = "facts", conflicts_with = "ids")]
+    pub address: Option<String>,
 }
 
 #[derive(Debug, Args)]

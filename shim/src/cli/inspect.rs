@@ -54,6 +54,10 @@ pub struct Inspection {
 
 /// `bowline inspect`: one task as an object, several as a list.
 pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
+    if let Some(address) = &args.address {
+        say_json(&parsed(&client::facts_at(address).await?)?)?;
+        return Ok(0);
+    }
     if args.facts {
         return print_facts(state, &args).await;
     }
@@ -91,13 +95,14 @@ async fn print_facts(state: &StateDir, args: &InspectArgs) -> Result<u8> {
     Ok(code.unwrap_or(0))
 }
 
+fn parsed(facts: &str) -> Result<serde_json::Value> {
+    serde_json::from_str(facts).doing(Kind::Internal, || "what the shim knows is damaged")
+}
+
 async fn facts(state: &StateDir, id: Result<TaskId>) -> Result<serde_json::Value> {
     let id = id?;
     match client::find(&state.folder(&id), &id).await? {
-        Presence::Live(shim) => {
-            let facts = shim.facts().await?;
-            serde_json::from_str(&facts).doing(Kind::Internal, || "what the shim knows is damaged")
-        }
+        Presence::Live(shim) => parsed(&shim.facts().await?),
         Presence::Starting => Err(Error::new(Kind::WrongState, format!("task {id} is still being launched"))),
         Presence::Exited(_) | Presence::Dead => {
             let gone = Error::new(Kind::WrongState, format!("task {id} has no shim any more that knows anything"));

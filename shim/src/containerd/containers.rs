@@ -12,6 +12,7 @@ use bowline_executor::{Error, Kind, Result};
 use containerd_shim_protos::types::mount::Mount;
 use containerd_shim_protos::types::task::Status;
 use jiff::Timestamp;
+use serde::Serialize;
 use tokio::sync::watch;
 
 use super::streams::{Ends, Io};
@@ -51,7 +52,7 @@ pub struct Process {
 }
 
 /// How a process has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Exit {
     /// Its exit code, or 128 and the number of the signal that ended it.
     pub status: u32,
@@ -80,7 +81,43 @@ impl Process {
     }
 }
 
+/// What `inspect --facts` prints of all containers, by their ids.
+pub type Outline = BTreeMap<String, ContainerOutline>;
+
+/// What it prints of a container.
+#[derive(Debug, Serialize)]
+pub struct ContainerOutline {
+    bundle: PathBuf,
+    init: ProcessOutline,
+    execs: BTreeMap<String, ProcessOutline>,
+}
+
+/// What it prints of a process.
+#[derive(Debug, Serialize)]
+pub struct ProcessOutline {
+    pid: u32,
+    status: String,
+    exit: Option<Exit>,
+}
+
+impl Process {
+    fn outline(&self) -> ProcessOutline {
+        let status = format!("{:?}", self.status).to_lowercase();
+        ProcessOutline { pid: self.pid, status, exit: self.exit() }
+    }
+}
+
 impl Containers {
+    /// All that is known of them, for whoever looks for an error.
+    pub fn outline(&self) -> Outline {
+        let outline = |container: &Container| ContainerOutline {
+            bundle: container.bundle.clone(),
+            init: container.init.outline(),
+            execs: container.execs.iter().map(|(id, exec)| (id.clone(), exec.outline())).collect(),
+        };
+        self.all().iter().map(|(id, container)| (id.clone(), outline(container))).collect()
+    }
+
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Container>> {
         // One thread: nobody can have panicked while holding it and live.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)

@@ -24,6 +24,7 @@ pub mod invocation;
 pub mod log;
 pub mod metrics;
 pub mod options;
+mod ours;
 pub mod publisher;
 mod sandbox;
 pub mod serve;

@@ -25,6 +25,7 @@ use jiff::Timestamp;
 use protobuf::Message;
 use protobuf::well_known_types::any::Any;
 use protobuf::well_known_types::timestamp::Timestamp as WireTimestamp;
+use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -64,7 +65,31 @@ struct Queue {
     dropped: u64,
 }
 
+/// What `inspect --facts` prints of it.
+#[derive(Debug, Serialize)]
+pub struct Outline {
+    /// Where containerd takes them.
+    address: Option<String>,
+    /// What waits, by topic, the oldest first.
+    waiting: Vec<String>,
+    /// Whether the oldest is on its way.
+    sending: bool,
+    /// How many are lost.
+    dropped: u64,
+}
+
 impl Publisher {
+    /// What waits for containerd, for whoever looks for an error.
+    pub fn outline(&self) -> Outline {
+        let queue = self.0.queue();
+        Outline {
+            address: self.0.address.clone(),
+            waiting: queue.events.iter().map(|event| event.topic.clone()).collect(),
+            sending: queue.sending,
+            dropped: queue.dropped,
+        }
+    }
+
     /// Publishes to the containerd at `address`, a socket's path with
     /// `unix://` or without, from within a `LocalSet`. Without an address
     /// events are dropped: the other way, containerd's own binary for each, is

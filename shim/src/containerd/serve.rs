@@ -17,7 +17,7 @@ use super::invocation::Invocation;
 use super::publisher::Publisher;
 use super::sandbox::calls::{Sandboxes, sandbox};
 use super::service::{Service, task};
-use super::{address, figures, happenings};
+use super::{address, happenings, ours};
 use crate::calls::{Answer, Call, Connections, Server, Services, unknown_service};
 use crate::service;
 
@@ -60,6 +60,7 @@ pub fn run(invocation: Invocation, listener: UnixListener) -> Result<()> {
             containers,
             sandbox: Arc::default(),
             publisher: events.clone(),
+            connections: Connections::default(),
             namespace: invocation.namespace.clone(),
         };
         let sandbox = service.sandbox.clone();
@@ -88,15 +89,15 @@ impl Services for Served {
             // v2 is what every containerd speaks; v3 is the same by another name.
             "containerd.task.v2.Task" | "containerd.task.v3.Task" => task(&self.tasks, method, payload),
             "containerd.runtime.sandbox.v1.Sandbox" => sandbox(&self.sandboxes, method, payload),
-            service::NAME => figures::ours(&self.tasks, method, payload),
+            service::NAME => ours::ours(&self.tasks, method, payload),
             _ => Err(unknown_service(service)),
         }
     }
 }
 
 async fn serve(executor: Executor, service: Service, listener: UnixListener, socket: &str) -> Result<()> {
-    let sandboxes = Rc::new(Sandboxes(service.clone()));
-    let server = Server::new(Served { tasks: Rc::new(service), sandboxes }, Connections::default());
+    let (sandboxes, connections) = (Rc::new(Sandboxes(service.clone())), service.connections.clone());
+    let server = Server::new(Served { tasks: Rc::new(service), sandboxes }, connections);
     server.serve(listener, executor.closed()).await?;
     // While it is still ours: from here on another may serve the group there.
     let removed = address::remove(socket);

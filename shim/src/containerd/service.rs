@@ -34,7 +34,7 @@ use super::sandbox::Sandbox;
 use super::status::{Answer, During, refused};
 use super::streams::Io;
 use super::{files, metrics};
-use crate::calls::{Call, call, unknown_method, wait};
+use crate::calls::{Call, Connections, call, unknown_method, wait};
 
 /// The Task service of one shim. Cheap to clone.
 #[derive(Clone)]
@@ -49,6 +49,8 @@ pub struct Service {
     pub namespace: String,
     /// What tells containerd.
     pub publisher: Publisher,
+    /// Who is served.
+    pub connections: Connections,
 }
 
 /// The id of a container or an exec, as containerd's own rules allow it.
@@ -336,7 +338,7 @@ impl Service {
 
     async fn pids(&self, request: PidsRequest) -> Answer<PidsResponse> {
         let id = self.id(&request.id)?;
-        let processes = match self.executor.processes(&id).await {
+        let processes = match self.executor.processes(&id) {
             Ok(processes) => processes,
             // Set up just now, or ended.
             Err(error) if error.kind() == Kind::NotFound => Vec::new(),
@@ -369,7 +371,7 @@ impl Service {
 
     async fn resume(&self, request: ResumeRequest) -> Answer<Empty> {
         let id = self.id(&request.id)?;
-        self.executor.resume(&id).await.map_err(|e| refused(&e))?;
+        self.executor.resume(&id).map_err(|e| refused(&e))?;
         Ok(Empty::default())
     }
 
@@ -415,9 +417,9 @@ impl Service {
             return Err(wrong_state(format!("the process of {id} {exec} is not created yet")));
         }
         let done = if exec.is_empty() {
-            self.executor.signal(&id, signal, request.all).await
+            self.executor.signal(&id, signal, request.all)
         } else {
-            self.executor.signal_exec(&id, exec, signal).await
+            self.executor.signal_exec(&id, exec, signal)
         };
         done.map(|()| Empty::default()).map_err(|e| refused(&e))
     }
@@ -465,7 +467,7 @@ impl Service {
         }
         let characters = |sent: u32| u16::try_from(sent).unwrap_or(u16::MAX);
         let size = WindowSize { rows: characters(request.height), columns: characters(request.width) };
-        match self.executor.resize(&id, Some(exec).filter(|exec| !exec.is_empty()), size).await {
+        match self.executor.resize(&id, Some(exec).filter(|exec| !exec.is_empty()), size) {
             // It has ended meanwhile, and its terminal with it.
             Err(error) if !matches!(error.kind(), Kind::WrongState | Kind::NotFound) => Err(refused(&error)),
             _ => Ok(Empty::default()),
@@ -508,7 +510,7 @@ impl Service {
 
     async fn stats(&self, request: StatsRequest) -> Answer<StatsResponse> {
         let id = self.id(&request.id)?;
-        let stats = self.executor.stats(&id).await.map_err(|e| refused(&e))?;
+        let stats = self.executor.stats(&id).map_err(|e| refused(&e))?;
         let stats = metrics::of(&stats).map_err(|e| refused(&e))?;
         Ok(StatsResponse { stats: MessageField::some(stats), ..StatsResponse::default() })
     }

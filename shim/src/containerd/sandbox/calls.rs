@@ -231,7 +231,7 @@ impl Sandboxes {
             let message = format!("sandbox {} has no cgroup of its own", request.sandbox_id);
             refused(&Error::new(Kind::NotFound, message))
         })?;
-        let stats = self.0.executor.cgroup_stats(&cgroup).await.map_err(|e| refused(&e))?;
+        let stats = self.0.executor.cgroup_stats(&cgroup).map_err(|e| refused(&e))?;
         let mut response = SandboxMetricsResponse::default();
         let sent = response.metrics.mut_or_insert_default();
         sent.timestamp = MessageField::some(timestamp(Timestamp::now()));

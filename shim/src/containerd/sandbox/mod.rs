@@ -17,6 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_executor::{Error, Kind, Member, PauseNet, Result};
 use jiff::Timestamp;
+use serde::Serialize;
 use tokio::sync::watch;
 
 use super::containers::Exit;
@@ -44,7 +45,8 @@ struct Known {
 }
 
 /// Where it is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 enum State {
     Created,
     Starting,
@@ -69,6 +71,17 @@ pub struct Status {
     pub cgroup: Option<String>,
 }
 
+/// What `inspect --facts` prints of it.
+#[derive(Debug, Serialize)]
+pub struct Outline {
+    id: String,
+    bundle: PathBuf,
+    state: State,
+    created_at: Timestamp,
+    pause_pid: u32,
+    exit: Option<Exit>,
+}
+
 fn wrong_state(message: String) -> Error {
     Error::new(Kind::WrongState, message)
 }
@@ -77,6 +90,18 @@ impl Sandbox {
     fn known(&self) -> MutexGuard<'_, Option<Known>> {
         // One thread: nobody can have panicked while holding it and live.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that is known of it, for whoever looks for an error.
+    pub fn outline(&self) -> Option<Outline> {
+        self.known().as_ref().map(|known| Outline {
+            id: known.id.clone(),
+            bundle: known.bundle.clone(),
+            state: known.state,
+            created_at: known.created_at,
+            pause_pid: known.pid,
+            exit: *known.ended.borrow(),
+        })
     }
 
     fn with<T>(&self, id: &str, look: impl FnOnce(&mut Known) -> T) -> Result<T> {

@@ -1,0 +1,379 @@
+//! What can be asked of a shim, by whoever serves a manager.
+//!
+//! What changes something is work: it is brought to its end, though who asked may go. What waits does nothing, and can be
+//! asked anew.
+//!
+//! Must not: know how it is done.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bowline_spec::Update;
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+use oci_spec::runtime::LinuxResources;
+use tokio::io::Interest;
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Kind, Result};
+use crate::facts::Facts;
+use crate::figures::Figures;
+use crate::io::{Attachment, WindowSize};
+use crate::known::Known;
+use crate::pause::Pause;
+use crate::report::ExitReport;
+use crate::request::{Exec, Launch, Launched, PauseEnd, Process, TaskState};
+use crate::sandbox::SandboxState;
+use crate::stats::Stats;
+use crate::supervise::{BegunExec, Config, Supervisor};
+use crate::{sys, waits};
+
+/// A handle on the loop. Cheap to clone.
+#[derive(Clone)]
+pub struct Executor(Rc<Known<Loop>>);
+
+/// What there is of the loop.
+enum Loop {
+    /// It answers.
+    Turns(Rc<Supervisor>),
+    /// It could not begin, for this reason, which nobody has heard yet who wants to launch something.
+    Failed(Error),
+    /// It has ended.
+    Gone,
+}
+
+impl Executor {
+    /// One whose loop begins with [`Self::run`].
+    pub(crate) async fn begin(config: Config) -> Executor {
+        let begun = Supervisor::begin(config).await;
+        let begun = begun.inspect_err(|error| tracing::error!(%error, "no task can be launched"));
+        Executor(Rc::new(Known::new(begun.map_or_else(Loop::Failed, Loop::Turns))))
+    }
+
+    /// Runs the loop; returns when it has ended.
+    pub(crate) async fn run(&self) -> Result<()> {
+        let ended = match self.supervisor() {
+            Ok(supervisor) => supervisor.run().await,
+            Err(_) => {
+                self.closed().await;
+                Ok(())
+            }
+        };
+        self.0.change(|turns| *turns = Loop::Gone);
+        ended
+    }
+
+    /// One that has left: whatever is asked of it is refused.
+    #[cfg(feature = "fuzzing")]
+    pub fn gone() -> Executor {
+        Executor(Rc::new(Known::new(Loop::Gone)))
+    }
+
+    fn supervisor(&self) -> Result<Rc<Supervisor>> {
+        let gone = || Error::new(Kind::NotFound, "the shim is leaving: its tasks have ended");
+        self.0.look(|turns| match turns {
+            Loop::Turns(supervisor) if supervisor.is_over() => Err(gone()),
+            Loop::Turns(supervisor) => Ok(supervisor.clone()),
+            Loop::Failed(error) => Err(error.clone()),
+            Loop::Gone => Err(gone()),
+        })
+    }
+
+    /// The loop, for who wants to launch something.
+    fn to_launch(&self) -> Result<Rc<Supervisor>> {
+        self.supervisor().inspect_err(|_| self.give_up())
+    }
+
+    /// Whoever should know why it could not begin knows it, or has gone.
+    fn give_up(&self) {
+        self.0.change(|turns| {
+            if let Loop::Failed(_) = turns {
+                *turns = Loop::Gone;
+            }
+        });
+    }
+
+    /// Returns when nothing more will be answered.
+    pub async fn closed(&self) {
+        self.0.until_it(|turns| matches!(turns, Loop::Gone)).await;
+    }
+
+    /// Makes the sandbox that the shim's folder describes: from then on what is
+    /// launched is a member of it, and the shim stays until it is removed.
+    ///
+    /// # Errors
+    /// `BadSpec`, `Unsupported`, what plugins say: nothing of it is then left.
+    pub async fn create_sandbox(&self) -> Result<()> {
+        let supervisor = self.to_launch()?;
+        supervisor.work("the making of the sandbox", async |it| it.create_sandbox().await).await
+    }
+
+    /// Everything that is known of the sandbox.
+    ///
+    /// # Errors
+    /// `NotFound` where the shim has none.
+    pub fn sandbox_state(&self) -> Result<SandboxState> {
+        self.supervisor()?.sandbox_state()
+    }
+
+    /// What all members of the sandbox use together.
+    pub fn sandbox_stats(&self) -> Result<Stats> {
+        self.supervisor()?.sandbox_stats()
+    }
+
+    /// Changes the sandbox's limits: all that `update` names, or none.
+    ///
+    /// # Errors
+    /// As for [`Executor::update`]; `BadSpec` too where a member would not fit.
+    pub async fn update_sandbox(&self, update: Update) -> Result<()> {
+        self.supervisor()?.work("a change of the sandbox", async move |it| it.update_sandbox(&update).await).await
+    }
+
+    /// Charges processes that help the sandbox beside it, as the shim is.
+    /// Returns those that are no processes.
+    pub async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
+        self.supervisor()?.work("a move of helpers", async |it| it.charge_helpers(pids).await).await
+    }
+
+    /// Removes the sandbox; the shim leaves then. With `force` its members are
+    /// killed first.
+    ///
+    /// # Errors
+    /// `WrongState` while members run; what plugins say that cannot undo what
+    /// they have added: it may be tried again.
+    pub async fn remove_sandbox(&self, force: bool) -> Result<()> {
+        self.supervisor()?.work("the removal of the sandbox", async move |it| it.remove_sandbox(force).await).await
+    }
+
+    /// Launches a task; returns once its program is executed.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `BadSpec`, `CommandNotFound`, `NotExecutable`,
+    /// `Unsupported`: nothing of the task is then left.
+    pub async fn launch(&self, launch: Launch) -> Result<Launched> {
+        let (supervisor, id) = (self.to_launch()?, launch.id.clone());
+        supervisor.work_on(&id, "a launch", async |it, _| it.launch(launch).await).await
+    }
+
+    /// The first half of [`Executor::launch`]: everything but the program's
+    /// execution is done when this returns. The task can be killed meanwhile.
+    ///
+    /// # Errors
+    /// As for a launch.
+    pub async fn create(&self, launch: Launch) -> Result<Launched> {
+        let (supervisor, id) = (self.to_launch()?, launch.id.clone());
+        supervisor.work_on(&id, "a creation", async |it, _| it.create(launch).await).await
+    }
+
+    /// The second half: returns once the program is executed. It may have ended
+    /// by then.
+    ///
+    /// # Errors
+    /// `WrongState` when it was started already or has ended; what its program
+    /// lacks: then it ends.
+    pub async fn start(&self, id: &TaskId) -> Result<()> {
+        self.supervisor()?.work_on(id, "a start", async |it, id| it.start(id).await).await
+    }
+
+    /// Forgets a task that has ended, once all that it said is written or given
+    /// up; its id is then free. One whose program does not run yet is killed.
+    ///
+    /// # Errors
+    /// `WrongState` while it runs.
+    pub async fn remove(&self, id: &TaskId) -> Result<()> {
+        self.supervisor()?.work_on(id, "a removal", async |it, id| it.remove(id).await).await
+    }
+
+    /// Tells an executor that now is the time to leave, above all one that leaves
+    /// when it is told to: see [`Leave`]. It ends what still runs.
+    pub fn leave(&self) {
+        match self.supervisor() {
+            Ok(supervisor) => supervisor.stop_all(),
+            Err(_) => self.give_up(),
+        }
+    }
+
+    /// Has an executor leave with whoever started it, as long as nobody has launched
+    /// anything: `manager` is a pipe's read end, which ends with that. What is no
+    /// pipe, as `/dev/null`, tells nothing. To be called within a `LocalSet`.
+    pub fn leave_with(&self, manager: OwnedFd) {
+        let Ok(manager) = sys::watch_for(manager, Interest::READABLE) else { return };
+        let (executor, manager) = (self.clone(), Rc::new(manager));
+        waits::begin(move || {
+            let (executor, manager) = (executor.clone(), manager.clone());
+            async move {
+                if manager.readable().await.is_err() {
+                    return;
+                }
+                match executor.supervisor() {
+                    Ok(supervisor) => supervisor.manager_gone(),
+                    Err(_) => executor.give_up(),
+                }
+            }
+        });
+    }
+
+    /// Waits for a task to end. Any number may wait, also after it has.
+    pub async fn wait(&self, id: &TaskId) -> Result<ExitReport> {
+        self.supervisor()?.wait(id).await
+    }
+
+    /// Sends a signal to a task's init, or to all its processes.
+    ///
+    /// # Errors
+    /// `NotFound` when it has ended.
+    pub fn signal(&self, id: &TaskId, signal: Signal, all: bool) -> Result<()> {
+        self.supervisor()?.signal(id, signal, all)
+    }
+
+    /// Brings a task down: `signal` now, SIGKILL to all that is left after
+    /// `grace`; what is absent is as the task's description says, by default
+    /// SIGTERM and ten seconds. Returns at once; a second call can only shorten.
+    pub async fn shutdown(&self, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
+        self.supervisor()?.work_on(id, "a stop", async move |it, id| it.stop(id, signal, grace).await).await
+    }
+
+    /// Freezes all processes of a task; returns once they have stopped.
+    pub async fn pause(&self, id: &TaskId) -> Result<()> {
+        self.supervisor()?.work_on(id, "a pause", async |it, id| it.pause(id).await).await
+    }
+
+    /// Thaws a paused task.
+    pub fn resume(&self, id: &TaskId) -> Result<()> {
+        self.supervisor()?.resume(id)
+    }
+
+    /// Begins a command in a task. Its end, or its deadline, is waited for by what this returns.
+    pub async fn exec(&self, id: &TaskId, exec: Exec) -> Result<BegunExec> {
+        self.supervisor()?.work_on(id, "the beginning of an exec", async move |it, id| it.exec(id, &exec).await).await
+    }
+
+    /// Starts a command in a task; returns once its program is executed. Its end
+    /// is told: see [`Happening::ExecExited`].
+    ///
+    /// # Errors
+    /// As for [`Executor::exec`].
+    pub async fn start_exec(&self, id: &TaskId, exec: Exec) -> Result<Launched> {
+        self.supervisor()?
+            .work_on(id, "the beginning of an exec", async move |it, id| it.start_exec(id, &exec).await)
+            .await
+    }
+
+    /// Sends a signal to the exec of that name.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none, as it has ended.
+    pub fn signal_exec(&self, id: &TaskId, exec: &str, signal: Signal) -> Result<()> {
+        self.supervisor()?.signal_exec(id, exec, signal)
+    }
+
+    /// Connects somebody to a task's streams, until either leaves. Returns once
+    /// the FIFOs are open; they are closed when the task has ended.
+    ///
+    /// # Errors
+    /// `WrongState` when it has ended, or for input that it does not take.
+    pub fn attach(&self, id: &TaskId, attachment: Attachment) -> Result<()> {
+        self.supervisor()?.task(id)?.attach(&attachment)
+    }
+
+    /// Makes the terminal of a task, or of the exec of that name, this large.
+    ///
+    /// # Errors
+    /// `WrongState` when it has none.
+    pub fn resize(&self, id: &TaskId, exec: Option<String>, size: WindowSize) -> Result<()> {
+        self.supervisor()?.task(id)?.resize(exec.as_deref(), size)
+    }
+
+    /// Writes a checkpoint of a task that runs, by criu.
+    ///
+    /// # Errors
+    /// `WrongState` when it does not run; `Unsupported` without a criu that
+    /// works here, or for a task that cannot be dumped; `Internal` with what
+    /// criu says: the task then runs on.
+    pub async fn checkpoint(&self, id: &TaskId, checkpoint: Checkpoint) -> Result<()> {
+        self.supervisor()?.work_on(id, "a checkpoint", async move |it, id| it.checkpoint(id, &checkpoint).await).await
+    }
+
+    /// Changes limits of a task that runs: all that `update` names, or none.
+    ///
+    /// # Errors
+    /// `BadSpec` when the changed description makes no sense or the kernel
+    /// refuses a value; `Unsupported` when this host has no such limit;
+    /// `NotFound` when the task has ended.
+    pub async fn update(&self, id: &TaskId, update: Update) -> Result<()> {
+        self.supervisor()?.work_on(id, "a change of limits", async move |it, id| it.update(id, &update).await).await
+    }
+
+    /// Changes limits of a task, as a manager has worked them out.
+    ///
+    /// # Errors
+    /// As for [`Executor::update`].
+    pub async fn limit(&self, id: &TaskId, resources: LinuxResources) -> Result<()> {
+        self.supervisor()?.work_on(id, "a change of limits", async move |it, id| it.limit(id, &resources).await).await
+    }
+
+    /// All processes of a task.
+    pub fn processes(&self, id: &TaskId) -> Result<Vec<Process>> {
+        self.supervisor()?.processes(id)
+    }
+
+    /// What a task uses now.
+    pub fn stats(&self, id: &TaskId) -> Result<Stats> {
+        self.supervisor()?.stats(id)
+    }
+
+    /// Starts a process that does nothing, in namespaces of its own: its pid. It
+    /// dies with the shim.
+    ///
+    /// # Errors
+    /// `AlreadyExists` while there is one; `BadSpec` for what would be the host's
+    /// or cannot be joined; `Unsupported` where the kernel lacks something.
+    pub async fn start_pause(&self, pause: Pause) -> Result<i32> {
+        self.supervisor()?.work("a pause process", async move |it| it.start_pause(&pause, None).await).await
+    }
+
+    /// Waits for it to end. Any number may wait, also after it has.
+    ///
+    /// # Errors
+    /// `NotFound` when there never was one.
+    pub async fn pause_ended(&self) -> Result<PauseEnd> {
+        self.supervisor()?.pauses.ended().await
+    }
+
+    /// Ends it; returns once it has ended.
+    ///
+    /// # Errors
+    /// As [`Executor::pause_ended`].
+    pub async fn end_pause(&self) -> Result<PauseEnd> {
+        self.supervisor()?.work("the end of the pause process", async |it| it.pauses.end().await).await
+    }
+
+    /// What is used in a cgroup that is not ours, and below it.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none.
+    pub fn cgroup_stats(&self, path: &str) -> Result<Stats> {
+        self.supervisor()?.cgroup_stats(path)
+    }
+
+    /// All figures of all tasks.
+    pub fn figures(&self) -> Result<Figures> {
+        Ok(self.supervisor()?.figures())
+    }
+
+    /// Everything that the shim knows, for whoever looks for an error in it.
+    pub fn facts(&self) -> Result<Box<Facts>> {
+        Ok(Box::new(self.supervisor()?.facts()))
+    }
+
+    /// Where a task is in its life.
+    pub fn state(&self, id: &TaskId) -> Result<TaskState> {
+        Ok(self.supervisor()?.task(id)?.state())
+    }
+
+    /// The same of all tasks.
+    pub fn states(&self) -> Result<Vec<TaskState>> {
+        Ok(self.supervisor()?.states())
+    }
+}

@@ -1,7 +1,7 @@
 //! What can be asked of a shim, by whoever serves a manager.
 //!
-//! What changes something is work: it is brought to its end, though who asked may go. What waits does nothing, and can be
-//! asked anew.
+//! What changes something and takes a while is work: it is brought to its end, though who asked may go. What waits does
+//! nothing, and can be asked anew.
 //!
 //! Must not: know how it is done.
 
@@ -43,6 +43,10 @@ enum Loop {
     Gone,
 }
 
+fn gone() -> Error {
+    Error::new(Kind::NotFound, "the shim is leaving: its tasks have ended")
+}
+
 impl Executor {
     /// One whose loop begins with [`Self::run`].
     pub(crate) async fn begin(config: Config) -> Executor {
@@ -71,9 +75,7 @@ impl Executor {
     }
 
     fn supervisor(&self) -> Result<Rc<Supervisor>> {
-        let gone = || Error::new(Kind::NotFound, "the shim is leaving: its tasks have ended");
         self.0.look(|turns| match turns {
-            Loop::Turns(supervisor) if supervisor.is_over() => Err(gone()),
             Loop::Turns(supervisor) => Ok(supervisor.clone()),
             Loop::Failed(error) => Err(error.clone()),
             Loop::Gone => Err(gone()),
@@ -82,7 +84,8 @@ impl Executor {
 
     /// The loop, for who wants to launch something.
     fn to_launch(&self) -> Result<Rc<Supervisor>> {
-        self.supervisor().inspect_err(|_| self.give_up())
+        let supervisor = self.supervisor().inspect_err(|_| self.give_up())?;
+        if supervisor.is_over() { Err(gone()) } else { Ok(supervisor) }
     }
 
     /// Whoever should know why it could not begin knows it, or has gone.
@@ -106,7 +109,7 @@ impl Executor {
     /// `BadSpec`, `Unsupported`, what plugins say: nothing of it is then left.
     pub async fn create_sandbox(&self) -> Result<()> {
         let supervisor = self.to_launch()?;
-        supervisor.work("the making of the sandbox", async |it| it.create_sandbox().await).await
+        supervisor.work_held("the making of the sandbox", async |it| it.create_sandbox().await).await
     }
 
     /// Everything that is known of the sandbox.
@@ -143,7 +146,7 @@ impl Executor {
     /// `WrongState` while members run; what plugins say that cannot undo what
     /// they have added: it may be tried again.
     pub async fn remove_sandbox(&self, force: bool) -> Result<()> {
-        self.supervisor()?.work("the removal of the sandbox", async move |it| it.remove_sandbox(force).await).await
+        self.to_launch()?.work_held("the removal of the sandbox", async move |it| it.remove_sandbox(force).await).await
     }
 
     /// Launches a task; returns once its program is executed.
@@ -152,8 +155,7 @@ impl Executor {
     /// `AlreadyExists`, `BadSpec`, `CommandNotFound`, `NotExecutable`,
     /// `Unsupported`: nothing of the task is then left.
     pub async fn launch(&self, launch: Launch) -> Result<Launched> {
-        let (supervisor, id) = (self.to_launch()?, launch.id.clone());
-        supervisor.work_on(&id, "a launch", async |it, _| it.launch(launch).await).await
+        self.to_launch()?.launching(launch, async |it, launch| it.launch(launch).await).await
     }
 
     /// The first half of [`Executor::launch`]: everything but the program's
@@ -162,8 +164,7 @@ impl Executor {
     /// # Errors
     /// As for a launch.
     pub async fn create(&self, launch: Launch) -> Result<Launched> {
-        let (supervisor, id) = (self.to_launch()?, launch.id.clone());
-        supervisor.work_on(&id, "a creation", async |it, _| it.create(launch).await).await
+        self.to_launch()?.launching(launch, async |it, launch| it.create(launch).await).await
     }
 
     /// The second half: returns once the program is executed. It may have ended
@@ -186,7 +187,7 @@ impl Executor {
     }
 
     /// Tells an executor that now is the time to leave, above all one that leaves
-    /// when it is told to: see [`Leave`]. It ends what still runs.
+    /// when it is told to: see [`crate::Leave`]. It ends what still runs.
     pub fn leave(&self) {
         match self.supervisor() {
             Ok(supervisor) => supervisor.stop_all(),
@@ -245,12 +246,15 @@ impl Executor {
     }
 
     /// Begins a command in a task. Its end, or its deadline, is waited for by what this returns.
+    ///
+    /// # Errors
+    /// `WrongState` of a task that does not run; `CommandNotFound`, `NotExecutable`, `BadSpec`.
     pub async fn exec(&self, id: &TaskId, exec: Exec) -> Result<BegunExec> {
         self.supervisor()?.work_on(id, "the beginning of an exec", async move |it, id| it.exec(id, &exec).await).await
     }
 
     /// Starts a command in a task; returns once its program is executed. Its end
-    /// is told: see [`Happening::ExecExited`].
+    /// is told: see [`crate::Happening::ExecExited`].
     ///
     /// # Errors
     /// As for [`Executor::exec`].
@@ -265,7 +269,8 @@ impl Executor {
     /// # Errors
     /// `NotFound` when there is none, as it has ended.
     pub fn signal_exec(&self, id: &TaskId, exec: &str, signal: Signal) -> Result<()> {
-        self.supervisor()?.signal_exec(id, exec, signal)
+        let supervisor = self.supervisor()?;
+        supervisor.task(id)?.signal_exec(&supervisor, exec, signal)
     }
 
     /// Connects somebody to a task's streams, until either leaves. Returns once

@@ -174,7 +174,7 @@ pub struct TaskFacts {
 /// What a task was made from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Configuration {
-    /// The OCI configuration, as it was completed.
+    /// The OCI configuration, as it was completed; without the seccomp profile, which its filter was compiled from.
     pub spec: Box<Spec>,
     /// What its manager wants to be otherwise than usual.
     pub particulars: Particulars,
@@ -311,7 +311,7 @@ impl TaskFacts {
     }
 
     /// Keeps an exec by the next number, which this returns.
-    pub fn begin_exec(&mut self, exec: ExecFacts) -> u64 {
+    pub fn keep_exec(&mut self, exec: ExecFacts) -> u64 {
         self.execs_begun += 1;
         self.execs.insert(self.execs_begun, exec);
         self.execs_begun

@@ -10,8 +10,10 @@
 
 use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use oci_spec::runtime::Spec;
+use tokio::time::timeout;
 
 use crate::cgroup::{Cgroup, Entry};
 use crate::child::{self, Handed, Init, Payload};
@@ -26,8 +28,8 @@ use crate::notify::{self, Notify};
 use crate::refused;
 use crate::rootfs;
 use crate::seccomp::Filter;
-use crate::sys::{self, Cloned};
-use crate::worker::PipeReader;
+use crate::sys::{self, Cloned, SharedPid};
+use crate::worker::{self, PipeReader};
 
 /// Everything that a task is started from.
 pub struct Prepared<'a> {
@@ -200,8 +202,8 @@ pub struct Report {
     buffer: Vec<u8>,
     /// What it said before its worker had told its pid.
     early: Option<Word>,
-    /// What clones it, if it is not cloned by now.
-    worker: Option<OwnedFd>,
+    /// What clones it, until its pid is known.
+    worker: Option<Worker>,
     /// Until its pid is known.
     notify: Option<Notify>,
 }
@@ -216,9 +218,9 @@ enum Word {
 }
 
 impl Report {
-    /// Reads from `pipe`, whose writers are the process and its `worker`, known by a pidfd.
+    /// Reads from `pipe`, whose writers are the process and its `worker`.
     /// `notify` is who is to have its filter's listener.
-    pub fn new(pipe: OwnedFd, worker: Option<OwnedFd>, notify: Option<Notify>) -> Result<Report> {
+    pub fn new(pipe: OwnedFd, worker: Option<Worker>, notify: Option<Notify>) -> Result<Report> {
         let pipe = PipeReader::new(pipe).doing(Kind::Internal, || "cannot watch a report pipe")?;
         Ok(Report { pipe, buffer: Vec::new(), early: None, worker, notify })
     }
@@ -227,25 +229,28 @@ impl Report {
     /// by now, and have been reaped. `None` when its cgroup takes no process.
     ///
     /// # Errors
-    /// `Timeout` when there was none before `give_up`: the worker is killed then.
+    /// `Timeout` when there was none before `give_up`: then there is none.
     pub async fn cloned(&mut self, give_up: impl Future<Output = ()>) -> Result<Option<i32>> {
         tokio::select! {
             biased;
             told = self.told_pid() => return told,
             () = give_up => {}
         }
-        if let Some(worker) = &self.worker {
-            // One that has ended has told by now.
-            let _ = sys::pidfd_send_signal(worker.as_fd(), libc::SIGKILL);
+        let Some(worker) = self.worker.take() else { return self.told_pid().await };
+        match worker.given_up().await {
+            Some(pid) => {
+                self.notify_of(pid);
+                Ok(Some(pid))
+            }
+            None => Err(Error::new(Kind::Timeout, "no process was cloned in time")),
         }
-        let late = || Error::new(Kind::Timeout, "no process was cloned in time");
-        self.told_pid().await.map_err(|error| if error.kind() == Kind::Internal { late() } else { error })
     }
 
     async fn told_pid(&mut self) -> Result<Option<i32>> {
         loop {
             match self.next().await? {
                 Word::Pid(pid) => {
+                    self.worker = None;
                     self.notify_of(pid);
                     return Ok(Some(pid));
                 }
@@ -346,6 +351,26 @@ pub fn clone_child(flags: u64, entry: &Entry, handed: &Handed<'_>, child: impl F
     }
 }
 
+/// How long a worker that was killed may take to end: one that is deep in the kernel ends when it is let go, and clones
+/// nobody then.
+const DYING: Duration = Duration::from_secs(1);
+
+/// A worker that clones a child of ours.
+pub struct Worker {
+    pidfd: OwnedFd,
+    cloned: SharedPid,
+}
+
+impl Worker {
+    /// Kills it. The child that it has cloned, if it had come that far.
+    async fn given_up(self) -> Option<i32> {
+        // One that has ended has told.
+        let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
+        let _ = timeout(DYING, worker::ended(self.pidfd)).await;
+        self.cloned.get()
+    }
+}
+
 /// Has a worker enter namespaces that the shim must stay out of, and clone a
 /// child of ours there; its pid, an error, or that the cgroup takes no process,
 /// comes by the report pipe. Of the shim's fds the child gets what it is `handed`
@@ -354,37 +379,38 @@ pub fn clone_child(flags: u64, entry: &Entry, handed: &Handed<'_>, child: impl F
 /// CAP_SYS_PTRACE on the host reaches them.
 ///
 /// The worker is a fork: nothing that the task can see or stop may share the
-/// shim's memory or be waited for. Returns its pidfd.
+/// shim's memory or be waited for.
 pub fn clone_through_worker(
     flags: u64,
     entry: &Entry,
     handed: &Handed<'_>,
     enter: impl FnOnce() -> Result<Option<OwnedFd>>,
     child: impl FnOnce(&Entry),
-) -> Result<OwnedFd> {
-    let worker = sys::clone3(0, None).doing(Kind::Internal, || "cannot start a worker")?;
-    if let Cloned::Parent { pidfd, .. } = worker {
-        return Ok(pidfd);
+) -> Result<Worker> {
+    let what = || "cannot start a worker";
+    let cloned = SharedPid::new().doing(Kind::Internal, what)?;
+    if let Cloned::Parent { pidfd, .. } = sys::clone3(0, None).doing(Kind::Internal, what)? {
+        return Ok(Worker { pidfd, cloned });
     }
-    let flags = flags | libc::CLONE_PARENT as u64;
     let late = entry.joined_late();
-    let cloned = enter().and_then(|null| {
+    let done = enter().and_then(|null| {
+        cloned.keep_from_children().doing(Kind::Internal, || "cannot keep memory from a child")?;
         // To join a user namespace may have ended it.
         inheritance::hide()?;
         handed.take(null.as_ref().map(OwnedFd::as_fd), late.fds().iter().copied().chain(entry.cloned_into()))?;
         // Closed with the rest.
         std::mem::forget(null);
         let what = || format!("cannot clone a process into cgroup {}", entry.path());
-        match sys::clone3(flags, entry.cloned_into()) {
+        match sys::clone_beside(flags, entry.cloned_into(), &cloned) {
             // At its pids limit, where a health check is wanted most.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                Ok(Some((sys::clone3(flags, None).doing(Kind::Internal, what)?, &late)))
+                Ok(Some((sys::clone_beside(flags, None, &cloned).doing(Kind::Internal, what)?, &late)))
             }
             Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EOPNOTSUPP)) => Ok(None),
-            cloned => Ok(Some((cloned.doing(Kind::Internal, what)?, entry))),
+            child => Ok(Some((child.doing(Kind::Internal, what)?, entry))),
         }
     });
-    match cloned {
+    match done {
         Ok(Some((Cloned::Child, entered))) => {
             // By these its worker cloned it, or would have moved it.
             entry.cloned_into().into_iter().for_each(sys::close_fd);

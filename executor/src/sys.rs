@@ -36,12 +36,12 @@ pub use fds::{
 };
 pub use filters::{attach_device_program, seccomp_load};
 pub use links::{loopback_up, remove_bridge};
-pub use memory::give_back_memory;
+pub use memory::{SharedPid, give_back_memory};
 pub use mounts::{MountAttributes, mount_idmap, mount_setattr};
 pub use processes::{
-    Cloned, Ended, SchedulingAttributes, clone3, clones_into_cgroups, default_memory_policy, execve, exit_now, fork,
-    in_user_namespace, ioprio_set, is_child, new_session_keyring, overwrite_command_line, personality, pid_of,
-    pidfd_open, pidfd_send_signal, reap, run_on_any_cpu, sched_setattr, setns, unshare,
+    Cloned, Ended, SchedulingAttributes, clone_beside, clone3, clones_into_cgroups, default_memory_policy, execve,
+    exit_now, fork, in_user_namespace, ioprio_set, is_child, new_session_keyring, overwrite_command_line, personality,
+    pid_of, pidfd_open, pidfd_send_signal, reap, run_on_any_cpu, sched_setattr, setns, unshare,
 };
 pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, move_mount, open_tree, openat2};
 pub use signals::{block_signals, default_signals, wait_for_signal};

@@ -1,6 +1,6 @@
 //! What a manager is told of its tasks as it happens: see `Config::tell`.
 //!
-//! In order, from the loop itself, so that no end overtakes a beginning: an
+//! In order, as it comes about, so that no end overtakes a beginning: an
 //! exec's end comes before that of its task, unless it is stuck in the kernel
 //! for longer than that waits, and a kill for want of memory before the end that
 //! it led to. The journal, for a person to read, is in

@@ -1,7 +1,7 @@
 //! What goes on beside the loop. A wait may last as long as a task, and keeps nothing: it can be dropped at any moment and
 //! made again from facts and handles. Work is bounded, as a launch or a change of limits, and is brought to its end.
 //!
-//! What work is under way is known, for whoever asks: it is waited for before a shim is handed over.
+//! What work is under way is known, for whoever asks.
 //!
 //! All are of one type to the event loop: it would be compiled anew for each.
 //!
@@ -57,7 +57,11 @@ pub fn work(what: &'static str, of: Option<TaskId>, work: impl Future<Output = (
 }
 
 /// Does work to its end, though who waits for it may go. Returns what it comes to.
-pub async fn done<T: 'static>(what: &'static str, of: Option<TaskId>, job: impl Future<Output = T> + 'static) -> T {
+pub async fn see_through<T: 'static>(
+    what: &'static str,
+    of: Option<TaskId>,
+    job: impl Future<Output = T> + 'static,
+) -> T {
     let (comes_to, answer) = oneshot::channel();
     work(what, of, async move {
         // Perhaps nobody waits for it any more.

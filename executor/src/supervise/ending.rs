@@ -98,8 +98,13 @@ impl Task {
 
     /// Removes what is left of it, and has the rest of its output written.
     async fn clear_away(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
-        if self.facts.look(|facts| facts.cgroups == Cgroups::InUse) {
-            self.facts.note(|facts| facts.cgroups = Cgroups::Removing);
+        let is_first = |facts: &mut TaskFacts| facts.cgroups == Cgroups::InUse;
+        if self.facts.note(|facts| {
+            is_first(facts) && {
+                facts.cgroups = Cgroups::Removing;
+                true
+            }
+        }) {
             let removal = self.clone().remove_cgroups(supervisor.clone());
             waits::work("the removal of cgroups", Some(self.id.clone()), removal);
         }
@@ -116,10 +121,10 @@ impl Task {
         }
         self.keep_at_last(supervisor).await;
         let (task, supervisor) = (self.clone(), supervisor.clone());
-        waits::work("the end of a member", Some(task.id.clone()), async move {
+        waits::work("the last of its end", Some(task.id.clone()), async move {
             supervisor.forget_member(&task).await;
             task.comes_to(&supervisor, Event::Done);
-            supervisor.done();
+            supervisor.release();
         });
     }
 

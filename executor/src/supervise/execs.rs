@@ -37,7 +37,7 @@ const DYING: Duration = Duration::from_secs(1);
 /// How long it is seen to that it does, where somebody keeps it frozen.
 const KILLED_ON: Duration = Duration::from_secs(60);
 
-/// An exec that was begun for somebody: as long as there is this, its end is waited for.
+/// An exec that was begun for somebody: as long as there is this, what it comes to is kept.
 pub struct BegunExec {
     task: Rc<Task>,
     number: u64,
@@ -66,10 +66,7 @@ impl Supervisor {
     /// own. Its program is executed when this returns, or its deadline has come.
     pub async fn exec(self: &Rc<Self>, id: &TaskId, request: &Exec) -> Result<BegunExec> {
         let task = self.task(id)?;
-        let asked = Instant::now();
-        let begun = self.begin_exec(&task, request, AskedBy::Caller(request.command.clone())).await;
-        self.count_start(&task, &begun, asked);
-        let number = begun?;
+        let number = self.begin_counted(&task, request, AskedBy::Caller(request.command.clone())).await?;
         self.see_exec_off(&task, number);
         Ok(BegunExec { task, number })
     }
@@ -77,10 +74,7 @@ impl Supervisor {
     /// Starts an exec whose beginning and end are told to the manager.
     pub async fn start_exec(self: &Rc<Self>, id: &TaskId, request: &Exec) -> Result<Launched> {
         let task = self.task(id)?;
-        let asked = Instant::now();
-        let begun = self.begin_exec(&task, request, AskedBy::Manager).await;
-        self.count_start(&task, &begun, asked);
-        let number = begun?;
+        let number = self.begin_counted(&task, request, AskedBy::Manager).await?;
         let pid = task.facts.look(|facts| facts.execs.get(&number)?.pid).unwrap_or_default();
         let name = request.name.clone().unwrap_or_default();
         self.tell_of_exec(&task, Happening::ExecStarted { name, pid });
@@ -95,13 +89,17 @@ impl Supervisor {
         Ok(number)
     }
 
-    fn count_start(&self, task: &Task, begun: &Result<u64>, asked: Instant) {
+    /// Starts an exec, which counts among those that somebody asked for.
+    async fn begin_counted(self: &Rc<Self>, task: &Rc<Task>, request: &Exec, by: AskedBy) -> Result<u64> {
+        let asked = Instant::now();
+        let begun = self.begin_exec(task, request, by).await;
         let executed =
             |facts: &TaskFacts, number| facts.execs.get(number).is_some_and(|exec| exec.life == Life::Running);
-        task.facts.change(|facts| match begun {
+        task.facts.change(|facts| match &begun {
             Ok(number) if executed(facts, number) => facts.exec_starts.count(asked.elapsed()),
             Ok(_) | Err(_) => facts.exec_starts.count_failed(),
         });
+        begun
     }
 
     /// Starts an exec; its program is executed when this returns, or its
@@ -122,7 +120,7 @@ impl Supervisor {
         let group = deadline.and_then(|_| self.exec_group(task));
         let number = task.facts.change(|facts| {
             let group = group.as_ref().map(|group| group.number());
-            facts.begin_exec(ExecFacts { by, name: request.name.clone(), deadline, group, ..ExecFacts::default() })
+            facts.keep_exec(ExecFacts { by, name: request.name.clone(), deadline, group, ..ExecFacts::default() })
         });
         task.handles.borrow_mut().execs.insert(number, ExecHandles { group, ..ExecHandles::default() });
         let begun = self.run_exec(task, request, &process, number).await;
@@ -183,14 +181,12 @@ impl Supervisor {
         let (stdio, wiring, tails) = wire(request, targets, owner(&task.spec, Some(process), &task.particulars))?;
         let expecting = self.children.expect();
         let (mut report, pid, in_group) = match self.clone_exec(task, process, &stdio, number).await {
-            Err(error) if error.kind() == Kind::Timeout => {
-                if !task.is_live() {
-                    return Err(gone(task));
-                }
-                // Nothing of it is there that could be killed.
+            // Nothing of it is there that could be killed.
+            Err(error) if error.kind() == Kind::Timeout && task.exec_is_late(number) => {
                 task.exec_begins(number, Event::Deadline);
                 return Ok(());
             }
+            Err(error) if error.kind() == Kind::Timeout => return Err(gone(task)),
             cloned => cloned?,
         };
         // The output ends when the exec's own ends are closed.
@@ -320,7 +316,8 @@ impl Supervisor {
     /// Ends an exec, with all it started as far as that can be found. Returns when they have ended, or after a while:
     /// one that is deep in the kernel runs no instruction more, but ends when it is let go.
     async fn kill_exec(self: &Rc<Self>, task: &Rc<Task>, number: u64) -> Killed {
-        let Some((claim, in_group)) = task.exec_claim(number) else { return Killed::Session };
+        // Without a process it has started nothing.
+        let Some((claim, in_group)) = task.exec_claim(number) else { return Killed::Cgroup };
         let killed_at = task.facts.look(|facts| facts.execs.get(&number).and_then(|exec| exec.killed_at));
         let since = killed_at.unwrap_or_else(|| self.begin_killing(task, number, claim, in_group));
         let dead = task.facts.until_it(|facts| facts.execs.get(&number).is_none_or(|exec| exec.all_dead));
@@ -521,6 +518,12 @@ impl Task {
             process.set_oom_score_adj(init.oom_score_adj());
         }
         Ok(process)
+    }
+
+    /// Whether its deadline has come.
+    fn exec_is_late(&self, number: u64) -> bool {
+        let deadline = self.facts.look(|facts| facts.execs.get(&number)?.deadline);
+        deadline.is_some_and(|deadline| deadline <= Moment::now())
     }
 
     /// Its program was executed, or its deadline has come before that.

@@ -39,7 +39,7 @@ pub struct TaskHandles {
     pub tail: Tail,
     /// Of the logger that takes its output, if one does.
     pub logging: Option<Gone>,
-    /// Of the execs that run, by number.
+    /// Of its execs, by number, until the end of each was told.
     pub execs: BTreeMap<u64, ExecHandles>,
     /// An empty cgroup for an exec with a deadline, between two execs.
     pub exec_group: Option<Rc<ExecGroup>>,

@@ -77,29 +77,37 @@ impl Supervisor {
     /// Both halves at once: nothing is left of a task that could not be started.
     pub async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let id = launch.id.clone();
-        self.begin_launch(&id)?;
         let outcome = self.launch_where_it_belongs(launch).await;
-        self.facts.change(|facts| facts.launching.remove(&id));
         if self.config.leave == Leave::WithLastTask && !self.has_sandbox() {
             self.happen(shim::Event::Last);
         }
         if outcome.is_ok() {
             self.settle(id);
         }
-        self.done();
         outcome
     }
 
-    /// Has a launch under way, which the shim does not leave before it is done with.
+    /// Has a launch under way: from this call on it is known to be, and holds the shim.
     ///
     /// # Errors
-    /// `AlreadyExists` while one of this id is.
-    fn begin_launch(&self, id: &TaskId) -> Result<()> {
+    /// `AlreadyExists` while one of this id is; what `act` says.
+    pub async fn launching(
+        self: &Rc<Self>,
+        launch: Launch,
+        act: impl AsyncFnOnce(&Rc<Self>, Launch) -> Result<Launched> + 'static,
+    ) -> Result<Launched> {
+        let id = launch.id.clone();
         if !self.facts.change(|facts| facts.launching.insert(id.clone())) {
             return Err(Error::new(Kind::AlreadyExists, format!("task {id} is being launched already")));
         }
-        self.begin_work();
-        Ok(())
+        self.hold();
+        let launching = async move |it: &Rc<Self>, id: &TaskId| {
+            let launched = act(it, launch).await;
+            it.facts.change(|facts| facts.launching.remove(id));
+            it.release();
+            launched
+        };
+        self.work_on(&id, "a launch", launching).await
     }
 
     /// In the sandbox, if the shim has one.
@@ -150,15 +158,6 @@ impl Supervisor {
 
     /// The first half, for a manager that starts the task by itself.
     pub async fn create(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
-        let id = launch.id.clone();
-        self.begin_launch(&id)?;
-        let created = self.create_alone(launch).await;
-        self.facts.change(|facts| facts.launching.remove(&id));
-        self.done();
-        created
-    }
-
-    async fn create_alone(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let restored = launch.checkpoint.is_some();
         let Created { task, held } = match launch.source.clone() {
             Source::Bundle(bundle) if !bundle.layers.is_empty() || restored => {
@@ -228,7 +227,7 @@ impl Supervisor {
     }
 
     fn see_off(self: &Rc<Self>, task: &Rc<Task>) {
-        self.begin_work();
+        self.hold();
         let (supervisor, task) = (self.clone(), task.clone());
         waits::begin(move || task.clone().see_off(supervisor.clone()));
     }

@@ -1,12 +1,12 @@
-//! The one loop: children, requests and clocks; carries actions out.
+//! The one loop, of children and clocks; with the calls of whoever asks (`executor`) it carries actions out.
 //!
 //! ```text
 //!   SIGCHLD ─► sweep ─┐
-//!   requests ─────────┼─► Life::on(event) ─► Action ─► pidfd, cgroup, files
-//!   deadlines ────────┘
+//!   deadlines ────────┼─► Life::on(event) ─► Action ─► pidfd, cgroup, files
+//!   calls ────────────┘
 //! ```
 //!
-//! One thread: everything here is on one `LocalSet`, and a request that waits
+//! One thread: everything here is on one `LocalSet`, and a call that waits
 //! lets the others go on. Rules are not here: `lifecycle` and `shutdown` decide.
 
 mod budgets;
@@ -200,7 +200,22 @@ impl Supervisor {
         act: impl AsyncFnOnce(&Rc<Self>) -> Result<T> + 'static,
     ) -> Result<T> {
         let supervisor = self.clone();
-        waits::done(what, None, async move { act(&supervisor).await }).await
+        waits::see_through(what, None, async move { act(&supervisor).await }).await
+    }
+
+    /// As [`Self::work`], and from this call on the shim does not leave before it is done with.
+    pub async fn work_held<T: 'static>(
+        self: &Rc<Self>,
+        what: &'static str,
+        act: impl AsyncFnOnce(&Rc<Self>) -> Result<T> + 'static,
+    ) -> Result<T> {
+        self.hold();
+        let act = async move |it: &Rc<Self>| {
+            let done = act(it).await;
+            it.release();
+            done
+        };
+        self.work(what, act).await
     }
 
     /// As [`Self::work`], of a task.
@@ -211,7 +226,7 @@ impl Supervisor {
         act: impl AsyncFnOnce(&Rc<Self>, &TaskId) -> Result<T> + 'static,
     ) -> Result<T> {
         let (supervisor, task) = (self.clone(), id.clone());
-        waits::done(what, Some(id.clone()), async move { act(&supervisor, &task).await }).await
+        waits::see_through(what, Some(id.clone()), async move { act(&supervisor, &task).await }).await
     }
 
     /// Its manager has gone. It leaves if that has launched nothing: nobody else
@@ -261,7 +276,7 @@ impl Supervisor {
             if again {
                 return;
             }
-            self.begin_work();
+            self.hold();
             let supervisor = self.clone();
             waits::begin(move || {
                 let (supervisor, sandbox) = (supervisor.clone(), sandbox.clone());
@@ -269,7 +284,7 @@ impl Supervisor {
                     supervisor.members_are_over().await;
                     waits::work("the removal of the sandbox", None, async move {
                         supervisor.leave_sandbox(&sandbox).await;
-                        supervisor.done();
+                        supervisor.release();
                     });
                 }
             });
@@ -353,11 +368,6 @@ impl Supervisor {
     pub fn signal(self: &Rc<Self>, id: &TaskId, signal: Signal, all: bool) -> Result<()> {
         let task = self.task(id)?;
         if all { task.signal_all(self, signal) } else { task.signal(self, signal) }
-    }
-
-    /// Sends a signal to an exec.
-    pub fn signal_exec(self: &Rc<Self>, id: &TaskId, exec: &str, signal: Signal) -> Result<()> {
-        self.task(id)?.signal_exec(self, exec, signal)
     }
 
     /// Waits until nobody of this id is being launched.
@@ -490,13 +500,13 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A launch, or whatever the shim does not leave before it is [`Self::done`].
-    fn begin_work(&self) {
+    /// Something begins that the shim does not leave before: a launch, a task, the making or removal of a sandbox.
+    fn hold(&self) {
         self.happen(shim::Event::Begun);
     }
 
-    /// One launch, or one task with all that belongs to it, is done with.
-    fn done(&self) {
+    /// Such a thing is done with.
+    fn release(&self) {
         self.happen(shim::Event::Done);
     }
 }

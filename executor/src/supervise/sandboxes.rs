@@ -280,12 +280,10 @@ impl Supervisor {
 
     /// Makes the sandbox whose folder, with its record, is the shim's.
     pub async fn create_sandbox(self: &Rc<Self>) -> Result<()> {
-        self.begin_work();
         let made = self.make_sandbox().await;
         if made.is_err() {
             self.happen(shim::Event::Last);
         }
-        self.done();
         made
     }
 
@@ -406,13 +404,6 @@ impl Supervisor {
     /// `WrongState` while members run, unless they are to be killed; what plugins
     /// say that cannot undo what they have added: it may be tried again.
     pub async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<()> {
-        self.begin_work();
-        let removed = self.unmake_sandbox(force).await;
-        self.done();
-        removed
-    }
-
-    async fn unmake_sandbox(self: &Rc<Self>, force: bool) -> Result<()> {
         let Some(sandbox) = self.sandbox() else { return self.remove_unmade(force).await };
         if !sandbox.happen(Event::Remove { by_force: force }) {
             return Err(sandbox.is_removed());

@@ -11,6 +11,7 @@ use libc::{c_int, c_long, c_void, pid_t};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde::{Deserialize, Serialize};
 
+use super::memory::SharedPid;
 use super::signals::with_signals_blocked;
 use super::{absent, check, own};
 
@@ -41,6 +42,15 @@ pub enum Cloned {
 /// The child may run any Rust code, as the caller must have one thread only:
 /// no lock can be held by a thread that the child lacks.
 pub fn clone3(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<Cloned> {
+    clone_telling(flags, into_cgroup, None)
+}
+
+/// As [`clone3`], by a worker: the child is a sibling of it, and `told` to the parent of both.
+pub fn clone_beside(flags: u64, into_cgroup: Option<RawFd>, told: &SharedPid) -> io::Result<Cloned> {
+    clone_telling(flags | libc::CLONE_PARENT as u64, into_cgroup, Some(told))
+}
+
+fn clone_telling(flags: u64, into_cgroup: Option<RawFd>, told: Option<&SharedPid>) -> io::Result<Cloned> {
     // A worker has entered the task's mount namespace, where /proc is the
     // task's; it is a fork of a process that was asked already.
     if flags & libc::CLONE_PARENT as u64 == 0 {
@@ -54,6 +64,10 @@ pub fn clone3(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<Cloned> {
     if flags & libc::CLONE_PARENT as u64 == 0 {
         args.exit_signal = libc::SIGCHLD as u64;
     }
+    if let Some(told) = told {
+        args.flags |= libc::CLONE_PARENT_SETTID as u64;
+        args.parent_tid = told.address();
+    }
     if let Some(cgroup) = into_cgroup {
         if absent("clone_into_cgroup") {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
@@ -62,7 +76,7 @@ pub fn clone3(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<Cloned> {
         args.cgroup = cgroup as u64;
     }
     // SAFETY: `args` is a valid clone_args of the size passed, and `pidfd`
-    // outlives the call. Without CLONE_VM the child has a copy of all memory,
+    // and `told` outlive the call. Without CLONE_VM the child has a copy of all memory,
     // and the caller has one thread, so the copy is consistent.
     let rc = unsafe { libc::syscall(libc::SYS_clone3, ptr::from_mut(&mut args), size_of::<libc::clone_args>()) };
     match check(rc)? {

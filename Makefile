@@ -28,7 +28,7 @@ help:
 .PHONY: build
 build:
 	@scripts/need build
-	$(call release,bowline)
+	$(call release,bowline bowline-shim bowline-containerd)
 
 # The list of what has to be relocated, packed; glibc reads it since 2.36.
 GLIBC = $(lastword $(shell getconf GNU_LIBC_VERSION))
@@ -39,7 +39,7 @@ define release
 LIBSECCOMP_LINK_TYPE=static \
 LIBSECCOMP_LIB_PATH="$$(dirname "$$(cc -print-file-name=libseccomp.a)")" \
 RUSTFLAGS="$${RUSTFLAGS-} -C target-feature=+crt-static $(PACKED)" \
-cargo build --release --locked --target $(HOST) --package $(1)
+cargo build --release --locked --target $(HOST) $(addprefix --package ,$(1))
 @ln -sfn $(HOST)/release $(BIN)
 endef
 

@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use bowline::client::{self, Presence, Shim};
-use bowline::spawn::{self, spawn_from};
-use bowline::wire::proto::bowline::{ExecRequest, LaunchRequest};
+use bowline_client::spawn::{self, spawn_from};
+use bowline_client::{Presence, Shim};
 use bowline_executor::systemd::Systemd;
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo};
+use bowline_protocol::wire::proto::bowline::{ExecRequest, LaunchRequest};
 use bowline_spec::id::TaskId;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -85,7 +85,7 @@ impl Shims {
         let child = spawn_from(&self.binary, &folder, lock, &ShimCgroup::default())?;
         let what = || format!("cannot watch the shim of {id}");
         let gone = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).doing(Kind::Internal, what)?;
-        let found = self.runtime.block_on(client::find(&folder, id))?;
+        let found = self.runtime.block_on(bowline_client::find(&folder, id))?;
         let Presence::Live(shim) = found else {
             return Err(Error::new(Kind::Internal, format!("the shim of {id} died as it started")));
         };

@@ -1,4 +1,5 @@
-//! Imports flow down only, and some things are done in one place or nowhere.
+//! Within the executor imports flow down only, and some things are done in one place or nowhere. Which crate uses which,
+//! Cargo.toml says.
 //!
 //! Reads the sources as text: every path that begins with `crate::`, in a `use`
 //! or in the midst of code, and a few that nobody may write.
@@ -29,10 +30,6 @@ const EXECUTOR: &[&[&str]] = &[
     &["clock", "error", "known", "proc_stat"],
 ];
 
-/// The same of the shim; its binaries import through the crate's root.
-const SHIM: &[&[&str]] =
-    &[&["fuzzing"], &["cli"], &["containerd"], &["client", "service", "spawn"], &["calls", "wire"]];
-
 /// Where `unsafe` may be: a module, and its files.
 const UNSAFE: [&str; 2] = ["executor/src/sys.rs", "executor/src/sys/"];
 
@@ -53,43 +50,12 @@ const RECENT_CALLS: [&str; 11] = [
     "fs::openat2",
 ];
 
-/// What runs in the shim: one thread that reaps every child and never blocks.
-const SHIM_PROCESS: [&str; 21] = [
-    "executor/src",
-    "shim/src/calls",
-    "shim/src/service.rs",
-    "shim/src/wire.rs",
-    "shim/src/bin/bowline-shim.rs",
-    "shim/src/containerd/containers.rs",
-    "shim/src/containerd/figures.rs",
-    "shim/src/containerd/files.rs",
-    "shim/src/containerd/happenings.rs",
-    "shim/src/containerd/log.rs",
-    "shim/src/containerd/metrics",
-    "shim/src/containerd/mod.rs",
-    "shim/src/containerd/options.rs",
-    "shim/src/containerd/ours.rs",
-    "shim/src/containerd/publisher",
-    "shim/src/containerd/publisher.rs",
-    "shim/src/containerd/sandbox",
-    "shim/src/containerd/serve.rs",
-    "shim/src/containerd/service.rs",
-    "shim/src/containerd/status.rs",
-    "shim/src/containerd/streams.rs",
-];
+/// What runs in a shim: one thread that reaps every child and never blocks.
+const SHIM_PROCESS: [&str; 4] = ["executor/src", "shim/protocol/src", "shim/task/src", "shim/containerd/src"];
 
-/// What runs in a worker or in a program that may wait, and may have threads by
+/// What there of it runs in a worker, or in a program that may wait, and may have threads by
 /// then: it waits for its child itself, and for no other.
-const NOT_THE_SHIMS: &str = "executor/src/systemd.rs";
-
-/// What speaks to systemd, and the one place that names it: a binary of which
-/// nothing does is linked without it, and without the library for the bus.
-const UNITS: &str = "units/src";
-const NAMES_UNITS: &str = "shim/src/bin/bowline.rs";
-
-/// What speaks HTTP, and the one place that names it, for the same reason.
-const HTTP: [&str; 3] = ["hyper", "hyper_util", "http_body_util"];
-const NAMES_HTTP: &str = "shim/src/cli/metrics";
+const NOT_THE_SHIMS: [&str; 2] = ["executor/src/systemd.rs", "shim/containerd/src/background.rs"];
 
 /// What starts a thread, blocks the loop, or has its child reaped by the sweep.
 const NOT_IN_THE_SHIM: [&str; 7] = [
@@ -105,11 +71,6 @@ const NOT_IN_THE_SHIM: [&str; 7] = [
 #[test]
 fn imports_of_the_executor_flow_down() {
     assert_none("upward imports", upward("executor/src", EXECUTOR));
-}
-
-#[test]
-fn imports_of_the_shim_flow_down() {
-    assert_none("upward imports", upward("shim/src", SHIM));
 }
 
 /// Each test that SECURITY.md names, by its module or its name or the beginning of that, is there.
@@ -131,29 +92,17 @@ fn every_attack_that_is_told_is_tried() {
 
 #[test]
 fn every_module_has_its_place() {
-    for (folder, rows) in [("executor/src", EXECUTOR), ("shim/src", SHIM)] {
-        let mut placed: Vec<String> = rows.concat().into_iter().map(str::to_owned).collect();
-        placed.sort();
-        let mut found: Vec<String> = sources(folder).iter().filter_map(|s| s.module(folder)).collect();
-        found.sort();
-        found.dedup();
-        assert_eq!(found, placed, "the modules of {folder} on the left, those of the table above on the right");
-    }
-}
-
-#[test]
-fn the_spec_imports_nothing_of_ours_and_the_tests_no_library() {
-    let ours =
-        |source: &Source| source.paths_of(|path| path.starts_with("bowline_executor") || path.starts_with("bowline::"));
-    let libraries = |source: &Source| [ours(source), source.paths_of(|path| path.starts_with("bowline_spec"))].concat();
-    let mut found: Vec<String> = sources("spec").iter().flat_map(ours).collect();
-    found.extend(sources("tests").iter().flat_map(libraries));
-    assert_none("imports of our own crates", found);
+    let mut placed: Vec<String> = EXECUTOR.concat().into_iter().map(str::to_owned).collect();
+    placed.sort();
+    let mut found: Vec<String> = sources("executor/src").iter().filter_map(|s| s.module("executor/src")).collect();
+    found.sort();
+    found.dedup();
+    assert_eq!(found, placed, "the modules of the executor on the left, those of the table above on the right");
 }
 
 #[test]
 fn unsafe_is_in_one_module() {
-    let all = ["spec", "executor", "units", "shim", "tests", "bench"].into_iter().flat_map(sources);
+    let all = ["spec", "executor", "shim", "tests", "bench"].into_iter().flat_map(sources);
     let found = all
         .filter(|source| !UNSAFE.iter().any(|ours| source.name.starts_with(ours)))
         .flat_map(|source| source.words("unsafe"));
@@ -169,28 +118,11 @@ fn calls_that_a_kernel_may_lack_are_in_one_file() {
 
 #[test]
 fn the_shim_starts_no_thread_and_no_command() {
-    let all = SHIM_PROCESS.into_iter().flat_map(sources).filter(|source| source.name != NOT_THE_SHIMS);
+    let all =
+        SHIM_PROCESS.into_iter().flat_map(sources).filter(|source| !NOT_THE_SHIMS.contains(&source.name.as_str()));
     let found =
         all.flat_map(|source| source.without_tests().paths_of(|path| NOT_IN_THE_SHIM.iter().any(|bad| has(path, bad))));
     assert_none("not in the shim", found.collect());
-}
-
-#[test]
-fn what_speaks_to_systemd_is_in_one_binary() {
-    let all = || ["spec", "executor", "units", "shim", "bench"].into_iter().flat_map(sources);
-    let bus = all().filter(|source| !source.name.starts_with(UNITS));
-    let mut found: Vec<String> = bus.flat_map(|source| source.words("zbus")).collect();
-    let named = all().filter(|source| source.name != NAMES_UNITS);
-    found.extend(named.flat_map(|source| source.words("bowline_units")));
-    assert_none("it would be in every shim", found);
-}
-
-#[test]
-fn what_speaks_http_is_in_one_command() {
-    let all = ["spec", "executor", "units", "shim"].into_iter().flat_map(sources);
-    let named = all.filter(|source| !source.name.starts_with(NAMES_HTTP));
-    let found = named.flat_map(|source| HTTP.iter().flat_map(|library| source.words(library)).collect::<Vec<_>>());
-    assert_none("it would be in every shim", found.collect());
 }
 
 /// Whether `path` has all parts of `part` one after the other: `std::fs::File`

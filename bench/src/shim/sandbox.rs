@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use bowline::client::Shim;
+use bowline_client::Shim;
 use bowline_executor::{CgroupDriver, ExitReport, Folder, Lock, Result, SandboxRecord, StateDir, undo_sandbox};
 use bowline_spec::Format;
 use bowline_spec::id::TaskId;

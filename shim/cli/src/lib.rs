@@ -1,0 +1,199 @@
+//! `bowline`: a manager for one person or script on one machine.
+//!
+//! Arguments as typed are in `args`; what each command does is in a file of its
+//! name or kind. Results go to stdout, one message to stderr.
+
+mod args;
+mod attach;
+mod cgroup;
+mod colour;
+mod completions;
+mod control;
+mod describe;
+mod detach;
+mod doctor;
+mod events;
+mod exec;
+mod explain;
+mod figures;
+mod findings;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod gc;
+mod inspect;
+mod launch;
+mod limits;
+mod logs;
+mod man;
+mod misuse;
+mod moment;
+mod named;
+mod plot;
+mod progress;
+mod ps;
+mod reader;
+mod readings;
+mod record;
+mod remove;
+mod sandbox;
+mod screen;
+mod session;
+mod several;
+mod stats;
+mod streams;
+mod table;
+mod template;
+mod terminal;
+mod top;
+mod units;
+mod update;
+mod watch;
+
+use std::io::{ErrorKind, Write as _};
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use bowline_executor::{Doing, Error, Kind, Result, StateDir};
+use bowline_spec::id::TaskId;
+use clap::Parser as _;
+
+use bowline_client::{exited, starting};
+
+/// Exit code of bowline's own failures.
+const FAILED: u8 = 125;
+/// Exit code of an exec whose deadline came.
+const TIMED_OUT: u8 = 124;
+/// Exit code of a command line that makes no sense.
+const USAGE: u8 = 2;
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misuse::tell(&error),
+    };
+    colour::choose(cli.color);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome =
+        runtime.doing(Kind::Internal, || "cannot start the event loop").and_then(|runtime| runtime.block_on(run(cli)));
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            complain(error.message(), error.hint_text());
+            ExitCode::from(exit_code(error.kind()))
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<u8> {
+    let state = StateDir::new(std::path::absolute(&cli.state).doing(Kind::Usage, || "--state: not a path")?);
+    if reads_state(&cli.command) {
+        state.check()?;
+    }
+    match cli.command {
+        Command::Run { task, detach, how } => launch::run(&state, task, detach.detach_keys, how).await,
+        Command::Start { task, json } => launch::start(&state, task, json).await,
+        Command::Attach { id, attach } => attach::run(&state, &id.resolve(&state)?, attach).await,
+        Command::Exec { id, exec } => exec::run(&state, &id.resolve(&state)?, exec).await,
+        Command::Stop { ids, signal, grace } => control::stop(&state, &ids, signal, grace).await,
+        Command::Kill { ids, signal } => control::kill(&state, &ids, signal).await,
+        Command::Wait { ids, json } => control::wait(&state, &ids, json).await,
+        Command::Inspect(args) => inspect::run(&state, args).await,
+        Command::Ps(args) => ps::run(&state, args).await,
+        Command::Logs { id, logs } => logs::run(&state, &id.resolve(&state)?, &logs),
+        Command::Stats(args) => stats::run(&state, args).await,
+        Command::Top(args) => top::run(&state, args).await,
+        Command::Update { id, limits } => update::run(&state, &id.resolve(&state)?, limits).await,
+        Command::Events { args } => events::run(&state, &args),
+        Command::Explain { id, json } => explain::run(&state, &id.resolve(&state)?, json).await,
+        Command::Metrics(args) => bowline_metrics::run(&state, args, say).await,
+        Command::Pause { ids } => control::pause(&state, &ids).await,
+        Command::Resume { ids } => control::resume(&state, &ids).await,
+        Command::Rm { ids, force, exited: false } => remove::run(&state, &ids, force).await,
+        Command::Rm { exited: true, .. } => remove::exited(&state).await,
+        Command::Sandbox { command } => sandbox::run(&state, command).await,
+        Command::Gc(args) => gc::run(&state, &args),
+        Command::Cgroup(args) => cgroup::run(args.command),
+        Command::Limits(args) => limits::run(&state, args.command).await,
+        Command::Spec { file } => describe::spec(&file),
+        Command::Schema { limits: true, .. } => limits::schema(),
+        Command::Schema { sandbox, .. } => describe::schema(sandbox),
+        Command::Doctor { json } => doctor::run(&state, json),
+        Command::Completions { shell } => completions::run(shell),
+        Command::Man { dir } => man::run(dir.as_deref()),
+        Command::Units => units::run().await,
+    }
+}
+
+/// Whether a command goes by what is in the state folder.
+fn reads_state(command: &Command) -> bool {
+    !matches!(
+        command,
+        Command::Cgroup(_)
+            | Command::Spec { .. }
+            | Command::Schema { .. }
+            | Command::Doctor { .. }
+            | Command::Completions { .. }
+            | Command::Man { .. }
+            | Command::Units
+    )
+}
+
+/// The one place where an error becomes an exit code.
+fn exit_code(kind: Kind) -> u8 {
+    match kind {
+        Kind::CommandNotFound => 127,
+        Kind::NotExecutable => 126,
+        Kind::Usage => USAGE,
+        Kind::Timeout => TIMED_OUT,
+        Kind::NotFound
+        | Kind::AlreadyExists
+        | Kind::WrongState
+        | Kind::BadSpec
+        | Kind::Unsupported
+        | Kind::Damaged
+        | Kind::Unavailable
+        | Kind::Internal => FAILED,
+    }
+}
+
+fn complain(message: &str, hint: Option<&str>) {
+    let mut stderr = anstream::stderr().lock();
+    let (error, mend) = (colour::ERROR, colour::HINT);
+    // Nobody left to tell.
+    let _ = writeln!(stderr, "{error}bowline:{error:#} {message}");
+    if let Some(hint) = hint {
+        let _ = writeln!(stderr, "{mend}hint:{mend:#} {hint}");
+    }
+}
+
+/// Prints a result. That its reader has gone is no error.
+fn say(text: &str) -> Result<()> {
+    reader::print(format!("{text}\n").as_bytes())
+}
+
+/// Prints a result as JSON.
+fn say_json<T: serde::Serialize>(value: &T) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).doing(Kind::Internal, || "cannot write JSON")?;
+    say(&text)
+}
+
+/// Prints a result as JSON on one line.
+fn say_json_line<T: serde::Serialize>(value: &T) -> Result<()> {
+    say(&serde_json::to_string(value).doing(Kind::Internal, || "cannot write JSON")?)
+}
+
+/// Prints lines for a person, which may be painted.
+fn show(lines: &[String]) -> Result<()> {
+    let mut stdout = anstream::stdout().lock();
+    match lines.iter().try_for_each(|line| writeln!(stdout, "{line}")) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        shown => shown.doing(Kind::Internal, || "cannot write to stdout"),
+    }
+}
+
+/// What a task whose shim died cannot do any more.
+fn dead(id: &TaskId) -> Error {
+    Error::new(Kind::WrongState, format!("the shim of task {id} died before the task; how that ended is not known"))
+        .hint(format!("`bowline rm {id}` cleans up after it"))
+}

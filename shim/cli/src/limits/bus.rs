@@ -1,0 +1,142 @@
+//! Asking systemd about the host's units, and what is said of it: a line for each
+//! change on stdout, one for what was skipped on stderr.
+
+use bowline_executor::systemd::host::{Answer, HostUnit, Question, memory_property};
+use bowline_executor::systemd::{Property, Value};
+use bowline_executor::{Error, Kind, Result, is_cgroup_v2};
+use bowline_spec::limits::{Change, CpuQuota, INFINITY, InForce, UnitName};
+use bowline_spec::units::ByteSize;
+
+use super::{PARTLY, complain};
+use crate::say;
+
+/// See the module.
+pub struct Bus {
+    /// Nothing is changed.
+    pub dry_run: bool,
+    skipped: bool,
+}
+
+impl Bus {
+    pub fn new(dry_run: bool) -> Bus {
+        Bus { dry_run, skipped: false }
+    }
+
+    /// Tells of something that is left out; the rest is done.
+    pub fn skip(&mut self, what: &str) {
+        self.skipped = true;
+        complain(&format!("skipped {what}"), None);
+    }
+
+    /// What to exit with.
+    pub fn code(&self) -> u8 {
+        if self.skipped { PARTLY } else { 0 }
+    }
+
+    /// What systemd has of these units, in their order.
+    pub async fn look<'a>(&self, names: impl IntoIterator<Item = &'a UnitName>) -> Result<Vec<HostUnit>> {
+        let names: Vec<String> = names.into_iter().map(ToString::to_string).collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let asked = names.len();
+        match bowline_units::answer(Question::Look(names)).await? {
+            Answer::Units(units) if units.len() == asked => Ok(units),
+            Answer::Units(_) | Answer::Done => Err(Error::new(Kind::Internal, "systemd was asked for other units")),
+        }
+    }
+
+    /// The same of one.
+    pub async fn look_at(&self, name: &UnitName) -> Result<HostUnit> {
+        let unit = self.look([name]).await?.pop();
+        unit.ok_or_else(|| Error::new(Kind::Internal, format!("systemd says nothing of {name}")))
+    }
+
+    /// Starts a slice with these limits.
+    pub async fn start_slice(&self, name: &UnitName, limits: Change) -> Result<()> {
+        let properties = [accounting([false; 2]), properties(limits)].concat();
+        let question = Question::StartSlice { slice: name.to_string(), properties };
+        self.act("start", "started", name, &told(limits), question).await
+    }
+
+    /// Changes limits of a unit, and has it count from now on if it `counts` not yet.
+    pub async fn change(&self, name: &UnitName, limits: Change, counts: [bool; 2]) -> Result<()> {
+        let properties = [accounting(counts), properties(limits)].concat();
+        if properties.is_empty() {
+            return Ok(());
+        }
+        let question = Question::Change { unit: name.to_string(), properties };
+        self.act("change", "changed", name, &told(limits), question).await
+    }
+
+    /// Ends a slice that is empty.
+    pub async fn stop_slice(&self, name: &UnitName) -> Result<()> {
+        self.act("stop", "stopped", name, "", Question::StopSlice(name.to_string())).await
+    }
+
+    async fn act(&self, verb: &str, past: &str, name: &UnitName, more: &str, question: Question) -> Result<()> {
+        let colon = if more.is_empty() { "" } else { ": " };
+        if self.dry_run {
+            return say(&format!("would {verb} {name}{colon}{more}"));
+        }
+        bowline_units::answer(question).await?;
+        say(&format!("{past} {name}{colon}{more}"))
+    }
+}
+
+/// The limits of a unit that are in force.
+pub fn in_force(unit: &HostUnit) -> InForce {
+    InForce { cpu: CpuQuota::per_second(unit.cpu_quota), memory: unit.memory }
+}
+
+/// What has CPU time and memory counted where they are not.
+fn accounting(counts: [bool; 2]) -> Vec<Property> {
+    let names = ["CPUAccounting", "MemoryAccounting"].into_iter().zip(counts).filter(|(_, counts)| !counts);
+    names.map(|(name, _)| Property { name: name.to_owned(), value: Value::Flag(true) }).collect()
+}
+
+fn properties(limits: Change) -> Vec<Property> {
+    let cpu = limits.cpu.map(|cpu| ("CPUQuotaPerSecUSec", cpu.as_usec()));
+    let memory = limits.memory.map(|most| (memory_property(is_cgroup_v2()), most));
+    let all = cpu.into_iter().chain(memory);
+    all.map(|(name, value)| Property { name: name.to_owned(), value: Value::Number(value) }).collect()
+}
+
+/// CPU time in percent, as a person reads it.
+pub fn cpu_text(quota: CpuQuota) -> String {
+    quota.percent().map_or("unlimited".to_owned(), |percent| format!("{percent}%"))
+}
+
+/// Memory, likewise.
+pub fn memory_text(most: u64) -> String {
+    if most == INFINITY { "unlimited".to_owned() } else { ByteSize::bytes(most).to_string() }
+}
+
+fn told(limits: Change) -> String {
+    let cpu = limits.cpu.map(|cpu| format!("cpu {}", cpu_text(cpu)));
+    let memory = limits.memory.map(|most| format!("memory {}", memory_text(most)));
+    cpu.into_iter().chain(memory).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_told_as_a_person_writes_them() {
+        let limits = Change { cpu: Some(CpuQuota::per_second(250_000)), memory: Some(200 << 20) };
+        assert_eq!(told(limits), "cpu 25%, memory 200M");
+        assert_eq!(told(limits.lifted()), "cpu unlimited, memory unlimited");
+        assert_eq!(told(Change::default()), "");
+    }
+
+    #[test]
+    fn only_what_is_named_is_a_property() {
+        let limits = Change { cpu: Some(CpuQuota::NONE), memory: None };
+        let names = |all: Vec<Property>| all.into_iter().map(|one| one.name).collect::<Vec<_>>();
+        assert_eq!(properties(limits)[0].value, Value::Number(u64::MAX));
+        assert_eq!(names(properties(limits)), ["CPUQuotaPerSecUSec"]);
+        assert_eq!(names(accounting([true, false])), ["MemoryAccounting"]);
+        assert!(accounting([true; 2]).is_empty());
+    }
+}

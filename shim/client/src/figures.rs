@@ -1,0 +1,90 @@
+//! Asking a shim for all its figures at once, for whoever asks many and waits
+//! for none.
+//!
+//! Unlike the rest of the client it does not wait for the end of a shim that
+//! goes: whoever asks looks again the next time.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use bowline_executor::figures::Figures;
+use bowline_executor::{Doing, Error, Folder, Kind, Owner, Result};
+use tokio::time::timeout;
+use ttrpc::context;
+
+use super::connect_at;
+use bowline_protocol::wire::from_status;
+use bowline_protocol::wire::proto::bowline::Empty;
+
+/// What came of asking a shim.
+pub enum Heard {
+    /// Its figures.
+    Figures(Box<Figures>),
+    /// It does not listen yet.
+    Starting,
+    /// There is none any more.
+    Gone,
+    /// One lives that gives no answer, for this reason.
+    Silent(Error),
+}
+
+/// Asks the shim whose folder this is, for no longer than `most`.
+pub async fn ask(folder: &Folder, most: Duration) -> Heard {
+    let error = match call(&folder.socket(), most).await {
+        Ok(figures) => return Heard::Figures(Box::new(figures)),
+        Err(error) => error,
+    };
+    match (folder.owner(), error) {
+        (Ok(Owner::Nobody(_)), _) => Heard::Gone,
+        (Err(error), _) if error.kind() == Kind::NotFound => Heard::Gone,
+        (Ok(Owner::Shim), Refused::NoSocket) => Heard::Starting,
+        (Ok(Owner::Shim), Refused::NoShim(error) | Refused::Silent(error)) | (Err(error), _) => Heard::Silent(error),
+    }
+}
+
+/// The same of a shim that is known by its socket alone, which it has from
+/// before its first moment to its last.
+pub async fn ask_at(socket: &Path, most: Duration) -> Heard {
+    match call(socket, most).await {
+        Ok(figures) => Heard::Figures(Box::new(figures)),
+        Err(Refused::NoSocket | Refused::NoShim(_)) => Heard::Gone,
+        Err(Refused::Silent(error)) => Heard::Silent(error),
+    }
+}
+
+enum Refused {
+    NoSocket,
+    /// There is one that nobody listens at.
+    NoShim(Error),
+    Silent(Error),
+}
+
+async fn call(socket: &Path, most: Duration) -> std::result::Result<Figures, Refused> {
+    let late = || Error::new(Kind::Timeout, format!("no answer within {} ms", most.as_millis()));
+    timeout(most, patiently(socket, most)).await.unwrap_or_else(|_| Err(Refused::Silent(late())))
+}
+
+async fn patiently(socket: &Path, most: Duration) -> std::result::Result<Figures, Refused> {
+    let client = match connect_at(socket).await {
+        Ok(client) => client,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(Refused::NoSocket),
+        Err(error) => {
+            let failed = Error::new(Kind::Internal, format!("cannot reach the shim: {error}"));
+            return Err(match error.kind() {
+                ErrorKind::ConnectionRefused => Refused::NoShim(failed),
+                _ => Refused::Silent(failed),
+            });
+        }
+    };
+    let context = context::with_duration(most);
+    let answer = client.figures(context, &Empty::default()).await;
+    let answer: Result<Figures> = match answer {
+        Ok(answer) => serde_json::from_str(&answer.figures).doing(Kind::Internal, || "the shim's figures are damaged"),
+        Err(error) => {
+            Err(from_status(&error)
+                .unwrap_or_else(|| Error::new(Kind::Internal, format!("the shim broke off: {error}"))))
+        }
+    };
+    answer.map_err(Refused::Silent)
+}

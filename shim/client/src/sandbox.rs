@@ -1,0 +1,118 @@
+//! Talking to the shim of a sandbox, about that and for its members.
+
+use bowline_executor::{Doing, Error, Folder, Kind, Result, SandboxState, StateDir, Stats};
+use bowline_spec::id::TaskId;
+
+use super::{Presence, Shim, find, patient};
+use bowline_protocol::wire::from_status;
+use bowline_protocol::wire::proto::bowline::{ChargeHelpersRequest, Empty, RemoveSandboxRequest, UpdateRequest};
+
+/// There is no such sandbox.
+pub fn unknown(id: &TaskId) -> Error {
+    Error::new(Kind::NotFound, format!("there is no sandbox named {id}")).hint("`bowline sandbox ls` lists all")
+}
+
+/// The folder of the sandbox `id`.
+///
+/// # Errors
+/// `NotFound` when there is none; `WrongState` where it is a task.
+pub fn folder(state: &StateDir, id: &TaskId) -> Result<Folder> {
+    let folder = state.folder(id);
+    if folder.is_sandbox() {
+        return Ok(folder);
+    }
+    if folder.exists()? {
+        return Err(Error::new(Kind::WrongState, format!("{id} is a task, and no sandbox"))
+            .hint(format!("`bowline inspect {id}` tells how it stands")));
+    }
+    Err(unknown(id))
+}
+
+/// The shim of the sandbox `id`.
+///
+/// # Errors
+/// As [`folder`]; `WrongState` when its shim died.
+pub async fn of(state: &StateDir, id: &TaskId) -> Result<Shim> {
+    match find(&folder(state, id)?, id).await {
+        Ok(Presence::Live(shim)) => Ok(shim),
+        Ok(Presence::Starting) => {
+            Err(Error::new(Kind::WrongState, format!("sandbox {id} is still being made")).hint("try again in a moment"))
+        }
+        Ok(Presence::Dead | Presence::Exited(_)) => {
+            Err(Error::new(Kind::WrongState, format!("the shim of sandbox {id} died"))
+                .hint(format!("`bowline sandbox rm -f {id}` cleans up after it")))
+        }
+        Err(error) if error.kind() == Kind::NotFound => Err(unknown(id)),
+        Err(error) => Err(error),
+    }
+}
+
+/// For a sandbox.
+impl Shim {
+    /// The error of a call about the sandbox itself.
+    fn refused(&self, error: &ttrpc::Error) -> Error {
+        from_status(error).unwrap_or_else(|| {
+            if matches!(self.folder.exists(), Ok(false)) {
+                return Error::new(Kind::NotFound, format!("there is no sandbox named {}", self.id))
+                    .hint("`bowline sandbox ls` lists all");
+            }
+            let log = std::fs::read_to_string(self.folder.file("shim.log")).unwrap_or_default();
+            let last = log.lines().last().unwrap_or("it left no word in shim.log");
+            Error::new(Kind::Internal, format!("the shim of sandbox {} broke off: {error}; {last}", self.id))
+        })
+    }
+
+    /// What `call` comes to, unless the shim is not answering at all.
+    async fn told<T>(&self, call: impl Future<Output = ttrpc::Result<T>>) -> Result<T> {
+        self.unless_silent(async { call.await.map_err(|e| self.refused(&e)) }).await
+    }
+
+    /// The same shim for the member whose folder this is.
+    pub fn member(&self, id: &TaskId, folder: Folder) -> Shim {
+        Shim { client: self.client.clone(), id: id.to_string(), folder }
+    }
+
+    /// Makes the sandbox.
+    pub async fn create_sandbox(&self) -> Result<()> {
+        self.told(self.client.create_sandbox(patient(), &Empty::default())).await.map(drop)
+    }
+
+    /// Everything that is known of it.
+    pub async fn sandbox_state(&self) -> Result<SandboxState> {
+        let answer = self.told(self.client.sandbox_state(patient(), &Empty::default())).await?;
+        serde_json::from_str(&answer.state).doing(Kind::Internal, || "the shim's word on its sandbox is damaged")
+    }
+
+    /// What its members use together.
+    pub async fn sandbox_stats(&self) -> Result<Stats> {
+        let answer = self.told(self.client.sandbox_stats(patient(), &Empty::default())).await?;
+        serde_json::from_str(&answer.stats).doing(Kind::Internal, || "the shim's statistics are damaged")
+    }
+
+    /// Changes its limits, given as JSON.
+    pub async fn update_sandbox(&self, update: String) -> Result<()> {
+        let request = UpdateRequest { update, ..UpdateRequest::default() };
+        self.told(self.client.update_sandbox(patient(), &request)).await.map(drop)
+    }
+
+    /// Charges helpers beside it; returns those that are no processes.
+    pub async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
+        let request = ChargeHelpersRequest { pids, ..ChargeHelpersRequest::default() };
+        let answer = self.told(self.client.charge_helpers(patient(), &request)).await?;
+        Ok(answer.skipped)
+    }
+
+    /// Removes it, its members killed first if that is to be forced. Of a shim that dies, or leaves by itself, whoever
+    /// asks undoes what is left.
+    pub async fn remove_sandbox(&self, force: bool) -> Result<()> {
+        let request = RemoveSandboxRequest { force, ..RemoveSandboxRequest::default() };
+        let removed = async {
+            match self.client.remove_sandbox(patient(), &request).await {
+                Ok(_) => Ok(()),
+                Err(error) if from_status(&error).is_none_or(|told| told.kind() == Kind::NotFound) => Ok(()),
+                Err(error) => Err(self.refused(&error)),
+            }
+        };
+        self.unless_silent(removed).await
+    }
+}

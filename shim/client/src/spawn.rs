@@ -1,0 +1,120 @@
+//! Starting a shim: a process of its own, that outlives whoever starts it.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use bowline_executor::pages::FRUGAL;
+use bowline_executor::systemd::Systemd;
+use bowline_executor::watch::MARKER;
+use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, open_sealed};
+use rustix::fs::OFlags;
+use rustix::io::{FdFlags, fcntl_setfd};
+
+/// What of our environment the shim gets.
+const HANDED_DOWN: &[&str] = &[
+    "BOWLINE_LOG",
+    // Where systemd is reached, as for everybody.
+    "DBUS_SYSTEM_BUS_ADDRESS",
+    #[cfg(feature = "absent")]
+    "BOWLINE_ABSENT",
+    #[cfg(feature = "remade")]
+    "BOWLINE_REMADE",
+];
+
+/// Starts a shim for `folder`, whose socket accepts connections when this
+/// returns. The shim is our child until we end, and leaves with the child's stdin as
+/// long as it was asked for nothing; its binary is the one beside ours.
+pub fn spawn(folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
+    spawn_from(&binary()?, folder, lock, shim_cgroup)
+}
+
+/// As [`spawn`], of the shim's binary at `binary`.
+pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
+    let what = || format!("cannot start a shim for {}", folder.path().display());
+    let listener = listen(folder)?;
+    let sealed = open_sealed(binary)?;
+    let log = folder.file("shim.log");
+    let log = File::options()
+        .append(true)
+        .create(true)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(&log)
+        .doing(Kind::Internal, || format!("cannot open {}", log.display()))?;
+
+    // Moved out of the way of the numbers that the shim expects, then put there.
+    let above = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, 10);
+    let listener = above(listener.into()).doing(Kind::Internal, what)?;
+    let lock = above(lock.into_fd()).doing(Kind::Internal, what)?;
+    let sealed = above(sealed).doing(Kind::Internal, what)?;
+    let handed = [(listener, "3"), (lock, "4")];
+    for (fd, _) in &handed {
+        fcntl_setfd(fd, FdFlags::empty()).doing(Kind::Internal, what)?;
+    }
+    let fds: Vec<String> = handed.iter().map(|(fd, _)| fd.as_raw_fd().to_string()).collect();
+    Command::new(format!("/proc/self/fd/{}", sealed.as_raw_fd()))
+        .arg0("bowline-shim")
+        .arg("--folder")
+        .arg(folder.path())
+        .args(["--shim-cgroup", &shim_cgroup.to_string(), "--listener-fd", &fds[0], "--lock-fd", &fds[1]])
+        .arg("--bowline")
+        .arg(bowline(binary))
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(key, _)| HANDED_DOWN.iter().any(|name| key == name)))
+        .env(MARKER, folder.name().as_str())
+        .env(FRUGAL.0, FRUGAL.1)
+        // By its end the shim knows that we have gone.
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .doing(Kind::Internal, what)
+}
+
+/// Listens at the folder's socket, which whoever finds it can connect to: bound
+/// and not yet listening it would refuse, as that of a shim that has gone.
+fn listen(folder: &Folder) -> Result<UnixListener> {
+    let socket = folder.socket();
+    let what = || format!("cannot listen at {}", socket.display());
+    let aside = folder.file("shim");
+    let listener = UnixListener::bind(&aside).doing(Kind::Internal, what)?;
+    std::fs::rename(&aside, &socket).doing(Kind::Internal, what)?;
+    Ok(listener)
+}
+
+/// Our own binary.
+pub fn ourselves() -> Result<PathBuf> {
+    std::env::current_exe().doing(Kind::Internal, || "cannot find our own binary")
+}
+
+/// `bowline` for a shim whose binary is at `shim`, which it cannot find itself
+/// as it runs from elsewhere: beside that, else in the PATH. By name, so that it
+/// is what an upgrade has put there. Where it is missing it would be beside it.
+pub fn bowline(shim: &Path) -> PathBuf {
+    let beside = shim.with_file_name("bowline");
+    if beside.is_file() {
+        return beside;
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let mut found = std::env::split_paths(&folders).filter(|folder| folder.is_absolute()).map(|f| f.join("bowline"));
+    found.find(|path| path.is_file()).unwrap_or(beside)
+}
+
+/// The way to systemd, for a program that is no shim and undoes what one has left.
+pub fn systemd() -> Result<Systemd> {
+    Ok(Systemd::by(bowline(&ourselves()?)))
+}
+
+/// The shim's binary: beside ours.
+fn binary() -> Result<PathBuf> {
+    let binary = ourselves()?.with_file_name("bowline-shim");
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    Err(Error::new(Kind::Internal, format!("cannot find {}", binary.display()))
+        .hint("bowline and bowline-shim are installed side by side; install both"))
+}

@@ -1,0 +1,134 @@
+//! The serving process as `start` makes it: where it is charged, how soon the
+//! kernel kills it, what it has, and that it is gone again when `start` fails.
+//!
+//! What a process inherits is arranged for ourselves before the serving
+//! process exists: nothing is changed behind its back, and what cannot be had
+//! fails before there is anything to undo.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+use bowline_executor::pages::FRUGAL;
+use bowline_executor::{Doing, Kind, Result, join_cgroup, open_sealed};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::thread::{CoreSchedulingScope, create_core_scheduling_cookie};
+
+use super::invocation::Invocation;
+use bowline_client::spawn;
+
+/// What systemd or a Go runtime told containerd is not for its shims.
+const NOT_HANDED_DOWN: [&str; 8] = [
+    "GOMAXPROCS",
+    "GOGC",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+    "LISTEN_PID",
+];
+
+/// Puts this process, and all that it starts from now on, where the serving
+/// process is to be.
+///
+/// # Errors
+/// `NotFound` or `Internal` for a cgroup that cannot be joined, `Unsupported`
+/// where the kernel shares cores with whom it likes.
+pub fn settle(invocation: &Invocation, shim_cgroup: Option<&str>) -> Result<()> {
+    if let Some(path) = shim_cgroup {
+        // The field's shims take a path without the slash too, on v1.
+        let path = format!("/{}", path.trim_start_matches('/'));
+        join_cgroup(&path).map_err(|error| error.within("ShimCgroup"))?;
+    }
+    if invocation.sched_core {
+        let ourselves = rustix::process::getpid();
+        create_core_scheduling_cookie(ourselves, CoreSchedulingScope::ThreadGroup)
+            .doing(Kind::Unsupported, || "cannot schedule cores for this container alone, as SCHED_CORE asks")
+            .map_err(|error| error.hint("it needs CONFIG_SCHED_CORE and SMT; or turn sched_core off in containerd"))?;
+    }
+    adjust_oom_score()
+}
+
+/// One more than containerd's own: of the two, the kernel takes the shim first.
+fn adjust_oom_score() -> Result<()> {
+    let score_of = |process: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{process}/oom_score_adj")).ok()?;
+        text.trim().parse::<i32>().ok()
+    };
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().to_string());
+    // A parent that is not to be seen handed its score down.
+    let score = parent.and_then(|pid| score_of(&pid)).or_else(|| score_of("self")).unwrap_or(0);
+    let wanted = above(score);
+    match std::fs::write("/proc/self/oom_score_adj", wanted.to_string()) {
+        // To be spared more than one was needs a right: then it is as it was.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        written => written.doing(Kind::Internal, || format!("cannot set the shim's oom_score_adj to {wanted}")),
+    }
+}
+
+fn above(score: i32) -> i32 {
+    const HIGHEST: i32 = 1000;
+    score.saturating_add(1).min(HIGHEST)
+}
+
+/// A serving process that ends with this, unless it is let go.
+pub struct Background(Option<Child>);
+
+impl Background {
+    /// Starts it. It has the listener, and nothing else that is ours.
+    ///
+    /// # Errors
+    /// `Internal` when it cannot be started.
+    pub fn start(invocation: &Invocation, address: &str, listener: UnixListener) -> Result<Background> {
+        let what = || "cannot start the serving process";
+        let binary = spawn::ourselves()?;
+        let sealed = open_sealed(&binary)?;
+        // Away from the numbers that stdin, stdout and stderr take there.
+        let above = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, 10);
+        let sealed = above(sealed).doing(Kind::Internal, what)?;
+        let listener = above(listener.into()).doing(Kind::Internal, what)?;
+        fcntl_setfd(&listener, FdFlags::empty()).doing(Kind::Internal, what)?;
+        let mut command = Command::new(format!("/proc/self/fd/{}", sealed.as_raw_fd()));
+        command.arg0(&binary).args(invocation.to_serve(address, listener.as_raw_fd(), &spawn::bowline(&binary)));
+        for name in NOT_HANDED_DOWN {
+            command.env_remove(name);
+        }
+        // The host's own word on it stands.
+        if std::env::var_os(FRUGAL.0).is_none() {
+            command.env(FRUGAL.0, FRUGAL.1);
+        }
+        let addresses = [("TTRPC_ADDRESS", &invocation.ttrpc_address), ("GRPC_ADDRESS", &invocation.grpc_address)];
+        command.envs(addresses.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().doing(Kind::Internal, what).map(|child| Background(Some(child)))
+    }
+
+    /// From now on it lives without us.
+    pub fn let_go(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // Not waited for yet: the number is still its own.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_score_is_one_above_the_parent_s_and_never_beyond_the_highest() {
+        for (parent, shim) in [(-1000, -999), (-999, -998), (0, 1), (999, 1000), (1000, 1000)] {
+            assert_eq!(above(parent), shim);
+        }
+    }
+}

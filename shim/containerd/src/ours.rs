@@ -1,0 +1,63 @@
+//! What this shim serves of our own protocol, beside containerd's: its figures, for `bowline metrics`, and all that it
+//! knows, for `bowline inspect --facts`.
+//!
+//! Must not: change anything.
+
+use std::rc::Rc;
+
+use bowline_executor::facts::Facts;
+use serde::Serialize;
+
+use super::figures::figures;
+use super::service::Service;
+use super::status::Answer;
+use super::{containers, publisher, sandbox};
+use bowline_protocol::calls::{Call, Outline, call, unknown_method};
+use bowline_protocol::wire::proto::bowline::{Empty, FactsResponse, FiguresResponse};
+use bowline_protocol::wire::{json, to_status};
+
+/// Begins a call of our own protocol.
+///
+/// # Errors
+/// As for any: see [`call`].
+pub fn ours(service: &Rc<Service>, method: &str, payload: &[u8]) -> Answer<Call> {
+    match method {
+        "Figures" => call(service, payload, answer_figures),
+        "Facts" => call(service, payload, answer_facts),
+        _ => Err(unknown_method(method)),
+    }
+}
+
+async fn answer_figures(service: &Service, _: Empty) -> Answer<FiguresResponse> {
+    let figures = figures(service).map_err(|error| to_status(&error))?;
+    Ok(FiguresResponse { figures: json(&figures)?, ..FiguresResponse::default() })
+}
+
+/// What a shim knows of itself, and what containerd was told and is to be told.
+#[derive(Serialize)]
+struct AllFacts {
+    #[serde(flatten)]
+    facts: Box<Facts>,
+    connections: Vec<Outline>,
+    containerd: OfContainerd,
+}
+
+#[derive(Serialize)]
+struct OfContainerd {
+    namespace: String,
+    containers: containers::Outline,
+    sandbox: Option<sandbox::Outline>,
+    events: publisher::Outline,
+}
+
+async fn answer_facts(service: &Service, _: Empty) -> Answer<FactsResponse> {
+    let containerd = OfContainerd {
+        namespace: service.namespace.clone(),
+        containers: service.containers.outline(),
+        sandbox: service.sandbox.outline(),
+        events: service.publisher.outline(),
+    };
+    let facts = service.executor.facts().map_err(|error| to_status(&error))?;
+    let facts = AllFacts { facts, connections: service.connections.outlines(), containerd };
+    Ok(FactsResponse { facts: json(&facts)?, ..FactsResponse::default() })
+}

@@ -1,0 +1,174 @@
+//! The way of events to containerd: one call at a time, until it is answered.
+
+use std::io::{Error, ErrorKind, Result};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_executor::clock::Moment;
+use containerd_shim_protos::shim::events::ForwardRequest;
+use protobuf::Message as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use ttrpc::proto::{Code, KeyValue, Request, Response, Status};
+
+use super::{Envelope, Shared};
+use bowline_protocol::calls::frame::{self, Frame, Frames, Header};
+
+/// How long to wait before a call is made again: at first, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(3));
+
+/// What is known of the way to containerd, and the connection.
+pub struct Delivery {
+    shared: Arc<Shared>,
+    address: String,
+    containerd: Option<Containerd>,
+    /// When the attempt that is under way is given up.
+    given_up_at: Option<Moment>,
+    /// When the next is made, after one that failed.
+    again_at: Option<Moment>,
+    /// How long after it.
+    pause: Duration,
+}
+
+impl Delivery {
+    /// Of what is published to the containerd at `address`.
+    pub fn new(shared: Arc<Shared>, address: String) -> Delivery {
+        Delivery { shared, address, containerd: None, given_up_at: None, again_at: None, pause: PAUSES.0 }
+    }
+
+    /// Sends one event after the other, without end.
+    pub async fn deliver(&mut self) {
+        loop {
+            if let Some(then) = self.again_at {
+                then.come().await;
+                self.again_at = None;
+            }
+            let envelope = self.shared.first().await;
+            let patience = self.shared.patience;
+            let given_up_at = *self.given_up_at.get_or_insert_with(|| Moment::now().after(patience));
+            let answer = timeout(given_up_at.to_come(), self.forward(&envelope)).await;
+            self.given_up_at = None;
+            match outcome(answer.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))) {
+                Ok(()) => {}
+                Err(Failed::Refused(reason)) => {
+                    tracing::error!("event {} is lost: containerd refuses it: {reason}", envelope.topic);
+                }
+                Err(Failed::Now(reason)) => {
+                    tracing::debug!("event {} is not delivered yet: {reason}", envelope.topic);
+                    // One that does not answer is not asked again; one that has answered is as good as before.
+                    self.containerd.take_if(|containerd| containerd.asked.is_some());
+                    self.again_at = Some(Moment::now().after(self.pause));
+                    self.pause = (self.pause * 2).min(PAUSES.1);
+                    continue;
+                }
+            }
+            self.pause = PAUSES.0;
+            self.shared.finish();
+        }
+    }
+
+    /// One attempt, over the connection that there is or a new one.
+    async fn forward(&mut self, envelope: &Envelope) -> Result<Status> {
+        let containerd = match &mut self.containerd {
+            Some(containerd) => containerd,
+            none => none.insert(Containerd::connect(&self.address).await?),
+        };
+        if containerd.asked.is_none() {
+            containerd.ask(&request_of(&self.shared, envelope)?)?;
+        }
+        containerd.answered().await
+    }
+}
+
+/// What an attempt comes to.
+fn outcome(answer: Result<Status>) -> std::result::Result<(), Failed> {
+    let status = answer.map_err(|error| Failed::Now(error.to_string()))?;
+    match status.code() {
+        Code::OK => Ok(()),
+        // The second: it does not take events at all.
+        Code::INVALID_ARGUMENT | Code::UNIMPLEMENTED => Err(Failed::Refused(status.message)),
+        _ => Err(Failed::Now(status.message)),
+    }
+}
+
+/// Why an event is not delivered.
+enum Failed {
+    /// containerd will never take it.
+    Refused(String),
+    /// It may take it later.
+    Now(String),
+}
+
+fn request_of(shared: &Shared, envelope: &Envelope) -> Result<Request> {
+    let forward = ForwardRequest { envelope: Some(envelope.clone()).into(), ..ForwardRequest::default() };
+    let namespace = KeyValue {
+        key: "containerd-namespace-ttrpc".to_owned(),
+        value: shared.namespace.clone(),
+        ..KeyValue::default()
+    };
+    Ok(Request {
+        service: "containerd.services.events.ttrpc.v1.Events".to_owned(),
+        method: "Forward".to_owned(),
+        payload: forward.write_to_bytes()?,
+        timeout_nano: shared.patience.as_nanos().try_into().unwrap_or(i64::MAX),
+        metadata: vec![namespace],
+        ..Request::default()
+    })
+}
+
+/// A connection to containerd.
+struct Containerd {
+    socket: UnixStream,
+    /// The number of the last call.
+    stream: u32,
+    /// The number of the call that has no answer yet.
+    asked: Option<u32>,
+    /// What is still to be written of it.
+    unwritten: Vec<u8>,
+    /// What has come of a frame that is not whole.
+    frames: Frames,
+}
+
+impl Containerd {
+    /// Never blocks: a socket with too many waiting refuses.
+    async fn connect(address: &str) -> Result<Containerd> {
+        let socket = UnixStream::connect(address).await?;
+        Ok(Containerd { socket, stream: u32::MAX, asked: None, unwritten: Vec::new(), frames: Frames::default() })
+    }
+
+    /// Begins a call.
+    fn ask(&mut self, request: &Request) -> Result<()> {
+        // Odd, as a client's are.
+        self.stream = self.stream.wrapping_add(2);
+        if !frame::put(&mut self.unwritten, self.stream, frame::REQUEST, request) {
+            return Err(Error::new(ErrorKind::FileTooLarge, "it is too long for a message"));
+        }
+        self.asked = Some(self.stream);
+        Ok(())
+    }
+
+    /// Waits for the status of the call that was begun.
+    async fn answered(&mut self) -> Result<Status> {
+        while !self.unwritten.is_empty() {
+            let written = self.socket.write(&self.unwritten).await?;
+            self.unwritten.drain(..written);
+        }
+        let mut piece = [0; 256];
+        loop {
+            let length = self.socket.read(&mut piece).await?;
+            if length == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            let mut bytes = &piece[..length];
+            while let Some(frame) = self.frames.next(&mut bytes) {
+                if let Frame::Whole(Header { stream, kind: frame::RESPONSE, .. }, payload) = frame
+                    && self.asked == Some(stream)
+                {
+                    self.asked = None;
+                    return Ok(Response::parse_from_bytes(&payload)?.status.unwrap_or_default());
+                }
+            }
+        }
+    }
+}

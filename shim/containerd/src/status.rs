@@ -1,0 +1,58 @@
+//! Errors as containerd and those above it expect them: gRPC codes, and the
+//! prefixes by which Docker finds the reason.
+
+#![deny(clippy::wildcard_enum_match_arm)]
+
+use bowline_executor::{Error, Kind};
+use ttrpc::proto::{Code, Status};
+
+pub use bowline_protocol::calls::Answer;
+
+/// What a call was doing when the runtime refused it.
+#[derive(Debug, Clone, Copy)]
+pub enum During {
+    /// Setting a container up.
+    Create,
+    /// Executing its program.
+    Start,
+    /// Running an additional process.
+    Exec,
+}
+
+impl During {
+    /// Docker maps what follows these to its exit codes 126 and 127.
+    fn prefix(self) -> &'static str {
+        match self {
+            During::Create => "OCI runtime create failed: ",
+            During::Start => "OCI runtime start failed: ",
+            During::Exec => "OCI runtime exec failed: ",
+        }
+    }
+
+    /// The runtime's refusal.
+    pub fn refused(self, error: &Error) -> Status {
+        status(self.prefix(), error)
+    }
+}
+
+/// An error on its way to containerd.
+pub fn refused(error: &Error) -> Status {
+    status("", error)
+}
+
+fn status(prefix: &str, error: &Error) -> Status {
+    let code = match error.kind() {
+        Kind::NotFound => Code::NOT_FOUND,
+        Kind::AlreadyExists => Code::ALREADY_EXISTS,
+        Kind::WrongState => Code::FAILED_PRECONDITION,
+        Kind::BadSpec | Kind::Usage => Code::INVALID_ARGUMENT,
+        // NotFound would be a container that is not there.
+        Kind::CommandNotFound | Kind::NotExecutable => Code::UNKNOWN,
+        Kind::Unsupported => Code::UNIMPLEMENTED,
+        // UNAVAILABLE would be the shim itself.
+        Kind::Timeout | Kind::Unavailable => Code::DEADLINE_EXCEEDED,
+        Kind::Damaged | Kind::Internal => Code::INTERNAL,
+    };
+    let hint = error.hint_text().map(|hint| format!(" ({hint})")).unwrap_or_default();
+    ttrpc::get_status(code, format!("{prefix}{}{hint}", error.message()))
+}

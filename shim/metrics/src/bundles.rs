@@ -1,0 +1,282 @@
+//! Which shims of containerd's are ours, by its bundles.
+//!
+//! ```text
+//!   DIR/io.containerd.runtime.v2.task/NAMESPACE/ID/              a task's bundle
+//!   DIR/io.containerd.sandbox.controller.v1.shim/NAMESPACE/ID/   a sandbox's, from 2.0 on
+//!     runtime, shim-binary-path   whether the shim is ours
+//!     bootstrap.json, address     where it is; of a pod all say the same
+//!     sandbox, config.json        which pod that is
+//! ```
+//!
+//! A bundle may go at any time. Must not: ask containerd, or a shim.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use bowline_executor::{Doing, Error, Folder, Kind, Result};
+use serde::Deserialize;
+
+use bowline_containerd::start::group_in;
+use bowline_containerd::{BINARY, RUNTIME, address};
+
+/// Where containerd keeps its state, unless it is told otherwise.
+const DEFAULT: &str = "/run/containerd";
+
+/// Where bundles are there.
+const BUNDLES: [&str; 2] = ["io.containerd.runtime.v2.task", "io.containerd.sandbox.controller.v1.shim"];
+
+/// containerd's state folder.
+#[derive(Debug)]
+pub struct Containerd {
+    path: PathBuf,
+    /// Whether somebody has named it: else there may be none, or none for us.
+    given: bool,
+}
+
+/// A bundle whose shim is ours.
+#[derive(Debug)]
+pub struct Bundle {
+    /// The container's id, in its namespace.
+    pub id: String,
+    /// Where it is.
+    pub folder: Folder,
+    /// The pod that it is of.
+    pub sandbox: Option<String>,
+}
+
+/// A shim: its namespace and its socket.
+pub type Place = (String, PathBuf);
+
+impl Containerd {
+    /// The one that was asked for, else the default one, if it is there.
+    ///
+    /// # Errors
+    /// `NotFound` where one is asked for that is no folder.
+    pub fn at(given: Option<PathBuf>) -> Result<Containerd> {
+        let Some(path) = given else { return Ok(Containerd { path: DEFAULT.into(), given: false }) };
+        let what = || format!("--containerd: cannot look into {}", path.display());
+        let meta = fs::metadata(&path).doing(Kind::NotFound, what).map_err(|e| e.hint(hint()))?;
+        if !meta.is_dir() {
+            return Err(Error::new(Kind::NotFound, format!("{}: it is no folder", what())).hint(hint()));
+        }
+        Ok(Containerd { path, given: true })
+    }
+
+    /// All shims of ours, with the bundles of each, in the order of their ids.
+    pub fn shims(&self, errors: &mut u64) -> BTreeMap<Place, Vec<Bundle>> {
+        let mut shims: BTreeMap<Place, Vec<Bundle>> = BTreeMap::new();
+        let mut all = Vec::new();
+        if let Err(error) = fs::metadata(&self.path) {
+            self.failed(&self.path, &error, errors);
+        }
+        for folder in BUNDLES.map(|name| self.path.join(name)) {
+            for namespace in self.names(&folder, errors) {
+                let within = folder.join(&namespace);
+                let ids = self.names(&within, errors).into_iter();
+                all.extend(ids.map(|id| (namespace.clone(), id.clone(), within.join(id))));
+            }
+        }
+        all.sort();
+        for (namespace, id, path) in all {
+            match look(&path) {
+                Ok(Some((socket, sandbox))) => {
+                    let bundle = Bundle { id, folder: Folder::at(path), sandbox };
+                    shims.entry((namespace, socket)).or_default().push(bundle);
+                }
+                Ok(None) => {}
+                Err(_) if !path.exists() => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a task of containerd's is left out");
+                    *errors += 1;
+                }
+            }
+        }
+        shims
+    }
+
+    /// What is in a folder that need not be there.
+    fn names(&self, folder: &Path, errors: &mut u64) -> Vec<String> {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) => {
+                // It is below one that is there.
+                if error.kind() != ErrorKind::NotFound {
+                    self.failed(folder, &error, errors);
+                }
+                return Vec::new();
+            }
+        };
+        // containerd's own names are text.
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    fn failed(&self, path: &Path, error: &std::io::Error, errors: &mut u64) {
+        // Who did not ask for it misses nothing.
+        if !self.given && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) {
+            return;
+        }
+        tracing::warn!(%error, path = %path.display(), "containerd's tasks are left out");
+        *errors += 1;
+    }
+}
+
+fn hint() -> String {
+    format!("name containerd's state folder, as its configuration has it: {DEFAULT} by default")
+}
+
+/// A file's text, without white space around it; none where there is none.
+fn text(path: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        text => Ok(Some(text.doing(Kind::Internal, || format!("cannot read {}", path.display()))?.trim().to_owned())),
+    }
+}
+
+/// The socket of a bundle's shim, and the pod that it is of; nothing if the shim
+/// is none of ours, or has no socket yet.
+fn look(bundle: &Path) -> Result<Option<(PathBuf, Option<String>)>> {
+    if !is_ours(bundle)? {
+        return Ok(None);
+    }
+    let Some(socket) = socket(bundle)? else { return Ok(None) };
+    // What joins a sandbox of containerd's has that by name.
+    let sandbox = match text(&bundle.join("sandbox"))? {
+        Some(sandbox) if !sandbox.is_empty() => Some(sandbox),
+        _ => group_in(bundle)?,
+    };
+    Ok(Some((socket, sandbox)))
+}
+
+/// Whether our shim says so, or containerd, which has it by its binary.
+fn is_ours(bundle: &Path) -> Result<bool> {
+    if text(&bundle.join("runtime"))?.is_some_and(|runtime| runtime == RUNTIME) {
+        return Ok(true);
+    }
+    let binary = text(&bundle.join("shim-binary-path"))?;
+    Ok(binary.is_some_and(|binary| Path::new(&binary).file_name().is_some_and(|name| name == BINARY)))
+}
+
+/// What containerd keeps of a shim's answer.
+#[derive(Deserialize)]
+struct Bootstrap {
+    address: String,
+}
+
+/// Where a bundle's shim is, as containerd from 1.7 on has it, or any.
+fn socket(bundle: &Path) -> Result<Option<PathBuf>> {
+    let file = bundle.join("bootstrap.json");
+    let found = match text(&file)? {
+        Some(json) => {
+            let bootstrap: Bootstrap =
+                serde_json::from_str(&json).doing(Kind::Internal, || format!("{} is damaged", file.display()))?;
+            Some(bootstrap.address)
+        }
+        None => text(&bundle.join("address"))?,
+    };
+    let Some(found) = found else { return Ok(None) };
+    let path = address::path_of(&found).map_err(|error| error.within(bundle.display()))?;
+    Ok(Some(path.to_owned()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// What is found of a bundle with these files.
+    fn look_at(files: &[(&str, &str)]) -> Result<Option<(PathBuf, Option<String>)>> {
+        let bundle = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(bundle.path().join(name), text).unwrap();
+        }
+        look(bundle.path())
+    }
+
+    fn at(socket: &str, sandbox: Option<&str>) -> Result<Option<(PathBuf, Option<String>)>> {
+        Ok(Some((socket.into(), sandbox.map(str::to_owned))))
+    }
+
+    const OURS: (&str, &str) = ("runtime", RUNTIME);
+    const ADDRESS: (&str, &str) = ("address", "unix:///s/a");
+
+    #[test]
+    fn a_shim_is_ours_by_its_own_word_or_by_its_binary() {
+        assert_eq!(look_at(&[OURS, ADDRESS]), at("/s/a", None));
+        assert_eq!(
+            look_at(&[("shim-binary-path", "/usr/bin/containerd-shim-bowline-v1\n"), ADDRESS]),
+            at("/s/a", None)
+        );
+        for other in [
+            ("runtime", "/usr/bin/runc"),
+            ("runtime", "io.containerd.bowline.v12"),
+            ("shim-binary-path", "/usr/bin/containerd-shim-runc-v2"),
+            ("shim-binary-path", "/usr/bin/containerd-shim-bowline-v1/other"),
+            ("shim-binary-path", ""),
+        ] {
+            assert_eq!(look_at(&[other, ADDRESS]), Ok(None), "{other:?}");
+            // Whatever else is wrong with it.
+            assert_eq!(look_at(&[other, ("bootstrap.json", "{"), ("config.json", "[")]), Ok(None));
+        }
+        assert_eq!(look_at(&[ADDRESS]), Ok(None));
+        assert_eq!(look(Path::new("/no/such/bundle")), Ok(None));
+    }
+
+    #[test]
+    fn the_newer_file_says_where_a_shim_is() {
+        let newer = ("bootstrap.json", r#"{"version":3,"address":"unix:///s/b","protocol":"ttrpc"}"#);
+        assert_eq!(look_at(&[OURS, ADDRESS, newer]), at("/s/b", None));
+        assert_eq!(look_at(&[OURS, ("address", "unix:///s/a\n")]), at("/s/a", None));
+        assert_eq!(look_at(&[OURS]), Ok(None), "it has none yet");
+        for damaged in [
+            ("bootstrap.json", ""),
+            ("bootstrap.json", "{"),
+            ("bootstrap.json", "[]"),
+            ("bootstrap.json", r#"{"version":3}"#),
+            ("bootstrap.json", r#"{"address":"vsock://3:1024"}"#),
+            ("address", ""),
+            ("address", "/s/a"),
+            ("address", "unix://s/a"),
+            ("address", "tcp://127.0.0.1:1"),
+        ] {
+            assert!(look_at(&[OURS, damaged]).is_err(), "{damaged:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_is_known_by_the_sandbox_else_by_annotations() {
+        let config = ("config.json", r#"{"annotations": {"io.kubernetes.cri.sandbox-id": "pod"}}"#);
+        assert_eq!(look_at(&[OURS, ADDRESS, config]), at("/s/a", Some("pod")));
+        assert_eq!(look_at(&[OURS, ADDRESS, config, ("sandbox", "other")]), at("/s/a", Some("other")));
+        assert_eq!(look_at(&[OURS, ADDRESS, ("config.json", "{}")]), at("/s/a", None));
+        assert!(look_at(&[OURS, ADDRESS, ("config.json", "{")]).is_err());
+    }
+
+    #[test]
+    fn a_folder_that_somebody_names_must_be_there() {
+        let there = tempfile::tempdir().unwrap();
+        assert!(Containerd::at(Some(there.path().to_owned())).is_ok());
+        let file = there.path().join("file");
+        fs::write(&file, "").unwrap();
+        for wrong in [there.path().join("missing"), file] {
+            assert_eq!(Containerd::at(Some(wrong)).unwrap_err().kind(), Kind::NotFound);
+        }
+        assert!(Containerd::at(None).is_ok());
+    }
+
+    #[test]
+    fn a_folder_that_is_gone_is_an_error_only_to_who_has_named_it() {
+        let gone = |given| {
+            let mut errors = 0;
+            let shims = Containerd { path: "/no/such/folder".into(), given }.shims(&mut errors);
+            assert!(shims.is_empty());
+            errors
+        };
+        assert_eq!((gone(true), gone(false)), (1, 0));
+        let empty = tempfile::tempdir().unwrap();
+        let mut errors = 0;
+        Containerd { path: empty.path().to_owned(), given: true }.shims(&mut errors);
+        assert_eq!(errors, 0, "containerd has run nothing yet");
+    }
+}

@@ -1,0 +1,185 @@
+//! What tasks that containerd has had started tell, by their shims, and what is
+//! known of those whose shim does not answer.
+//!
+//! ```text
+//!   bundles ─► shims, each asked once ─► tasks, by what is in task.json and exit.json
+//!                                     └► pods
+//! ```
+//!
+//! Must not: ask containerd, which need not be there.
+
+use std::cell::LazyCell;
+use std::sync::Arc;
+
+use bowline_executor::figures::{SandboxFigures, TaskFigures};
+use bowline_executor::housekeeping::Cgroups;
+use bowline_executor::{Error, ExitReport, Kind, Record, Result, Stats};
+use bowline_spec::place::PodPlace;
+use tokio::sync::Semaphore;
+
+use super::bundles::{Bundle, Containerd};
+use super::gather::{Answer, DEADLINE, Sandbox, Scrape, Shim, Task, ask_all, name_devices, named, state_named, take};
+use bowline_client::figures::{Heard, ask_at};
+use bowline_client::spawn;
+
+/// Those of this host, once somebody asks for them.
+type OfHost = LazyCell<Result<Cgroups>>;
+
+/// What the shim has put down of a task.
+struct Known {
+    id: String,
+    record: Record,
+    exit: Option<ExitReport>,
+}
+
+/// What its shims tell; `room` is for how many may be asked at a time.
+pub async fn gather(containerd: &Containerd, room: &Arc<Semaphore>) -> Result<Scrape> {
+    let mut scrape = Scrape::default();
+    let mut shims = containerd.shims(&mut scrape.errors);
+    let asked = shims.keys().cloned().map(|place| {
+        let socket = place.1.clone();
+        (place, async move { ask_at(&socket, DEADLINE).await })
+    });
+    let heard = ask_all(room, asked.collect()).await?;
+    let cgroups: OfHost = LazyCell::new(|| spawn::systemd().and_then(Cgroups::of_host));
+    for (place, heard) in heard {
+        let bundles = shims.remove(&place).unwrap_or_default();
+        tell(&mut scrape, place.0, &bundles, heard, &cgroups);
+    }
+    Ok(scrape)
+}
+
+/// Puts down what one shim has told, and what it has left where it did not.
+fn tell(scrape: &mut Scrape, namespace: String, bundles: &[Bundle], mut heard: Heard, cgroups: &OfHost) {
+    // After it was asked: what it has told of is there, unless it went since.
+    let known: Vec<Known> = bundles.iter().filter_map(|bundle| Known::look(bundle, &mut scrape.errors)).collect();
+    let lives = known.iter().any(|task| task.exit.is_none());
+    // One that broke off as it went is as good as gone.
+    if matches!(&heard, Heard::Silent(error) if error.kind() != Kind::Timeout && !lives) {
+        heard = Heard::Gone;
+    }
+    let pod = bundles.iter().find_map(|bundle| bundle.sandbox.clone());
+    let Some(id) = pod.clone().or_else(|| bundles.first().map(|bundle| bundle.id.clone())) else { return };
+    let (mut figures, silent) = match heard {
+        Heard::Figures(mut figures) => {
+            named(&mut figures);
+            (Some(figures), false)
+        }
+        Heard::Silent(error) => {
+            tracing::warn!(%error, shim = id, namespace, "a shim gave no answer");
+            scrape.errors += 1;
+            (None, true)
+        }
+        Heard::Starting | Heard::Gone => (None, false),
+    };
+    let answer = figures.as_ref().map(|figures| Answer::of(figures));
+    let told_of = figures.as_mut().and_then(|figures| figures.sandbox.take());
+    let pod = told_of.as_ref().map(|sandbox| sandbox.id.clone()).or(pod);
+    let shim =
+        Told { namespace: namespace.clone(), id: id.clone(), pod: pod.clone(), answers: answer.is_some(), silent };
+    let cgroup = known.first().map(|task| task.record.cgroup.clone());
+    let tasks = known.into_iter().filter_map(|task| {
+        let figures = figures.as_mut().and_then(|figures| take(figures, &task.id));
+        shim.task(task, figures)
+    });
+    let tasks: Vec<Task> = tasks.collect();
+    let members = tasks.iter().filter(|task| task.exit.is_none()).count() as u64;
+    scrape.tasks.extend(tasks);
+    if !shim.answers && !silent && !lives {
+        // It went with the last of its tasks: nothing that should be up.
+        return;
+    }
+    if let Some(pod) = pod {
+        let figures = shim.answers.then(|| {
+            let mut figures = told_of.unwrap_or(SandboxFigures { id: pod.clone(), members, usage: None });
+            figures.usage = figures.usage.or_else(|| usage_of_pod(cgroups, cgroup.as_deref()?, &mut scrape.errors));
+            figures
+        });
+        scrape.sandboxes.push(Sandbox { namespace: namespace.clone(), id: pod, up: shim.answers, figures });
+    }
+    scrape.shims.push(Shim { namespace, id, answer });
+}
+
+/// A shim that was asked.
+struct Told {
+    namespace: String,
+    id: String,
+    pod: Option<String>,
+    answers: bool,
+    /// Whether it lives all the same.
+    silent: bool,
+}
+
+impl Told {
+    /// One of its tasks, with what it tells of that; nothing of one that was made,
+    /// or removed, while we looked.
+    fn task(&self, task: Known, figures: Option<TaskFigures>) -> Option<Task> {
+        let Known { id, record, exit } = task;
+        if self.answers && figures.is_none() && exit.is_none() {
+            return None;
+        }
+        let told_at = figures.as_ref().and_then(|figures| figures.started_at);
+        let ended_at = exit.as_ref().and_then(|exit| exit.started_at);
+        let figures = figures.filter(|_| exit.is_none());
+        let (state, up) = match (&exit, &figures) {
+            (Some(_), _) => (Some("exited"), None),
+            (None, Some(figures)) => {
+                let state = state_named(&figures.status);
+                (state, Some(true).filter(|_| state != Some("exited")))
+            }
+            // Nobody knows; else it died with its shim.
+            (None, None) => ((!self.silent).then_some("dead"), Some(false)),
+        };
+        Some(Task {
+            namespace: self.namespace.clone(),
+            id,
+            shim: self.id.clone(),
+            sandbox: self.pod.clone(),
+            cgroup: Some(record.cgroup),
+            started_at: told_at.or(ended_at).or(record.started_at),
+            state,
+            up,
+            figures,
+            exit,
+        })
+    }
+}
+
+impl Known {
+    /// Looks at the shim's files; nothing where there is no task. What is damaged
+    /// counts, and is taken for missing.
+    fn look(bundle: &Bundle, errors: &mut u64) -> Option<Known> {
+        let mut checked = |error: Error| {
+            tracing::warn!(%error, path = %bundle.folder.path().display(), "a task is told of in part");
+            *errors += 1;
+        };
+        let exit = bundle.folder.exit().unwrap_or_else(|error| {
+            checked(error);
+            None
+        });
+        let record = bundle.folder.record().unwrap_or_else(|error| {
+            checked(error);
+            None
+        });
+        record.map(|record| Known { id: bundle.id.clone(), record, exit })
+    }
+}
+
+/// What is used in the cgroup of the pod that `member` is in: one that is named
+/// as the kubelet names it. Any other may be more than one pod's.
+fn usage_of_pod(cgroups: &OfHost, member: &str, errors: &mut u64) -> Option<Stats> {
+    let (pod, _) = member.rsplit_once('/')?;
+    PodPlace::of_path(pod)?;
+    match LazyCell::force(cgroups).as_ref().map_err(Clone::clone).and_then(|cgroups| cgroups.figures(pod)) {
+        Ok(mut usage) => {
+            name_devices(&mut usage);
+            Some(usage)
+        }
+        Err(error) if error.kind() == Kind::NotFound => None,
+        Err(error) => {
+            tracing::warn!(%error, "a pod is told of in part");
+            *errors += 1;
+            None
+        }
+    }
+}

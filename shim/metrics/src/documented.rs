@@ -1,0 +1,285 @@
+//! That what is documented is what there is: docs/metrics.md has every metric,
+//! docs/grafana-dashboard.json no other.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bowline_executor::figures::{ExecStarts, HealthFigures, SandboxFigures, TaskFigures};
+use bowline_executor::{
+    CpuStats, ExitReport, HealthStatus, HugepagesStats, IoDeviceStats, IoStats, MemoryEventsStats, MemoryStats,
+    PidsStats, Pressure, Stall, Stats, died_with_shim,
+};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::families;
+use super::gather::{Answer, Sandbox, Scrape, Shim, ShimMemory, Task, Unit};
+use super::text::{Described, Exposition, Form, Type};
+
+/// What the table in the page is between.
+const TABLE: [&str; 2] = ["<!-- metrics -->\n", "<!-- /metrics -->"];
+
+/// What is told of a cgroup, wherever there is one.
+const SUBJECTS: [&str; 3] = ["task", "sandbox", "unit"];
+
+fn page(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
+}
+
+/// One of everything, measured on a host that measures all.
+pub fn everything() -> Exposition {
+    let id = str::to_owned;
+    let stall = Some(Stall { total_usec: 1, ..Stall::default() });
+    let pressure = || Some(Pressure { some: stall.clone(), full: stall.clone() });
+    let one = Some(1);
+    let device = IoDeviceStats { device: "sda".to_owned(), ..IoDeviceStats::default() };
+    let pages = HugepagesStats { usage_bytes: one, limit_bytes: one, limit_hits: one, ..HugepagesStats::default() };
+    let usage = || Stats {
+        read_at: Timestamp::UNIX_EPOCH,
+        measured: Vec::new(),
+        cgroup_version: 2,
+        cpu: CpuStats {
+            usage_usec: one,
+            user_usec: one,
+            system_usec: one,
+            periods: one,
+            throttled_periods: one,
+            throttled_usec: one,
+            limit_usec: one,
+            period_usec: one,
+            pressure: pressure(),
+            ..CpuStats::default()
+        },
+        memory: MemoryStats {
+            usage_bytes: one,
+            peak_bytes: one,
+            anon_bytes: one,
+            cache_bytes: one,
+            inactive_file_bytes: Some(2),
+            kernel_bytes: one,
+            swap_bytes: one,
+            limit_bytes: one,
+            high_bytes: one,
+            low_bytes: one,
+            swap_limit_bytes: one,
+            oom_kills: one,
+            events: MemoryEventsStats { low: one, high: one, max: one, oom: one, oom_group_kill: one },
+            pressure: pressure(),
+            ..MemoryStats::default()
+        },
+        pids: PidsStats { current: one, limit: one, limit_hits: one },
+        io: IoStats { devices: Some(vec![device.clone()]), pressure: pressure() },
+        hugepages: BTreeMap::from([("2MB".to_owned(), pages.clone())]),
+        rdma: BTreeMap::new(),
+        processes: Vec::new(),
+    };
+    let task = TaskFigures {
+        id: id("web"),
+        status: Cow::Borrowed("running"),
+        started_at: Some(Timestamp::UNIX_EPOCH),
+        usage: Some(usage()),
+        health: Some(HealthFigures { status: HealthStatus::Healthy, failing_streak: 0 }),
+        exec_starts: ExecStarts::default(),
+        output_dropped_bytes: 0,
+    };
+    let exit = ExitReport { exit_code: Some(0), oom_killed: Some(false), ..died_with_shim(None) };
+    let memory = Some(ShimMemory { rss_bytes: 1, pss_bytes: 1 });
+    families::of(&Scrape {
+        took: Duration::from_millis(1),
+        errors: 0,
+        shims: vec![Shim {
+            namespace: String::new(),
+            id: id("web"),
+            answer: Some(Answer { version: "1".to_owned(), events_lost: 0, memory }),
+        }],
+        sandboxes: vec![Sandbox {
+            namespace: String::new(),
+            id: id("shop"),
+            up: true,
+            figures: Some(SandboxFigures { id: id("shop"), members: 1, usage: Some(usage()) }),
+        }],
+        tasks: vec![Task {
+            namespace: String::new(),
+            id: id("web"),
+            shim: id("web"),
+            sandbox: None,
+            cgroup: Some("/bowline/web/web".to_owned()),
+            started_at: Some(Timestamp::UNIX_EPOCH),
+            state: Some("running"),
+            up: Some(true),
+            figures: Some(task),
+            exit: Some(exit),
+        }],
+        units: vec![Unit {
+            unit: "ssh.service".to_owned(),
+            cgroup: "/system.slice/ssh.service".to_owned(),
+            figures: Some(usage()),
+        }],
+    })
+}
+
+/// The name of a metric of a task, if this one is the same of somebody else.
+fn of_task(name: &str) -> Option<String> {
+    let of =
+        |subject: &&str| name.strip_prefix(&format!("bowline_{subject}_")).map(|rest| format!("bowline_task_{rest}"));
+    SUBJECTS[1..].iter().find_map(of)
+}
+
+fn table(all: &Exposition) -> String {
+    let described: Vec<Described<'_>> = all.described().collect();
+    let helps: BTreeMap<&str, &str> = described.iter().map(|metric| (metric.name.as_str(), metric.help)).collect();
+    let twin = |metric: &Described<'_>| {
+        of_task(&metric.name).is_some_and(|name| helps.get(name.as_str()) == Some(&metric.help))
+    };
+    let mut table = "| metric | type | labels | what it says | also of |\n| --- | --- | --- | --- | --- |\n".to_owned();
+    for metric in described.iter().filter(|metric| !twin(metric)) {
+        let also = SUBJECTS[1..].iter().filter(|subject| {
+            let name = metric.name.replacen("bowline_task_", &format!("bowline_{subject}_"), 1);
+            name != metric.name && helps.get(name.as_str()) == Some(&metric.help)
+        });
+        let also: Vec<&str> = also.copied().collect();
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let Described { name, of, help, .. } = metric;
+        let cells = [format!("`{name}`"), of.name().to_owned(), labels.join(", "), (*help).to_owned(), also.join(", ")];
+        table += &format!("| {} |\n", cells.join(" | ").replace("  ", " "));
+    }
+    table
+}
+
+#[test]
+fn the_page_has_every_metric() {
+    let path = page("metrics.md");
+    let text = std::fs::read_to_string(&path).expect("the page");
+    let (before, rest) = text.split_once(TABLE[0]).expect("the table begins");
+    let (there, after) = rest.split_once(TABLE[1]).expect("the table ends");
+    let wanted = table(&everything());
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        let text = [before, TABLE[0], &wanted, TABLE[1], after].concat();
+        return std::fs::write(path, text).expect("the page is ours");
+    }
+    assert_eq!(there, wanted, "UPDATE_DOCS=1 cargo test -p bowline --lib metrics writes it anew");
+}
+
+#[test]
+fn names_are_formed_as_the_field_forms_them() {
+    for metric in everything().described() {
+        let name = &metric.name;
+        assert!(name.starts_with("bowline_"), "{name}");
+        assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{name}");
+        assert_eq!(name.ends_with("_total"), metric.of == Type::Counter, "{name}");
+        let first = metric.help.chars().next().expect("a help text");
+        assert!(
+            first.is_uppercase() && !metric.help.ends_with('.') && metric.help.len() < 90,
+            "{name}: {}",
+            metric.help
+        );
+    }
+}
+
+#[test]
+fn openmetrics_names_every_unit_as_the_ending() {
+    let text = everything().render(Form::OpenMetrics);
+    let units: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# UNIT ")?.split_once(' ')).collect();
+    assert!(units.len() > 30, "{units:?}");
+    for (family, unit) in units {
+        assert!(family.ends_with(&format!("_{unit}")), "{family} {unit}");
+    }
+}
+
+/// All panels, those in rows that are shut too.
+fn panels(dashboard: &Value) -> Vec<&Value> {
+    let top = dashboard["panels"].as_array().expect("panels");
+    let within = top.iter().flat_map(|panel| panel["panels"].as_array().into_iter().flatten());
+    top.iter().chain(within).collect()
+}
+
+fn dashboard() -> Value {
+    let text = std::fs::read_to_string(page("grafana-dashboard.json")).expect("the dashboard");
+    serde_json::from_str(&text).expect("the dashboard is JSON")
+}
+
+/// Whether it is part of a metric's name.
+fn word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn expressions(dashboard: &Value) -> Vec<&str> {
+    let targets = panels(dashboard).into_iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let variables = dashboard["templating"]["list"].as_array().expect("variables");
+    let queries = variables.iter().filter_map(|variable| variable["definition"].as_str());
+    targets.map(|target| target["expr"].as_str().expect("an expression")).chain(queries).collect()
+}
+
+#[test]
+fn the_dashboard_names_metrics_that_there_are_and_all_of_tasks_and_shims() {
+    let all = everything();
+    let there: BTreeSet<String> = all.described().map(|metric| metric.name).collect();
+    let dashboard = dashboard();
+    let mut named = BTreeSet::new();
+    for expression in expressions(&dashboard) {
+        for name in expression.split(|c| !word(c)).filter(|name| name.starts_with("bowline_")) {
+            let histogram = ["_bucket", "_sum", "_count"].iter().find_map(|ending| name.strip_suffix(ending));
+            named.insert(histogram.filter(|name| there.contains(*name)).unwrap_or(name).to_owned());
+        }
+    }
+    assert!(named.is_subset(&there), "not there: {:?}", named.difference(&there).collect::<Vec<_>>());
+    let shown: BTreeSet<String> = there.into_iter().filter(|name| of_task(name).is_none()).collect();
+    assert!(shown.is_subset(&named), "not shown: {:?}", shown.difference(&named).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_dashboard_is_sound() {
+    let dashboard = dashboard();
+    assert!(dashboard["schemaVersion"].as_u64() >= Some(39) && dashboard["uid"].is_string());
+    assert!(dashboard["id"].is_null(), "that is for who imports it to give");
+    let variables: Vec<&str> =
+        dashboard["templating"]["list"].as_array().expect("a list").iter().filter_map(|v| v["name"].as_str()).collect();
+    let mut ids = BTreeSet::new();
+    for panel in panels(&dashboard) {
+        let title = panel["title"].as_str().expect("a title");
+        assert!(ids.insert(panel["id"].as_u64().expect("an id")), "{title}: the id of another");
+        let at = |name: &str| panel["gridPos"][name].as_u64().expect("a place");
+        assert!(at("w") > 0 && at("h") > 0 && at("x") + at("w") <= 24, "{title}");
+        if panel["type"] == "row" {
+            continue;
+        }
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+        assert!(panel["description"].as_str().is_some_and(|text| !text.is_empty()), "{title}");
+        let targets = panel["targets"].as_array().expect("targets");
+        let refs: BTreeSet<_> = targets.iter().filter_map(|target| target["refId"].as_str()).collect();
+        assert!(!targets.is_empty() && refs.len() == targets.len(), "{title}");
+    }
+    for expression in expressions(&dashboard) {
+        for used in expression.split('$').skip(1) {
+            let name: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            assert!(name == "__rate_interval" || variables.contains(&name.as_str()), "${name} in {expression}");
+        }
+    }
+    for expression in expressions(&dashboard) {
+        // Ids are unique within one namespace of containerd's alone.
+        let families = ["bowline_task_", "bowline_sandbox_", "bowline_shim_"];
+        for selected in families.iter().flat_map(|family| expression.split(family).skip(1)) {
+            let name = selected.chars().take_while(|c| word(*c)).count();
+            let selector = selected[name..].strip_prefix('{').and_then(|rest| rest.split('}').next());
+            let variable = expression.starts_with("label_values(") && expression.ends_with(", namespace)");
+            let fine = variable || selector.is_none_or(|selector| selector.contains("namespace=~\"$namespace\""));
+            assert!(fine, "{expression}");
+        }
+        assert!(expression.split(" on (").skip(1).all(|on| on.starts_with("instance, namespace, ")), "{expression}");
+    }
+    // Of panels that are seen at once none lies on another.
+    let top: Vec<&Value> = dashboard["panels"].as_array().expect("panels").iter().collect();
+    let squares = |panel: &Value| {
+        let at = |name: &str| panel["gridPos"][name].as_u64().expect("a place");
+        let (x, y, w, h) = (at("x"), at("y"), at("w"), at("h"));
+        (x..x + w).flat_map(move |x| (y..y + h).map(move |y| (x, y))).collect::<Vec<_>>()
+    };
+    let mut taken = BTreeSet::new();
+    for panel in top {
+        for square in squares(panel) {
+            assert!(taken.insert(square), "{} lies on another at {square:?}", panel["title"]);
+        }
+    }
+}

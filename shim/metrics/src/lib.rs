@@ -1,0 +1,69 @@
+//! `metrics`: the figures of all tasks, sandboxes and tracked units, for
+//! Prometheus and whatever else reads its formats.
+//!
+//! ```text
+//!   args ─► listen ─► serve ─► gather, from all shims ─► families ─► text
+//!                       │        └ containerd: from those that its bundles name
+//!                       ├ house: who is connected, and who has to go
+//!                       └ negotiate: which form
+//! ```
+//!
+//! No shim is asked but when somebody scrapes. Must not: keep what was gathered
+//! for a later scrape.
+
+pub mod args;
+mod bundles;
+mod containerd;
+#[cfg(test)]
+mod documented;
+mod families;
+mod gather;
+mod house;
+mod listen;
+mod negotiate;
+mod serve;
+mod text;
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use bowline_executor::{Doing, Kind, Result, StateDir};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tokio::sync::watch;
+
+use self::args::MetricsArgs;
+use self::bundles::Containerd;
+use self::gather::Gatherer;
+use self::text::Form;
+
+/// `bowline metrics`: serves until SIGTERM or SIGINT, or prints once, by `say`.
+pub async fn run(state: &StateDir, args: MetricsArgs, say: fn(&str) -> Result<()>) -> Result<u8> {
+    let gatherer = Arc::new(Gatherer::new(state, Containerd::at(args.containerd)?));
+    if args.once {
+        let text = families::of(&*gatherer.scrape().await?).render(Form::Text);
+        return say(text.trim_end_matches('\n')).map(|()| 0);
+    }
+    let asked = signals()?;
+    let listener = listen::listen(state, args.listen, args.allow_remote)?;
+    say(&format!("listening at {}", listener.place()))?;
+    let (end, ended) = watch::channel(false);
+    tokio::spawn(async move {
+        // An error is as good as a signal: nothing else would end this.
+        let _ = asked.readable().await;
+        end.send_replace(true);
+    });
+    serve::serve(listener, gatherer, ended).await;
+    Ok(0)
+}
+
+/// Readable once SIGTERM or SIGINT has come.
+fn signals() -> Result<tokio::net::UnixStream> {
+    let what = || "cannot watch for signals";
+    let (receive, send) = UnixStream::pair().doing(Kind::Internal, what)?;
+    receive.set_nonblocking(true).doing(Kind::Internal, what)?;
+    for number in [SIGTERM, SIGINT] {
+        let send = send.try_clone().doing(Kind::Internal, what)?;
+        signal_hook::low_level::pipe::register(number, send).doing(Kind::Internal, what)?;
+    }
+    tokio::net::UnixStream::from_std(receive).doing(Kind::Internal, what)
+}

@@ -1,0 +1,140 @@
+//! Calls to a shim, as ttrpc has them: its socket's clients in, what a service answers out.
+//!
+//! ```text
+//!   accept ─► server ─► connection: bytes ─► frame ─► open call ─► service
+//!                                   bytes ◄─ frame ◄──── answer ◄─────┘
+//! ```
+//!
+//! What is known of a connection and its calls is plain data (`connection::Facts`), apart from its socket and from what
+//! waits for an answer. Everything has a bound: a frame, what open calls take, and what a client does not read. Codes are
+//! those of Go's ttrpc. Messages are generated; which method is called by which name is said by each service itself.
+//!
+//! Must not: know what is served.
+
+mod accept;
+mod connection;
+pub mod frame;
+mod server;
+
+use std::pin::Pin;
+use std::rc::Rc;
+
+use bowline_executor::waits;
+use protobuf::Message;
+use ttrpc::get_status;
+use ttrpc::proto::{Code, Status};
+
+#[cfg(feature = "fuzzing")]
+pub use connection::Facts;
+pub use connection::Outline;
+pub use server::{Connections, Server};
+
+/// What a call comes to.
+pub type Answer<T> = Result<T, Status>;
+
+/// A call that goes on.
+pub type Call = Pin<Box<dyn Future<Output = Step>>>;
+
+/// What a call comes to next.
+pub enum Step {
+    /// Its answer, encoded.
+    Answered(Answer<Vec<u8>>),
+    /// It has begun what it is asked for, which has this number, and waits for the end of that.
+    Begun(u64, Call),
+}
+
+/// What a shim serves.
+pub trait Services {
+    /// Begins a call.
+    ///
+    /// # Errors
+    /// [`unknown_service`], [`unknown_method`], what [`call`] says.
+    fn call(self: &Rc<Self>, service: &str, method: &str, payload: &[u8]) -> Answer<Call>;
+}
+
+/// Calls `method` of `service` with the request that `payload` is.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` where it is none.
+pub fn call<S, Q, A>(
+    service: &Rc<S>,
+    payload: &[u8],
+    method: impl AsyncFnOnce(&S, Q) -> Answer<A> + 'static,
+) -> Answer<Call>
+where
+    S: 'static,
+    Q: Message,
+    A: Message,
+{
+    let request = asked::<Q>(payload)?;
+    let service = service.clone();
+    Ok(Box::pin(async move { answered(method(&service, request).await) }))
+}
+
+fn asked<Q: Message>(payload: &[u8]) -> Answer<Q> {
+    let request = Q::parse_from_bytes(payload);
+    request.map_err(|error| get_status(Code::INVALID_ARGUMENT, format!("not a {}: {error}", Q::NAME)))
+}
+
+fn answered<A: Message>(answer: Answer<A>) -> Step {
+    let encoded = answer.and_then(|answer| answer.write_to_bytes().map_err(|e| get_status(Code::INTERNAL, e)));
+    Step::Answered(encoded)
+}
+
+/// As [`call`], of a method that begins what it is asked for and then waits for its end, which another does.
+///
+/// # Errors
+/// As [`call`].
+pub fn begin_and_wait<S, Q, B, A>(
+    service: &Rc<S>,
+    payload: &[u8],
+    begin: impl AsyncFnOnce(&S, Q) -> Answer<(u64, B)> + 'static,
+    end: impl AsyncFn(&B) -> Answer<A> + 'static,
+) -> Answer<Call>
+where
+    S: 'static,
+    Q: Message,
+    B: 'static,
+    A: Message,
+{
+    let request = asked::<Q>(payload)?;
+    let service = service.clone();
+    Ok(Box::pin(async move {
+        match begin(&service, request).await {
+            Ok((number, begun)) => {
+                let wait = async move { answered(waits::lasting(|| end(&begun)).await) };
+                Step::Begun(number, Box::pin(wait))
+            }
+            Err(status) => Step::Answered(Err(status)),
+        }
+    }))
+}
+
+/// As [`call`], of a method that waits and does nothing: it can be called anew, for as long as what it waits for is known.
+///
+/// # Errors
+/// As [`call`].
+pub fn wait<S, Q, A>(
+    service: &Rc<S>,
+    payload: &[u8],
+    method: impl AsyncFn(&S, Q) -> Answer<A> + 'static,
+) -> Answer<Call>
+where
+    S: 'static,
+    Q: Message + Clone,
+    A: Message,
+{
+    call(service, payload, async move |service: &S, request: Q| {
+        waits::lasting(|| method(service, request.clone())).await
+    })
+}
+
+/// That there is no such service.
+pub fn unknown_service(name: &str) -> Status {
+    get_status(Code::UNIMPLEMENTED, format!("service {name}"))
+}
+
+/// That a service has no such method.
+pub fn unknown_method(name: &str) -> Status {
+    get_status(Code::UNIMPLEMENTED, format!("method {name}"))
+}

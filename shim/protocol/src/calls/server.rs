@@ -1,0 +1,90 @@
+//! A shim's socket: its listener, its connections, and how they come to an end.
+
+use std::cell::RefCell;
+use std::os::unix::net::UnixListener;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bowline_executor::{Doing, Kind, Result, waits};
+use tokio::sync::{Mutex, watch};
+use tokio::time::timeout;
+
+use super::connection::{Connection, Outline, Serving};
+use super::{Services, accept};
+
+/// How long the last answers may take, and to be read by whoever asked: then the shim leaves without them.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// All connections that there are.
+#[derive(Clone, Default)]
+pub struct Connections(Rc<RefCell<Vec<Rc<RefCell<Connection>>>>>);
+
+impl Connections {
+    /// What `inspect --facts` prints of them.
+    pub fn outlines(&self) -> Vec<Outline> {
+        self.0.borrow().iter().map(|connection| connection.borrow().facts.outline()).collect()
+    }
+}
+
+/// Serves whoever comes.
+pub struct Server<S> {
+    services: Rc<S>,
+    connections: Connections,
+    /// Whether the shim leaves. Each connection that is served looks at it.
+    leaving: watch::Sender<bool>,
+}
+
+impl<S: Services + 'static> Server<S> {
+    /// One that nobody has come to yet; who comes is kept in `connections`.
+    pub fn new(services: Rc<S>, connections: Connections) -> Server<S> {
+        Server { services, connections, leaving: watch::Sender::new(false) }
+    }
+
+    /// Serves whoever comes to `listener` until `closed`; those that have come are then served on.
+    ///
+    /// # Errors
+    /// `Internal` when nobody can be listened to there.
+    pub async fn serve(&self, listener: UnixListener, closed: impl Future<Output = ()>) -> Result<()> {
+        let what = || "cannot serve the shim's socket";
+        listener.set_nonblocking(true).doing(Kind::Internal, what)?;
+        let listener = tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?;
+        let all_who_come = async {
+            loop {
+                self.begin(Connection::new(accept::next(&listener).await));
+            }
+        };
+        tokio::select! {
+            biased;
+            () = closed => Ok(()),
+            () = all_who_come => Ok(()),
+        }
+    }
+
+    fn begin(&self, connection: Connection) {
+        let connection = Rc::new(RefCell::new(connection));
+        self.connections.0.borrow_mut().push(connection.clone());
+        let serving = Rc::new(Mutex::new(Serving::new(connection.clone(), self.services.clone())));
+        let (connections, leaving) = (self.connections.clone(), self.leaving.subscribe());
+        waits::begin(move || {
+            let (serving, connection) = (serving.clone(), connection.clone());
+            let (connections, leaving) = (connections.clone(), leaving.clone());
+            async move {
+                serving.lock().await.serve(leaving).await;
+                connections.0.borrow_mut().retain(|other| !Rc::ptr_eq(other, &connection));
+            }
+        });
+    }
+
+    /// Asks for nothing more, and returns once all that is open is answered and written, or given up.
+    pub async fn leave(self) {
+        self.leaving.send_replace(true);
+        if timeout(LAST_ANSWERS, self.leaving.closed()).await.is_ok() {
+            return;
+        }
+        for connection in self.connections.0.borrow().iter() {
+            for call in connection.borrow().facts.open() {
+                tracing::warn!("{} of {} is not answered: the shim leaves", call.method, call.service);
+            }
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! `bowline.v1` on the shim's socket: requests in, the executor's answers out.
+
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bowline_executor::facts::Facts;
+use bowline_executor::{
+    Attachment, BegunExec, CgroupDriver, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Result, Target, VERSION,
+    WindowSize,
+};
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+use bowline_spec::{Format, Update};
+use jiff::Timestamp;
+
+use bowline_protocol::calls::{
+    Answer, Call, Connections, Outline, Server, Services, begin_and_wait, call, unknown_method, unknown_service, wait,
+};
+use bowline_protocol::wire::proto::bowline as proto;
+use bowline_protocol::wire::proto::bowline::{
+    AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FactsResponse,
+    FiguresResponse, LaunchRequest, LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest, ResizeRequest,
+    SandboxStateResponse, SignalRequest, StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest,
+    VersionResponse, WaitResponse,
+};
+use bowline_protocol::wire::{NAME, json, to_status};
+
+/// Serves `listener` until the executor has closed and all answers are out.
+pub async fn serve(executor: Executor, listener: UnixListener) -> Result<()> {
+    let connections = Connections::default();
+    let service = Service { executor: executor.clone(), connections: connections.clone() };
+    let server = Server::new(Rc::new(service), connections);
+    server.serve(listener, executor.closed()).await?;
+    server.leave().await;
+    Ok(())
+}
+
+/// Who makes a cgroup, as it is on the wire.
+fn driver(text: &str) -> Answer<CgroupDriver> {
+    if text.is_empty() { Ok(CgroupDriver::default()) } else { text.parse().map_err(|e| to_status(&e)) }
+}
+
+/// The service of one shim.
+pub struct Service {
+    /// What does the work.
+    pub executor: Executor,
+    /// Who is served.
+    pub connections: Connections,
+}
+
+/// What a shim knows of itself, and of who is served.
+#[derive(serde::Serialize)]
+struct AllFacts {
+    #[serde(flatten)]
+    facts: Box<Facts>,
+    connections: Vec<Outline>,
+}
+
+impl Services for Service {
+    fn call(self: &Rc<Self>, service: &str, method: &str, payload: &[u8]) -> Answer<Call> {
+        if service != NAME {
+            return Err(unknown_service(service));
+        }
+        match method {
+            "Launch" => call(self, payload, Service::launch),
+            "Wait" => wait(self, payload, Service::wait),
+            "Signal" => call(self, payload, Service::signal),
+            "Stop" => call(self, payload, Service::stop),
+            "Pause" => call(self, payload, Service::pause),
+            "Resume" => call(self, payload, Service::resume),
+            "Exec" => begin_and_wait(self, payload, Service::begin_exec, exec_outcome),
+            "Attach" => call(self, payload, Service::attach),
+            "Resize" => call(self, payload, Service::resize),
+            "Update" => call(self, payload, Service::update),
+            "Processes" => call(self, payload, Service::processes),
+            "Stats" => call(self, payload, Service::stats),
+            "State" => call(self, payload, Service::state),
+            "Figures" => call(self, payload, Service::figures),
+            "Facts" => call(self, payload, Service::facts),
+            "Version" => call(self, payload, Service::version),
+            "CreateSandbox" => call(self, payload, Service::create_sandbox),
+            "SandboxState" => call(self, payload, Service::sandbox_state),
+            "SandboxStats" => call(self, payload, Service::sandbox_stats),
+            "UpdateSandbox" => call(self, payload, Service::update_sandbox),
+            "ChargeHelpers" => call(self, payload, Service::charge_helpers),
+            "RemoveSandbox" => call(self, payload, Service::remove_sandbox),
+            _ => Err(unknown_method(method)),
+        }
+    }
+}
+
+fn id(text: &str) -> Answer<TaskId> {
+    text.parse().map_err(|invalid: bowline_spec::Invalid| to_status(&Error::new(Kind::Usage, invalid.to_string())))
+}
+
+fn signal(number: i32) -> Answer<Signal> {
+    let unknown = || to_status(&Error::new(Kind::Usage, format!("{number} is not the number of a signal")));
+    Signal::from_number(number).ok_or_else(unknown)
+}
+
+fn target(path: &str) -> Target {
+    if path.is_empty() { Target::Null } else { Target::Path(PathBuf::from(path)) }
+}
+
+/// Where a stream goes that may be in somebody's foreground.
+fn read_by(path: &str, foreground: bool) -> Target {
+    match target(path) {
+        Target::Path(path) if foreground => Target::Foreground(path),
+        target => target,
+    }
+}
+
+fn input(path: &str) -> Input {
+    if path.is_empty() { Input::Null } else { Input::Path(PathBuf::from(path)) }
+}
+
+fn attachment(request: AttachRequest) -> Attachment {
+    Attachment {
+        stdin: optional(request.stdin).map(PathBuf::from),
+        stdout: target(&request.stdout),
+        stderr: target(&request.stderr),
+    }
+}
+
+/// A size as sent: what no terminal can be is as large as one can.
+fn size(sent: &proto::WindowSize) -> WindowSize {
+    let characters = |sent: u32| u16::try_from(sent).unwrap_or(u16::MAX);
+    WindowSize { rows: characters(sent.rows), columns: characters(sent.columns) }
+}
+
+fn update(request: &UpdateRequest) -> Answer<Update> {
+    bowline_spec::parse_update(&request.update, Format::Json).map_err(|invalid| to_status(&invalid.into()))
+}
+
+fn optional(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+fn nanoseconds(time: Timestamp) -> i64 {
+    i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
+}
+
+async fn exec_outcome(begun: &BegunExec) -> Answer<ExecResponse> {
+    let outcome = begun.outcome().await.map_err(|e| to_status(&e))?;
+    let (exit_code, killed) = match outcome.end {
+        ExecEnd::Exited(code) => (Some(code), ""),
+        ExecEnd::TimedOut(killed) => (None, killed.as_str()),
+    };
+    Ok(ExecResponse {
+        exit_code,
+        killed: killed.to_owned(),
+        stdout: outcome.stdout,
+        stderr: outcome.stderr,
+        started_at_ns: nanoseconds(outcome.started_at),
+        exited_at_ns: nanoseconds(outcome.exited_at),
+        ..ExecResponse::default()
+    })
+}
+
+impl Service {
+    async fn launch(&self, request: LaunchRequest) -> Answer<LaunchResponse> {
+        let id = id(&request.id)?;
+        let task = bowline_spec::parse(&request.task, Format::Json).map_err(|invalid| to_status(&invalid.into()))?;
+        let launch = Launch {
+            stdin: input(&request.stdin),
+            stdout: read_by(&request.stdout, request.foreground),
+            stderr: read_by(&request.stderr, request.foreground),
+            size: size(&request.size),
+            attached: request.attach.into_option().map(attachment),
+            durable: request.durable,
+            driver: driver(&request.cgroup_driver)?,
+            slice: optional(request.slice),
+            ..Launch::new(id, task)
+        };
+        let launched = self.executor.launch(launch).await.map_err(|e| to_status(&e))?;
+        Ok(LaunchResponse { pid: launched.pid, ..LaunchResponse::default() })
+    }
+
+    async fn wait(&self, request: TaskRequest) -> Answer<WaitResponse> {
+        let report = self.executor.wait(&id(&request.id)?).await.map_err(|e| to_status(&e))?;
+        Ok(WaitResponse { report: json(&report)?, ..WaitResponse::default() })
+    }
+
+    async fn signal(&self, request: SignalRequest) -> Answer<Empty> {
+        let signal = signal(request.signal)?;
+        let done = self.executor.signal(&id(&request.id)?, signal, request.all);
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn stop(&self, request: StopRequest) -> Answer<Empty> {
+        let signal = request.signal.map(signal).transpose()?;
+        let grace = request.grace_ms.map(Duration::from_millis);
+        let done = self.executor.shutdown(&id(&request.id)?, signal, grace).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn pause(&self, request: TaskRequest) -> Answer<Empty> {
+        let done = self.executor.pause(&id(&request.id)?).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn resume(&self, request: TaskRequest) -> Answer<Empty> {
+        let done = self.executor.resume(&id(&request.id)?);
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn begin_exec(&self, request: ExecRequest) -> Answer<(u64, BegunExec)> {
+        let exec = Exec {
+            process: None,
+            logger: None,
+            command: request.command,
+            env: request.env,
+            workdir: optional(request.workdir).map(PathBuf::from),
+            user: optional(request.user),
+            timeout: request.timeout_ms.map(Duration::from_millis),
+            direct: request.direct,
+            stdout: read_by(&request.stdout, request.foreground),
+            stderr: read_by(&request.stderr, request.foreground),
+            tail_bytes: request.tail_bytes.map(|bytes| bytes as usize),
+            separate: request.separate,
+            stdin: input(&request.stdin),
+            terminal: request.terminal.as_ref().map(size),
+            name: optional(request.name),
+        };
+        let begun = self.executor.exec(&id(&request.id)?, exec).await.map_err(|e| to_status(&e))?;
+        Ok((begun.number(), begun))
+    }
+
+    async fn attach(&self, request: AttachRequest) -> Answer<Empty> {
+        let done = self.executor.attach(&id(&request.id)?, attachment(request));
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn resize(&self, request: ResizeRequest) -> Answer<Empty> {
+        let done = self.executor.resize(&id(&request.id)?, optional(request.exec), size(&request.size));
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn update(&self, request: UpdateRequest) -> Answer<Empty> {
+        let done = self.executor.update(&id(&request.id)?, update(&request)?).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn processes(&self, request: TaskRequest) -> Answer<ProcessesResponse> {
+        let all = self.executor.processes(&id(&request.id)?).map_err(|e| to_status(&e))?;
+        let process = |p: bowline_executor::Process| Process { pid: p.pid, exec: p.exec, ..Process::default() };
+        let processes = all.into_iter().map(process).collect();
+        Ok(ProcessesResponse { processes, ..ProcessesResponse::default() })
+    }
+
+    async fn stats(&self, request: TaskRequest) -> Answer<StatsResponse> {
+        let stats = self.executor.stats(&id(&request.id)?).map_err(|e| to_status(&e))?;
+        Ok(StatsResponse { stats: json(&stats)?, ..StatsResponse::default() })
+    }
+
+    async fn state(&self, request: TaskRequest) -> Answer<StateResponse> {
+        let state = self.executor.state(&id(&request.id)?).map_err(|e| to_status(&e))?;
+        Ok(StateResponse {
+            status: state.status.as_str().to_owned(),
+            pid: state.pid.unwrap_or(0),
+            terminal: state.terminal,
+            takes_input: state.takes_input,
+            health: state.health.map(|health| json(&health)).transpose()?.unwrap_or_default(),
+            unwritten: state.unwritten.map(|report| json(&report)).transpose()?.unwrap_or_default(),
+            ..StateResponse::default()
+        })
+    }
+
+    async fn figures(&self, _: Empty) -> Answer<FiguresResponse> {
+        let figures = self.executor.figures().map_err(|e| to_status(&e))?;
+        Ok(FiguresResponse { figures: json(&figures)?, ..FiguresResponse::default() })
+    }
+
+    async fn facts(&self, _: Empty) -> Answer<FactsResponse> {
+        let facts = self.executor.facts().map_err(|e| to_status(&e))?;
+        let facts = AllFacts { facts, connections: self.connections.outlines() };
+        Ok(FactsResponse { facts: json(&facts)?, ..FactsResponse::default() })
+    }
+
+    async fn create_sandbox(&self, _: Empty) -> Answer<Empty> {
+        self.executor.create_sandbox().await.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn sandbox_state(&self, _: Empty) -> Answer<SandboxStateResponse> {
+        let state = self.executor.sandbox_state().map_err(|e| to_status(&e))?;
+        Ok(SandboxStateResponse { state: json(&state)?, ..SandboxStateResponse::default() })
+    }
+
+    async fn sandbox_stats(&self, _: Empty) -> Answer<StatsResponse> {
+        let stats = self.executor.sandbox_stats().map_err(|e| to_status(&e))?;
+        Ok(StatsResponse { stats: json(&stats)?, ..StatsResponse::default() })
+    }
+
+    async fn update_sandbox(&self, request: UpdateRequest) -> Answer<Empty> {
+        let done = self.executor.update_sandbox(update(&request)?).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn charge_helpers(&self, request: ChargeHelpersRequest) -> Answer<ChargeHelpersResponse> {
+        let skipped = self.executor.charge_helpers(request.pids).await.map_err(|e| to_status(&e))?;
+        Ok(ChargeHelpersResponse { skipped, ..ChargeHelpersResponse::default() })
+    }
+
+    async fn remove_sandbox(&self, request: RemoveSandboxRequest) -> Answer<Empty> {
+        let done = self.executor.remove_sandbox(request.force).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    }
+
+    async fn version(&self, _: Empty) -> Answer<VersionResponse> {
+        Ok(VersionResponse { version: VERSION.to_owned(), ..VersionResponse::default() })
+    }
+}
+
+// For a shim that is leaving, of which there is one with this feature alone.
+#[cfg(all(test, feature = "fuzzing"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_of_the_protocol_is_served() {
+        let protocol = include_str!("../../protocol/proto/bowline.proto");
+        let names = protocol.lines().filter_map(|line| line.trim().strip_prefix("rpc ")?.split('(').next());
+        let service = Rc::new(Service { executor: Executor::gone(), connections: Connections::default() });
+        let unserved: Vec<&str> = names.clone().filter(|name| service.call(NAME, name, b"").is_err()).collect();
+        assert!(names.count() > 20);
+        assert_eq!(unserved, Vec::<&str>::new());
+    }
+}

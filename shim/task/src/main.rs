@@ -1,0 +1,102 @@
+//! The shim: one process for one sandbox, one thread, until its tasks have ended.
+//!
+//! Started by `bowline`, which hands it a listening socket, the lock of its
+//! folder, and as stdin a pipe that ends with `bowline` itself. Its flags are
+//! read by hand: an argument parser would be half of its private memory.
+
+use std::os::fd::{AsFd as _, RawFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bowline_executor::systemd::Systemd;
+use bowline_executor::{
+    Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd, serve,
+};
+
+/// Where the listening socket is unless `--listener-fd` says otherwise.
+const LISTENER_FD: RawFd = 3;
+/// Where the lock of the folder is unless `--lock-fd` says otherwise.
+const LOCK_FD: RawFd = 4;
+
+fn main() -> ExitCode {
+    let level = std::env::var("BOWLINE_LOG").ok().and_then(|level| level.parse().ok());
+    tracing_subscriber::fmt()
+        .with_max_level(level.unwrap_or(tracing::Level::WARN))
+        .with_ansi(false)
+        // It would tell stderr that stderr cannot be written, and panic.
+        .log_internal_errors(false)
+        .with_writer(std::io::stderr)
+        .init();
+    match run(std::env::args().skip(1)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::from(125)
+        }
+    }
+}
+
+struct Arguments {
+    folder: PathBuf,
+    shim_cgroup: ShimCgroup,
+    systemd: Systemd,
+    listener: RawFd,
+    lock: RawFd,
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
+    let usage = |what: &str| {
+        let usage = "usage: bowline-shim --folder DIR --bowline FILE [--shim-cgroup MODE]";
+        Error::new(Kind::Usage, format!("{usage}: {what}"))
+    };
+    let (mut folder, mut bowline) = (None, None);
+    let (mut shim_cgroup, mut listener, mut lock) = (ShimCgroup::default(), LISTENER_FD, LOCK_FD);
+    while let Some(flag) = args.next() {
+        let value = args.next().ok_or_else(|| usage(&format!("{flag} needs a value")))?;
+        let number = || value.parse().map_err(|_| usage(&format!("{flag} needs a number")));
+        match flag.as_str() {
+            "--folder" => folder = Some(PathBuf::from(&value)),
+            "--shim-cgroup" => shim_cgroup = value.parse()?,
+            "--bowline" => bowline = Some(PathBuf::from(&value)),
+            "--listener-fd" => listener = number()?,
+            "--lock-fd" => lock = number()?,
+            _ => return Err(usage(&format!("unknown flag {flag}"))),
+        }
+    }
+    let folder = folder.ok_or_else(|| usage("--folder is missing"))?;
+    let systemd = Systemd::by(bowline.ok_or_else(|| usage("--bowline is missing"))?);
+    Ok(Arguments { folder, shim_cgroup, systemd, listener, lock })
+}
+
+fn run(args: impl Iterator<Item = String>) -> Result<()> {
+    #[cfg(feature = "absent")]
+    tracing::warn!("taken for absent: {}", bowline_executor::all_absent().join(" "));
+    let arguments = parse(args)?;
+    // Whoever started us may have more open than it says.
+    close_all_but(&mut [arguments.listener, arguments.lock]);
+    let missing = |what: &str| Error::new(Kind::Usage, format!("{what} was not handed down"));
+    let listener = inherited_fd(arguments.listener).ok_or_else(|| missing("the listening socket"))?;
+    let lock = inherited_fd(arguments.lock).ok_or_else(|| missing("the lock"))?;
+    let _lock = Lock::from_fd(lock);
+    // A session of its own: ctrl-C at our manager's terminal is not for us.
+    // It fails only for a leader of a group, which has one already.
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(c"bowline-shim");
+    // What a task in the host's pid namespace leaves behind is ours to reap.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .doing(Kind::Internal, || "cannot become a subreaper")?;
+    std::env::set_current_dir("/").doing(Kind::Internal, || "cannot change to /")?;
+    let state = arguments.folder.parent().unwrap_or(std::path::Path::new("/"));
+    let Arguments { folder, shim_cgroup, systemd, .. } = &arguments;
+    let config = Config::new(Folder::at(folder), StateDir::new(state), shim_cgroup.clone(), systemd.clone());
+    serve(config, |executor| async move {
+        if let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() {
+            executor.leave_with(stdin);
+        }
+        bowline_shim::serve(executor, UnixListener::from(listener)).await?;
+        // All is answered and removed: the kernel takes back the rest, faster
+        // than it could be dropped piece by piece.
+        std::process::exit(0)
+    })
+}

@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use bowline_spec::budget::{Class, Joint, Share};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
-use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Criu;
@@ -112,8 +111,8 @@ pub struct TaskFacts {
     pub steps: u64,
     /// What is also on disk: its description, its init, its cgroups.
     pub record: Box<Record>,
-    /// What it was made from in the end, which does not change; for whoever asks.
-    pub configuration: Option<Configuration>,
+    /// What its manager wants to be otherwise than usual.
+    pub particulars: Particulars,
     /// It is a checkpoint's, and stopped until it is started.
     pub restored: bool,
     /// Where its root is mounted, if that is ours to take down.
@@ -169,15 +168,6 @@ pub struct TaskFacts {
     pub report: Option<ExitReport>,
     /// What of its output went where; read for whoever asks.
     pub output: Option<Output>,
-}
-
-/// What a task was made from.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Configuration {
-    /// The OCI configuration, as it was completed; without the seccomp profile, which its filter was compiled from.
-    pub spec: Box<Spec>,
-    /// What its manager wants to be otherwise than usual.
-    pub particulars: Particulars,
 }
 
 /// What a manager wants to be otherwise than usual, of all processes of a task.
@@ -268,12 +258,12 @@ pub struct Output {
 
 impl TaskFacts {
     /// Of one whose init was cloned.
-    pub fn new(record: Box<Record>) -> TaskFacts {
+    pub fn new(record: Box<Record>, particulars: Particulars) -> TaskFacts {
         TaskFacts {
             life: task::Life::Starting,
             steps: 0,
             record,
-            configuration: None,
+            particulars,
             restored: false,
             mounted: None,
             settles_at: None,

@@ -3,7 +3,7 @@
 //!
 //! What work is under way is known, for whoever asks.
 //!
-//! All are of one type to the event loop: it would be compiled anew for each.
+//! All are of one type to the event loop, and to what is done for each: it would be compiled anew for each.
 //!
 //! For tests alone, behind the feature `remade`, `BOWLINE_REMADE=1` has all waits dropped and made again at random.
 
@@ -40,33 +40,36 @@ pub fn under_way() -> Vec<Work> {
     UNDER_WAY.with_borrow(|all| all.values().cloned().collect())
 }
 
+type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
+
 /// Begins a wait, whose future `make` makes as often as need be.
 pub fn begin<F: Future<Output = ()> + 'static>(make: impl Fn() -> F + 'static) {
-    go_on(lasting(make));
+    go_on(Box::pin(lasting(make)));
 }
 
 /// Begins work: `what` it is, in a few words, and of which task.
 pub fn work(what: &'static str, of: Option<TaskId>, work: impl Future<Output = ()> + 'static) {
+    begin_work(what, of, Box::pin(work));
+}
+
+fn begin_work(what: &'static str, of: Option<TaskId>, work: Boxed<()>) {
     let number = BEGUN.replace(BEGUN.get() + 1);
     let entry = Work { what: Cow::Borrowed(what), of, begun: Moment::now() };
     UNDER_WAY.with_borrow_mut(|all| all.insert(number, entry));
-    go_on(async move {
+    go_on(Box::pin(async move {
         work.await;
         UNDER_WAY.with_borrow_mut(|all| all.remove(&number));
-    });
+    }));
 }
 
 /// Does work to its end, though who waits for it may go. Returns what it comes to.
-pub async fn see_through<T: 'static>(
-    what: &'static str,
-    of: Option<TaskId>,
-    job: impl Future<Output = T> + 'static,
-) -> T {
+pub async fn see_through<T: 'static>(what: &'static str, of: Option<TaskId>, work: Boxed<T>) -> T {
     let (comes_to, answer) = oneshot::channel();
-    work(what, of, async move {
+    let told = async move {
         // Perhaps nobody waits for it any more.
-        let _ = comes_to.send(job.await);
-    });
+        let _ = comes_to.send(work.await);
+    };
+    begin_work(what, of, Box::pin(told));
     match answer.await {
         Ok(answer) => answer,
         // All ends with the loop.
@@ -74,8 +77,7 @@ pub async fn see_through<T: 'static>(
     }
 }
 
-fn go_on(future: impl Future<Output = ()> + 'static) {
-    let future: Pin<Box<dyn Future<Output = ()>>> = Box::pin(future);
+fn go_on(future: Boxed<()>) {
     tokio::task::spawn_local(future);
 }
 

@@ -48,7 +48,7 @@ impl Supervisor {
             let message = format!("task {id} is {}: only a running one can be checkpointed", status.as_str());
             return Err(Error::new(Kind::WrongState, message));
         };
-        let setting = &task.particulars.criu;
+        let setting = task.facts.look(|facts| facts.particulars.criu.clone());
         let criu = setting.find()?;
         let outside = checkpoint::outside(pid, &task.spec, wanted).map_err(|e| e.within(format_args!("task {id}")))?;
         let work = wanted.work.as_deref().or(setting.work.as_deref()).unwrap_or(&wanted.images);

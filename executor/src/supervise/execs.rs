@@ -178,7 +178,7 @@ impl Supervisor {
     async fn run_exec(self: &Rc<Self>, task: &Rc<Task>, request: &Exec, process: &Process, number: u64) -> Result<()> {
         let logging = self.start_logger(request.logger.as_ref()).await?;
         let targets = logging.as_ref().map(Logging::targets);
-        let (stdio, wiring, tails) = wire(request, targets, owner(&task.spec, Some(process), &task.particulars))?;
+        let (stdio, wiring, tails) = wire(request, targets, task.owner_of_streams(process))?;
         let expecting = self.children.expect();
         let (mut report, pid, in_group) = match self.clone_exec(task, process, &stdio, number).await {
             // Nothing of it is there that could be killed.
@@ -408,7 +408,8 @@ async fn clone_into(
         let init = handles.init.as_ref().ok_or_else(|| gone(task))?;
         let filter = task.filter.as_ref();
         let Task { id, folder, spec, namespaces, .. } = task;
-        let (id, bundle, keeps_keyring) = (id.as_str(), folder.path(), task.particulars.keeps_keyring);
+        let (id, bundle, keeps_keyring) =
+            (id.as_str(), folder.path(), task.facts.look(|facts| facts.particulars.keeps_keyring));
         exec::Exec { process, id, bundle, spec, filter, stdio, null, entry, namespaces, init, keeps_keyring }
             .clone_exec()?
     };
@@ -518,6 +519,11 @@ impl Task {
             process.set_oom_score_adj(init.oom_score_adj());
         }
         Ok(process)
+    }
+
+    /// Who the streams of an exec belong to on the host.
+    fn owner_of_streams(&self, process: &Process) -> Owner {
+        self.facts.look(|facts| owner(&self.spec, Some(process), &facts.particulars))
     }
 
     /// Whether its deadline has come.

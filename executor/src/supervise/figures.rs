@@ -9,7 +9,7 @@ use std::rc::Rc;
 use super::Supervisor;
 use super::task::Task;
 use crate::cgroup::{self, Cgroup};
-use crate::facts::{Configuration, Facts, Output, ShimFacts};
+use crate::facts::{Facts, Output, ShimFacts};
 use crate::figures::{self, Figures, HealthFigures, SandboxFigures, TaskFigures};
 use crate::io::{Lines, Tail};
 use crate::stats::Stats;
@@ -40,7 +40,6 @@ impl Supervisor {
             let handles = task.handles.borrow();
             facts.output = Some(output([&handles.tail].into_iter(), handles.lines()));
             facts.end = handles.claim.end();
-            facts.configuration = Some(configuration(task));
             for (number, exec) in &mut facts.execs {
                 // While it has a pid, it is not reaped, and that is its own.
                 exec.pid_started = exec.pid.and_then(proc_stat::started);
@@ -80,15 +79,6 @@ impl Supervisor {
     fn usage(&self, cgroup: &Cgroup) -> Stats {
         figures::usage(&self.layout, cgroup, self.page_sizes())
     }
-}
-
-/// Without the profile: it is most of it, and an answer has a bound.
-fn configuration(task: &Task) -> Configuration {
-    let mut spec = task.spec.clone();
-    if let Some(linux) = spec.linux_mut() {
-        linux.set_seccomp(None);
-    }
-    Configuration { spec, particulars: task.particulars.clone() }
 }
 
 fn output<'a>(tails: impl Iterator<Item = &'a Tail>, lines: Option<&Lines>) -> Output {

@@ -200,7 +200,7 @@ impl Supervisor {
         act: impl AsyncFnOnce(&Rc<Self>) -> Result<T> + 'static,
     ) -> Result<T> {
         let supervisor = self.clone();
-        waits::see_through(what, None, async move { act(&supervisor).await }).await
+        waits::see_through(what, None, Box::pin(async move { act(&supervisor).await })).await
     }
 
     /// As [`Self::work`], and from this call on the shim does not leave before it is done with.
@@ -226,7 +226,7 @@ impl Supervisor {
         act: impl AsyncFnOnce(&Rc<Self>, &TaskId) -> Result<T> + 'static,
     ) -> Result<T> {
         let (supervisor, task) = (self.clone(), id.clone());
-        waits::see_through(what, Some(id.clone()), async move { act(&supervisor, &task).await }).await
+        waits::see_through(what, Some(id.clone()), Box::pin(async move { act(&supervisor, &task).await })).await
     }
 
     /// Its manager has gone. It leaves if that has launched nothing: nobody else

@@ -19,7 +19,7 @@ use crate::cgroup::{Cgroup, Layout};
 use crate::claim::Claim;
 use crate::clock::Moment;
 use crate::error::{Doing, Error, Kind, Result};
-use crate::facts::{Particulars, TaskFacts};
+use crate::facts::TaskFacts;
 use crate::folder::Folder;
 use crate::io::{Attachment, Lines, Tail, WindowSize};
 use crate::known::Known;
@@ -50,7 +50,6 @@ pub struct Task {
     pub spec: Box<Spec>,
     pub namespaces: Namespaces,
     pub filter: Option<Filter>,
-    pub particulars: Particulars,
     /// Where the record is kept.
     pub folder: Folder,
     pub facts: Known<TaskFacts>,
@@ -82,9 +81,8 @@ impl Task {
             spec,
             namespaces,
             filter,
-            particulars,
             folder,
-            facts: Known::new(TaskFacts::new(record)),
+            facts: Known::new(TaskFacts::new(record, particulars)),
             handles: RefCell::new(handles),
             turns: Turns::default(),
         }

@@ -152,7 +152,7 @@ pub fn read_answer(connection: &mut dyn Connection, headless: bool) -> Answer {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
-        assert_eq!(connection.read(&mut byte).expect("an answer"), 1, "it broke off: {head:?}");
+        connection.read_exact(&mut byte).unwrap_or_else(|error| panic!("it broke off: {error}: {head:?}"));
         head.push(byte[0]);
     }
     let head = String::from_utf8(head).expect("text");

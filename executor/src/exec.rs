@@ -24,7 +24,7 @@ use crate::lsm::Labels;
 use crate::namespaces::Namespaces;
 use crate::seccomp::Filter;
 use crate::sys;
-use crate::{notify, refused, rootfs};
+use crate::{notify, rootfs, unsupported};
 
 /// Everything that an exec is started from.
 pub struct Exec<'a> {
@@ -57,7 +57,7 @@ impl Exec<'_> {
     /// Starts it; its pid, an error, or that its cgroup takes no process, comes
     /// by the report.
     pub fn clone_exec(self) -> Result<Report> {
-        refused::check_process(self.process)?;
+        unsupported::check_process(self.process)?;
         let (report, tell) = io::pipe()?;
         let init = self.init.pidfd.as_fd();
         let listener = self.filter.and_then(|filter| filter.listener.as_deref());

@@ -1,7 +1,6 @@
 //! What a shim knows: plain values that can be written down and read again.
 //!
 //! What it holds open belongs to them and is in `supervise/handles`; futures wait.
-//! What they still keep beside that is listed in ARCHITECTURE.md, "A task's life".
 //!
 //! Must not: hold a descriptor, wait, or act.
 

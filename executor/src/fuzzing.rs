@@ -19,12 +19,12 @@ use crate::folder::Folder;
 use crate::identity::{self, Wanted};
 use crate::network::{self, ConfigList, Kept};
 use crate::proc_stat::ProcStat;
-use crate::{bundle, events, mountinfo, refused, rootfs, stats};
+use crate::{bundle, events, mountinfo, rootfs, stats, unsupported};
 
 /// A bundle's `config.json`, and what is checked of it before anything is made.
 pub fn config(data: &[u8]) {
     let Ok((spec, _)) = bundle::parse(data, Path::new("config.json")) else { return };
-    let _ = refused::check(&spec);
+    let _ = unsupported::check(&spec);
     for mount in spec.mounts().iter().flatten() {
         let _ = rootfs::read_mount_options(mount);
     }
@@ -34,7 +34,7 @@ pub fn config(data: &[u8]) {
 /// A manager's description of an exec.
 pub fn process(data: &[u8]) {
     let Ok(process) = serde_json::from_slice::<Process>(data) else { return };
-    let _ = bundle::check_process(&process).and_then(|()| refused::check_process(&process));
+    let _ = bundle::check_process(&process).and_then(|()| unsupported::check_process(&process));
 }
 
 /// A manager's limits for a container that runs.

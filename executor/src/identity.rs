@@ -14,7 +14,7 @@ use rustix::fs::{self, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Doing, Error, Kind, Result};
-use crate::scoped::{self, Symlinks};
+use crate::inside_root::{self, Symlinks};
 
 /// More than any sane user database; a larger file is refused.
 const MOST_BYTES: u64 = 4 << 20;
@@ -127,7 +127,7 @@ fn read(root: BorrowedFd<'_>, path: &str) -> Result<String> {
     let what = || format!("user: cannot read {path} in the root filesystem");
     let refused = |why: &dyn Display| Error::new(Kind::BadSpec, format!("{}: {why}", what()));
     let unfit = |why: &dyn Display| refused(why).hint(format!("make {path} a plain file of names in the image"));
-    let fd = match scoped::open(root, Path::new(path), OFlags::PATH | OFlags::CLOEXEC, Symlinks::Followed) {
+    let fd = match inside_root::open(root, Path::new(path), OFlags::PATH | OFlags::CLOEXEC, Symlinks::Followed) {
         Ok(fd) => fd,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(String::new()),
         Err(errno) => return Err(refused(&errno)),

@@ -25,10 +25,10 @@ use crate::io::{self, Stdio};
 use crate::lsm::Labels;
 use crate::namespaces::{self, Namespaces};
 use crate::notify::{self, Notify};
-use crate::refused;
 use crate::rootfs;
 use crate::seccomp::Filter;
 use crate::sys::{self, Cloned, SharedPid};
+use crate::unsupported;
 use crate::worker::{self, PipeReader};
 
 /// Everything that a task is started from.
@@ -76,7 +76,7 @@ impl Prepared<'_> {
     pub fn clone_init(self) -> Result<Starting> {
         let Prepared { id, spec, bundle, cgroup, filter, stdio, keeps_keyring } = self;
         let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
-        refused::check(spec)?;
+        unsupported::check(spec)?;
         let namespaces = Namespaces::of(spec)?;
         let joined = namespaces.open_joined()?;
         // Inside a user namespace the host's paths may be closed to the child;

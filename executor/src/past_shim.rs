@@ -18,7 +18,7 @@ use bowline_spec::signal::Signal;
 use crate::cgroup::{self, Cgroup, Layout, has_ended};
 use crate::error::{Doing as _, Error, Kind, Result};
 use crate::folder::{Folder, Lock, Owner, Record};
-use crate::recovery::{cgroups_of, overheads_of};
+use crate::undo::{cgroups_of, overheads_of};
 use crate::{proc_stat, sys};
 
 /// How long a shim that was killed may take to end: what it waits for in the

@@ -29,7 +29,7 @@ use crate::child::{self, Handed};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::io;
 use crate::launch::{Live, clone_child};
-use crate::{inheritance, network, refused, sys, worker};
+use crate::{inheritance, network, sys, unsupported, worker};
 
 /// What it is called, in every list of processes.
 const NAME: &CStr = c"pause";
@@ -113,7 +113,7 @@ impl Pause {
             return Err(Error::new(Kind::BadSpec, message));
         }
         for key in self.sysctls.keys() {
-            refused::sysctl(key, &|kind| self.has(kind))?;
+            unsupported::sysctl(key, &|kind| self.has(kind))?;
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ fn become_pause(wanted: &Pause, joined: Option<&OwnedFd>, entry: &Entry, report:
         rustix::system::sethostname(hostname.as_bytes()).doing(Kind::BadSpec, what)?;
     }
     for (key, value) in &wanted.sysctls {
-        let path = format!("/proc/sys/{}", refused::sysctl_path(key)?);
+        let path = format!("/proc/sys/{}", unsupported::sysctl_path(key)?);
         fs::write(path, value).doing(Kind::BadSpec, || format!("sysctls: cannot set {key} to {value}"))?;
     }
     // Else it would look like a second shim. Nothing depends on it.

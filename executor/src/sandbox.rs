@@ -28,9 +28,9 @@ use crate::cgroup::{self, Driver, Layout, Unit};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::folder::{Folder, Lock, StateDir};
 use crate::network::{self, Connected};
-use crate::recovery::{LeftAlone, OVERHEAD, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
 use crate::rootfs::layers;
 use crate::systemd::Systemd;
+use crate::undo::{LeftAlone, OVERHEAD, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
 
 /// Below what all sandboxes' cgroups are.
 const PREFIX: &str = "bowline";

@@ -14,8 +14,8 @@ mod cases {
     pub(crate) mod inside;
     pub(crate) mod plugins;
     pub(crate) mod sandbox;
+    pub(crate) mod sandbox_namespaces;
     pub(crate) mod serving;
-    pub(crate) mod shared;
 }
 
 /// A name, and what is to hold.
@@ -40,7 +40,7 @@ pub(crate) fn namespace(path: impl AsRef<Path>) -> (u64, u64) {
 }
 
 fn main() -> ExitCode {
-    let all: Vec<Case> = [&cases::shared::ALL[..], &cases::serving::ALL, &cases::plugins::ALL].concat();
+    let all: Vec<Case> = [&cases::sandbox_namespaces::ALL[..], &cases::serving::ALL, &cases::plugins::ALL].concat();
     if let Ok(case) = std::env::var(CASE) {
         let helpers = [cases::plugins::SHIM, cases::plugins::UNFORWARDED, cases::serving::SHIM];
         let (_, run) = all.iter().chain(&helpers).find(|(name, _)| *name == case).expect("a case");

@@ -24,8 +24,8 @@ use super::{Cgroups, place_of, unit_of};
 use crate::error::{Error, Kind, Result, together};
 use crate::folder::{ATTACHED, Folder, Lock, Owner, StateDir};
 use crate::owners::{self, Shims};
-use crate::recovery::{cgroups_of, readable, undo};
 use crate::sandbox::undo_sandbox;
+use crate::undo::{cgroups_of, readable, undo};
 
 /// What sandboxes are below.
 const SANDBOXES: &str = "bowline";

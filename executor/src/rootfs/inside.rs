@@ -1,6 +1,6 @@
 //! Paths inside a root that nobody vouches for.
 //!
-//! One call of `scoped` decides nearly always. Where a symlink or a missing part
+//! One call of `inside_root` decides nearly always. Where a symlink or a missing part
 //! is in the way, the path is walked by hand, one O_NOFOLLOW step at a time, with
 //! `..` answered from our own stack: so it can be said which symlink leads out.
 
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::file_type;
 use crate::error::{Doing, Error, Kind, Result};
-use crate::scoped::{self, MOST_SYMLINKS, Symlinks};
+use crate::inside_root::{self, MOST_SYMLINKS, Symlinks};
 
 /// What to make where a path does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub fn open(root: BorrowedFd<'_>, path: &Path, make: Make) -> Result<OwnedFd> {
     if relative.as_os_str().is_empty() {
         return root.try_clone_to_owned().doing(Kind::Internal, || "cannot copy an fd");
     }
-    match scoped::open(root, relative, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Refused) {
+    match inside_root::open(root, relative, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Refused) {
         Ok(fd) => Ok(fd),
         Err(Errno::NOENT | Errno::LOOP) => Walk::new(root, path)?.finish(make),
         Err(errno) => Err(refused(path, errno)),
@@ -91,7 +91,7 @@ impl<'a> Walk<'a> {
 
     /// Puts the parts of `path` before everything that is still ahead.
     fn push_front(&mut self, path: &Path, written: bool) {
-        for part in scoped::parts(path).collect::<Vec<_>>().into_iter().rev() {
+        for part in inside_root::parts(path).collect::<Vec<_>>().into_iter().rev() {
             self.ahead.push_front((part, written));
         }
     }

@@ -28,7 +28,7 @@ use super::stage;
 use super::trees::Filesystem;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::idmap::{self, Idmap};
-use crate::scoped::{self, Symlinks};
+use crate::inside_root::{self, Symlinks};
 use crate::sys::{self, MountAttributes};
 use crate::worker;
 
@@ -138,7 +138,7 @@ fn described(layer: &Layer) -> Result<(OciMount, Option<Idmap>)> {
 fn target(root: &Path, layer: &Layer) -> Result<OwnedFd> {
     let base = open_path(root).doing(Kind::Internal, || format!("cannot open {}", root.display()))?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let opened = scoped::open(base.as_fd(), Path::new(&layer.target), flags, Symlinks::Followed);
+    let opened = inside_root::open(base.as_fd(), Path::new(&layer.target), flags, Symlinks::Followed);
     opened.doing(Kind::BadSpec, || format!("cannot find {:?} in the root filesystem", layer.target))
 }
 

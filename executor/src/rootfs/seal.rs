@@ -17,9 +17,9 @@ use super::devices::Null;
 use super::trees::{Filesystem, Trees};
 use super::{file_type, label};
 use crate::error::{Doing, Error, Kind, Result};
-use crate::refused;
-use crate::scoped::{self, Symlinks};
+use crate::inside_root::{self, Symlinks};
 use crate::sys::MountAttributes;
+use crate::unsupported;
 
 /// SYSFS_MAGIC (linux/magic.h).
 const SYSFS: fs::FsWord = 0x6265_6572;
@@ -58,7 +58,7 @@ impl<'a> Place<'a> {
     /// Opens what is at `path`, if anything is.
     fn existing(&self, path: &str) -> Result<Option<OwnedFd>> {
         let (from, rest) = self.start(Path::new(path));
-        match scoped::open(from, rest, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Followed) {
+        match inside_root::open(from, rest, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Followed) {
             Ok(fd) => Ok(Some(fd)),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(errno) => {
@@ -88,7 +88,7 @@ pub fn is_procfs(fd: BorrowedFd<'_>) -> bool {
 /// Whether `path` is the folder `name` of the root, as far as its text tells.
 pub fn is_at(path: &Path, name: &str) -> bool {
     let mut left = Vec::new();
-    for part in scoped::parts(path) {
+    for part in inside_root::parts(path) {
         if part == ".." {
             left.pop();
         } else {
@@ -100,7 +100,7 @@ pub fn is_at(path: &Path, name: &str) -> bool {
 
 fn open_folder(root: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    scoped::open(root, Path::new(name), flags, Symlinks::Refused)
+    inside_root::open(root, Path::new(name), flags, Symlinks::Refused)
 }
 
 fn replaced(name: &str) -> Error {
@@ -112,14 +112,15 @@ fn replaced(name: &str) -> Error {
 pub fn sysctls(place: &Place<'_>, spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
     for (key, value) in linux.and_then(|l| l.sysctl().as_ref()).into_iter().flatten() {
-        let path = format!("sys/{}", refused::sysctl_path(key)?);
+        let path = format!("sys/{}", unsupported::sysctl_path(key)?);
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let what = || format!("sysctls: cannot set {key} to {value}");
         // Whatever else is at /proc would swallow it (CVE-2025-52881).
         let Some(proc) = &place.proc else {
             return Err(Error::new(Kind::BadSpec, format!("{}: there is no procfs at /proc", what())));
         };
-        let fd = scoped::open(proc.as_fd(), Path::new(&path), flags, Symlinks::Refused).doing(Kind::BadSpec, what)?;
+        let fd =
+            inside_root::open(proc.as_fd(), Path::new(&path), flags, Symlinks::Refused).doing(Kind::BadSpec, what)?;
         File::from(fd).write_all(value.as_bytes()).doing(Kind::BadSpec, what)?;
     }
     Ok(())

@@ -9,7 +9,7 @@ use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use super::inside::{self, Make};
 use super::trees::Trees;
 use crate::error::{Doing, Error, Kind, Result};
-use crate::scoped::{self, Symlinks};
+use crate::inside_root::{self, Symlinks};
 
 /// The multiplexer: a new terminal for each time it is opened
 /// (Documentation/filesystems/devpts.rst).
@@ -38,7 +38,7 @@ pub fn open(root: BorrowedFd<'_>) -> Result<Pty> {
             .hint("a task with a terminal needs the devpts filesystem that bowline mounts at /dev/pts")
     };
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let master = scoped::open(root, Path::new(path), flags, Symlinks::Refused).map_err(|errno| refused(&errno))?;
+    let master = inside_root::open(root, Path::new(path), flags, Symlinks::Refused).map_err(|errno| refused(&errno))?;
     let stat = fs::fstat(&master).map_err(|errno| refused(&errno))?;
     let filesystem = fs::fstatfs(&master).map_err(|errno| refused(&errno))?;
     // The task may have put anything there.

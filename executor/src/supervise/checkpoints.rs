@@ -24,10 +24,10 @@ use crate::hooks::{Container, Point};
 use crate::io::Stdio;
 use crate::launch::Live;
 use crate::lifecycle::Status;
+use crate::manager_events::Happening;
 use crate::program::{Outcome, Program};
 use crate::rootfs;
 use crate::sys::{self, Ended};
-use crate::told::Happening;
 
 /// How long criu may take to say what this host lacks.
 const CHECK: Duration = Duration::from_secs(30);

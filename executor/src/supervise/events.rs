@@ -18,10 +18,10 @@ use crate::clock::Moment;
 pub use crate::events::Event;
 use crate::events::{Entry, shortened};
 use crate::facts::{ExecEnd, ExecFacts, TaskFacts};
+use crate::manager_events::Happening;
 use crate::report::ExitReport;
 use crate::reserve::Put;
 use crate::stats;
-use crate::told::Happening;
 use crate::watch::{Finding, KernelLog};
 
 /// How often kills are counted after memory has run out: v1 says so before it

@@ -26,9 +26,9 @@ use crate::io::{self, Attachment, Connections, Input, Logging, Owner, Pumps, Std
 use crate::launch::Report;
 use crate::lifecycle::Status;
 use crate::lifecycle::exec::{Event, Life};
+use crate::manager_events::Happening;
 use crate::request::{Exec, ExecOutcome, Launched};
 use crate::rootfs;
-use crate::told::Happening;
 use crate::{sys, waits};
 
 /// How long an answer waits for what was killed at a deadline to end.

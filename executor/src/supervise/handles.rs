@@ -17,7 +17,7 @@ use crate::io::{Gone, Lines, Pumps, Tail};
 use crate::launch::{Held, Live};
 use crate::reserve::Reserve;
 use crate::rootfs::Null;
-use crate::shared::Shared;
+use crate::sandbox_namespaces::Shared;
 use crate::stats::Processes;
 use crate::watch::KernelLog;
 

@@ -27,13 +27,13 @@ use crate::launch::{Held, Live, Prepared, Starting};
 use crate::lifecycle::task::{Event, Life};
 use crate::lifecycle::{Status, shim};
 use crate::log::{self, LogFiles};
+use crate::manager_events::Happening;
 use crate::namespaces::{self, Namespaces};
 use crate::report::Enforcement;
 use crate::request::{Bundle, Launch, Launched, Source};
 use crate::reserve::Reserve;
 use crate::rootfs::layers::{self, Layer};
 use crate::seccomp::{self, Filter, Profile};
-use crate::told::Happening;
 use crate::{bundle, claimed_uid, host, waits};
 
 /// A launch before anything of it is on the host but its folder.

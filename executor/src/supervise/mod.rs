@@ -50,13 +50,13 @@ use crate::known::Known;
 use crate::lifecycle::shutdown::Plan;
 use crate::lifecycle::task::{Event, Life};
 use crate::lifecycle::{Status, shim};
+use crate::manager_events::{Happening, Teller};
 use crate::pages;
 use crate::report::{ExitReport, StoppedBy};
 use crate::request::{Process, TaskState};
 use crate::rootfs::layers;
 use crate::stats::{self, Stats};
 use crate::systemd::Systemd;
-use crate::told::{Happening, Teller};
 use crate::waits;
 
 use children::Children;

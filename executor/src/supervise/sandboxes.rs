@@ -33,7 +33,7 @@ use crate::lifecycle::{Status, shim};
 use crate::network;
 use crate::rootfs::layers::{self, Layer};
 use crate::sandbox::{SandboxRecord, SandboxState};
-use crate::shared;
+use crate::sandbox_namespaces;
 use crate::stats::{self, Stats};
 use crate::watch::Identity;
 use crate::worker;
@@ -181,7 +181,7 @@ impl Sandbox {
     async fn share(&self) -> Result<()> {
         let mut wanted = self.facts.look(|SandboxFacts { record, .. }| {
             let network = &record.sandbox.network;
-            shared::Wanted {
+            sandbox_namespaces::Wanted {
                 network: network.mode(),
                 ipc: true,
                 uts: true,
@@ -190,7 +190,7 @@ impl Sandbox {
             }
         });
         let hostname = wanted.hostname.get_or_insert_with(|| self.id.as_str().chars().take(64).collect()).clone();
-        let shared = shared::make(&wanted).await?;
+        let shared = sandbox_namespaces::make(&wanted).await?;
         self.facts.change(|SandboxFacts { record, .. }| {
             record.sandbox.hostname = Some(hostname);
             let paths = [("network", shared.network()), ("ipc", shared.ipc()), ("uts", shared.uts())];

@@ -9,12 +9,12 @@ use std::process::{Child, Command};
 use std::time::Instant;
 
 use bowline_executor::network::{self, LONGEST, Sandbox};
-use bowline_executor::shared::make;
+use bowline_executor::sandbox_namespaces::make;
 use bowline_spec::NetworkMode;
 use bowline_spec::network::{Attachment, List};
 use serde_json::json;
 
-use super::shared::wanted;
+use super::sandbox_namespaces::wanted;
 use crate::{Case, PATIENCE, block_on};
 
 pub(crate) const ALL: [Case; 2] = [

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use bowline_executor::figures::{Figures, SandboxFigures, TaskFigures};
 use bowline_executor::housekeeping::Cgroups;
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, Stats, tracked};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, Stats, host_units};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use tokio::sync::{Mutex, Semaphore};
@@ -396,7 +396,7 @@ fn gather_units(state: &StateDir, scrape: &mut Scrape) {
         tracing::warn!(%error, "units are told of in part");
         scrape.errors += 1;
     };
-    let units = match tracked::read(state) {
+    let units = match host_units::read(state) {
         Ok(units) if units.is_empty() => return,
         Ok(units) => units,
         Err(error) => return failed(&error),

@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use rustix::mount::{self as kernel, UnmountFlags};
 
 use crate::error::{Doing, Kind, Result};
+use crate::inside_root::{self, Symlinks};
 use crate::mountinfo;
 use crate::rootfs::open_path;
-use crate::scoped::{self, Symlinks};
 
 /// What is mounted at `root` and below it, each after what it lies upon.
 pub fn mounted(root: &Path) -> Result<Vec<mountinfo::Mount>> {
@@ -61,7 +61,7 @@ fn take_down(target: &Path) -> rustix::io::Result<()> {
     };
     // A folder on the way may have been swapped for a symlink meanwhile.
     let slash = open_path(Path::new("/"))?;
-    let parent = scoped::open(slash.as_fd(), parent, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Refused)?;
+    let parent = inside_root::open(slash.as_fd(), parent, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Refused)?;
     let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name);
     match kernel::unmount(&path, UnmountFlags::NOFOLLOW) {
         // Nothing is mounted there any more: it went with what it lay upon.

@@ -3,9 +3,9 @@
 //! What is about to be changed is put down before, so that who comes after a
 //! crash knows of it.
 
+use bowline_executor::host_units::{Applied, Held};
 use bowline_executor::housekeeping::Cgroups;
 use bowline_executor::systemd::host::HostUnit;
-use bowline_executor::tracked::{Applied, Held};
 use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::limits::{Change, Manifest, Service, Slice, UnitName};
 

@@ -1,7 +1,7 @@
 //! `limits show`: what is wanted beside what is in force.
 
 use bowline_executor::systemd::host::HostUnit;
-use bowline_executor::{Result, StateDir, tracked};
+use bowline_executor::{Result, StateDir, host_units};
 use bowline_spec::limits::{Change, Manifest, UnitName};
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ struct Row {
 pub async fn run(state: &StateDir, bus: &Bus, manifest: Option<Manifest>, json: bool) -> Result<()> {
     let manifest = match manifest {
         Some(manifest) => manifest,
-        None => tracked::applied(state)?.manifest,
+        None => host_units::applied(state)?.manifest,
     };
     let slices = manifest.slices.iter().map(|slice| (&slice.name, slice.wanted(), None));
     let services = manifest.services.iter().map(|one| (&one.name, one.wanted(), one.slice.as_ref()));

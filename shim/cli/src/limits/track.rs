@@ -1,8 +1,8 @@
 //! `limits track` and `limits untrack`: units of the host's whose figures are
 //! among the metrics.
 
+use bowline_executor::host_units::{self, Held, Tracked};
 use bowline_executor::systemd::host::HostUnit;
-use bowline_executor::tracked::{self, Held, Tracked};
 use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::limits::UnitName;
 use bowline_spec::unit::{folder, slice_path};
@@ -13,7 +13,7 @@ use crate::say;
 
 /// Prints those that are tracked.
 pub fn list(state: &StateDir) -> Result<u8> {
-    for one in tracked::read(state)? {
+    for one in host_units::read(state)? {
         say(one.unit.as_str())?;
     }
     Ok(0)

@@ -27,7 +27,7 @@ use rustix::net::{
 };
 
 use crate::error::{Doing, Error, Kind, Result};
-use crate::{network, refused, sys, worker};
+use crate::{network, sys, unsupported, worker};
 
 /// What is to be shared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +68,7 @@ const KINDS: [(c_int, &str); 3] =
 pub async fn make(wanted: &Wanted) -> Result<Shared> {
     let shared = wanted.kinds();
     for key in wanted.sysctls.keys() {
-        refused::sysctl(key, &|kind| shared & flag(kind) != 0)?;
+        unsupported::sysctl(key, &|kind| shared & flag(kind) != 0)?;
     }
     if wanted.hostname.is_some() && !wanted.uts {
         return Err(Error::new(
@@ -81,7 +81,7 @@ pub async fn make(wanted: &Wanted) -> Result<Shared> {
     }
     let (mut now, mut later) = (Vec::new(), BTreeMap::new());
     for (key, value) in &wanted.sysctls {
-        let path = refused::sysctl_path(key)?;
+        let path = unsupported::sysctl_path(key)?;
         if awaits_interface(&path) {
             later.insert(key.clone(), value.clone());
         } else {
@@ -133,7 +133,7 @@ impl Shared {
         worker::run("the settings of interfaces", || {
             let what = || "cannot enter a sandbox's network";
             sys::setns(network.as_fd(), libc::CLONE_NEWNET).doing(Kind::Internal, what)?;
-            self.later.iter().try_for_each(|(key, value)| set(key, &refused::sysctl_path(key)?, value))
+            self.later.iter().try_for_each(|(key, value)| set(key, &unsupported::sysctl_path(key)?, value))
         })
         .await
     }

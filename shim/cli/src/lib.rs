@@ -1,63 +1,31 @@
 //! `bowline`: a manager for one person or script on one machine.
 //!
-//! Arguments as typed are in `args`; what each command does is in a file of its
-//! name or kind. Results go to stdout, one message to stderr.
+//! What was typed is read by `input`; each command is a file in `commands`; what a person sees is in `ui`. Results go to
+//! stdout, one message to stderr.
 
-mod args;
-mod attach;
-mod cgroup;
-mod colour;
-mod completions;
-mod control;
-mod describe;
-mod detach;
-mod doctor;
-mod events;
-mod exec;
-mod explain;
-mod figures;
-mod findings;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod gc;
-mod inspect;
-mod launch;
-mod limits;
-mod logs;
-mod man;
-mod misuse;
-mod moment;
-mod named;
-mod plot;
-mod progress;
-mod ps;
-mod reader;
-mod readings;
-mod record;
-mod remove;
-mod sandbox;
-mod screen;
-mod session;
-mod several;
-mod stats;
-mod streams;
-mod table;
-mod template;
-mod terminal;
-mod top;
-mod units;
-mod update;
-mod watch;
+
+mod commands;
+mod input;
+mod reach;
+mod ui;
 
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
-use args::{Cli, Command};
+use bowline_client::{exited, starting};
 use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use clap::Parser as _;
 
-use bowline_client::{exited, starting};
+use commands::{
+    attach, cgroup, completions, doctor, events, exec, explain, gc, inspect, kill, launch, limits, logs, man, pause,
+    ps, resume, rm, sandbox, schema, spec, stats, stop, top, units, update, wait,
+};
+use input::args::{Cli, Command};
+use input::misuse;
+use ui::{colour, reader};
 
 /// Exit code of bowline's own failures.
 const FAILED: u8 = 125;
@@ -95,9 +63,9 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Start { task, json } => launch::start(&state, task, json).await,
         Command::Attach { id, attach } => attach::run(&state, &id.resolve(&state)?, attach).await,
         Command::Exec { id, exec } => exec::run(&state, &id.resolve(&state)?, exec).await,
-        Command::Stop { ids, signal, grace } => control::stop(&state, &ids, signal, grace).await,
-        Command::Kill { ids, signal } => control::kill(&state, &ids, signal).await,
-        Command::Wait { ids, json } => control::wait(&state, &ids, json).await,
+        Command::Stop { ids, signal, grace } => stop::run(&state, &ids, signal, grace).await,
+        Command::Kill { ids, signal } => kill::run(&state, &ids, signal).await,
+        Command::Wait { ids, json } => wait::run(&state, &ids, json).await,
         Command::Inspect(args) => inspect::run(&state, args).await,
         Command::Ps(args) => ps::run(&state, args).await,
         Command::Logs { id, logs } => logs::run(&state, &id.resolve(&state)?, &logs),
@@ -107,17 +75,17 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Events { args } => events::run(&state, &args),
         Command::Explain { id, json } => explain::run(&state, &id.resolve(&state)?, json).await,
         Command::Metrics(args) => bowline_metrics::run(&state, args, say).await,
-        Command::Pause { ids } => control::pause(&state, &ids).await,
-        Command::Resume { ids } => control::resume(&state, &ids).await,
-        Command::Rm { ids, force, exited: false } => remove::run(&state, &ids, force).await,
-        Command::Rm { exited: true, .. } => remove::exited(&state).await,
+        Command::Pause { ids } => pause::run(&state, &ids).await,
+        Command::Resume { ids } => resume::run(&state, &ids).await,
+        Command::Rm { ids, force, exited: false } => rm::run(&state, &ids, force).await,
+        Command::Rm { exited: true, .. } => rm::exited(&state).await,
         Command::Sandbox { command } => sandbox::run(&state, command).await,
         Command::Gc(args) => gc::run(&state, &args),
         Command::Cgroup(args) => cgroup::run(args.command),
         Command::Limits(args) => limits::run(&state, args.command).await,
-        Command::Spec { file } => describe::spec(&file),
+        Command::Spec { file } => spec::run(&file),
         Command::Schema { limits: true, .. } => limits::schema(),
-        Command::Schema { sandbox, .. } => describe::schema(sandbox),
+        Command::Schema { sandbox, .. } => schema::run(sandbox),
         Command::Doctor { json } => doctor::run(&state, json),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),

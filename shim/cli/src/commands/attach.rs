@@ -1,0 +1,92 @@
+//! `attach`: a running task's streams, until one leaves or it ends.
+
+use bowline_executor::{Error, Kind, Result, StateDir};
+use bowline_spec::id::TaskId;
+
+use crate::commands::launch;
+use crate::input::args::AttachArgs;
+use crate::ui::session::{Happened, Session, Wish};
+use crate::ui::streams::Outputs;
+use crate::ui::terminal;
+use crate::{FAILED, complain, exited, reach, starting};
+use bowline_client::Shim;
+use bowline_protocol::wire::proto::bowline::WindowSize;
+
+/// `bowline attach`: exits with the task's code if that ends.
+pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> {
+    let shim = reach::live(state, id).await?;
+    let folder = state.folder(id);
+    // Its shim may be on its way out by now, and its report is the fact.
+    let ended = |error: Error| match folder.exit() {
+        Ok(Some(_)) => exited(id),
+        Ok(None) | Err(_) => error,
+    };
+    let task = shim.state().await.map_err(ended)?.ok_or_else(|| ended(starting(id)))?;
+    if task.status == "paused" {
+        let message = format!("task {id} is paused: nothing would happen");
+        return Err(Error::new(Kind::WrongState, message).hint(format!("let it go on with `bowline resume {id}`")));
+    }
+    let input = task.takes_input && !args.no_stdin;
+    let raw = task.terminal && input && terminal::is_stdin();
+    let outputs = Outputs { stdout: true, stderr: !task.terminal };
+    let wish = Wish { input, outputs, raw, keys: args.detach.detach_keys };
+    let mut session = Session::begin(&folder, &wish)?;
+    if let Err(error) = shim.attach(session.attachment()).await {
+        let _ = session.what_is_there();
+        return Err(ended(error));
+    }
+    if raw {
+        redraw(&shim).await;
+    }
+    let end = shim.wait();
+    tokio::pin!(end);
+    let report = loop {
+        tokio::select! {
+            report = &mut end => break report?,
+            happened = session.happened() => match happened {
+                Happened::Resized => resize(&shim, "").await,
+                Happened::Interrupted(signal) if args.sig_proxy => {
+                    // It may end before it hears us.
+                    let _ = shim.signal(signal).await;
+                }
+                Happened::Interrupted(signal) => {
+                    drop(session);
+                    left(id, false);
+                    return Ok(u8::try_from(128 + signal).unwrap_or(FAILED));
+                }
+                Happened::Left => {
+                    drop(session);
+                    left(id, false);
+                    return Ok(0);
+                }
+                Happened::Unread => {
+                    let passed = session.what_is_there();
+                    return passed.map(|()| 0).map_err(|error| error.within(format!("output of task {id} is lost")));
+                }
+            }
+        }
+    };
+    let passed = session.until_closed();
+    passed.map_err(|error| launch::lost(error, id, &report))?;
+    launch::code(id, &report)
+}
+
+/// Gives a terminal inside the size of ours. `exec` is empty for the task itself.
+pub async fn resize(shim: &Shim, exec: &str) {
+    // It may have ended: then its size does not matter.
+    let _ = shim.resize(exec, terminal::size()).await;
+}
+
+/// Has what runs inside paint its screen anew: it does when the size changes.
+async fn redraw(shim: &Shim) {
+    let size = terminal::size();
+    let _ = shim.resize("", WindowSize { rows: size.rows + 1, ..size }).await;
+    resize(shim, "").await;
+}
+
+/// Says how to come back. `to_be_removed`: by nobody, as whoever would have done it left.
+pub fn left(id: &TaskId, to_be_removed: bool) {
+    let removal =
+        if to_be_removed { format!("; remove it with `bowline rm {id}` once it has ended") } else { String::new() };
+    complain(&format!("left {id} running"), Some(&format!("`bowline attach {id}` comes back{removal}")));
+}

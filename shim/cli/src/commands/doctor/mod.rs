@@ -1,0 +1,147 @@
+//! `bowline doctor`: what this host can do, what a lack costs, and what mends it.
+//!
+//!   kernel, cgroup, isolation, tools ─► facts ─► lines or JSON, and an exit code
+//!
+//! A family of facts is a file. What the kernel can do is tried for real, by
+//! `bowline_executor::probe`; a fact that cannot be had without root says so.
+//! Must not: change the host.
+
+mod cgroup;
+mod isolation;
+mod kernel;
+mod tools;
+
+use bowline_executor::{Result, StateDir};
+use serde::Serialize;
+
+use crate::{FAILED, say, say_json};
+
+/// What is known of one thing that this host may have.
+#[derive(Debug, Serialize)]
+struct Fact {
+    family: &'static str,
+    name: String,
+    state: State,
+    /// What was found.
+    found: String,
+    /// Which feature is refused without it, or what is done instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<String>,
+    /// The command or kernel parameter that brings it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mend: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// It is there.
+    Has,
+    /// It is not; a feature is refused or done in another way.
+    Lacks,
+    /// It is not, and no task runs until it is, unless its description says so.
+    Blocks,
+    /// Only root can tell.
+    Unknown,
+}
+
+impl Fact {
+    fn new(name: impl Into<String>, state: State, found: impl Into<String>) -> Fact {
+        Fact { family: "", name: name.into(), state, found: found.into(), cost: None, mend: None }
+    }
+
+    fn has(name: impl Into<String>, found: impl Into<String>) -> Fact {
+        Fact::new(name, State::Has, found)
+    }
+
+    fn lacks(name: impl Into<String>, found: impl Into<String>, cost: impl Into<String>) -> Fact {
+        Fact { cost: Some(cost.into()), ..Fact::new(name, State::Lacks, found) }
+    }
+
+    fn blocks(name: impl Into<String>, found: impl Into<String>, cost: impl Into<String>) -> Fact {
+        Fact { state: State::Blocks, ..Fact::lacks(name, found, cost) }
+    }
+
+    fn unknown(name: impl Into<String>) -> Fact {
+        Fact::new(name, State::Unknown, "only root can tell")
+    }
+
+    /// The same, with what mends it, unless there is nothing to mend.
+    fn mend(mut self, command: impl Into<String>) -> Fact {
+        self.mend = matches!(self.state, State::Lacks | State::Blocks).then(|| command.into());
+        self
+    }
+
+    /// In lines for a person.
+    fn lines(&self) -> String {
+        let mark = match self.state {
+            State::Has => '+',
+            State::Lacks => '-',
+            State::Blocks => '!',
+            State::Unknown => '?',
+        };
+        let mut text = format!("{mark} {}: {}", self.name, self.found);
+        for (label, more) in [("costs", &self.cost), ("mend ", &self.mend)] {
+            if let Some(more) = more {
+                text += &format!("\n    {label}  {more}");
+            }
+        }
+        text
+    }
+}
+
+/// All that was found, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct Examination {
+    /// Whether tasks can run here.
+    runs: bool,
+    facts: Vec<Fact>,
+}
+
+/// `bowline doctor`: exits with 125 when tasks cannot run here.
+pub fn run(state: &StateDir, json: bool) -> Result<u8> {
+    let found = examine(state);
+    let code = if found.runs { 0 } else { FAILED };
+    if json {
+        return say_json(&found).map(|()| code);
+    }
+    for fact in &found.facts {
+        say(&fact.lines())?;
+    }
+    say(if found.runs { "Tasks can run here." } else { "Tasks cannot run here: see what is marked with !" })?;
+    Ok(code)
+}
+
+fn examine(state: &StateDir) -> Examination {
+    let root = rustix::process::geteuid().is_root();
+    let families: [(&'static str, Vec<Fact>); 4] = [
+        ("kernel", kernel::facts(root)),
+        ("cgroup", cgroup::facts()),
+        ("isolation", isolation::facts(root)),
+        ("tools", tools::facts(root, state)),
+    ];
+    let with_family = |(family, facts): (_, Vec<Fact>)| facts.into_iter().map(move |fact| Fact { family, ..fact });
+    let facts: Vec<Fact> = families.into_iter().flat_map(with_family).collect();
+    Examination { runs: facts.iter().all(|fact| fact.state != State::Blocks), facts }
+}
+
+/// A file of `/proc` or `/sys`, without the newline; `None` where there is none.
+fn setting(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_says_what_it_costs_and_what_mends_it() {
+        let fact = Fact::lacks("CRIU", "not found", "no checkpoints").mend("apt-get install criu");
+        assert_eq!(fact.lines(), "- CRIU: not found\n    costs  no checkpoints\n    mend   apt-get install criu");
+    }
+
+    #[test]
+    fn what_is_there_needs_no_mend() {
+        assert_eq!(Fact::has("kernel", "Linux 6.18").mend("reboot").lines(), "+ kernel: Linux 6.18");
+    }
+}

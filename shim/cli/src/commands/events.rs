@@ -1,0 +1,200 @@
+//! `events`: what has happened to tasks, from the journal, oldest first; with
+//! `--follow` as it comes.
+//!
+//! Asks no shim: the journal outlives them. Must not: wake up while nothing is
+//! written.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use bowline_executor::events::{Entry, Event, Reader as JournalReader};
+use bowline_executor::{Doing, Error, Kind, Result, StateDir};
+use bowline_spec::id::TaskId;
+use jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify;
+
+use crate::complain;
+use crate::input::args::EventsArgs;
+use crate::ui::findings;
+use crate::ui::reader::Reader;
+
+/// `bowline events`.
+///
+/// # Errors
+/// `NotFound` for an id that no task and no event has.
+pub fn run(state: &StateDir, args: &EventsArgs) -> Result<u8> {
+    let folder = state.events();
+    // Before the first look, so that nothing is missed in between.
+    let changes = if args.follow { Some(Changes::of(&folder)?) } else { None };
+    let mut reader = JournalReader::open(folder)?;
+    let mut entries = reader.read()?;
+    tell_damage(&reader, 0);
+    known(state, &args.ids, &entries)?;
+    loop {
+        if !print(&entries, args)? {
+            return Ok(0);
+        }
+        let Some(changes) = &changes else { return Ok(0) };
+        if !changes.wait(args.until.map(|until| until.timestamp()))? {
+            return Ok(0);
+        }
+        let damaged = reader.damaged();
+        entries = reader.read()?;
+        tell_damage(&reader, damaged);
+    }
+}
+
+/// Says that there were lines that are no events, more than `known`.
+pub fn tell_damage(reader: &JournalReader, known: u64) {
+    match reader.damaged().saturating_sub(known) {
+        0 => {}
+        1 => complain("a line of the journal is damaged, and was left out", None),
+        lines => complain(&format!("{lines} lines of the journal are damaged, and were left out"), None),
+    }
+}
+
+/// Each id must be one of a task, or of an event.
+fn known(state: &StateDir, ids: &[TaskId], entries: &[Entry]) -> Result<()> {
+    let seen: BTreeSet<&TaskId> = entries.iter().map(|entry| &entry.id).collect();
+    for id in ids {
+        if !seen.contains(id) && !state.folder(id).exists()? {
+            let error = Error::new(Kind::NotFound, format!("there is no task named {id}, and no event of one"));
+            return Err(error.hint("`bowline events` without a name shows those of all tasks"));
+        }
+    }
+    Ok(())
+}
+
+/// Prints what was asked for; false when nobody reads it any more.
+fn print(entries: &[Entry], args: &EventsArgs) -> Result<bool> {
+    let mut stdout = io::stdout().lock();
+    for entry in entries.iter().filter(|entry| wanted(entry, args)) {
+        let line = if args.json {
+            serde_json::to_string(entry).doing(Kind::Internal, || "cannot write JSON")?
+        } else {
+            line(entry)
+        };
+        match writeln!(stdout, "{line}") {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(false),
+            written => written.doing(Kind::Internal, || "cannot write to stdout")?,
+        }
+    }
+    Ok(true)
+}
+
+fn wanted(entry: &Entry, args: &EventsArgs) -> bool {
+    (args.ids.is_empty() || args.ids.contains(&entry.id))
+        && args.since.is_none_or(|since| entry.time >= since.timestamp())
+        && args.until.is_none_or(|until| entry.time <= until.timestamp())
+}
+
+/// An event for a person: `2026-11-21 19:20:31  web  started  pid 4711`; UTC.
+fn line(entry: &Entry) -> String {
+    let time = entry.time.strftime("%Y-%m-%d %H:%M:%S");
+    let mut details = details(&entry.event);
+    if entry.lost > 0 {
+        details.push(format!("({} before it could not be written)", entry.lost));
+    }
+    let line = format!("{time}  {}  {}  {}", entry.id, entry.event.name(), details.join(", "));
+    // A script among the arguments may be of many lines; an event is of one.
+    let words: String = line.trim_end().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    words
+}
+
+fn details(event: &Event) -> Vec<String> {
+    let code = |code: Option<i32>| code.map(|code| format!("exit code {code}"));
+    match event {
+        Event::Created { command } => vec![command.join(" ")],
+        Event::Started { pid } => vec![format!("pid {pid}")],
+        Event::Exec { command, exit_code, .. } => {
+            vec![code(*exit_code).unwrap_or_else(|| "timed out".to_owned()), command.join(" ")]
+        }
+        Event::Health { status, failing_streak } => {
+            let failed = (*failing_streak > 0).then(|| format!("{failing_streak} failed"));
+            [status.as_str().to_owned()].into_iter().chain(failed).collect()
+        }
+        Event::Oom { kills, last, init } => {
+            let killed = last.as_ref().map(|last| format!("{} (pid {})", last.name, last.pid));
+            let limit =
+                last.as_ref().and_then(|last| last.cgroup.as_ref()).map(|path| format!("at the limit of {path}"));
+            let init = init.is_some_and(|init| init).then(|| "which was init".to_owned());
+            [format!("killed {kills} so far")].into_iter().chain(killed).chain(init).chain(limit).collect()
+        }
+        Event::Watch { finding, action, failed } => findings::details(finding, *action, failed.as_deref()),
+        Event::Updated { limits } => limits.iter().filter_map(|limits| serde_json::to_string(limits).ok()).collect(),
+        Event::Exited { exit_code, signal, oom_killed, stopped_by, shim_died } => {
+            let oom = oom_killed.is_some_and(|killed| killed).then(|| "out of memory".to_owned());
+            let stopped = stopped_by.map(|by| format!("stopped by {}", by.as_str()));
+            let died = shim_died.then(|| "its shim died before it".to_owned());
+            code(*exit_code).into_iter().chain(signal.clone()).chain(oom).chain(stopped).chain(died).collect()
+        }
+        Event::Paused | Event::Resumed | Event::Removed => Vec::new(),
+    }
+}
+
+/// Tells when something is written to a folder.
+struct Changes(OwnedFd);
+
+impl Changes {
+    /// Of `folder`, which is made if need be: there may be no task yet.
+    fn of(folder: &Path) -> Result<Changes> {
+        let what = || format!("cannot watch {}", folder.display());
+        let mut builder = fs::DirBuilder::new();
+        builder.mode(0o700).recursive(true).create(folder).doing(Kind::Internal, what)?;
+        let events = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK);
+        let events = events.doing(Kind::Internal, what)?;
+        let flags = inotify::WatchFlags::MODIFY | inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
+        inotify::add_watch(&events, folder, flags).doing(Kind::Internal, what)?;
+        Ok(Changes(events))
+    }
+
+    /// Waits for a change; false when `until` is over, or nobody reads stdout
+    /// any more.
+    fn wait(&self, until: Option<Timestamp>) -> Result<bool> {
+        let stdout = io::stdout();
+        loop {
+            let timeout = match until.map(|until| until.duration_since(Timestamp::now())) {
+                Some(left) if !left.is_positive() => return Ok(false),
+                Some(left) => Some(Timespec { tv_sec: left.as_secs(), tv_nsec: left.subsec_nanos().into() }),
+                None => None,
+            };
+            let mut fds =
+                [PollFd::new(&self.0, PollFlags::IN), PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::empty())];
+            match poll(&mut fds, timeout.as_ref()) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+                answer => answer.doing(Kind::Internal, || "cannot wait for events")?,
+            };
+            if Reader::after(fds[1].revents()) == Reader::Gone {
+                return Ok(false);
+            }
+            // What they say does not matter: the journal is read anew.
+            let mut buffer = [0u8; 4096];
+            while rustix::io::read(&self.0, &mut buffer).is_ok_and(|length| length > 0) {}
+            return Ok(true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line_for_a_person() {
+        let entry = |text: &str| {
+            let text = format!("{{\"time\":\"2026-11-21T19:20:31.5Z\",\"id\":\"web\",\"seq\":1,{text}}}");
+            line(&serde_json::from_str(&text).expect("an event"))
+        };
+        assert_eq!(entry("\"event\":\"started\",\"pid\":4711"), "2026-11-21 19:20:31  web  started  pid 4711");
+        assert_eq!(entry("\"event\":\"paused\""), "2026-11-21 19:20:31  web  paused");
+        let exec = r#""event":"exec","command":["sh","-c","a\nb"],"exit_code":3,"started_at":"2026-11-21T19:20:30Z""#;
+        assert_eq!(entry(exec), "2026-11-21 19:20:31  web  exec  exit code 3, sh -c a b");
+        let lost = "\"event\":\"removed\",\"lost\":2";
+        assert!(entry(lost).ends_with("removed  (2 before it could not be written)"));
+    }
+}

@@ -1,0 +1,149 @@
+//! `exec`: a command in a running task, its output passed through.
+
+use std::time::Duration;
+
+use bowline_executor::{Doing, Error, Kind, Result, StateDir};
+use bowline_spec::id::TaskId;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::commands::attach;
+use crate::input::args::ExecArgs;
+use crate::ui::session::{Happened, Session, Wish};
+use crate::ui::streams::Outputs;
+use crate::ui::terminal;
+use crate::{FAILED, dead, exited, say_json, starting};
+use bowline_client::Presence;
+use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse};
+
+/// How a command ended, with what was captured of it.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    /// Null when the deadline came first.
+    exit_code: Option<i32>,
+    timed_out: bool,
+    /// What was killed at the deadline: `cgroup`, everything that it had
+    /// started, or `session`, what was in its session; null without.
+    killed: Option<String>,
+    stdout: String,
+    stderr: String,
+    started_at: Timestamp,
+    exited_at: Timestamp,
+}
+
+impl Outcome {
+    fn of(response: &ExecResponse) -> Result<Outcome> {
+        let time =
+            |ns: i64| Timestamp::from_nanosecond(i128::from(ns)).doing(Kind::Internal, || "the shim's clock is off");
+        Ok(Outcome {
+            exit_code: response.exit_code,
+            timed_out: response.exit_code.is_none(),
+            killed: Some(response.killed.clone()).filter(|killed| !killed.is_empty()),
+            stdout: String::from_utf8_lossy(&response.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&response.stderr).into_owned(),
+            started_at: time(response.started_at_ns)?,
+            exited_at: time(response.exited_at_ns)?,
+        })
+    }
+}
+
+/// What is said when output of the command could not be written.
+fn lost(error: Error, outcome: &ExecResponse) -> Error {
+    let end = match outcome.exit_code {
+        Some(code) => format!("the command exited with {code}"),
+        None => "the deadline came".to_owned(),
+    };
+    error.within(format!("{end}, and output of it is lost"))
+}
+
+/// `bowline exec`: exits with the command's code.
+///
+/// # Errors
+/// `Timeout` when the deadline came first.
+pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
+    let folder = state.folder(id);
+    let shim = match bowline_client::find(&folder, id).await? {
+        Presence::Live(shim) => shim,
+        Presence::Exited(_) => return Err(exited(id)),
+        Presence::Dead => return Err(dead(id)),
+        Presence::Starting => return Err(starting(id)),
+    };
+    let json = args.json;
+    if args.tty {
+        terminal::require()?;
+    }
+    let outputs = Outputs { stdout: !json, stderr: !json && !args.tty };
+    let wish = Wish { input: args.interactive, outputs, raw: args.tty, keys: args.detach.detach_keys };
+    let mut session = Session::begin(&folder, &wish)?;
+    let name = session.name();
+    let streams = session.attachment();
+    let term = std::env::var("TERM").ok().filter(|_| args.tty).map(|term| ("TERM".to_owned(), term));
+    let timeout = args.timeout.map(|timeout| timeout.as_std());
+    let request = ExecRequest {
+        command: args.command,
+        env: term.into_iter().chain(args.env).map(|(key, value)| format!("{key}={value}")).collect(),
+        workdir: args.workdir.map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
+        user: args.user.map(|user| user.to_string()).unwrap_or_default(),
+        timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+        stdin: streams.stdin,
+        stdout: streams.stdout,
+        stderr: streams.stderr,
+        foreground: true,
+        terminal: args.tty.then(terminal::size).into(),
+        name: name.clone(),
+        direct: !json,
+        separate: json,
+        ..ExecRequest::default()
+    };
+    let end = shim.exec(request);
+    // The shim has its deadline kept; who does not answer does not.
+    let silence = async {
+        let Some(timeout) = timeout else { return shim.silence_at_first().await };
+        tokio::time::sleep(timeout).await;
+        late(timeout, &shim.silence().await)
+    };
+    tokio::pin!(end, silence);
+    let outcome = loop {
+        tokio::select! {
+            outcome = &mut end => break outcome,
+            error = &mut silence => break Err(error),
+            happened = session.happened() => match happened {
+                Happened::Resized => attach::resize(&shim, &name).await,
+                // It runs on, as it would had we been killed.
+                Happened::Interrupted(signal) => return Ok(u8::try_from(128 + signal).unwrap_or(FAILED)),
+                Happened::Left => return Ok(0),
+                // What it writes to a terminal is for nobody then; else it is told by its pipe.
+                Happened::Unread if args.tty => {
+                    let passed = session.what_is_there();
+                    return passed.map(|()| 0).map_err(|error| error.within("output of the command is lost"));
+                }
+                Happened::Unread => {}
+            }
+        }
+    };
+    // A terminal is closed once all is written. Of the other FIFOs what the
+    // command itself wrote is there by now; what it left running may hold them.
+    let passed = match (&outcome, args.tty) {
+        (Ok(_), true) => session.until_closed(),
+        _ => session.what_is_there(),
+    };
+    let outcome = outcome?;
+    let passed = if json { Outcome::of(&outcome).and_then(|outcome| say_json(&outcome)) } else { passed };
+    passed.map_err(|error| lost(error, &outcome))?;
+    match (outcome.exit_code, timeout) {
+        (Some(code), _) => Ok(u8::try_from(code).unwrap_or(FAILED)),
+        (None, timeout) => {
+            let after = timeout.unwrap_or_default();
+            let killed_all = outcome.killed != "session";
+            let what = if killed_all { "it was killed with all it had started" } else { "its session was killed" };
+            let error = Error::new(Kind::Timeout, format!("the command did not end within {after:?}; {what}"));
+            Err(if killed_all { error } else { error.hint("what it had started in another session may run on") })
+        }
+    }
+}
+
+/// What is said at the deadline where the shim is not answering.
+fn late(timeout: Duration, silent: &Error) -> Error {
+    Error::new(Kind::Timeout, format!("the command did not end within {timeout:?}, and {silent}"))
+        .hint("when the shim goes on, it kills the command with all that this had started, if it had started it at all")
+}

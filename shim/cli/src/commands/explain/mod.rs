@@ -1,0 +1,177 @@
+//! `explain`: in plain words why a task has ended, or is slow, with the figures.
+//!
+//! ```text
+//!   inspect, journal ──► Facts ─┬─► ended   ─┬─► findings ─► lines, or JSON
+//!   two readings ──────────┘    └─► running ─┘
+//! ```
+//!
+//! Rules are pure, each finding says which figures it is of. Must not: change
+//! anything, or decide by what a text says.
+
+mod ended;
+mod finding;
+mod running;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::time::Duration;
+
+use anstyle::Style;
+use bowline_executor::events::{Event, Reader};
+use bowline_executor::proc_stat::{self, ProcStat};
+use bowline_executor::{Doing, Kind, Result, StateDir, Stats, died_with_shim};
+use bowline_spec::id::TaskId;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::commands::events;
+use crate::commands::inspect::examine;
+use crate::input::filter::NOT_ANSWERING;
+use crate::ui::colour;
+use crate::ui::words;
+use crate::{reach, say_json, show};
+use finding::{Facts, Finding, Severity};
+
+/// How far the two readings of a task are apart that runs: some periods of a
+/// CPU limit.
+const APART: Duration = Duration::from_secs(1);
+
+/// What there is to say of a task.
+#[derive(Debug, Serialize)]
+struct Explanation {
+    id: TaskId,
+    /// Where it is in its life, in one word.
+    status: String,
+    /// That in words.
+    summary: String,
+    /// What was found, the most important first.
+    findings: Vec<Finding>,
+}
+
+/// `bowline explain`.
+pub async fn run(state: &StateDir, id: &TaskId, json: bool) -> Result<u8> {
+    let facts = match gather(state, id).await {
+        // It has ended while it was looked at: what it has left tells more.
+        Err(error) if matches!(error.kind(), Kind::Internal | Kind::WrongState) => gather(state, id).await?,
+        gathered => gathered?,
+    };
+    let explanation = explain(id, &facts, Timestamp::now());
+    if json { say_json(&explanation) } else { show(&lines(&explanation)) }?;
+    Ok(0)
+}
+
+/// Finds all that is known.
+async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
+    let found = examine(state, id).await?;
+    let folder = state.folder(id);
+    let mut facts = Facts {
+        status: found.status,
+        cgroup: found.cgroup,
+        sandbox: found.sandbox.as_ref().map(ToString::to_string),
+        task: found.task,
+        exit: found.exit,
+        health: found.health,
+        started_at: found.started_at,
+        ..Facts::default()
+    };
+    let mut reader = Reader::open(state.events())?;
+    let journal = reader.read()?;
+    events::tell_damage(&reader, 0);
+    facts.events = journal.into_iter().filter(|entry| entry.id == *id).collect();
+    // Those of another that had its name are over.
+    if let Some(begin) = facts.events.iter().rposition(|entry| matches!(entry.event, Event::Created { .. })) {
+        facts.events.drain(..begin);
+    }
+    if facts.status == "dead" {
+        facts.exit = Some(died_with_shim(folder.record()?.as_ref()));
+        facts.shim_said = fs::read_to_string(folder.file("shim.log")).ok();
+    }
+    if facts.exit.is_none() && facts.status != "created" && facts.status != NOT_ANSWERING {
+        read_twice(state, id, &mut facts).await?;
+    }
+    Ok(facts)
+}
+
+/// Reads a task that runs, and its sandbox, twice.
+async fn read_twice(state: &StateDir, id: &TaskId, facts: &mut Facts) -> Result<()> {
+    let shim = reach::live(state, id).await?;
+    let sandbox = match facts.sandbox.as_ref().and_then(|id| id.parse::<TaskId>().ok()) {
+        Some(id) => bowline_client::sandbox::of(state, &id).await.ok(),
+        None => None,
+    };
+    let joint = async || match &sandbox {
+        Some(sandbox) => sandbox.sandbox_stats().await.ok(),
+        None => None,
+    };
+    let own = async || -> Result<Stats> {
+        serde_json::from_str(&shim.stats().await?).doing(Kind::Internal, || "the shim's statistics are damaged")
+    };
+    let (before, joint_before) = (own().await?, joint().await);
+    let stuck = stuck(&before);
+    tokio::time::sleep(APART).await;
+    let (now, joint_now) = (own().await?, joint().await);
+    // A frozen process looks like one that waits for a disk.
+    if facts.status == "running" {
+        let still = self::stuck(&now);
+        facts.stuck = still.into_iter().filter(|process| stuck.contains(process)).map(|(_, name)| name).collect();
+    }
+    facts.readings = Some((before, now));
+    facts.joint = joint_before.zip(joint_now);
+    Ok(())
+}
+
+/// Which of its processes wait uninterruptible now.
+fn stuck(stats: &Stats) -> Vec<(i32, String)> {
+    let waits = |pid: i32| {
+        let stat = proc_stat::read(pid).unwrap_or_default();
+        ProcStat::parse(&stat).is_some_and(|stat| stat.state() == "D")
+    };
+    let processes = stats.processes.iter().filter(|process| waits(process.pid));
+    processes.map(|process| (process.pid, process.name.clone())).collect()
+}
+
+/// What there is to say, at `now`.
+fn explain(id: &TaskId, facts: &Facts, now: Timestamp) -> Explanation {
+    let mut findings = match &facts.exit {
+        Some(report) => ended::findings(facts, report),
+        None => running::findings(facts),
+    };
+    findings.sort_by_key(|finding| finding.severity);
+    Explanation { id: id.clone(), status: facts.status.clone(), summary: summary(id, facts, now), findings }
+}
+
+fn summary(id: &TaskId, facts: &Facts, now: Timestamp) -> String {
+    let since = |from: Timestamp, to: Timestamp| {
+        let usec = u64::try_from(to.duration_since(from).as_micros()).unwrap_or(0);
+        words::span(usec)
+    };
+    match &facts.exit {
+        Some(report) if report.shim_died => format!("{id} has lost its shim"),
+        Some(report) => {
+            let code = report.exit_code.map_or_else(String::new, |code| format!(" with exit code {code}"));
+            let signal = report.signal.as_ref().map_or_else(String::new, |signal| format!(" ({signal})"));
+            let ran = report.started_at.map(|at| format!(", after it ran for {}", since(at, report.exited_at)));
+            format!("{id} ended {} ago{code}{signal}{}", since(report.exited_at, now), ran.unwrap_or_default())
+        }
+        None => {
+            let started = facts.started_at.map_or_else(String::new, |at| format!(", started {} ago", since(at, now)));
+            let cpu = facts.readings.as_ref().and_then(|(before, now)| running::cpu_percent(before, now));
+            let cpu = cpu.map_or_else(String::new, |cpu| format!(", uses {} of one CPU", words::percent(cpu)));
+            format!("{id} is {}{started}{cpu}", facts.status)
+        }
+    }
+}
+
+/// It for a person.
+fn lines(explanation: &Explanation) -> Vec<String> {
+    let finding = |finding: &Finding| {
+        let style = match finding.severity {
+            Severity::Cause => colour::ERROR,
+            Severity::Warning => colour::HINT,
+            Severity::Note => Style::new(),
+        };
+        format!("{style}{:<7}{style:#}  {}", finding.severity.as_str(), finding.sentence)
+    };
+    [explanation.summary.clone()].into_iter().chain(explanation.findings.iter().map(finding)).collect()
+}

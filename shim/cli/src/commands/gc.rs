@@ -1,0 +1,51 @@
+//! `gc`: what nobody owns any more is listed, and removed.
+
+use bowline_executor::housekeeping::{Cgroups, Left, Outcome};
+use bowline_executor::{Result, StateDir};
+use serde::Serialize;
+
+use crate::input::args::GcArgs;
+use crate::input::several::settle;
+use crate::{say, say_json};
+use bowline_client::spawn;
+
+/// One thing, as JSON.
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    left: Left,
+    removed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// `bowline gc`. What cannot be removed keeps nothing else from it.
+pub fn run(state: &StateDir, args: &GcArgs) -> Result<u8> {
+    let cgroups = Cgroups::of_host(spawn::systemd()?)?;
+    let mut left = cgroups.left_behind(state, args.pods_root.as_deref())?;
+    left.retain(|one| args.ids.is_empty() || args.ids.contains(&one.id));
+    let (mut rows, mut code) = (Vec::new(), None);
+    for one in left {
+        let line = format!("{} {}: {}", one.what.as_str(), one.id, one.why);
+        let outcome = if args.dry_run { Ok(Outcome::Removed) } else { cgroups.clear(state, &one) };
+        let row = match outcome {
+            // It has an owner by now.
+            Ok(Outcome::Owned) => continue,
+            Ok(Outcome::Removed) => Row { left: one, removed: !args.dry_run, error: None },
+            Err(error) => {
+                let row = Row { left: one, removed: false, error: Some(error.to_string()) };
+                settle(Err(error), &mut code);
+                rows.push(row);
+                continue;
+            }
+        };
+        if !args.json {
+            say(&line)?;
+        }
+        rows.push(row);
+    }
+    if args.json {
+        say_json(&rows)?;
+    }
+    Ok(code.unwrap_or(0))
+}

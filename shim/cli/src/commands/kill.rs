@@ -1,0 +1,30 @@
+//! `bowline kill`: a signal to tasks.
+
+use bowline_executor::{Kind, Result, StateDir};
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+
+use crate::input::named::TaskRef;
+use crate::input::several::each;
+use crate::reach::{live, past_shim, waiting};
+
+pub async fn run(state: &StateDir, names: &[TaskRef], signal: Signal) -> Result<u8> {
+    let act = |id: TaskId| {
+        let state = state.clone();
+        async move { kill_one(&state, &id, signal).await }
+    };
+    each(state, names, act).with_progress(waiting).await
+}
+
+async fn kill_one(state: &StateDir, id: &TaskId, signal: Signal) -> Result<()> {
+    let killed = match live(state, id).await {
+        Ok(shim) => shim.signal(signal.number()).await,
+        Err(error) => Err(error),
+    };
+    match killed {
+        Err(error) if error.kind() == Kind::Unavailable => {
+            past_shim(&state.folder(id), id, move |task| task.signal(signal)).await
+        }
+        done => done,
+    }
+}

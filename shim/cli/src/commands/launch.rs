@@ -1,0 +1,505 @@
+//! `run` and `start`: a description, a folder, a shim, a task.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::Duration;
+
+use bowline_executor::{
+    CgroupDriver, Doing, Enforcement, Error, ExitReport, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo,
+    undo_sandbox,
+};
+use bowline_spec::id::TaskId;
+use bowline_spec::units::Ceiling;
+use bowline_spec::{LogFormat, Task, TaskProfile};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::task::JoinHandle;
+
+use crate::commands::attach;
+use crate::commands::rm;
+use crate::input::args::{RunArgs, TaskArgs};
+use crate::input::description;
+use crate::ui::detach::DetachKeys;
+use crate::ui::progress;
+use crate::ui::session::{Happened, Session, Wish};
+use crate::ui::streams::Outputs;
+use crate::ui::terminal;
+use crate::{FAILED, TIMED_OUT, complain, reach, say, say_json};
+use bowline_client::patience::lock_after;
+use bowline_client::spawn;
+use bowline_client::{Presence, Shim};
+use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest};
+
+/// `bowline run`: in the foreground, exiting with the task's code.
+pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
+    let RunArgs { rm, timeout, json } = how;
+    let timeout = timeout.map(bowline_spec::units::Duration::as_std);
+    if timeout.is_some_and(|timeout| timeout.is_zero()) {
+        return Err(Error::new(Kind::Usage, "--timeout: 0 leaves no time to run").hint("write it as 500ms, or 2s"));
+    }
+    let (shim_cgroup, wanted) = (args.shim_cgroup.clone(), Wanted::of(&args));
+    let (interactive, raw) = (args.interactive, args.tty);
+    if raw {
+        terminal::require()?;
+    }
+    let sandbox = args.sandbox.clone();
+    let (id, task) = describe_task(args)?;
+    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup).await?;
+    let outputs = outputs(&task, json);
+    let wish = Wish { input: interactive, outputs, raw, keys };
+    let mut session = match Session::begin(&up.folder, &wish) {
+        Ok(session) => session,
+        Err(error) => return Err(up.abandon(error)),
+    };
+    let attached = task.terminal && !json;
+    let request = in_foreground(request(&task, &wanted)?, session.attachment(), attached);
+    if let Err(error) = up.shim.launch(request).await {
+        let _ = session.what_is_there();
+        return Err(up.abandon(error));
+    }
+    tell_of_slice(&up.folder, &id);
+    let (report, timed_out) = match watch(&up, &mut session, &id, timeout, attached).await {
+        Ok(Seen::Ended(report, timed_out)) => (report, timed_out),
+        Ok(Seen::Left) => {
+            drop(session);
+            attach::left(&id, rm);
+            return Ok(0);
+        }
+        Ok(Seen::Unread) => {
+            let passed = session.what_is_there();
+            attach::left(&id, rm);
+            return passed.map(|()| 0).map_err(|error| error.within(format!("output of task {id} is lost")));
+        }
+        Err(error) => {
+            let _ = session.what_is_there();
+            // A shim that does not answer may go on.
+            return Err(if error.kind() == Kind::Unavailable { error } else { up.bereft(error, rm) });
+        }
+    };
+    let passed = match json {
+        true => session.what_is_there().and_then(|()| say_json(&report)),
+        false => session.until_closed(),
+    };
+    if report.shim_died {
+        return Err(up.bereft(crate::dead(&id), rm));
+    }
+    if report.unwritten.is_some() {
+        up.leave_unwritten(&id, &report, rm)?;
+    } else {
+        let (folder, died) = up.done().await?;
+        match rm {
+            true if died => rm::remove_ended(&folder, folder.lock()?)?,
+            true => folder.remove(folder.lock()?)?,
+            false => {}
+        }
+    }
+    passed.map_err(|error| lost(error, &id, &report))?;
+    if timed_out { Ok(TIMED_OUT) } else { code(&id, &report) }
+}
+
+/// The request with streams of ours: a task with a terminal is attached to.
+fn in_foreground(request: LaunchRequest, streams: AttachRequest, attached: bool) -> LaunchRequest {
+    if attached {
+        return LaunchRequest { attach: Some(streams).into(), ..request };
+    }
+    let AttachRequest { stdin, stdout, stderr, .. } = streams;
+    LaunchRequest { stdin, stdout, stderr, foreground: true, ..request }
+}
+
+/// What comes to us of the output: with `json` the report has the end of it, and
+/// what the description sends to a file goes there alone, but for a terminal's.
+fn outputs(task: &Task, json: bool) -> Outputs {
+    let unsent = |file: &Option<PathBuf>| !json && file.is_none();
+    match task.terminal {
+        true => Outputs { stdout: !json, stderr: false },
+        false => Outputs { stdout: unsent(&task.output.stdout), stderr: unsent(&task.output.stderr) },
+    }
+}
+
+/// What is said when output of a task that has ended could not be written.
+pub fn lost(error: Error, id: &TaskId, report: &ExitReport) -> Error {
+    let code = report.exit_code.map_or_else(String::new, |code| format!(" with {code}"));
+    error.within(format!("task {id} ended{code}, and output of it is lost"))
+}
+
+/// `bowline start`: in the background, printing the id.
+pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
+    let (shim_cgroup, wanted) = (args.shim_cgroup.clone(), Wanted::of(&args));
+    let sandbox = args.sandbox.clone();
+    let (id, mut task) = describe_task(args)?;
+    // Nobody else sees what it writes.
+    task.log.format.get_or_insert(LogFormat::Json);
+    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup).await?;
+    let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
+    let launched = progress::during(line, up.shim.launch(request(&task, &wanted)?)).await;
+    if launched.is_ok() {
+        tell_of_slice(&up.folder, &id);
+    }
+    match launched {
+        Ok(launched) if json => say_json(&serde_json::json!({"id": id, "pid": launched.pid})).map(|()| 0),
+        Ok(_) => say(id.as_str()).map(|()| 0),
+        Err(error) => Err(up.abandon(error)),
+    }
+}
+
+/// Starts a member of a sandbox in the background, as `start` does.
+pub async fn start_member(state: &StateDir, sandbox: &TaskId, mut task: Task) -> Result<()> {
+    let id = named(&task)?;
+    task.log.format.get_or_insert(LogFormat::Json);
+    let up = Up::for_task(state, &id, Some(sandbox), &ShimCgroup::default()).await?;
+    let wanted = Wanted { durable: false, driver: CgroupDriver::Auto, slice: None };
+    match up.shim.launch(request(&task, &wanted)?).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(up.abandon(error)),
+    }
+}
+
+/// A shim that has not launched the task yet.
+pub struct Up {
+    folder: Folder,
+    by: By,
+    pub shim: Shim,
+}
+
+/// Whose the shim is.
+enum By {
+    /// Ours.
+    Us(Child),
+    /// A sandbox's; ours is a lock of the member's folder, until the shim has one.
+    Sandbox(Lock),
+}
+
+impl Up {
+    /// A shim for the task `id`: its sandbox's, or one of its own.
+    async fn for_task(state: &StateDir, id: &TaskId, sandbox: Option<&TaskId>, shim_cgroup: &ShimCgroup) -> Result<Up> {
+        let Some(sandbox) = sandbox else { return Up::shim(id, shim_cgroup, || state.create(id)).await };
+        let shim = bowline_client::sandbox::of(state, sandbox).await?;
+        let (folder, lock) = state.create_member(id, sandbox)?;
+        Ok(Up { shim: shim.member(id, folder.clone()), folder, by: By::Sandbox(lock) })
+    }
+
+    /// A shim of our own for the folder that `create` makes.
+    pub async fn shim(
+        id: &TaskId,
+        shim_cgroup: &ShimCgroup,
+        create: impl FnOnce() -> Result<(Folder, Lock)>,
+    ) -> Result<Up> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::new(Kind::Unsupported, "cannot launch a task without being root: permission denied")
+                .hint("run bowline as root; rootless is not supported yet"));
+        }
+        let (folder, lock) = create()?;
+        let mut child = match spawn::spawn(&folder, lock, shim_cgroup) {
+            Ok(child) => child,
+            Err(error) => return Err(discard(&folder, error)),
+        };
+        match bowline_client::find(&folder, id).await {
+            Ok(Presence::Live(shim)) => Ok(Up { folder, by: By::Us(child), shim }),
+            other => {
+                // SIGKILL: it serves nobody.
+                let _ = child.kill();
+                let _ = child.wait();
+                let error = other.err().unwrap_or_else(|| Error::new(Kind::Internal, "the shim died as it started"));
+                Err(discard(&folder, error))
+            }
+        }
+    }
+
+    /// Waits until the shim has done all that the task's end asks for, and tells whether it has died, or failed, before
+    /// that.
+    ///
+    /// # Errors
+    /// `Unavailable` when it does not answer meanwhile.
+    async fn done(self) -> Result<(Folder, bool)> {
+        let Up { folder, by, shim } = self;
+        drop(shim);
+        match by {
+            By::Us(mut child) => {
+                if !ends(&child) {
+                    drop(lock_after(&folder).await?);
+                }
+                let status = child.wait().doing(Kind::Internal, || "cannot wait for the shim")?;
+                Ok((folder, !status.success()))
+            }
+            By::Sandbox(lock) => {
+                drop(lock);
+                drop(lock_after(&folder).await?);
+                // Then its sandbox is undone with it.
+                Ok((folder, false))
+            }
+        }
+    }
+
+    /// Leaves a shim that cannot write the report of a task that has ended, and stays until it can; or removes the task,
+    /// which lets it go.
+    fn leave_unwritten(self, id: &TaskId, report: &ExitReport, rm: bool) -> Result<()> {
+        if rm {
+            let Up { folder, by, shim } = self;
+            drop((by, shim));
+            return folder.remove_unwritten(report);
+        }
+        let why = report.unwritten.as_deref().unwrap_or_default();
+        let hint = format!("its shim keeps it until the disk takes it; until then `bowline wait {id}` asks the shim");
+        complain(&format!("the exit report of task {id} is not written yet: {why}"), Some(&hint));
+        Ok(())
+    }
+
+    /// Cleans up after a shim that died before its task, if that is asked for;
+    /// after a sandbox's, the sandbox's removal does. The error says what happened.
+    fn bereft(self, error: Error, rm: bool) -> Error {
+        match (&self.by, rm) {
+            // Without the hint to do so.
+            (By::Us(_), true) => self.abandon(Error::new(error.kind(), error.message())),
+            (By::Us(_), false) | (By::Sandbox(_), _) => error,
+        }
+    }
+
+    /// Undoes everything after a launch that failed; the error says why.
+    pub fn abandon(self, error: Error) -> Error {
+        let Up { folder, by, shim } = self;
+        drop(shim);
+        let mut child = match by {
+            By::Us(child) => child,
+            By::Sandbox(lock) => {
+                drop(lock);
+                return discard(&folder, error);
+            }
+        };
+        // What was launched is undone by now.
+        let killed = dismiss(&mut child);
+        // It did not come to undo what it had made. Never of one that ended by
+        // itself: what it was refused, such as a cgroup, is somebody else's.
+        let undone =
+            if killed { spawn::systemd().and_then(|systemd| undo(&folder, &systemd)).map(drop) } else { Ok(()) };
+        let error = match undone {
+            Ok(()) => error,
+            Err(left) => error.hint(format!("besides, {left}")),
+        };
+        discard(&folder, error)
+    }
+
+    /// The same of a sandbox: what plugins cannot undo is kept for another try.
+    pub fn abandon_sandbox(self, state: &StateDir, id: &TaskId, error: Error) -> Error {
+        let Up { folder, by, shim } = self;
+        drop(shim);
+        if let By::Us(mut child) = by {
+            dismiss(&mut child);
+        }
+        match spawn::systemd().and_then(|systemd| undo_sandbox(state, id, &systemd)) {
+            Ok(_) => discard(&folder, error),
+            Err(left) if left.kind() == Kind::NotFound => error,
+            Err(left) => error.hint(format!("besides, {left}; `bowline sandbox rm {id}` tries again")),
+        }
+    }
+}
+
+/// Whether a shim that has reported ends at once, as nearly always.
+fn ends(child: &Child) -> bool {
+    const SOON: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+    let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return false };
+    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&SOON)).is_ok_and(|ready| ready > 0)
+}
+
+/// Ends a shim of ours: one that was asked for nothing would wait for somebody
+/// who does. Whether it was killed instead.
+fn dismiss(child: &mut Child) -> bool {
+    if let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
+        let _ = pidfd_send_signal(pidfd, Signal::TERM);
+    }
+    child.wait().is_ok_and(|status| status.signal().is_some())
+}
+
+fn discard(folder: &Folder, error: Error) -> Error {
+    match folder.lock().and_then(|lock| folder.remove(lock)) {
+        Ok(()) => error,
+        // Somebody has removed it meanwhile.
+        Err(left) if left.kind() == Kind::NotFound => error,
+        Err(left) => error.hint(format!("besides, {left}")),
+    }
+}
+
+/// What flags and file describe, with an id.
+fn describe_task(mut args: TaskArgs) -> Result<(TaskId, Task)> {
+    if let Some(rootfs) = &mut args.rootfs {
+        *rootfs = std::path::absolute(&*rootfs).doing(Kind::Usage, || "--rootfs: not a path")?;
+    }
+    let task = match args.file.take() {
+        Some(file) => description::read(&file, |task| lay_on_top(task, args))?,
+        None => {
+            let mut task = Task::default();
+            lay_on_top(&mut task, args);
+            task.validate().map_err(Error::from)?;
+            task
+        }
+    };
+    Ok((named(&task)?, task))
+}
+
+/// The id that a description gives, or one that is made up.
+fn named(task: &Task) -> Result<TaskId> {
+    task.name.clone().map_or_else(|| made_up("task"), Ok)
+}
+
+/// Flags win over what a file says.
+fn lay_on_top(task: &mut Task, args: TaskArgs) {
+    if let Some((command, rest)) = args.command.split_first() {
+        task.command.clone_from(command);
+        task.args = rest.to_vec();
+    }
+    task.rootfs = args.rootfs.or(task.rootfs.take());
+    task.name = args.name.or(task.name.take());
+    task.memory.limit = args.memory.or(task.memory.limit);
+    task.cpu.limit = args.cpus.or(task.cpu.limit);
+    task.pids = args.pids.map(Ceiling::At).or(task.pids);
+    task.user = args.user.or(task.user.take());
+    task.profile = args.untrusted.then_some(TaskProfile::Untrusted).or(task.profile);
+    task.stdin |= args.interactive;
+    task.terminal |= args.tty;
+    if let (true, Ok(term)) = (args.tty, std::env::var("TERM")) {
+        task.env.entry("TERM".to_owned()).or_insert(term);
+    }
+    task.log.format = args.log.or(task.log.format);
+    task.log.max_size = args.log_size.or(task.log.max_size);
+    task.log.max_files = args.log_files.or(task.log.max_files);
+    task.env.extend(args.env);
+}
+
+/// An id that nobody else has, of a task or a sandbox: 48 random bits.
+pub fn made_up(kind: &str) -> Result<TaskId> {
+    use std::io::Read as _;
+    let what = || "cannot make up an id";
+    let mut random = [0u8; 6];
+    let mut source = std::fs::File::open("/dev/urandom").doing(Kind::Internal, what)?;
+    source.read_exact(&mut random).doing(Kind::Internal, what)?;
+    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{kind}-{hex}").parse().doing(Kind::Internal, what)
+}
+
+/// What is said of a launch beside the description.
+struct Wanted {
+    durable: bool,
+    driver: CgroupDriver,
+    slice: Option<String>,
+}
+
+impl Wanted {
+    fn of(args: &TaskArgs) -> Wanted {
+        Wanted { durable: args.durable, driver: args.cgroup_driver, slice: args.slice.clone() }
+    }
+}
+
+fn request(task: &Task, wanted: &Wanted) -> Result<LaunchRequest> {
+    let task = serde_json::to_string(task).doing(Kind::Internal, || "cannot write the description as JSON")?;
+    Ok(LaunchRequest {
+        task,
+        size: Some(terminal::size()).into(),
+        durable: wanted.durable,
+        cgroup_driver: wanted.driver.to_string(),
+        slice: wanted.slice.clone().unwrap_or_default(),
+        ..LaunchRequest::default()
+    })
+}
+
+/// Says on stderr that a task which runs is not in the slice that it was to be in.
+fn tell_of_slice(folder: &Folder, id: &TaskId) {
+    // What it is in is in the report too.
+    let Some(Enforcement { slice, enforced: false, reason }) =
+        folder.record().ok().flatten().and_then(|record| record.enforcement)
+    else {
+        return;
+    };
+    let why = reason.unwrap_or_default();
+    complain(&format!("task {id} runs outside of {slice}, whose limits do not hold for it: {why}"), None);
+}
+
+/// What became of a task in the foreground.
+enum Seen {
+    /// It has ended; and whether its time was over.
+    Ended(Box<ExitReport>, bool),
+    /// Somebody leaves it running.
+    Left,
+    /// Nobody reads its terminal any more: it runs on.
+    Unread,
+}
+
+/// Waits for the end; the first interrupt stops the task as its description
+/// says, the next kills it; so does the timeout. Of one that we are `attached`
+/// to, that may be left.
+///
+/// # Errors
+/// `Unavailable` when the task was stopped past its shim, which does not answer.
+async fn watch(up: &Up, session: &mut Session, id: &TaskId, timeout: Option<Duration>, attached: bool) -> Result<Seen> {
+    let shim = &up.shim;
+    let (end, late) = (shim.wait(), after(timeout));
+    tokio::pin!(end, late);
+    let mut timed_out = false;
+    let mut grace = None;
+    let mut past_shim = None;
+    loop {
+        tokio::select! {
+            report = &mut end => return report.map(|report| Seen::Ended(Box::new(report), timed_out)),
+            ended = ended_past_shim(&mut past_shim) => return Err(ended.err().unwrap_or_else(|| unknown_end(id))),
+            () = &mut late, if !timed_out => {
+                timed_out = true;
+                complain(&format!("task {id} is stopped: its time is over"), None);
+                past_shim = stop(up, id, grace).await.or(past_shim);
+            }
+            happened = session.happened() => match happened {
+                Happened::Interrupted(_) => {
+                    past_shim = stop(up, id, grace).await.or(past_shim);
+                    grace = Some(0);
+                }
+                Happened::Resized => attach::resize(shim, "").await,
+                Happened::Left => return Ok(Seen::Left),
+                Happened::Unread if attached => return Ok(Seen::Unread),
+                // Its pipe is closed, and it may run on.
+                Happened::Unread => {}
+            }
+        }
+    }
+}
+
+/// Stops the task by its shim, or begins to do so past it.
+async fn stop(up: &Up, id: &TaskId, grace: Option<u64>) -> Option<JoinHandle<Result<()>>> {
+    match up.shim.stop(None, grace).await {
+        Err(error) if error.kind() == Kind::Unavailable => {
+            complain(&format!("{error}; task {id} is stopped past it"), None);
+            let (folder, id, grace) = (up.folder.clone(), id.clone(), grace.map(Duration::from_millis));
+            let stopped = async move { reach::past_shim(&folder, &id, move |task| task.stop(None, grace)).await };
+            Some(tokio::spawn(stopped))
+        }
+        // It may end before it hears us.
+        Ok(()) | Err(_) => None,
+    }
+}
+
+/// Comes about when what [`stop`] has begun is done.
+async fn ended_past_shim(begun: &mut Option<JoinHandle<Result<()>>>) -> Result<()> {
+    match begun {
+        Some(begun) => begun.await.doing(Kind::Internal, || "cannot go past the shim")?,
+        None => std::future::pending().await,
+    }
+}
+
+fn unknown_end(id: &TaskId) -> Error {
+    let message = format!("task {id} has ended, but its shim is not answering: how it ended is not known yet");
+    Error::new(Kind::Unavailable, message)
+        .hint(format!("`bowline wait {id}` tells once the shim goes on; `bowline rm -f {id}` removes both"))
+}
+
+/// Returns when that long has passed, and never without.
+async fn after(timeout: Option<Duration>) {
+    match timeout {
+        Some(timeout) => tokio::time::sleep(timeout).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What a task's end is for whoever waited for it.
+pub fn code(id: &TaskId, report: &ExitReport) -> Result<u8> {
+    match report.exit_code {
+        Some(code) => Ok(u8::try_from(code).unwrap_or(FAILED)),
+        None => Err(crate::dead(id)),
+    }
+}

@@ -1,0 +1,131 @@
+//! `limits show`: what is wanted beside what is in force.
+
+use bowline_executor::systemd::host::HostUnit;
+use bowline_executor::{Result, StateDir, host_units};
+use bowline_spec::limits::{Change, Manifest, UnitName};
+use serde::Serialize;
+
+use super::bus::{Bus, cpu_text, in_force, memory_text};
+use crate::ui::figures::or_dash;
+use crate::ui::screen;
+use crate::ui::table::{Cell, Column, render};
+use crate::{say_json, show};
+
+/// One unit.
+#[derive(Debug, Serialize)]
+struct Row {
+    unit: String,
+    /// Whether the host has it.
+    loaded: bool,
+    active: bool,
+    /// Those of a unit that the host has.
+    slice: Option<String>,
+    cgroup: Option<String>,
+    /// In percent of one CPU; null for no limit, or where none is asked for.
+    cpu_percent_wanted: Option<f64>,
+    cpu_percent: Option<f64>,
+    /// In bytes, likewise.
+    memory_bytes_wanted: Option<u64>,
+    memory_bytes: Option<u64>,
+    /// Whether all is as it should be.
+    as_wanted: bool,
+    /// What is not.
+    note: Option<String>,
+    #[serde(skip)]
+    cells: [String; 4],
+}
+
+/// Prints what `manifest` wants, or what was applied.
+pub async fn run(state: &StateDir, bus: &Bus, manifest: Option<Manifest>, json: bool) -> Result<()> {
+    let manifest = match manifest {
+        Some(manifest) => manifest,
+        None => host_units::applied(state)?.manifest,
+    };
+    let slices = manifest.slices.iter().map(|slice| (&slice.name, slice.wanted(), None));
+    let services = manifest.services.iter().map(|one| (&one.name, one.wanted(), one.slice.as_ref()));
+    let wanted: Vec<_> = slices.chain(services).collect();
+    let units = bus.look(wanted.iter().map(|(name, ..)| *name)).await?;
+    let rows: Vec<Row> =
+        wanted.iter().zip(units).map(|((name, wanted, slice), unit)| row(name, *wanted, *slice, unit)).collect();
+    if json {
+        return say_json(&rows);
+    }
+    let columns = ["UNIT", "STATE", "CPU", "WANTED", "MEMORY", "WANTED", "NOTE"].map(Column::Left);
+    let cells = |row: &Row| {
+        let state = match row {
+            Row { loaded: false, .. } => "missing",
+            Row { active: false, .. } => "inactive",
+            _ => "active",
+        };
+        let mut cells = vec![Cell::from(&row.unit), Cell::from(state)];
+        cells.extend(row.cells.iter().map(Cell::from));
+        cells.push(Cell::from(row.note.as_deref().unwrap_or_default()));
+        cells
+    };
+    show(&render(&columns, &rows.iter().map(cells).collect::<Vec<_>>(), screen::width()))
+}
+
+fn row(name: &UnitName, wanted: Change, slice: Option<&UnitName>, unit: HostUnit) -> Row {
+    let now = in_force(&unit);
+    let there = unit.loaded.then_some(now);
+    let note = match slice {
+        _ if !unit.loaded => Some(format!("this host has no such unit ({})", unit.load_state)),
+        Some(slice) if slice.as_str() != unit.slice => Some(format!("is in {}, should be in {slice}", unit.slice)),
+        // Limits are a slice's while it is there.
+        _ if !unit.active && name.as_str().ends_with(".slice") => Some("is not started".to_owned()),
+        _ if !wanted.differing(now).is_nothing() => Some("differs".to_owned()),
+        _ => None,
+    };
+    let known = |text: String| Some(text).filter(|text| unit.loaded && !text.is_empty());
+    Row {
+        unit: name.to_string(),
+        loaded: unit.loaded,
+        active: unit.active,
+        slice: known(unit.slice.clone()),
+        cgroup: known(unit.cgroup.clone()),
+        cpu_percent_wanted: wanted.cpu.and_then(|cpu| cpu.percent()),
+        cpu_percent: there.and_then(|now| now.cpu.percent()),
+        memory_bytes_wanted: wanted.memory,
+        memory_bytes: there.map(|now| now.memory).filter(|most| *most != bowline_spec::limits::INFINITY),
+        as_wanted: note.is_none(),
+        note,
+        cells: [
+            or_dash(there.map(|now| cpu_text(now.cpu))),
+            or_dash(wanted.cpu.map(cpu_text)),
+            or_dash(there.map(|now| memory_text(now.memory))),
+            or_dash(wanted.memory.map(memory_text)),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noted(wanted: Change, slice: Option<&str>, unit: HostUnit) -> Option<String> {
+        let slice = slice.map(|slice| slice.parse().expect("a slice"));
+        let row = row(&"cron.service".parse().expect("a unit"), wanted, slice.as_ref(), unit);
+        assert_eq!(row.as_wanted, row.note.is_none());
+        row.note
+    }
+
+    #[test]
+    fn what_is_not_as_it_should_be_is_noted() {
+        let there = HostUnit {
+            loaded: true,
+            active: true,
+            slice: "system.slice".to_owned(),
+            cpu_quota: 250_000,
+            memory: u64::MAX,
+            ..HostUnit::default()
+        };
+        let wanted = |percent: &str| Change::to(percent.parse().ok(), None);
+        assert_eq!(noted(wanted("25"), None, there.clone()), None);
+        assert_eq!(noted(wanted("25"), Some("system.slice"), there.clone()), None);
+        assert_eq!(noted(wanted("26"), None, there.clone()).as_deref(), Some("differs"));
+        let elsewhere = noted(wanted("25"), Some("a.slice"), there);
+        assert_eq!(elsewhere.as_deref(), Some("is in system.slice, should be in a.slice"));
+        let missing = HostUnit { load_state: "not-found".to_owned(), ..HostUnit::default() };
+        assert_eq!(noted(wanted("25"), None, missing).as_deref(), Some("this host has no such unit (not-found)"));
+    }
+}

@@ -1,0 +1,173 @@
+//! `logs`: what a task has written, as far as its log has kept it.
+//!
+//! Reads the files, and asks no shim: a task that lives, has ended or has lost
+//! its shim is all the same. Following waits for the kernel's word of the files
+//! and of the shim's end.
+
+mod files;
+mod print;
+mod watch;
+
+use bowline_executor::{Error, Folder, Kind, LogFiles, LogLine, LogStream, Record, Result, StateDir};
+use bowline_spec::id::TaskId;
+use jiff::Timestamp;
+
+use crate::input::args::LogsArgs;
+use crate::ui::reader::Reader;
+use crate::{complain, dead, starting};
+use files::{Chain, Content};
+use print::Printer;
+use watch::{Shim, Watch};
+
+/// `bowline logs`.
+pub fn run(state: &StateDir, id: &TaskId, args: &LogsArgs) -> Result<u8> {
+    let folder = state.folder(id);
+    if !folder.exists()? {
+        return Err(bowline_client::unknown(id.as_str()));
+    }
+    let record = folder.record()?;
+    let shim = Shim::of(&folder, record.as_ref())?;
+    let Some(record) = record else {
+        return Err(if shim.is_gone() { dead(id) } else { starting(id) });
+    };
+    let files = LogFiles::of(record.description()?, id, folder.path());
+    check(id, &record, &files, args)?;
+    let mut log = Log::open(&files, &record, args)?;
+    if args.follow {
+        log.follow(&shim)?;
+    } else {
+        log.print()?;
+    }
+    log.tell_missing(&folder)?;
+    Ok(0)
+}
+
+/// Whether what is asked for can be had of this log.
+fn check(id: &TaskId, record: &Record, files: &LogFiles, args: &LogsArgs) -> Result<()> {
+    let output = &record.description()?.output;
+    let own = [(LogStream::Stdout, &output.stdout), (LogStream::Stderr, &output.stderr)];
+    let asked = own.iter().filter(|(stream, _)| args.stream.is_none_or(|asked| asked == *stream));
+    if !asked.clone().any(|(stream, _)| files.has(*stream)) {
+        let paths: Vec<String> = asked.filter_map(|(_, path)| Some(path.as_ref()?.display().to_string())).collect();
+        let hint = match paths.is_empty() {
+            true => "`--log json`, or `log.format` in its description, keeps one".to_owned(),
+            false => format!("its description sends the output to {}", paths.join(" and ")),
+        };
+        return Err(Error::new(Kind::NotFound, format!("task {id} keeps no log of that")).hint(hint));
+    }
+    let timed = [
+        ("--since", args.since.is_some()),
+        ("--until", args.until.is_some()),
+        ("--timestamps", args.timestamps),
+        ("--json", args.json),
+    ];
+    let timed = timed.iter().find(|(_, given)| *given);
+    match (timed, files) {
+        (Some((flag, _)), LogFiles::Raw(_)) => Err(Error::new(
+            Kind::Unsupported,
+            format!("{flag}: the log of task {id} is raw, and raw logs have no times"),
+        )
+        .hint("start the task with `--log json`")),
+        _ => Ok(()),
+    }
+}
+
+/// Which lines are wanted.
+struct Filter {
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+    stream: Option<LogStream>,
+}
+
+impl Filter {
+    fn wants(&self, line: &LogLine) -> bool {
+        self.since.is_none_or(|since| line.time >= since)
+            && self.until.is_none_or(|until| line.time <= until)
+            && (self.stream.is_none() || line.stream.is_none() || line.stream == self.stream)
+    }
+}
+
+/// A log that is being printed.
+struct Log {
+    chains: Vec<(Option<LogStream>, Chain)>,
+    filter: Filter,
+    printer: Printer,
+}
+
+impl Log {
+    fn open(files: &LogFiles, record: &Record, args: &LogsArgs) -> Result<Log> {
+        let filter = Filter {
+            since: args.since.map(|moment| moment.timestamp()),
+            until: args.until.map(|moment| moment.timestamp()),
+            stream: args.stream,
+        };
+        let content = match files {
+            LogFiles::Json(..) => Content::Lines,
+            LogFiles::Raw(_) => Content::Bytes,
+        };
+        let mut chains = Vec::new();
+        for (stream, path) in files.all() {
+            if stream.is_some() && filter.stream.is_some() && stream != filter.stream {
+                continue;
+            }
+            let mut chain = Chain::open(path, record.description()?.log.max_files(), content)?;
+            if let Some(since) = filter.since {
+                chain.skip_until(since);
+            }
+            if let Some(lines) = args.tail {
+                chain.skip_to_last(lines, |line| {
+                    LogLine::read(line).is_some_and(|line| line.stream.is_some() && filter.wants(&line))
+                })?;
+            }
+            chains.push((stream, chain));
+        }
+        Ok(Log { chains, filter, printer: Printer::new(args.json, args.timestamps) })
+    }
+
+    /// Prints what is there now.
+    fn print(&mut self) -> Result<Reader> {
+        let Log { chains, filter, printer } = self;
+        for (stream, chain) in chains {
+            let reader = chain.read(|bytes| match stream {
+                Some(stream) => printer.bytes(*stream, bytes),
+                None => printer.line(bytes, |line| filter.wants(line)),
+            })?;
+            if reader == Reader::Gone {
+                return Ok(reader);
+            }
+        }
+        printer.flush()
+    }
+
+    /// Prints what is there and what comes, until the shim has gone.
+    fn follow(&mut self, shim: &Shim) -> Result<()> {
+        let watch = Watch::new()?;
+        loop {
+            // Whatever comes after these shows in the wait below.
+            let over = shim.is_gone();
+            let complete = self.chains.iter().fold(true, |all, (_, chain)| watch.add(chain.folder()) && all);
+            if self.print()? == Reader::Gone || over {
+                return Ok(());
+            }
+            if watch.wait(shim, complete)? == Reader::Gone {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Says what the log has not.
+    fn tell_missing(&self, folder: &Folder) -> Result<()> {
+        // The report counts all of it; nobody is left to write one for a dead shim.
+        let reported = folder.exit().ok().flatten().map_or(0, |report| report.output_dropped_bytes);
+        let missing = reported.max(self.printer.dropped());
+        if missing > 0 {
+            complain(&format!("{missing} bytes of the output were dropped, as they could not be written"), None);
+        }
+        match self.printer.damaged() {
+            0 => {}
+            1 => complain("a line of the log is damaged, and was left out", None),
+            lines => complain(&format!("{lines} lines of the log are damaged, and were left out"), None),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,29 @@
+//! The commands of the command line, each in a file of its name; `run` and `start` are in `launch`.
+
+pub mod attach;
+pub mod cgroup;
+pub mod completions;
+pub mod doctor;
+pub mod events;
+pub mod exec;
+pub mod explain;
+pub mod gc;
+pub mod inspect;
+pub mod kill;
+pub mod launch;
+pub mod limits;
+pub mod logs;
+pub mod man;
+pub mod pause;
+pub mod ps;
+pub mod resume;
+pub mod rm;
+pub mod sandbox;
+pub mod schema;
+pub mod spec;
+pub mod stats;
+pub mod stop;
+pub mod top;
+pub mod units;
+pub mod update;
+pub mod wait;

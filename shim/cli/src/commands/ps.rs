@@ -1,0 +1,247 @@
+//! `ps`: all tasks, one a line.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use bowline_executor::{Kind, Result, StateDir};
+use bowline_spec::id::TaskId;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::commands::inspect::{Inspection, examine_all};
+use crate::input::args::{PsArgs, SortBy};
+use crate::input::filter::{Filter, STATUSES};
+use crate::input::named;
+use crate::ui::colour;
+use crate::ui::figures;
+use crate::ui::screen;
+use crate::ui::table::{Cell, Column, render};
+use crate::{say, say_json, show};
+
+/// One task.
+#[derive(Debug, Serialize)]
+struct Row {
+    id: TaskId,
+    status: String,
+    exit_code: Option<i32>,
+    /// In a word, where the task has checks and runs.
+    health: Option<&'static str>,
+    pid: Option<i32>,
+    shim_pid: Option<i32>,
+    command: String,
+    created_at: Option<Timestamp>,
+    started_at: Option<Timestamp>,
+    exited_at: Option<Timestamp>,
+    /// Why the exit report is not on disk yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unwritten: Option<String>,
+    labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<TaskId>,
+}
+
+impl Row {
+    /// One of whose records one cannot be read: what the other says.
+    fn damaged(state: &StateDir, id: &TaskId) -> Row {
+        let folder = state.folder(id);
+        let record = folder.record().ok().flatten();
+        Row::from(Inspection {
+            id: id.clone(),
+            status: "damaged".to_owned(),
+            pid: None,
+            shim_pid: None,
+            cgroup: None,
+            sandbox: folder.sandbox_by_socket(),
+            enforcement: None,
+            created_at: record.as_ref().map(|record| record.created_at),
+            started_at: record.as_ref().and_then(|record| record.started_at),
+            labels: record.as_ref().and_then(|r| r.task.as_ref()).map(|task| task.labels.clone()).unwrap_or_default(),
+            task: record.and_then(|record| record.task),
+            health: None,
+            exit: folder.exit().ok().flatten(),
+        })
+    }
+}
+
+impl From<Inspection> for Row {
+    fn from(found: Inspection) -> Row {
+        let command = found.task.map(|task| {
+            let words = std::iter::once(task.command).chain(task.args);
+            words.collect::<Vec<_>>().join(" ")
+        });
+        Row {
+            id: found.id,
+            status: found.status,
+            exit_code: found.exit.as_ref().and_then(|exit| exit.exit_code),
+            health: found.health.filter(|_| found.exit.is_none()).map(|health| health.status.as_str()),
+            pid: found.pid,
+            shim_pid: found.shim_pid,
+            command: command.unwrap_or_default(),
+            created_at: found.created_at,
+            started_at: found.started_at,
+            exited_at: found.exit.as_ref().map(|exit| exit.exited_at),
+            unwritten: found.exit.and_then(|exit| exit.unwritten),
+            labels: found.labels,
+            sandbox: found.sandbox,
+        }
+    }
+}
+
+impl Filter {
+    fn keeps(&self, row: &Row) -> bool {
+        match self {
+            Filter::Status(status) => row.status == *status,
+            Filter::Sandbox(id) => row.sandbox.as_ref().is_some_and(|of| of.as_str() == id),
+            Filter::Label(key, wanted) => {
+                row.labels.get(key).is_some_and(|value| wanted.as_ref().is_none_or(|wanted| wanted == value))
+            }
+        }
+    }
+}
+
+/// Whether `row` is listed: of filters of one kind any is enough, of each kind
+/// one must keep it.
+fn is_listed(row: &Row, filters: &[Filter]) -> bool {
+    let of_status = |filter: &&Filter| matches!(filter, Filter::Status(_));
+    let mut statuses = filters.iter().filter(of_status).peekable();
+    let fits = statuses.peek().is_none() || statuses.any(|filter| filter.keeps(row));
+    fits && filters.iter().filter(|filter| !of_status(filter)).all(|filter| filter.keeps(row))
+}
+
+/// `bowline ps`.
+pub async fn run(state: &StateDir, args: PsArgs) -> Result<u8> {
+    let ids = state.ids()?;
+    let mut rows = Vec::new();
+    for (id, found) in ids.iter().zip(examine_all(state, &ids).await) {
+        match found {
+            Ok(found) => rows.push(Row::from(found)),
+            // Removed while we looked.
+            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) if error.kind() == Kind::Damaged => rows.push(Row::damaged(state, id)),
+            Err(error) => return Err(error),
+        }
+    }
+    rows.retain(|row| is_listed(row, &args.filter));
+    rows.sort_by(|a, b| order(a, b, args.sort));
+    if args.reverse {
+        rows.reverse();
+    }
+    if args.json {
+        return say_json(&rows).map(|()| 0);
+    }
+    if args.quiet {
+        rows.iter().try_for_each(|row| say(row.id.as_str()))?;
+        return Ok(0);
+    }
+    let width = screen::width().filter(|_| !args.no_trunc);
+    show(&table(&rows, &ids, Timestamp::now(), width))?;
+    Ok(0)
+}
+
+fn order(a: &Row, b: &Row, by: SortBy) -> Ordering {
+    let rank = |row: &Row| STATUSES.iter().position(|status| *status == row.status);
+    let first = match by {
+        SortBy::Id => Ordering::Equal,
+        SortBy::Created => a.created_at.cmp(&b.created_at),
+        SortBy::Status => rank(a).cmp(&rank(b)),
+    };
+    first.then_with(|| a.id.cmp(&b.id))
+}
+
+/// `all` are the ids that a shortened one must be told from.
+fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> Vec<String> {
+    const COLUMNS: [Column; 5] = [
+        Column::Left("ID"),
+        Column::Left("STATUS"),
+        Column::Right("AGE"),
+        Column::Right("PID"),
+        Column::Left("COMMAND"),
+    ];
+    let ids: Vec<TaskId> = rows.iter().map(|row| row.id.clone()).collect();
+    // The rest of the line is for what cannot be made up from a part of it.
+    let ids = named::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 3));
+    let cells = |(row, id): (&Row, String)| {
+        let status = match (row.exit_code, row.health) {
+            (Some(code), _) if row.unwritten.is_some() => format!("{} ({code}), unwritten", row.status),
+            (Some(code), _) => format!("{} ({code})", row.status),
+            (None, Some(health)) => format!("{} ({health})", row.status),
+            (None, None) => row.status.clone(),
+        };
+        let look =
+            if row.health == Some("unhealthy") { colour::BAD } else { colour::of_status(&row.status, row.exit_code) };
+        let age = row.created_at.map(|at| figures::age(now.duration_since(at).try_into().unwrap_or_default()));
+        vec![
+            Cell::from(id),
+            Cell::from(status).styled(look),
+            Cell::from(figures::or_dash(age)),
+            Cell::from(figures::or_dash(row.pid.map(|pid| pid.to_string()))),
+            Cell::from(&row.command),
+        ]
+    };
+    let cells: Vec<Vec<Cell>> = rows.iter().zip(ids).map(cells).collect();
+    render(&COLUMNS, &cells, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(id: &str, status: &str, created: i64) -> Row {
+        Row {
+            id: id.parse().expect("an id"),
+            status: status.to_owned(),
+            exit_code: (status == "exited").then_some(3),
+            health: (status == "running").then_some("healthy"),
+            pid: (status == "running").then_some(4711),
+            shim_pid: None,
+            command: "sleep 1000".to_owned(),
+            created_at: Timestamp::from_second(created).ok(),
+            started_at: None,
+            exited_at: None,
+            unwritten: None,
+            labels: BTreeMap::from([("tier".to_owned(), "web".to_owned())]),
+            sandbox: None,
+        }
+    }
+
+    #[test]
+    fn a_row_has_what_a_person_asks_for() {
+        let rows = [row("api", "exited", 0), row("web", "running", 300)];
+        let ids: Vec<TaskId> = rows.iter().map(|row| row.id.clone()).collect();
+        let now = Timestamp::from_second(480).expect("a time");
+        let lines: Vec<String> = table(&rows, &ids, now, Some(80));
+        let plain: Vec<String> = lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect();
+        assert_eq!(
+            plain,
+            [
+                "ID   STATUS             AGE   PID  COMMAND",
+                "api  exited (3)          8m     -  sleep 1000",
+                "web  running (healthy)   3m  4711  sleep 1000"
+            ]
+        );
+    }
+
+    #[test]
+    fn rows_are_sorted_and_ties_go_by_id() {
+        let mut rows = [row("a", "exited", 5), row("c", "running", 2), row("b", "running", 9)];
+        let ids = |rows: &[Row]| rows.iter().map(|row| row.id.to_string()).collect::<Vec<_>>();
+        rows.sort_by(|a, b| order(a, b, SortBy::Status));
+        assert_eq!(ids(&rows), ["b", "c", "a"]);
+        rows.sort_by(|a, b| order(a, b, SortBy::Created));
+        assert_eq!(ids(&rows), ["c", "a", "b"]);
+    }
+
+    #[test]
+    fn filters_of_one_kind_add_up_and_kinds_narrow_down() {
+        let listed = |filters: &[&str]| {
+            let filters: Vec<Filter> = filters.iter().map(|text| text.parse().expect("a filter")).collect();
+            is_listed(&row("a", "running", 0), &filters)
+        };
+        assert!(listed(&[]) && listed(&["status=running"]) && listed(&["status=exited", "status=running"]));
+        assert!(listed(&["label=tier"]) && listed(&["label=tier=web", "status=running"]));
+        assert!(!listed(&["status=exited"]) && !listed(&["label=tier=db"]) && !listed(&["label=x", "status=running"]));
+        for wrong in ["", "status", "status=up", "label=", "name=x"] {
+            assert!(wrong.parse::<Filter>().is_err(), "{wrong}");
+        }
+    }
+}

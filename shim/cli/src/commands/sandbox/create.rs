@@ -1,0 +1,70 @@
+//! `sandbox create`: a description, a folder, a shim, a sandbox, and the members
+//! that it begins with.
+
+use bowline_executor::{Error, Result, SandboxRecord, ShimCgroup, StateDir};
+use bowline_spec::{Overhead, Sandbox};
+
+use super::{examine, remove, warn};
+use crate::commands::launch::{self, Up, made_up};
+use crate::input::args::sandbox::CreateArgs;
+use crate::input::description;
+use crate::{say, say_json};
+
+/// `bowline sandbox create`.
+pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
+    let (driver, json) = (args.cgroup_driver, args.json);
+    let sandbox = match args.file.take() {
+        Some(file) => description::read_sandbox(&file, |sandbox| lay_on_top(sandbox, args))?,
+        None => {
+            let mut sandbox = Sandbox::default();
+            lay_on_top(&mut sandbox, args);
+            sandbox.validate().map_err(Error::from)?;
+            sandbox
+        }
+    };
+    let id = match &sandbox.name {
+        Some(id) => id.clone(),
+        None => made_up("sandbox")?,
+    };
+    let members = sandbox.members.clone();
+    let shim_cgroup = match sandbox.overhead {
+        Overhead::Beside | Overhead::Inside => ShimCgroup::Overhead,
+        Overhead::Inherit => ShimCgroup::Inherit,
+        Overhead::Root => ShimCgroup::Root,
+    };
+    let record = SandboxRecord::new(&id, sandbox, driver)?;
+    let up = Up::shim(&id, &shim_cgroup, || state.create_sandbox(&id, &record)).await?;
+    if let Err(error) = up.shim.create_sandbox().await {
+        return Err(up.abandon_sandbox(state, &id, error));
+    }
+    for (index, member) in members.into_iter().enumerate() {
+        if let Err(error) = launch::start_member(state, &id, member).await {
+            // All of it, or nothing.
+            let gone = remove::remove(state, &id, true).await;
+            let error = error.within(format_args!("members[{index}]"));
+            return Err(match gone {
+                Ok(()) => error,
+                Err(left) => error.hint(format!("besides, {left}")),
+            });
+        }
+    }
+    let found = examine(state, &id).await?;
+    warn(&found);
+    if json { say_json(&found) } else { say(id.as_str()) }?;
+    Ok(0)
+}
+
+/// Flags win over what a file says.
+fn lay_on_top(sandbox: &mut Sandbox, args: CreateArgs) {
+    sandbox.name = args.name.or(sandbox.name.take());
+    sandbox.memory.limit = args.memory.or(sandbox.memory.limit);
+    sandbox.cpu.limit = args.cpus.or(sandbox.cpu.limit);
+    sandbox.cpu.cpuset = args.cpuset.or(sandbox.cpu.cpuset.take());
+    sandbox.pids = args.pids.or(sandbox.pids);
+    sandbox.qos = args.qos.or(sandbox.qos);
+    sandbox.cgroup = args.cgroup.unwrap_or(sandbox.cgroup);
+    sandbox.network.mode = args.network.or(sandbox.network.mode.take());
+    sandbox.network.ports.extend(args.publish);
+    sandbox.hostname = args.hostname.or(sandbox.hostname.take());
+    sandbox.share_pid |= args.share_pid;
+}

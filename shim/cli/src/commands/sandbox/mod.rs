@@ -1,0 +1,154 @@
+//! `sandbox`: tasks under one budget, which share a network.
+//!
+//! What is typed is in `args`. A member is launched by `run` and `start`, and is
+//! a task to every other command.
+
+mod create;
+mod remove;
+
+use bowline_executor::{Doing, Kind, Result, SandboxState, StateDir, network};
+use bowline_spec::id::TaskId;
+use serde::Serialize;
+
+use crate::commands::stats;
+use crate::commands::update;
+use crate::input::args::sandbox::SandboxCommand;
+use crate::input::filter::NOT_ANSWERING;
+use crate::ui::figures;
+use crate::ui::screen;
+use crate::ui::table::{Cell, Column, render};
+use crate::{complain, say, say_json, show};
+
+/// `bowline sandbox`.
+pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
+    match command {
+        SandboxCommand::Create(args) => create::run(state, *args).await,
+        SandboxCommand::Ls { json, quiet } => list(state, json, quiet).await,
+        SandboxCommand::Inspect { id } => say_json(&examine(state, &id).await?).map(|()| 0),
+        SandboxCommand::Stats { id, json } => {
+            let shim = bowline_client::sandbox::of(state, &id).await?;
+            stats::of_sandbox(&id, &shim, json).await
+        }
+        SandboxCommand::Update { id, limits } => {
+            let update = serde_json::to_string(&update::update(*limits)?);
+            let update = update.doing(Kind::Internal, || "cannot write the update as JSON")?;
+            bowline_client::sandbox::of(state, &id).await?.update_sandbox(update).await?;
+            warn(&examine(state, &id).await?);
+            Ok(0)
+        }
+        SandboxCommand::Check { id } => {
+            let folder = bowline_client::sandbox::folder(state, &id)?;
+            let timeout = folder.sandbox()?.map(|record| record.sandbox.network.plugin_timeout()).unwrap_or_default();
+            for network in network::check(folder.path(), timeout)? {
+                complain(&format!("network {network} cannot be asked: its list or its plugins have no CHECK"), None);
+            }
+            Ok(0)
+        }
+        SandboxCommand::Charge { id, pids } => {
+            for pid in bowline_client::sandbox::of(state, &id).await?.charge_helpers(pids).await? {
+                complain(&format!("{pid} is not a process; it is left out"), None);
+            }
+            Ok(0)
+        }
+        SandboxCommand::Rm { ids, force } => remove::run(state, &ids, force).await,
+    }
+}
+
+/// A sandbox, by whoever knows.
+#[derive(Debug, Serialize)]
+struct Inspection {
+    id: TaskId,
+    /// "ready"; "created" while it is being made; "dead" when its shim died; "not
+    /// answering"; "damaged" when its record cannot be read.
+    status: &'static str,
+    #[serde(flatten)]
+    state: Option<SandboxState>,
+    /// All that are, or were, its members.
+    tasks: Vec<TaskId>,
+}
+
+/// Looks at one sandbox.
+async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
+    let folder = bowline_client::sandbox::folder(state, id)?;
+    let (status, found) = match bowline_client::find(&folder, id).await {
+        Ok(bowline_client::Presence::Live(shim)) => match shim.sandbox_state().await {
+            Ok(found) => ("ready", Some(found)),
+            Err(error) if error.kind() == Kind::NotFound => ("created", None),
+            Err(error) if error.kind() == Kind::Unavailable => (NOT_ANSWERING, None),
+            Err(error) => return Err(error),
+        },
+        Ok(bowline_client::Presence::Starting) => ("created", None),
+        Ok(bowline_client::Presence::Dead | bowline_client::Presence::Exited(_)) => ("dead", None),
+        Err(error) if error.kind() == Kind::Unavailable => (NOT_ANSWERING, None),
+        Err(error) => return Err(error),
+    };
+    let found = match found {
+        Some(found) => found,
+        None => {
+            let record = folder.sandbox()?.ok_or_else(|| bowline_client::sandbox::unknown(id))?;
+            SandboxState {
+                class: record.sandbox.class(&[]),
+                record,
+                budget: bowline_executor::Budget::default(),
+                notes: Vec::new(),
+                members: Vec::new(),
+            }
+        }
+    };
+    Ok(Inspection { id: id.clone(), status, state: Some(found), tasks: state.members(id)? })
+}
+
+/// What was changed of what was asked for, and what this host does not enforce.
+fn warn(found: &Inspection) {
+    let Some(state) = &found.state else { return };
+    for limit in &state.record.unenforced {
+        complain(&format!("not enforced: {limit}"), None);
+    }
+    for note in &state.notes {
+        complain(note, None);
+    }
+}
+
+async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {
+    let mut all = Vec::new();
+    for id in state.sandboxes()? {
+        match examine(state, &id).await {
+            Ok(found) => all.push(found),
+            // Removed while we looked.
+            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) if error.kind() == Kind::Damaged => {
+                let tasks = state.members(&id)?;
+                all.push(Inspection { id, status: "damaged", state: None, tasks });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if json {
+        return say_json(&all).map(|()| 0);
+    }
+    if quiet {
+        return all.iter().try_for_each(|found| say(found.id.as_str())).map(|()| 0);
+    }
+    const COLUMNS: [Column; 6] = [
+        Column::Left("ID"),
+        Column::Left("STATUS"),
+        Column::Right("MEMBERS"),
+        Column::Right("CPUS"),
+        Column::Right("MEMORY"),
+        Column::Left("CLASS"),
+    ];
+    let cells = |found: &Inspection| {
+        let budget = found.state.as_ref().map(|state| &state.budget);
+        let cpus = budget.and_then(|b| Some(b.cpu_quota_usec? as f64 / b.cpu_period_usec? as f64));
+        vec![
+            Cell::from(found.id.to_string()),
+            Cell::from(found.status.to_owned()),
+            Cell::from(found.tasks.len().to_string()),
+            Cell::from(cpus.map_or("-".to_owned(), |cpus| cpus.to_string())),
+            Cell::from(figures::size(budget.and_then(|b| b.memory_bytes))),
+            Cell::from(found.state.as_ref().map_or(String::new(), |state| state.class.to_string())),
+        ]
+    };
+    let cells: Vec<Vec<Cell>> = all.iter().map(cells).collect();
+    show(&render(&COLUMNS, &cells, screen::width())).map(|()| 0)
+}

@@ -1,0 +1,87 @@
+//! `sandbox rm`: the members go, then the sandbox, then what is known of them.
+
+use bowline_executor::{
+    Doing, Error, Folder, Kind, Lock, Result, StateDir, give_up_damaged_networks, kill_shim, undo_sandbox, until_free,
+};
+use bowline_spec::id::TaskId;
+
+use crate::commands::rm::say_left_alone;
+use crate::complain;
+use crate::input::several::settle;
+use bowline_client::Presence;
+use bowline_client::patience::lock_after;
+use bowline_client::spawn;
+
+/// `bowline sandbox rm`. By force, that there is no such sandbox is what was wanted.
+pub async fn run(state: &StateDir, ids: &[TaskId], force: bool) -> Result<u8> {
+    let mut code = None;
+    for id in ids {
+        match remove(state, id, force).await {
+            Err(error) if force && error.kind() == Kind::NotFound => {}
+            done => settle(done, &mut code),
+        }
+    }
+    Ok(code.unwrap_or(0))
+}
+
+/// Removes one, its members killed first if that is to be forced.
+pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
+    let folder = bowline_client::sandbox::folder(state, id)?;
+    match remove_by_shim(&folder, id, force).await {
+        Err(error) if force && error.kind() == Kind::Unavailable => {
+            let folder = folder.clone();
+            let killed = tokio::task::spawn_blocking(move || kill_shim(&folder).and_then(|()| until_free(&folder)));
+            drop(killed.await.doing(Kind::Internal, || "cannot end the shim")??);
+            complain(&format!("the shim of sandbox {id} was not answering: it was killed with the members"), None);
+        }
+        done => done?,
+    }
+    let lock = lock_after(&folder).await?;
+    let (state, id) = (state.clone(), id.clone());
+    let done = tokio::task::spawn_blocking(move || forget(&state, &id, &folder, lock, force));
+    done.await.doing(Kind::Internal, || "cannot remove the sandbox")?
+}
+
+/// Has its shim take it down, if one lives.
+async fn remove_by_shim(folder: &Folder, id: &TaskId, force: bool) -> Result<()> {
+    let found = match bowline_client::find(folder, id).await {
+        Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
+        found => found?,
+    };
+    match found {
+        Presence::Live(shim) => shim.remove_sandbox(force).await,
+        Presence::Starting => {
+            Err(Error::new(Kind::WrongState, format!("sandbox {id} is still being made")).hint("try again in a moment"))
+        }
+        Presence::Dead | Presence::Exited(_) => Ok(()),
+    }
+}
+
+/// Removes what is known of it and its members, once the shim has gone, and what
+/// one that died has left.
+fn forget(state: &StateDir, id: &TaskId, folder: &Folder, lock: Lock, force: bool) -> Result<()> {
+    if force {
+        if let Some(given_up) = give_up_damaged_networks(folder)? {
+            complain(
+                &given_up,
+                Some("look for its id where they keep that: host-local has it below /var/lib/cni/networks"),
+            );
+        }
+    } else {
+        folder.sandbox()?;
+    }
+    let alone = undo_sandbox(state, id, &spawn::systemd()?)?;
+    for member in state.members(id)? {
+        let folder = state.folder(&member);
+        // Without the sandbox's shim whoever launches or removes it is about to leave.
+        match until_free(&folder) {
+            Ok(lock) => folder.remove(lock)?,
+            // Somebody else was faster.
+            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) => return Err(error.within(format_args!("member {member}"))),
+        }
+    }
+    folder.remove(lock)?;
+    say_left_alone(&alone);
+    Ok(())
+}

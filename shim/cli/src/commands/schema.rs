@@ -1,0 +1,10 @@
+//! `bowline schema`: the JSON schema of a description.
+
+use bowline_executor::Result;
+
+use crate::say_json;
+
+pub fn run(sandbox: bool) -> Result<u8> {
+    let schema = if sandbox { bowline_spec::sandbox_schema() } else { bowline_spec::schema() };
+    say_json(&schema).map(|()| 0)
+}

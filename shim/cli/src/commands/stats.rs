@@ -1,0 +1,174 @@
+//! `stats`: what tasks use, all figures of one or a line for each.
+
+use std::time::Duration;
+
+use bowline_executor::{Error, Kind, Pressure, Result, StateDir, Stats};
+use bowline_spec::id::TaskId;
+
+use crate::input::args::StatsArgs;
+use crate::input::named;
+use crate::input::several::settle;
+use crate::ui::figures::{count, or_dash, percent, size};
+use crate::ui::plot;
+use crate::ui::readings;
+use crate::ui::readings::{Reading, Sampler};
+use crate::ui::record;
+use crate::ui::screen;
+use crate::ui::table::{Cell, Column, clean, render};
+use crate::ui::watch::{As, watch};
+use crate::{complain, say, say_json, show};
+use bowline_client::Shim;
+
+/// How far readings are apart where nothing else is asked for.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// `bowline stats`.
+pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
+    match (&args.record, &args.plot, &args.from) {
+        (Some(file), ..) => return record::run(state, file, &args).await,
+        (None, Some(picture), Some(recording)) => return plot::run(recording, picture),
+        (None, Some(_), None) => {
+            let hint = "with `--record FILE ID` what is recorded is drawn, with `--from FILE` what was";
+            return Err(Error::new(Kind::Usage, "--plot needs something to draw").hint(hint));
+        }
+        (None, None, _) => {}
+    }
+    let (mut sampler, errors) = Sampler::new(state, &args.ids).await?;
+    let mut code = None;
+    let refused = errors.len() == args.ids.len() && !args.ids.is_empty();
+    for error in errors {
+        settle(Err(error), &mut code);
+    }
+    if refused {
+        return Ok(code.unwrap_or(0));
+    }
+    if args.watch {
+        let table = |readings: &[Reading], width| table(readings, &state.ids().unwrap_or_default(), width);
+        let view = if args.json { As::JsonLines } else { As::Table(&table) };
+        return watch(&mut sampler, args.interval.map_or(INTERVAL, |interval| interval.as_std()), view)
+            .await
+            .map(|end| code.unwrap_or(end));
+    }
+    let mut readings = Vec::new();
+    for (_, reading) in sampler.read_twice().await? {
+        match reading {
+            Ok(reading) => readings.push(reading),
+            Err(error) if args.ids.is_empty() => tell_of_silence(&error),
+            Err(error) => settle(Err(error), &mut code),
+        }
+    }
+    match (&args.ids[..], args.json) {
+        ([_], true) => readings.iter().try_for_each(say_json)?,
+        ([_], false) => readings.iter().try_for_each(print)?,
+        (_, true) => say_json(&readings)?,
+        (_, false) => show(&table(&readings, &state.ids()?, screen::width()))?,
+    }
+    Ok(code.unwrap_or(0))
+}
+
+/// Of all that run, says which cannot be read; the others have ended while we looked.
+pub fn tell_of_silence(error: &Error) {
+    if error.kind() == Kind::Unavailable {
+        complain(error.message(), error.hint_text());
+    }
+}
+
+/// `bowline sandbox stats`.
+pub async fn of_sandbox(id: &TaskId, shim: &Shim, json: bool) -> Result<u8> {
+    let reading = readings::of_sandbox(id, shim).await?;
+    if json { say_json(&reading) } else { print(&reading) }?;
+    Ok(0)
+}
+
+/// A line for each. `all` are the ids that a shortened one must be told from.
+fn table(readings: &[Reading], all: &[TaskId], width: Option<usize>) -> Vec<String> {
+    const COLUMNS: [Column; 6] = [
+        Column::Left("ID"),
+        Column::Right("CPU %"),
+        Column::Right("MEM USAGE / LIMIT"),
+        Column::Right("MEM %"),
+        Column::Right("PIDS"),
+        Column::Right("IO READ / WRITE"),
+    ];
+    let ids: Vec<TaskId> = readings.iter().map(|reading| reading.id.clone()).collect();
+    let ids = named::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 4));
+    let cells = |(reading, id): (&Reading, String)| {
+        let Stats { memory, pids, io, .. } = &reading.stats;
+        let share = memory.usage_bytes.zip(memory.limit_bytes).filter(|(_, limit)| *limit > 0);
+        let devices = io.devices.as_ref();
+        let read = devices.map(|all| all.iter().map(|device| device.read_bytes).sum());
+        let written = devices.map(|all| all.iter().map(|device| device.write_bytes).sum());
+        vec![
+            Cell::from(id),
+            Cell::from(percent(reading.cpu_percent)),
+            Cell::from(format!("{} / {}", size(memory.usage_bytes), size(memory.limit_bytes))),
+            Cell::from(percent(share.map(|(usage, limit)| usage as f64 / limit as f64 * 100.0))),
+            Cell::from(count(pids.current)),
+            Cell::from(format!("{} / {}", size(read), size(written))),
+        ]
+    };
+    let cells: Vec<Vec<Cell>> = readings.iter().zip(ids).map(cells).collect();
+    render(&COLUMNS, &cells, width)
+}
+
+/// All figures of one task.
+fn print(answer: &Reading) -> Result<()> {
+    let Stats { cpu, memory, pids, io, hugepages, processes, .. } = &answer.stats;
+    say(&format!(
+        "cpu       {} ({} in all: user {}, system {}), throttled {}{}",
+        percent(answer.cpu_percent),
+        ms(cpu.usage_usec),
+        ms(cpu.user_usec),
+        ms(cpu.system_usec),
+        ms(cpu.throttled_usec),
+        waited(cpu.pressure.as_ref())
+    ))?;
+    say(&format!(
+        "memory    {}, peak {}, limit {}: anon {}, cache {}, kernel {}, swap {}; OOM kills {}{}",
+        mib(memory.usage_bytes),
+        mib(memory.peak_bytes),
+        mib(memory.limit_bytes),
+        mib(memory.anon_bytes),
+        mib(memory.cache_bytes),
+        mib(memory.kernel_bytes),
+        mib(memory.swap_bytes),
+        count(memory.oom_kills),
+        waited(memory.pressure.as_ref())
+    ))?;
+    say(&format!("pids      {}, limit {}", count(pids.current), count(pids.limit)))?;
+    for device in io.devices.iter().flatten() {
+        say(&format!(
+            "io        {}: read {} in {}, written {} in {}",
+            device.device,
+            mib(Some(device.read_bytes)),
+            device.reads,
+            mib(Some(device.write_bytes)),
+            device.writes
+        ))?;
+    }
+    for (size, pages) in hugepages.iter().filter(|(_, pages)| pages.usage_bytes > Some(0)) {
+        say(&format!("hugepages {size}: {}, limit {}", mib(pages.usage_bytes), mib(pages.limit_bytes)))?;
+    }
+    if !processes.is_empty() {
+        say("     PID    CPU         RSS  NAME")?;
+    }
+    for process in processes {
+        let cpu = percent(answer.process_cpu_percent.get(&process.pid).copied());
+        let name = clean(&process.name);
+        say(&format!("{:>8} {cpu:>6} {:>11}  {name}", process.pid, mib(Some(process.rss_bytes))))?;
+    }
+    Ok(())
+}
+
+fn ms(usec: Option<u64>) -> String {
+    or_dash(usec.map(|usec| format!("{:.1} ms", usec as f64 / 1000.0)))
+}
+
+fn mib(bytes: Option<u64>) -> String {
+    or_dash(bytes.map(|bytes| format!("{:.1} MiB", bytes as f64 / 1048576.0)))
+}
+
+fn waited(pressure: Option<&Pressure>) -> String {
+    let some = pressure.and_then(|pressure| pressure.some.as_ref());
+    some.map_or_else(String::new, |some| format!(", waited {}", ms(Some(some.total_usec))))
+}

@@ -1,0 +1,118 @@
+//! `top`: the processes of tasks, the busiest first.
+
+use bowline_executor::{Kind, Result, StateDir};
+use bowline_spec::id::TaskId;
+use serde::Serialize;
+
+use crate::commands::stats::tell_of_silence;
+use crate::input::args::TopArgs;
+use crate::input::named;
+use crate::input::several::settle;
+use crate::ui::figures;
+use crate::ui::readings::{Reading, Sampler};
+use crate::ui::screen;
+use crate::ui::table::{Cell, Column, render};
+use crate::ui::watch::{As, watch};
+use crate::{say_json, show};
+
+/// A process of a task.
+#[derive(Debug, Serialize)]
+struct Row {
+    pid: i32,
+    task: TaskId,
+    /// The number of the exec that it is, if it is one.
+    exec: Option<u64>,
+    cpu_percent: Option<f64>,
+    rss_bytes: u64,
+    cpu_usec: u64,
+    threads: u64,
+    name: String,
+}
+
+/// `bowline top`: live on a terminal, else once.
+pub async fn run(state: &StateDir, args: TopArgs) -> Result<u8> {
+    let (mut sampler, errors) = Sampler::new(state, &args.ids).await?;
+    let mut code = None;
+    let refused = errors.len() == args.ids.len() && !args.ids.is_empty();
+    for error in errors {
+        settle(Err(error), &mut code);
+    }
+    if refused {
+        return Ok(code.unwrap_or(0));
+    }
+    if !args.once && !args.json && screen::is_live() {
+        let table = |readings: &[Reading], width| table(&rows(readings), &state.ids().unwrap_or_default(), width);
+        return watch(&mut sampler, args.interval.as_std(), As::Table(&table)).await.map(|end| code.unwrap_or(end));
+    }
+    let mut readings = Vec::new();
+    for (_, reading) in sampler.read_twice().await? {
+        match reading {
+            Ok(reading) => readings.push(reading),
+            Err(error) if args.ids.is_empty() => tell_of_silence(&error),
+            // It has ended, and no process of it is left.
+            Err(error) if error.kind() != Kind::Unavailable => {}
+            Err(error) => settle(Err(error), &mut code),
+        }
+    }
+    if readings.is_empty() && code.is_some() {
+        return Ok(code.unwrap_or(0));
+    }
+    let rows = rows(&readings);
+    if args.json {
+        say_json(&rows)?;
+    } else {
+        show(&table(&rows, &state.ids()?, screen::width()))?;
+    }
+    Ok(code.unwrap_or(0))
+}
+
+/// The busiest first; of the idle ones those that have used most.
+fn rows(readings: &[Reading]) -> Vec<Row> {
+    let of_task = |reading: &Reading| {
+        let row = |process: &bowline_executor::ProcessStats| Row {
+            pid: process.pid,
+            task: reading.id.clone(),
+            exec: process.exec,
+            cpu_percent: reading.process_cpu_percent.get(&process.pid).copied(),
+            rss_bytes: process.rss_bytes,
+            cpu_usec: process.user_usec + process.system_usec,
+            threads: process.threads,
+            name: process.name.clone(),
+        };
+        reading.stats.processes.iter().map(row).collect::<Vec<_>>()
+    };
+    let mut rows: Vec<Row> = readings.iter().flat_map(of_task).collect();
+    rows.sort_by(|a, b| {
+        let busy = |row: &Row| row.cpu_percent.unwrap_or(0.0);
+        busy(b).total_cmp(&busy(a)).then(b.cpu_usec.cmp(&a.cpu_usec)).then(a.pid.cmp(&b.pid))
+    });
+    rows
+}
+
+/// `all` are the ids that a shortened one must be told from.
+fn table(rows: &[Row], all: &[TaskId], width: Option<usize>) -> Vec<String> {
+    const COLUMNS: [Column; 7] = [
+        Column::Right("PID"),
+        Column::Left("TASK"),
+        Column::Right("EXEC"),
+        Column::Right("CPU %"),
+        Column::Right("RSS"),
+        Column::Right("TIME+"),
+        Column::Left("COMMAND"),
+    ];
+    let ids: Vec<TaskId> = rows.iter().map(|row| row.task.clone()).collect();
+    let ids = named::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 3));
+    let cells = |(row, id): (&Row, String)| {
+        vec![
+            Cell::from(row.pid.to_string()),
+            Cell::from(id),
+            Cell::from(figures::count(row.exec)),
+            Cell::from(figures::percent(row.cpu_percent)),
+            Cell::from(figures::size(Some(row.rss_bytes))),
+            Cell::from(figures::cpu_time(row.cpu_usec)),
+            Cell::from(&row.name),
+        ]
+    };
+    let cells: Vec<Vec<Cell>> = rows.iter().zip(ids).map(cells).collect();
+    render(&COLUMNS, &cells, width)
+}

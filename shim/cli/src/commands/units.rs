@@ -1,0 +1,25 @@
+//! `bowline units`: what a shim, which does not speak to systemd itself, has
+//! asked of it. A request as JSON on stdin, and on stdout what came of it.
+//!
+//! Must not: fail but where it cannot even answer.
+
+use std::io::Read as _;
+
+use bowline_executor::systemd::Request;
+use bowline_executor::{Doing, Kind, Result};
+
+use crate::say_json_line;
+
+pub async fn run() -> Result<u8> {
+    let answer = match read() {
+        Ok(request) => bowline_units::carry_out(request).await,
+        Err(error) => Err(error),
+    };
+    say_json_line(&answer).map(|()| 0)
+}
+
+fn read() -> Result<Request> {
+    let mut text = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut text).doing(Kind::Internal, || "cannot read stdin")?;
+    serde_json::from_slice(&text).doing(Kind::Usage, || "stdin is no request of a shim")
+}

@@ -1,0 +1,51 @@
+//! `update`: limits as typed become an update of the description.
+
+use bowline_executor::{Doing, Kind, Result, StateDir};
+use bowline_spec::id::TaskId;
+use bowline_spec::units::ByteSize;
+use bowline_spec::{CpuUpdate, MemoryUpdate, Update};
+
+use crate::input::args::UpdateArgs;
+use crate::input::io::IoArg;
+use crate::reach;
+
+/// `bowline update`.
+pub async fn run(state: &StateDir, id: &TaskId, args: UpdateArgs) -> Result<u8> {
+    let update = serde_json::to_string(&update(args)?).doing(Kind::Internal, || "cannot write the update as JSON")?;
+    reach::live(state, id).await?.update(update).await.map(|()| 0)
+}
+
+/// What the flags say.
+///
+/// # Errors
+/// `Usage` where they change nothing.
+pub fn update(args: UpdateArgs) -> Result<Update> {
+    let mut update = Update {
+        cpu: CpuUpdate {
+            shares: args.cpu_shares,
+            limit: args.cpus,
+            period: None,
+            cpuset: args.cpuset,
+            mems: args.mems,
+        },
+        memory: MemoryUpdate { limit: args.memory, high: args.memory_high, low: args.memory_low, swap: args.swap },
+        pids: args.pids,
+        unified: args.unified.into_iter().collect(),
+        ..Update::default()
+    };
+    for (size, most) in args.hugepages {
+        let most: ByteSize = most.parse().doing(Kind::Usage, || format!("--hugepages {size}"))?;
+        update.hugepages.insert(size, most);
+    }
+    for io in args.io {
+        match io {
+            IoArg::Weight(weight) => update.io.weight = Some(weight),
+            IoArg::Device(device) => update.io.devices.push(*device),
+        }
+    }
+    if update == Update::default() {
+        let message = "nothing to change: name at least one limit";
+        return Err(bowline_executor::Error::new(Kind::Usage, message).hint("`bowline update --help` lists the flags"));
+    }
+    Ok(update)
+}

@@ -1,0 +1,53 @@
+//! `bowline wait`: how tasks have ended.
+
+use bowline_client::Presence;
+use bowline_executor::{ExitReport, Folder, Result, StateDir, died_with_shim};
+use bowline_spec::id::TaskId;
+use serde::Serialize;
+
+use crate::input::named::TaskRef;
+use crate::input::several::each;
+use crate::{dead, say, say_json, starting};
+
+/// A report among those of other tasks.
+#[derive(Debug, Serialize)]
+struct Named {
+    id: TaskId,
+    #[serde(flatten)]
+    report: ExitReport,
+}
+
+/// Codes in the order given, each as soon as those before it
+/// are known; of several tasks' reports a list.
+pub async fn run(state: &StateDir, names: &[TaskRef], json: bool) -> Result<u8> {
+    let act = |id: TaskId| {
+        let folder = state.folder(&id);
+        async move { report(&folder, &id).await }
+    };
+    let mut reports = Vec::new();
+    let code = each(state, names, act)
+        .in_order(|id, report| match report.exit_code {
+            _ if json => {
+                reports.push(Named { id, report });
+                Ok(())
+            }
+            Some(code) => say(&code.to_string()),
+            None => Err(dead(&id)),
+        })
+        .await?;
+    match (names, json) {
+        (_, false) => {}
+        ([_], true) => reports.iter().try_for_each(|one| say_json(&one.report))?,
+        (_, true) => say_json(&reports)?,
+    }
+    Ok(code)
+}
+
+async fn report(folder: &Folder, id: &TaskId) -> Result<ExitReport> {
+    match bowline_client::find(folder, id).await? {
+        Presence::Live(shim) => shim.wait().await,
+        Presence::Exited(report) => Ok(*report),
+        Presence::Dead => Ok(died_with_shim(folder.record()?.as_ref())),
+        Presence::Starting => Err(starting(id)),
+    }
+}

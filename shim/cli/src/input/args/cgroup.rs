@@ -1,0 +1,140 @@
+//! `bowline cgroup` as typed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bowline_executor::checked_cgroup_path;
+use bowline_spec::units::{ByteSize, Ceiling, Cpus, IdSet};
+use clap::{Args, Subcommand};
+
+use crate::input::args::variable;
+
+/// The path of a cgroup below every hierarchy: absolute, plain, not the top.
+#[derive(Debug, Clone)]
+pub struct CgroupPath(String);
+
+impl FromStr for CgroupPath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CgroupPath, String> {
+        match checked_cgroup_path(text) {
+            Ok(path) => Ok(CgroupPath(path.to_owned())),
+            Err(error) => Err(format!("{error}; {}", error.hint_text().unwrap_or_default())),
+        }
+    }
+}
+
+impl CgroupPath {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for CgroupPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct CgroupArgs {
+    #[command(subcommand)]
+    pub command: CgroupCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CgroupCommand {
+    /// Tell where there is such a cgroup; exit with 1 if nowhere
+    Exists {
+        #[command(flatten)]
+        at: At,
+    },
+    /// Make a cgroup with its parents, wherever it is missing
+    Ensure {
+        #[command(flatten)]
+        at: At,
+        /// For threads of a process that is in its parent (cgroup v2)
+        #[arg(long)]
+        threaded: bool,
+    },
+    /// Print what a cgroup uses now
+    Usage {
+        #[command(flatten)]
+        at: At,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the limits of a cgroup
+    Show {
+        #[command(flatten)]
+        at: At,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change limits of a cgroup: all that are named, or none
+    Set {
+        #[command(flatten)]
+        at: At,
+        #[command(flatten)]
+        limits: SetArgs,
+    },
+    /// Give a cgroup the least CPU time when that is short
+    ReduceCpu {
+        #[command(flatten)]
+        at: At,
+    },
+    /// Kill every process of a cgroup and of those below it
+    Kill {
+        #[command(flatten)]
+        at: At,
+    },
+    /// Kill every process of a cgroup and remove it with all below it
+    Destroy {
+        #[command(flatten)]
+        at: At,
+    },
+    /// Move single threads to a cgroup
+    Place {
+        #[command(flatten)]
+        at: At,
+        /// The threads, by their ids on the host; one that is none is skipped
+        #[arg(long = "tid", required = true, num_args = 1.., value_name = "N", allow_negative_numbers = true)]
+        tids: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct At {
+    /// The cgroup's path below every hierarchy: /parent/name
+    #[arg(value_name = "PATH")]
+    pub path: CgroupPath,
+}
+
+/// Limits as typed; `max` lifts one.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub struct SetArgs {
+    /// The most CPU time, in CPUs: 0.5, max
+    #[arg(long)]
+    pub cpus: Option<Ceiling<Cpus>>,
+    /// The weight when CPU time is short: 2 to 262144
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=262_144))]
+    pub shares: Option<u64>,
+    /// The most memory: 64M, max
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Ceiling<ByteSize>>,
+    /// The most processes and threads: 64, max
+    #[arg(long)]
+    pub pids: Option<Ceiling<u64>>,
+    /// The CPUs it may run on: 0-1,3
+    #[arg(long, value_name = "CPUS")]
+    pub cpuset: Option<IdSet>,
+    /// The memory nodes it may use: 0
+    #[arg(long, value_name = "NODES")]
+    pub mems: Option<IdSet>,
+    /// Huge pages by their size: 2MB=64M; may be repeated
+    #[arg(long, value_name = "PAGE=SIZE", value_parser = variable)]
+    pub hugepages: Vec<(String, String)>,
+}

@@ -1,0 +1,578 @@
+//! The command line as typed: every command with its flags.
+//!
+//! Their first lines are what `--help`, the man pages and the completions say.
+//! Must not: do anything about them.
+
+pub mod cgroup;
+pub mod limits;
+pub mod sandbox;
+
+use std::path::PathBuf;
+
+use bowline_executor::{CgroupDriver, LogStream, ShimCgroup, VERSION};
+use bowline_spec::LogFormat;
+use bowline_spec::id::TaskId;
+use bowline_spec::limits::{UnitKind, UnitName};
+use bowline_spec::signal::Signal;
+use bowline_spec::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
+use bowline_spec::user::User;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use self::cgroup::CgroupArgs;
+use self::limits::LimitsArgs;
+pub use self::sandbox::SandboxCommand;
+use super::filter::Filter;
+use super::io::IoArg;
+use crate::input::moment::Moment;
+use crate::input::named::TaskRef;
+use crate::ui::detach::{self, DetachKeys};
+use bowline_metrics::args::MetricsArgs;
+
+/// Runs a command isolated and limited, watches it, and takes it down with grace.
+#[derive(Debug, Parser)]
+#[command(name = "bowline", version = VERSION, about, subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// The folder that keeps what is known of each task
+    #[arg(long, global = true, env = "BOWLINE_STATE", value_name = "DIR", default_value = "/run/bowline")]
+    pub state: PathBuf,
+    /// When to use colours; NO_COLOR stands for never
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: clap::ColorChoice,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a task in the foreground; exit with its code
+    Run {
+        #[command(flatten)]
+        task: TaskArgs,
+        #[command(flatten)]
+        detach: DetachArgs,
+        #[command(flatten)]
+        how: RunArgs,
+    },
+    /// Start a task in the background; print its id
+    Start {
+        #[command(flatten)]
+        task: TaskArgs,
+        /// Print id and pid as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Attach to a running task's streams; exit with its code if it ends
+    Attach {
+        /// The task
+        id: TaskRef,
+        #[command(flatten)]
+        attach: AttachArgs,
+    },
+    /// Run a command in a running task; exit with its code, 124 on a timeout
+    Exec {
+        /// The task
+        id: TaskRef,
+        #[command(flatten)]
+        exec: ExecArgs,
+    },
+    /// Stop tasks: a signal, then SIGKILL when the grace is over
+    Stop {
+        /// The tasks
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<TaskRef>,
+        /// The signal, by name or number [default: the description's, else TERM]
+        #[arg(short, long)]
+        signal: Option<Signal>,
+        /// How long to wait before killing [default: the description's, else 10s]
+        #[arg(long)]
+        grace: Option<Duration>,
+    },
+    /// Send a signal to tasks
+    Kill {
+        /// The tasks
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<TaskRef>,
+        /// The signal, by name or number
+        #[arg(short, long, default_value = "KILL")]
+        signal: Signal,
+    },
+    /// Wait for tasks to end; print their exit codes
+    Wait {
+        /// The tasks
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<TaskRef>,
+        /// Print the whole exit report; of several tasks a list, with their ids
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print everything that is known of tasks, as JSON
+    Inspect(InspectArgs),
+    /// List all tasks
+    Ps(PsArgs),
+    /// Print what a task has written
+    Logs {
+        /// The task
+        id: TaskRef,
+        #[command(flatten)]
+        logs: LogsArgs,
+    },
+    /// Print what tasks use now
+    Stats(StatsArgs),
+    /// Show the processes of tasks, the busiest first
+    Top(TopArgs),
+    /// Change limits of a running task: all that are named, or none
+    Update {
+        /// The task
+        id: TaskRef,
+        #[command(flatten)]
+        limits: UpdateArgs,
+    },
+    /// Print what has happened to tasks, oldest first
+    Events {
+        #[command(flatten)]
+        args: EventsArgs,
+    },
+    /// Tell in plain words why a task has ended, or is slow, with the figures behind it
+    Explain {
+        /// The task
+        id: TaskRef,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Serve the figures of all tasks, for Prometheus and its like
+    Metrics(MetricsArgs),
+    /// Freeze all processes of tasks
+    Pause {
+        /// The tasks
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<TaskRef>,
+    },
+    /// Let paused tasks go on
+    Resume {
+        /// The tasks
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<TaskRef>,
+    },
+    /// Remove tasks that have ended, or clean up after those whose shim died
+    Rm {
+        /// The tasks
+        #[arg(required_unless_present = "exited", conflicts_with = "exited", value_name = "ID")]
+        ids: Vec<TaskRef>,
+        /// Kill them first if they run; that there is no such task is no error
+        #[arg(short, long, conflicts_with = "exited")]
+        force: bool,
+        /// All that have ended; print their ids
+        #[arg(long)]
+        exited: bool,
+    },
+    /// Tasks under one budget, which share a network
+    Sandbox {
+        #[command(subcommand)]
+        command: SandboxCommand,
+    },
+    /// Remove what nobody owns any more: cgroups without a shim, what a shim that died has left
+    Gc(GcArgs),
+    /// Look at, make, change and remove a cgroup by its path
+    #[command(disable_help_subcommand = true, subcommand_required = true, arg_required_else_help = true)]
+    Cgroup(CgroupArgs),
+    /// Limit the host's own slices and services as a manifest says, by systemd
+    #[command(disable_help_subcommand = true, subcommand_required = true, arg_required_else_help = true)]
+    Limits(LimitsArgs),
+    /// Print the OCI configuration that a description stands for
+    Spec {
+        /// The description: TOML, or JSON if it ends in .json; - for stdin
+        file: PathBuf,
+    },
+    /// Print the JSON schema of the task description
+    Schema {
+        /// That of a sandbox's description instead
+        #[arg(long)]
+        sandbox: bool,
+        /// That of a manifest for `limits` instead
+        #[arg(long, conflicts_with = "sandbox")]
+        limits: bool,
+    },
+    /// Tell what this host can do, what a lack costs, and what mends it
+    Doctor {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a script that completes commands and flags in a shell
+    Completions {
+        /// The shell
+        shell: CompletedShell,
+    },
+    /// Write the man pages, bowline(1) and one for each command
+    #[command(hide = true)]
+    Man {
+        /// The folder they are written to; there must be one [default: bowline(1) is printed]
+        dir: Option<PathBuf>,
+    },
+    /// Ask systemd for what stdin says; print the answer
+    #[command(hide = true, name = bowline_executor::systemd::COMMAND)]
+    Units,
+}
+
+/// A shell that there is a script for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CompletedShell {
+    Bash,
+    Fish,
+    Zsh,
+}
+
+/// A task as typed: a description, flags on top of it, and the command.
+#[derive(Debug, Args)]
+pub struct TaskArgs {
+    /// The task's id [default: made up]
+    #[arg(long, value_name = "ID")]
+    pub name: Option<TaskId>,
+    /// A task description: TOML, or JSON if it ends in .json; - for stdin
+    #[arg(short, long, value_name = "F")]
+    pub file: Option<PathBuf>,
+    /// The sandbox that it is to be a member of; its cgroup is made by who has made the sandbox's
+    #[arg(long, value_name = "ID", conflicts_with = "shim_cgroup")]
+    pub sandbox: Option<TaskId>,
+    /// A folder to be the task's root filesystem [default: a view of the host's]
+    #[arg(long, value_name = "DIR")]
+    pub rootfs: Option<PathBuf>,
+    /// The most memory: 64M, 1G
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<ByteSize>,
+    /// The most CPU time, in CPUs: 0.5
+    #[arg(long)]
+    pub cpus: Option<Cpus>,
+    /// The most processes and threads
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub pids: Option<u64>,
+    /// An environment variable; may be repeated
+    #[arg(long, value_name = "K=V", value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// The user, by name or number, perhaps with a group: web, 1000:1000
+    #[arg(long)]
+    pub user: Option<User>,
+    /// For code that nobody vouches for: a user of its own, no network, no capabilities, little of everything
+    #[arg(long, conflicts_with_all = ["user", "sandbox"])]
+    pub untrusted: bool,
+    /// Pass stdin on; of a task in the background, keep it open for those who attach
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Give it a terminal
+    #[arg(short, long)]
+    pub tty: bool,
+    /// Where the shim itself is charged: inherit, root, overhead, or a cgroup path
+    #[arg(long, value_name = "MODE", default_value = "overhead")]
+    pub shim_cgroup: ShimCgroup,
+    /// Who makes the task's cgroup: cgroupfs, systemd, or auto: systemd where the path is slice:prefix:name
+    #[arg(long, value_name = "DRIVER", env = "BOWLINE_CGROUP_DRIVER", default_value = "auto")]
+    pub cgroup_driver: CgroupDriver,
+    /// The slice of systemd's that it is to be in, by a scope; where systemd refuses, it is started outside, and says so
+    #[arg(long, value_name = "SLICE", value_parser = slice, conflicts_with = "sandbox")]
+    pub slice: Option<String>,
+    /// Sync the exit report and all other records to disk before anybody is told of the exit
+    #[arg(long)]
+    pub durable: bool,
+    /// How output is kept: json, raw or none [default: json for start]
+    #[arg(long, value_name = "FORMAT")]
+    pub log: Option<LogFormat>,
+    /// How large a file of the log becomes [default: 10M]
+    #[arg(long, value_name = "SIZE")]
+    pub log_size: Option<ByteSize>,
+    /// How many files of the log are kept [default: 5]
+    #[arg(long, value_name = "N")]
+    pub log_files: Option<u32>,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+/// What is done about a task in the foreground.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Remove the task once it has ended
+    #[arg(long)]
+    pub rm: bool,
+    /// Stop it after this long, as its description says, and exit with 124: 500ms, 2s
+    #[arg(long)]
+    pub timeout: Option<Duration>,
+    /// Print its exit report, with the last 4 KiB of its output, instead of its output
+    #[arg(long, conflicts_with = "tty")]
+    pub json: bool,
+}
+
+/// How one leaves a terminal.
+#[derive(Debug, Args)]
+pub struct DetachArgs {
+    /// The keys that leave a terminal and let the task run on; empty for none
+    #[arg(long, value_name = "KEYS", env = "BOWLINE_DETACH_KEYS", default_value = detach::DEFAULT)]
+    pub detach_keys: DetachKeys,
+}
+
+#[derive(Debug, Args)]
+pub struct AttachArgs {
+    #[command(flatten)]
+    pub detach: DetachArgs,
+    /// Only look: pass nothing on that is typed
+    #[arg(long)]
+    pub no_stdin: bool,
+    /// Pass signals on to the task instead of leaving it
+    #[arg(long)]
+    pub sig_proxy: bool,
+}
+
+/// Which lines of a log, and how they are printed.
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// Print what is written from now on as well, until the task has ended
+    #[arg(short, long)]
+    pub follow: bool,
+    /// The last N lines only
+    #[arg(long, value_name = "N")]
+    pub tail: Option<u64>,
+    /// From this time on: 10m ago, or 2026-05-01T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<Moment>,
+    /// Up to this time: 10m ago, or 2026-05-01T12:00:00Z
+    #[arg(long, value_name = "TIME", conflicts_with = "follow")]
+    pub until: Option<Moment>,
+    /// One stream only: stdout or stderr
+    #[arg(long, value_parser = stream())]
+    pub stream: Option<LogStream>,
+    /// With the time before each line
+    #[arg(short, long, conflicts_with = "json")]
+    pub timestamps: bool,
+    /// The lines as they are kept: JSON, with stream and time
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    /// Pass stdin on to it
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Give it a terminal
+    #[arg(short, long, conflicts_with = "json")]
+    pub tty: bool,
+    #[command(flatten)]
+    pub detach: DetachArgs,
+    /// Kill it, with all it started, after this long: 500ms, 2s
+    #[arg(long)]
+    pub timeout: Option<Duration>,
+    /// The user [default: the task's]
+    #[arg(long)]
+    pub user: Option<User>,
+    /// An environment variable on top of the task's; may be repeated
+    #[arg(long, value_name = "K=V", value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// The working directory [default: the task's]
+    #[arg(long, value_name = "DIR")]
+    pub workdir: Option<PathBuf>,
+    /// Print how it ended and the last 4 KiB of each stream, as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Print what comes as well
+    #[arg(short, long)]
+    pub follow: bool,
+    /// As JSON, one event a line
+    #[arg(long)]
+    pub json: bool,
+    /// Only from then on: 10m ago, or 2026-05-01T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<Moment>,
+    /// Only up to then: 10m ago, or 2026-05-01T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<Moment>,
+    /// The tasks [default: all]
+    #[arg(value_name = "ID")]
+    pub ids: Vec<TaskId>,
+}
+
+#[derive(Debug, Args)]
+pub struct GcArgs {
+    /// Only tell what would be removed
+    #[arg(long)]
+    pub dry_run: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Look for pods below this cgroup too, whose shim has gone: kubepods
+    #[arg(long, value_name = "ROOT")]
+    pub pods_root: Option<String>,
+    /// Sandboxes, tasks or pods, by their whole ids [default: all]
+    #[arg(value_name = "ID")]
+    pub ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// The tasks; of several a list is printed
+    #[arg(required_unless_present = "address", value_name = "ID")]
+    pub ids: Vec<TaskRef>,
+    /// Fill a template for each instead: '{{ status }} {{ exit.exit_code }}'
+    #[arg(short, long, value_name = "TEMPLATE")]
+    pub format: Option<String>,
+    /// Print all that the shim of each knows instead, as JSON: to look for an error in it
+    #[arg(long, conflicts_with = "format")]
+    pub facts: bool,
+    /// With --facts: of the shim that listens there, as at containerd's BUNDLE/address
+    #[arg(long, value_name = "SOCKET", requires = "facts", conflicts_with = "ids")]
+    pub address: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct PsArgs {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Ids only
+    #[arg(short, long, conflicts_with = "json")]
+    pub quiet: bool,
+    /// Only those of a status, with a label or of a sandbox: status=running, label=tier=web, sandbox=shop; may be repeated
+    #[arg(short, long, value_name = "FILTER")]
+    pub filter: Vec<Filter>,
+    /// What to sort by
+    #[arg(long, value_enum, value_name = "BY", default_value = "id")]
+    pub sort: SortBy,
+    /// The other way round
+    #[arg(short, long)]
+    pub reverse: bool,
+    /// Do not cut what is wider than the terminal
+    #[arg(long)]
+    pub no_trunc: bool,
+}
+
+/// What `ps` sorts by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum SortBy {
+    /// By id.
+    Id,
+    /// The oldest first.
+    Created,
+    /// Those that run before those that have ended.
+    Status,
+}
+
+#[derive(Debug, Args)]
+pub struct StatsArgs {
+    /// The tasks [default: all that run]
+    #[arg(value_name = "ID")]
+    pub ids: Vec<TaskRef>,
+    /// As JSON; of several tasks a list
+    #[arg(long)]
+    pub json: bool,
+    /// Go on, until q or Ctrl-C; with --json a line for each reading
+    #[arg(short, long)]
+    pub watch: bool,
+    /// How far readings are apart, with --watch or --record [default: 2s, with --record 1s]
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    pub interval: Option<Duration>,
+    /// Record one task until it has ended, or until Ctrl-C: readings and events, to a new file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "watch", "from"])]
+    pub record: Option<PathBuf>,
+    /// Record for no longer than this
+    #[arg(long = "for", value_name = "TIME", requires = "record", conflicts_with_all = ["json", "watch"])]
+    pub length: Option<Duration>,
+    /// Draw what is recorded as a picture, SVG
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "watch"])]
+    pub plot: Option<PathBuf>,
+    /// The recording that is drawn, instead of making one
+    #[arg(long, value_name = "FILE", requires = "plot", conflicts_with_all = ["ids", "interval", "json", "watch"])]
+    pub from: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// The tasks [default: all that run]
+    #[arg(value_name = "ID")]
+    pub ids: Vec<TaskRef>,
+    /// Once, as where stdout is no terminal
+    #[arg(long)]
+    pub once: bool,
+    /// Once, as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// How far readings are apart
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    pub interval: Duration,
+}
+
+/// Limits as typed; `max` lifts one.
+#[derive(Debug, Args)]
+pub struct UpdateArgs {
+    /// The most memory: 64M, max
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Ceiling<ByteSize>>,
+    /// Swap beyond the memory limit: 16M, max
+    #[arg(long, value_name = "SIZE")]
+    pub swap: Option<Ceiling<ByteSize>>,
+    /// Memory beyond which the task is slowed down (cgroup v2): 48M, max
+    #[arg(long, value_name = "SIZE")]
+    pub memory_high: Option<Ceiling<ByteSize>>,
+    /// Memory up to which the kernel spares the task: 16M, 0
+    #[arg(long, value_name = "SIZE")]
+    pub memory_low: Option<ByteSize>,
+    /// The most CPU time, in CPUs: 0.5, max
+    #[arg(long)]
+    pub cpus: Option<Ceiling<Cpus>>,
+    /// The weight when CPU time is short: 2 to 262144
+    #[arg(long)]
+    pub cpu_shares: Option<u64>,
+    /// The CPUs the task may run on: 0-1,3
+    #[arg(long, value_name = "CPUS")]
+    pub cpuset: Option<IdSet>,
+    /// The memory nodes it may use: 0
+    #[arg(long, value_name = "NODES")]
+    pub mems: Option<IdSet>,
+    /// The most processes and threads: 64, max
+    #[arg(long)]
+    pub pids: Option<Ceiling<u64>>,
+    /// Block devices: weight=500, or /dev/sda,read_bps=1M,write_iops=max; may be repeated
+    #[arg(long, value_name = "IO")]
+    pub io: Vec<IoArg>,
+    /// Huge pages by their size: 2MB=64M; may be repeated
+    #[arg(long, value_name = "PAGE=SIZE", value_parser = variable)]
+    pub hugepages: Vec<(String, String)>,
+    /// A raw cgroup v2 file: memory.oom.group=1; may be repeated
+    #[arg(long, value_name = "FILE=VALUE", value_parser = variable)]
+    pub unified: Vec<(String, String)>,
+}
+
+fn stream() -> impl TypedValueParser<Value = LogStream> {
+    let names = [LogStream::Stdout.as_str(), LogStream::Stderr.as_str()];
+    PossibleValuesParser::new(names).map(|name| match name == LogStream::Stdout.as_str() {
+        true => LogStream::Stdout,
+        false => LogStream::Stderr,
+    })
+}
+
+fn interval(text: &str) -> std::result::Result<Duration, String> {
+    let interval: Duration = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
+    // A reading takes the shim's time too.
+    if interval < Duration::from_millis(100) { Err(format!("{text} is shorter than 100ms")) } else { Ok(interval) }
+}
+
+fn slice(text: &str) -> std::result::Result<String, String> {
+    let name: UnitName = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
+    match name.kind() {
+        UnitKind::Slice => Ok(name.to_string()),
+        UnitKind::Service | UnitKind::Scope => Err(format!("{name} is no slice, as it does not end with .slice")),
+    }
+}
+
+pub fn variable(text: &str) -> std::result::Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("{text:?} is not KEY=value")),
+    }
+}

@@ -1,0 +1,159 @@
+//! `bowline sandbox` as typed.
+
+use std::path::PathBuf;
+
+use bowline_executor::CgroupDriver;
+use bowline_spec::budget::Class;
+use bowline_spec::id::TaskId;
+use bowline_spec::units::{ByteSize, Ceiling, Cpus, IdSet};
+use bowline_spec::{Enforcement, NetworkMode, Port};
+use clap::{Args, Subcommand};
+
+use crate::input::args::UpdateArgs;
+
+#[derive(Debug, Subcommand)]
+pub enum SandboxCommand {
+    /// Make a sandbox, with its limits and its network; print its id
+    Create(Box<CreateArgs>),
+    /// List all sandboxes
+    Ls {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// Ids only
+        #[arg(short, long, conflicts_with = "json")]
+        quiet: bool,
+    },
+    /// Print everything that is known of a sandbox, as JSON
+    Inspect {
+        /// The sandbox
+        id: TaskId,
+    },
+    /// Print what a sandbox's members use together
+    Stats {
+        /// The sandbox
+        id: TaskId,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change a sandbox's limits: all that are named, or none
+    Update {
+        /// The sandbox
+        id: TaskId,
+        #[command(flatten)]
+        limits: Box<UpdateArgs>,
+    },
+    /// Ask the plugins whether a sandbox's network is as they made it
+    Check {
+        /// The sandbox
+        id: TaskId,
+    },
+    /// Charge processes that help a sandbox beside it, as its shim is
+    Charge {
+        /// The sandbox
+        id: TaskId,
+        /// The processes; what is none is skipped, and said
+        #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+        pids: Vec<i32>,
+    },
+    /// Remove sandboxes, with those of their members that have ended
+    Rm {
+        /// The sandboxes
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<TaskId>,
+        /// Kill members that run; that there is no such sandbox is no error
+        #[arg(short, long)]
+        force: bool,
+    },
+}
+
+/// A sandbox as typed: a description, and flags on top of it.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// The sandbox's id [default: made up]
+    #[arg(long, value_name = "ID")]
+    pub name: Option<TaskId>,
+    /// A sandbox's description: TOML, or JSON if it ends in .json; - for stdin
+    #[arg(short, long, value_name = "F")]
+    pub file: Option<PathBuf>,
+    /// The most memory of all members: 64M, 1G
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<ByteSize>,
+    /// The most CPU time of all members, in CPUs: 0.5
+    #[arg(long)]
+    pub cpus: Option<Cpus>,
+    /// The CPUs they may run on: 0-1,3
+    #[arg(long, value_name = "CPUS")]
+    pub cpuset: Option<IdSet>,
+    /// The most processes and threads of all members
+    #[arg(long)]
+    pub pids: Option<Ceiling<u64>>,
+    /// The class of service: guaranteed, burstable or best-effort [default: what the members make]
+    #[arg(long, value_parser = word::<Class>)]
+    pub qos: Option<Class>,
+    /// What becomes of limits that this host cannot enforce: required, best-effort or off
+    #[arg(long, value_name = "MODE", value_parser = word::<Enforcement>)]
+    pub cgroup: Option<Enforcement>,
+    /// The network: host, none, cni, or the path of a network namespace [default: host]
+    #[arg(long, value_name = "NETWORK")]
+    pub network: Option<NetworkMode>,
+    /// A port of the host that leads to one of the sandbox: 8080:80, 53:53/udp; may be repeated
+    #[arg(short, long, value_name = "HOST:SANDBOX", value_parser = port)]
+    pub publish: Vec<Port>,
+    /// The host name that the members share [default: the id]
+    #[arg(long)]
+    pub hostname: Option<String>,
+    /// Let the members see each other's processes
+    #[arg(long)]
+    pub share_pid: bool,
+    /// Who makes the cgroups: cgroupfs or systemd; auto is cgroupfs
+    #[arg(long, value_name = "DRIVER", env = "BOWLINE_CGROUP_DRIVER", default_value = "auto")]
+    pub cgroup_driver: CgroupDriver,
+    /// Print everything that is known of it, as JSON, instead of the id
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A word as descriptions have it.
+fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+/// `[ADDRESS:]HOST[:SANDBOX][/PROTOCOL]`.
+fn port(text: &str) -> Result<Port, String> {
+    let wrong = || format!("{text:?} is not a port; write 8080, 8080:80, 127.0.0.1:8080:80 or 53:53/udp");
+    let (ports, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+    let protocol = word(protocol)?;
+    let mut parts = ports.rsplitn(3, ':');
+    let (last, before, address) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
+    let number = |text: &str| text.parse().map_err(|_| wrong());
+    let address = address.map(|address| address.trim_matches(['[', ']']).parse().map_err(|_| wrong())).transpose()?;
+    Ok(match before {
+        None => Port { host: number(last)?, sandbox: None, protocol, address },
+        Some(host) => Port { host: number(host)?, sandbox: Some(number(last)?), protocol, address },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_read_as_it_is_written_elsewhere() {
+        let read = |text: &str| {
+            port(text).map(|port| {
+                let inside = port.sandbox.map(u16::from);
+                (port.host.get(), inside, port.protocol.as_str(), port.address.map(|ip| ip.to_string()))
+            })
+        };
+        assert_eq!(read("8080"), Ok((8080, None, "tcp", None)));
+        assert_eq!(read("8080:80"), Ok((8080, Some(80), "tcp", None)));
+        assert_eq!(read("53:53/udp"), Ok((53, Some(53), "udp", None)));
+        assert_eq!(read("127.0.0.1:8080:80"), Ok((8080, Some(80), "tcp", Some("127.0.0.1".into()))));
+        assert_eq!(read("[::1]:8080:80"), Ok((8080, Some(80), "tcp", Some("::1".into()))));
+        for bad in ["", "web", "0:80", "80:", "80:80/icmp", "70000", "x:80:80"] {
+            assert!(read(bad).is_err(), "{bad:?}");
+        }
+    }
+}

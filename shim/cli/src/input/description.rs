@@ -1,0 +1,42 @@
+//! Descriptions of tasks and sandboxes, read from files.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_spec::{Format, Sandbox, Task};
+
+/// Reads a task's description, with what `on_top` changes; `-` is stdin.
+///
+/// # Errors
+/// `BadSpec` naming file, field and line.
+pub fn read(file: &Path, on_top: impl FnOnce(&mut Task)) -> Result<Task> {
+    let (text, format) = text_of(file)?;
+    bowline_spec::parse_with(&text, format, on_top).map_err(|invalid| {
+        Error::from(invalid).within(file.display()).hint("`bowline schema` prints every field and its form")
+    })
+}
+
+/// Reads a sandbox's description, with what `on_top` changes; `-` is stdin.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_sandbox(file: &Path, on_top: impl FnOnce(&mut Sandbox)) -> Result<Sandbox> {
+    let (text, format) = text_of(file)?;
+    bowline_spec::parse_sandbox_with(&text, format, on_top).map_err(|invalid| {
+        Error::from(invalid).within(file.display()).hint("`bowline schema --sandbox` prints every field and its form")
+    })
+}
+
+fn text_of(file: &Path) -> Result<(String, Format)> {
+    let what = || format!("cannot read {}", file.display());
+    let mut text = String::new();
+    if file == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text).doing(Kind::BadSpec, what)?;
+    } else {
+        text = std::fs::read_to_string(file).doing(Kind::BadSpec, what)?;
+    }
+    let json =
+        file.extension().is_some_and(|e| e == "json") || file == Path::new("-") && text.trim_start().starts_with('{');
+    Ok((text, if json { Format::Json } else { Format::Toml }))
+}

@@ -1,0 +1,86 @@
+//! Command lines that make no sense: clap's answer in bowline's form.
+//!
+//! One line that says what is wrong, one with the likely mend: what clap takes
+//! for meant, and where to read on. Must not: be about anything but arguments.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, CommandFactory as _};
+
+use crate::input::args::Cli;
+use crate::{USAGE, complain};
+
+/// Answers what clap did not take for a command: help as it was asked for, else
+/// an error.
+pub fn tell(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Help and version. Nobody is left to tell if that fails.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.render().to_string();
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = write!(std::io::stderr(), "{text}");
+        return ExitCode::from(USAGE);
+    }
+    // Its first paragraph; the second says what is in the hint, the third how to use it.
+    let first: Vec<&str> = text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
+    complain(first.join(" ").trim_start_matches("error: "), Some(&hint(error, std::env::args_os().skip(1))));
+    ExitCode::from(USAGE)
+}
+
+fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> String {
+    let command = Cli::command();
+    let name = args.filter_map(|arg| arg.into_string().ok()).find(|arg| command.find_subcommand(arg).is_some());
+    let help = match &name {
+        Some(name) => format!("see `bowline {name} --help`"),
+        None => "see `bowline --help`".to_owned(),
+    };
+    let called = name.and_then(|name| command.find_subcommand(name));
+    if called.is_some_and(|called| called.get_arguments().any(Arg::is_last_set)) && is_word_too_many(error) {
+        return format!("what is to be run comes after `--`; {help}");
+    }
+    let suggested = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    let meant = suggested.into_iter().find_map(|kind| match error.get(kind)? {
+        ContextValue::String(one) => Some(one.clone()),
+        // The best comes last.
+        ContextValue::Strings(all) => all.last().cloned(),
+        _ => None,
+    });
+    match meant {
+        Some(meant) => format!("perhaps {meant} is meant; {help}"),
+        None => help,
+    }
+}
+
+/// Whether what nobody expects there is a word, and no flag.
+fn is_word_too_many(error: &clap::Error) -> bool {
+    error.kind() == ErrorKind::UnknownArgument
+        && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if !word.starts_with('-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    fn hinted(args: &[&str]) -> String {
+        let error = Cli::try_parse_from(std::iter::once(&"bowline").chain(args)).expect_err("no command line");
+        hint(&error, args.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn what_is_probably_meant_is_told() {
+        assert_eq!(hinted(&["wait", "--jsn", "x"]), "perhaps --json is meant; see `bowline wait --help`");
+        assert_eq!(hinted(&["statz"]), "perhaps stats is meant; see `bowline --help`");
+        assert_eq!(hinted(&["ps", "--sort=create"]), "perhaps created is meant; see `bowline ps --help`");
+        assert_eq!(hinted(&["exec"]), "see `bowline exec --help`");
+        for command in [&["run", "--rm", "ls", "-l"][..], &["start", "ls"], &["exec", "web", "ls"]] {
+            assert!(hinted(command).starts_with("what is to be run comes after `--`; see"), "{command:?}");
+        }
+    }
+}

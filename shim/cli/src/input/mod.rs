@@ -1,0 +1,10 @@
+//! What was typed: arguments, names, times, descriptions.
+
+pub mod args;
+pub mod description;
+pub mod filter;
+pub mod io;
+pub mod misuse;
+pub mod moment;
+pub mod named;
+pub mod several;

@@ -1,0 +1,88 @@
+//! What a watch has found, in words, with the figures it was judged by.
+
+use std::time::Duration;
+
+use bowline_executor::watch::{Finding, Part, Stall};
+use bowline_spec::{Stalled, WatchAction};
+
+use crate::ui::figures;
+
+/// A finding, what the shim was to do about it, and why it could not.
+pub fn details(finding: &Finding, action: WatchAction, failed: Option<&str>) -> Vec<String> {
+    let done = match (action, failed) {
+        (WatchAction::Report, _) => None,
+        (action, None) => Some(format!("action: {}", action.as_str())),
+        (action, Some(why)) => Some(format!("action: {}, failed: {why}", action.as_str())),
+    };
+    [finding.policy().to_owned(), sentence(finding)].into_iter().chain(done).collect()
+}
+
+/// A finding as a sentence without its end.
+pub fn sentence(finding: &Finding) -> String {
+    match finding {
+        Finding::Oom { kills } => format!("killed for want of memory: {kills} so far"),
+        Finding::MemoryHigh { events, above } => {
+            format!("slowed down {events} times above memory.high; more than {above} is watched for")
+        }
+        Finding::Memory { part, bytes, above_bytes } => {
+            let what = match part {
+                Part::Total => "memory, cache and swap included",
+                Part::Anon => "anonymous memory",
+                Part::Cache => "page cache",
+            };
+            format!("uses {} of {what}, above {}", size(*bytes), size(*above_bytes))
+        }
+        Finding::Throttled { usec, above_usec, every_usec } => {
+            format!(
+                "held back by its CPU limit for {} in {}, above {}",
+                span(*usec),
+                span(*every_usec),
+                span(*above_usec)
+            )
+        }
+        Finding::CpuPressure(stall) => waited(stall, "a CPU"),
+        Finding::MemoryPressure(stall) => waited(stall, "memory"),
+        Finding::IoPressure(stall) => waited(stall, "block devices"),
+        Finding::UnexpectedProcesses { processes, others } => {
+            let mut names: Vec<String> = processes.iter().map(|p| format!("{} (pid {})", p.name, p.pid)).collect();
+            names.extend((*others > 0).then(|| format!("{others} more")));
+            format!("in the shim's cgroup: {}", names.join(", "))
+        }
+    }
+}
+
+fn waited(stall: &Stall, what: &str) -> String {
+    let who = match stall.who {
+        Stalled::Some => "a process",
+        Stalled::Full => "all processes",
+    };
+    let total = stall.total_usec.map(|total| format!(", {} in all", span(total))).unwrap_or_default();
+    format!("{who} waited for {what}: {} within {}{total}", span(stall.above_usec), span(stall.window_usec))
+}
+
+fn size(bytes: u64) -> String {
+    figures::size(Some(bytes))
+}
+
+fn span(usec: u64) -> String {
+    format!("{:?}", Duration::from_millis(usec / 1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_finding_has_its_figures() {
+        let throttled = Finding::Throttled { usec: 2_500_000, above_usec: 2_000_000, every_usec: 10_000_000 };
+        assert_eq!(sentence(&throttled), "held back by its CPU limit for 2.5s in 10s, above 2s");
+        let stall =
+            Stall { who: Stalled::Full, above_usec: 150_000, window_usec: 1_000_000, total_usec: Some(3_000_000) };
+        assert_eq!(
+            sentence(&Finding::IoPressure(stall)),
+            "all processes waited for block devices: 150ms within 1s, 3s in all"
+        );
+        let told = details(&Finding::Oom { kills: 2 }, WatchAction::Lift, Some("x"));
+        assert_eq!(told, ["oom", "killed for want of memory: 2 so far", "action: lift, failed: x"]);
+    }
+}

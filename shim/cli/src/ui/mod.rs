@@ -1,0 +1,19 @@
+//! What a person sees and types while a command runs.
+
+pub mod colour;
+pub mod detach;
+pub mod figures;
+pub mod findings;
+pub mod plot;
+pub mod progress;
+pub mod reader;
+pub mod readings;
+pub mod record;
+pub mod screen;
+pub mod session;
+pub mod streams;
+pub mod table;
+pub mod template;
+pub mod terminal;
+pub mod watch;
+pub mod words;

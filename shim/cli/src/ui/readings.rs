@@ -1,0 +1,167 @@
+//! Readings of tasks, and what two of them tell together. For stats and top.
+//!
+//! A shim counts; whoever asks makes rates of it. Must not: print.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bowline_executor::{Doing, Error, Kind, Result, StateDir, Stats};
+use bowline_spec::id::TaskId;
+use serde::Serialize;
+
+use crate::input::named::{self, TaskRef};
+use crate::reach;
+use bowline_client::{Presence, Shim};
+
+/// How far two readings are apart when only one answer is wanted.
+pub const APART: Duration = Duration::from_millis(250);
+
+/// A reading under the task's id, with what has changed since the one before.
+#[derive(Debug, Serialize)]
+pub struct Reading {
+    /// The task.
+    pub id: TaskId,
+    /// CPU time between the readings, in percent of one CPU.
+    pub cpu_percent: Option<f64>,
+    /// The same by process; those that came in between are left out.
+    pub process_cpu_percent: BTreeMap<i32, f64>,
+    /// The reading itself.
+    #[serde(flatten)]
+    pub stats: Stats,
+}
+
+/// Tasks that are read again and again, all at the same time.
+pub struct Sampler {
+    state: StateDir,
+    /// Nothing: all that run.
+    only: Option<Vec<TaskId>>,
+    known: BTreeMap<TaskId, Known>,
+    /// Those whose shims are not answering: they are not asked again.
+    silent: BTreeSet<TaskId>,
+}
+
+/// A task that was read before.
+struct Known {
+    shim: Shim,
+    last: Option<Stats>,
+}
+
+impl Sampler {
+    /// Of the tasks that are meant, or of all that run; and the errors of those
+    /// that cannot be read.
+    pub async fn new(state: &StateDir, names: &[TaskRef]) -> Result<(Sampler, Vec<Error>)> {
+        let mut sampler = Sampler { state: state.clone(), only: None, known: BTreeMap::new(), silent: BTreeSet::new() };
+        let mut errors = Vec::new();
+        if names.is_empty() {
+            sampler.find_new().await?;
+            return Ok((sampler, errors));
+        }
+        let mut only = Vec::new();
+        for id in named::resolve(state, names) {
+            let found = match id {
+                Ok(id) => reach::live(state, &id).await.map(|shim| (id, shim)),
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok((id, shim)) => {
+                    only.push(id.clone());
+                    sampler.known.insert(id, Known { shim, last: None });
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        sampler.only = Some(only);
+        Ok((sampler, errors))
+    }
+
+    /// Whether there is nothing left that could be read, now or later.
+    pub fn is_over(&self) -> bool {
+        self.only.is_some() && self.known.is_empty()
+    }
+
+    /// Reads all, as one answer: twice, a little apart.
+    pub async fn read_twice(&mut self) -> Result<Vec<(TaskId, Result<Reading>)>> {
+        let first = self.read().await?;
+        tokio::time::sleep(APART).await;
+        let ended = first.into_iter().filter(|(_, reading)| reading.is_err());
+        Ok(ended.chain(self.read().await?).collect())
+    }
+
+    /// Reads all, in the order of their ids. Who cannot be read has ended, and
+    /// is not read again.
+    pub async fn read(&mut self) -> Result<Vec<(TaskId, Result<Reading>)>> {
+        if self.only.is_none() {
+            self.find_new().await?;
+        }
+        let read = |(id, known): (TaskId, Known)| (id.clone(), tokio::spawn(known.read(id)));
+        let begun: Vec<_> = std::mem::take(&mut self.known).into_iter().map(read).collect();
+        let mut readings = Vec::new();
+        for (id, reading) in begun {
+            let outcome = reading.await.doing(Kind::Internal, || format!("cannot read task {id}"))?;
+            let outcome = outcome.map(|(known, reading)| {
+                self.known.insert(id.clone(), known);
+                reading
+            });
+            if let Err(error) = &outcome
+                && error.kind() == Kind::Unavailable
+            {
+                self.silent.insert(id.clone());
+            }
+            readings.push((id, outcome));
+        }
+        Ok(readings)
+    }
+
+    async fn find_new(&mut self) -> Result<()> {
+        for id in self.state.ids()? {
+            if self.known.contains_key(&id) || self.silent.contains(&id) {
+                continue;
+            }
+            // Who has ended, or was removed while we looked, is not of interest.
+            if let Ok(Presence::Live(shim)) = bowline_client::find(&self.state.folder(&id), &id).await {
+                self.known.insert(id, Known { shim, last: None });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Known {
+    async fn read(mut self, id: TaskId) -> Result<(Known, Reading)> {
+        let stats = self.shim.stats().await?;
+        let stats: Stats =
+            serde_json::from_str(&stats).doing(Kind::Internal, || "the shim's statistics are damaged")?;
+        let reading = compare(id, self.last.as_ref(), stats.clone());
+        self.last = Some(stats);
+        Ok((self, reading))
+    }
+}
+
+/// What the members of a sandbox use together.
+pub async fn of_sandbox(id: &TaskId, shim: &Shim) -> Result<Reading> {
+    let first = shim.sandbox_stats().await?;
+    tokio::time::sleep(APART).await;
+    Ok(compare(id.clone(), Some(&first), shim.sandbox_stats().await?))
+}
+
+fn compare(id: TaskId, first: Option<&Stats>, stats: Stats) -> Reading {
+    let Some(first) = first else {
+        return Reading { id, cpu_percent: None, process_cpu_percent: BTreeMap::new(), stats };
+    };
+    let elapsed = stats.read_at.duration_since(first.read_at).as_secs_f64();
+    let percent = |before: u64, after: u64| {
+        let used = after.saturating_sub(before) as f64 / 1e6;
+        // To a tenth: a reading is no more exact than that.
+        (elapsed > 0.0).then(|| (used / elapsed * 1000.0).round() / 10.0)
+    };
+    let cpu_percent = match (first.cpu.usage_usec, stats.cpu.usage_usec) {
+        (Some(before), Some(after)) => percent(before, after),
+        _ => None,
+    };
+    let by_process = stats.processes.iter().filter_map(|after| {
+        let before = first.processes.iter().find(|before| before.pid == after.pid)?;
+        Some((after.pid, percent(before.user_usec + before.system_usec, after.user_usec + after.system_usec)?))
+    });
+    let process_cpu_percent = by_process.collect();
+    Reading { id, cpu_percent, process_cpu_percent, stats }
+}

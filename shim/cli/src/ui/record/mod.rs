@@ -1,0 +1,176 @@
+//! `stats --record`: a run as it goes, readings and events in one file.
+//!
+//! ```text
+//!   each interval: shim ─► reading ─┐
+//!                journal ─► events ─┼─► a line of JSON each, written at once
+//!   the end: report ────────────────┘
+//! ```
+//!
+//! A line that is written stays, whatever fails afterwards. Must not: write to
+//! a file that was there before.
+
+pub mod file;
+
+use std::path::Path;
+use std::time::Duration;
+
+use bowline_executor::events::{Entry, Reader};
+use bowline_executor::{Doing, Error, ExitReport, Kind, Result, StateDir, Stats};
+use bowline_spec::id::TaskId;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::input::args::StatsArgs;
+use crate::ui::plot;
+use crate::ui::session::watch_signals;
+use crate::{dead, reach, say};
+use bowline_client::Shim;
+use file::{Because, Header, Writer};
+
+/// How far readings are apart where nothing else is asked for.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// After so many readings that failed, one after the other, there are no more.
+const MOST_FAILURES: u32 = 3;
+
+/// `bowline stats --record`, and with `--plot` its picture.
+pub async fn run(state: &StateDir, path: &Path, args: &StatsArgs) -> Result<u8> {
+    let [name] = &args.ids[..] else {
+        return Err(Error::new(Kind::Usage, "--record is of one task").hint("name the task that is to be recorded"));
+    };
+    let id = name.resolve(state)?;
+    if let Some(picture) = &args.plot {
+        if picture == path {
+            return Err(Error::new(Kind::Usage, "--record and --plot name the same file"));
+        }
+        plot::writable(picture)?;
+    }
+    let mut recorder = Recorder::begin(state, &id, path, args).await?;
+    let signals = watch_signals(false)?;
+    let outcome = recorder.record(signals, args.length.map(|length| length.as_std())).await;
+    // What was recorded is drawn, also where that was not all.
+    let drawn = args.plot.as_ref().map_or(Ok(()), |picture| plot::draw(path, picture));
+    let because = outcome?;
+    drawn?;
+    let (readings, events) = (recorder.readings, recorder.events);
+    say(&format!("{}: {readings} readings, {events} events", path.display()))?;
+    if because == Because::ShimDied { Err(dead(&id)) } else { Ok(0) }
+}
+
+/// A recording that is being made.
+struct Recorder {
+    id: TaskId,
+    shim: Shim,
+    /// By which its end is waited for.
+    waiting: Shim,
+    journal: Reader,
+    writer: Writer,
+    interval: Duration,
+    readings: u64,
+    events: u64,
+}
+
+impl Recorder {
+    async fn begin(state: &StateDir, id: &TaskId, path: &Path, args: &StatsArgs) -> Result<Recorder> {
+        let shim = reach::live(state, id).await?;
+        let waiting = reach::live(state, id).await?;
+        let record = state.folder(id).record()?;
+        let interval = args.interval.map_or(INTERVAL, |interval| interval.as_std());
+        let begun_at = Timestamp::now();
+        let mut journal = Reader::open(state.events())?;
+        let past = journal.read()?;
+        let header = Header::new(id, begun_at, interval, record.as_ref());
+        let writer = Writer::create(path, &header)?;
+        let mut recorder =
+            Recorder { id: id.clone(), shim, waiting, journal, writer, interval, readings: 0, events: 0 };
+        // What has just happened belongs to it: mostly that it was started.
+        let since = begun_at.checked_sub(SignedDuration::try_from(interval.max(INTERVAL)).unwrap_or_default());
+        recorder.keep(past.into_iter().filter(|entry| since.as_ref().is_ok_and(|since| entry.time >= *since)))?;
+        Ok(recorder)
+    }
+
+    /// Writes down those of the task.
+    fn keep(&mut self, entries: impl IntoIterator<Item = Entry>) -> Result<()> {
+        for entry in entries.into_iter().filter(|entry| entry.id == self.id) {
+            self.writer.event(&entry)?;
+            self.events += 1;
+        }
+        Ok(())
+    }
+
+    /// Records until the task has ended, somebody wants no more, or `length` is over.
+    async fn record(&mut self, signals: mpsc::UnboundedReceiver<i32>, length: Option<Duration>) -> Result<Because> {
+        let end = self.follow(signals, length).await;
+        let entries = self.journal.read()?;
+        self.keep(entries)?;
+        let because = match &end {
+            Ok(End::Exited(report)) if report.shim_died => Because::ShimDied,
+            Ok(End::Exited(report)) => {
+                self.writer.exit(report)?;
+                Because::Exited
+            }
+            Ok(End::Asked) => Because::Asked,
+            Ok(End::TimeOver) => Because::TimeOver,
+            Err(_) => Because::Unreadable,
+        };
+        self.writer.end(because)?;
+        end.map(|_| because)
+    }
+
+    async fn follow(&mut self, mut signals: mpsc::UnboundedReceiver<i32>, length: Option<Duration>) -> Result<End> {
+        let begun = Instant::now();
+        let over = async {
+            match length {
+                Some(length) => tokio::time::sleep_until(begun + length).await,
+                None => std::future::pending().await,
+            }
+        };
+        let Recorder { shim, waiting, journal, writer, .. } = self;
+        let end = waiting.wait();
+        tokio::pin!(over, end);
+        let (mut due, mut failures) = (begun, 0);
+        loop {
+            let read = async {
+                tokio::time::sleep_until(due).await;
+                shim.stats().await
+            };
+            let stats = tokio::select! {
+                report = &mut end => return report.map(|report| End::Exited(Box::new(report))),
+                Some(_) = signals.recv() => return Ok(End::Asked),
+                () = &mut over => return Ok(End::TimeOver),
+                stats = read => stats,
+            };
+            let stats = stats.and_then(|stats| {
+                serde_json::from_str::<Stats>(&stats).doing(Kind::Internal, || "the shim's statistics are damaged")
+            });
+            match stats {
+                Ok(stats) => {
+                    writer.reading(stats)?;
+                    self.readings += 1;
+                    failures = 0;
+                }
+                // It may be on its way out: then its end is told.
+                Err(error) => {
+                    failures += 1;
+                    if failures == MOST_FAILURES {
+                        return Err(error);
+                    }
+                }
+            }
+            for entry in journal.read()?.iter().filter(|entry| entry.id == self.id) {
+                writer.event(entry)?;
+                self.events += 1;
+            }
+            // After a pause, such as the machine's sleep, nothing is made up for.
+            due = (due + self.interval).max(Instant::now());
+        }
+    }
+}
+
+/// Why there are no more readings.
+enum End {
+    Exited(Box<ExitReport>),
+    Asked,
+    TimeOver,
+}

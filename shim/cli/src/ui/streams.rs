@@ -1,0 +1,259 @@
+//! Passing a task's streams through: FIFOs that the shim opens, and a thread
+//! for each that copies to our own stdout or stderr, or from our stdin.
+//!
+//! A copy ends with the FIFO, or with whoever reads us: then it closes the FIFO,
+//! which tells the shim, and so the task where it is in our foreground. It ends
+//! in the same way where output cannot be written, which is told afterwards.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use bowline_executor::{ATTACHED, Doing, Error, Folder, Kind, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, inotify, mknodat};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use crate::ui::detach::Typing;
+use crate::ui::reader::{self, Reader};
+
+/// Copied at a time, in bytes: what a pipe holds.
+const CHUNK: usize = 64 * 1024;
+
+/// Which of a task's streams are passed on.
+#[derive(Debug, Clone, Copy)]
+pub struct Outputs {
+    /// Its stdout, or all that it writes to its terminal.
+    pub stdout: bool,
+    /// Its stderr.
+    pub stderr: bool,
+}
+
+/// The FIFOs of one attachment, being read.
+pub struct Streams {
+    /// Where the shim writes stdout to; empty: nowhere.
+    pub stdout: String,
+    /// Where the shim writes stderr to; empty: nowhere.
+    pub stderr: String,
+    folder: TempDir,
+    copies: Vec<JoinHandle<Result<()>>>,
+    /// While it is open, an empty FIFO may still be opened by its writer.
+    writers_may_come: OwnedFd,
+}
+
+impl Streams {
+    /// Makes the FIFOs in the task's folder, and copies whatever comes. The
+    /// receiver is told when stdout cannot be written any more, as its reader
+    /// has gone or for want of space.
+    pub fn attach(folder: &Folder, wanted: Outputs) -> Result<(Streams, oneshot::Receiver<()>)> {
+        let what = || format!("cannot make FIFOs in {}", folder.path().display());
+        // By whose pid `gc` knows what is left of one that was killed.
+        let prefix = format!("{ATTACHED}{}-", std::process::id());
+        let own = tempfile::Builder::new().prefix(&prefix).tempdir_in(folder.path()).doing(Kind::Internal, what)?;
+        let (no_more, writers_may_come) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
+        let mut copies = Vec::new();
+        let mut begin = |name: &'static str, output: BorrowedFd<'static>, end: Option<oneshot::Sender<()>>| {
+            let path = own.path().join(name);
+            let fifo = fifo(&path, OFlags::RDONLY).doing(Kind::Internal, what)?;
+            let no_more = no_more.try_clone().doing(Kind::Internal, what)?;
+            copies.push(std::thread::spawn(move || {
+                let copied = copy(fifo, &no_more, output);
+                if let (false, Some(end)) = (matches!(copied, Ok(Reader::There)), end) {
+                    let _ = end.send(());
+                }
+                copied.doing(Kind::Internal, || format!("cannot write to {name}")).map(drop)
+            }));
+            Ok::<_, Error>(path.to_string_lossy().into_owned())
+        };
+        let (end, unread) = oneshot::channel();
+        let [mut stdout, mut stderr] = [String::new(), String::new()];
+        if wanted.stdout {
+            stdout = begin("stdout", rustix::stdio::stdout(), Some(end))?;
+        }
+        if wanted.stderr {
+            stderr = begin("stderr", rustix::stdio::stderr(), None)?;
+        }
+        Ok((Streams { stdout, stderr, folder: own, copies, writers_may_come }, unread))
+    }
+
+    /// A name that no other attachment to the task has.
+    pub fn name(&self) -> String {
+        self.folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Makes the FIFO that our stdin goes to.
+    pub fn input(&self) -> Result<InputFifo> {
+        let path = self.folder.path().join("stdin");
+        let what = || format!("cannot make {}", path.display());
+        // Readable too, so that it has a writer and a reader from the start:
+        // whoever opens it to read waits for bytes instead of finding its end.
+        let placeholder = fifo(&path, OFlags::RDWR).doing(Kind::Internal, what)?;
+        let opened = inotify::init(inotify::CreateFlags::CLOEXEC).doing(Kind::Internal, what)?;
+        inotify::add_watch(&opened, &path, inotify::WatchFlags::OPEN).doing(Kind::Internal, what)?;
+        Ok(InputFifo { path, placeholder, opened })
+    }
+
+    /// Copies on until the shim has closed both streams.
+    ///
+    /// # Errors
+    /// `Internal` when something that came could not be written.
+    pub fn until_closed(self) -> Result<()> {
+        join(self.copies)
+    }
+
+    /// Copies what has been written so far, and no more.
+    ///
+    /// # Errors
+    /// As [`Streams::until_closed`].
+    pub fn what_is_there(self) -> Result<()> {
+        drop(self.writers_may_come);
+        join(self.copies)
+    }
+}
+
+/// A FIFO for our stdin, before anybody reads it.
+pub struct InputFifo {
+    path: PathBuf,
+    placeholder: File,
+    opened: OwnedFd,
+}
+
+impl InputFifo {
+    /// Where it is.
+    pub fn path(&self) -> String {
+        self.path.to_string_lossy().into_owned()
+    }
+
+    /// Copies our stdin, from when the task has opened the FIFO until either
+    /// ends. `typing` says what of it are the keys to leave; the answer comes
+    /// once they have been typed.
+    pub fn forward(self, typing: Option<Typing>) -> oneshot::Receiver<()> {
+        let (left, leave) = oneshot::channel();
+        std::thread::spawn(move || {
+            // An error means that nobody reads it any more, or that our own
+            // stdin has none: the task's then ends too.
+            if let Ok(true) = self.opened().and_then(|fifo| forward(fifo, typing)) {
+                let _ = left.send(());
+            }
+        });
+        leave
+    }
+
+    /// Waits for its reader, and gives up being one.
+    fn opened(self) -> io::Result<File> {
+        let mut watched = [PollFd::new(&self.opened, PollFlags::IN)];
+        while let Err(rustix::io::Errno::INTR) = poll(&mut watched, None) {}
+        // Does not wait: the placeholder still reads.
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let fifo = File::options().write(true).custom_flags(flags).open(&self.path)?;
+        rustix::io::ioctl_fionbio(&fifo, false)?;
+        drop(self.placeholder);
+        Ok(fifo)
+    }
+}
+
+/// Copies stdin to its end; true if the keys to leave came first.
+fn forward(mut fifo: File, mut typing: Option<Typing>) -> io::Result<bool> {
+    let mut buffer = vec![0u8; CHUNK];
+    let mut passed = Vec::new();
+    loop {
+        // Not by std's buffer: what it has read ahead would be lost.
+        let length = match rustix::io::read(io::stdin(), &mut buffer) {
+            Ok(0) => return Ok(false),
+            Ok(length) => length,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        let Some(typing) = &mut typing else {
+            fifo.write_all(&buffer[..length])?;
+            continue;
+        };
+        passed.clear();
+        let left = typing.pass(&buffer[..length], &mut passed);
+        fifo.write_all(&passed)?;
+        if left {
+            return Ok(true);
+        }
+    }
+}
+
+fn join(copies: Vec<JoinHandle<Result<()>>>) -> Result<()> {
+    let panicked = |_| Err(Error::new(Kind::Internal, "cannot pass output on: a thread panicked"));
+    let mut all = Ok(());
+    for copy in copies {
+        all = all.and(copy.join().unwrap_or_else(panicked));
+    }
+    all
+}
+
+/// Makes a FIFO and opens it without waiting for its other end.
+fn fifo(path: &Path, access: OFlags) -> io::Result<File> {
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
+    let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
+}
+
+/// Copies until the FIFO ends, or our own reader has gone. A terminal that has
+/// hung up is no reader: SIGHUP tells what to do, and the task writes on meanwhile.
+fn copy(mut fifo: File, no_more: &OwnedFd, output: BorrowedFd<'_>) -> io::Result<Reader> {
+    let mut buffer = vec![0u8; CHUNK];
+    let mut hung_up = false;
+    let mut due = None;
+    loop {
+        // A FIFO that nobody has opened yet is neither readable nor hung up. Our
+        // reader is missed also while nothing comes.
+        let mut watched = [
+            PollFd::new(&fifo, PollFlags::IN),
+            PollFd::from_borrowed_fd(no_more.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(output, PollFlags::empty()),
+        ];
+        let count = if hung_up { 2 } else { 3 };
+        if poll(&mut watched[..count], None).is_err() {
+            continue;
+        }
+        let last = !watched[1].revents().is_empty();
+        let mut reader = if hung_up { Reader::There } else { Reader::after(watched[2].revents()) };
+        if reader == Reader::There {
+            let length = match fifo.read(&mut buffer) {
+                Ok(0) => return Ok(Reader::There),
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !last => continue,
+                Err(_) => return Ok(Reader::There),
+            };
+            if !hung_up {
+                reader = reader::write_all(output, &buffer[..length])?;
+            }
+            if last && is_last(&fifo, &mut due, length) {
+                return Ok(reader);
+            }
+        }
+        if reader == Reader::Gone {
+            if !is_terminal(output) {
+                return Ok(Reader::Gone);
+            }
+            hung_up = true;
+        }
+    }
+}
+
+/// Whether all has been read that was there when no more was to come: who still
+/// writes may never stop. `due` is what was left of that, `length` was read now.
+fn is_last(fifo: &File, due: &mut Option<u64>, length: usize) -> bool {
+    let left = match due {
+        Some(due) => due.saturating_sub(length as u64),
+        None => rustix::io::ioctl_fionread(fifo).unwrap_or(0),
+    };
+    *due = Some(left);
+    left == 0
+}
+
+/// Also one that has hung up, which answers nothing else.
+fn is_terminal(output: BorrowedFd<'_>) -> bool {
+    fstat(output).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice)
+}

@@ -1,0 +1,98 @@
+//! Readings as they come: a live table on a terminal, else line after line.
+
+use std::io;
+use std::time::Duration;
+
+use bowline_executor::Result;
+use tokio::time::Instant;
+
+use crate::ui::reader::Reader;
+use crate::ui::readings::{APART, Reading, Sampler};
+use crate::ui::screen::{self, Live, Next};
+use crate::{say_json_line, show};
+
+/// Makes lines of readings, for a width if there is one.
+type Lines<'a> = dyn Fn(&[Reading], Option<usize>) -> Vec<String> + 'a;
+
+/// How readings are shown.
+pub enum As<'a> {
+    /// As a table.
+    Table(&'a Lines<'a>),
+    /// Each as JSON, one a line.
+    JsonLines,
+}
+
+/// Reads all `interval` until somebody ends it, until all tasks that were named
+/// have ended, or until nobody reads it any more.
+pub async fn watch(sampler: &mut Sampler, interval: Duration, view: As<'_>) -> Result<u8> {
+    let mut live = match view {
+        As::Table(_) if screen::is_live() => Some(Live::open()?),
+        _ => None,
+    };
+    // Rates need two readings; the first figures shall not wait for long.
+    if let Err(code) = read_unless_ended(sampler, live.as_mut()).await? {
+        return Ok(code);
+    }
+    let mut due = Instant::now() + APART;
+    let mut current = Vec::new();
+    loop {
+        match next(live.as_mut(), due).await {
+            Next::End(code) => return Ok(code),
+            Next::Resized => {}
+            Next::Due => {
+                due += interval;
+                match read_unless_ended(sampler, live.as_mut()).await? {
+                    Ok(readings) => current = readings,
+                    Err(code) => return Ok(code),
+                }
+                // After a pause, such as the machine's sleep, nothing is made up for.
+                due = due.max(Instant::now());
+                if sampler.is_over() {
+                    return Ok(0);
+                }
+            }
+        }
+        match (&view, &live) {
+            (As::Table(table), Some(live)) => live.show(&table(&current, screen::width()))?,
+            (As::Table(table), None) => show(&table(&current, screen::width()))?,
+            (As::JsonLines, _) => current.iter().try_for_each(say_json_line)?,
+        }
+        if Reader::of(io::stdout()) == Reader::Gone {
+            return Ok(0);
+        }
+    }
+}
+
+/// Reads all, or gives the exit code if that is asked for first: a shim that
+/// does not answer must not keep anybody from leaving.
+async fn read_unless_ended(
+    sampler: &mut Sampler,
+    mut live: Option<&mut Live>,
+) -> Result<std::result::Result<Vec<Reading>, u8>> {
+    let read = readings(sampler);
+    tokio::pin!(read);
+    loop {
+        let far = Instant::now() + Duration::from_secs(86_400);
+        tokio::select! {
+            done = &mut read => return done.map(Ok),
+            event = next(live.as_deref_mut(), far) => if let Next::End(code) = event {
+                return Ok(Err(code));
+            },
+        }
+    }
+}
+
+/// Without a live view only time passes: signals do what they always do.
+async fn next(live: Option<&mut Live>, due: Instant) -> Next {
+    match live {
+        Some(live) => live.next(due).await,
+        None => {
+            tokio::time::sleep_until(due).await;
+            Next::Due
+        }
+    }
+}
+
+async fn readings(sampler: &mut Sampler) -> Result<Vec<Reading>> {
+    Ok(sampler.read().await?.into_iter().filter_map(|(_, reading)| reading.ok()).collect())
+}

@@ -1,9 +1,9 @@
-//! What can be asked of a shim, by whoever serves a manager.
+//! The API of a running shim, for the services that speak to managers.
 //!
-//! What changes something and takes a while is work: it is brought to its end, though who asked may go. What waits does
-//! nothing, and can be asked anew.
+//! A call that takes a while and changes something is work: it runs to its end even when its caller leaves. A call that
+//! only waits can be made again at any time.
 //!
-//! Must not: know how it is done.
+//! Must not: know how a call is carried out.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -29,15 +29,15 @@ use crate::stats::Stats;
 use crate::supervise::{BegunExec, Config, Supervisor};
 use crate::{sys, waits};
 
-/// A handle on the loop. Cheap to clone.
+/// A handle to the loop. Cheap to clone.
 #[derive(Clone)]
 pub struct Executor(Rc<Known<Loop>>);
 
-/// What there is of the loop.
+/// The state of the loop.
 enum Loop {
-    /// It answers.
+    /// It runs.
     Turns(Rc<Supervisor>),
-    /// It could not begin, for this reason, which nobody has heard yet who wants to launch something.
+    /// It could not start. The error is for the first caller that wants to launch something.
     Failed(Error),
     /// It has ended.
     Gone,
@@ -48,7 +48,7 @@ fn gone() -> Error {
 }
 
 impl Executor {
-    /// One whose loop begins with [`Self::run`].
+    /// Prepares the loop, which [`Self::run`] runs.
     pub(crate) async fn begin(config: Config) -> Executor {
         let begun = Supervisor::begin(config).await;
         let begun = begun.inspect_err(|error| tracing::error!(%error, "no task can be launched"));
@@ -68,7 +68,7 @@ impl Executor {
         ended
     }
 
-    /// One that has left: whatever is asked of it is refused.
+    /// An executor whose loop has ended: it refuses every call.
     #[cfg(feature = "fuzzing")]
     pub fn gone() -> Executor {
         Executor(Rc::new(Known::new(Loop::Gone)))
@@ -82,13 +82,13 @@ impl Executor {
         })
     }
 
-    /// The loop, for who wants to launch something.
+    /// The loop, for a call that launches something.
     fn to_launch(&self) -> Result<Rc<Supervisor>> {
         let supervisor = self.supervisor().inspect_err(|_| self.give_up())?;
         if supervisor.is_over() { Err(gone()) } else { Ok(supervisor) }
     }
 
-    /// Whoever should know why it could not begin knows it, or has gone.
+    /// Ends a loop that could not start, once a caller has its error or nobody is left to ask.
     fn give_up(&self) {
         self.0.change(|turns| {
             if let Loop::Failed(_) = turns {

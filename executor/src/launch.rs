@@ -351,20 +351,19 @@ pub fn clone_child(flags: u64, entry: &Entry, handed: &Handed<'_>, child: impl F
     }
 }
 
-/// How long a worker that was killed may take to end: one that is deep in the kernel ends when it is let go, and clones
-/// nobody then.
+/// How long to wait for a killed worker to end. One that is blocked in the kernel ends later, and clones nobody.
 const DYING: Duration = Duration::from_secs(1);
 
-/// A worker that clones a child of ours.
+/// A worker that clones a child of the shim.
 pub struct Worker {
     pidfd: OwnedFd,
     cloned: SharedPid,
 }
 
 impl Worker {
-    /// Kills it. The child that it has cloned, if it had come that far.
+    /// Kills the worker. Returns the child, if it had cloned one.
     async fn given_up(self) -> Option<i32> {
-        // One that has ended has told.
+        // A worker that has ended needs no signal.
         let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
         let _ = timeout(DYING, worker::ended(self.pidfd)).await;
         self.cloned.get()

@@ -31,7 +31,7 @@ use crate::error::{Doing, Error, Kind, Result};
 use crate::seccomp::Listener;
 use crate::{sys, waits};
 
-/// How long an agent may take to read what it is handed.
+/// How long an agent may take to read the message.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What becomes of the listener of a process that is to be cloned.
@@ -91,7 +91,7 @@ impl Notify {
     }
 }
 
-/// Who is to have a listener, with what is said of it.
+/// The agent that gets a listener, and the message that goes with it.
 #[derive(Debug)]
 struct Offer {
     agent: AsyncFd<OwnedFd>,

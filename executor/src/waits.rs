@@ -1,11 +1,10 @@
-//! What goes on beside the loop. A wait may last as long as a task, and keeps nothing: it can be dropped at any moment and
-//! made again from facts and handles. Work is bounded, as a launch or a change of limits, and is brought to its end.
+//! Futures that run beside the loop. A wait may last as long as a task and stores nothing: it can be dropped at any moment
+//! and recreated from facts and handles. Work is a bounded job, such as a launch or a change of limits, that runs to its
+//! end; a list of unfinished work is kept for `inspect --facts`.
 //!
-//! What work is under way is known, for whoever asks.
+//! All futures are boxed to one type, because the event loop's code is compiled once for each type.
 //!
-//! All are of one type to the event loop, and to what is done for each: it would be compiled anew for each.
-//!
-//! For tests alone, behind the feature `remade`, `BOWLINE_REMADE=1` has all waits dropped and made again at random.
+//! With the feature `remade`, which only tests use, `BOWLINE_REMADE=1` drops and recreates all waits at random.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -18,36 +17,36 @@ use tokio::sync::oneshot;
 
 use crate::clock::Moment;
 
-/// Work that is under way.
+/// A job that has not finished.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Work {
-    /// In a few words.
+    /// The job, in a few words.
     pub what: Cow<'static, str>,
-    /// Of which task it is, if it is of one.
+    /// The task that it belongs to, if any.
     pub of: Option<TaskId>,
     /// When it began.
     pub begun: Moment,
 }
 
-// Of the one thread that there is, as the loop is.
+// A shim has one thread.
 thread_local! {
     static UNDER_WAY: RefCell<BTreeMap<u64, Work>> = const { RefCell::new(BTreeMap::new()) };
     static BEGUN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// All work that is under way, in the order in which it began.
+/// All unfinished work, oldest first.
 pub fn under_way() -> Vec<Work> {
     UNDER_WAY.with_borrow(|all| all.values().cloned().collect())
 }
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// Begins a wait, whose future `make` makes as often as need be.
+/// Begins a wait. `make` creates its future, as often as needed.
 pub fn begin<F: Future<Output = ()> + 'static>(make: impl Fn() -> F + 'static) {
     go_on(Box::pin(lasting(make)));
 }
 
-/// Begins work: `what` it is, in a few words, and of which task.
+/// Begins a job: `what` names it, `of` is the task that it belongs to.
 pub fn work(what: &'static str, of: Option<TaskId>, work: impl Future<Output = ()> + 'static) {
     begin_work(what, of, Box::pin(work));
 }
@@ -62,17 +61,17 @@ fn begin_work(what: &'static str, of: Option<TaskId>, work: Boxed<()>) {
     }));
 }
 
-/// Does work to its end, though who waits for it may go. Returns what it comes to.
+/// Runs a job to its end, even if the caller stops waiting, and returns its result.
 pub async fn see_through<T: 'static>(what: &'static str, of: Option<TaskId>, work: Boxed<T>) -> T {
     let (comes_to, answer) = oneshot::channel();
     let told = async move {
-        // Perhaps nobody waits for it any more.
+        // The caller may have stopped waiting.
         let _ = comes_to.send(work.await);
     };
     begin_work(what, of, Box::pin(told));
     match answer.await {
         Ok(answer) => answer,
-        // All ends with the loop.
+        // The loop has ended, and everything with it.
         Err(_) => std::future::pending().await,
     }
 }

@@ -1,27 +1,22 @@
 //! An exec, from request to outcome.
 
-use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bowline_spec::id::TaskId;
-use bowline_spec::user::User;
 use jiff::Timestamp;
-use oci_spec::runtime::{Process, UserBuilder};
+use oci_spec::runtime::Process;
 
 use super::Supervisor;
 use super::handles::ExecHandles;
-use super::launches::owner;
-use super::task::{Task, all_ended};
-use crate::bundle;
+use super::task::Task;
 use crate::cgroup::{Cgroup, Entry, ExecGroup};
 use crate::claim::Claim;
 use crate::clock::Moment;
-use crate::error::{Doing, Error, Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::exec;
-use crate::facts::{AskedBy, ExecEnd, ExecFacts, Killed, TaskFacts};
-use crate::identity::{self, Wanted};
+use crate::facts::{AskedBy, ExecEnd, ExecFacts, TaskFacts};
 use crate::io::{self, Attachment, Connections, Input, Logging, Owner, Pumps, Stdio, Tail, Target, Wiring};
 use crate::launch::Report;
 use crate::lifecycle::Status;
@@ -31,13 +26,7 @@ use crate::request::{Exec, ExecOutcome, Launched};
 use crate::rootfs;
 use crate::{sys, waits};
 
-/// How long an answer waits for what was killed at a deadline to end.
-const DYING: Duration = Duration::from_secs(1);
-
-/// How long it is seen to that it does, where somebody keeps it frozen.
-const KILLED_ON: Duration = Duration::from_secs(60);
-
-/// An exec that was begun for somebody: as long as there is this, what it comes to is kept.
+/// An exec that a caller has started. Its outcome is kept until this is dropped.
 pub struct BegunExec {
     task: Rc<Task>,
     number: u64,
@@ -49,7 +38,7 @@ impl BegunExec {
         self.number
     }
 
-    /// What it comes to, as soon as that is told. It is then forgotten.
+    /// Waits for its end and returns the outcome, once.
     pub async fn outcome(&self) -> Result<ExecOutcome> {
         self.task.exec_outcome(self.number).await
     }
@@ -89,7 +78,7 @@ impl Supervisor {
         Ok(number)
     }
 
-    /// Starts an exec, which counts among those that somebody asked for.
+    /// Like `begin_exec`, but requested by a user, so it counts in the statistics.
     async fn begin_counted(self: &Rc<Self>, task: &Rc<Task>, request: &Exec, by: AskedBy) -> Result<u64> {
         let asked = Instant::now();
         let begun = self.begin_exec(task, request, by).await;
@@ -312,85 +301,6 @@ impl Supervisor {
         })?;
         Ok((report, pid, false))
     }
-
-    /// Ends an exec, with all it started as far as that can be found. Returns when they have ended, or after a while:
-    /// one that is deep in the kernel runs no instruction more, but ends when it is let go.
-    async fn kill_exec(self: &Rc<Self>, task: &Rc<Task>, number: u64) -> Killed {
-        // Without a process it has started nothing.
-        let Some((claim, in_group)) = task.exec_claim(number) else { return Killed::Cgroup };
-        let killed_at = task.facts.look(|facts| facts.execs.get(&number).and_then(|exec| exec.killed_at));
-        let since = killed_at.unwrap_or_else(|| self.begin_killing(task, number, claim, in_group));
-        let dead = task.facts.until_it(|facts| facts.execs.get(&number).is_none_or(|exec| exec.all_dead));
-        let _ = tokio::time::timeout(since.after(DYING).to_come(), dead).await;
-        if in_group { Killed::Cgroup } else { Killed::Session }
-    }
-
-    /// Has an exec killed, with all it started, until nothing of it is left. Returns when that was begun.
-    fn begin_killing(self: &Rc<Self>, task: &Rc<Task>, number: u64, claim: Claim, in_group: bool) -> Moment {
-        let since = Moment::now();
-        task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.killed_at = Some(since)));
-        let group = task.handles.borrow().execs.get(&number).and_then(|exec| exec.group.clone());
-        let killing = Rc::new(Killing::begin(claim, group.filter(|_| in_group), since));
-        let (supervisor, task) = (self.clone(), task.clone());
-        waits::begin(move || {
-            let (supervisor, task, killing) = (supervisor.clone(), task.clone(), killing.clone());
-            async move {
-                let dead = killing.to_the_last(&supervisor, &task);
-                if tokio::time::timeout(since.after(KILLED_ON).to_come(), dead).await.is_ok() {
-                    task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.all_dead = true));
-                }
-            }
-        });
-        since
-    }
-}
-
-/// An exec that is killed.
-struct Killing {
-    claim: Claim,
-    /// Its own, if it is in one.
-    group: Option<Rc<ExecGroup>>,
-    since: Moment,
-    /// Whether its pid was its own when this began: its session's number then is, for as long as anybody is in that.
-    lived: bool,
-    /// Those that were killed last, until they have ended.
-    dying: RefCell<Rc<[OwnedFd]>>,
-}
-
-impl Killing {
-    fn begin(claim: Claim, group: Option<Rc<ExecGroup>>, since: Moment) -> Killing {
-        // It may not have come as far as its cgroup or its session.
-        // One that was reaped just now is no more, and its pid may be a stranger's.
-        let lived = claim.is_unreaped();
-        let own: Vec<OwnedFd> = lived.then(|| sys::pidfd_open(claim.pid).ok()).flatten().into_iter().collect();
-        // An error means that it has ended.
-        own.iter().for_each(|own| drop(sys::pidfd_send_signal(own.as_fd(), libc::SIGKILL)));
-        Killing { claim, group, since, lived, dying: RefCell::new(own.into()) }
-    }
-
-    async fn to_the_last(&self, supervisor: &Supervisor, task: &Task) {
-        loop {
-            let mut killed = match &self.group {
-                Some(group) => group.kill(),
-                None if self.lived => {
-                    let kill = |cgroup: &Cgroup| supervisor.layout.kill_session(cgroup, self.claim.pid);
-                    task.with_cgroup(kill).unwrap_or_default()
-                }
-                None => Vec::new(),
-            };
-            let none = killed.is_empty();
-            // Who is moved to where it can die is in no list any more.
-            killed.extend(self.dying.borrow().iter().filter_map(|pidfd| pidfd.try_clone().ok()));
-            let dying: Rc<[OwnedFd]> = killed.into();
-            *self.dying.borrow_mut() = dying.clone();
-            all_ended(&supervisor.layout, &dying, self.since).await;
-            *self.dying.borrow_mut() = Rc::default();
-            if none {
-                break;
-            }
-        }
-        self.claim.ended().await;
-    }
 }
 
 /// Clones the exec into a cgroup; its pid, or `None` if that takes no process.
@@ -465,67 +375,6 @@ fn group_name(number: u64) -> String {
 }
 
 impl Task {
-    /// Init's process with what the request changes.
-    fn exec_process(&self, request: &Exec) -> Result<Process> {
-        if let Some(process) = &request.process {
-            return self.completed(process);
-        }
-        if request.command.first().is_none_or(String::is_empty) {
-            return Err(Error::new(Kind::Usage, "the command to run is empty"));
-        }
-        let init = self.spec.process().as_ref();
-        let mut process = init.cloned().ok_or_else(|| Error::new(Kind::Internal, "the task has no process"))?;
-        process.set_args(Some(request.command.clone()));
-        process.set_terminal(Some(request.terminal.is_some()));
-        if !request.env.is_empty() {
-            process.set_env(Some(merged(process.env().as_deref().unwrap_or_default(), &request.env)?));
-        }
-        if let Some(workdir) = &request.workdir {
-            if !workdir.is_absolute() {
-                let message = format!("workdir: {} is not absolute", workdir.display());
-                return Err(Error::new(Kind::BadSpec, message));
-            }
-            process.set_cwd(workdir.clone());
-        }
-        if let Some(user) = &request.user {
-            if self.handles.borrow().claimed.is_some() {
-                let message = format!("user {user}: a task of the profile untrusted has but one user, its own");
-                return Err(Error::new(Kind::BadSpec, message).hint("leave --user out"));
-            }
-            self.become_user(&mut process, user)?;
-        }
-        Ok(process)
-    }
-
-    /// A process that its manager describes, with init's for what it leaves
-    /// out, so that it has no less protection.
-    fn completed(&self, wanted: &Process) -> Result<Process> {
-        bundle::check_process(wanted)?;
-        let mut process = wanted.clone();
-        let Some(init) = self.spec.process() else { return Ok(process) };
-        if process.capabilities().is_none() {
-            process.set_capabilities(init.capabilities().clone());
-        }
-        if process.rlimits().is_none() {
-            process.set_rlimits(init.rlimits().clone());
-        }
-        if process.apparmor_profile().as_deref().is_none_or(str::is_empty) {
-            process.set_apparmor_profile(init.apparmor_profile().clone());
-        }
-        if process.selinux_label().as_deref().is_none_or(str::is_empty) {
-            process.set_selinux_label(init.selinux_label().clone());
-        }
-        if process.oom_score_adj().is_none() {
-            process.set_oom_score_adj(init.oom_score_adj());
-        }
-        Ok(process)
-    }
-
-    /// Who the streams of an exec belong to on the host.
-    fn owner_of_streams(&self, process: &Process) -> Owner {
-        self.facts.look(|facts| owner(&self.spec, Some(process), &facts.particulars))
-    }
-
     /// Whether its deadline has come.
     fn exec_is_late(&self, number: u64) -> bool {
         let deadline = self.facts.look(|facts| facts.execs.get(&number)?.deadline);
@@ -559,7 +408,7 @@ impl Task {
     }
 
     /// By which one knows of an exec's end, and whether it is in a cgroup of its own.
-    fn exec_claim(&self, number: u64) -> Option<(Claim, bool)> {
+    pub(super) fn exec_claim(&self, number: u64) -> Option<(Claim, bool)> {
         let claim = self.handles.borrow().execs.get(&number)?.claim.clone()?;
         self.facts.look(|facts| Some((claim, facts.execs.get(&number)?.in_group)))
     }
@@ -612,7 +461,7 @@ impl Task {
         })
     }
 
-    /// Whoever asked for an exec waits for its end no longer.
+    /// The caller of an exec no longer waits for its end.
     fn exec_is_unwanted(&self, number: u64) {
         let told = self.facts.change(|facts| {
             let exec = facts.execs.get_mut(&number)?;
@@ -640,32 +489,4 @@ impl Task {
         }
         null.as_ref().map(rootfs::Null::open).transpose()
     }
-
-    fn become_user(&self, process: &mut Process, user: &str) -> Result<()> {
-        let user: User = user.parse()?;
-        let pid = self.pid().unwrap_or_default();
-        // Init is unreaped, so the pid is its own; its root is the task's.
-        let root = std::fs::File::open(format!("/proc/{pid}/root"));
-        let root = root.doing(Kind::Internal, || "cannot open the task's root filesystem")?;
-        let wanted = Wanted { user: Some(&user.user), group: user.group.as_ref(), groups: &[] };
-        let ids = identity::resolve(root.as_fd(), wanted)?;
-        // Capabilities stay as init's: execve takes them from all but root.
-        let user = UserBuilder::default().uid(ids.uid).gid(ids.gid).additional_gids(ids.groups);
-        process.set_user(user.build().doing(Kind::Internal, || "cannot describe a user")?);
-        Ok(())
-    }
-}
-
-/// `base` with the variables of `more` put in or replaced.
-fn merged(base: &[String], more: &[String]) -> Result<Vec<String>> {
-    let mut all = base.to_vec();
-    for variable in more {
-        let key = match variable.split_once('=') {
-            Some((key, _)) if !key.is_empty() => format!("{key}="),
-            _ => return Err(Error::new(Kind::Usage, format!("{variable:?} is not KEY=value"))),
-        };
-        all.retain(|v| !v.starts_with(&key));
-        all.push(variable.clone());
-    }
-    Ok(all)
 }

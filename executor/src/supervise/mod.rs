@@ -14,6 +14,8 @@ mod checkpoints;
 mod children;
 mod ending;
 mod events;
+mod exec_killing;
+mod exec_process;
 mod execs;
 mod figures;
 mod handles;

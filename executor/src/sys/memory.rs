@@ -10,14 +10,14 @@ pub fn give_back_memory() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// A pid in a page that a worker shares with us: the kernel writes down there whom it has cloned, so that this is known
-/// also of a worker that was killed before it could tell.
+/// A pid in a page that the shim shares with a worker. The kernel stores the pid of the worker's child there (clone(2),
+/// CLONE_PARENT_SETTID) before the child runs, so the shim knows it even if the worker was killed before it could report.
 pub struct SharedPid(NonNull<AtomicI32>);
 
 impl SharedPid {
     const SIZE: usize = size_of::<AtomicI32>();
 
-    /// Of nobody yet.
+    /// Maps the page; no pid is stored yet.
     pub fn new() -> io::Result<SharedPid> {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping overlaps nothing that there is.
@@ -28,7 +28,7 @@ impl SharedPid {
         NonNull::new(page.cast()).map(SharedPid).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
     }
 
-    /// Whose it is by now.
+    /// The stored pid, if any.
     pub fn get(&self) -> Option<i32> {
         // SAFETY: the mapping lasts as long as `self`, is aligned to a page, and its zeroes are a valid value; all write
         // it whole.
@@ -36,7 +36,7 @@ impl SharedPid {
         (pid != 0).then_some(pid)
     }
 
-    /// To be called by the worker: whom it clones does not share it.
+    /// Unmaps the page in children that are cloned later. The worker calls this.
     pub fn keep_from_children(&self) -> io::Result<()> {
         // SAFETY: the mapping is ours, and nobody refers to it in a child of the worker.
         let rc = unsafe { libc::madvise(self.0.as_ptr().cast(), Self::SIZE, libc::MADV_DONTFORK) };

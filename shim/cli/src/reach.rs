@@ -1,4 +1,4 @@
-//! Reaching a task: by its shim, or past a shim that does not answer.
+//! Reaching a task: through its shim, or directly when the shim does not answer.
 
 use std::time::Duration as Elapsed;
 

@@ -1,5 +1,5 @@
-//! What this shim serves of our own protocol, beside containerd's: its figures, for `bowline metrics`, and all that it
-//! knows, for `bowline inspect --facts`.
+//! The two methods of `bowline.v1` that containerd's shim serves: `Figures` for `bowline metrics`, and `Facts` for
+//! `bowline inspect --facts`.
 //!
 //! Must not: change anything.
 
@@ -33,7 +33,7 @@ async fn answer_figures(service: &Service, _: Empty) -> Answer<FiguresResponse> 
     Ok(FiguresResponse { figures: json(&figures)?, ..FiguresResponse::default() })
 }
 
-/// What a shim knows of itself, and what containerd was told and is to be told.
+/// The facts of the executor, and of the services for containerd.
 #[derive(Serialize)]
 struct AllFacts {
     #[serde(flatten)]

@@ -35,11 +35,11 @@ pub type Answer<T> = Result<T, Status>;
 /// A call that goes on.
 pub type Call = Pin<Box<dyn Future<Output = Step>>>;
 
-/// What a call comes to next.
+/// A step of a call.
 pub enum Step {
-    /// Its answer, encoded.
+    /// The encoded answer.
     Answered(Answer<Vec<u8>>),
-    /// It has begun what it is asked for, which has this number, and waits for the end of that.
+    /// The call has started something, which has this number; the new call waits for its end.
     Begun(u64, Call),
 }
 
@@ -81,7 +81,8 @@ fn answered<A: Message>(answer: Answer<A>) -> Step {
     Step::Answered(encoded)
 }
 
-/// As [`call`], of a method that begins what it is asked for and then waits for its end, which another does.
+/// Like [`call`], for a method in two steps: `begin` starts something and returns its number, `end` waits for it and can
+/// be called again.
 ///
 /// # Errors
 /// As [`call`].

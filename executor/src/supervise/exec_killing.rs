@@ -1,0 +1,101 @@
+//! Killing an exec at its deadline, with everything that it has started.
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::Supervisor;
+use super::task::{Task, all_ended};
+use crate::cgroup::{Cgroup, ExecGroup};
+use crate::claim::Claim;
+use crate::clock::Moment;
+use crate::facts::Killed;
+use crate::{sys, waits};
+
+/// How long an answer waits for what was killed at a deadline to end.
+const DYING: Duration = Duration::from_secs(1);
+
+/// How long it is seen to that it does, where somebody keeps it frozen.
+const KILLED_ON: Duration = Duration::from_secs(60);
+
+impl Supervisor {
+    /// Ends an exec, with all it started as far as that can be found. Returns when they have ended, or after a while:
+    /// one that is deep in the kernel runs no instruction more, but ends when it is let go.
+    pub(super) async fn kill_exec(self: &Rc<Self>, task: &Rc<Task>, number: u64) -> Killed {
+        // Without a process it has started nothing.
+        let Some((claim, in_group)) = task.exec_claim(number) else { return Killed::Cgroup };
+        let killed_at = task.facts.look(|facts| facts.execs.get(&number).and_then(|exec| exec.killed_at));
+        let since = killed_at.unwrap_or_else(|| self.begin_killing(task, number, claim, in_group));
+        let dead = task.facts.until_it(|facts| facts.execs.get(&number).is_none_or(|exec| exec.all_dead));
+        let _ = tokio::time::timeout(since.after(DYING).to_come(), dead).await;
+        if in_group { Killed::Cgroup } else { Killed::Session }
+    }
+
+    /// Has an exec killed, with all it started, until nothing of it is left. Returns when that was begun.
+    fn begin_killing(self: &Rc<Self>, task: &Rc<Task>, number: u64, claim: Claim, in_group: bool) -> Moment {
+        let since = Moment::now();
+        task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.killed_at = Some(since)));
+        let group = task.handles.borrow().execs.get(&number).and_then(|exec| exec.group.clone());
+        let killing = Rc::new(Killing::begin(claim, group.filter(|_| in_group), since));
+        let (supervisor, task) = (self.clone(), task.clone());
+        waits::begin(move || {
+            let (supervisor, task, killing) = (supervisor.clone(), task.clone(), killing.clone());
+            async move {
+                let dead = killing.to_the_last(&supervisor, &task);
+                if tokio::time::timeout(since.after(KILLED_ON).to_come(), dead).await.is_ok() {
+                    task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.all_dead = true));
+                }
+            }
+        });
+        since
+    }
+}
+
+/// An exec that is killed.
+struct Killing {
+    claim: Claim,
+    /// Its own, if it is in one.
+    group: Option<Rc<ExecGroup>>,
+    since: Moment,
+    /// Whether its pid was its own when this began: its session's number then is, for as long as anybody is in that.
+    lived: bool,
+    /// Those that were killed last, until they have ended.
+    dying: RefCell<Rc<[OwnedFd]>>,
+}
+
+impl Killing {
+    fn begin(claim: Claim, group: Option<Rc<ExecGroup>>, since: Moment) -> Killing {
+        // It may not have come as far as its cgroup or its session.
+        // One that was reaped just now is no more, and its pid may be a stranger's.
+        let lived = claim.is_unreaped();
+        let own: Vec<OwnedFd> = lived.then(|| sys::pidfd_open(claim.pid).ok()).flatten().into_iter().collect();
+        // An error means that it has ended.
+        own.iter().for_each(|own| drop(sys::pidfd_send_signal(own.as_fd(), libc::SIGKILL)));
+        Killing { claim, group, since, lived, dying: RefCell::new(own.into()) }
+    }
+
+    async fn to_the_last(&self, supervisor: &Supervisor, task: &Task) {
+        loop {
+            let mut killed = match &self.group {
+                Some(group) => group.kill(),
+                None if self.lived => {
+                    let kill = |cgroup: &Cgroup| supervisor.layout.kill_session(cgroup, self.claim.pid);
+                    task.with_cgroup(kill).unwrap_or_default()
+                }
+                None => Vec::new(),
+            };
+            let none = killed.is_empty();
+            // Who is moved to where it can die is in no list any more.
+            killed.extend(self.dying.borrow().iter().filter_map(|pidfd| pidfd.try_clone().ok()));
+            let dying: Rc<[OwnedFd]> = killed.into();
+            *self.dying.borrow_mut() = dying.clone();
+            all_ended(&supervisor.layout, &dying, self.since).await;
+            *self.dying.borrow_mut() = Rc::default();
+            if none {
+                break;
+            }
+        }
+        self.claim.ended().await;
+    }
+}

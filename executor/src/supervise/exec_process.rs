@@ -1,0 +1,105 @@
+//! The process that an exec is to be: init's, with what its caller asks for.
+
+use std::os::fd::AsFd as _;
+
+use bowline_spec::user::User;
+use oci_spec::runtime::{Process, UserBuilder};
+
+use super::launches::owner;
+use super::task::Task;
+use crate::bundle;
+use crate::error::{Doing, Error, Kind, Result};
+use crate::identity::{self, Wanted};
+use crate::io::Owner;
+use crate::request::Exec;
+
+impl Task {
+    /// Init's process with what the request changes.
+    pub(super) fn exec_process(&self, request: &Exec) -> Result<Process> {
+        if let Some(process) = &request.process {
+            return self.completed(process);
+        }
+        if request.command.first().is_none_or(String::is_empty) {
+            return Err(Error::new(Kind::Usage, "the command to run is empty"));
+        }
+        let init = self.spec.process().as_ref();
+        let mut process = init.cloned().ok_or_else(|| Error::new(Kind::Internal, "the task has no process"))?;
+        process.set_args(Some(request.command.clone()));
+        process.set_terminal(Some(request.terminal.is_some()));
+        if !request.env.is_empty() {
+            process.set_env(Some(merged(process.env().as_deref().unwrap_or_default(), &request.env)?));
+        }
+        if let Some(workdir) = &request.workdir {
+            if !workdir.is_absolute() {
+                let message = format!("workdir: {} is not absolute", workdir.display());
+                return Err(Error::new(Kind::BadSpec, message));
+            }
+            process.set_cwd(workdir.clone());
+        }
+        if let Some(user) = &request.user {
+            if self.handles.borrow().claimed.is_some() {
+                let message = format!("user {user}: a task of the profile untrusted has but one user, its own");
+                return Err(Error::new(Kind::BadSpec, message).hint("leave --user out"));
+            }
+            self.become_user(&mut process, user)?;
+        }
+        Ok(process)
+    }
+
+    /// A process that its manager describes, with init's for what it leaves
+    /// out, so that it has no less protection.
+    fn completed(&self, wanted: &Process) -> Result<Process> {
+        bundle::check_process(wanted)?;
+        let mut process = wanted.clone();
+        let Some(init) = self.spec.process() else { return Ok(process) };
+        if process.capabilities().is_none() {
+            process.set_capabilities(init.capabilities().clone());
+        }
+        if process.rlimits().is_none() {
+            process.set_rlimits(init.rlimits().clone());
+        }
+        if process.apparmor_profile().as_deref().is_none_or(str::is_empty) {
+            process.set_apparmor_profile(init.apparmor_profile().clone());
+        }
+        if process.selinux_label().as_deref().is_none_or(str::is_empty) {
+            process.set_selinux_label(init.selinux_label().clone());
+        }
+        if process.oom_score_adj().is_none() {
+            process.set_oom_score_adj(init.oom_score_adj());
+        }
+        Ok(process)
+    }
+
+    /// Who the streams of an exec belong to on the host.
+    pub(super) fn owner_of_streams(&self, process: &Process) -> Owner {
+        self.facts.look(|facts| owner(&self.spec, Some(process), &facts.particulars))
+    }
+
+    fn become_user(&self, process: &mut Process, user: &str) -> Result<()> {
+        let user: User = user.parse()?;
+        let pid = self.pid().unwrap_or_default();
+        // Init is unreaped, so the pid is its own; its root is the task's.
+        let root = std::fs::File::open(format!("/proc/{pid}/root"));
+        let root = root.doing(Kind::Internal, || "cannot open the task's root filesystem")?;
+        let wanted = Wanted { user: Some(&user.user), group: user.group.as_ref(), groups: &[] };
+        let ids = identity::resolve(root.as_fd(), wanted)?;
+        // Capabilities stay as init's: execve takes them from all but root.
+        let user = UserBuilder::default().uid(ids.uid).gid(ids.gid).additional_gids(ids.groups);
+        process.set_user(user.build().doing(Kind::Internal, || "cannot describe a user")?);
+        Ok(())
+    }
+}
+
+/// `base` with the variables of `more` put in or replaced.
+fn merged(base: &[String], more: &[String]) -> Result<Vec<String>> {
+    let mut all = base.to_vec();
+    for variable in more {
+        let key = match variable.split_once('=') {
+            Some((key, _)) if !key.is_empty() => format!("{key}="),
+            _ => return Err(Error::new(Kind::Usage, format!("{variable:?} is not KEY=value"))),
+        };
+        all.retain(|v| !v.starts_with(&key));
+        all.push(variable.clone());
+    }
+    Ok(all)
+}

@@ -17,26 +17,27 @@
 //! damaged is `Damaged`, and keeps nobody from the others. Must not: start
 //! anything new.
 
-use std::collections::BTreeMap;
+mod state_dir;
+mod task_record;
+
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Serialize, de::DeserializeOwned};
 
-use crate::cgroup::{Identity, Unit};
 use crate::error::{Doing, Error, Kind, Result};
 use crate::events::{self, Entry, Event, Journal, Reader};
-use crate::report::{Enforcement, ExitReport};
+use crate::report::ExitReport;
 use crate::reserve::{Put, Reserve};
 use crate::{record, trust};
+
+pub use state_dir::StateDir;
+pub use task_record::{Record, died_with_shim};
 
 /// What is known of a task.
 const RECORD: &str = "task.json";
@@ -52,72 +53,12 @@ const LONGEST_SOCKET_PATH: usize = 107;
 /// Who has it has the folder.
 const LOCK: &str = "lock";
 
-/// What the folder of somebody who is attached to a task begins with, in the
-/// task's; then comes the pid.
-pub const ATTACHED: &str = "attach-";
-
 /// The folder of the journal of events, beside the tasks'. Ids never begin with a dot.
 const EVENTS: &str = ".events";
 
-/// The folder that holds one folder for each task.
-#[derive(Debug, Clone)]
-pub struct StateDir {
-    path: PathBuf,
-}
-
-/// What is known of a task on disk.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Record {
-    /// The description it was launched from; none where that was a bundle.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub task: Option<Task>,
-    /// When its launch began.
-    pub created_at: Timestamp,
-    /// When the user's program was executed.
-    pub started_at: Option<Timestamp>,
-    /// Init's pid, once there is one.
-    pub pid: Option<i32>,
-    /// When that process started, in clock ticks since the boot (proc_pid_stat(5)): any other of this pid is not init.
-    /// None in a record of an older bowline.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pid_started: Option<u64>,
-    /// The shim's pid.
-    pub shim_pid: i32,
-    /// The task's cgroup path below every hierarchy.
-    pub cgroup: String,
-    /// By what that is known again; none in a record of an older bowline.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub identity: Option<Identity>,
-    /// Where some of that path's parents were made with it: how many of its parts
-    /// were there before, by where the hierarchy is mounted.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub parents_made: BTreeMap<PathBuf, usize>,
-    /// What that is to systemd, where systemd made it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unit: Option<Unit>,
-    /// The shim's own, where it has one.
-    pub overhead: Option<String>,
-    /// The sandbox that it is a member of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<TaskId>,
-    /// Whether the exit report is synced before anybody is told.
-    #[serde(default)]
-    pub durable: bool,
-    /// The slice that it was to be in, if there is one, and whether it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub enforcement: Option<Enforcement>,
-}
-
-impl Record {
-    /// The description it was launched from.
-    ///
-    /// # Errors
-    /// `WrongState` where there is none.
-    pub fn description(&self) -> Result<&Task> {
-        let none = || Error::new(Kind::WrongState, "the task was made from a bundle, and has no description");
-        self.task.as_ref().ok_or_else(|| none().hint("ask the manager that made it"))
-    }
-}
+/// What the folder of somebody who is attached to a task begins with, in the
+/// task's; then comes the pid.
+pub const ATTACHED: &str = "attach-";
 
 /// Who owns a task's folder.
 #[derive(Debug)]
@@ -141,106 +82,6 @@ impl Lock {
     /// Takes over the fd that [`Lock::into_fd`] gave away.
     pub fn from_fd(fd: OwnedFd) -> Lock {
         Lock(File::from(fd))
-    }
-}
-
-impl StateDir {
-    /// The state folder at `path`, which need not exist yet.
-    pub fn new(path: impl Into<PathBuf>) -> StateDir {
-        StateDir { path: path.into() }
-    }
-
-    /// That nobody but our user and root decides what is in it.
-    ///
-    /// # Errors
-    /// `WrongState` naming what on the way to it somebody else owns or may write.
-    pub fn check(&self) -> Result<()> {
-        trust::check_folder(&self.path)
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Where compiled seccomp filters are kept. Ids never begin with a dot.
-    pub fn filter_cache(&self) -> PathBuf {
-        self.path.join(".seccomp")
-    }
-
-    /// Where the journal of events is.
-    pub fn events(&self) -> PathBuf {
-        self.path.join(EVENTS)
-    }
-
-    /// The folder of `id`, which need not exist.
-    pub fn folder(&self, id: &TaskId) -> Folder {
-        Folder { path: self.path.join(id.as_str()) }
-    }
-
-    /// Makes the folder of a new task and locks it.
-    ///
-    /// # Errors
-    /// `AlreadyExists` when the id is taken.
-    pub fn create(&self, id: &TaskId) -> Result<(Folder, Lock)> {
-        self.create_with(id, "task", Folder::lock)
-    }
-
-    /// Makes the folder of a new task or sandbox, a `what`, and what `fill` puts
-    /// into it, last a lock. Others see all of it at once.
-    pub(crate) fn create_with(
-        &self,
-        id: &TaskId,
-        what: &str,
-        fill: impl FnOnce(&Folder) -> Result<Lock>,
-    ) -> Result<(Folder, Lock)> {
-        let folder = self.folder(id);
-        let socket = folder.socket();
-        if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
-            return Err(Error::new(
-                Kind::Usage,
-                format!("{} is longer than a socket's path can be ({LONGEST_SOCKET_PATH} bytes)", socket.display()),
-            )
-            .hint("choose a shorter state folder or id"));
-        }
-        let mut builder = fs::DirBuilder::new();
-        builder.mode(0o700).recursive(true);
-        builder.create(&self.path).map_err(|error| cannot("create the state folder", &self.path, &error))?;
-        builder.recursive(false);
-        // Ids never begin with a dot.
-        let aside = Folder::at(self.path.join(format!(".new-{id}-{}", std::process::id())));
-        let created = builder.create(&aside.path).or_else(|error| match error.kind() {
-            // Of one that was killed, whose pid is ours now.
-            ErrorKind::AlreadyExists => fs::remove_dir_all(&aside.path).and_then(|()| builder.create(&aside.path)),
-            _ => Err(error),
-        });
-        created.map_err(|error| cannot("create", &aside.path, &error))?;
-        let made = fill(&aside).and_then(|lock| {
-            match renameat_with(CWD, &aside.path, CWD, &folder.path, RenameFlags::NOREPLACE) {
-                Ok(()) => Ok(lock),
-                Err(Errno::EXIST | Errno::NOTEMPTY) => Err(folder.taken(id, what)),
-                Err(errno) => Err(cannot("create", &folder.path, &errno.into())),
-            }
-        });
-        made.map(|lock| (folder, lock)).inspect_err(|_| aside.discard())
-    }
-
-    /// The ids of all tasks that have a folder, sorted.
-    pub fn ids(&self) -> Result<Vec<TaskId>> {
-        Ok(self.all_ids()?.into_iter().filter(|id| !self.folder(id).is_sandbox()).collect())
-    }
-
-    /// Those of sandboxes too.
-    pub(crate) fn all_ids(&self) -> Result<Vec<TaskId>> {
-        let entries = match fs::read_dir(&self.path) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(cannot("read the state folder", &self.path, &error)),
-        };
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let mut ids: Vec<TaskId> = names.filter_map(|name| name.parse().ok()).collect();
-        ids.sort();
-        Ok(ids)
     }
 }
 
@@ -543,41 +384,6 @@ impl Folder {
         if let Err(error) = fs::remove_dir_all(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "folder left behind");
         }
-    }
-}
-
-/// The report of a task whose shim died before it.
-pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
-    ExitReport {
-        exit_code: None,
-        signal: None,
-        signal_sent_by_shim: false,
-        stopped_by: None,
-        stopped_for: None,
-        oom_killed: None,
-        oom_killed_init: None,
-        oom_cgroup: None,
-        started_at: record.and_then(|r| r.started_at),
-        exited_at: Timestamp::now(),
-        cpu_usec: None,
-        memory_peak_bytes: None,
-        memory_limit_bytes: None,
-        memory_limit_hits: None,
-        memory_high_hits: None,
-        oom_kills: None,
-        cpu_periods: None,
-        throttled_periods: None,
-        throttled_usec: None,
-        pids_limit: None,
-        pids_limit_hits: None,
-        processes_killed: None,
-        output_tail: None,
-        output_dropped_bytes: 0,
-        health: None,
-        events: 0,
-        enforcement: record.and_then(|r| r.enforcement.clone()),
-        shim_died: true,
-        unwritten: None,
     }
 }
 

@@ -1,0 +1,120 @@
+//! The folder that holds one folder for each task and each sandbox.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use bowline_spec::id::TaskId;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+use super::{EVENTS, Folder, LONGEST_SOCKET_PATH, Lock, cannot};
+use crate::error::{Error, Kind, Result};
+use crate::trust;
+
+/// The folder that holds one folder for each task.
+#[derive(Debug, Clone)]
+pub struct StateDir {
+    path: PathBuf,
+}
+
+impl StateDir {
+    /// The state folder at `path`, which need not exist yet.
+    pub fn new(path: impl Into<PathBuf>) -> StateDir {
+        StateDir { path: path.into() }
+    }
+
+    /// That nobody but our user and root decides what is in it.
+    ///
+    /// # Errors
+    /// `WrongState` naming what on the way to it somebody else owns or may write.
+    pub fn check(&self) -> Result<()> {
+        trust::check_folder(&self.path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where compiled seccomp filters are kept. Ids never begin with a dot.
+    pub fn filter_cache(&self) -> PathBuf {
+        self.path.join(".seccomp")
+    }
+
+    /// Where the journal of events is.
+    pub fn events(&self) -> PathBuf {
+        self.path.join(EVENTS)
+    }
+
+    /// The folder of `id`, which need not exist.
+    pub fn folder(&self, id: &TaskId) -> Folder {
+        Folder { path: self.path.join(id.as_str()) }
+    }
+
+    /// Makes the folder of a new task and locks it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the id is taken.
+    pub fn create(&self, id: &TaskId) -> Result<(Folder, Lock)> {
+        self.create_with(id, "task", Folder::lock)
+    }
+
+    /// Makes the folder of a new task or sandbox, a `what`, and what `fill` puts
+    /// into it, last a lock. Others see all of it at once.
+    pub(crate) fn create_with(
+        &self,
+        id: &TaskId,
+        what: &str,
+        fill: impl FnOnce(&Folder) -> Result<Lock>,
+    ) -> Result<(Folder, Lock)> {
+        let folder = self.folder(id);
+        let socket = folder.socket();
+        if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
+            return Err(Error::new(
+                Kind::Usage,
+                format!("{} is longer than a socket's path can be ({LONGEST_SOCKET_PATH} bytes)", socket.display()),
+            )
+            .hint("choose a shorter state folder or id"));
+        }
+        let mut builder = fs::DirBuilder::new();
+        builder.mode(0o700).recursive(true);
+        builder.create(&self.path).map_err(|error| cannot("create the state folder", &self.path, &error))?;
+        builder.recursive(false);
+        // Ids never begin with a dot.
+        let aside = Folder::at(self.path.join(format!(".new-{id}-{}", std::process::id())));
+        let created = builder.create(&aside.path).or_else(|error| match error.kind() {
+            // Of one that was killed, whose pid is ours now.
+            ErrorKind::AlreadyExists => fs::remove_dir_all(&aside.path).and_then(|()| builder.create(&aside.path)),
+            _ => Err(error),
+        });
+        created.map_err(|error| cannot("create", &aside.path, &error))?;
+        let made = fill(&aside).and_then(|lock| {
+            match renameat_with(CWD, &aside.path, CWD, &folder.path, RenameFlags::NOREPLACE) {
+                Ok(()) => Ok(lock),
+                Err(Errno::EXIST | Errno::NOTEMPTY) => Err(folder.taken(id, what)),
+                Err(errno) => Err(cannot("create", &folder.path, &errno.into())),
+            }
+        });
+        made.map(|lock| (folder, lock)).inspect_err(|_| aside.discard())
+    }
+
+    /// The ids of all tasks that have a folder, sorted.
+    pub fn ids(&self) -> Result<Vec<TaskId>> {
+        Ok(self.all_ids()?.into_iter().filter(|id| !self.folder(id).is_sandbox()).collect())
+    }
+
+    /// Those of sandboxes too.
+    pub(crate) fn all_ids(&self) -> Result<Vec<TaskId>> {
+        let entries = match fs::read_dir(&self.path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(cannot("read the state folder", &self.path, &error)),
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut ids: Vec<TaskId> = names.filter_map(|name| name.parse().ok()).collect();
+        ids.sort();
+        Ok(ids)
+    }
+}

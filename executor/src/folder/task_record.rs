@@ -1,0 +1,102 @@
+//! The record of a task on disk, `task.json`, and the report of a task whose shim died first.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use bowline_spec::Task;
+use bowline_spec::id::TaskId;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::{Identity, Unit};
+use crate::error::{Error, Kind, Result};
+use crate::report::{Enforcement, ExitReport};
+
+/// What is known of a task on disk.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Record {
+    /// The description it was launched from; none where that was a bundle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Task>,
+    /// When its launch began.
+    pub created_at: Timestamp,
+    /// When the user's program was executed.
+    pub started_at: Option<Timestamp>,
+    /// Init's pid, once there is one.
+    pub pid: Option<i32>,
+    /// When that process started, in clock ticks since the boot (proc_pid_stat(5)): any other of this pid is not init.
+    /// None in a record of an older bowline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_started: Option<u64>,
+    /// The shim's pid.
+    pub shim_pid: i32,
+    /// The task's cgroup path below every hierarchy.
+    pub cgroup: String,
+    /// By what that is known again; none in a record of an older bowline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
+    /// Where some of that path's parents were made with it: how many of its parts
+    /// were there before, by where the hierarchy is mounted.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parents_made: BTreeMap<PathBuf, usize>,
+    /// What that is to systemd, where systemd made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Unit>,
+    /// The shim's own, where it has one.
+    pub overhead: Option<String>,
+    /// The sandbox that it is a member of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<TaskId>,
+    /// Whether the exit report is synced before anybody is told.
+    #[serde(default)]
+    pub durable: bool,
+    /// The slice that it was to be in, if there is one, and whether it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<Enforcement>,
+}
+
+impl Record {
+    /// The description it was launched from.
+    ///
+    /// # Errors
+    /// `WrongState` where there is none.
+    pub fn description(&self) -> Result<&Task> {
+        let none = || Error::new(Kind::WrongState, "the task was made from a bundle, and has no description");
+        self.task.as_ref().ok_or_else(|| none().hint("ask the manager that made it"))
+    }
+}
+
+/// The report of a task whose shim died before it.
+pub fn died_with_shim(record: Option<&Record>) -> ExitReport {
+    ExitReport {
+        exit_code: None,
+        signal: None,
+        signal_sent_by_shim: false,
+        stopped_by: None,
+        stopped_for: None,
+        oom_killed: None,
+        oom_killed_init: None,
+        oom_cgroup: None,
+        started_at: record.and_then(|r| r.started_at),
+        exited_at: Timestamp::now(),
+        cpu_usec: None,
+        memory_peak_bytes: None,
+        memory_limit_bytes: None,
+        memory_limit_hits: None,
+        memory_high_hits: None,
+        oom_kills: None,
+        cpu_periods: None,
+        throttled_periods: None,
+        throttled_usec: None,
+        pids_limit: None,
+        pids_limit_hits: None,
+        processes_killed: None,
+        output_tail: None,
+        output_dropped_bytes: 0,
+        health: None,
+        events: 0,
+        enforcement: record.and_then(|r| r.enforcement.clone()),
+        shim_died: true,
+        unwritten: None,
+    }
+}

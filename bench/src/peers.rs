@@ -109,7 +109,7 @@ impl Peer {
         self.execute(&["run", "--bundle", &bundle.path(), &id])
     }
 
-    /// The same by three commands, as managers do it.
+    /// A task from creation to removal, by three commands, as managers do it.
     pub fn create_start_delete(&mut self, bundle: &Bundle) -> Result<Duration> {
         let id = self.new_id();
         let pid_file = self.work.join("pid");

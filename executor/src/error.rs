@@ -58,13 +58,13 @@ impl Error {
         Error { kind, message: message.into(), hint: None }
     }
 
-    /// The same error, with what to do about it.
+    /// Adds a hint: what to do about the error.
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
         self.hint = Some(hint.into());
         self
     }
 
-    /// The same error, told as part of a larger step: `context: message`.
+    /// Puts the larger step in front of the message: `context: message`.
     pub fn within(mut self, context: impl fmt::Display) -> Error {
         self.message = format!("{context}: {}", self.message);
         self

@@ -377,7 +377,7 @@ impl Executor {
         Ok(self.supervisor()?.task(id)?.state())
     }
 
-    /// The same of all tasks.
+    /// Where each task is in its life.
     pub fn states(&self) -> Result<Vec<TaskState>> {
         Ok(self.supervisor()?.states())
     }

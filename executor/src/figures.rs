@@ -123,7 +123,7 @@ impl ExecStarts {
         self.failed += 1;
     }
 
-    /// The same with all buckets, also where nothing was counted.
+    /// Adds the buckets in which nothing was counted.
     pub(crate) fn filled(mut self) -> ExecStarts {
         self.fill();
         self

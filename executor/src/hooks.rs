@@ -32,7 +32,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 pub enum Point {
     /// Its namespaces exist, its root is not changed yet; obsolete.
     Prestart,
-    /// The same.
+    /// After [`Point::Prestart`], in the same state.
     CreateRuntime,
     /// Right after, inside.
     CreateContainer,
@@ -77,7 +77,7 @@ impl Point {
     }
 }
 
-/// The container that hooks are told of.
+/// The container that hooks run for.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'a> {
     /// Its id.
@@ -149,9 +149,9 @@ impl Container<'_> {
         Ok(())
     }
 
-    /// The same as children of the container's init, which has one thread and
-    /// waits for them itself. What is around them is the container: a hook without
-    /// an environment has that of its process, as with other runtimes.
+    /// Runs the hooks inside the container, as children of its init, which has one thread and waits for
+    /// them itself. A hook without an environment gets that of the container's process, as with other
+    /// runtimes.
     pub fn run_inside(&self, point: Point, cwd: &Path) -> Result<()> {
         if !self.has(point) {
             return Ok(());

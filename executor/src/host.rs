@@ -36,8 +36,8 @@ pub fn configure(task: &Task, id: &str) -> Result<Spec> {
     Ok(bowline_spec::build(task, &host)?)
 }
 
-/// The same without the seccomp profile, see [`profile`]. `own` is the user that
-/// was claimed for a task that is to have one of its own.
+/// Like [`configure`], but without the seccomp profile, see [`profile`]. `own` is the user that
+/// was claimed for a task with a user of its own.
 ///
 /// # Errors
 /// As [`configure`].

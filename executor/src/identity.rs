@@ -38,7 +38,7 @@ pub fn resolve(root: BorrowedFd<'_>, wanted: Wanted<'_>) -> Result<UserIds> {
     by_files(&read(root, "/etc/passwd")?, || read(root, "/etc/group"), wanted)
 }
 
-/// The same by the files' text.
+/// Like [`resolve`], from the text of the files.
 ///
 /// # Errors
 /// As [`resolve`].

@@ -54,7 +54,7 @@ pub fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlags, symlinks: Symlinks
     }
 }
 
-/// The same without openat2.
+/// The walk part by part for kernels without openat2.
 fn walk(root: BorrowedFd<'_>, path: &Path, flags: OFlags, symlinks: Symlinks) -> Result<OwnedFd> {
     let step = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // The folders from the root down to where we are.

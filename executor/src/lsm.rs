@@ -90,7 +90,7 @@ pub struct Labels<'a> {
     label: Option<&'a str>,
 }
 
-/// The same in that process, its files open.
+/// [`Labels`] in the process itself, with the files open that they are written to.
 #[derive(Debug)]
 pub struct Opened<'a> {
     profile: Option<(&'a str, OwnedFd)>,

@@ -1,4 +1,4 @@
-//! What a manager is told of its tasks as it happens: see `Config::tell`.
+//! Events of tasks, reported to the manager as they happen: see `Config::tell`.
 //!
 //! In order, as it comes about, so that no end overtakes a beginning: an
 //! exec's end comes before that of its task, unless it is stuck in the kernel

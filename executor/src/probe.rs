@@ -44,8 +44,8 @@ pub struct Hierarchy {
     /// Whether its cgroups have `cgroup.kill`; `None` where there is no cgroup
     /// that would show it.
     pub has_kill: Option<bool>,
-    /// The same of a limit of swap: `memory.swap.max`, or on v1
-    /// `memory.memsw.limit_in_bytes`.
+    /// Whether its cgroups can limit swap, by `memory.swap.max` or on v1 `memory.memsw.limit_in_bytes`;
+    /// `None` where there is no cgroup that would show it.
     pub has_swap_limit: Option<bool>,
 }
 

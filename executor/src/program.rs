@@ -212,7 +212,7 @@ impl<'a> Program<'a> {
         started.finish(&claim, timeout).await
     }
 
-    /// The same in a worker or in a task's init, which waits for nothing else.
+    /// Like [`Self::run`], in a worker or a task's init, which wait for nothing else.
     pub fn run_blocking(&self, timeout: Duration) -> Result<Outcome> {
         self.start()?.finish_blocking(timeout)
     }

@@ -90,7 +90,7 @@ pub struct ExitReport {
 }
 
 impl ExitReport {
-    /// The same without output, which makes it long.
+    /// The report without output and health log, which make it long.
     pub fn shortened(&self) -> ExitReport {
         let health = self.health.as_ref().map(|health| Health { log: VecDeque::new(), ..health.clone() });
         ExitReport { output_tail: None, health, ..self.clone() }

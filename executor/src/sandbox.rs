@@ -56,7 +56,7 @@ pub struct SandboxRecord {
     /// Where the shim and its helpers are charged, where they have a cgroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead: Option<String>,
-    /// The same to systemd.
+    /// That cgroup's unit, if systemd makes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead_unit: Option<Unit>,
     /// By which path each shared namespace is reached, while its shim lives.

@@ -114,12 +114,12 @@ impl Shared {
         self.network.as_ref().map(path)
     }
 
-    /// The same of System V's objects and message queues.
+    /// The path by which others reach the IPC namespace, while this shim lives.
     pub fn ipc(&self) -> Option<PathBuf> {
         self.ipc.as_ref().map(path)
     }
 
-    /// The same of the names of the host.
+    /// The path by which others reach the UTS namespace, while this shim lives.
     pub fn uts(&self) -> Option<PathBuf> {
         self.uts.as_ref().map(path)
     }

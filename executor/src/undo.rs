@@ -333,9 +333,8 @@ fn asked(folder: &Folder, record: &Record) -> Option<String> {
     bundle::cgroup_asked_for(folder.path())
 }
 
-/// The same of a manager's bundle, with its poststop hooks, and the mounts that
-/// its root is made of.
-/// Tells what is known of the task: init's pid, and how it ended.
+/// Cleans up a manager's bundle after its shim died: as [`undo`], and runs its poststop hooks and
+/// unmounts its root. Returns init's pid and how the task ended, as far as that is known.
 pub fn undo_bundle(path: &Path, systemd: &Systemd) -> Result<(Option<i32>, ExitReport)> {
     let folder = Folder::at(path);
     let record = readable(&folder);

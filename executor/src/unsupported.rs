@@ -50,7 +50,7 @@ pub fn check(spec: &Spec) -> Result<()> {
     linux.sysctl().iter().flatten().try_for_each(|(key, _)| sysctl(key, &private))
 }
 
-/// The same of a process alone, an exec's as well.
+/// Like [`check`], for the configuration of one process, such as an exec.
 ///
 /// # Errors
 /// As [`check`].
@@ -122,7 +122,7 @@ fn is_private(spec: &Spec, kind: LinuxNamespaceType) -> bool {
         Some(path) => {
             let ours = Path::new("/proc/self/ns").join(kind.to_string());
             let of = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
-            // One that cannot be opened is told of when it is joined.
+            // One that cannot be opened is reported when it is joined.
             of(path) != of(&ours)
         }
     }

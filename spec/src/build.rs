@@ -128,9 +128,8 @@ pub fn build(task: &Task, host: &Host) -> Result<Spec, Invalid> {
     Ok(spec)
 }
 
-/// The same without the seccomp profile, which is by far the longest part, for
-/// whoever has its filter already. `host.seccomp` and `host.kernel` are not
-/// looked at.
+/// Like [`build`], but without the seccomp profile, which is by far the longest part: for
+/// callers that have its filter already. `host.seccomp` and `host.kernel` are ignored.
 ///
 /// # Errors
 /// As [`build`].

@@ -94,7 +94,7 @@ impl Capability {
         (0..NAMES.len() as u8).map(Capability).collect()
     }
 
-    /// The same in oci-spec's type.
+    /// The capability in oci-spec's type.
     pub fn to_oci(self) -> oci_spec::runtime::Capability {
         // A test goes through all of them.
         self.name().parse().expect("oci-spec knows every capability in NAMES")

@@ -30,7 +30,7 @@ impl Invalid {
         Invalid::new("", reason)
     }
 
-    /// The same error, told of `field`.
+    /// The error, reported for `field`.
     pub fn in_field(mut self, field: impl Into<String>) -> Invalid {
         self.field = field.into();
         self

@@ -26,8 +26,8 @@ pub fn parse(text: &str, format: Format) -> Result<Task, Invalid> {
     parse_with(text, format, |_| {})
 }
 
-/// The same with what `on_top` changes: the whole is validated, so that it may
-/// bring what the text lacks.
+/// Like [`parse`], but lets `on_top` change the description before it is validated, so `on_top` may add
+/// what the text lacks.
 ///
 /// # Errors
 /// As [`parse`]; the place is that of the field in the text, whoever set it.
@@ -46,7 +46,7 @@ pub fn parse_sandbox(text: &str, format: Format) -> Result<Sandbox, Invalid> {
     parse_sandbox_with(text, format, |_| {})
 }
 
-/// The same with what `on_top` changes: the whole is validated.
+/// Like [`parse_sandbox`], but lets `on_top` change the description before it is validated.
 ///
 /// # Errors
 /// As [`parse_with`].

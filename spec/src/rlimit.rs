@@ -41,7 +41,7 @@ impl Resource {
         NAMES[self.0].0
     }
 
-    /// The same in oci-spec's type.
+    /// The resource in oci-spec's type.
     pub fn to_oci(self) -> PosixRlimitType {
         NAMES[self.0].1
     }

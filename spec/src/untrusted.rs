@@ -36,7 +36,7 @@ pub fn sees(path: &Path) -> bool {
 }
 
 impl Task {
-    /// The same with what its profile makes of fields that are not written.
+    /// The description with its profile's values in all fields that it leaves out.
     pub fn settled(&self) -> Cow<'_, Task> {
         if self.profile != Some(TaskProfile::Untrusted) {
             return Cow::Borrowed(self);

@@ -1,4 +1,4 @@
-//! Everything that can be told of a description without a host.
+//! All checks of a description that need no host.
 //!
 //! One function a part; each error names the field as the user wrote it.
 //! What depends on the host's CPUs, devices, users or cgroup version is

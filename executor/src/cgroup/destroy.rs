@@ -135,7 +135,7 @@ impl Layout {
         killed
     }
 
-    /// The same, of those whom `permit` was given for.
+    /// Kills only the processes that `permit` was given for; returns a pidfd of each.
     fn kill_permitted(
         &self,
         cgroup: &Cgroup,

@@ -47,8 +47,8 @@ impl Entry {
         self.unified.map(|(dir, _)| dir)
     }
 
-    /// The same entry for a process that could not be cloned into its cgroup,
-    /// as it was at its pids limit: it joins, as on v1, which no limit hinders.
+    /// The entry for a process that could not be cloned into its cgroup because of its pids limit: the
+    /// process joins after the clone, as on v1, which the limit does not prevent.
     pub fn joined_late(&self) -> Entry {
         let mut tasks = self.tasks.clone();
         tasks.extend(self.unified.map(|(_, procs)| procs));

@@ -45,7 +45,7 @@ impl Limit {
         self
     }
 
-    /// The same limit in the file that a kernel without this one has.
+    /// The limit in the file that older kernels have instead.
     fn instead(&self) -> Option<Limit> {
         let (file, value) = self.otherwise.clone()?;
         Some(Limit::new(self.controller, file, value))

@@ -317,8 +317,8 @@ impl Layout {
         cgroup.member(self.index(controller)?)?.read(file)
     }
 
-    /// The same in the unified hierarchy, whatever its controllers: pressure is
-    /// there on hybrid hosts too.
+    /// Reads a file of the cgroup in the unified hierarchy, whatever its controllers: on hybrid hosts
+    /// pressure is there too.
     pub fn read_unified(&self, cgroup: &Cgroup, file: &str) -> Option<String> {
         cgroup.member(self.unified()?)?.read(file)
     }

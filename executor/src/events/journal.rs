@@ -31,7 +31,7 @@ pub struct Journal {
     folder: PathBuf,
     bound: u64,
     file: Option<File>,
-    /// Events that could not be written, and that nobody was told of yet.
+    /// Events that could not be written and are not reported yet.
     lost: u64,
     /// All that could not be written.
     lost_in_all: u64,

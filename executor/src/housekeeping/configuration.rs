@@ -17,7 +17,7 @@ const UNLIMITED: u64 = 1 << 62;
 pub struct Configuration {
     /// Its share of CPU time when that is short, on v1: 2 to 262144.
     pub cpu_shares: Option<u64>,
-    /// The same on v2: 1 to 10000.
+    /// Its share of CPU time when that is short, on v2: 1 to 10000.
     pub cpu_weight: Option<u64>,
     /// CPU time in each period, in µs.
     pub cpu_quota_usec: Option<u64>,

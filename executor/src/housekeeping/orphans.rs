@@ -358,7 +358,8 @@ fn held(folder: &Folder) -> Result<Held> {
     }
 }
 
-/// The same; one whose lock cannot be opened is let be, and keeps nobody from the others.
+/// Like [`held`], but treats a folder whose lock cannot be opened as held by a shim, so that the other
+/// folders are still handled.
 fn held_or_unknown(folder: &Folder) -> Held {
     held(folder).unwrap_or_else(|error| {
         tracing::warn!(%error, "a folder is left alone");

@@ -71,7 +71,7 @@ pub fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Resu
     add_within(folder, sandbox, attachments, sandbox.timeout.into())
 }
 
-/// The same within other bounds.
+/// Like [`add`], with the bounds that a worker has.
 pub fn add_within(
     folder: &Path,
     sandbox: &Sandbox,
@@ -131,7 +131,7 @@ pub fn check(folder: &Path, timeout: Duration) -> Result<Vec<String>> {
     check_within(folder, timeout.into())
 }
 
-/// The same within other bounds.
+/// Like [`check`], with the bounds that a worker has.
 pub fn check_within(folder: &Path, bounds: Bounds<'_>) -> Result<Vec<String>> {
     let Some(kept) = Kept::read(folder)? else { return Ok(Vec::new()) };
     let bounds = kept.bounds(bounds);
@@ -165,7 +165,7 @@ pub fn del(folder: &Path, timeout: Duration) -> Result<()> {
     del_within(folder, timeout.into())
 }
 
-/// The same within other bounds.
+/// Like [`del`], with the bounds that a worker has.
 pub fn del_within(folder: &Path, bounds: Bounds<'_>) -> Result<()> {
     match Kept::read(folder)? {
         Some(mut kept) => {

@@ -82,7 +82,7 @@ impl Started {
         Ok(outcome(ended, output))
     }
 
-    /// The same where nobody else reaps.
+    /// Like `finish`, but waits for the process itself, where nobody else reaps it.
     pub fn finish_blocking(self, timeout: Duration) -> Result<Outcome> {
         let what = || format!("cannot wait for {}", self.path);
         let deadline = Instant::now() + timeout;

@@ -87,8 +87,8 @@ pub fn null_apart() -> Result<Null> {
     with_nodes(&Trees::Detached, &[Node::default(0)], None).map(Null::Apart)
 }
 
-/// The same there: in a mount namespace that the caller, a worker, has for itself
-/// from then on.
+/// Opens a null device on kernels without detached mounts: mounts it in a mount namespace of its own.
+/// The caller, a worker, stays in that namespace.
 pub fn open_null_in_worker() -> Result<OwnedFd> {
     let what = || "cannot make a null device";
     sys::unshare(libc::CLONE_NEWNS).doing(Kind::Internal, what)?;

@@ -106,9 +106,9 @@ pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<
     Ok(Sources { root, binds, nodes, trees })
 }
 
-/// The same where nothing can be detached: puts them on a stage, in a mount
-/// namespace of the caller's own, and makes that the working directory, which
-/// a clone with a mount namespace of its own finds in its copy.
+/// For kernels without detached mounts: mounts the sources on a stage, in a mount namespace of the
+/// caller's own, and makes the stage the working directory. A child that is cloned with a new mount
+/// namespace finds the stage in its copy.
 pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> {
     let propagation = options::before_the_root(spec)?;
     let mut shared = false;

@@ -279,7 +279,7 @@ pub fn read(layout: &Layout, cgroup: &Cgroup, page_sizes: &[String]) -> Stats {
     Stats { read_at, measured, cgroup_version, cpu, memory, pids, io, hugepages, rdma, processes: Vec::new() }
 }
 
-/// The same files in both versions: `mlx4_0 hca_handle=2 hca_object=max`.
+/// RDMA figures; v1 and v2 have the same files: `mlx4_0 hca_handle=2 hca_object=max`.
 fn rdma(reading: &mut Reading<'_>) -> BTreeMap<String, Rdma> {
     let mut devices: BTreeMap<String, Rdma> = BTreeMap::new();
     for (file, is_limit) in [("rdma.current", false), ("rdma.max", true)] {
@@ -330,7 +330,7 @@ pub struct Last {
 }
 
 impl Last {
-    /// The same, with what an earlier reading has where this one has nothing.
+    /// Fills the gaps of this reading with an earlier one.
     pub fn or(self, earlier: Last) -> Last {
         Last {
             cpu_usec: self.cpu_usec.or(earlier.cpu_usec),

@@ -28,10 +28,9 @@ use crate::watch::{Finding, KernelLog};
 /// kills, and v2 whenever a limit is met, which may be a thousand times a second.
 const COUNTED_AFTER: &[Duration] = &[Duration::ZERO, Duration::from_millis(10), Duration::from_millis(990)];
 
-/// The same for a unit: systemd removes an empty scope with its count, perhaps
-/// before the shim hears of the end; and the kernel says that a count has changed
-/// at most once in 10 ms, so that the kill after a limit that was met is not told
-/// of in time.
+/// When kills are counted in a systemd unit. systemd removes an empty scope together with its
+/// count, perhaps before the shim hears of the end, and the kernel reports a changed count at most
+/// once in 10 ms: a report may come too late for the kill that follows.
 const COUNTED_IN_UNIT_AFTER: &[Duration] = &[
     Duration::ZERO,
     Duration::from_millis(2),
@@ -156,7 +155,7 @@ impl Supervisor {
     }
 
     /// Tells of kills for want of memory as they happen. What is not heard of
-    /// in time is told of with the end.
+    /// in time is reported with the end.
     pub(super) fn watch_oom(self: &Rc<Self>, task: &Rc<Task>) {
         let Ok(Some(watch)) = task.with_cgroup(|cgroup| self.layout.watch_oom(cgroup)) else { return };
         if let Some(log) = KernelLog::from_now() {

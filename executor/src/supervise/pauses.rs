@@ -69,7 +69,7 @@ impl Pauses {
         self.ended().await
     }
 
-    /// The same when the loop is over, and nobody sweeps any more.
+    /// Like [`Self::end`], after the loop has ended: reaps the process itself.
     pub async fn leave(&self, children: &Children) {
         let Ok(paused) = self.get() else { return };
         if !paused.claim.is_unreaped() {

@@ -60,7 +60,7 @@ pub fn watch<T: AsRawFd + Into<OwnedFd>>(owner: T) -> io::Result<AsyncFd<T>> {
     unsafe { AsyncFd::register(owner) }.map_err(io::Error::from)
 }
 
-/// The same for one kind of readiness: no other wakes the loop.
+/// Like [`watch`], for one kind of readiness: no other wakes the loop.
 pub fn watch_for<T: AsRawFd + Into<OwnedFd>>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     // SAFETY: as above.
     unsafe { AsyncFd::register_with_interest(owner, interest) }.map_err(io::Error::from)

@@ -32,7 +32,7 @@ pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: &[u64]) -> io::Res
         log_size: u32,
         log: u64,
     }
-    /// The same for BPF_PROG_ATTACH.
+    /// The attributes of BPF_PROG_ATTACH.
     #[repr(C)]
     struct Attach {
         target: u32,

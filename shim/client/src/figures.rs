@@ -43,8 +43,8 @@ pub async fn ask(folder: &Folder, most: Duration) -> Heard {
     }
 }
 
-/// The same of a shim that is known by its socket alone, which it has from
-/// before its first moment to its last.
+/// Asks a shim that is known by its socket alone, for no longer than `most`. The socket exists before the
+/// shim starts and until it has left.
 pub async fn ask_at(socket: &Path, most: Duration) -> Heard {
     match call(socket, most).await {
         Ok(figures) => Heard::Figures(Box::new(figures)),

@@ -88,7 +88,7 @@ pub struct CheckpointOptions {
     pub work_path: Option<String>,
 }
 
-/// The same in TOML, by the names that they have in containerd's configuration.
+/// The options in TOML, by their names in containerd's configuration.
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields, rename_all = "PascalCase")]
 struct Toml {

@@ -38,7 +38,7 @@ pub struct Io {
     pub stdin: String,
     /// A FIFO, a URI, or empty.
     pub stdout: String,
-    /// The same; empty where there is a terminal.
+    /// A FIFO, a URI, or empty; always empty with a terminal.
     pub stderr: String,
     /// Whether it has one.
     pub terminal: bool,

@@ -18,7 +18,7 @@ pub struct MetricsArgs {
     /// Listen at an address that other hosts reach too; whoever reaches it may read
     #[arg(long, requires = "listen")]
     pub allow_remote: bool,
-    /// containerd's state folder, whose tasks are told of too [default: /run/containerd, where it is]
+    /// containerd's state folder, whose tasks are reported too [default: /run/containerd, where it is]
     #[arg(long, value_name = "DIR")]
     pub containerd: Option<PathBuf>,
     /// Print them once instead

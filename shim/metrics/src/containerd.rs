@@ -51,7 +51,7 @@ pub async fn gather(containerd: &Containerd, room: &Arc<Semaphore>) -> Result<Sc
 
 /// Puts down what one shim has told, and what it has left where it did not.
 fn tell(scrape: &mut Scrape, namespace: String, bundles: &[Bundle], mut heard: Heard, cgroups: &OfHost) {
-    // After it was asked: what it has told of is there, unless it went since.
+    // After it was asked: what it reported is there, unless it went since.
     let known: Vec<Known> = bundles.iter().filter_map(|bundle| Known::look(bundle, &mut scrape.errors)).collect();
     let lives = known.iter().any(|task| task.exit.is_none());
     // One that broke off as it went is as good as gone.
@@ -150,7 +150,7 @@ impl Known {
     /// counts, and is taken for missing.
     fn look(bundle: &Bundle, errors: &mut u64) -> Option<Known> {
         let mut checked = |error: Error| {
-            tracing::warn!(%error, path = %bundle.folder.path().display(), "a task is told of in part");
+            tracing::warn!(%error, path = %bundle.folder.path().display(), "a task is reported in part");
             *errors += 1;
         };
         let exit = bundle.folder.exit().unwrap_or_else(|error| {
@@ -177,7 +177,7 @@ fn usage_of_pod(cgroups: &OfHost, member: &str, errors: &mut u64) -> Option<Stat
         }
         Err(error) if error.kind() == Kind::NotFound => None,
         Err(error) => {
-            tracing::warn!(%error, "a pod is told of in part");
+            tracing::warn!(%error, "a pod is reported in part");
             *errors += 1;
             None
         }

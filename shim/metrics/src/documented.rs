@@ -21,7 +21,7 @@ use super::text::{Described, Exposition, Form, Type};
 /// What the table in the page is between.
 const TABLE: [&str; 2] = ["<!-- metrics -->\n", "<!-- /metrics -->"];
 
-/// What is told of a cgroup, wherever there is one.
+/// What is reported of a cgroup, wherever there is one.
 const SUBJECTS: [&str; 3] = ["task", "sandbox", "unit"];
 
 fn page(name: &str) -> PathBuf {

@@ -50,12 +50,12 @@ struct Of<'a> {
 }
 
 impl Of<'_> {
-    /// The same about somebody, who is told by labels.
+    /// The families of one subject, which the labels identify.
     fn about(&mut self, subject: &str, labels: Labels) -> Of<'_> {
         Of { all: self.all, subject: format!("{}_{subject}", self.subject), labels }
     }
 
-    /// The same with one more label.
+    /// The families with one more label.
     fn with(&mut self, label: &'static str, value: &str) -> Of<'_> {
         let mut labels = self.labels.clone();
         labels.push((label, value.to_owned()));

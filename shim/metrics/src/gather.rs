@@ -278,7 +278,7 @@ impl Found {
     fn look(state: &StateDir, id: TaskId, errors: &mut u64) -> Found {
         let folder = state.folder(&id);
         let mut checked = |error: Error| {
-            tracing::warn!(%error, %id, "a task is told of in part");
+            tracing::warn!(%error, %id, "a task is reported in part");
             *errors += 1;
         };
         let record = folder.record().unwrap_or_else(|error| {
@@ -347,7 +347,7 @@ impl Found {
     }
 }
 
-/// What is told of the task of this id, if anything.
+/// What is reported of the task of this id, if anything.
 pub fn take(figures: &mut Figures, id: &str) -> Option<TaskFigures> {
     let at = figures.tasks.iter().position(|task| task.id == id);
     at.map(|at| figures.tasks.swap_remove(at))
@@ -393,7 +393,7 @@ pub fn name_devices(usage: &mut Stats) {
 /// The units that are tracked. What cannot be read of them counts.
 fn gather_units(state: &StateDir, scrape: &mut Scrape) {
     let mut failed = |error: &Error| {
-        tracing::warn!(%error, "units are told of in part");
+        tracing::warn!(%error, "units are reported in part");
         scrape.errors += 1;
     };
     let units = match host_units::read(state) {

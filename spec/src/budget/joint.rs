@@ -48,7 +48,7 @@ pub struct Joint {
 }
 
 impl Joint {
-    /// The same as OCI resources, for a cgroup that has no limits yet.
+    /// The limits as OCI resources, for a cgroup that has no limits yet.
     pub fn to_oci(&self) -> LinuxResources {
         self.changes_from(&Joint::default())
     }

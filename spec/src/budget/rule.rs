@@ -10,7 +10,7 @@ use crate::units::{ByteSize, Ceiling};
 /// What a member may use, for every rule.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Share {
-    /// Its limits as the kernel is told of them.
+    /// Its limits, as they are written for the kernel.
     pub member: Member,
     /// What it asks for and may have, as a pod's container does.
     pub needs: Needs,

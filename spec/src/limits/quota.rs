@@ -39,7 +39,7 @@ impl CpuQuota {
         CpuQuota(usec)
     }
 
-    /// The same number.
+    /// The quota in µs for each second; `u64::MAX` is no limit.
     pub const fn as_usec(self) -> u64 {
         self.0
     }

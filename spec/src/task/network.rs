@@ -334,7 +334,7 @@ pub struct Egress {
     /// With "tproxy", the IPv4 address of another sandbox that has the proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via_ipv4: Option<Ipv4Addr>,
-    /// The same of IPv6.
+    /// With "tproxy", the IPv6 address of another sandbox that has the proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via_ipv6: Option<Ipv6Addr>,
 }

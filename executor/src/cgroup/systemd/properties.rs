@@ -57,8 +57,8 @@ const MOST_IDS: u32 = 8192;
 /// The kernel's period, in µs.
 const PERIOD: u64 = 100_000;
 
-/// The same limits with a CPU quota that systemd can keep: whole percents of a
-/// CPU, rounded up. Else it would be another one after the next `daemon-reload`.
+/// Rounds the CPU quota up to whole percents of a CPU, which is what systemd stores: any other quota
+/// would change at the next `daemon-reload`.
 pub fn kept(mut limits: Vec<Limit>) -> Vec<Limit> {
     let period = v1_period(&limits);
     for limit in &mut limits {

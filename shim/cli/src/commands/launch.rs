@@ -279,7 +279,7 @@ impl Up {
         discard(&folder, error)
     }
 
-    /// The same of a sandbox: what plugins cannot undo is kept for another try.
+    /// Gives up a sandbox that could not be made. Networks that plugins cannot undo are kept for another try.
     pub fn abandon_sandbox(self, state: &StateDir, id: &TaskId, error: Error) -> Error {
         let Up { folder, by, shim } = self;
         drop(shim);

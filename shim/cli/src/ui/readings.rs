@@ -23,7 +23,7 @@ pub struct Reading {
     pub id: TaskId,
     /// CPU time between the readings, in percent of one CPU.
     pub cpu_percent: Option<f64>,
-    /// The same by process; those that came in between are left out.
+    /// CPU time of each process, in percent of one CPU; processes that started in between are left out.
     pub process_cpu_percent: BTreeMap<i32, f64>,
     /// The reading itself.
     #[serde(flatten)]

@@ -35,7 +35,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// The same cell in this style.
+    /// Sets the style.
     pub fn styled(mut self, style: Style) -> Cell {
         self.style = style;
         self

@@ -300,7 +300,7 @@ impl Sandbox {
     }
 }
 
-/// What is told of a sandbox besides, by containerd's own names.
+/// What else is reported of a sandbox, by containerd's own names.
 fn info(status: &Status) -> BTreeMap<&'static str, String> {
     let state = if status.ready { calls::READY } else { calls::NOT_READY };
     let mut info = BTreeMap::from([("pid", status.pid.to_string()), ("state", state.to_owned())]);

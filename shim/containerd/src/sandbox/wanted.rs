@@ -46,7 +46,7 @@ pub struct Wanted {
 pub enum Contents {
     /// This.
     Text(String),
-    /// The same as in the host's own.
+    /// The contents of the host's file.
     OfHost,
 }
 

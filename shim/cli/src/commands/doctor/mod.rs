@@ -66,7 +66,7 @@ impl Fact {
         Fact::new(name, State::Unknown, "only root can tell")
     }
 
-    /// The same, with what mends it, unless there is nothing to mend.
+    /// Adds the command that fixes a fact that is lacking or blocked.
     fn mend(mut self, command: impl Into<String>) -> Fact {
         self.mend = matches!(self.state, State::Lacks | State::Blocks).then(|| command.into());
         self

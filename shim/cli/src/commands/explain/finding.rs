@@ -30,7 +30,7 @@ pub struct Facts {
     pub events: Vec<Entry>,
     /// Two readings, a moment apart.
     pub readings: Option<(Stats, Stats)>,
-    /// The same of its sandbox.
+    /// Two readings of its sandbox.
     pub joint: Option<(Stats, Stats)>,
     /// Processes that waited in the kernel, uninterruptible, at both readings:
     /// what they call themselves.

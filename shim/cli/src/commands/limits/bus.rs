@@ -46,7 +46,7 @@ impl Bus {
         }
     }
 
-    /// The same of one.
+    /// What systemd has of one unit.
     pub async fn look_at(&self, name: &UnitName) -> Result<HostUnit> {
         let unit = self.look([name]).await?.pop();
         unit.ok_or_else(|| Error::new(Kind::Internal, format!("systemd says nothing of {name}")))

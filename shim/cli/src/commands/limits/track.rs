@@ -57,7 +57,7 @@ fn found(name: &UnitName, unit: HostUnit) -> Result<Tracked> {
     Ok(Tracked { unit: unit.name.parse().unwrap_or_else(|_| name.clone()), cgroup })
 }
 
-/// Tracks them no more; one that is not tracked is told of.
+/// Stops tracking them; reports a unit that is not tracked.
 pub fn untrack(state: &StateDir, units: &[UnitName]) -> Result<u8> {
     let held = Held::take(state)?;
     let mut all = held.tracked()?;

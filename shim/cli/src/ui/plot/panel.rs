@@ -240,7 +240,7 @@ fn joined_up(lines: &Lines) -> String {
     path
 }
 
-/// The same of what is below them.
+/// The SVG path of the area below the lines.
 fn filled(lines: &Lines, bottom: f64) -> String {
     let mut path = String::new();
     for line in lines.iter().filter(|line| line.len() > 1) {

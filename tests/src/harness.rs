@@ -205,7 +205,7 @@ impl Host {
         self.daemon_of(&self.prefix, None)
     }
 
-    /// The same: its namespace, and Kubernetes' services, if they have settings.
+    /// Like [`Self::daemon`], with this namespace, and with Kubernetes' services if they have settings.
     pub(crate) fn daemon_of(&self, namespace: &str, kubernetes: Option<&str>) -> Option<Daemon<'_>> {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&paths).any(|folder| folder.join("containerd").exists()) {
@@ -233,7 +233,7 @@ impl Host {
         containerd::is_reference()
     }
 
-    /// The same for a test that looks for itself.
+    /// Skips a test that checks its own requirements.
     pub fn not_tested(&self, reason: &str) {
         self.not_here(reason);
     }
@@ -466,7 +466,7 @@ impl Host {
         self.assert_nothing_left_without_rm();
     }
 
-    /// The same of a host on which everything should have been removed already.
+    /// Asserts that nothing is left, without removing anything first.
     #[track_caller]
     pub fn assert_nothing_left_without_rm(&self) {
         self.checked.set(true);

@@ -328,7 +328,7 @@ fn a_record_of_an_older_bowline_is_read() {
     host.assert_nothing_left_without_rm();
 }
 
-/// The same id, in another state folder: that task is not touched, whatever this folder holds.
+/// A task of the same id in another state folder is not touched, whatever this folder holds.
 #[test]
 fn a_task_of_another_state_folder_is_not_taken_for_the_damaged_one() {
     let host = Host::new();

@@ -48,7 +48,7 @@ fn dead(host: &Host) -> Task<'_> {
     task
 }
 
-/// The same, as another state folder sees it, or after its own was removed.
+/// A task whose shim died, as another state folder sees it, or after its own was removed.
 fn dead_elsewhere(host: &Host) -> (String, Vec<i32>, Elsewhere) {
     let task = dead(host);
     let (id, pids) = (task.id().to_owned(), task.processes());

@@ -93,7 +93,7 @@ fn cve_2019_5736_an_exec_of_the_runtimes_own_binary_cannot_write_it() {
     host.assert_nothing_left();
 }
 
-/// The same through containerd, whose shim is another binary: what an exec is before it executes.
+/// The attack through containerd, whose shim is another binary: an exec before it executes.
 #[test]
 fn cve_2019_5736_containerds_shim_cannot_be_written_by_init_or_exec() {
     let host = Host::new();

@@ -10,7 +10,7 @@ use bowline_tests::harness::{binary, status_lines};
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 
-/// The same command, run by somebody who has everything otherwise.
+/// `command`, run by a process with unusual settings of every kind.
 fn odd(command: &Command) -> Command {
     let script = "umask 077; ulimit -Sn 77; ulimit -Sc 8; ulimit -Ss 1024; trap '' USR1; \
                   echo 500 >/proc/self/oom_score_adj; export ODD=1; \

@@ -138,7 +138,7 @@ fn cve_2023_27561_a_proc_that_is_exchanged_for_another_folder() {
     host.assert_nothing_left();
 }
 
-/// The same with a symlink: procfs is mounted where it leads to.
+/// /proc is exchanged for a symlink: procfs is mounted where the symlink leads to.
 #[test]
 fn cve_2023_27561_a_proc_that_is_exchanged_for_a_symlink() {
     let host = Host::new();

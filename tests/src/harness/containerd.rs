@@ -159,7 +159,7 @@ impl<'h> Containerd<'h> {
         self.start_with(bundle, None)
     }
 
-    /// The same with options.
+    /// Like [`Self::start`], with options.
     #[track_caller]
     pub fn start_with(&self, bundle: &Bundle, options: Option<&Any>) -> Shim {
         let address = self.try_start(bundle, options).unwrap_or_else(|said| panic!("start: {said}"));
@@ -194,7 +194,7 @@ impl<'h> Containerd<'h> {
         api::DeleteResponse::parse_from_bytes(&said).expect("a DeleteResponse")
     }
 
-    /// The same: stdout alone, or both streams of a failure.
+    /// Runs `delete`. Returns its stdout, or both streams if it fails.
     pub fn try_delete_action(&self, bundle: &Bundle) -> Result<Vec<u8>, String> {
         let mut command = self.command(bundle, &["-bundle", bundle.path.to_str().expect("ASCII"), "delete"]);
         let output = command.stdin(Stream::null()).output().expect("the shim is executable");

@@ -63,7 +63,7 @@ impl Host {
         self.cri_by(false)
     }
 
-    /// The same, where systemd makes the cgroups; without systemd there is no such host, and the test is over.
+    /// Like [`Self::cri`], with the systemd cgroup driver. Without systemd the test is skipped.
     pub fn cri_with_systemd(&self) -> Option<Cri<'_>> {
         if !has_systemd() || !only_v2() {
             self.assert_nothing_left();
@@ -123,13 +123,13 @@ impl<'h> Cri<'h> {
         grpc::call(&self.host.work().join("c.sock"), &format!("{PODS}/{method}"), request)
     }
 
-    /// The same, which is granted.
+    /// Like [`Self::call`], for a call that must succeed.
     #[track_caller]
     fn must<A: Message>(&self, method: &str, request: &impl Message) -> A {
         self.call(method, request).unwrap_or_else(|failure| panic!("{method}: {failure:?}"))
     }
 
-    /// The same of several at a time.
+    /// Makes several calls at the same time.
     #[track_caller]
     fn at_once<A: Message>(&self, method: &str, requests: &[impl Message]) -> Vec<Result<A, Failure>> {
         let (socket, method) = (&self.host.work().join("c.sock"), &format!("{PODS}/{method}"));

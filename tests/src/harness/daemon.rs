@@ -123,7 +123,7 @@ impl<'h> Daemon<'h> {
         self.run_detached_with(&["--null-io"], id, script);
     }
 
-    /// The same with further flags.
+    /// Like [`Self::run_detached`], with further flags.
     #[track_caller]
     pub fn run_detached_with(&self, flags: &[&str], id: &str, script: &str) {
         let flags = [&["--detach"], flags].concat();
@@ -146,7 +146,7 @@ impl<'h> Daemon<'h> {
         self.host.must_go(self.socket_in(namespace, id));
     }
 
-    /// The same is killed and removed.
+    /// Kills and removes a container of another namespace.
     #[track_caller]
     pub fn remove_beside(&self, namespace: &str, id: &str) {
         let ctr = |args: &[&str]| self.ctr([&["--namespace", namespace], args].concat());

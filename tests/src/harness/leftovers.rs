@@ -41,7 +41,7 @@ pub(super) fn find(names: &[String], dir: &Path, state: &Path) -> Vec<String> {
     left
 }
 
-/// The same names, and as they are in a unit of systemd, where a dash nests.
+/// `names`, and each as systemd escapes it in the name of a unit.
 pub(super) fn with_units(names: Vec<String>) -> Vec<String> {
     let escaped: Vec<String> = names.iter().map(|name| name.replace('-', "\\x2d")).collect();
     let mut all = names;

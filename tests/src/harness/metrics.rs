@@ -42,7 +42,7 @@ impl Host {
         Exporter::of(self.spawn(["metrics"].into_iter().chain(args)))
     }
 
-    /// The same with at most so many open files.
+    /// Like [`Self::exporter`], with a limit of open files.
     #[track_caller]
     pub fn exporter_with_files<const N: usize>(&self, files: u32, args: [&str; N]) -> Exporter {
         let mut command = self.command("/bin/sh");
@@ -62,7 +62,7 @@ impl Host {
         Samples::of(&ran.out())
     }
 
-    /// The same with a containerd whose state folder is `state`.
+    /// Like [`Self::metrics`], with containerd's state folder `state`.
     #[track_caller]
     pub fn metrics_with(&self, state: &Path) -> Samples {
         let ran = self.bowline(["metrics", "--once", "--containerd", state.to_str().expect("ASCII")]);
@@ -190,19 +190,19 @@ impl Samples {
         self.get(series).unwrap_or_else(|| panic!("no {series} among {:#?}", self.0))
     }
 
-    /// The same of a task that is in no sandbox; `more` are more labels.
+    /// The value of a series of a task that is in no sandbox; `more` are more labels.
     #[track_caller]
     pub fn of_task(&self, name: &str, task: &str, more: &str) -> f64 {
         self.value(&format!("bowline_task_{name}{{task=\"{task}\",sandbox=\"\",namespace=\"\"{more}}}"))
     }
 
-    /// The same of a shim of bowline's own.
+    /// The value of a series of one of bowline's shims.
     #[track_caller]
     pub fn of_shim(&self, name: &str, shim: &str) -> f64 {
         self.value(&format!("bowline_shim_{name}{{shim=\"{shim}\",namespace=\"\"}}"))
     }
 
-    /// The same of a task of containerd's, in its namespace and sandbox.
+    /// The value of a series of one of containerd's tasks, in its namespace and sandbox.
     #[track_caller]
     pub fn of_containerds(&self, name: &str, task: &str, (sandbox, namespace): (&str, &str), more: &str) -> f64 {
         let labels = format!("task=\"{task}\",sandbox=\"{sandbox}\",namespace=\"{namespace}\"{more}");

@@ -181,7 +181,7 @@ impl<'h> Sandbox<'h> {
         self.folder_of("cgroup", controller)
     }
 
-    /// The same of where its shim and helpers are charged.
+    /// The cgroup folder that its shim and helpers are charged to.
     #[track_caller]
     pub fn overhead(&self, controller: &str) -> PathBuf {
         self.folder_of("overhead", controller)

@@ -99,13 +99,13 @@ impl<'h> Screen<'h> {
         self.captured(&[])
     }
 
-    /// The same as one text.
+    /// All lines as one text.
     #[track_caller]
     pub fn text(&self) -> String {
         self.lines().join("\n")
     }
 
-    /// The same with the escape codes of colours and attributes.
+    /// The screen with the escape codes of colours and attributes.
     #[track_caller]
     pub fn coloured(&self) -> String {
         self.captured(&["-e"]).join("\n")

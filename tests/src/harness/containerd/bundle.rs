@@ -117,14 +117,14 @@ impl Bundle {
         Stdio { stdout: text(&path("stdout")), stderr: text(&path("stderr")), ..Stdio::default() }
     }
 
-    /// The same, with one for stdin.
+    /// Like [`Self::fifos`], with a FIFO for stdin too.
     pub fn fifos_with_stdin(&self, name: &str) -> Stdio {
         let stdin = self.path.join(format!("{name}-stdin"));
         make_fifo(&stdin);
         Stdio { stdin: text(&stdin), ..self.fifos(name) }
     }
 
-    /// The same for a terminal, which has no stderr.
+    /// FIFOs for a terminal, which has no stderr.
     pub fn fifos_of_terminal(&self, name: &str) -> Stdio {
         Stdio { terminal: true, stderr: String::new(), ..self.fifos_with_stdin(name) }
     }

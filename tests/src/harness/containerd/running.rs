@@ -57,7 +57,7 @@ impl<'h> Containerd<'h> {
         self.run_by(bundle, io, |_| ())
     }
 
-    /// The same, of a request that is changed.
+    /// Like [`Self::run_with`], after `change` has edited the request.
     #[track_caller]
     pub fn run_by(&self, bundle: Bundle, io: &Stdio, change: impl FnOnce(&mut api::CreateTaskRequest)) -> Running<'h> {
         let shim = self.start(&bundle);

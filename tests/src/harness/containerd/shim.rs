@@ -91,7 +91,7 @@ impl Shim {
         self.start_later(id, exec).wait().map(|answer| answer.pid)
     }
 
-    /// The same, without waiting.
+    /// Like [`Self::start`], without waiting for the answer.
     pub fn start_later(&self, id: &str, exec: &str) -> Pending<api::StartResponse> {
         let request = api::StartRequest { id: id.into(), exec_id: exec.into(), ..Default::default() };
         self.send("Start", &request)
@@ -103,7 +103,7 @@ impl Shim {
         self.exec_later(id, exec, process, io).wait()
     }
 
-    /// The same, without waiting.
+    /// Like [`Self::exec`], without waiting for the answer.
     pub fn exec_later(&self, id: &str, exec: &str, process: &Value, io: &Stdio) -> Pending<Empty> {
         let io = io.clone();
         let request = api::ExecProcessRequest {
@@ -137,7 +137,7 @@ impl Shim {
         self.delete_later(id, exec).wait()
     }
 
-    /// The same, without waiting.
+    /// Like [`Self::delete`], without waiting for the answer.
     pub fn delete_later(&self, id: &str, exec: &str) -> Pending<api::DeleteResponse> {
         let request = api::DeleteRequest { id: id.into(), exec_id: exec.into(), ..Default::default() };
         self.send("Delete", &request)

@@ -21,7 +21,7 @@ use crate::facts::Facts;
 use crate::figures::Figures;
 use crate::io::{Attachment, WindowSize};
 use crate::known::Known;
-use crate::pause::Pause;
+use crate::pause_process::Pause;
 use crate::report::ExitReport;
 use crate::request::{Exec, Launch, Launched, PauseEnd, Process, TaskState};
 use crate::sandbox::SandboxState;

@@ -24,7 +24,7 @@ use crate::report::{ExitReport, StoppedBy};
 use crate::sandbox::SandboxRecord;
 use crate::stats::Last;
 use crate::waits::Work;
-use crate::watch::{Begins, Counted, Finding, Identity, Seen};
+use crate::watch::{Begins, Counted, Finding, ProcessIdentity, Seen};
 
 /// Everything that one shim knows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ pub struct ShimFacts {
     /// Who is being launched; there may be no task of it yet.
     pub launching: BTreeSet<TaskId>,
     /// Processes that somebody has charged where the shim is.
-    pub helpers: BTreeSet<Identity>,
+    pub helpers: BTreeSet<ProcessIdentity>,
     /// The cgroup of its own in which it is charged, once it has entered that; gathered for whoever asks.
     pub charged_in: Option<String>,
     /// The pause process that there is, or was last; gathered for whoever asks.

@@ -18,7 +18,7 @@ const EXECUTOR: &[&[&str]] = &[
     &["exec", "features", "host", "probe", "request", "host_units"],
     &["facts"],
     &["past_shim", "sandbox"],
-    &["figures", "pause", "undo"],
+    &["figures", "pause_process", "undo"],
     &["launch"],
     &["child", "sealed"],
     &["notify", "sandbox_namespaces"],

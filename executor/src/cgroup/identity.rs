@@ -13,7 +13,7 @@ pub type File = (u64, u64);
 
 /// Which cgroup it is. One that is made later at the same path is another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct CgroupIdentity {
     /// The kernel's boot: inodes are counted anew with each.
     pub boot: String,
     /// The cgroup in each hierarchy, by where that is mounted; none before it is
@@ -22,10 +22,10 @@ pub struct Identity {
     pub cgroups: BTreeMap<PathBuf, File>,
 }
 
-impl Identity {
+impl CgroupIdentity {
     /// That of a cgroup which is still to be made.
-    pub fn to_come() -> Option<Identity> {
-        Some(Identity { boot: boot()?, cgroups: BTreeMap::new() })
+    pub fn to_come() -> Option<CgroupIdentity> {
+        Some(CgroupIdentity { boot: boot()?, cgroups: BTreeMap::new() })
     }
 
     /// Whether it is of this boot.
@@ -46,7 +46,7 @@ pub fn boot() -> Option<String> {
 }
 
 impl Layout {
-    /// The files of a cgroup that is open, as they are kept in its [`Identity`].
+    /// The files of a cgroup that is open, as they are kept in its [`CgroupIdentity`].
     pub fn files_of(&self, cgroup: &Cgroup) -> BTreeMap<PathBuf, File> {
         let file = |member: &super::Member| {
             let stat = fs::fstat(&member.made.tasks).ok()?;

@@ -12,7 +12,7 @@
 mod destroy;
 mod devices;
 mod entry;
-mod exec;
+mod exec_group;
 mod files;
 mod hierarchy;
 mod identity;
@@ -41,11 +41,11 @@ use crate::sys;
 
 pub use destroy::{Destroyed, Permit, has_ended};
 pub use entry::Entry;
-pub use exec::ExecGroup;
+pub use exec_group::ExecGroup;
 use files::{Files, Members};
 use hierarchy::Made;
 pub use hierarchy::{Hierarchy, OURS};
-pub use identity::{Identity, boot};
+pub use identity::{CgroupIdentity, boot};
 pub use join::join_existing;
 pub use oom::OomWatch;
 pub use pressure::PressureWatch;

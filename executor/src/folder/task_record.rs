@@ -8,7 +8,7 @@ use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{Identity, Unit};
+use crate::cgroup::{CgroupIdentity, Unit};
 use crate::error::{Error, Kind, Result};
 use crate::report::{Enforcement, ExitReport};
 
@@ -34,7 +34,7 @@ pub struct Record {
     pub cgroup: String,
     /// By what that is known again; none in a record of an older bowline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub identity: Option<Identity>,
+    pub identity: Option<CgroupIdentity>,
     /// Where some of that path's parents were made with it: how many of its parts
     /// were there before, by where the hierarchy is mounted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

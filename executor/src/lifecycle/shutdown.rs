@@ -18,22 +18,22 @@ pub const DRAIN: Duration = Duration::from_secs(10);
 
 /// A shutdown that has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct StopPlan {
     /// What init is sent first.
     pub signal: Signal,
     /// When everything left is killed.
     pub kill_at: Moment,
 }
 
-impl Plan {
+impl StopPlan {
     /// `signal` now, and SIGKILL to all after `grace`.
-    pub fn new(signal: Signal, grace: Duration, now: Moment) -> Plan {
-        Plan { signal, kill_at: now.after(grace) }
+    pub fn new(signal: Signal, grace: Duration, now: Moment) -> StopPlan {
+        StopPlan { signal, kill_at: now.after(grace) }
     }
 
     /// The plan after a second request: it may shorten the wait, never lengthen it.
-    pub fn shortened_by(self, other: Plan) -> Plan {
-        Plan { kill_at: self.kill_at.min(other.kill_at), ..self }
+    pub fn shortened_by(self, other: StopPlan) -> StopPlan {
+        StopPlan { kill_at: self.kill_at.min(other.kill_at), ..self }
     }
 
     /// Whether nobody is given time to be graceful.
@@ -46,8 +46,8 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn plan(grace_ms: u64, now: Moment) -> Plan {
-        Plan::new(Signal::TERM, Duration::from_millis(grace_ms), now)
+    fn plan(grace_ms: u64, now: Moment) -> StopPlan {
+        StopPlan::new(Signal::TERM, Duration::from_millis(grace_ms), now)
     }
 
     #[test]
@@ -63,6 +63,6 @@ mod tests {
         let now = Moment::now();
         assert!(plan(0, now).kills_at_once(now));
         assert!(!plan(1, now).kills_at_once(now));
-        assert!(Plan::new(Signal::TERM, Duration::MAX, now).kill_at > now);
+        assert!(StopPlan::new(Signal::TERM, Duration::MAX, now).kill_at > now);
     }
 }

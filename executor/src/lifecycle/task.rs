@@ -12,7 +12,7 @@
 use bowline_spec::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::shutdown::Plan;
+use super::shutdown::StopPlan;
 use crate::clock::Moment;
 use crate::error::{Error, Kind, Result};
 
@@ -29,7 +29,7 @@ pub enum Life {
     /// All its processes are frozen.
     Paused,
     /// Asked to end; killed at the plan's time.
-    Stopping(Plan),
+    Stopping(StopPlan),
     /// All its processes were sent SIGKILL, and are until none is left. It was this before.
     Killing(Status),
     /// Its launch has failed: what was made of it is killed.
@@ -64,7 +64,7 @@ pub enum Event {
     /// Thaw it.
     Resume,
     /// End it as planned; the second value is the time now.
-    Stop(Plan, Moment),
+    Stop(StopPlan, Moment),
     /// Somebody sends SIGKILL.
     Kill,
     /// The time is this: is a kill due?
@@ -333,7 +333,7 @@ impl Life {
     }
 }
 
-fn stop(plan: Plan, now: Moment, graceful: Action) -> (Life, Action) {
+fn stop(plan: StopPlan, now: Moment, graceful: Action) -> (Life, Action) {
     if plan.kills_at_once(now) {
         (Life::Killing(Status::Stopping), Action::Kill)
     } else {
@@ -349,8 +349,8 @@ mod tests {
 
     use super::*;
 
-    fn plan(grace: u64, now: Moment) -> Plan {
-        Plan::new(Signal::TERM, Duration::from_secs(grace), now)
+    fn plan(grace: u64, now: Moment) -> StopPlan {
+        StopPlan::new(Signal::TERM, Duration::from_secs(grace), now)
     }
 
     fn after(events: &[Event]) -> Life {

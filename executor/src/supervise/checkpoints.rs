@@ -14,7 +14,7 @@ use bowline_spec::id::TaskId;
 
 use super::Supervisor;
 use super::ending::remove_cgroup;
-use super::launches::Plan;
+use super::launches::LaunchPlan;
 use super::task::Task;
 use crate::bundle;
 use crate::cgroup::Cgroup;
@@ -72,7 +72,7 @@ impl Supervisor {
     pub(super) async fn restore_init(
         &self,
         id: &TaskId,
-        plan: &Plan,
+        plan: &LaunchPlan,
         images: &Path,
         stdio: Stdio,
     ) -> Result<(Cgroup, Live)> {

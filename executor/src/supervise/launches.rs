@@ -16,7 +16,7 @@ use super::sandboxes::Sandbox;
 use super::task::Task;
 use super::units::{self, Placeholder};
 use super::{Leave, Supervisor, leaving_now};
-use crate::cgroup::{Cgroup, Driver, Identity, Unit};
+use crate::cgroup::{Cgroup, CgroupIdentity, Driver, Unit};
 use crate::claimed_uid::ClaimedUid;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::facts::Particulars;
@@ -37,7 +37,7 @@ use crate::seccomp::{self, Filter, Profile};
 use crate::{bundle, claimed_uid, host, waits};
 
 /// A launch before anything of it is on the host but its folder.
-pub struct Plan {
+pub struct LaunchPlan {
     pub spec: Box<Spec>,
     pub namespaces: Namespaces,
     pub filter: Option<Filter>,
@@ -53,7 +53,7 @@ pub struct Plan {
     pub claimed: Option<ClaimedUid>,
 }
 
-impl Plan {
+impl LaunchPlan {
     /// Has its cgroup made where it is by default, for this reason.
     fn do_without_slice(&mut self, why: &Error) {
         let path = self.spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_ref());
@@ -308,7 +308,7 @@ impl Supervisor {
     async fn make(
         self: &Rc<Self>,
         id: TaskId,
-        mut plan: Plan,
+        mut plan: LaunchPlan,
         launch: Launch,
         expecting: Expecting<'_>,
     ) -> Result<Created> {
@@ -391,7 +391,7 @@ impl Supervisor {
     }
 
     /// Turns the description into all that the task is made from.
-    async fn plan(&self, id: &TaskId, task: bowline_spec::Task, launch: &Launch) -> Result<Plan> {
+    async fn plan(&self, id: &TaskId, task: bowline_spec::Task, launch: &Launch) -> Result<LaunchPlan> {
         let task = task.settled().into_owned();
         let claimed = task.profile.map(|TaskProfile::Untrusted| claimed_uid::claim()).transpose()?;
         let spec = host::configure_unfiltered(&task, id.as_str(), claimed.as_ref())?;
@@ -413,7 +413,7 @@ impl Supervisor {
         let enforcement = launch.slice.clone().map(|slice| Enforcement { slice, enforced: true, reason: None });
         let durable = launch.durable;
         let record = Record { task: Some(task), durable, enforcement, ..self.record(cgroup, unit) };
-        Ok(Plan { claimed, ..self.planned(spec, profile, record, self.config.folder.clone()).await? })
+        Ok(LaunchPlan { claimed, ..self.planned(spec, profile, record, self.config.folder.clone()).await? })
     }
 
     /// Plans a member of a sandbox, which it fits into.
@@ -423,7 +423,7 @@ impl Supervisor {
         id: &TaskId,
         task: bowline_spec::Task,
         durable: bool,
-    ) -> Result<Plan> {
+    ) -> Result<LaunchPlan> {
         let folder = self.config.state.folder(id);
         let lock = folder.lock_shared()?;
         let joined = self.joined(sandbox, &task, id)?;
@@ -438,11 +438,11 @@ impl Supervisor {
         let unit = unit?;
         let of = Some(sandbox.id().clone());
         let record = Record { task: Some(task), durable, sandbox: of, overhead: None, ..self.record(cgroup, unit) };
-        Ok(Plan { lock: Some(lock), ..self.planned(spec, profile, record, folder).await? })
+        Ok(LaunchPlan { lock: Some(lock), ..self.planned(spec, profile, record, folder).await? })
     }
 
     /// Plans what a manager's bundle has.
-    async fn plan_bundle(&self, id: &TaskId, bundle: Bundle, driver: Driver, durable: bool) -> Result<Plan> {
+    async fn plan_bundle(&self, id: &TaskId, bundle: Bundle, driver: Driver, durable: bool) -> Result<LaunchPlan> {
         let (mut spec, seccomp) = bundle::read(&bundle.path)?;
         if let Some(member) = &bundle.member {
             member.fit(&mut spec)?;
@@ -454,13 +454,19 @@ impl Supervisor {
         self.planned(spec, profile, record, Folder::at(bundle.path)).await
     }
 
-    async fn planned(&self, spec: Spec, profile: Option<Profile>, record: Record, folder: Folder) -> Result<Plan> {
+    async fn planned(
+        &self,
+        spec: Spec,
+        profile: Option<Profile>,
+        record: Record,
+        folder: Folder,
+    ) -> Result<LaunchPlan> {
         let namespaces = Namespaces::of(&spec)?;
         let filter = match profile {
             Some(profile) => Some(seccomp::filter(profile, &self.config.state.filter_cache()).await?),
             None => None,
         };
-        Ok(Plan {
+        Ok(LaunchPlan {
             spec: Box::new(spec),
             namespaces,
             filter,
@@ -482,7 +488,7 @@ impl Supervisor {
             pid_started: None,
             shim_pid: std::process::id().cast_signed(),
             cgroup: unit.as_ref().map_or(cgroup, Unit::path),
-            identity: Identity::to_come(),
+            identity: CgroupIdentity::to_come(),
             parents_made: BTreeMap::new(),
             unit,
             overhead: self.overhead.path(),
@@ -495,7 +501,7 @@ impl Supervisor {
 
     /// Makes the task's cgroup. Where systemd refuses a slice that is somebody
     /// else's, the task does without.
-    async fn make_cgroup_or_other(&self, plan: &mut Plan) -> Result<(Cgroup, Option<Placeholder>)> {
+    async fn make_cgroup_or_other(&self, plan: &mut LaunchPlan) -> Result<(Cgroup, Option<Placeholder>)> {
         match self.make_cgroup(plan).await {
             Err(error) if plan.record.enforcement.is_some() && plan.record.unit.is_some() => {
                 tracing::warn!(%error, "the task is started outside of its slice");
@@ -508,7 +514,7 @@ impl Supervisor {
     }
 
     /// Makes the task's cgroup. What systemd has made needs somebody in it.
-    pub(super) async fn make_cgroup(&self, plan: &Plan) -> Result<(Cgroup, Option<Placeholder>)> {
+    pub(super) async fn make_cgroup(&self, plan: &LaunchPlan) -> Result<(Cgroup, Option<Placeholder>)> {
         match &plan.record.unit {
             None => {
                 let mut cgroup = self.layout.create(&plan.record.cgroup)?;
@@ -534,15 +540,15 @@ impl Supervisor {
     }
 
     /// Puts the task's limits into effect.
-    pub(super) fn limit_new(&self, cgroup: &Cgroup, plan: &Plan) -> Result<()> {
+    pub(super) fn limit_new(&self, cgroup: &Cgroup, plan: &LaunchPlan) -> Result<()> {
         let resources = plan.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
         resources.map_or(Ok(()), |resources| self.layout.apply(cgroup, resources))
     }
 
     /// Makes the task's cgroup, its limits in effect, and clones init.
-    async fn clone_init(&self, id: &TaskId, plan: &mut Plan, stdio: Stdio) -> Result<(Cgroup, Starting, Live)> {
+    async fn clone_init(&self, id: &TaskId, plan: &mut LaunchPlan, stdio: Stdio) -> Result<(Cgroup, Starting, Live)> {
         let (cgroup, placeholder) = self.make_cgroup_or_other(plan).await?;
-        let Plan { spec, filter, .. } = &*plan;
+        let LaunchPlan { spec, filter, .. } = &*plan;
         let limited = self.limit_new(&cgroup, plan);
         let (bundle, filter) = (plan.folder.path(), filter.as_ref());
         let (id, keeps_keyring) = (id.as_str(), plan.particulars.keeps_keyring);

@@ -17,12 +17,12 @@ mod events;
 mod exec_killing;
 mod exec_process;
 mod execs;
-mod figures;
 mod handles;
 mod health;
 mod hooks;
 mod launches;
-mod pauses;
+mod overview;
+mod pause_process;
 mod sandboxes;
 mod shim_cgroup;
 mod task;
@@ -49,7 +49,7 @@ use crate::hooks::Point;
 use crate::host;
 use crate::inheritance::Limits;
 use crate::known::Known;
-use crate::lifecycle::shutdown::Plan;
+use crate::lifecycle::shutdown::StopPlan;
 use crate::lifecycle::task::{Event, Life};
 use crate::lifecycle::{Status, shim};
 use crate::manager_events::{Happening, Teller};
@@ -63,7 +63,7 @@ use crate::waits;
 
 use children::Children;
 pub use execs::BegunExec;
-use pauses::Pauses;
+use pause_process::Pauses;
 use sandboxes::Sandbox;
 pub use shim_cgroup::ShimCgroup;
 use task::Task;
@@ -399,7 +399,7 @@ impl Supervisor {
         }
         let (default_signal, default_grace) = task.stop_defaults();
         let now = Moment::now();
-        let plan = Plan::new(signal.unwrap_or(default_signal), grace.unwrap_or(default_grace), now);
+        let plan = StopPlan::new(signal.unwrap_or(default_signal), grace.unwrap_or(default_grace), now);
         let done = task.happen(self, Event::Stop(plan, now));
         self.changed.notify_one();
         done

@@ -35,7 +35,7 @@ use crate::rootfs::layers::{self, Layer};
 use crate::sandbox::{SandboxRecord, SandboxState};
 use crate::sandbox_namespaces;
 use crate::stats::{self, Stats};
-use crate::watch::Identity;
+use crate::watch::ProcessIdentity;
 use crate::worker;
 
 /// The most that the members' `/dev/shm` holds, as everywhere.
@@ -394,7 +394,7 @@ impl Supervisor {
             Error::new(Kind::WrongState, none)
         })?;
         let gone = worker::run("helpers", || self.layout.place(&path, &pids)).await?;
-        self.facts.change(|facts| facts.helpers.extend(pids.iter().filter_map(|pid| Identity::of(*pid))));
+        self.facts.change(|facts| facts.helpers.extend(pids.iter().filter_map(|pid| ProcessIdentity::of(*pid))));
         Ok(gone)
     }
 

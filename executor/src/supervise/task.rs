@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 
 use super::Supervisor;
 use super::handles::{Dying, TaskHandles};
-use super::launches::Plan;
+use super::launches::LaunchPlan;
 use crate::cgroup::{Cgroup, Layout};
 use crate::claim::Claim;
 use crate::clock::Moment;
@@ -71,8 +71,8 @@ pub struct Turns {
 }
 
 impl Task {
-    pub fn new(id: TaskId, plan: Plan, live: Live, claim: Claim, tail: Tail, cgroup: Cgroup) -> Task {
-        let Plan { spec, namespaces, filter, mut record, particulars, folder, reserve, lock, claimed } = plan;
+    pub fn new(id: TaskId, plan: LaunchPlan, live: Live, claim: Claim, tail: Tail, cgroup: Cgroup) -> Task {
+        let LaunchPlan { spec, namespaces, filter, mut record, particulars, folder, reserve, lock, claimed } = plan;
         record.pid = Some(live.pid);
         record.pid_started = proc_stat::started(live.pid);
         let handles = TaskHandles { reserve, lock, claimed, ..TaskHandles::new(live, claim, tail, cgroup) };

@@ -27,7 +27,7 @@ use crate::facts::{TaskFacts, Watched};
 use crate::report::StoppedBy;
 use crate::stats;
 use crate::waits;
-use crate::watch::{Family, Finding, Identity, Part, Resource, Stall, Stray, unexpected};
+use crate::watch::{Family, Finding, Part, ProcessIdentity, Resource, Stall, Stray, unexpected};
 
 /// How long a policy keeps silent after what the kernel may tell of a hundred
 /// times a second.
@@ -201,7 +201,7 @@ impl Supervisor {
 
     /// Who is in the cgroup at `path` and does not belong to the shim. Nobody,
     /// before that is there itself.
-    fn strays(&self, path: &str) -> Vec<(Identity, Stray)> {
+    fn strays(&self, path: &str) -> Vec<(ProcessIdentity, Stray)> {
         let Ok(Some(cgroup)) = self.layout.open(path) else { return Vec::new() };
         let name = self.config.folder.name();
         let family = Family {

@@ -16,7 +16,7 @@ use bowline_spec::Stalled;
 use serde::{Deserialize, Serialize};
 
 pub use kernel_log::{KernelLog, Kill};
-pub use processes::{Family, Identity, MARKER, Seen, Stray, unexpected};
+pub use processes::{Family, MARKER, ProcessIdentity, Seen, Stray, unexpected};
 
 /// What a policy has found, by the policy's name in the description, with the
 /// figures that it was judged by.

@@ -35,16 +35,16 @@ pub struct Stray {
 /// A process: its pid, and when it started, as a pid may be another's by the
 /// next time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Identity {
+pub struct ProcessIdentity {
     pid: i32,
     /// In clock ticks since boot.
     started: u64,
 }
 
-impl Identity {
+impl ProcessIdentity {
     /// Of the process that has this pid now, if there is one.
-    pub fn of(pid: i32) -> Option<Identity> {
-        stat(pid).map(|stat| Identity { pid, started: stat.started })
+    pub fn of(pid: i32) -> Option<ProcessIdentity> {
+        stat(pid).map(|stat| ProcessIdentity { pid, started: stat.started })
     }
 }
 
@@ -67,13 +67,13 @@ pub struct Family<'a> {
     /// The first processes of its tasks and of their execs.
     pub tasks: &'a BTreeSet<i32>,
     /// Who was charged there by request.
-    pub helpers: &'a BTreeSet<Identity>,
+    pub helpers: &'a BTreeSet<ProcessIdentity>,
     /// What [`MARKER`] says.
     pub mark: &'a str,
 }
 
 /// Those of `pids` that nobody expects.
-pub fn unexpected(pids: &[i32], family: &Family<'_>) -> Vec<(Identity, Stray)> {
+pub fn unexpected(pids: &[i32], family: &Family<'_>) -> Vec<(ProcessIdentity, Stray)> {
     strays(pids, family, stat, |pid| is_marked(pid, family.mark))
 }
 
@@ -82,7 +82,7 @@ fn strays(
     family: &Family<'_>,
     stat: impl Fn(i32) -> Option<Stat>,
     is_marked: impl Fn(i32) -> bool,
-) -> Vec<(Identity, Stray)> {
+) -> Vec<(ProcessIdentity, Stray)> {
     let stray = |pid: &i32| {
         // It has ended meanwhile, if there is none.
         let found = stat(*pid)?;
@@ -90,7 +90,7 @@ fn strays(
         if ours || descends(*pid, &found, family, &stat) || is_marked(*pid) {
             return None;
         }
-        let identity = Identity { pid: *pid, started: found.started };
+        let identity = ProcessIdentity { pid: *pid, started: found.started };
         Some((identity, Stray { pid: *pid, name: found.name }))
     };
     pids.iter().filter_map(stray).collect()
@@ -98,7 +98,7 @@ fn strays(
 
 /// Whether it comes from the shim, and from none of its tasks, or from a helper.
 fn descends(pid: i32, found: &Stat, family: &Family<'_>, stat: &impl Fn(i32) -> Option<Stat>) -> bool {
-    let mut at = Identity { pid, started: found.started };
+    let mut at = ProcessIdentity { pid, started: found.started };
     let mut parent = found.parent;
     for _ in 0..GENERATIONS {
         if family.tasks.contains(&at.pid) {
@@ -108,7 +108,7 @@ fn descends(pid: i32, found: &Stat, family: &Family<'_>, stat: &impl Fn(i32) -> 
             return true;
         }
         let Some(found) = stat(parent) else { return false };
-        at = Identity { pid: parent, started: found.started };
+        at = ProcessIdentity { pid: parent, started: found.started };
         parent = found.parent;
     }
     false
@@ -130,15 +130,15 @@ fn is_marked(pid: i32, mark: &str) -> bool {
 /// What was there at the last look: who is new may be on the way to elsewhere.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Seen {
-    before: BTreeSet<Identity>,
-    told: BTreeSet<Identity>,
+    before: BTreeSet<ProcessIdentity>,
+    told: BTreeSet<ProcessIdentity>,
 }
 
 impl Seen {
     /// Those that are here for the second time in a row, if any of them was not
     /// told of yet: the first five, and how many others.
-    pub fn twice(&mut self, now: Vec<(Identity, Stray)>) -> Option<(Vec<Stray>, u64)> {
-        let there: BTreeSet<Identity> = now.iter().map(|(identity, _)| *identity).collect();
+    pub fn twice(&mut self, now: Vec<(ProcessIdentity, Stray)>) -> Option<(Vec<Stray>, u64)> {
+        let there: BTreeSet<ProcessIdentity> = now.iter().map(|(identity, _)| *identity).collect();
         let stayed: Vec<_> = now.into_iter().filter(|(identity, _)| self.before.contains(identity)).collect();
         self.told.retain(|identity| there.contains(identity));
         self.before = there;
@@ -163,7 +163,7 @@ mod tests {
     /// Whom the rule finds among `pids`, where 10 is the shim, 5 its parent, 20 a
     /// task, and 80 a helper.
     fn found(pids: &[i32], stat: impl Fn(i32) -> Option<Stat>, marked: i32) -> Vec<i32> {
-        let (tasks, helpers) = (BTreeSet::from([20]), BTreeSet::from([Identity { pid: 80, started: 7 }]));
+        let (tasks, helpers) = (BTreeSet::from([20]), BTreeSet::from([ProcessIdentity { pid: 80, started: 7 }]));
         let family = Family { shim: 10, parent: Some(5), tasks: &tasks, helpers: &helpers, mark: "x" };
         let strays = strays(pids, &family, stat, |pid| pid == marked);
         strays.into_iter().map(|(_, stray)| stray.pid).collect()
@@ -199,8 +199,8 @@ mod tests {
         assert_eq!(found(&[40], |pid| Some(process(if pid == 40 { 41 } else { 40 }, false)), 0), [40]);
     }
 
-    fn strangers(pids: impl IntoIterator<Item = i32>) -> Vec<(Identity, Stray)> {
-        let stranger = |pid| (Identity { pid, started: 1 }, Stray { pid, name: String::new() });
+    fn strangers(pids: impl IntoIterator<Item = i32>) -> Vec<(ProcessIdentity, Stray)> {
+        let stranger = |pid| (ProcessIdentity { pid, started: 1 }, Stray { pid, name: String::new() });
         pids.into_iter().map(stranger).collect()
     }
 

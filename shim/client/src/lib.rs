@@ -1,8 +1,8 @@
 //! Talking to a shim, and to what it has left when it has gone.
 
-pub mod figures;
 pub mod patience;
 pub mod sandbox;
+pub mod scrape;
 pub mod spawn;
 
 use std::io::ErrorKind;

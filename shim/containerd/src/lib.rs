@@ -14,7 +14,6 @@ mod background;
 pub mod bootstrap;
 mod containers;
 pub mod delete;
-mod figures;
 mod files;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

@@ -5,10 +5,11 @@
 
 use std::rc::Rc;
 
+use bowline_executor::Result;
 use bowline_executor::facts::Facts;
+use bowline_executor::figures::{Figures, SandboxFigures};
 use serde::Serialize;
 
-use super::figures::figures;
 use super::service::Service;
 use super::status::Answer;
 use super::{containers, publisher, sandbox};
@@ -60,4 +61,23 @@ async fn answer_facts(service: &Service, _: Empty) -> Answer<FactsResponse> {
     let facts = service.executor.facts().map_err(|error| to_status(&error))?;
     let facts = AllFacts { facts, connections: service.connections.outlines(), containerd };
     Ok(FactsResponse { facts: json(&facts)?, ..FactsResponse::default() })
+}
+
+/// All figures of this shim.
+///
+/// # Errors
+/// `NotFound` when it is leaving.
+fn figures(service: &Service) -> Result<Figures> {
+    let Service { executor, sandbox, .. } = service;
+    let mut figures = executor.figures()?;
+    if let Some((id, cgroup)) = sandbox.place() {
+        let usage = match cgroup {
+            // It is its manager's, and may have gone.
+            Some(cgroup) => executor.cgroup_stats(&cgroup).ok(),
+            None => None,
+        };
+        let members = figures.tasks.iter().filter(|task| task.status != "exited").count() as u64;
+        figures.sandbox = Some(SandboxFigures { id, members, usage });
+    }
+    Ok(figures)
 }

@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 use super::bundles::{Bundle, Containerd};
 use super::gather::{Answer, DEADLINE, Sandbox, Scrape, Shim, Task, ask_all, name_devices, named, state_named, take};
-use bowline_client::figures::{Heard, ask_at};
+use bowline_client::scrape::{Heard, ask_at};
 use bowline_client::spawn;
 
 /// Those of this host, once somebody asks for them.

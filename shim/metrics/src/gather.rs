@@ -26,7 +26,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::bundles::Containerd;
 use super::containerd;
-use bowline_client::figures::{Heard, ask};
+use bowline_client::scrape::{Heard, ask};
 use bowline_client::spawn;
 
 /// How long a shim has to answer.

@@ -13,7 +13,7 @@ use crate::input::args::{PsArgs, SortBy};
 use crate::input::filter::{Filter, STATUSES};
 use crate::input::named;
 use crate::ui::colour;
-use crate::ui::figures;
+use crate::ui::numbers;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
 use crate::{say, say_json, show};
@@ -169,12 +169,12 @@ fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> 
         };
         let look =
             if row.health == Some("unhealthy") { colour::BAD } else { colour::of_status(&row.status, row.exit_code) };
-        let age = row.created_at.map(|at| figures::age(now.duration_since(at).try_into().unwrap_or_default()));
+        let age = row.created_at.map(|at| numbers::age(now.duration_since(at).try_into().unwrap_or_default()));
         vec![
             Cell::from(id),
             Cell::from(status).styled(look),
-            Cell::from(figures::or_dash(age)),
-            Cell::from(figures::or_dash(row.pid.map(|pid| pid.to_string()))),
+            Cell::from(numbers::or_dash(age)),
+            Cell::from(numbers::or_dash(row.pid.map(|pid| pid.to_string()))),
             Cell::from(&row.command),
         ]
     };

@@ -8,7 +8,7 @@ use bowline_spec::id::TaskId;
 use crate::input::args::StatsArgs;
 use crate::input::named;
 use crate::input::several::settle;
-use crate::ui::figures::{count, or_dash, percent, size};
+use crate::ui::numbers::{count, or_dash, percent, size};
 use crate::ui::plot;
 use crate::ui::readings;
 use crate::ui::readings::{Reading, Sampler};

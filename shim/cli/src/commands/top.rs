@@ -8,7 +8,7 @@ use crate::commands::stats::tell_of_silence;
 use crate::input::args::TopArgs;
 use crate::input::named;
 use crate::input::several::settle;
-use crate::ui::figures;
+use crate::ui::numbers;
 use crate::ui::readings::{Reading, Sampler};
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
@@ -106,10 +106,10 @@ fn table(rows: &[Row], all: &[TaskId], width: Option<usize>) -> Vec<String> {
         vec![
             Cell::from(row.pid.to_string()),
             Cell::from(id),
-            Cell::from(figures::count(row.exec)),
-            Cell::from(figures::percent(row.cpu_percent)),
-            Cell::from(figures::size(Some(row.rss_bytes))),
-            Cell::from(figures::cpu_time(row.cpu_usec)),
+            Cell::from(numbers::count(row.exec)),
+            Cell::from(numbers::percent(row.cpu_percent)),
+            Cell::from(numbers::size(Some(row.rss_bytes))),
+            Cell::from(numbers::cpu_time(row.cpu_usec)),
             Cell::from(&row.name),
         ]
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bowline_executor::watch::{Finding, Part, Stall};
 use bowline_spec::{Stalled, WatchAction};
 
-use crate::ui::figures;
+use crate::ui::numbers;
 
 /// A finding, what the shim was to do about it, and why it could not.
 pub fn details(finding: &Finding, action: WatchAction, failed: Option<&str>) -> Vec<String> {
@@ -61,7 +61,7 @@ fn waited(stall: &Stall, what: &str) -> String {
 }
 
 fn size(bytes: u64) -> String {
-    figures::size(Some(bytes))
+    numbers::size(Some(bytes))
 }
 
 fn span(usec: u64) -> String {

@@ -2,8 +2,8 @@
 
 pub mod colour;
 pub mod detach;
-pub mod figures;
 pub mod findings;
+pub mod numbers;
 pub mod plot;
 pub mod progress;
 pub mod reader;

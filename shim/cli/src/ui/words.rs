@@ -2,14 +2,14 @@
 
 use bowline_spec::signal::Signal;
 
-use crate::ui::figures;
+use crate::ui::numbers;
 
 /// How much of a line of output is shown.
 const LONGEST_LINE: usize = 160;
 
 /// Bytes: `64 MiB`.
 pub fn bytes(bytes: u64) -> String {
-    let text = figures::size(Some(bytes));
+    let text = numbers::size(Some(bytes));
     let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     format!("{} {}", &text[..unit], &text[unit..])
 }

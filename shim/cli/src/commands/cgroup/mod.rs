@@ -8,7 +8,7 @@ use bowline_spec::units::{ByteSize, Ceiling};
 use oci_spec::runtime::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
 
 use crate::input::args::cgroup::{CgroupCommand, SetArgs};
-use crate::ui::figures::{count, cpu_time, or_dash, size};
+use crate::ui::numbers::{count, cpu_time, or_dash, size};
 use crate::ui::table::{Cell, Column, render};
 use crate::{FAILED, complain, say, say_json, show};
 use bowline_client::spawn;

@@ -6,7 +6,7 @@ use bowline_spec::limits::{Change, Manifest, UnitName};
 use serde::Serialize;
 
 use super::bus::{Bus, cpu_text, in_force, memory_text};
-use crate::ui::figures::or_dash;
+use crate::ui::numbers::or_dash;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
 use crate::{say_json, show};

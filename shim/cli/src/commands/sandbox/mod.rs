@@ -14,7 +14,7 @@ use crate::commands::stats;
 use crate::commands::update;
 use crate::input::args::sandbox::SandboxCommand;
 use crate::input::filter::NOT_ANSWERING;
-use crate::ui::figures;
+use crate::ui::numbers;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
 use crate::{complain, say, say_json, show};
@@ -145,7 +145,7 @@ async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {
             Cell::from(found.status.to_owned()),
             Cell::from(found.tasks.len().to_string()),
             Cell::from(cpus.map_or("-".to_owned(), |cpus| cpus.to_string())),
-            Cell::from(figures::size(budget.and_then(|b| b.memory_bytes))),
+            Cell::from(numbers::size(budget.and_then(|b| b.memory_bytes))),
             Cell::from(found.state.as_ref().map_or(String::new(), |state| state.class.to_string())),
         ]
     };

@@ -16,7 +16,7 @@ use crate::claim::Claim;
 use crate::error::{Doing, Error, Kind, Result};
 use crate::facts::PauseFacts;
 use crate::launch::Live;
-use crate::pause::{self, Pause};
+use crate::pause_process::{self, Pause};
 use crate::request::PauseEnd;
 use crate::stats::{self, Stats};
 use crate::{sys, worker};
@@ -92,7 +92,7 @@ impl Supervisor {
             return Err(Error::new(Kind::AlreadyExists, "there is a pause process here already"));
         }
         let expecting = self.children.expect();
-        let starting = pause::start(wanted, entry)?;
+        let starting = pause_process::start(wanted, entry)?;
         let pid = starting.live.pid;
         let claim = expecting.claim(pid);
         drop(expecting);

@@ -23,6 +23,8 @@
 //! # }
 //! ```
 
+#![warn(missing_docs)]
+
 mod bundle;
 mod cgroup;
 mod checkpoint;

@@ -12,6 +12,8 @@
 //! Pure: the same input gives the same output. Must not: read files, the clock
 //! or the environment, make system calls, know any manager.
 
+#![warn(missing_docs)]
+
 pub mod address;
 pub mod budget;
 mod build;

@@ -1,6 +1,5 @@
-//! The same cases on the reference runtime: first that runc, from the
-//! configuration that `bowline spec` prints, gives what we expect; then that
-//! `bowline run` does, from the description.
+//! Cases that run on the reference runtime too: first runc, with the configuration that `bowline spec`
+//! prints, must give what we expect; then `bowline run`, with the description.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! The same for the shim, whose loop must not wait: by a worker, which ends with
-//! it, and the plugin with that.
+//! CNI for the shim, whose loop must not wait: a worker runs the plugins. It ends with the shim, and the
+//! plugins end with the worker.
 //!
 //! ```text
 //!   shim ─fork─► worker ─fork─► plugin and what it starts

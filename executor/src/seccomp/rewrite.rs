@@ -1,4 +1,4 @@
-//! The same decisions in fewer instructions.
+//! Rewrites a filter so that it makes its decisions in fewer instructions.
 //!
 //! The kernel checks, translates and tries a filter at every load, which is at
 //! every launch and every exec: what counts is its length. libseccomp compares

@@ -1,7 +1,7 @@
-//! The same done to several tasks at a time.
+//! Runs one action on several tasks at a time.
 //!
-//! One that fails keeps no other from being done: each error is told on its
-//! own, and the first decides the exit code.
+//! A failure does not stop the others: each error is printed on its own, and the
+//! first one decides the exit code.
 
 use std::time::Duration;
 

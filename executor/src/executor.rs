@@ -35,6 +35,8 @@ pub struct Executor(Rc<Known<Loop>>);
 
 /// The state of the loop.
 enum Loop {
+    /// It is being prepared: there is no task yet.
+    Begins,
     /// It runs.
     Turns(Rc<Supervisor>),
     /// It could not start. The error is for the first caller that wants to launch something.
@@ -48,18 +50,21 @@ fn gone() -> Error {
 }
 
 impl Executor {
-    /// Prepares the loop, which [`Self::run`] runs.
-    pub(crate) async fn begin(config: Config) -> Executor {
-        let begun = Supervisor::begin(config).await;
-        let begun = begun.inspect_err(|error| tracing::error!(%error, "no task can be launched"));
-        Executor(Rc::new(Known::new(begun.map_or_else(Loop::Failed, Loop::Turns))))
+    /// An executor whose loop [`Self::run`] prepares and runs: calls to it wait until then.
+    pub(crate) fn new() -> Executor {
+        Executor(Rc::new(Known::new(Loop::Begins)))
     }
 
     /// Runs the loop; returns when it has ended.
-    pub(crate) async fn run(&self) -> Result<()> {
-        let ended = match self.supervisor() {
-            Ok(supervisor) => supervisor.run().await,
-            Err(_) => {
+    pub(crate) async fn run(&self, config: Config) -> Result<()> {
+        let ended = match Supervisor::begin(config).await {
+            Ok(supervisor) => {
+                self.0.change(|turns| *turns = Loop::Turns(supervisor.clone()));
+                supervisor.run().await
+            }
+            Err(error) => {
+                tracing::error!(%error, "no task can be launched");
+                self.0.change(|turns| *turns = Loop::Failed(error));
                 self.closed().await;
                 Ok(())
             }
@@ -76,15 +81,22 @@ impl Executor {
 
     fn supervisor(&self) -> Result<Rc<Supervisor>> {
         self.0.look(|turns| match turns {
+            Loop::Begins => Err(Error::new(Kind::NotFound, "the shim is being started: it has no task yet")),
             Loop::Turns(supervisor) => Ok(supervisor.clone()),
             Loop::Failed(error) => Err(error.clone()),
             Loop::Gone => Err(gone()),
         })
     }
 
+    /// The loop, once it is prepared.
+    async fn begun(&self) -> Result<Rc<Supervisor>> {
+        self.0.until_it(|turns| !matches!(turns, Loop::Begins)).await;
+        self.supervisor()
+    }
+
     /// The loop, for a call that launches something.
-    fn to_launch(&self) -> Result<Rc<Supervisor>> {
-        let supervisor = self.supervisor().inspect_err(|_| self.give_up())?;
+    async fn to_launch(&self) -> Result<Rc<Supervisor>> {
+        let supervisor = self.begun().await.inspect_err(|_| self.give_up())?;
         if supervisor.is_over() { Err(gone()) } else { Ok(supervisor) }
     }
 
@@ -108,7 +120,7 @@ impl Executor {
     /// # Errors
     /// `BadSpec`, `Unsupported`, what plugins say: nothing of it is then left.
     pub async fn create_sandbox(&self) -> Result<()> {
-        let supervisor = self.to_launch()?;
+        let supervisor = self.to_launch().await?;
         supervisor.work_held("the making of the sandbox", async |it| it.create_sandbox().await).await
     }
 
@@ -130,13 +142,13 @@ impl Executor {
     /// # Errors
     /// As for [`Executor::update`]; `BadSpec` too where a member would not fit.
     pub async fn update_sandbox(&self, update: Update) -> Result<()> {
-        self.supervisor()?.work("a change of the sandbox", async move |it| it.update_sandbox(&update).await).await
+        self.begun().await?.work("a change of the sandbox", async move |it| it.update_sandbox(&update).await).await
     }
 
     /// Charges processes that help the sandbox beside it, as the shim is.
     /// Returns those that are no processes.
     pub async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
-        self.supervisor()?.work("a move of helpers", async |it| it.charge_helpers(pids).await).await
+        self.begun().await?.work("a move of helpers", async |it| it.charge_helpers(pids).await).await
     }
 
     /// Removes the sandbox; the shim leaves then. With `force` its members are
@@ -146,7 +158,10 @@ impl Executor {
     /// `WrongState` while members run; what plugins say that cannot undo what
     /// they have added: it may be tried again.
     pub async fn remove_sandbox(&self, force: bool) -> Result<()> {
-        self.to_launch()?.work_held("the removal of the sandbox", async move |it| it.remove_sandbox(force).await).await
+        self.to_launch()
+            .await?
+            .work_held("the removal of the sandbox", async move |it| it.remove_sandbox(force).await)
+            .await
     }
 
     /// Launches a task; returns once its program is executed.
@@ -155,7 +170,7 @@ impl Executor {
     /// `AlreadyExists`, `BadSpec`, `CommandNotFound`, `NotExecutable`,
     /// `Unsupported`: nothing of the task is then left.
     pub async fn launch(&self, launch: Launch) -> Result<Launched> {
-        self.to_launch()?.launching(launch, async |it, launch| it.launch(launch).await).await
+        self.to_launch().await?.launching(launch, async |it, launch| it.launch(launch).await).await
     }
 
     /// The first half of [`Executor::launch`]: everything but the program's
@@ -164,7 +179,7 @@ impl Executor {
     /// # Errors
     /// As for a launch.
     pub async fn create(&self, launch: Launch) -> Result<Launched> {
-        self.to_launch()?.launching(launch, async |it, launch| it.create(launch).await).await
+        self.to_launch().await?.launching(launch, async |it, launch| it.create(launch).await).await
     }
 
     /// The second half: returns once the program is executed. It may have ended
@@ -174,7 +189,7 @@ impl Executor {
     /// `WrongState` when it was started already or has ended; what its program
     /// lacks: then it ends.
     pub async fn start(&self, id: &TaskId) -> Result<()> {
-        self.supervisor()?.work_on(id, "a start", async |it, id| it.start(id).await).await
+        self.begun().await?.work_on(id, "a start", async |it, id| it.start(id).await).await
     }
 
     /// Forgets a task that has ended, once all that it said is written or given
@@ -183,16 +198,22 @@ impl Executor {
     /// # Errors
     /// `WrongState` while it runs.
     pub async fn remove(&self, id: &TaskId) -> Result<()> {
-        self.supervisor()?.work_on(id, "a removal", async |it, id| it.remove(id).await).await
+        self.begun().await?.work_on(id, "a removal", async |it, id| it.remove(id).await).await
     }
 
     /// Tells an executor that now is the time to leave, above all one that leaves
     /// when it is told to: see [`crate::Leave`]. It ends what still runs.
     pub fn leave(&self) {
-        match self.supervisor() {
-            Ok(supervisor) => supervisor.stop_all(),
-            Err(_) => self.give_up(),
-        }
+        let executor = self.clone();
+        waits::begin(move || {
+            let executor = executor.clone();
+            async move {
+                match executor.begun().await {
+                    Ok(supervisor) => supervisor.stop_all(),
+                    Err(_) => executor.give_up(),
+                }
+            }
+        });
     }
 
     /// Has an executor leave with whoever started it, as long as nobody has launched
@@ -207,7 +228,7 @@ impl Executor {
                 if manager.readable().await.is_err() {
                     return;
                 }
-                match executor.supervisor() {
+                match executor.begun().await {
                     Ok(supervisor) => supervisor.manager_gone(),
                     Err(_) => executor.give_up(),
                 }
@@ -217,7 +238,7 @@ impl Executor {
 
     /// Waits for a task to end. Any number may wait, also after it has.
     pub async fn wait(&self, id: &TaskId) -> Result<ExitReport> {
-        self.supervisor()?.wait(id).await
+        self.begun().await?.wait(id).await
     }
 
     /// Sends a signal to a task's init, or to all its processes.
@@ -232,12 +253,12 @@ impl Executor {
     /// `grace`; what is absent is as the task's description says, by default
     /// SIGTERM and ten seconds. Returns at once; a second call can only shorten.
     pub async fn shutdown(&self, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
-        self.supervisor()?.work_on(id, "a stop", async move |it, id| it.stop(id, signal, grace).await).await
+        self.begun().await?.work_on(id, "a stop", async move |it, id| it.stop(id, signal, grace).await).await
     }
 
     /// Freezes all processes of a task; returns once they have stopped.
     pub async fn pause(&self, id: &TaskId) -> Result<()> {
-        self.supervisor()?.work_on(id, "a pause", async |it, id| it.pause(id).await).await
+        self.begun().await?.work_on(id, "a pause", async |it, id| it.pause(id).await).await
     }
 
     /// Thaws a paused task.
@@ -250,7 +271,7 @@ impl Executor {
     /// # Errors
     /// `WrongState` of a task that does not run; `CommandNotFound`, `NotExecutable`, `BadSpec`.
     pub async fn exec(&self, id: &TaskId, exec: Exec) -> Result<BegunExec> {
-        self.supervisor()?.work_on(id, "the beginning of an exec", async move |it, id| it.exec(id, &exec).await).await
+        self.begun().await?.work_on(id, "the beginning of an exec", async move |it, id| it.exec(id, &exec).await).await
     }
 
     /// Starts a command in a task; returns once its program is executed. Its end
@@ -259,7 +280,8 @@ impl Executor {
     /// # Errors
     /// As for [`Executor::exec`].
     pub async fn start_exec(&self, id: &TaskId, exec: Exec) -> Result<Launched> {
-        self.supervisor()?
+        self.begun()
+            .await?
             .work_on(id, "the beginning of an exec", async move |it, id| it.start_exec(id, &exec).await)
             .await
     }
@@ -297,7 +319,7 @@ impl Executor {
     /// works here, or for a task that cannot be dumped; `Internal` with what
     /// criu says: the task then runs on.
     pub async fn checkpoint(&self, id: &TaskId, checkpoint: Checkpoint) -> Result<()> {
-        self.supervisor()?.work_on(id, "a checkpoint", async move |it, id| it.checkpoint(id, &checkpoint).await).await
+        self.begun().await?.work_on(id, "a checkpoint", async move |it, id| it.checkpoint(id, &checkpoint).await).await
     }
 
     /// Changes limits of a task that runs: all that `update` names, or none.
@@ -307,7 +329,7 @@ impl Executor {
     /// refuses a value; `Unsupported` when this host has no such limit;
     /// `NotFound` when the task has ended.
     pub async fn update(&self, id: &TaskId, update: Update) -> Result<()> {
-        self.supervisor()?.work_on(id, "a change of limits", async move |it, id| it.update(id, &update).await).await
+        self.begun().await?.work_on(id, "a change of limits", async move |it, id| it.update(id, &update).await).await
     }
 
     /// Changes limits of a task, as a manager has worked them out.
@@ -315,7 +337,7 @@ impl Executor {
     /// # Errors
     /// As for [`Executor::update`].
     pub async fn limit(&self, id: &TaskId, resources: LinuxResources) -> Result<()> {
-        self.supervisor()?.work_on(id, "a change of limits", async move |it, id| it.limit(id, &resources).await).await
+        self.begun().await?.work_on(id, "a change of limits", async move |it, id| it.limit(id, &resources).await).await
     }
 
     /// All processes of a task.
@@ -335,7 +357,7 @@ impl Executor {
     /// `AlreadyExists` while there is one; `BadSpec` for what would be the host's
     /// or cannot be joined; `Unsupported` where the kernel lacks something.
     pub async fn start_pause(&self, pause: Pause) -> Result<i32> {
-        self.supervisor()?.work("a pause process", async move |it| it.start_pause(&pause, None).await).await
+        self.begun().await?.work("a pause process", async move |it| it.start_pause(&pause, None).await).await
     }
 
     /// Waits for it to end. Any number may wait, also after it has.
@@ -343,7 +365,7 @@ impl Executor {
     /// # Errors
     /// `NotFound` when there never was one.
     pub async fn pause_ended(&self) -> Result<PauseEnd> {
-        self.supervisor()?.pauses.ended().await
+        self.begun().await?.pauses.ended().await
     }
 
     /// Ends it; returns once it has ended.
@@ -351,7 +373,7 @@ impl Executor {
     /// # Errors
     /// As [`Executor::pause_ended`].
     pub async fn end_pause(&self) -> Result<PauseEnd> {
-        self.supervisor()?.work("the end of the pause process", async |it| it.pauses.end().await).await
+        self.begun().await?.work("the end of the pause process", async |it| it.pauses.end().await).await
     }
 
     /// What is used in a cgroup that is not ours, and below it.
@@ -363,13 +385,13 @@ impl Executor {
     }
 
     /// All figures of all tasks.
-    pub fn figures(&self) -> Result<Figures> {
-        Ok(self.supervisor()?.figures())
+    pub async fn figures(&self) -> Result<Figures> {
+        Ok(self.begun().await?.figures())
     }
 
     /// Everything that the shim knows, for whoever looks for an error in it.
-    pub fn facts(&self) -> Result<Box<Facts>> {
-        Ok(Box::new(self.supervisor()?.facts()))
+    pub async fn facts(&self) -> Result<Box<Facts>> {
+        Ok(Box::new(self.begun().await?.facts()))
     }
 
     /// Where a task is in its life.

@@ -158,9 +158,9 @@ where
         .build()
         .doing(Kind::Internal, || "cannot start the event loop")?;
     LocalSet::new().block_on(&runtime, async move {
-        let executor = Executor::begin(config).await;
+        let executor = Executor::new();
         let mut manager = tokio::task::spawn_local(manager(executor.clone()));
-        let over = executor.run();
+        let over = executor.run(config);
         tokio::pin!(over);
         tokio::select! {
             over = &mut over => {

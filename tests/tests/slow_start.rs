@@ -1,11 +1,11 @@
-//! A command that comes to its shim late, as on a slow machine: whether it still lives is told by the kernel, never by a
-//! clock. strace holds it up before it connects.
+//! A start on a slow machine. A command that connects late: whether it still lives, the shim learns from the kernel, never
+//! from a clock. A shim that leaves its manager's cgroup slowly. strace holds them up.
 
 use std::fs;
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{binary, eventually, process_exists};
+use bowline_tests::harness::{binary, eventually, hierarchies, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// `bowline ARGS`, each of whose connections takes so many seconds to begin.
@@ -51,5 +51,29 @@ fn it_leaves_with_a_command_that_has_asked_for_nothing() {
     drop(strace);
     eventually("the shim leaves", || (!process_exists(shim)).then_some(()));
     host.bowline(["rm", &id]).assert_code(0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_shim_answers_while_it_leaves_its_managers_cgroup() {
+    let host = Host::new();
+    let id = host.new_id();
+    let managers = host.elsewhere("managers");
+    let (_, unified) = hierarchies().into_iter().find(|(names, _)| names.is_empty()).expect("cgroup2 is mounted");
+    let mut strace = host.command("strace");
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-P"]).arg(unified.join("cgroup.procs"));
+    strace.args(["-e", "trace=write", "-e", "inject=write:delay_enter=1000s:when=1"]);
+    strace.arg(binary("bowline")).args(["start", "--name", &id, "--", "/bin/sleep", "1000"]);
+    let strace = host.spawn_command(managers.inside(&strace));
+    eventually("there is a task to ask for", || host.state().join(&id).join("shim.sock").exists().then_some(()));
+    let ran = host.bowline(["ps"]);
+    ran.assert_code(0);
+    assert!(ran.out().lines().any(|line| line.starts_with(&format!("{id}  created "))), "{ran}");
+    // Its shim goes on.
+    drop(strace);
+    let task = host.adopt(id);
+    task.wait_until_running();
+    task.end();
+    managers.remove();
     host.assert_nothing_left();
 }

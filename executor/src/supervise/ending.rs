@@ -98,13 +98,8 @@ impl Task {
 
     /// Removes what is left of it, and has the rest of its output written.
     async fn clear_away(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
-        let is_first = |facts: &mut TaskFacts| facts.cgroups == Cgroups::InUse;
-        if self.facts.note(|facts| {
-            is_first(facts) && {
-                facts.cgroups = Cgroups::Removing;
-                true
-            }
-        }) {
+        if self.facts.look(|facts| facts.cgroups == Cgroups::InUse) {
+            self.facts.note(|facts| facts.cgroups = Cgroups::Removing);
             let removal = self.clone().remove_cgroups(supervisor.clone());
             waits::work("the removal of cgroups", Some(self.id.clone()), removal);
         }

@@ -30,7 +30,7 @@ pub fn ours(service: &Rc<Service>, method: &str, payload: &[u8]) -> Answer<Call>
 }
 
 async fn answer_figures(service: &Service, _: Empty) -> Answer<FiguresResponse> {
-    let figures = figures(service).map_err(|error| to_status(&error))?;
+    let figures = figures(service).await.map_err(|error| to_status(&error))?;
     Ok(FiguresResponse { figures: json(&figures)?, ..FiguresResponse::default() })
 }
 
@@ -58,7 +58,7 @@ async fn answer_facts(service: &Service, _: Empty) -> Answer<FactsResponse> {
         sandbox: service.sandbox.outline(),
         events: service.publisher.outline(),
     };
-    let facts = service.executor.facts().map_err(|error| to_status(&error))?;
+    let facts = service.executor.facts().await.map_err(|error| to_status(&error))?;
     let facts = AllFacts { facts, connections: service.connections.outlines(), containerd };
     Ok(FactsResponse { facts: json(&facts)?, ..FactsResponse::default() })
 }
@@ -67,9 +67,9 @@ async fn answer_facts(service: &Service, _: Empty) -> Answer<FactsResponse> {
 ///
 /// # Errors
 /// `NotFound` when it is leaving.
-fn figures(service: &Service) -> Result<Figures> {
+async fn figures(service: &Service) -> Result<Figures> {
     let Service { executor, sandbox, .. } = service;
-    let mut figures = executor.figures()?;
+    let mut figures = executor.figures().await?;
     if let Some((id, cgroup)) = sandbox.place() {
         let usage = match cgroup {
             // It is its manager's, and may have gone.

@@ -269,12 +269,12 @@ impl Service {
     }
 
     async fn figures(&self, _: Empty) -> Answer<FiguresResponse> {
-        let figures = self.executor.figures().map_err(|e| to_status(&e))?;
+        let figures = self.executor.figures().await.map_err(|e| to_status(&e))?;
         Ok(FiguresResponse { figures: json(&figures)?, ..FiguresResponse::default() })
     }
 
     async fn facts(&self, _: Empty) -> Answer<FactsResponse> {
-        let facts = self.executor.facts().map_err(|e| to_status(&e))?;
+        let facts = self.executor.facts().await.map_err(|e| to_status(&e))?;
         let facts = AllFacts { facts, connections: self.connections.outlines() };
         Ok(FactsResponse { facts: json(&facts)?, ..FactsResponse::default() })
     }

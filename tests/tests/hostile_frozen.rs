@@ -14,7 +14,7 @@ const PID_NAMESPACES: [&str; 2] = ["private", "host"];
 
 /// A member with a process beside its init; SIGTERM alone ends neither.
 fn member<'h>(sandbox: &Sandbox<'h>, pids: &str) -> Task<'h> {
-    let script = r#"trap "" TERM; setsid sleep 1000 & echo ready; while :; do sleep 1000; done"#;
+    let script = r#"trap "" TERM; setsid sleep 1000 & echo ready; exec sleep 1000"#;
     let toml = format!("command = 'sh'\nargs = ['-c', '{script}']\nnamespaces.pid = '{pids}'");
     let task = sandbox.described(&toml).start();
     task.wait_for_line("ready");

@@ -11,13 +11,15 @@
 
 mod destroy;
 mod devices;
+mod enforce;
 mod entry;
 mod exec_group;
 mod files;
 mod hierarchy;
 mod identity;
 mod join;
-mod limits;
+mod limit;
+
 mod oom;
 mod pressure;
 mod sets;

@@ -1,22 +1,25 @@
 //! What is particular to cgroup v1: its controllers, its files, its freezer.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType, LinuxResources};
+use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags, openat};
 
-use super::limits::Limit;
+use super::limit::{self, Amount, CpuQuota, IoWeight, Limit, Rate, Write};
 use super::tree::{collect_processes, names_below, open_dir, read_at, signal_below, write_at};
-use crate::error::{Error, Kind, Result};
+use crate::error::Error;
 
 /// The file that a thread joins a cgroup by.
 pub const TASKS: &str = "tasks";
 /// The hierarchy whose subtree says which processes a task has: execs with a
 /// deadline have a child cgroup there.
 pub const FREEZER: &str = "freezer";
+
+/// The file of the memory limit.
+const MEMORY_MAX: &str = "memory.limit_in_bytes";
 
 /// Controllers that can be mounted as v1 (cgroups(7)).
 pub const CONTROLLERS: [&str; 14] = [
@@ -36,85 +39,63 @@ pub const CONTROLLERS: [&str; 14] = [
     "misc",
 ];
 
-/// `resources` as writes, in an order in which the kernel takes them.
-pub fn limits(resources: &LinuxResources) -> Result<Vec<Limit>> {
-    let mut out = Vec::new();
-    let mut put = |controller, file: &str, value: String| out.push(Limit::new(controller, file, value));
-    for rule in resources.devices().iter().flatten() {
-        let file = if rule.allow() { "devices.allow" } else { "devices.deny" };
-        put("devices", file, device_rule(rule));
-    }
-    if let Some(memory) = resources.memory() {
-        // The limit first: a new cgroup's memory+swap limit is unlimited, and
-        // the kernel wants it at or above the memory limit at all times.
-        let files = [
-            ("memory.limit_in_bytes", memory.limit()),
-            ("memory.memsw.limit_in_bytes", memory.swap()),
-            ("memory.soft_limit_in_bytes", memory.reservation()),
-        ];
-        for (file, value) in files {
-            if let Some(value) = value {
-                put("memory", file, value.to_string());
-            }
+/// What `limit` is in files.
+pub fn writes(limit: &Limit) -> Vec<Write> {
+    let one = |controller, file: &str, value: &dyn Display| vec![Write::new(controller, file, value)];
+    match limit {
+        Limit::Device(rule) => {
+            one("devices", if rule.allow() { "devices.allow" } else { "devices.deny" }, &device_rule(rule))
         }
-        if let Some(swappiness) = memory.swappiness() {
-            put("memory", "memory.swappiness", swappiness.to_string());
+        Limit::MemoryMax(most) => one("memory", MEMORY_MAX, &figure(*most)),
+        // A kernel that counts no swap has none to give.
+        Limit::MemoryAndSwapMax { both, .. } => {
+            let write = Write::new("memory", "memory.memsw.limit_in_bytes", figure(*both));
+            vec![write.met_without(both.0.is_none())]
         }
-    }
-    if let Some(cpu) = resources.cpu() {
-        if let Some(shares) = cpu.shares() {
-            put("cpu", "cpu.shares", shares.to_string());
+        Limit::MemoryLow(low) => one("memory", "memory.soft_limit_in_bytes", &figure(*low)),
+        Limit::Swappiness(swappiness) => one("memory", "memory.swappiness", swappiness),
+        Limit::CpuShares(shares) => one("cpu", "cpu.shares", shares),
+        Limit::CpuQuota(CpuQuota { quota, period }) => {
+            let period = period.map(|period| Write::new("cpu", "cpu.cfs_period_us", period));
+            let quota = quota.map(|quota| Write::new("cpu", "cpu.cfs_quota_us", quota));
+            period.into_iter().chain(quota).collect()
         }
-        if let Some(period) = cpu.period() {
-            put("cpu", "cpu.cfs_period_us", period.to_string());
-        }
-        if let Some(quota) = cpu.quota() {
-            put("cpu", "cpu.cfs_quota_us", quota.to_string());
-        }
-        if let Some(cpus) = cpu.cpus() {
-            put("cpuset", "cpuset.cpus", cpus.clone());
-        }
-        if let Some(mems) = cpu.mems() {
-            put("cpuset", "cpuset.mems", mems.clone());
-        }
-    }
-    if let Some(pids) = resources.pids() {
-        let limit = pids.limit();
-        put("pids", "pids.max", if limit > 0 { limit.to_string() } else { "max".to_owned() });
-    }
-    if let Some(io) = resources.block_io() {
+        Limit::Cpus(cpus) => one("cpuset", "cpuset.cpus", &cpus.text),
+        Limit::MemoryNodes(nodes) => one("cpuset", "cpuset.mems", &nodes.text),
+        Limit::Pids(most) => vec![Write::pids(*most)],
         // The names of a kernel whose only scheduler with weights is BFQ (≥ 5.0).
-        if let Some(weight) = io.weight() {
-            let weight = weight.to_string();
-            out.push(Limit::new("blkio", "blkio.weight", &weight).or("blkio.bfq.weight", &weight));
+        Limit::IoWeight { device: None, weight: IoWeight::Blkio(weight) } => {
+            vec![Write::new("blkio", "blkio.weight", weight).or("blkio.bfq.weight", weight)]
         }
-        for device in io.weight_device().iter().flatten() {
-            if let Some(weight) = device.weight() {
-                let weight = format!("{}:{} {weight}", device.major(), device.minor());
-                let limit = Limit::new("blkio", "blkio.weight_device", &weight);
-                out.push(limit.or("blkio.bfq.weight_device", weight));
-            }
+        Limit::IoWeight { device: Some(device), weight: IoWeight::Blkio(weight) } => {
+            let write = Write::of_device("blkio", "blkio.weight_device", *device, weight, "0");
+            let older = format!("{device} {weight}");
+            vec![write.or("blkio.bfq.weight_device", older)]
         }
-        let rates = [
-            ("blkio.throttle.read_bps_device", io.throttle_read_bps_device()),
-            ("blkio.throttle.write_bps_device", io.throttle_write_bps_device()),
-            ("blkio.throttle.read_iops_device", io.throttle_read_iops_device()),
-            ("blkio.throttle.write_iops_device", io.throttle_write_iops_device()),
-        ];
-        for (file, devices) in rates {
-            for device in devices.iter().flatten() {
-                let rate = format!("{}:{} {}", device.major(), device.minor(), device.rate());
-                out.push(Limit::new("blkio", file, rate));
-            }
+        Limit::IoRate { device, of, most } => {
+            let file = match of {
+                Rate::BytesRead => "blkio.throttle.read_bps_device",
+                Rate::BytesWritten => "blkio.throttle.write_bps_device",
+                Rate::Reads => "blkio.throttle.read_iops_device",
+                Rate::Writes => "blkio.throttle.write_iops_device",
+            };
+            vec![Write::of_device("blkio", file, *device, most.0.unwrap_or(0), "0")]
         }
+        Limit::Hugepages { size, most } => one("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), &figure(*most)),
+        // Those of v2 alone are refused before: see `limits`.
+        Limit::SwapMax(_)
+        | Limit::ZswapMax(_)
+        | Limit::MemoryHigh(_)
+        | Limit::MemoryMin(_)
+        | Limit::CpuWeight(_)
+        | Limit::IoWeight { weight: IoWeight::Io(_), .. }
+        | Limit::Raw { .. } => Vec::new(),
     }
-    if let Some((key, value)) = resources.unified().iter().flatten().min() {
-        return Err(Error::new(
-            Kind::Unsupported,
-            format!("cannot set {key} to {value}: it is a cgroup v2 key, and this host has cgroup v1"),
-        ));
-    }
-    Ok(out)
+}
+
+/// A figure of the memory and hugetlb controllers.
+fn figure(most: Amount) -> String {
+    most.0.map_or_else(|| "-1".to_owned(), |most| most.to_string())
 }
 
 /// A rule in the form of the devices controller: `c 1:3 rwm`.
@@ -158,7 +139,7 @@ fn fill_cpuset(top: BorrowedFd<'_>, path: &str, file: &str) -> rustix::io::Resul
 /// What is wrong with a memory limit that the kernel could not reclaim down to.
 pub fn no_room(dir: BorrowedFd<'_>, limit: &str) -> Error {
     let used = read_at(dir, "memory.usage_in_bytes").unwrap_or_default();
-    super::limits::no_room("memory.limit_in_bytes", limit, used.trim())
+    limit::no_room(MEMORY_MAX, limit, used.trim())
 }
 
 /// Registers an eventfd that is written to when memory has run out in `dir` or

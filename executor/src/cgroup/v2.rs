@@ -5,11 +5,10 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use oci_spec::runtime::LinuxResources;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::limits::{self, Limit};
+use super::limit::{self, Amount, CpuQuota, Device, IoWeight, Limit, PERIOD, Rate, Write};
 use super::tree::{members_below, read_at, signal_below, write_at};
 use crate::error::Result;
 use crate::sys;
@@ -25,6 +24,20 @@ pub const TYPE: &str = "cgroup.type";
 
 /// The file that kills all at once, since Linux 5.14.
 const KILL: &str = "cgroup.kill";
+
+/// The file of the memory limit.
+const MEMORY_MAX: &str = "memory.max";
+
+/// The file of a device's rates, and what lifts them.
+const IO_MAX: &str = "io.max";
+const NO_IO_MAX: &str = "rbps=max wbps=max riops=max wiops=max";
+
+/// The file of weights, and what takes a device's away.
+const IO_WEIGHT: &str = "io.weight";
+const NO_IO_WEIGHT: &str = "default";
+
+/// The file of weights where BFQ schedules.
+const BFQ_WEIGHT: &str = "io.bfq.weight";
 
 /// Controllers that tasks are limited and accounted by.
 const WANTED: [&str; 6] = ["cpu", "cpuset", "io", "memory", "pids", "hugetlb"];
@@ -60,86 +73,79 @@ pub fn hand_down_controllers(dir: BorrowedFd<'_>) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// `resources` as writes, in an order in which the kernel takes them. Devices
-/// are not among them: see `devices`.
-pub fn limits(resources: &LinuxResources) -> Vec<Limit> {
-    let mut out = Vec::new();
-    let mut put = |controller, file: &str, value: String| out.push(Limit::new(controller, file, value));
-    if let Some(memory) = resources.memory() {
-        if let Some(limit) = memory.limit() {
-            put("memory", "memory.max", amount(limit));
+/// What `limit` is in a file; devices have none: see `devices`.
+pub fn write(limit: &Limit) -> Option<Write> {
+    let amount =
+        |controller, file: &str, most: Amount| Some(Write::new(controller, file, most).met_without(most.0.is_none()));
+    match limit {
+        Limit::Device(_) | Limit::Swappiness(_) => None,
+        Limit::MemoryMax(most) => amount("memory", MEMORY_MAX, *most),
+        Limit::MemoryAndSwapMax { .. } | Limit::SwapMax(_) => {
+            let most = swap(limit)?;
+            // A kernel that counts no swap has none to give.
+            let none = most.0.is_none_or(|most| most == 0);
+            Some(Write::new("memory", "memory.swap.max", most).met_without(none))
         }
-        if let Some(swap) = memory.swap() {
-            // OCI's figure is memory and swap together.
-            let beyond = if swap < 0 { swap } else { swap - memory.limit().unwrap_or(0).max(0) };
-            put("memory", "memory.swap.max", amount(beyond));
+        Limit::ZswapMax(most) => amount("memory", "memory.zswap.max", *most),
+        Limit::MemoryHigh(most) => amount("memory", "memory.high", *most),
+        Limit::MemoryLow(low) => amount("memory", "memory.low", *low),
+        Limit::MemoryMin(min) => amount("memory", "memory.min", *min),
+        Limit::CpuShares(_) | Limit::CpuWeight(_) => Some(Write::new("cpu", "cpu.weight", cpu_weight(limit)?)),
+        Limit::CpuQuota(CpuQuota { quota, period }) => {
+            let quota = Amount(quota.and_then(|quota| u64::try_from(quota).ok()).filter(|quota| *quota > 0));
+            Some(Write::new("cpu", "cpu.max", format_args!("{quota} {}", period.unwrap_or(PERIOD))))
         }
-        if let Some(low) = memory.reservation() {
-            put("memory", "memory.low", amount(low));
+        Limit::Cpus(cpus) => Some(Write::new("cpuset", "cpuset.cpus", &cpus.text)),
+        Limit::MemoryNodes(nodes) => Some(Write::new("cpuset", "cpuset.mems", &nodes.text)),
+        Limit::Pids(most) => Some(Write::pids(*most)),
+        Limit::IoWeight { device, weight } => {
+            let figure = io_weight(*weight);
+            let write = match device {
+                None => Write::new("io", IO_WEIGHT, format_args!("default {figure}")),
+                Some(device) => Write::of_device("io", IO_WEIGHT, *device, figure, NO_IO_WEIGHT),
+            };
+            // A kernel without io.cost has weights only where BFQ schedules, in v1's range.
+            Some(match (weight, device) {
+                (IoWeight::Io(_), _) => write,
+                (IoWeight::Blkio(weight), None) => write.or(BFQ_WEIGHT, weight),
+                (IoWeight::Blkio(weight), Some(device)) => write.or(BFQ_WEIGHT, format_args!("{device} {weight}")),
+            })
         }
-    }
-    if let Some(cpu) = resources.cpu() {
-        if let Some(weight) = cpu.shares().and_then(weight_of_shares) {
-            put("cpu", "cpu.weight", weight.to_string());
+        Limit::IoRate { device, of, most } => {
+            let key = match of {
+                Rate::BytesRead => "rbps",
+                Rate::BytesWritten => "wbps",
+                Rate::Reads => "riops",
+                Rate::Writes => "wiops",
+            };
+            Some(Write::of_device("io", IO_MAX, *device, format_args!("{key}={}", most), NO_IO_MAX))
         }
-        if cpu.quota().is_some() || cpu.period().is_some() {
-            let quota = cpu.quota().filter(|quota| *quota > 0);
-            let quota = quota.map_or_else(|| "max".to_owned(), |quota| quota.to_string());
-            put("cpu", "cpu.max", format!("{quota} {}", cpu.period().unwrap_or(100_000)));
-        }
-        if let Some(cpus) = cpu.cpus() {
-            put("cpuset", "cpuset.cpus", cpus.clone());
-        }
-        if let Some(mems) = cpu.mems() {
-            put("cpuset", "cpuset.mems", mems.clone());
-        }
-    }
-    if let Some(pids) = resources.pids() {
-        let limit = pids.limit();
-        put("pids", "pids.max", if limit > 0 { limit.to_string() } else { "max".to_owned() });
-    }
-    if let Some(io) = resources.block_io() {
-        // A kernel without io.cost has weights only where BFQ schedules, in v1's range.
-        if let Some(weight) = io.weight() {
-            let limit = Limit::new("io", "io.weight", format!("default {}", weight_of_blkio(weight)));
-            out.push(limit.or("io.bfq.weight", weight.to_string()));
-        }
-        for device in io.weight_device().iter().flatten() {
-            if let Some(weight) = device.weight() {
-                let device = format!("{}:{}", device.major(), device.minor());
-                let limit = Limit::new("io", "io.weight", format!("{device} {}", weight_of_blkio(weight)));
-                out.push(limit.or("io.bfq.weight", format!("{device} {weight}")));
-            }
-        }
-        let rates = [
-            ("rbps", io.throttle_read_bps_device()),
-            ("wbps", io.throttle_write_bps_device()),
-            ("riops", io.throttle_read_iops_device()),
-            ("wiops", io.throttle_write_iops_device()),
-        ];
-        for (key, devices) in rates {
-            for device in devices.iter().flatten() {
-                // OCI's 0 is no limit.
-                let rate = Some(device.rate()).filter(|rate| *rate > 0);
-                let rate = rate.map_or_else(|| "max".to_owned(), |rate| rate.to_string());
-                let value = format!("{}:{} {key}={rate}", device.major(), device.minor());
-                out.push(Limit::new("io", "io.max", value));
-            }
+        Limit::Hugepages { size, most } => amount("hugetlb", &format!("hugetlb.{size}.max"), *most),
+        Limit::Raw { file, value } => {
+            let device = value.split_once(' ').and_then(|(first, _)| Device::parse(first));
+            let none = match file.as_str() {
+                IO_MAX => NO_IO_MAX,
+                IO_WEIGHT => NO_IO_WEIGHT,
+                _ => "0",
+            };
+            Some(Write { line: device.map(|device| (device, none)), ..Write::new("", file, value) })
         }
     }
-    let mut raw: Vec<(&String, &String)> = resources.unified().iter().flatten().collect();
-    raw.sort_unstable();
-    out.extend(raw.into_iter().map(|(file, value)| Limit::new("", file, value)));
-    out
 }
 
-/// Reclaims memory until no more than `limit` is used: where the kernel finds
+/// Swap alone: OCI's figure is memory and swap together.
+pub fn swap(limit: &Limit) -> Option<Amount> {
+    match limit {
+        Limit::MemoryAndSwapMax { both, memory } => Some(Amount(both.0.map(|both| both - memory.unwrap_or(0)))),
+        Limit::SwapMax(most) => Some(*most),
+        _ => None,
+    }
+}
+
+/// Reclaims memory until no more than `most` bytes are used: where the kernel finds
 /// more in use than it is told to allow, it kills.
-pub fn make_room(dir: BorrowedFd<'_>, limit: &str) -> Result<()> {
+pub fn make_room(dir: BorrowedFd<'_>, most: u64) -> Result<()> {
     let used = || read_at(dir, "memory.current").ok()?.trim().parse::<u64>().ok();
-    let Ok(most) = limit.parse::<u64>() else {
-        return Ok(());
-    };
     for _ in 0..3 {
         let Some(excess) = used().and_then(|used| used.checked_sub(most)).filter(|excess| *excess > 0) else {
             return Ok(());
@@ -148,14 +154,26 @@ pub fn make_room(dir: BorrowedFd<'_>, limit: &str) -> Result<()> {
         let _ = write_at(dir, "memory.reclaim", &excess.to_string());
     }
     match used() {
-        Some(used) if used > most => Err(limits::no_room("memory.max", limit, &used.to_string())),
+        Some(used) if used > most => Err(limit::no_room(MEMORY_MAX, most, &used.to_string())),
         _ => Ok(()),
     }
 }
 
-/// Negative is "no limit" in OCI.
-fn amount(bytes: i64) -> String {
-    if bytes < 0 { "max".to_owned() } else { bytes.to_string() }
+/// CPU time compared with others' as a weight.
+pub fn cpu_weight(limit: &Limit) -> Option<u64> {
+    match limit {
+        Limit::CpuShares(shares) => weight_of_shares(*shares),
+        Limit::CpuWeight(weight) => Some(*weight),
+        _ => None,
+    }
+}
+
+/// Disk time compared with others' as a weight.
+pub fn io_weight(weight: IoWeight) -> u64 {
+    match weight {
+        IoWeight::Blkio(weight) => weight_of_blkio(weight),
+        IoWeight::Io(weight) => weight,
+    }
 }
 
 /// v1 shares (2–262144) as a v2 weight (1–10000), such that 1024 is 100.
@@ -218,8 +236,6 @@ pub fn kill_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use oci_spec::runtime::{LinuxMemoryBuilder, LinuxResourcesBuilder};
-
     use super::*;
 
     #[test]
@@ -237,10 +253,8 @@ mod tests {
 
     #[test]
     fn swap_equal_to_the_limit_means_no_swap() {
-        let memory = LinuxMemoryBuilder::default().limit(64i64 << 20).swap(64i64 << 20).build().expect("memory");
-        let resources = LinuxResourcesBuilder::default().memory(memory).build().expect("resources");
-        let limits = limits(&resources);
-        let swap = limits.iter().find(|l| l.file == "memory.swap.max").expect("a swap limit");
-        assert_eq!(swap.value, "0");
+        let limit = Limit::MemoryAndSwapMax { both: Amount(Some(64 << 20)), memory: Some(64 << 20) };
+        let written = write(&limit).expect("a swap limit");
+        assert_eq!((written.file.as_str(), written.value.as_str()), ("memory.swap.max", "0"));
     }
 }

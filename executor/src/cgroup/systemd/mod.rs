@@ -25,8 +25,8 @@ pub use name::Unit;
 pub use properties::{Property, Value, kept};
 
 use super::hierarchy::Hierarchy;
-use super::limits::Limit;
-use super::{Cgroup, Layout, Member, checked_path};
+use super::limit::Limit;
+use super::{Cgroup, Layout, Member, Version, checked_path};
 use crate::error::{Error, Kind, Result};
 
 /// Who makes the cgroups of tasks.
@@ -97,7 +97,7 @@ impl Layout {
     /// What a unit with these limits is started with.
     pub fn properties(&self, resources: Option<&LinuxResources>) -> Result<Vec<Property>> {
         let limits = resources.map_or(Ok(Vec::new()), |resources| self.limits(resources))?;
-        Ok(of_limits(&kept(limits)))
+        Ok(of_limits(&kept(limits), self.version()))
     }
 
     /// Takes over the cgroup of a unit that was started, and makes it where
@@ -137,10 +137,10 @@ fn adopted(hierarchy: &Hierarchy, path: &str) -> Result<super::hierarchy::Made> 
     }
 }
 
-/// The properties that say the same as `limits`.
-pub fn of_limits(limits: &[Limit]) -> Vec<Property> {
+/// The properties that say what `limits` do.
+pub fn of_limits(limits: &[Limit], version: Version) -> Vec<Property> {
     let known = std::cell::OnceCell::new();
-    properties::properties(limits, |kind, major| {
+    properties::properties(limits, version, |kind, major| {
         let known: &String = known.get_or_init(|| std::fs::read_to_string("/proc/devices").unwrap_or_default());
         driver_of(known, kind, major)
     })

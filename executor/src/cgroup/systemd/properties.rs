@@ -12,10 +12,11 @@
 //!
 //! Source: systemd.resource-control(5), org.freedesktop.systemd1(5). Pure.
 
-use bowline_spec::units::IdSet;
+use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::limits::Limit;
+use crate::cgroup::limit::{Amount, CpuQuota, Device, Ids, IoWeight, Limit, PERIOD, Rate};
+use crate::cgroup::{Version, v2};
 
 /// A property of a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,125 +55,132 @@ const PERCENT: u64 = 10_000;
 /// As many CPUs as a kernel can be built for.
 const MOST_IDS: u32 = 8192;
 
-/// The kernel's period, in µs.
-const PERIOD: u64 = 100_000;
-
 /// Rounds the CPU quota up to whole percents of a CPU, which is what systemd stores: any other quota
 /// would change at the next `daemon-reload`.
 pub fn kept(mut limits: Vec<Limit>) -> Vec<Limit> {
-    let period = v1_period(&limits);
     for limit in &mut limits {
-        let rounded = match (limit.file.as_str(), limit.value.split_once(' ')) {
-            ("cpu.max", Some((quota, period))) => {
-                period.parse().ok().and_then(|p| rounded(quota, p)).map(|quota| format!("{quota} {period}"))
-            }
-            ("cpu.max", None) => rounded(&limit.value, PERIOD).map(|quota| quota.to_string()),
-            ("cpu.cfs_quota_us", _) => rounded(&limit.value, period).map(|quota| quota.to_string()),
-            _ => None,
-        };
-        limit.value = rounded.unwrap_or_else(|| limit.value.clone());
+        if let Limit::CpuQuota(cpu) = limit
+            && let Some(rounded) = per_second(cpu).and_then(|second| second.checked_mul(period(cpu)))
+        {
+            cpu.quota = i64::try_from(rounded / 1_000_000).ok();
+        }
     }
     limits
 }
 
-fn v1_period(limits: &[Limit]) -> u64 {
-    let period = limits.iter().find(|limit| limit.file == "cpu.cfs_period_us");
-    period.and_then(|limit| limit.value.parse().ok()).filter(|period| *period > 0).unwrap_or(PERIOD)
+fn period(cpu: &CpuQuota) -> u64 {
+    cpu.period.filter(|period| *period > 0).unwrap_or(PERIOD)
 }
 
-fn rounded(quota: &str, period: u64) -> Option<u64> {
-    per_second(quota, period)?.checked_mul(period).map(|micros| micros / 1_000_000)
-}
-
-/// A quota in µs for each second, as systemd has it.
-fn per_second(quota: &str, period: u64) -> Option<u64> {
-    let exact = quota.parse::<u64>().ok()?.checked_mul(1_000_000)?.div_ceil(period.max(1));
+/// A quota in µs for each second, as systemd has it; `None` where there is none.
+fn per_second(cpu: &CpuQuota) -> Option<u64> {
+    let quota = u64::try_from(cpu.quota?).ok().filter(|quota| *quota > 0)?;
+    let exact = quota.checked_mul(1_000_000)?.div_ceil(period(cpu));
     Some(exact.div_ceil(PERCENT) * PERCENT)
 }
 
 /// The properties that say what `limits` do. `driver_of` tells the name that
 /// character ('c') or block ('b') devices of a major number have.
-pub fn properties(limits: &[Limit], driver_of: impl Fn(char, u64) -> Option<String>) -> Vec<Property> {
+pub fn properties(
+    limits: &[Limit],
+    version: Version,
+    driver_of: impl Fn(char, u64) -> Option<String>,
+) -> Vec<Property> {
     let mut out: Vec<Property> = Vec::new();
     for limit in limits {
-        of_file(&mut out, limit.file.as_str(), limit.value.trim(), v1_period(limits));
+        property(&mut out, limit, version);
     }
-    let rules: Vec<&Limit> = limits.iter().filter(|limit| limit.file.starts_with("devices.")).collect();
-    if !rules.is_empty() {
+    let is_rule = |limit: &Limit| if let Limit::Device(rule) = limit { Some(rule.clone()) } else { None };
+    let rules: Vec<LinuxDeviceCgroup> = limits.iter().filter_map(is_rule).collect();
+    if version == Version::V1 && !rules.is_empty() {
         devices(&mut out, &rules, driver_of);
     }
     out
 }
 
-/// What one value for one file is, if systemd has a property for it.
-fn of_file(out: &mut Vec<Property>, file: &str, value: &str, v1_period: u64) {
-    let single = |name| Some((name, number(value)?));
-    let number = match file {
-        "memory.max" => single("MemoryMax"),
-        "memory.high" => single("MemoryHigh"),
-        "memory.low" => single("MemoryLow"),
-        "memory.min" => single("MemoryMin"),
-        "memory.swap.max" => single("MemorySwapMax"),
-        "memory.zswap.max" => single("MemoryZSwapMax"),
-        "memory.limit_in_bytes" => single("MemoryLimit"),
-        "cpu.weight" => single("CPUWeight"),
-        "cpu.shares" => single("CPUShares"),
-        "pids.max" => single("TasksMax"),
-        "blkio.weight" => single("BlockIOWeight"),
-        "cpu.max" => {
-            let (quota, period) = value.split_once(' ').unwrap_or((value, "100000"));
-            let Some(period) = period.parse().ok().filter(|period| *period > 0) else { return };
-            return quota_of(out, quota, period);
+/// Adds what `limit` is, if systemd has a property for it.
+fn property(out: &mut Vec<Property>, limit: &Limit, version: Version) {
+    let (name, number) = match (limit, version) {
+        (Limit::MemoryMax(most), Version::V1) => ("MemoryLimit", amount(*most)),
+        (Limit::MemoryMax(most), Version::V2) => ("MemoryMax", amount(*most)),
+        (Limit::MemoryHigh(most), Version::V2) => ("MemoryHigh", amount(*most)),
+        (Limit::MemoryLow(low), Version::V2) => ("MemoryLow", amount(*low)),
+        (Limit::MemoryMin(min), Version::V2) => ("MemoryMin", amount(*min)),
+        (Limit::ZswapMax(most), Version::V2) => ("MemoryZSwapMax", amount(*most)),
+        (Limit::MemoryAndSwapMax { .. } | Limit::SwapMax(_), Version::V2) => {
+            let Some(most) = v2::swap(limit) else { return };
+            ("MemorySwapMax", amount(most))
         }
-        "cpu.cfs_quota_us" => return quota_of(out, value, v1_period),
-        "cpuset.cpus" | "cpuset.mems" => {
-            let name = if file == "cpuset.cpus" { "AllowedCPUs" } else { "AllowedMemoryNodes" };
-            return set(out, name, value);
+        (Limit::CpuShares(shares), Version::V1) => ("CPUShares", *shares),
+        (Limit::CpuShares(_) | Limit::CpuWeight(_), Version::V2) => {
+            let Some(weight) = v2::cpu_weight(limit) else { return };
+            ("CPUWeight", weight)
         }
-        "io.weight" => match value.split_once(' ') {
-            Some(("default", weight)) => weight.parse().ok().map(|weight| ("IOWeight", weight)),
-            Some((device, weight)) => return device_figure(out, "IODeviceWeight", device, weight),
-            None => single("IOWeight"),
-        },
-        "io.max" => return io_max(out, value),
-        "blkio.weight_device" => return of_device(out, "BlockIODeviceWeight", value),
-        "blkio.throttle.read_bps_device" => return of_device(out, "BlockIOReadBandwidth", value),
-        "blkio.throttle.write_bps_device" => return of_device(out, "BlockIOWriteBandwidth", value),
-        _ => None,
+        (Limit::CpuQuota(cpu), _) => return quota(out, cpu, version),
+        (Limit::Cpus(cpus), _) => return set(out, "AllowedCPUs", cpus),
+        (Limit::MemoryNodes(nodes), _) => return set(out, "AllowedMemoryNodes", nodes),
+        (Limit::Pids(most), _) => ("TasksMax", amount(*most)),
+        (Limit::IoWeight { device, weight }, _) => {
+            let (all, one, weight) = match (version, weight) {
+                (Version::V1, IoWeight::Blkio(weight)) => ("BlockIOWeight", "BlockIODeviceWeight", u64::from(*weight)),
+                (Version::V1, IoWeight::Io(_)) => return,
+                (Version::V2, weight) => ("IOWeight", "IODeviceWeight", v2::io_weight(*weight)),
+            };
+            match device {
+                Some(device) => return figure(out, one, *device, weight),
+                None => (all, weight),
+            }
+        }
+        (Limit::IoRate { device, of, most }, _) => {
+            let name = match (version, of) {
+                (Version::V1, Rate::BytesRead) => "BlockIOReadBandwidth",
+                (Version::V1, Rate::BytesWritten) => "BlockIOWriteBandwidth",
+                (Version::V1, Rate::Reads | Rate::Writes) => return,
+                (Version::V2, Rate::BytesRead) => "IOReadBandwidthMax",
+                (Version::V2, Rate::BytesWritten) => "IOWriteBandwidthMax",
+                (Version::V2, Rate::Reads) => "IOReadIOPSMax",
+                (Version::V2, Rate::Writes) => "IOWriteIOPSMax",
+            };
+            return figure(out, name, *device, amount(*most));
+        }
+        // Those of v2 alone are refused on v1.
+        (
+            Limit::MemoryHigh(_)
+            | Limit::MemoryLow(_)
+            | Limit::MemoryMin(_)
+            | Limit::ZswapMax(_)
+            | Limit::MemoryAndSwapMax { .. }
+            | Limit::SwapMax(_)
+            | Limit::CpuWeight(_),
+            Version::V1,
+        )
+        | (Limit::Device(_) | Limit::Swappiness(_) | Limit::Hugepages { .. } | Limit::Raw { .. }, _) => return,
     };
-    if let Some((name, number)) = number {
-        put(out, name, Value::Number(number));
-    }
+    put(out, name, Value::Number(number));
 }
 
-/// A later value of a file counts.
+fn amount(most: Amount) -> u64 {
+    most.0.unwrap_or(INFINITY)
+}
+
+/// Sets a property; the last value of each counts.
 fn put(out: &mut Vec<Property>, name: &'static str, value: Value) {
     out.retain(|property| property.name != name);
     out.push(Property { name: name.to_owned(), value });
 }
 
-/// A figure, or none in the kernel's words.
-fn number(value: &str) -> Option<u64> {
-    match value {
-        "max" | "-1" => Some(INFINITY),
-        figure => figure.parse().ok(),
-    }
-}
-
-fn quota_of(out: &mut Vec<Property>, quota: &str, period: u64) {
-    let quota = if matches!(quota, "max" | "-1") { Some(INFINITY) } else { per_second(quota, period) };
-    if let Some(quota) = quota.filter(|quota| *quota > 0) {
-        put(out, "CPUQuotaPerSecUSec", Value::Number(quota));
-        put(out, "CPUQuotaPeriodUSec", Value::Number(period));
-    }
-}
-
-fn set(out: &mut Vec<Property>, name: &'static str, ids: &str) {
-    // More than any kernel has: it will refuse them.
-    let Ok(ids) = ids.parse::<IdSet>() else { return };
-    if ids.ids().last() >= Some(&MOST_IDS) {
+fn quota(out: &mut Vec<Property>, cpu: &CpuQuota, version: Version) {
+    // v1's file keeps a quota that is not named, and takes no 0.
+    if version == Version::V1 && matches!(cpu.quota, None | Some(0)) {
         return;
     }
+    put(out, "CPUQuotaPerSecUSec", Value::Number(per_second(cpu).unwrap_or(INFINITY)));
+    put(out, "CPUQuotaPeriodUSec", Value::Number(period(cpu)));
+}
+
+fn set(out: &mut Vec<Property>, name: &'static str, ids: &Ids) {
+    // More than any kernel has: it will refuse them.
+    let Some(ids) = ids.ids.as_ref().filter(|ids| ids.ids().last() < Some(&MOST_IDS)) else { return };
     let mut bits = Vec::new();
     for id in ids.ids() {
         let (byte, bit) = (*id as usize / 8, id % 8);
@@ -184,31 +192,7 @@ fn set(out: &mut Vec<Property>, name: &'static str, ids: &str) {
     put(out, name, Value::Set(bits));
 }
 
-/// `8:0 rbps=1000 wiops=max`
-fn io_max(out: &mut Vec<Property>, value: &str) {
-    let mut words = value.split_whitespace();
-    let Some(device) = words.next() else { return };
-    for (key, rate) in words.filter_map(|word| word.split_once('=')) {
-        let name = match key {
-            "rbps" => "IOReadBandwidthMax",
-            "wbps" => "IOWriteBandwidthMax",
-            "riops" => "IOReadIOPSMax",
-            "wiops" => "IOWriteIOPSMax",
-            _ => continue,
-        };
-        device_figure(out, name, device, rate);
-    }
-}
-
-/// `8:0 1000`
-fn of_device(out: &mut Vec<Property>, name: &'static str, value: &str) {
-    if let Some((device, figure)) = value.split_once(' ') {
-        device_figure(out, name, device, figure);
-    }
-}
-
-fn device_figure(out: &mut Vec<Property>, name: &'static str, device: &str, figure: &str) {
-    let Some(figure) = number(figure) else { return };
+fn figure(out: &mut Vec<Property>, name: &'static str, device: Device, figure: u64) {
     let device = (format!("/dev/block/{device}"), figure);
     match out.iter_mut().find(|property| property.name == name) {
         Some(Property { value: Value::Devices(devices), .. }) => devices.push(device),
@@ -216,21 +200,24 @@ fn device_figure(out: &mut Vec<Property>, name: &'static str, device: &str, figu
     }
 }
 
-/// v1's rules, in the order in which they are written: `c 1:3 rwm`, `a`.
-fn devices(out: &mut Vec<Property>, rules: &[&Limit], driver_of: impl Fn(char, u64) -> Option<String>) {
+/// v1's rules, in the order in which they are written.
+fn devices(out: &mut Vec<Property>, rules: &[LinuxDeviceCgroup], driver_of: impl Fn(char, u64) -> Option<String>) {
     let mut strict = false;
     let mut allowed: Vec<(String, String)> = Vec::new();
     for rule in rules {
-        let allow = rule.file == "devices.allow";
-        if rule.value == "a" {
-            strict = !allow;
-            allowed.clear();
-            continue;
-        }
-        let Some((device, access)) = pattern(&rule.value, &driver_of) else { continue };
+        let kind = match rule.typ().unwrap_or(LinuxDeviceType::A) {
+            LinuxDeviceType::B => 'b',
+            LinuxDeviceType::C | LinuxDeviceType::U => 'c',
+            LinuxDeviceType::A | LinuxDeviceType::P => {
+                strict = !rule.allow();
+                allowed.clear();
+                continue;
+            }
+        };
+        let Some(device) = device(kind, rule, &driver_of) else { continue };
         allowed.retain(|(known, _)| *known != device);
-        if allow {
-            allowed.push((device, access));
+        if rule.allow() {
+            allowed.push((device, rule.access().clone().unwrap_or_else(|| "rwm".to_owned())));
         }
     }
     put(out, "DevicePolicy", Value::Text(if strict { "strict" } else { "auto" }.to_owned()));
@@ -239,38 +226,46 @@ fn devices(out: &mut Vec<Property>, rules: &[&Limit], driver_of: impl Fn(char, u
     }
 }
 
-/// `c 1:3 rw` as systemd names the device, and the access.
-fn pattern(rule: &str, driver_of: impl Fn(char, u64) -> Option<String>) -> Option<(String, String)> {
-    let mut words = rule.split(' ');
-    let (kind, numbers, access) = (words.next()?, words.next()?, words.next()?);
-    let word = if kind == "b" { "block" } else { "char" };
-    let device = match numbers.split_once(':')? {
-        ("*", _) => format!("{word}-*"),
-        (major, "*") => format!("{word}-{}", driver_of(kind.chars().next()?, major.parse().ok()?)?),
-        (major, minor) => format!("/dev/{word}/{major}:{minor}"),
-    };
-    Some((device, access.to_owned()))
+/// The devices of a rule, as systemd names them.
+fn device(kind: char, rule: &LinuxDeviceCgroup, driver_of: impl Fn(char, u64) -> Option<String>) -> Option<String> {
+    let word = if kind == 'b' { "block" } else { "char" };
+    let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
+    Some(match (number(rule.major()), number(rule.minor())) {
+        (None, _) => format!("{word}-*"),
+        (Some(major), None) => format!("{word}-{}", driver_of(kind, major)?),
+        (Some(major), Some(minor)) => format!("/dev/{word}/{major}:{minor}"),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use oci_spec::runtime::LinuxDeviceCgroupBuilder;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::cgroup::limit::of_file;
+    use crate::cgroup::v1;
 
-    fn of(limits: &[(&str, &str)]) -> Vec<Property> {
-        let limits: Vec<Limit> = limits.iter().map(|(file, value)| Limit::new("", *file, *value)).collect();
-        properties(&limits, |kind, major| (kind == 'c' && major == 136).then(|| "pts".to_owned()))
+    fn properties_of(limits: &[Limit], version: Version) -> Vec<Property> {
+        properties(limits, version, |kind, major| (kind == 'c' && major == 136).then(|| "pts".to_owned()))
+    }
+
+    /// Those of v2's files.
+    fn of(files: &[(&str, &str)]) -> Vec<Property> {
+        let limits: Vec<Limit> = files.iter().flat_map(|(file, value)| of_file(file, value)).collect();
+        properties_of(&limits, Version::V2)
     }
 
     fn property(name: &str, value: Value) -> Property {
         Property { name: name.to_owned(), value }
     }
 
-    #[track_caller]
-    fn assert_numbers(limits: &[(&str, &str)], expected: &[(&str, u64)]) {
-        let expected: Vec<Property> = expected.iter().map(|(name, n)| property(name, Value::Number(*n))).collect();
-        assert_eq!(of(limits), expected);
+    fn numbers(expected: &[(&str, u64)]) -> Vec<Property> {
+        expected.iter().map(|(name, number)| property(name, Value::Number(*number))).collect()
+    }
+
+    fn cpu_quota(quota: i64, period: Option<u64>) -> Limit {
+        Limit::CpuQuota(CpuQuota { quota: Some(quota), period })
     }
 
     #[test]
@@ -296,18 +291,17 @@ mod tests {
             ("TasksMax", 64),
             ("IOWeight", 50),
         ];
-        assert_numbers(&limits, &expected);
+        assert_eq!(of(&limits), numbers(&expected));
     }
 
     #[test]
     fn a_limit_of_v1_is_one_too() {
         let limits = [
-            ("memory.limit_in_bytes", "1048576"),
-            ("cpu.shares", "512"),
-            ("cpu.cfs_period_us", "50000"),
-            ("cpu.cfs_quota_us", "25000"),
-            ("pids.max", "max"),
-            ("blkio.weight", "300"),
+            Limit::MemoryMax(Amount(Some(1_048_576))),
+            Limit::CpuShares(512),
+            cpu_quota(25_000, Some(50_000)),
+            Limit::Pids(Amount(None)),
+            Limit::IoWeight { device: None, weight: IoWeight::Blkio(300) },
         ];
         let expected = [
             ("MemoryLimit", 1_048_576),
@@ -317,14 +311,16 @@ mod tests {
             ("TasksMax", INFINITY),
             ("BlockIOWeight", 300),
         ];
-        assert_numbers(&limits, &expected);
+        assert_eq!(properties_of(&limits, Version::V1), numbers(&expected));
         let none = [("CPUQuotaPerSecUSec", INFINITY), ("CPUQuotaPeriodUSec", PERIOD)];
-        assert_numbers(&[("cpu.cfs_quota_us", "-1")], &none);
+        assert_eq!(properties_of(&[cpu_quota(-1, None)], Version::V1), numbers(&none));
+        let low = [Limit::MemoryLow(Amount(Some(4096))), Limit::Swappiness(0)];
+        assert_eq!(properties_of(&low, Version::V1), []);
     }
 
     #[test]
     fn what_is_not_limited_or_has_no_property_is_none() {
-        let none = [("memory.swappiness", "0"), ("hugetlb.2MB.max", "0"), ("memory.oom.group", "1"), ("cpu.idle", "1")];
+        let none = [("hugetlb.2MB.max", "0"), ("memory.oom.group", "1"), ("cpu.idle", "1")];
         assert_eq!(of(&none), []);
         assert_eq!(of(&[]), []);
         assert_eq!(
@@ -348,64 +344,75 @@ mod tests {
 
     #[test]
     fn figures_for_devices_are_lists() {
-        let found = of(&[
-            ("io.max", "8:0 rbps=1000"),
-            ("io.max", "8:16 rbps=2000 wiops=max"),
-            ("io.weight", "8:0 200"),
-            ("blkio.throttle.write_bps_device", "8:0 7"),
-        ]);
         let devices = |list: &[(&str, u64)]| Value::Devices(list.iter().map(|(d, n)| ((*d).to_owned(), *n)).collect());
+        let found =
+            of(&[("io.max", "8:0 rbps=1000"), ("io.max", "8:16 rbps=2000 wiops=max"), ("io.weight", "8:0 200")]);
         let expected = [
             ("IOReadBandwidthMax", devices(&[("/dev/block/8:0", 1000), ("/dev/block/8:16", 2000)])),
             ("IOWriteIOPSMax", devices(&[("/dev/block/8:16", INFINITY)])),
             ("IODeviceWeight", devices(&[("/dev/block/8:0", 200)])),
-            ("BlockIOWriteBandwidth", devices(&[("/dev/block/8:0", 7)])),
         ];
         assert_eq!(found, expected.map(|(name, value)| property(name, value)));
+        let rate = |of| Limit::IoRate { device: Device(8, 0), of, most: Amount(Some(7)) };
+        let found = properties_of(&[rate(Rate::BytesWritten), rate(Rate::Reads)], Version::V1);
+        assert_eq!(found, [property("BlockIOWriteBandwidth", devices(&[("/dev/block/8:0", 7)]))]);
     }
 
     #[test]
     fn rules_for_devices_are_told_where_systemd_would_undo_them() {
-        let found = of(&[
-            ("devices.deny", "a"),
-            ("devices.allow", "c 1:3 rwm"),
-            ("devices.allow", "c 136:* rw"),
-            ("devices.allow", "c *:* m"),
-            ("devices.allow", "b 8:0 r"),
-            ("devices.allow", "c 77:* r"),
-            ("devices.deny", "b 8:0 r"),
-        ]);
+        let rule = |allow, kind, major: i64, minor: i64, access: &str| {
+            let rule = LinuxDeviceCgroupBuilder::default().allow(allow).typ(kind).major(major).minor(minor);
+            Limit::Device(rule.access(access).build().expect("a rule"))
+        };
+        let (all, block, character) = (LinuxDeviceType::A, LinuxDeviceType::B, LinuxDeviceType::C);
+        let none = rule(false, all, -1, -1, "rwm");
+        let limits = [
+            none.clone(),
+            rule(true, character, 1, 3, "rwm"),
+            rule(true, character, 136, -1, "rw"),
+            rule(true, character, -1, -1, "m"),
+            rule(true, block, 8, 0, "r"),
+            rule(true, character, 77, -1, "r"),
+            rule(false, block, 8, 0, "r"),
+        ];
         let rules = [("/dev/char/1:3", "rwm"), ("char-pts", "rw"), ("char-*", "m")];
         let rules = rules.map(|(device, access)| (device.to_owned(), access.to_owned())).to_vec();
         let expected = [("DevicePolicy", Value::Text("strict".to_owned())), ("DeviceAllow", Value::Rules(rules))];
-        assert_eq!(found, expected.map(|(name, value)| property(name, value)));
-        let all = of(&[("devices.deny", "a"), ("devices.allow", "a")]);
-        assert_eq!(all, [property("DevicePolicy", Value::Text("auto".to_owned()))]);
+        assert_eq!(properties_of(&limits, Version::V1), expected.map(|(name, value)| property(name, value)));
+        let every = [none, rule(true, all, -1, -1, "rwm")];
+        let auto = [property("DevicePolicy", Value::Text("auto".to_owned()))];
+        assert_eq!(properties_of(&every, Version::V1), auto);
+        // There our program is never touched.
+        assert_eq!(properties_of(&limits, Version::V2), []);
     }
 
     #[test]
     fn a_quota_is_in_whole_percents_rounded_up() {
-        let kept = |file: &str, value: &str| kept(vec![Limit::new("cpu", file, value)])[0].value.clone();
-        assert_eq!(kept("cpu.max", "12345 100000"), "13000 100000");
-        assert_eq!(kept("cpu.max", "50000 100000"), "50000 100000");
-        assert_eq!(kept("cpu.max", "max 100000"), "max 100000");
-        assert_eq!(kept("cpu.max", "1000"), "1000");
-        assert_eq!(kept("cpu.cfs_quota_us", "-1"), "-1");
-        assert_eq!(kept("cpu.cfs_quota_us", "100"), "1000");
-        assert_eq!(kept("memory.max", "12345"), "12345");
+        let file = |limit: &Limit, version| match version {
+            Version::V1 => v1::writes(limit).pop().expect("a file").value,
+            Version::V2 => v2::write(limit).expect("a file").value,
+        };
+        let kept = |quota, version| file(&kept(vec![cpu_quota(quota, None)])[0], version);
+        assert_eq!(kept(12_345, Version::V2), "13000 100000");
+        assert_eq!(kept(50_000, Version::V2), "50000 100000");
+        assert_eq!(kept(-1, Version::V2), "max 100000");
+        assert_eq!(kept(-1, Version::V1), "-1");
+        assert_eq!(kept(100, Version::V1), "1000");
     }
 
     proptest! {
         #[test]
-        fn systemd_and_the_file_say_the_same(quota in 1000u64..100_000_000, period in 1000u64..1_000_000) {
-            let limits = kept(vec![Limit::new("cpu", "cpu.max", format!("{quota} {period}"))]);
-            let file: u64 = limits[0].value.split(' ').next().expect("a quota").parse().expect("a number");
-            let properties = properties(&limits, |_, _| None);
+        fn systemd_and_the_file_say_the_same(quota in 1000i64..100_000_000, period in 1000u64..1_000_000) {
+            let limits = kept(vec![cpu_quota(quota, Some(period))]);
+            let text = v2::write(&limits[0]).expect("a file").value;
+            let file: u64 = text.split(' ').next().expect("a quota").parse().expect("a number");
+            let properties = properties(&limits, Version::V2, |_, _| None);
             prop_assert_eq!(&properties[0].name, "CPUQuotaPerSecUSec");
             let Value::Number(second) = &properties[0].value else { panic!("a number") };
             prop_assert_eq!(second % PERCENT, 0);
             // What systemd makes of it, at the same precision.
             prop_assert_eq!(second * period / 1_000_000, file);
+            let quota = quota.cast_unsigned();
             prop_assert!(file + 1 >= quota.min(file + 1) && file >= quota - 1, "{} for {}", file, quota);
             prop_assert!(file <= quota + period / 100 + 1, "{} for {}", file, quota);
         }

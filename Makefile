@@ -110,7 +110,7 @@ test-fallbacks: need-test debug
 
 # First not of this host: what an old kernel answers, and that it has the switch.
 define run-fallbacks
-BOWLINE_ABSENT=$(subst $(space),$(comma),$(FACILITIES)) $(CARGO_TEST) --lib -- sys:: inside_root:: rootfs:: identity::
+BOWLINE_ABSENT=$(subst $(space),$(comma),$(FACILITIES)) $(CARGO_TEST) --lib -- recent:: memory:: inside_root:: rootfs:: identity::
 $(foreach facility,$(FACILITIES),$(call test-absent,$(facility))$(newline))
 endef
 

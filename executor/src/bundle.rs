@@ -8,12 +8,11 @@ use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::common_device_rules;
 use bowline_spec::id::TaskId;
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxResources, LinuxSeccomp, Process, Spec};
 use serde::Deserialize;
-
-use crate::error::{Doing, Error, Kind, Result};
 
 /// The file's name (OCI runtime specification, "Filesystem Bundle").
 const CONFIG: &str = "config.json";

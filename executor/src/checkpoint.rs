@@ -17,11 +17,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::mountinfo;
 use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
-
-use crate::error::{Doing, Error, Kind, Result};
-use crate::mountinfo;
 
 /// How long criu may take: a task's memory is written to disk meanwhile.
 pub const PATIENCE: Duration = Duration::from_secs(600);

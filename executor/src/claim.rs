@@ -3,11 +3,11 @@
 
 use std::rc::Rc;
 
+use bowline_sys::Ended;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::known::Known;
-use crate::sys::Ended;
 
 /// How a child has ended, and when it was reaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,13 +15,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::untrusted::UIDS;
+use bowline_sys as sys;
 use rustix::fs::Uid;
 use rustix::io::Errno;
 use rustix::process::{geteuid, getpriority_user};
-
-use crate::error::{Doing, Error, Kind, Result};
-use crate::sys;
 
 /// A byte for each number. One for the whole host.
 const LOCKS: &str = "/run/bowline-users";

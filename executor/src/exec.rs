@@ -12,18 +12,18 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
+use bowline_cgroup::Entry;
+use bowline_error::{Doing, Kind, Result};
+use bowline_sys as sys;
 use oci_spec::runtime::{Process, Spec};
 
-use crate::cgroup::Entry;
 use crate::child::{self, Handed, Payload};
-use crate::error::{Doing, Kind, Result};
 use crate::hooks::{Container, Point};
 use crate::io::{self, Stdio};
 use crate::launch::{self, Live, Report};
 use crate::lsm::Labels;
 use crate::namespaces::Namespaces;
 use crate::seccomp::Filter;
-use crate::sys;
 use crate::{notify, rootfs, unsupported};
 
 /// Everything that an exec is started from.

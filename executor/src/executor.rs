@@ -9,14 +9,15 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::Update;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
+use bowline_sys as sys;
 use oci_spec::runtime::LinuxResources;
 use tokio::io::Interest;
 
 use crate::checkpoint::Checkpoint;
-use crate::error::{Error, Kind, Result};
 use crate::facts::Facts;
 use crate::figures::Figures;
 use crate::io::{Attachment, WindowSize};
@@ -27,7 +28,7 @@ use crate::request::{Exec, Launch, Launched, PauseEnd, Process, TaskState};
 use crate::sandbox::SandboxState;
 use crate::stats::Stats;
 use crate::supervise::{BegunExec, Config, Supervisor};
-use crate::{sys, waits};
+use crate::waits;
 
 /// A handle to the loop. Cheap to clone.
 #[derive(Clone)]

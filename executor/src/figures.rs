@@ -7,10 +7,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use bowline_cgroup::{Cgroup, Layout};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{Cgroup, Layout};
 use crate::health;
 use crate::stats::{self, Stats};
 

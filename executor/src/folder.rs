@@ -26,11 +26,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::error::{Doing, Error, Kind, Result};
 use crate::events::{self, Entry, Event, Journal, Reader};
 use crate::report::ExitReport;
 use crate::reserve::{Put, Reserve};

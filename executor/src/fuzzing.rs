@@ -8,18 +8,19 @@
 use std::fs;
 use std::path::Path;
 
+use bowline_cgroup::{Cgroup, Layout};
 use bowline_spec::Signal;
 use bowline_spec::user::NameOrId;
+use bowline_sys::mountinfo;
+use bowline_sys::proc_stat::ProcStat;
 use oci_spec::runtime::{LinuxResources, Process};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::cgroup::{Cgroup, Layout};
 use crate::folder::Folder;
 use crate::identity::{self, Wanted};
 use crate::network::{self, ConfigList, Kept};
-use crate::proc_stat::ProcStat;
-use crate::{bundle, events, mountinfo, rootfs, stats, unsupported};
+use crate::{bundle, events, rootfs, stats, unsupported};
 
 /// A bundle's `config.json`, and what is checked of it before anything is made.
 pub fn config(data: &[u8]) {

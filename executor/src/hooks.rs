@@ -16,10 +16,10 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use bowline_error::{Doing, Error, Kind, Result};
 use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
 
 use crate::claim::Claim;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::pages::FRUGAL;
 use crate::program::Program;
 

@@ -7,13 +7,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use bowline_cgroup as cgroup;
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::untrusted::{HOME, UIDS};
 use bowline_spec::{DeviceNode, HOST_VIEW, Host, Seccomp, Task, TaskProfile, Update, UserIds};
 use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
 
-use crate::cgroup;
 use crate::claimed_uid::ClaimedUid;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::identity::{self, Wanted};
 use crate::lsm;
 use crate::rootfs;

@@ -12,10 +12,10 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 
+use bowline_error::{Doing, Kind, Result};
 use bowline_spec::limits::{Manifest, UnitName};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Doing, Kind, Result};
 use crate::folder::{Folder, Lock, StateDir};
 
 /// The folder, beside the tasks'. Ids never begin with a dot.

@@ -8,12 +8,12 @@ use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::UserIds;
 use bowline_spec::user::NameOrId;
 use rustix::fs::{self, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::error::{Doing, Error, Kind, Result};
 use crate::inside_root::{self, Symlinks};
 
 /// More than any sane user database; a larger file is refused.

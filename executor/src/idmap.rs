@@ -8,13 +8,12 @@
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::{self as sys, Cloned};
 use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Spec};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitId, WaitIdOptions, getegid, geteuid, waitid};
-
-use crate::error::{Doing, Error, Kind, Result};
-use crate::sys::{self, Cloned};
 
 /// What `user` and `group` inside the task are on the host.
 ///

@@ -15,10 +15,9 @@
 use std::fs;
 use std::sync::OnceLock;
 
+use bowline_error::{Doing, Kind, Result};
+use bowline_sys::{self as sys, SchedulingAttributes};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
-
-use crate::error::{Doing, Kind, Result};
-use crate::sys::{self, SchedulingAttributes};
 
 /// Which resource limits a task has that its description does not name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -15,10 +15,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
+use bowline_sys as sys;
 use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
-
-use crate::sys;
 
 /// As many symlinks in one path as the kernel follows (path_resolution(7)).
 pub const MOST_SYMLINKS: usize = 40;

@@ -12,12 +12,13 @@ use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use bowline_cgroup::{Cgroup, Entry};
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::{self as sys, Cloned, SharedPid};
 use oci_spec::runtime::Spec;
 use tokio::time::timeout;
 
-use crate::cgroup::{Cgroup, Entry};
 use crate::child::{self, Handed, Init, Payload};
-use crate::error::{Doing, Error, Kind, Result};
 use crate::hooks::{Container, Point};
 use crate::idmap;
 use crate::inheritance;
@@ -27,7 +28,6 @@ use crate::namespaces::{self, Namespaces};
 use crate::notify::{self, Notify};
 use crate::rootfs;
 use crate::seccomp::Filter;
-use crate::sys::{self, Cloned, SharedPid};
 use crate::unsupported;
 use crate::worker::{self, PipeReader};
 

@@ -26,13 +26,11 @@
 #![warn(missing_docs)]
 
 mod bundle;
-mod cgroup;
 mod checkpoint;
 mod child;
 mod claim;
 mod claimed_uid;
 pub mod clock;
-mod error;
 pub mod events;
 mod exec;
 mod executor;
@@ -59,7 +57,6 @@ mod log;
 mod lsm;
 mod manager_events;
 mod member;
-mod mountinfo;
 mod namespaces;
 pub mod network;
 mod notify;
@@ -68,7 +65,6 @@ pub mod pages;
 mod past_shim;
 mod pause_process;
 pub mod probe;
-pub mod proc_stat;
 mod program;
 mod record;
 mod report;
@@ -82,7 +78,6 @@ mod seccomp;
 pub mod spare;
 mod stats;
 mod supervise;
-mod sys;
 pub mod systemd;
 mod trust;
 mod undo;
@@ -93,12 +88,15 @@ mod worker;
 
 use tokio::task::LocalSet;
 
-pub use cgroup::{
+pub use bowline_cgroup::{
     Driver as CgroupDriver, Unit, checked_path as checked_cgroup_path, is_v2 as is_cgroup_v2,
     join_existing as join_cgroup,
 };
+pub use bowline_error::{Doing, Error, Kind, Result};
+#[cfg(feature = "absent")]
+pub use bowline_sys::all_absent;
+pub use bowline_sys::{close_all_but, inherited_fd, proc_stat};
 pub use checkpoint::{Checkpoint, Criu};
-pub use error::{Doing, Error, Kind, Result};
 pub use executor::Executor;
 pub use facts::{ExecEnd, Killed, Particulars};
 pub use features::features;
@@ -125,9 +123,6 @@ pub use stats::{
     Process as ProcessStats, Rdma as RdmaStats, Stall, Stats,
 };
 pub use supervise::{BegunExec, Config, Leave, ShimCgroup};
-#[cfg(feature = "absent")]
-pub use sys::all_absent;
-pub use sys::{close_all_but, inherited_fd};
 pub use undo::{LeftAlone, undo, undo_bundle, undo_rest};
 
 /// The version of this executor.
@@ -148,7 +143,7 @@ where
     F: FnOnce(Executor) -> Fut,
     Fut: Future<Output = Result<()>> + 'static,
 {
-    sys::default_signals((1..=64).filter(|signal| *signal != libc::SIGPIPE));
+    bowline_sys::default_signals((1..=64).filter(|signal| *signal != libc::SIGPIPE));
     inheritance::leave_behind(config.limits)?;
     spare::keep();
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -16,11 +16,10 @@ use std::fs;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::path::Path;
 
+use bowline_error::{Doing, Error, Kind, Result};
 use oci_spec::runtime::Process;
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::{Errno, write};
-
-use crate::error::{Doing, Error, Kind, Result};
 
 /// The profile of tasks that name none: in `package/apparmor`.
 pub const DEFAULT_PROFILE: &str = "bowline-default";

@@ -11,9 +11,8 @@
 
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Kind, Result};
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, Mount, MountBuilder, Spec};
-
-use crate::error::{Doing, Kind, Result};
 
 /// Where POSIX shared memory is.
 const SHM: &str = "/dev/shm";

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use libc::c_int;
 use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Spec};
 
-use crate::error::{Doing, Error, Kind, Result};
 pub use crate::idmap::host_ids;
-use crate::sys;
 
 /// The namespaces of one task, as CLONE_NEW* bits and paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -17,6 +17,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
@@ -27,9 +29,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
-use crate::error::{Doing, Error, Kind, Result};
 use crate::seccomp::Listener;
-use crate::{sys, waits};
+use crate::waits;
 
 /// How long an agent may take to read the message.
 const PATIENCE: Duration = Duration::from_secs(10);

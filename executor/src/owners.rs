@@ -6,12 +6,13 @@
 //! what either is above of, by the parents of processes. In doubt a cgroup has an
 //! owner.
 
-use crate::proc_stat::{self, ProcStat};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+
+use bowline_sys::proc_stat::{self, ProcStat};
 
 /// The name of our own shim, which says by its folder what its sandbox is.
 const OURS: &str = "bowline-shim";

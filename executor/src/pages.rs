@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::sys;
+use bowline_sys as sys;
 
 /// A variable of a shim's environment, and its value: its allocator keeps no lists of freed pieces for each thread.
 pub const FRUGAL: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");

@@ -13,13 +13,13 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
+use bowline_cgroup::{self as cgroup, Cgroup, Layout, has_ended};
+use bowline_error::{Doing as _, Error, Kind, Result};
 use bowline_spec::signal::Signal;
+use bowline_sys::{self as sys, proc_stat};
 
-use crate::cgroup::{self, Cgroup, Layout, has_ended};
-use crate::error::{Doing as _, Error, Kind, Result};
 use crate::folder::{Folder, Lock, Owner, Record};
 use crate::undo::{cgroups_of, overheads_of};
-use crate::{proc_stat, sys};
 
 /// How long a shim that was killed may take to end: what it waits for in the
 /// kernel, such as a slow disk, comes first.

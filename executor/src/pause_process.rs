@@ -19,17 +19,18 @@ use std::fs::{self, File};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::path::PathBuf;
 
+use bowline_cgroup::Entry;
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use libc::c_int;
 use oci_spec::runtime::LinuxNamespaceType;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::process::Signal;
 
-use crate::cgroup::Entry;
 use crate::child::{self, Handed};
-use crate::error::{Doing, Error, Kind, Result};
 use crate::io;
 use crate::launch::{Live, clone_child};
-use crate::{inheritance, network, sys, unsupported, worker};
+use crate::{inheritance, network, unsupported, worker};
 
 /// What it is called, in every list of processes.
 const NAME: &CStr = c"pause";

@@ -11,15 +11,15 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use bowline_cgroup::{self as cgroup, Version};
+use bowline_error::Result;
+use bowline_sys::{self as sys, Cloned};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, ResolveFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::cgroup::{self, Version};
-use crate::error::Result;
 pub use crate::lsm::{DEFAULT_PROFILE, has_default_profile};
 use crate::sealed;
-use crate::sys::{self, Cloned};
 
 /// The cgroup hierarchies of this host.
 #[derive(Debug)]

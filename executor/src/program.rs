@@ -22,15 +22,15 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use bowline_cgroup::Entry;
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::{self as sys, Cloned};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 
-use crate::cgroup::Entry;
 use crate::claim::Claim;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::inheritance;
-use crate::sys::{self, Cloned};
 
 /// What is run, and how.
 #[derive(Debug)]
@@ -253,7 +253,7 @@ mod tests {
     use super::started::OUTPUT;
     use super::*;
     use crate::claim::End;
-    use crate::sys::Ended;
+    use bowline_sys::Ended;
 
     const SHELL: &str = "/bin/sh";
     const LONG: Duration = Duration::from_secs(60);

@@ -13,11 +13,10 @@ mod known;
 
 use std::path::Path;
 
+use bowline_error::{Error, Kind, Result};
 use serde::Serialize;
 use serde::de::{Deserialize as _, DeserializeOwned, Deserializer};
 use serde_json::Value;
-
-use crate::error::{Error, Kind, Result};
 
 /// The version of the form that is written. A field that is added, and may be ignored, does not change it.
 const VERSION: u64 = 1;

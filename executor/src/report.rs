@@ -4,11 +4,11 @@
 
 use std::collections::VecDeque;
 
+use bowline_sys::Ended;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
-use crate::sys::Ended;
 use crate::watch::Finding;
 
 /// How a task ended. What this kernel cannot tell is null.

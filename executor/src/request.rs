@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bowline_cgroup::Driver;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 
-use crate::cgroup::Driver;
 use crate::facts::{ExecEnd, Particulars};
 use crate::health::Health;
 use crate::io::{Attachment, Input, Logger, Target, WindowSize};

@@ -17,6 +17,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use bowline_cgroup::{self as cgroup, Driver, Layout, Unit};
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::budget::{Class, Joint};
 use bowline_spec::id::TaskId;
 use bowline_spec::place::SandboxPlace;
@@ -24,8 +26,6 @@ use bowline_spec::{Overhead, Sandbox, Update};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{self, Driver, Layout, Unit};
-use crate::error::{Doing, Error, Kind, Result};
 use crate::folder::{Folder, Lock, StateDir};
 use crate::network::{self, Connected};
 use crate::rootfs::layers;

@@ -18,7 +18,9 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::NetworkMode;
+use bowline_sys as sys;
 use libc::c_int;
 use oci_spec::runtime::LinuxNamespaceType;
 use rustix::net::{
@@ -26,8 +28,7 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-use crate::error::{Doing, Error, Kind, Result};
-use crate::{network, sys, unsupported, worker};
+use crate::{network, unsupported, worker};
 
 /// What is to be shared.
 #[derive(Debug, Clone, PartialEq, Eq)]

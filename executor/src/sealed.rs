@@ -15,10 +15,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
+use bowline_error::{Doing, Kind, Result};
+use bowline_sys as sys;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
-
-use crate::error::{Doing, Kind, Result};
-use crate::sys;
 
 /// Opens `binary` for execution through `/proc/self/fd/<n>`.
 ///

@@ -20,14 +20,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
+use bowline_error::{Doing, Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-pub use crate::cgroup::Unit;
-pub use crate::cgroup::systemd::{Property, Value};
-use crate::error::{Doing, Error, Kind, Result};
+pub use bowline_cgroup::Unit;
+pub use bowline_cgroup::systemd::{Property, Value};
 
 /// The command of `bowline` that carries out a request.
 pub const COMMAND: &str = "units";

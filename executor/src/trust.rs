@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
-use crate::error::{Error, Kind, Result};
+use bowline_error::{Error, Kind, Result};
 
 /// As many symlinks as the kernel follows in one path (path_resolution(7)).
 const SYMLINKS: usize = 40;

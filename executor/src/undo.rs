@@ -11,18 +11,18 @@
 use std::path::Path;
 use std::time::Duration;
 
+use bowline_cgroup::{self as cgroup, Layout, Permit, Unit};
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::place::SandboxPlace;
+use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
 
 use crate::bundle;
-use crate::cgroup::{self, Layout, Permit, Unit};
-use crate::error::{Error, Kind, Result};
 use crate::events::Event;
 use crate::folder::{Folder, Record, died_with_shim};
 use crate::hooks;
 use crate::owners::Shims;
-use crate::proc_stat::{self, ProcStat};
 use crate::report::ExitReport;
 use crate::rootfs::layers;
 use crate::systemd::Systemd;

@@ -7,9 +7,9 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use bowline_error::{Error, Kind, Result};
 use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
 
-use crate::error::{Error, Kind, Result};
 use crate::lsm;
 
 /// Refuses what is not done.

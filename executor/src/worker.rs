@@ -5,12 +5,11 @@ use std::io::{self, Read as _, Write as _};
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::{self as sys, Cloned};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::unix::AsyncFd;
-
-use crate::error::{Doing, Error, Kind, Result};
-use crate::sys::{self, Cloned};
 
 /// Runs `work` in a worker and returns its answer.
 ///

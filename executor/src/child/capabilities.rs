@@ -9,12 +9,11 @@
 
 use std::collections::HashSet;
 
+use bowline_error::{Doing, Error, Kind, Result};
 use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{Capability, LinuxCapabilities, LinuxCapabilitiesBuilder};
 use rustix::io::Errno;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
-
-use crate::error::{Doing, Error, Kind, Result};
 
 /// The kernel's sets have room for these; it knows fewer.
 const MOST: u64 = 64;

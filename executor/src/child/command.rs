@@ -6,10 +6,9 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Error, Kind, Result};
 use oci_spec::runtime::Process;
 use rustix::fs::{self, FileType};
-
-use crate::error::{Error, Kind, Result};
 
 /// What execve gets: path, arguments and environment.
 pub struct Program {

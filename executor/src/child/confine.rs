@@ -5,6 +5,8 @@
 use std::convert::Infallible;
 use std::os::fd::AsFd as _;
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use oci_spec::runtime::{PosixRlimit, PosixRlimitType, Process};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -12,9 +14,8 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 
 use super::command::Program;
 use super::{Payload, capabilities, scheduling};
-use crate::error::{Doing, Error, Kind, Result};
 use crate::lsm::Opened;
-use crate::{inheritance, notify, sys};
+use crate::{inheritance, notify};
 
 /// Confines the calling process as its spec says, does what is `last`, and
 /// executes the program.

@@ -2,9 +2,10 @@
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 
-use crate::error::{Doing, Error, Kind, Result};
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
+
 use crate::io::{End, Stdio};
-use crate::sys;
 
 /// The descriptors that a process is handed: its standard streams, and what it
 /// needs on its way to execve. Whoever can trace it there reaches no others.

@@ -29,17 +29,18 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::Path;
 
+use bowline_cgroup::Entry;
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{Mode, OFlags};
 
-use crate::cgroup::Entry;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::hooks::{Container, Point};
 use crate::io::{End, Stdio};
 use crate::lsm::{Labels, Opened};
 use crate::namespaces::Namespaces;
+use crate::network;
 use crate::rootfs::{self, Sources};
-use crate::{network, sys};
 
 /// First byte of a message on the report pipe: set up, waiting for [`START`].
 pub const READY: u8 = b'R';

@@ -2,13 +2,12 @@
 //!
 //! Before rights are given up: most of it needs CAP_SYS_NICE.
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::{self as sys, SchedulingAttributes};
 use oci_spec::runtime::{
     IOPriorityClass, LinuxPersonalityDomain, LinuxSchedulerFlag, LinuxSchedulerPolicy, Process, Scheduler, Spec,
 };
 use rustix::thread::{CpuSet, sched_setaffinity};
-
-use crate::error::{Doing, Error, Kind, Result};
-use crate::sys::{self, SchedulingAttributes};
 
 /// Applies the process's scheduler and I/O priority.
 pub fn apply(process: &Process) -> Result<()> {

@@ -4,11 +4,11 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
+use bowline_error::{Doing, Kind, Result};
 use oci_spec::runtime::Process;
 use rustix::fs::Uid;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use crate::error::{Doing, Kind, Result};
 use crate::io::Wish;
 use crate::rootfs::Pty;
 

@@ -8,9 +8,10 @@ use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Kind, Result};
+
 use super::Entry;
 use super::journal::{BEFORE, CURRENT, is_at};
-use crate::error::{Doing, Kind, Result};
 use crate::trust;
 
 /// How every line begins. Within a line no text can have it: JSON escapes quotes.

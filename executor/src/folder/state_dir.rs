@@ -5,12 +5,12 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::{EVENTS, Folder, LONGEST_SOCKET_PATH, Lock, cannot};
-use crate::error::{Error, Kind, Result};
 use crate::trust;
 
 /// The folder that holds one folder for each task.

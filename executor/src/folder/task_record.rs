@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use bowline_cgroup::{CgroupIdentity, Unit};
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{CgroupIdentity, Unit};
-use crate::error::{Error, Kind, Result};
 use crate::report::{Enforcement, ExitReport};
 
 /// What is known of a task on disk.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use bowline_cgroup::{Cgroup, Layout, Version};
 use oci_spec::runtime::{LinuxCpu, LinuxMemory, LinuxResources};
 use serde::Serialize;
 
-use crate::cgroup::{Cgroup, Layout, Version};
 use crate::host;
 
 /// What v1 writes for "no limit" is above this; see `stats::v1`.

@@ -16,17 +16,17 @@ mod orphans;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use bowline_cgroup::{self as cgroup, Cgroup, Layout, Permit, Unit, checked_path};
+use bowline_error::{Error, Kind, Result, together};
 use oci_spec::runtime::LinuxResources;
 use serde::Serialize;
 
 pub use self::configuration::Configuration;
 pub use self::orphans::{Left, Outcome, What};
-pub use crate::cgroup::Destroyed;
-use crate::cgroup::{self, Cgroup, Layout, Permit, Unit, checked_path};
-use crate::error::{Error, Kind, Result, together};
 use crate::stats::Stats;
 use crate::systemd::Systemd;
 use crate::{figures, host, stats};
+pub use bowline_cgroup::Destroyed;
 
 /// Who says that systemd runs this host: sd_booted(3).
 const BOOTED: &str = "/run/systemd/system";

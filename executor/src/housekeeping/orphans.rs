@@ -14,6 +14,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Error, Kind, Result, together};
 use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
 use bowline_spec::place::{PodPlace, SandboxPlace};
@@ -21,7 +22,6 @@ use bowline_spec::unit;
 use serde::Serialize;
 
 use super::{Cgroups, place_of, unit_of};
-use crate::error::{Error, Kind, Result, together};
 use crate::folder::{ATTACHED, Folder, Lock, Owner, StateDir};
 use crate::owners::{self, Shims};
 use crate::sandbox::undo_sandbox;

@@ -12,13 +12,13 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, watch};
 
 use super::{End, Owner, is_null};
-use crate::error::{Doing, Error, Kind, Result};
-use crate::sys;
 use crate::{pages, waits};
 
 /// Passed on at a time, in bytes: what a pipe holds. The buffer is there for as

@@ -16,6 +16,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, watch};
@@ -24,10 +26,9 @@ use tokio::time::timeout;
 use super::{Target, pipe};
 use crate::claim::Claim;
 use crate::clock::Moment;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::known::Known;
 use crate::program::{Program, Started};
-use crate::{sys, waits, worker};
+use crate::{waits, worker};
 
 /// How long it may take to end by itself once all is read, and how long once it
 /// has SIGTERM: together what containerd's own shim gives it.

@@ -33,6 +33,8 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use circular_buffer::heap::HeapCircularBuffer;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Uid};
@@ -43,9 +45,7 @@ pub use input::Input;
 pub use logger::{Gone, Logger, Logging, Ready};
 pub use terminal::{WindowSize, Wish};
 
-use crate::error::{Doing, Error, Kind, Result};
 use crate::log;
-use crate::sys;
 use outlet::Outlet;
 pub use stream::Progress;
 use stream::{Route, Stream};

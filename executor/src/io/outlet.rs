@@ -14,14 +14,14 @@ use std::path::Path;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::Target;
 use crate::clock::Moment;
-use crate::error::{Doing, Error, Kind, Result};
-use crate::sys;
 
 /// How long a guest may take nothing before the task goes on without it.
 pub const PATIENCE: Duration = Duration::from_secs(10);

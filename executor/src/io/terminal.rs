@@ -13,14 +13,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
 use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::unix::AsyncFd;
-
-use crate::error::{Doing, Error, Kind, Result};
-use crate::sys;
 
 /// How large a terminal is, in characters; 0 is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -9,12 +9,12 @@
 //!      └─► Undone ──────────────────────────────────────────────┴─► Over ─► Removing ─► Removed
 //! ```
 
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::shutdown::StopPlan;
 use crate::clock::Moment;
-use crate::error::{Error, Kind, Result};
 
 /// Where a task is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,10 +17,10 @@ mod rotated;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use bowline_error::Result;
 use bowline_spec::{LogFormat, Task};
 use jiff::Timestamp;
 
-use crate::error::Result;
 use batch::Batch;
 use rotated::Rotated;
 

@@ -11,12 +11,12 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Error, Kind, Result};
 use jiff::Timestamp;
 
 use super::batch::Batch;
 use super::place::rotated_file;
 use super::{Format, line};
-use crate::error::{Error, Kind, Result};
 
 /// See the module.
 #[derive(Debug)]

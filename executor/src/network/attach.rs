@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::network::Attachment;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,7 +24,6 @@ use super::kept::{Attached, Kept, Netns};
 use super::list::{self, ConfigList};
 use super::plugin::{Bounds, Call, Plugins};
 use super::{pinned, version};
-use crate::error::{Error, Kind, Result};
 
 /// Who is connected, and how plugins are run for it.
 #[derive(Debug, Clone)]

@@ -7,10 +7,9 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Kind, Result};
+use bowline_sys as sys;
 use rustix::fs::{FlockOperation, flock};
-
-use crate::error::{Doing, Kind, Result};
-use crate::sys;
 
 /// The alias of those that are ours.
 const ALIAS: &str = "bowline";

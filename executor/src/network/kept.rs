@@ -11,12 +11,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bowline_error::{Doing, Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::list::ConfigList;
 use super::plugin::Bounds;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::{record, trust};
 
 const FILE: &str = "networks.json";

@@ -4,12 +4,12 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::network::List;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::version;
-use crate::error::{Doing, Error, Kind, Result};
 
 /// A list, and the version that it is run with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

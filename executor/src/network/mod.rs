@@ -15,6 +15,9 @@
 //! `bridge` that was made for it goes with the last in it. Must not: know how a
 //! description becomes a list.
 
+use bowline_error::{Doing, Kind, Result};
+use bowline_sys as sys;
+
 mod attach;
 mod bridge;
 mod kept;
@@ -31,9 +34,6 @@ pub use attach::{Connected, Sandbox, add, check, del, give_up_damaged, validate}
 pub use plugin::LONGEST;
 #[cfg(feature = "fuzzing")]
 pub(crate) use {kept::Kept, list::ConfigList, plugin::failure_in, plugin::result_of, plugin::versions_in};
-
-use crate::error::{Doing, Kind, Result};
-use crate::sys;
 
 /// Readies a new network namespace, from inside: loopback up, nothing else.
 pub(crate) fn prepare_new() -> Result<()> {

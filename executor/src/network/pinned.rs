@@ -8,10 +8,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Error, Kind, Result};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
-
-use crate::error::{Doing, Error, Kind, Result};
 
 const FILE: &str = "netns";
 

@@ -11,15 +11,15 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::{self as sys, Ended};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::version::NEWEST;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::program::{Program, Started};
-use crate::sys::{self, Ended};
 use crate::watch::MARKER;
 
 /// How long one plugin may take unless said otherwise: it may wait for a lock, or

@@ -10,14 +10,15 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use bowline_error::{Doing, Kind, Result};
 use bowline_spec::network::Attachment;
+use bowline_sys as sys;
 use rustix::process::{getpid, getppid};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::attach::{self, Connected, Sandbox, joined};
 use super::plugin::Bounds;
-use crate::error::{Doing, Kind, Result};
-use crate::{sys, worker};
+use crate::worker;
 
 /// As [`super::add`]. With a worker that is lost, what it has begun is undone too.
 ///

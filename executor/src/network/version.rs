@@ -1,6 +1,6 @@
 //! Versions of CNI: which a list is run with, and what each of them has.
 
-use crate::error::{Error, Kind, Result};
+use bowline_error::{Error, Kind, Result};
 
 /// The newest version that is spoken here.
 pub const NEWEST: &str = "1.1.0";

@@ -6,12 +6,12 @@ use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::{self as sys, Ended};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use crate::claim::Claim;
-use crate::error::{Doing, Error, Kind, Result};
-use crate::sys::{self, Ended};
 use crate::worker::{self, PipeReader};
 
 /// How much of its output is kept: the beginning, where the reason is told.

@@ -13,16 +13,17 @@ use std::fs::read_to_string;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::MountAttributes;
+use bowline_sys::mountinfo;
 use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
 use rustix::fs::{self, Mode};
 
+use super::filesystem::Filesystem;
 use super::inside::{self, Make};
 use super::label;
 use super::options::Options;
-use super::trees::{Filesystem, Trees};
-use crate::error::{Doing, Error, Kind, Result};
-use crate::mountinfo;
-use crate::sys::MountAttributes;
+use super::trees::Trees;
 
 /// What every such mount has, whatever its options say.
 const ALWAYS: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;

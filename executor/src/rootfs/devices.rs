@@ -13,18 +13,19 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, Mount, Spec};
 use rustix::fs::{self, AtFlags, Dev, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{self, MountFlags, MountPropagationFlags};
 
+use super::filesystem::Filesystem;
 use super::inside::{self, Make};
 use super::options::{self, Options};
 use super::stage;
-use super::trees::{Filesystem, Trees};
-use crate::error::{Doing, Error, Kind, Result};
+use super::trees::Trees;
 use crate::idmap;
-use crate::sys;
 
 /// Devices that every container has (OCI runtime spec, "Default Devices"). The
 /// null device is the first.

@@ -18,17 +18,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Kind, Result};
 use bowline_spec::ETC;
+use bowline_sys::{self as sys, mountinfo};
 use oci_spec::runtime::Mount;
 use rustix::fs::{self, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::sources::Bind;
-use super::trees::{Filesystem, Trees};
-use crate::error::{Doing, Kind, Result};
-use crate::{mountinfo, sys};
+use super::filesystem::Filesystem;
+use super::trees::Trees;
 
 /// What of `/etc` is copied where owners cannot be hidden: what looking up
 /// names, the linker, locales, certificates and shells need.
@@ -87,6 +87,21 @@ const LOOK: u32 = 0o005;
 
 /// Folders nest no deeper in what is copied.
 const DEEPEST: usize = 16;
+
+/// What a bind shows.
+#[derive(Debug)]
+pub struct Bind {
+    /// The tree at its destination.
+    pub tree: OwnedFd,
+    /// What is attached below, in this order, where not all of it is of one tree.
+    pub below: Vec<(PathBuf, OwnedFd)>,
+}
+
+impl From<OwnedFd> for Bind {
+    fn from(tree: OwnedFd) -> Bind {
+        Bind { tree, below: Vec::new() }
+    }
+}
 
 /// The folder that `mount` shows; `nobody` is the user namespace that maps no
 /// file's owner, where there is one.

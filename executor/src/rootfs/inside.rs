@@ -10,11 +10,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use bowline_error::{Doing, Error, Kind, Result};
 use rustix::fs::{self, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::file_type;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::inside_root::{self, MOST_SYMLINKS, Symlinks};
 
 /// What to make where a path does not exist.

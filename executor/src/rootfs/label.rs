@@ -7,11 +7,11 @@
 use std::borrow::Cow;
 use std::os::fd::BorrowedFd;
 
+use bowline_error::{Doing, Kind, Result};
 use oci_spec::runtime::Spec;
 use rustix::fs::{XattrFlags, setxattr};
 
 use super::stage;
-use crate::error::{Doing, Kind, Result};
 
 /// The option that gives everything in a filesystem one label (mount(8)).
 pub const CONTEXT: &str = "context";

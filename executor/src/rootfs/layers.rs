@@ -18,18 +18,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::{self as sys, MountAttributes};
 use oci_spec::runtime::{Mount as OciMount, MountBuilder};
 use rustix::fs::{CWD, OFlags};
 use rustix::mount::{self as kernel, MountPropagationFlags};
 
+use super::filesystem::Filesystem;
 use super::open_path;
 use super::options::{self, Options};
 use super::stage;
-use super::trees::Filesystem;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::idmap::{self, Idmap};
 use crate::inside_root::{self, Symlinks};
-use crate::sys::{self, MountAttributes};
 use crate::worker;
 
 /// One mount, as a manager describes it.
@@ -234,7 +234,7 @@ mod tests {
 
     use super::unmount::{canonical, mounted};
     use super::*;
-    use crate::sys::Cloned;
+    use bowline_sys::Cloned;
 
     /// Runs `body`, of the test of that name, in a process of its own with one
     /// thread and its own mount namespace. Says so where it cannot be run.

@@ -14,6 +14,7 @@
 mod cgroups;
 mod copy_up;
 mod devices;
+mod filesystem;
 mod host_view;
 mod inside;
 mod label;
@@ -28,27 +29,27 @@ mod trees;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::MountAttributes;
 use oci_spec::runtime::{Mount, Spec};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::mount::UnmountFlags;
 
-use crate::error::{Doing, Error, Kind, Result};
-use crate::sys::MountAttributes;
-
 pub use devices::{Null, null_apart, open_null_in_worker};
+use filesystem::Filesystem;
+use host_view::Bind;
 use inside::Make;
 pub use inside::refuse_host_links;
 use options::Options;
 pub use options::names as mount_options;
 #[cfg(feature = "fuzzing")]
 pub use options::of as read_mount_options;
-use sources::Bind;
 pub use sources::{
     Sources, are_idmapped, attach, hide_owners, open as open_sources, root_path as path, stage as stage_sources,
     take_up as take_up_sources,
 };
 pub use terminal::{Pty, open as open_terminal};
-use trees::{Filesystem, Trees};
+use trees::Trees;
 
 /// What init takes along into its root.
 pub struct Entered {

@@ -1,9 +1,8 @@
 //! Mount options as text, and what they mean to the kernel.
 
+use bowline_error::{Error, Kind, Result};
+use bowline_sys::MountAttributes;
 use oci_spec::runtime::{Mount, Spec};
-
-use crate::error::{Error, Kind, Result};
-use crate::sys::MountAttributes;
 
 /// The options of one mount, sorted by who takes them.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -9,16 +9,17 @@ use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::MountAttributes;
 use oci_spec::runtime::Spec;
 use rustix::fs::{self, FileType, OFlags};
 use rustix::io::Errno;
 
 use super::devices::Null;
-use super::trees::{Filesystem, Trees};
+use super::filesystem::Filesystem;
+use super::trees::Trees;
 use super::{file_type, label};
-use crate::error::{Doing, Error, Kind, Result};
 use crate::inside_root::{self, Symlinks};
-use crate::sys::MountAttributes;
 use crate::unsupported;
 
 /// SYSFS_MAGIC (linux/magic.h).

@@ -12,18 +12,19 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::{self as sys, MountAttributes};
 use oci_spec::runtime::{LinuxIdMapping, Mount, Spec};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::host_view::Bind;
 use super::options::{self, Options};
 use super::stage::{self, Stage};
 use super::trees::Trees;
 use super::{devices, host_view};
 use super::{file_type, open_path};
-use crate::error::{Doing, Error, Kind, Result};
 use crate::idmap::Idmap;
-use crate::sys::{self, MountAttributes};
 
 /// Below the stage: what the child's own stage is mounted over.
 const OWN: &str = "own";
@@ -39,21 +40,6 @@ pub struct Sources {
     pub nodes: Option<OwnedFd>,
     /// Where these are, and all trees to come.
     pub trees: Trees,
-}
-
-/// What a bind shows.
-#[derive(Debug)]
-pub struct Bind {
-    /// The tree at its destination.
-    pub tree: OwnedFd,
-    /// What is attached below, in this order, where not all of it is of one tree.
-    pub below: Vec<(PathBuf, OwnedFd)>,
-}
-
-impl From<OwnedFd> for Bind {
-    fn from(tree: OwnedFd) -> Bind {
-        Bind { tree, below: Vec::new() }
-    }
 }
 
 impl Sources {

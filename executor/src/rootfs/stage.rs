@@ -11,16 +11,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::MountAttributes;
+use bowline_sys::mountinfo;
 use rustix::fs::{self, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{self, MountFlags, MountPropagationFlags};
 
 use super::file_type;
+use super::filesystem::{Filesystem, no_filesystem};
 use super::options::{ATIME_FIELD, is_label};
-use super::trees::{Filesystem, no_filesystem};
-use crate::error::{Doing, Error, Kind, Result};
-use crate::mountinfo;
-use crate::sys::MountAttributes;
 
 /// MOUNT_ATTR_*, what mount(2) calls it, and what statfs(2) calls it.
 const FLAGS: [(u64, MountFlags, u64); 5] = [

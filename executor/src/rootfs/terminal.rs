@@ -3,12 +3,12 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use bowline_error::{Doing, Error, Kind, Result};
 use rustix::fs::{self, OFlags};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 
 use super::inside::{self, Make};
 use super::trees::Trees;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::inside_root::{self, Symlinks};
 
 /// The multiplexer: a new terminal for each time it is opened

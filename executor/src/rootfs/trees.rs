@@ -8,14 +8,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use bowline_error::{Error, Kind, Result};
+use bowline_sys::{self as sys, MountAttributes};
 use rustix::fs::CWD;
-use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
+use super::filesystem::{Filesystem, no_filesystem};
 use super::open_path;
 use super::stage::{self, Stage};
-use crate::error::{Error, Kind, Result};
-use crate::sys::{self, MountAttributes};
 
 /// Where trees are before they are attached.
 #[derive(Debug)]
@@ -24,18 +24,6 @@ pub enum Trees {
     Detached,
     /// On a stage, by mount(2).
     Staged(Stage),
-}
-
-/// A filesystem to be made.
-pub struct Filesystem<'a> {
-    /// Its type, as in `/proc/filesystems`.
-    pub kind: &'a str,
-    /// What its mount names as its source.
-    pub source: &'a str,
-    /// Its own options.
-    pub data: &'a [(String, Option<String>)],
-    /// MOUNT_ATTR_* of its mount.
-    pub attributes: u64,
 }
 
 impl Trees {
@@ -116,11 +104,6 @@ fn make_detached(filesystem: &Filesystem<'_>) -> Result<OwnedFd> {
         let why = kernel_message(&context).map_or_else(String::new, |m| format!(" ({m})"));
         Error::new(Kind::Internal, format!("cannot make a {kind} filesystem: {errno}{why}"))
     })
-}
-
-/// A type that cannot be had.
-pub fn no_filesystem(kind: &str, errno: Errno) -> Error {
-    Error::new(Kind::Unsupported, format!("this kernel cannot open a filesystem of type {kind}: {errno}"))
 }
 
 /// What the kernel says about a filesystem that it would not make.

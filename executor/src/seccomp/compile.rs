@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::io::Read as _;
 
+use bowline_error::{Doing, Error, Kind, Result};
 use libseccomp::{ScmpAction, ScmpArch, ScmpArgCompare, ScmpCompareOp, ScmpFilterContext, ScmpSyscall};
 use oci_spec::runtime::{Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompOperator, LinuxSyscall};
 
 use super::rewrite;
-use crate::error::{Doing, Error, Kind, Result};
 
 /// Compiles a profile to BPF that the kernel loads quickly.
 ///

@@ -15,12 +15,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::capability::Capability;
 use bowline_spec::seccomp;
 use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompFilterFlag, LinuxSyscall};
 use sha2::{Digest, Sha256};
 
-use crate::error::{Doing, Error, Kind, Result};
 use crate::worker;
 
 /// Changes when the format of a kept filter, or how we compile, does.

@@ -18,10 +18,9 @@ mod v2;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use bowline_cgroup::{Cgroup, Layout, Version};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-
-use crate::cgroup::{Cgroup, Layout, Version};
 
 pub use processes::{Process, Processes};
 use reading::Reading;

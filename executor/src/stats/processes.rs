@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
+use bowline_cgroup::read_fd;
+use bowline_sys::proc_stat::ProcStat;
 use rustix::fs::{self, CWD, Mode, OFlags};
 use rustix::param::{clock_ticks_per_second, page_size};
 use serde::{Deserialize, Serialize};
-
-use crate::cgroup::read_fd;
-use crate::proc_stat::ProcStat;
 
 /// How many `/proc/PID/stat` stay open; of a task with more processes the rest
 /// is opened anew each time. An fd limit is often 1024.

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use bowline_cgroup::{Cgroup, Layout};
+
 use super::{Pressure, Stall};
-use crate::cgroup::{Cgroup, Layout};
 
 /// The files of one cgroup, at one moment.
 pub struct Reading<'a> {

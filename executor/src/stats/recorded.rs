@@ -3,9 +3,10 @@
 
 use std::fs;
 
+use bowline_cgroup::Layout;
+use bowline_sys::mountinfo;
+
 use super::{Stats, read};
-use crate::cgroup::Layout;
-use crate::mountinfo;
 
 /// What is read of a cgroup with these files.
 fn read_of(kind: &str, options: &str, top: &[(&str, &str)], files: &[(&str, &str)]) -> Stats {

@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use bowline_cgroup::Unit;
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::budget::{self, Class, Joint, Share};
 use bowline_spec::id::TaskId;
 use bowline_spec::{Enforcement, Sandbox as Joined, Task as Description, Update};
@@ -15,8 +17,6 @@ use oci_spec::runtime::{LinuxCpu, LinuxResources};
 
 use super::Supervisor;
 use super::sandboxes::Sandbox;
-use crate::cgroup::Unit;
-use crate::error::{Error, Kind, Result};
 use crate::{sandbox, worker};
 
 type Shares = BTreeMap<TaskId, Share>;
@@ -207,12 +207,6 @@ impl Supervisor {
 }
 
 type Step<'a> = Box<dyn Fn(&Joint) -> Joint + 'a>;
-
-/// The joint limits of a sandbox without members, as far as any are in effect.
-pub fn first(sandbox: &Joined) -> Result<LinuxResources> {
-    let (_, joint) = joint(sandbox, &Shares::new())?;
-    Ok(if sandbox.cgroup == Enforcement::Off { LinuxResources::default() } else { joint.to_oci() })
-}
 
 /// The joint limits of these members, with the class.
 fn joint(sandbox: &Joined, shares: &Shares) -> Result<(Class, Joint)> {

@@ -10,16 +10,17 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_cgroup::Cgroup;
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
+use bowline_sys::{self as sys, Ended};
 
 use super::Supervisor;
 use super::ending::remove_cgroup;
-use super::launches::LaunchPlan;
+use super::launch_plan::LaunchPlan;
 use super::task::Task;
 use crate::bundle;
-use crate::cgroup::Cgroup;
 use crate::checkpoint::{self, Checkpoint, Outside};
-use crate::error::{Doing, Error, Kind, Result};
 use crate::hooks::{Container, Point};
 use crate::io::Stdio;
 use crate::launch::Live;
@@ -27,7 +28,6 @@ use crate::lifecycle::Status;
 use crate::manager_events::Happening;
 use crate::program::{Outcome, Program};
 use crate::rootfs;
-use crate::sys::{self, Ended};
 
 /// How long criu may take to say what this host lacks.
 const CHECK: Duration = Duration::from_secs(30);

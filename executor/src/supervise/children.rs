@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::unix::net::UnixStream;
 
+use bowline_error::{Doing, Kind, Result};
+use bowline_sys::{self as sys, Ended};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::claim::{Claim, End};
-use crate::error::{Doing, Kind, Result};
-use crate::sys::{self, Ended};
 
 /// A signal, as something to await.
 pub struct Signal(AsyncFd<UnixStream>);

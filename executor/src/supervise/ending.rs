@@ -4,22 +4,22 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_cgroup::{Cgroup, Layout};
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::signal::Signal;
+use bowline_sys::Ended;
 
 use super::Supervisor;
 use super::task::Task;
 use super::units;
-use crate::cgroup::{Cgroup, Layout};
 use crate::claim::End;
 use crate::clock::Moment;
-use crate::error::{Error, Kind, Result};
 use crate::facts::{Cgroups, TaskFacts};
 use crate::lifecycle::task::{Event, Life};
 use crate::report::{ExitReport, OomFacts, StoppedBy};
 use crate::reserve::Put;
 use crate::spare;
 use crate::stats;
-use crate::sys::Ended;
 use crate::systemd::Systemd;
 use crate::{waits, worker};
 

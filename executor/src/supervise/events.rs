@@ -7,13 +7,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_cgroup::OomWatch;
 use bowline_spec::WatchAction;
 use jiff::Timestamp;
 
 use super::Supervisor;
 use super::task::Task;
 use super::watching::until_end;
-use crate::cgroup::OomWatch;
 use crate::clock::Moment;
 pub use crate::events::Event;
 use crate::events::{Entry, shortened};

@@ -5,13 +5,15 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_cgroup::{Cgroup, ExecGroup};
+use bowline_sys as sys;
+
 use super::Supervisor;
 use super::task::{Task, all_ended};
-use crate::cgroup::{Cgroup, ExecGroup};
 use crate::claim::Claim;
 use crate::clock::Moment;
 use crate::facts::Killed;
-use crate::{sys, waits};
+use crate::waits;
 
 /// How long an answer waits for what was killed at a deadline to end.
 const DYING: Duration = Duration::from_secs(1);

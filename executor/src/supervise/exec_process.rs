@@ -2,13 +2,13 @@
 
 use std::os::fd::AsFd as _;
 
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::user::User;
 use oci_spec::runtime::{Process, UserBuilder};
 
 use super::launches::owner;
 use super::task::Task;
 use crate::bundle;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::identity::{self, Wanted};
 use crate::io::Owner;
 use crate::request::Exec;

@@ -4,17 +4,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
+use bowline_cgroup::{Cgroup, Entry, ExecGroup};
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
+use bowline_sys as sys;
 use jiff::Timestamp;
 use oci_spec::runtime::Process;
 
 use super::Supervisor;
 use super::handles::ExecHandles;
 use super::task::Task;
-use crate::cgroup::{Cgroup, Entry, ExecGroup};
 use crate::claim::Claim;
 use crate::clock::Moment;
-use crate::error::{Error, Kind, Result};
 use crate::exec;
 use crate::facts::{AskedBy, ExecEnd, ExecFacts, TaskFacts};
 use crate::io::{self, Attachment, Connections, Input, Logging, Owner, Pumps, Stdio, Tail, Target, Wiring};
@@ -24,7 +25,7 @@ use crate::lifecycle::exec::{Event, Life};
 use crate::manager_events::Happening;
 use crate::request::{Exec, ExecOutcome, Launched};
 use crate::rootfs;
-use crate::{sys, waits};
+use crate::waits;
 
 /// An exec that a caller has started. Its outcome is kept until this is dropped.
 pub struct BegunExec {

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use crate::cgroup::{Cgroup, ExecGroup};
+use bowline_cgroup::{Cgroup, ExecGroup};
+
 use crate::claim::Claim;
 use crate::claimed_uid::ClaimedUid;
 use crate::clock::Moment;

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bowline_spec::{Healthcheck, OnUnhealthy};
+use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
 
 use super::Supervisor;
@@ -30,7 +31,6 @@ use crate::facts::{Checks, ExecEnd, TaskFacts, UnderWay};
 use crate::health::{Check, Health, OUTPUT, Status};
 use crate::lifecycle;
 use crate::pages;
-use crate::proc_stat::{self, ProcStat};
 use crate::report::StoppedBy;
 use crate::request::{Exec, ExecOutcome};
 use crate::waits;

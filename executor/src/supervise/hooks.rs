@@ -1,8 +1,9 @@
 //! Hooks that the shim runs: which failure undoes a launch, and which is told.
 
+use bowline_error::Result;
+
 use super::Supervisor;
 use super::task::Task;
-use crate::error::Result;
 use crate::hooks::{Container, Point};
 
 impl Task {

@@ -5,6 +5,8 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::rc::Rc;
 
+use bowline_cgroup::{Cgroup, CgroupIdentity, Driver, Unit};
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::TaskProfile;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
@@ -12,15 +14,13 @@ use oci_spec::runtime::{Process, Spec};
 
 use super::children::Expecting;
 use super::ending::remove_cgroup;
+use super::launch_plan::LaunchPlan;
 use super::sandboxes::Sandbox;
 use super::task::Task;
 use super::units::{self, Placeholder};
 use super::{Leave, Supervisor, leaving_now};
-use crate::cgroup::{Cgroup, CgroupIdentity, Driver, Unit};
-use crate::claimed_uid::ClaimedUid;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::facts::Particulars;
-use crate::folder::{Folder, Lock, Record};
+use crate::folder::{Folder, Record};
 use crate::hooks::Point;
 use crate::io::{self, Connections, Input, Logger, Logging, Owner, Stdio, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
@@ -31,40 +31,9 @@ use crate::manager_events::Happening;
 use crate::namespaces::{self, Namespaces};
 use crate::report::Enforcement;
 use crate::request::{Bundle, Launch, Launched, Source};
-use crate::reserve::Reserve;
 use crate::rootfs::layers::{self, Layer};
-use crate::seccomp::{self, Filter, Profile};
+use crate::seccomp::{self, Profile};
 use crate::{bundle, claimed_uid, host, waits};
-
-/// A launch before anything of it is on the host but its folder.
-pub struct LaunchPlan {
-    pub spec: Box<Spec>,
-    pub namespaces: Namespaces,
-    pub filter: Option<Filter>,
-    pub record: Box<Record>,
-    pub particulars: Particulars,
-    /// Where the record is, and what relative paths of the spec are below.
-    pub folder: Folder,
-    /// Room there for the exit report.
-    pub reserve: Option<Reserve>,
-    /// That folder's, of a member of a sandbox.
-    pub lock: Option<Lock>,
-    /// The user that was claimed for it.
-    pub claimed: Option<ClaimedUid>,
-}
-
-impl LaunchPlan {
-    /// Has its cgroup made where it is by default, for this reason.
-    fn do_without_slice(&mut self, why: &Error) {
-        let path = self.spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_ref());
-        self.record.cgroup = path.and_then(|path| path.to_str()).unwrap_or_default().to_owned();
-        self.record.unit = None;
-        if let Some(enforcement) = &mut self.record.enforcement {
-            enforcement.enforced = false;
-            enforcement.reason = Some(why.message().to_owned());
-        }
-    }
-}
 
 /// A task that is set up, its program not executed yet.
 struct Created {

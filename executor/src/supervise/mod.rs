@@ -20,6 +20,7 @@ mod execs;
 mod handles;
 mod health;
 mod hooks;
+mod launch_plan;
 mod launches;
 mod overview;
 mod pause_process;
@@ -35,13 +36,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_cgroup::{self as cgroup, Cgroup, Layout};
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use tokio::sync::{Mutex, Notify};
 
-use crate::cgroup::{self, Cgroup, Layout};
 use crate::clock::Moment;
-use crate::error::{Error, Kind, Result};
 use crate::events::Journal;
 use crate::facts::ShimFacts;
 use crate::folder::{Folder, StateDir};

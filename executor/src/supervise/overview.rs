@@ -6,14 +6,16 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
+use bowline_cgroup::{self as cgroup, Cgroup};
+use bowline_sys::proc_stat;
+
 use super::Supervisor;
 use super::task::Task;
-use crate::cgroup::{self, Cgroup};
 use crate::facts::{Facts, Output, ShimFacts};
 use crate::figures::{self, Figures, HealthFigures, SandboxFigures, TaskFigures};
 use crate::io::{Lines, Tail};
 use crate::stats::Stats;
-use crate::{proc_stat, waits};
+use crate::waits;
 
 impl Supervisor {
     /// What this shim says at once of all that it has.

@@ -8,18 +8,20 @@ use std::os::fd::{AsFd as _, AsRawFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use bowline_cgroup::{Cgroup, Entry};
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
+
 use super::Supervisor;
 use super::children::Children;
 use super::sandboxes::Sandbox;
-use crate::cgroup::{Cgroup, Entry};
 use crate::claim::Claim;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::facts::PauseFacts;
 use crate::launch::Live;
 use crate::pause_process::{self, Pause};
 use crate::request::PauseEnd;
 use crate::stats::{self, Stats};
-use crate::{sys, worker};
+use crate::worker;
 
 /// The one that there is, or was.
 #[derive(Default)]

@@ -13,9 +13,13 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use bowline_cgroup::{Cgroup, Layout};
+use bowline_error::{Error, Kind, Result};
+use bowline_spec::budget;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
-use bowline_spec::{Mount, Namespace, NetworkMode, Task as Description};
+use bowline_spec::{Enforcement, Mount, Namespace, NetworkMode, Task as Description};
+use oci_spec::runtime::LinuxResources;
 use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
 
 use super::Supervisor;
@@ -23,8 +27,6 @@ use super::ending::remove_cgroup;
 use super::handles::SandboxHandles;
 use super::task::Task;
 use super::units;
-use crate::cgroup::{Cgroup, Layout};
-use crate::error::{Error, Kind, Result};
 use crate::facts::SandboxFacts;
 use crate::folder::Folder;
 use crate::known::Known;
@@ -347,7 +349,9 @@ impl Supervisor {
         let cgroup = match &unit {
             None => self.layout.create(&path)?,
             Some(slice) => {
-                let resources = super::budgets::first(&description)?;
+                let (_, joint) = budget::joint(&description, &[])?;
+                let off = description.cgroup == Enforcement::Off;
+                let resources = if off { LinuxResources::default() } else { joint.to_oci() };
                 units::create_slice(&self.layout, &self.config.systemd, slice, &resources).await?
             }
         };

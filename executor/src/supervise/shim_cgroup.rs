@@ -7,10 +7,10 @@ use std::cell::OnceCell;
 use std::str::FromStr;
 use std::time::Duration;
 
+use bowline_cgroup::{self as cgroup, Cgroup, Entry, Layout, Unit, Version};
+use bowline_error::{Error, Kind, Result};
 use tokio::sync::Mutex;
 
-use crate::cgroup::{self, Cgroup, Entry, Layout, Unit, Version};
-use crate::error::{Error, Kind, Result};
 use crate::systemd::Systemd;
 use crate::worker;
 

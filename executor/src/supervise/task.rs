@@ -6,19 +6,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_cgroup::{Cgroup, Layout};
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::Stop;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
+use bowline_sys::{self as sys, proc_stat};
 use oci_spec::runtime::Spec;
 use tokio::sync::Mutex;
 
 use super::Supervisor;
 use super::handles::{Dying, TaskHandles};
-use super::launches::LaunchPlan;
-use crate::cgroup::{Cgroup, Layout};
+use super::launch_plan::LaunchPlan;
 use crate::claim::Claim;
 use crate::clock::Moment;
-use crate::error::{Doing, Error, Kind, Result};
 use crate::facts::TaskFacts;
 use crate::folder::Folder;
 use crate::io::{Attachment, Lines, Tail, WindowSize};
@@ -30,7 +31,7 @@ use crate::namespaces::Namespaces;
 use crate::report::ExitReport;
 use crate::request::TaskState;
 use crate::seccomp::Filter;
-use crate::{proc_stat, sys, waits, worker};
+use crate::{waits, worker};
 
 /// How long a freeze may take: a process in the kernel freezes when it returns.
 const FREEZE: Duration = Duration::from_secs(10);

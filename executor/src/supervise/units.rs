@@ -10,13 +10,13 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use bowline_cgroup::{Cgroup, Driver, Layout, Unit};
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
+use bowline_sys::{self as sys, Cloned};
 use oci_spec::runtime::LinuxResources;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::cgroup::{Cgroup, Driver, Layout, Unit};
-use crate::error::{Doing, Error, Kind, Result};
-use crate::sys::{self, Cloned};
 use crate::systemd::Systemd;
 use crate::worker;
 

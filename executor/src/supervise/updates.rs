@@ -2,14 +2,14 @@
 
 use std::rc::Rc;
 
+use bowline_cgroup::Unit;
+use bowline_error::Result;
 use bowline_spec::Update;
 use bowline_spec::id::TaskId;
 use oci_spec::runtime::LinuxResources;
 
 use super::Supervisor;
 use super::task::Task;
-use crate::cgroup::Unit;
-use crate::error::Result;
 use crate::events::Event;
 use crate::{bundle, host, worker};
 

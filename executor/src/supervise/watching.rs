@@ -15,13 +15,13 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bowline_cgroup::{OomWatch, PressureWatch};
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::{Update, WatchAction, WatchMemory, WatchPressure, WatchProcesses, WatchThrottled};
 
 use super::Supervisor;
 use super::task::Task;
-use crate::cgroup::{OomWatch, PressureWatch};
 use crate::clock::Moment;
-use crate::error::{Error, Kind, Result};
 use crate::events::Event;
 use crate::facts::{TaskFacts, Watched};
 use crate::report::StoppedBy;

@@ -8,9 +8,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use bowline_sys::proc_stat::{self, ProcStat};
 use serde::{Deserialize, Serialize};
-
-use crate::proc_stat::{self, ProcStat};
 
 /// The variable whose value is the name of the shim's folder, in the environment
 /// of what the shim starts, and of whatever else is expected in its cgroup.

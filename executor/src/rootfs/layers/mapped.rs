@@ -3,15 +3,15 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
 use rustix::fs::{self, CWD, Mode, OFlags};
 use rustix::mount::{self as kernel, MountPropagationFlags};
 
 use super::{Layer, make, map, overlay};
-use crate::error::{Doing, Error, Kind, Result};
 use crate::idmap::Idmap;
 use crate::rootfs::open_path;
 use crate::rootfs::options::Options;
-use crate::sys;
 
 /// An overlay whose lower layers show owners by `idmap`, attached nowhere.
 ///

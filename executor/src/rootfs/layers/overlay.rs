@@ -9,7 +9,8 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use crate::error::{Doing, Error, Kind, Result};
+use bowline_error::{Doing, Error, Kind, Result};
+
 use crate::rootfs::open_path;
 
 /// What mount(2) is given: a page, with the NUL at its end.

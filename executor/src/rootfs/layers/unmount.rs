@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
+use bowline_error::{Doing, Kind, Result};
+use bowline_sys::mountinfo;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mount::{self as kernel, UnmountFlags};
 
-use crate::error::{Doing, Kind, Result};
 use crate::inside_root::{self, Symlinks};
-use crate::mountinfo;
 use crate::rootfs::open_path;
 
 /// What is mounted at `root` and below it, each after what it lies upon.

@@ -1,0 +1,261 @@
+//! Putting limits into effect: at launch, and while the task runs.
+//!
+//! ```text
+//!   resources ─► limits ─► v1 or v2: which value for which file ─► written, or all undone
+//! ```
+//!
+//! Some files depend on each other (a v1 memory limit and the one with swap; a
+//! quota and its period), and which has to be first depends on what is there:
+//! what the kernel calls invalid is tried again after the others.
+
+use std::os::fd::BorrowedFd;
+
+use bowline_error::{Error, Kind, Result};
+use oci_spec::runtime::LinuxResources;
+use rustix::io::Errno;
+
+use crate::cgroup::Cgroup;
+use crate::files::Writer;
+use crate::layout::Layout;
+use crate::limit::{self, Amount, Ids, Limit, Write};
+use crate::systemd::{self, Property, Unit};
+use crate::tree::{read_at, write_at};
+use crate::version::Version;
+use crate::{devices, v1, v2};
+
+impl Layout {
+    /// Puts the limits of `resources` into effect on a new cgroup.
+    ///
+    /// # Errors
+    /// `Unsupported` when a limit needs a controller or file that this host
+    /// lacks; `BadSpec` when the kernel refuses the value. Both name file and value.
+    pub fn apply(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<()> {
+        let limits = self.limits_of(cgroup, resources)?;
+        if self.version() == Version::V2
+            && let (Some(dir), Some(rules)) = (cgroup.dir(0), resources.devices())
+        {
+            devices::enforce(dir, rules).map_err(|e| e.within(format_args!("cgroup {}", cgroup.path)))?;
+        }
+        self.write_all(cgroup, &limits, |_, _, _| Ok(()))
+    }
+
+    /// What a unit with these limits is started with.
+    pub fn properties(&self, resources: Option<&LinuxResources>) -> Result<Vec<Property>> {
+        let limits = resources.map_or(Ok(Vec::new()), |resources| self.limits(resources))?;
+        Ok(systemd::of_limits(&systemd::kept(limits), self.version()))
+    }
+
+    /// Changes the limits of a cgroup with processes in it: all, or none. Of a
+    /// unit, `tell` says the same to systemd.
+    ///
+    /// To be called by a worker: memory may have to be reclaimed.
+    ///
+    /// # Errors
+    /// As [`Layout::apply`]; `BadSpec` also when the task uses more memory than
+    /// its new limit and it cannot be reclaimed; what `tell` returns.
+    pub fn change(
+        &self,
+        cgroup: &Cgroup,
+        resources: &LinuxResources,
+        tell: impl FnOnce(&Unit, Vec<Property>) -> Result<()>,
+    ) -> Result<()> {
+        let mut undo = Vec::new();
+        let changed = self.limits_of(cgroup, resources).and_then(|limits| {
+            self.write_all(cgroup, &limits, |dir, limit, write| {
+                undo.extend(now(dir, write));
+                match (self.version(), limit) {
+                    (Version::V2, Limit::MemoryMax(Amount(Some(most)))) => v2::make_room(dir, *most),
+                    _ => Ok(()),
+                }
+            })?;
+            // It writes the same once more, and again when it is reloaded.
+            cgroup.unit().map_or(Ok(()), |unit| tell(unit, systemd::of_limits(&limits, self.version())))
+        });
+        if changed.is_err() {
+            undo.reverse();
+            self.restore(cgroup, undo);
+        }
+        changed
+    }
+
+    /// Puts back what was there, in as many rounds as pairs of files may need.
+    fn restore(&self, cgroup: &Cgroup, writes: Vec<Write>) {
+        let is = |write: &Write| self.dir_for(cgroup, write).is_ok_and(|dir| now(dir, write).as_ref() == Some(write));
+        for _ in 0..2 {
+            for write in writes.iter().filter(|write| !is(write)) {
+                if let Ok(dir) = self.dir_for(cgroup, write) {
+                    // Whether it is in effect is asked below.
+                    let _ = write_at(dir, &write.file, &write.value);
+                }
+            }
+        }
+        for write in writes.iter().filter(|write| !is(write)) {
+            tracing::error!(write.file, write.value, "a limit could not be put back");
+        }
+    }
+
+    /// The limits of `resources`, as whoever has made the cgroup can keep them.
+    fn limits_of(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<Vec<Limit>> {
+        let limits = self.limits(resources)?;
+        Ok(if cgroup.unit().is_some() { systemd::kept(limits) } else { limits })
+    }
+
+    pub(super) fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {
+        if self.version() == Version::V1
+            && let Some((key, value)) = resources.unified().iter().flatten().min()
+        {
+            let message = format!("cannot set {key} to {value}: it is a cgroup v2 key, and this host has cgroup v1");
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        limit::of(resources)
+    }
+
+    /// What a limit is in this host's files.
+    fn writes(&self, limit: &Limit) -> Vec<Write> {
+        match (self.version(), limit) {
+            // The one controller of tasks that a hybrid host may have on v2.
+            (Version::V1, Limit::Hugepages { .. }) if self.is_unified("hugetlb") => {
+                v2::write(limit).into_iter().collect()
+            }
+            (Version::V1, _) => v1::writes(limit),
+            (Version::V2, _) => v2::write(limit).into_iter().collect(),
+        }
+    }
+
+    /// Writes `limits`, after `before` of each file.
+    fn write_all(
+        &self,
+        cgroup: &Cgroup,
+        limits: &[Limit],
+        mut before: impl FnMut(BorrowedFd<'_>, &Limit, &Write) -> Result<()>,
+    ) -> Result<()> {
+        let mut again = Vec::new();
+        let mut writer = Writer::default();
+        for limit in limits {
+            for write in self.writes(limit) {
+                let dir = self.dir_for(cgroup, &write)?;
+                let before = |dir: BorrowedFd<'_>, write: &Write| before(dir, limit, write);
+                if let (Version::V2, Limit::Cpus(ids) | Limit::MemoryNodes(ids)) = (self.version(), limit) {
+                    check_cpuset(cgroup, dir, ids, &write)?;
+                }
+                let (write, written) = self.write(cgroup, dir, write, &mut writer, before)?;
+                match written {
+                    Err(Errno::INVAL) => again.push((limit, write)),
+                    written => judge(cgroup, dir, limit, &write, written)?,
+                }
+            }
+        }
+        for (limit, write) in again {
+            let dir = self.dir_for(cgroup, &write)?;
+            judge(cgroup, dir, limit, &write, write_at(dir, &write.file, &write.value))?;
+        }
+        Ok(())
+    }
+
+    /// Writes to the file that this kernel has.
+    fn write(
+        &self,
+        cgroup: &Cgroup,
+        dir: BorrowedFd<'_>,
+        write: Write,
+        writer: &mut Writer,
+        mut before: impl FnMut(BorrowedFd<'_>, &Write) -> Result<()>,
+    ) -> Result<(Write, rustix::io::Result<()>)> {
+        before(dir, &write)?;
+        let mut written = writer.write(dir, &write.file, &write.value);
+        if written != Err(Errno::NOENT) {
+            return Ok((write, written));
+        }
+        if self.hand_down(cgroup, write.controller) {
+            before(dir, &write)?;
+            written = writer.write(dir, &write.file, &write.value);
+        }
+        match (written, write.older()) {
+            (Err(Errno::NOENT), Some(older)) => {
+                before(dir, &older)?;
+                let written = writer.write(dir, &older.file, &older.value);
+                // An error names the file that everybody knows.
+                if written == Err(Errno::NOENT) { Ok((write, written)) } else { Ok((older, written)) }
+            }
+            (written, _) => Ok((write, written)),
+        }
+    }
+
+    fn dir_for<'a>(&self, cgroup: &'a Cgroup, write: &Write) -> Result<BorrowedFd<'a>> {
+        self.index(write.controller).and_then(|i| cgroup.dir(i)).ok_or_else(|| {
+            Error::new(
+                Kind::Unsupported,
+                format!(
+                    "cannot set {} to {}: the cgroup controller {} is not mounted on this host",
+                    write.file, write.value, write.controller
+                ),
+            )
+            .hint("`bowline doctor` shows what this host can limit")
+        })
+    }
+}
+
+/// Whether what the kernel answered means that the limit is in effect.
+fn judge(
+    cgroup: &Cgroup,
+    dir: BorrowedFd<'_>,
+    limit: &Limit,
+    write: &Write,
+    written: rustix::io::Result<()>,
+) -> Result<()> {
+    let refused = |kind, why: &dyn std::fmt::Display| refused(cgroup, write, kind, why);
+    match (written, limit) {
+        (Ok(()), _) => Ok(()),
+        (Err(Errno::NOENT), _) if write.met_without => Ok(()),
+        (Err(Errno::NOENT), _) => Err(refused(Kind::Unsupported, &"this host has no such file")
+            .hint("its controller is missing, or not handed down by a parent cgroup; see `bowline doctor`")),
+        // v1's answer: v2 kills instead.
+        (Err(Errno::BUSY), Limit::MemoryMax(_)) => Err(v1::no_room(dir, &write.value)),
+        (Err(Errno::ACCESS), Limit::Cpus(_) | Limit::MemoryNodes(_)) => Err(outside_parent(cgroup, write)),
+        (Err(errno @ (Errno::INVAL | Errno::RANGE | Errno::NODEV | Errno::BUSY | Errno::NOSPC)), _) => {
+            Err(refused(Kind::BadSpec, &errno))
+        }
+        (Err(errno), _) => Err(refused(Kind::Internal, &errno)),
+    }
+}
+
+/// v2 takes any set, and silently makes less of it where the parent has less;
+/// and one with processes in it cannot be emptied again.
+fn check_cpuset(cgroup: &Cgroup, dir: BorrowedFd<'_>, asked: &Ids, write: &Write) -> Result<()> {
+    let Some(asked) = &asked.ids else { return Ok(()) };
+    let parents = read_at(dir, &format!("../{}.effective", write.file)).unwrap_or_default();
+    // A parent without the file has the root's.
+    if parents.trim().is_empty() || Ids::from(parents.trim()).ids.is_some_and(|has| asked.ids().is_subset(has.ids())) {
+        return Ok(());
+    }
+    Err(outside_parent(cgroup, write))
+}
+
+fn outside_parent(cgroup: &Cgroup, write: &Write) -> Error {
+    refused(cgroup, write, Kind::BadSpec, "the parent cgroup does not have all of it")
+        .hint("choose from the cpuset of the parent cgroup, or widen that")
+}
+
+fn refused(cgroup: &Cgroup, write: &Write, kind: Kind, why: impl std::fmt::Display) -> Error {
+    Error::new(kind, format!("cannot write {} to {} of cgroup {}: {why}", write.value, write.file, cgroup.path))
+}
+
+/// What undoes `write`: the file as it is now.
+fn now(dir: BorrowedFd<'_>, write: &Write) -> Option<Write> {
+    let text = read_at(dir, &write.file).ok()?;
+    let undo = |value: String| Write { line: write.line, ..Write::new(write.controller, &write.file, value) };
+    if let Some((device, none)) = write.line {
+        let device = device.to_string();
+        let now = text.lines().find(|line| line.split(' ').next() == Some(&device));
+        return Some(undo(now.map_or_else(|| format!("{device} {none}"), str::to_owned)));
+    }
+    // io.weight has a line for all devices and then some for single ones.
+    let value = text.lines().next().unwrap_or_default().trim();
+    if value.is_empty() {
+        // A v2 cpuset that says nothing has the parent's. It cannot be
+        // emptied again, but be given the same.
+        let effective = read_at(dir, &format!("{}.effective", write.file)).ok()?;
+        return Some(undo(effective.trim().to_owned()));
+    }
+    Some(undo(value.to_owned()))
+}

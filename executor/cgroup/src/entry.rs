@@ -1,0 +1,67 @@
+//! The way of a process into its cgroup.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use bowline_sys as sys;
+
+/// How a process gets into a cgroup: cloned into it on the unified hierarchy,
+/// by writing `0` to each `tasks` file on the others.
+///
+/// Borrowed fds by number, as they go through a clone.
+#[derive(Debug, Clone, Default)]
+pub struct Entry {
+    /// The cgroup's path, for messages.
+    path: String,
+    tasks: Vec<RawFd>,
+    /// On the unified hierarchy: the cgroup's folder, and its `cgroup.procs`.
+    unified: Option<(RawFd, RawFd)>,
+}
+
+impl Entry {
+    /// That of a process which stays where its parent is.
+    pub fn none() -> Entry {
+        Entry { path: String::new(), tasks: Vec::new(), unified: None }
+    }
+
+    /// That of the cgroup `path`, by what is open of it.
+    ///
+    /// Before Linux 5.7 nothing is cloned into a cgroup. The shim asks, once:
+    /// a worker that found out would take the answer with it.
+    pub(super) fn new(path: String, tasks: Vec<RawFd>, unified: Option<(RawFd, RawFd)>) -> Entry {
+        let entry = Entry { path, tasks, unified };
+        if unified.is_none() || sys::clones_into_cgroups() { entry } else { entry.joined_late() }
+    }
+
+    /// Moves the calling process, which has one thread.
+    pub fn join(&self) -> io::Result<()> {
+        for &fd in &self.tasks {
+            // The shim holds these open for as long as any child may join.
+            sys::write_fd(fd, b"0")?;
+        }
+        Ok(())
+    }
+
+    /// What the process is to be cloned into.
+    pub fn cloned_into(&self) -> Option<RawFd> {
+        self.unified.map(|(dir, _)| dir)
+    }
+
+    /// The entry for a process that could not be cloned into its cgroup because of its pids limit: the
+    /// process joins after the clone, as on v1, which the limit does not prevent.
+    pub fn joined_late(&self) -> Entry {
+        let mut tasks = self.tasks.clone();
+        tasks.extend(self.unified.map(|(_, procs)| procs));
+        Entry { path: self.path.clone(), tasks, unified: None }
+    }
+
+    /// The cgroup's path, for messages.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The fds that must stay open in the child until it has joined.
+    pub fn fds(&self) -> &[RawFd] {
+        &self.tasks
+    }
+}

@@ -1,0 +1,192 @@
+//! Where execs go: a cgroup of their own below the task's, or the one that the
+//! task's init has gone to; and what can be killed of one that has neither.
+
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::proc_stat::ProcStat;
+use rustix::fs::{self, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::cgroup::Cgroup;
+use crate::entry::Entry;
+use crate::layout::{Layout, kill_below};
+use crate::tree::{self, open_dir};
+use crate::v1::{FREEZER, TASKS};
+use crate::v2;
+use crate::version::Version;
+
+/// The cgroup of an exec with a deadline: below the task's, on v1 in the
+/// freezer hierarchy alone. The next exec may have it when it is empty again.
+#[derive(Debug)]
+pub struct ExecGroup {
+    version: Version,
+    freezer: usize,
+    number: u64,
+    path: String,
+    dir: OwnedFd,
+    /// The file that it is joined by.
+    tasks: OwnedFd,
+}
+
+impl ExecGroup {
+    /// What the exec needs to join the task's cgroup everywhere and this one
+    /// in the freezer hierarchy.
+    pub fn entry(&self, task: &Cgroup) -> Entry {
+        let v1 = task.members.iter().filter(|m| !m.made.unified);
+        let tasks = v1.map(|m| if m.hierarchy == self.freezer { &self.tasks } else { &m.made.tasks });
+        let unified = match self.version {
+            Version::V1 => task.unified(),
+            Version::V2 => Some((self.dir.as_raw_fd(), self.tasks.as_raw_fd())),
+        };
+        let tasks = tasks.map(|fd| fd.as_raw_fd()).collect();
+        Entry::new(self.path.clone(), tasks, unified)
+    }
+
+    /// As [`Layout::kill`].
+    pub fn kill(&self) -> Vec<OwnedFd> {
+        kill_below(self.version, self.dir.as_fd())
+    }
+
+    /// Its number among those of its task.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether nothing of its last exec is left.
+    pub fn is_empty(&self) -> bool {
+        let mut pids = Vec::new();
+        tree::collect_processes(self.dir.as_fd(), &mut pids);
+        pids.is_empty()
+    }
+}
+
+/// A cgroup of the unified hierarchy that the task has made below its own.
+#[derive(Debug)]
+pub struct Below {
+    path: String,
+    dir: OwnedFd,
+    procs: OwnedFd,
+}
+
+impl Below {
+    /// What a process needs to join it there, and the task's cgroup elsewhere.
+    pub fn entry(&self, task: &Cgroup) -> Entry {
+        let unified = Some((self.dir.as_raw_fd(), self.procs.as_raw_fd()));
+        Entry::new(self.path.clone(), task.v1_tasks(), unified)
+    }
+}
+
+impl Layout {
+    /// A cgroup for one exec at a time, below the task's (v1: in the freezer
+    /// hierarchy alone), so that everything it starts can be found again. It
+    /// goes with the task's.
+    pub fn create_exec_group(&self, cgroup: &Cgroup, name: &str, number: u64) -> Result<ExecGroup> {
+        let path = format!("{}/{name}", cgroup.path);
+        let what = || format!("cannot create cgroup {path}");
+        let index = self.index(FREEZER);
+        let parent = index.and_then(|i| cgroup.member(i));
+        let parent = &parent.ok_or_else(|| Error::new(Kind::NotFound, what()))?.made;
+        let parent = parent.dir().doing(Kind::NotFound, what)?;
+        fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)).doing(Kind::Internal, what)?;
+        let dir = open_dir(parent, Path::new(name)).doing(Kind::Internal, what)?;
+        let file = match self.version {
+            Version::V1 => TASKS,
+            Version::V2 => v2::PROCS,
+        };
+        let tasks = open_to_join(dir.as_fd(), file).doing(Kind::Internal, what)?;
+        Ok(ExecGroup { version: self.version, freezer: index.unwrap_or_default(), number, path, dir, tasks })
+    }
+
+    /// Removes the cgroup of an exec, unless somebody is in it; whether it is gone.
+    pub fn remove_exec_group(&self, cgroup: &Cgroup, name: &str) -> bool {
+        let removed = self.freezer(cgroup).map(|parent| fs::unlinkat(parent, name, fs::AtFlags::REMOVEDIR));
+        !matches!(removed, Some(Err(Errno::BUSY | Errno::NOTEMPTY)))
+    }
+
+    /// The cgroup that process `pid`, which must not be reaped meanwhile, is in
+    /// in the unified hierarchy.
+    ///
+    /// # Errors
+    /// `WrongState` when that is not the task's or below it: nobody is put
+    /// where the task's limits are not.
+    pub fn below_of(&self, cgroup: &Cgroup, pid: i32) -> Result<Below> {
+        let file = format!("/proc/{pid}/cgroup");
+        let text = std::fs::read_to_string(&file).doing(Kind::Internal, || format!("cannot read {file}"))?;
+        let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
+        let inner = below(&cgroup.path, path).ok_or_else(|| {
+            Error::new(
+                Kind::WrongState,
+                format!("the task's init is in cgroup {path}, which is not below {}", cgroup.path),
+            )
+            .hint("somebody has moved it; an exec would not have the task's limits there")
+        })?;
+        let what = || format!("cannot open cgroup {path}");
+        let own = cgroup.members.iter().find(|m| m.made.unified);
+        let own = own.ok_or_else(|| Error::new(Kind::NotFound, what()))?;
+        let dir = own.made.dir().and_then(|dir| open_dir(dir, Path::new(inner))).doing(Kind::Internal, what)?;
+        let procs = open_to_join(dir.as_fd(), v2::PROCS).doing(Kind::Internal, what)?;
+        Ok(Below { path: path.to_owned(), dir, procs })
+    }
+
+    /// Sends SIGKILL to every process of this session that is in the cgroup or
+    /// below it. Returns a pidfd of each: when all have ended, call again until
+    /// none is returned.
+    pub fn kill_session(&self, cgroup: &Cgroup, session: i32) -> Vec<OwnedFd> {
+        let in_session = |pid| session_of(pid) == Some(session);
+        self.freezer(cgroup).map_or_else(Vec::new, |dir| tree::signal_where(dir, libc::SIGKILL, in_session))
+    }
+}
+
+fn open_to_join(dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<OwnedFd> {
+    fs::openat(dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// `path` from `top` on, for a path as the kernel writes it, if it is there.
+fn below<'a>(top: &str, path: &'a str) -> Option<&'a str> {
+    match path.strip_prefix(top)? {
+        "" => Some("."),
+        inner => inner.strip_prefix('/'),
+    }
+}
+
+/// The session of a process that lives.
+fn session_of(pid: i32) -> Option<i32> {
+    let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        Err(error) => {
+            if error.kind() != ErrorKind::NotFound {
+                tracing::debug!(%error, pid, "a process whose session is unknown");
+            }
+            return None;
+        }
+    };
+    parse_session(&stat)
+}
+
+/// Of a process that has not ended.
+fn parse_session(stat: &str) -> Option<i32> {
+    let stat = ProcStat::parse(stat)?;
+    stat.pid(6).filter(|_| !stat.has_ended())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_found_behind_any_name() {
+        assert_eq!(parse_session("77 (a) 1 2 3) S 1 70 71 0 -1"), Some(71));
+        assert_eq!(parse_session("77 (sleep) Z 1 70 71 0 -1"), None, "it has ended");
+        assert_eq!(parse_session("77"), None);
+    }
+
+    #[test]
+    fn a_path_that_only_begins_like_the_tasks_is_not_below_it() {
+        assert_eq!(below("/a/b", "/a/b"), Some("."));
+        assert_eq!(below("/a/b", "/a/b/c/d"), Some("c/d"));
+        assert_eq!((below("/a/b", "/a/bc"), below("/a/b", "/a"), below("/a/b", "/")), (None, None, None));
+    }
+}

@@ -1,0 +1,318 @@
+//! One mounted hierarchy, and making, opening and removing a path in it.
+
+use std::cell::OnceCell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::mountinfo::Mount;
+use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{v1, v2};
+use crate::tree::{self, open_dir, write_at};
+
+/// Cgroups below this are nobody's but ours: an empty one goes, whoever made it.
+pub const OURS: &str = "bowline";
+
+/// Those of sandboxes' shims and helpers, likewise.
+const OVERHEAD: &str = "bowline-overhead";
+
+/// One hierarchy of this host.
+#[derive(Debug)]
+pub struct Hierarchy {
+    /// Controllers mounted together, or `name=systemd`; on the unified
+    /// hierarchy, those that are there.
+    pub controllers: Vec<String>,
+    /// Whether it is cgroup v2's.
+    pub unified: bool,
+    /// Whether a parent hands its controllers down to what is made in it.
+    pub hands_down: bool,
+    mount: PathBuf,
+    dir: Rc<OwnedFd>,
+}
+
+/// A cgroup in one hierarchy, held open.
+#[derive(Debug)]
+pub struct Made {
+    /// The file that processes join it by.
+    pub tasks: OwnedFd,
+    /// Whether it is in the unified hierarchy.
+    pub unified: bool,
+    top: Rc<OwnedFd>,
+    path: String,
+    dir: OnceCell<OwnedFd>,
+    /// How many of its path's parts were there before.
+    existed: usize,
+    /// How many of them stay, whoever made them: a sandbox's, of its member.
+    keeps: usize,
+}
+
+impl Made {
+    /// How many of its path's parts were there before, where some of its parents
+    /// were not.
+    pub fn below(&self) -> Option<usize> {
+        Some(self.existed).filter(|existed| *existed < self.path.split('/').count() - 1)
+    }
+
+    /// Keeps the first `parts` of its path when it goes.
+    pub fn keep(&mut self, parts: usize) {
+        self.keeps = parts;
+    }
+
+    /// Its folder, opened when it is needed first: of most hierarchies a short
+    /// task needs none.
+    pub fn dir(&self) -> rustix::io::Result<BorrowedFd<'_>> {
+        if let Some(dir) = self.dir.get() {
+            return Ok(dir.as_fd());
+        }
+        let dir = open_dir(&self.top, Path::new(&self.path))?;
+        Ok(self.dir.get_or_init(|| dir).as_fd())
+    }
+}
+
+impl Hierarchy {
+    /// The hierarchy that a mount is of; `None` for every other mount.
+    pub fn of(mount: Mount) -> Result<Option<Hierarchy>> {
+        if mount.root != Path::new("/") || !matches!(mount.kind.as_str(), "cgroup" | "cgroup2") {
+            return Ok(None);
+        }
+        let unified = mount.kind == "cgroup2";
+        let dir = open_dir(fs::CWD, &mount.target)
+            .doing(Kind::Internal, || format!("cannot open {}", mount.target.display()))?;
+        let controllers: Vec<String> = if unified {
+            let there = tree::read_at(dir.as_fd(), "cgroup.controllers").unwrap_or_default();
+            there.split_whitespace().map(str::to_owned).collect()
+        } else {
+            let known = |o: &String| o.starts_with("name=") || v1::CONTROLLERS.contains(&o.as_str());
+            mount.options.into_iter().filter(known).collect()
+        };
+        Ok(Some(Hierarchy { controllers, unified, hands_down: false, mount: mount.target, dir: Rc::new(dir) }))
+    }
+
+    /// Whether both are mounts of one hierarchy.
+    pub fn same_as(&self, other: &Hierarchy) -> bool {
+        self.unified == other.unified && (self.unified || self.controllers == other.controllers)
+    }
+
+    /// Where it is mounted.
+    pub fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    /// Whether cgroups in it have `file`, as the first that there is shows;
+    /// `None` where there is none. The top itself lacks some.
+    pub fn has_below(&self, file: &str) -> Option<bool> {
+        let mut entries = std::fs::read_dir(&self.mount).ok()?.flatten();
+        let below = entries.find(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))?;
+        Some(below.path().join(file).exists())
+    }
+
+    /// Its top.
+    pub fn top(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// Whether there is a cgroup at `path`, absolute and plain.
+    pub fn has(&self, path: &str) -> bool {
+        fs::statat(&self.dir, &path[1..], AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// The names of the cgroups right below `path`; none where there is no such.
+    pub fn children(&self, path: &str) -> Vec<String> {
+        open_dir(&self.dir, Path::new(&path[1..])).map_or_else(|_| Vec::new(), |dir| tree::names_below(dir.as_fd()))
+    }
+
+    fn join_file(&self) -> &'static str {
+        if self.unified { v2::PROCS } else { v1::TASKS }
+    }
+
+    /// Writes `who`, a pid or `0` for the caller, to the join file of `path`.
+    pub fn join(&self, path: &str, who: &str) -> Result<()> {
+        let file = format!("{}/{}", path.trim_matches('/'), self.join_file());
+        let file = file.trim_start_matches('/');
+        write_at(self.dir.as_fd(), file, who).map_err(|errno| {
+            let kind = if errno == Errno::NOENT { Kind::NotFound } else { Kind::Internal };
+            Error::new(kind, format!("cannot join cgroup: {}: {errno}", self.mount.join(file).display()))
+        })
+    }
+
+    /// Moves a process with all its threads.
+    ///
+    /// # Errors
+    /// `NotFound` when it has ended.
+    pub fn move_process(&self, path: &str, pid: i32) -> Result<()> {
+        let file = format!("{}/{}", path.trim_matches('/'), v2::PROCS);
+        let file = file.trim_start_matches('/');
+        write_at(self.dir.as_fd(), file, &pid.to_string()).map_err(|errno| {
+            let kind = if errno == Errno::SRCH { Kind::NotFound } else { Kind::Internal };
+            Error::new(kind, format!("cannot move process {pid} to {}: {errno}", self.mount.join(file).display()))
+        })
+    }
+
+    /// Makes `path`, absolute and plain, with its parents.
+    pub fn create(&self, path: &str) -> Result<Made> {
+        self.persist(path, |path| {
+            let existed = match self.make(path) {
+                Err(Errno::EXIST) => {
+                    // A stale leaf has stale limits: only an empty one is replaced.
+                    fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR)?;
+                    self.make(path)?
+                }
+                existed => existed?,
+            };
+            let held = self.fill_cpusets(path).and_then(|()| self.hold(path, existed));
+            held.inspect_err(|_| self.unmake(path, existed))
+        })
+    }
+
+    /// Removes what was just made of `path`, of which the first `existed` parts were there, as far as nothing is in it.
+    fn unmake(&self, path: &str, existed: usize) {
+        let path = Path::new(path);
+        // Where that fails, it is gone already, or not ours alone any more.
+        let _ = fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR);
+        self.remove_parents(path, existed, 0);
+    }
+
+    /// Makes `path`, unless it is there.
+    pub fn prepare(&self, path: &str) -> Result<()> {
+        self.persist(path, |path| {
+            self.make_or_keep(path)?;
+            self.fill_cpusets(path)
+        })
+    }
+
+    /// Another shim may remove an empty parent between two steps of `make`.
+    fn persist<T>(&self, path: &str, make: impl Fn(&str) -> rustix::io::Result<T>) -> Result<T> {
+        let at = || self.mount.join(&path[1..]);
+        for _ in 0..16 {
+            match make(&path[1..]) {
+                Err(Errno::NOENT) => continue,
+                Err(Errno::BUSY | Errno::NOTEMPTY) => {
+                    return Err(Error::new(
+                        Kind::AlreadyExists,
+                        format!("cgroup {} exists already and is in use", at().display()),
+                    )
+                    .hint("an earlier run left it behind; kill its processes and remove it"));
+                }
+                done => return done.doing(Kind::Internal, || format!("cannot create cgroup {}", at().display())),
+            }
+        }
+        Err(Error::new(Kind::Internal, format!("cannot create cgroup {}: its parent keeps vanishing", at().display())))
+    }
+
+    fn fill_cpusets(&self, path: &str) -> rustix::io::Result<()> {
+        if self.unified || !self.controllers.iter().any(|c| c == "cpuset") {
+            return Ok(());
+        }
+        v1::fill_cpusets(self.dir.as_fd(), path).inspect_err(|_| {
+            // Ours if it is still empty, and of no use.
+            let _ = fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR);
+        })
+    }
+
+    /// Makes the leaf of `path`, and its parents where they are missing, which
+    /// is seldom. Returns how many of its parts were there.
+    fn make(&self, path: &str) -> rustix::io::Result<usize> {
+        let (parent, depth) = match path.rsplit_once('/') {
+            Some((parent, _)) => (parent, path.split('/').count() - 1),
+            None => (".", 0),
+        };
+        let mkdir = || fs::mkdirat(&self.dir, path, Mode::from_raw_mode(0o755));
+        if !self.hands_down {
+            match mkdir() {
+                Err(Errno::NOENT) if depth > 0 => {}
+                made => return made.map(|()| depth),
+            }
+        }
+        let existed = if depth > 0 { self.make_or_keep(parent)? } else { 0 };
+        let ready = || match self.hands_down {
+            true => v2::hand_down_controllers(open_dir(&self.dir, Path::new(parent))?.as_fd()),
+            false => Ok(()),
+        };
+        let made = ready().and_then(|()| mkdir()).map(|()| existed);
+        made.inspect_err(|_| self.remove_parents(Path::new(path), existed, 0))
+    }
+
+    /// As [`Hierarchy::make`], content with one that is there.
+    fn make_or_keep(&self, path: &str) -> rustix::io::Result<usize> {
+        match self.make(path) {
+            Err(Errno::EXIST) => Ok(path.split('/').count()),
+            made => made,
+        }
+    }
+
+    fn hold(&self, path: &str, existed: usize) -> rustix::io::Result<Made> {
+        let file = format!("{path}/{}", self.join_file());
+        let tasks = fs::openat(&self.dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let (top, path, dir) = (self.dir.clone(), path.to_owned(), OnceCell::new());
+        let made = Made { tasks, unified: self.unified, top, path, dir, existed, keeps: 0 };
+        if self.unified {
+            // Processes are cloned into it: that it is there is not left to chance.
+            made.dir()?;
+        }
+        Ok(made)
+    }
+
+    /// Hands controllers down to `path` after it was made.
+    pub fn hand_down(&self, path: &str) -> rustix::io::Result<()> {
+        let mut parent = open_dir(&self.dir, Path::new("."))?;
+        for part in path[1..].split('/') {
+            v2::hand_down_controllers(parent.as_fd())?;
+            parent = open_dir(&parent, Path::new(part))?;
+        }
+        Ok(())
+    }
+
+    /// Opens `path` if it is there.
+    pub fn open(&self, path: &str) -> Result<Option<Made>> {
+        let what = || format!("cannot open cgroup {}", self.mount.join(&path[1..]).display());
+        // One that was there before us takes no parent with it.
+        match self.hold(&path[1..], usize::MAX) {
+            Ok(made) => Ok(Some(made)),
+            // The second while it is being removed.
+            Err(Errno::NOENT | Errno::NODEV) => Ok(None),
+            Err(errno) => Err(errno).doing(Kind::Internal, what),
+        }
+    }
+
+    /// Removes `path`, which is `made`, with all below it, and those empty
+    /// parents that were made with it or are below [`OURS`].
+    pub fn remove(&self, path: &str, made: &Made) -> Result<()> {
+        let path = Path::new(&path[1..]);
+        tree::remove_tree(&self.dir, path)
+            .doing(Kind::Internal, || format!("cannot remove cgroup {}", self.mount.join(path).display()))?;
+        self.remove_parents(path, made.existed, made.keeps);
+        Ok(())
+    }
+
+    /// Removes `path` and its parents, as far as nothing is in them.
+    pub fn remove_empty(&self, path: &str) {
+        let path = Path::new(&path[1..]);
+        if fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR).is_ok() {
+            self.remove_parents(path, usize::MAX, 0);
+        }
+    }
+
+    /// Removes the parents of `path` beyond the first `existed` parts of it, as
+    /// far as nothing is in them.
+    pub fn remove_made_parents(&self, path: &str, existed: usize) {
+        self.remove_parents(Path::new(&path[1..]), existed, 0);
+    }
+
+    /// Removes what is empty above `path`: below [`OURS`], or what was made
+    /// beyond the first `existed` parts of it; never its first `keeps` parts.
+    fn remove_parents(&self, path: &Path, existed: usize, keeps: usize) {
+        let mut parent = path.parent();
+        while let Some(dir) = parent.filter(|p| p.components().count() > keeps) {
+            let ours = dir.starts_with(OURS) || dir.starts_with(OVERHEAD);
+            let removable = ours || dir.components().count() > existed;
+            // Others' children keep it.
+            if !removable || fs::unlinkat(&self.dir, dir, AtFlags::REMOVEDIR).is_err() {
+                break;
+            }
+            parent = dir.parent();
+        }
+    }
+}

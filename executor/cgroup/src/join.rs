@@ -1,0 +1,30 @@
+//! Joining a cgroup that is there already, before there is a loop.
+
+use bowline_error::{Error, Kind, Result};
+
+use crate::layout::detect;
+use crate::path::checked_path;
+
+/// Moves the calling process, which must have one thread, to `path` in every
+/// hierarchy where that exists.
+///
+/// # Errors
+/// `NotFound` where it exists in none; `Internal` when one cannot be joined.
+pub fn join_existing(path: &str) -> Result<()> {
+    let path = checked_path(path)?;
+    let mut found = false;
+    for hierarchy in detect()?.hierarchies() {
+        match hierarchy.join(path, "0") {
+            Err(error) if error.kind() == Kind::NotFound => {}
+            joined => {
+                joined?;
+                found = true;
+            }
+        }
+    }
+    match found {
+        true => Ok(()),
+        false => Err(Error::new(Kind::NotFound, format!("cannot join cgroup {path}: there is none"))
+            .hint("create it first, or leave the option out")),
+    }
+}

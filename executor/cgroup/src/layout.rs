@@ -1,0 +1,338 @@
+//! The hierarchies of this host, and a cgroup in all of them.
+
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys as sys;
+use bowline_sys::mountinfo::{self, Mount};
+use rustix::fs;
+use rustix::io::Errno;
+
+use crate::cgroup::{Cgroup, Member};
+use crate::hierarchy::Hierarchy;
+use crate::path::checked_path;
+use crate::v1::FREEZER;
+use crate::version::Version;
+use crate::{tree, v1, v2};
+
+/// Finds this host's hierarchies.
+///
+/// # Errors
+/// `Unsupported` when there is nothing to limit and account tasks with.
+pub fn detect() -> Result<Layout> {
+    let path = "/proc/self/mountinfo";
+    let text = std::fs::read_to_string(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
+    Layout::from_mounts(mountinfo::parse(&text))
+}
+
+/// Whether this host's controllers are on cgroup v2. Cheaper than [`detect`].
+pub fn is_v2() -> bool {
+    fs::statfs("/sys/fs/cgroup").is_ok_and(|stat| stat.f_type == libc::CGROUP2_SUPER_MAGIC)
+}
+
+/// The hierarchies of this host.
+#[derive(Debug)]
+pub struct Layout {
+    pub(crate) version: Version,
+    pub(crate) hierarchies: Vec<Hierarchy>,
+}
+
+impl Layout {
+    pub fn from_mounts(mounts: Vec<Mount>) -> Result<Layout> {
+        let mut hierarchies: Vec<Hierarchy> = Vec::new();
+        for mount in mounts {
+            let Some(hierarchy) = Hierarchy::of(mount)? else { continue };
+            // The same one can be mounted twice.
+            if !hierarchies.iter().any(|h| h.same_as(&hierarchy)) {
+                hierarchies.push(hierarchy);
+            }
+        }
+        let v1 = hierarchies.iter().any(|h| h.controllers.iter().any(|c| c == FREEZER));
+        if v1 {
+            return Ok(Layout { version: Version::V1, hierarchies });
+        }
+        hierarchies.retain(|h| h.unified);
+        for hierarchy in &mut hierarchies {
+            hierarchy.hands_down = true;
+        }
+        if hierarchies.is_empty() {
+            return Err(Error::new(
+                Kind::Unsupported,
+                "this host has neither cgroup v2 nor a v1 freezer hierarchy, by which a task's processes are found",
+            )
+            .hint("mount cgroup2 at /sys/fs/cgroup"));
+        }
+        Ok(Layout { version: Version::V2, hierarchies })
+    }
+
+    /// No hierarchy at all, for who does without cgroups: nothing is found there,
+    /// and nothing made.
+    pub fn none() -> Layout {
+        Layout { version: Version::V2, hierarchies: Vec::new() }
+    }
+
+    /// Where this host's controllers are.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The hierarchy of a controller; on a hybrid host that may be the unified
+    /// one. On v2 whether it was handed down shows in its files.
+    pub(crate) fn index(&self, controller: &str) -> Option<usize> {
+        let has = |h: &Hierarchy| h.controllers.iter().any(|c| c == controller);
+        match self.version {
+            Version::V1 => {
+                let v1 = self.hierarchies.iter().position(|h| !h.unified && has(h));
+                v1.or_else(|| self.hierarchies.iter().position(has))
+            }
+            Version::V2 => Some(0),
+        }
+    }
+
+    pub(crate) fn unified(&self) -> Option<usize> {
+        self.hierarchies.iter().position(|h| h.unified)
+    }
+
+    /// Whether a controller's files are those of v2.
+    pub fn is_unified(&self, controller: &str) -> bool {
+        self.index(controller).is_some_and(|i| self.hierarchies[i].unified)
+    }
+
+    /// On a hybrid host, has a controller of the unified hierarchy handed down
+    /// to `cgroup` after all, which is spared tasks that do not need it.
+    /// Whether that may have changed anything.
+    pub(crate) fn hand_down(&self, cgroup: &Cgroup, controller: &str) -> bool {
+        let late = |index: &usize| self.hierarchies[*index].unified && !self.hierarchies[*index].hands_down;
+        let Some(index) = self.index(controller).filter(late) else {
+            return false;
+        };
+        self.hierarchies[index].hand_down(&cgroup.path).is_ok()
+    }
+
+    /// The cgroup of a process, by the hierarchy that tasks are ended by; nothing of one that has gone.
+    pub fn path_of(&self, pid: i32) -> Option<String> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let path = text.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let is_it = match self.version {
+                Version::V1 => controllers.split(',').any(|controller| controller == FREEZER),
+                Version::V2 => controllers.is_empty(),
+            };
+            is_it.then_some(path)
+        });
+        path.map(str::to_owned)
+    }
+
+    /// Every hierarchy, for whoever asks what this host has.
+    pub fn hierarchies(&self) -> &[Hierarchy] {
+        &self.hierarchies
+    }
+
+    /// Moves the calling process, which has one thread, to `path` in every v1
+    /// hierarchy; `/` is the root cgroup.
+    ///
+    /// # Errors
+    /// `NotFound` when the cgroup is missing from a hierarchy.
+    pub fn enter(&self, path: &str) -> Result<()> {
+        let mut v1 = self.hierarchies.iter().filter(|h| !h.unified);
+        v1.try_for_each(|hierarchy| hierarchy.join(path, "0"))
+    }
+
+    /// Moves process `pid` to `path` in the unified hierarchy, where there is one.
+    /// To be called by a worker: it waits 5–16 ms for an RCU grace period.
+    pub fn move_unified(&self, path: &str, pid: u32) -> Result<()> {
+        let unified = self.hierarchies.iter().find(|h| h.unified);
+        unified.map_or(Ok(()), |hierarchy| hierarchy.join(path, &pid.to_string()))
+    }
+
+    /// Moves processes to `path` in every hierarchy. To be called by a worker: it
+    /// waits for the kernel. Returns those that are no processes (any more).
+    pub fn place(&self, path: &str, pids: &[i32]) -> Result<Vec<i32>> {
+        let mut gone = Vec::new();
+        for pid in pids {
+            // 0 is the writer itself.
+            let is = *pid > 0 && sys::pidfd_open(*pid).is_ok();
+            let moved = is.then(|| self.hierarchies.iter().try_for_each(|h| h.move_process(path, *pid)));
+            match moved {
+                Some(Ok(())) => {}
+                Some(Err(error)) if error.kind() != Kind::NotFound => return Err(error),
+                Some(Err(_)) | None => gone.push(*pid),
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Whether the calling process has to be moved to get to `path` in the
+    /// unified hierarchy.
+    pub fn is_elsewhere_unified(&self, path: &str) -> bool {
+        let there = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let here = there.lines().find_map(|line| line.strip_prefix("0::"));
+        self.hierarchies.iter().any(|h| h.unified) && here != Some(path)
+    }
+
+    /// Makes the cgroup at `path` and, where missing, its parents.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when processes are in it; whatever was made is removed.
+    pub fn create(&self, path: &str) -> Result<Cgroup> {
+        let path = checked_path(path)?;
+        let mut cgroup = Cgroup::new(path);
+        for (index, hierarchy) in self.hierarchies.iter().enumerate() {
+            match hierarchy.create(path) {
+                Ok(made) => cgroup.members.push(Member::new(index, made)),
+                Err(error) => {
+                    // Only what is ours: the one that failed may be somebody's.
+                    let _ = self.remove(&mut cgroup);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(cgroup)
+    }
+
+    /// Makes `path` for what will be made in it: a launch then finds it there.
+    ///
+    /// # Errors
+    /// As [`Layout::create`], but for one that is there already.
+    pub fn prepare(&self, path: &str) -> Result<()> {
+        let path = checked_path(path)?;
+        self.hierarchies.iter().try_for_each(|hierarchy| hierarchy.prepare(path))
+    }
+
+    /// Removes `path` and those parents of it that are bowline's, as far as
+    /// nothing is in them.
+    pub fn remove_empty(&self, path: &str) {
+        if let Ok(path) = checked_path(path) {
+            self.hierarchies.iter().for_each(|hierarchy| hierarchy.remove_empty(path));
+        }
+    }
+
+    /// Opens a cgroup that exists in at least one hierarchy, as after a crash.
+    /// `None` when it exists in none.
+    pub fn open(&self, path: &str) -> Result<Option<Cgroup>> {
+        let mut cgroup = Cgroup::new(checked_path(path)?);
+        for (index, hierarchy) in self.hierarchies.iter().enumerate() {
+            if let Some(made) = hierarchy.open(path)? {
+                cgroup.members.push(Member::new(index, made));
+            }
+        }
+        Ok((!cgroup.members.is_empty()).then_some(cgroup))
+    }
+
+    /// Removes the cgroup with everything below it, then those parents of it
+    /// that were made with it, or are bowline's, and have become empty.
+    ///
+    /// # Errors
+    /// Names the first hierarchy in which it is still busy; the others are
+    /// done, and may be left out of a second try. A process is in its cgroup
+    /// for a moment after it was reaped (Linux 6.18). "Already gone" is success.
+    pub fn remove(&self, cgroup: &mut Cgroup) -> Result<()> {
+        let mut first = Ok(());
+        let path = &cgroup.path;
+        cgroup.members.retain(|member| {
+            let removed = self.hierarchies[member.hierarchy].remove(path, &member.made);
+            let busy = removed.is_err();
+            if first.is_ok() {
+                first = removed;
+            }
+            busy
+        });
+        first
+    }
+
+    /// Where parents of the cgroup were made with it: how many parts of its path
+    /// were there before, by where the hierarchy is mounted.
+    pub fn parents_made(&self, cgroup: &Cgroup) -> BTreeMap<PathBuf, usize> {
+        let members = cgroup.members.iter();
+        let found = members.filter_map(|m| Some((self.hierarchies[m.hierarchy].mount().into(), m.made.below()?)));
+        found.collect()
+    }
+
+    /// Removes those parents of `path`, as far as nothing is in them.
+    pub fn remove_parents_made(&self, path: &str, made: &BTreeMap<PathBuf, usize>) {
+        let Ok(path) = checked_path(path) else { return };
+        for hierarchy in &self.hierarchies {
+            if let Some(existed) = made.get(hierarchy.mount()) {
+                hierarchy.remove_made_parents(path, *existed);
+            }
+        }
+    }
+
+    /// Reads a file of the cgroup in the hierarchy of `controller`; `None`
+    /// where this host has no such file. It stays open for the next time.
+    pub fn read(&self, cgroup: &Cgroup, controller: &str, file: &str) -> Option<String> {
+        cgroup.member(self.index(controller)?)?.read(file)
+    }
+
+    /// Reads a file of the cgroup in the unified hierarchy, whatever its controllers: on hybrid hosts
+    /// pressure is there too.
+    pub fn read_unified(&self, cgroup: &Cgroup, file: &str) -> Option<String> {
+        cgroup.member(self.unified()?)?.read(file)
+    }
+
+    /// Every process of the cgroup and of those below it, in the host's pids.
+    pub fn processes(&self, cgroup: &Cgroup) -> Vec<i32> {
+        let mut pids = Vec::new();
+        if let Some(dir) = self.freezer(cgroup) {
+            cgroup.processes.borrow_mut().collect(self.version, dir, &mut pids);
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    pub(crate) fn freezer<'a>(&self, cgroup: &'a Cgroup) -> Option<BorrowedFd<'a>> {
+        cgroup.dir(self.index(FREEZER)?)
+    }
+
+    /// Asks for the processes of the cgroup to be frozen, or thawed. Freezing
+    /// completes later: see [`Layout::is_frozen`].
+    pub fn freeze(&self, cgroup: &Cgroup, frozen: bool) -> Result<()> {
+        let dir = self.freezer(cgroup);
+        let dir = dir.ok_or_else(|| Error::new(Kind::NotFound, format!("cgroup {} has no freezer", cgroup.path)))?;
+        let verb = if frozen { "freeze" } else { "thaw" };
+        let done = match self.version {
+            Version::V1 => v1::freeze(dir, frozen),
+            Version::V2 => v2::freeze(dir, frozen),
+        };
+        if !frozen && matches!(done, Err(Errno::NOENT | Errno::NODEV)) {
+            // Somebody has removed it, so nobody is in it.
+            return Ok(());
+        }
+        done.doing(Kind::Internal, || format!("cannot {verb} cgroup {}", cgroup.path))
+    }
+
+    /// Whether every process of the cgroup has stopped.
+    pub fn is_frozen(&self, cgroup: &Cgroup) -> bool {
+        self.freezer(cgroup).is_some_and(|dir| match self.version {
+            Version::V1 => v1::is_frozen(dir),
+            Version::V2 => v2::is_frozen(dir),
+        })
+    }
+
+    /// Sends SIGKILL to every process in the cgroup and below it. Returns a
+    /// pidfd of each: when all have ended, call again until none is returned,
+    /// as one may have forked in between.
+    ///
+    /// They are frozen while their pids are looked up, so that none forks.
+    pub fn kill(&self, cgroup: &Cgroup) -> Vec<OwnedFd> {
+        self.freezer(cgroup).map_or_else(Vec::new, |dir| kill_below(self.version, dir))
+    }
+
+    /// Sends `signal` to every process in the cgroup and below it.
+    pub fn signal(&self, cgroup: &Cgroup, signal: i32) {
+        if let Some(dir) = self.freezer(cgroup) {
+            tree::signal_below(dir, signal);
+        }
+    }
+}
+
+/// Kills every process below `dir`; returns a pidfd of each.
+pub(crate) fn kill_below(version: Version, dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
+    match version {
+        Version::V1 => v1::kill_below(dir),
+        Version::V2 => v2::kill_below(dir),
+    }
+}

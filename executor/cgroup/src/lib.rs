@@ -1,0 +1,49 @@
+//! Control groups: which hierarchies this host has, and one cgroup in them.
+//!
+//! A *path* is the same below every hierarchy: `/bowline/web/web`. Processes
+//! join v1 by writing `0` to `tasks`, themselves, and the unified hierarchy by
+//! being cloned into it: writing another process's pid to `cgroup.procs` waits
+//! 5–16 ms for an RCU grace period after a quiet spell. Folders and `tasks`
+//! files stay open, so that an exec resolves no path.
+//!
+//! What a process deserves is decided elsewhere; this only finds, makes, fills,
+//! reads, kills and removes.
+
+mod cgroup;
+mod destroy;
+mod devices;
+mod enforce;
+mod entry;
+mod exec_group;
+mod files;
+mod hierarchy;
+mod identity;
+mod join;
+mod layout;
+mod limit;
+
+mod oom;
+mod path;
+mod pressure;
+mod sets;
+pub mod systemd;
+mod threads;
+mod tree;
+mod v1;
+mod v2;
+mod version;
+
+pub use cgroup::Cgroup;
+pub use destroy::{Destroyed, Permit, has_ended};
+pub use entry::Entry;
+pub use exec_group::ExecGroup;
+pub use hierarchy::{Hierarchy, OURS};
+pub use identity::{CgroupIdentity, boot};
+pub use join::join_existing;
+pub use layout::{Layout, detect, is_v2};
+pub use oom::OomWatch;
+pub use path::{checked_path, of_sandbox};
+pub use pressure::PressureWatch;
+pub use systemd::{Driver, Unit};
+pub use tree::read_fd;
+pub use version::Version;

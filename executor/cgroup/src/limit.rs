@@ -1,0 +1,379 @@
+//! What a cgroup limits, as data: read from an OCI configuration once, rendered by `v1`, `v2` and `systemd`.
+//!
+//! Pure.
+
+use bowline_error::{Error, Kind, Result};
+use bowline_spec::units::IdSet;
+use oci_spec::runtime::{LinuxDeviceCgroup, LinuxResources, LinuxThrottleDevice};
+
+/// The kernel's CPU period, in µs.
+pub const PERIOD: u64 = 100_000;
+
+/// One limit.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Limit {
+    /// A rule of the device allow-list; the last that fits a device counts.
+    Device(LinuxDeviceCgroup),
+    /// Bytes of memory.
+    MemoryMax(Amount),
+    /// Bytes of memory and swap together, and of memory alone as far as they are known.
+    MemoryAndSwapMax { both: Amount, memory: Option<u64> },
+    /// Bytes of swap alone.
+    SwapMax(Amount),
+    /// Bytes of compressed swap.
+    ZswapMax(Amount),
+    /// Bytes above which the task is slowed down.
+    MemoryHigh(Amount),
+    /// Bytes below which memory is reclaimed from others first.
+    MemoryLow(Amount),
+    /// Bytes that are never reclaimed.
+    MemoryMin(Amount),
+    /// How readily memory is swapped out: 0 to 100.
+    Swappiness(u64),
+    /// CPU time compared with others', where 1024 is the default.
+    CpuShares(u64),
+    /// The same where 100 is the default.
+    CpuWeight(u64),
+    /// CPU time.
+    CpuQuota(CpuQuota),
+    /// The CPUs that may be used.
+    Cpus(Ids),
+    /// The memory nodes that may be used.
+    MemoryNodes(Ids),
+    /// Processes and threads.
+    Pids(Amount),
+    /// Disk time compared with others', of one device or of all.
+    IoWeight { device: Option<Device>, weight: IoWeight },
+    /// What may be read from or written to a device in a second.
+    IoRate { device: Device, of: Rate, most: Amount },
+    /// Bytes in huge pages of a size, as the kernel writes it: `2MB`.
+    Hugepages { size: String, most: Amount },
+    /// What is known by its v2 file alone.
+    Raw { file: String, value: String },
+}
+
+/// How much of something; `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Amount(pub Option<u64>);
+
+/// CPU time in µs in each period; what is absent stays as it is, on v2 as the kernel begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuQuota {
+    /// Negative is no limit.
+    pub quota: Option<i64>,
+    /// In µs.
+    pub period: Option<u64>,
+}
+
+/// A set of CPUs or nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ids {
+    /// As it was given.
+    pub text: String,
+    /// What that means; `None` where only the kernel can say.
+    pub ids: Option<IdSet>,
+}
+
+/// A block device: major and minor number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Device(pub i64, pub i64);
+
+/// A weight by one of two scales.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoWeight {
+    /// v1's: 10 to 1000.
+    Blkio(u16),
+    /// v2's: 1 to 10000.
+    Io(u64),
+}
+
+/// What is counted of a device, each in a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    BytesRead,
+    BytesWritten,
+    Reads,
+    Writes,
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.0, self.1)
+    }
+}
+
+/// As v2's files have it.
+impl std::fmt::Display for Amount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(most) => most.fmt(f),
+            None => f.write_str("max"),
+        }
+    }
+}
+
+impl From<&str> for Ids {
+    fn from(text: &str) -> Ids {
+        Ids { text: text.to_owned(), ids: text.parse().ok() }
+    }
+}
+
+impl Amount {
+    /// OCI's: negative is no limit.
+    fn oci(figure: i64) -> Amount {
+        Amount(u64::try_from(figure).ok())
+    }
+
+    /// As v2's files have it.
+    fn parse(text: &str) -> Option<Amount> {
+        if text == "max" { Some(Amount(None)) } else { text.parse().ok().map(|figure| Amount(Some(figure))) }
+    }
+}
+
+impl CpuQuota {
+    fn parse(text: &str) -> Option<CpuQuota> {
+        let (quota, period) = text.split_once(' ').map_or((text, None), |(quota, period)| (quota, Some(period)));
+        let quota = Some(if quota == "max" { -1 } else { quota.parse().ok().filter(|quota| *quota > 0)? });
+        let period = match period {
+            Some(period) => Some(period.parse().ok().filter(|period| *period > 0)?),
+            None => None,
+        };
+        Some(CpuQuota { quota, period })
+    }
+}
+
+impl Device {
+    /// `8:0`
+    pub fn parse(text: &str) -> Option<Device> {
+        let (major, minor) = text.split_once(':')?;
+        Some(Device(major.parse().ok()?, minor.parse().ok()?))
+    }
+}
+
+/// The limits of `resources`, in an order in which the kernel takes them.
+///
+/// # Errors
+/// `BadSpec` for less memory and swap than memory.
+pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
+    let devices = resources.devices().iter().flatten().cloned();
+    let mut out: Vec<Limit> = devices.map(Limit::Device).collect();
+    if let Some(memory) = resources.memory() {
+        let most = memory.limit().and_then(|limit| Amount::oci(limit).0);
+        // First: a new cgroup has no limit with swap, and v1 wants it at or above this one at all times.
+        out.extend(memory.limit().map(|limit| Limit::MemoryMax(Amount::oci(limit))));
+        if let Some(both) = memory.swap().map(Amount::oci) {
+            if let (Amount(Some(both)), Some(most)) = (both, most)
+                && both < most
+            {
+                let message = format!("memory and swap together are limited to {both} bytes, memory alone to {most}");
+                return Err(Error::new(Kind::BadSpec, message).hint("the first has to be at least the second"));
+            }
+            out.push(Limit::MemoryAndSwapMax { both, memory: most });
+        }
+        out.extend(memory.reservation().map(|low| Limit::MemoryLow(Amount::oci(low))));
+        out.extend(memory.swappiness().map(Limit::Swappiness));
+    }
+    if let Some(cpu) = resources.cpu() {
+        out.extend(cpu.shares().map(Limit::CpuShares));
+        let quota = CpuQuota { quota: cpu.quota(), period: cpu.period() };
+        if quota.quota.is_some() || quota.period.is_some() {
+            out.push(Limit::CpuQuota(quota));
+        }
+        out.extend(cpu.cpus().as_deref().map(|cpus| Limit::Cpus(cpus.into())));
+        out.extend(cpu.mems().as_deref().map(|nodes| Limit::MemoryNodes(nodes.into())));
+    }
+    // OCI's 0 is no limit either.
+    out.extend(resources.pids().map(|pids| Limit::Pids(Amount(Amount::oci(pids.limit()).0.filter(|most| *most > 0)))));
+    if let Some(io) = resources.block_io() {
+        let weight = |device, weight| Limit::IoWeight { device, weight: IoWeight::Blkio(weight) };
+        out.extend(io.weight().map(|all| weight(None, all)));
+        for of in io.weight_device().iter().flatten() {
+            out.extend(of.weight().map(|its| weight(Some(Device(of.major(), of.minor())), its)));
+        }
+        out.extend(rates(Rate::BytesRead, io.throttle_read_bps_device()));
+        out.extend(rates(Rate::BytesWritten, io.throttle_write_bps_device()));
+        out.extend(rates(Rate::Reads, io.throttle_read_iops_device()));
+        out.extend(rates(Rate::Writes, io.throttle_write_iops_device()));
+    }
+    let mut files: Vec<(&String, &String)> = resources.unified().iter().flatten().collect();
+    files.sort_unstable();
+    out.extend(files.into_iter().flat_map(|(file, value)| of_file(file, value)));
+    let hugepages = resources.hugepage_limits().iter().flatten();
+    out.extend(hugepages.map(|of| Limit::Hugepages { size: of.page_size().clone(), most: Amount::oci(of.limit()) }));
+    Ok(out)
+}
+
+fn rates(of: Rate, devices: &Option<Vec<LinuxThrottleDevice>>) -> impl Iterator<Item = Limit> {
+    devices.iter().flatten().map(move |device| Limit::IoRate {
+        device: Device(device.major(), device.minor()),
+        of,
+        // OCI's 0 is no limit.
+        most: Amount(Some(device.rate()).filter(|rate| *rate > 0)),
+    })
+}
+
+/// What `value` for a v2 file limits.
+pub fn of_file(file: &str, value: &str) -> Vec<Limit> {
+    let text = value.trim();
+    let amount = |limit: fn(Amount) -> Limit| Some(vec![limit(Amount::parse(text)?)]);
+    let limits = match file {
+        "memory.max" => amount(Limit::MemoryMax),
+        "memory.high" => amount(Limit::MemoryHigh),
+        "memory.low" => amount(Limit::MemoryLow),
+        "memory.min" => amount(Limit::MemoryMin),
+        "memory.swap.max" => amount(Limit::SwapMax),
+        "memory.zswap.max" => amount(Limit::ZswapMax),
+        "pids.max" => amount(Limit::Pids),
+        "cpu.weight" => text.parse().ok().map(|weight| vec![Limit::CpuWeight(weight)]),
+        "cpu.max" => CpuQuota::parse(text).map(|quota| vec![Limit::CpuQuota(quota)]),
+        "cpuset.cpus" => Some(vec![Limit::Cpus(text.into())]),
+        "cpuset.mems" => Some(vec![Limit::MemoryNodes(text.into())]),
+        "io.weight" => io_weight(text).map(|limit| vec![limit]),
+        "io.max" => io_max(text),
+        _ => None,
+    };
+    limits.unwrap_or_else(|| vec![Limit::Raw { file: file.to_owned(), value: value.to_owned() }])
+}
+
+/// `50`, `default 50` or `8:0 50`.
+fn io_weight(text: &str) -> Option<Limit> {
+    let (device, weight) = match text.split_once(' ') {
+        None | Some(("default", _)) => (None, text.trim_start_matches("default ")),
+        Some((device, weight)) => (Some(Device::parse(device)?), weight),
+    };
+    Some(Limit::IoWeight { device, weight: IoWeight::Io(weight.parse().ok()?) })
+}
+
+/// `8:0 rbps=1000 wiops=max`
+fn io_max(text: &str) -> Option<Vec<Limit>> {
+    let mut words = text.split(' ');
+    let device = Device::parse(words.next()?)?;
+    let rate = |word: &str| {
+        let (key, most) = word.split_once('=')?;
+        let of = match key {
+            "rbps" => Rate::BytesRead,
+            "wbps" => Rate::BytesWritten,
+            "riops" => Rate::Reads,
+            "wiops" => Rate::Writes,
+            _ => return None,
+        };
+        Some(Limit::IoRate { device, of, most: Amount::parse(most)? })
+    };
+    words.map(rate).collect::<Option<Vec<_>>>().filter(|rates| !rates.is_empty())
+}
+
+/// One value for one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// Which hierarchy has the file; on v2 the only one.
+    pub controller: &'static str,
+    /// The file's name.
+    pub file: String,
+    /// What is written to it.
+    pub value: String,
+    /// Where the file has a line for each device: which, and what undoes it.
+    pub line: Option<(Device, &'static str)>,
+    /// Whether it is in effect where there is no such file.
+    pub met_without: bool,
+    /// The file, and what is written to it, of a kernel without this one.
+    pub older: Option<(&'static str, String)>,
+}
+
+impl Write {
+    /// `value` for `file`.
+    pub fn new(controller: &'static str, file: impl Into<String>, value: impl ToString) -> Write {
+        let (file, value) = (file.into(), value.to_string());
+        Write { controller, file, value, line: None, met_without: false, older: None }
+    }
+
+    /// The file that both versions have.
+    pub fn pids(most: Amount) -> Write {
+        Write::new("pids", "pids.max", most).met_without(most.0.is_none())
+    }
+
+    /// A file with a line for each device: `value` for this one. `none` undoes it.
+    pub fn of_device(
+        controller: &'static str,
+        file: &'static str,
+        device: Device,
+        value: impl std::fmt::Display,
+        none: &'static str,
+    ) -> Write {
+        let write = Write::new(controller, file, format_args!("{device} {value}"));
+        Write { line: Some((device, none)), ..write }
+    }
+
+    /// As it is written where the file is missing: `value` to `older`.
+    pub fn or(self, older: &'static str, value: impl ToString) -> Write {
+        Write { older: Some((older, value.to_string())), ..self }
+    }
+
+    /// Needs no file where `without` says so: what nobody counts has no limit.
+    pub fn met_without(self, without: bool) -> Write {
+        Write { met_without: without, ..self }
+    }
+
+    /// As it is written to the file that older kernels have instead.
+    pub fn older(&self) -> Option<Write> {
+        let (file, value) = self.older.clone()?;
+        // The files that are older have numbers alone.
+        Some(Write { line: self.line.map(|(device, _)| (device, "0")), ..Write::new(self.controller, file, value) })
+    }
+}
+
+/// What is wrong with a memory limit below what is in use.
+pub fn no_room(file: &str, limit: impl std::fmt::Display, used: &str) -> Error {
+    let message = format!("cannot write {limit} to {file}: {used} bytes are in use and cannot be reclaimed");
+    Error::new(Kind::BadSpec, message).hint("have the task use less first, or choose a higher limit")
+}
+
+#[cfg(test)]
+mod tests {
+    use oci_spec::runtime::{LinuxMemoryBuilder, LinuxResourcesBuilder};
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_known_is_a_limit() {
+        let device = Device(8, 16);
+        let rate = |of, most| Limit::IoRate { device, of, most: Amount(most) };
+        let all = None;
+        let cases = [
+            ("memory.high", "max\n", vec![Limit::MemoryHigh(Amount(None))]),
+            ("memory.min", "4096", vec![Limit::MemoryMin(Amount(Some(4096)))]),
+            ("cpu.max", "5 10", vec![Limit::CpuQuota(CpuQuota { quota: Some(5), period: Some(10) })]),
+            ("cpu.max", "max", vec![Limit::CpuQuota(CpuQuota { quota: Some(-1), period: None })]),
+            ("io.weight", "default 7", vec![Limit::IoWeight { device: all, weight: IoWeight::Io(7) }]),
+            ("io.weight", "7", vec![Limit::IoWeight { device: all, weight: IoWeight::Io(7) }]),
+            ("io.weight", "8:16 7", vec![Limit::IoWeight { device: Some(device), weight: IoWeight::Io(7) }]),
+            ("io.max", "8:16 rbps=1 wiops=max", vec![rate(Rate::BytesRead, Some(1)), rate(Rate::Writes, None)]),
+        ];
+        for (file, value, limits) in cases {
+            assert_eq!(of_file(file, value), limits, "{file} {value}");
+        }
+    }
+
+    #[test]
+    fn what_only_the_kernel_can_read_stays_as_it_is() {
+        let cases = [
+            ("memory.max", "1M"),
+            ("memory.oom.group", "1"),
+            ("cpu.max", "x y"),
+            ("cpu.max", "1000 0"),
+            ("io.max", ""),
+            ("io.max", "8:0"),
+            ("io.max", "8:0 rbps=1 odd=2"),
+            ("io.weight", "8:0 default"),
+        ];
+        for (file, value) in cases {
+            assert_eq!(of_file(file, value), [Limit::Raw { file: file.to_owned(), value: value.to_owned() }]);
+        }
+    }
+
+    #[test]
+    fn less_memory_and_swap_than_memory_is_refused() {
+        let memory = LinuxMemoryBuilder::default().limit(2i64).swap(1i64).build().expect("memory");
+        let resources = LinuxResourcesBuilder::default().memory(memory).build().expect("resources");
+        assert_eq!(of(&resources).expect_err("less").kind(), Kind::BadSpec);
+    }
+}

@@ -1,0 +1,77 @@
+//! Hearing that the kernel has killed for want of memory, without asking for it.
+//!
+//! v2: `memory.events` is ready with POLLPRI when a count in it has changed
+//! (admin-guide/cgroup-v2). v1: an eventfd that is registered with the cgroup is
+//! written to when memory has run out, which is before anybody is killed
+//! (admin-guide/cgroup-v1/memory). Either counts the kills as `oom_kill`.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use bowline_sys as sys;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::cgroup::Cgroup;
+use crate::layout::Layout;
+use crate::tree::read_fd;
+use crate::{v1, v2};
+
+/// A cgroup's memory, watched.
+#[derive(Debug)]
+pub struct OomWatch {
+    event: AsyncFd<OwnedFd>,
+    interest: Interest,
+    /// Where the kills are counted, if not in `event`.
+    counter: Option<OwnedFd>,
+}
+
+impl Layout {
+    /// Watches the memory of a cgroup; `None` where nobody limits it, or the
+    /// kernel does not tell.
+    pub fn watch_oom(&self, cgroup: &Cgroup) -> Option<OomWatch> {
+        let dir = cgroup.dir(self.index("memory")?)?;
+        let watch = if self.is_unified("memory") { unified(dir) } else { v1(dir) };
+        watch.inspect_err(|error| tracing::debug!(%error, "running out of memory is told at the end only")).ok()
+    }
+}
+
+fn unified(dir: BorrowedFd<'_>) -> std::io::Result<OomWatch> {
+    let file = v2::open_memory_events(dir)?;
+    // What has changed before it was first read would wake the loop once.
+    read_fd(&file)?;
+    let event = sys::watch_for(file, Interest::PRIORITY)?;
+    Ok(OomWatch { event, interest: Interest::PRIORITY, counter: None })
+}
+
+fn v1(dir: BorrowedFd<'_>) -> std::io::Result<OomWatch> {
+    let (event, counter) = v1::register_oom(dir)?;
+    let event = sys::watch_for(event, Interest::READABLE)?;
+    Ok(OomWatch { event, interest: Interest::READABLE, counter: Some(counter) })
+}
+
+impl OomWatch {
+    /// Returns when memory may have run out since the last time; false when
+    /// there is nothing to watch any more.
+    pub async fn changed(&self) -> bool {
+        let Ok(mut ready) = self.event.ready(self.interest).await else { return false };
+        ready.clear_ready();
+        if self.counter.is_some() {
+            // Its count goes back to 0: what comes after is heard of again.
+            let _ = rustix::io::read(self.event.get_ref(), &mut [0u8; 8]);
+        }
+        true
+    }
+
+    /// How many processes were killed so far.
+    pub fn kills(&self) -> Option<u64> {
+        self.count("oom_kill")
+    }
+
+    /// What the kernel counts under that name: on v2 also `high`, how often the
+    /// cgroup was slowed down.
+    pub fn count(&self, name: &str) -> Option<u64> {
+        let counter = self.counter.as_ref().unwrap_or(self.event.get_ref());
+        let text = read_fd(counter).ok()?;
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+    }
+}

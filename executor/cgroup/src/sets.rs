@@ -1,0 +1,97 @@
+//! CPUs and memory nodes of a cgroup with others below it.
+//!
+//! On v2 those below have what their parent has, unless they are given less. On
+//! v1 each has a set of its own, which has to be within its parent's at all
+//! times: those that were given none follow by hand, after a parent that grows
+//! and before one that shrinks.
+
+use std::os::fd::BorrowedFd;
+
+use bowline_error::{Error, Kind, Result};
+use bowline_spec::units::IdSet;
+use oci_spec::runtime::LinuxResources;
+use rustix::io::Errno;
+
+use crate::cgroup::Cgroup;
+use crate::layout::Layout;
+use crate::systemd::Property;
+use crate::systemd::Unit;
+use crate::tree::{names_below, read_at, write_at};
+
+const FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
+
+impl Layout {
+    /// What the parent of the cgroup has of CPUs and of memory nodes.
+    pub fn parents_sets(&self, cgroup: &Cgroup) -> (Option<String>, Option<String>) {
+        let end = if self.is_unified("cpuset") { ".effective" } else { "" };
+        let dir = self.index("cpuset").and_then(|index| cgroup.dir(index));
+        let of = |file: &str| read_at(dir?, &format!("../{file}{end}")).ok().map(|sets| sets.trim().to_owned());
+        let [cpus, mems] = FILES.map(of);
+        (cpus, mems)
+    }
+
+    /// As [`Layout::change`], of a cgroup with others below it: of those, the
+    /// ones that `follows` names have its sets as theirs.
+    ///
+    /// # Errors
+    /// As [`Layout::change`]; `BadSpec` when one below has what this would lose.
+    pub fn change_whole(
+        &self,
+        cgroup: &Cgroup,
+        resources: &LinuxResources,
+        follows: impl Fn(&str, &str) -> bool,
+        tell: impl FnOnce(&Unit, Vec<Property>) -> Result<()>,
+    ) -> Result<()> {
+        let dir = self.index("cpuset").and_then(|index| cgroup.dir(index));
+        let (Some(dir), Some(cpu), false) = (dir, resources.cpu(), self.is_unified("cpuset")) else {
+            return self.change(cgroup, resources, tell);
+        };
+        let [cpus, mems] = FILES;
+        let sets = [(cpus, cpu.cpus().as_deref()), (mems, cpu.mems().as_deref())];
+        let sets: Vec<(&str, &str)> = sets.into_iter().filter_map(|(file, value)| Some((file, value?))).collect();
+        let before: Vec<(&str, String)> =
+            sets.iter().filter_map(|(file, _)| Some((*file, read_at(dir, file).ok()?.trim().to_owned()))).collect();
+        let lead = || {
+            for (file, value) in &sets {
+                let led = lead(dir, file, value, |child| follows(file, child));
+                led.map_err(|errno| {
+                    let message = format!("cannot write {value} to {file} of cgroup {}: {errno}", cgroup.path);
+                    Error::new(Kind::BadSpec, message)
+                        .hint("choose what its parent cgroup has, and the cgroups below it need")
+                })?;
+            }
+            self.change(cgroup, resources, tell)
+        };
+        lead().inspect_err(|_| {
+            for (file, value) in &before {
+                // Whatever could not be put back is said by who finds it so.
+                let _ = lead_back(dir, file, value, |child| follows(file, child));
+            }
+        })
+    }
+}
+
+/// Widens `file` of `dir` by what it lacks of `value`, and has those below take that.
+fn lead(dir: BorrowedFd<'_>, file: &str, value: &str, follows: impl Fn(&str) -> bool) -> rustix::io::Result<()> {
+    let now = read_at(dir, file)?;
+    let ids = |text: &str| text.trim().parse::<IdSet>().map_err(|_| Errno::INVAL);
+    let wanted = ids(value)?;
+    if let Ok(now) = ids(&now)
+        && let Some(both) = IdSet::new(now.ids() | wanted.ids()).filter(|both| *both != now)
+    {
+        write_at(dir, file, &both.to_string())?;
+    }
+    for child in names_below(dir).into_iter().filter(|child| follows(child)) {
+        match write_at(dir, &format!("{child}/{file}"), value) {
+            // It has ended meanwhile.
+            Err(Errno::NOENT | Errno::NODEV) => {}
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+fn lead_back(dir: BorrowedFd<'_>, file: &str, value: &str, follows: impl Fn(&str) -> bool) -> rustix::io::Result<()> {
+    lead(dir, file, value, follows)?;
+    write_at(dir, file, value)
+}

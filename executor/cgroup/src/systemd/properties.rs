@@ -1,0 +1,442 @@
+//! Limits as properties of a unit.
+//!
+//! systemd writes the files of its units again and again: at `daemon-reload`,
+//! and whenever a property changes. What it is told by no property it may put
+//! back to its default, so each limit that it has a property for is one; what
+//! it has none for (swappiness, huge pages, raw files) it leaves alone.
+//!
+//! Devices: on v2 its policy stays `auto`, by which it attaches no program of
+//! its own and never touches ours. On v1 `auto` would have it write `a` to
+//! `devices.allow`, which is every device of the host, so there it is told the
+//! same rules: `strict`, and what is allowed.
+//!
+//! Source: systemd.resource-control(5), org.freedesktop.systemd1(5). Pure.
+
+use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
+use serde::{Deserialize, Serialize};
+
+use crate::limit::{Amount, CpuQuota, Device, Ids, IoWeight, Limit, PERIOD, Rate};
+use crate::v2;
+use crate::version::Version;
+
+/// A property of a unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Property {
+    /// As systemd calls it.
+    pub name: String,
+    /// What it is to be.
+    pub value: Value,
+}
+
+/// Its value, by its type on the bus.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Value {
+    /// `b`
+    Flag(bool),
+    /// `t`
+    Number(u64),
+    /// `s`
+    Text(String),
+    /// `ay`: a bit for each CPU or node
+    Set(Vec<u8>),
+    /// `a(st)`: a figure for a device's path
+    Devices(Vec<(String, u64)>),
+    /// `a(ss)`: what may be done with a device
+    Rules(Vec<(String, String)>),
+}
+
+/// "No limit", in numbers.
+const INFINITY: u64 = u64::MAX;
+
+/// A whole percent of a CPU, in µs of a second. A quota is kept in the unit's
+/// file in whole percents, cut off; below the first one it would be lost.
+const PERCENT: u64 = 10_000;
+
+/// As many CPUs as a kernel can be built for.
+const MOST_IDS: u32 = 8192;
+
+/// Rounds the CPU quota up to whole percents of a CPU, which is what systemd stores: any other quota
+/// would change at the next `daemon-reload`.
+pub fn kept(mut limits: Vec<Limit>) -> Vec<Limit> {
+    for limit in &mut limits {
+        if let Limit::CpuQuota(cpu) = limit
+            && let Some(rounded) = per_second(cpu).and_then(|second| second.checked_mul(period(cpu)))
+        {
+            cpu.quota = i64::try_from(rounded / 1_000_000).ok();
+        }
+    }
+    limits
+}
+
+fn period(cpu: &CpuQuota) -> u64 {
+    cpu.period.filter(|period| *period > 0).unwrap_or(PERIOD)
+}
+
+/// A quota in µs for each second, as systemd has it; `None` where there is none.
+fn per_second(cpu: &CpuQuota) -> Option<u64> {
+    let quota = u64::try_from(cpu.quota?).ok().filter(|quota| *quota > 0)?;
+    let exact = quota.checked_mul(1_000_000)?.div_ceil(period(cpu));
+    Some(exact.div_ceil(PERCENT) * PERCENT)
+}
+
+/// The properties that say what `limits` do.
+pub fn of_limits(limits: &[Limit], version: Version) -> Vec<Property> {
+    let known = std::cell::OnceCell::new();
+    properties(limits, version, |kind, major| {
+        let known: &String = known.get_or_init(|| std::fs::read_to_string("/proc/devices").unwrap_or_default());
+        driver_of(known, kind, major)
+    })
+}
+
+/// From `/proc/devices`, proc(5): two lists, each with its heading.
+fn driver_of(known: &str, kind: char, major: u64) -> Option<String> {
+    let heading = if kind == 'b' { "Block devices:" } else { "Character devices:" };
+    let list = known.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.is_empty());
+    let mut entries = list.filter_map(|line| line.trim().split_once(' '));
+    entries.find(|(number, _)| number.parse() == Ok(major)).map(|(_, name)| name.trim().to_owned())
+}
+
+/// The properties that say what `limits` do. `driver_of` tells the name that
+/// character ('c') or block ('b') devices of a major number have.
+fn properties(limits: &[Limit], version: Version, driver_of: impl Fn(char, u64) -> Option<String>) -> Vec<Property> {
+    let mut out: Vec<Property> = Vec::new();
+    for limit in limits {
+        property(&mut out, limit, version);
+    }
+    let is_rule = |limit: &Limit| if let Limit::Device(rule) = limit { Some(rule.clone()) } else { None };
+    let rules: Vec<LinuxDeviceCgroup> = limits.iter().filter_map(is_rule).collect();
+    if version == Version::V1 && !rules.is_empty() {
+        devices(&mut out, &rules, driver_of);
+    }
+    out
+}
+
+/// Adds what `limit` is, if systemd has a property for it.
+fn property(out: &mut Vec<Property>, limit: &Limit, version: Version) {
+    let (name, number) = match (limit, version) {
+        (Limit::MemoryMax(most), Version::V1) => ("MemoryLimit", amount(*most)),
+        (Limit::MemoryMax(most), Version::V2) => ("MemoryMax", amount(*most)),
+        (Limit::MemoryHigh(most), Version::V2) => ("MemoryHigh", amount(*most)),
+        (Limit::MemoryLow(low), Version::V2) => ("MemoryLow", amount(*low)),
+        (Limit::MemoryMin(min), Version::V2) => ("MemoryMin", amount(*min)),
+        (Limit::ZswapMax(most), Version::V2) => ("MemoryZSwapMax", amount(*most)),
+        (Limit::MemoryAndSwapMax { .. } | Limit::SwapMax(_), Version::V2) => {
+            let Some(most) = v2::swap(limit) else { return };
+            ("MemorySwapMax", amount(most))
+        }
+        (Limit::CpuShares(shares), Version::V1) => ("CPUShares", *shares),
+        (Limit::CpuShares(_) | Limit::CpuWeight(_), Version::V2) => {
+            let Some(weight) = v2::cpu_weight(limit) else { return };
+            ("CPUWeight", weight)
+        }
+        (Limit::CpuQuota(cpu), _) => return quota(out, cpu, version),
+        (Limit::Cpus(cpus), _) => return set(out, "AllowedCPUs", cpus),
+        (Limit::MemoryNodes(nodes), _) => return set(out, "AllowedMemoryNodes", nodes),
+        (Limit::Pids(most), _) => ("TasksMax", amount(*most)),
+        (Limit::IoWeight { device, weight }, _) => {
+            let (all, one, weight) = match (version, weight) {
+                (Version::V1, IoWeight::Blkio(weight)) => ("BlockIOWeight", "BlockIODeviceWeight", u64::from(*weight)),
+                (Version::V1, IoWeight::Io(_)) => return,
+                (Version::V2, weight) => ("IOWeight", "IODeviceWeight", v2::io_weight(*weight)),
+            };
+            match device {
+                Some(device) => return figure(out, one, *device, weight),
+                None => (all, weight),
+            }
+        }
+        (Limit::IoRate { device, of, most }, _) => {
+            let name = match (version, of) {
+                (Version::V1, Rate::BytesRead) => "BlockIOReadBandwidth",
+                (Version::V1, Rate::BytesWritten) => "BlockIOWriteBandwidth",
+                (Version::V1, Rate::Reads | Rate::Writes) => return,
+                (Version::V2, Rate::BytesRead) => "IOReadBandwidthMax",
+                (Version::V2, Rate::BytesWritten) => "IOWriteBandwidthMax",
+                (Version::V2, Rate::Reads) => "IOReadIOPSMax",
+                (Version::V2, Rate::Writes) => "IOWriteIOPSMax",
+            };
+            return figure(out, name, *device, amount(*most));
+        }
+        // Those of v2 alone are refused on v1.
+        (
+            Limit::MemoryHigh(_)
+            | Limit::MemoryLow(_)
+            | Limit::MemoryMin(_)
+            | Limit::ZswapMax(_)
+            | Limit::MemoryAndSwapMax { .. }
+            | Limit::SwapMax(_)
+            | Limit::CpuWeight(_),
+            Version::V1,
+        )
+        | (Limit::Device(_) | Limit::Swappiness(_) | Limit::Hugepages { .. } | Limit::Raw { .. }, _) => return,
+    };
+    put(out, name, Value::Number(number));
+}
+
+fn amount(most: Amount) -> u64 {
+    most.0.unwrap_or(INFINITY)
+}
+
+/// Sets a property; the last value of each counts.
+fn put(out: &mut Vec<Property>, name: &'static str, value: Value) {
+    out.retain(|property| property.name != name);
+    out.push(Property { name: name.to_owned(), value });
+}
+
+fn quota(out: &mut Vec<Property>, cpu: &CpuQuota, version: Version) {
+    // v1's file keeps a quota that is not named, and takes no 0.
+    if version == Version::V1 && matches!(cpu.quota, None | Some(0)) {
+        return;
+    }
+    put(out, "CPUQuotaPerSecUSec", Value::Number(per_second(cpu).unwrap_or(INFINITY)));
+    put(out, "CPUQuotaPeriodUSec", Value::Number(period(cpu)));
+}
+
+fn set(out: &mut Vec<Property>, name: &'static str, ids: &Ids) {
+    // More than any kernel has: it will refuse them.
+    let Some(ids) = ids.ids.as_ref().filter(|ids| ids.ids().last() < Some(&MOST_IDS)) else { return };
+    let mut bits = Vec::new();
+    for id in ids.ids() {
+        let (byte, bit) = (*id as usize / 8, id % 8);
+        if bits.len() <= byte {
+            bits.resize(byte + 1, 0u8);
+        }
+        bits[byte] |= 1 << bit;
+    }
+    put(out, name, Value::Set(bits));
+}
+
+fn figure(out: &mut Vec<Property>, name: &'static str, device: Device, figure: u64) {
+    let device = (format!("/dev/block/{device}"), figure);
+    match out.iter_mut().find(|property| property.name == name) {
+        Some(Property { value: Value::Devices(devices), .. }) => devices.push(device),
+        _ => put(out, name, Value::Devices(vec![device])),
+    }
+}
+
+/// v1's rules, in the order in which they are written.
+fn devices(out: &mut Vec<Property>, rules: &[LinuxDeviceCgroup], driver_of: impl Fn(char, u64) -> Option<String>) {
+    let mut strict = false;
+    let mut allowed: Vec<(String, String)> = Vec::new();
+    for rule in rules {
+        let kind = match rule.typ().unwrap_or(LinuxDeviceType::A) {
+            LinuxDeviceType::B => 'b',
+            LinuxDeviceType::C | LinuxDeviceType::U => 'c',
+            LinuxDeviceType::A | LinuxDeviceType::P => {
+                strict = !rule.allow();
+                allowed.clear();
+                continue;
+            }
+        };
+        let Some(device) = device(kind, rule, &driver_of) else { continue };
+        allowed.retain(|(known, _)| *known != device);
+        if rule.allow() {
+            allowed.push((device, rule.access().clone().unwrap_or_else(|| "rwm".to_owned())));
+        }
+    }
+    put(out, "DevicePolicy", Value::Text(if strict { "strict" } else { "auto" }.to_owned()));
+    if strict {
+        put(out, "DeviceAllow", Value::Rules(allowed));
+    }
+}
+
+/// The devices of a rule, as systemd names them.
+fn device(kind: char, rule: &LinuxDeviceCgroup, driver_of: impl Fn(char, u64) -> Option<String>) -> Option<String> {
+    let word = if kind == 'b' { "block" } else { "char" };
+    let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
+    Some(match (number(rule.major()), number(rule.minor())) {
+        (None, _) => format!("{word}-*"),
+        (Some(major), None) => format!("{word}-{}", driver_of(kind, major)?),
+        (Some(major), Some(minor)) => format!("/dev/{word}/{major}:{minor}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use oci_spec::runtime::LinuxDeviceCgroupBuilder;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::limit::of_file;
+    use crate::v1;
+
+    fn properties_of(limits: &[Limit], version: Version) -> Vec<Property> {
+        properties(limits, version, |kind, major| (kind == 'c' && major == 136).then(|| "pts".to_owned()))
+    }
+
+    /// Those of v2's files.
+    fn of(files: &[(&str, &str)]) -> Vec<Property> {
+        let limits: Vec<Limit> = files.iter().flat_map(|(file, value)| of_file(file, value)).collect();
+        properties_of(&limits, Version::V2)
+    }
+
+    fn property(name: &str, value: Value) -> Property {
+        Property { name: name.to_owned(), value }
+    }
+
+    fn numbers(expected: &[(&str, u64)]) -> Vec<Property> {
+        expected.iter().map(|(name, number)| property(name, Value::Number(*number))).collect()
+    }
+
+    fn cpu_quota(quota: i64, period: Option<u64>) -> Limit {
+        Limit::CpuQuota(CpuQuota { quota: Some(quota), period })
+    }
+
+    #[test]
+    fn a_limit_is_a_property() {
+        let limits = [
+            ("memory.max", "1048576"),
+            ("memory.high", "max"),
+            ("memory.low", "4096"),
+            ("memory.swap.max", "0"),
+            ("cpu.weight", "100"),
+            ("cpu.max", "150000 100000"),
+            ("pids.max", "64"),
+            ("io.weight", "default 50"),
+        ];
+        let expected = [
+            ("MemoryMax", 1_048_576),
+            ("MemoryHigh", INFINITY),
+            ("MemoryLow", 4096),
+            ("MemorySwapMax", 0),
+            ("CPUWeight", 100),
+            ("CPUQuotaPerSecUSec", 1_500_000),
+            ("CPUQuotaPeriodUSec", 100_000),
+            ("TasksMax", 64),
+            ("IOWeight", 50),
+        ];
+        assert_eq!(of(&limits), numbers(&expected));
+    }
+
+    #[test]
+    fn a_limit_of_v1_is_one_too() {
+        let limits = [
+            Limit::MemoryMax(Amount(Some(1_048_576))),
+            Limit::CpuShares(512),
+            cpu_quota(25_000, Some(50_000)),
+            Limit::Pids(Amount(None)),
+            Limit::IoWeight { device: None, weight: IoWeight::Blkio(300) },
+        ];
+        let expected = [
+            ("MemoryLimit", 1_048_576),
+            ("CPUShares", 512),
+            ("CPUQuotaPerSecUSec", 500_000),
+            ("CPUQuotaPeriodUSec", 50_000),
+            ("TasksMax", INFINITY),
+            ("BlockIOWeight", 300),
+        ];
+        assert_eq!(properties_of(&limits, Version::V1), numbers(&expected));
+        let none = [("CPUQuotaPerSecUSec", INFINITY), ("CPUQuotaPeriodUSec", PERIOD)];
+        assert_eq!(properties_of(&[cpu_quota(-1, None)], Version::V1), numbers(&none));
+        let low = [Limit::MemoryLow(Amount(Some(4096))), Limit::Swappiness(0)];
+        assert_eq!(properties_of(&low, Version::V1), []);
+    }
+
+    #[test]
+    fn what_is_not_limited_or_has_no_property_is_none() {
+        let none = [("hugetlb.2MB.max", "0"), ("memory.oom.group", "1"), ("cpu.idle", "1")];
+        assert_eq!(of(&none), []);
+        assert_eq!(of(&[]), []);
+        assert_eq!(
+            of(&[
+                ("memory.max", "a lot"),
+                ("cpu.max", "x y"),
+                ("cpuset.cpus", "?"),
+                ("cpuset.mems", "4000000000"),
+                ("io.max", "")
+            ]),
+            []
+        );
+    }
+
+    #[test]
+    fn sets_are_bits() {
+        let found = of(&[("cpuset.cpus", "0-1,9"), ("cpuset.mems", "0")]);
+        let expected = [("AllowedCPUs", vec![0b11, 0b10]), ("AllowedMemoryNodes", vec![1])];
+        assert_eq!(found, expected.map(|(name, bits)| property(name, Value::Set(bits))));
+    }
+
+    #[test]
+    fn figures_for_devices_are_lists() {
+        let devices = |list: &[(&str, u64)]| Value::Devices(list.iter().map(|(d, n)| ((*d).to_owned(), *n)).collect());
+        let found =
+            of(&[("io.max", "8:0 rbps=1000"), ("io.max", "8:16 rbps=2000 wiops=max"), ("io.weight", "8:0 200")]);
+        let expected = [
+            ("IOReadBandwidthMax", devices(&[("/dev/block/8:0", 1000), ("/dev/block/8:16", 2000)])),
+            ("IOWriteIOPSMax", devices(&[("/dev/block/8:16", INFINITY)])),
+            ("IODeviceWeight", devices(&[("/dev/block/8:0", 200)])),
+        ];
+        assert_eq!(found, expected.map(|(name, value)| property(name, value)));
+        let rate = |of| Limit::IoRate { device: Device(8, 0), of, most: Amount(Some(7)) };
+        let found = properties_of(&[rate(Rate::BytesWritten), rate(Rate::Reads)], Version::V1);
+        assert_eq!(found, [property("BlockIOWriteBandwidth", devices(&[("/dev/block/8:0", 7)]))]);
+    }
+
+    #[test]
+    fn rules_for_devices_are_told_where_systemd_would_undo_them() {
+        let rule = |allow, kind, major: i64, minor: i64, access: &str| {
+            let rule = LinuxDeviceCgroupBuilder::default().allow(allow).typ(kind).major(major).minor(minor);
+            Limit::Device(rule.access(access).build().expect("a rule"))
+        };
+        let (all, block, character) = (LinuxDeviceType::A, LinuxDeviceType::B, LinuxDeviceType::C);
+        let none = rule(false, all, -1, -1, "rwm");
+        let limits = [
+            none.clone(),
+            rule(true, character, 1, 3, "rwm"),
+            rule(true, character, 136, -1, "rw"),
+            rule(true, character, -1, -1, "m"),
+            rule(true, block, 8, 0, "r"),
+            rule(true, character, 77, -1, "r"),
+            rule(false, block, 8, 0, "r"),
+        ];
+        let rules = [("/dev/char/1:3", "rwm"), ("char-pts", "rw"), ("char-*", "m")];
+        let rules = rules.map(|(device, access)| (device.to_owned(), access.to_owned())).to_vec();
+        let expected = [("DevicePolicy", Value::Text("strict".to_owned())), ("DeviceAllow", Value::Rules(rules))];
+        assert_eq!(properties_of(&limits, Version::V1), expected.map(|(name, value)| property(name, value)));
+        let every = [none, rule(true, all, -1, -1, "rwm")];
+        let auto = [property("DevicePolicy", Value::Text("auto".to_owned()))];
+        assert_eq!(properties_of(&every, Version::V1), auto);
+        // There our program is never touched.
+        assert_eq!(properties_of(&limits, Version::V2), []);
+    }
+
+    #[test]
+    fn a_quota_is_in_whole_percents_rounded_up() {
+        let file = |limit: &Limit, version| match version {
+            Version::V1 => v1::writes(limit).pop().expect("a file").value,
+            Version::V2 => v2::write(limit).expect("a file").value,
+        };
+        let kept = |quota, version| file(&kept(vec![cpu_quota(quota, None)])[0], version);
+        assert_eq!(kept(12_345, Version::V2), "13000 100000");
+        assert_eq!(kept(50_000, Version::V2), "50000 100000");
+        assert_eq!(kept(-1, Version::V2), "max 100000");
+        assert_eq!(kept(-1, Version::V1), "-1");
+        assert_eq!(kept(100, Version::V1), "1000");
+    }
+
+    #[test]
+    fn drivers_are_found_by_their_major_number() {
+        let known = "Character devices:\n  1 mem\n136 pts\n\nBlock devices:\n  8 sd\n 65 sd\n";
+        assert_eq!(driver_of(known, 'c', 136).as_deref(), Some("pts"));
+        assert_eq!(driver_of(known, 'b', 8).as_deref(), Some("sd"));
+        assert_eq!((driver_of(known, 'b', 1), driver_of(known, 'c', 8)), (None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn systemd_and_the_file_say_the_same(quota in 1000i64..100_000_000, period in 1000u64..1_000_000) {
+            let limits = kept(vec![cpu_quota(quota, Some(period))]);
+            let text = v2::write(&limits[0]).expect("a file").value;
+            let file: u64 = text.split(' ').next().expect("a quota").parse().expect("a number");
+            let properties = properties(&limits, Version::V2, |_, _| None);
+            prop_assert_eq!(&properties[0].name, "CPUQuotaPerSecUSec");
+            let Value::Number(second) = &properties[0].value else { panic!("a number") };
+            prop_assert_eq!(second % PERCENT, 0);
+            // What systemd makes of it, at the same precision.
+            prop_assert_eq!(second * period / 1_000_000, file);
+            let quota = quota.cast_unsigned();
+            prop_assert!(file + 1 >= quota.min(file + 1) && file >= quota - 1, "{} for {}", file, quota);
+            prop_assert!(file <= quota + period / 100 + 1, "{} for {}", file, quota);
+        }
+    }
+}

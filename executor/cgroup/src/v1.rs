@@ -1,0 +1,196 @@
+//! What is particular to cgroup v1: its controllers, its files, its freezer.
+
+use std::fmt::{Display, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use bowline_error::Error;
+use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{Mode, OFlags, openat};
+
+use crate::limit::{self, Amount, CpuQuota, IoWeight, Limit, Rate, Write};
+use crate::tree::{collect_processes, names_below, open_dir, read_at, signal_below, write_at};
+
+/// The file that a thread joins a cgroup by.
+pub const TASKS: &str = "tasks";
+/// The hierarchy whose subtree says which processes a task has: execs with a
+/// deadline have a child cgroup there.
+pub const FREEZER: &str = "freezer";
+
+/// The file of the memory limit.
+const MEMORY_MAX: &str = "memory.limit_in_bytes";
+
+/// Controllers that can be mounted as v1 (cgroups(7)).
+pub const CONTROLLERS: [&str; 14] = [
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "memory",
+    "devices",
+    "freezer",
+    "blkio",
+    "pids",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "hugetlb",
+    "rdma",
+    "misc",
+];
+
+/// What `limit` is in files.
+pub fn writes(limit: &Limit) -> Vec<Write> {
+    let one = |controller, file: &str, value: &dyn Display| vec![Write::new(controller, file, value)];
+    match limit {
+        Limit::Device(rule) => {
+            one("devices", if rule.allow() { "devices.allow" } else { "devices.deny" }, &device_rule(rule))
+        }
+        Limit::MemoryMax(most) => one("memory", MEMORY_MAX, &figure(*most)),
+        // A kernel that counts no swap has none to give.
+        Limit::MemoryAndSwapMax { both, .. } => {
+            let write = Write::new("memory", "memory.memsw.limit_in_bytes", figure(*both));
+            vec![write.met_without(both.0.is_none())]
+        }
+        Limit::MemoryLow(low) => one("memory", "memory.soft_limit_in_bytes", &figure(*low)),
+        Limit::Swappiness(swappiness) => one("memory", "memory.swappiness", swappiness),
+        Limit::CpuShares(shares) => one("cpu", "cpu.shares", shares),
+        Limit::CpuQuota(CpuQuota { quota, period }) => {
+            let period = period.map(|period| Write::new("cpu", "cpu.cfs_period_us", period));
+            let quota = quota.map(|quota| Write::new("cpu", "cpu.cfs_quota_us", quota));
+            period.into_iter().chain(quota).collect()
+        }
+        Limit::Cpus(cpus) => one("cpuset", "cpuset.cpus", &cpus.text),
+        Limit::MemoryNodes(nodes) => one("cpuset", "cpuset.mems", &nodes.text),
+        Limit::Pids(most) => vec![Write::pids(*most)],
+        // The names of a kernel whose only scheduler with weights is BFQ (≥ 5.0).
+        Limit::IoWeight { device: None, weight: IoWeight::Blkio(weight) } => {
+            vec![Write::new("blkio", "blkio.weight", weight).or("blkio.bfq.weight", weight)]
+        }
+        Limit::IoWeight { device: Some(device), weight: IoWeight::Blkio(weight) } => {
+            let write = Write::of_device("blkio", "blkio.weight_device", *device, weight, "0");
+            let older = format!("{device} {weight}");
+            vec![write.or("blkio.bfq.weight_device", older)]
+        }
+        Limit::IoRate { device, of, most } => {
+            let file = match of {
+                Rate::BytesRead => "blkio.throttle.read_bps_device",
+                Rate::BytesWritten => "blkio.throttle.write_bps_device",
+                Rate::Reads => "blkio.throttle.read_iops_device",
+                Rate::Writes => "blkio.throttle.write_iops_device",
+            };
+            vec![Write::of_device("blkio", file, *device, most.0.unwrap_or(0), "0")]
+        }
+        Limit::Hugepages { size, most } => one("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), &figure(*most)),
+        // Those of v2 alone are refused before: see `limits`.
+        Limit::SwapMax(_)
+        | Limit::ZswapMax(_)
+        | Limit::MemoryHigh(_)
+        | Limit::MemoryMin(_)
+        | Limit::CpuWeight(_)
+        | Limit::IoWeight { weight: IoWeight::Io(_), .. }
+        | Limit::Raw { .. } => Vec::new(),
+    }
+}
+
+/// A figure of the memory and hugetlb controllers.
+fn figure(most: Amount) -> String {
+    most.0.map_or_else(|| "-1".to_owned(), |most| most.to_string())
+}
+
+/// A rule in the form of the devices controller: `c 1:3 rwm`.
+fn device_rule(rule: &LinuxDeviceCgroup) -> String {
+    let kind = match rule.typ().unwrap_or(LinuxDeviceType::A) {
+        LinuxDeviceType::B => 'b',
+        LinuxDeviceType::C | LinuxDeviceType::U => 'c',
+        // "a" alone stands for every device and every access.
+        LinuxDeviceType::A | LinuxDeviceType::P => return "a".to_owned(),
+    };
+    let number = |n: Option<i64>| n.filter(|n| *n >= 0).map_or("*".to_owned(), |n| n.to_string());
+    let mut text = format!("{kind} {}:{}", number(rule.major()), number(rule.minor()));
+    let access = rule.access().as_deref().unwrap_or("rwm");
+    // Writing to a String cannot fail.
+    let _ = write!(text, " {access}");
+    text
+}
+
+/// Sees to it that processes can join the cgroup at `path` below `top`: a new
+/// v1 cpuset is empty, and gets what its parent has, from the top down.
+pub fn fill_cpusets(top: BorrowedFd<'_>, path: &str) -> rustix::io::Result<()> {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        fill_cpuset(top, path, file)?;
+    }
+    Ok(())
+}
+
+/// What `file` of the cgroup at `path` holds once it is filled.
+fn fill_cpuset(top: BorrowedFd<'_>, path: &str, file: &str) -> rustix::io::Result<String> {
+    let own = if path.is_empty() { file.to_owned() } else { format!("{path}/{file}") };
+    let value = read_at(top, &own)?.trim().to_owned();
+    if !value.is_empty() || path.is_empty() {
+        return Ok(value);
+    }
+    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+    let value = fill_cpuset(top, parent, file)?;
+    write_at(top, &own, &value)?;
+    Ok(value)
+}
+
+/// What is wrong with a memory limit that the kernel could not reclaim down to.
+pub fn no_room(dir: BorrowedFd<'_>, limit: &str) -> Error {
+    let used = read_at(dir, "memory.usage_in_bytes").unwrap_or_default();
+    limit::no_room(MEMORY_MAX, limit, used.trim())
+}
+
+/// Registers an eventfd that is written to when memory has run out in `dir` or
+/// above it; returns it, and the file that counts the kills.
+pub fn register_oom(dir: BorrowedFd<'_>) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let counter = openat(dir, "memory.oom_control", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    write_at(dir, "cgroup.event_control", &format!("{} {}", event.as_raw_fd(), counter.as_raw_fd()))?;
+    Ok((event, counter))
+}
+
+/// Asks for the processes below `dir` to be frozen, or thawed.
+pub fn freeze(dir: BorrowedFd<'_>, frozen: bool) -> rustix::io::Result<()> {
+    write_at(dir, "freezer.state", if frozen { "FROZEN" } else { "THAWED" })
+}
+
+/// Whether every process below `dir` has stopped.
+pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
+    read_at(dir, "freezer.state").is_ok_and(|state| state.trim() == "FROZEN")
+}
+
+/// Whether who is in the cgroup at `path` below `top` is frozen, also with a
+/// parent, or about to be. The root cgroup has no such file.
+pub fn is_held(top: BorrowedFd<'_>, path: &str) -> bool {
+    let state = read_at(top, format!("{path}/freezer.state").trim_start_matches('/'));
+    state.is_ok_and(|state| state.trim() != "THAWED")
+}
+
+/// Thaws `dir` and all below it: one that was frozen by itself stays so when
+/// its parent is thawed.
+pub fn thaw_below(dir: BorrowedFd<'_>) {
+    // Somebody may remove it meanwhile.
+    let _ = freeze(dir, false);
+    for name in names_below(dir) {
+        if let Ok(child) = open_dir(dir, Path::new(&name)) {
+            thaw_below(child.as_fd());
+        }
+    }
+}
+
+/// Sends SIGKILL to every process below `dir`; returns a pidfd of each. They
+/// are frozen while their pids are looked up, so that none forks.
+pub fn kill_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
+    let mut pids = Vec::new();
+    collect_processes(dir, &mut pids);
+    if pids.is_empty() {
+        return Vec::new();
+    }
+    let _ = freeze(dir, true);
+    let killed = signal_below(dir, libc::SIGKILL);
+    // A frozen process does not die: with a frozen parent, see `Layout::free`.
+    let _ = freeze(dir, false);
+    killed
+}

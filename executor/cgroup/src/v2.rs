@@ -1,0 +1,260 @@
+//! What is particular to cgroup v2: its files, `cgroup.kill` and
+//! `cgroup.freeze`, controllers that are handed down level by level.
+//!
+//! Source of files and formats: the kernel's admin-guide/cgroup-v2.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use bowline_error::Result;
+use bowline_sys as sys;
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use crate::limit::{self, Amount, CpuQuota, Device, IoWeight, Limit, PERIOD, Rate, Write};
+use crate::tree::{members_below, read_at, signal_below, write_at};
+
+/// The file that a process joins a cgroup by.
+pub const PROCS: &str = "cgroup.procs";
+
+/// The file that a thread joins a cgroup of a threaded subtree by.
+pub const THREADS: &str = "cgroup.threads";
+
+/// The file that says whether a cgroup is of such a subtree.
+pub const TYPE: &str = "cgroup.type";
+
+/// The file that kills all at once, since Linux 5.14.
+const KILL: &str = "cgroup.kill";
+
+/// The file of the memory limit.
+const MEMORY_MAX: &str = "memory.max";
+
+/// The file of a device's rates, and what lifts them.
+const IO_MAX: &str = "io.max";
+const NO_IO_MAX: &str = "rbps=max wbps=max riops=max wiops=max";
+
+/// The file of weights, and what takes a device's away.
+const IO_WEIGHT: &str = "io.weight";
+const NO_IO_WEIGHT: &str = "default";
+
+/// The file of weights where BFQ schedules.
+const BFQ_WEIGHT: &str = "io.bfq.weight";
+
+/// Controllers that tasks are limited and accounted by.
+const WANTED: [&str; 6] = ["cpu", "cpuset", "io", "memory", "pids", "hugetlb"];
+
+/// Hands the controllers of the cgroup `dir` down to its children.
+///
+/// A limit that needs one which could not be had says so by its missing file.
+/// One by one where all together are refused, but for a cgroup with processes
+/// of its own (EBUSY): cpu, cpuset and pids alone it would take, which makes
+/// it the root of a threaded subtree, whose children take no process.
+pub fn hand_down_controllers(dir: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let there = read_at(dir, "cgroup.controllers")?;
+    let handed = read_at(dir, "cgroup.subtree_control")?;
+    let lists = |text: &str, name: &str| text.split_whitespace().any(|word| word == name);
+    let missing = WANTED.into_iter().filter(|name| lists(&there, name) && !lists(&handed, name));
+    let missing: Vec<String> = missing.map(|name| format!("+{name}")).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    match write_at(dir, "cgroup.subtree_control", &missing.join(" ")) {
+        Ok(()) => return Ok(()),
+        Err(Errno::BUSY) => {
+            tracing::debug!("controllers are not handed down by a cgroup with processes");
+            return Ok(());
+        }
+        Err(_) => {}
+    }
+    for controller in missing {
+        if let Err(errno) = write_at(dir, "cgroup.subtree_control", &controller) {
+            tracing::debug!(%errno, controller, "controller not handed down");
+        }
+    }
+    Ok(())
+}
+
+/// What `limit` is in a file; devices have none: see `devices`.
+pub fn write(limit: &Limit) -> Option<Write> {
+    let amount =
+        |controller, file: &str, most: Amount| Some(Write::new(controller, file, most).met_without(most.0.is_none()));
+    match limit {
+        Limit::Device(_) | Limit::Swappiness(_) => None,
+        Limit::MemoryMax(most) => amount("memory", MEMORY_MAX, *most),
+        Limit::MemoryAndSwapMax { .. } | Limit::SwapMax(_) => {
+            let most = swap(limit)?;
+            // A kernel that counts no swap has none to give.
+            let none = most.0.is_none_or(|most| most == 0);
+            Some(Write::new("memory", "memory.swap.max", most).met_without(none))
+        }
+        Limit::ZswapMax(most) => amount("memory", "memory.zswap.max", *most),
+        Limit::MemoryHigh(most) => amount("memory", "memory.high", *most),
+        Limit::MemoryLow(low) => amount("memory", "memory.low", *low),
+        Limit::MemoryMin(min) => amount("memory", "memory.min", *min),
+        Limit::CpuShares(_) | Limit::CpuWeight(_) => Some(Write::new("cpu", "cpu.weight", cpu_weight(limit)?)),
+        Limit::CpuQuota(CpuQuota { quota, period }) => {
+            let quota = Amount(quota.and_then(|quota| u64::try_from(quota).ok()).filter(|quota| *quota > 0));
+            Some(Write::new("cpu", "cpu.max", format_args!("{quota} {}", period.unwrap_or(PERIOD))))
+        }
+        Limit::Cpus(cpus) => Some(Write::new("cpuset", "cpuset.cpus", &cpus.text)),
+        Limit::MemoryNodes(nodes) => Some(Write::new("cpuset", "cpuset.mems", &nodes.text)),
+        Limit::Pids(most) => Some(Write::pids(*most)),
+        Limit::IoWeight { device, weight } => {
+            let figure = io_weight(*weight);
+            let write = match device {
+                None => Write::new("io", IO_WEIGHT, format_args!("default {figure}")),
+                Some(device) => Write::of_device("io", IO_WEIGHT, *device, figure, NO_IO_WEIGHT),
+            };
+            // A kernel without io.cost has weights only where BFQ schedules, in v1's range.
+            Some(match (weight, device) {
+                (IoWeight::Io(_), _) => write,
+                (IoWeight::Blkio(weight), None) => write.or(BFQ_WEIGHT, weight),
+                (IoWeight::Blkio(weight), Some(device)) => write.or(BFQ_WEIGHT, format_args!("{device} {weight}")),
+            })
+        }
+        Limit::IoRate { device, of, most } => {
+            let key = match of {
+                Rate::BytesRead => "rbps",
+                Rate::BytesWritten => "wbps",
+                Rate::Reads => "riops",
+                Rate::Writes => "wiops",
+            };
+            Some(Write::of_device("io", IO_MAX, *device, format_args!("{key}={}", most), NO_IO_MAX))
+        }
+        Limit::Hugepages { size, most } => amount("hugetlb", &format!("hugetlb.{size}.max"), *most),
+        Limit::Raw { file, value } => {
+            let device = value.split_once(' ').and_then(|(first, _)| Device::parse(first));
+            let none = match file.as_str() {
+                IO_MAX => NO_IO_MAX,
+                IO_WEIGHT => NO_IO_WEIGHT,
+                _ => "0",
+            };
+            Some(Write { line: device.map(|device| (device, none)), ..Write::new("", file, value) })
+        }
+    }
+}
+
+/// Swap alone: OCI's figure is memory and swap together.
+pub fn swap(limit: &Limit) -> Option<Amount> {
+    match limit {
+        Limit::MemoryAndSwapMax { both, memory } => Some(Amount(both.0.map(|both| both - memory.unwrap_or(0)))),
+        Limit::SwapMax(most) => Some(*most),
+        _ => None,
+    }
+}
+
+/// Reclaims memory until no more than `most` bytes are used: where the kernel finds
+/// more in use than it is told to allow, it kills.
+pub fn make_room(dir: BorrowedFd<'_>, most: u64) -> Result<()> {
+    let used = || read_at(dir, "memory.current").ok()?.trim().parse::<u64>().ok();
+    for _ in 0..3 {
+        let Some(excess) = used().and_then(|used| used.checked_sub(most)).filter(|excess| *excess > 0) else {
+            return Ok(());
+        };
+        // EAGAIN: not all of it could be. Linux < 5.19 has no such file.
+        let _ = write_at(dir, "memory.reclaim", &excess.to_string());
+    }
+    match used() {
+        Some(used) if used > most => Err(limit::no_room(MEMORY_MAX, most, &used.to_string())),
+        _ => Ok(()),
+    }
+}
+
+/// CPU time compared with others' as a weight.
+pub fn cpu_weight(limit: &Limit) -> Option<u64> {
+    match limit {
+        Limit::CpuShares(shares) => weight_of_shares(*shares),
+        Limit::CpuWeight(weight) => Some(*weight),
+        _ => None,
+    }
+}
+
+/// Disk time compared with others' as a weight.
+pub fn io_weight(weight: IoWeight) -> u64 {
+    match weight {
+        IoWeight::Blkio(weight) => weight_of_blkio(weight),
+        IoWeight::Io(weight) => weight,
+    }
+}
+
+/// v1 shares (2–262144) as a v2 weight (1–10000), such that 1024 is 100.
+/// Source: runc ≥ 1.3.2 and crun; the older linear rule made 1024 a 39.
+fn weight_of_shares(shares: u64) -> Option<u64> {
+    match shares {
+        0 => None,
+        1..=2 => Some(1),
+        262_144.. => Some(10_000),
+        _ => {
+            let l = (shares as f64).log2();
+            let exponent = (l * l + 125.0 * l) / 612.0 - 7.0 / 34.0;
+            Some(10f64.powf(exponent).ceil() as u64)
+        }
+    }
+}
+
+/// blkio's weight (10–1000) as io's (1–10000): linear, as in runc and crun.
+fn weight_of_blkio(weight: u16) -> u64 {
+    1 + (u64::from(weight).saturating_sub(10)) * 9999 / 990
+}
+
+/// The file that counts how often memory ran out, to be waited for with POLLPRI.
+pub fn open_memory_events(dir: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    openat(dir, "memory.events", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Asks for the processes below `dir` to be frozen, or thawed.
+pub fn freeze(dir: BorrowedFd<'_>, frozen: bool) -> rustix::io::Result<()> {
+    write_at(dir, "cgroup.freeze", if frozen { "1" } else { "0" })
+}
+
+/// Whether every process below `dir` has stopped.
+pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
+    read_at(dir, "cgroup.events").is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+}
+
+/// Kills every process below `dir` at once; returns a pidfd of each.
+pub fn kill_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
+    let members = members_below(dir);
+    if members.is_empty() {
+        return members;
+    }
+    let killed = if sys::absent(KILL) { Err(Errno::NOENT) } else { write_at(dir, KILL, "1") };
+    match killed {
+        Ok(()) => members,
+        // Frozen while they are signalled, so that none forks.
+        Err(Errno::NOENT) => {
+            let _ = freeze(dir, true);
+            let killed = signal_below(dir, libc::SIGKILL);
+            let _ = freeze(dir, false);
+            killed
+        }
+        Err(errno) => {
+            tracing::warn!(%errno, "cgroup.kill refused");
+            signal_below(dir.as_fd(), libc::SIGKILL)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_become_weights() {
+        let cases = [(0, None), (2, Some(1)), (1024, Some(100)), (262_144, Some(10_000)), (u64::MAX, Some(10_000))];
+        for (shares, weight) in cases {
+            assert_eq!(weight_of_shares(shares), weight, "{shares}");
+        }
+    }
+
+    #[test]
+    fn blkio_weights_cover_the_whole_range_of_io() {
+        assert_eq!((weight_of_blkio(10), weight_of_blkio(1000)), (1, 10_000));
+    }
+
+    #[test]
+    fn swap_equal_to_the_limit_means_no_swap() {
+        let limit = Limit::MemoryAndSwapMax { both: Amount(Some(64 << 20)), memory: Some(64 << 20) };
+        let written = write(&limit).expect("a swap limit");
+        assert_eq!((written.file.as_str(), written.value.as_str()), ("memory.swap.max", "0"));
+    }
+}

@@ -1,0 +1,59 @@
+//! All `unsafe` of the project: the system calls that rustix lacks, thinly; and what the kernel lists in `/proc`.
+//!
+//! Must not: decide, log, or know what a task is.
+
+#![allow(unsafe_code)]
+
+#[cfg(feature = "absent")]
+mod absent;
+#[cfg(not(feature = "absent"))]
+mod absent {
+    /// Nothing is: see the feature `absent`.
+    pub const fn absent(_: &str) -> bool {
+        false
+    }
+}
+mod fds;
+mod filters;
+mod links;
+mod memory;
+pub mod mountinfo;
+mod mounts;
+pub mod proc_stat;
+mod processes;
+mod recent;
+mod signals;
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use libc::c_long;
+
+pub use absent::absent;
+#[cfg(feature = "absent")]
+pub use absent::all as all_absent;
+pub use fds::{
+    close_all, close_all_but, close_fd, close_on_exec_from_3, inherited_fd, lock_byte, place_fd, read_fd, watch,
+    watch_for, write_fd,
+};
+pub use filters::{attach_device_program, seccomp_load};
+pub use links::{loopback_up, remove_bridge};
+pub use memory::{SharedPid, give_back_memory};
+pub use mounts::{MountAttributes, mount_idmap, mount_setattr};
+pub use processes::{
+    Cloned, Ended, SchedulingAttributes, clone_beside, clone3, clones_into_cgroups, default_memory_policy, execve,
+    exit_now, fork, in_user_namespace, ioprio_set, is_child, new_session_keyring, overwrite_command_line, personality,
+    pid_of, pidfd_open, pidfd_send_signal, reap, run_on_any_cpu, sched_setattr, setns, unshare,
+};
+pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, move_mount, open_tree, openat2};
+pub use signals::{block_signals, default_signals, wait_for_signal};
+
+fn own(fd: RawFd) -> OwnedFd {
+    // SAFETY: every caller passes an fd that the kernel has just returned to
+    // it and that nothing else knows of.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+fn check(rc: c_long) -> io::Result<c_long> {
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+}

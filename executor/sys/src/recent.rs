@@ -1,0 +1,132 @@
+//! What a kernel of today may still lack, each called in this one place.
+//!
+//! | | Linux | where it is absent |
+//! | --- | --- | --- |
+//! | fsopen and its like, open_tree, move_mount | 5.2 | `ENOSYS` |
+//! | openat2 | 5.6 | `ENOSYS` |
+//! | mount_setattr | 5.12 | `ENOSYS` |
+//!
+//! An outer seccomp filter that is older than the call may answer `EPERM`
+//! instead: see [`is_absent`]. The callers have the fallbacks.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, Result};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
+
+use super::absent::absent;
+
+/// Whether `errno` may mean that the kernel, or whoever filters our calls,
+/// knows nothing of the call. `EPERM` may also be an answer: a fallback is
+/// then refused as well, and its answer stands.
+pub fn is_absent(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSYS | Errno::PERM)
+}
+
+/// `ENOSYS` if `facility` is taken for absent, which only tests ask for.
+fn present(facility: &str) -> Result<()> {
+    if absent(facility) { Err(Errno::NOSYS) } else { Ok(()) }
+}
+
+/// openat2(2).
+pub fn openat2(root: BorrowedFd<'_>, path: &Path, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
+    present("openat2")?;
+    rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+}
+
+/// Whether mounts can be made, copied, changed and attached through fds.
+///
+/// All of it or none: what is detached can be changed by mount_setattr alone.
+/// Asked once: children and workers have the shim's answer.
+pub fn has_mount_fds() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(ask_for_mount_fds)
+}
+
+fn ask_for_mount_fds() -> bool {
+    let fsopen = || fsopen("tmpfs").map(drop);
+    // Nothing is asked of no mount: it does not get as far as the fd.
+    let setattr = || {
+        let nothing = super::MountAttributes::default();
+        super::mount_setattr(rustix::fs::CWD, false, nothing).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    };
+    let tree = || rustix_open_tree(rustix::fs::CWD, Path::new("/"), OpenTreeFlags::OPEN_TREE_CLOEXEC).map(drop);
+    !(fsopen().is_err_and(is_absent) || setattr().is_err_and(is_absent) || tree().is_err_and(is_absent))
+}
+
+/// A new context of a filesystem of type `kind`: fsopen(2).
+pub fn fsopen(kind: &str) -> Result<OwnedFd> {
+    present("fsopen")?;
+    rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)
+}
+
+/// Sets `key`, to a value or as a flag: fsconfig(2).
+pub fn fsconfig(context: &OwnedFd, key: &str, value: Option<&str>) -> Result<()> {
+    present("fsopen")?;
+    match value {
+        Some(value) => rustix::mount::fsconfig_set_string(context.as_fd(), key, value),
+        None => rustix::mount::fsconfig_set_flag(context.as_fd(), key),
+    }
+}
+
+/// Makes the filesystem that `context` describes, and a detached mount of it
+/// with these MOUNT_ATTR_*: fsconfig(2), fsmount(2).
+pub fn fsmount(context: &OwnedFd, attributes: u64) -> Result<OwnedFd> {
+    present("fsopen")?;
+    rustix::mount::fsconfig_create(context.as_fd())?;
+    let attributes = MountAttrFlags::from_bits_retain(attributes as u32);
+    rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// A copy of the mount at `path`, or, if that is empty, of what `at` refers to;
+/// attached nowhere: open_tree(2).
+pub fn open_tree(at: BorrowedFd<'_>, path: &Path, recursive: bool) -> Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    if path.as_os_str().is_empty() {
+        flags |= OpenTreeFlags::AT_EMPTY_PATH;
+    }
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    rustix_open_tree(at, path, flags)
+}
+
+fn rustix_open_tree(at: BorrowedFd<'_>, path: &Path, flags: OpenTreeFlags) -> Result<OwnedFd> {
+    present("fsopen")?;
+    rustix::mount::open_tree(at, path, flags)
+}
+
+/// Attaches the detached mount `tree` onto what `target` refers to: move_mount(2).
+pub fn move_mount(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<()> {
+    present("fsopen")?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(tree, "", target, "", flags)
+}
+
+#[cfg(all(test, feature = "absent"))]
+mod tests {
+    use super::*;
+    use crate as sys;
+
+    /// That each call answers as without the facility, if it is to be absent,
+    /// and not so if it is not.
+    #[test]
+    fn what_is_taken_for_absent_answers_as_an_old_kernel_does() {
+        let lacks = |outcome: Result<OwnedFd>| outcome.is_err_and(|errno| errno == Errno::NOSYS);
+        let root = rustix::fs::open("/", OFlags::PATH, Mode::empty()).expect("it opens");
+        let opened = openat2(root.as_fd(), Path::new("etc"), OFlags::PATH, ResolveFlags::IN_ROOT);
+        assert_eq!(lacks(opened), absent("openat2"));
+        assert_eq!(lacks(fsopen("tmpfs")), absent("fsopen"));
+        assert_eq!(lacks(open_tree(root.as_fd(), Path::new(""), false)), absent("fsopen"));
+        assert_eq!(move_mount(root.as_fd(), root.as_fd()) == Err(Errno::NOSYS), absent("fsopen"));
+        let changed = sys::mount_setattr(root.as_fd(), false, sys::MountAttributes::default());
+        let unknown = changed.is_err_and(|error| error.raw_os_error() == Some(libc::ENOSYS));
+        assert_eq!(unknown, absent("mount_setattr"));
+        // As our parent's child, which any number of threads may ask for.
+        let cloned = sys::clone3(libc::CLONE_PARENT as u64, Some(-1)).expect_err("no such cgroup");
+        assert_eq!(cloned.raw_os_error() == Some(libc::E2BIG), absent("clone_into_cgroup"));
+    }
+}

@@ -68,7 +68,7 @@ pub struct TaskFigures {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct HealthFigures {
     /// In a word.
-    pub status: health::Status,
+    pub status: health::HealthStatus,
     /// How many have failed one after the other.
     pub failing_streak: u32,
 }

@@ -24,7 +24,7 @@ pub const OUTPUT: usize = 1024;
 /// The word for a task's health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
+pub enum HealthStatus {
     /// Not known yet.
     #[default]
     Starting,
@@ -34,13 +34,13 @@ pub enum Status {
     Unhealthy,
 }
 
-impl Status {
+impl HealthStatus {
     /// The word itself.
     pub fn as_str(self) -> &'static str {
         match self {
-            Status::Starting => "starting",
-            Status::Healthy => "healthy",
-            Status::Unhealthy => "unhealthy",
+            HealthStatus::Starting => "starting",
+            HealthStatus::Healthy => "healthy",
+            HealthStatus::Unhealthy => "unhealthy",
         }
     }
 }
@@ -49,7 +49,7 @@ impl Status {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Health {
     /// What it is now.
-    pub status: Status,
+    pub status: HealthStatus,
     /// How many checks have failed one after the other, of those that count.
     pub failing_streak: u32,
     /// The last checks, the oldest first.
@@ -86,11 +86,11 @@ impl Health {
     pub fn learn(&mut self, check: Check, retries: u32, in_start_period: bool) {
         if check.succeeded() {
             self.failing_streak = 0;
-            self.status = Status::Healthy;
-        } else if !(in_start_period && self.status == Status::Starting) {
+            self.status = HealthStatus::Healthy;
+        } else if !(in_start_period && self.status == HealthStatus::Starting) {
             self.failing_streak = self.failing_streak.saturating_add(1);
             if self.failing_streak >= retries {
-                self.status = Status::Unhealthy;
+                self.status = HealthStatus::Unhealthy;
             }
         }
         if self.log.len() == REMEMBERED {
@@ -142,17 +142,17 @@ mod tests {
     fn a_failure_in_the_start_period_counts_only_after_a_success() {
         let mut health = Health::default();
         (0..9).for_each(|_| health.learn(check(1), 1, true));
-        assert_eq!((health.status, health.failing_streak), (Status::Starting, 0));
+        assert_eq!((health.status, health.failing_streak), (HealthStatus::Starting, 0));
         health.learn(check(0), 1, true);
         health.learn(check(1), 1, true);
-        assert_eq!(health.status, Status::Unhealthy);
+        assert_eq!(health.status, HealthStatus::Unhealthy);
     }
 
     #[test]
     fn a_check_without_an_exit_code_has_failed() {
         let mut health = Health::default();
         health.learn(Check { exit_code: None, timed_out: true, ..check(0) }, 1, false);
-        assert_eq!(health.status, Status::Unhealthy);
+        assert_eq!(health.status, HealthStatus::Unhealthy);
     }
 
     #[test]

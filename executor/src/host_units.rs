@@ -13,7 +13,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 
 use bowline_error::{Doing, Kind, Result};
-use bowline_spec::limits::{Manifest, UnitName};
+use bowline_spec::host_limits::{Manifest, UnitName};
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{Folder, Lock, StateDir};

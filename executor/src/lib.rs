@@ -101,7 +101,7 @@ pub use executor::Executor;
 pub use facts::{ExecEnd, Killed, Particulars};
 pub use features::features;
 pub use folder::{ATTACHED, Folder, Lock, Owner, Record, StateDir, died_with_shim};
-pub use health::{Check, Health, Status as HealthStatus};
+pub use health::{Check, Health, HealthStatus};
 pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
 pub use host::configure;
 pub use inheritance::{Limits as InheritedLimits, leave_behind};

@@ -5,9 +5,9 @@
 //!   Sandbox + what its members may use ─ budget ─► limits of the whole
 //!   a sandbox's or a pod's name ◄─ place ─► its cgroup
 //!   its Network ─ network ─► CNI configuration lists
-//!   JSON ─ limits ─► what of the host is to be limited, and what differs
+//!   JSON ─ host_limits ─► what of the host is to be limited, and what differs
 //!
-//! Owns the descriptions, their units, their validation, the default protections,
+//! Owns the descriptions, their values, their validation, the default protections,
 //! and the rules by which several containers share a budget.
 //! Pure: the same input gives the same output. Must not: read files, the clock
 //! or the environment, make system calls, know any manager.
@@ -18,9 +18,9 @@ pub mod address;
 pub mod budget;
 mod build;
 pub mod capability;
+pub mod host_limits;
 pub mod id;
 mod invalid;
-pub mod limits;
 mod locate;
 pub mod network;
 mod parse;
@@ -31,11 +31,11 @@ pub mod signal;
 mod task;
 mod text;
 pub mod unit;
-pub mod units;
 pub mod untrusted;
 mod update;
 pub mod user;
 mod validate;
+pub mod values;
 
 pub use build::{
     DEFAULT_PATH, DeviceNode, ETC, HOST_VIEW, Host, MASKED_PATHS, READONLY_PATHS, UserIds, build, build_unfiltered,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 use crate::text::{TextVisitor, text_value};
-use crate::units::Ceiling;
+use crate::values::Ceiling;
 
 const NAMES: [(&str, PosixRlimitType); 16] = [
     ("as", PosixRlimitType::RlimitAs),

@@ -40,8 +40,8 @@ use crate::capability::Capabilities;
 use crate::id::TaskId;
 use crate::rlimit::{Resource, Rlimit};
 use crate::signal::Signal;
-use crate::units::{ByteSize, Ceiling, Duration};
 use crate::user::{NameOrId, User};
+use crate::values::{ByteSize, Ceiling, Duration};
 
 /// The most processes and threads where the description says nothing.
 pub const DEFAULT_PIDS: u64 = 4096;

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use crate::capability::Entry;
 use crate::task::{Namespace, Task, TaskProfile};
-use crate::units::{ByteSize, Ceiling};
+use crate::values::{ByteSize, Ceiling};
 
 /// The users, and groups of the same number, that tasks get: each one to
 /// itself for as long as it lives.

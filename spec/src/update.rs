@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 use crate::task::{IoDevice, Sandbox, Task, is_default};
-use crate::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
+use crate::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 
 /// Limits to change.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

@@ -7,7 +7,7 @@ mod facts;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use bowline_spec::units::{ByteSize, Ceiling, Cpus, IdSet};
+use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
 use bowline_spec::{
     Cpu, Device, Format, IoDevice, Memory, Mount, MountKind, Namespace, Namespaces, Propagation, Seccomp, Task, build,
     parse, render,

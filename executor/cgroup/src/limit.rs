@@ -3,7 +3,7 @@
 //! Pure.
 
 use bowline_error::{Error, Kind, Result};
-use bowline_spec::units::IdSet;
+use bowline_spec::values::IdSet;
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxResources, LinuxThrottleDevice};
 
 /// The kernel's CPU period, in µs.

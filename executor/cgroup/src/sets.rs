@@ -8,7 +8,7 @@
 use std::os::fd::BorrowedFd;
 
 use bowline_error::{Error, Kind, Result};
-use bowline_spec::units::IdSet;
+use bowline_spec::values::IdSet;
 use oci_spec::runtime::LinuxResources;
 use rustix::io::Errno;
 

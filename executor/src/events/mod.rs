@@ -81,7 +81,7 @@ pub enum Event {
     /// Its health is another than before.
     Health {
         /// What it is now.
-        status: health::Status,
+        status: health::HealthStatus,
         /// How many checks have failed one after the other.
         failing_streak: u32,
     },

@@ -28,7 +28,7 @@ use super::task::Task;
 use crate::clock::Moment;
 use crate::events::Event;
 use crate::facts::{Checks, ExecEnd, TaskFacts, UnderWay};
-use crate::health::{Check, Health, OUTPUT, Status};
+use crate::health::{Check, Health, HealthStatus, OUTPUT};
 use crate::lifecycle;
 use crate::pages;
 use crate::report::StoppedBy;
@@ -61,7 +61,7 @@ impl Supervisor {
                 continue;
             }
             let in_start_period = || Moment::now() < begun.after(rules.start_period());
-            let slow = task.health_status() != Status::Starting || !in_start_period();
+            let slow = task.health_status() != HealthStatus::Starting || !in_start_period();
             let wait = if slow { rules.interval() } else { rules.start_interval() };
             if !task.runs_for(wait, |facts| facts.checks.as_mut().map(|checks| &mut checks.due)).await {
                 return;
@@ -124,7 +124,7 @@ impl Supervisor {
             return;
         }
         self.tell(task, Event::Health { status: now, failing_streak });
-        if now == Status::Unhealthy && rules.on_unhealthy == OnUnhealthy::Stop {
+        if now == HealthStatus::Unhealthy && rules.on_unhealthy == OnUnhealthy::Stop {
             let stopped = self.shutdown(&task.id, None, None, StoppedBy::Health);
             if let Err(error) = stopped {
                 tracing::error!(%error, id = %task.id, "cannot stop a task that is unhealthy");
@@ -151,7 +151,7 @@ fn thread_ends(folder: &Path) -> Option<bool> {
 }
 
 impl Task {
-    fn health_status(&self) -> Status {
+    fn health_status(&self) -> HealthStatus {
         self.facts.look(|facts| facts.health.as_ref().map(|health| health.status)).unwrap_or_default()
     }
 

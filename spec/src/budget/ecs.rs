@@ -11,7 +11,7 @@
 use super::{Joint, Member, SHARES, clamped, quota_us};
 use crate::invalid::Invalid;
 use crate::task::Sandbox;
-use crate::units::{ByteSize, Ceiling};
+use crate::values::{ByteSize, Ceiling};
 
 /// What `sandbox` as a whole may use, with these members.
 ///

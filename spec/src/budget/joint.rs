@@ -7,7 +7,7 @@ use oci_spec::runtime::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, Li
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{ByteSize, IdSet};
+use crate::values::{ByteSize, IdSet};
 
 /// The kernel's CPU shares of a new cgroup: what is left when none are set.
 const KERNELS_SHARES: u64 = 1024;

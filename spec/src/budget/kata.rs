@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use super::{Joint, Member};
-use crate::units::IdSet;
+use crate::values::IdSet;
 
 /// What the sandbox of these members may use: to be computed anew whenever one
 /// comes, goes or changes.

@@ -7,7 +7,7 @@ use oci_spec::runtime::LinuxResources;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
-use crate::units::{ByteSize, IdSet};
+use crate::values::{ByteSize, IdSet};
 
 /// One member of a sandbox: its own limits, of which the joint ones are made.
 ///

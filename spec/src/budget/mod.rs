@@ -26,7 +26,7 @@ pub use qos::{Amounts, Class, Needs};
 pub use rule::{Share, joint};
 
 use crate::invalid::Invalid;
-use crate::units::Cpus;
+use crate::values::Cpus;
 
 /// MIN_SHARES and MAX_SHARES of the kernel's scheduler.
 pub const SHARES: RangeInclusive<u64> = 2..=262_144;

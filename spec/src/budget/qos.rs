@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::task::Task;
-use crate::units::ByteSize;
+use crate::values::ByteSize;
 
 /// How much a sandbox is spared when the host has too little.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 use crate::task::{Budget, Sandbox, Task};
-use crate::units::{ByteSize, Ceiling};
+use crate::values::{ByteSize, Ceiling};
 
 /// What a member may use, for every rule.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

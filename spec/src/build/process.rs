@@ -9,7 +9,7 @@ use crate::invalid::Invalid;
 use crate::rlimit::{Resource, Rlimit};
 use crate::seccomp::{default_profile, native_arch};
 use crate::task::{IdMapping, Namespace, Seccomp, Task};
-use crate::units::Ceiling;
+use crate::values::Ceiling;
 
 /// What a terminal is taken for of which nothing else is known, as by Docker.
 const DEFAULT_TERM: &str = "xterm";

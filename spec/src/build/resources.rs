@@ -11,8 +11,8 @@ use oci_spec::runtime::{
 use super::{DeviceNode, Host};
 use crate::invalid::Invalid;
 use crate::task::Task;
-use crate::units::{ByteSize, Ceiling, IdSet};
 use crate::validate::numbers;
+use crate::values::{ByteSize, Ceiling, IdSet};
 
 /// Character devices everyone may use: Docker's and containerd's.
 /// `None` is any minor number.

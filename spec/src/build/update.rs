@@ -6,8 +6,8 @@ use super::Host;
 use super::resources::{DeviceIo, block_io, hugepage_limit, pids_limit, resources};
 use crate::invalid::Invalid;
 use crate::task::Task;
-use crate::units::{ByteSize, Ceiling};
 use crate::update::{CpuUpdate, IoUpdate, MemoryUpdate, Update};
+use crate::values::{ByteSize, Ceiling};
 
 /// The task as it is once `update` is in effect, and what there is to change.
 ///

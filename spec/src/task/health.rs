@@ -5,7 +5,7 @@ use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::is_default;
-use crate::units::Duration;
+use crate::values::Duration;
 
 /// How often, and by which command, the shim asks whether the task is healthy.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::budget::DEFAULT_PERIOD_US;
-use crate::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
+use crate::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 
 /// CPU time.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
 use crate::text::text_value;
-use crate::units::ByteSize;
+use crate::values::ByteSize;
 
 /// How large a file becomes before the next is begun, where nothing is said.
 const DEFAULT_SIZE: ByteSize = ByteSize::mib(10);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::is_default;
 use crate::invalid::Invalid;
 use crate::text::text_value;
-use crate::units::{ByteSize, Mode};
+use crate::values::{ByteSize, Mode};
 
 /// A mount inside the root.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

@@ -14,7 +14,7 @@ use super::is_default;
 use crate::address::{Cidr, MacAddress};
 use crate::invalid::Invalid;
 use crate::text::text_value;
-use crate::units::Duration;
+use crate::values::Duration;
 
 /// Where plugins are looked for unless the description says.
 pub const PLUGIN_FOLDERS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Network, Task, is_default};
 use crate::budget::{Class, Needs, qos};
 use crate::id::TaskId;
-use crate::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
+use crate::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 
 /// A sandbox: tasks under one budget.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

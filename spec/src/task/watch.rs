@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::is_default;
-use crate::units::{ByteSize, Duration};
+use crate::values::{ByteSize, Duration};
 
 /// What the shim looks out for. By events of the kernel where it has them, else
 /// every so often; what is left out is not watched and costs nothing.

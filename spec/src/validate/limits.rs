@@ -6,7 +6,7 @@ use super::{no_nul, require};
 use crate::budget::{SHARES, quota_us};
 use crate::invalid::Invalid;
 use crate::task::{IoDevice, Task, period_us};
-use crate::units::{ByteSize, Ceiling, Cpus, Duration};
+use crate::values::{ByteSize, Ceiling, Cpus, Duration};
 
 /// Below this nothing starts reliably; Docker's floor too.
 const LEAST_MEMORY: ByteSize = ByteSize::mib(6);

@@ -3,7 +3,7 @@
 use super::{absolute, require};
 use crate::invalid::Invalid;
 use crate::task::Task;
-use crate::units::ByteSize;
+use crate::values::ByteSize;
 
 /// Room for any line in its longest form: see `log` of the executor, whose
 /// pieces of lines are an eighth of it.

@@ -3,7 +3,7 @@
 use super::{absolute, no_nul, require};
 use crate::invalid::Invalid;
 use crate::task::Task;
-use crate::units::Ceiling;
+use crate::values::Ceiling;
 
 /// MAX_ARG_STRLEN (include/uapi/linux/binfmts.h): the most bytes of one
 /// argument or variable, its NUL included; execve(2) answers E2BIG beyond.

@@ -4,7 +4,7 @@
 use super::require;
 use crate::invalid::Invalid;
 use crate::task::{MountKind, Namespace, Propagation, Seccomp, Task, TaskProfile};
-use crate::units::Ceiling;
+use crate::values::Ceiling;
 
 pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     match task.profile {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::require;
 use crate::invalid::Invalid;
 use crate::task::{Task, Watch, WatchCount, WatchMemory, WatchPressure, WatchProcesses, WatchThrottled};
-use crate::units;
+use crate::values;
 
 /// The most often that the shim looks: below it the looking would be what costs.
 const LEAST_PERIOD: Duration = Duration::from_millis(100);
@@ -64,12 +64,12 @@ fn pressure(field: &str, watch: &WatchPressure) -> Result<(), Invalid> {
     })
 }
 
-fn threshold(field: &str, above: Option<units::Duration>) -> Result<(), Invalid> {
+fn threshold(field: &str, above: Option<values::Duration>) -> Result<(), Invalid> {
     let above = above.ok_or_else(|| Invalid::new(field, "is missing; write a duration such as 500ms"))?;
     require(!above.as_std().is_zero(), field, || "is 0; write a duration such as 500ms".into())
 }
 
-fn period(field: &str, every: Option<units::Duration>) -> Result<(), Invalid> {
+fn period(field: &str, every: Option<values::Duration>) -> Result<(), Invalid> {
     require(every.is_none_or(|every| every.as_std() >= LEAST_PERIOD), field, || {
         format!("is below {LEAST_PERIOD:?}: the shim would do nothing but look")
     })

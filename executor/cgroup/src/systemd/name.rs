@@ -11,7 +11,7 @@
 //! Pure: asks systemd nothing.
 
 use bowline_error::{Error, Kind, Result};
-use bowline_spec::limits::{UnitKind, UnitName};
+use bowline_spec::host_limits::{UnitKind, UnitName};
 use bowline_spec::place::SandboxPlace;
 use bowline_spec::unit::{LONGEST, ROOT, escaped, folder, parent, part, slice_path};
 use serde::{Deserialize, Serialize};

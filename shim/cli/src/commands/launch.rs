@@ -10,7 +10,7 @@ use bowline_executor::{
     undo_sandbox,
 };
 use bowline_spec::id::TaskId;
-use bowline_spec::units::Ceiling;
+use bowline_spec::values::Ceiling;
 use bowline_spec::{LogFormat, Task, TaskProfile};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -34,7 +34,7 @@ use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest};
 /// `bowline run`: in the foreground, exiting with the task's code.
 pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
     let RunArgs { rm, timeout, json } = how;
-    let timeout = timeout.map(bowline_spec::units::Duration::as_std);
+    let timeout = timeout.map(bowline_spec::values::Duration::as_std);
     if timeout.is_some_and(|timeout| timeout.is_zero()) {
         return Err(Error::new(Kind::Usage, "--timeout: 0 leaves no time to run").hint("write it as 500ms, or 2s"));
     }

@@ -6,7 +6,7 @@ use bowline_client::Presence;
 use bowline_executor::{Folder, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
-use bowline_spec::units::Duration;
+use bowline_spec::values::Duration;
 
 use crate::input::named::TaskRef;
 use crate::input::several::each;

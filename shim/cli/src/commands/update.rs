@@ -2,7 +2,7 @@
 
 use bowline_executor::{Doing, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
-use bowline_spec::units::ByteSize;
+use bowline_spec::values::ByteSize;
 use bowline_spec::{CpuUpdate, MemoryUpdate, Update};
 
 use crate::input::args::UpdateArgs;

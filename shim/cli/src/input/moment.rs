@@ -5,7 +5,7 @@
 
 use std::str::FromStr;
 
-use bowline_spec::units::Duration;
+use bowline_spec::values::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 /// A point in time: `10m`, `1h30m` (that long ago), `2026-05-01T12:00:00Z`.

@@ -4,7 +4,7 @@
 
 use bowline_executor::housekeeping::{Cgroups, Configuration, Usage};
 use bowline_executor::{Error, Kind, Result};
-use bowline_spec::units::{ByteSize, Ceiling};
+use bowline_spec::values::{ByteSize, Ceiling};
 use oci_spec::runtime::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
 
 use crate::input::args::cgroup::{CgroupCommand, SetArgs};

@@ -7,7 +7,7 @@ use bowline_executor::host_units::{Applied, Held};
 use bowline_executor::housekeeping::Cgroups;
 use bowline_executor::systemd::host::HostUnit;
 use bowline_executor::{Error, Kind, Result, StateDir};
-use bowline_spec::limits::{Change, Manifest, Service, Slice, UnitName};
+use bowline_spec::host_limits::{Change, Manifest, Service, Slice, UnitName};
 
 use super::bus::{Bus, in_force};
 use bowline_client::spawn;

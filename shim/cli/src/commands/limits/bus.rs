@@ -4,8 +4,8 @@
 use bowline_executor::systemd::host::{Answer, HostUnit, Question, memory_property};
 use bowline_executor::systemd::{Property, Value};
 use bowline_executor::{Error, Kind, Result, is_cgroup_v2};
-use bowline_spec::limits::{Change, CpuQuota, INFINITY, InForce, UnitName};
-use bowline_spec::units::ByteSize;
+use bowline_spec::host_limits::{Change, CpuQuota, INFINITY, InForce, UnitName};
+use bowline_spec::values::ByteSize;
 
 use super::{PARTLY, complain};
 use crate::say;

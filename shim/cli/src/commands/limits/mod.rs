@@ -18,7 +18,7 @@ use std::path::Path;
 
 use bowline_executor::housekeeping::runs_systemd;
 use bowline_executor::{Doing, Error, Kind, Result, StateDir, probe};
-use bowline_spec::limits::{self, Manifest, Parsed};
+use bowline_spec::host_limits::{self, Manifest, Parsed};
 
 use self::bus::Bus;
 use crate::input::args::limits::LimitsCommand;
@@ -68,7 +68,7 @@ pub async fn run(state: &StateDir, command: LimitsCommand) -> Result<u8> {
 
 /// Prints the JSON schema of a manifest.
 pub fn schema() -> Result<u8> {
-    say_json(&limits::schema()).map(|()| 0)
+    say_json(&host_limits::schema()).map(|()| 0)
 }
 
 /// Reads a manifest; entries of it that make no sense are told, and left out.
@@ -94,7 +94,7 @@ fn parsed(file: &Path) -> Result<Parsed> {
         return Err(Error::new(Kind::BadSpec, message));
     }
     let text = String::from_utf8(bytes).doing(Kind::BadSpec, what)?;
-    limits::parse(&text).map_err(|invalid| Error::from(invalid).within(file.display()))
+    host_limits::parse(&text).map_err(|invalid| Error::from(invalid).within(file.display()))
 }
 
 /// Whether limits of the host's units can be had here.

@@ -2,7 +2,7 @@
 
 use bowline_executor::systemd::host::HostUnit;
 use bowline_executor::{Result, StateDir, host_units};
-use bowline_spec::limits::{Change, Manifest, UnitName};
+use bowline_spec::host_limits::{Change, Manifest, UnitName};
 use serde::Serialize;
 
 use super::bus::{Bus, cpu_text, in_force, memory_text};
@@ -86,7 +86,7 @@ fn row(name: &UnitName, wanted: Change, slice: Option<&UnitName>, unit: HostUnit
         cpu_percent_wanted: wanted.cpu.and_then(|cpu| cpu.percent()),
         cpu_percent: there.and_then(|now| now.cpu.percent()),
         memory_bytes_wanted: wanted.memory,
-        memory_bytes: there.map(|now| now.memory).filter(|most| *most != bowline_spec::limits::INFINITY),
+        memory_bytes: there.map(|now| now.memory).filter(|most| *most != bowline_spec::host_limits::INFINITY),
         as_wanted: note.is_none(),
         note,
         cells: [

@@ -4,7 +4,7 @@
 use bowline_executor::host_units::{self, Held, Tracked};
 use bowline_executor::systemd::host::HostUnit;
 use bowline_executor::{Error, Kind, Result, StateDir};
-use bowline_spec::limits::UnitName;
+use bowline_spec::host_limits::UnitName;
 use bowline_spec::unit::{folder, slice_path};
 
 use super::bus::Bus;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use bowline_executor::checked_cgroup_path;
-use bowline_spec::units::{ByteSize, Ceiling, Cpus, IdSet};
+use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
 use clap::{Args, Subcommand};
 
 use crate::input::args::variable;

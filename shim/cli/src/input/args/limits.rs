@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bowline_spec::limits::UnitName;
+use bowline_spec::host_limits::UnitName;
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]

@@ -11,11 +11,11 @@ use std::path::PathBuf;
 
 use bowline_executor::{CgroupDriver, LogStream, ShimCgroup, VERSION};
 use bowline_spec::LogFormat;
+use bowline_spec::host_limits::{UnitKind, UnitName};
 use bowline_spec::id::TaskId;
-use bowline_spec::limits::{UnitKind, UnitName};
 use bowline_spec::signal::Signal;
-use bowline_spec::units::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 use bowline_spec::user::User;
+use bowline_spec::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 

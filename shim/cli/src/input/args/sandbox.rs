@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bowline_executor::CgroupDriver;
 use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
-use bowline_spec::units::{ByteSize, Ceiling, Cpus, IdSet};
+use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
 use bowline_spec::{Enforcement, NetworkMode, Port};
 use clap::{Args, Subcommand};
 

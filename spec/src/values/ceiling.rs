@@ -72,7 +72,7 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Ceiling<T> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::units::ByteSize;
+    use crate::values::ByteSize;
 
     #[test]
     fn a_limit_and_no_limit_are_read() {

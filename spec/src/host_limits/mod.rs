@@ -17,7 +17,7 @@ pub use percent::CpuPercent;
 pub use quota::CpuQuota;
 pub use unit_name::{UnitKind, UnitName};
 
-use crate::units::ByteSize;
+use crate::values::ByteSize;
 
 /// No limit, as systemd writes it.
 pub const INFINITY: u64 = u64::MAX;

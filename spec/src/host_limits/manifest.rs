@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Change, CpuPercent, UnitKind, UnitName};
 use crate::invalid::Invalid;
 use crate::parse::{Format, found_in, read};
-use crate::units::ByteSize;
+use crate::values::ByteSize;
 
 /// The least memory that an entry may leave: with less nothing runs, and what is
 /// meant is nearly always a size whose unit was forgotten.

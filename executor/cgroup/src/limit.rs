@@ -158,10 +158,12 @@ pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
     let devices = resources.devices().iter().flatten().cloned();
     let mut out: Vec<Limit> = devices.map(Limit::Device).collect();
     if let Some(memory) = resources.memory() {
-        let most = memory.limit().and_then(|limit| Amount::oci(limit).0);
+        // 0 is what nobody has set, as for runc.
+        let set = |figure: Option<i64>| figure.filter(|figure| *figure != 0).map(Amount::oci);
+        let most = set(memory.limit()).and_then(|most| most.0);
         // First: a new cgroup has no limit with swap, and v1 wants it at or above this one at all times.
-        out.extend(memory.limit().map(|limit| Limit::MemoryMax(Amount::oci(limit))));
-        if let Some(both) = memory.swap().map(Amount::oci) {
+        out.extend(set(memory.limit()).map(Limit::MemoryMax));
+        if let Some(both) = set(memory.swap()) {
             if let (Amount(Some(both)), Some(most)) = (both, most)
                 && both < most
             {
@@ -370,10 +372,21 @@ mod tests {
         }
     }
 
+    fn of_memory(limit: i64, swap: i64) -> Result<Vec<Limit>> {
+        let memory = LinuxMemoryBuilder::default().limit(limit).swap(swap).build().expect("memory");
+        of(&LinuxResourcesBuilder::default().memory(memory).build().expect("resources"))
+    }
+
     #[test]
     fn less_memory_and_swap_than_memory_is_refused() {
-        let memory = LinuxMemoryBuilder::default().limit(2i64).swap(1i64).build().expect("memory");
-        let resources = LinuxResourcesBuilder::default().memory(memory).build().expect("resources");
-        assert_eq!(of(&resources).expect_err("less").kind(), Kind::BadSpec);
+        assert_eq!(of_memory(2, 1).expect_err("less").kind(), Kind::BadSpec);
+    }
+
+    #[test]
+    fn nothing_of_memory_is_what_nobody_has_set() {
+        assert_eq!(of_memory(2, 0), Ok(vec![Limit::MemoryMax(Amount(Some(2)))]));
+        assert_eq!(of_memory(0, 0), Ok(vec![]));
+        let none = Limit::MemoryAndSwapMax { both: Amount(None), memory: Some(2) };
+        assert_eq!(of_memory(2, -1), Ok(vec![Limit::MemoryMax(Amount(Some(2))), none]));
     }
 }

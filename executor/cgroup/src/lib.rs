@@ -21,7 +21,6 @@ mod identity;
 mod join;
 mod layout;
 mod limit;
-
 mod oom;
 mod path;
 mod pressure;

@@ -32,7 +32,7 @@ pub enum Limit {
     Swappiness(u64),
     /// CPU time compared with others', where 1024 is the default.
     CpuShares(u64),
-    /// The same where 100 is the default.
+    /// CPU time compared with others', where 100 is the default: v2's scale.
     CpuWeight(u64),
     /// CPU time.
     CpuQuota(CpuQuota),
@@ -56,7 +56,8 @@ pub enum Limit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Amount(pub Option<u64>);
 
-/// CPU time in µs in each period; what is absent stays as it is, on v2 as the kernel begins.
+/// CPU time in µs in each period. What is absent is not written on v1; on v2, where both are one line, it is the
+/// kernel's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuQuota {
     /// Negative is no limit.

@@ -78,7 +78,7 @@ pub struct Outside {
 /// What the task of init `pid` has from the host now.
 ///
 /// # Errors
-/// `Unsupported` for what criu cannot be told of.
+/// `Unsupported` for what cannot be described to criu.
 pub fn outside(pid: i32, spec: &Spec, wanted: &Checkpoint) -> Result<Outside> {
     let refused = |what: &str| Err(Error::new(Kind::Unsupported, format!("a checkpoint of {what} is not supported")));
     if spec.process().as_ref().and_then(oci_spec::runtime::Process::terminal).unwrap_or(false) {

@@ -136,8 +136,8 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// that was made for it is removed.
 ///
 /// # Errors
-/// `Internal` when the event loop cannot be had; else what `manager` returns.
-/// What this host cannot do is told to whoever launches.
+/// `Internal` when the event loop cannot be created; else what `manager` returns.
+/// What this host cannot do is an error of each launch.
 pub fn serve<F, Fut>(config: Config, manager: F) -> Result<()>
 where
     F: FnOnce(Executor) -> Fut,

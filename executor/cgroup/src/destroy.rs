@@ -150,7 +150,7 @@ impl Layout {
         }
         let refused =
             || Error::new(Kind::WrongState, format!("cgroup {} is in use: somebody has come to own it", cgroup.path));
-        // Not to freeze whom that would hurt.
+        // Before anybody is frozen who must not be.
         if !permit() {
             return Err(refused());
         }
@@ -275,7 +275,7 @@ impl Layout {
     }
 
     /// Moves what is left in the cgroup, and in those below it, to the nearest
-    /// parent that takes it. Returns whom.
+    /// parent that takes it. Returns the pids that it moved.
     fn move_up(&self, cgroup: &Cgroup) -> Vec<i32> {
         let mut moved = Vec::new();
         for member in &cgroup.members {

@@ -135,7 +135,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The end that a report tells of.
+    /// The event of the end that a report describes.
     pub fn of_exit(report: &ExitReport) -> Event {
         Event::Exited {
             exit_code: report.exit_code,

@@ -1,5 +1,5 @@
 //! Keeping house among cgroups: any path, over all hierarchies that are mounted,
-//! and what nobody owns any more.
+//! and orphans.
 //!
 //! ```text
 //!   path ─► Cgroups: exists, ensure, usage, configuration, change, kill, destroy, place

@@ -1,4 +1,4 @@
-//! What nobody owns any more: sandboxes and pods without a shim, tasks whose
+//! Orphans: sandboxes and pods without a shim, tasks whose
 //! shim died before them, removals that were cut short.
 //!
 //! ```text
@@ -76,7 +76,7 @@ pub struct Left {
     pub what: What,
     /// Of which sandbox or task; of a pod its uid.
     pub id: String,
-    /// Why nobody owns it.
+    /// Why it is an orphan.
     pub why: String,
     /// Its cgroups.
     pub cgroups: Vec<String>,
@@ -107,7 +107,7 @@ struct Candidate {
 }
 
 impl Cgroups {
-    /// Everything that nobody owns, and that is of bowline; with `pods_root`, such
+    /// All orphans that are bowline's; with `pods_root`, such
     /// as `kubepods`, pods below that too, of whichever class.
     ///
     /// Owned is what a shim that lives is of, in whatever state folder, or has

@@ -143,7 +143,7 @@ impl Task {
         }
     }
 
-    /// Puts the report down, before anybody is told of the exit.
+    /// Stores the report, before anybody learns of the exit.
     async fn keep(&self, report: &ExitReport) -> Result<Put> {
         let put = {
             let mut handles = self.handles.borrow_mut();

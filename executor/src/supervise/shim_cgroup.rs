@@ -103,7 +103,7 @@ impl Overhead {
         }
         let sandbox = cgroup::of_sandbox(&config.folder.name());
         // While nobody waits; a launch then has one level less to make. A manager
-        // that is told of everything says where its tasks' cgroups are.
+        // that gets events says where its tasks' cgroups are.
         if config.tell.is_none() {
             layout.prepare(&sandbox)?;
         }

@@ -33,8 +33,8 @@ use crate::watch::{Family, Finding, Part, ProcessIdentity, Resource, Stall, Stra
 /// times a second.
 const REST: Duration = Duration::from_secs(10);
 
-/// What the kernel tells of, asked for before the program runs: what cannot be
-/// watched is then refused.
+/// Files by which the kernel reports events, opened before the program runs, so that
+/// what cannot be watched is refused.
 #[derive(Default)]
 pub struct Opened {
     high: Option<(Rc<OomWatch>, u64, WatchAction)>,

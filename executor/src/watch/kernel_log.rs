@@ -54,7 +54,7 @@ impl KernelLog {
     }
 }
 
-/// The kill that a record tells of, if it is of the cgroup `path`. A name comes
+/// The kill that a record describes, if it was in the cgroup `path`. A name comes
 /// last in it and may contain anything.
 fn kill_of(record: &str, path: &str) -> Option<Kill> {
     // 6,1234,5678901,-;oom-kill:constraint=CONSTRAINT_MEMCG,…

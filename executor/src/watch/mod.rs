@@ -5,8 +5,8 @@
 //!   counts and readings ─► Counted, Begins, Seen ─► Finding ─► event `watch`
 //! ```
 //!
-//! `processes` knows who may be in the shim's own cgroup, `kernel_log` whom the
-//! kernel has killed. Pure but for reading `/proc` and the log: `supervise` has
+//! `processes` knows who may be in the shim's own cgroup, `kernel_log` which processes
+//! the kernel has killed. Pure but for reading `/proc` and the log: `supervise` has
 //! the clock, and does what a policy asks for.
 
 mod kernel_log;

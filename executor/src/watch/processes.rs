@@ -135,7 +135,7 @@ pub struct Seen {
 
 impl Seen {
     /// Those that are here for the second time in a row, if any of them was not
-    /// told of yet: the first five, and how many others.
+    /// reported yet: the first five, and how many others.
     pub fn twice(&mut self, now: Vec<(ProcessIdentity, Stray)>) -> Option<(Vec<Stray>, u64)> {
         let there: BTreeSet<ProcessIdentity> = now.iter().map(|(identity, _)| *identity).collect();
         let stayed: Vec<_> = now.into_iter().filter(|(identity, _)| self.before.contains(identity)).collect();

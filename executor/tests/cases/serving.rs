@@ -121,7 +121,7 @@ fn worker_killed() {
     let netns = slow.state().join("netns").display().to_string();
     assert_eq!(slow.calls(), format!("ADD {netns}\nDEL {netns}\n"));
     assert!(is_empty(&slow.state()));
-    // What a plugin has started is not told of its end: whoever clears the shim's cgroup finds it.
+    // What a plugin has started does not end with it: whoever clears the shim's cgroup finds it.
     kill(child);
 }
 

@@ -2,7 +2,7 @@
 //! kernel kills it, what it has, and that it is gone again when `start` fails.
 //!
 //! What a process inherits is arranged for ourselves before the serving
-//! process exists: nothing is changed behind its back, and what cannot be had
+//! process exists: nothing is changed behind its back, and what this host lacks
 //! fails before there is anything to undo.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -35,7 +35,7 @@ const NOT_HANDED_DOWN: [&str; 8] = [
 ///
 /// # Errors
 /// `NotFound` or `Internal` for a cgroup that cannot be joined, `Unsupported`
-/// where the kernel shares cores with whom it likes.
+/// where the kernel has no core scheduling.
 pub fn settle(invocation: &Invocation, shim_cgroup: Option<&str>) -> Result<()> {
     if let Some(path) = shim_cgroup {
         // The field's shims take a path without the slash too, on v1.

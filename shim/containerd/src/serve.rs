@@ -30,7 +30,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Serves the socket until the shim is told to leave.
 ///
 /// # Errors
-/// `Internal` when the event loop or the socket cannot be had.
+/// `Internal` when the event loop or the socket cannot be created.
 pub fn run(invocation: Invocation, listener: UnixListener) -> Result<()> {
     let containers = Arc::<Containers>::default();
     let publisher = Rc::<OnceCell<Publisher>>::default();

@@ -99,7 +99,7 @@ impl Service {
         let io = self.containers.process(&id, "", |init| init.io.clone())?;
         let _writers = io.readers().await;
         let (streams, ends) = io.open(&id, &self.namespace)?;
-        // What cannot be had any more is closed here.
+        // Of a container that was deleted meanwhile the streams are closed here.
         self.containers.process(&id, "", |init| init.ends = ends)?;
         let source = Bundle { path: bundle.clone(), layers: layers.collect(), member: self.sandbox.member()? };
         let stdin = match &streams.stdin {

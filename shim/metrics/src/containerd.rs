@@ -111,7 +111,7 @@ struct Told {
 }
 
 impl Told {
-    /// One of its tasks, with what it tells of that; nothing of one that was made,
+    /// One of its tasks, with its figures; nothing of one that was made,
     /// or removed, while we looked.
     fn task(&self, task: Known, figures: Option<TaskFigures>) -> Option<Task> {
         let Known { id, record, exit } = task;

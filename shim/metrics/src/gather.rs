@@ -92,7 +92,7 @@ pub struct Sandbox {
     pub id: String,
     /// Whether its shim answers.
     pub up: bool,
-    /// What that tells of it.
+    /// What the shim says about it.
     pub figures: Option<SandboxFigures>,
 }
 

@@ -1,4 +1,4 @@
-//! `gc`: what nobody owns any more is listed, and removed.
+//! `gc`: orphans are listed, and removed.
 
 use bowline_executor::housekeeping::{Cgroups, Left, Outcome};
 use bowline_executor::{Result, StateDir};

@@ -28,7 +28,7 @@ pub async fn run(state: &StateDir, names: &[TaskRef], force: bool) -> Result<u8>
     work.with_progress(|left, elapsed| format!("removing {}: {} s", progress::names(left), elapsed.as_secs())).await
 }
 
-/// `bowline rm --exited`: prints whom it removed.
+/// `bowline rm --exited`: prints the ids of the tasks it removed.
 pub async fn exited(state: &StateDir) -> Result<u8> {
     let mut code = None;
     for id in state.ids()? {

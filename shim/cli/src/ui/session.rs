@@ -1,7 +1,7 @@
 //! Somebody at a task's streams: what is passed, and what happens meanwhile.
 //!
 //! ```text
-//!   begin: FIFOs, raw mode ─► (the shim is told of them)
+//!   begin: FIFOs, raw mode ─► (the shim opens them)
 //!     ─► happened: signals, window, keys to leave ─► the streams' end
 //! ```
 //!

@@ -3,7 +3,7 @@
 //!   kernel, cgroup, isolation, tools ─► facts ─► lines or JSON, and an exit code
 //!
 //! A family of facts is a file. What the kernel can do is tried for real, by
-//! `bowline_executor::probe`; a fact that cannot be had without root says so.
+//! `bowline_executor::probe`; a fact that only root can find says so.
 //! Must not: change the host.
 
 mod cgroup;

@@ -69,6 +69,24 @@ fn what_is_not_named_stays() {
 }
 
 #[test]
+fn a_raw_quota_leaves_the_period_as_it_is() {
+    let host = Host::new();
+    if !only_v2() {
+        let task = host.task("exec sleep 1000").start();
+        let ran = task.bowline("update", ["--unified=cpu.max=50000"]);
+        assert!(ran.is_refusal() && ran.err().contains("cgroup v2"), "{ran}");
+        task.end();
+        return host.assert_nothing_left();
+    }
+    let task = host.task("exec sleep 1000").toml("unified = {'cpu.max' = '25000 50000'}").start();
+    assert_eq!(CPU.of(&task), "25000 50000");
+    task.bowline("update", ["--unified=cpu.max=50000"]).assert_code(0);
+    assert_eq!(CPU.of(&task), "50000 50000");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_limit_can_be_lifted() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").flag("--memory=64M").flag("--cpus=0.5").flag("--pids=5").start();

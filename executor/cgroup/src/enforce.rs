@@ -62,7 +62,9 @@ impl Layout {
         let mut undo = Vec::new();
         let changed = self.limits_of(cgroup, resources).and_then(|limits| {
             self.write_all(cgroup, &limits, |dir, limit, write| {
-                undo.extend(now(dir, write));
+                // What was there before the first write to a file, or to a line of it.
+                let was = now(dir, write);
+                undo.extend(was.filter(|was| !undo.iter().any(|other: &Write| other.is_where(was))));
                 match (self.version(), limit) {
                     (Version::V2, Limit::MemoryMax(Amount(Some(most)))) => v2::make_room(dir, *most),
                     _ => Ok(()),
@@ -170,12 +172,12 @@ impl Layout {
             before(dir, &write)?;
             written = writer.write(dir, &write.file, &write.value);
         }
-        match (written, write.older()) {
-            (Err(Errno::NOENT), Some(older)) => {
-                before(dir, &older)?;
-                let written = writer.write(dir, &older.file, &older.value);
+        match (written, write.instead()) {
+            (Err(Errno::NOENT), Some(instead)) => {
+                before(dir, &instead)?;
+                let written = writer.write(dir, &instead.file, &instead.value);
                 // An error names the file that everybody knows.
-                if written == Err(Errno::NOENT) { Ok((write, written)) } else { Ok((older, written)) }
+                if written == Err(Errno::NOENT) { Ok((write, written)) } else { Ok((instead, written)) }
             }
             (written, _) => Ok((write, written)),
         }
@@ -209,9 +211,10 @@ fn judge(
         (Err(Errno::NOENT), _) if write.met_without => Ok(()),
         (Err(Errno::NOENT), _) => Err(refused(Kind::Unsupported, &"this host has no such file")
             .hint("its controller is missing, or not handed down by a parent cgroup; see `bowline doctor`")),
-        // v1's answer: v2 kills instead.
+        // v1's answer to a limit that is too low; v2 would kill.
         (Err(Errno::BUSY), Limit::MemoryMax(_)) => Err(v1::no_room(dir, &write.value)),
         (Err(Errno::ACCESS), Limit::Cpus(_) | Limit::MemoryNodes(_)) => Err(outside_parent(cgroup, write)),
+        (Err(Errno::ACCESS), Limit::Raw { .. }) => Err(refused(Kind::BadSpec, &"it cannot be written")),
         (Err(errno @ (Errno::INVAL | Errno::RANGE | Errno::NODEV | Errno::BUSY | Errno::NOSPC)), _) => {
             Err(refused(Kind::BadSpec, &errno))
         }
@@ -243,10 +246,9 @@ fn refused(cgroup: &Cgroup, write: &Write, kind: Kind, why: impl std::fmt::Displ
 /// What undoes `write`: the file as it is now.
 fn now(dir: BorrowedFd<'_>, write: &Write) -> Option<Write> {
     let text = read_at(dir, &write.file).ok()?;
-    let undo = |value: String| Write { line: write.line, ..Write::new(write.controller, &write.file, value) };
-    if let Some((device, none)) = write.line {
-        let device = device.to_string();
-        let now = text.lines().find(|line| line.split(' ').next() == Some(&device));
+    let undo = |value: String| Write { line: write.line.clone(), ..Write::new(write.controller, &write.file, value) };
+    if let Some((device, none)) = &write.line {
+        let now = text.lines().find(|line| line.split(' ').next() == Some(device));
         return Some(undo(now.map_or_else(|| format!("{device} {none}"), str::to_owned)));
     }
     // io.weight has a line for all devices and then some for single ones.

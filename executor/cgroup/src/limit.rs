@@ -28,7 +28,7 @@ pub enum Limit {
     MemoryLow(Amount),
     /// Bytes that are never reclaimed.
     MemoryMin(Amount),
-    /// How readily memory is swapped out: 0 to 100.
+    /// How readily memory is swapped out: 0 to 200, before Linux 5.8 to 100.
     Swappiness(u64),
     /// CPU time compared with others', where 1024 is the default.
     CpuShares(u64),
@@ -36,6 +36,8 @@ pub enum Limit {
     CpuWeight(u64),
     /// CPU time.
     CpuQuota(CpuQuota),
+    /// CPU time in µs in a period that stays as it is, as v2's file takes it. Negative is no limit.
+    CpuQuotaAlone(i64),
     /// The CPUs that may be used.
     Cpus(Ids),
     /// The memory nodes that may be used.
@@ -48,7 +50,7 @@ pub enum Limit {
     IoRate { device: Device, of: Rate, most: Amount },
     /// Bytes in huge pages of a size, as the kernel writes it: `2MB`.
     Hugepages { size: String, most: Amount },
-    /// What is known by its v2 file alone.
+    /// A v2 file that is none of the above, or a value for one that only the kernel can read.
     Raw { file: String, value: String },
 }
 
@@ -56,8 +58,7 @@ pub enum Limit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Amount(pub Option<u64>);
 
-/// CPU time in µs in each period. What is absent is not written on v1; on v2, where both are one line, it is the
-/// kernel's default.
+/// CPU time in µs in each period. Of what is absent v1 leaves the file alone; v2 gets no quota, and a period of 100 ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuQuota {
     /// Negative is no limit.
@@ -127,19 +128,24 @@ impl Amount {
 
     /// As v2's files have it.
     fn parse(text: &str) -> Option<Amount> {
-        if text == "max" { Some(Amount(None)) } else { text.parse().ok().map(|figure| Amount(Some(figure))) }
+        if text == "max" { Some(Amount(None)) } else { figure(text).map(|figure| Amount(Some(figure))) }
     }
 }
 
 impl CpuQuota {
-    fn parse(text: &str) -> Option<CpuQuota> {
-        let (quota, period) = text.split_once(' ').map_or((text, None), |(quota, period)| (quota, Some(period)));
-        let quota = Some(if quota == "max" { -1 } else { quota.parse().ok().filter(|quota| *quota > 0)? });
-        let period = match period {
-            Some(period) => Some(period.parse().ok().filter(|period| *period > 0)?),
-            None => None,
+    /// `5 10`, `max 10` or `5`
+    fn parse(text: &str) -> Option<Limit> {
+        let quota = |text: &str| match text {
+            "max" => Some(-1),
+            text => i64::try_from(figure(text)?).ok().filter(|quota| *quota > 0),
         };
-        Some(CpuQuota { quota, period })
+        Some(match text.split_once(' ') {
+            None => Limit::CpuQuotaAlone(quota(text)?),
+            Some((text, period)) => {
+                let period = Some(figure(period).filter(|period| *period > 0)?);
+                Limit::CpuQuota(CpuQuota { quota: Some(quota(text)?), period })
+            }
+        })
     }
 }
 
@@ -149,6 +155,12 @@ impl Device {
         let (major, minor) = text.split_once(':')?;
         Some(Device(major.parse().ok()?, minor.parse().ok()?))
     }
+}
+
+/// A number as everybody reads it: the kernel takes `010` for eight, and no `+`.
+fn figure(text: &str) -> Option<u64> {
+    let plain = text == "0" || !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
+    if plain { text.parse().ok() } else { None }
 }
 
 /// The limits of `resources`, in an order in which the kernel takes them.
@@ -162,7 +174,8 @@ pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
         // 0 is what nobody has set, as for runc.
         let set = |figure: Option<i64>| figure.filter(|figure| *figure != 0).map(Amount::oci);
         let most = set(memory.limit()).and_then(|most| most.0);
-        // First: a new cgroup has no limit with swap, and v1 wants it at or above this one at all times.
+        // The limit of memory first: with swap there is none yet in a new cgroup, and v1 wants that one to be at least
+        // this at all times.
         out.extend(set(memory.limit()).map(Limit::MemoryMax));
         if let Some(both) = set(memory.swap()) {
             if let (Amount(Some(both)), Some(most)) = (both, most)
@@ -227,10 +240,10 @@ pub fn of_file(file: &str, value: &str) -> Vec<Limit> {
         "memory.swap.max" => amount(Limit::SwapMax),
         "memory.zswap.max" => amount(Limit::ZswapMax),
         "pids.max" => amount(Limit::Pids),
-        "cpu.weight" => text.parse().ok().map(|weight| vec![Limit::CpuWeight(weight)]),
-        "cpu.max" => CpuQuota::parse(text).map(|quota| vec![Limit::CpuQuota(quota)]),
-        "cpuset.cpus" => Some(vec![Limit::Cpus(text.into())]),
-        "cpuset.mems" => Some(vec![Limit::MemoryNodes(text.into())]),
+        "cpu.weight" => figure(text).map(|weight| vec![Limit::CpuWeight(weight)]),
+        "cpu.max" => CpuQuota::parse(text).map(|limit| vec![limit]),
+        "cpuset.cpus" if !text.is_empty() => Some(vec![Limit::Cpus(text.into())]),
+        "cpuset.mems" if !text.is_empty() => Some(vec![Limit::MemoryNodes(text.into())]),
         "io.weight" => io_weight(text).map(|limit| vec![limit]),
         "io.max" => io_max(text),
         _ => None,
@@ -241,15 +254,16 @@ pub fn of_file(file: &str, value: &str) -> Vec<Limit> {
 /// `50`, `default 50` or `8:0 50`.
 fn io_weight(text: &str) -> Option<Limit> {
     let (device, weight) = match text.split_once(' ') {
-        None | Some(("default", _)) => (None, text.trim_start_matches("default ")),
+        None => (None, text),
+        Some(("default", weight)) => (None, weight),
         Some((device, weight)) => (Some(Device::parse(device)?), weight),
     };
-    Some(Limit::IoWeight { device, weight: IoWeight::Io(weight.parse().ok()?) })
+    Some(Limit::IoWeight { device, weight: IoWeight::Io(figure(weight)?) })
 }
 
 /// `8:0 rbps=1000 wiops=max`
 fn io_max(text: &str) -> Option<Vec<Limit>> {
-    let mut words = text.split(' ');
+    let mut words = text.split_whitespace();
     let device = Device::parse(words.next()?)?;
     let rate = |word: &str| {
         let (key, most) = word.split_once('=')?;
@@ -274,19 +288,19 @@ pub struct Write {
     pub file: String,
     /// What is written to it.
     pub value: String,
-    /// Where the file has a line for each device: which, and what undoes it.
-    pub line: Option<(Device, &'static str)>,
+    /// Where the file has a line for each device: its first word, and what undoes it.
+    pub line: Option<(String, &'static str)>,
     /// Whether it is in effect where there is no such file.
     pub met_without: bool,
-    /// The file, and what is written to it, of a kernel without this one.
-    pub older: Option<(&'static str, String)>,
+    /// Another file, and what is written to it, of a kernel without this one.
+    pub otherwise: Option<(&'static str, String)>,
 }
 
 impl Write {
     /// `value` for `file`.
     pub fn new(controller: &'static str, file: impl Into<String>, value: impl ToString) -> Write {
         let (file, value) = (file.into(), value.to_string());
-        Write { controller, file, value, line: None, met_without: false, older: None }
+        Write { controller, file, value, line: None, met_without: false, otherwise: None }
     }
 
     /// The file that both versions have.
@@ -303,24 +317,31 @@ impl Write {
         none: &'static str,
     ) -> Write {
         let write = Write::new(controller, file, format_args!("{device} {value}"));
-        Write { line: Some((device, none)), ..write }
+        Write { line: Some((device.to_string(), none)), ..write }
     }
 
-    /// As it is written where the file is missing: `value` to `older`.
-    pub fn or(self, older: &'static str, value: impl ToString) -> Write {
-        Write { older: Some((older, value.to_string())), ..self }
+    /// Where the file is missing, `value` is written to `file` instead.
+    pub fn or(self, file: &'static str, value: impl ToString) -> Write {
+        Write { otherwise: Some((file, value.to_string())), ..self }
     }
 
-    /// Needs no file where `without` says so: what nobody counts has no limit.
+    /// If `without`, a missing file is no error: where nothing is counted, nothing is limited.
     pub fn met_without(self, without: bool) -> Write {
         Write { met_without: without, ..self }
     }
 
-    /// As it is written to the file that older kernels have instead.
-    pub fn older(&self) -> Option<Write> {
-        let (file, value) = self.older.clone()?;
-        // The files that are older have numbers alone.
-        Some(Write { line: self.line.map(|(device, _)| (device, "0")), ..Write::new(self.controller, file, value) })
+    /// Whether both go to one file, or one line of it.
+    pub fn is_where(&self, other: &Write) -> bool {
+        (self.controller, &self.file, self.line.as_ref().map(|(key, _)| key))
+            == (other.controller, &other.file, other.line.as_ref().map(|(key, _)| key))
+    }
+
+    /// What is written where the file is missing.
+    pub fn instead(&self) -> Option<Write> {
+        let (file, value) = self.otherwise.clone()?;
+        // These files take 0, not `default`, for a device without a weight.
+        let line = self.line.clone().map(|(device, _)| (device, "0"));
+        Some(Write { line, ..Write::new(self.controller, file, value) })
     }
 }
 
@@ -345,11 +366,12 @@ mod tests {
             ("memory.high", "max\n", vec![Limit::MemoryHigh(Amount(None))]),
             ("memory.min", "4096", vec![Limit::MemoryMin(Amount(Some(4096)))]),
             ("cpu.max", "5 10", vec![Limit::CpuQuota(CpuQuota { quota: Some(5), period: Some(10) })]),
-            ("cpu.max", "max", vec![Limit::CpuQuota(CpuQuota { quota: Some(-1), period: None })]),
+            ("cpu.max", "max", vec![Limit::CpuQuotaAlone(-1)]),
+            ("cpu.max", "5", vec![Limit::CpuQuotaAlone(5)]),
             ("io.weight", "default 7", vec![Limit::IoWeight { device: all, weight: IoWeight::Io(7) }]),
             ("io.weight", "7", vec![Limit::IoWeight { device: all, weight: IoWeight::Io(7) }]),
             ("io.weight", "8:16 7", vec![Limit::IoWeight { device: Some(device), weight: IoWeight::Io(7) }]),
-            ("io.max", "8:16 rbps=1 wiops=max", vec![rate(Rate::BytesRead, Some(1)), rate(Rate::Writes, None)]),
+            ("io.max", "8:16  rbps=1\twiops=max", vec![rate(Rate::BytesRead, Some(1)), rate(Rate::Writes, None)]),
         ];
         for (file, value, limits) in cases {
             assert_eq!(of_file(file, value), limits, "{file} {value}");
@@ -360,6 +382,10 @@ mod tests {
     fn what_only_the_kernel_can_read_stays_as_it_is() {
         let cases = [
             ("memory.max", "1M"),
+            ("memory.max", "+1"),
+            ("pids.max", "010"),
+            ("cpuset.cpus", "\n"),
+            ("io.weight", "default default 50"),
             ("memory.oom.group", "1"),
             ("cpu.max", "x y"),
             ("cpu.max", "1000 0"),

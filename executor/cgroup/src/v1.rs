@@ -82,12 +82,13 @@ pub fn writes(limit: &Limit) -> Vec<Write> {
             vec![Write::of_device("blkio", file, *device, most.0.unwrap_or(0), "0")]
         }
         Limit::Hugepages { size, most } => one("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), &figure(*most)),
-        // Those of v2 alone are refused before: see `limits`.
+        // Those of v2 alone: `Layout::limits` refuses them here.
         Limit::SwapMax(_)
         | Limit::ZswapMax(_)
         | Limit::MemoryHigh(_)
         | Limit::MemoryMin(_)
         | Limit::CpuWeight(_)
+        | Limit::CpuQuotaAlone(_)
         | Limit::IoWeight { weight: IoWeight::Io(_), .. }
         | Limit::Raw { .. } => Vec::new(),
     }

@@ -10,7 +10,7 @@ use bowline_sys as sys;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use crate::limit::{self, Amount, CpuQuota, Device, IoWeight, Limit, PERIOD, Rate, Write};
+use crate::limit::{self, Amount, CpuQuota, IoWeight, Limit, PERIOD, Rate, Write};
 use crate::tree::{members_below, read_at, signal_below, write_at};
 
 /// The file that a process joins a cgroup by.
@@ -95,6 +95,7 @@ pub fn write(limit: &Limit) -> Option<Write> {
             let quota = Amount(quota.and_then(|quota| u64::try_from(quota).ok()).filter(|quota| *quota > 0));
             Some(Write::new("cpu", "cpu.max", format_args!("{quota} {}", period.unwrap_or(PERIOD))))
         }
+        Limit::CpuQuotaAlone(quota) => Some(Write::new("cpu", "cpu.max", Amount(u64::try_from(*quota).ok()))),
         Limit::Cpus(cpus) => Some(Write::new("cpuset", "cpuset.cpus", &cpus.text)),
         Limit::MemoryNodes(nodes) => Some(Write::new("cpuset", "cpuset.mems", &nodes.text)),
         Limit::Pids(most) => Some(Write::pids(*most)),
@@ -122,13 +123,13 @@ pub fn write(limit: &Limit) -> Option<Write> {
         }
         Limit::Hugepages { size, most } => amount("hugetlb", &format!("hugetlb.{size}.max"), *most),
         Limit::Raw { file, value } => {
-            let device = value.split_once(' ').and_then(|(first, _)| Device::parse(first));
+            let key = value.split_once(' ').map(|(key, _)| key).filter(|key| key.contains(':'));
             let none = match file.as_str() {
                 IO_MAX => NO_IO_MAX,
                 IO_WEIGHT => NO_IO_WEIGHT,
                 _ => "0",
             };
-            Some(Write { line: device.map(|device| (device, none)), ..Write::new("", file, value) })
+            Some(Write { line: key.map(|key| (key.to_owned(), none)), ..Write::new("", file, value) })
         }
     }
 }
@@ -136,7 +137,9 @@ pub fn write(limit: &Limit) -> Option<Write> {
 /// Swap alone: OCI's figure is memory and swap together.
 pub fn swap(limit: &Limit) -> Option<Amount> {
     match limit {
-        Limit::MemoryAndSwapMax { both, memory } => Some(Amount(both.0.map(|both| both - memory.unwrap_or(0)))),
+        Limit::MemoryAndSwapMax { both, memory } => {
+            Some(Amount(both.0.map(|both| both.saturating_sub(memory.unwrap_or(0)))))
+        }
         Limit::SwapMax(most) => Some(*most),
         _ => None,
     }

@@ -3,14 +3,14 @@
 //! systemd writes the files of its units again and again: at `daemon-reload`,
 //! and whenever a property changes. What it is told by no property it may put
 //! back to its default, so each limit that it has a property for is one; what
-//! it has none for (swappiness, huge pages, raw files) it leaves alone.
+//! it has none for (swappiness, huge pages, other raw files) it leaves alone.
 //!
 //! Devices: on v2 its policy stays `auto`, by which it attaches no program of
 //! its own and never touches ours. On v1 `auto` would have it write `a` to
 //! `devices.allow`, which is every device of the host, so there it is told the
 //! same rules: `strict`, and what is allowed.
 //!
-//! Source: systemd.resource-control(5), org.freedesktop.systemd1(5). Pure.
+//! Source: systemd.resource-control(5), org.freedesktop.systemd1(5). Pure, but for `/proc/devices`.
 
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
 use serde::{Deserialize, Serialize};
@@ -60,13 +60,24 @@ const MOST_IDS: u32 = 8192;
 /// would change at the next `daemon-reload`.
 pub fn kept(mut limits: Vec<Limit>) -> Vec<Limit> {
     for limit in &mut limits {
-        if let Limit::CpuQuota(cpu) = limit
-            && let Some(rounded) = per_second(cpu).and_then(|second| second.checked_mul(period(cpu)))
-        {
-            cpu.quota = i64::try_from(rounded / 1_000_000).ok();
+        match limit {
+            Limit::CpuQuota(cpu) => cpu.quota = rounded(cpu).or(cpu.quota),
+            Limit::CpuQuotaAlone(quota) => *quota = rounded(&alone(*quota)).unwrap_or(*quota),
+            _ => {}
         }
     }
     limits
+}
+
+/// The quota in whole percents; `None` where there is none.
+fn rounded(cpu: &CpuQuota) -> Option<i64> {
+    let rounded = per_second(cpu)?.checked_mul(period(cpu))?;
+    i64::try_from(rounded / 1_000_000).ok()
+}
+
+/// A quota alone, as systemd has it: it writes the period too.
+fn alone(quota: i64) -> CpuQuota {
+    CpuQuota { quota: Some(quota), period: None }
 }
 
 fn period(cpu: &CpuQuota) -> u64 {
@@ -131,6 +142,7 @@ fn property(out: &mut Vec<Property>, limit: &Limit, version: Version) {
             ("CPUWeight", weight)
         }
         (Limit::CpuQuota(cpu), _) => return quota(out, cpu, version),
+        (Limit::CpuQuotaAlone(cpu), _) => return quota(out, &alone(*cpu), version),
         (Limit::Cpus(cpus), _) => return set(out, "AllowedCPUs", cpus),
         (Limit::MemoryNodes(nodes), _) => return set(out, "AllowedMemoryNodes", nodes),
         (Limit::Pids(most), _) => ("TasksMax", amount(*most)),
@@ -412,6 +424,7 @@ mod tests {
         assert_eq!(kept(-1, Version::V2), "max 100000");
         assert_eq!(kept(-1, Version::V1), "-1");
         assert_eq!(kept(100, Version::V1), "1000");
+        assert_eq!(super::kept(of_file("cpu.max", "12345")), [Limit::CpuQuotaAlone(13_000)]);
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Layout {
         Ok(if cgroup.unit().is_some() { systemd::kept(limits) } else { limits })
     }
 
-    pub(super) fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {
+    fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {
         if self.version() == Version::V1
             && let Some((key, value)) = resources.unified().iter().flatten().min()
         {

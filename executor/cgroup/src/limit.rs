@@ -132,26 +132,9 @@ impl Amount {
     }
 }
 
-impl CpuQuota {
-    /// `5 10`, `max 10` or `5`
-    fn parse(text: &str) -> Option<Limit> {
-        let quota = |text: &str| match text {
-            "max" => Some(-1),
-            text => i64::try_from(figure(text)?).ok().filter(|quota| *quota > 0),
-        };
-        Some(match text.split_once(' ') {
-            None => Limit::CpuQuotaAlone(quota(text)?),
-            Some((text, period)) => {
-                let period = Some(figure(period).filter(|period| *period > 0)?);
-                Limit::CpuQuota(CpuQuota { quota: Some(quota(text)?), period })
-            }
-        })
-    }
-}
-
 impl Device {
     /// `8:0`
-    pub fn parse(text: &str) -> Option<Device> {
+    fn parse(text: &str) -> Option<Device> {
         let (major, minor) = text.split_once(':')?;
         Some(Device(major.parse().ok()?, minor.parse().ok()?))
     }
@@ -241,7 +224,7 @@ pub fn of_file(file: &str, value: &str) -> Vec<Limit> {
         "memory.zswap.max" => amount(Limit::ZswapMax),
         "pids.max" => amount(Limit::Pids),
         "cpu.weight" => figure(text).map(|weight| vec![Limit::CpuWeight(weight)]),
-        "cpu.max" => CpuQuota::parse(text).map(|limit| vec![limit]),
+        "cpu.max" => cpu_max(text).map(|limit| vec![limit]),
         "cpuset.cpus" if !text.is_empty() => Some(vec![Limit::Cpus(text.into())]),
         "cpuset.mems" if !text.is_empty() => Some(vec![Limit::MemoryNodes(text.into())]),
         "io.weight" => io_weight(text).map(|limit| vec![limit]),
@@ -249,6 +232,21 @@ pub fn of_file(file: &str, value: &str) -> Vec<Limit> {
         _ => None,
     };
     limits.unwrap_or_else(|| vec![Limit::Raw { file: file.to_owned(), value: value.to_owned() }])
+}
+
+/// `5 10`, `max 10` or `5`.
+fn cpu_max(text: &str) -> Option<Limit> {
+    let quota = |text: &str| match text {
+        "max" => Some(-1),
+        text => i64::try_from(figure(text)?).ok().filter(|quota| *quota > 0),
+    };
+    Some(match text.split_once(' ') {
+        None => Limit::CpuQuotaAlone(quota(text)?),
+        Some((text, period)) => {
+            let period = Some(figure(period).filter(|period| *period > 0)?);
+            Limit::CpuQuota(CpuQuota { quota: Some(quota(text)?), period })
+        }
+    })
 }
 
 /// `50`, `default 50` or `8:0 50`.

@@ -115,8 +115,8 @@ fn properties(limits: &[Limit], version: Version, driver_of: impl Fn(char, u64) 
     for limit in limits {
         property(&mut out, limit, version);
     }
-    let is_rule = |limit: &Limit| if let Limit::Device(rule) = limit { Some(rule.clone()) } else { None };
-    let rules: Vec<LinuxDeviceCgroup> = limits.iter().filter_map(is_rule).collect();
+    let rules = limits.iter().filter_map(|limit| if let Limit::Device(rule) = limit { Some(rule) } else { None });
+    let rules: Vec<&LinuxDeviceCgroup> = rules.collect();
     if version == Version::V1 && !rules.is_empty() {
         devices(&mut out, &rules, driver_of);
     }
@@ -227,7 +227,7 @@ fn figure(out: &mut Vec<Property>, name: &'static str, device: Device, figure: u
 }
 
 /// v1's rules, in the order in which they are written.
-fn devices(out: &mut Vec<Property>, rules: &[LinuxDeviceCgroup], driver_of: impl Fn(char, u64) -> Option<String>) {
+fn devices(out: &mut Vec<Property>, rules: &[&LinuxDeviceCgroup], driver_of: impl Fn(char, u64) -> Option<String>) {
     let mut strict = false;
     let mut allowed: Vec<(String, String)> = Vec::new();
     for rule in rules {

@@ -18,6 +18,8 @@ pub mod address;
 pub mod budget;
 mod build;
 pub mod capability;
+mod class;
+mod format;
 pub mod host_limits;
 pub mod id;
 mod invalid;
@@ -41,15 +43,16 @@ pub use build::{
     DEFAULT_PATH, DeviceNode, ETC, HOST_VIEW, Host, MASKED_PATHS, READONLY_PATHS, UserIds, build, build_unfiltered,
     build_update, common_device_rules, hides_owners, render,
 };
+pub use format::Format;
 pub use id::TaskId;
 pub use invalid::Invalid;
-pub use parse::{Format, parse, parse_sandbox, parse_sandbox_with, parse_update, parse_with, sandbox_schema, schema};
+pub use parse::{parse, parse_sandbox, parse_sandbox_with, parse_update, parse_with, sandbox_schema, schema};
 pub use signal::Signal;
 pub use task::{
     Access, Association, Budget, Cpu, DEFAULT_PIDS, Device, Egress, Enforcement, Healthcheck, IdMapping, Ingress,
     Interface, Io, IoDevice, Log, LogFormat, Memory, Mount, MountKind, Namespace, Namespaces, Network, NetworkMode,
     OnUnhealthy, Output, Overhead, PLUGIN_FOLDERS, Plugins, Port, Propagation, Protocol, Proxy, Redirect, Sandbox,
-    SandboxCpu, SandboxMemory, Seccomp, Stalled, Stop, Task, TaskProfile, Watch, WatchAction, WatchCount, WatchMemory,
-    WatchOom, WatchPressure, WatchProcesses, WatchThrottled,
+    Seccomp, Stalled, Stop, Task, TaskProfile, Watch, WatchAction, WatchCount, WatchMemory, WatchOom, WatchPressure,
+    WatchProcesses, WatchThrottled,
 };
 pub use update::{CpuUpdate, IoDeviceUpdate, IoUpdate, MemoryUpdate, Update};

@@ -7,7 +7,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::parse::Format;
+use crate::format::Format;
 
 /// serde_json's own limit; what is deeper has no places.
 const DEEPEST: usize = 128;

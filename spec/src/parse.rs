@@ -1,19 +1,11 @@
 //! From text to a description; every error with its field, line and column.
 
+pub use crate::format::Format;
 use crate::invalid::Invalid;
 use crate::locate::{Places, line_and_column, offset_at};
 use crate::task::{Sandbox, Task};
 use crate::update::Update;
 use serde::de::DeserializeOwned;
-
-/// The language a description is written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// TOML 1.0.
-    Toml,
-    /// JSON.
-    Json,
-}
 
 /// The description in `text`, validated.
 ///

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use health::{Healthcheck, OnUnhealthy};
 pub use isolation::{IdMapping, Namespace, Namespaces, Seccomp};
 pub(crate) use limits::period_us;
-pub use limits::{Cpu, Io, IoDevice, Memory};
+pub use limits::{Cpu, DEFAULT_PERIOD_US, Io, IoDevice, Memory};
 pub use log::{Log, LogFormat};
 pub use mount::{Access, Device, Mount, MountKind, Propagation};
 pub use network::{
@@ -31,7 +31,7 @@ pub use network::{
     Redirect,
 };
 pub use profile::TaskProfile;
-pub use sandbox::{Budget, Enforcement, Overhead, Sandbox, SandboxCpu, SandboxMemory};
+pub use sandbox::{Budget, Enforcement, Overhead, Sandbox};
 pub use watch::{
     Stalled, Watch, WatchAction, WatchCount, WatchMemory, WatchOom, WatchPressure, WatchProcesses, WatchThrottled,
 };

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
-use crate::task::{IoDevice, Sandbox, Task, is_default};
+use crate::task::{Cpu, IoDevice, Memory, Sandbox, Task, is_default};
 use crate::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 
 /// Limits to change.
@@ -39,7 +39,7 @@ pub struct Update {
     pub unified: BTreeMap<String, String>,
 }
 
-/// CPU time; see [`Cpu`](crate::Cpu).
+/// CPU time; see [`Cpu`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CpuUpdate {
@@ -60,7 +60,7 @@ pub struct CpuUpdate {
     pub mems: Option<IdSet>,
 }
 
-/// Memory and swap; see [`Memory`](crate::Memory).
+/// Memory and swap; see [`Memory`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemoryUpdate {
@@ -124,10 +124,8 @@ impl Update {
             return Err(Invalid::new("", "nothing to change: name at least one limit"));
         }
         let mut task = task.clone();
-        let cpu = &mut task.cpu;
-        self.cpu.apply_to(&mut cpu.shares, &mut cpu.limit, &mut cpu.period, &mut cpu.cpuset, &mut cpu.mems);
-        let memory = &mut task.memory;
-        self.memory.apply_to(&mut memory.limit, &mut memory.high, &mut memory.low, &mut memory.swap);
+        self.cpu.apply_to(&mut task.cpu);
+        self.memory.apply_to(&mut task.memory);
         task.pids = self.pids.or(task.pids);
         task.io.weight = self.io.weight.or(task.io.weight);
         for update in &self.io.devices {
@@ -172,10 +170,8 @@ impl Update {
             }
         }
         let mut sandbox = sandbox.clone();
-        let cpu = &mut sandbox.cpu;
-        self.cpu.apply_to(&mut cpu.shares, &mut cpu.limit, &mut cpu.period, &mut cpu.cpuset, &mut cpu.mems);
-        let memory = &mut sandbox.memory;
-        self.memory.apply_to(&mut memory.limit, &mut memory.high, &mut memory.low, &mut memory.swap);
+        self.cpu.apply_to(&mut sandbox.cpu);
+        self.memory.apply_to(&mut sandbox.memory);
         sandbox.pids = self.pids.or(sandbox.pids);
         sandbox.hugepages.extend(self.hugepages.clone());
         sandbox.validate()?;
@@ -184,37 +180,24 @@ impl Update {
 }
 
 impl CpuUpdate {
-    fn apply_to(
-        &self,
-        shares: &mut Option<u64>,
-        limit: &mut Option<Cpus>,
-        period: &mut Option<Duration>,
-        cpuset: &mut Option<IdSet>,
-        mems: &mut Option<IdSet>,
-    ) {
-        *shares = self.shares.or(*shares);
-        set(limit, self.limit);
-        *period = self.period.or(*period);
-        *cpuset = self.cpuset.clone().or(cpuset.take());
-        *mems = self.mems.clone().or(mems.take());
+    fn apply_to(&self, cpu: &mut Cpu) {
+        cpu.shares = self.shares.or(cpu.shares);
+        set(&mut cpu.limit, self.limit);
+        cpu.period = self.period.or(cpu.period);
+        cpu.cpuset = self.cpuset.clone().or(cpu.cpuset.take());
+        cpu.mems = self.mems.clone().or(cpu.mems.take());
     }
 }
 
 impl MemoryUpdate {
-    fn apply_to(
-        &self,
-        limit: &mut Option<ByteSize>,
-        high: &mut Option<ByteSize>,
-        low: &mut Option<ByteSize>,
-        swap: &mut Option<Ceiling<ByteSize>>,
-    ) {
-        set(limit, self.limit);
-        set(high, self.high);
-        *low = self.low.or(*low).filter(|low| low.as_u64() > 0);
-        *swap = self.swap.or(*swap);
+    fn apply_to(&self, memory: &mut Memory) {
+        set(&mut memory.limit, self.limit);
+        set(&mut memory.high, self.high);
+        memory.low = self.low.or(memory.low).filter(|low| low.as_u64() > 0);
+        memory.swap = self.swap.or(memory.swap);
         if self.limit == Some(Ceiling::Unlimited) {
             // It is counted beyond a limit that is no more.
-            *swap = self.swap;
+            memory.swap = self.swap;
         }
     }
 }

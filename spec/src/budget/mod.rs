@@ -26,6 +26,7 @@ pub use qos::{Amounts, Class, Needs};
 pub use rule::{Share, joint};
 
 use crate::invalid::Invalid;
+pub use crate::task::DEFAULT_PERIOD_US;
 use crate::values::Cpus;
 
 /// MIN_SHARES and MAX_SHARES of the kernel's scheduler.
@@ -33,9 +34,6 @@ pub const SHARES: RangeInclusive<u64> = 2..=262_144;
 
 /// The least CPU bandwidth quota, in µs (kernel/sched/core.c).
 pub const LEAST_QUOTA_US: u64 = 1000;
-
-/// How often a quota is renewed where nobody says otherwise, in µs.
-pub const DEFAULT_PERIOD_US: u64 = 100_000;
 
 /// The quota in µs that `limit` CPUs are in a period of `period_us`.
 ///

@@ -5,35 +5,12 @@
 //! and zero is as good as nothing.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::task::Task;
+pub use crate::class::Class;
+use crate::task::{Sandbox, Task};
 use crate::values::ByteSize;
-
-/// How much a sandbox is spared when the host has too little.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Class {
-    /// Every member has a limit for CPU and memory, and asks for just that.
-    Guaranteed,
-    /// Some member asks for something.
-    Burstable,
-    /// No member asks for anything.
-    BestEffort,
-}
-
-impl fmt::Display for Class {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Class::Guaranteed => "guaranteed",
-            Class::Burstable => "burstable",
-            Class::BestEffort => "best-effort",
-        })
-    }
-}
 
 /// CPU and memory; 0 is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -73,6 +50,13 @@ impl Needs {
         };
         let size = |(size, most): (&String, &ByteSize)| Some((size.parse::<ByteSize>().ok()?.as_u64(), most.as_u64()));
         Needs { request, limit, hugepages: task.hugepages.iter().filter_map(size).collect() }
+    }
+}
+
+impl Sandbox {
+    /// Its class: the one that is given, else what the members make of it.
+    pub fn class(&self, members: &[Needs]) -> Class {
+        self.qos.unwrap_or_else(|| class(members))
     }
 }
 

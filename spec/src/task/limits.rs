@@ -3,15 +3,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::budget::DEFAULT_PERIOD_US;
 use crate::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 
-/// CPU time.
+/// How often a quota is renewed where nobody says otherwise, in µs.
+pub const DEFAULT_PERIOD_US: u64 = 100_000;
+
+/// CPU time, of a task or of all members of a sandbox together.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cpu {
-    /// The weight against other cgroups when CPU time is short: 2 to 262144; the
-    /// kernel's 1024 by default.
+    /// The weight against other cgroups when CPU time is short: 2 to 262144;
+    /// of a task the kernel's 1024 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<u64>,
     /// The most CPU time, in CPUs; at least 0.01 with the default period.
@@ -20,10 +22,10 @@ pub struct Cpu {
     /// How often the limit is renewed: 1ms to 1s; 100ms by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<Duration>,
-    /// The CPUs the task may run on, such as `0-1,3`; all by default.
+    /// The CPUs to run on, such as `0-1,3`; all by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpuset: Option<IdSet>,
-    /// The memory nodes it may use; all by default.
+    /// The memory nodes to use; all by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mems: Option<IdSet>,
 }
@@ -45,21 +47,21 @@ pub(crate) fn period_us(period: Option<Duration>) -> u64 {
     period.map_or(DEFAULT_PERIOD_US, |period| u64::try_from(period.as_std().as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Memory and swap.
+/// Memory and swap, of a task or of all members of a sandbox together.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
-    /// The most memory, at least 6M; beyond it the task's processes are killed.
+    /// The most memory, at least 6M; beyond it processes are killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<ByteSize>,
-    /// Beyond this the task is slowed down and reclaimed from; cgroup v2 only.
+    /// Beyond this processes are slowed down and reclaimed from; cgroup v2 only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high: Option<ByteSize>,
-    /// Up to this the kernel spares the task when memory is short.
+    /// Up to this the kernel spares it when memory is short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low: Option<ByteSize>,
-    /// Swap beyond the memory limit. By default none on cgroup v2, and as little
-    /// as the kernel can do with on v1 (swappiness 0).
+    /// Swap beyond the memory limit. Of a task by default none on cgroup v2, and as
+    /// little as the kernel can do with on v1 (swappiness 0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<Ceiling<ByteSize>>,
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Network, Task, is_default};
-use crate::budget::{Class, Needs, qos};
+use super::{Cpu, Memory, Network, Task, is_default};
+use crate::class::Class;
 use crate::id::TaskId;
-use crate::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
+use crate::values::{ByteSize, Ceiling};
 
 /// A sandbox: tasks under one budget.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -17,12 +17,12 @@ pub struct Sandbox {
     /// The sandbox's id; made up by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<TaskId>,
-    /// CPU time of all members together.
+    /// CPU time of all members together. Without shares and a limit, its shares are the sum over the members.
     #[serde(skip_serializing_if = "is_default")]
-    pub cpu: SandboxCpu,
-    /// Memory of all members together.
+    pub cpu: Cpu,
+    /// Memory of all members together. Swap is not limited by default, but in each member that has a memory limit.
     #[serde(skip_serializing_if = "is_default")]
-    pub memory: SandboxMemory,
+    pub memory: Memory,
     /// The most processes and threads of all members together, at least 1; not
     /// limited by default, but in each of them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,54 +73,6 @@ pub enum Overhead {
     Root,
 }
 
-/// CPU time of all members of a sandbox together.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct SandboxCpu {
-    /// The weight against other cgroups when CPU time is short: 2 to 262144. By
-    /// default, and without a limit, the sum over the members.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shares: Option<u64>,
-    /// The most CPU time, in CPUs; at least 0.01 with the default period.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<Cpus>,
-    /// How often the limit is renewed: 1ms to 1s; 100ms by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub period: Option<Duration>,
-    /// The CPUs the members may run on, such as `0-1,3`; all by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpuset: Option<IdSet>,
-    /// The memory nodes they may use; all by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mems: Option<IdSet>,
-}
-
-impl SandboxCpu {
-    /// The period in µs, with its default.
-    pub fn period_us(&self) -> u64 {
-        super::period_us(self.period)
-    }
-}
-
-/// Memory of all members of a sandbox together.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct SandboxMemory {
-    /// The most memory, at least 6M; beyond it processes of the members are killed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<ByteSize>,
-    /// Beyond this the members are slowed down and reclaimed from; cgroup v2 only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub high: Option<ByteSize>,
-    /// Up to this the kernel spares the members when memory is short.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub low: Option<ByteSize>,
-    /// Swap beyond the memory limit; not limited by default, but in each member
-    /// that has a memory limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub swap: Option<Ceiling<ByteSize>>,
-}
-
 /// Where the joint limits of a sandbox come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -159,11 +111,6 @@ pub enum Enforcement {
 }
 
 impl Sandbox {
-    /// Its class: the one that is given, else what the members make of it.
-    pub fn class(&self, members: &[Needs]) -> Class {
-        self.qos.unwrap_or_else(|| qos::class(members))
-    }
-
     /// The limits of huge pages in bytes, by the page's size in bytes.
     pub(crate) fn page_limits(&self) -> BTreeMap<u64, u64> {
         // `validate` has refused what is no size.

@@ -3,8 +3,8 @@
 use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 
-use crate::commands::launch;
 use crate::input::args::AttachArgs;
+use crate::ui::outcome;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
@@ -67,8 +67,8 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
         }
     };
     let passed = session.until_closed();
-    passed.map_err(|error| launch::lost(error, id, &report))?;
-    launch::code(id, &report)
+    passed.map_err(|error| outcome::lost(error, id, &report))?;
+    outcome::code(id, &report)
 }
 
 /// Gives a terminal inside the size of ours. `exec` is empty for the task itself.

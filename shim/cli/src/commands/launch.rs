@@ -21,11 +21,12 @@ use crate::commands::rm;
 use crate::input::args::{RunArgs, TaskArgs};
 use crate::input::description;
 use crate::ui::detach::DetachKeys;
+use crate::ui::outcome;
 use crate::ui::progress;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
-use crate::{FAILED, TIMED_OUT, complain, reach, say, say_json};
+use crate::{TIMED_OUT, complain, reach, say, say_json};
 use bowline_client::patience::lock_after;
 use bowline_client::spawn;
 use bowline_client::{Presence, Shim};
@@ -94,8 +95,8 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
             false => {}
         }
     }
-    passed.map_err(|error| lost(error, &id, &report))?;
-    if timed_out { Ok(TIMED_OUT) } else { code(&id, &report) }
+    passed.map_err(|error| outcome::lost(error, &id, &report))?;
+    if timed_out { Ok(TIMED_OUT) } else { outcome::code(&id, &report) }
 }
 
 /// The request with streams of ours: a task with a terminal is attached to.
@@ -115,12 +116,6 @@ fn outputs(task: &Task, json: bool) -> Outputs {
         true => Outputs { stdout: !json, stderr: false },
         false => Outputs { stdout: unsent(&task.output.stdout), stderr: unsent(&task.output.stderr) },
     }
-}
-
-/// What is said when output of a task that has ended could not be written.
-pub fn lost(error: Error, id: &TaskId, report: &ExitReport) -> Error {
-    let code = report.exit_code.map_or_else(String::new, |code| format!(" with {code}"));
-    error.within(format!("task {id} ended{code}, and output of it is lost"))
 }
 
 /// `bowline start`: in the background, printing the id.
@@ -493,13 +488,5 @@ async fn after(timeout: Option<Duration>) {
     match timeout {
         Some(timeout) => tokio::time::sleep(timeout).await,
         None => std::future::pending().await,
-    }
-}
-
-/// What a task's end is for whoever waited for it.
-pub fn code(id: &TaskId, report: &ExitReport) -> Result<u8> {
-    match report.exit_code {
-        Some(code) => Ok(u8::try_from(code).unwrap_or(FAILED)),
-        None => Err(crate::dead(id)),
     }
 }

@@ -7,16 +7,16 @@ use bowline_spec::id::TaskId;
 
 use crate::input::args::StatsArgs;
 use crate::input::named;
-use crate::input::several::settle;
 use crate::ui::numbers::{count, or_dash, percent, size};
 use crate::ui::plot;
 use crate::ui::readings;
-use crate::ui::readings::{Reading, Sampler};
+use crate::ui::readings::Reading;
 use crate::ui::record;
+use crate::ui::sampling::Sampling;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, clean, render};
 use crate::ui::watch::{As, watch};
-use crate::{complain, say, say_json, show};
+use crate::{say, say_json, show};
 use bowline_client::Shim;
 
 /// How far readings are apart where nothing else is asked for.
@@ -33,44 +33,24 @@ pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
         }
         (None, None, _) => {}
     }
-    let (mut sampler, errors) = Sampler::new(state, &args.ids).await?;
-    let mut code = None;
-    let refused = errors.len() == args.ids.len() && !args.ids.is_empty();
-    for error in errors {
-        settle(Err(error), &mut code);
-    }
-    if refused {
-        return Ok(code.unwrap_or(0));
+    let mut sampling = Sampling::begin(state, &args.ids).await?;
+    if sampling.nothing {
+        return Ok(sampling.code(0));
     }
     if args.watch {
         let table = |readings: &[Reading], width| table(readings, &state.ids().unwrap_or_default(), width);
         let view = if args.json { As::JsonLines } else { As::Table(&table) };
-        return watch(&mut sampler, args.interval.map_or(INTERVAL, |interval| interval.as_std()), view)
-            .await
-            .map(|end| code.unwrap_or(end));
+        let interval = args.interval.map_or(INTERVAL, |interval| interval.as_std());
+        return watch(&mut sampling.sampler, interval, view).await.map(|end| sampling.code(end));
     }
-    let mut readings = Vec::new();
-    for (_, reading) in sampler.read_twice().await? {
-        match reading {
-            Ok(reading) => readings.push(reading),
-            Err(error) if args.ids.is_empty() => tell_of_silence(&error),
-            Err(error) => settle(Err(error), &mut code),
-        }
-    }
+    let readings = sampling.read(|_| true).await?;
     match (&args.ids[..], args.json) {
         ([_], true) => readings.iter().try_for_each(say_json)?,
         ([_], false) => readings.iter().try_for_each(print)?,
         (_, true) => say_json(&readings)?,
         (_, false) => show(&table(&readings, &state.ids()?, screen::width()))?,
     }
-    Ok(code.unwrap_or(0))
-}
-
-/// Of all that run, says which cannot be read; the others have ended while we looked.
-pub fn tell_of_silence(error: &Error) {
-    if error.kind() == Kind::Unavailable {
-        complain(error.message(), error.hint_text());
-    }
+    Ok(sampling.code(0))
 }
 
 /// `bowline sandbox stats`.

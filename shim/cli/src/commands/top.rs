@@ -4,12 +4,11 @@ use bowline_executor::{Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
-use crate::commands::stats::tell_of_silence;
 use crate::input::args::TopArgs;
 use crate::input::named;
-use crate::input::several::settle;
 use crate::ui::numbers;
-use crate::ui::readings::{Reading, Sampler};
+use crate::ui::readings::Reading;
+use crate::ui::sampling::Sampling;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
 use crate::ui::watch::{As, watch};
@@ -31,31 +30,19 @@ struct Row {
 
 /// `bowline top`: live on a terminal, else once.
 pub async fn run(state: &StateDir, args: TopArgs) -> Result<u8> {
-    let (mut sampler, errors) = Sampler::new(state, &args.ids).await?;
-    let mut code = None;
-    let refused = errors.len() == args.ids.len() && !args.ids.is_empty();
-    for error in errors {
-        settle(Err(error), &mut code);
-    }
-    if refused {
-        return Ok(code.unwrap_or(0));
+    let mut sampling = Sampling::begin(state, &args.ids).await?;
+    if sampling.nothing {
+        return Ok(sampling.code(0));
     }
     if !args.once && !args.json && screen::is_live() {
         let table = |readings: &[Reading], width| table(&rows(readings), &state.ids().unwrap_or_default(), width);
-        return watch(&mut sampler, args.interval.as_std(), As::Table(&table)).await.map(|end| code.unwrap_or(end));
+        let watched = watch(&mut sampling.sampler, args.interval.as_std(), As::Table(&table)).await;
+        return watched.map(|end| sampling.code(end));
     }
-    let mut readings = Vec::new();
-    for (_, reading) in sampler.read_twice().await? {
-        match reading {
-            Ok(reading) => readings.push(reading),
-            Err(error) if args.ids.is_empty() => tell_of_silence(&error),
-            // It has ended, and no process of it is left.
-            Err(error) if error.kind() != Kind::Unavailable => {}
-            Err(error) => settle(Err(error), &mut code),
-        }
-    }
-    if readings.is_empty() && code.is_some() {
-        return Ok(code.unwrap_or(0));
+    // One that has ended has no processes left.
+    let readings = sampling.read(|error| error.kind() == Kind::Unavailable).await?;
+    if readings.is_empty() && sampling.has_failed() {
+        return Ok(sampling.code(0));
     }
     let rows = rows(&readings);
     if args.json {
@@ -63,7 +50,7 @@ pub async fn run(state: &StateDir, args: TopArgs) -> Result<u8> {
     } else {
         show(&table(&rows, &state.ids()?, screen::width()))?;
     }
-    Ok(code.unwrap_or(0))
+    Ok(sampling.code(0))
 }
 
 /// The busiest first; of the idle ones those that have used most.

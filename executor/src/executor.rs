@@ -293,7 +293,7 @@ impl Executor {
     /// `NotFound` when there is none, as it has ended.
     pub fn signal_exec(&self, id: &TaskId, exec: &str, signal: Signal) -> Result<()> {
         let supervisor = self.supervisor()?;
-        supervisor.task(id)?.signal_exec(&supervisor, exec, signal)
+        supervisor.signal_exec(id, exec, signal)
     }
 
     /// Connects somebody to a task's streams, until either leaves. Returns once

@@ -32,7 +32,7 @@ mod claim;
 mod claimed_uid;
 pub mod clock;
 pub mod events;
-mod exec;
+mod exec_launch;
 mod executor;
 pub mod facts;
 mod features;

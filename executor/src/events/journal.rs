@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::Entry;
+use super::entry::Entry;
 use crate::trust;
 
 /// The size at which a journal is put aside, in bytes; twice that is the most

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Kind, Result};
 
-use super::Entry;
+use super::entry::Entry;
 use super::journal::{BEFORE, CURRENT, is_at};
 use crate::trust;
 

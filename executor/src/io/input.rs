@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, watch};
 
-use super::{End, Owner, is_null};
+use super::end::{End, Owner, is_null, pipe};
 use crate::{pages, waits};
 
 /// Passed on at a time, in bytes: what a pipe holds. The buffer is there for as
@@ -71,7 +71,7 @@ impl Input {
 
 /// A pipe: the process's end, and the one that is fed.
 fn fed(owner: Owner) -> Result<(OwnedFd, Rc<AsyncFd<File>>)> {
-    let (read, write) = super::pipe()?;
+    let (read, write) = pipe()?;
     owner.take(&read)?;
     let what = || "cannot watch stdin";
     rustix::io::ioctl_fionbio(&write, true).doing(Kind::Internal, what)?;

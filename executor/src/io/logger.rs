@@ -23,7 +23,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
-use super::{Target, pipe};
+use super::end::pipe;
+use super::outlet::Target;
 use crate::claim::Claim;
 use crate::clock::Moment;
 use crate::known::Known;

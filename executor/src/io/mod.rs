@@ -20,126 +20,38 @@
 //! long as the reader takes any of it. What a client has not taken then stays in
 //! its FIFO. Must not: know a task's state.
 
+mod end;
 mod input;
 mod logger;
 mod outlet;
 mod stream;
+mod tail;
 mod terminal;
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
-use circular_buffer::heap::HeapCircularBuffer;
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Gid, Uid};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 
+use end::is_null;
+pub use end::{End, Owner, Stdio, pipe};
 pub use input::Input;
 pub use logger::{Gone, Logger, Logging, Ready};
 pub use terminal::{WindowSize, Wish};
 
 use crate::log;
 use outlet::Outlet;
+pub use outlet::Target;
 pub use stream::Progress;
 use stream::{Route, Stream};
+pub use tail::{TAIL, Tail, new_tail};
 use terminal::{Awaited, Terminal};
-
-/// The standard streams of a process.
-#[derive(Debug)]
-pub struct Stdio {
-    /// Read from as fd 0.
-    pub stdin: End,
-    /// Written to as fd 1.
-    pub stdout: End,
-    /// Written to as fd 2.
-    pub stderr: End,
-    /// With it, the process makes itself a terminal, which then takes the
-    /// place of all three.
-    pub terminal: Option<Wish>,
-}
-
-/// What a process has as one of its standard streams.
-#[derive(Debug)]
-pub enum End {
-    /// A null device that belongs to its task. The host's is never handed to a
-    /// task, which could change its mode, owner and times.
-    Null,
-    /// A pipe, a FIFO or a file.
-    Fd(OwnedFd),
-}
-
-impl End {
-    /// What is open already.
-    pub fn fd(&self) -> Option<&OwnedFd> {
-        match self {
-            End::Null => None,
-            End::Fd(fd) => Some(fd),
-        }
-    }
-}
-
-impl Stdio {
-    /// Whether any of them is the null device.
-    pub fn wants_null(&self) -> bool {
-        let ends = [&self.stdin, &self.stdout, &self.stderr];
-        self.terminal.is_none() && ends.into_iter().any(|end| matches!(end, End::Null))
-    }
-}
-
-/// A close-on-exec pipe: reading end, writing end.
-pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
-    pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, || "cannot make a pipe")
-}
-
-/// How much of its output is kept of every task and exec, in bytes.
-pub const TAIL: usize = 4096;
-
-/// Where a stream goes to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Target {
-    /// Nowhere.
-    #[default]
-    Null,
-    /// A file, which is appended to, or a FIFO that somebody reads.
-    Path(PathBuf),
-    /// A pipe of the shim's own, by its name in `/proc/self/fd`.
-    Own(PathBuf),
-    /// A FIFO of whoever has the process in its foreground: once that reader has
-    /// gone, the process's next write fails.
-    Foreground(PathBuf),
-}
-
-/// The last bytes of one or two streams.
-pub type Tail = Rc<RefCell<HeapCircularBuffer<u8>>>;
-
-/// A tail that keeps `bytes`.
-pub fn new_tail(bytes: usize) -> Tail {
-    Rc::new(RefCell::new(HeapCircularBuffer::with_capacity(bytes)))
-}
-
-/// Who the ends that a process gets belong to, as the host counts: its own
-/// user, so that it can open `/dev/stdout` anew.
-#[derive(Debug, Clone, Copy)]
-pub struct Owner {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-}
-
-impl Owner {
-    fn take(self, stream: &OwnedFd) -> Result<()> {
-        let (uid, gid) = (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)));
-        rustix::fs::fchown(stream, uid, gid).doing(Kind::Internal, || "cannot give a process its streams")
-    }
-}
 
 /// What a process is to be connected to.
 pub struct Connections<'a> {
@@ -276,12 +188,6 @@ fn unread(owner: Owner) -> Result<OwnedFd> {
     let (_, write) = pipe()?;
     owner.take(&write)?;
     Ok(write)
-}
-
-/// Whether a path that somebody gave leads to the host's null device.
-fn is_null(file: &File) -> Result<bool> {
-    let file = file.metadata().doing(Kind::Internal, || "cannot examine a stream")?;
-    Ok(file.file_type().is_char_device() && file.rdev() == rustix::fs::makedev(1, 3))
 }
 
 impl Pumps {

@@ -10,7 +10,7 @@ use std::fs::{File, FileType};
 use std::future::pending;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,8 +20,22 @@ use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::Target;
 use crate::clock::Moment;
+
+/// Where a stream goes to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Target {
+    /// Nowhere.
+    #[default]
+    Null,
+    /// A file, which is appended to, or a FIFO that somebody reads.
+    Path(PathBuf),
+    /// A pipe of the shim's own, by its name in `/proc/self/fd`.
+    Own(PathBuf),
+    /// A FIFO of whoever has the process in its foreground: once that reader has
+    /// gone, the process's next write fails.
+    Foreground(PathBuf),
+}
 
 /// How long a guest may take nothing before the task goes on without it.
 pub const PATIENCE: Duration = Duration::from_secs(10);

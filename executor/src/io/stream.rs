@@ -15,8 +15,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
 
-use super::Tail;
 use super::outlet::{Outlet, Readiness};
+use super::tail::Tail;
 use crate::clock::Moment;
 use crate::lifecycle::shutdown::DRAIN;
 use crate::{log, waits};

@@ -27,7 +27,7 @@ pub enum Life {
 
 /// What happens to an exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum Trigger {
     /// Its program was executed.
     Executed,
     /// Its deadline has come.
@@ -40,16 +40,16 @@ pub enum Event {
 
 impl Life {
     /// The only way an exec changes state. What comes too late changes nothing.
-    pub fn on(&mut self, event: Event) {
-        *self = match (*self, event) {
-            (Life::Starting, Event::Executed) => Life::Running,
-            (Life::Starting | Life::Running, Event::Deadline) => Life::Killing,
-            (Life::Starting | Life::Running | Life::Killing, Event::Ended) => Life::Ended,
-            (Life::Ended, Event::Told) => Life::Told,
-            (Life::Running | Life::Killing | Life::Ended | Life::Told, Event::Executed)
-            | (Life::Killing | Life::Ended | Life::Told, Event::Deadline)
-            | (Life::Ended | Life::Told, Event::Ended)
-            | (Life::Starting | Life::Running | Life::Killing | Life::Told, Event::Told) => *self,
+    pub fn on(&mut self, trigger: Trigger) {
+        *self = match (*self, trigger) {
+            (Life::Starting, Trigger::Executed) => Life::Running,
+            (Life::Starting | Life::Running, Trigger::Deadline) => Life::Killing,
+            (Life::Starting | Life::Running | Life::Killing, Trigger::Ended) => Life::Ended,
+            (Life::Ended, Trigger::Told) => Life::Told,
+            (Life::Running | Life::Killing | Life::Ended | Life::Told, Trigger::Executed)
+            | (Life::Killing | Life::Ended | Life::Told, Trigger::Deadline)
+            | (Life::Ended | Life::Told, Trigger::Ended)
+            | (Life::Starting | Life::Running | Life::Killing | Life::Told, Trigger::Told) => *self,
         };
     }
 
@@ -69,7 +69,7 @@ mod tests {
         #[test]
         fn whatever_happens_an_exec_that_is_killed_runs_no_more_and_can_end(
             events in prop::collection::vec(
-                prop::sample::select(vec![Event::Executed, Event::Deadline, Event::Ended, Event::Told]), 0..12,
+                prop::sample::select(vec![Trigger::Executed, Trigger::Deadline, Trigger::Ended, Trigger::Told]), 0..12,
             ),
         ) {
             let mut life = Life::default();
@@ -81,9 +81,9 @@ mod tests {
                 prop_assert!(before != Life::Told || life == Life::Told);
                 prop_assert!(life != Life::Told || before.has_ended());
             }
-            prop_assert_eq!(life.has_ended(), events.contains(&Event::Ended));
-            life.on(Event::Ended);
-            life.on(Event::Told);
+            prop_assert_eq!(life.has_ended(), events.contains(&Trigger::Ended));
+            life.on(Trigger::Ended);
+            life.on(Trigger::Told);
             prop_assert_eq!(life, Life::Told);
         }
     }

@@ -2,7 +2,7 @@
 //! what can happen in each, and what is then to be done.
 //!
 //! Pure: `supervise` performs the actions and owns the clock. One function for each
-//! life changes its state, and spells out every pair of state and event.
+//! life changes its state, and spells out every pair of state and trigger.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 

@@ -31,7 +31,7 @@ pub enum Life {
 
 /// What happens to a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum Trigger {
     /// It is made.
     Made,
     /// Somebody removes it.
@@ -49,20 +49,23 @@ pub enum Event {
 
 impl Life {
     /// The only way a sandbox changes state: whether it has. What has no place changes nothing.
-    pub fn on(&mut self, event: Event) -> bool {
-        let next = match (*self, event) {
-            (Life::Making, Event::Made) | (Life::Going { .. }, Event::Kept) => Life::Ready,
-            (Life::Ready, Event::Remove { by_force }) => Life::Going { by_force },
-            (Life::Going { .. }, Event::Dismantle) | (Life::Broken, Event::Remove { .. }) => Life::Dismantling,
-            (Life::Dismantling, Event::Kept) => Life::Broken,
-            (Life::Making | Life::Dismantling, Event::Removed) => Life::Gone,
+    pub fn on(&mut self, trigger: Trigger) -> bool {
+        let next = match (*self, trigger) {
+            (Life::Making, Trigger::Made) | (Life::Going { .. }, Trigger::Kept) => Life::Ready,
+            (Life::Ready, Trigger::Remove { by_force }) => Life::Going { by_force },
+            (Life::Going { .. }, Trigger::Dismantle) | (Life::Broken, Trigger::Remove { .. }) => Life::Dismantling,
+            (Life::Dismantling, Trigger::Kept) => Life::Broken,
+            (Life::Making | Life::Dismantling, Trigger::Removed) => Life::Gone,
             // Its shim's leaving undoes one that is being made.
-            (Life::Making, Event::Remove { .. } | Event::Dismantle | Event::Kept)
-            | (Life::Ready, Event::Made | Event::Dismantle | Event::Kept | Event::Removed)
-            | (Life::Going { .. }, Event::Made | Event::Remove { .. } | Event::Removed)
-            | (Life::Dismantling, Event::Made | Event::Remove { .. } | Event::Dismantle)
-            | (Life::Broken, Event::Made | Event::Dismantle | Event::Kept | Event::Removed)
-            | (Life::Gone, Event::Made | Event::Remove { .. } | Event::Dismantle | Event::Kept | Event::Removed) => {
+            (Life::Making, Trigger::Remove { .. } | Trigger::Dismantle | Trigger::Kept)
+            | (Life::Ready, Trigger::Made | Trigger::Dismantle | Trigger::Kept | Trigger::Removed)
+            | (Life::Going { .. }, Trigger::Made | Trigger::Remove { .. } | Trigger::Removed)
+            | (Life::Dismantling, Trigger::Made | Trigger::Remove { .. } | Trigger::Dismantle)
+            | (Life::Broken, Trigger::Made | Trigger::Dismantle | Trigger::Kept | Trigger::Removed)
+            | (
+                Life::Gone,
+                Trigger::Made | Trigger::Remove { .. } | Trigger::Dismantle | Trigger::Kept | Trigger::Removed,
+            ) => {
                 return false;
             }
         };
@@ -97,12 +100,12 @@ mod tests {
         fn whatever_happens_a_sandbox_can_be_removed_and_is_gone_for_good(
             events in prop::collection::vec(
                 prop::sample::select(vec![
-                    Event::Made,
-                    Event::Remove { by_force: false },
-                    Event::Remove { by_force: true },
-                    Event::Dismantle,
-                    Event::Kept,
-                    Event::Removed,
+                    Trigger::Made,
+                    Trigger::Remove { by_force: false },
+                    Trigger::Remove { by_force: true },
+                    Trigger::Dismantle,
+                    Trigger::Kept,
+                    Trigger::Removed,
                 ]),
                 0..20,
             ),
@@ -117,7 +120,7 @@ mod tests {
                 apart |= life == Life::Dismantling;
                 prop_assert!(!apart || life != Life::Ready, "nobody joins what was taken apart");
             }
-            for event in [Event::Made, Event::Remove { by_force: true }, Event::Dismantle, Event::Removed] {
+            for event in [Trigger::Made, Trigger::Remove { by_force: true }, Trigger::Dismantle, Trigger::Removed] {
                 life.on(event);
             }
             prop_assert_eq!(life, Life::Gone);

@@ -33,7 +33,7 @@ pub enum Life {
 
 /// What happens to a shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum Trigger {
     /// Something begins that it does not leave before.
     Begun,
     /// Such a thing is done with.
@@ -48,20 +48,20 @@ pub enum Event {
 
 impl Life {
     /// The only way a shim changes state. What has no place changes nothing.
-    pub fn on(&mut self, event: Event) {
-        *self = match (*self, event) {
-            (Life::Idle, Event::Begun) => Life::Serving { busy: 1, last: false },
-            (Life::Idle, Event::Last | Event::ManagerGone | Event::Leave) => Life::Leaving { busy: 0 },
-            (Life::Serving { busy, last }, Event::Begun) => Life::Serving { busy: busy + 1, last },
-            (Life::Serving { busy, last }, Event::Done) => Life::Serving { busy: busy.saturating_sub(1), last },
-            (Life::Serving { busy, .. }, Event::Last) => Life::Serving { busy, last: true },
-            (Life::Serving { busy, .. }, Event::Leave) => Life::Leaving { busy },
-            (Life::Leaving { busy }, Event::Begun) => Life::Leaving { busy: busy + 1 },
-            (Life::Leaving { busy }, Event::Done) => Life::Leaving { busy: busy.saturating_sub(1) },
+    pub fn on(&mut self, trigger: Trigger) {
+        *self = match (*self, trigger) {
+            (Life::Idle, Trigger::Begun) => Life::Serving { busy: 1, last: false },
+            (Life::Idle, Trigger::Last | Trigger::ManagerGone | Trigger::Leave) => Life::Leaving { busy: 0 },
+            (Life::Serving { busy, last }, Trigger::Begun) => Life::Serving { busy: busy + 1, last },
+            (Life::Serving { busy, last }, Trigger::Done) => Life::Serving { busy: busy.saturating_sub(1), last },
+            (Life::Serving { busy, .. }, Trigger::Last) => Life::Serving { busy, last: true },
+            (Life::Serving { busy, .. }, Trigger::Leave) => Life::Leaving { busy },
+            (Life::Leaving { busy }, Trigger::Begun) => Life::Leaving { busy: busy + 1 },
+            (Life::Leaving { busy }, Trigger::Done) => Life::Leaving { busy: busy.saturating_sub(1) },
             // What was launched goes on without its manager.
-            (Life::Serving { .. } | Life::Leaving { .. }, Event::ManagerGone)
-            | (Life::Leaving { .. }, Event::Last | Event::Leave)
-            | (Life::Idle, Event::Done) => *self,
+            (Life::Serving { .. } | Life::Leaving { .. }, Trigger::ManagerGone)
+            | (Life::Leaving { .. }, Trigger::Last | Trigger::Leave)
+            | (Life::Idle, Trigger::Done) => *self,
         };
     }
 
@@ -86,26 +86,26 @@ mod tests {
         #[test]
         fn it_leaves_in_the_end_whatever_has_happened_and_never_before_what_it_does(
             events in prop::collection::vec(
-                prop::sample::select(vec![Event::Begun, Event::Done, Event::Last, Event::ManagerGone, Event::Leave]),
+                prop::sample::select(vec![Trigger::Begun, Trigger::Done, Trigger::Last, Trigger::ManagerGone, Trigger::Leave]),
                 0..40,
             ),
         ) {
             let (mut life, mut busy, mut wanted) = (Life::default(), 0_usize, false);
             for event in events {
-                if event == Event::Done && busy == 0 {
+                if event == Trigger::Done && busy == 0 {
                     continue;
                 }
-                wanted |= matches!(event, Event::Last | Event::Leave) || (event == Event::ManagerGone && life == Life::Idle);
+                wanted |= matches!(event, Trigger::Last | Trigger::Leave) || (event == Trigger::ManagerGone && life == Life::Idle);
                 busy = match event {
-                    Event::Begun => busy + 1,
-                    Event::Done => busy - 1,
-                    Event::Last | Event::ManagerGone | Event::Leave => busy,
+                    Trigger::Begun => busy + 1,
+                    Trigger::Done => busy - 1,
+                    Trigger::Last | Trigger::ManagerGone | Trigger::Leave => busy,
                 };
                 life.on(event);
                 prop_assert_eq!(life.is_over(), busy == 0 && wanted);
             }
-            life.on(Event::Leave);
-            (0..busy).for_each(|_| life.on(Event::Done));
+            life.on(Trigger::Leave);
+            (0..busy).for_each(|_| life.on(Trigger::Done));
             prop_assert!(life.is_over() && life.is_leaving());
         }
     }

@@ -54,7 +54,7 @@ pub enum Life {
 
 /// What happens to a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum Trigger {
     /// Init is set up, and waits for the word to execute.
     SetUp,
     /// The user's program was executed.
@@ -142,23 +142,23 @@ impl Life {
     /// The only way a task changes state. The caller performs the action.
     ///
     /// # Errors
-    /// `WrongState`, with the state unchanged, when the event has no place in it.
-    pub fn on(&mut self, event: Event) -> Result<Action> {
+    /// `WrongState`, with the state unchanged, when the trigger has no place in it.
+    pub fn on(&mut self, trigger: Trigger) -> Result<Action> {
         use Life::*;
-        let (next, action) = match (*self, event) {
-            (Starting, Event::SetUp) => (Created, Action::Nothing),
-            (Starting, Event::Started) => return Err(self.refuses("started")),
-            (Created, Event::Started) => (Running, Action::Nothing),
+        let (next, action) = match (*self, trigger) {
+            (Starting, Trigger::SetUp) => (Created, Action::Nothing),
+            (Starting, Trigger::Started) => return Err(self.refuses("started")),
+            (Created, Trigger::Started) => (Running, Action::Nothing),
             // None of the user's code runs yet: nobody to be graceful to.
-            (Starting | Created, Event::Stop(..)) => (Killing(Status::Stopping), Action::Kill),
+            (Starting | Created, Trigger::Stop(..)) => (Killing(Status::Stopping), Action::Kill),
 
-            (Running, Event::Pause) => (Paused, Action::Freeze),
-            (Running, Event::Stop(plan, now)) => stop(plan, now, Action::Signal(plan.signal)),
-            (Paused, Event::Resume) => (Running, Action::Thaw),
-            (Paused, Event::Stop(plan, now)) => stop(plan, now, Action::ThawAndSignal(plan.signal)),
+            (Running, Trigger::Pause) => (Paused, Action::Freeze),
+            (Running, Trigger::Stop(plan, now)) => stop(plan, now, Action::Signal(plan.signal)),
+            (Paused, Trigger::Resume) => (Running, Action::Thaw),
+            (Paused, Trigger::Stop(plan, now)) => stop(plan, now, Action::ThawAndSignal(plan.signal)),
 
             // A repeated stop may shorten the wait, never lengthen it.
-            (Stopping(old), Event::Stop(new, now)) => {
+            (Stopping(old), Trigger::Stop(new, now)) => {
                 let plan = old.shortened_by(new);
                 if new.kills_at_once(now) {
                     (Killing(Status::Stopping), Action::Kill)
@@ -166,102 +166,102 @@ impl Life {
                     (Stopping(plan), Action::Nothing)
                 }
             }
-            (Stopping(plan), Event::Tick(now)) if plan.kill_at <= now => (Killing(Status::Stopping), Action::Kill),
+            (Stopping(plan), Trigger::Tick(now)) if plan.kill_at <= now => (Killing(Status::Stopping), Action::Kill),
 
-            (Starting | Created | Running | Paused | Stopping(_), Event::Kill) => {
+            (Starting | Created | Running | Paused | Stopping(_), Trigger::Kill) => {
                 (Killing(self.status()), Action::Kill)
             }
-            (Killing(was), Event::Started) => (Killing(was.started()), Action::Nothing),
-            (Killing(_), Event::Stop(..)) => (Killing(Status::Stopping), Action::Nothing),
-            (Killing(_), Event::Kill | Event::SetUp) => (*self, Action::Nothing),
-            (Killing(_) | Undoing | Reaped(_), Event::Pause) => return Err(self.refuses("paused")),
-            (Killing(_) | Undoing | Reaped(_), Event::Resume) => return Err(self.refuses("resumed")),
+            (Killing(was), Trigger::Started) => (Killing(was.started()), Action::Nothing),
+            (Killing(_), Trigger::Stop(..)) => (Killing(Status::Stopping), Action::Nothing),
+            (Killing(_), Trigger::Kill | Trigger::SetUp) => (*self, Action::Nothing),
+            (Killing(_) | Undoing | Reaped(_), Trigger::Pause) => return Err(self.refuses("paused")),
+            (Killing(_) | Undoing | Reaped(_), Trigger::Resume) => return Err(self.refuses("resumed")),
 
-            (Starting | Created | Running | Paused | Stopping(_), Event::Failed) => (Undoing, Action::Kill),
-            (Killing(_), Event::Failed) => (Undoing, Action::Nothing),
-            (Undoing, Event::Stop(..) | Event::Kill) => (Undoing, Action::Nothing),
-            (Undoing, Event::Reaped) => (Undone, Action::Nothing),
+            (Starting | Created | Running | Paused | Stopping(_), Trigger::Failed) => (Undoing, Action::Kill),
+            (Killing(_), Trigger::Failed) => (Undoing, Action::Nothing),
+            (Undoing, Trigger::Stop(..) | Trigger::Kill) => (Undoing, Action::Nothing),
+            (Undoing, Trigger::Reaped) => (Undone, Action::Nothing),
 
-            (Starting | Created | Running | Paused | Stopping(_) | Killing(_), Event::Reaped) => {
+            (Starting | Created | Running | Paused | Stopping(_) | Killing(_), Trigger::Reaped) => {
                 (Reaped(self.status()), Action::Nothing)
             }
-            (Reaped(was), Event::Started) => (Reaped(was.started()), Action::Nothing),
+            (Reaped(was), Trigger::Started) => (Reaped(was.started()), Action::Nothing),
             // Those that it leaves may be many, and what is under way may take its time.
-            (Reaped(was), Event::Kill) => (Reaped(was), Action::Kill),
-            (Reaped(_), Event::Stop(plan, now)) => {
+            (Reaped(was), Trigger::Kill) => (Reaped(was), Action::Kill),
+            (Reaped(_), Trigger::Stop(plan, now)) => {
                 (Reaped(Status::Stopping), if plan.kills_at_once(now) { Action::Kill } else { Action::Nothing })
             }
-            (Reaped(_), Event::Exited) => (Exited, Action::Nothing),
-            (Exited, Event::Reported) => (Reported, Action::Nothing),
-            (Reported, Event::Told) => (Told, Action::Nothing),
-            (Told | Undone, Event::Done) => (Over, Action::Nothing),
-            (Over | Removing, Event::Remove) => (Removing, Action::Nothing),
-            (Over | Removing, Event::Removed) => (Removed, Action::Nothing),
+            (Reaped(_), Trigger::Exited) => (Exited, Action::Nothing),
+            (Exited, Trigger::Reported) => (Reported, Action::Nothing),
+            (Reported, Trigger::Told) => (Told, Action::Nothing),
+            (Told | Undone, Trigger::Done) => (Over, Action::Nothing),
+            (Over | Removing, Trigger::Remove) => (Removing, Action::Nothing),
+            (Over | Removing, Trigger::Removed) => (Removed, Action::Nothing),
 
             // Ending what has ended is what was wanted.
-            (Exited | Reported | Told | Undone | Over | Removing | Removed, Event::Stop(..) | Event::Kill) => {
+            (Exited | Reported | Told | Undone | Over | Removing | Removed, Trigger::Stop(..) | Trigger::Kill) => {
                 (*self, Action::Nothing)
             }
             (
                 Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited
                 | Reported | Told | Undone | Over | Removing | Removed,
-                Event::Tick(_),
+                Trigger::Tick(_),
             ) => (*self, Action::Nothing),
 
             (
                 Starting | Created | Paused | Stopping(_) | Exited | Reported | Told | Undone | Over | Removing
                 | Removed,
-                Event::Pause,
+                Trigger::Pause,
             ) => {
                 return Err(self.refuses("paused"));
             }
             (
                 Starting | Created | Running | Stopping(_) | Exited | Reported | Told | Undone | Over | Removing
                 | Removed,
-                Event::Resume,
+                Trigger::Resume,
             ) => return Err(self.refuses("resumed")),
             (
                 Running | Paused | Stopping(_) | Undoing | Exited | Reported | Told | Undone | Over | Removing
                 | Removed,
-                Event::Started,
+                Trigger::Started,
             ) => {
                 return Err(self.refuses("started"));
             }
             (
                 Created | Running | Paused | Stopping(_) | Undoing | Reaped(_) | Exited | Reported | Told | Undone
                 | Over | Removing | Removed,
-                Event::SetUp,
+                Trigger::SetUp,
             ) => return Err(self.refuses("set up")),
-            (Undoing | Reaped(_) | Exited | Reported | Told | Undone | Over | Removing | Removed, Event::Failed) => {
+            (Undoing | Reaped(_) | Exited | Reported | Told | Undone | Over | Removing | Removed, Trigger::Failed) => {
                 return Err(self.refuses("undone"));
             }
-            (Reaped(_) | Exited | Reported | Told | Undone | Over | Removing | Removed, Event::Reaped) => {
+            (Reaped(_) | Exited | Reported | Told | Undone | Over | Removing | Removed, Trigger::Reaped) => {
                 return Err(self.refuses("reaped"));
             }
             (
                 Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Exited | Reported | Told
                 | Undone | Over | Removing | Removed,
-                Event::Exited,
+                Trigger::Exited,
             ) => return Err(self.refuses("seen off")),
             (
                 Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Reported
                 | Told | Undone | Over | Removing | Removed,
-                Event::Reported,
+                Trigger::Reported,
             )
             | (
                 Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited | Told
                 | Undone | Over | Removing | Removed,
-                Event::Told,
+                Trigger::Told,
             ) => return Err(self.refuses("reported")),
             (
                 Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited
                 | Reported | Over | Removing | Removed,
-                Event::Done,
+                Trigger::Done,
             ) => return Err(self.refuses("done with")),
             (
                 Starting | Created | Running | Paused | Stopping(_) | Killing(_) | Undoing | Reaped(_) | Exited
                 | Reported | Told | Undone | Removed,
-                Event::Remove | Event::Removed,
+                Trigger::Remove | Trigger::Removed,
             ) => return Err(self.refuses("removed")),
         };
         *self = next;
@@ -307,7 +307,7 @@ impl Life {
         matches!(self, Life::Over | Life::Removing | Life::Removed)
     }
 
-    /// When [`Event::Tick`] is due next.
+    /// When [`Trigger::Tick`] is due next.
     pub fn deadline(self) -> Option<Moment> {
         if let Life::Stopping(plan) = self { Some(plan.kill_at) } else { None }
     }
@@ -353,7 +353,7 @@ mod tests {
         StopPlan::new(Signal::TERM, Duration::from_secs(grace), now)
     }
 
-    fn after(events: &[Event]) -> Life {
+    fn after(events: &[Trigger]) -> Life {
         let mut life = Life::Starting;
         for event in events {
             life.on(*event).expect("it has a place");
@@ -366,19 +366,19 @@ mod tests {
         let now = Moment::now();
         let mut life = Life::Running;
         let stop = plan(10, now);
-        assert_eq!(life.on(Event::Stop(stop, now)), Ok(Action::Signal(Signal::TERM)));
-        assert_eq!(life.on(Event::Tick(now)), Ok(Action::Nothing));
+        assert_eq!(life.on(Trigger::Stop(stop, now)), Ok(Action::Signal(Signal::TERM)));
+        assert_eq!(life.on(Trigger::Tick(now)), Ok(Action::Nothing));
         assert_eq!(life.deadline(), Some(stop.kill_at));
-        assert_eq!(life.on(Event::Tick(stop.kill_at)), Ok(Action::Kill));
+        assert_eq!(life.on(Trigger::Tick(stop.kill_at)), Ok(Action::Kill));
         assert_eq!((life.deadline(), life.status()), (None, Status::Stopping));
-        assert_eq!(life.on(Event::Kill), Ok(Action::Nothing), "it is being killed");
+        assert_eq!(life.on(Trigger::Kill), Ok(Action::Nothing), "it is being killed");
     }
 
     #[test]
     fn a_stop_without_grace_kills_in_every_state() {
         let now = Moment::now();
         for mut life in [Life::Starting, Life::Created, Life::Running, Life::Paused, Life::Stopping(plan(9, now))] {
-            assert_eq!(life.on(Event::Stop(plan(0, now), now)), Ok(Action::Kill));
+            assert_eq!(life.on(Trigger::Stop(plan(0, now), now)), Ok(Action::Kill));
         }
     }
 
@@ -386,49 +386,56 @@ mod tests {
     fn a_paused_task_is_thawed_before_it_is_signalled() {
         let now = Moment::now();
         let mut life = Life::Paused;
-        assert_eq!(life.on(Event::Stop(plan(1, now), now)), Ok(Action::ThawAndSignal(Signal::TERM)));
+        assert_eq!(life.on(Trigger::Stop(plan(1, now), now)), Ok(Action::ThawAndSignal(Signal::TERM)));
     }
 
     #[test]
     fn one_that_was_killed_says_what_it_was_until_it_is_reaped() {
         let mut life = Life::Created;
-        assert_eq!(life.on(Event::Kill), Ok(Action::Kill));
+        assert_eq!(life.on(Trigger::Kill), Ok(Action::Kill));
         assert_eq!(life.status(), Status::Created);
-        assert_eq!(life.on(Event::Started), Ok(Action::Nothing));
-        assert_eq!(life.on(Event::Reaped), Ok(Action::Nothing));
+        assert_eq!(life.on(Trigger::Started), Ok(Action::Nothing));
+        assert_eq!(life.on(Trigger::Reaped), Ok(Action::Nothing));
         assert_eq!((life.status(), life.is_live()), (Status::Running, true));
-        assert_eq!(life.on(Event::Exited), Ok(Action::Nothing));
+        assert_eq!(life.on(Trigger::Exited), Ok(Action::Nothing));
         assert_eq!((life.status(), life.is_live()), (Status::Exited, false));
     }
 
     #[test]
     fn a_program_that_ended_while_it_was_started_was_started() {
-        assert_eq!(after(&[Event::SetUp, Event::Reaped, Event::Started]), Life::Reaped(Status::Running));
+        assert_eq!(after(&[Trigger::SetUp, Trigger::Reaped, Trigger::Started]), Life::Reaped(Status::Running));
     }
 
-    const SEEN_OFF: [Event; 7] =
-        [Event::Reaped, Event::Exited, Event::Reported, Event::Told, Event::Done, Event::Remove, Event::Removed];
-    const UNDONE: [Event; 5] = [Event::Failed, Event::Reaped, Event::Done, Event::Remove, Event::Removed];
+    const SEEN_OFF: [Trigger; 7] = [
+        Trigger::Reaped,
+        Trigger::Exited,
+        Trigger::Reported,
+        Trigger::Told,
+        Trigger::Done,
+        Trigger::Remove,
+        Trigger::Removed,
+    ];
+    const UNDONE: [Trigger; 5] = [Trigger::Failed, Trigger::Reaped, Trigger::Done, Trigger::Remove, Trigger::Removed];
 
-    fn events() -> impl Strategy<Value = Vec<Event>> {
+    fn events() -> impl Strategy<Value = Vec<Trigger>> {
         let now = Moment::now();
         let stops = (0..3_u64, 0..3_u64)
-            .prop_map(move |(grace, late)| Event::Stop(plan(grace, now), now.after(Duration::from_secs(late))));
-        let ticks = (0..4_u64).prop_map(move |late| Event::Tick(now.after(Duration::from_secs(late))));
+            .prop_map(move |(grace, late)| Trigger::Stop(plan(grace, now), now.after(Duration::from_secs(late))));
+        let ticks = (0..4_u64).prop_map(move |late| Trigger::Tick(now.after(Duration::from_secs(late))));
         let plain = prop::sample::select(vec![
-            Event::SetUp,
-            Event::Started,
-            Event::Pause,
-            Event::Resume,
-            Event::Kill,
-            Event::Failed,
-            Event::Reaped,
-            Event::Exited,
-            Event::Reported,
-            Event::Told,
-            Event::Done,
-            Event::Remove,
-            Event::Removed,
+            Trigger::SetUp,
+            Trigger::Started,
+            Trigger::Pause,
+            Trigger::Resume,
+            Trigger::Kill,
+            Trigger::Failed,
+            Trigger::Reaped,
+            Trigger::Exited,
+            Trigger::Reported,
+            Trigger::Told,
+            Trigger::Done,
+            Trigger::Remove,
+            Trigger::Removed,
         ]);
         let event = prop_oneof![1 => stops, 1 => ticks, 4 => plain];
         prop::collection::vec(event, 0..40)
@@ -441,7 +448,7 @@ mod tests {
             for event in events {
                 let _ = life.on(event);
             }
-            let end: &[Event] = if fails { &UNDONE } else { &SEEN_OFF };
+            let end: &[Trigger] = if fails { &UNDONE } else { &SEEN_OFF };
             for event in end.iter().chain(&SEEN_OFF) {
                 let _ = life.on(*event);
             }
@@ -454,10 +461,10 @@ mod tests {
             let (mut reported, mut told, mut failed, mut reaped) = (0, 0, 0, 0);
             for event in events {
                 let done = life.on(event).is_ok();
-                reported += usize::from(done && event == Event::Reported);
-                told += usize::from(done && event == Event::Told);
-                failed += usize::from(done && event == Event::Failed);
-                reaped += usize::from(done && event == Event::Reaped);
+                reported += usize::from(done && event == Trigger::Reported);
+                told += usize::from(done && event == Trigger::Told);
+                failed += usize::from(done && event == Trigger::Failed);
+                reaped += usize::from(done && event == Trigger::Reaped);
             }
             prop_assert!(reported <= 1 && told <= reported && failed <= 1 && reaped <= 1);
             prop_assert!(failed == 0 || reported == 0);
@@ -485,11 +492,11 @@ mod tests {
             let (mut stopped, mut killed) = (false, false);
             for event in events {
                 let action = life.on(event);
-                stopped |= matches!((event, action.as_ref()), (Event::Stop(..) | Event::Kill | Event::Failed, Ok(_)));
+                stopped |= matches!((event, action.as_ref()), (Trigger::Stop(..) | Trigger::Kill | Trigger::Failed, Ok(_)));
                 killed |= action == Ok(Action::Kill);
             }
             let late = Moment::now().after(Duration::from_secs(3600));
-            killed |= life.on(Event::Tick(late)) == Ok(Action::Kill);
+            killed |= life.on(Trigger::Tick(late)) == Ok(Action::Kill);
             prop_assert!(!stopped || killed || life.is_reaped(), "{life:?}");
         }
     }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Format, LogStream, line};
+use super::line::{self, Format, LogStream};
 
 /// Pieces, encoded, with where each ends.
 #[derive(Debug)]

@@ -17,6 +17,13 @@ use std::io::Write as _;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+/// How a line is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Json,
+    Raw,
+}
+
 /// The stream that a line came by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

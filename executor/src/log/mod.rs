@@ -22,6 +22,7 @@ use bowline_spec::{LogFormat, Task};
 use jiff::Timestamp;
 
 use batch::Batch;
+use line::Format;
 use rotated::Rotated;
 
 pub use line::{LogLine, LogStream};
@@ -56,12 +57,6 @@ struct Log {
     piece: usize,
     /// Up to how many bytes several lines are taken for one; none as JSON.
     at_once: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Json,
-    Raw,
 }
 
 /// Opens the log of `task` at `files`: for stdout and stderr, where that stream

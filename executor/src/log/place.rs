@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use bowline_spec::id::TaskId;
 use bowline_spec::{LogFormat, Task};
 
-use super::LogStream;
+use super::line::LogStream;
 
 /// The files of a log, those that are being written.
 #[derive(Debug, Clone, PartialEq, Eq)]

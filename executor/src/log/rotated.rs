@@ -15,8 +15,8 @@ use bowline_error::{Error, Kind, Result};
 use jiff::Timestamp;
 
 use super::batch::Batch;
+use super::line::{self, Format};
 use super::place::rotated_file;
-use super::{Format, line};
 
 /// See the module.
 #[derive(Debug)]

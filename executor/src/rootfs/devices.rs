@@ -97,7 +97,7 @@ pub fn open_null_in_worker() -> Result<OwnedFd> {
     mount::mount_change("/", alone).doing(Kind::Internal, what)?;
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
     mount::mount("bowline", "/dev", "tmpfs", flags, c"mode=755").doing(Kind::Internal, what)?;
-    let dev = super::open_path(Path::new("/dev")).doing(Kind::Internal, what)?;
+    let dev = super::handle::open_path(Path::new("/dev")).doing(Kind::Internal, what)?;
     let umask = rustix::process::umask(Mode::empty());
     let made = Node::default(0).make(dev.as_fd(), Path::new(NULL));
     rustix::process::umask(umask);

@@ -14,7 +14,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 use rustix::fs::{self, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::file_type;
+use super::handle::file_type;
 use crate::inside_root::{self, MOST_SYMLINKS, Symlinks};
 
 /// What to make where a path does not exist.
@@ -187,7 +187,7 @@ mod tests {
 
     fn root() -> (tempfile::TempDir, OwnedFd) {
         let dir = tempfile::tempdir().expect("a folder");
-        let fd = super::super::open_path(dir.path()).expect("it opens");
+        let fd = super::super::handle::open_path(dir.path()).expect("it opens");
         (dir, fd)
     }
 

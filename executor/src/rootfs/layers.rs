@@ -25,7 +25,7 @@ use rustix::fs::{CWD, OFlags};
 use rustix::mount::{self as kernel, MountPropagationFlags};
 
 use super::filesystem::Filesystem;
-use super::open_path;
+use super::handle::open_path;
 use super::options::{self, Options};
 use super::stage;
 use crate::idmap::{self, Idmap};

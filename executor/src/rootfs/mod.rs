@@ -15,6 +15,7 @@ mod cgroups;
 mod copy_up;
 mod devices;
 mod filesystem;
+mod handle;
 mod host_view;
 mod inside;
 mod label;
@@ -32,11 +33,12 @@ use std::path::Path;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::MountAttributes;
 use oci_spec::runtime::{Mount, Spec};
-use rustix::fs::{self, CWD, FileType, Mode, OFlags};
+use rustix::fs::{self, FileType, Mode};
 use rustix::mount::UnmountFlags;
 
 pub use devices::{Null, null_apart, open_null_in_worker};
 use filesystem::Filesystem;
+use handle::{file_type, open_path};
 use host_view::Bind;
 use inside::Make;
 pub use inside::refuse_host_links;
@@ -258,12 +260,4 @@ fn pivot(trees: &Trees, root: BorrowedFd<'_>) -> Result<()> {
     trees.change(old_root.as_fd(), true, slave).doing(Kind::Internal, what)?;
     rustix::mount::unmount(".", UnmountFlags::DETACH).doing(Kind::Internal, || "cannot detach the host's root")?;
     rustix::process::chdir("/").doing(Kind::Internal, what)
-}
-
-fn open_path(path: &Path) -> rustix::io::Result<OwnedFd> {
-    fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-}
-
-fn file_type<Fd: AsFd>(fd: Fd) -> rustix::io::Result<FileType> {
-    fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode))
 }

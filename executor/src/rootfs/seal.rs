@@ -17,8 +17,9 @@ use rustix::io::Errno;
 
 use super::devices::Null;
 use super::filesystem::Filesystem;
+use super::handle::file_type;
+use super::label;
 use super::trees::Trees;
-use super::{file_type, label};
 use crate::inside_root::{self, Symlinks};
 use crate::unsupported;
 

@@ -18,12 +18,12 @@ use oci_spec::runtime::{LinuxIdMapping, Mount, Spec};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::handle::{file_type, open_path};
 use super::host_view::Bind;
 use super::options::{self, Options};
 use super::stage::{self, Stage};
 use super::trees::Trees;
 use super::{devices, host_view};
-use super::{file_type, open_path};
 use crate::idmap::Idmap;
 
 /// Below the stage: what the child's own stage is mounted over.

@@ -18,8 +18,8 @@ use rustix::fs::{self, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{self, MountFlags, MountPropagationFlags};
 
-use super::file_type;
 use super::filesystem::{Filesystem, no_filesystem};
+use super::handle::file_type;
 use super::options::{ATIME_FIELD, is_label};
 
 /// MOUNT_ATTR_*, what mount(2) calls it, and what statfs(2) calls it.

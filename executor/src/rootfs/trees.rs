@@ -14,7 +14,7 @@ use rustix::fs::CWD;
 use rustix::mount::UnmountFlags;
 
 use super::filesystem::{Filesystem, no_filesystem};
-use super::open_path;
+use super::handle::open_path;
 use super::stage::{self, Stage};
 
 /// Where trees are before they are attached.

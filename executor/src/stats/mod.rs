@@ -12,245 +12,20 @@ mod processes;
 mod reading;
 #[cfg(test)]
 mod recorded;
+mod types;
 mod v1;
 mod v2;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bowline_cgroup::{Cgroup, Layout, Version};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 pub use processes::{Process, Processes};
 use reading::Reading;
-
-/// What a task uses, at one moment. What this host does not measure is null.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Stats {
-    /// When it was read.
-    pub read_at: Timestamp,
-    /// Which figures this host measures, such as `memory.anon_bytes`: tells a
-    /// limit that is null as there is none from one that nobody knows.
-    pub measured: Vec<Cow<'static, str>>,
-    /// Which version of cgroups the figures are of: 1 on a hybrid host too.
-    #[serde(default)]
-    pub cgroup_version: u8,
-    /// CPU time.
-    pub cpu: Cpu,
-    /// Memory.
-    pub memory: Memory,
-    /// Processes and threads.
-    pub pids: Pids,
-    /// Block devices.
-    pub io: Io,
-    /// Huge pages, by the size of a page, such as `2MB`.
-    pub hugepages: BTreeMap<String, Hugepages>,
-    /// RDMA, by the name of a device.
-    #[serde(default)]
-    pub rdma: BTreeMap<String, Rdma>,
-    /// Every process, by its pid on the host.
-    pub processes: Vec<Process>,
-}
-
-/// CPU time used since the start, in µs, and how a limit held the task back.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cpu {
-    /// In all.
-    pub usage_usec: Option<u64>,
-    /// Of it in the program.
-    pub user_usec: Option<u64>,
-    /// Of it in the kernel.
-    pub system_usec: Option<u64>,
-    /// The CPU time it may use in each period; null when there is no limit.
-    #[serde(default)]
-    pub limit_usec: Option<u64>,
-    /// How long a period is.
-    #[serde(default)]
-    pub period_usec: Option<u64>,
-    /// Enforcement periods in which the task wanted to run.
-    pub periods: Option<u64>,
-    /// Of them those in which it was held back.
-    pub throttled_periods: Option<u64>,
-    /// For how long in all.
-    pub throttled_usec: Option<u64>,
-    /// Periods in which it used what it had saved before.
-    pub bursts: Option<u64>,
-    /// For how long in all.
-    pub burst_usec: Option<u64>,
-    /// On each CPU; v1 only.
-    pub per_cpu_usec: Option<Vec<u64>>,
-    /// How long it waited for a CPU.
-    pub pressure: Option<Pressure>,
-}
-
-/// Memory, in bytes.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Memory {
-    /// In use now, page cache included.
-    pub usage_bytes: Option<u64>,
-    /// The most at a time.
-    pub peak_bytes: Option<u64>,
-    /// Anonymous memory: the processes' own, "RSS" to v1.
-    pub anon_bytes: Option<u64>,
-    /// Page cache, shared memory included.
-    pub cache_bytes: Option<u64>,
-    /// Of it what was not used lately. Usage without it is what Kubernetes
-    /// calls the working set.
-    pub inactive_file_bytes: Option<u64>,
-    /// Used by the kernel for the task.
-    pub kernel_bytes: Option<u64>,
-    /// Swapped out.
-    pub swap_bytes: Option<u64>,
-    /// The most that was swapped out at a time; v2 only.
-    pub swap_peak_bytes: Option<u64>,
-    /// The limit; null when there is none.
-    pub limit_bytes: Option<u64>,
-    /// Beyond this the task is slowed down; null when there is none.
-    pub high_bytes: Option<u64>,
-    /// Up to this it is spared when memory is short.
-    pub low_bytes: Option<u64>,
-    /// The limit of swap beyond memory; null when there is none.
-    pub swap_limit_bytes: Option<u64>,
-    /// Processes killed for want of memory.
-    pub oom_kills: Option<u64>,
-    /// How often a limit was met.
-    pub events: MemoryEvents,
-    /// Whether somebody waits for memory that only a kill can free; v1 only.
-    pub under_oom: Option<bool>,
-    /// Whether they wait rather than that one is killed; v1 only.
-    pub oom_kill_disabled: Option<bool>,
-    /// All that the kernel counts in `memory.stat`, by its own names.
-    pub counters: Option<BTreeMap<String, u64>>,
-    /// What v1 accounts besides: `memory_and_swap`, `kernel`, `kernel_tcp`.
-    #[serde(default)]
-    pub accounts: BTreeMap<Cow<'static, str>, MemoryAccount>,
-    /// How long it waited for memory.
-    pub pressure: Option<Pressure>,
-}
-
-/// How often a task has met its limits of memory.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct MemoryEvents {
-    /// Reclaimed from although below `low_bytes`.
-    pub low: Option<u64>,
-    /// Slowed down, being above `high_bytes`.
-    pub high: Option<u64>,
-    /// Stopped at `limit_bytes`.
-    pub max: Option<u64>,
-    /// At `limit_bytes` with nothing left to reclaim.
-    pub oom: Option<u64>,
-    /// Killed as a whole.
-    pub oom_group_kill: Option<u64>,
-}
-
-/// One of v1's accounts of memory, in bytes.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct MemoryAccount {
-    /// In use now.
-    pub usage_bytes: Option<u64>,
-    /// The most at a time.
-    pub peak_bytes: Option<u64>,
-    /// The limit; null when there is none.
-    pub limit_bytes: Option<u64>,
-    /// How often it was met.
-    pub limit_hits: Option<u64>,
-}
-
-/// Tasks in the kernel's sense: threads count.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Pids {
-    /// Now.
-    pub current: Option<u64>,
-    /// The limit; null when there is none.
-    pub limit: Option<u64>,
-    /// How often a fork failed at the limit.
-    pub limit_hits: Option<u64>,
-}
-
-/// Block devices.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Io {
-    /// Each device that was used, by its numbers; null where nobody counts.
-    pub devices: Option<Vec<IoDevice>>,
-    /// How long the task waited for one.
-    pub pressure: Option<Pressure>,
-}
-
-/// What was read from and written to one block device.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct IoDevice {
-    /// Major and minor number, as `8:0`.
-    pub device: String,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Bytes written.
-    pub write_bytes: u64,
-    /// Operations that read.
-    pub reads: u64,
-    /// Operations that wrote.
-    pub writes: u64,
-    /// Bytes discarded.
-    #[serde(default)]
-    pub discard_bytes: u64,
-    /// Operations that discarded.
-    #[serde(default)]
-    pub discards: u64,
-    /// Of all bytes, those that somebody waited for; on v1 alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sync_bytes: Option<u64>,
-    /// Of all operations, those that somebody waited for; on v1 alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub syncs: Option<u64>,
-}
-
-/// What is held of one RDMA device.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Rdma {
-    /// Handles in use now.
-    pub handles: Option<u64>,
-    /// Objects in use now.
-    pub objects: Option<u64>,
-    /// The limit of handles; null when there is none.
-    pub handle_limit: Option<u64>,
-    /// The limit of objects; null when there is none.
-    pub object_limit: Option<u64>,
-}
-
-/// Huge pages of one size.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Hugepages {
-    /// In use now, in bytes.
-    pub usage_bytes: Option<u64>,
-    /// The most at a time; v1 only.
-    pub peak_bytes: Option<u64>,
-    /// The limit; null when there is none.
-    pub limit_bytes: Option<u64>,
-    /// How often a page was refused at the limit.
-    pub limit_hits: Option<u64>,
-}
-
-/// How processes waited for a resource (the kernel's pressure stall information).
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Pressure {
-    /// At least one waited.
-    pub some: Option<Stall>,
-    /// All of them did.
-    pub full: Option<Stall>,
-}
-
-/// Time spent waiting.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Stall {
-    /// Percent of the last ten seconds.
-    pub avg10: f64,
-    /// Percent of the last minute.
-    pub avg60: f64,
-    /// Percent of the last five minutes.
-    pub avg300: f64,
-    /// In all, in µs.
-    pub total_usec: u64,
-}
+pub use types::{
+    Cpu, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryAccount, MemoryEvents, Pids, Pressure, Rdma, Stall, Stats,
+};
 
 /// Reads the cgroup. The processes are left to [`Processes::read`].
 pub fn read(layout: &Layout, cgroup: &Cgroup, page_sizes: &[String]) -> Stats {
@@ -299,55 +74,6 @@ fn rdma(reading: &mut Reading<'_>) -> BTreeMap<String, Rdma> {
     devices
 }
 
-/// What the exit report wants to know of a cgroup whose processes have ended.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Last {
-    /// CPU time.
-    pub cpu_usec: Option<u64>,
-    /// The most memory at a time.
-    pub memory_peak_bytes: Option<u64>,
-    /// The limit of memory; `None` when there is none.
-    pub memory_limit_bytes: Option<u64>,
-    /// How often it was met.
-    pub memory_limit_hits: Option<u64>,
-    /// How often the task was slowed down above `memory.high`; v2 only.
-    pub memory_high_hits: Option<u64>,
-    /// Enforcement periods in which the task wanted to run.
-    pub cpu_periods: Option<u64>,
-    /// Of them those in which it was held back.
-    pub throttled_periods: Option<u64>,
-    /// For how long in all.
-    pub throttled_usec: Option<u64>,
-    /// Processes killed for want of memory.
-    pub oom_kills: Option<u64>,
-    /// How often the task met its own memory limit and found nothing to reclaim.
-    pub own_limit_met: Option<u64>,
-    /// The most processes and threads; `None` when there is no limit.
-    pub pids_limit: Option<u64>,
-    /// How often a fork failed by it.
-    pub pids_limit_hits: Option<u64>,
-}
-
-impl Last {
-    /// Fills the gaps of this reading with an earlier one.
-    pub fn or(self, earlier: Last) -> Last {
-        Last {
-            cpu_usec: self.cpu_usec.or(earlier.cpu_usec),
-            memory_peak_bytes: self.memory_peak_bytes.or(earlier.memory_peak_bytes),
-            memory_limit_bytes: self.memory_limit_bytes.or(earlier.memory_limit_bytes),
-            memory_limit_hits: self.memory_limit_hits.or(earlier.memory_limit_hits),
-            memory_high_hits: self.memory_high_hits.or(earlier.memory_high_hits),
-            cpu_periods: self.cpu_periods.or(earlier.cpu_periods),
-            throttled_periods: self.throttled_periods.or(earlier.throttled_periods),
-            throttled_usec: self.throttled_usec.or(earlier.throttled_usec),
-            oom_kills: self.oom_kills.or(earlier.oom_kills),
-            own_limit_met: self.own_limit_met.or(earlier.own_limit_met),
-            pids_limit: self.pids_limit.or(earlier.pids_limit),
-            pids_limit_hits: self.pids_limit_hits.or(earlier.pids_limit_hits),
-        }
-    }
-}
-
 /// Reads what [`Last`] has, and nothing besides: every exit waits for it.
 pub fn last(layout: &Layout, cgroup: &Cgroup) -> Last {
     let mut reading = Reading::new(layout, cgroup);
@@ -360,17 +86,6 @@ pub fn last(layout: &Layout, cgroup: &Cgroup) -> Last {
         pids_limit_hits: reading.keyed("pids", "pids.events").value("max"),
         ..last
     }
-}
-
-/// Memory in use, as far as it is watched.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct InUse {
-    /// All of it, page cache and swap included.
-    pub total_bytes: Option<u64>,
-    /// Anonymous memory.
-    pub anon_bytes: Option<u64>,
-    /// Page cache.
-    pub cache_bytes: Option<u64>,
 }
 
 /// Reads what [`InUse`] has, and nothing besides.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bowline_cgroup::{Cgroup, Layout};
 
-use super::{Pressure, Stall};
+use super::types::{Pressure, Stall};
 
 /// The files of one cgroup, at one moment.
 pub struct Reading<'a> {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::reading::Reading;
-use super::{Cpu, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryAccount, MemoryEvents};
+use super::types::{Cpu, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryAccount, MemoryEvents};
 
 /// v1 writes "no limit" as the largest multiple of a page; containerd and
 /// Kubernetes take everything above 2^62 for it.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::reading::Reading;
-use super::{Cpu, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryEvents};
+use super::types::{Cpu, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryEvents};
 
 pub fn read(reading: &mut Reading<'_>) -> (Cpu, Memory, Io) {
     (cpu(reading), memory(reading), io(reading))

@@ -15,8 +15,8 @@ use bowline_spec::id::TaskId;
 use bowline_spec::{Enforcement, Sandbox as Joined, Task as Description, Update};
 use oci_spec::runtime::{LinuxCpu, LinuxResources};
 
-use super::Supervisor;
-use super::sandboxes::Sandbox;
+use super::sandbox::Sandbox;
+use super::supervisor::Supervisor;
 use crate::{sandbox, worker};
 
 type Shares = BTreeMap<TaskId, Share>;

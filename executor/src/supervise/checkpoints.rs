@@ -15,10 +15,10 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_sys::{self as sys, Ended};
 
-use super::Supervisor;
-use super::ending::remove_cgroup;
 use super::launch_plan::LaunchPlan;
+use super::supervisor::Supervisor;
 use super::task::Task;
+use super::units::remove_cgroup;
 use crate::bundle;
 use crate::checkpoint::{self, Checkpoint, Outside};
 use crate::hooks::{Container, Point};

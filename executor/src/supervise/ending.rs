@@ -4,27 +4,21 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bowline_cgroup::{Cgroup, Layout};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::signal::Signal;
 use bowline_sys::Ended;
 
-use super::Supervisor;
+use super::supervisor::Supervisor;
 use super::task::Task;
-use super::units;
+use super::units::remove_cgroup;
 use crate::claim::End;
-use crate::clock::Moment;
 use crate::facts::{Cgroups, TaskFacts};
-use crate::lifecycle::task::{Event, Life};
+use crate::lifecycle::task::{Life, Trigger};
 use crate::report::{ExitReport, OomFacts, StoppedBy};
 use crate::reserve::Put;
 use crate::spare;
 use crate::stats;
-use crate::systemd::Systemd;
 use crate::{waits, worker};
-
-/// How long a cgroup may stay busy after its last process has ended.
-const BUSY: Duration = Duration::from_secs(5);
 
 impl Task {
     /// Sees the task through its end: from init's exit to the last byte of output. How far it is, its life says.
@@ -44,7 +38,7 @@ impl Task {
                 | Life::Killing(_) => {
                     let claim = self.handles.borrow().claim.clone();
                     claim.ended().await;
-                    self.comes_to(&supervisor, Event::Reaped);
+                    self.comes_to(&supervisor, Trigger::Reaped);
                 }
                 Life::Undoing | Life::Undone | Life::Over | Life::Removing | Life::Removed => return,
             }
@@ -62,13 +56,13 @@ impl Task {
         // systemd removes an empty scope, and with it what its cgroup has counted.
         let counted = self.with_unit(|cgroup| stats::last(&supervisor.layout, cgroup));
         self.facts.change(|facts| facts.counted = counted);
-        self.comes_to(supervisor, Event::Exited);
+        self.comes_to(supervisor, Trigger::Exited);
         self.handles.borrow_mut().init.take();
     }
 
     /// Makes the report, once all that the task has left is killed, and all that it has said is read.
     async fn make_report(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
-        self.kill_rest(supervisor).await;
+        self.kill_rest(&supervisor.layout).await;
         let pumps = self.handles.borrow().pumps.clone();
         if let Some(pumps) = &pumps {
             pumps.finish().await;
@@ -76,7 +70,7 @@ impl Task {
         supervisor.tell_execs(self).await;
         let report = self.report(supervisor);
         self.facts.change(|facts| facts.report = Some(report));
-        self.comes_to(supervisor, Event::Reported);
+        self.comes_to(supervisor, Trigger::Reported);
     }
 
     /// Puts the report down, and tells it.
@@ -91,7 +85,7 @@ impl Task {
         }
         supervisor.tell_exit(self, &report);
         self.facts.change(|facts| facts.report = Some(report));
-        self.comes_to(supervisor, Event::Told);
+        self.comes_to(supervisor, Trigger::Told);
         // Whoever waits is told first.
         tokio::task::yield_now().await;
     }
@@ -118,7 +112,7 @@ impl Task {
         let (task, supervisor) = (self.clone(), supervisor.clone());
         waits::work("the last of its end", Some(task.id.clone()), async move {
             supervisor.forget_member(&task).await;
-            task.comes_to(&supervisor, Event::Done);
+            task.comes_to(&supervisor, Trigger::Done);
             supervisor.release();
         });
     }
@@ -137,8 +131,8 @@ impl Task {
     }
 
     /// Its end goes on by a step, which needs nothing done.
-    fn comes_to(self: &Rc<Self>, supervisor: &Rc<Supervisor>, step: Event) {
-        if let Err(error) = self.happen(supervisor, step) {
+    fn comes_to(self: &Rc<Self>, supervisor: &Rc<Supervisor>, step: Trigger) {
+        if let Err(error) = self.happen(&supervisor.layout, step) {
             tracing::error!(%error, id = %self.id, "a step of a task's end has no place");
         }
     }
@@ -273,12 +267,12 @@ impl Task {
     /// Undoes a launch that failed after the clone; the error says why.
     pub async fn undo(self: &Rc<Self>, supervisor: &Rc<Supervisor>, error: Error) -> Error {
         // Thawed too: what is frozen does not die.
-        self.comes_to(supervisor, Event::Failed);
+        self.comes_to(supervisor, Trigger::Failed);
         let claim = self.handles.borrow().claim.clone();
         claim.ended().await;
-        self.comes_to(supervisor, Event::Reaped);
+        self.comes_to(supervisor, Trigger::Reaped);
         self.handles.borrow_mut().init.take();
-        self.kill_rest(supervisor).await;
+        self.kill_rest(&supervisor.layout).await;
         let cgroup = self.handles.borrow_mut().cgroup.take();
         let Some(cgroup) = cgroup else { return error };
         let oom_kills = stats::oom_kills(&supervisor.layout, &cgroup);
@@ -296,22 +290,4 @@ impl Task {
 
 fn signal_name(number: i32) -> String {
     Signal::from_number(number).map_or_else(|| number.to_string(), |signal| format!("SIG{}", signal.name()))
-}
-
-/// Removes a cgroup whose processes have ended; v1 tells nobody when the last
-/// one has left it. One that is a unit's goes with that.
-pub async fn remove_cgroup(layout: &Layout, systemd: &Systemd, mut cgroup: Cgroup) {
-    if let Some(unit) = cgroup.unit() {
-        units::stop(systemd, unit).await;
-    }
-    let give_up = Moment::now().after(BUSY);
-    let mut wait = Duration::from_micros(100);
-    while let Err(error) = layout.remove(&mut cgroup) {
-        if Moment::now() > give_up {
-            tracing::error!(%error, "cgroup left behind");
-            return;
-        }
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(Duration::from_millis(20));
-    }
 }

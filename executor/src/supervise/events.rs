@@ -11,7 +11,7 @@ use bowline_cgroup::OomWatch;
 use bowline_spec::WatchAction;
 use jiff::Timestamp;
 
-use super::Supervisor;
+use super::supervisor::Supervisor;
 use super::task::Task;
 use super::watching::until_end;
 use crate::clock::Moment;

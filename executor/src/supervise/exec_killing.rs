@@ -8,7 +8,7 @@ use std::time::Duration;
 use bowline_cgroup::{Cgroup, ExecGroup};
 use bowline_sys as sys;
 
-use super::Supervisor;
+use super::supervisor::Supervisor;
 use super::task::{Task, all_ended};
 use crate::claim::Claim;
 use crate::clock::Moment;

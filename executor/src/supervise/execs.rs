@@ -11,17 +11,17 @@ use bowline_sys as sys;
 use jiff::Timestamp;
 use oci_spec::runtime::Process;
 
-use super::Supervisor;
 use super::handles::ExecHandles;
+use super::supervisor::Supervisor;
 use super::task::Task;
 use crate::claim::Claim;
 use crate::clock::Moment;
-use crate::exec;
+use crate::exec_launch;
 use crate::facts::{AskedBy, ExecEnd, ExecFacts, TaskFacts};
 use crate::io::{self, Attachment, Connections, Input, Logging, Owner, Pumps, Stdio, Tail, Target, Wiring};
 use crate::launch::Report;
 use crate::lifecycle::Status;
-use crate::lifecycle::exec::{Event, Life};
+use crate::lifecycle::exec::{Life, Trigger};
 use crate::manager_events::Happening;
 use crate::request::{Exec, ExecOutcome, Launched};
 use crate::rootfs;
@@ -173,7 +173,7 @@ impl Supervisor {
         let (mut report, pid, in_group) = match self.clone_exec(task, process, &stdio, number).await {
             // Nothing of it is there that could be killed.
             Err(error) if error.kind() == Kind::Timeout && task.exec_is_late(number) => {
-                task.exec_begins(number, Event::Deadline);
+                task.exec_begins(number, Trigger::Deadline);
                 return Ok(());
             }
             Err(error) if error.kind() == Kind::Timeout => return Err(gone(task)),
@@ -210,7 +210,7 @@ impl Supervisor {
         }
         // While its end has not come, the pid is its own.
         let named = request.name.is_some() && claim.is_unreaped();
-        let event = if pumps.is_some() { Event::Executed } else { Event::Deadline };
+        let event = if pumps.is_some() { Trigger::Executed } else { Trigger::Deadline };
         if let Some(handles) = task.handles.borrow_mut().execs.get_mut(&number) {
             handles.pidfd = if named { sys::pidfd_open(pid).ok() } else { None };
             handles.pumps = pumps.map(Rc::new);
@@ -248,7 +248,7 @@ impl Supervisor {
         }
         self.give_back(task, number);
         let Some(exec) = task.facts.look(|facts| facts.execs.get(&number).cloned()) else { return };
-        task.exec_comes_to(number, Event::Told);
+        task.exec_comes_to(number, Trigger::Told);
         match &exec.by {
             AskedBy::Check => {}
             AskedBy::Caller(command) => {
@@ -321,7 +321,7 @@ async fn clone_into(
         let Task { id, folder, spec, namespaces, .. } = task;
         let (id, bundle, keeps_keyring) =
             (id.as_str(), folder.path(), task.facts.look(|facts| facts.particulars.keeps_keyring));
-        exec::Exec { process, id, bundle, spec, filter, stdio, null, entry, namespaces, init, keeps_keyring }
+        exec_launch::Exec { process, id, bundle, spec, filter, stdio, null, entry, namespaces, init, keeps_keyring }
             .clone_exec()?
     };
     let deadline = task.facts.look(|facts| facts.execs.get(&number)?.deadline);
@@ -383,7 +383,7 @@ impl Task {
     }
 
     /// Its program was executed, or its deadline has come before that.
-    fn exec_begins(&self, number: u64, event: Event) {
+    fn exec_begins(&self, number: u64, event: Trigger) {
         self.facts.change(|facts| {
             if let Some(exec) = facts.execs.get_mut(&number) {
                 exec.life.on(event);
@@ -392,7 +392,7 @@ impl Task {
         });
     }
 
-    fn exec_comes_to(&self, number: u64, event: Event) {
+    fn exec_comes_to(&self, number: u64, event: Trigger) {
         self.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.life.on(event)));
     }
 
@@ -423,7 +423,7 @@ impl Task {
         let deadline = self.facts.look(|facts| facts.execs.get(&number)?.deadline);
         match before(deadline, claim.ended()).await {
             Some(end) => self.exec_has_ended(number, ExecEnd::Exited(end.ended.code()), end.at),
-            None => self.exec_comes_to(number, Event::Deadline),
+            None => self.exec_comes_to(number, Trigger::Deadline),
         }
     }
 
@@ -431,7 +431,7 @@ impl Task {
     fn exec_has_ended(&self, number: u64, end: ExecEnd, exited_at: Timestamp) {
         self.facts.change(|facts| {
             let Some(exec) = facts.execs.get_mut(&number) else { return };
-            exec.life.on(Event::Ended);
+            exec.life.on(Trigger::Ended);
             // It may be reaped before it is known that its program was executed.
             let exited_at = exec.started_at.map_or(exited_at, |started_at| exited_at.max(started_at));
             (exec.pid, exec.end, exec.exited_at) = (None, Some(end), Some(exited_at));

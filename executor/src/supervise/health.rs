@@ -23,7 +23,7 @@ use bowline_spec::{Healthcheck, OnUnhealthy};
 use bowline_sys::proc_stat::{self, ProcStat};
 use jiff::Timestamp;
 
-use super::Supervisor;
+use super::supervisor::Supervisor;
 use super::task::Task;
 use crate::clock::Moment;
 use crate::events::Event;

@@ -2,7 +2,7 @@
 
 use bowline_error::Result;
 
-use super::Supervisor;
+use super::supervisor::Supervisor;
 use super::task::Task;
 use crate::hooks::{Container, Point};
 

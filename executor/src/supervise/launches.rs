@@ -13,18 +13,18 @@ use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
 
 use super::children::Expecting;
-use super::ending::remove_cgroup;
 use super::launch_plan::LaunchPlan;
-use super::sandboxes::Sandbox;
+use super::sandbox::Sandbox;
+use super::supervisor::{Leave, Supervisor, leaving_now};
 use super::task::Task;
+use super::units::remove_cgroup;
 use super::units::{self, Placeholder};
-use super::{Leave, Supervisor, leaving_now};
 use crate::facts::Particulars;
 use crate::folder::{Folder, Record};
 use crate::hooks::Point;
 use crate::io::{self, Connections, Input, Logger, Logging, Owner, Stdio, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
-use crate::lifecycle::task::{Event, Life};
+use crate::lifecycle::task::{Life, Trigger};
 use crate::lifecycle::{Status, shim};
 use crate::log::{self, LogFiles};
 use crate::manager_events::Happening;
@@ -48,7 +48,7 @@ impl Supervisor {
         let id = launch.id.clone();
         let outcome = self.launch_where_it_belongs(launch).await;
         if self.config.leave == Leave::WithLastTask && !self.has_sandbox() {
-            self.happen(shim::Event::Last);
+            self.happen(shim::Trigger::Last);
         }
         if outcome.is_ok() {
             self.settle(id);
@@ -173,7 +173,7 @@ impl Supervisor {
     /// The program is executed.
     fn started(self: &Rc<Self>, task: &Rc<Task>) -> Result<()> {
         task.facts.change(|facts| facts.record.started_at = Some(Timestamp::now()));
-        task.happen(self, Event::Started)?;
+        task.happen(&self.layout, Trigger::Started)?;
         self.keep_record(task);
         if task.facts.look(|facts| facts.record.durable) {
             let task = task.clone();
@@ -216,7 +216,7 @@ impl Supervisor {
         self.run_late_hooks(task, Point::Poststop).await;
         self.tasks.borrow_mut().remove(&task.id);
         drop(task.handles.borrow_mut().lock.take());
-        if let Err(error) = task.happen(self, Event::Done) {
+        if let Err(error) = task.happen(&self.layout, Trigger::Done) {
             tracing::error!(%error, "a launch that failed is not done with");
         }
         error
@@ -337,7 +337,7 @@ impl Supervisor {
             };
             let pumps = wiring.connect()?;
             attached.map_or(Ok(()), |attachment| pumps.lines().attach(&attachment))?;
-            task.happen(self, Event::SetUp)?;
+            task.happen(&self.layout, Trigger::SetUp)?;
             Ok((held, pumps))
         };
         match ready.await {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use bowline_cgroup::{self as cgroup, Cgroup};
 use bowline_sys::proc_stat;
 
-use super::Supervisor;
+use super::supervisor::Supervisor;
 use super::task::Task;
 use crate::facts::{Facts, Output, ShimFacts};
 use crate::figures::{self, Figures, HealthFigures, SandboxFigures, TaskFigures};

@@ -14,8 +14,7 @@ use tokio::sync::Mutex;
 use crate::systemd::Systemd;
 use crate::worker;
 
-use super::ending::remove_cgroup;
-use super::{Config, units};
+use super::units::{self, remove_cgroup};
 
 /// How long a task runs before the shim enters its overhead cgroup: making one
 /// in every hierarchy, moving there and back costs as much as a short task.
@@ -89,9 +88,9 @@ enum Entered {
 }
 
 impl Overhead {
-    /// Leaves the manager's cgroups, as the mode says.
-    pub async fn begin(config: &Config, layout: &Layout) -> Result<Overhead> {
-        match &config.shim_cgroup {
+    /// Leaves the manager's cgroups, as the mode says. `sandbox` is the parent of its own and its tasks' cgroups.
+    pub async fn begin(mode: &ShimCgroup, sandbox: &str, systemd: &Systemd, layout: &Layout) -> Result<Overhead> {
+        match mode {
             ShimCgroup::Inherit => {}
             ShimCgroup::Root | ShimCgroup::Overhead => move_to(layout, "/").await?,
             ShimCgroup::Path(path) => {
@@ -101,13 +100,7 @@ impl Overhead {
                 move_to(layout, "/").await?;
             }
         }
-        let sandbox = cgroup::of_sandbox(&config.folder.name());
-        // While nobody waits; a launch then has one level less to make. A manager
-        // that gets events says where its tasks' cgroups are.
-        if config.tell.is_none() {
-            layout.prepare(&sandbox)?;
-        }
-        let (mode, systemd) = (config.shim_cgroup.clone(), config.systemd.clone());
+        let (mode, sandbox, systemd) = (mode.clone(), sandbox.to_owned(), systemd.clone());
         Ok(Overhead { mode, sandbox, own: OnceCell::new(), systemd, entered: Mutex::default() })
     }
 

@@ -15,7 +15,6 @@ use bowline_sys::{self as sys, proc_stat};
 use oci_spec::runtime::Spec;
 use tokio::sync::Mutex;
 
-use super::Supervisor;
 use super::handles::{Dying, TaskHandles};
 use super::launch_plan::LaunchPlan;
 use crate::claim::Claim;
@@ -26,7 +25,7 @@ use crate::io::{Attachment, Lines, Tail, WindowSize};
 use crate::known::Known;
 use crate::launch::Live;
 use crate::lifecycle::Status;
-use crate::lifecycle::task::{Action, Event, Life};
+use crate::lifecycle::task::{Action, Life, Trigger};
 use crate::namespaces::Namespaces;
 use crate::report::ExitReport;
 use crate::request::TaskState;
@@ -221,7 +220,7 @@ impl Task {
     }
 
     /// Changes the state, and does what that asks for.
-    pub fn happen(self: &Rc<Self>, supervisor: &Rc<Supervisor>, event: Event) -> Result<()> {
+    pub fn happen(self: &Rc<Self>, layout: &Rc<Layout>, event: Trigger) -> Result<()> {
         let action = self.facts.change(|facts| {
             let before = facts.life;
             let action = facts.life.on(event);
@@ -233,42 +232,42 @@ impl Task {
         });
         match action.map_err(|e| e.within(format_args!("task {}", self.id)))? {
             Action::Nothing => Ok(()),
-            Action::Freeze => self.with_cgroup(|c| supervisor.layout.freeze(c, true))?.inspect_err(|_| {
+            Action::Freeze => self.with_cgroup(|c| layout.freeze(c, true))?.inspect_err(|_| {
                 // As it was: what was frozen runs.
-                let _ = self.facts.change(|facts| facts.life.on(Event::Resume));
-                let _ = self.with_cgroup(|c| supervisor.layout.freeze(c, false));
+                let _ = self.facts.change(|facts| facts.life.on(Trigger::Resume));
+                let _ = self.with_cgroup(|c| layout.freeze(c, false));
             }),
-            Action::Thaw => self.with_cgroup(|c| supervisor.layout.freeze(c, false))?.inspect_err(|_| {
+            Action::Thaw => self.with_cgroup(|c| layout.freeze(c, false))?.inspect_err(|_| {
                 // It can be tried again.
-                let _ = self.facts.change(|facts| facts.life.on(Event::Pause));
+                let _ = self.facts.change(|facts| facts.life.on(Trigger::Pause));
             }),
             Action::Signal(signal) => {
                 // Somebody else may have frozen it: then it would hear nothing.
-                if let Err(error) = self.with_cgroup(|c| supervisor.layout.freeze(c, false))? {
+                if let Err(error) = self.with_cgroup(|c| layout.freeze(c, false))? {
                     tracing::warn!(%error, "a stop may not be heard");
                 }
                 self.send(signal.number())
             }
             Action::ThawAndSignal(signal) => {
-                self.with_cgroup(|c| supervisor.layout.freeze(c, false))??;
+                self.with_cgroup(|c| layout.freeze(c, false))??;
                 self.send(signal.number())
             }
-            Action::Kill => self.kill(supervisor),
+            Action::Kill => self.kill(layout),
         }
     }
 
     /// Waits until a freeze is complete. v1 tells nobody: it has to be asked.
-    pub async fn frozen(self: &Rc<Self>, supervisor: &Rc<Supervisor>) -> Result<()> {
+    pub async fn frozen(self: &Rc<Self>, layout: &Rc<Layout>) -> Result<()> {
         let give_up = Moment::now().after(FREEZE);
         let mut wait = Duration::from_micros(200);
         let steps = self.facts.look(|facts| facts.steps);
-        while !self.with_cgroup(|c| supervisor.layout.is_frozen(c))? {
+        while !self.with_cgroup(|c| layout.is_frozen(c))? {
             if self.facts.look(|facts| facts.steps) != steps {
                 let message = format!("task {} was resumed or stopped before it was frozen", self.id);
                 return Err(Error::new(Kind::WrongState, message));
             }
             if Moment::now() > give_up {
-                self.happen(supervisor, Event::Resume)?;
+                self.happen(layout, Trigger::Resume)?;
                 let message = format!("task {} would not freeze within {FREEZE:?}; it runs on", self.id);
                 return Err(Error::new(Kind::Timeout, message));
             }
@@ -279,23 +278,23 @@ impl Task {
     }
 
     /// Sends init a signal.
-    pub fn signal(self: &Rc<Self>, supervisor: &Rc<Supervisor>, signal: Signal) -> Result<()> {
+    pub fn signal(self: &Rc<Self>, layout: &Rc<Layout>, signal: Signal) -> Result<()> {
         if !self.is_live() {
             return Err(self.has_exited());
         }
         if signal == Signal::KILL {
             // A frozen process does not even die; and nothing may be left.
-            return self.happen(supervisor, Event::Kill);
+            return self.happen(layout, Trigger::Kill);
         }
         self.send(signal.number())
     }
 
     /// Sends all processes a signal.
-    pub fn signal_all(self: &Rc<Self>, supervisor: &Rc<Supervisor>, signal: Signal) -> Result<()> {
+    pub fn signal_all(self: &Rc<Self>, layout: &Rc<Layout>, signal: Signal) -> Result<()> {
         if signal == Signal::KILL {
-            return self.signal(supervisor, signal);
+            return self.signal(layout, signal);
         }
-        self.with_cgroup(|c| supervisor.layout.signal(c, signal.number()))?;
+        self.with_cgroup(|c| layout.signal(c, signal.number()))?;
         Ok(())
     }
 
@@ -316,23 +315,23 @@ impl Task {
     }
 
     /// Kills everything in the task's cgroup, again and again until it is empty.
-    fn kill(self: &Rc<Self>, supervisor: &Rc<Supervisor>) -> Result<()> {
-        let processes = self.with_cgroup(|c| supervisor.layout.processes(c).len())?;
+    fn kill(self: &Rc<Self>, layout: &Rc<Layout>) -> Result<()> {
+        let processes = self.with_cgroup(|c| layout.processes(c).len())?;
         let beside_init = processes.saturating_sub(1) as u64;
         self.facts.change(|facts| facts.killed.get_or_insert(beside_init).to_owned());
         self.send(libc::SIGKILL)?;
         // The kernel kills all of a pid namespace with its init, which only has
         // to be thawed to die, unless somebody freezes it again, or a parent.
         let with_init = self.namespaces.is_new(libc::CLONE_NEWPID);
-        let thawed = if with_init { self.with_cgroup(|c| supervisor.layout.freeze(c, false)) } else { Ok(Ok(())) };
-        let (task, supervisor, first_look) = (self.clone(), supervisor.clone(), Moment::now().after(FIRST_LOOK));
+        let thawed = if with_init { self.with_cgroup(|c| layout.freeze(c, false)) } else { Ok(Ok(())) };
+        let (task, layout, first_look) = (self.clone(), layout.clone(), Moment::now().after(FIRST_LOOK));
         waits::begin(move || {
-            let (task, supervisor) = (task.clone(), supervisor.clone());
+            let (task, layout) = (task.clone(), layout.clone());
             async move {
                 let ended = task.facts.until_it(|facts| facts.life.is_reaped());
                 let ended = tokio::time::timeout(first_look.to_come(), ended);
                 if !with_init || ended.await.is_err() {
-                    task.kill_rest(&supervisor).await;
+                    task.kill_rest(&layout).await;
                 }
             }
         });
@@ -340,12 +339,12 @@ impl Task {
     }
 
     /// Kills what is in the cgroup until nothing is. Counts those that live on after init.
-    pub async fn kill_rest(&self, supervisor: &Supervisor) {
+    pub async fn kill_rest(&self, layout: &Layout) {
         let _turn = self.turns.clearing.lock().await;
         loop {
             let Dying { killed, since } = self.handles.borrow().dying.clone();
-            all_ended(&supervisor.layout, &killed, since).await;
-            let killed = self.with_cgroup(|c| supervisor.layout.kill(c)).unwrap_or_default();
+            all_ended(layout, &killed, since).await;
+            let killed = self.with_cgroup(|c| layout.kill(c)).unwrap_or_default();
             let count = killed.len() as u64;
             self.handles.borrow_mut().dying = Dying { killed: Rc::from(killed), since: Moment::now() };
             if count == 0 {
@@ -365,7 +364,7 @@ impl Task {
     }
 
     /// Sends the exec of that name a signal.
-    pub fn signal_exec(&self, supervisor: &Rc<Supervisor>, name: &str, signal: Signal) -> Result<()> {
+    pub fn signal_exec(&self, layout: &Rc<Layout>, name: &str, signal: Signal) -> Result<()> {
         let gone = || Error::new(Kind::NotFound, format!("exec {name} of task {} has exited", self.id));
         let number = self.facts.look(|facts| facts.exec_named(name)).ok_or_else(gone)?;
         let handles = self.handles.borrow();
@@ -378,10 +377,10 @@ impl Task {
         if signal == Signal::KILL
             && let Ok(pidfd) = pidfd.try_clone()
         {
-            let (supervisor, killed, since) = (supervisor.clone(), Rc::new([pidfd]), Moment::now());
+            let (layout, killed, since) = (layout.clone(), Rc::new([pidfd]), Moment::now());
             waits::begin(move || {
-                let (supervisor, killed) = (supervisor.clone(), killed.clone());
-                async move { all_ended(&supervisor.layout, &*killed, since).await }
+                let (layout, killed) = (layout.clone(), killed.clone());
+                async move { all_ended(&layout, &*killed, since).await }
             });
         }
         Ok(())

@@ -9,6 +9,7 @@
 //! asked: a bus that hangs holds up one launch, never the loop.
 
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
 
 use bowline_cgroup::{Cgroup, Driver, Layout, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
@@ -17,8 +18,12 @@ use bowline_sys::{self as sys, Cloned};
 use oci_spec::runtime::LinuxResources;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+use crate::clock::Moment;
 use crate::systemd::Systemd;
 use crate::worker;
+
+/// How long a cgroup may stay busy after its last process has ended.
+const BUSY: Duration = Duration::from_secs(5);
 
 /// A process that does nothing but be in a new scope.
 pub struct Placeholder {
@@ -133,4 +138,22 @@ pub fn in_slice(slice: &str, asked: Option<&str>, driver: Driver, id: &TaskId) -
 pub async fn enter(systemd: &Systemd, unit: &Unit) -> Result<()> {
     let pid = std::process::id();
     worker::run("systemd", || systemd.start(unit, pid, Vec::new())).await
+}
+
+/// Removes a cgroup whose processes have ended; v1 tells nobody when the last
+/// one has left it. One that is a unit's goes with that.
+pub async fn remove_cgroup(layout: &Layout, systemd: &Systemd, mut cgroup: Cgroup) {
+    if let Some(unit) = cgroup.unit() {
+        stop(systemd, unit).await;
+    }
+    let give_up = Moment::now().after(BUSY);
+    let mut wait = Duration::from_micros(100);
+    while let Err(error) = layout.remove(&mut cgroup) {
+        if Moment::now() > give_up {
+            tracing::error!(%error, "cgroup left behind");
+            return;
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(Duration::from_millis(20));
+    }
 }

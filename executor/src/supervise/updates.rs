@@ -8,7 +8,7 @@ use bowline_spec::Update;
 use bowline_spec::id::TaskId;
 use oci_spec::runtime::LinuxResources;
 
-use super::Supervisor;
+use super::supervisor::Supervisor;
 use super::task::Task;
 use crate::events::Event;
 use crate::{bundle, host, worker};

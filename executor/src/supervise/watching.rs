@@ -19,7 +19,7 @@ use bowline_cgroup::{OomWatch, PressureWatch};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::{Update, WatchAction, WatchMemory, WatchPressure, WatchProcesses, WatchThrottled};
 
-use super::Supervisor;
+use super::supervisor::Supervisor;
 use super::task::Task;
 use crate::clock::Moment;
 use crate::events::Event;

@@ -26,6 +26,7 @@ pub mod options;
 mod ours;
 pub mod publisher;
 mod sandbox;
+mod sandbox_calls;
 pub mod serve;
 mod service;
 pub mod start;

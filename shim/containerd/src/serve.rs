@@ -15,7 +15,7 @@ use bowline_executor::{
 use super::containers::Containers;
 use super::invocation::Invocation;
 use super::publisher::Publisher;
-use super::sandbox::calls::{Sandboxes, sandbox};
+use super::sandbox_calls::{Sandboxes, sandbox};
 use super::service::{Service, task};
 use super::{address, happenings, ours};
 use bowline_protocol::calls::{Answer, Call, Connections, Server, Services, unknown_service};

@@ -15,25 +15,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowline_executor::figures::{Figures, SandboxFigures, TaskFigures};
 use bowline_executor::housekeeping::Cgroups;
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, Stats, host_units};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 
-use super::bundles::Containerd;
-use super::containerd;
 use bowline_client::scrape::{Heard, ask};
 use bowline_client::spawn;
 
 /// How long a shim has to answer.
 pub const DEADLINE: Duration = Duration::from_secs(2);
-
-/// How many shims are asked at the same time: each takes an open file.
-const AT_ONCE: usize = 256;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -133,55 +128,8 @@ pub struct Unit {
     pub figures: Option<Stats>,
 }
 
-/// Gathers for any number of askers.
-pub struct Gatherer {
-    state: StateDir,
-    containerd: Containerd,
-    last: Mutex<Option<(Instant, Arc<Scrape>)>>,
-}
-
-impl Gatherer {
-    /// One for the tasks of this state folder, and of containerd's.
-    pub fn new(state: &StateDir, containerd: Containerd) -> Gatherer {
-        Gatherer { state: state.clone(), containerd, last: Mutex::new(None) }
-    }
-
-    /// A scrape that has begun after this call has.
-    ///
-    /// # Errors
-    /// `Internal` when the state folder cannot be read.
-    pub async fn scrape(&self) -> Result<Arc<Scrape>> {
-        let asked = Instant::now();
-        let mut last = self.last.lock().await;
-        if let Some((begun, scrape)) = &*last
-            && *begun >= asked
-        {
-            return Ok(scrape.clone());
-        }
-        let begun = Instant::now();
-        let room = Arc::new(Semaphore::new(AT_ONCE));
-        let (ours, containerds) = tokio::join!(gather(&self.state, &room), containerd::gather(&self.containerd, &room));
-        let mut scrape = ours?;
-        scrape.add(containerds?);
-        gather_units(&self.state, &mut scrape);
-        scrape.took = begun.elapsed();
-        let scrape = Arc::new(scrape);
-        *last = Some((begun, scrape.clone()));
-        Ok(scrape)
-    }
-}
-
-impl Scrape {
-    /// What was found elsewhere at the same time.
-    fn add(&mut self, other: Scrape) {
-        self.errors += other.errors;
-        self.shims.extend(other.shims);
-        self.sandboxes.extend(other.sandboxes);
-        self.tasks.extend(other.tasks);
-    }
-}
-
-async fn gather(state: &StateDir, room: &Arc<Semaphore>) -> Result<Scrape> {
+/// What the shims of a state folder tell; `room` is for how many may be asked at a time.
+pub async fn gather(state: &StateDir, room: &Arc<Semaphore>) -> Result<Scrape> {
     let mut scrape = Scrape::default();
     let sandboxes = state.sandboxes()?;
     let mut found: Vec<Found> = state.ids()?.into_iter().map(|id| Found::look(state, id, &mut scrape.errors)).collect();
@@ -391,7 +339,7 @@ pub fn name_devices(usage: &mut Stats) {
 }
 
 /// The units that are tracked. What cannot be read of them counts.
-fn gather_units(state: &StateDir, scrape: &mut Scrape) {
+pub fn gather_units(state: &StateDir, scrape: &mut Scrape) {
     let mut failed = |error: &Error| {
         tracing::warn!(%error, "units are reported in part");
         scrape.errors += 1;

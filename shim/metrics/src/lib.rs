@@ -18,6 +18,7 @@ mod containerd;
 mod documented;
 mod families;
 mod gather;
+mod gatherer;
 mod house;
 mod listen;
 mod negotiate;
@@ -33,7 +34,7 @@ use tokio::sync::watch;
 
 use self::args::MetricsArgs;
 use self::bundles::Containerd;
-use self::gather::Gatherer;
+use self::gatherer::Gatherer;
 use self::text::Form;
 
 /// `bowline metrics`: serves until SIGTERM or SIGINT, or prints once, by `say`.

@@ -27,7 +27,7 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::families;
-use super::gather::Gatherer;
+use super::gatherer::Gatherer;
 use super::house::{House, Phase, Seat, Seated};
 use super::listen::{Connection, Listener};
 use super::negotiate;

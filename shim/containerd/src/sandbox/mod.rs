@@ -4,10 +4,9 @@
 //!   Created ─start─► Starting ─► Ready ─stop, or its pause process ends─► Ended
 //! ```
 //!
-//! Known from memory, as `containers` are; `calls` answers containerd. A shim has
+//! Known from memory, as `containers` are; `sandbox_calls` answers containerd. A shim has
 //! one sandbox at most, and never a second. Must not: wait, ask the executor.
 
-pub mod calls;
 pub mod files;
 mod wanted;
 
@@ -21,10 +20,12 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use super::containers::Exit;
-#[cfg(not(feature = "fuzzing"))]
-use wanted::Wanted;
-#[cfg(feature = "fuzzing")]
 pub use wanted::Wanted;
+
+/// What CRI calls a sandbox that members can be made in.
+pub const READY: &str = "SANDBOX_READY";
+/// Any other.
+pub const NOT_READY: &str = "SANDBOX_NOTREADY";
 
 /// What is known of the sandbox, if containerd has asked for one.
 #[derive(Default)]
@@ -114,7 +115,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// `AlreadyExists`.
-    fn create(&self, id: &str, bundle: PathBuf, wanted: Wanted) -> Result<()> {
+    pub fn create(&self, id: &str, bundle: PathBuf, wanted: Wanted) -> Result<()> {
         let mut known = self.known();
         if let Some(other) = &*known {
             let message = format!("sandbox {} exists already in this shim, which has one only", other.id);
@@ -136,7 +137,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// `WrongState` where it was not created, or is no longer new.
-    fn begin(&self, id: &str) -> Result<(Wanted, PathBuf)> {
+    pub fn begin(&self, id: &str) -> Result<(Wanted, PathBuf)> {
         if self.known().is_none() {
             return Err(wrong_state(format!("sandbox {id} is not created: it cannot be started")));
         }
@@ -151,7 +152,7 @@ impl Sandbox {
     }
 
     /// It has started, unless it was stopped meanwhile: then it has ended.
-    fn began(&self, id: &str, pid: u32) -> Result<Timestamp> {
+    pub fn began(&self, id: &str, pid: u32) -> Result<Timestamp> {
         self.with(id, |known| {
             known.pid = pid;
             if known.state == State::Ended {
@@ -164,7 +165,7 @@ impl Sandbox {
     }
 
     /// Nothing came of a start.
-    fn not_begun(&self, id: &str) {
+    pub fn not_begun(&self, id: &str) {
         let _ = self.with(id, |known| {
             if known.state == State::Starting {
                 known.state = State::Created;
@@ -173,7 +174,7 @@ impl Sandbox {
     }
 
     /// No member can be made any more. Whether it has a pause process.
-    fn stop(&self, id: &str) -> Result<bool> {
+    pub fn stop(&self, id: &str) -> Result<bool> {
         self.with(id, |known| {
             known.state = State::Ended;
             known.pid != 0
@@ -181,7 +182,7 @@ impl Sandbox {
     }
 
     /// It has ended; the first to say so is believed.
-    fn end(&self, id: &str, exit: Exit) {
+    pub fn end(&self, id: &str, exit: Exit) {
         let _ = self.with(id, |known| {
             known.state = State::Ended;
             known.ended.send_if_modified(|ended| {
@@ -196,7 +197,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// `NotFound`.
-    fn status(&self, id: &str) -> Result<Status> {
+    pub fn status(&self, id: &str) -> Result<Status> {
         self.with(id, |known| Status {
             ready: known.state == State::Ready,
             pid: known.pid,
@@ -221,7 +222,7 @@ impl Sandbox {
     }
 
     /// Its end, to wait for.
-    fn ended(&self, id: &str) -> Result<watch::Receiver<Option<Exit>>> {
+    pub fn ended(&self, id: &str) -> Result<watch::Receiver<Option<Exit>>> {
         self.with(id, |known| known.ended.subscribe())
     }
 
@@ -301,8 +302,8 @@ impl Sandbox {
 }
 
 /// What else is reported of a sandbox, by containerd's own names.
-fn info(status: &Status) -> BTreeMap<&'static str, String> {
-    let state = if status.ready { calls::READY } else { calls::NOT_READY };
+pub fn info(status: &Status) -> BTreeMap<&'static str, String> {
+    let state = if status.ready { READY } else { NOT_READY };
     let mut info = BTreeMap::from([("pid", status.pid.to_string()), ("state", state.to_owned())]);
     if let Some(network) = &status.network {
         info.insert("networkSandboxPath", network.display().to_string());

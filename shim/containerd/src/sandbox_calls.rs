@@ -15,19 +15,14 @@ use containerd_shim_protos::types::platform::Platform;
 use jiff::Timestamp;
 use protobuf::MessageField;
 
-use super::super::containers::Exit;
-use super::super::happenings::{KILLED, timestamp};
-use super::super::metrics;
-use super::super::service::{Service, checked, seen_through};
-use super::super::status::{Answer, refused};
-use super::wanted::Wanted;
-use super::{files, info};
-use bowline_protocol::calls::{Call, call, unknown_method, wait};
+use super::containers::Exit;
+use super::happenings::{KILLED, timestamp};
+use super::metrics;
+use super::service::{Service, checked, seen_through};
+use super::status::{Answer, refused};
 
-/// What CRI calls a sandbox that members can be made in.
-pub const READY: &str = "SANDBOX_READY";
-/// Any other.
-pub const NOT_READY: &str = "SANDBOX_NOTREADY";
+use super::sandbox::{NOT_READY, READY, Wanted, files, info};
+use bowline_protocol::calls::{Call, call, unknown_method, wait};
 
 /// The Sandbox service of one shim. Cheap to clone.
 #[derive(Clone)]

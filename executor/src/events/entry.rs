@@ -1,0 +1,225 @@
+//! One event, and the line of JSON that it is in the journal.
+
+use bowline_spec::id::TaskId;
+use bowline_spec::{Update, WatchAction};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::report::{ExitReport, StoppedBy};
+use crate::watch::{Finding, Kill};
+use crate::{health, record};
+
+/// The longest line, its newline included: what one write(2) puts down whole.
+const LONGEST_LINE: usize = 4096;
+
+/// The most bytes of a command that are kept: as JSON a byte may take six.
+const LONGEST_COMMAND: usize = 512;
+
+/// One event of one task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// When it happened.
+    pub time: Timestamp,
+    /// The task.
+    pub id: TaskId,
+    /// Its number among the task's events, from 1.
+    pub seq: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+    /// How many events before this one could not be written by the same writer.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// What can happen to a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// Its launch began. That it is there tells that the launch succeeded.
+    Created {
+        /// Command and arguments, shortened.
+        command: Vec<String>,
+    },
+    /// Its program was executed.
+    Started {
+        /// Init's pid.
+        pid: i32,
+    },
+    /// A command that was run in it has ended.
+    Exec {
+        /// Command and arguments, shortened.
+        command: Vec<String>,
+        /// Null when its deadline came first.
+        exit_code: Option<i32>,
+        /// When its program was executed.
+        started_at: Timestamp,
+    },
+    /// Its health is another than before.
+    Health {
+        /// What it is now.
+        status: health::HealthStatus,
+        /// How many checks have failed one after the other.
+        failing_streak: u32,
+    },
+    /// The kernel killed processes of it for want of memory.
+    Oom {
+        /// How many in all so far.
+        kills: u64,
+        /// The last of them, where the kernel's log says who it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        last: Option<Kill>,
+        /// Whether that was init, with which the task ends.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        init: Option<bool>,
+    },
+    /// Its watch has found something.
+    Watch {
+        /// What, with its figures.
+        #[serde(flatten)]
+        finding: Finding,
+        /// What the shim was to do about it.
+        action: WatchAction,
+        /// Why it could not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<String>,
+    },
+    /// All its processes are frozen.
+    Paused,
+    /// They go on.
+    Resumed,
+    /// Limits have changed.
+    Updated {
+        /// What was asked for; left out where that is long.
+        #[serde(default, deserialize_with = "record::known_or_none", skip_serializing_if = "Option::is_none")]
+        limits: Option<Box<Update>>,
+    },
+    /// It has ended.
+    Exited {
+        /// As in the exit report.
+        exit_code: Option<i32>,
+        /// The signal that ended init, by name.
+        signal: Option<String>,
+        /// Whether the kernel killed any process of it for want of memory.
+        oom_killed: Option<bool>,
+        /// Who stopped it, if it was stopped.
+        stopped_by: Option<StoppedBy>,
+        /// The shim died before it: nobody saw the end.
+        shim_died: bool,
+    },
+    /// Its folder is gone, and all that was known of it.
+    Removed,
+}
+
+impl Event {
+    /// The event of the end that a report describes.
+    pub fn of_exit(report: &ExitReport) -> Event {
+        Event::Exited {
+            exit_code: report.exit_code,
+            signal: report.signal.clone(),
+            oom_killed: report.oom_killed,
+            stopped_by: report.stopped_by,
+            shim_died: report.shim_died,
+        }
+    }
+
+    /// The word for it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::Created { .. } => "created",
+            Event::Started { .. } => "started",
+            Event::Exec { .. } => "exec",
+            Event::Health { .. } => "health",
+            Event::Oom { .. } => "oom",
+            Event::Watch { .. } => "watch",
+            Event::Paused => "paused",
+            Event::Resumed => "resumed",
+            Event::Updated { .. } => "updated",
+            Event::Exited { .. } => "exited",
+            Event::Removed => "removed",
+        }
+    }
+}
+
+/// A command for an event: its words, until there are too many.
+pub fn shortened<'a>(words: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+    let mut left = LONGEST_COMMAND;
+    let mut kept = Vec::new();
+    for word in words {
+        if word.len() > left || kept.len() >= LONGEST_COMMAND / 8 {
+            let end = (0..=left.min(word.len())).rev().find(|end| word.is_char_boundary(*end)).unwrap_or(0);
+            kept.push(format!("{}…", &word[..end]));
+            break;
+        }
+        left -= word.len();
+        kept.push(word.clone());
+    }
+    kept
+}
+
+impl Entry {
+    /// It as a line, below [`LONGEST_LINE`].
+    pub fn line(&self) -> serde_json::Result<Vec<u8>> {
+        let mut line = serde_json::to_vec(self)?;
+        if line.len() >= LONGEST_LINE {
+            let event = match &self.event {
+                Event::Updated { .. } => Event::Updated { limits: None },
+                other => other.clone(),
+            };
+            line = serde_json::to_vec(&Entry { event, ..self.clone() })?;
+        }
+        line.push(b'\n');
+        Ok(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(event: Event) -> Entry {
+        let id = "web".parse().expect("an id");
+        let time = "2026-05-01T12:00:00Z".parse().expect("a time");
+        Entry { time, id, seq: 3, event, lost: 0 }
+    }
+
+    #[test]
+    fn an_event_is_a_line_of_json_that_reads_back() {
+        let entry = entry(Event::Started { pid: 4711 });
+        let line = String::from_utf8(entry.line().expect("JSON")).expect("text");
+        assert_eq!(
+            line,
+            "{\"time\":\"2026-05-01T12:00:00Z\",\"id\":\"web\",\"seq\":3,\"event\":\"started\",\"pid\":4711}\n"
+        );
+        assert_eq!(serde_json::from_str::<Entry>(&line).expect("an entry"), entry);
+    }
+
+    #[test]
+    fn no_event_is_longer_than_what_is_written_whole() {
+        let long = vec!["\u{1}".repeat(100_000), "x".to_owned()];
+        let many = vec![String::new(); 10_000];
+        for words in [long, many] {
+            let command = shortened(&words);
+            let line = entry(Event::Exec { command, exit_code: Some(0), started_at: Timestamp::MAX }).line();
+            assert!(line.expect("JSON").len() <= LONGEST_LINE);
+        }
+        let unified = (0..1000).map(|n| (format!("file.{n}"), "1".to_owned())).collect();
+        let limits = Some(Box::new(Update { unified, ..Update::default() }));
+        let line = entry(Event::Updated { limits }).line().expect("JSON");
+        assert!(line.len() <= LONGEST_LINE, "{}", line.len());
+    }
+
+    #[test]
+    fn a_command_is_cut_between_characters() {
+        let words = ["é".repeat(400)];
+        let kept = shortened(&words);
+        assert!(kept[0].ends_with("é…") && kept[0].len() <= LONGEST_COMMAND + 3, "{kept:?}");
+        let fits = ["sleep".to_owned(), "1000".to_owned()];
+        assert_eq!(shortened(&fits), fits);
+    }
+}

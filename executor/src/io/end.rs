@@ -1,0 +1,81 @@
+//! A process's own ends of its standard streams.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+
+use bowline_error::{Doing, Kind, Result};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Gid, Uid};
+
+use super::terminal::Wish;
+
+/// The standard streams of a process.
+#[derive(Debug)]
+pub struct Stdio {
+    /// Read from as fd 0.
+    pub stdin: End,
+    /// Written to as fd 1.
+    pub stdout: End,
+    /// Written to as fd 2.
+    pub stderr: End,
+    /// With it, the process makes itself a terminal, which then takes the
+    /// place of all three.
+    pub terminal: Option<Wish>,
+}
+
+/// What a process has as one of its standard streams.
+#[derive(Debug)]
+pub enum End {
+    /// A null device that belongs to its task. The host's is never handed to a
+    /// task, which could change its mode, owner and times.
+    Null,
+    /// A pipe, a FIFO or a file.
+    Fd(OwnedFd),
+}
+
+impl End {
+    /// What is open already.
+    pub fn fd(&self) -> Option<&OwnedFd> {
+        match self {
+            End::Null => None,
+            End::Fd(fd) => Some(fd),
+        }
+    }
+}
+
+impl Stdio {
+    /// Whether any of them is the null device.
+    pub fn wants_null(&self) -> bool {
+        let ends = [&self.stdin, &self.stdout, &self.stderr];
+        self.terminal.is_none() && ends.into_iter().any(|end| matches!(end, End::Null))
+    }
+}
+
+/// A close-on-exec pipe: reading end, writing end.
+pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, || "cannot make a pipe")
+}
+
+/// Who the ends that a process gets belong to, as the host counts: its own
+/// user, so that it can open `/dev/stdout` anew.
+#[derive(Debug, Clone, Copy)]
+pub struct Owner {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+impl Owner {
+    pub fn take(self, stream: &OwnedFd) -> Result<()> {
+        let (uid, gid) = (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)));
+        rustix::fs::fchown(stream, uid, gid).doing(Kind::Internal, || "cannot give a process its streams")
+    }
+}
+
+/// Whether a path that somebody gave leads to the host's null device.
+pub fn is_null(file: &File) -> Result<bool> {
+    let file = file.metadata().doing(Kind::Internal, || "cannot examine a stream")?;
+    Ok(file.file_type().is_char_device() && file.rdev() == rustix::fs::makedev(1, 3))
+}

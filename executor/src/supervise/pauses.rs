@@ -1,0 +1,77 @@
+//! The pause process that a shim has, or had: looked at, and ended.
+
+use std::cell::RefCell;
+use std::os::fd::AsFd as _;
+use std::rc::Rc;
+
+use bowline_error::{Error, Kind, Result};
+use bowline_sys as sys;
+
+use super::children::Children;
+use crate::claim::Claim;
+use crate::facts::PauseFacts;
+use crate::launch::Live;
+use crate::request::PauseEnd;
+use crate::worker;
+
+/// The one that there is, or was.
+#[derive(Default)]
+pub struct Pauses(pub(super) RefCell<Option<Rc<Paused>>>);
+
+/// A pause process, alive until its end is there.
+pub(super) struct Paused {
+    pub live: Live,
+    pub claim: Claim,
+}
+
+impl Paused {
+    /// Has it end by itself. Also one that somebody has stopped.
+    fn end(&self) {
+        if !self.claim.is_unreaped() {
+            return;
+        }
+        for signal in [libc::SIGTERM, libc::SIGCONT] {
+            // It has ended by itself.
+            let _ = sys::pidfd_send_signal(self.live.pidfd.as_fd(), signal);
+        }
+    }
+}
+
+impl Pauses {
+    pub(super) fn get(&self) -> Result<Rc<Paused>> {
+        let one = self.0.borrow().clone();
+        one.ok_or_else(|| Error::new(Kind::NotFound, "there is no pause process here"))
+    }
+
+    /// What is known of it, if there is one, or was.
+    pub fn facts(&self) -> Option<PauseFacts> {
+        let paused = self.get().ok()?;
+        let end = paused.claim.end();
+        Some(PauseFacts { pid: end.is_none().then_some(paused.claim.pid), end })
+    }
+
+    /// Its end, as soon as there is one.
+    pub async fn ended(&self) -> Result<PauseEnd> {
+        let end = self.get()?.claim.ended().await;
+        Ok(PauseEnd { code: end.ended.code(), at: end.at })
+    }
+
+    /// Ends it, if it has not ended.
+    pub async fn end(&self) -> Result<PauseEnd> {
+        self.get()?.end();
+        self.ended().await
+    }
+
+    /// Like [`Self::end`], after the loop has ended: reaps the process itself.
+    pub async fn leave(&self, children: &Children) {
+        let Ok(paused) = self.get() else { return };
+        if !paused.claim.is_unreaped() {
+            return;
+        }
+        paused.end();
+        if let Ok(pidfd) = paused.live.pidfd.try_clone() {
+            worker::ended(pidfd).await;
+        }
+        children.sweep();
+    }
+}

@@ -1,0 +1,241 @@
+//! A sandbox under supervision: what its members share, made and taken down.
+//!
+//! What a sandbox is on disk is in `crate::sandbox`.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+
+use bowline_cgroup::{Cgroup, Layout};
+use bowline_error::{Error, Kind, Result};
+use bowline_spec::id::TaskId;
+use bowline_spec::{Mount, Namespace, NetworkMode, Task as Description};
+use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
+
+use super::handles::SandboxHandles;
+use super::shim_cgroup::Overhead;
+use super::units::remove_cgroup;
+use crate::facts::SandboxFacts;
+use crate::folder::Folder;
+use crate::known::Known;
+use crate::lifecycle::sandbox::{Life, Trigger};
+use crate::network;
+use crate::rootfs::layers::{self, Layer};
+use crate::sandbox::SandboxRecord;
+use crate::sandbox_namespaces;
+use crate::systemd::Systemd;
+
+/// The most that the members' `/dev/shm` holds, as everywhere.
+const SHM_SIZE: &str = "size=64m";
+
+/// A sandbox under supervision.
+pub struct Sandbox {
+    pub(super) id: TaskId,
+    pub(super) folder: Folder,
+    pub(super) facts: Known<SandboxFacts>,
+    pub(super) handles: RefCell<SandboxHandles>,
+    /// Read-locked by each launch of a member.
+    pub(super) launching: RwLock<()>,
+    /// Held while the joint limits change.
+    pub(super) budgeting: Mutex<()>,
+}
+
+impl Sandbox {
+    pub(super) fn new(id: TaskId, folder: Folder, record: SandboxRecord) -> Sandbox {
+        Sandbox {
+            id,
+            folder,
+            facts: Known::new(SandboxFacts::new(record)),
+            handles: RefCell::default(),
+            launching: RwLock::default(),
+            budgeting: Mutex::default(),
+        }
+    }
+
+    /// Changes where it is in its life: whether that has a place.
+    pub(super) fn happen(&self, event: Trigger) -> bool {
+        self.facts.change(|facts| facts.life.on(event))
+    }
+
+    pub(super) fn life(&self) -> Life {
+        self.facts.look(|facts| facts.life)
+    }
+
+    pub(super) fn id(&self) -> &TaskId {
+        &self.id
+    }
+
+    pub(super) fn keep_record(&self) -> Result<()> {
+        self.facts.look(|facts| self.folder.write_sandbox(&facts.record))
+    }
+
+    /// Lets a member be launched, until the guard is dropped.
+    ///
+    /// # Errors
+    /// `WrongState` when the sandbox goes, or somebody has removed its cgroup.
+    pub(super) async fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let guard = self.launching.read().await;
+        match self.life() {
+            Life::Making | Life::Ready => {}
+            Life::Broken => {
+                let message =
+                    format!("the removal of sandbox {} has failed midway: nothing is launched into it", self.id);
+                return Err(Error::new(Kind::WrongState, message).hint("remove it again"));
+            }
+            Life::Going { .. } | Life::Dismantling | Life::Gone => return Err(self.is_removed()),
+        }
+        let there = self.handles.borrow().cgroup.as_ref().is_some_and(Cgroup::is_there);
+        if !there {
+            let cgroup = self.facts.look(|facts| facts.record.cgroup.clone());
+            let gone = format!("cgroup {cgroup} of sandbox {}, with its limits, was removed by somebody else", self.id);
+            return Err(Error::new(Kind::WrongState, gone)
+                .hint(format!("nothing new is launched into it; remove it with `bowline sandbox rm -f {}`", self.id)));
+        }
+        Ok(guard)
+    }
+
+    pub(super) fn is_removed(&self) -> Error {
+        Error::new(Kind::WrongState, format!("sandbox {} is being removed", self.id))
+    }
+
+    /// Whether a member whose launch has begun may go on.
+    ///
+    /// # Errors
+    /// `WrongState` when the sandbox is removed by force.
+    pub(super) fn may_launch(&self) -> Result<()> {
+        if self.life().is_forced() { Err(self.is_removed()) } else { Ok(()) }
+    }
+
+    /// Thaws all of it, whoever has frozen it: what is frozen hears no signal, and does not even die on v1.
+    pub(super) fn thaw(&self, layout: &Layout) {
+        if let Some(cgroup) = self.handles.borrow().cgroup.as_ref() {
+            let _ = layout.freeze(cgroup, false);
+        }
+    }
+
+    /// The description of a member with what it shares filled in; the shared pid namespace is at `pids`.
+    pub(super) fn joined(&self, task: &Description, id: &TaskId, pids: Option<PathBuf>) -> Result<Description> {
+        let record = self.facts.look(|facts| facts.record.clone());
+        let shared = &self.handles.borrow().shared;
+        let refuse = |field: &str, why: &str| Err(Error::new(Kind::BadSpec, format!("{field}: {why}")));
+        if task.cgroup.is_some() {
+            return refuse("cgroup", "a member's is in that of its sandbox; leave it out");
+        }
+        if task.profile.is_some() {
+            return refuse("profile", "a member shares network and IPC objects with others; launch it by itself");
+        }
+        let mut joined = task.clone();
+        joined.cgroup = Some(PathBuf::from(record.cgroup_of(id)));
+        let of = &mut joined.namespaces;
+        let fill = |own: &mut Option<Namespace>, path: Option<PathBuf>| {
+            if own.is_none() {
+                *own = path.map(Namespace::Path);
+            }
+        };
+        if task.hostname.is_some() && of.uts.is_none() {
+            return refuse(
+                "hostname",
+                "a member has its sandbox's; give it there, or write namespaces.uts = \"private\"",
+            );
+        }
+        // Users of its own may mount what shows IPC objects and processes of its own alone.
+        let own_users = *of.user() == Namespace::Private;
+        let (shares_ipc, shares_uts) = (of.ipc.is_none() && !own_users, of.uts.is_none());
+        fill(&mut of.network, shared.network());
+        fill(&mut of.uts, shared.uts());
+        if !own_users {
+            fill(&mut of.ipc, shared.ipc());
+            fill(&mut of.pid, pids);
+        }
+        if shares_uts && let Some(hostname) = &record.sandbox.hostname {
+            joined.env.entry("HOSTNAME".to_owned()).or_insert_with(|| hostname.clone());
+        }
+        if shares_ipc {
+            let mount = Mount {
+                destination: PathBuf::from("/dev/shm"),
+                source: Some(self.folder.shm()),
+                nosuid: Some(true),
+                nodev: Some(true),
+                noexec: Some(true),
+                ..Mount::default()
+            };
+            joined.mounts.insert(0, mount);
+        }
+        Ok(joined)
+    }
+
+    /// Makes the namespaces that its members share.
+    pub(super) async fn share(&self) -> Result<()> {
+        let mut wanted = self.facts.look(|SandboxFacts { record, .. }| {
+            let network = &record.sandbox.network;
+            sandbox_namespaces::Wanted {
+                network: network.mode(),
+                ipc: true,
+                uts: true,
+                hostname: record.sandbox.hostname.clone(),
+                sysctls: network.sysctls.clone(),
+            }
+        });
+        let hostname = wanted.hostname.get_or_insert_with(|| self.id.as_str().chars().take(64).collect()).clone();
+        let shared = sandbox_namespaces::make(&wanted).await?;
+        self.facts.change(|SandboxFacts { record, .. }| {
+            record.sandbox.hostname = Some(hostname);
+            let paths = [("network", shared.network()), ("ipc", shared.ipc()), ("uts", shared.uts())];
+            let paths = paths.into_iter().filter_map(|(kind, path)| Some((kind.to_owned(), path?)));
+            record.namespaces = paths.collect();
+        });
+        self.handles.borrow_mut().shared = shared;
+        let shm = Layer {
+            kind: "tmpfs".to_owned(),
+            source: "shm".to_owned(),
+            target: String::new(),
+            options: ["nosuid", "nodev", "noexec", "mode=1777", SHM_SIZE].map(str::to_owned).to_vec(),
+        };
+        let at = self.folder.shm();
+        std::fs::create_dir(&at)
+            .map_err(|e| Error::new(Kind::Internal, format!("cannot create {}: {e}", at.display())))?;
+        layers::mount(&at, &[shm]).await
+    }
+
+    /// Runs the plugins that make its interfaces.
+    pub(super) async fn connect(&self) -> Result<()> {
+        let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
+        let netns = self.handles.borrow().shared.network();
+        if let (NetworkMode::Cni, Some(netns)) = (network.mode(), netns) {
+            let who = network::Sandbox {
+                id: self.id.as_str().to_owned(),
+                netns,
+                folders: network.plugin_folders(),
+                args: network.args.clone(),
+                capabilities: network.capabilities(),
+                timeout: network.plugin_timeout(),
+            };
+            let attachments = network.attachments(self.id.as_str());
+            let interfaces = network::serving::add(self.folder.path(), &who, &attachments).await?;
+            self.facts.change(|facts| facts.record.interfaces = interfaces);
+        }
+        let shared = std::mem::take(&mut self.handles.borrow_mut().shared);
+        let settled = shared.settle().await;
+        self.handles.borrow_mut().shared = shared;
+        settled
+    }
+
+    /// Undoes what was made, as far as that went. What plugins refuse to undo
+    /// stays, with all that they need for another try.
+    pub(super) async fn take_down(&self, overhead: &Overhead, systemd: &Systemd, layout: &Layout) -> Result<()> {
+        let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
+        if network.mode() == NetworkMode::Cni {
+            network::serving::del(self.folder.path(), network.plugin_timeout()).await?;
+        }
+        self.facts.change(|facts| facts.record.interfaces.clear());
+        let shared = std::mem::take(&mut self.handles.borrow_mut().shared);
+        drop(shared);
+        layers::unmount(&self.folder.shm()).await?;
+        overhead.leave(layout).await;
+        let cgroup = self.handles.borrow_mut().cgroup.take();
+        if let Some(cgroup) = cgroup {
+            remove_cgroup(layout, systemd, cgroup).await;
+        }
+        self.facts.change(|facts| facts.record.taken_down = true);
+        self.keep_record()
+    }
+}

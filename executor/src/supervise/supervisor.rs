@@ -1,0 +1,495 @@
+//! All tasks of one shim: the loop that waits for children and clocks, and what
+//! every part of a life needs of it. What it does in each part of a life is in
+//! the files beside this one.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bowline_cgroup::{self as cgroup, Cgroup, Layout};
+use bowline_error::{Error, Kind, Result};
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+use tokio::sync::{Mutex, Notify};
+
+use crate::clock::Moment;
+use crate::events::{Event, Journal};
+use crate::facts::ShimFacts;
+use crate::folder::{Folder, StateDir};
+use crate::hooks::Point;
+use crate::host;
+use crate::inheritance::Limits;
+use crate::known::Known;
+use crate::lifecycle::shutdown::StopPlan;
+use crate::lifecycle::task::{Life, Trigger};
+use crate::lifecycle::{Status, shim};
+use crate::manager_events::{Happening, Teller};
+use crate::pages;
+use crate::report::{ExitReport, StoppedBy};
+use crate::request::{Process, TaskState};
+use crate::rootfs::layers;
+use crate::stats::{self, Stats};
+use crate::systemd::Systemd;
+use crate::waits;
+
+use super::children::{Children, Signal as Incoming};
+use super::pauses::Pauses;
+use super::sandbox::Sandbox;
+use super::shim_cgroup::{Overhead, SETTLED, ShimCgroup};
+use super::task::Task;
+
+/// What a shim is told when it starts.
+#[derive(Debug)]
+pub struct Config {
+    /// The sandbox's folder.
+    pub folder: Folder,
+    /// The folder of all sandboxes.
+    pub state: StateDir,
+    /// Where the shim itself is charged.
+    pub shim_cgroup: ShimCgroup,
+    /// Who makes units, for tasks whose cgroups are.
+    pub systemd: Systemd,
+    /// When it leaves.
+    pub leave: Leave,
+    /// Who is told what happens to its tasks. With nobody, it is written into
+    /// the journal of the state folder.
+    pub tell: Option<Teller>,
+    /// Which limits its tasks have that no description names.
+    pub limits: Limits,
+}
+
+impl Config {
+    /// A shim that leaves with its last task, and writes the journal.
+    pub fn new(folder: Folder, state: StateDir, shim_cgroup: ShimCgroup, systemd: Systemd) -> Config {
+        Config { folder, state, shim_cgroup, systemd, leave: Leave::default(), tell: None, limits: Limits::default() }
+    }
+}
+
+/// When a shim leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Leave {
+    /// With its last task, or with a manager that goes before it has launched
+    /// any: see `Executor::leave_with`.
+    #[default]
+    WithLastTask,
+    /// When its manager says so: see `Executor::leave`.
+    WhenTold,
+}
+
+/// All tasks of one shim.
+pub(crate) struct Supervisor {
+    pub(super) config: Config,
+    pub(super) layout: Rc<Layout>,
+    pub(super) tasks: RefCell<BTreeMap<TaskId, Rc<Task>>>,
+    pub(super) children: Children,
+    pub(super) facts: Known<ShimFacts>,
+    /// The loop looks again at what it waits for.
+    pub(super) changed: Notify,
+    pub(super) overhead: Overhead,
+    /// What its tasks are members of, if it is a sandbox's shim.
+    pub(super) sandbox: RefCell<Option<Rc<Sandbox>>>,
+    /// Where there is nobody to tell.
+    pub(super) journal: Option<RefCell<Journal>>,
+    /// Sizes of huge pages, once somebody has asked for statistics.
+    pub(super) page_sizes: OnceCell<Vec<String>>,
+    pub(crate) pauses: Pauses,
+    /// Held while a pause process is started: there is one at a time.
+    pub(super) pausing: Mutex<()>,
+}
+
+/// Waits for a deadline, if there is one.
+async fn come(deadline: Option<Moment>) {
+    if let Some(deadline) = deadline {
+        deadline.come().await;
+    }
+}
+
+/// Why nothing is launched any more.
+pub(super) fn leaving_now() -> Error {
+    Error::new(Kind::WrongState, "the shim was told to leave")
+}
+
+impl Supervisor {
+    /// One without a task, charged to nobody.
+    ///
+    /// # Errors
+    /// What this host cannot do.
+    pub async fn begin(config: Config) -> Result<Rc<Supervisor>> {
+        let layout = Rc::new(cgroup::detect()?);
+        let sandbox = cgroup::of_sandbox(&config.folder.name());
+        let overhead = Overhead::begin(&config.shim_cgroup, &sandbox, &config.systemd, &layout).await?;
+        // While nobody waits; a launch then has one level less to make. A manager
+        // that gets events says where its tasks' cgroups are.
+        if config.tell.is_none() {
+            layout.prepare(&sandbox)?;
+        }
+        let journal = config.tell.is_none().then(|| RefCell::new(Journal::new(config.state.events())));
+        Ok(Rc::new(Supervisor {
+            config,
+            layout,
+            tasks: RefCell::default(),
+            children: Children::default(),
+            facts: Known::default(),
+            changed: Notify::new(),
+            overhead,
+            sandbox: RefCell::default(),
+            journal,
+            page_sizes: OnceCell::new(),
+            pauses: Pauses::default(),
+            pausing: Mutex::default(),
+        }))
+    }
+
+    /// Runs the loop until the last task has ended and all that it said is written,
+    /// or its manager has gone without launching any. Needs a `LocalSet`.
+    pub async fn run(self: &Rc<Self>) -> Result<()> {
+        let served = self.serve().await;
+        self.pauses.leave(&self.children).await;
+        self.overhead.end(&self.layout);
+        served
+    }
+
+    async fn serve(self: &Rc<Self>) -> Result<()> {
+        let mut child_ended = Incoming::new(&[libc::SIGCHLD])?;
+        let mut leave = Incoming::new(&[libc::SIGTERM, libc::SIGINT])?;
+        loop {
+            if self.is_over() {
+                return Ok(());
+            }
+            let deadline = self.next_deadline();
+            tokio::select! {
+                () = child_ended.received() => self.children.sweep(),
+                () = leave.received() => self.stop_all(),
+                () = self.changed.notified() => {}
+                () = come(deadline), if deadline.is_some() => self.tick(),
+            }
+        }
+    }
+
+    /// Whether nothing holds the shim any more.
+    pub fn is_over(&self) -> bool {
+        self.facts.look(|facts| facts.life.is_over())
+    }
+
+    /// Does work to its end, though who asked for it may go.
+    pub async fn work<T: 'static>(
+        self: &Rc<Self>,
+        what: &'static str,
+        act: impl AsyncFnOnce(&Rc<Self>) -> Result<T> + 'static,
+    ) -> Result<T> {
+        let supervisor = self.clone();
+        waits::see_through(what, None, Box::pin(async move { act(&supervisor).await })).await
+    }
+
+    /// As [`Self::work`], and from this call on the shim does not leave before it is done with.
+    pub async fn work_held<T: 'static>(
+        self: &Rc<Self>,
+        what: &'static str,
+        act: impl AsyncFnOnce(&Rc<Self>) -> Result<T> + 'static,
+    ) -> Result<T> {
+        self.hold();
+        let act = async move |it: &Rc<Self>| {
+            let done = act(it).await;
+            it.release();
+            done
+        };
+        self.work(what, act).await
+    }
+
+    /// As [`Self::work`], of a task.
+    pub async fn work_on<T: 'static>(
+        self: &Rc<Self>,
+        id: &TaskId,
+        what: &'static str,
+        act: impl AsyncFnOnce(&Rc<Self>, &TaskId) -> Result<T> + 'static,
+    ) -> Result<T> {
+        let (supervisor, task) = (self.clone(), id.clone());
+        waits::see_through(what, Some(id.clone()), Box::pin(async move { act(&supervisor, &task).await })).await
+    }
+
+    /// Its manager has gone. It leaves if that has launched nothing: nobody else
+    /// would.
+    pub fn manager_gone(&self) {
+        if self.config.leave == Leave::WithLastTask {
+            self.happen(shim::Trigger::ManagerGone);
+            if self.facts.look(|facts| facts.life.is_leaving()) {
+                tracing::info!("nobody launched a task; leaving");
+            }
+        }
+    }
+
+    /// Changes where the shim is in its life, and has the loop look at it.
+    pub(super) fn happen(&self, event: shim::Trigger) {
+        self.facts.change(|facts| facts.life.on(event));
+        self.changed.notify_one();
+    }
+
+    fn next_deadline(&self) -> Option<Moment> {
+        self.tasks.borrow().values().filter_map(|task| task.deadline()).min()
+    }
+
+    fn tick(self: &Rc<Self>) {
+        let now = Moment::now();
+        let due: Vec<Rc<Task>> = {
+            let tasks = self.tasks.borrow();
+            tasks.values().filter(|t| t.deadline().is_some_and(|d| d <= now)).cloned().collect()
+        };
+        for task in due {
+            if let Err(error) = task.happen(&self.layout, Trigger::Tick(now)) {
+                tracing::error!(%error, "a deadline could not be kept");
+            }
+        }
+    }
+
+    /// The host goes down, or somebody wants us gone: the tasks are stopped as
+    /// they would be one by one, so that their exits are recorded.
+    pub fn stop_all(self: &Rc<Self>) {
+        tracing::info!("asked to leave");
+        let again = self.facts.look(|facts| facts.life.is_leaving());
+        self.happen(shim::Trigger::Leave);
+        if let Some(sandbox) = self.sandbox() {
+            // In this order, so that what was frozen as it was launched ends before it does anything.
+            self.stop_tasks();
+            sandbox.thaw(&self.layout);
+            if again {
+                return;
+            }
+            self.hold();
+            let supervisor = self.clone();
+            waits::begin(move || {
+                let (supervisor, sandbox) = (supervisor.clone(), sandbox.clone());
+                async move {
+                    supervisor.members_are_over().await;
+                    waits::work("the removal of the sandbox", None, async move {
+                        supervisor.leave_sandbox(&sandbox).await;
+                        supervisor.release();
+                    });
+                }
+            });
+            return;
+        }
+        self.stop_tasks();
+    }
+
+    fn stop_tasks(self: &Rc<Self>) {
+        let ids: Vec<TaskId> = self.tasks.borrow().keys().cloned().collect();
+        for id in ids {
+            if let Err(error) = self.shutdown(&id, None, None, StoppedBy::Request) {
+                tracing::error!(%error, %id, "cannot stop a task");
+            }
+        }
+    }
+
+    /// Once a task has run for a moment, the shim is charged where it belongs.
+    pub(super) fn settle(self: &Rc<Self>, id: TaskId) {
+        let Ok(task) = self.task(&id) else { return };
+        task.facts.note(|facts| facts.settles_at = Some(Moment::now().after(SETTLED)));
+        let supervisor = self.clone();
+        waits::begin(move || {
+            let (supervisor, task) = (supervisor.clone(), task.clone());
+            async move {
+                let Some(then) = task.facts.look(|facts| facts.settles_at) else { return };
+                then.come().await;
+                task.facts.note(|facts| facts.settles_at = None);
+                waits::work("a move of the shim", Some(task.id.clone()), supervisor.settle_now(task));
+            }
+        });
+    }
+
+    async fn settle_now(self: Rc<Self>, task: Rc<Task>) {
+        // That of a unit is watched already.
+        if task.facts.look(|facts| facts.record.unit.is_none() && facts.life != Life::Removed) {
+            self.watch_oom(&task);
+        }
+        if let Err(error) = self.overhead.enter(&self.layout, || self.any_lives()).await {
+            // Who pays for the shim never decides over a task.
+            tracing::error!(%error, "the shim is charged to the root cgroup");
+        }
+        // Its launch is over, and it may be idle for days.
+        pages::left();
+    }
+
+    /// Whether anything may still be launched. Asked again once a launch's task can be stopped: what came before found
+    /// nothing to stop.
+    ///
+    /// # Errors
+    /// `WrongState` when the shim, or its sandbox by force, is on its way out.
+    pub(super) fn may_launch(&self) -> Result<()> {
+        if self.facts.look(|facts| facts.life.is_leaving()) {
+            return Err(leaving_now());
+        }
+        self.sandbox().map_or(Ok(()), |sandbox| sandbox.may_launch())
+    }
+
+    /// What `act` gives, unless the shim is told to leave before that: of what waits for somebody else.
+    ///
+    /// # Errors
+    /// As [`Self::may_launch`].
+    pub(super) async fn until_leaving<T>(&self, act: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            done = act => done,
+            () = self.facts.until_it(|facts| facts.life.is_leaving()) => Err(leaving_now()),
+        }
+    }
+
+    pub(super) fn any_lives(&self) -> bool {
+        self.tasks.borrow().values().any(|task| task.is_live())
+    }
+
+    pub fn task(&self, id: &TaskId) -> Result<Rc<Task>> {
+        let tasks = self.tasks.borrow();
+        let found = tasks.get(id).cloned();
+        found.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no task named {id} here")))
+    }
+
+    pub fn signal(self: &Rc<Self>, id: &TaskId, signal: Signal, all: bool) -> Result<()> {
+        let task = self.task(id)?;
+        if all { task.signal_all(&self.layout, signal) } else { task.signal(&self.layout, signal) }
+    }
+
+    pub fn signal_exec(&self, id: &TaskId, exec: &str, signal: Signal) -> Result<()> {
+        self.task(id)?.signal_exec(&self.layout, exec, signal)
+    }
+
+    /// Waits until nobody of this id is being launched.
+    pub(super) async fn launched(&self, id: &TaskId) {
+        self.facts.until_it(|facts| !facts.launching.contains(id)).await;
+    }
+
+    /// Has a task stopped, once it is launched.
+    pub async fn stop(self: &Rc<Self>, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
+        if self.task(id).is_err() {
+            self.launched(id).await;
+        }
+        self.shutdown(id, signal, grace, StoppedBy::Request)
+    }
+
+    pub(super) fn shutdown(
+        self: &Rc<Self>,
+        id: &TaskId,
+        signal: Option<Signal>,
+        grace: Option<Duration>,
+        by: StoppedBy,
+    ) -> Result<()> {
+        let task = self.task(id)?;
+        if task.is_live() {
+            // Whoever was first.
+            task.facts.change(|facts| facts.stopped_by.get_or_insert(by).to_owned());
+        }
+        let (default_signal, default_grace) = task.stop_defaults();
+        let now = Moment::now();
+        let plan = StopPlan::new(signal.unwrap_or(default_signal), grace.unwrap_or(default_grace), now);
+        let done = task.happen(&self.layout, Trigger::Stop(plan, now));
+        self.changed.notify_one();
+        done
+    }
+
+    pub async fn pause(self: &Rc<Self>, id: &TaskId) -> Result<()> {
+        let task = self.task(id)?;
+        task.happen(&self.layout, Trigger::Pause)?;
+        task.frozen(&self.layout).await?;
+        self.tell(&task, Event::Paused);
+        self.tell_manager(&task, || Happening::Paused);
+        Ok(())
+    }
+
+    pub fn resume(self: &Rc<Self>, id: &TaskId) -> Result<()> {
+        let task = self.task(id)?;
+        task.happen(&self.layout, Trigger::Resume)?;
+        self.tell(&task, Event::Resumed);
+        self.tell_manager(&task, || Happening::Resumed);
+        Ok(())
+    }
+
+    pub fn processes(&self, id: &TaskId) -> Result<Vec<Process>> {
+        let task = self.task(id)?;
+        let pids = task.with_cgroup(|cgroup| self.layout.processes(cgroup))?;
+        Ok(task.facts.look(|facts| {
+            let execs = facts.execs_by_pid();
+            let process = |pid| {
+                let exec = execs.get(&pid);
+                Process { pid, exec: exec.map(|(number, _)| *number), name: exec.and_then(|(_, e)| e.name.clone()) }
+            };
+            pids.into_iter().map(process).collect()
+        }))
+    }
+
+    pub(super) fn page_sizes(&self) -> &[String] {
+        self.page_sizes.get_or_init(|| host::hugepage_sizes().into_iter().collect())
+    }
+
+    pub fn stats(&self, id: &TaskId) -> Result<Stats> {
+        let task = self.task(id)?;
+        let read = |cgroup: &Cgroup| stats::read(&self.layout, cgroup, self.page_sizes());
+        let (mut stats, pids) = task.with_cgroup(|cgroup| (read(cgroup), self.layout.processes(cgroup)))?;
+        stats.processes = task.facts.look(|facts| {
+            let execs = facts.execs_by_pid();
+            let number = |pid| execs.get(&pid).map(|(number, _)| *number);
+            task.handles.borrow_mut().processes.read(&pids, number)
+        });
+        Ok(stats)
+    }
+
+    /// The report of a task, once it has ended.
+    pub async fn wait(&self, id: &TaskId) -> Result<ExitReport> {
+        // One that comes to nothing leaves no report.
+        self.launched(id).await;
+        self.task(id)?.exit_report().await
+    }
+
+    /// Where each task is in its life.
+    pub fn states(&self) -> Vec<TaskState> {
+        self.tasks.borrow().values().map(|task| task.state()).collect()
+    }
+
+    /// Forgets a task that has ended.
+    pub async fn remove(self: &Rc<Self>, id: &TaskId) -> Result<()> {
+        let task = self.task(id)?;
+        let status = task.status();
+        match status {
+            Status::Exited => {}
+            // None of its program runs yet.
+            Status::Created => task.signal(&self.layout, Signal::KILL)?,
+            Status::Running | Status::Paused | Status::Stopping => {
+                let message = format!("task {id} is {} and cannot be removed", status.as_str());
+                return Err(Error::new(Kind::WrongState, message).hint("stop it first"));
+            }
+        }
+        // Whoever removes it knows how it has ended.
+        task.facts.change(|facts| facts.fetched = true);
+        task.facts.until_it(|facts| facts.life.is_over()).await;
+        // One after the other, however many ask.
+        let _turn = task.turns.starting.lock().await;
+        if self.task(id).is_err() {
+            return Ok(());
+        }
+        let first = task.facts.look(|facts| facts.life == Life::Over);
+        task.happen(&self.layout, Trigger::Remove)?;
+        if first {
+            self.run_late_hooks(&task, Point::Poststop).await;
+        }
+        let mounted = task.facts.look(|facts| facts.mounted.clone());
+        if let Some(root) = mounted {
+            layers::unmount(&root).await?;
+        }
+        if task.facts.look(|facts| facts.record.task.is_none()) {
+            // Nothing is left that it would take to undo.
+            task.folder.forget_record();
+        }
+        task.happen(&self.layout, Trigger::Removed)?;
+        self.tasks.borrow_mut().remove(id);
+        Ok(())
+    }
+
+    /// Something begins that the shim does not leave before: a launch, a task, the making or removal of a sandbox.
+    pub(super) fn hold(&self) {
+        self.happen(shim::Trigger::Begun);
+    }
+
+    /// Such a thing is done with.
+    pub(super) fn release(&self) {
+        self.happen(shim::Trigger::Done);
+    }
+}

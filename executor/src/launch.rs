@@ -273,15 +273,21 @@ impl Report {
 
     /// What the process says next, also if it has said it too early.
     async fn after_pid(&mut self) -> Result<Word> {
-        match self.early.take() {
-            Some(word) => Ok(word),
-            None => self.next().await,
+        loop {
+            let word = match self.early.take() {
+                Some(word) => word,
+                None => self.next().await?,
+            };
+            // A worker that is given up may have told the pid just before it died.
+            if !matches!(word, Word::Pid(_)) {
+                return Ok(word);
+            }
         }
     }
 
     /// Waits until the program is executed, which closes the pipe.
     pub async fn executed(&mut self) -> Result<()> {
-        match self.next().await? {
+        match self.after_pid().await? {
             Word::End => Ok(()),
             Word::Failed(error) => Err(error),
             Word::Pid(_) | Word::Closed | Word::Hooks | Word::Ready => {
@@ -447,6 +453,18 @@ mod tests {
             assert!(matches!(report.after_pid().await, Ok(Word::Ready)));
             drop(write);
             assert!(matches!(report.after_pid().await, Ok(Word::End)));
+        });
+    }
+
+    #[test]
+    fn a_worker_that_is_given_up_may_have_told_the_pid() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+        runtime.block_on(async {
+            let (read, write) = io::pipe().expect("a pipe");
+            let mut report = Report::new(read, None, None).expect("a report");
+            rustix::io::write(&write, &[&[child::PID], &77i32.to_ne_bytes()[..]].concat()).expect("written");
+            drop(write);
+            assert_eq!(report.executed().await, Ok(()));
         });
     }
 

@@ -199,7 +199,8 @@ impl Supervisor {
                 }
             },
             Some(Err(error)) => {
-                claim.ended().await;
+                // It ends by itself, unless it has said what nobody understands.
+                self.kill_exec(task, number).await;
                 return Err(error);
             }
             // Nothing of it runs: it is killed before it had a terminal.

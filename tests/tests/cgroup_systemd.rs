@@ -306,6 +306,26 @@ fn a_unit_that_has_failed_is_forgotten_for_a_task_of_its_name() {
 }
 
 #[test]
+fn a_slice_that_systemd_has_made_by_itself_ends_with_the_task() {
+    if !has_systemd() {
+        return;
+    }
+    let host = Host::new();
+    let id = host.new_id();
+    let (slice, unit) = (slice(&id), format!("other-{id}.scope"));
+    let mut other = host.command("systemd-run");
+    other.args(["--quiet", "--collect", "--scope", "--unit", &unit, "--slice", &slice, "--", "sleep", "1000"]);
+    let other = host.spawn_command(other);
+    eventually("it runs", || show(&unit, "ActiveState").ends_with("=active").then_some(()));
+    let task = host.task("sleep 1000").named(&id).flag(SYSTEMD).start();
+    assert_shows(&slice, &["StopWhenUnneeded=no"]);
+    systemctl(&["stop", "--", &unit]);
+    other.finish();
+    task.end();
+    assert_gone(&host, &id);
+}
+
+#[test]
 fn a_launch_that_fails_leaves_no_unit() {
     if !has_systemd() {
         return;

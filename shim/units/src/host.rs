@@ -7,7 +7,7 @@ use std::path::Path;
 
 use bowline_executor::systemd::Property;
 use bowline_executor::systemd::host::{Answer, HostUnit, Question, memory_property};
-use bowline_executor::{Doing as _, Kind, Result, is_cgroup_v2};
+use bowline_executor::{Doing as _, Kind, Result, Unit, is_cgroup_v2};
 use bowline_spec::unit::{ROOT, parent};
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 
@@ -134,6 +134,36 @@ async fn started(systemd: &Systemd, signals: &mut Signals, slice: &str, job: Job
         let _ = systemd.call("StopUnit", &(slice, "ignore-dependencies")).await;
     }
     done
+}
+
+/// Ends those of `unit`'s own slices that nothing is in and that systemd has made by itself. A slice of ours ends with
+/// its last unit; where that happens between our look at the slice and the start of another unit in it, systemd makes
+/// a new one, which would stay for ever.
+pub async fn end_implicit_slices(systemd: &Systemd, signals: &mut Signals, unit: &Unit) {
+    for slice in unit.own_slices() {
+        // A refusal means that it has just ended.
+        if is_left_over(systemd, &slice).await.unwrap_or(false)
+            && let Ok(answer) = systemd.call("StopUnit", &(&slice, "ignore-dependencies")).await
+            && let Ok(job) = answer.job()
+        {
+            let _ = systemd.finished(signals, job).await;
+        }
+    }
+}
+
+/// Whether systemd has made a slice by itself, and nothing is in it.
+async fn is_left_over(systemd: &Systemd, slice: &str) -> Result<bool> {
+    let answer = systemd.call("GetUnit", &(slice,)).await?;
+    let path: OwnedObjectPath =
+        answer.0.body().deserialize().doing(Kind::Internal, || "systemd answered without a unit")?;
+    let mut is = systemd.properties(&path, UNIT).await?;
+    if flag(&mut is, "StopWhenUnneeded") || !text(&mut is, "FragmentPath").is_empty() {
+        return Ok(false);
+    }
+    let answer = systemd.call("GetUnitProcesses", &(slice,)).await?;
+    let inside: Vec<(String, u32, String)> =
+        answer.0.body().deserialize().doing(Kind::Internal, || "systemd answered without a list")?;
+    Ok(inside.is_empty())
 }
 
 /// Ends a slice alone. What was started in it meanwhile stays, as does its cgroup then.

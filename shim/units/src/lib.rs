@@ -139,12 +139,17 @@ async fn stop(unit: &Unit) -> Result<()> {
         let mut signals = systemd.subscribe().await?;
         let job = match systemd.call("StopUnit", &(&unit.name, "replace")).await {
             Ok(answer) => answer.job()?,
-            Err(Refusal::Named(name, _)) if name == NO_SUCH_UNIT => return Ok(()),
+            Err(Refusal::Named(name, _)) if name == NO_SUCH_UNIT => {
+                host::end_implicit_slices(&systemd, &mut signals, unit).await;
+                return Ok(());
+            }
             Err(refusal) => return Err(refusal.into()),
         };
-        systemd.finished(&mut signals, job).await
+        systemd.finished(&mut signals, job).await?;
+        host::end_implicit_slices(&systemd, &mut signals, unit).await;
+        Ok(())
     };
-    done.await.map_err(|e| e.within(format_args!("cannot stop {}", unit.name)))
+    done.await.map_err(|e: Error| e.within(format_args!("cannot stop {}", unit.name)))
 }
 
 /// Why systemd, or the bus, did not do it.
@@ -209,7 +214,6 @@ struct Systemd {
     connection: Connection,
 }
 
-/// What it answered.
 struct Answer(Message);
 
 /// Its signals, from before the first call on.

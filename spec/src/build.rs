@@ -3,7 +3,7 @@
 //!   process ─ who runs what, with which rights
 //!   mounts ─ the root as the task sees it
 //!   resources ─ the cgroup's limits, devices
-//!   update ─ the same of limits that change while the task runs
+//!   update ─ limits that change while the task runs
 //!
 //! Every default protection is decided here or in the files below.
 //! Must not: look at the host; `Host` has what is needed.
@@ -38,7 +38,7 @@ pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 pub const HOST_VIEW: &[&str] =
     &["/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/run/systemd/resolve", "/sbin", "/usr"];
 
-/// What `/proc` and `/sys` tell of the host, and no task needs: hidden.
+/// Files of `/proc` and `/sys` that reveal the host and that no task needs: hidden.
 pub const MASKED_PATHS: &[&str] = &[
     "/proc/acpi",
     "/proc/asound",
@@ -54,7 +54,7 @@ pub const MASKED_PATHS: &[&str] = &[
     "/sys/firmware",
 ];
 
-/// What of `/proc` changes the host: read-only.
+/// Files of `/proc` that change the host: read-only.
 pub const READONLY_PATHS: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Facts about this host and root that [`build`] needs; the executor gathers them.
@@ -205,13 +205,13 @@ fn mappings(mappings: &[IdMapping]) -> Option<Vec<LinuxIdMapping>> {
     (!mappings.is_empty()).then(|| mappings.iter().map(mapping).collect())
 }
 
-/// Nothing rather than an empty map.
+/// `None` for an empty map.
 fn filled(map: BTreeMap<String, String>) -> Option<HashMap<String, String>> {
     (!map.is_empty()).then(|| map.into_iter().collect())
 }
 
-/// `spec` as the text of a config.json: the same text for the same `spec`,
-/// which oci-spec's own hash maps and sets do not give.
+/// `spec` as the text of a config.json. The order is stable, unlike that of
+/// oci-spec's hash maps and sets.
 pub fn render(spec: &Spec) -> String {
     let mut value = serde_json::to_value(spec).expect("every key in a Spec is a string");
     value.sort_all_objects();

@@ -1,6 +1,6 @@
-//! Where each field stands in a text: from a position to the field's path, so
-//! that a wrong type is told by its field, and back, so that what `validate`
-//! finds is told by its line.
+//! Maps positions in a text to fields, so that a wrong type is reported with its
+//! field, and fields to positions, so that what `validate` finds is reported with
+//! its line.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::format::Format;
 
-/// serde_json's own limit; what is deeper has no places.
+/// serde_json's own limit on nesting; deeper fields have no place.
 const DEEPEST: usize = 128;
 
 /// A field or an array's element, in bytes of the text.
@@ -52,7 +52,7 @@ impl Places {
         around.min_by_key(|(length, _)| *length).map_or("", |(_, place)| &place.path)
     }
 
-    /// Where the field `path` stands, or the nearest around it.
+    /// The position of the field `path`, or of the nearest field around it.
     pub(crate) fn offset_of(&self, path: &str) -> Option<usize> {
         let mut path = path;
         loop {
@@ -113,8 +113,8 @@ pub(crate) fn offset_at(text: &str, line: usize, column: usize) -> usize {
     (line_start + column.saturating_sub(1)).min(text.len())
 }
 
-/// Goes through JSON that serde_json has found well-formed, at least up to the
-/// error: checks nothing but that it does not run off the end.
+/// Scans JSON that serde_json has found well-formed, at least up to the error.
+/// Checks only that it does not run past the end.
 struct Scanner<'a> {
     text: &'a [u8],
     at: usize,

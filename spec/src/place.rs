@@ -1,4 +1,4 @@
-//! Where the cgroup of a sandbox is, by its name, and whose a cgroup is.
+//! Maps the name of a sandbox or a pod to its cgroup, and a cgroup back to its sandbox or pod.
 //!
 //! ```text
 //!                 cgroupfs                     systemd
@@ -7,9 +7,9 @@
 //!                                              kubepods-burstable-pod1_2.slice
 //! ```
 //!
-//! A guaranteed pod is directly below the root, one of another class below that
-//! of its class. Both forms parse back to the same place; a path below one, as
-//! of a container in it, is none.
+//! A guaranteed pod is directly below the root; a pod of another class is below
+//! the folder of that class. Both forms parse back to the same place. A path
+//! further down, such as a container's in a pod, is not a place.
 //!
 //! Source: pods as the kubelet names them (kubernetes, pkg/kubelet/cm, where
 //! `-` becomes `_`); a sandbox's slice has `-` escaped as systemd-escape(1)
@@ -20,7 +20,7 @@ use crate::id::TaskId;
 use crate::invalid::Invalid;
 use crate::unit;
 
-/// The cgroup of a sandbox, below a prefix that all of a manager's share.
+/// The cgroup of a sandbox. All sandboxes of one manager share the prefix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SandboxPlace {
     prefix: Vec<String>,
@@ -28,12 +28,12 @@ pub struct SandboxPlace {
 }
 
 impl SandboxPlace {
-    /// That of the sandbox `id` below `prefix`, which may have several parts:
+    /// The place of sandbox `id` below `prefix`, which may have several parts:
     /// `bowline`, `ecs/tasks`.
     ///
     /// # Errors
-    /// A part, or an id, that is none as of a task; a prefix that is a slice's
-    /// folder already, and would be taken for systemd's.
+    /// A part or an id that is not a valid task id, or a prefix that looks like
+    /// the folder of a systemd slice.
     pub fn new(prefix: &str, id: &str) -> Result<SandboxPlace, Invalid> {
         let id = TaskId::of_manager(id)?.as_str().to_owned();
         let parts = prefix.trim_matches('/').split('/');
@@ -51,7 +51,7 @@ impl SandboxPlace {
         &self.id
     }
 
-    /// Its cgroup where bowline makes it.
+    /// The cgroup's path with the cgroupfs driver.
     pub fn cgroupfs(&self) -> String {
         format!("/{}/{}", self.prefix(), self.id)
     }
@@ -59,13 +59,13 @@ impl SandboxPlace {
     /// The name of its slice.
     ///
     /// # Errors
-    /// One that is longer than systemd takes.
+    /// The name is longer than systemd accepts.
     pub fn slice(&self) -> Result<String, Invalid> {
         let parts: Vec<String> = self.prefix.iter().chain([&self.id]).map(|part| unit::part(part)).collect();
         slice(&parts)
     }
 
-    /// Its cgroup where systemd makes it.
+    /// The cgroup's path with the systemd driver.
     ///
     /// # Errors
     /// As [`SandboxPlace::slice`].
@@ -73,7 +73,7 @@ impl SandboxPlace {
         Ok(unit::slice_path(&self.slice()?))
     }
 
-    /// The place that has this cgroup, in either form; nothing if there is none.
+    /// The sandbox that has the cgroup `path`, in either form, if any.
     pub fn of_path(path: &str) -> Option<SandboxPlace> {
         of_path(
             path,
@@ -96,12 +96,12 @@ pub struct PodPlace {
 }
 
 impl PodPlace {
-    /// That of the pod `uid` of this class below `root`, which may have several
+    /// The place of pod `uid` of this class below `root`, which may have several
     /// parts: `kubepods`, `nodes/kubepods`.
     ///
     /// # Errors
-    /// A uid that is not of letters, digits and `-`. A part of the root that is
-    /// no name, has a `_`, which would come back as `-`, or is itself a class.
+    /// A uid with anything but letters, digits and `-`. A part of the root that is
+    /// not a valid name, contains `_` (which would parse back as `-`), or is a class.
     pub fn new(root: &str, class: Class, uid: &str) -> Result<PodPlace, Invalid> {
         if uid.is_empty() || !uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
             return Err(Invalid::value(format!("{uid:?} is not the uid of a pod: letters, digits and '-'")));
@@ -124,7 +124,7 @@ impl PodPlace {
         self.root.join("/")
     }
 
-    /// The class whose folder it is in.
+    /// The pod's class of service.
     pub fn class(&self) -> Class {
         self.class
     }
@@ -139,7 +139,7 @@ impl PodPlace {
         self.root.iter().cloned().chain(class).chain([format!("pod{}", self.uid)])
     }
 
-    /// Its cgroup where bowline, or the kubelet, makes it.
+    /// The cgroup's path with the cgroupfs driver, as the kubelet has it.
     pub fn cgroupfs(&self) -> String {
         self.parts().map(|part| "/".to_owned() + &part).collect()
     }
@@ -147,13 +147,13 @@ impl PodPlace {
     /// The name of its slice.
     ///
     /// # Errors
-    /// One that is longer than systemd takes.
+    /// The name is longer than systemd accepts.
     pub fn slice(&self) -> Result<String, Invalid> {
         let parts: Vec<String> = self.parts().map(|part| unit::escaped(&part.replace('-', "_"))).collect();
         slice(&parts)
     }
 
-    /// Its cgroup where systemd makes it.
+    /// The cgroup's path with the systemd driver.
     ///
     /// # Errors
     /// As [`PodPlace::slice`].
@@ -161,7 +161,7 @@ impl PodPlace {
         Ok(unit::slice_path(&self.slice()?))
     }
 
-    /// The place that has this cgroup, in either form; nothing if it is no pod's.
+    /// The pod that has the cgroup `path`, in either form, if any.
     pub fn of_path(path: &str) -> Option<PodPlace> {
         of_path(
             path,
@@ -210,7 +210,7 @@ fn slice(parts: &[String]) -> Result<String, Invalid> {
     Ok(name)
 }
 
-/// Reads `path` as either form; what comes of it must have just that path.
+/// Parses `path` in either form. The result must render to exactly that path.
 fn of_path<P>(
     path: &str,
     place: impl Fn(&[String]) -> Option<P>,
@@ -218,7 +218,7 @@ fn of_path<P>(
     paths: impl Fn(&P) -> (String, Result<String, Invalid>),
 ) -> Option<P> {
     let last = path.rsplit('/').next()?;
-    // What systemd has put before a name that the kernel uses.
+    // systemd prefixes names that the kernel uses for its own files.
     let stem = last.strip_suffix(".slice").map(|stem| stem.strip_prefix('_').unwrap_or(stem));
     let of_slice = stem.and_then(|stem| place(&stem.split('-').map(&unescape).collect::<Option<Vec<_>>>()?));
     if let Some(found) = of_slice.filter(|place| paths(place).1.as_deref() == Ok(path)) {

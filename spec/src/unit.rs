@@ -15,13 +15,13 @@ pub const LONGEST: usize = 255;
 /// The root of all slices.
 pub const ROOT: &str = "-.slice";
 
-/// What a folder of a cgroup file system may not begin with, followed by a dot:
-/// systemd puts `_` before such a name.
+/// A cgroup's name cannot begin with one of these and a dot, since the kernel's
+/// files do: systemd puts `_` before such a name.
 const RESERVED: [&str; 12] =
     ["cgroup", "cpu", "cpuacct", "cpuset", "io", "blkio", "memory", "devices", "pids", "hugetlb", "misc", "rdma"];
 
-/// `text` with what a unit's name cannot have as `\xNN`, as systemd-escape
-/// does, but for `-`, which is allowed and is in many an id.
+/// Escapes characters that a unit's name cannot have as `\xNN`, like
+/// systemd-escape, except `-`, which is allowed and common in ids.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (at, byte) in text.bytes().enumerate() {
@@ -35,13 +35,13 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// `text` as one part of a slice's name: in these `-` nests, and `web-1` would be
-/// in `web`.
+/// Escapes `text` as one part of a slice's name, `-` included: in a slice's name
+/// `-` nests, so `web-1` would be inside `web`.
 pub fn part(text: &str) -> String {
     escaped(text).replace('-', "\\x2d")
 }
 
-/// What [`escaped`] or [`part`] has been made of; nothing if that was no text.
+/// Undoes [`escaped`] and [`part`]; `None` for a malformed escape or a result that is not UTF-8.
 pub fn unescaped(name: &str) -> Option<String> {
     let mut out = Vec::with_capacity(name.len());
     let mut rest = name.as_bytes();
@@ -60,15 +60,15 @@ pub fn unescaped(name: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The slice that a slice is in, by its name alone.
+/// The parent of a slice, from its name alone.
 pub fn parent(slice: &str) -> String {
     let stem = slice.strip_suffix(".slice").unwrap_or(slice);
     let above = stem.rsplit_once('-').map(|(above, _)| above).filter(|above| !above.is_empty());
     above.map_or(ROOT.to_owned(), |above| format!("{above}.slice"))
 }
 
-/// The cgroup of a slice: that of `a-b.slice` is `/a.slice/a-b.slice`, and that
-/// of the root of all is empty.
+/// The cgroup of a slice: `/a.slice/a-b.slice` for `a-b.slice`, empty for the
+/// root slice.
 pub fn slice_path(slice: &str) -> String {
     let mut path = String::new();
     if slice == ROOT {

@@ -170,7 +170,7 @@ fn the_default_denies_what_a_description_gives_away() {
         denied(": >> /proc/sysrq-trigger");
         denied("head -c 1 /proc/kcore");
         denied(MOUNT);
-        // The same where nothing confines it, so that it is the profile that has denied it.
+        // Allowed where nothing confines it: the profile has denied it.
         let none = format!("{open}apparmor = 'unconfined'\n");
         let ran = host.task(&format!(": >> /proc/sys/vm/swappiness && {MOUNT} && echo done")).toml(&none).run();
         ran.assert_says("done");

@@ -156,7 +156,7 @@ fn openmetrics_keeps_its_own_rules() {
                 assert!(line.contains(".") || line.contains("+Inf"), "no float: {line}");
             }
         }
-        // The same series in both forms, but for how a bucket's bound is written.
+        // Both forms have equal series, except for how a bucket's bound is written.
         let names = |text: &str| -> BTreeSet<String> {
             let samples = text.lines().filter(|line| !line.starts_with('#'));
             samples.map(|line| line.rsplit_once(' ').expect("a value").0.replace(".0\"", "\"")).collect()

@@ -328,7 +328,7 @@ fn a_cpuset_outside_the_parents_is_refused_and_nothing_is_half_applied() {
     assert_eq!(task.inspect()["task"]["pids"], 9);
     task.bowline("update", ["--cpuset=0"]).assert_code(0);
     task.end();
-    // The same at a launch.
+    // A launch refuses it too.
     host.described(&format!("{toml}\ncpu.cpuset = '1'")).assert_refused(125, &["cpuset.cpus", "1"]);
     remove(&parent);
     host.assert_nothing_left();

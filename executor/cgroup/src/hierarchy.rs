@@ -96,7 +96,6 @@ impl Hierarchy {
         self.unified == other.unified && (self.unified || self.controllers == other.controllers)
     }
 
-    /// Where it is mounted.
     pub fn mount(&self) -> &Path {
         &self.mount
     }
@@ -109,7 +108,6 @@ impl Hierarchy {
         Some(below.path().join(file).exists())
     }
 
-    /// Its top.
     pub fn top(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }

@@ -9,7 +9,6 @@ use oci_spec::runtime::{LinuxDeviceCgroup, LinuxResources, LinuxThrottleDevice};
 /// The kernel's CPU period, in µs.
 pub const PERIOD: u64 = 100_000;
 
-/// One limit.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Limit {
     /// A rule of the device allow-list; the last that fits a device counts.

@@ -43,7 +43,6 @@ impl SharedPid {
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Where it is.
     pub(super) fn address(&self) -> u64 {
         self.0.as_ptr() as u64
     }

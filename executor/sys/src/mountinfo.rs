@@ -11,7 +11,6 @@ pub struct Mount {
     pub parent: u64,
     /// Of the filesystem, what is mounted here.
     pub root: PathBuf,
-    /// Where.
     pub target: PathBuf,
     /// The filesystem's type.
     pub kind: String,

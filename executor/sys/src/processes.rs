@@ -29,7 +29,6 @@ pub enum Cloned {
         /// Refers to this very child, whatever becomes of its pid.
         pidfd: OwnedFd,
     },
-    /// In the child.
     Child,
 }
 

@@ -19,7 +19,6 @@ use bowline_protocol::wire::proto::bowline::Empty;
 
 /// What came of asking a shim.
 pub enum Heard {
-    /// Its figures.
     Figures(Box<Figures>),
     /// It does not listen yet.
     Starting,

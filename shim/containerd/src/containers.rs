@@ -141,7 +141,6 @@ impl Containers {
         self.all().remove(id)
     }
 
-    /// The ids of all.
     pub fn ids(&self) -> Vec<String> {
         self.all().keys().cloned().collect()
     }

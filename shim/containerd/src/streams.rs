@@ -40,7 +40,6 @@ pub struct Io {
     pub stdout: String,
     /// A FIFO, a URI, or empty; always empty with a terminal.
     pub stderr: String,
-    /// Whether it has one.
     pub terminal: bool,
 }
 

@@ -40,7 +40,6 @@ pub struct Containerd {
 pub struct Bundle {
     /// The container's id, in its namespace.
     pub id: String,
-    /// Where it is.
     pub folder: Folder,
     /// The pod that it is of.
     pub sandbox: Option<String>,

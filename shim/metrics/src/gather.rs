@@ -39,15 +39,12 @@ pub struct Scrape {
     pub errors: u64,
     /// All shims that there should be.
     pub shims: Vec<Shim>,
-    /// All sandboxes.
     pub sandboxes: Vec<Sandbox>,
-    /// All tasks.
     pub tasks: Vec<Task>,
     /// All units that are tracked.
     pub units: Vec<Unit>,
 }
 
-/// A shim.
 #[derive(Debug)]
 pub struct Shim {
     /// That of containerd that it is in; empty if it is not containerd's.
@@ -61,7 +58,6 @@ pub struct Shim {
 /// What a shim says of itself.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its version.
     pub version: String,
     /// Events that it could not write.
     pub events_lost: u64,
@@ -72,13 +68,11 @@ pub struct Answer {
 /// What a shim's process has, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShimMemory {
-    /// In all.
     pub rss_bytes: u64,
     /// What it shares divided by those who do.
     pub pss_bytes: u64,
 }
 
-/// A sandbox.
 #[derive(Debug)]
 pub struct Sandbox {
     /// As of its shim.
@@ -91,7 +85,6 @@ pub struct Sandbox {
     pub figures: Option<SandboxFigures>,
 }
 
-/// A task.
 #[derive(Debug)]
 pub struct Task {
     /// As of its shim.
@@ -122,7 +115,6 @@ pub struct Task {
 pub struct Unit {
     /// Its name.
     pub unit: String,
-    /// Its cgroup.
     pub cgroup: String,
     /// What is used there; nothing where there is no such cgroup.
     pub figures: Option<Stats>,

@@ -160,7 +160,6 @@ impl Seat {
 pub struct Seated<T> {
     /// The connection itself.
     pub connection: T,
-    /// Whose it is.
     pub seat: Arc<Seat>,
 }
 

@@ -27,7 +27,6 @@ const LONGEST: usize = 107;
 pub enum Listener {
     /// A socket in the file system, and what removes it in the end.
     Unix(tokio::net::UnixListener, Socket),
-    /// An address.
     Address(tokio::net::TcpListener, SocketAddr),
 }
 

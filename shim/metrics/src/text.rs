@@ -53,11 +53,9 @@ pub type Labels = Vec<(&'static str, String)>;
 /// never NaN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// As it is.
     Number(u64),
     /// Printed in seconds.
     Micros(u64),
-    /// Of a histogram.
     Histogram(ExecStarts),
 }
 
@@ -81,7 +79,6 @@ struct Family {
 pub struct Described<'a> {
     /// As it is called in queries.
     pub name: String,
-    /// What it is.
     pub of: Type,
     /// In a few words.
     pub help: &'static str,

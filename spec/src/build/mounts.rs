@@ -30,8 +30,8 @@ pub(super) fn root(task: &Task) -> Root {
     root
 }
 
-/// A mount whose propagation is to work needs it from the root on; without
-/// one, the runtime's own choice (slave) stands.
+/// Propagation of a mount works only if the root has it too. Without such a mount
+/// the root gets the runtime's default, slave.
 pub(super) fn root_propagation(task: &Task) -> Option<String> {
     let any = |kinds: [Propagation; 2]| {
         let mut wanted = task.mounts.iter().filter_map(|m| m.propagation);
@@ -102,7 +102,7 @@ fn standard(task: &Task) -> Vec<OciMount> {
     ]
 }
 
-/// What stands in for a kernel filesystem that cannot be mounted anew.
+/// A bind mount of the host's, for a kernel filesystem that cannot be mounted anew.
 fn host_folder(path: &str, read_only: bool) -> OciMount {
     let mut options = vec!["rbind", "nosuid", "noexec", "nodev"];
     options.extend(["rnosuid", "rnoexec", "rnodev"]);

@@ -11,7 +11,7 @@ use crate::seccomp::{default_profile, native_arch};
 use crate::task::{IdMapping, Namespace, Seccomp, Task};
 use crate::values::Ceiling;
 
-/// What a terminal is taken for of which nothing else is known, as by Docker.
+/// TERM where the description gives none, as with Docker.
 const DEFAULT_TERM: &str = "xterm";
 
 pub(super) fn process(task: &Task, host: &Host) -> Result<Process, Invalid> {

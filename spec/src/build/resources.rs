@@ -204,8 +204,7 @@ fn block_device(field: &str, path: &str, host: &Host) -> Result<(i64, i64), Inva
     }
 }
 
-/// What every container may do with devices: make nodes of any, and open those
-/// that are nobody's.
+/// Device rules of every container: make any node, open only harmless devices.
 pub fn common_device_rules() -> Vec<LinuxDeviceCgroup> {
     let (character, block) = (Some(LinuxDeviceType::C), Some(LinuxDeviceType::B));
     let nodes = [rule(true, character, None, None, "m"), rule(true, block, None, None, "m")];

@@ -27,7 +27,7 @@ impl Sandbox {
     }
 }
 
-/// Each as a task is, and none with the name of another, or of the sandbox.
+/// Checks each member as a task, and that its name differs from the others' and the sandbox's.
 fn members(sandbox: &Sandbox) -> Result<(), Invalid> {
     let mut names: BTreeSet<&str> = sandbox.name.as_deref().into_iter().collect();
     if sandbox.overhead == Overhead::Inside {
@@ -46,7 +46,7 @@ fn members(sandbox: &Sandbox) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// What the members' limits make cannot be given as well.
+/// Refuses joint limits that the rule computes from the members.
 fn limits_of_members(sandbox: &Sandbox) -> Result<(), Invalid> {
     let (cpu, memory) = (&sandbox.cpu, &sandbox.memory);
     let (of_members, of_pod) = (sandbox.budget != Budget::Given, sandbox.budget == Budget::Pod);
@@ -64,7 +64,7 @@ fn limits_of_members(sandbox: &Sandbox) -> Result<(), Invalid> {
     })
 }
 
-/// Without a cgroup nothing is enforced: who asks for both has one of them wrong.
+/// Refuses limits together with `cgroup = "off"`, which enforces nothing.
 fn limits_without_cgroup(sandbox: &Sandbox) -> Result<(), Invalid> {
     let (cpu, memory) = (&sandbox.cpu, &sandbox.memory);
     let asked = [

@@ -78,7 +78,6 @@ impl<'h> Daemon<'h> {
         eventually("containerd answers", || self.ctr(["version"]).code.filter(|code| *code == 0));
     }
 
-    /// Its pid.
     pub fn pid(&self) -> i32 {
         self.process.as_ref().expect("it is there").pid()
     }

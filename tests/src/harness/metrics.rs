@@ -16,18 +16,15 @@ pub struct Exporter {
     place: String,
 }
 
-/// A connection to it.
 pub trait Connection: Read + Write {}
 impl<T: Read + Write> Connection for T {}
 
-/// An answer of it.
 #[derive(Debug)]
 pub struct Answer {
     /// The status code.
     pub status: u16,
     /// Header fields by their names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// The body.
     pub body: String,
 }
 
@@ -95,7 +92,6 @@ impl Exporter {
         &self.place
     }
 
-    /// Its pid.
     pub fn pid(&self) -> i32 {
         self.process.pid()
     }
@@ -120,7 +116,6 @@ impl Exporter {
         ask(&mut *self.connect(), method, path, headers)
     }
 
-    /// A scrape.
     #[track_caller]
     pub fn scrape(&self) -> Samples {
         let answer = self.ask("GET", "/metrics", "");
@@ -146,7 +141,6 @@ pub fn ask(connection: &mut dyn Connection, method: &str, path: &str, headers: &
     read_answer(connection, method == "HEAD")
 }
 
-/// Reads one answer.
 #[track_caller]
 pub fn read_answer(connection: &mut dyn Connection, headless: bool) -> Answer {
     let mut head = Vec::new();

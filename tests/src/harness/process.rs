@@ -92,7 +92,6 @@ impl Process {
         self
     }
 
-    /// Its pid.
     pub fn pid(&self) -> i32 {
         self.child.id().try_into().expect("a pid")
     }

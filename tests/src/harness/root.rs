@@ -39,7 +39,6 @@ impl Root {
         root
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -79,7 +78,6 @@ impl Tmpfs {
         Tmpfs(path)
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }

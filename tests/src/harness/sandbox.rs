@@ -98,7 +98,6 @@ impl<'h> Sandbox<'h> {
         Sandbox { host, id }
     }
 
-    /// Its id.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -125,7 +124,6 @@ impl<'h> Sandbox<'h> {
         self.bowline("inspect", []).assert_code(0).json()
     }
 
-    /// Its status.
     #[track_caller]
     pub fn status(&self) -> String {
         self.inspect()["status"].as_str().unwrap_or_default().to_owned()

@@ -157,7 +157,6 @@ impl<'h> Task<'h> {
         Task { host, id }
     }
 
-    /// Its id.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -205,7 +204,6 @@ impl<'h> Task<'h> {
         self.bowline("inspect", []).assert_code(0).json()
     }
 
-    /// Its status.
     #[track_caller]
     pub fn status(&self) -> String {
         self.inspect()["status"].as_str().unwrap_or_default().to_owned()
@@ -349,7 +347,6 @@ impl Report {
         self
     }
 
-    /// A number in it.
     #[track_caller]
     pub fn number(&self, field: &str) -> u64 {
         self[field].as_u64().unwrap_or_else(|| panic!("{field} is no number in {}", self.0))

@@ -21,7 +21,6 @@ const AT_A_TIME: usize = 64;
 /// Everything that is known of a task.
 #[derive(Debug, Serialize)]
 pub struct Inspection {
-    /// Its id.
     pub id: TaskId,
     /// Where it is in its life, in one word.
     pub status: String,

@@ -29,7 +29,6 @@ const CHUNK: usize = 64 * 1024;
 pub struct Outputs {
     /// Its stdout, or all that it writes to its terminal.
     pub stdout: bool,
-    /// Its stderr.
     pub stderr: bool,
 }
 
@@ -124,7 +123,6 @@ pub struct InputFifo {
 }
 
 impl InputFifo {
-    /// Where it is.
     pub fn path(&self) -> String {
         self.path.to_string_lossy().into_owned()
     }

@@ -16,7 +16,6 @@ type Lines<'a> = dyn Fn(&[Reading], Option<usize>) -> Vec<String> + 'a;
 
 /// How readings are shown.
 pub enum As<'a> {
-    /// As a table.
     Table(&'a Lines<'a>),
     /// Each as JSON, one a line.
     JsonLines,

@@ -9,7 +9,6 @@ use super::{Counters, count, limit, narrow, numbers, some};
 /// The largest multiple of a page that v1 counts to.
 const UNLIMITED: u64 = 0x7fff_ffff_ffff_f000;
 
-/// All of it.
 pub fn of(stats: &Stats) -> v1::Metrics {
     let Stats { cpu, pids, memory, .. } = stats;
     let ns = |usec: Option<u64>| count(usec).saturating_mul(1000);

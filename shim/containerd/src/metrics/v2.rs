@@ -9,7 +9,6 @@ use super::{Counters, count, limit, narrow, numbers, some};
 /// What stands for no limit.
 const UNLIMITED: u64 = u64::MAX;
 
-/// All of it.
 pub fn of(stats: &Stats) -> v2::Metrics {
     let Stats { cpu, pids, io, .. } = stats;
     v2::Metrics {

@@ -60,7 +60,6 @@ impl Bundle {
         self.args(&["/bin/sh", "-c", script])
     }
 
-    /// Has a terminal.
     pub fn terminal(self) -> Bundle {
         self.edit(|config| config["process"]["terminal"] = json!(true))
     }

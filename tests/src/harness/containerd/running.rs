@@ -9,11 +9,8 @@ use crate::harness::{Host, eventually, kernel};
 /// See the module.
 pub struct Running<'h> {
     host: &'h Host,
-    /// Its shim.
     pub shim: Shim,
-    /// Its bundle.
     pub bundle: Bundle,
-    /// Its id.
     pub id: String,
     /// Init.
     pub pid: i32,

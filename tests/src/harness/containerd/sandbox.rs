@@ -31,9 +31,7 @@ pub struct Pod<'a> {
     pub users: bool,
     /// Its name.
     pub hostname: &'a str,
-    /// Its cgroup.
     pub cgroup: &'a str,
-    /// Its sysctls.
     pub sysctls: &'a [(&'a str, &'a str)],
     /// Its name servers.
     pub servers: &'a [&'a str],
@@ -59,11 +57,8 @@ impl Pod<'_> {
 
 /// See the module.
 pub struct Sandbox {
-    /// Its shim.
     pub shim: Shim,
-    /// Its bundle.
     pub bundle: Bundle,
-    /// Its id.
     pub id: String,
     /// Of its pause process, once it was started.
     pub pid: i32,
@@ -110,7 +105,6 @@ impl Sandbox {
         self.send("CreateSandbox", &request).wait()
     }
 
-    /// Starts it.
     pub fn start(&mut self) -> Answer<StartSandboxResponse> {
         let request = StartSandboxRequest { sandbox_id: self.id.clone(), ..Default::default() };
         let started: StartSandboxResponse = self.send("StartSandbox", &request).wait()?;

@@ -23,7 +23,6 @@ pub const RESOURCES: &str = "types.containerd.io/opencontainers/runtime-spec/1/L
 
 /// A shim, and a connection to it.
 pub struct Shim {
-    /// The socket.
     pub socket: PathBuf,
     /// The connection.
     pub client: Client,
@@ -156,7 +155,6 @@ impl Shim {
         self.call("Kill", &api::KillRequest { id: id.into(), signal, all: true, ..Default::default() })
     }
 
-    /// How it is.
     #[track_caller]
     pub fn state(&self, id: &str, exec: &str) -> Answer<api::StateResponse> {
         let request = api::StateRequest { id: id.into(), exec_id: exec.into(), ..Default::default() };

@@ -43,7 +43,6 @@ pub fn toml(body: &str) -> Vec<u8> {
 /// One container, as containerd has it.
 pub struct Container<'h> {
     host: &'h Host,
-    /// Its id.
     pub id: String,
     /// Its folder.
     pub bundle: PathBuf,
@@ -56,7 +55,6 @@ pub struct Container<'h> {
 /// What `start` was given besides.
 #[derive(Default)]
 pub struct Said<'a> {
-    /// On stdin.
     pub stdin: Vec<u8>,
     /// In the environment.
     pub env: Vec<(&'a str, &'a str)>,

@@ -21,7 +21,6 @@ pub struct Build<'p, 'c, 'h> {
 /// A container that was started.
 pub struct Container<'p, 'c, 'h> {
     pod: &'p Pod<'c, 'h>,
-    /// Its id.
     pub id: String,
     name: String,
 }
@@ -132,7 +131,6 @@ impl<'p, 'c, 'h> Build<'p, 'c, 'h> {
         Container::known(pod, id.id, name)
     }
 
-    /// Starts it.
     #[track_caller]
     pub fn start(self) -> Container<'p, 'c, 'h> {
         let container = self.create();
@@ -169,7 +167,6 @@ impl<'p, 'c, 'h> Container<'p, 'c, 'h> {
         Container { pod, id, name }
     }
 
-    /// Starts it.
     #[track_caller]
     pub fn start(&self) -> Result<(), Failure> {
         self.pod.cri.call::<Nothing>("StartContainer", &self.of()).map(|_| ())
@@ -179,7 +176,6 @@ impl<'p, 'c, 'h> Container<'p, 'c, 'h> {
         Of { id: self.id.clone(), ..Default::default() }
     }
 
-    /// How it is.
     #[track_caller]
     pub fn status(&self) -> ContainerStatus {
         self.told().status.unwrap_or_default()

@@ -23,7 +23,6 @@ pub struct PodBuild<'c, 'h> {
 /// A pod that runs.
 pub struct Pod<'c, 'h> {
     pub(super) cri: &'c Cri<'h>,
-    /// Its id.
     pub id: String,
     pub(super) config: PodSandboxConfig,
     cgroup: Cgroup,
@@ -80,7 +79,6 @@ impl<'c, 'h> PodBuild<'c, 'h> {
         self
     }
 
-    /// Runs it.
     #[track_caller]
     pub fn run(mut self) -> Pod<'c, 'h> {
         let name = self.cri.host.new_id();

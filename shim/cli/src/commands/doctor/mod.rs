@@ -22,7 +22,6 @@ struct Fact {
     family: &'static str,
     name: String,
     state: State,
-    /// What was found.
     found: String,
     /// Which feature is refused without it, or what is done instead.
     #[serde(skip_serializing_if = "Option::is_none")]

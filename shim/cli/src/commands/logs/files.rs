@@ -29,7 +29,6 @@ const BLOCK: usize = 64 * 1024;
 pub enum Content {
     /// Lines: the last one counts once it ends.
     Lines,
-    /// Bytes.
     Bytes,
 }
 

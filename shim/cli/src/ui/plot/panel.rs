@@ -56,7 +56,6 @@ pub fn cpu(curves: &Curves) -> Panel<'_> {
     }
 }
 
-/// Memory.
 pub fn memory(curves: &Curves) -> Panel<'_> {
     let bound = |class, name, points| Bound { class, name, points };
     Panel {

@@ -78,12 +78,10 @@ impl Svg {
         ));
     }
 
-    /// A dot.
     pub fn dot(&mut self, class: &str, at: At) {
         self.push(&format!("<circle class=\"{class}\" cx=\"{}\" cy=\"{}\" r=\"3\"/>", number(at.0), number(at.1)));
     }
 
-    /// All of it.
     pub fn end(mut self) -> String {
         self.0.push_str("</svg>\n");
         self.0

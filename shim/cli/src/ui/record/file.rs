@@ -137,7 +137,6 @@ impl Writer {
         self.line("reading", &value)
     }
 
-    /// An event.
     pub fn event(&mut self, entry: &Entry) -> Result<()> {
         self.line("event", entry)
     }

@@ -104,6 +104,8 @@ fn jobs_are_stopped_and_brought_back_inside() {
     terminal.wait_for("first\nfirst\n");
     terminal.type_keys("\x1a");
     terminal.wait_for("Stopped");
+    // Before its prompt the terminal would show "fg" ahead of that.
+    terminal.wait_for("cat\n# ");
     terminal.type_keys("fg\r");
     terminal.wait_for("fg\ncat\n");
     terminal.type_keys("second\r");

@@ -339,6 +339,8 @@ mod tests {
             let parts: Vec<&str> = path.split('/').skip(1).collect();
             let (last, slices) = parts.split_last().expect("a part");
             prop_assert_eq!(last.trim_start_matches('_'), unit.name.trim_start_matches('_'));
+            // systemd puts `_` before a name that the kernel uses.
+            let slices: Vec<&str> = slices.iter().map(|slice| slice.trim_start_matches('_')).collect();
             prop_assert_eq!(slices.last().copied(), Some(&*slice));
             for pair in slices.windows(2) {
                 prop_assert_eq!(parent(pair[1]), pair[0]);

@@ -1,5 +1,5 @@
-//! A bundle's configuration, as a manager has written it: read once, checked
-//! for what the rest of the executor takes for granted.
+//! A bundle's configuration, as a manager has written it: read once, and checked for what the rest
+//! of the executor takes for granted.
 //!
 //! Must not: make anything, nor trust what an image holds.
 
@@ -14,13 +14,13 @@ use bowline_spec::id::TaskId;
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxResources, LinuxSeccomp, Process, Spec};
 use serde::Deserialize;
 
-/// The file's name (OCI runtime specification, "Filesystem Bundle").
+/// The name of the configuration file (OCI runtime specification, "Filesystem Bundle").
 const CONFIG: &str = "config.json";
 
 /// The folder that a manager's layers are mounted into.
 const ROOT: &str = "rootfs";
 
-/// No configuration is larger: what is read is held in memory.
+/// The most bytes of a configuration: what is read is held in memory.
 const LARGEST: u64 = 16 << 20;
 
 /// Where the layers of the bundle at `path` are mounted.
@@ -28,19 +28,19 @@ pub fn root(path: &Path) -> PathBuf {
     path.join(ROOT)
 }
 
-/// The configuration in the bundle at `path`, and its seccomp profile apart.
+/// The configuration in the bundle at `path`, and its seccomp profile separately.
 ///
 /// # Errors
-/// `NotFound` without a bundle or configuration; `BadSpec` for what is none, or
-/// for a bundle that is a symlink, which could be another by the next look.
+/// `NotFound` without a bundle or configuration; `BadSpec` for an invalid configuration, or for a
+/// bundle that is a symlink, which could lead elsewhere by the next look.
 pub fn read(path: &Path) -> Result<(Spec, Option<LinuxSeccomp>)> {
     let (text, file) = text(path)?;
     parse(&text, &file)
 }
 
-/// The cgroup that the configuration in the bundle at `path` asks for, if it
-/// asks for one and can be read: without the types of the whole configuration,
-/// which programs that only clean up need not have.
+/// The cgroup that the configuration in the bundle at `path` asks for, if it asks for one and can
+/// be read. Does without the types of the whole configuration, which programs that only clean up
+/// need not have.
 pub fn cgroup_asked_for(path: &Path) -> Option<String> {
     #[derive(Deserialize)]
     struct Config {
@@ -55,7 +55,7 @@ pub fn cgroup_asked_for(path: &Path) -> Option<String> {
     serde_json::from_slice::<Config>(&text).ok().map(|config| config.linux.cgroups_path)
 }
 
-/// The text of a bundle's configuration, and the file that it is in.
+/// The text of a bundle's configuration, and the path of its file.
 fn text(path: &Path) -> Result<(Vec<u8>, PathBuf)> {
     let what = || format!("cannot use the bundle {}", path.display());
     if !fs::symlink_metadata(path).doing(Kind::NotFound, what)?.is_dir() {
@@ -75,7 +75,7 @@ fn text(path: &Path) -> Result<(Vec<u8>, PathBuf)> {
 /// Parses and checks the text of a configuration, which is in `file`.
 ///
 /// # Errors
-/// `BadSpec`.
+/// `BadSpec` for an invalid configuration.
 pub fn parse(text: &[u8], file: &Path) -> Result<(Spec, Option<LinuxSeccomp>)> {
     let spec: Spec = serde_json::from_slice(text)
         .doing(Kind::BadSpec, || format!("{} is not an OCI configuration", file.display()))?;
@@ -96,15 +96,15 @@ fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
         let resources = linux.resources().clone().unwrap_or_default();
         linux.set_resources(Some(with_common_devices(limits(resources))));
         let seccomp = linux.seccomp().clone();
-        // It is compiled from here, and would only be carried along.
+        // The filter is compiled from here; the spec would only carry it along.
         linux.set_seccomp(None);
         seccomp
     });
     Ok((spec, seccomp))
 }
 
-/// Device rules say what a container may have besides what all may; without
-/// any, that is all.
+/// Device rules list what a container may use beyond the devices common to all containers; without
+/// any rules, the common devices are all it gets.
 fn with_common_devices(mut resources: LinuxResources) -> LinuxResources {
     let mut rules = resources.devices().clone().unwrap_or_default();
     if rules.is_empty() {
@@ -112,15 +112,15 @@ fn with_common_devices(mut resources: LinuxResources) -> LinuxResources {
         none.set_allow(false).set_access(Some("rwm".to_owned()));
         rules.push(none);
     }
-    // Managers list most of them as well: on v1 each is a write.
+    // Managers list most of them as well, and on v1 each rule is a write.
     let missing: Vec<_> = common_device_rules().into_iter().filter(|rule| !rules.contains(rule)).collect();
     rules.extend(missing);
     resources.set_devices(Some(rules));
     resources
 }
 
-/// Limits as a manager means them: those that say 0, or nothing, are none.
-/// Kubernetes and Docker send them so, and runc takes them so.
+/// Limits as a manager means them: those that are 0 or empty are no limits. Kubernetes and Docker
+/// send them so, and runc takes them so.
 pub fn limits(mut resources: LinuxResources) -> LinuxResources {
     if let Some(mut cpu) = resources.cpu().clone() {
         cpu.set_shares(cpu.shares().filter(|shares| *shares != 0));
@@ -146,7 +146,7 @@ pub fn limits(mut resources: LinuxResources) -> LinuxResources {
     resources
 }
 
-/// What every process must have.
+/// Checks what every process must have.
 ///
 /// # Errors
 /// `BadSpec` naming the field.
@@ -161,14 +161,14 @@ pub fn check_process(process: &Process) -> Result<()> {
     Ok(())
 }
 
-/// What the configuration says of the container's cgroup, if anything.
+/// The cgroup path in the configuration, if any.
 pub fn asked_cgroup(spec: &Spec) -> Option<&str> {
     let path = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_ref());
     path.and_then(|path| path.to_str()).filter(|path| !path.is_empty())
 }
 
-/// Where the container's cgroup is: below the top of each hierarchy where what
-/// is asked for is relative, and by its id where nothing is.
+/// The path of the container's cgroup: below the top of each hierarchy if the configured path is
+/// relative, and by the container's id if there is none.
 pub fn cgroup_path(asked: Option<&str>, id: &TaskId) -> String {
     match asked {
         Some(path) if path.starts_with('/') => path.to_owned(),

@@ -1,14 +1,14 @@
-//! Checkpoints by criu: which program is run with what, and why it failed.
+//! Checkpoints by criu: which program runs with which arguments, and why it failed.
 //!
 //! ```text
 //!   dump     task ─► images, and beside them what lies outside: `bowline.json`
 //!   restore  images ─► criu in the new cgroup ─CLONE_PARENT─► init, stopped
 //! ```
 //!
-//! What a task has from the host is *external*: mounts from its configuration,
-//! and the standard streams. criu names it in its images, and is given it anew.
-//! Cgroups are not criu's: it runs in the right one, and what it restores
-//! begins there. Must not: start anything, know a task's state.
+//! What a task has from the host is *external*: mounts from its configuration, and the standard
+//! streams. criu names these in its images, and gets them anew at a restore. criu leaves cgroups
+//! alone: it runs in the right one, and what it restores begins there. Must not: start anything,
+//! know a task's state.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -25,24 +25,23 @@ use serde::{Deserialize, Serialize};
 /// How long criu may take: a task's memory is written to disk meanwhile.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What the images lack, in their folder.
+/// The file beside the images, with what they lack.
 const OUTSIDE: &str = "bowline.json";
 
-/// Where init's pid is put down, in the folder of its container: criu may work
-/// in one place for all of them.
+/// The file with init's pid, in the folder of its container: criu may work in one place for all containers.
 const PIDFILE: &str = "restored.pid";
 
-/// How many of criu's last errors are told.
+/// How many of criu's last errors go into the message.
 const TOLD: usize = 4;
 
-/// What a checkpoint is to be.
+/// How to make a checkpoint.
 #[derive(Debug, Clone, Default)]
 pub struct Checkpoint {
-    /// The folder that the images go to; made where it is absent.
+    /// The folder for the images; made if it does not exist.
     pub images: PathBuf,
-    /// Where criu keeps its log; the folder of the images when absent.
+    /// The folder for criu's log; the images' folder when absent.
     pub work: Option<PathBuf>,
-    /// End the task once it is made.
+    /// End the task once the checkpoint is made.
     pub exit: bool,
     /// Include open TCP connections.
     pub open_tcp: bool,
@@ -54,28 +53,28 @@ pub struct Checkpoint {
     pub empty_namespaces: Vec<String>,
 }
 
-/// What of criu's is not as usual.
+/// How to run criu, where this is not as usual.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Criu {
-    /// Its binary: a path, or a name that is looked for in `PATH`.
+    /// criu's binary: a path, or a name to look up in `PATH`.
     pub program: Option<PathBuf>,
-    /// Where it keeps its log, unless a checkpoint says otherwise: the folder of
-    /// the images, or that of the container that is restored, when absent.
+    /// Where criu keeps its log, unless a checkpoint says otherwise; when absent, the folder of the
+    /// images, or that of the container that is restored.
     pub work: Option<PathBuf>,
 }
 
-/// What a task has from the host, as criu calls it.
+/// What a task has from the host, in criu's names.
 #[derive(Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Outside {
-    /// For each of the standard streams that comes from outside, its name.
+    /// criu's name of each standard stream that comes from outside.
     streams: BTreeMap<i32, String>,
-    /// Where in the container something of the host's is mounted.
+    /// Where in the container something of the host is mounted.
     mounts: Vec<PathBuf>,
-    /// How it was dumped, and is to be restored.
+    /// The options of the dump, which the restore needs too.
     options: Vec<String>,
 }
 
-/// What the task of init `pid` has from the host now.
+/// Finds what the task of init `pid` has from the host now.
 ///
 /// # Errors
 /// `Unsupported` for what cannot be described to criu.
@@ -107,7 +106,7 @@ pub fn outside(pid: i32, spec: &Spec, wanted: &Checkpoint) -> Result<Outside> {
         (wanted.file_locks, "--file-locks"),
     ];
     if !wanted.open_tcp {
-        // Without connections to keep, it needs no firewall's tools.
+        // Without connections to keep, criu needs no firewall tools.
         options.extend(["--network-lock".to_owned(), "skip".to_owned()]);
     }
     options.extend(flags.iter().filter(|(asked, _)| *asked).map(|(_, flag)| (*flag).to_owned()));
@@ -120,10 +119,10 @@ pub fn outside(pid: i32, spec: &Spec, wanted: &Checkpoint) -> Result<Outside> {
     Ok(Outside { streams, mounts, options })
 }
 
-/// What criu calls this fd, if it comes from outside of the container.
+/// criu's name of this fd, if it comes from outside the container.
 fn stream(pid: i32, fd: i32, inside: &[mountinfo::Mount]) -> Result<Option<String>> {
     let path = format!("/proc/{pid}/fd/{fd}");
-    // Closed by the program itself.
+    // The program itself has closed it.
     let Ok(link) = fs::read_link(&path) else { return Ok(None) };
     if let Some(name) = link.to_str().filter(|link| link.starts_with("pipe:[")) {
         return Ok(Some(name.to_owned()));
@@ -139,9 +138,9 @@ fn stream(pid: i32, fd: i32, inside: &[mountinfo::Mount]) -> Result<Option<Strin
     Ok(Some(format!("file[{mount:x}:{inode:x}]")))
 }
 
-/// Where in a container something of the host's is mounted, and what.
+/// Where in a container something of the host is mounted, and what.
 fn sources(spec: &Spec) -> BTreeMap<PathBuf, PathBuf> {
-    // What masks paths is the container's own: criu finds it there.
+    // The mounts that mask paths are the container's own: criu finds them there.
     let mut found = BTreeMap::new();
     for mount in spec.mounts().iter().flatten() {
         let options = mount.options().as_deref().unwrap_or_default();
@@ -153,41 +152,41 @@ fn sources(spec: &Spec) -> BTreeMap<PathBuf, PathBuf> {
     found
 }
 
-/// What of the host is at `target`, if something is.
+/// The host's path of what is at `target`, if it comes from the host.
 fn source_of(sources: &BTreeMap<PathBuf, PathBuf>, target: &Path) -> Option<PathBuf> {
     let (place, source) = sources
         .iter()
         .filter(|(place, _)| target.starts_with(place))
         .max_by_key(|(place, _)| place.as_os_str().len())?;
-    // Below a bind there may be another, of its own name.
+    // Below a bind mount there may be another, with its own name.
     let rest = target.strip_prefix(place).ok()?;
     Some(if rest.as_os_str().is_empty() { source.clone() } else { source.join(rest) })
 }
 
 impl Outside {
-    /// Keeps it beside the images.
+    /// Writes this to a file beside the images.
     pub fn keep(&self, images: &Path) -> Result<()> {
         let path = images.join(OUTSIDE);
         let what = || format!("cannot write {}", path.display());
         fs::write(&path, serde_json::to_vec(self).doing(Kind::Internal, what)?).doing(Kind::Internal, what)
     }
 
-    /// What was kept.
+    /// Reads what [`keep`](Self::keep) has written.
     ///
     /// # Errors
-    /// `BadSpec` where that is no checkpoint of ours.
+    /// `BadSpec` if it is no checkpoint of ours.
     pub fn of(images: &Path) -> Result<Outside> {
         let path = images.join(OUTSIDE);
         let what = || format!("{} is no checkpoint of bowline's: cannot read {OUTSIDE}", images.display());
         serde_json::from_slice(&fs::read(&path).doing(Kind::BadSpec, what)?).doing(Kind::BadSpec, what)
     }
 
-    /// The numbers by which criu is given the streams anew, each with its stream.
+    /// The fd numbers by which criu gets the streams anew, each with its stream.
     pub fn inherited(&self) -> impl Iterator<Item = (i32, i32)> {
         self.distinct().map(|(fd, _)| (fd, FIRST + fd))
     }
 
-    /// stdout and stderr may be one.
+    /// Leaves out duplicates: stdout and stderr may be one.
     fn distinct(&self) -> impl Iterator<Item = (i32, &str)> {
         let earlier = |fd: i32, name: &str| self.streams.iter().any(|(other, known)| *other < fd && known == name);
         self.streams.iter().map(|(fd, name)| (*fd, name.as_str())).filter(move |(fd, name)| !earlier(*fd, name))
@@ -215,8 +214,8 @@ pub fn dump(pid: i32, root: &Path, work: &Path, wanted: &Checkpoint, outside: &O
     args
 }
 
-/// criu's arguments for a restore into the container of a folder, that leaves its
-/// processes stopped, so that they can be started.
+/// criu's arguments for a restore into the container of a folder. The restored processes stay
+/// stopped, so that they can be started later.
 pub fn restore(
     images: &Path,
     work: &Path,
@@ -256,7 +255,7 @@ fn log_name(verb: &str) -> String {
     format!("{verb}.log")
 }
 
-/// The pid of a restored init, as criu has put it down.
+/// The pid of a restored init, from the file that criu has written.
 pub fn restored(bundle: &Path) -> Result<i32> {
     let path = bundle.join(PIDFILE);
     let what = || format!("cannot read {}", path.display());
@@ -264,10 +263,10 @@ pub fn restored(bundle: &Path) -> Result<i32> {
 }
 
 impl Criu {
-    /// The binary that is run.
+    /// Finds the criu binary.
     ///
     /// # Errors
-    /// `Unsupported` where there is none.
+    /// `Unsupported` if there is none.
     pub fn find(&self) -> Result<PathBuf> {
         let wanted = self.program.as_deref().unwrap_or(Path::new("criu"));
         let none = |message: String| Error::new(Kind::Unsupported, message).hint("install criu 4 or later");
@@ -290,7 +289,7 @@ pub fn failure(verb: &str, work: &Path, said: &str) -> String {
     format!("criu {verb} failed: {told} (its log: {})", path.display())
 }
 
-/// The last errors of what criu has logged.
+/// The last errors in criu's log.
 pub fn last_errors(log: &str) -> Option<String> {
     let errors: Vec<&str> = log
         .lines()

@@ -1,14 +1,13 @@
-//! A user of its own for a task that nobody vouches for.
+//! Gives an untrusted task a user of its own.
 //!
 //! ```text
 //!   the shim's pid ─► a number of the range ─ taken? ─► the next
 //! ```
 //!
-//! A number is taken while a shim holds the lock of its byte in one file, which
-//! root alone may open, or a process has it. The kernel frees the lock with the
-//! shim, however that ends: nothing is left to clean up, and shims of other
-//! state folders and namespaces are asked too. What a shim that died has left
-//! running still has its number.
+//! A number is taken while a shim holds the lock of its byte in one file, which root alone may
+//! open, or while a process has it as its user. The kernel frees the lock with the shim, however
+//! that ends: nothing is left to clean up, and shims of other state folders and namespaces are seen
+//! too. Processes that a dead shim has left running still have its number.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -22,13 +21,13 @@ use rustix::fs::Uid;
 use rustix::io::Errno;
 use rustix::process::{geteuid, getpriority_user};
 
-/// A byte for each number. One for the whole host.
+/// The file with a byte for each number, one for the whole host.
 const LOCKS: &str = "/run/bowline-users";
 
-/// A user that no other task has while this lives.
+/// A user that no other task has while this value lives.
 #[derive(Debug)]
 pub struct ClaimedUid {
-    /// Its number, and that of its group.
+    /// The user id, which is the group id too.
     pub uid: u32,
     _lock: OwnedFd,
 }
@@ -36,12 +35,11 @@ pub struct ClaimedUid {
 /// Claims a number of [`UIDS`].
 ///
 /// # Errors
-/// `Internal` when all are taken; `WrongState` when others may open the file
-/// of the locks.
+/// `Internal` when all are taken; `WrongState` when other users may open the file of the locks.
 pub fn claim() -> Result<ClaimedUid> {
     let file = open(Path::new(LOCKS))?;
     let size = UIDS.end - UIDS.start;
-    // Pids go round, so that a number comes back late.
+    // Pids go round, so that a number is reused late.
     let first = std::process::id() % size;
     for offset in (0..size).map(|step| (first + step) % size) {
         let uid = UIDS.start + offset;
@@ -51,7 +49,7 @@ pub fn claim() -> Result<ClaimedUid> {
         }
         match getpriority_user(Uid::from_raw(uid)) {
             Err(Errno::SRCH) => return Ok(ClaimedUid { uid, _lock: file.into() }),
-            // The lock of this one goes with the file, too.
+            // Closing this file releases the lock too.
             Ok(_) => {}
             Err(errno) => return Err(errno).doing(Kind::Internal, what),
         }

@@ -1,5 +1,4 @@
-//! Moments that can be written down: of a clock that nobody sets, and that says
-//! nothing of the time of day.
+//! Moments that can be written down, of a clock that nobody sets and that does not tell the time of day.
 
 use std::time::Duration;
 
@@ -12,24 +11,24 @@ use serde::{Deserialize, Serialize};
 pub struct Moment(u64);
 
 impl Moment {
-    /// This one.
+    /// The current moment.
     pub fn now() -> Moment {
         let now = clock_gettime(ClockId::Monotonic);
         let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
         Moment(seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default())
     }
 
-    /// So long after this one; the clock's last where that is beyond it.
+    /// The moment `span` after this one; the clock's last moment if that is beyond it.
     pub fn after(self, span: Duration) -> Moment {
         Moment(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long it is until then.
+    /// How long it is until this moment.
     pub fn to_come(self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(Moment::now().0))
     }
 
-    /// Waits for it.
+    /// Waits until this moment.
     pub async fn come(self) {
         tokio::time::sleep(self.to_come()).await;
     }

@@ -4,10 +4,10 @@
 //!   shim ─fork─► worker ─setns(init)─clone3(CLONE_PARENT)─► exec ─► cgroup ─► confine ─► execve
 //! ```
 //!
-//! It has init's credentials, filter, capabilities, namespaces and cgroup
-//! unless asked otherwise, and is the shim's child like init. The hot path of
-//! health checks: nothing here is resolved by path but the program itself.
-//! Must not: change the task's state, wait for the exec to end.
+//! An exec has init's credentials, filter, capabilities, namespaces and cgroup unless the request
+//! says otherwise, and is the shim's child like init. This is the hot path of health checks: no
+//! path is resolved here but the program's own. Must not: change the task's state, wait for the
+//! exec to end.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -26,13 +26,13 @@ use crate::namespaces::Namespaces;
 use crate::seccomp::Filter;
 use crate::{notify, rootfs, unsupported};
 
-/// Everything that an exec is started from.
+/// Everything needed to start an exec.
 pub struct Exec<'a> {
     /// Command, environment, credentials, limits.
     pub process: &'a Process,
     /// The task's id.
     pub id: &'a str,
-    /// The folder that relative paths of the configuration are below.
+    /// The folder for relative paths of the configuration.
     pub bundle: &'a Path,
     /// The task's configuration.
     pub spec: &'a Spec,
@@ -40,22 +40,20 @@ pub struct Exec<'a> {
     pub filter: Option<&'a Filter>,
     /// Its standard streams.
     pub stdio: &'a Stdio,
-    /// The null device, for those of its streams that are it; its worker makes
-    /// one where there is none.
+    /// The null device, for those of its streams that use it; the exec's worker makes one if there is none.
     pub null: Option<BorrowedFd<'a>>,
-    /// The cgroups it puts itself into.
+    /// The cgroups that the exec joins.
     pub entry: Entry,
     /// The task's namespaces.
     pub namespaces: &'a Namespaces,
     /// The task's init, unreaped.
     pub init: &'a Live,
-    /// Whether it begins no session keyring.
+    /// Whether the exec stays in the session keyring instead of beginning one.
     pub keeps_keyring: bool,
 }
 
 impl Exec<'_> {
-    /// Starts it; its pid, an error, or that its cgroup takes no process, comes
-    /// by the report.
+    /// Starts the exec. The report brings its pid, an error, or that its cgroup takes no process.
     pub fn clone_exec(self) -> Result<Report> {
         unsupported::check_process(self.process)?;
         let (report, tell) = io::pipe()?;
@@ -68,9 +66,9 @@ impl Exec<'_> {
         let enter = || {
             let makes_null = self.stdio.wants_null() && self.null.is_none();
             let null = makes_null.then(rootfs::open_null_in_worker).transpose()?;
-            // By the host's /proc, before the task's comes into sight.
+            // Use the host's /proc, before the task's comes into sight.
             child::oom_score_adj("self", self.process)?;
-            // Until it is in its cgroup: what the kernel does for it costs others.
+            // Run there until the exec is in its cgroup: until then, other tasks pay for what the kernel does for it.
             let affinity = self.process.exec_cpu_affinity().as_ref();
             child::run_on(affinity.and_then(|affinity| affinity.initial().as_ref()))?;
             sys::setns(init, self.namespaces.exec_flags())

@@ -36,13 +36,13 @@ pub struct Executor(Rc<Known<Loop>>);
 
 /// The state of the loop.
 enum Loop {
-    /// It is being prepared: there is no task yet.
+    /// The loop is being prepared: there is no task yet.
     Begins,
-    /// It runs.
+    /// The loop runs.
     Turns(Rc<Supervisor>),
-    /// It could not start. The error is for the first caller that wants to launch something.
+    /// The loop could not start. The error is for the first caller that wants to launch something.
     Failed(Error),
-    /// It has ended.
+    /// The loop has ended.
     Gone,
 }
 
@@ -110,25 +110,26 @@ impl Executor {
         });
     }
 
-    /// Returns when nothing more will be answered.
+    /// Returns when no more requests will be answered.
     pub async fn closed(&self) {
         self.0.until_it(|turns| matches!(turns, Loop::Gone)).await;
     }
 
-    /// Makes the sandbox that the shim's folder describes: from then on what is
-    /// launched is a member of it, and the shim stays until it is removed.
+    /// Makes the sandbox that the shim's folder describes. From then on a launched task becomes a
+    /// member of the sandbox, and the shim stays until the sandbox is removed.
     ///
     /// # Errors
+    /// `BadSpec`, `Unsupported`, or an error from a plugin: nothing of the sandbox is then left.
     /// `BadSpec`, `Unsupported`, what plugins say: nothing of it is then left.
     pub async fn create_sandbox(&self) -> Result<()> {
         let supervisor = self.to_launch().await?;
         supervisor.work_held("the making of the sandbox", async |it| it.create_sandbox().await).await
     }
 
-    /// Everything that is known of the sandbox.
+    /// The state of the sandbox.
     ///
     /// # Errors
-    /// `NotFound` where the shim has none.
+    /// `NotFound` if the shim has no sandbox.
     pub fn sandbox_state(&self) -> Result<SandboxState> {
         self.supervisor()?.sandbox_state()
     }
@@ -141,23 +142,22 @@ impl Executor {
     /// Changes the sandbox's limits: all that `update` names, or none.
     ///
     /// # Errors
-    /// As for [`Executor::update`]; `BadSpec` too where a member would not fit.
+    /// As for [`Executor::update`]; also `BadSpec` if a member would not fit.
     pub async fn update_sandbox(&self, update: Update) -> Result<()> {
         self.begun().await?.work("a change of the sandbox", async move |it| it.update_sandbox(&update).await).await
     }
 
-    /// Charges processes that help the sandbox beside it, as the shim is.
-    /// Returns those that are no processes.
+    /// Charges processes that help the sandbox to a cgroup beside it, as the shim is. Returns the
+    /// pids that are no processes.
     pub async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
         self.begun().await?.work("a move of helpers", async |it| it.charge_helpers(pids).await).await
     }
 
-    /// Removes the sandbox; the shim leaves then. With `force` its members are
-    /// killed first.
+    /// Removes the sandbox; then the shim leaves. With `force`, its members are killed first.
     ///
     /// # Errors
-    /// `WrongState` while members run; what plugins say that cannot undo what
-    /// they have added: it may be tried again.
+    /// `WrongState` while members run; the error of a plugin that cannot undo what it has added:
+    /// the caller may try again.
     pub async fn remove_sandbox(&self, force: bool) -> Result<()> {
         self.to_launch()
             .await?
@@ -174,8 +174,8 @@ impl Executor {
         self.to_launch().await?.launching(launch, async |it, launch| it.launch(launch).await).await
     }
 
-    /// The first half of [`Executor::launch`]: everything but the program's
-    /// execution is done when this returns. The task can be killed meanwhile.
+    /// The first half of [`Executor::launch`]: when this returns, everything is done except the
+    /// program's execution. The task can be killed meanwhile.
     ///
     /// # Errors
     /// As for a launch.
@@ -183,27 +183,24 @@ impl Executor {
         self.to_launch().await?.launching(launch, async |it, launch| it.create(launch).await).await
     }
 
-    /// The second half: returns once the program is executed. It may have ended
-    /// by then.
+    /// The second half: returns once the program is executed. The program may have ended by then.
     ///
     /// # Errors
-    /// `WrongState` when it was started already or has ended; what its program
-    /// lacks: then it ends.
+    /// `WrongState` when the task was started already or has ended; what the program lacks: then the task ends.
     pub async fn start(&self, id: &TaskId) -> Result<()> {
         self.begun().await?.work_on(id, "a start", async |it, id| it.start(id).await).await
     }
 
-    /// Forgets a task that has ended, once all that it said is written or given
-    /// up; its id is then free. One whose program does not run yet is killed.
+    /// Forgets a task that has ended, once all of its output is written or given up; its id is then
+    /// free. A task whose program does not run yet is killed.
     ///
     /// # Errors
-    /// `WrongState` while it runs.
+    /// `WrongState` while the task runs.
     pub async fn remove(&self, id: &TaskId) -> Result<()> {
         self.begun().await?.work_on(id, "a removal", async |it, id| it.remove(id).await).await
     }
 
-    /// Tells an executor that now is the time to leave, above all one that leaves
-    /// when it is told to: see [`crate::Leave`]. It ends what still runs.
+    /// Makes the executor leave, above all one that waits for this call: see [`crate::Leave`]. Ends what still runs.
     pub fn leave(&self) {
         let executor = self.clone();
         waits::begin(move || {
@@ -217,9 +214,9 @@ impl Executor {
         });
     }
 
-    /// Has an executor leave with whoever started it, as long as nobody has launched
-    /// anything: `manager` is a pipe's read end, which ends with that. What is no
-    /// pipe, as `/dev/null`, tells nothing. To be called within a `LocalSet`.
+    /// Makes the executor leave when its starter goes, as long as nothing was launched: `manager`
+    /// is the read end of a pipe, which ends with the starter. If `manager` is no pipe, such as
+    /// `/dev/null`, this has no effect. Call it within a `LocalSet`.
     pub fn leave_with(&self, manager: OwnedFd) {
         let Ok(manager) = sys::watch_for(manager, Interest::READABLE) else { return };
         let (executor, manager) = (self.clone(), Rc::new(manager));
@@ -237,7 +234,7 @@ impl Executor {
         });
     }
 
-    /// Waits for a task to end. Any number may wait, also after it has.
+    /// Waits for a task to end. Any number of callers may wait, also after the end.
     pub async fn wait(&self, id: &TaskId) -> Result<ExitReport> {
         self.begun().await?.wait(id).await
     }
@@ -245,14 +242,14 @@ impl Executor {
     /// Sends a signal to a task's init, or to all its processes.
     ///
     /// # Errors
-    /// `NotFound` when it has ended.
+    /// `NotFound` when the task has ended.
     pub fn signal(&self, id: &TaskId, signal: Signal, all: bool) -> Result<()> {
         self.supervisor()?.signal(id, signal, all)
     }
 
-    /// Brings a task down: `signal` now, SIGKILL to all that is left after
-    /// `grace`; what is absent is as the task's description says, by default
-    /// SIGTERM and ten seconds. Returns at once; a second call can only shorten.
+    /// Brings a task down: sends `signal` now, and SIGKILL to all that is left after `grace`. An
+    /// absent value comes from the task's description, whose defaults are SIGTERM and ten seconds.
+    /// Returns at once; a second call can only shorten the wait.
     pub async fn shutdown(&self, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
         self.begun().await?.work_on(id, "a stop", async move |it, id| it.stop(id, signal, grace).await).await
     }
@@ -267,16 +264,16 @@ impl Executor {
         self.supervisor()?.resume(id)
     }
 
-    /// Begins a command in a task. Its end, or its deadline, is waited for by what this returns.
+    /// Begins a command in a task. The returned value waits for the command's end or its deadline.
     ///
     /// # Errors
-    /// `WrongState` of a task that does not run; `CommandNotFound`, `NotExecutable`, `BadSpec`.
+    /// `WrongState` if the task does not run; `CommandNotFound`, `NotExecutable`, `BadSpec`.
     pub async fn exec(&self, id: &TaskId, exec: Exec) -> Result<BegunExec> {
         self.begun().await?.work_on(id, "the beginning of an exec", async move |it, id| it.exec(id, &exec).await).await
     }
 
-    /// Starts a command in a task; returns once its program is executed. Its end
-    /// is told: see [`crate::Happening::ExecExited`].
+    /// Starts a command in a task; returns once its program is executed. The manager learns of its
+    /// end: see [`crate::Happening::ExecExited`].
     ///
     /// # Errors
     /// As for [`Executor::exec`].
@@ -287,43 +284,42 @@ impl Executor {
             .await
     }
 
-    /// Sends a signal to the exec of that name.
+    /// Sends a signal to the exec named `exec`.
     ///
     /// # Errors
-    /// `NotFound` when there is none, as it has ended.
+    /// `NotFound` when there is none, because it has ended.
     pub fn signal_exec(&self, id: &TaskId, exec: &str, signal: Signal) -> Result<()> {
         let supervisor = self.supervisor()?;
         supervisor.signal_exec(id, exec, signal)
     }
 
-    /// Connects somebody to a task's streams, until either leaves. Returns once
-    /// the FIFOs are open; they are closed when the task has ended.
+    /// Connects a client to a task's streams, until either leaves. Returns once the FIFOs are open;
+    /// they are closed when the task has ended.
     ///
     /// # Errors
-    /// `WrongState` when it has ended, or for input that it does not take.
+    /// `WrongState` when the task has ended, or for input that it does not take.
     pub fn attach(&self, id: &TaskId, attachment: Attachment) -> Result<()> {
         self.supervisor()?.task(id)?.attach(&attachment)
     }
 
-    /// Makes the terminal of a task, or of the exec of that name, this large.
+    /// Sets the size of the terminal of a task, or of the exec named `exec`.
     ///
     /// # Errors
-    /// `WrongState` when it has none.
+    /// `WrongState` when there is no terminal.
     pub fn resize(&self, id: &TaskId, exec: Option<String>, size: WindowSize) -> Result<()> {
         self.supervisor()?.task(id)?.resize(exec.as_deref(), size)
     }
 
-    /// Writes a checkpoint of a task that runs, by criu.
+    /// Writes a checkpoint of a running task, by criu.
     ///
     /// # Errors
-    /// `WrongState` when it does not run; `Unsupported` without a criu that
-    /// works here, or for a task that cannot be dumped; `Internal` with what
-    /// criu says: the task then runs on.
+    /// `WrongState` when the task does not run; `Unsupported` without a criu that works here, or
+    /// for a task that cannot be dumped; `Internal` with criu's message: the task then runs on.
     pub async fn checkpoint(&self, id: &TaskId, checkpoint: Checkpoint) -> Result<()> {
         self.begun().await?.work_on(id, "a checkpoint", async move |it, id| it.checkpoint(id, &checkpoint).await).await
     }
 
-    /// Changes limits of a task that runs: all that `update` names, or none.
+    /// Changes limits of a running task: all that `update` names, or none.
     ///
     /// # Errors
     /// `BadSpec` when the changed description makes no sense or the kernel
@@ -351,25 +347,25 @@ impl Executor {
         self.supervisor()?.stats(id)
     }
 
-    /// Starts a process that does nothing, in namespaces of its own: its pid. It
-    /// dies with the shim.
+    /// Starts a process that does nothing, in namespaces of its own, and returns its pid. The
+    /// process dies with the shim.
     ///
     /// # Errors
-    /// `AlreadyExists` while there is one; `BadSpec` for what would be the host's
-    /// or cannot be joined; `Unsupported` where the kernel lacks something.
+    /// `AlreadyExists` while there is one; `BadSpec` for a setting that would change the host's, or
+    /// a namespace that cannot be joined; `Unsupported` where the kernel lacks something.
     pub async fn start_pause(&self, pause: Pause) -> Result<i32> {
         self.begun().await?.work("a pause process", async move |it| it.start_pause(&pause, None).await).await
     }
 
-    /// Waits for it to end. Any number may wait, also after it has.
+    /// Waits for the pause process to end. Any number of callers may wait, also after the end.
     ///
     /// # Errors
-    /// `NotFound` when there never was one.
+    /// `NotFound` when there never was a pause process.
     pub async fn pause_ended(&self) -> Result<PauseEnd> {
         self.begun().await?.pauses.ended().await
     }
 
-    /// Ends it; returns once it has ended.
+    /// Ends the pause process; returns once it has ended.
     ///
     /// # Errors
     /// As [`Executor::pause_ended`].
@@ -380,7 +376,7 @@ impl Executor {
     /// What is used in a cgroup that is not ours, and below it.
     ///
     /// # Errors
-    /// `NotFound` when there is none.
+    /// `NotFound` when there is no such cgroup.
     pub fn cgroup_stats(&self, path: &str) -> Result<Stats> {
         self.supervisor()?.cgroup_stats(path)
     }
@@ -390,17 +386,17 @@ impl Executor {
         Ok(self.begun().await?.figures())
     }
 
-    /// Everything that the shim knows, for whoever looks for an error in it.
+    /// Everything that the shim knows, for debugging it.
     pub async fn facts(&self) -> Result<Box<Facts>> {
         Ok(Box::new(self.begun().await?.facts()))
     }
 
-    /// Where a task is in its life.
+    /// The state of a task.
     pub fn state(&self, id: &TaskId) -> Result<TaskState> {
         Ok(self.supervisor()?.task(id)?.state())
     }
 
-    /// Where each task is in its life.
+    /// The state of each task.
     pub fn states(&self) -> Result<Vec<TaskState>> {
         Ok(self.supervisor()?.states())
     }

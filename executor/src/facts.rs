@@ -1,6 +1,6 @@
 //! What a shim knows: plain values that can be written down and read again.
 //!
-//! What it holds open belongs to them and is in `supervise/handles`; futures wait.
+//! What the shim holds open for these facts is in `supervise/handles`; futures wait.
 //!
 //! Must not: hold a descriptor, wait, or act.
 
@@ -31,65 +31,65 @@ use crate::watch::{Begins, Counted, Finding, ProcessIdentity, Seen};
 pub struct Facts {
     /// The shim's version.
     pub version: String,
-    /// Its pid.
+    /// The shim's pid.
     pub pid: i32,
-    /// When it started, in clock ticks since the boot (proc_pid_stat(5)).
+    /// When the shim started, in clock ticks since the boot (proc_pid_stat(5)).
     pub pid_started: Option<u64>,
-    /// The boot that pids, start times and moments are of.
+    /// The boot that the pids, start times and moments belong to.
     pub boot_id: Option<String>,
-    /// Of itself.
+    /// What the shim knows of itself.
     pub shim: ShimFacts,
-    /// Of its sandbox, if it has one.
+    /// What the shim knows of its sandbox, if it has one.
     pub sandbox: Option<SandboxFacts>,
-    /// What it is doing, and brings to its end.
+    /// The shim's unfinished work.
     pub work: Vec<Work>,
-    /// Children that have ended and that nobody has asked for yet, by pid.
+    /// Ends of children that nobody has asked for yet, by pid.
     pub unclaimed: BTreeMap<i32, End>,
-    /// Of its tasks, those that are over and not yet removed included.
+    /// What the shim knows of its tasks, including those that are over and not yet removed.
     pub tasks: BTreeMap<TaskId, TaskFacts>,
 }
 
 /// What a shim knows of itself.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ShimFacts {
-    /// Where it is in its life.
+    /// The state of the shim.
     pub life: shim::Life,
-    /// Who is being launched; there may be no task of it yet.
+    /// The tasks that are being launched; there may be no facts of them yet.
     pub launching: BTreeSet<TaskId>,
-    /// Processes that somebody has charged where the shim is.
+    /// Processes that were charged to the shim's cgroup by request.
     pub helpers: BTreeSet<ProcessIdentity>,
-    /// The cgroup of its own in which it is charged, once it has entered that; gathered for whoever asks.
+    /// The shim's own cgroup, once the shim has entered it; gathered when facts are read.
     pub charged_in: Option<String>,
-    /// The pause process that there is, or was last; gathered for whoever asks.
+    /// The pause process, or the last one; gathered when facts are read.
     pub pause: Option<PauseFacts>,
 }
 
 /// What a shim knows of a pause process.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PauseFacts {
-    /// Its pid, once it is set up, until it was reaped.
+    /// The pid of the process, from its set-up until it was reaped.
     pub pid: Option<i32>,
-    /// How it has ended, once it was reaped.
+    /// The end of the process, once it was reaped.
     pub end: Option<End>,
 }
 
 /// What a shim knows of its sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxFacts {
-    /// Where it is in its life.
+    /// The state of the sandbox.
     pub life: sandbox::Life,
-    /// What is also on disk: its description, its cgroups, namespaces and interfaces.
+    /// The record that is also on disk: its description, its cgroups, namespaces and interfaces.
     pub record: SandboxRecord,
     /// The members that have not ended, with what each may use.
     pub shares: BTreeMap<TaskId, Share>,
     /// The joint limits in effect.
     pub joint: Joint,
-    /// The class that goes with them.
+    /// The class that goes with these limits.
     pub class: Class,
 }
 
 impl SandboxFacts {
-    /// Of one that is being made.
+    /// The facts of a sandbox that is being made.
     pub fn new(record: SandboxRecord) -> SandboxFacts {
         SandboxFacts {
             life: sandbox::Life::default(),
@@ -104,104 +104,102 @@ impl SandboxFacts {
 /// What a shim knows of a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TaskFacts {
-    /// Where it is in its life.
+    /// The state of the task.
     pub life: task::Life,
-    /// How many steps of it there were: who looks twice sees whether it was another meanwhile.
+    /// How many steps its life has had: a caller that looks twice sees whether the task was in another state meanwhile.
     pub steps: u64,
-    /// What is also on disk: its description, its init, its cgroups.
+    /// The record that is also on disk: its description, its init, its cgroups.
     pub record: Box<Record>,
-    /// What its manager wants to be otherwise than usual.
+    /// The manager's special wishes for the task.
     pub particulars: Particulars,
-    /// It is a checkpoint's, and stopped until it is started.
+    /// Whether the task is restored from a checkpoint, and stopped until it is started.
     pub restored: bool,
-    /// Where its root is mounted, if that is ours to take down.
+    /// Where its root is mounted, if the shim must unmount it.
     pub mounted: Option<PathBuf>,
-    /// When the shim is charged where it belongs, for it, if that is to come.
+    /// When the shim is charged to its own cgroup for this task, if that is yet to happen.
     pub settles_at: Option<Moment>,
-    /// What its checks have come to, if it has any.
+    /// The results of its health checks, if it has any.
     pub health: Option<Health>,
-    /// How its checks go on, if it has any.
+    /// The state of its health checks, if it has any.
     pub checks: Option<Checks>,
     /// What its watch has seen.
     pub watched: Watched,
-    /// Who has it stopped.
+    /// What has stopped the task, or is stopping it.
     pub stopped_by: Option<StoppedBy>,
-    /// What its watch has stopped it for.
+    /// The finding for which its watch has stopped it.
     pub stopped_for: Option<Finding>,
     /// Signals that were sent to init, each once.
     pub sent: BTreeSet<i32>,
-    /// Processes beside init that a kill met.
+    /// How many processes besides init a kill hit.
     pub killed: Option<u64>,
-    /// Its execs by number, until the end of each was told.
+    /// Its execs by number, until the end of each was reported.
     pub execs: BTreeMap<u64, ExecFacts>,
     /// How many execs it has had.
     pub execs_begun: u64,
-    /// How long those that somebody asked for took to start.
+    /// How long its execs took to start, except health checks.
     pub exec_starts: ExecStarts,
-    /// How many cgroups were made for execs, which are numbered.
+    /// How many numbered cgroups were made for execs.
     pub exec_groups_made: u64,
-    /// Those in which an exec has left somebody.
+    /// The numbers of those in which an exec has left processes.
     pub exec_groups_left: VecDeque<u64>,
     /// How many events it has had.
     pub events: u64,
-    /// Kills for want of memory that were told.
+    /// Kills for want of memory that were reported.
     pub oom_kills: u64,
-    /// How often its own limit was met when the last was told, where what counts may
+    /// How often its own limit was hit when the last kill was reported; kept where the counters may
     /// go before its end is known.
     pub limit_met: Option<u64>,
-    /// When kills for want of memory are counted again.
+    /// When to count kills for want of memory again.
     pub oom_looks: VecDeque<Moment>,
-    /// How init has ended, as its claim knows; read for whoever asks.
+    /// The end of init, from its claim; gathered when facts are read.
     pub end: Option<End>,
-    /// What its cgroup had counted then, where systemd may remove that.
+    /// The counters of its cgroup at that time, where systemd may remove the cgroup.
     pub counted: Option<Last>,
     /// Processes that were killed after init's end.
     pub rest_killed: u64,
-    /// What has become of its cgroup, and of its shim's.
+    /// The state of its cgroup, and of its shim's.
     pub cgroups: Cgroups,
-    /// When the step of its end that is under way is given up, or tried again.
+    /// When the current step of its end is given up or tried again.
     pub step_due: Option<Moment>,
-    /// Somebody removes it, and has its report.
+    /// Whether a caller removes the task, and has its report.
     pub fetched: bool,
     /// Its exit report, once it is made.
     pub report: Option<ExitReport>,
-    /// What of its output went where; read for whoever asks.
+    /// Where its output went; gathered when facts are read.
     pub output: Option<Output>,
 }
 
-/// What a manager wants to be otherwise than usual, of all processes of a task.
+/// A manager's special wishes for all processes of a task.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Particulars {
-    /// They stay in the session keyring of whoever has started the shim, instead
-    /// of each getting one of its own.
+    /// The processes stay in the session keyring of the shim's starter, instead of each getting one of its own.
     pub keeps_keyring: bool,
-    /// The group that their streams belong to, as the host counts; the process's
-    /// own when absent.
+    /// The group that owns the streams, in host ids; the process's own when absent.
     pub stream_group: Option<u32>,
-    /// What makes and restores its checkpoints.
+    /// The criu that makes and restores checkpoints.
     pub criu: Criu,
 }
 
-/// What has become of a task's cgroup, and of its shim's, which goes with the last.
+/// The state of a task's cgroup, and of its shim's, which goes with the last task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cgroups {
-    /// They are in use.
+    /// The cgroups are in use.
     InUse,
-    /// They are being removed.
+    /// The cgroups are being removed.
     Removing,
-    /// They were removed.
+    /// The cgroups were removed.
     Removed,
 }
 
-/// How the health checks of a task go on.
+/// The state of a task's health checks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Checks {
-    /// When the first could begin.
+    /// When the first check could begin.
     pub begun: Moment,
-    /// When the next is due, while the task runs.
+    /// When the next check is due, while the task runs.
     pub due: Option<Moment>,
-    /// The one that is under way.
+    /// The check that is under way.
     pub under_way: Option<UnderWay>,
 }
 
@@ -210,13 +208,13 @@ pub struct Checks {
 pub struct UnderWay {
     /// When it was begun.
     pub started_at: Timestamp,
-    /// How many steps of the task's life there were then.
+    /// How many steps the task's life had then.
     pub steps: u64,
     /// Whether it was begun in the start period.
     pub in_start_period: bool,
-    /// The number of its exec, once that is begun.
+    /// The number of its exec, once that has begun.
     pub exec: Option<u64>,
-    /// Why it could not be begun.
+    /// Why the check could not be begun.
     pub failed: Option<String>,
 }
 
@@ -225,38 +223,38 @@ pub struct UnderWay {
 pub struct Watched {
     /// How often memory.high was exceeded.
     pub high: Policy<Counted>,
-    /// Whether memory in use is above what it may be: of all, anonymous, and cache.
+    /// Whether memory in use is above the allowed amount: of all memory, anonymous memory, and cache.
     pub memory: Policy<[Begins; 3]>,
-    /// Whether it is held back longer than it may be.
+    /// Whether the task is held back longer than allowed.
     pub throttled: Policy<Begins>,
-    /// For how long it was held back in all at the last look, in µs.
+    /// How long the task was held back in total at the last look, in µs.
     pub throttled_usec: u64,
-    /// How long it waits for CPU, memory and block devices.
+    /// How long the task waits for CPU, memory and block devices.
     pub pressures: [Policy<()>; 3],
-    /// Who was in the shim's cgroup.
+    /// The processes in the shim's cgroup.
     pub processes: Policy<Seen>,
 }
 
 /// What a policy has seen.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Policy<R> {
-    /// By its rule.
+    /// What the policy's rule remembers.
     pub rule: R,
-    /// When it looks again.
+    /// When the policy looks again.
     pub due: Option<Moment>,
 }
 
-/// What of a process's output went where.
+/// Where a process's output went.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Output {
     /// The last bytes of its streams, as text.
     pub tails: Vec<String>,
-    /// How far each stream is.
+    /// How far each stream has come.
     pub streams: Vec<Progress>,
 }
 
 impl TaskFacts {
-    /// Of one whose init was cloned.
+    /// The facts of a task whose init was cloned.
     pub fn new(record: Box<Record>, particulars: Particulars) -> TaskFacts {
         TaskFacts {
             life: task::Life::Starting,
@@ -293,20 +291,20 @@ impl TaskFacts {
         }
     }
 
-    /// The number of the exec of that name, which runs.
+    /// The number of the running exec with this name.
     pub fn exec_named(&self, name: &str) -> Option<u64> {
         let is_it = |exec: &ExecFacts| exec.name.as_deref() == Some(name) && !exec.life.has_ended();
         self.execs.iter().find(|(_, exec)| is_it(exec)).map(|(number, _)| *number)
     }
 
-    /// Keeps an exec by the next number, which this returns.
+    /// Stores an exec under the next number and returns the number.
     pub fn keep_exec(&mut self, exec: ExecFacts) -> u64 {
         self.execs_begun += 1;
         self.execs.insert(self.execs_begun, exec);
         self.execs_begun
     }
 
-    /// The execs that have a pid, by it.
+    /// The execs that have a pid, by pid.
     pub fn execs_by_pid(&self) -> BTreeMap<i32, (u64, &ExecFacts)> {
         self.execs.iter().filter_map(|(number, exec)| Some((exec.pid?, (*number, exec)))).collect()
     }
@@ -315,21 +313,21 @@ impl TaskFacts {
 /// What a shim knows of an exec.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ExecFacts {
-    /// Where it is in its life.
+    /// The state of the exec.
     pub life: exec::Life,
-    /// Who has asked for it.
+    /// The origin of the request for the exec.
     pub by: AskedBy,
-    /// Whether that has gone, and its end is told as an event alone.
+    /// Whether the caller has gone, so that the end is reported as an event alone.
     pub unwanted: bool,
-    /// What it is called, by whoever resizes its terminal or signals it.
+    /// The exec's name, for callers that resize its terminal or signal it.
     pub name: Option<String>,
-    /// Its pid, until it was reaped.
+    /// The exec's pid, until it was reaped.
     pub pid: Option<i32>,
-    /// When that process started, in clock ticks since the boot; read for whoever asks.
+    /// When that process started, in clock ticks since the boot; gathered when facts are read.
     pub pid_started: Option<u64>,
-    /// When it is killed, with all that it has started.
+    /// When the exec is killed, with all that it has started.
     pub deadline: Option<Moment>,
-    /// When it was.
+    /// When the exec was killed.
     pub killed_at: Option<Moment>,
     /// Whether nothing is left of what was killed then.
     pub all_dead: bool,
@@ -337,24 +335,24 @@ pub struct ExecFacts {
     pub started_at: Option<Timestamp>,
     /// The number of the cgroup that was made for it.
     pub group: Option<u64>,
-    /// Whether it is in that.
+    /// Whether the exec is in that cgroup.
     pub in_group: bool,
-    /// How it has ended.
+    /// How the exec has ended.
     pub end: Option<ExecEnd>,
     /// When it was reaped.
     pub exited_at: Option<Timestamp>,
-    /// What of its output went where; read for whoever asks.
+    /// Where the output went; gathered when facts are read.
     pub output: Option<Output>,
 }
 
 impl ExecFacts {
-    /// Whether everybody who is to know its end knows it; nobody has to know that of a health check.
+    /// Whether the end was reported to everybody who must know; for a health check nobody must.
     pub fn is_told(&self) -> bool {
         self.by == AskedBy::Check || self.life == exec::Life::Told
     }
 }
 
-/// What became of an exec.
+/// How an exec ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecEnd {
@@ -368,15 +366,15 @@ pub enum ExecEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Killed {
-    /// Everything that it had started: it had a cgroup of its own.
+    /// Everything that the exec had started: it had a cgroup of its own.
     Cgroup,
-    /// What was in its session: the kernel gave it no cgroup of its own, as
-    /// where the task has made its cgroup a threaded one.
+    /// What was in the exec's session: the kernel gave the exec no cgroup of its own, for example
+    /// because the task has made its cgroup a threaded one.
     Session,
 }
 
 impl Killed {
-    /// The word for it in answers.
+    /// The word for this in answers.
     pub fn as_str(self) -> &'static str {
         match self {
             Killed::Cgroup => "cgroup",
@@ -385,15 +383,15 @@ impl Killed {
     }
 }
 
-/// Who has asked for an exec, and is to know its end.
+/// The origin of a request for an exec, which learns of its end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AskedBy {
-    /// The shim: a health check, which tells by what it comes to.
+    /// The shim: a health check, whose result is its report.
     #[default]
     Check,
-    /// Somebody who waits for what this command comes to.
+    /// A caller that waits for the result of this command.
     Caller(Vec<String>),
-    /// The manager, which is told.
+    /// The manager, which gets an event.
     Manager,
 }

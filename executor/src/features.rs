@@ -1,5 +1,5 @@
-//! What this executor can do with a bundle, in the form of the OCI's
-//! `features.md`: the one list of it, from which whoever asks is told.
+//! What this executor can do with a bundle, in the form of the OCI's `features.md`: the one list of
+//! it, from which all answers come.
 //!
 //! A claim is true of the code, not of this host: a kernel may still lack what
 //! is claimed. What is refused is not on the list.
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::hooks::Point;
 use crate::rootfs::mount_options;
 
-/// The OCI versions whose configurations are understood.
+/// The OCI versions of configurations that the executor understands.
 const OCI_VERSIONS: [&str; 2] = ["1.0.0", "1.2.1"];
 
 /// Whether mounts with `uidMappings` and `gidMappings` are made.

@@ -1,5 +1,4 @@
-//! What a shim tells at once of all its tasks, for whoever watches many: counters
-//! and limits, in one answer.
+//! The figures of all tasks of a shim, for monitoring: counters and limits, in one answer.
 //!
 //! Counters, not rates; without processes, and without what only one version of
 //! cgroups has. Must not: keep anything.
@@ -14,67 +13,66 @@ use serde::{Deserialize, Serialize};
 use crate::health;
 use crate::stats::{self, Stats};
 
-/// Up to how long an exec takes to be counted in each bucket, in µs: from what a
-/// host with nothing to do needs to what somebody who waits takes for broken.
+/// The upper bound of each bucket of exec start times, in µs: from what an idle host needs to what
+/// a waiting user takes for broken.
 const BOUNDS_USEC: [u64; 12] =
     [500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000];
 
-/// Everything that one shim tells.
+/// All figures of one shim.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figures {
     /// The shim's version.
     pub version: Cow<'static, str>,
-    /// Its pid.
+    /// The shim's pid.
     pub pid: u32,
-    /// Events that it could not write into the journal, since it started.
+    /// Events that the shim could not write into the journal since it started.
     pub events_lost: u64,
-    /// The sandbox that it is the shim of, if it is.
+    /// The sandbox of the shim, if it has one.
     pub sandbox: Option<SandboxFigures>,
-    /// Its tasks that it has not forgotten.
+    /// The shim's tasks, except forgotten ones.
     pub tasks: Vec<TaskFigures>,
 }
 
 /// A sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxFigures {
-    /// Its id, which a manager may have made longer than one of ours.
+    /// The sandbox's id, which may be longer than ours if a manager made it.
     pub id: String,
-    /// Its members that have not ended.
+    /// The members that have not ended.
     pub members: u64,
-    /// What they use together; none while it is made or removed.
+    /// What the members use together; `None` while the sandbox is made or removed.
     pub usage: Option<Stats>,
 }
 
 /// A task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TaskFigures {
-    /// Its id, which a manager may have made longer than one of ours.
+    /// The task's id, which may be longer than ours if a manager made it.
     pub id: String,
-    /// Where it is in its life, in one word.
+    /// The task's state, in one word.
     pub status: Cow<'static, str>,
-    /// When its program was executed.
+    /// When the task's program was executed.
     pub started_at: Option<Timestamp>,
-    /// What it uses; none once it has ended.
+    /// What the task uses; `None` once it has ended.
     pub usage: Option<Stats>,
-    /// Whether it is well, where it has checks.
+    /// The task's health, if it has checks.
     pub health: Option<HealthFigures>,
-    /// How long its execs took to start; health checks do not count.
+    /// How long the task's execs took to start; health checks do not count.
     pub exec_starts: ExecStarts,
-    /// Bytes of its output that no file or reader would take.
+    /// Bytes of output that no file or reader would take.
     pub output_dropped_bytes: u64,
 }
 
-/// What checks have come to.
+/// The results of health checks.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct HealthFigures {
-    /// In a word.
+    /// The status in one word.
     pub status: health::HealthStatus,
-    /// How many have failed one after the other.
+    /// How many checks have failed in a row.
     pub failing_streak: u32,
 }
 
-/// What is used in a cgroup, without its processes, and without what only one
-/// version of cgroups has.
+/// The figures of a cgroup, without its processes, and without what only one cgroup version has.
 pub(crate) fn usage(layout: &Layout, cgroup: &Cgroup, page_sizes: &[String]) -> Stats {
     let mut stats = stats::read(layout, cgroup, page_sizes);
     stats.measured = Vec::new();
@@ -84,30 +82,30 @@ pub(crate) fn usage(layout: &Layout, cgroup: &Cgroup, page_sizes: &[String]) -> 
     stats
 }
 
-/// How long execs took, from the request until their program was executed.
+/// How long execs took to start: from the request until the program was executed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecStarts {
-    /// How many took at most so long, and longer than the bucket before.
+    /// How many took at most the bucket's time, and longer than the one before.
     pub buckets: Vec<Bucket>,
-    /// How many took longer than that.
+    /// How many took longer than the last bucket.
     pub slower: u64,
-    /// How long all together took, in µs.
+    /// The time of all together, in µs.
     pub sum_usec: u64,
-    /// How many never came so far: refused, or at their deadline before.
+    /// How many never started: refused, or past their deadline before.
     pub failed: u64,
 }
 
 /// A bucket of [`ExecStarts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// The most that one takes that is counted here, in µs.
+    /// The longest start that this bucket counts, in µs.
     pub up_to_usec: u64,
-    /// How many there were.
+    /// How many starts it counts.
     pub count: u64,
 }
 
 impl ExecStarts {
-    /// Counts one that took so long. Until the first there are no buckets.
+    /// Counts a start that took so long. Until the first one there are no buckets.
     pub(crate) fn count(&mut self, took: Duration) {
         let usec = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.fill();
@@ -118,7 +116,7 @@ impl ExecStarts {
         }
     }
 
-    /// Counts one that did not start.
+    /// Counts an exec that did not start.
     pub(crate) fn count_failed(&mut self) {
         self.failed += 1;
     }

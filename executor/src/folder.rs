@@ -12,10 +12,9 @@
 //!
 //! A sandbox's folder is beside those of tasks: see `sandbox`.
 //!
-//! The lock is the kernel's: it goes with the shim, however that ends. Files
-//! are written whole, by rename; `record` says what they look like. One that is
-//! damaged is `Damaged`, and keeps nobody from the others. Must not: start
-//! anything new.
+//! The kernel frees the lock when the shim ends, in whatever way. Files are written whole, by
+//! rename; `record` defines their form. A damaged file is `Damaged`, and keeps nobody from the
+//! others. Must not: start anything new.
 
 mod state_dir;
 mod task_record;
@@ -39,31 +38,30 @@ use crate::{record, trust};
 pub use state_dir::StateDir;
 pub use task_record::{Record, died_with_shim};
 
-/// What is known of a task.
+/// The record of the task.
 const RECORD: &str = "task.json";
-/// How it has ended; and before that, where there is room for it.
+/// The exit report, and the file that reserves room for it.
 const EXIT: &str = "exit.json";
 const RESERVED: &str = "exit.json.new";
-/// Without these fields a record still says what the task's cgroups are.
+/// A record without these fields still says what the task's cgroups are.
 const BESIDE_THE_CGROUPS: [&str; 2] = ["task", "enforcement"];
 
 /// The longest path a unix socket can have: `sun_path` less its NUL (unix(7)).
 const LONGEST_SOCKET_PATH: usize = 107;
 
-/// Who has it has the folder.
+/// The lock file; its holder owns the folder.
 const LOCK: &str = "lock";
 
 /// The folder of the journal of events, beside the tasks'. Ids never begin with a dot.
 const EVENTS: &str = ".events";
 
-/// What the folder of somebody who is attached to a task begins with, in the
-/// task's; then comes the pid.
+/// The prefix of the folder of a client that is attached to a task, inside the task's folder; the client's pid follows.
 pub const ATTACHED: &str = "attach-";
 
 /// Who owns a task's folder.
 #[derive(Debug)]
 pub enum Owner {
-    /// A shim that lives.
+    /// A living shim.
     Shim,
     /// Nobody: the lock was free, and is now ours.
     Nobody(Lock),
@@ -92,17 +90,17 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder at `path`, for a shim that was told so.
+    /// The folder at `path`, as the shim's caller passed it.
     pub fn at(path: impl Into<PathBuf>) -> Folder {
         Folder { path: path.into() }
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What is said where somebody wants it for a new `what` of the same id.
+    /// The error for a caller that wants this folder for a new `what` of the same id.
     fn taken(&self, id: &TaskId, what: &str) -> Error {
         let (there, command) = if self.is_sandbox() { ("sandbox", "sandbox rm") } else { ("task", "rm") };
         let same = if there == what { String::new() } else { format!("; a {what} cannot have its name") };
@@ -119,17 +117,17 @@ impl Folder {
         }
     }
 
-    /// Where the shim answers.
+    /// The path of the shim's socket.
     pub fn socket(&self) -> PathBuf {
         self.path.join("shim.sock")
     }
 
-    /// A file in it.
+    /// The path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// What is known of the task; `None` when its launch never got so far.
+    /// The record of the task; `None` when its launch never got so far.
     ///
     /// # Errors
     /// `Damaged` when it cannot be read.
@@ -137,12 +135,12 @@ impl Folder {
         self.read(RECORD).map_err(|error| self.hinted(error, "rm"))
     }
 
-    /// What a damaged record says of the task's cgroups, if it says that.
+    /// What a damaged record says of the task's cgroups, if it says anything.
     pub(crate) fn salvaged_record(&self) -> Option<Record> {
         record::parse_without(&trust::read(&self.file(RECORD)).ok()?, &BESIDE_THE_CGROUPS)
     }
 
-    /// Its exit report; `None` while there is none.
+    /// The exit report of the task; `None` while there is none.
     ///
     /// # Errors
     /// `Damaged` when it cannot be read.
@@ -150,7 +148,7 @@ impl Folder {
         self.read(EXIT).map_err(|error| self.hinted(error, "rm"))
     }
 
-    /// Says of a record that is damaged which command removes what it was of.
+    /// Adds to the error of a damaged record which command removes the task or sandbox.
     pub(crate) fn hinted(&self, error: Error, command: &str) -> Error {
         if error.kind() != Kind::Damaged || !self.is_locked_by_us() {
             return error;
@@ -159,42 +157,42 @@ impl Folder {
         error.hint(format!("`bowline {command} -f {name}` ends and removes what is left of {name}"))
     }
 
-    /// Whether it is in our state folder: a manager's bundle has no lock.
+    /// Whether the folder is in our state folder: a manager's bundle has no lock.
     pub(crate) fn is_locked_by_us(&self) -> bool {
         self.file(LOCK).exists()
     }
 
-    /// The sandbox that it is a member of, by where its socket leads: whatever its record says.
+    /// The sandbox that the task is a member of, by where its socket leads, whatever its record says.
     pub fn sandbox_by_socket(&self) -> Option<TaskId> {
         fs::read_link(self.socket()).ok()?.parent()?.file_name()?.to_str()?.parse().ok()
     }
 
-    /// Puts down what is known of the task.
+    /// Writes the record of the task.
     pub fn write_record(&self, record: &Record) -> Result<()> {
         self.write(RECORD, record)
     }
 
-    /// Forgets it, as of a task that was removed.
+    /// Removes the record, as for a task that was removed.
     pub fn forget_record(&self) {
         if let Err(error) = fs::remove_file(self.file(RECORD)) {
             tracing::warn!(path = %self.path.display(), %error, "a record is left behind");
         }
     }
 
-    /// Forgets a launch that was refused.
+    /// Removes what a refused launch has left.
     pub fn forget_launch(&self) {
         self.forget_record();
-        // Nothing was reserved where it was refused early.
+        // A launch that was refused early has reserved nothing.
         let _ = fs::remove_file(self.file(RESERVED));
     }
 
-    /// Takes room for the exit report.
+    /// Reserves room for the exit report.
     pub fn reserve_exit(&self) -> Result<Reserve> {
         let path = self.file(RESERVED);
         Reserve::take(&path).map_err(|error| cannot("write", &path, &error))
     }
 
-    /// Puts down the exit report, whole, where there is room for it; after an error it may be tried again.
+    /// Writes the exit report, whole, into the reserved room; after an error the caller may try again.
     pub fn write_exit(&self, reserve: &mut Reserve, report: &ExitReport) -> Result<Put> {
         let path = self.file(EXIT);
         reserve.put(report, &self.file(RESERVED), &path).map_err(|error| cannot("write", &path, &error))
@@ -207,7 +205,7 @@ impl Folder {
         let of_sandbox =
             sandbox.iter().flat_map(|of| [of.file("sandbox.json"), of.file("networks.json"), of.path.clone()]);
         let own = [self.file(RECORD), self.file(EXIT), self.path.clone()];
-        // Its folder's own name is in the state folder.
+        // The name of the task's folder is an entry of the state folder.
         let state = self.is_locked_by_us().then(|| {
             let events = self.path.with_file_name(EVENTS);
             [events.join(events::CURRENT), events, self.path.parent().unwrap_or(&self.path).to_owned()]
@@ -248,7 +246,7 @@ impl Folder {
         })
     }
 
-    /// Takes the lock, waiting for a shim that holds it to end.
+    /// Takes the lock; waits for a shim that holds it to end.
     ///
     /// # Errors
     /// `NotFound` when the folder is removed.
@@ -258,11 +256,11 @@ impl Folder {
         Ok(Lock(file))
     }
 
-    /// Takes a lock that others may have as well, and that nobody has alone: of a
-    /// member of a sandbox, for who launches it and the shim.
+    /// Takes the lock together with others, but with nobody who holds it alone: a sandbox member's
+    /// lock is held by its launcher and by the shim.
     ///
     /// # Errors
-    /// `NotFound` when the folder is removed; `WrongState` when somebody has it alone.
+    /// `NotFound` when the folder is removed; `WrongState` when somebody holds the lock alone.
     pub fn lock_shared(&self) -> Result<Lock> {
         let file = self.lock_file()?;
         match file.try_lock_shared() {
@@ -274,7 +272,7 @@ impl Folder {
         }
     }
 
-    /// Tells whether a shim owns the folder.
+    /// Finds out whether a shim owns the folder; takes the lock if none does.
     pub fn owner(&self) -> Result<Owner> {
         let file = self.lock_file()?;
         match file.try_lock() {
@@ -284,10 +282,10 @@ impl Folder {
         }
     }
 
-    /// Removes the folder of a task that has ended: for whoever looks, all of it
-    /// at once, so that nobody finds half a task, or locks what is going.
+    /// Removes the folder of a task that has ended. Others see all of it disappear at once, so that
+    /// nobody finds half a task, or locks a folder that is going.
     pub fn remove(&self, lock: Lock) -> Result<()> {
-        // While we waited for the lock, another may have removed what it was of.
+        // While this call waited for the lock, another process may have removed the folder.
         let ours = lock.0.metadata().map_err(|error| cannot("look into", &self.path, &error))?;
         if !fs::metadata(self.file(LOCK)).is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino())) {
             return Ok(());
@@ -295,7 +293,7 @@ impl Folder {
         let mut last = self.last_events();
         let aside = self.aside();
         let renamed = fs::rename(&self.path, &aside).or_else(|error| match error.kind() {
-            // Of one that was killed, whose pid is ours now.
+            // Left by a process that was killed and had this pid.
             ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
                 fs::remove_dir_all(&aside).and_then(|()| fs::rename(&self.path, &aside))
             }
@@ -311,8 +309,9 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes the folder of a task that has ended, whose shim cannot write this report and stays to try again; it sees
-    /// that nobody wants it any more. Blocks until the shim has left.
+    /// Removes the folder of a task that has ended, whose shim cannot write this report and stays
+    /// to try again; the shim sees that nobody wants the report any more. Blocks until the shim has
+    /// left.
     ///
     /// # Errors
     /// What the disk refuses: the shim then keeps the report.
@@ -322,7 +321,7 @@ impl Folder {
         let aside = Folder::at(self.aside());
         let refused = |error: io::Error| cannot("remove", &self.path, &error);
         fs::rename(&self.path, &aside.path).map_err(refused)?;
-        // It may have been written at last.
+        // The shim may have written it at last.
         let written = matches!(aside.exit(), Ok(Some(_)));
         fs::remove_dir_all(&aside.path).map_err(refused)?;
         let entry = |seq, event| Entry { time: Timestamp::now(), id: id.clone(), seq, event, lost: 0 };
@@ -333,14 +332,13 @@ impl Folder {
         lock.lock().map_err(|error| cannot("lock", &self.file("lock"), &error))
     }
 
-    /// Where it is renamed to, to be removed.
+    /// The name under which the folder is removed.
     fn aside(&self) -> PathBuf {
         self.path.with_file_name(format!(".removed-{}-{}", self.name(), std::process::id()))
     }
 
-    /// The events of a task that nobody sees to any more: that it is removed,
-    /// and its end where its shim did not live to tell. None of a launch that
-    /// failed.
+    /// The last events of a task without a shim: its removal, and its end if the shim did not live
+    /// to write it. None for a launch that failed.
     pub(crate) fn last_events(&self) -> Vec<Entry> {
         let Ok(id) = self.name().parse::<TaskId>() else { return Vec::new() };
         let entry = |seq, event| Entry { time: Timestamp::now(), id: id.clone(), seq, event, lost: 0 };
@@ -365,7 +363,7 @@ impl Folder {
         vec![entry(last.saturating_add(1), exited), entry(last.saturating_add(2), Event::Removed)]
     }
 
-    /// Its events in the journal, from its creation on: an earlier task may have had its name.
+    /// The task's events in the journal, from its creation on: an earlier task may have had the same name.
     pub(crate) fn written_events(&self) -> Vec<Entry> {
         let read = Reader::open(self.path.with_file_name(EVENTS)).and_then(|mut journal| journal.read());
         let mut entries = read.unwrap_or_default();
@@ -374,7 +372,7 @@ impl Folder {
         entries.split_off(created.unwrap_or_default())
     }
 
-    /// What its sandbox is called.
+    /// The name of the folder, which is that of its task or sandbox.
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }

@@ -1,9 +1,9 @@
-//! What here reads others' bytes, as functions of bytes, for fuzzers: `fuzz/`
+//! The code of this crate that reads foreign bytes, as functions of bytes, for fuzzers: `fuzz/`
 //! calls them, and so does a test in the shim with each corpus.
 //!
-//! None returns anything: that it returns at all, soon, and with little memory,
-//! is what is asked. What reads files gets them in a folder of its own. Must
-//! not: be in what is installed (feature `fuzzing`).
+//! The functions return nothing: the test is that they return at all, soon, and with little memory.
+//! A reader of files gets them in a folder of its own. Must not: be in what is installed (feature
+//! `fuzzing`).
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::identity::{self, Wanted};
 use crate::network::{self, ConfigList, Kept};
 use crate::{bundle, events, rootfs, stats, unsupported};
 
-/// A bundle's `config.json`, and what is checked of it before anything is made.
+/// A bundle's `config.json`, and its checks before anything is made.
 pub fn config(data: &[u8]) {
     let Ok((spec, _)) = bundle::parse(data, Path::new("config.json")) else { return };
     let _ = unsupported::check(&spec);
@@ -43,7 +43,7 @@ pub fn resources(data: &[u8]) {
     let _ = serde_json::from_slice::<LinuxResources>(data).map(bundle::limits);
 }
 
-/// The files in a task's or sandbox's folder: all of them with this in them.
+/// The files in a task's or sandbox's folder: each of them with these bytes.
 pub fn state(data: &[u8]) {
     thread_local!(static FOLDER: Same = Same::new(&["task.json", "exit.json", "sandbox.json", "networks.json"]));
     FOLDER.with(|same| {
@@ -52,7 +52,7 @@ pub fn state(data: &[u8]) {
         let _ = (folder.record(), folder.exit(), folder.sandbox());
         let _ = folder.last_events();
         let Ok(Some(kept)) = Kept::read(same.0.path()) else { return };
-        // What is looked at to undo it.
+        // What an undo reads.
         for attached in &kept.attached {
             for index in (0..attached.begun).rev() {
                 let _ = attached.list.kind(index);
@@ -76,7 +76,7 @@ pub fn mountinfo(data: &[u8]) {
     }
 }
 
-/// The files of a cgroup, of either version: all of them with this in them.
+/// The files of a cgroup, of either version: each of them with these bytes.
 pub fn cgroup(data: &[u8]) {
     struct Versions {
         same: Same,
@@ -104,7 +104,7 @@ pub fn cgroup(data: &[u8]) {
     });
 }
 
-/// What a CNI plugin says, and a list of plugins.
+/// The answer of a CNI plugin, and a list of plugins.
 pub fn cni(data: &[u8]) {
     let _ = network::result_of(data, &json!({"cniVersion": "1.0.0"}));
     let _ = (network::versions_in(data), network::failure_in(data));
@@ -129,7 +129,7 @@ pub fn accounts(data: &[u8]) {
     let _ = (passwd.parse::<NameOrId>(), passwd.parse::<Signal>());
 }
 
-/// A folder whose files are one and the same.
+/// A folder whose files are all the same one.
 struct Same(TempDir);
 
 impl Same {
@@ -151,7 +151,7 @@ impl Same {
 
 const SAME: &str = "same";
 
-/// Whatever `stats` reads.
+/// The files that `stats` reads.
 const CGROUP_FILES: &[&str] = &[
     "cgroup.controllers",
     "task/blkio.throttle.io_service_bytes_recursive",

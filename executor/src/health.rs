@@ -1,4 +1,4 @@
-//! Whether a task is healthy: what its checks come to.
+//! Whether a task is healthy, by the results of its checks.
 //!
 //! ```text
 //!               success                success
@@ -15,13 +15,13 @@ use std::collections::VecDeque;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// How many checks are remembered.
+/// How many checks are kept.
 pub const REMEMBERED: usize = 5;
 
-/// The last bytes of a check's output that are remembered, of both streams.
+/// The last bytes of a check's output that are kept, of both streams.
 pub const OUTPUT: usize = 1024;
 
-/// The word for a task's health.
+/// A task's health in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
@@ -35,7 +35,7 @@ pub enum HealthStatus {
 }
 
 impl HealthStatus {
-    /// The word itself.
+    /// The status in one word.
     pub fn as_str(self) -> &'static str {
         match self {
             HealthStatus::Starting => "starting",
@@ -48,11 +48,11 @@ impl HealthStatus {
 /// What is known of a task's health.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Health {
-    /// What it is now.
+    /// The current status.
     pub status: HealthStatus,
-    /// How many checks have failed one after the other, of those that count.
+    /// How many of the checks that count have failed in a row.
     pub failing_streak: u32,
-    /// The last checks, the oldest first.
+    /// The last checks, oldest first.
     pub log: VecDeque<Check>,
 }
 
@@ -63,25 +63,25 @@ pub struct Check {
     pub started_at: Timestamp,
     /// When it ended.
     pub ended_at: Timestamp,
-    /// Null when it was killed at its timeout, or could not be run.
+    /// Null when the check was killed at its timeout, or could not be run.
     pub exit_code: Option<i32>,
-    /// Whether it was killed at its timeout.
+    /// Whether the check was killed at its timeout.
     pub timed_out: bool,
-    /// The last [`OUTPUT`] bytes that it wrote.
+    /// The last [`OUTPUT`] bytes that the check wrote.
     pub output: String,
-    /// Why it could not be run.
+    /// Why the check could not be run.
     pub error: Option<String>,
 }
 
 impl Check {
-    /// Whether the task is healthy by it.
+    /// Whether the check found the task healthy.
     pub fn succeeded(&self) -> bool {
         self.exit_code == Some(0)
     }
 }
 
 impl Health {
-    /// Takes a check into account. `retries` failures in a row make unhealthy;
+    /// Takes a check into account. `retries` failures in a row make the task unhealthy;
     /// `in_start_period` tells whether the task has only just started.
     pub fn learn(&mut self, check: Check, retries: u32, in_start_period: bool) {
         if check.succeeded() {
@@ -110,7 +110,7 @@ mod tests {
         Check { started_at: time, ended_at: time, exit_code: Some(exit_code), timed_out: false, output, error: None }
     }
 
-    /// The status after each of `codes`, outside of the start period.
+    /// The status after each of `codes`, outside the start period.
     fn statuses(health: &mut Health, retries: u32, codes: &[i32]) -> Vec<&'static str> {
         let mut after = |code: &i32| {
             health.learn(check(*code), retries, false);

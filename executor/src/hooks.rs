@@ -1,15 +1,13 @@
-//! Hooks of an OCI configuration: programs that are run at points of a
-//! container's life, with its state as JSON on stdin.
+//! Hooks of an OCI configuration: programs that run at points of a container's life, with its state as JSON on stdin.
 //!
 //! ```text
 //!   create: mounts ─► prestart, createRuntime ─► createContainer ─► pivot … READY
 //!   start:  confined ─► startContainer ─► execve ─► poststart        delete: poststop
 //! ```
 //!
-//! Those of the runtime's namespaces are run by the shim, in its loop; those of
-//! the container's by its init, the last of them confined as the program will
-//! be, as they are the image's. One that fails ends the list.
-//! Must not: decide what a failure means.
+//! The shim, in its loop, runs the hooks of the runtime's namespaces; the container's init runs
+//! those of the container, the last of them confined as the program will be, because they are the
+//! image's. A hook that fails ends the list. Must not: decide what a failure means.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -23,29 +21,28 @@ use crate::claim::Claim;
 use crate::pages::FRUGAL;
 use crate::program::Program;
 
-/// How long a hook may take that says nothing itself: a network may take long,
-/// but nothing waits for ever.
+/// The timeout of a hook that sets none: a network may take long, but nothing waits for ever.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// Where in a container's life hooks are run.
+/// Where in a container's life hooks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
-    /// Its namespaces exist, its root is not changed yet; obsolete.
+    /// The container's namespaces exist, its root is not changed yet; obsolete.
     Prestart,
     /// After [`Point::Prestart`], in the same state.
     CreateRuntime,
-    /// Right after, inside.
+    /// Right after [`Point::CreateRuntime`], inside the container.
     CreateContainer,
-    /// Before the program is executed, inside.
+    /// Before the program is executed, inside the container.
     StartContainer,
-    /// After it was.
+    /// After the program was executed.
     Poststart,
     /// The container is gone.
     Poststop,
 }
 
 impl Point {
-    /// As in a configuration.
+    /// The name of the point in a configuration.
     pub fn name(self) -> &'static str {
         match self {
             Point::Prestart => "prestart",
@@ -57,7 +54,7 @@ impl Point {
         }
     }
 
-    /// All of them, in their order.
+    /// All points, in their order.
     pub const ALL: [Point; 6] = [
         Point::Prestart,
         Point::CreateRuntime,
@@ -80,11 +77,11 @@ impl Point {
 /// The container that hooks run for.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'a> {
-    /// Its id.
+    /// The id of the container.
     pub id: &'a str,
-    /// The folder of its configuration.
+    /// The folder of the container's configuration.
     pub bundle: &'a Path,
-    /// Its configuration.
+    /// The container's OCI configuration.
     pub spec: &'a Spec,
 }
 
@@ -108,8 +105,7 @@ impl Container<'_> {
         of_point.as_deref().unwrap_or_default()
     }
 
-    /// The state at `point` as the runtime specification has it. `pid` is
-    /// init's, in the namespace of whoever reads it.
+    /// The state at `point`, as the runtime specification defines it. `pid` is init's, in the namespace of the reader.
     pub fn state(&self, point: Point, pid: Option<i32>) -> Result<Vec<u8>> {
         self.state_as(point.status(), pid)
     }
@@ -129,11 +125,11 @@ impl Container<'_> {
         serde_json::to_vec(&state.build().doing(Kind::Internal, what)?).doing(Kind::Internal, what)
     }
 
-    /// Runs the hooks of `point` as children of the shim, one after the other.
-    /// `claim` gives the end of a child: it must be held from before this.
+    /// Runs the hooks of `point` as children of the shim, one after the other. `claim` returns a
+    /// child's `Claim`; the caller expects the children from before this call.
     ///
     /// # Errors
-    /// Names the hook that failed, and what it said.
+    /// Names the hook that failed, and what it wrote.
     pub async fn run(&self, point: Point, pid: Option<i32>, claim: impl Fn(i32) -> Claim) -> Result<()> {
         if !self.has(point) {
             return Ok(());
@@ -172,8 +168,8 @@ impl Container<'_> {
     }
 }
 
-/// Runs the poststop hooks of a container whose shim has died, in a process that
-/// reaps its own children. All are tried; the first failure is told.
+/// Runs the poststop hooks of a container whose shim has died, in a process that reaps its own
+/// children. All hooks are tried; the first failure is returned.
 pub fn run_poststop(id: &str, bundle: &Path) -> Result<()> {
     let path = bundle.join("config.json");
     let what = || format!("cannot read {}", path.display());
@@ -191,19 +187,19 @@ pub fn run_poststop(id: &str, bundle: &Path) -> Result<()> {
     first
 }
 
-/// What an error calls a hook.
+/// The name of a hook in errors.
 fn name(point: Point, number: usize, hook: &Hook) -> String {
     format!("{} hook #{number} ({})", point.name(), hook.path().display())
 }
 
-/// The environment of this process: what a hook has that the shim runs and that
-/// brings none, as other runtimes do it, whose hooks count on a PATH.
+/// The environment of this process, for a hook that the shim runs and that brings none. Other
+/// runtimes do the same, and their hooks count on a PATH.
 fn surroundings() -> Vec<OsString> {
     let ours = |(key, value): &(OsString, OsString)| key == FRUGAL.0 && value == FRUGAL.1;
     std::env::vars_os().filter(|one| !ours(one)).map(|(key, value)| [key, value].join("=".as_ref())).collect()
 }
 
-/// What runs `hook`, with `env` if it has none itself.
+/// The program for `hook`, with `env` if the hook brings no environment.
 fn program<'a>(hook: &'a Hook, cwd: &'a Path, env: &[OsString], state: &[u8]) -> Result<(Program<'a>, Duration)> {
     let path = hook.path();
     let name = path.to_string_lossy().into_owned();

@@ -1,5 +1,4 @@
-//! What this host and the task's root can tell: the facts that turn a task
-//! description into an OCI configuration.
+//! The facts of this host and of the task's root that turn a task description into an OCI configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,7 +30,7 @@ pub fn configure(task: &Task, id: &str) -> Result<Spec> {
         Seccomp::File(path) => Some(read_profile(task, path)?),
         Seccomp::Default | Seccomp::Unconfined => None,
     };
-    // One that stands for the number that it would get.
+    // `UIDS.start` stands for the user that the task would get.
     let host = Host { seccomp, kernel: kernel(), ..facts(task, id, UIDS.start)? };
     Ok(bowline_spec::build(task, &host)?)
 }
@@ -49,7 +48,7 @@ pub fn configure_unfiltered(task: &Task, id: &str, own: Option<&ClaimedUid>) -> 
 /// The profile that a task's seccomp filter is compiled from.
 ///
 /// # Errors
-/// `BadSpec` where it is a file that cannot be read, or is none.
+/// `BadSpec` for a file that cannot be read, or that is no profile.
 pub fn profile(task: &Task) -> Result<Option<Profile>> {
     Ok(match task.seccomp() {
         Seccomp::Unconfined => None,
@@ -63,7 +62,7 @@ fn read_profile(task: &Task, path: &Path) -> Result<LinuxSeccomp> {
     Ok(bowline_spec::seccomp::parse_profile(&text, &task.capabilities.allowed(), kernel())?)
 }
 
-/// What a configuration depends on, but for the seccomp profile.
+/// The facts that a configuration depends on, except for the seccomp profile.
 fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
     let root = task.rootfs.as_deref().unwrap_or(Path::new("/"));
     let meta = fs::metadata(root).doing(Kind::BadSpec, || format!("rootfs: cannot use {}", root.display()))?;
@@ -84,7 +83,7 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
     };
     Ok(Host {
         user,
-        // Looked up for those only who need to know.
+        // Looked up only for tasks that need it.
         view: if task.rootfs.is_none() { host_view() } else { Vec::new() },
         devices: devices(task)?,
         apparmor: apparmor(task),
@@ -96,19 +95,18 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
     })
 }
 
-/// What of a task's limits an update changes, for this host: the description
-/// from then on, and the changes alone.
+/// Changes a task's limits by an update, for this host. Returns the description from then on, and the changes alone.
 ///
 /// # Errors
 /// `BadSpec` naming the field that is wrong or does not fit this host.
 pub fn change(task: &Task, update: &Update) -> Result<(Task, LinuxResources)> {
-    // Devices are looked up by what the update leads to.
+    // Devices are looked up by the updated description.
     let merged = update.applied_to(task)?;
     let host = Host { devices: devices(&merged)?, ..limits(&merged) };
     Ok(bowline_spec::build_update(task, update, &host)?)
 }
 
-/// What the limits of `task` are checked against; nothing that it has none of.
+/// The facts that the limits of `task` are checked against; none for limits that it does not have.
 fn limits(task: &Task) -> Host {
     let mut host = Host { cgroup_v2: cgroup::is_v2(), ..Host::default() };
     if task.cpu.cpuset.is_some() {
@@ -123,7 +121,7 @@ fn limits(task: &Task) -> Host {
     host
 }
 
-/// The profile of a task that names none: ours, where it is loaded.
+/// The profile of a task that names none: our default profile, where it is loaded.
 fn apparmor(task: &Task) -> Option<String> {
     let wanted = task.apparmor.is_none() && lsm::has_default_profile();
     wanted.then(|| lsm::DEFAULT_PROFILE.to_owned())
@@ -155,7 +153,7 @@ fn devices(task: &Task) -> Result<BTreeMap<PathBuf, DeviceNode>> {
     Ok(found)
 }
 
-/// Reads a list as the kernel writes it: `0-3,5`. Missing or odd: just 0.
+/// Parses a list as the kernel writes it: `0-3,5`. A missing or odd file counts as just 0.
 fn online(path: &str) -> BTreeSet<u32> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let ranges = text.trim().split(',').filter_map(|range| {

@@ -1,5 +1,4 @@
-//! What the state folder knows of the host's units: which are tracked, and what
-//! limits were applied.
+//! What the state folder records of the host's units: which are tracked, and which limits were applied.
 //!
 //! ```text
 //!   <state>/.limits/  lock          held for as long as somebody changes either
@@ -26,30 +25,30 @@ const APPLIED: &str = "applied.json";
 /// A unit whose figures are among the metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tracked {
-    /// Its name.
+    /// The name of the unit.
     pub unit: UnitName,
-    /// Its cgroup below every hierarchy that systemd manages, while it is active.
+    /// The unit's cgroup below every hierarchy that systemd manages, while the unit is active.
     pub cgroup: String,
 }
 
-/// What was applied.
+/// The limits that were applied.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Applied {
-    /// Slices and services with the limits that they were given.
+    /// The slices and services, with the limits that they were given.
     pub manifest: Manifest,
-    /// Those slices that were made for it.
+    /// The slices that were made for these limits.
     pub made: Vec<UnitName>,
 }
 
-/// The units that are tracked, in the order of their names.
+/// The tracked units, sorted by name.
 ///
 /// # Errors
-/// `Internal` when what is written down cannot be read.
+/// `Internal` when the record cannot be read.
 pub fn read(state: &StateDir) -> Result<Vec<Tracked>> {
     Ok(folder(state).read(TRACKED)?.unwrap_or_default())
 }
 
-/// What is known of the host's units, and nobody else's to change meanwhile.
+/// The records of the host's units, locked against other changes.
 #[derive(Debug)]
 pub struct Held {
     folder: Folder,
@@ -57,7 +56,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Takes the lock, waiting for whoever has it. Blocks.
+    /// Takes the lock; waits for its holder. Blocks.
     ///
     /// # Errors
     /// `Internal` where the state folder cannot be written to.
@@ -74,24 +73,24 @@ impl Held {
         Ok(self.folder.read(TRACKED)?.unwrap_or_default())
     }
 
-    /// Puts down which are tracked from now on.
+    /// Records which units are tracked from now on.
     pub fn track(&self, mut units: Vec<Tracked>) -> Result<()> {
         units.sort_by(|one, other| one.unit.cmp(&other.unit));
         self.folder.write(TRACKED, &units)
     }
 
-    /// Puts down what is applied.
+    /// Records the applied limits.
     pub fn apply(&self, applied: &Applied) -> Result<()> {
         self.folder.write(APPLIED, applied)
     }
 
-    /// What was applied.
+    /// The limits that were applied.
     pub fn applied(&self) -> Result<Applied> {
         Ok(self.folder.read(APPLIED)?.unwrap_or_default())
     }
 }
 
-/// What was applied, as of now.
+/// The limits that are applied now.
 ///
 /// # Errors
 /// As [`read`].

@@ -16,10 +16,10 @@ use rustix::io::Errno;
 
 use crate::inside_root::{self, Symlinks};
 
-/// More than any sane user database; a larger file is refused.
+/// More than any sane user database has; a larger file is refused.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// Who a process is to be, as asked for.
+/// The user and groups that a process asks for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted<'a> {
     /// The user; 0 when absent.
@@ -30,7 +30,7 @@ pub struct Wanted<'a> {
     pub groups: &'a [NameOrId],
 }
 
-/// Resolves `wanted` by `/etc/passwd` and `/etc/group` inside `root`.
+/// Resolves `wanted` with `/etc/passwd` and `/etc/group` inside `root`.
 ///
 /// # Errors
 /// `BadSpec` naming the user or group that the root does not know.
@@ -106,17 +106,17 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Of a passwd line: the fourth field.
+    /// The fourth field of a passwd line.
     fn primary_group(&self) -> Option<u32> {
         self.rest.split(':').next()?.parse().ok()
     }
 
-    /// Of a passwd line: the sixth field.
+    /// The sixth field of a passwd line.
     fn home(&self) -> Option<&'a str> {
         self.rest.split(':').nth(2).filter(|home| !home.is_empty())
     }
 
-    /// Of a group line: whether its last field lists `user`.
+    /// Whether the last field of a group line lists `user`.
     fn lists(&self, user: &str) -> bool {
         self.rest.split(',').any(|member| member == user)
     }
@@ -132,8 +132,8 @@ fn read(root: BorrowedFd<'_>, path: &str) -> Result<String> {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(String::new()),
         Err(errno) => return Err(refused(&errno)),
     };
-    // Nothing else is opened: with the host's rights, to open a device may do
-    // something, and to open a FIFO may take forever.
+    // Nothing but a regular file is opened: with the host's rights, opening a device may have an
+    // effect, and opening a FIFO may take forever.
     let stat = fs::fstat(&fd).doing(Kind::BadSpec, what)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(unfit(&"it is not a regular file"));
@@ -141,7 +141,7 @@ fn read(root: BorrowedFd<'_>, path: &str) -> Result<String> {
     if stat.st_size as u64 > MOST_BYTES {
         return Err(unfit(&format_args!("it is larger than {} MiB", MOST_BYTES >> 20)));
     }
-    // As the files of procfs are, and to read /proc/kmsg takes its messages.
+    // Files of procfs have size 0, and reading /proc/kmsg takes its messages.
     if stat.st_size == 0 {
         return Ok(String::new());
     }

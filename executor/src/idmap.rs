@@ -1,9 +1,9 @@
-//! User namespaces that no process is in: what idmapped mounts show owners by.
+//! User namespaces without a process: idmapped mounts show owners by them.
 //!
-//! A child is cloned into a new one and ends once its namespace is open. Waits
-//! for that child, which runs no program: for a moment only. The one that hides
-//! all owners is part of most launches: its child maps one id by itself, in our
-//! memory, which takes a quarter of the time.
+//! A child is cloned into a new namespace and ends once the namespace is open. The caller waits for
+//! this child, which runs no program, for a moment only. The namespace that hides all owners is
+//! part of most launches: its child maps one id by itself, in our memory, which takes a quarter of
+//! the time.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -15,9 +15,9 @@ use rustix::fs::{self, Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitId, WaitIdOptions, getegid, geteuid, waitid};
 
-/// What `user` and `group` inside the task are on the host.
+/// The ids on the host of `user` and `group` inside the task.
 ///
-/// One that is not mapped is left as it is: becoming it will fail, and say so.
+/// An id that is not mapped is left as it is: becoming that user or group will fail, and say so.
 pub fn host_ids(spec: &Spec, user: u32, group: u32) -> (u32, u32) {
     let linux = spec.linux().as_ref();
     let host = |mappings: Option<&Vec<LinuxIdMapping>>, id: u32| {
@@ -30,18 +30,18 @@ pub fn host_ids(spec: &Spec, user: u32, group: u32) -> (u32, u32) {
     (uid, gid)
 }
 
-/// Owners as a user namespace has them.
+/// The id maps of a user namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Idmap {
-    /// Of users.
+    /// The map of users.
     pub uids: Vec<LinuxIdMapping>,
-    /// Of groups.
+    /// The map of groups.
     pub gids: Vec<LinuxIdMapping>,
 }
 
 impl Idmap {
-    /// A user namespace with these maps. To be called where `/proc` is the
-    /// host's, by a process with one thread that may map ids.
+    /// Creates a user namespace with these maps. Call this where `/proc` is the host's, in a
+    /// process with one thread that may map ids.
     ///
     /// # Errors
     /// `BadSpec` for maps that the kernel refuses.
@@ -54,7 +54,7 @@ impl Idmap {
         match sys::clone3(libc::CLONE_NEWUSER as u64, None).doing(Kind::Unsupported, what)? {
             Cloned::Child => {
                 sys::close_all_but(&mut [read.as_raw_fd()]);
-                // Until the parent has all that it wants, or is gone.
+                // Wait until the parent has all that it needs, or is gone.
                 let _ = sys::read_fd(read.as_raw_fd(), &mut [0]);
                 sys::exit_now(0)
             }
@@ -63,7 +63,7 @@ impl Idmap {
                     File::open(format!("/proc/{pid}/ns/user")).doing(Kind::Internal, || "cannot open a user namespace")
                 });
                 drop(write);
-                // In the shim, one that the sweep will not see.
+                // In the shim, the sweep will not see this child.
                 let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
                 Ok(opened?.into())
             }
@@ -80,10 +80,10 @@ impl Idmap {
     }
 }
 
-/// A user namespace that maps no file's owner; `None` where the kernel makes none.
+/// Creates a user namespace that maps no file's owner; `None` where the kernel makes none.
 ///
-/// The kernel wants one id mapped, and of a namespace that maps itself it is
-/// ours: it stands for the last id that there is, which no file has.
+/// The kernel wants one id mapped. A namespace that maps itself can only map ours, which stands for
+/// the last id that there is, which no file has.
 pub fn nobodys() -> Option<OwnedFd> {
     if sys::absent("mount_setattr") {
         return None;
@@ -96,7 +96,7 @@ pub fn nobodys() -> Option<OwnedFd> {
     };
     let made = sys::in_user_namespace(|| {
         write("/proc/self/uid_map", &uids)?;
-        // What the kernel asks of whoever maps a group by itself.
+        // The kernel requires this of a process that maps a group by itself.
         write("/proc/self/setgroups", "deny")?;
         write("/proc/self/gid_map", &gids)?;
         fs::open("/proc/self/ns/user", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -104,12 +104,12 @@ pub fn nobodys() -> Option<OwnedFd> {
     made.ok()?.ok()
 }
 
-/// `container host size` a line (user_namespaces(7)).
+/// The mappings as text, `container host size` a line (user_namespaces(7)).
 pub fn text(mappings: &[LinuxIdMapping]) -> String {
     mappings.iter().map(|m| format!("{} {} {}\n", m.container_id(), m.host_id(), m.size())).collect()
 }
 
-/// Reads `container:host:size`, several of them with commas in between.
+/// Parses `container:host:size`, several of them with commas in between.
 pub fn parse(text: &str) -> Option<Vec<LinuxIdMapping>> {
     let number = |part: Option<&str>| part?.parse::<u32>().ok();
     let one = |text: &str| {

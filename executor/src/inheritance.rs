@@ -1,4 +1,4 @@
-//! What a shim leaves behind of whoever started it, so that no task inherits it.
+//! Drops what a shim has inherited from its starter, so that no task inherits it.
 //!
 //! ```text
 //!   caller ─► shim: leave_behind, once ─► every child inherits what is fresh
@@ -6,11 +6,10 @@
 //!                        as the shim's own differs
 //! ```
 //!
-//! A task has what its description says; what that leaves open is the same
-//! whoever launches it. What the shim may not change stays and is logged: a hard
-//! limit is raised, and a nice value lowered, only with a capability.
-//! Must not: touch the umask. The shim's log files are as private as its caller
-//! wants them, and every child sets its own.
+//! A task has what its description says; what that leaves open is the same for every caller. What
+//! the shim may not change stays and is logged: raising a hard limit or lowering a nice value needs
+//! a capability. Must not: touch the umask. The shim's log files are as private as its caller wants
+//! them, and every child sets its own umask.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -19,18 +18,18 @@ use bowline_error::{Doing, Kind, Result};
 use bowline_sys::{self as sys, SchedulingAttributes};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
-/// Which resource limits a task has that its description does not name.
+/// The resource limits of a task that its description does not name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Limits {
-    /// Those of `docs/reference.md`, whoever launches it.
+    /// The limits of `docs/reference.md`, whoever launches the task.
     #[default]
     Fixed,
-    /// Those of the manager's own service, which is where its administrator sets
-    /// them: Kubernetes has no other place for them.
+    /// The limits of the manager's own service, which is where its administrator sets them:
+    /// Kubernetes has no other place for them.
     Managers,
 }
 
-/// What children do not inherit as they are to have it.
+/// Where the shim's own values differ from those that its children must have.
 #[derive(Debug, Default)]
 struct Differs {
     limits: Vec<(Resource, Rlimit)>,
@@ -39,11 +38,11 @@ struct Differs {
 
 static DIFFERS: OnceLock<Differs> = OnceLock::new();
 
-/// Has the calling process, a shim that has started or what undoes one that died,
-/// forget what it inherited.
+/// Makes the calling process forget what it inherited. Called by a shim that has started, and by a
+/// process that undoes a dead shim.
 ///
 /// # Errors
-/// `Internal` when it cannot hide its memory and files from tasks.
+/// `Internal` when the process cannot hide its memory and files from tasks.
 pub fn leave_behind(limits: Limits) -> Result<()> {
     hide()?;
     let attributes = SchedulingAttributes::default();
@@ -55,7 +54,7 @@ pub fn leave_behind(limits: Limits) -> Result<()> {
         ("the memory policy", sys::default_memory_policy()),
     ];
     for (what, error) in steps.into_iter().filter_map(|(what, done)| Some((what, done.err()?))) {
-        // A kernel without it has nothing to inherit.
+        // A kernel without this call has nothing to inherit.
         if error.raw_os_error() != Some(libc::ENOSYS) {
             tracing::warn!(%error, "tasks inherit {what} of the process that started this shim");
         }
@@ -69,10 +68,9 @@ pub fn leave_behind(limits: Limits) -> Result<()> {
     Ok(())
 }
 
-/// Keeps other processes from tracing the calling one, and from reaching its
-/// files and its root by `/proc`, unless they have CAP_SYS_PTRACE in the shim's
-/// user namespace. A fork inherits it, an execve ends it, and where
-/// `fs.suid_dumpable` is 1 a change of credentials does too.
+/// Keeps other processes from tracing the calling one, and from reaching its files and its root
+/// through `/proc`, unless they have CAP_SYS_PTRACE in the shim's user namespace. A fork inherits
+/// this, an execve ends it, and where `fs.suid_dumpable` is 1 a change of credentials ends it too.
 pub fn hide() -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).doing(Kind::Internal, || "cannot hide a process from tasks")
 }
@@ -82,13 +80,13 @@ pub fn limits() -> &'static [(Resource, Rlimit)] {
     DIFFERS.get().map_or(&[], |differs| &differs.limits)
 }
 
-/// Whether the shim's `oom_score_adj` is another than 0.
+/// Whether the shim's `oom_score_adj` is not 0.
 pub fn has_oom_score() -> bool {
     DIFFERS.get().is_some_and(|differs| differs.oom_score)
 }
 
-/// Gives this process the fixed limits, as far as it may and need not have more
-/// itself: what differs is left for its children to set.
+/// Gives this process the fixed limits, as far as it may and needs no higher ones itself; returns
+/// the limits that its children must set.
 fn fix_limits() -> Vec<(Resource, Rlimit)> {
     fixed(threads_max()).into_iter().filter_map(|(resource, fixed)| fix_limit(resource, fixed)).collect()
 }
@@ -96,7 +94,7 @@ fn fix_limits() -> Vec<(Resource, Rlimit)> {
 fn fix_limit(resource: Resource, fixed: Rlimit) -> Option<(Resource, Rlimit)> {
     let ours = getrlimit(resource);
     let highest = Rlimit { current: fixed.current, maximum: higher(ours.maximum, fixed.maximum) };
-    // Files for each stream of each task, exec and guest: the shim's own count is no task's.
+    // The shim needs files for each stream of each task, exec and guest: its own limit is no task's.
     let kept = if resource == Resource::Nofile { highest.maximum } else { fixed.current };
     let wanted = Rlimit { current: kept, ..highest };
     if wanted == ours || setrlimit(resource, wanted).is_ok() {
@@ -113,26 +111,24 @@ fn fix_limit(resource: Resource, fixed: Rlimit) -> Option<(Resource, Rlimit)> {
     (own != possible).then_some((resource, possible))
 }
 
-/// Lets this process have as many files open as it may have at all; returns what its children are to have, where that
-/// differs.
+/// Raises this process's limit of open files to the hard limit; returns the limit for its children, where that differs.
 fn raise_files() -> Option<(Resource, Rlimit)> {
     let ours = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: ours.maximum, ..ours };
     (wanted != ours && setrlimit(Resource::Nofile, wanted).is_ok()).then_some((Resource::Nofile, ours))
 }
 
-/// The higher of two limits; `None` is none at all.
+/// The higher of two limits; `None` is no limit.
 fn higher(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     Some(a?.max(b?))
 }
 
-/// What Linux gives its first process; of open files and of locked memory what
-/// systemd gives a service.
+/// The limits that Linux gives its first process; for open files and locked memory, those that systemd gives a service.
 fn fixed(threads_max: Option<u64>) -> [(Resource, Rlimit); 16] {
     const MIB: u64 = 1 << 20;
     let limit = |soft: Option<u64>, hard: Option<u64>| Rlimit { current: soft, maximum: hard };
     let both = |most: Option<u64>| limit(most, most);
-    // As the kernel reckons at boot, by memory (`fork_init`).
+    // The kernel computes the limit like this at boot, from the size of memory (`fork_init`).
     let half = threads_max.map(|threads| threads / 2);
     [
         (Resource::As, both(None)),

@@ -1,13 +1,12 @@
-//! Opening a path inside a root, whatever symlinks are in it.
+//! Opens a path inside a root, whatever symlinks are in it.
 //!
-//! By `openat2`; where that is absent (Linux < 5.6, or an outer seccomp filter
-//! that is older), by a walk of one O_NOFOLLOW step at a time, which follows
-//! symlinks by their text and answers `..` from its own stack.
+//! By `openat2`; where that is absent (Linux < 5.6, or an outer seccomp filter that is older), by a
+//! walk of one O_NOFOLLOW step at a time, which follows symlinks by their text and resolves `..`
+//! from its own stack.
 //!
-//! What the walk holds: no step leaves the root, for no step follows a symlink
-//! or climbs. What it does not: should someone on the host move a folder out of
-//! the root while the walk is in it, the walk goes on below where that folder
-//! went; openat2 notices at the next `..`.
+//! The walk guarantees that no step leaves the root, because no step follows a symlink or climbs.
+//! It has one gap: if someone on the host moves a folder out of the root while the walk is in it,
+//! the walk goes on below the folder's new place; openat2 notices at the next `..`.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -19,27 +18,26 @@ use bowline_sys as sys;
 use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
-/// As many symlinks in one path as the kernel follows (path_resolution(7)).
+/// The most symlinks that the kernel follows in one path (path_resolution(7)).
 pub const MOST_SYMLINKS: usize = 40;
 
 /// Filesystems that have magic links, which lead wherever the kernel wants:
 /// procfs, securityfs, AppArmor's (linux/magic.h).
 const WITH_MAGIC_LINKS: [fs::FsWord; 3] = [0x9fa0, 0x7363_6673, 0x5a3c_69f0];
 
-/// What becomes of a symlink on the way.
+/// What to do with a symlink on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Symlinks {
-    /// It is an error: `ELOOP`.
+    /// A symlink is an error: `ELOOP`.
     Refused,
-    /// It is followed, an absolute one from the root on; a magic link is an
-    /// error: `ELOOP`.
+    /// A symlink is followed, an absolute one from the root on; a magic link is an error: `ELOOP`.
     Followed,
 }
 
 /// Opens `path` inside `root`, which `..` never leaves.
 ///
 /// # Errors
-/// As openat2(2): `ELOOP` for a symlink that is not to be followed.
+/// As openat2(2): `ELOOP` for a symlink that must not be followed.
 pub fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlags, symlinks: Symlinks) -> Result<OwnedFd> {
     let resolve = match symlinks {
         Symlinks::Refused => ResolveFlags::NO_SYMLINKS,
@@ -56,7 +54,7 @@ pub fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlags, symlinks: Symlinks
 /// The walk part by part for kernels without openat2.
 fn walk(root: BorrowedFd<'_>, path: &Path, flags: OFlags, symlinks: Symlinks) -> Result<OwnedFd> {
     let step = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // The folders from the root down to where we are.
+    // The folders from the root down to the current one.
     let mut stack: Vec<OwnedFd> = Vec::new();
     let mut ahead: VecDeque<OsString> = parts(path).collect();
     let mut followed = 0;
@@ -84,21 +82,21 @@ fn walk(root: BorrowedFd<'_>, path: &Path, flags: OFlags, symlinks: Symlinks) ->
                 ahead.push_front(part);
             }
         } else if ahead.is_empty() && !flags.contains(OFlags::PATH) {
-            // Should it have become a symlink meanwhile, that is an error.
+            // If the part has become a symlink meanwhile, this is an error.
             return fs::openat(here, &part, flags | OFlags::NOFOLLOW, Mode::empty());
         } else {
             stack.push(next);
         }
     }
     if !flags.contains(OFlags::PATH) {
-        // Here by a `..` or the root itself: a folder.
+        // The walk came here by a `..`, or this is the root itself: a folder.
         let here = stack.last().map_or(root, |fd| fd.as_fd());
         return fs::openat(here, ".", flags, Mode::empty());
     }
     stack.pop().map_or_else(|| rustix::io::fcntl_dupfd_cloexec(root, 0), Ok)
 }
 
-/// Whether the kernel itself may answer where the symlink `link` leads to.
+/// Whether the kernel itself may decide where the symlink `link` leads.
 fn is_on_magic(link: &OwnedFd) -> Result<bool> {
     let kind = fs::fstatfs(link)?.f_type;
     Ok(WITH_MAGIC_LINKS.contains(&kind))

@@ -1,10 +1,10 @@
-//! A value that others wait for: whoever changes it wakes them, and they look again.
+//! A value that other code waits for: every change wakes the waiters, and they look again.
 
 use std::cell::RefCell;
 
 use tokio::sync::Notify;
 
-/// Facts with one owner.
+/// A value with one owner that wakes its waiters when it changes.
 #[derive(Default)]
 pub struct Known<T> {
     value: RefCell<T>,
@@ -16,24 +16,25 @@ impl<T> Known<T> {
         Known { value: RefCell::new(value), changed: Notify::new() }
     }
 
-    /// What `look` makes of it as it is now. Nothing is borrowed when this returns: nobody waits with it in hand.
+    /// Returns what `look` makes of the current value. Nothing is borrowed when this returns, so
+    /// nobody waits with a borrow.
     pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         look(&self.value.borrow())
     }
 
-    /// Changes it, and has all look that wait.
+    /// Changes the value and wakes all waiters.
     pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let done = self.note(change);
         self.changed.notify_waiters();
         done
     }
 
-    /// Changes of it what nobody waits for, as when somebody looks again.
+    /// Changes a part of the value that nobody waits for, so no waiter wakes.
     pub fn note<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         change(&mut self.value.borrow_mut())
     }
 
-    /// Waits until `look` finds something.
+    /// Waits until `look` returns something, and returns that.
     pub async fn until<R>(&self, look: impl Fn(&T) -> Option<R>) -> R {
         loop {
             // From here on no change is missed.

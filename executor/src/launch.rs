@@ -31,59 +31,59 @@ use crate::seccomp::Filter;
 use crate::unsupported;
 use crate::worker::{self, PipeReader};
 
-/// Everything that a task is started from.
+/// Everything needed to start a task.
 pub struct Prepared<'a> {
     /// The container's id.
     pub id: &'a str,
     /// The OCI configuration.
     pub spec: &'a Spec,
-    /// The folder that its relative paths are below.
+    /// The folder for relative paths of the configuration.
     pub bundle: &'a Path,
-    /// Where the task's processes go, its limits in effect.
+    /// The cgroup of the task's processes, with its limits in effect.
     pub cgroup: &'a Cgroup,
     /// The compiled seccomp filter, if the spec has a profile.
     pub filter: Option<&'a Filter>,
     /// Init's standard streams.
     pub stdio: Stdio,
-    /// Whether it begins no session keyring.
+    /// Whether init stays in the session keyring instead of beginning one.
     pub keeps_keyring: bool,
 }
 
-/// A process of the task that lives.
+/// A live process of the task.
 #[derive(Debug)]
 pub struct Live {
     /// In the shim's pid namespace. For answers, never for signals.
     pub pid: i32,
-    /// What it is signalled by.
+    /// For signals to the process.
     pub pidfd: OwnedFd,
 }
 
-/// Cloned, setting itself up.
+/// Init is cloned and sets itself up.
 pub struct Starting {
     orders: OwnedFd,
     report: Report,
     live: Option<Live>,
 }
 
-/// Set up; the program is not executed yet.
+/// Init is set up; the program is not executed yet.
 pub struct Held {
     orders: OwnedFd,
     report: Report,
 }
 
 impl Prepared<'_> {
-    /// Clones init. From here on it is the caller's to reap.
+    /// Clones init. From here on the caller must reap it.
     pub fn clone_init(self) -> Result<Starting> {
         let Prepared { id, spec, bundle, cgroup, filter, stdio, keeps_keyring } = self;
         let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
         unsupported::check(spec)?;
         let namespaces = Namespaces::of(spec)?;
         let joined = namespaces.open_joined()?;
-        // Inside a user namespace the host's paths may be closed to the child;
-        // and it has no helper for the maps of idmapped mounts.
+        // Inside a user namespace the host's paths may be closed to the child, and the child has no
+        // helper for the maps of idmapped mounts.
         let beforehand = namespaces.in_user_namespace() || rootfs::are_idmapped(spec)?;
         let stages = namespaces.in_user_namespace() && !sys::has_mount_fds();
-        // By us: a helper of init's would count among the task's processes.
+        // The shim makes it: a helper of init would count among the task's processes.
         let nobody = rootfs::hide_owners(spec).then(idmap::nobodys).flatten();
         let sources =
             || rootfs::open_sources(spec, bundle, namespaces.in_user_namespace(), nobody.as_ref().map(OwnedFd::as_fd));
@@ -133,10 +133,10 @@ impl Prepared<'_> {
 }
 
 impl Starting {
-    /// Init, as soon as its pid is known.
+    /// Returns init, as soon as its pid is known.
     ///
     /// # Errors
-    /// `Timeout` when there was none before `give_up`.
+    /// `Timeout` when there was no init before `give_up`.
     pub async fn live(&mut self, give_up: impl Future<Output = ()>) -> Result<Live> {
         match self.live.take() {
             Some(live) => {
@@ -147,16 +147,16 @@ impl Starting {
                 let pid = self.report.cloned(give_up).await?;
                 let closed = || Error::new(Kind::WrongState, "the task's cgroup takes no process");
                 let pid = pid.ok_or_else(closed)?;
-                // One that is held does not end but by an accident.
+                // Init is held, so it ends only by accident.
                 let pidfd = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"))?;
                 Ok(Live { pid, pidfd })
             }
         }
     }
 
-    /// Maps a new user namespace, then waits until the root filesystem is set
-    /// up and the command found. `pid` is init's. `hooks` are run when it asks
-    /// for them, which it does if the spec has any of the runtime's.
+    /// Maps a new user namespace, then waits until the root filesystem is set up and the command
+    /// found. `pid` is init's. `hooks` runs when init asks for hooks, which it does if the spec has
+    /// any of the runtime's.
     pub async fn ready(
         mut self,
         pid: i32,
@@ -167,7 +167,7 @@ impl Starting {
         if namespaces.is_new(libc::CLONE_NEWUSER) {
             namespaces::write_id_maps(pid, spec)?;
             if let Some(process) = spec.process() {
-                // Its own file is root's on the host, as it is not dumpable.
+                // Init's own file belongs to root on the host, because init is not dumpable.
                 child::oom_score_adj(pid, process)?;
             }
             order(&self.orders, child::MAPPED)?;
@@ -196,15 +196,15 @@ impl Held {
     }
 }
 
-/// What a cloned process says on its way to execve.
+/// What a cloned process reports on its way to execve.
 pub struct Report {
     pipe: PipeReader,
     buffer: Vec<u8>,
-    /// What it said before its worker had told its pid.
+    /// What the process said before its worker had reported the pid.
     early: Option<Word>,
-    /// What clones it, until its pid is known.
+    /// The worker that clones the process, until the pid is known.
     worker: Option<Worker>,
-    /// Until its pid is known.
+    /// Who gets the listener of the process's filter, until the pid is known.
     notify: Option<Notify>,
 }
 
@@ -218,18 +218,18 @@ enum Word {
 }
 
 impl Report {
-    /// Reads from `pipe`, whose writers are the process and its `worker`.
-    /// `notify` is who is to have its filter's listener.
+    /// Reads from `pipe`, whose writers are the process and its `worker`. `notify` gets the
+    /// listener of the process's filter.
     pub fn new(pipe: OwnedFd, worker: Option<Worker>, notify: Option<Notify>) -> Result<Report> {
         let pipe = PipeReader::new(pipe).doing(Kind::Internal, || "cannot watch a report pipe")?;
         Ok(Report { pipe, buffer: Vec::new(), early: None, worker, notify })
     }
 
-    /// The pid of the child that a worker has cloned for us. It may have ended
-    /// by now, and have been reaped. `None` when its cgroup takes no process.
+    /// The pid of the child that a worker has cloned for the shim. The child may have ended by now,
+    /// and have been reaped. `None` when its cgroup takes no process.
     ///
     /// # Errors
-    /// `Timeout` when there was none before `give_up`: then there is none.
+    /// `Timeout` when there was no child before `give_up`: then there is none.
     pub async fn cloned(&mut self, give_up: impl Future<Output = ()>) -> Result<Option<i32>> {
         tokio::select! {
             biased;
@@ -256,7 +256,7 @@ impl Report {
                 }
                 Word::Closed => return Ok(None),
                 Word::Failed(error) => return Err(error),
-                // The process may overtake its worker.
+                // The process may report before its worker does.
                 word @ (Word::Ready | Word::Hooks) => self.early = Some(word),
                 Word::End => {
                     return Err(Error::new(Kind::Internal, "the worker died before it had cloned a process"));
@@ -271,14 +271,14 @@ impl Report {
         }
     }
 
-    /// What the process says next, also if it has said it too early.
+    /// What the process says next, even if it has said that too early.
     async fn after_pid(&mut self) -> Result<Word> {
         loop {
             let word = match self.early.take() {
                 Some(word) => word,
                 None => self.next().await?,
             };
-            // A worker that is given up may have told the pid just before it died.
+            // A worker that is given up may have reported the pid just before it died.
             if !matches!(word, Word::Pid(_)) {
                 return Ok(word);
             }
@@ -337,8 +337,8 @@ fn order(orders: &OwnedFd, byte: u8) -> Result<()> {
     }
 }
 
-/// Clones a child of ours into new namespaces; it keeps what it is `handed` and
-/// what it enters its cgroup by, runs `child` and ends.
+/// Clones a child of the shim into new namespaces. The child keeps what it is `handed` and what it
+/// enters its cgroup by, runs `child` and ends.
 pub fn clone_child(flags: u64, entry: &Entry, handed: &Handed<'_>, child: impl FnOnce(&Entry)) -> Result<Live> {
     let cloned = sys::clone3(flags, entry.cloned_into());
     let into = match cloned.as_ref().err().and_then(std::io::Error::raw_os_error) {
@@ -357,7 +357,7 @@ pub fn clone_child(flags: u64, entry: &Entry, handed: &Handed<'_>, child: impl F
     }
 }
 
-/// How long to wait for a killed worker to end. One that is blocked in the kernel ends later, and clones nobody.
+/// How long to wait for a killed worker to end. One that is blocked in the kernel ends later, and clones no child.
 const DYING: Duration = Duration::from_secs(1);
 
 /// A worker that clones a child of the shim.
@@ -376,12 +376,11 @@ impl Worker {
     }
 }
 
-/// Has a worker enter namespaces that the shim must stay out of, and clone a
-/// child of ours there; its pid, an error, or that the cgroup takes no process,
-/// comes by the report pipe. Of the shim's fds the child gets what it is `handed`
-/// alone, the null device that `enter` may have made for its streams, and what it
-/// enters its cgroup by: others may see it as soon as it is cloned, and who has
-/// CAP_SYS_PTRACE on the host reaches them.
+/// Lets a worker enter namespaces that the shim must stay out of, and clone a child of the shim
+/// there. The child's pid, an error, or that the cgroup takes no process, comes by the report pipe.
+/// Of the shim's fds the child gets only what it is `handed`, the null device that `enter` may have
+/// made for its streams, and what it enters its cgroup by: other processes may see the child as
+/// soon as it is cloned, and those with CAP_SYS_PTRACE on the host reach its fds.
 ///
 /// The worker is a fork: nothing that the task can see or stop may share the
 /// shim's memory or be waited for.
@@ -400,14 +399,14 @@ pub fn clone_through_worker(
     let late = entry.joined_late();
     let done = enter().and_then(|null| {
         cloned.keep_from_children().doing(Kind::Internal, || "cannot keep memory from a child")?;
-        // To join a user namespace may have ended it.
+        // Joining a user namespace may have ended this.
         inheritance::hide()?;
         handed.take(null.as_ref().map(OwnedFd::as_fd), late.fds().iter().copied().chain(entry.cloned_into()))?;
-        // Closed with the rest.
+        // Its fd was closed with the rest.
         std::mem::forget(null);
         let what = || format!("cannot clone a process into cgroup {}", entry.path());
         match sys::clone_beside(flags, entry.cloned_into(), &cloned) {
-            // At its pids limit, where a health check is wanted most.
+            // The cgroup is at its pids limit, where a health check is wanted most.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                 Ok(Some((sys::clone_beside(flags, None, &cloned).doing(Kind::Internal, what)?, &late)))
             }
@@ -417,7 +416,7 @@ pub fn clone_through_worker(
     });
     match done {
         Ok(Some((Cloned::Child, entered))) => {
-            // By these its worker cloned it, or would have moved it.
+            // Close the fds by which the worker cloned this child, or would have moved it.
             entry.cloned_into().into_iter().for_each(sys::close_fd);
             late.fds().iter().filter(|fd| !entered.fds().contains(fd)).for_each(|fd| sys::close_fd(*fd));
             child(entered);

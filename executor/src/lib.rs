@@ -125,19 +125,19 @@ pub use stats::{
 pub use supervise::{BegunExec, Config, Leave, ShimCgroup};
 pub use undo::{LeftAlone, undo, undo_bundle, undo_rest};
 
-/// The version of this executor.
+/// The executor's version, as in its `Cargo.toml`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Runs an executor in the calling thread, which must be the only one, with
-/// `manager` beside it. When the last task has ended and all that it said is
-/// written, or when it is told that nobody will launch any, the executor closes,
-/// and the manager is waited for: see [`Executor::closed`]. When the manager
-/// returns first, what still runs is stopped, as its description says, and all
-/// that was made for it is removed.
+/// Runs an executor in the calling thread, which must be the only one, with `manager` beside it.
+///
+/// The executor closes when the last task has ended and all of its output is written, or when its
+/// starter goes before anything was launched: see [`Leave`]. `serve` then waits for `manager`: see
+/// [`Executor::closed`]. If `manager` returns first, the running tasks are stopped as their
+/// descriptions say, and everything that was made for them is removed.
 ///
 /// # Errors
-/// `Internal` when the event loop cannot be created; else what `manager` returns.
-/// What this host cannot do is an error of each launch.
+/// `Internal` when the event loop cannot be created; else what `manager` returns. What this host
+/// cannot do is an error of each launch.
 pub fn serve<F, Fut>(config: Config, manager: F) -> Result<()>
 where
     F: FnOnce(Executor) -> Fut,
@@ -163,7 +163,7 @@ where
                 manager.await.unwrap_or(Ok(()))
             }
             early = &mut manager => {
-                // Whatever was made for its tasks goes with them.
+                // Leaving also removes what was made for the tasks.
                 executor.leave();
                 over.await?;
                 early.unwrap_or(Ok(()))

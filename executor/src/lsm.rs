@@ -1,16 +1,16 @@
-//! AppArmor's profiles and SELinux's labels: which of both the kernel has in use,
-//! and how a process gets its own with its program.
+//! AppArmor's profiles and SELinux's labels: which of the two the kernel has in use, and how a
+//! process gets its own with its program.
 //!
 //! ```text
 //!   shim: in use, else refused ─ /proc opened ─► child: attr opened … written ─► execve
 //! ```
 //!
-//! What is written is in the host's `/proc`, which the shim opens: the task's own may
-//! be anything, and swallow the profile (CVE-2019-16884). The kernel lets a
-//! process write its own attributes alone, through a file that it has opened
-//! itself (`proc_pid_attr_write`, fs/proc/base.c). Their mode is 0666: a process
-//! that is not dumpable, or in a user namespace, may as well. Must not: decide
-//! which profile somebody gets.
+//! The profile and the label are written through the host's `/proc`, which the shim opens: the
+//! task's own may be anything, and swallow the profile (CVE-2019-16884). The kernel lets a process
+//! write only its own attributes, through a file that the process has opened itself
+//! (`proc_pid_attr_write`, fs/proc/base.c). The mode of these files is 0666, so a process that is
+//! not dumpable, or in a user namespace, can open them too. Must not: decide which profile a task
+//! gets.
 
 use std::fs;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
@@ -21,10 +21,10 @@ use oci_spec::runtime::Process;
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::{Errno, write};
 
-/// The profile of tasks that name none: in `package/apparmor`.
+/// The profile of tasks that name none; its source is in `package/apparmor`.
 pub const DEFAULT_PROFILE: &str = "bowline-default";
 
-/// What is no profile, by AppArmor's own name for it.
+/// AppArmor's name for "no profile".
 const UNCONFINED: &str = "unconfined";
 
 /// Whether AppArmor is in use.
@@ -39,12 +39,12 @@ pub fn has_selinux() -> bool {
 
 /// Whether [`DEFAULT_PROFILE`] is loaded. Without AppArmor, this is one system call.
 pub fn has_default_profile() -> bool {
-    // A line for each: bowline-default (enforce)
+    // One line for each profile: bowline-default (enforce)
     let loaded = fs::read_to_string("/sys/kernel/security/apparmor/profiles").unwrap_or_default();
     loaded.lines().any(|line| line.rsplit_once(" (").is_some_and(|(name, _)| name == DEFAULT_PROFILE))
 }
 
-/// Refuses a profile or a label for which this kernel has nothing.
+/// Refuses a profile or a label that this kernel cannot apply.
 ///
 /// # Errors
 /// `Unsupported`, naming it.
@@ -80,25 +80,25 @@ fn label(process: &Process) -> Option<&str> {
     process.selinux_label().as_deref().filter(|label| !label.is_empty())
 }
 
-/// What a process becomes with its program, as the shim prepares it.
+/// The profile and the label that a process gets with its program, as the shim prepares them.
 #[derive(Debug)]
 pub struct Labels<'a> {
-    /// The host's.
+    /// The `/proc` of the host.
     proc: OwnedFd,
     profile: Option<&'a str>,
     label: Option<&'a str>,
 }
 
-/// [`Labels`] in the process itself, with the files open that they are written to.
+/// [`Labels`] in the process itself, with the files open that take them.
 #[derive(Debug)]
 pub struct Opened<'a> {
     profile: Option<(&'a str, OwnedFd)>,
-    /// For the program, and for keys that are made before.
+    /// The label, and its two files: for the program, and for keys that are made before it runs.
     label: Option<(&'a str, [OwnedFd; 2])>,
 }
 
 impl<'a> Labels<'a> {
-    /// Those of `process`; `None` for one that has neither.
+    /// The labels of `process`; `None` if it has neither a profile nor a label.
     pub fn of(process: &'a Process) -> Result<Option<Labels<'a>>> {
         let (profile, label) = (profile(process), label(process));
         if profile.is_none() && label.is_none() {
@@ -109,12 +109,12 @@ impl<'a> Labels<'a> {
         Ok(Some(Labels { proc, profile, label }))
     }
 
-    /// What the child needs of the shim's, until it has opened its own.
+    /// The fd of the shim that the child needs until it has opened its own.
     pub fn fd(&self) -> RawFd {
         self.proc.as_raw_fd()
     }
 
-    /// Opens the calling process's own files.
+    /// Opens the files of the calling process.
     pub fn open(&self) -> Result<Opened<'a>> {
         let attribute = |name: &str| {
             let path = format!("thread-self/attr/{name}");
@@ -131,7 +131,7 @@ impl<'a> Labels<'a> {
 }
 
 impl Opened<'_> {
-    /// Has keys labelled that `make` makes.
+    /// Labels the keys that `make` makes.
     pub fn with_key_label(&self, make: impl FnOnce() -> Result<()>) -> Result<()> {
         let Some((label, [_, keys])) = &self.label else { return make() };
         set(keys, label).map_err(|errno| unlabelled(label, errno))?;
@@ -141,7 +141,7 @@ impl Opened<'_> {
         made
     }
 
-    /// Has the next program run under them.
+    /// Applies the profile and the label to the next program.
     pub fn apply(&self) -> Result<()> {
         if let Some((profile, file)) = &self.profile {
             set(file, &format!("exec {profile}")).map_err(|errno| unconfined(profile, errno))?;

@@ -1,10 +1,9 @@
 //! Events of tasks, reported to the manager as they happen: see `Config::tell`.
 //!
-//! In order, as it comes about, so that no end overtakes a beginning: an
-//! exec's end comes before that of its task, unless it is stuck in the kernel
-//! for longer than that waits, and a kill for want of memory before the end that
-//! it led to. The journal, for a person to read, is in
-//! `events`.
+//! The events come in order, as things happen, so that no end overtakes a beginning: an exec's end
+//! comes before that of its task, unless the exec is stuck in the kernel for longer than the task's
+//! end waits, and a kill for want of memory comes before the end that it led to. The journal, for a
+//! person to read, is in `events`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,76 +13,75 @@ use jiff::Timestamp;
 
 use crate::report::ExitReport;
 
-/// Who is told. It must not block, nor ask the executor and wait.
+/// The receiver of events. It must not block, nor ask the executor and wait.
 pub struct Teller(Box<dyn Fn(Told)>);
 
-/// That something has happened to a task.
+/// An event of a task.
 #[derive(Debug, Clone)]
 pub struct Told {
-    /// Which one.
+    /// The id of the task.
     pub id: TaskId,
-    /// What.
+    /// The event.
     pub what: Happening,
 }
 
 /// What happens to a task.
 #[derive(Debug, Clone)]
 pub enum Happening {
-    /// It is set up, its program not executed yet.
+    /// The task is set up; its program is not executed yet.
     Created {
-        /// Init's.
+        /// The pid of init.
         pid: i32,
     },
-    /// Its program is executed.
+    /// The task's program is executed.
     Started {
-        /// Init's.
+        /// The pid of init.
         pid: i32,
     },
     /// An exec with a name runs.
     ExecStarted {
-        /// The name.
+        /// The exec's name.
         name: String,
-        /// Its own.
+        /// The exec's pid.
         pid: i32,
     },
-    /// An exec with a name has ended; also one whose program was never executed.
+    /// An exec with a name has ended, or its program was never executed.
     ExecExited {
-        /// The name.
+        /// The exec's name.
         name: String,
-        /// Its own.
+        /// The exec's pid.
         pid: i32,
-        /// Its exit code, or 128 and the number of the signal that ended it.
+        /// The exit code, or 128 and the number of the signal that ended the exec.
         code: i32,
-        /// When it was reaped.
+        /// When the exec was reaped.
         at: Timestamp,
     },
-    /// The kernel has killed processes of it for want of memory.
+    /// The kernel has killed processes of the task for want of memory.
     OutOfMemory,
-    /// All its processes are frozen.
+    /// All processes of the task are frozen.
     Paused,
-    /// They go on.
+    /// The processes run again.
     Resumed,
-    /// A checkpoint of it was written.
+    /// A checkpoint of the task was written.
     Checkpointed {
         /// The folder of its images.
         images: PathBuf,
     },
-    /// Its init has ended, and everything else in it.
+    /// Init has ended, and everything else in the task.
     Exited {
-        /// Init's.
+        /// The pid of init.
         pid: i32,
-        /// How.
+        /// The exit report.
         report: Box<ExitReport>,
     },
 }
 
 impl Teller {
-    /// Calls `told` with all that happens.
+    /// Creates a teller that calls `told` with each event.
     pub fn new(told: impl Fn(Told) + 'static) -> Teller {
         Teller(Box::new(told))
     }
 
-    /// Tells.
     pub(crate) fn tell(&self, id: &TaskId, what: Happening) {
         (self.0)(Told { id: id.clone(), what });
     }

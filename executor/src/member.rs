@@ -1,5 +1,4 @@
-//! What a container has from the sandbox that it is a member of: its bundle's
-//! configuration, fitted to that.
+//! Fits a container's bundle configuration to the sandbox that the container is a member of.
 //!
 //! | of each kind, the configuration says | the member gets |
 //! | --- | --- |
@@ -7,7 +6,7 @@
 //! | a new namespace | a new one; of a network the sandbox's, which all members share |
 //! | a path | what is there |
 //!
-//! Decides only; whether a path can be joined is found out where it is.
+//! Decides only; whether a path can be joined shows when it is joined.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +16,7 @@ use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceTyp
 /// Where POSIX shared memory is.
 const SHM: &str = "/dev/shm";
 
-/// What a sandbox has for its members. Absent is the host's.
+/// What a sandbox has for its members. An absent namespace is the host's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Member {
     /// Its network namespace.
@@ -28,10 +27,10 @@ pub struct Member {
     pub uts: Option<PathBuf>,
     /// Its pid namespace.
     pub pid: Option<PathBuf>,
-    /// A tmpfs, which those who join an IPC namespace share at `/dev/shm`.
+    /// The tmpfs that the members of the IPC namespace share at `/dev/shm`.
     pub shm: Option<PathBuf>,
-    /// Files of the host, each with where a member finds it, unless its
-    /// configuration mounts something else there.
+    /// Files of the host, each with its path in a member, unless the member's configuration mounts
+    /// something else there.
     pub files: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -39,7 +38,7 @@ impl Member {
     /// Changes a member's configuration.
     ///
     /// # Errors
-    /// `BadSpec` for one that cannot be changed.
+    /// `BadSpec` for a configuration that cannot be changed.
     pub fn fit(&self, spec: &mut Spec) -> Result<()> {
         let Some(mut linux) = spec.linux().clone() else { return Ok(()) };
         let mut namespaces = linux.namespaces().clone().unwrap_or_default();

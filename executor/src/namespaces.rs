@@ -1,4 +1,4 @@
-//! Which namespaces a task gets new, which it joins, and which are the host's.
+//! Which namespaces a task gets new, which it joins, and which it shares with the host.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Reads them from the spec.
+    /// Reads the namespaces from the spec.
     ///
     /// # Errors
     /// `Unsupported` without a mount namespace of the task's own: its root
@@ -57,15 +57,15 @@ impl Namespaces {
         self.join.iter().any(|(f, _)| *f == flag)
     }
 
-    /// What `clone3` makes. The cgroup namespace is not among them: it is
-    /// unshared once the child is in its cgroup, so that this is its root.
+    /// The namespaces that `clone3` makes. The cgroup namespace is not among them: the child
+    /// unshares it once it is in its cgroup, so that this cgroup is its root.
     pub fn clone_flags(&self) -> u64 {
         (self.new & !libc::CLONE_NEWCGROUP) as u64
     }
 
-    /// What an exec must enter by `setns` on init's pidfd: all that differ from
-    /// the shim's but the cgroup namespace, which it joins once it is in the
-    /// task's cgroup (under `nsdelegate` it could not get there otherwise).
+    /// The namespaces that an exec must enter by `setns` on init's pidfd: all that differ from the
+    /// shim's except the cgroup namespace. The exec joins this one once it is in the task's cgroup
+    /// (under `nsdelegate` it could not get there otherwise).
     pub fn exec_flags(&self) -> c_int {
         let joined = self.join.iter().fold(0, |flags, (flag, _)| flags | flag);
         (self.new | joined) & !libc::CLONE_NEWCGROUP
@@ -76,7 +76,7 @@ impl Namespaces {
         self.is_new(libc::CLONE_NEWCGROUP) || self.joins(libc::CLONE_NEWCGROUP)
     }
 
-    /// Opens the namespaces to be joined, with the host's rights.
+    /// Opens the namespaces to join, with the host's rights.
     ///
     /// # Errors
     /// `BadSpec` naming the path.
@@ -89,7 +89,7 @@ impl Namespaces {
     }
 }
 
-/// A namespace to be joined, open.
+/// An open namespace to join.
 #[derive(Debug)]
 pub struct Joined<'a> {
     flag: c_int,
@@ -97,8 +97,7 @@ pub struct Joined<'a> {
     fd: OwnedFd,
 }
 
-/// Joins each of `joined`, the user namespace last: with it go the rights to
-/// join the others.
+/// Joins each of `joined`, the user namespace last: the rights to join the others go with it.
 pub fn join(joined: &[Joined<'_>]) -> Result<()> {
     let (users, others): (Vec<_>, Vec<_>) = joined.iter().partition(|j| j.flag == libc::CLONE_NEWUSER);
     for Joined { flag, path, fd } in others.into_iter().chain(users) {
@@ -108,8 +107,8 @@ pub fn join(joined: &[Joined<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// Writes the maps of a new user namespace, with the shim's rights, to those of
-/// its first process. Format: `container host size` a line (user_namespaces(7)).
+/// Writes the id maps of a new user namespace, with the shim's rights, through its first process.
+/// Format: `container host size` a line (user_namespaces(7)).
 pub fn write_id_maps(pid: i32, spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
     let maps = [

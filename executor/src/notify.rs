@@ -1,15 +1,15 @@
-//! Seccomp's notifications: who decides over a process's system calls is handed
-//! its filter's listener, as the runtime specification has it
-//! ("The Container Process State").
+//! Seccomp's notifications: the agent that decides over a process's system calls gets the listener
+//! of the process's filter, as the runtime specification defines it ("The Container Process
+//! State").
 //!
 //! ```text
 //!   process: filter loaded ─ SCM_RIGHTS ─► shim ─ state, SCM_RIGHTS ─► agent at listenerPath
 //! ```
 //!
-//! The agent is connected to before the process is cloned, so that one that is
-//! not there is an error of the launch. The shim's copies are closed at once:
-//! should the agent go, its calls fail with ENOSYS.
-//! Must not: have a task wait for the agent; look at what is notified.
+//! The shim connects to the agent before it clones the process, so that a missing agent is an error
+//! of the launch. The shim's copies of the listener are closed at once: if the agent goes, the
+//! process's calls fail with ENOSYS. Must not: let a task wait for the agent; look at what is
+//! notified.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -35,15 +35,15 @@ use crate::waits;
 /// How long an agent may take to read the message.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What becomes of the listener of a process that is to be cloned.
+/// Passes on the listener of a process that will be cloned.
 #[derive(Debug)]
 pub struct Notify {
     process: AsyncFd<OwnedFd>,
     offer: Offer,
 }
 
-/// Connects to the agent; `state` is the container's. Returns besides what the
-/// process sends its listener by.
+/// Connects to the agent; `state` is the container's. Also returns the socket through which the
+/// process sends its listener.
 ///
 /// # Errors
 /// `BadSpec` when nobody listens there.
@@ -62,7 +62,7 @@ pub fn prepare(listener: &Listener, state: &[u8]) -> Result<(Notify, OwnedFd)> {
     Ok((Notify { process, offer: Offer { agent, metadata: listener.metadata.clone(), state } }, theirs))
 }
 
-/// Sends `fd`, with a text that it rides on. Tells how much of that has gone.
+/// Sends `fd`, with a text to carry it. Returns how much of the text was sent.
 pub fn send(socket: BorrowedFd<'_>, text: &[u8], fd: BorrowedFd<'_>) -> rustix::io::Result<usize> {
     let fds = [fd];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -72,14 +72,14 @@ pub fn send(socket: BorrowedFd<'_>, text: &[u8], fd: BorrowedFd<'_>) -> rustix::
 }
 
 impl Notify {
-    /// Has the listener of process `pid` handed over when it comes. It must not
-    /// be waited for: the process may be notified of while it still sets up.
+    /// Passes on the listener of process `pid` when it comes. The caller must not wait for this:
+    /// the process may cause notifications while it still sets up.
     pub fn forward(self, pid: i32) {
         let (process, offer) = (Rc::new(self.process), Rc::new(self.offer));
         waits::begin(move || {
             let (process, offer) = (process.clone(), offer.clone());
             async move {
-                // Its listener has come, or it has ended.
+                // The listener has come, or the process has ended.
                 let _ = process.readable().await;
                 let listener = receive(process.get_ref().as_fd());
                 waits::work("a seccomp listener handed over", None, async move {
@@ -124,7 +124,7 @@ impl Offer {
         let agent = self.agent.get_ref().as_fd();
         let mut sent = send(agent, text.as_bytes(), listener.as_fd()).doing(Kind::Internal, what)?;
         drop(listener);
-        // A state may be more than there is room for at once.
+        // A state may be more than the socket has room for at once.
         while let Some(rest @ [_, ..]) = text.as_bytes().get(sent..) {
             let more =
                 self.agent.async_io(Interest::WRITABLE, |agent| Ok(net::send(agent, rest, SendFlags::NOSIGNAL)?));

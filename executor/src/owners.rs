@@ -1,10 +1,8 @@
-//! Who owns cgroups: the shims that live, of whatever state folder, and what
-//! they have started.
+//! Who owns cgroups: the living shims, of any state folder, and what they have started.
 //!
-//! A shim is known by its name and by the folder that it was told; any other
-//! program that embeds the executor by the lock that it has of a task's folder;
-//! what either is above of, by the parents of processes. In doubt a cgroup has an
-//! owner.
+//! A shim is known by its name and by the folder on its command line; any other program that embeds
+//! the executor, by its lock of a task's folder; what either has started, by the parents of
+//! processes. In doubt a cgroup has an owner.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,16 +12,16 @@ use std::path::Path;
 
 use bowline_sys::proc_stat::{self, ProcStat};
 
-/// The name of our own shim, which says by its folder what its sandbox is.
+/// The name of our own shim, whose folder names its sandbox.
 const OURS: &str = "bowline-shim";
-/// What the lock of a task's folder is called.
+/// The name of the lock in a task's folder.
 const LOCK: &str = "lock";
-/// With what those begin that containerd starts, ours and others'.
+/// The prefix of the shims that containerd starts, ours and others'.
 const OF_CONTAINERD: &str = "containerd-shim-";
-/// What watches a container for others.
+/// Programs that watch a container for other engines.
 const OTHERS: [&str; 2] = ["conmon", "conmonrs"];
 
-/// The shims that live.
+/// The living shims.
 #[derive(Debug, Default)]
 pub struct Shims {
     sandboxes: BTreeSet<String>,
@@ -31,18 +29,18 @@ pub struct Shims {
 }
 
 impl Shims {
-    /// Looks at every process. Whatever cgroup was there before has its shim
-    /// among them, if that still lives: it is made by the shim.
+    /// Looks at every process. If the shim of a cgroup that existed before still lives, it is among
+    /// them: the shim makes the cgroup.
     pub fn living() -> Shims {
         let mut shims = Shims::default();
         let ourselves = i32::try_from(std::process::id()).unwrap_or_default();
-        // Nobody removes what we are in.
+        // Nobody removes the cgroup that this process is in.
         shims.pids.insert(ourselves);
         // The command itself takes locks to look, and has no cgroups.
         shims.sandboxes.extend(lockers().into_iter().filter(|pid| !is_command(*pid)).flat_map(locked_by));
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            // Of one that has ended, or of a kernel thread, it is empty.
+            // The command line of a kernel thread, or of a process that has ended, is empty.
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             match shim(&line) {
                 Some(Shim::Of(sandbox)) => {
@@ -56,14 +54,14 @@ impl Shims {
         shims
     }
 
-    /// Whether one lives that is of the sandbox `id`.
+    /// Whether a shim of the sandbox `id` lives.
     pub fn have(&self, id: &str) -> bool {
         self.sandboxes.contains(id)
     }
 
-    /// Whether one of `pids` is a shim or was started below one, or below who has
-    /// the lock of one of the tasks `ids`. So is, for all we know, a process of
-    /// another pid namespace, which reads as 0.
+    /// Whether one of `pids` is a shim, or was started below a shim or below a process that has the
+    /// lock of one of the tasks `ids`. A process of another pid namespace, which reads as 0, counts
+    /// too, because it may be one.
     pub fn are_above(&self, pids: &[i32], ids: &[&str]) -> bool {
         let mut seen = BTreeSet::new();
         pids.iter().any(|pid| {
@@ -75,13 +73,13 @@ impl Shims {
                 if pid == 1 || !seen.insert(pid) {
                     return false;
                 }
-                // Who was handed the lock is not who took it.
+                // The process that was handed the lock is not the one that took it.
                 let locked = locked_by(pid);
                 if ids.iter().any(|id| locked.contains(*id)) {
                     return true;
                 }
                 match parent_of(pid) {
-                    // It has ended, or its parent is of another pid namespace.
+                    // The process has ended, or its parent is in another pid namespace.
                     None | Some(0) => return false,
                     Some(parent) => pid = parent,
                 }
@@ -90,7 +88,7 @@ impl Shims {
     }
 }
 
-/// What a command line is, if it is a shim's.
+/// What a shim's command line says.
 #[derive(Debug, PartialEq, Eq)]
 enum Shim {
     Of(String),
@@ -117,8 +115,8 @@ fn shim(line: &[u8]) -> Option<Shim> {
     Some(Shim::Unnamed)
 }
 
-/// Who has taken a lock of a whole file, such as that of a task's folder, and still
-/// lives: proc_locks(5).
+/// The processes that have taken a lock of a whole file, such as that of a task's folder, and still
+/// live: proc_locks(5).
 fn lockers() -> BTreeSet<i32> {
     // 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF
     let locker = |line: &str| {
@@ -146,7 +144,7 @@ fn parent_of(pid: i32) -> Option<i32> {
     ProcStat::parse(&proc_stat::read(pid)?)?.parent()
 }
 
-/// Whether `pid` is bowline, which removes what it said it would.
+/// Whether `pid` is bowline, which will remove its own folders.
 pub fn is_bowline(pid: i32) -> bool {
     name_of(pid).contains("bowline")
 }
@@ -156,7 +154,7 @@ fn is_command(pid: i32) -> bool {
     name_of(pid) == "bowline"
 }
 
-/// By what name the program of `pid` was started.
+/// The name by which the program of `pid` was started.
 fn name_of(pid: i32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let first = line.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -1,34 +1,36 @@
-//! Pages of the shim that nobody uses any more, back to the kernel: a shim waits for most of its life, and there is one for
-//! each task.
+//! Gives unused pages of the shim back to the kernel: a shim waits for most of its life, and there
+//! is one for each task.
 //!
-//! glibc keeps what is freed for the next who asks. Two things make a shim grow by that: lists of freed pieces by size,
-//! each of which holds on to the page that it is on, and free pages between pieces that are in use. The first are turned
-//! off where a shim is started, by [`FRUGAL`]; the second are given back when somebody has left, as soon as the loop has
-//! nothing else to do: a few system calls for an exec. Must not: know who has left.
+//! glibc keeps freed memory for the next allocation. Two things make a shim grow by that: lists of
+//! freed pieces by size, each of which holds on to the page that it is on, and free pages between
+//! pieces that are in use. [`FRUGAL`] turns the first off where a shim is started; the second are
+//! given back when a client, an exec or a check has left, as soon as the loop has nothing else to
+//! do: a few system calls for an exec. Must not: know who has left.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bowline_sys as sys;
 
-/// A variable of a shim's environment, and its value: its allocator keeps no lists of freed pieces for each thread.
+/// A variable for a shim's environment, and its value: the shim's allocator keeps no lists of freed
+/// pieces for each thread.
 pub const FRUGAL: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
 
-/// So many who have left at once are watched by more than the loop frees at a time: each by four descriptors or so.
+/// So many that leave at once have more watched descriptors, about four each, than the loop frees at a time.
 const MANY: usize = 4;
 
-/// How many have left since pages were given back; less by and by.
+/// How many have left since pages were given back; goes down step by step.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// Somebody has left: a client with what it has asked for, an exec, or a health check.
+/// Notes that something has left: a client with what it has asked for, an exec, or a health check.
 pub fn left() {
     LEFT.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Gives back what is free if somebody has left since the last time. To be called before the loop waits.
+/// Gives back what is free if anything has left since the last call. Call this before the loop waits.
 pub fn give_back() {
     let left = LEFT.swap(0, Ordering::Relaxed);
     if left > 0 {
-        // What was watched for many is freed by the loop itself, sixteen at a time, after this: then once more.
+        // The loop frees what was watched for many, sixteen at a time, after this: give back once more then.
         LEFT.store(left / MANY, Ordering::Relaxed);
         sys::give_back_memory();
     }

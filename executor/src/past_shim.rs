@@ -1,12 +1,12 @@
-//! Reaching a task past its shim, which lives and does not answer.
+//! Reaching a task past its shim, which lives but does not answer.
 //!
 //! ```text
 //!   record ─► cgroup, by its identity ─► init, by a pidfd of a member that started then ─► signal, [grace], kill
 //!   record ─► shim, by a pidfd of a process that has the folder's lock ─► kill
 //! ```
 //!
-//! The shim stays the parent: an exit that it has not reaped it reports when it
-//! goes on. Blocks. Must not: signal a process that only the record names.
+//! The shim stays the parent: it reports an exit that it has not reaped when it goes on. Blocks.
+//! Must not: signal a process that only the record names.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -21,15 +21,14 @@ use bowline_sys::{self as sys, proc_stat};
 use crate::folder::{Folder, Lock, Owner, Record};
 use crate::undo::{cgroups_of, overheads_of};
 
-/// How long a shim that was killed may take to end: what it waits for in the
-/// kernel, such as a slow disk, comes first.
+/// How long a killed shim may take to end: what it waits for in the kernel, such as a slow disk, comes first.
 const ENDED: Duration = Duration::from_secs(10);
 
-/// A task that is reached by its cgroup.
+/// A task, reached through its cgroup.
 pub struct PastShim {
     layout: Layout,
     record: Record,
-    /// None once it has been removed: nothing of the task lives.
+    /// `None` once the cgroup was removed: nothing of the task lives.
     cgroup: Option<Cgroup>,
 }
 
@@ -37,8 +36,7 @@ impl PastShim {
     /// The task in `folder`.
     ///
     /// # Errors
-    /// `WrongState` while it is being launched, and where the cgroup of its
-    /// record is not known to be its own.
+    /// `WrongState` while the task is being launched, and where the cgroup of its record is not known to be its own.
     pub fn reach(folder: &Folder) -> Result<PastShim> {
         let id = folder.name();
         let launching = || Error::new(Kind::WrongState, format!("task {id} is still being launched"));
@@ -53,7 +51,7 @@ impl PastShim {
         Ok(PastShim { layout, record, cgroup })
     }
 
-    /// Sends `signal` to init; SIGKILL to all of the task, as its shim would.
+    /// Sends `signal` to init; SIGKILL goes to the whole task, as its shim would send it.
     ///
     /// # Errors
     /// `WrongState` when init has ended, or the process that the record names is
@@ -63,14 +61,14 @@ impl PastShim {
         let init = self.init().ok_or_else(ended)?;
         sys::pidfd_send_signal(init.as_fd(), signal.number()).doing(Kind::WrongState, || "cannot signal init")?;
         match &self.cgroup {
-            // A frozen process does not even die.
+            // Even SIGKILL has no effect on a frozen process.
             Some(cgroup) if signal == Signal::KILL => self.layout.kill_all(cgroup, None),
             _ => Ok(()),
         }
     }
 
-    /// Stops the task: `signal` to init, and after `grace` SIGKILL to all that is
-    /// left. What is not given is the description's.
+    /// Stops the task: sends `signal` to init, and after `grace` SIGKILL to all that is left.
+    /// Absent values come from the description.
     ///
     /// # Errors
     /// `Internal` naming the processes that live on.
@@ -80,7 +78,7 @@ impl PastShim {
         let grace = grace.or(described.map(|stop| stop.grace())).unwrap_or_default();
         let Some(cgroup) = &self.cgroup else { return Ok(()) };
         if let Some(init) = self.init().filter(|_| !grace.is_zero()) {
-            // It may be paused. ESRCH: it has just ended.
+            // The task may be paused. ESRCH: it has just ended.
             let _ = self.layout.freeze(cgroup, false);
             let _ = sys::pidfd_send_signal(init.as_fd(), signal.number());
             has_ended(&init, grace);
@@ -91,17 +89,17 @@ impl PastShim {
     fn init(&self) -> Option<OwnedFd> {
         let pid = self.record.pid?;
         let init = self.layout.member(self.cgroup.as_ref()?, pid)?;
-        // Asked after its pidfd was opened: whoever has both the pid and the start now has had them then.
+        // Checked after the pidfd was opened: a process that has both the pid and the start time now had them then.
         let is_init = self.record.pid_started.is_none_or(|started| proc_stat::started(pid) == Some(started));
         is_init.then_some(init)
     }
 }
 
-/// Kills the shim whose folder this is, and waits until it has ended.
+/// Kills the shim that owns this folder, and waits until it has ended.
 ///
 /// # Errors
-/// `WrongState` where the shim is a sandbox's, or the process of the record is not
-/// known to be the shim; `Internal` when it does not end.
+/// `WrongState` where the shim is a sandbox's, or the process of the record is not known to be the
+/// shim; `Internal` when the shim does not end.
 pub fn kill_shim(folder: &Folder) -> Result<()> {
     let id = folder.name();
     let what = || format!("cannot kill the shim of {id}");
@@ -127,9 +125,9 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
             folder.path().display()
         )));
     }
-    // ESRCH: it has just ended.
+    // ESRCH: the shim has just ended.
     let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
-    // On v1 what is frozen does not die.
+    // On v1 a frozen process does not die.
     let layout = cgroup::detect()?;
     let above = sandbox.as_ref().and_then(|record| record.cgroups(&id).0[0].cloned());
     for path in overheads_of(&id).into_iter().chain([cgroup::of_sandbox(&id)]).chain(above) {
@@ -146,8 +144,7 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
         .hint("a process ends when what it waits for in the kernel is done, or a frozen cgroup is thawed"))
 }
 
-/// Whether the process is frozen with its cgroup on v1, where it looks like one that
-/// waits for a disk.
+/// Whether the process is frozen with its cgroup on v1, where a frozen process looks like one that waits for a disk.
 pub fn is_frozen(pid: i32) -> bool {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     // 7:freezer:/bowline/web
@@ -160,8 +157,8 @@ pub fn is_frozen(pid: i32) -> bool {
     matches!(layout.open(path), Ok(Some(cgroup)) if layout.is_frozen(&cgroup))
 }
 
-/// Whether the process has the lock of `folder` open. If it has ended, the number
-/// may be another's by now: then that is what is looked at.
+/// Whether the process has the lock of `folder` open. If the process has ended, another may have
+/// its pid by now: then this looks at the other.
 fn has_lock(pid: i32, folder: &Folder) -> bool {
     let Ok(lock) = fs::symlink_metadata(folder.file("lock")) else { return false };
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -169,8 +166,7 @@ fn has_lock(pid: i32, folder: &Folder) -> bool {
     open.any(|file| (file.dev(), file.ino()) == (lock.dev(), lock.ino()))
 }
 
-/// Waits until nobody holds the folder, as workers of a shim that was killed do
-/// for a moment.
+/// Waits until nobody holds the folder; workers of a killed shim hold it for a moment longer.
 pub fn until_free(folder: &Folder) -> Result<Lock> {
     let begun = Instant::now();
     let mut wait = Duration::from_millis(1);

@@ -1,5 +1,5 @@
-//! A process that does nothing: the pid that a sandbox's namespaces are found by,
-//! and the first process of a pid namespace that its members share.
+//! A process that does nothing: its pid leads to a sandbox's namespaces, and it is the first
+//! process of a pid namespace that the members share.
 //!
 //! ```text
 //!   start ─clone─► child: fds, cgroup, network ─► names, sysctls ─► empty root
@@ -7,10 +7,10 @@
 //!                            └► waits for signals: reaps, or ends
 //! ```
 //!
-//! It is a copy of the shim that never executes anything, and a member may share
-//! its pid namespace: so it has no fds, no rights and an empty root of its own,
-//! and nobody without CAP_SYS_PTRACE looks into it. It dies with the shim.
-//! Reaped as every child is. Must not: outlive the shim, wake up for nothing.
+//! The pause process is a copy of the shim that never executes anything, and a member may share its
+//! pid namespace: so it has no fds, no rights and an empty root of its own, and a process without
+//! CAP_SYS_PTRACE cannot look into it. It dies with the shim, and is reaped as every child is. Must
+//! not: outlive the shim, wake up for nothing.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -32,51 +32,50 @@ use crate::io;
 use crate::launch::{Live, clone_child};
 use crate::{inheritance, network, unsupported, worker};
 
-/// What it is called, in every list of processes.
+/// Its name in every list of processes.
 const NAME: &CStr = c"pause";
 
-/// Which namespaces it is to be in. One that is not named here is the shim's.
+/// The namespaces of a pause process. It shares with the shim what is not named here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pause {
-    /// Its network.
+    /// The network of the process.
     pub net: Net,
-    /// Whether it gets an IPC namespace.
+    /// Whether the process gets an IPC namespace.
     pub ipc: bool,
-    /// Whether it gets a UTS namespace.
+    /// Whether the process gets a UTS namespace.
     pub uts: bool,
-    /// Whether it is the first process of a pid namespace.
+    /// Whether the process is the first of a new pid namespace.
     pub pid: bool,
-    /// What its UTS namespace says that the host is called.
+    /// The host name in its UTS namespace.
     pub hostname: Option<String>,
-    /// What is set in its namespaces, by key.
+    /// The sysctls of its namespaces, by key.
     pub sysctls: BTreeMap<String, String>,
 }
 
-/// Which network it is in.
+/// The network of a pause process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Net {
-    /// The shim's.
+    /// The shim's network.
     #[default]
     Host,
-    /// One of its own, with a loopback interface that is up.
+    /// A new network, with a loopback interface that is up.
     New,
-    /// The one that is bound here.
+    /// The network that is bound at this path.
     Path(PathBuf),
 }
 
-/// Cloned, setting itself up.
+/// The process is cloned and sets itself up.
 pub struct Starting {
-    /// Signalled by its pidfd, and reaped as every child is.
+    /// The process; it is signalled by its pidfd, and reaped as every child is.
     pub live: Live,
     report: OwnedFd,
 }
 
-/// Starts it, in the cgroups of `entry` if there is one. The caller claims its
-/// end before it awaits anything.
+/// Starts the process, in the cgroups of `entry` if there is one. The caller claims its end before awaiting anything.
 ///
 /// # Errors
-/// `BadSpec` for a name or a sysctl that would be the host's, or a network that
-/// cannot be opened; `Unsupported` when the kernel makes no such namespaces.
+/// `BadSpec` for a name or a sysctl that would change the host's, or a network that cannot be
+/// opened; `Unsupported` when the kernel makes no such namespaces.
 pub fn start(wanted: &Pause, entry: Option<&Entry>) -> Result<Starting> {
     wanted.check()?;
     let joined = wanted.open_network()?;
@@ -92,10 +91,10 @@ pub fn start(wanted: &Pause, entry: Option<&Entry>) -> Result<Starting> {
 }
 
 impl Starting {
-    /// Waits until its namespaces are as they were wanted.
+    /// Waits until the namespaces are set up as requested.
     ///
     /// # Errors
-    /// What it could not do: it then ends by itself.
+    /// What the process could not do: it then ends by itself.
     pub async fn ready(self) -> Result<Live> {
         let said = worker::read_to_end(self.report).await;
         let said = said.doing(Kind::Internal, || "cannot hear from the pause process")?;
@@ -151,7 +150,7 @@ impl Pause {
 fn become_pause(wanted: &Pause, joined: Option<&OwnedFd>, entry: &Entry, report: RawFd) -> Result<Infallible> {
     sys::default_signals(1..=64);
     let what = || "cannot set the pause process up";
-    // A shim that has died by now takes no report, and SIGPIPE ends us.
+    // If the shim has died by now, it takes no report, and SIGPIPE ends this process.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).doing(Kind::Internal, what)?;
     entry.join().doing(Kind::Internal, || format!("cannot join cgroup {}", entry.path()))?;
     rustix::process::setsid().doing(Kind::Internal, what)?;
@@ -172,7 +171,7 @@ fn become_pause(wanted: &Pause, joined: Option<&OwnedFd>, entry: &Entry, report:
         let path = format!("/proc/sys/{}", unsupported::sysctl_path(key)?);
         fs::write(path, value).doing(Kind::BadSpec, || format!("sysctls: cannot set {key} to {value}"))?;
     }
-    // Else it would look like a second shim. Nothing depends on it.
+    // Without this it would look like a second shim. Nothing depends on the name.
     let _ = rustix::thread::set_name(NAME);
     let _ = sys::overwrite_command_line(NAME.to_bytes());
     enter_empty_root().map_err(|errno| {
@@ -187,12 +186,11 @@ fn become_pause(wanted: &Pause, joined: Option<&OwnedFd>, entry: &Entry, report:
     wait()
 }
 
-/// What it wakes up for.
+/// The signals that wake the process.
 const HEARD: [c_int; 3] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT];
 
-/// Reaps what is orphaned in its pid namespace, until it is to end. Of a
-/// namespace's first process that is for nobody inside to say: such a sender has
-/// a pid, any other has none here.
+/// Reaps orphans of its pid namespace, until a signal ends it. The first process of a namespace
+/// takes no such signal from inside: a sender inside has a pid, any other sender has none here.
 fn wait() -> ! {
     let first = std::process::id() == 1;
     loop {
@@ -204,17 +202,16 @@ fn wait() -> ! {
     }
 }
 
-/// An empty, read-only root, and no mount besides. The kernel has every process's
-/// root at `/proc/PID/root`.
+/// Enters an empty, read-only root without any other mount. The kernel shows every process's root at `/proc/PID/root`.
 fn enter_empty_root() -> rustix::io::Result<()> {
-    // Any folder that is there: what is above it goes with the host's root.
+    // Any folder that exists: everything above it goes with the host's root.
     const AT: &str = "/proc";
     rustix::mount::mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount("pause", AT, "tmpfs", flags, c"mode=0555,size=4k,nr_inodes=1")?;
     rustix::process::chdir(AT)?;
     rustix::process::pivot_root(".", ".")?;
-    // The host's root is stacked upon the new one (pivot_root(2)).
+    // pivot_root(2) has stacked the host's root on top of the new one.
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")
 }

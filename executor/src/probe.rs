@@ -1,10 +1,9 @@
-//! What this host can do, tried for real: a namespace is made, a filter loaded,
-//! a mount changed, by a child that does nothing else or on a mount that is
-//! attached nowhere. Nothing of it is left.
+//! What this host can do, tried for real: a child that does nothing else makes a namespace or loads
+//! a filter, and a mount is changed while it is attached nowhere. Nothing of it is left.
 //!
-//! For `bowline doctor`, in a process with one thread. The shim asks for none
-//! of it: what it lacks it finds out when it is needed.
-//! Must not: judge what a lack costs, or make a cgroup.
+//! For `bowline doctor`, in a process with one thread. The shim uses none of this: it finds out
+//! what is missing when it needs it. Must not: judge the effect of what is missing, or make a
+//! cgroup.
 
 use std::fs::File;
 use std::io;
@@ -41,25 +40,24 @@ pub struct Hierarchy {
     pub unified: bool,
     /// Whether the caller may make cgroups at its top.
     pub writable: bool,
-    /// Whether its cgroups have `cgroup.kill`; `None` where there is no cgroup
-    /// that would show it.
+    /// Whether its cgroups have `cgroup.kill`; `None` if there is no cgroup that would show it.
     pub has_kill: Option<bool>,
-    /// Whether its cgroups can limit swap, by `memory.swap.max` or on v1 `memory.memsw.limit_in_bytes`;
-    /// `None` where there is no cgroup that would show it.
+    /// Whether its cgroups can limit swap, by `memory.swap.max` or on v1
+    /// `memory.memsw.limit_in_bytes`; `None` if there is no cgroup that would show it.
     pub has_swap_limit: Option<bool>,
 }
 
 /// The cgroup hierarchies of this host.
 ///
 /// # Errors
-/// `Unsupported` where there is none by which a task's processes are found.
+/// `Unsupported` if there is none by which the processes of a task can be found.
 pub fn cgroups() -> Result<Cgroups> {
     let layout = cgroup::detect()?;
     let describe = |hierarchy: &cgroup::Hierarchy| {
         let mount = hierarchy.mount();
         let writable = rustix::fs::accessat(CWD, mount, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok();
         let has_swap_limit = if hierarchy.unified {
-            // One without the controller would not have it in any case.
+            // A hierarchy without the controller would not have it in any case.
             let counts = hierarchy.has_below("memory.current") == Some(true);
             counts.then(|| hierarchy.has_below("memory.swap.max")).flatten()
         } else {
@@ -110,7 +108,7 @@ pub fn namespace(kind: Namespace) -> io::Result<()> {
     in_child(flag, || Ok(()))
 }
 
-/// Has a child load a seccomp filter, one that allows everything.
+/// Lets a child load a seccomp filter that allows everything.
 ///
 /// # Errors
 /// What the kernel answered.
@@ -146,8 +144,7 @@ pub fn clones_into_cgroups() -> bool {
     sys::clones_into_cgroups()
 }
 
-/// Whether the shim can run through a read-only overlay of the folder of
-/// `binary`.
+/// Whether the shim can run through a read-only overlay of the folder of `binary`.
 ///
 /// # Errors
 /// What the kernel answered.
@@ -158,15 +155,15 @@ pub fn overlay(binary: &Path) -> io::Result<()> {
     sealed::overlay(folder, name).map(drop)
 }
 
-/// Makes a mount that maps owners: of a tmpfs, else of the filesystem of `/`.
+/// Makes a mount that maps owners: of a tmpfs, or else of the filesystem of `/`.
 ///
 /// # Errors
-/// What the kernel answered to the second.
+/// What the kernel answered for the second one.
 pub fn idmapped_mount() -> io::Result<()> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     match sys::clone3(libc::CLONE_NEWUSER as u64, None)? {
         Cloned::Child => {
-            // Is there, in its namespace, until the parent is done.
+            // The child only holds its namespace open until the parent is done.
             sys::close_all_but(&mut [read.as_raw_fd()]);
             let _ = sys::read_fd(read.as_raw_fd(), &mut [0]);
             sys::exit_now(0)
@@ -180,7 +177,7 @@ pub fn idmapped_mount() -> io::Result<()> {
     }
 }
 
-/// Maps owners as the user namespace of `pid`, which is given its maps here.
+/// Maps owners as the user namespace of `pid` does, and gives this namespace its maps.
 fn map_owners(pid: i32) -> io::Result<()> {
     for map in ["uid_map", "gid_map"] {
         std::fs::write(format!("/proc/{pid}/{map}"), "0 0 1")?;
@@ -206,7 +203,7 @@ fn in_child(flags: i32, attempt: impl FnOnce() -> io::Result<()>) -> io::Result<
     }
 }
 
-/// Waits for the only child there is, and gives its exit code.
+/// Waits for the only child and returns its exit code.
 fn end_of(pidfd: &OwnedFd) -> io::Result<i32> {
     // A pidfd is readable once its process has ended.
     while let Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], None) {}

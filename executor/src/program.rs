@@ -5,10 +5,9 @@
 //!     └► Started ─► executed ─► ended, or killed at the deadline
 //! ```
 //!
-//! Not by `Command`, whose status the shim's sweep would take. In the shim the
-//! sweep reaps it, and whoever starts one claims its end; a worker or a task's
-//! init waits for it itself. Signalled by pidfd alone.
-//! Must not: know what it runs or why, choose an environment.
+//! Not by `Command`, whose status the shim's sweep would take. In the shim the sweep reaps the
+//! child, and the starter claims its end; a worker or a task's init waits for the child itself.
+//! Signals go by pidfd alone. Must not: know what it runs or why, choose an environment.
 
 mod started;
 
@@ -32,7 +31,7 @@ use rustix::process::Signal;
 use crate::claim::Claim;
 use crate::inheritance;
 
-/// What is run, and how.
+/// A program to run, and how to run it.
 #[derive(Debug)]
 pub struct Program<'a> {
     path: &'a Path,
@@ -42,14 +41,14 @@ pub struct Program<'a> {
     stdin: Option<OwnedFd>,
     captured: bool,
     fds: Vec<(BorrowedFd<'a>, RawFd)>,
-    /// The cgroup that it joins, and whether that is the root of its own namespace.
+    /// The cgroup that the program joins, and whether this is the root of its own namespace.
     cgroup: Option<(&'a Entry, bool)>,
     bound: bool,
     confined: bool,
 }
 
 impl<'a> Program<'a> {
-    /// The program at `path`, in `/`, with nothing on its standard streams.
+    /// The program at `path`, to be run in `/`, with nothing on its standard streams.
     ///
     /// # Errors
     /// `BadSpec` for a path that is not absolute, or a NUL in a string.
@@ -79,14 +78,14 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// Runs it in another folder.
+    /// Runs the program in another folder.
     pub fn in_folder(mut self, cwd: &'a Path) -> Program<'a> {
         self.cwd = cwd;
         self
     }
 
-    /// Has it read `bytes`, then the end. From a file in memory: whether it
-    /// reads at all is its own affair.
+    /// Lets the program read `bytes`, then the end. They come from a file in memory, so that the
+    /// program need not read at all.
     pub fn reading(mut self, bytes: &[u8]) -> Result<Program<'a>> {
         let what = || "cannot make a file in memory";
         let mut file = File::from(memfd_create("stdin", MemfdFlags::CLOEXEC).doing(Kind::Internal, what)?);
@@ -95,43 +94,43 @@ impl<'a> Program<'a> {
         Ok(self)
     }
 
-    /// Keeps the beginning of what it writes to stdout and stderr.
+    /// Keeps the beginning of what the program writes to stdout and stderr.
     pub fn captured(mut self) -> Program<'a> {
         self.captured = true;
         self
     }
 
-    /// Gives it `fd` as that number; 0 to 2 replace its standard streams.
+    /// Gives the program `fd` as that number; 0 to 2 replace its standard streams.
     pub fn with_fd(mut self, fd: BorrowedFd<'a>, number: RawFd) -> Program<'a> {
         self.fds.push((fd, number));
         self
     }
 
-    /// Runs it in another cgroup, which with `namespace` is the root of its own
-    /// cgroup namespace.
+    /// Runs the program in another cgroup; with `namespace`, this cgroup is the root of the
+    /// program's own cgroup namespace.
     pub fn entering(mut self, entry: &'a Entry, namespace: bool) -> Program<'a> {
         self.cgroup = Some((entry, namespace));
         self
     }
 
-    /// Has it killed when the thread that starts it ends, however that comes about.
+    /// Kills the program when the thread that starts it ends, in whatever way.
     pub fn bound(mut self) -> Program<'a> {
         self.bound = true;
         self
     }
 
-    /// Leaves it the limits and the umask of who starts it, which are the task's.
+    /// Leaves the program the limits and the umask of its starter, which are the task's.
     pub fn confined(mut self) -> Program<'a> {
         self.confined = true;
         self
     }
 
-    /// Starts it as a child of the shim or of a worker, in one thread.
+    /// Starts the program as a child of the shim or of a worker, which has one thread.
     pub fn start(&self) -> Result<Started> {
         self.start_by(|| sys::clone3(0, None))
     }
 
-    /// Starts it as a child of a task's init, which may be confined already.
+    /// Starts the program as a child of a task's init, which may be confined already.
     pub fn start_inside(&self) -> Result<Started> {
         self.start_by(sys::fork)
     }
@@ -149,7 +148,7 @@ impl<'a> Program<'a> {
             Cloned::Child => {
                 if self.bound {
                     let bound = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-                    // Who has ended by now would not be heard of.
+                    // The end of a starter that has ended by now would send no signal.
                     if bound.is_err() || rustix::process::getppid() != Some(starter) {
                         sys::exit_now(127);
                     }
@@ -164,7 +163,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// In the child: never returns but with why it could not be run.
+    /// Runs in the child; returns only with the reason why the program could not be run.
     fn become_it(&self, null: &OwnedFd, writes: Option<&OwnedFd>, tell: &OwnedFd, floor: RawFd) -> Error {
         let out = writes.unwrap_or(null).as_fd();
         let mut fds = vec![(self.stdin.as_ref().unwrap_or(null).as_fd(), 0), (out, 1), (out, 2)];
@@ -174,7 +173,7 @@ impl<'a> Program<'a> {
             if !self.confined {
                 begin_afresh()?;
             }
-            // Whoever signals our group does not mean it.
+            // A signal to our process group is not meant for the program.
             rustix::process::setsid()?;
             rustix::process::chdir(self.cwd).map_err(io::Error::from)
         });
@@ -197,15 +196,15 @@ impl<'a> Program<'a> {
     }
 
     fn c_path(&self) -> CString {
-        // A path with a NUL is that of no file.
+        // A path with a NUL names no file.
         CString::new(self.path.as_os_str().as_bytes()).unwrap_or_default()
     }
 
-    /// Runs it in the shim to its end, or to the deadline, where it is killed.
-    /// `claim` gives the end of a child: held from before this is called.
+    /// Runs the program in the shim until it ends; kills it at the deadline. `claim` returns the
+    /// child's `Claim`; the caller expects the child from before this call.
     ///
     /// # Errors
-    /// `Timeout`; `CommandNotFound` or `NotExecutable` when it cannot be run.
+    /// `Timeout`; `CommandNotFound` or `NotExecutable` when the program cannot be run.
     pub async fn run(&self, claim: impl FnOnce(i32) -> Claim, timeout: Duration) -> Result<Outcome> {
         let mut started = self.start()?;
         let claim = claim(started.pid);
@@ -218,7 +217,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Gives the calling process what the shim keeps another of for itself.
+/// Resets, in the calling process, what the shim has changed for itself.
 fn begin_afresh() -> io::Result<()> {
     rustix::process::umask(Mode::from_raw_mode(0o022));
     for (resource, limit) in inheritance::limits() {
@@ -227,10 +226,10 @@ fn begin_afresh() -> io::Result<()> {
     Ok(())
 }
 
-/// Puts each fd at its number, all below `floor`, and leaves nothing else open
-/// but `tell`, which is not.
+/// Puts each fd at its number, all below `floor`, and leaves nothing else open but `tell`, which is
+/// at or above `floor`.
 fn place(fds: &[(BorrowedFd<'_>, RawFd)], tell: &OwnedFd, floor: RawFd) -> io::Result<()> {
-    // Out of the way first: a source may be where another is to be.
+    // Duplicate the fds out of the way first: a source may be at a number where another fd goes.
     let aside = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, floor);
     let all: Vec<OwnedFd> = fds.iter().map(|(fd, _)| aside(*fd)).collect::<rustix::io::Result<_>>()?;
     for (fd, (_, number)) in all.iter().zip(fds) {
@@ -238,7 +237,7 @@ fn place(fds: &[(BorrowedFd<'_>, RawFd)], tell: &OwnedFd, floor: RawFd) -> io::R
     }
     let mut keep: Vec<RawFd> = fds.iter().map(|(_, number)| *number).collect();
     keep.push(tell.as_raw_fd());
-    // Closed with the rest.
+    // `close_all_but` closes them.
     std::mem::forget(all);
     sys::close_all_but(&mut keep);
     Ok(())
@@ -259,7 +258,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
     const NOTHING: [&str; 0] = [];
 
-    /// Runs it as a task's init does, which does not mind the tests' threads.
+    /// Runs the program as a task's init does: the tests' threads do not matter there.
     fn run(program: &Program<'_>, timeout: Duration) -> Result<Outcome> {
         program.start_inside().and_then(|started| started.finish_blocking(timeout))
     }
@@ -327,7 +326,7 @@ mod tests {
 
     #[test]
     fn after_its_end_no_more_is_read_than_is_kept() {
-        // Who is left running may write faster than anybody reads.
+        // A process that is left running may write faster than anybody reads.
         let ended = || {
             let started = shell("head -c 60000 /dev/zero").start_inside().expect("it starts");
             poll(&mut [PollFd::new(&started.pidfd, PollFlags::IN)], None).expect("it ends");
@@ -348,7 +347,7 @@ mod tests {
         });
     }
 
-    /// Waits for its end, and gives it as the sweep would.
+    /// Waits for the end of the child and reports it as the sweep would.
     fn reaped(pid: i32) -> Claim {
         let claim = Claim::new(pid);
         let pid = rustix::process::Pid::from_raw(pid).expect("a pid");

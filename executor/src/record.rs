@@ -1,13 +1,14 @@
-//! Records on disk, as JSON: each says the version of its form, and is read whatever version has written it.
+//! Records on disk, as JSON. Each names the version of its form, and is read whatever version has written it.
 //!
 //! ```text
 //!   value ─► text, with its version ─► file
 //!   file ─► JSON ─► known fields alone ─► value, or `Damaged`
 //! ```
 //!
-//! Fields that this version does not know are ignored at every depth, so that an older bowline reads what a newer one
-//! has written; fields that an older one did not write have defaults. The version is for what even that does not
-//! bridge: it tells a record of a newer form from one that is damaged. Must not: know what a record means.
+//! Fields that this version does not know are ignored at every depth, so that an older bowline
+//! reads what a newer one has written; fields that an older one did not write have defaults. The
+//! version covers what even that does not bridge: it tells a record of a newer form from a damaged
+//! one. Must not: know what a record means.
 
 mod known;
 
@@ -18,20 +19,20 @@ use serde::Serialize;
 use serde::de::{Deserialize as _, DeserializeOwned, Deserializer};
 use serde_json::Value;
 
-/// The version of the form that is written. A field that is added, and may be ignored, does not change it.
+/// The version of the form that is written. A new field that may be ignored does not change it.
 const VERSION: u64 = 1;
 
 /// The text of `value` as a record.
 pub fn text<T: Serialize>(value: &T) -> serde_json::Result<Vec<u8>> {
     let mut text = serde_json::to_vec(value)?;
-    // By hand: a second type for each record would be as much code again in every shim. A list has no version.
+    // Done by hand: a second type for each record would be as much code again in every shim. A list has no version.
     if text.starts_with(b"{\"") {
         text.splice(..1, format!("{{\"version\":{VERSION},").into_bytes());
     }
     Ok(text)
 }
 
-/// What the record at `path`, of this text, says.
+/// Parses the text of the record at `path`.
 ///
 /// # Errors
 /// `Damaged` where it cannot be read.
@@ -48,7 +49,7 @@ pub fn parse<T: DeserializeOwned>(text: &[u8], path: &Path) -> Result<T> {
     })
 }
 
-/// What `text` says without these fields, which may be what keeps the rest from being read.
+/// Parses `text` without these fields, which may be what keeps the rest from being read.
 pub fn parse_without<T: DeserializeOwned>(text: &[u8], fields: &[&str]) -> Option<T> {
     let mut value: Value = serde_json::from_slice(text).ok()?;
     let object = value.as_object_mut()?;
@@ -56,7 +57,7 @@ pub fn parse_without<T: DeserializeOwned>(text: &[u8], fields: &[&str]) -> Optio
     known::from_value(value).ok()
 }
 
-/// A part of a line of the journal, by what this version knows of it; none where that is not enough.
+/// Parses a part of a line of the journal as far as this version knows it; `None` where that is not enough.
 pub fn known_or_none<'de, D, T>(from: D) -> std::result::Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,6 +1,6 @@
 //! The exit report: everything that is known of a task that has ended.
 //!
-//! Kept in the task's state folder; it survives shim and manager.
+//! The report is kept in the task's state folder; it survives shim and manager.
 
 use std::collections::VecDeque;
 
@@ -11,27 +11,27 @@ use serde::{Deserialize, Serialize};
 use crate::health::Health;
 use crate::watch::Finding;
 
-/// How a task ended. What this kernel cannot tell is null.
+/// How a task ended. A value that this kernel cannot tell is null.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExitReport {
-    /// Init's exit code, or 128 + the signal that ended it; null when the shim
-    /// died and nobody was left to learn it.
+    /// Init's exit code, or 128 + the signal that ended it; null when the shim died and nobody was
+    /// left to learn the code.
     pub exit_code: Option<i32>,
     /// The signal that ended init, by name.
     pub signal: Option<String>,
     /// Whether this shim sent that signal.
     pub signal_sent_by_shim: bool,
-    /// Who had it stopped, if anybody had.
+    /// What stopped the task, if it was stopped.
     #[serde(default)]
     pub stopped_by: Option<StoppedBy>,
-    /// What its watch has found, if that had it stopped.
+    /// The finding for which its watch stopped it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_for: Option<Finding>,
     /// Whether the kernel killed any process of the task for want of memory.
     pub oom_killed: Option<bool>,
     /// Whether init itself was the victim.
     pub oom_killed_init: Option<bool>,
-    /// The cgroup whose limit it was; null when it was not the task's own.
+    /// The cgroup whose limit was hit; null when it was not the task's own.
     pub oom_cgroup: Option<String>,
     /// When the user's program was executed.
     pub started_at: Option<Timestamp>,
@@ -39,52 +39,51 @@ pub struct ExitReport {
     pub exited_at: Timestamp,
     /// CPU time of all its processes, in µs.
     pub cpu_usec: Option<u64>,
-    /// The most memory it had at a time, in bytes.
+    /// The highest memory usage at a time, in bytes.
     pub memory_peak_bytes: Option<u64>,
-    /// The limit of memory at its end, in bytes; null when there was none.
+    /// The memory limit at the end, in bytes; null when there was none.
     #[serde(default)]
     pub memory_limit_bytes: Option<u64>,
-    /// How often that was met; what could be freed then was.
+    /// How often the memory limit was hit; the kernel then freed what it could.
     #[serde(default)]
     pub memory_limit_hits: Option<u64>,
-    /// How often it was slowed down above `memory.high`; v2 only.
+    /// How often the task was slowed down above `memory.high`; v2 only.
     #[serde(default)]
     pub memory_high_hits: Option<u64>,
-    /// Processes that the kernel killed for want of memory.
+    /// How many processes the kernel killed for want of memory.
     #[serde(default)]
     pub oom_kills: Option<u64>,
-    /// Enforcement periods of its CPU limit in which it wanted to run.
+    /// Enforcement periods of the CPU limit in which the task wanted to run.
     #[serde(default)]
     pub cpu_periods: Option<u64>,
-    /// Of them those in which the limit held it back.
+    /// The periods in which the limit held the task back.
     pub throttled_periods: Option<u64>,
-    /// For how long in all, in µs.
+    /// How long the task was held back in total, in µs.
     pub throttled_usec: Option<u64>,
-    /// The most processes and threads at its end; null when there was no limit.
+    /// The limit of processes and threads at the end; null when there was none.
     #[serde(default)]
     pub pids_limit: Option<u64>,
-    /// How often a fork failed by it.
+    /// How often a fork failed at that limit.
     #[serde(default)]
     pub pids_limit_hits: Option<u64>,
-    /// How many processes were killed with it; null where init's end made the
-    /// kernel kill them, uncounted.
+    /// How many processes were killed at the task's end; null where init's end made the kernel kill them, uncounted.
     pub processes_killed: Option<u64>,
     /// The last bytes of stdout and stderr, in the order they were read.
     pub output_tail: Option<String>,
     /// Bytes of output that no file or reader would take.
     pub output_dropped_bytes: u64,
-    /// What its health checks have come to; null without any.
+    /// The results of its health checks; null without any.
     #[serde(default)]
     pub health: Option<Health>,
     /// How many events the task has had, its exit included.
     #[serde(default)]
     pub events: u64,
-    /// Whether it was in the slice that it was to be in; null when that was none.
+    /// Whether the task was in the slice that it was launched for; null when there was no such slice.
     #[serde(default)]
     pub enforcement: Option<Enforcement>,
-    /// The shim died before the task: how that ended is not known.
+    /// The shim died before the task: how the task ended is not known.
     pub shim_died: bool,
-    /// Why it is not on disk yet, where the shim tells it; never on disk.
+    /// Why the report is not on disk yet; set when the shim returns it, never on disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten: Option<String>,
 }
@@ -97,32 +96,31 @@ impl ExitReport {
     }
 }
 
-/// Whether a task is in the slice of systemd's that it was to be in, whose limits
-/// it is then held to.
+/// Whether a task is in the systemd slice that it was launched for; the limits of the slice then apply to the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enforcement {
     /// The slice.
     pub slice: String,
-    /// Whether it is in there.
+    /// Whether the task is in the slice.
     pub enforced: bool,
-    /// Why not.
+    /// Why the task is not in the slice.
     pub reason: Option<String>,
 }
 
-/// Who has a task stopped.
+/// What has stopped a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoppedBy {
     /// A request, or a signal to the shim.
     Request,
-    /// The shim, as the task was unhealthy.
+    /// The shim, because the task was unhealthy.
     Health,
-    /// The shim, as a policy of its watch says.
+    /// The shim, because a policy of the task's watch says so.
     Watch,
 }
 
 impl StoppedBy {
-    /// The word for it.
+    /// The word for this in reports.
     pub fn as_str(self) -> &'static str {
         match self {
             StoppedBy::Request => "request",
@@ -132,14 +130,14 @@ impl StoppedBy {
     }
 }
 
-/// What decides whether init itself fell victim to the OOM killer.
+/// The facts that decide whether the OOM killer killed init itself.
 #[derive(Debug, Clone)]
 pub struct OomFacts {
     /// Processes of the task's cgroup that the kernel killed for memory.
     pub kills: Option<u64>,
-    /// How often the task met its own limit.
+    /// How often the task hit its own limit.
     pub own_limit_met: Option<u64>,
-    /// The sandbox's cgroup, if that met its limit.
+    /// The sandbox's cgroup, if the sandbox hit its limit.
     pub joint_limit_met: Option<String>,
     /// How init ended.
     pub ended: Ended,
@@ -153,13 +151,13 @@ impl OomFacts {
         self.kills.map(|kills| kills > 0)
     }
 
-    /// Whether init was killed: by SIGKILL, and not by us.
+    /// Whether init was killed: by SIGKILL, and not by the shim.
     pub fn init(&self) -> Option<bool> {
         let killed = self.ended == Ended::Signaled(libc::SIGKILL) && !self.killed_by_shim;
         self.any().map(|any| any && killed)
     }
 
-    /// Whose limit it was: `path`, the task's own, or its sandbox's.
+    /// The cgroup whose limit was hit: `path`, which is the task's own, or the sandbox's.
     pub fn cgroup(&self, path: &str) -> Option<String> {
         if !self.any()? {
             return None;

@@ -1,5 +1,5 @@
-//! What a shim can be asked, and what it answers. Plain data that may cross
-//! threads; the wire formats are made from it elsewhere.
+//! The requests to a shim, and their answers. Plain data that may cross threads; the wire formats
+//! are made from it elsewhere.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,42 +19,41 @@ use crate::rootfs::layers::Layer;
 /// A new task.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// Its id, unique among all tasks of the state folder.
+    /// The task's id, unique among all tasks of the state folder.
     pub id: TaskId,
-    /// What it is.
+    /// What the task is made from.
     pub source: Source,
-    /// Where its stdin comes from, where nothing is said by the description.
+    /// Where the task's stdin comes from, unless the description says it.
     pub stdin: Input,
-    /// Where its stdout goes.
+    /// Where the task's stdout goes.
     pub stdout: Target,
-    /// Where its stderr goes.
+    /// Where the task's stderr goes.
     pub stderr: Target,
-    /// With it, what takes its output instead.
+    /// If set, this logger takes the output instead.
     pub logger: Option<Logger>,
-    /// Whether output goes straight to the FIFOs that `stdout` and `stderr` name:
-    /// then the shim keeps neither its tail nor a log. Not where it has a terminal.
+    /// Whether output goes straight to the FIFOs that `stdout` and `stderr` name: the shim then
+    /// keeps neither its tail nor a log. Has no effect with a terminal.
     pub direct: bool,
-    /// How large its terminal is at first, if it has one.
+    /// The first size of the task's terminal, if it has one.
     pub size: WindowSize,
-    /// Who is attached from the beginning.
+    /// The client that is attached from the beginning.
     pub attached: Option<Attachment>,
-    /// Whether its exit report is to survive a power loss: then it is synced
-    /// before anybody is told.
+    /// Whether the exit report must survive a power loss: it is then synced before anybody learns of it.
     pub durable: bool,
-    /// Who makes its cgroup.
+    /// What makes the task's cgroup.
     pub driver: Driver,
-    /// The slice of systemd's that it is to be in. Where systemd refuses, it is not,
-    /// and its exit report says so. Of a task from a description, in no sandbox.
+    /// The systemd slice that the task goes into. Where systemd refuses, the task stays out, and
+    /// its exit report says so. Only for a task from a description, in no sandbox.
     pub slice: Option<String>,
-    /// With it, it goes on from the checkpoint in this folder. Of a bundle that
-    /// is created and started apart.
+    /// If set, the task goes on from the checkpoint in this folder. Only for a bundle that is
+    /// created and started in two steps.
     pub checkpoint: Option<PathBuf>,
-    /// What is to be otherwise than usual.
+    /// The manager's special wishes.
     pub particulars: Particulars,
 }
 
 impl Launch {
-    /// A task with nothing to read, nowhere to write to, and nobody attached.
+    /// A task with nothing to read, nowhere to write to, and no client attached.
     pub fn new(id: TaskId, source: impl Into<Source>) -> Launch {
         Launch {
             id,
@@ -96,20 +95,19 @@ impl From<Bundle> for Source {
     }
 }
 
-/// A folder with `config.json`, the OCI configuration, and mostly `rootfs`. What
-/// is known of the task is kept there too.
+/// A folder with `config.json`, the OCI configuration, and usually `rootfs`. The record of the task is kept there too.
 #[derive(Debug, Clone)]
 pub struct Bundle {
-    /// Where it is.
+    /// The path of the folder.
     pub path: PathBuf,
-    /// What its root is mounted from, in their order; taken down when the task
-    /// is removed. None where the root is there already.
+    /// The layers that its root is mounted from, in their order; unmounted when the task is
+    /// removed. Empty if the root is there already.
     pub layers: Vec<Layer>,
-    /// What it has from its sandbox, if it is a member of one.
+    /// What the task has from its sandbox, if it is a member of one.
     pub member: Option<Member>,
 }
 
-/// What a launch has led to.
+/// The result of a launch.
 #[derive(Debug, Clone)]
 pub struct Launched {
     /// Init's pid.
@@ -119,7 +117,7 @@ pub struct Launched {
 /// An additional process in a task.
 #[derive(Debug, Clone, Default)]
 pub struct Exec {
-    /// With it, the whole of what the process is, and the next four say nothing.
+    /// If set, this describes the process, and the next four fields have no effect.
     pub process: Option<Box<oci_spec::runtime::Process>>,
     /// Command and arguments.
     pub command: Vec<String>,
@@ -129,13 +127,13 @@ pub struct Exec {
     pub workdir: Option<PathBuf>,
     /// `user`, `user:group`, by name or number; the task's own when absent.
     pub user: Option<String>,
-    /// Counted from the request on; everything it started is then killed.
+    /// Counted from the request on; then everything that the exec has started is killed.
     pub timeout: Option<Duration>,
     /// Where stdin comes from.
     pub stdin: Input,
-    /// With it, it has a terminal of this size, whose output goes to `stdout`.
+    /// If set, the exec has a terminal of this size, whose output goes to `stdout`.
     pub terminal: Option<WindowSize>,
-    /// What it is called, by whoever resizes its terminal or signals it.
+    /// The exec's name, for callers that resize its terminal or signal it.
     pub name: Option<String>,
     /// Whether output goes straight to the FIFOs that `stdout` and `stderr` below
     /// name instead of being captured.
@@ -144,26 +142,26 @@ pub struct Exec {
     pub stdout: Target,
     /// Where stderr goes, besides the capture.
     pub stderr: Target,
-    /// With it, what takes its output instead.
+    /// If set, this logger takes the output instead.
     pub logger: Option<Logger>,
     /// How many bytes of output to capture; 4096 when absent.
     pub tail_bytes: Option<usize>,
-    /// Whether stdout and stderr are captured each on their own.
+    /// Whether stdout and stderr are captured separately.
     pub separate: bool,
 }
 
 /// How an exec ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutcome {
-    /// What became of it.
+    /// The exit code, or that the deadline came.
     pub end: ExecEnd,
     /// The last bytes of stdout; of both streams if not captured separately.
     pub stdout: Vec<u8>,
     /// The last bytes of stderr if captured separately.
     pub stderr: Vec<u8>,
-    /// When its program was executed; at the deadline if it never was.
+    /// When the program was executed; the deadline if it never was.
     pub started_at: Timestamp,
-    /// When it was reaped.
+    /// When the exec was reaped.
     pub exited_at: Timestamp,
 }
 
@@ -172,7 +170,7 @@ pub struct ExecOutcome {
 pub struct Process {
     /// In the shim's pid namespace.
     pub pid: i32,
-    /// The number of the exec that it is, if it is one.
+    /// The exec's number, if the process is an exec.
     pub exec: Option<u64>,
     /// The name of that exec, if it has one.
     pub name: Option<String>,
@@ -181,27 +179,27 @@ pub struct Process {
 /// A task as it is now.
 #[derive(Debug, Clone)]
 pub struct TaskState {
-    /// Its id.
+    /// The task's id.
     pub id: TaskId,
-    /// Where it is in its life.
+    /// Where the task is in its life.
     pub status: Status,
-    /// Init's pid, while it lives.
+    /// Init's pid, while init lives.
     pub pid: Option<i32>,
-    /// Whether it has a terminal.
+    /// Whether the task has a terminal.
     pub terminal: bool,
-    /// Whether what somebody who attaches writes comes to it.
+    /// Whether the task gets what an attached client writes.
     pub takes_input: bool,
-    /// What its health checks have come to, if it has any and was asked for it.
+    /// The results of its health checks, if it has any and the caller asked for them.
     pub health: Option<Health>,
-    /// Its exit report, while that cannot be written.
+    /// The exit report, while it cannot be written.
     pub unwritten: Option<Box<ExitReport>>,
 }
 
 /// How a pause process has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PauseEnd {
-    /// 0 when it was to, or 128 and the number of the signal that killed it.
+    /// 0 when it was asked to end, or 128 and the number of the signal that killed it.
     pub code: i32,
-    /// When it was reaped.
+    /// When the process was reaped.
     pub at: Timestamp,
 }

@@ -5,8 +5,9 @@
 //!   end:    the report into it ─► exit.json
 //! ```
 //!
-//! So the end asks for no space, inode or descriptor. A report that is longer than the page, on a disk that has no other,
-//! is put down without what makes it long. Must not: wait, or try again by itself.
+//! So the end of the task needs no space, inode or descriptor. If a report is longer than the page
+//! and the disk has no other, it is written without what makes it long. Must not: wait, or try
+//! again by itself.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -20,10 +21,10 @@ use serde::{Deserialize, Serialize};
 use crate::report::ExitReport;
 use crate::{record, trust};
 
-/// How many bytes are reserved: what a file takes at least, on nearly every file system.
+/// How many bytes are reserved: the least that a file takes on nearly every file system.
 const PAGE: u64 = 4096;
 
-/// See the module.
+/// An open file with room for one report.
 #[derive(Debug)]
 pub struct Reserve {
     file: File,
@@ -34,38 +35,38 @@ pub struct Reserve {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Empty,
-    /// All of it is in the file, which has the name of the reserve.
+    /// The whole report is in the file, which has the name of the reserve.
     Filled,
-    /// The file has the report's name.
+    /// The file has the name of the report.
     Placed,
 }
 
-/// What became of a report.
+/// The result of writing a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Put {
-    /// It is in its place.
+    /// The report is in its place.
     Placed,
-    /// Its folder was removed: nobody wants it.
+    /// The folder was removed: nobody wants the report.
     Unwanted,
 }
 
 impl Reserve {
-    /// Takes room for a report in a new file at `temporary`.
+    /// Reserves room for a report in a new file at `temporary`.
     pub fn take(temporary: &Path) -> io::Result<Reserve> {
         let file = trust::create(temporary)?;
-        // A signal, as of a child that ends, may interrupt it.
+        // A signal, such as that of a child that ends, may interrupt this.
         match retry_on_intr(|| fallocate(&file, FallocateFlags::KEEP_SIZE, 0, PAGE)) {
             Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => {
                 let _ = fs::remove_file(temporary);
                 Err(errno.into())
             }
-            // A file system that reserves nothing: there the report may have to be tried again.
+            // This file system reserves nothing: writing the report may have to be tried again.
             _ => Ok(Reserve { file, stage: Stage::Empty }),
         }
     }
 
-    /// Puts the report down at `path`, whole or not at all; after an error it may be tried again.
+    /// Writes the report to `path`, whole or not at all; after an error the caller may try again.
     pub fn put(&mut self, report: &ExitReport, temporary: &Path, path: &Path) -> io::Result<Put> {
         if self.stage == Stage::Empty {
             self.fill(report)?;
@@ -75,7 +76,7 @@ impl Reserve {
             match fs::rename(temporary, path) {
                 renamed if !self.was_removed() => renamed?,
                 Err(_) if path.parent().is_some_and(|folder| !folder.exists()) => return Ok(Put::Unwanted),
-                // Somebody has cleaned up a file that nobody seems to need, or has put another in its place.
+                // Somebody has removed the file, which looked unneeded, or has put another in its place.
                 _ => trust::write(path, temporary, &record::text(report)?)?,
             }
             self.stage = Stage::Placed;
@@ -89,7 +90,7 @@ impl Reserve {
             Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
                 let text = record::text(&report.shortened())?;
                 self.file.write_all_at(&text, 0)?;
-                // Never less than what is reserved: to truncate gives it back.
+                // Never less than the reserved size: truncating the file gives the room back.
                 self.file.set_len(text.len() as u64)
             }
             done => done,

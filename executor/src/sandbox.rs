@@ -1,5 +1,4 @@
-//! A sandbox on disk: what is known of it, its members, and undoing one whose
-//! shim has died.
+//! A sandbox on disk: its record, its members, and undoing a sandbox whose shim has died.
 //!
 //! ```text
 //!   <state>/<sandbox>/  lock, shim.sock, shim.log   as a task has them
@@ -9,8 +8,8 @@
 //!   <state>/<member>/   a task's folder; shim.sock leads to the sandbox's
 //! ```
 //!
-//! Sandboxes and tasks share one space of ids. A member's lock is shared by who
-//! launches it and the shim, so that it is nobody's at no time.
+//! Sandboxes and tasks share one space of ids. A member's launcher and the shim share the member's
+//! lock, so that the lock is never free.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,55 +31,55 @@ use crate::rootfs::layers;
 use crate::systemd::Systemd;
 use crate::undo::{LeftAlone, OVERHEAD, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
 
-/// Below what all sandboxes' cgroups are.
+/// The parent of the cgroups of all sandboxes.
 const PREFIX: &str = "bowline";
 
 const RECORD: &str = "sandbox.json";
 /// Where the members' `/dev/shm` is mounted, in the sandbox's folder.
 const SHM: &str = "shm";
 
-/// What is known of a sandbox on disk.
+/// The record of a sandbox on disk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxRecord {
-    /// Its description.
+    /// The description of the sandbox.
     pub sandbox: Sandbox,
-    /// When it was asked for.
+    /// When the sandbox was requested.
     pub created_at: Timestamp,
-    /// Its shim's pid, once there is one.
+    /// The shim's pid, once there is a shim.
     pub shim_pid: Option<i32>,
     /// The cgroup with the joint limits, below every hierarchy.
     pub cgroup: String,
-    /// What that is to systemd, where systemd makes it.
+    /// The systemd unit of that cgroup, where systemd makes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,
-    /// Where the shim and its helpers are charged, where they have a cgroup.
+    /// The cgroup that the shim and its helpers are charged to, where they have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead: Option<String>,
-    /// That cgroup's unit, if systemd makes it.
+    /// The systemd unit of the overhead cgroup, where systemd makes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead_unit: Option<Unit>,
-    /// By which path each shared namespace is reached, while its shim lives.
+    /// The path of each shared namespace, valid while the shim lives.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub namespaces: BTreeMap<String, PathBuf>,
     /// The process that holds a shared pid namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_pid: Option<i32>,
-    /// Its interfaces, as plugins have made them.
+    /// The interfaces, as plugins have made them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Connected>,
-    /// Limits that this host does not enforce, with the reason, where that was allowed.
+    /// The limits that this host does not enforce, with the reason, where that was allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unenforced: Vec<String>,
-    /// Its shim has taken it down: nothing is left to undo.
+    /// Whether the shim has taken the sandbox down: nothing is left to undo.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taken_down: bool,
 }
 
 impl SandboxRecord {
-    /// What is known of the sandbox `id` that is asked for.
+    /// The record of a requested sandbox `id`.
     ///
     /// # Errors
-    /// `BadSpec` for an id that makes too long a unit's name.
+    /// `BadSpec` for an id that makes a unit's name too long.
     pub fn new(id: &TaskId, sandbox: Sandbox, driver: Driver) -> Result<SandboxRecord> {
         let place = SandboxPlace::new(PREFIX, id.as_str())?;
         let beside = SandboxPlace::new(OVERHEAD, id.as_str())?;
@@ -108,8 +107,8 @@ impl SandboxRecord {
         })
     }
 
-    /// Those of its cgroups that are where bowline makes them for `id`, its own
-    /// beside its shim's; and what of it is left alone.
+    /// The cgroups of the record that are where bowline makes them for `id`, the sandbox's own and
+    /// its shim's; and those that are left alone.
     pub(crate) fn cgroups(&self, id: &str) -> ([Option<&String>; 2], LeftAlone) {
         let place = SandboxPlace::new(PREFIX, id).ok();
         let places = place.iter().flat_map(|place| [Some(place.cgroupfs()), place.systemd().ok()]).flatten();
@@ -126,21 +125,21 @@ impl SandboxRecord {
         ([own, overhead], alone)
     }
 
-    /// What a member's cgroup is called in the sandbox's.
+    /// The name of a member's cgroup inside the sandbox's.
     pub(crate) fn folder_of(&self, id: &TaskId) -> String {
         let unit = self.unit_of(id).ok().flatten();
         unit.map_or_else(|| id.to_string(), |unit| unit.name)
     }
 
-    /// What a member's cgroup is to systemd, where that makes it.
+    /// The systemd unit of a member's cgroup, where systemd makes it.
     ///
     /// # Errors
-    /// `BadSpec` for an id that makes too long a unit's name.
+    /// `BadSpec` for an id that makes a unit's name too long.
     pub(crate) fn unit_of(&self, id: &TaskId) -> Result<Option<Unit>> {
         self.unit.as_ref().map(|slice| Unit::of_member(slice, id.as_str())).transpose()
     }
 
-    /// The cgroup of a member, as its configuration has it.
+    /// The cgroup of a member, as its configuration names it.
     pub(crate) fn cgroup_of(&self, id: &TaskId) -> String {
         match &self.unit {
             Some(slice) => format!("{}:bowline:{id}", slice.name),
@@ -152,20 +151,20 @@ impl SandboxRecord {
 /// A sandbox as it is now.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxState {
-    /// What is known of it.
+    /// The record of the sandbox.
     #[serde(flatten)]
     pub record: SandboxRecord,
-    /// Its class of service: the one that is given, or what its members make.
+    /// The class of service: the one in the description, or the one that its members add up to.
     pub class: Class,
     /// The joint limits in effect.
     pub budget: Budget,
-    /// What of what was asked for was changed, a sentence each.
+    /// What was changed in the request, a sentence each.
     pub notes: Vec<String>,
     /// The members that have not ended.
     pub members: Vec<TaskId>,
 }
 
-/// Joint limits; absent is not limited.
+/// Joint limits; an absent value is no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs)] // as `Joint` has them, with their units
@@ -202,11 +201,10 @@ impl From<&Joint> for Budget {
 }
 
 impl StateDir {
-    /// Makes the folder of a new sandbox and locks it: for whoever looks, a
-    /// sandbox's from the first moment on.
+    /// Makes the folder of a new sandbox and locks it. Others see a complete sandbox from the first moment on.
     ///
     /// # Errors
-    /// `AlreadyExists` when the id is taken, by a task too.
+    /// `AlreadyExists` when a sandbox or task has this id.
     pub fn create_sandbox(&self, id: &TaskId, record: &SandboxRecord) -> Result<(Folder, Lock)> {
         self.create_with(id, "sandbox", |folder| {
             folder.write_sandbox(record)?;
@@ -214,7 +212,7 @@ impl StateDir {
         })
     }
 
-    /// Makes the folder of a new member of `sandbox`, whose shim answers for it.
+    /// Makes the folder of a new member of `sandbox`, for which the sandbox's shim answers.
     ///
     /// # Errors
     /// `AlreadyExists` when the id is taken.
@@ -237,7 +235,7 @@ impl StateDir {
         let socket = Path::new("..").join(sandbox.as_str()).join("shim.sock");
         let of_it = |id: &TaskId| {
             let folder = self.folder(id);
-            // Before its record is there, its socket tells.
+            // Before there is a record, the member's socket tells.
             fs::read_link(folder.socket()).is_ok_and(|to| to == socket)
                 || matches!(folder.record(), Ok(Some(record)) if record.sandbox.as_ref() == Some(sandbox))
         };
@@ -246,20 +244,20 @@ impl StateDir {
 }
 
 impl Folder {
-    /// Whether it is a sandbox's.
+    /// Whether the folder is a sandbox's.
     pub fn is_sandbox(&self) -> bool {
         self.file(RECORD).exists()
     }
 
-    /// What is known of the sandbox; `None` where the folder is a task's.
+    /// The record of the sandbox; `None` if the folder is a task's.
     ///
     /// # Errors
-    /// `Damaged` when it cannot be read.
+    /// `Damaged` when the record cannot be read.
     pub fn sandbox(&self) -> Result<Option<SandboxRecord>> {
         self.read(RECORD).map_err(|error| self.hinted(error, "sandbox rm"))
     }
 
-    /// Puts down what is known of the sandbox.
+    /// Writes the record of the sandbox.
     pub fn write_sandbox(&self, record: &SandboxRecord) -> Result<()> {
         self.write(RECORD, record)
     }
@@ -270,7 +268,7 @@ impl Folder {
     }
 }
 
-/// What a sandbox is changed by.
+/// The record after a change of the sandbox.
 ///
 /// # Errors
 /// As [`Update::applied_to_sandbox`].
@@ -279,7 +277,7 @@ pub(crate) fn changed(record: &SandboxRecord, update: &Update) -> Result<Sandbox
     Ok(SandboxRecord { sandbox, ..record.clone() })
 }
 
-/// Where the cgroups of a sandbox are that may be ended.
+/// The cgroups of a sandbox that may be ended.
 #[derive(Debug, Default)]
 struct Places {
     own: Vec<String>,
@@ -288,7 +286,7 @@ struct Places {
 }
 
 impl Places {
-    /// As its record has it.
+    /// The cgroups that the record names.
     fn of_record(record: &SandboxRecord, id: &TaskId) -> (Places, LeftAlone) {
         let ([own, overhead], alone) = record.cgroups(id.as_str());
         let units = [(&record.overhead_unit, overhead), (&record.unit, own)].into_iter();
@@ -298,8 +296,8 @@ impl Places {
         (Places { own: list(own), overheads: list(overhead), units }, alone)
     }
 
-    /// Wherever bowline makes them, where the record is damaged: unless a shim that lives, of another state folder, has
-    /// to do with what is there.
+    /// The cgroups in all places where bowline makes them, for a damaged record; not those with
+    /// which a living shim, of another state folder, has to do.
     fn of_id(layout: &Layout, folder: &Folder, id: &TaskId) -> (Places, LeftAlone) {
         let place = SandboxPlace::new(PREFIX, id.as_str()).ok();
         let slice = place.as_ref().and_then(|place| Unit::of_sandbox(place).ok());
@@ -322,13 +320,12 @@ impl Places {
     }
 }
 
-/// Undoes what a sandbox whose shim died has left: its members, its networks,
-/// its cgroups. Blocks; the folders are the caller's. Nothing is done of one that
-/// was taken down. Where its record is damaged, its cgroups are looked for where
-/// bowline makes them.
+/// Undoes what a sandbox whose shim died has left: its members, its networks, its cgroups. Blocks;
+/// the caller removes the folders. Does nothing for a sandbox that was taken down. If the record is
+/// damaged, looks for the cgroups where bowline makes them.
 ///
 /// # Errors
-/// The first; all of it is tried. `Damaged` where what plugins have to undo cannot be read.
+/// The first error; everything is tried. `Damaged` if the record of what plugins must undo cannot be read.
 pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<LeftAlone> {
     let folder = state.folder(id);
     let record = match folder.sandbox() {
@@ -349,7 +346,7 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     let (places, mut alone) = found.unwrap_or_else(|| Places::of_id(&layout, &folder, id));
     for path in &places.own {
         if let Ok(Some(cgroup)) = layout.open(path) {
-            // Whoever froze all of it: what is frozen on v1 does not die.
+            // The whole sandbox may be frozen, and on v1 a frozen process does not die.
             let _ = layout.freeze(&cgroup, false);
         }
     }
@@ -372,10 +369,10 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     first.map_or(Ok(alone), Err)
 }
 
-/// Gives up what plugins may have to undo of the sandbox, if that is damaged; says so.
+/// Gives up what plugins should undo for the sandbox, if the record of that is damaged; returns a sentence about it.
 ///
 /// # Errors
-/// `Internal` where it cannot be removed.
+/// `Internal` if the damaged record cannot be removed.
 pub fn give_up_damaged_networks(folder: &Folder) -> Result<Option<String>> {
     let Some(damage) = network::give_up_damaged(folder.path())? else { return Ok(None) };
     Ok(Some(format!(
@@ -384,8 +381,8 @@ pub fn give_up_damaged_networks(folder: &Folder) -> Result<Option<String>> {
     )))
 }
 
-/// Moves helpers that were charged beside it to the root: they are nobody's here
-/// to kill, and what was the shim's own has ended with it.
+/// Moves helpers that were charged to the overhead cgroup to the root: it is not for us to kill
+/// them, and the shim's own processes have ended with it.
 fn let_go(layout: &Layout, overhead: &str) -> Result<()> {
     let Some(cgroup) = layout.open(overhead)? else { return Ok(()) };
     layout.place("/", &layout.processes(&cgroup)).map(drop)

@@ -1,5 +1,4 @@
-//! Namespaces that the members of a sandbox share: made or joined once, held by
-//! the shim.
+//! Namespaces that the members of a sandbox share: made or joined once, and held by the shim.
 //!
 //! ```text
 //!   shim ─fork─► worker: unshare, setns ─► loopback, host name, settings
@@ -7,8 +6,8 @@
 //!     └── /proc/self/ns/… ── SCM_RIGHTS ─────┘     others: /proc/<shim>/fd/<n>
 //! ```
 //!
-//! They live for as long as the shim holds them or a member is in them; no process
-//! has to stay for that. Must not: know who the members are, run plugins.
+//! The namespaces live for as long as the shim holds them or a member is in them; no process has to
+//! stay for that. Must not: know who the members are, run plugins.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -30,42 +29,41 @@ use rustix::net::{
 
 use crate::{network, unsupported, worker};
 
-/// What is to be shared.
+/// What the members will share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// The network: nothing of it with "host"; with "none" and "cni" a new one, its
-    /// loopback interface up; or the one at a path, as it is.
+    /// The network: with "host" none is shared; with "none" and "cni" a new one, its loopback
+    /// interface up; or the one at a path, as it is.
     pub network: NetworkMode,
-    /// System V's objects and POSIX' message queues.
+    /// Whether to share System V objects and POSIX message queues.
     pub ipc: bool,
-    /// The names of the host.
+    /// Whether to share the names of the host.
     pub uts: bool,
-    /// The host name; without it the host's, as a new namespace has it.
+    /// The host name; without it a new namespace has the host's.
     pub hostname: Option<String>,
-    /// Kernel settings, of what is shared alone.
+    /// Kernel settings, only of what is shared.
     pub sysctls: BTreeMap<String, String>,
 }
 
-/// What is shared, and held until this is dropped. Who is in there then stays.
+/// The shared namespaces, held until this is dropped. Processes that are inside then stay.
 #[derive(Debug, Default)]
 pub struct Shared {
     network: Option<OwnedFd>,
     ipc: Option<OwnedFd>,
     uts: Option<OwnedFd>,
-    /// The settings of interfaces that are yet to be made.
+    /// Settings of interfaces that do not exist yet.
     later: BTreeMap<String, String>,
 }
 
-/// Each kind, in the order in which they are handed over.
+/// Each kind, in the order in which they are sent.
 const KINDS: [(c_int, &str); 3] =
     [(libc::CLONE_NEWNET, "net"), (libc::CLONE_NEWIPC, "ipc"), (libc::CLONE_NEWUTS, "uts")];
 
-/// Makes what is wanted, or joins it.
+/// Makes the requested namespaces, or joins them.
 ///
 /// # Errors
-/// `BadSpec` for a path that is no network namespace, for a setting that the
-/// kernel does not take or that would be the host's; `Unsupported` where the
-/// kernel refuses a namespace.
+/// `BadSpec` for a path that is no network namespace, or for a setting that the kernel does not
+/// take or that would change the host's; `Unsupported` where the kernel refuses a namespace.
 pub async fn make(wanted: &Wanted) -> Result<Shared> {
     let shared = wanted.kinds();
     for key in wanted.sysctls.keys() {
@@ -102,7 +100,7 @@ pub async fn make(wanted: &Wanted) -> Result<Shared> {
 }
 
 impl Wanted {
-    /// As CLONE_NEW* bits.
+    /// The requested namespaces, as CLONE_NEW* bits.
     fn kinds(&self) -> c_int {
         let all = [self.network != NetworkMode::Host, self.ipc, self.uts];
         KINDS.iter().zip(all).filter(|(_, wanted)| *wanted).fold(0, |bits, ((flag, _), _)| bits | flag)
@@ -125,10 +123,10 @@ impl Shared {
         self.uts.as_ref().map(path)
     }
 
-    /// Sets what belongs to interfaces, which are there by now.
+    /// Applies the settings of interfaces, which exist by now.
     ///
     /// # Errors
-    /// `BadSpec` for what the kernel does not take, or has no interface for.
+    /// `BadSpec` for a setting that the kernel does not take, or that has no interface.
     pub async fn settle(&self) -> Result<()> {
         let Some(network) = self.network.as_ref().filter(|_| !self.later.is_empty()) else { return Ok(()) };
         worker::run("the settings of interfaces", || {
@@ -153,7 +151,7 @@ fn flag(kind: LinuxNamespaceType) -> c_int {
     }
 }
 
-/// Whether a setting is that of an interface which a new namespace has not: of
+/// Whether a setting belongs to an interface that a new namespace does not have:
 /// `net/ipv4/conf/eth0/…` and `net/ipv6/neigh/eth0/…`.
 fn awaits_interface(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
@@ -179,10 +177,10 @@ fn enter(wanted: &Wanted) -> Result<()> {
     Ok(())
 }
 
-/// Joins the network at `path`, which is `to_be_set` or not.
+/// Joins the network at `path`; `to_be_set` says whether sysctls will be set in it.
 fn join(path: &Path, to_be_set: bool) -> Result<()> {
     let what = || format!("network.mode: cannot open {}", path.display());
-    // Whatever is there instead must not be waited for.
+    // Do not wait if something else is there instead.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let of = opened.doing(Kind::BadSpec, what)?;
     if to_be_set {
@@ -205,8 +203,8 @@ fn set(key: &str, path: &str, value: &str) -> Result<()> {
     written.doing(Kind::BadSpec, || format!("sysctls: cannot set {key} to {value}"))
 }
 
-/// Sends this process's namespaces. By fds of their own: one by a path would keep
-/// what is mounted there busy.
+/// Sends this process's namespaces. These fds do not come from a path: such an fd would keep what
+/// is mounted there busy.
 fn hand_over(socket: BorrowedFd<'_>, shared: c_int) -> Result<()> {
     let what = || "cannot hand over namespaces";
     let files = KINDS.iter().filter(|(flag, _)| shared & flag != 0);
@@ -216,11 +214,11 @@ fn hand_over(socket: BorrowedFd<'_>, shared: c_int) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KINDS.len()))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    // A message needs a byte to ride on.
+    // A message needs at least a byte.
     sendmsg(socket, &[IoSlice::new(b"n")], &mut ancillary, SendFlags::NOSIGNAL).map(drop).doing(Kind::Internal, what)
 }
 
-/// What a worker has sent before it answered, each at its kind's place.
+/// The namespaces that a worker has sent before it answered, each at its kind's place.
 fn take_over(socket: &OwnedFd, shared: c_int) -> Result<[Option<OwnedFd>; KINDS.len()]> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KINDS.len()))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -1,12 +1,11 @@
 //! Running the shim from where nothing can change its binary.
 //!
-//! A task that can reach `/proc/<pid>/exe` of a process of ours could write to
-//! the host's binary through it (CVE-2019-5736), and whoever overwrites the
-//! installed file would crash every shim that runs from it. So the shim runs
-//! from a copy that only bowline owns, through a detached read-only overlay of
-//! its folder: every write meets a read-only filesystem, and all shims share
-//! the page cache of one file. Where a copy or an overlay is impossible, the
-//! shim runs from a sealed copy in memory, which shares nothing.
+//! A task that can reach `/proc/<pid>/exe` of a process of ours could write to the host's binary
+//! through it (CVE-2019-5736), and a program that overwrites the installed file would crash every
+//! shim that runs from it. So the shim runs from a copy that only bowline owns, through a detached
+//! read-only overlay of its folder: every write meets a read-only filesystem, and all shims share
+//! the page cache of one file. Where a copy or an overlay is impossible, the shim runs from a
+//! sealed copy in memory, which shares nothing.
 
 mod copies;
 
@@ -31,7 +30,7 @@ pub fn open(binary: &Path) -> Result<OwnedFd> {
 }
 
 fn kept_copy(binary: &Path) -> io::Result<OwnedFd> {
-    // Before a copy is made for it.
+    // Find out before making a copy for it.
     let context = sys::fsopen("overlay")?;
     through(context, &copies::of(binary)?, copies::PROGRAM)
 }
@@ -45,10 +44,9 @@ pub fn overlay(folder: &Path, name: &str) -> io::Result<OwnedFd> {
 }
 
 fn through(context: OwnedFd, folder: &Path, name: &str) -> io::Result<OwnedFd> {
-    // Two lower folders and no upper one: overlayfs then has nowhere to write.
-    // The second is one that every host has and no binary of ours is in; what
-    // it holds is seen by nobody. A folder mounted nowhere is refused by some
-    // kernels (6.12: "failed to clone lowerpath").
+    // Two lower folders and no upper one: overlayfs then has nowhere to write. The second is a
+    // folder that every host has and that holds no binary of ours; nobody sees its content. Some
+    // kernels refuse a folder that is mounted nowhere (6.12: "failed to clone lowerpath").
     let lower = format!("{}:/dev", escape(folder));
     sys::fsconfig(&context, "lowerdir", Some(&lower))?;
     let attributes = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOSUID;
@@ -68,7 +66,7 @@ fn memory_copy(binary: &Path) -> io::Result<OwnedFd> {
     rustix::fs::fchmod(&copy, Mode::from_raw_mode(0o500))?;
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     rustix::fs::fcntl_add_seals(&copy, seals)?;
-    // Written through: opened anew, without the right to write.
+    // This fd was written through: open the file anew, without the right to write.
     Ok(rustix::fs::open(
         format!("/proc/self/fd/{}", copy.as_raw_fd()),
         OFlags::RDONLY | OFlags::CLOEXEC,

@@ -1,16 +1,15 @@
-//! Having systemd start, change and stop units: by the program `bowline`, one
-//! run for each request.
+//! Asks systemd to start, change and stop units, through the program `bowline`: one run for each request.
 //!
 //! ```text
 //!   request ─stdin─► bowline units ─bus─► systemd
 //!   answer ◄─stdout─┘
 //! ```
 //!
-//! What speaks to the bus is large, and few tasks need it: in each shim it would
-//! be memory for nothing. The program may be newer than the shim that runs it.
+//! The code that talks to the bus is large, and few tasks need it: in each shim it would be memory
+//! for nothing. The program may be newer than the shim that runs it.
 //!
-//! Every request blocks. So they are for workers and for programs that may wait,
-//! never for the shim itself: it runs a `Command`, and waits for that alone.
+//! Every request blocks. So requests are for workers and for programs that may wait, never for the
+//! shim itself: a request runs a `Command`, and waits for that alone.
 
 pub mod host;
 
@@ -32,51 +31,51 @@ pub use bowline_cgroup::systemd::{Property, Value};
 /// The command of `bowline` that carries out a request.
 pub const COMMAND: &str = "units";
 
-/// What of our environment it gets: where the bus is.
+/// The variable that the program gets from our environment: where the bus is.
 const HANDED_DOWN: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 
-/// How long it may take: longer than it waits itself, for bus and systemd together.
+/// How long the program may take: longer than it waits itself for bus and systemd together.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// How much of what it says instead of an answer is told.
+/// How much of an output that is no answer goes into the error.
 const TOLD: usize = 300;
 
-/// What systemd is asked for.
+/// A request to systemd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// A unit, with a process in it.
+    /// Start a unit with a process in it.
     Start {
-        /// Which.
+        /// The unit.
         unit: Unit,
-        /// The process, which may leave once another is there: an empty scope ends.
+        /// The process, which may leave once another one is there: an empty scope ends.
         pid: u32,
-        /// Its limits.
+        /// The limits of the unit.
         properties: Vec<Property>,
     },
-    /// Other properties of a unit.
+    /// Change properties of a unit.
     Change {
-        /// Which.
+        /// The unit.
         unit: Unit,
-        /// The new ones.
+        /// The new properties.
         properties: Vec<Property>,
     },
-    /// The end of a unit whose processes have ended.
+    /// Stop a unit whose processes have ended.
     Stop {
-        /// Which.
+        /// The unit.
         unit: Unit,
     },
 }
 
-/// The way to systemd.
+/// Access to systemd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Systemd {
     program: PathBuf,
 }
 
 impl Systemd {
-    /// By the `bowline` at `program`, an absolute path that only root can change.
-    /// Whether it is there shows when it is needed.
+    /// Access through the `bowline` at `program`, an absolute path that only root can change. A
+    /// missing program is noticed when it is needed.
     pub fn by(program: impl Into<PathBuf>) -> Systemd {
         Systemd { program: program.into() }
     }
@@ -91,7 +90,7 @@ impl Systemd {
         self.ask(&Request::Start { unit: unit.clone(), pid, properties })
     }
 
-    /// Tells of properties that were changed.
+    /// Reports changed properties to systemd.
     ///
     /// # Errors
     /// As for [`Systemd::start`].
@@ -102,8 +101,7 @@ impl Systemd {
         self.ask(&Request::Change { unit: unit.clone(), properties })
     }
 
-    /// Ends a unit whose processes have ended, and waits until it has gone; gone
-    /// already is fine.
+    /// Stops a unit whose processes have ended, and waits until the unit has gone; one that has gone already is fine.
     ///
     /// # Errors
     /// As for [`Systemd::start`].
@@ -133,8 +131,7 @@ impl Systemd {
             .hint("bowline and its shims are installed side by side; the cgroup driver cgroupfs needs no bowline")
     }
 
-    /// Starts the program. It reads from a file in memory: whether it reads at
-    /// all is its own affair.
+    /// Starts the program. The request comes from a file in memory, so that the program need not read at all.
     fn run(&self, request: &[u8]) -> io::Result<(Child, PipeReader)> {
         let mut stdin = File::from(memfd_create("request", MemfdFlags::CLOEXEC)?);
         stdin.write_all(request)?;
@@ -147,8 +144,8 @@ impl Systemd {
     }
 }
 
-/// Waits for the end of `child`; kills it if that takes longer than `most`:
-/// `None`. What says more than a pipe holds does not end.
+/// Waits for the end of `child`; if that takes longer than `most`, kills it and returns `None`. A
+/// child that writes more than a pipe holds does not end.
 fn wait(child: &mut Child, most: Duration) -> io::Result<Option<ExitStatus>> {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let most = Timespec::try_from(most).map_err(io::Error::other)?;
@@ -163,7 +160,7 @@ fn wait(child: &mut Child, most: Duration) -> io::Result<Option<ExitStatus>> {
     Ok(ended.then_some(status))
 }
 
-/// What a program that has ended has left in its pipe, which another may hold.
+/// What a program that has ended has left in its pipe, which another process may still have open.
 fn said(mut pipe: PipeReader) -> io::Result<Vec<u8>> {
     rustix::io::ioctl_fionbio(&pipe, true)?;
     let mut all = Vec::new();
@@ -173,12 +170,12 @@ fn said(mut pipe: PipeReader) -> io::Result<Vec<u8>> {
     }
 }
 
-/// What came of a request, if not that it was met.
+/// The outcome of a request that was not met.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
-    /// An answer.
+    /// The program answered with an error.
     Refused(Error),
-    /// None, but this.
+    /// The program gave no answer, but this text.
     Nonsense(String),
 }
 
@@ -260,7 +257,7 @@ mod tests {
 
     #[test]
     fn one_that_does_not_end_is_killed() {
-        // It says more than a pipe holds.
+        // `yes` writes more than a pipe holds.
         let (mut child, _answer) = Systemd::by("/usr/bin/yes").run(b"").expect("it runs");
         assert_eq!(wait(&mut child, Duration::from_millis(20)).expect("ours"), None);
         assert!(child.try_wait().expect("ours").is_some_and(|status| status.signal() == Some(9)), "it was waited for");

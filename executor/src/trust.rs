@@ -1,9 +1,9 @@
-//! Whom files of ours are trusted to be from: folders that nobody else may
-//! write, files that are no symlinks.
+//! Which files we trust: those in folders that no other user may write to, and that are no symlinks.
 //!
-//! Who owns a folder, or may write to one above it, decides what is in it: what
-//! is read there says which cgroups are ended, as root. The rule is sshd's for
-//! `authorized_keys` (StrictModes), with folders like `/tmp` allowed above, whose
+//! The owner of a folder, and any user who may write to a folder above it, decides what is in it,
+//! and what we read there says which cgroups are ended, as root. The rule is sshd's for
+//! `authorized_keys` (StrictModes), with folders like `/tmp` allowed above, whose sticky bit lets
+//! no user rename what is another's. Must not: know what a file says.
 //! sticky bit lets nobody rename what is another's. Must not: know what a file says.
 
 use std::ffi::OsString;
@@ -14,26 +14,25 @@ use std::path::{Component, Path, PathBuf};
 
 use bowline_error::{Error, Kind, Result};
 
-/// As many symlinks as the kernel follows in one path (path_resolution(7)).
+/// The most symlinks that the kernel follows in one path (path_resolution(7)).
 const SYMLINKS: usize = 40;
 
-/// Whether a file is our user's, and nobody else may even read it.
+/// Whether a file is our user's, and no other user may even read it.
 pub fn is_ours_alone(meta: &Metadata) -> bool {
     meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o077 == 0
 }
 
-/// Whether `file`, or what comes of it, is decided by us or root alone.
+/// Whether only we or root decide what `file`, or what comes of it, contains.
 fn is_trusted_owner(meta: &Metadata) -> bool {
     meta.uid() == 0 || meta.uid() == rustix::process::geteuid().as_raw()
 }
 
-/// That nobody but our user and root can change what is in the folder at `path`,
-/// absolute, or put another in its place. One that is not there yet is fine where
-/// it would be made.
+/// Checks that only our user and root can change what is in the folder at `path`, which is
+/// absolute, or put another in its place. A folder that does not exist yet is fine if it would be
+/// made in a safe place.
 ///
 /// # Errors
-/// `WrongState` naming the folder or symlink on the way that somebody else owns or
-/// may write.
+/// `WrongState` naming the folder or symlink on the way that another user owns or may write.
 pub fn check_folder(path: &Path) -> Result<()> {
     let mut todo: Vec<OsString> = parts(path);
     let mut here = PathBuf::from("/");
@@ -42,7 +41,7 @@ pub fn check_folder(path: &Path) -> Result<()> {
         let last = todo.is_empty();
         let meta = match fs::symlink_metadata(&here) {
             Ok(meta) => meta,
-            // Whoever makes or reads it says what is wrong with it.
+            // The caller that makes or reads it reports what is wrong.
             Err(_) => return Ok(()),
         };
         let refuse = |why: String| Err(refused(path, &here, &why));
@@ -68,7 +67,7 @@ pub fn check_folder(path: &Path) -> Result<()> {
     }
 }
 
-/// The parts of a path, the first one last.
+/// The parts of a path, the first part last.
 fn parts(path: &Path) -> Vec<OsString> {
     let parts = path.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
     parts.map(|c| c.as_os_str().to_owned()).rev().collect()
@@ -83,16 +82,15 @@ fn refused(path: &Path, found: &Path, why: &str) -> Error {
     ))
 }
 
-/// Opens a file that is none of ours if it is a symlink (`ELOOP`); never waits,
-/// as for a FIFO's other end.
+/// Opens a file, but no symlink (`ELOOP`); never waits, for example for the other end of a FIFO.
 pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
-/// What is in the file at `path`.
+/// Reads the file at `path`.
 ///
 /// # Errors
-/// As of [`open`]; `InvalidInput` for what is no file.
+/// The errors of [`open`]; `InvalidInput` for what is no file.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = open(File::options().read(true), path)?;
     let meta = file.metadata()?;
@@ -104,11 +102,11 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// An empty file at `path`, which is to be written.
+/// Creates an empty file at `path`, open for writing.
 pub fn create(path: &Path) -> io::Result<File> {
     let begin = || open(File::options().write(true).create(true).truncate(true), path);
     match begin() {
-        // Nobody's symlink is needed there, and what it leads to stays as it is.
+        // Nobody needs a symlink there, and its target stays as it is.
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => fs::remove_file(path).and_then(|()| begin()),
         opened => opened,
     }

@@ -1,4 +1,4 @@
-//! What undoes a shim that died: its processes, cgroups and units.
+//! Undoes what a dead shim has left: its processes, cgroups and units.
 //!
 //! ```text
 //!   record ─► cgroup of its identity ─► ended, removed
@@ -27,32 +27,31 @@ use crate::report::ExitReport;
 use crate::rootfs::layers;
 use crate::systemd::Systemd;
 
-/// Below what sandboxes' shims and helpers are charged.
+/// The parent of the cgroups that shims and helpers are charged to.
 pub(crate) const OVERHEAD: &str = "bowline-overhead";
 
-/// What was recorded, and is not what it says it is: it was left alone. A
-/// sentence each.
+/// What was recorded but is not what the record says: it was left alone. A sentence each.
 pub type LeftAlone = Vec<String>;
 
-/// How much later than an event its process may seem to have begun: of clocks that count in hundredths.
+/// How much later than its event a process may seem to have begun, because its start is counted in
+/// hundredths of a second.
 const LATER: Duration = Duration::from_secs(2);
 
-/// Ends and removes what a shim that died has left: processes, then cgroups.
-/// Blocks until the processes are gone.
+/// Ends and removes what a dead shim has left: processes, then cgroups. Blocks until the processes are gone.
 ///
-/// A record can be edited, be older than what is there, or be damaged: nothing is touched that
-/// is not known to be the task's. Mounts and namespaces go with the processes; the
-/// folder is the caller's.
+/// A record can be edited, be older than what is there, or be damaged: nothing is touched that is
+/// not known to be the task's. Mounts and namespaces go with the processes; the caller removes the
+/// folder.
 ///
 /// # Errors
-/// What could not be ended; a process that may be the task's, where nothing says so.
+/// What could not be ended; a process that may be the task's, where nothing says whether it is.
 pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     let layout = cgroup::detect()?;
     // Without a record no task was launched.
     let (record, damage) = readable(folder)?;
     let mut first = None;
-    // A launch that was cut short may have made the cgroup that was asked for, or may not have come to that. Its init
-    // ends by itself; whoever else is there is a stranger, and stays.
+    // A launch that was cut short may or may not have made the requested cgroup. Its init ends by
+    // itself; any other process there is a stranger, and stays.
     if let Some(record) = record.as_ref().filter(|record| is_asked_for(folder, record)) {
         let _ = layout.remove_unused(&record.cgroup);
     }
@@ -86,8 +85,8 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
     first.map_or(Ok(alone), Err)
 }
 
-/// As [`undo`], of a task whose report is written: its shim has nearly always removed the rest too, unless it died in
-/// between.
+/// Like [`undo`], for a task whose report is written: its shim has nearly always removed the rest
+/// too, unless it died in between.
 pub fn undo_rest(folder: &Folder, systemd: impl FnOnce() -> Result<Systemd>) -> Result<LeftAlone> {
     let (record, damage) = readable(folder)?;
     let Some(record) = record.filter(|_| damage.is_none()) else {
@@ -96,14 +95,14 @@ pub fn undo_rest(folder: &Folder, systemd: impl FnOnce() -> Result<Systemd>) -> 
     let layout = cgroup::detect()?;
     let sandbox = cgroup::of_sandbox(&folder.name());
     let mut paths = [Some(&record.cgroup), record.overhead.as_ref(), Some(&sandbox)].into_iter().flatten();
-    // One that cannot even be opened is there.
+    // A cgroup that cannot be opened counts as existing.
     if paths.all(|path| matches!(layout.open(path), Ok(None))) {
         return Ok(Vec::new());
     }
     undo(folder, &systemd()?)
 }
 
-/// The record of a task, or what of a damaged one says where its cgroups are; and the damage.
+/// The record of a task, or the part of a damaged record that says where its cgroups are; and the damage.
 pub(crate) fn readable(folder: &Folder) -> Result<(Option<Record>, Option<Error>)> {
     match folder.record() {
         Err(error) if error.kind() == Kind::Damaged => Ok((folder.salvaged_record(), Some(error))),
@@ -111,8 +110,8 @@ pub(crate) fn readable(folder: &Folder) -> Result<(Option<Record>, Option<Error>
     }
 }
 
-/// Where bowline alone makes the cgroups of a task: what is there is looked at where its record does not say which
-/// cgroup was the task's, or says it of another's.
+/// The places where only bowline makes the cgroups of a task. They are searched if the task's
+/// record does not say which cgroup was the task's, or names a cgroup of another task.
 struct Places<'a> {
     layout: &'a Layout,
     folder: &'a Folder,
@@ -120,8 +119,9 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// Ends and removes what is there and is known to be the task's: by its identity, or where there is none to go by,
-    /// as nobody has the folder and no shim that lives has to do with it. Whether there was any.
+    /// Ends and removes what is there and known to be the task's: by its identity, or, if there is
+    /// no identity, because nobody has the folder and no living shim has to do with it. Returns
+    /// whether there was any.
     fn undo(&self, systemd: &Systemd, alone: &mut LeftAlone) -> Result<bool> {
         let identity = self.record.and_then(|record| record.identity.as_ref());
         if identity.is_some_and(|identity| !identity.is_of_this_boot()) {
@@ -150,7 +150,7 @@ impl Places<'_> {
                 }
             }
         }
-        // Of its shim alone.
+        // The cgroups of its shim alone.
         let overheads = overheads_of(&self.folder.name()).into_iter().filter(|_| self.folder.is_locked_by_us());
         let overheads = overheads.filter(|path| matches!(self.layout.open(path), Ok(Some(_))));
         for path in overheads.filter(|path| is_nobodys(self.layout, self.folder, path)) {
@@ -159,12 +159,12 @@ impl Places<'_> {
         Ok(found)
     }
 
-    /// Where the task's own cgroup may be, each with its unit where it is systemd's.
+    /// Where the task's own cgroup may be, each place with its unit if it is systemd's.
     fn own(&self) -> Vec<(String, Option<Unit>)> {
         let id = self.folder.name();
         let of_unit = |unit: Unit| (unit.path(), Some(unit));
         if !self.folder.is_locked_by_us() {
-            // A manager's bundle, which was never edited with the record.
+            // A manager's bundle, which nobody edits along with the record.
             let asked = bundle::cgroup_asked_for(self.folder.path());
             let unit = asked.as_deref().and_then(|path| Unit::parse(path).ok().flatten());
             return asked.map(|path| unit.map_or_else(|| (absolute(&path), None), of_unit)).into_iter().collect();
@@ -181,12 +181,12 @@ impl Places<'_> {
         std::iter::once((path, None)).chain(unit.map(of_unit)).collect()
     }
 
-    /// That nothing of the task is known to live where nobody looks.
+    /// Checks that nothing of the task is known to live in another place.
     ///
     /// # Errors
-    /// Names the process and its cgroup, or that nothing tells.
+    /// Names the process and its cgroup, or says that nothing tells.
     fn may_live_elsewhere(&self, damage: Option<Error>) -> Result<()> {
-        // It names one that has gone; or a manager knows more than we do; or the task has ended.
+        // The task has ended, or the record names a cgroup that has gone; or a manager knows more than we do.
         let of_earlier_boot = |record: &Record| record.identity.as_ref().is_some_and(|of| !of.is_of_this_boot());
         let is_over = matches!(self.folder.exit(), Ok(Some(_))) || self.record.is_some_and(of_earlier_boot);
         if is_over || !self.folder.is_locked_by_us() {
@@ -223,19 +223,19 @@ impl Places<'_> {
     }
 }
 
-/// A path as a bundle's configuration has it, below the top.
+/// A path from a bundle's configuration, below the top.
 fn absolute(path: &str) -> String {
     format!("/{}", path.trim_start_matches('/'))
 }
 
-/// Whether no shim that lives has to do with what is at `path`, which has the name of the task in `folder`.
+/// Whether no living shim has to do with what is at `path`, which has the name of the task in `folder`.
 pub(crate) fn is_nobodys(layout: &Layout, folder: &Folder, path: &str) -> bool {
     let shims = Shims::living();
     let id = folder.name();
     !shims.have(&id) && !shims.are_above(&layout.processes_at(path), &[&id])
 }
 
-/// Whether the process of this pid lives, and had begun by then: else it is another with the same number.
+/// Whether the process with this pid lives, and had begun by `than`: else it is another one with the same pid.
 fn is_older(pid: i32, than: Timestamp) -> bool {
     let stat = proc_stat::read(pid).unwrap_or_default();
     let Some(stat) = ProcStat::parse(&stat).filter(|stat| !stat.has_ended()) else { return false };
@@ -246,13 +246,12 @@ fn is_older(pid: i32, than: Timestamp) -> bool {
             let age = Duration::from_secs(uptime.saturating_sub(began / rustix::param::clock_ticks_per_second()));
             Timestamp::now() - age <= than + LATER
         }
-        // In doubt it is.
+        // In doubt, it counts as older.
         _ => true,
     }
 }
 
-/// Those cgroups of a record that are the task's, or are gone; and what of it is
-/// left alone.
+/// The cgroups of a record that are the task's, or are gone; and those that are left alone.
 pub(crate) fn cgroups_of(layout: &Layout, folder: &Folder, record: &Record) -> (Vec<String>, LeftAlone) {
     let mut own = Vec::new();
     let mut alone = Vec::new();
@@ -269,14 +268,14 @@ pub(crate) fn cgroups_of(layout: &Layout, folder: &Folder, record: &Record) -> (
     (own, alone)
 }
 
-/// Says that a cgroup is left alone.
+/// The sentence about a cgroup that is left alone.
 pub(crate) fn left_alone(path: &str, why: &str) -> String {
     let said = format!("cgroup {path} is left alone: {why}");
     tracing::warn!("{said}");
     said
 }
 
-/// Where the shim of a task or sandbox may be charged.
+/// The cgroups that the shim of a task or sandbox may be charged to.
 pub(crate) fn overheads_of(id: &str) -> Vec<String> {
     let beside = SandboxPlace::new(OVERHEAD, id).ok();
     let units = [Unit::of_shim(id).ok(), beside.as_ref().and_then(|place| Unit::of_sandboxs_shim(place).ok())];
@@ -284,8 +283,7 @@ pub(crate) fn overheads_of(id: &str) -> Vec<String> {
     paths.chain([cgroup::of_sandbox(id) + "/overhead"]).chain(beside.map(|place| place.cgroupfs())).collect()
 }
 
-/// Whether the cgroup of a record, where it is there, is the task's; else why it
-/// is not taken for that.
+/// Checks that the cgroup of a record, if it exists, is the task's; else returns why it is not taken for the task's.
 fn check(layout: &Layout, folder: &Folder, record: &Record) -> std::result::Result<(), &'static str> {
     let cgroup = match layout.open(&record.cgroup) {
         Ok(Some(cgroup)) => cgroup,
@@ -304,7 +302,7 @@ fn check(layout: &Layout, folder: &Folder, record: &Record) -> std::result::Resu
     }
 }
 
-/// Whether nobody but the task would be at the path of its record.
+/// Whether only the task could be at the path of its record.
 fn is_its_place(folder: &Folder, record: &Record) -> bool {
     let id = folder.name();
     let of_unit = |unit: &Unit| unit.path() == record.cgroup;
@@ -314,7 +312,7 @@ fn is_its_place(folder: &Folder, record: &Record) -> bool {
     places.any(|place| place == record.cgroup) || record.unit.as_ref().filter(named).is_some_and(of_unit)
 }
 
-/// Whether the record is of a launch of this boot that was cut short, and its path what somebody has asked for.
+/// Whether the record is of a launch of this boot that was cut short, and names a path that the caller requested.
 fn is_asked_for(folder: &Folder, record: &Record) -> bool {
     let cut_short =
         record.identity.as_ref().is_some_and(|identity| identity.is_of_this_boot() && identity.cgroups.is_empty());
@@ -325,7 +323,7 @@ fn is_asked_for(folder: &Folder, record: &Record) -> bool {
         })
 }
 
-/// The cgroup that somebody has asked for.
+/// The cgroup that the caller requested.
 fn asked(folder: &Folder, record: &Record) -> Option<String> {
     if let Some(task) = &record.task {
         return task.cgroup.as_ref().map(|path| path.to_string_lossy().into_owned());
@@ -333,12 +331,12 @@ fn asked(folder: &Folder, record: &Record) -> Option<String> {
     bundle::cgroup_asked_for(folder.path())
 }
 
-/// Cleans up a manager's bundle after its shim died: as [`undo`], and runs its poststop hooks and
-/// unmounts its root. Returns init's pid and how the task ended, as far as that is known.
+/// Cleans up a manager's bundle after its shim died: like [`undo`], and also runs its poststop
+/// hooks and unmounts its root. Returns init's pid and how the task ended, as far as that is known.
 pub fn undo_bundle(path: &Path, systemd: &Systemd) -> Result<(Option<i32>, ExitReport)> {
     let folder = Folder::at(path);
     let record = readable(&folder);
-    // None is there of what was removed properly, as nearly always.
+    // There is no record if the container was removed properly, as nearly always.
     let was_launched = !matches!(record, Ok((None, None)));
     let undone = if was_launched { undo(&folder, systemd).map(drop) } else { Ok(()) };
     // Managers name the folder after the container.
@@ -356,8 +354,9 @@ pub fn undo_bundle(path: &Path, systemd: &Systemd) -> Result<(Option<i32>, ExitR
     Ok((record.and_then(|record| record.pid), exit))
 }
 
-/// Ends and removes the cgroup at `path` of whoever has this folder. What cannot be ended stays there, so that another
-/// `rm` finds it; of a manager's bundle, which is told once, it is moved to a parent.
+/// Ends and removes the cgroup at `path` that belongs to this folder. Processes that cannot be
+/// ended stay there, so that another `rm` finds them; for a manager's bundle, which is cleaned up
+/// only once, they are moved to a parent.
 pub(crate) fn undo_cgroup(layout: &Layout, folder: &Folder, path: &str, permit: Option<Permit<'_>>) -> Result<()> {
     if folder.is_locked_by_us() {
         return layout.end(path, permit);

@@ -1,8 +1,8 @@
-//! What an OCI configuration may ask for and is not done: refused by name, as
-//! nothing that was asked for is ever left out in silence.
+//! What an OCI configuration may ask for and the executor does not do. It is refused by name,
+//! because nothing that was requested is ever left out in silence.
 //!
-//! Decides before anything is made. What depends on the kernel is refused where
-//! it is tried, but for security modules, of which nothing may be left to chance.
+//! Decides before anything is made. What depends on the kernel is refused where it is tried, except
+//! for security modules, where nothing may be left to chance.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -12,7 +12,7 @@ use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
 
 use crate::lsm;
 
-/// Refuses what is not done.
+/// Refuses what the executor does not do.
 ///
 /// # Errors
 /// `Unsupported`, or `BadSpec` for what would change the host.
@@ -58,11 +58,11 @@ pub fn check_process(process: &Process) -> Result<()> {
     lsm::check(process)
 }
 
-/// The file of a sysctl below `/proc/sys`. Where a slash comes first, dots are
-/// part of names, else slashes are (sysctl(8)).
+/// The file of a sysctl below `/proc/sys`. If a slash comes first, dots are part of names;
+/// otherwise slashes are (sysctl(8)).
 ///
 /// # Errors
-/// `BadSpec` for what is no key.
+/// `BadSpec` for an invalid key.
 pub fn sysctl_path(key: &str) -> Result<String> {
     let path = match key.find(['.', '/']) {
         Some(at) if key[at..].starts_with('/') => key.to_owned(),
@@ -85,13 +85,13 @@ pub fn sysctl_path(key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// Those of System V's message queues, semaphores and shared memory.
+/// The sysctls of System V's message queues, semaphores and shared memory.
 const IPC: [&str; 8] = ["msgmax", "msgmnb", "msgmni", "sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced"];
 
-/// Refuses a sysctl that belongs to no namespace which is `private`.
+/// Refuses a sysctl unless it belongs to a namespace that is `private`.
 ///
 /// # Errors
-/// `BadSpec`.
+/// `BadSpec` naming the sysctl.
 pub fn sysctl(key: &str, private: &impl Fn(LinuxNamespaceType) -> bool) -> Result<()> {
     let path = sysctl_path(key)?;
     let (first, rest) = path.split_once('/').unwrap_or((&path, ""));
@@ -122,7 +122,7 @@ fn is_private(spec: &Spec, kind: LinuxNamespaceType) -> bool {
         Some(path) => {
             let ours = Path::new("/proc/self/ns").join(kind.to_string());
             let of = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
-            // One that cannot be opened is reported when it is joined.
+            // A namespace that cannot be opened is reported when it is joined.
             of(path) != of(&ours)
         }
     }

@@ -1,6 +1,7 @@
-//! Futures that run beside the loop. A wait may last as long as a task and stores nothing: it can be dropped at any moment
-//! and recreated from facts and handles. Work is a bounded job, such as a launch or a change of limits, that runs to its
-//! end; a list of unfinished work is kept for `inspect --facts`.
+//! Futures that run beside the loop. A wait may last as long as a task and stores nothing: it can
+//! be dropped at any moment and recreated from facts and handles. Work is a bounded job, such as a
+//! launch or a change of limits, that runs to its end; a list of unfinished work is kept for
+//! `inspect --facts`.
 //!
 //! All futures are boxed to one type, because the event loop's code is compiled once for each type.
 //!
@@ -80,13 +81,13 @@ fn go_on(future: Boxed<()>) {
     tokio::task::spawn_local(future);
 }
 
-/// A future that lasts, though what `make` makes may not.
+/// A future that lasts, even if those that `make` creates do not.
 #[cfg(not(feature = "remade"))]
 pub fn lasting<F: Future>(make: impl Fn() -> F) -> F {
     make()
 }
 
-/// A future that lasts, though what `make` makes may not.
+/// A future that lasts, even if those that `make` creates do not.
 #[cfg(feature = "remade")]
 pub async fn lasting<F: Future>(make: impl Fn() -> F) -> F::Output {
     if remade::is_wanted() { remade::Remade::new(make).await } else { make().await }
@@ -102,14 +103,14 @@ mod remade {
 
     use tokio::time::{Instant, Sleep, sleep};
 
-    /// Whether futures are dropped and made again.
+    /// Whether futures are dropped and recreated.
     pub fn is_wanted() -> bool {
         static WANTED: OnceLock<bool> = OnceLock::new();
         *WANTED.get_or_init(|| std::env::var_os("BOWLINE_REMADE").is_some())
     }
 
-    /// A future that is dropped, and made again, whenever it is looked at with a chance of one in four, and after some
-    /// milliseconds if nobody has looked at it.
+    /// A future that is dropped and recreated with a chance of one in four whenever it is polled,
+    /// and after some milliseconds if nobody has polled it.
     pub struct Remade<F, M> {
         make: Box<M>,
         future: Option<Pin<Box<F>>>,
@@ -135,7 +136,7 @@ mod remade {
         fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
             let due = self.due.as_mut().poll(context).is_ready();
             if due || random().is_multiple_of(4) {
-                // What it has borrowed is given back before another borrows it.
+                // Drop it first: it must return what it has borrowed before another one borrows that.
                 self.future = None;
                 let other = (self.make)();
                 self.future = Some(Box::pin(other));
@@ -150,12 +151,13 @@ mod remade {
 
     thread_local!(static ALIVE: Cell<u64> = const { Cell::new(0) });
 
-    /// Until one is made again: so that all that there are cost the shim no more than a few hundred a second.
+    /// The time until a future is recreated, chosen so that all futures together are recreated no
+    /// more than a few hundred times a second.
     fn pause() -> Duration {
         Duration::from_millis(1 + random() % (60 * (1 + ALIVE.get() / 16)))
     }
 
-    /// A number, others in each process.
+    /// A random number; each process has other numbers.
     fn random() -> u64 {
         thread_local!(static STATE: Cell<u64> = Cell::new(u64::from(std::process::id()) << 17 | 1));
         STATE.with(|state| {

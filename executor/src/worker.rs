@@ -23,7 +23,7 @@ where
     start(name, work)?.answer().await
 }
 
-/// A worker at work.
+/// A running worker.
 pub struct Worker<T> {
     name: &'static str,
     pidfd: OwnedFd,
@@ -31,10 +31,10 @@ pub struct Worker<T> {
     gives: PhantomData<T>,
 }
 
-/// Starts `work` in a worker, which has all that it borrows as it is now.
+/// Starts `work` in a worker, which has a copy of everything that `work` borrows.
 ///
-/// It is reaped by the sweep of `supervise` like every child, and has all fds
-/// of the shim for as long as it runs.
+/// The sweep of `supervise` reaps the worker like every child. The worker has all fds of the shim
+/// for as long as it runs.
 pub fn start<T, F>(name: &'static str, work: F) -> Result<Worker<T>>
 where
     T: Serialize,
@@ -53,12 +53,12 @@ where
 }
 
 impl<T: DeserializeOwned> Worker<T> {
-    /// What it returned.
+    /// Waits for what `work` returned.
     pub async fn answer(self) -> Result<T> {
         let name = self.name;
         let answer = read_to_end(self.answer).await;
         let answer = answer.doing(Kind::Internal, || format!("no answer from the worker for {name}"))?;
-        // Its cgroup is ours, and is not to be busy because of it.
+        // The worker is in the shim's cgroup, which it must not keep busy.
         ended(self.pidfd).await;
         if answer.is_empty() {
             return Err(Error::new(Kind::Internal, format!("the worker for {name} died without an answer")));
@@ -76,7 +76,7 @@ pub async fn ended(pidfd: OwnedFd) {
     }
 }
 
-/// Everything that comes out of a pipe until its last writer is gone.
+/// Reads everything from a pipe until its last writer is gone.
 pub async fn read_to_end(pipe: OwnedFd) -> io::Result<Vec<u8>> {
     let mut reader = PipeReader::new(pipe)?;
     let mut all = Vec::new();

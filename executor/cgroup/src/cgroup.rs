@@ -15,16 +15,16 @@ use crate::systemd::Unit;
 #[derive(Debug)]
 pub struct Cgroup {
     pub(crate) path: String,
-    /// What it is to systemd, where that has made it.
+    /// The cgroup's systemd unit, if systemd made it.
     pub(crate) unit: Option<Unit>,
     pub(crate) members: Vec<Member>,
     pub(crate) processes: RefCell<Members>,
 }
 
-/// It in one hierarchy.
+/// The part of a cgroup in one hierarchy.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// Which, by its place in the layout.
+    /// The index of the hierarchy in the layout.
     pub(crate) hierarchy: usize,
     pub(crate) made: Made,
     files: Files,
@@ -45,17 +45,16 @@ impl Cgroup {
         Cgroup { path: path.to_owned(), unit: None, members: Vec::new(), processes: RefCell::default() }
     }
 
-    /// Has it leave `parent`, a sandbox's that it is in, when it goes.
+    /// Keeps `parent`, the sandbox's cgroup around this one, when this one is removed.
     pub fn stay_in(&mut self, parent: &str) {
         let parts = Path::new(parent).components().count() - 1;
         self.members.iter_mut().for_each(|member| member.made.keep(parts));
     }
 
-    /// Whether it is still where it was made, in every hierarchy: somebody else
-    /// may have removed it.
+    /// Whether the cgroup is still where it was made, in every hierarchy: another process may have removed it.
     pub fn is_there(&self) -> bool {
         self.members.iter().all(|member| {
-            // A removed one's folder stays open, and has nothing in it.
+            // The folder of a removed cgroup stays open, and has nothing in it.
             member
                 .made
                 .dir()
@@ -63,12 +62,12 @@ impl Cgroup {
         })
     }
 
-    /// What it is to systemd, where that has made it.
+    /// The cgroup's systemd unit, if systemd made it.
     pub fn unit(&self) -> Option<&Unit> {
         self.unit.as_ref()
     }
 
-    /// What a child needs to join it.
+    /// The entry through which a child joins the cgroup.
     pub fn entry(&self) -> Entry {
         Entry::new(self.path.clone(), self.v1_tasks(), self.unified())
     }
@@ -80,7 +79,7 @@ impl Cgroup {
 
     pub(crate) fn unified(&self) -> Option<(RawFd, RawFd)> {
         let member = self.members.iter().find(|m| m.made.unified);
-        // Open since it was made.
+        // The folder has been open since it was made.
         member.and_then(|m| Some((m.made.dir().ok()?.as_raw_fd(), m.made.tasks.as_raw_fd())))
     }
 

@@ -1,15 +1,14 @@
-//! Ending whatever is in a cgroup, and the cgroup with it, whoever made it.
+//! Ends everything in a cgroup, and removes the cgroup, whoever made it.
 //!
 //! ```text
 //!   kill ─► wait ─► [some live] ─► kill again, five times ─► the rest to the parent ─► removed, depth first
 //! ```
 //!
-//! On v1 a process in a frozen cgroup, or below one, does not die of SIGKILL:
-//! once it was sent that, it is moved to where nobody is frozen.
+//! On v1 a process in a frozen cgroup, or below one, does not die of SIGKILL: once SIGKILL was
+//! sent, the process is moved to where nothing is frozen.
 //!
-//! Every hierarchy is looked at: a cgroup may be left in one of them alone.
-//! What has gone already is what was wanted. Blocks: for workers, and for
-//! programs that may wait.
+//! Every hierarchy is searched: a cgroup may be left in only one of them. What has gone already
+//! counts as done. Blocks: for workers, and for programs that may wait.
 
 use std::cell::OnceCell;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -28,46 +27,42 @@ use crate::tree::{self, read_at, write_at};
 use crate::v1::{self, FREEZER, TASKS};
 use crate::v2;
 
-/// How often all that is there is killed: somebody may fork, or come in.
+/// How often everything in the cgroup is killed: processes may fork, or come in.
 const PASSES: u32 = 5;
 
-/// How long those that were killed may take to end, before they are killed again.
+/// How long killed processes may take to end before they are killed again.
 const ENDED: Duration = Duration::from_secs(2);
 
-/// How long a cgroup may take to be empty after its last process has ended: v1
-/// tells nobody.
+/// How long a cgroup may take to be empty after its last process has ended: v1 does not report it.
 const EMPTY: Duration = Duration::from_secs(1);
 
-/// Asked when processes were looked up, and before any of them is signalled:
-/// whether they may be.
+/// Called after processes were looked up and before any of them is signalled: whether they may be signalled.
 pub type Permit<'a> = &'a dyn Fn() -> bool;
 
-/// What became of a cgroup that was to go.
+/// The result of destroying a cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Destroyed {
-    /// Whether there was one, in any hierarchy.
+    /// Whether the cgroup existed, in any hierarchy.
     pub was_there: bool,
-    /// Processes, or threads of a threaded one, that could not be ended and are
-    /// in a parent now.
+    /// Processes, or threads of a threaded cgroup, that could not be ended and are in a parent now.
     pub moved: Vec<i32>,
 }
 
 impl Layout {
-    /// Ends every process of the cgroup and of those below it, in whatever
-    /// hierarchy it is. With a `permit`, those alone that were there before that
-    /// was given: nobody who comes then is hit.
+    /// Ends every process of the cgroup and of those below it, in any hierarchy. With a `permit`,
+    /// only processes that were there before the permit was given: one that comes later is not hit.
     ///
     /// # Errors
-    /// `WrongState` without the permit; `Internal` naming those that live on.
+    /// `WrongState` without the permit; `Internal` naming the processes that live on.
     pub fn kill_all(&self, cgroup: &Cgroup, permit: Option<Permit<'_>>) -> Result<()> {
-        // Where all that forks can be stopped comes first.
+        // The hierarchy where everything that forks can be stopped comes first.
         let freezer = self.index(FREEZER);
         let mut members: Vec<_> = cgroup.members.iter().collect();
         members.sort_by_key(|member| Some(member.hierarchy) != freezer);
         for _ in 0..PASSES {
             let begun = Instant::now();
             for member in &members {
-                // It has been removed: nobody is in it.
+                // The cgroup has been removed: no process is in it.
                 let Ok(dir) = member.made.dir() else { continue };
                 let killed = match permit {
                     None => self.kill_in(member.hierarchy, dir),
@@ -86,14 +81,13 @@ impl Layout {
         }
     }
 
-    /// Whether the process behind a pidfd is frozen where a frozen process does
-    /// not die: on v1.
+    /// Whether the process behind a pidfd is frozen where a frozen process does not die, which is on v1.
     pub fn is_held(&self, pidfd: BorrowedFd<'_>) -> bool {
         let held = |freezer: &Hierarchy| Some(v1::is_held(freezer.top(), &self.path_of(sys::pid_of(pidfd)?)?));
         self.v1_freezer().and_then(held).unwrap_or_default()
     }
 
-    /// Whether there is such a place here: v2 lets what is frozen die.
+    /// Whether this host has such hierarchies: on v2 a frozen process dies.
     pub fn holds_frozen(&self) -> bool {
         self.v1_freezer().is_some()
     }
@@ -102,10 +96,10 @@ impl Layout {
         self.index(FREEZER).map(|index| &self.hierarchies[index]).filter(|freezer| !freezer.unified)
     }
 
-    /// Has those die that were sent SIGKILL, and that somebody keeps frozen with a
-    /// parent of their cgroup: they are moved to the top of the hierarchy, which
-    /// nobody can freeze, and run no instruction of their own there. Whoever else
-    /// is frozen with them stays so. Blocks for the kernel's grace period.
+    /// Lets processes die that were sent SIGKILL while a parent of their cgroup is frozen: they are
+    /// moved to the top of the hierarchy, which cannot be frozen, and run no instruction of their
+    /// program there. Other processes that are frozen with them stay frozen. Blocks for the
+    /// kernel's grace period.
     pub fn free(&self, killed: &[OwnedFd]) {
         for pidfd in killed.iter().map(OwnedFd::as_fd).filter(|pidfd| self.is_held(*pidfd)) {
             let Some((pid, freezer)) = sys::pid_of(pidfd).zip(self.index(FREEZER)) else { continue };
@@ -115,13 +109,12 @@ impl Layout {
         }
     }
 
-    /// A pidfd of process `pid` if that is in the cgroup or below it: never of a
-    /// stranger who was given its number.
+    /// A pidfd of process `pid` if that is in the cgroup or below it: never of a stranger that was given its pid.
     pub fn member(&self, cgroup: &Cgroup, pid: i32) -> Option<OwnedFd> {
         cgroup.members.iter().find_map(|member| tree::member(member.made.dir().ok()?, pid))
     }
 
-    /// Kills what is in one hierarchy; returns a pidfd of each.
+    /// Kills the processes in one hierarchy; returns a pidfd of each.
     fn kill_in(&self, hierarchy: usize, dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
         if self.hierarchies[hierarchy].unified {
             return v2::kill_below(dir);
@@ -131,13 +124,13 @@ impl Layout {
         }
         let killed = kill_below(self.version, dir);
         if !killed.is_empty() {
-            // Who has frozen one below is not asked.
+            // Thaw also what another process has frozen below.
             v1::thaw_below(dir);
         }
         killed
     }
 
-    /// Kills only the processes that `permit` was given for; returns a pidfd of each.
+    /// Kills only the processes for which `permit` was given; returns a pidfd of each.
     fn kill_permitted(
         &self,
         cgroup: &Cgroup,
@@ -150,13 +143,13 @@ impl Layout {
         }
         let refused =
             || Error::new(Kind::WrongState, format!("cgroup {} is in use: somebody has come to own it", cgroup.path));
-        // Before anybody is frozen who must not be.
+        // Before freezing anything that must not be frozen.
         if !permit() {
             return Err(refused());
         }
         let (unified, freezer) = (self.hierarchies[hierarchy].unified, Some(hierarchy) == self.index(FREEZER));
-        // Frozen while they are looked up and asked for, so that none forks. One
-        // that cannot be is killed all the same.
+        // Freeze the processes while they are looked up and the permit is asked for, so that none
+        // forks. Processes that cannot be frozen are killed all the same.
         let _ = match (unified, freezer) {
             (true, _) => v2::freeze(dir, true),
             (false, true) => v1::freeze(dir, true),
@@ -172,8 +165,8 @@ impl Layout {
         if given.get() == Some(&false) { Err(refused()) } else { Ok(killed) }
     }
 
-    /// Every process of the cgroup at `path`, absolute and plain, and of those
-    /// below it, in whatever hierarchy; 0 for one of another pid namespace.
+    /// Every process of the cgroup at `path`, which is absolute and without `..`, and of those
+    /// below it, in any hierarchy; 0 for a process of another pid namespace.
     pub fn processes_at(&self, path: &str) -> Vec<i32> {
         let mut pids = Vec::new();
         for hierarchy in &self.hierarchies {
@@ -186,30 +179,29 @@ impl Layout {
         pids
     }
 
-    /// Those of them that have not ended: one is listed for a moment longer.
+    /// The listed processes that have not ended: an ended one is listed for a moment longer.
     fn living(&self, cgroup: &Cgroup) -> Vec<i32> {
         let lives = |pid: &i32| match sys::pidfd_open(*pid) {
             Ok(pidfd) => !has_ended(&pidfd, Duration::ZERO),
-            // It has gone, or is of another pid namespace.
+            // It has gone, or is in another pid namespace.
             Err(_) => *pid == 0,
         };
         self.processes_at(&cgroup.path).into_iter().filter(lives).collect()
     }
 
-    /// Ends what is in the cgroup at `path` and removes it with all below it.
-    /// What cannot be ended is moved to the nearest parent that takes it.
+    /// Ends the processes in the cgroup at `path` and removes it with everything below it.
+    /// Processes that cannot be ended are moved to the nearest parent that takes them.
     ///
     /// # Errors
-    /// As [`Layout::kill_all`] without the permit; else all that kept it from
-    /// going, in one.
+    /// As [`Layout::kill_all`] without the permit; else everything that kept the cgroup from being removed, in one.
     pub fn destroy(&self, path: &str, permit: Option<Permit<'_>>) -> Result<Destroyed> {
         self.destroy_or(path, permit, |cgroup| Ok(self.move_up(cgroup)))
     }
 
-    /// As [`Layout::destroy`], but what cannot be ended stays where it is, so that it is found again.
+    /// Like [`Layout::destroy`], but processes that cannot be ended stay where they are, so that they are found again.
     ///
     /// # Errors
-    /// Names who lives on.
+    /// Names the processes that live on.
     pub fn end(&self, path: &str, permit: Option<Permit<'_>>) -> Result<()> {
         let keep = |cgroup: &Cgroup| match self.living(cgroup) {
             left if left.is_empty() => Ok(Vec::new()),
@@ -218,7 +210,7 @@ impl Layout {
         self.destroy_or(path, permit, keep).map(drop)
     }
 
-    /// Ends and removes; `rest` is done of a cgroup in which somebody may live on.
+    /// Ends and removes; calls `rest` for a cgroup in which processes may live on.
     fn destroy_or(
         &self,
         path: &str,
@@ -232,7 +224,7 @@ impl Layout {
         match self.kill_all(&cgroup, permit) {
             Err(error) if error.kind() == Kind::WrongState => return Err(error),
             Err(error) => errors.push(error),
-            // It may have been made by whoever owns it now.
+            // Its current owner may have made it.
             Ok(()) if permit.is_some_and(|permit| !permit()) => {
                 return Err(Error::new(Kind::WrongState, format!("cgroup {path} has an owner by now")));
             }
@@ -247,10 +239,10 @@ impl Layout {
         together(errors).map(|()| Destroyed::default())
     }
 
-    /// Removes the cgroup at `path` if nothing is in it, or leaves it soon; ends nobody.
+    /// Removes the cgroup at `path` if it is empty, or will be soon; ends no process.
     ///
     /// # Errors
-    /// As the kernel refuses to remove what is in use.
+    /// The kernel's error when the cgroup is in use.
     pub fn remove_unused(&self, path: &str) -> Result<()> {
         self.open(path)?.map_or(Ok(()), |mut cgroup| self.remove_patiently(&mut cgroup))
     }
@@ -274,8 +266,8 @@ impl Layout {
         }
     }
 
-    /// Moves what is left in the cgroup, and in those below it, to the nearest
-    /// parent that takes it. Returns the pids that it moved.
+    /// Moves what is left in the cgroup, and in those below it, to the nearest parent that takes
+    /// it. Returns the pids that were moved.
     fn move_up(&self, cgroup: &Cgroup) -> Vec<i32> {
         let mut moved = Vec::new();
         for member in &cgroup.members {
@@ -288,7 +280,7 @@ impl Layout {
             };
             let mut ids = Vec::new();
             tree::collect(dir, file, &mut ids);
-            // Written, a 0 would be us.
+            // Writing a 0 would move the caller.
             let ids = ids.into_iter().filter(|id| *id > 0);
             moved.extend(ids.filter(|id| move_one(hierarchy, &cgroup.path, file, *id)));
         }
@@ -298,7 +290,7 @@ impl Layout {
     }
 }
 
-/// Whether `id` could be moved to a parent of `path`.
+/// Moves `id` to a parent of `path`; returns whether that worked.
 fn move_one(hierarchy: &Hierarchy, path: &str, file: &str, id: i32) -> bool {
     let mut above = path;
     while let Some((parent, _)) = above.rsplit_once('/') {
@@ -306,8 +298,7 @@ fn move_one(hierarchy: &Hierarchy, path: &str, file: &str, id: i32) -> bool {
         match write_at(hierarchy.top(), join.trim_start_matches('/'), &id.to_string()) {
             Ok(()) => return true,
             Err(Errno::SRCH) => return false,
-            // On v2 a parent that has handed controllers down takes none; the
-            // top of all does.
+            // On v2 a parent that has handed controllers down takes no process; the top of the hierarchy does.
             Err(errno) => tracing::debug!(%errno, id, join, "not moved there"),
         }
         above = parent;
@@ -315,7 +306,7 @@ fn move_one(hierarchy: &Hierarchy, path: &str, file: &str, id: i32) -> bool {
     false
 }
 
-/// Whether its members are threads, whose processes are a parent's.
+/// Whether the members of the cgroup are threads of processes in a parent.
 pub fn is_threaded(dir: BorrowedFd<'_>) -> bool {
     read_at(dir, v2::TYPE).is_ok_and(|kind| kind.trim() == "threaded")
 }
@@ -330,14 +321,14 @@ fn still_there(cgroup: &Cgroup, left: &[i32]) -> Error {
         .hint("a process ends when what it waits for in the kernel is done, or a frozen parent cgroup is thawed")
 }
 
-/// Waits until all have ended, in a pass that has begun then.
+/// Waits until all have ended, in a pass that began at `begun`.
 fn wait_for(killed: &[OwnedFd], begun: Instant) {
     for pidfd in killed {
         has_ended(pidfd, ENDED.saturating_sub(begun.elapsed()));
     }
 }
 
-/// Whether the process behind a pidfd has ended by then.
+/// Waits until the process behind a pidfd has ended, at most `within`; returns whether it has.
 pub fn has_ended(pidfd: &OwnedFd, within: Duration) -> bool {
     let begun = Instant::now();
     loop {

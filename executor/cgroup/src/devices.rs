@@ -1,8 +1,8 @@
-//! The device allow-list on cgroup v2: an eBPF program asked at every open and
-//! mknod, as v2 has no devices controller.
+//! The device allow-list on cgroup v2: an eBPF program that runs at every open and mknod, because
+//! v2 has no devices controller.
 //!
-//! The rules are asked from the last to the first; the first that fits decides.
-//! No rule fits: refused.
+//! The program checks the rules from the last to the first; the first that fits decides. If no rule
+//! fits, access is refused.
 
 use std::os::fd::BorrowedFd;
 
@@ -28,7 +28,7 @@ const JUMP_IF: u8 = 0x15;
 const JUMP_IF_NOT_REGISTER: u8 = 0x5d;
 const EXIT: u8 = 0x95;
 
-/// Where the program keeps what is asked for.
+/// The register with the program's result.
 const RESULT: u8 = 0;
 const CONTEXT: u8 = 1;
 const KIND: u8 = 2;
@@ -77,8 +77,8 @@ fn answer(allow: bool) -> [u64; 2] {
     [instruction(MOVE, RESULT, 0, 0, i32::from(allow)), instruction(EXIT, 0, 0, 0, 0)]
 }
 
-/// The rule's conditions, each of which jumps past its answer when it fails;
-/// and whether there are none, so that it always answers.
+/// The rule's conditions, each of which jumps past the rule's answer when it fails; and whether
+/// there are none, so that the rule always answers.
 fn asked(rule: &LinuxDeviceCgroup) -> (Vec<u64>, bool) {
     let mut conditions: Vec<Vec<(u8, u8, u8, i32)>> = Vec::new();
     let kind = match rule.typ().unwrap_or(LinuxDeviceType::A) {
@@ -92,12 +92,12 @@ fn asked(rule: &LinuxDeviceCgroup) -> (Vec<u64>, bool) {
     let access = access_bits(rule.access().as_deref().unwrap_or("rwm"));
     if access != EVERYTHING {
         let masked = [(COPY, SCRATCH, ACCESS, 0), (AND, SCRATCH, 0, access)];
-        // Allowed: all that is asked for is in the rule. Refused: any of it is.
+        // A rule that allows must cover all of the requested access; one that refuses, any of it.
         let last = if rule.allow() { (JUMP_IF_NOT_REGISTER, SCRATCH, ACCESS, 0) } else { (JUMP_IF, SCRATCH, 0, 0) };
         conditions.push(masked.into_iter().chain([last]).collect());
     }
     for (register, number) in [(MAJOR, rule.major()), (MINOR, rule.minor())] {
-        // A negative number stands for all; none is above 32 bits.
+        // A negative number stands for all; no number is above 32 bits.
         if let Some(number) = number.and_then(|n| i32::try_from(n).ok()).filter(|n| *n >= 0) {
             conditions.push(vec![(JUMP_IF_NOT, register, 0, number)]);
         }

@@ -4,9 +4,9 @@
 //!   resources ─► limits ─► v1 or v2: which value for which file ─► written, or all undone
 //! ```
 //!
-//! Some files depend on each other (a v1 memory limit and the one with swap; a
-//! quota and its period), and which has to be first depends on what is there:
-//! what the kernel calls invalid is tried again after the others.
+//! Some files depend on each other (a v1 memory limit and the one with swap; a quota and its
+//! period), and which must be written first depends on their current values: a write that the
+//! kernel calls invalid is tried again after the others.
 
 use std::os::fd::BorrowedFd;
 
@@ -39,20 +39,20 @@ impl Layout {
         self.write_all(cgroup, &limits, |_, _, _| Ok(()))
     }
 
-    /// What a unit with these limits is started with.
+    /// The properties to start a unit with these limits.
     pub fn properties(&self, resources: Option<&LinuxResources>) -> Result<Vec<Property>> {
         let limits = resources.map_or(Ok(Vec::new()), |resources| self.limits(resources))?;
         Ok(systemd::of_limits(&systemd::kept(limits), self.version()))
     }
 
-    /// Changes the limits of a cgroup with processes in it: all, or none. Of a
-    /// unit, `tell` says the same to systemd.
+    /// Changes the limits of a cgroup with processes in it: all, or none. For a unit, `tell`
+    /// reports the same change to systemd.
     ///
-    /// To be called by a worker: memory may have to be reclaimed.
+    /// Call this from a worker: memory may have to be reclaimed.
     ///
     /// # Errors
-    /// As [`Layout::apply`]; `BadSpec` also when the task uses more memory than
-    /// its new limit and it cannot be reclaimed; what `tell` returns.
+    /// As [`Layout::apply`]; also `BadSpec` when the task uses more memory than its new limit and
+    /// the excess cannot be reclaimed; what `tell` returns.
     pub fn change(
         &self,
         cgroup: &Cgroup,
@@ -62,7 +62,7 @@ impl Layout {
         let mut undo = Vec::new();
         let changed = self.limits_of(cgroup, resources).and_then(|limits| {
             self.write_all(cgroup, &limits, |dir, limit, write| {
-                // What was there before the first write to a file, or to a line of it.
+                // The value before the first write to a file, or to a line of it.
                 let was = now(dir, write);
                 undo.extend(was.filter(|was| !undo.iter().any(|other: &Write| other.is_where(was))));
                 match (self.version(), limit) {
@@ -70,7 +70,7 @@ impl Layout {
                     _ => Ok(()),
                 }
             })?;
-            // It writes the same once more, and again when it is reloaded.
+            // systemd writes the same values once more, and again when it is reloaded.
             cgroup.unit().map_or(Ok(()), |unit| tell(unit, systemd::of_limits(&limits, self.version())))
         });
         if changed.is_err() {
@@ -80,13 +80,13 @@ impl Layout {
         changed
     }
 
-    /// Puts back what was there, in as many rounds as pairs of files may need.
+    /// Puts the old values back, in as many rounds as pairs of files may need.
     fn restore(&self, cgroup: &Cgroup, writes: Vec<Write>) {
         let is = |write: &Write| self.dir_for(cgroup, write).is_ok_and(|dir| now(dir, write).as_ref() == Some(write));
         for _ in 0..2 {
             for write in writes.iter().filter(|write| !is(write)) {
                 if let Ok(dir) = self.dir_for(cgroup, write) {
-                    // Whether it is in effect is asked below.
+                    // The check below finds out whether this worked.
                     let _ = write_at(dir, &write.file, &write.value);
                 }
             }
@@ -96,7 +96,7 @@ impl Layout {
         }
     }
 
-    /// The limits of `resources`, as whoever has made the cgroup can keep them.
+    /// The limits of `resources`, in the form in which systemd keeps them if the cgroup is a unit's.
     fn limits_of(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<Vec<Limit>> {
         let limits = self.limits(resources)?;
         Ok(if cgroup.unit().is_some() { systemd::kept(limits) } else { limits })
@@ -112,10 +112,10 @@ impl Layout {
         limit::of(resources)
     }
 
-    /// What a limit is in this host's files.
+    /// The writes that put a limit into this host's files.
     fn writes(&self, limit: &Limit) -> Vec<Write> {
         match (self.version(), limit) {
-            // The one controller of tasks that a hybrid host may have on v2.
+            // On a hybrid host, hugetlb is the one controller for tasks that may be on v2.
             (Version::V1, Limit::Hugepages { .. }) if self.is_unified("hugetlb") => {
                 v2::write(limit).into_iter().collect()
             }
@@ -124,7 +124,7 @@ impl Layout {
         }
     }
 
-    /// Writes `limits`, after `before` of each file.
+    /// Writes `limits`; calls `before` ahead of each file.
     fn write_all(
         &self,
         cgroup: &Cgroup,
@@ -176,7 +176,7 @@ impl Layout {
             (Err(Errno::NOENT), Some(instead)) => {
                 before(dir, &instead)?;
                 let written = writer.write(dir, &instead.file, &instead.value);
-                // An error names the file that everybody knows.
+                // An error names the usual file.
                 if written == Err(Errno::NOENT) { Ok((write, written)) } else { Ok((instead, written)) }
             }
             (written, _) => Ok((write, written)),
@@ -197,7 +197,7 @@ impl Layout {
     }
 }
 
-/// Whether what the kernel answered means that the limit is in effect.
+/// Whether the kernel's answer means that the limit is in effect.
 fn judge(
     cgroup: &Cgroup,
     dir: BorrowedFd<'_>,
@@ -211,7 +211,7 @@ fn judge(
         (Err(Errno::NOENT), _) if write.met_without => Ok(()),
         (Err(Errno::NOENT), _) => Err(refused(Kind::Unsupported, &"this host has no such file")
             .hint("its controller is missing, or not handed down by a parent cgroup; see `bowline doctor`")),
-        // v1's answer to a limit that is too low; v2 would kill.
+        // v1 answers this to a limit that is too low; v2 would kill.
         (Err(Errno::BUSY), Limit::MemoryMax(_)) => Err(v1::no_room(dir, &write.value)),
         (Err(Errno::ACCESS), Limit::Cpus(_) | Limit::MemoryNodes(_)) => Err(outside_parent(cgroup, write)),
         (Err(Errno::ACCESS), Limit::Raw { .. }) => Err(refused(Kind::BadSpec, &"it cannot be written")),
@@ -222,12 +222,12 @@ fn judge(
     }
 }
 
-/// v2 takes any set, and silently makes less of it where the parent has less;
-/// and one with processes in it cannot be emptied again.
+/// v2 takes any set, and silently reduces it to what the parent has; and the set of a cgroup with
+/// processes cannot be emptied again.
 fn check_cpuset(cgroup: &Cgroup, dir: BorrowedFd<'_>, asked: &Ids, write: &Write) -> Result<()> {
     let Some(asked) = &asked.ids else { return Ok(()) };
     let parents = read_at(dir, &format!("../{}.effective", write.file)).unwrap_or_default();
-    // A parent without the file has the root's.
+    // A parent without the file has the root's set.
     if parents.trim().is_empty() || Ids::from(parents.trim()).ids.is_some_and(|has| asked.ids().is_subset(has.ids())) {
         return Ok(());
     }
@@ -243,7 +243,7 @@ fn refused(cgroup: &Cgroup, write: &Write, kind: Kind, why: impl std::fmt::Displ
     Error::new(kind, format!("cannot write {} to {} of cgroup {}: {why}", write.value, write.file, cgroup.path))
 }
 
-/// What undoes `write`: the file as it is now.
+/// The write that undoes `write`: the current value of the file.
 fn now(dir: BorrowedFd<'_>, write: &Write) -> Option<Write> {
     let text = read_at(dir, &write.file).ok()?;
     let undo = |value: String| Write { line: write.line.clone(), ..Write::new(write.controller, &write.file, value) };
@@ -251,11 +251,11 @@ fn now(dir: BorrowedFd<'_>, write: &Write) -> Option<Write> {
         let now = text.lines().find(|line| line.split(' ').next() == Some(device));
         return Some(undo(now.map_or_else(|| format!("{device} {none}"), str::to_owned)));
     }
-    // io.weight has a line for all devices and then some for single ones.
+    // io.weight has one line for all devices, and then lines for single ones.
     let value = text.lines().next().unwrap_or_default().trim();
     if value.is_empty() {
-        // A v2 cpuset that says nothing has the parent's. It cannot be
-        // emptied again, but be given the same.
+        // An empty v2 cpuset means the parent's. The file cannot be emptied again, but the same set
+        // can be written to it.
         let effective = read_at(dir, &format!("{}.effective", write.file)).ok()?;
         return Some(undo(effective.trim().to_owned()));
     }

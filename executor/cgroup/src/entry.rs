@@ -1,14 +1,14 @@
-//! The way of a process into its cgroup.
+//! How a process gets into its cgroup.
 
 use std::io;
 use std::os::fd::RawFd;
 
 use bowline_sys as sys;
 
-/// How a process gets into a cgroup: cloned into it on the unified hierarchy,
-/// by writing `0` to each `tasks` file on the others.
+/// How a process gets into a cgroup: it is cloned into it on the unified hierarchy, and writes `0`
+/// to each `tasks` file on the others.
 ///
-/// Borrowed fds by number, as they go through a clone.
+/// Holds borrowed fds by number, because they go through a clone.
 #[derive(Debug, Clone, Default)]
 pub struct Entry {
     /// The cgroup's path, for messages.
@@ -19,30 +19,30 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// That of a process which stays where its parent is.
+    /// The entry of a process that stays where its parent is.
     pub fn none() -> Entry {
         Entry { path: String::new(), tasks: Vec::new(), unified: None }
     }
 
-    /// That of the cgroup `path`, by what is open of it.
+    /// The entry to the cgroup `path`, from its open fds.
     ///
-    /// Before Linux 5.7 nothing is cloned into a cgroup. The shim asks, once:
-    /// a worker that found out would take the answer with it.
+    /// Before Linux 5.7 a process cannot be cloned into a cgroup. The shim asks the kernel once: a
+    /// worker that asked would take the answer with it when it ends.
     pub(super) fn new(path: String, tasks: Vec<RawFd>, unified: Option<(RawFd, RawFd)>) -> Entry {
         let entry = Entry { path, tasks, unified };
         if unified.is_none() || sys::clones_into_cgroups() { entry } else { entry.joined_late() }
     }
 
-    /// Moves the calling process, which has one thread.
+    /// Moves the calling process, which must have one thread.
     pub fn join(&self) -> io::Result<()> {
         for &fd in &self.tasks {
-            // The shim holds these open for as long as any child may join.
+            // The shim holds these fds open for as long as any child may join.
             sys::write_fd(fd, b"0")?;
         }
         Ok(())
     }
 
-    /// What the process is to be cloned into.
+    /// The folder of the cgroup to clone the process into.
     pub fn cloned_into(&self) -> Option<RawFd> {
         self.unified.map(|(dir, _)| dir)
     }

@@ -1,5 +1,5 @@
-//! Where execs go: a cgroup of their own below the task's, or the one that the
-//! task's init has gone to; and what can be killed of one that has neither.
+//! The cgroups of execs: one of their own below the task's, or the one to which the task's init has
+//! moved; and how to kill an exec that has neither.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,8 +18,8 @@ use crate::v1::{FREEZER, TASKS};
 use crate::v2;
 use crate::version::Version;
 
-/// The cgroup of an exec with a deadline: below the task's, on v1 in the
-/// freezer hierarchy alone. The next exec may have it when it is empty again.
+/// The cgroup of an exec with a deadline: below the task's, on v1 in the freezer hierarchy alone.
+/// The next exec may use it when it is empty again.
 #[derive(Debug)]
 pub struct ExecGroup {
     version: Version,
@@ -27,13 +27,12 @@ pub struct ExecGroup {
     number: u64,
     path: String,
     dir: OwnedFd,
-    /// The file that it is joined by.
+    /// The file through which the exec joins the cgroup.
     tasks: OwnedFd,
 }
 
 impl ExecGroup {
-    /// What the exec needs to join the task's cgroup everywhere and this one
-    /// in the freezer hierarchy.
+    /// The entry through which the exec joins the task's cgroup everywhere, and this one in the freezer hierarchy.
     pub fn entry(&self, task: &Cgroup) -> Entry {
         let v1 = task.members.iter().filter(|m| !m.made.unified);
         let tasks = v1.map(|m| if m.hierarchy == self.freezer { &self.tasks } else { &m.made.tasks });
@@ -50,12 +49,12 @@ impl ExecGroup {
         kill_below(self.version, self.dir.as_fd())
     }
 
-    /// Its number among those of its task.
+    /// The number of this cgroup among those of its task.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether nothing of its last exec is left.
+    /// Whether nothing is left of the last exec.
     pub fn is_empty(&self) -> bool {
         let mut pids = Vec::new();
         tree::collect_processes(self.dir.as_fd(), &mut pids);
@@ -72,7 +71,7 @@ pub struct Below {
 }
 
 impl Below {
-    /// What a process needs to join it there, and the task's cgroup elsewhere.
+    /// The entry through which a process joins this cgroup, and the task's cgroup elsewhere.
     pub fn entry(&self, task: &Cgroup) -> Entry {
         let unified = Some((self.dir.as_raw_fd(), self.procs.as_raw_fd()));
         Entry::new(self.path.clone(), task.v1_tasks(), unified)
@@ -80,9 +79,9 @@ impl Below {
 }
 
 impl Layout {
-    /// A cgroup for one exec at a time, below the task's (v1: in the freezer
-    /// hierarchy alone), so that everything it starts can be found again. It
-    /// goes with the task's.
+    /// Makes a cgroup for one exec at a time, below the task's (v1: in the freezer hierarchy
+    /// alone), so that everything the exec starts can be found again. It is removed with the
+    /// task's.
     pub fn create_exec_group(&self, cgroup: &Cgroup, name: &str, number: u64) -> Result<ExecGroup> {
         let path = format!("{}/{name}", cgroup.path);
         let what = || format!("cannot create cgroup {path}");
@@ -100,18 +99,17 @@ impl Layout {
         Ok(ExecGroup { version: self.version, freezer: index.unwrap_or_default(), number, path, dir, tasks })
     }
 
-    /// Removes the cgroup of an exec, unless somebody is in it; whether it is gone.
+    /// Removes the cgroup of an exec, unless a process is in it; returns whether it is gone.
     pub fn remove_exec_group(&self, cgroup: &Cgroup, name: &str) -> bool {
         let removed = self.freezer(cgroup).map(|parent| fs::unlinkat(parent, name, fs::AtFlags::REMOVEDIR));
         !matches!(removed, Some(Err(Errno::BUSY | Errno::NOTEMPTY)))
     }
 
-    /// The cgroup that process `pid`, which must not be reaped meanwhile, is in
-    /// in the unified hierarchy.
+    /// The cgroup of process `pid` in the unified hierarchy. The process must not be reaped meanwhile.
     ///
     /// # Errors
-    /// `WrongState` when that is not the task's or below it: nobody is put
-    /// where the task's limits are not.
+    /// `WrongState` when the cgroup is neither the task's nor below it: no process is put where the
+    /// task's limits do not apply.
     pub fn below_of(&self, cgroup: &Cgroup, pid: i32) -> Result<Below> {
         let file = format!("/proc/{pid}/cgroup");
         let text = std::fs::read_to_string(&file).doing(Kind::Internal, || format!("cannot read {file}"))?;
@@ -131,9 +129,8 @@ impl Layout {
         Ok(Below { path: path.to_owned(), dir, procs })
     }
 
-    /// Sends SIGKILL to every process of this session that is in the cgroup or
-    /// below it. Returns a pidfd of each: when all have ended, call again until
-    /// none is returned.
+    /// Sends SIGKILL to every process of this session that is in the cgroup or below it. Returns a
+    /// pidfd of each: when all have ended, call again until none is returned.
     pub fn kill_session(&self, cgroup: &Cgroup, session: i32) -> Vec<OwnedFd> {
         let in_session = |pid| session_of(pid) == Some(session);
         self.freezer(cgroup).map_or_else(Vec::new, |dir| tree::signal_where(dir, libc::SIGKILL, in_session))
@@ -144,7 +141,7 @@ fn open_to_join(dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<OwnedFd> 
     fs::openat(dir, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// `path` from `top` on, for a path as the kernel writes it, if it is there.
+/// The part of `path` below `top`, for a path as the kernel writes it; `None` if it is elsewhere.
 fn below<'a>(top: &str, path: &'a str) -> Option<&'a str> {
     match path.strip_prefix(top)? {
         "" => Some("."),
@@ -152,7 +149,7 @@ fn below<'a>(top: &str, path: &'a str) -> Option<&'a str> {
     }
 }
 
-/// The session of a process that lives.
+/// The session of a live process.
 fn session_of(pid: i32) -> Option<i32> {
     let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat,
@@ -166,7 +163,7 @@ fn session_of(pid: i32) -> Option<i32> {
     parse_session(&stat)
 }
 
-/// Of a process that has not ended.
+/// Parses the session of a process that has not ended.
 fn parse_session(stat: &str) -> Option<i32> {
     let stat = ProcStat::parse(stat)?;
     stat.pid(6).filter(|_| !stat.has_ended())

@@ -1,5 +1,4 @@
-//! Files of a cgroup that are read, or written, again and again: each is
-//! opened once.
+//! Files of a cgroup that are read or written again and again: each is opened once.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,18 +10,18 @@ use rustix::fs::{self, Mode, OFlags};
 use crate::tree::{names_below, open_dir, parse_pids, read_fd};
 use crate::version::Version;
 
-/// The files of one folder that were read before.
+/// The open files of one folder that were read before.
 #[derive(Debug, Default)]
 pub struct Files(RefCell<BTreeMap<String, OwnedFd>>);
 
 impl Files {
-    /// Reads a file of the cgroup `dir` whole.
+    /// Reads the whole text of a file of the cgroup `dir`.
     pub fn read(&self, dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<String> {
         let mut open = self.0.borrow_mut();
         if let Some(known) = open.get(file) {
             let text = read_fd(known);
             if text.is_err() {
-                // Hidden meanwhile, as pressure can be; it may be shown again.
+                // The file is hidden now, as pressure files can be; it may be shown again.
                 open.remove(file);
             }
             return text;
@@ -34,8 +33,7 @@ impl Files {
     }
 }
 
-/// Writes values to files; the last stays open, as device rules are many
-/// writes to one.
+/// Writes values to files; the last file stays open, because many device rules go to one file.
 #[derive(Debug, Default)]
 pub struct Writer(Option<(RawFd, String, OwnedFd)>);
 
@@ -52,9 +50,8 @@ impl Writer {
     }
 }
 
-/// The processes of a cgroup and of those below it. Folders stay open, and on v2
-/// the lists: v1 gives whoever reads one again by the same fd what it was a
-/// second ago.
+/// The processes of a cgroup and of those below it. Folders stay open, and on v2 the lists too: on
+/// v1 a list that is read again through the same fd is up to a second old.
 #[derive(Debug, Default)]
 pub struct Members {
     procs: Option<OwnedFd>,
@@ -62,8 +59,7 @@ pub struct Members {
 }
 
 impl Members {
-    /// Adds the pids in the cgroup `dir`, of this version, and below it; whether
-    /// it still is there.
+    /// Adds the pids in the cgroup `dir`, of this version, and below it; returns whether the cgroup still exists.
     pub fn collect(&mut self, version: Version, dir: BorrowedFd<'_>, pids: &mut Vec<i32>) -> bool {
         if self.procs.is_none() || version == Version::V1 {
             self.procs = fs::openat(dir, "cgroup.procs", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
@@ -79,7 +75,7 @@ impl Members {
                 self.below.insert(name, (child, Members::default()));
             }
         }
-        // One that was removed may be there again by the next time.
+        // A cgroup that was removed may exist again by the next time.
         self.below.retain(|_, (child, members)| members.collect(version, child.as_fd(), pids));
         true
     }

@@ -1,4 +1,4 @@
-//! One mounted hierarchy, and making, opening and removing a path in it.
+//! One mounted hierarchy: makes, opens and removes a path in it.
 
 use std::cell::OnceCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,17 +13,17 @@ use rustix::io::Errno;
 use super::{v1, v2};
 use crate::tree::{self, open_dir, write_at};
 
-/// Cgroups below this are nobody's but ours: an empty one goes, whoever made it.
+/// Cgroups below this one are bowline's alone: an empty one is removed, whoever made it.
 pub const OURS: &str = "bowline";
 
-/// Those of sandboxes' shims and helpers, likewise.
+/// Cgroups below this one, of sandboxes' shims and helpers, are bowline's alone too.
 const OVERHEAD: &str = "bowline-overhead";
 
 /// One hierarchy of this host.
 #[derive(Debug)]
 pub struct Hierarchy {
-    /// Controllers mounted together, or `name=systemd`; on the unified
-    /// hierarchy, those that are there.
+    /// The controllers that are mounted together, or `name=systemd`; on the unified hierarchy, the
+    /// controllers that it has.
     pub controllers: Vec<String>,
     /// Whether it is cgroup v2's.
     pub unified: bool,
@@ -36,33 +36,31 @@ pub struct Hierarchy {
 /// A cgroup in one hierarchy, held open.
 #[derive(Debug)]
 pub struct Made {
-    /// The file that processes join it by.
+    /// The file through which processes join the cgroup.
     pub tasks: OwnedFd,
     /// Whether it is in the unified hierarchy.
     pub unified: bool,
     top: Rc<OwnedFd>,
     path: String,
     dir: OnceCell<OwnedFd>,
-    /// How many of its path's parts were there before.
+    /// How many parts of the path existed before.
     existed: usize,
-    /// How many of them stay, whoever made them: a sandbox's, of its member.
+    /// How many parts of the path stay, whoever made them: the sandbox's, for a member's cgroup.
     keeps: usize,
 }
 
 impl Made {
-    /// How many of its path's parts were there before, where some of its parents
-    /// were not.
+    /// How many parts of the path existed before, if some of the cgroup's parents did not.
     pub fn below(&self) -> Option<usize> {
         Some(self.existed).filter(|existed| *existed < self.path.split('/').count() - 1)
     }
 
-    /// Keeps the first `parts` of its path when it goes.
+    /// Keeps the first `parts` parts of the path when the cgroup is removed.
     pub fn keep(&mut self, parts: usize) {
         self.keeps = parts;
     }
 
-    /// Its folder, opened when it is needed first: of most hierarchies a short
-    /// task needs none.
+    /// The folder, opened when it is first needed: a short task needs the folder of few hierarchies.
     pub fn dir(&self) -> rustix::io::Result<BorrowedFd<'_>> {
         if let Some(dir) = self.dir.get() {
             return Ok(dir.as_fd());
@@ -73,7 +71,7 @@ impl Made {
 }
 
 impl Hierarchy {
-    /// The hierarchy that a mount is of; `None` for every other mount.
+    /// The hierarchy of a mount; `None` for a mount of another kind.
     pub fn of(mount: Mount) -> Result<Option<Hierarchy>> {
         if mount.root != Path::new("/") || !matches!(mount.kind.as_str(), "cgroup" | "cgroup2") {
             return Ok(None);
@@ -100,8 +98,8 @@ impl Hierarchy {
         &self.mount
     }
 
-    /// Whether cgroups in it have `file`, as the first that there is shows;
-    /// `None` where there is none. The top itself lacks some.
+    /// Whether cgroups in the hierarchy have `file`, judged by the first cgroup that there is;
+    /// `None` if there is none. The top itself lacks some files.
     pub fn has_below(&self, file: &str) -> Option<bool> {
         let mut entries = std::fs::read_dir(&self.mount).ok()?.flatten();
         let below = entries.find(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))?;
@@ -112,12 +110,12 @@ impl Hierarchy {
         self.dir.as_fd()
     }
 
-    /// Whether there is a cgroup at `path`, absolute and plain.
+    /// Whether there is a cgroup at `path`, which is absolute and without `..`.
     pub fn has(&self, path: &str) -> bool {
         fs::statat(&self.dir, &path[1..], AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// The names of the cgroups right below `path`; none where there is no such.
+    /// The names of the cgroups directly below `path`; none if `path` does not exist.
     pub fn children(&self, path: &str) -> Vec<String> {
         open_dir(&self.dir, Path::new(&path[1..])).map_or_else(|_| Vec::new(), |dir| tree::names_below(dir.as_fd()))
     }
@@ -149,7 +147,7 @@ impl Hierarchy {
         })
     }
 
-    /// Makes `path`, absolute and plain, with its parents.
+    /// Makes `path`, which is absolute and without `..`, with its parents.
     pub fn create(&self, path: &str) -> Result<Made> {
         self.persist(path, |path| {
             let existed = match self.make(path) {
@@ -165,10 +163,10 @@ impl Hierarchy {
         })
     }
 
-    /// Removes what was just made of `path`, of which the first `existed` parts were there, as far as nothing is in it.
+    /// Removes what was just made of `path`, as far as it is empty; its first `existed` parts were there before.
     fn unmake(&self, path: &str, existed: usize) {
         let path = Path::new(path);
-        // Where that fails, it is gone already, or not ours alone any more.
+        // If this fails, the cgroup is gone already, or no longer ours alone.
         let _ = fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR);
         self.remove_parents(path, existed, 0);
     }
@@ -181,7 +179,7 @@ impl Hierarchy {
         })
     }
 
-    /// Another shim may remove an empty parent between two steps of `make`.
+    /// Retries, because another shim may remove an empty parent between two steps of `make`.
     fn persist<T>(&self, path: &str, make: impl Fn(&str) -> rustix::io::Result<T>) -> Result<T> {
         let at = || self.mount.join(&path[1..]);
         for _ in 0..16 {
@@ -205,13 +203,13 @@ impl Hierarchy {
             return Ok(());
         }
         v1::fill_cpusets(self.dir.as_fd(), path).inspect_err(|_| {
-            // Ours if it is still empty, and of no use.
+            // The cgroup is ours if it is still empty, and of no use.
             let _ = fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR);
         })
     }
 
-    /// Makes the leaf of `path`, and its parents where they are missing, which
-    /// is seldom. Returns how many of its parts were there.
+    /// Makes the leaf of `path`, and its parents where they are missing, which is rare. Returns how
+    /// many parts existed before.
     fn make(&self, path: &str) -> rustix::io::Result<usize> {
         let (parent, depth) = match path.rsplit_once('/') {
             Some((parent, _)) => (parent, path.split('/').count() - 1),
@@ -233,7 +231,7 @@ impl Hierarchy {
         made.inspect_err(|_| self.remove_parents(Path::new(path), existed, 0))
     }
 
-    /// As [`Hierarchy::make`], content with one that is there.
+    /// Like [`Hierarchy::make`], but accepts a leaf that exists.
     fn make_or_keep(&self, path: &str) -> rustix::io::Result<usize> {
         match self.make(path) {
             Err(Errno::EXIST) => Ok(path.split('/').count()),
@@ -247,7 +245,7 @@ impl Hierarchy {
         let (top, path, dir) = (self.dir.clone(), path.to_owned(), OnceCell::new());
         let made = Made { tasks, unified: self.unified, top, path, dir, existed, keeps: 0 };
         if self.unified {
-            // Processes are cloned into it: that it is there is not left to chance.
+            // Processes are cloned into this folder, so make sure now that it can be opened.
             made.dir()?;
         }
         Ok(made)
@@ -266,17 +264,17 @@ impl Hierarchy {
     /// Opens `path` if it is there.
     pub fn open(&self, path: &str) -> Result<Option<Made>> {
         let what = || format!("cannot open cgroup {}", self.mount.join(&path[1..]).display());
-        // One that was there before us takes no parent with it.
+        // A cgroup that existed before takes no parent with it when it is removed.
         match self.hold(&path[1..], usize::MAX) {
             Ok(made) => Ok(Some(made)),
-            // The second while it is being removed.
+            // The second error comes while the cgroup is being removed.
             Err(Errno::NOENT | Errno::NODEV) => Ok(None),
             Err(errno) => Err(errno).doing(Kind::Internal, what),
         }
     }
 
-    /// Removes `path`, which is `made`, with all below it, and those empty
-    /// parents that were made with it or are below [`OURS`].
+    /// Removes `path`, which is `made`, with everything below it, and those empty parents that were
+    /// made with it or are below [`OURS`].
     pub fn remove(&self, path: &str, made: &Made) -> Result<()> {
         let path = Path::new(&path[1..]);
         tree::remove_tree(&self.dir, path)
@@ -285,7 +283,7 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Removes `path` and its parents, as far as nothing is in them.
+    /// Removes `path` and its parents, as far as they are empty.
     pub fn remove_empty(&self, path: &str) {
         let path = Path::new(&path[1..]);
         if fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR).is_ok() {
@@ -293,20 +291,19 @@ impl Hierarchy {
         }
     }
 
-    /// Removes the parents of `path` beyond the first `existed` parts of it, as
-    /// far as nothing is in them.
+    /// Removes the parents of `path` beyond its first `existed` parts, as far as they are empty.
     pub fn remove_made_parents(&self, path: &str, existed: usize) {
         self.remove_parents(Path::new(&path[1..]), existed, 0);
     }
 
-    /// Removes what is empty above `path`: below [`OURS`], or what was made
-    /// beyond the first `existed` parts of it; never its first `keeps` parts.
+    /// Removes the empty parents of `path` that are below [`OURS`] or were made beyond its first
+    /// `existed` parts; never its first `keeps` parts.
     fn remove_parents(&self, path: &Path, existed: usize, keeps: usize) {
         let mut parent = path.parent();
         while let Some(dir) = parent.filter(|p| p.components().count() > keeps) {
             let ours = dir.starts_with(OURS) || dir.starts_with(OVERHEAD);
             let removable = ours || dir.components().count() > existed;
-            // Others' children keep it.
+            // It stays if others have cgroups in it.
             if !removable || fs::unlinkat(&self.dir, dir, AtFlags::REMOVEDIR).is_err() {
                 break;
             }

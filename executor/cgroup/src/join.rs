@@ -1,15 +1,14 @@
-//! Joining a cgroup that is there already, before there is a loop.
+//! Joining a cgroup that exists already, before there is an event loop.
 
 use bowline_error::{Error, Kind, Result};
 
 use crate::layout::detect;
 use crate::path::checked_path;
 
-/// Moves the calling process, which must have one thread, to `path` in every
-/// hierarchy where that exists.
+/// Moves the calling process, which must have one thread, to `path` in every hierarchy where `path` exists.
 ///
 /// # Errors
-/// `NotFound` where it exists in none; `Internal` when one cannot be joined.
+/// `NotFound` if `path` exists in none; `Internal` when a cgroup cannot be joined.
 pub fn join_existing(path: &str) -> Result<()> {
     let path = checked_path(path)?;
     let mut found = false;

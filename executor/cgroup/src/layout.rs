@@ -1,4 +1,4 @@
-//! The hierarchies of this host, and a cgroup in all of them.
+//! The hierarchies of this host, and one cgroup in all of them.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -20,7 +20,7 @@ use crate::{tree, v1, v2};
 /// Finds this host's hierarchies.
 ///
 /// # Errors
-/// `Unsupported` when there is nothing to limit and account tasks with.
+/// `Unsupported` when no hierarchy can limit and account tasks.
 pub fn detect() -> Result<Layout> {
     let path = "/proc/self/mountinfo";
     let text = std::fs::read_to_string(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
@@ -44,7 +44,7 @@ impl Layout {
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
         for mount in mounts {
             let Some(hierarchy) = Hierarchy::of(mount)? else { continue };
-            // The same one can be mounted twice.
+            // The same hierarchy can be mounted twice.
             if !hierarchies.iter().any(|h| h.same_as(&hierarchy)) {
                 hierarchies.push(hierarchy);
             }
@@ -67,8 +67,7 @@ impl Layout {
         Ok(Layout { version: Version::V2, hierarchies })
     }
 
-    /// No hierarchy at all, for who does without cgroups: nothing is found there,
-    /// and nothing made.
+    /// An empty layout, for callers that use no cgroups: nothing is found there, and nothing made.
     pub fn none() -> Layout {
         Layout { version: Version::V2, hierarchies: Vec::new() }
     }
@@ -78,8 +77,8 @@ impl Layout {
         self.version
     }
 
-    /// The hierarchy of a controller; on a hybrid host that may be the unified
-    /// one. On v2 whether it was handed down shows in its files.
+    /// The hierarchy of a controller; on a hybrid host that may be the unified one. On v2 the files
+    /// of a cgroup show whether the controller was handed down.
     pub(crate) fn index(&self, controller: &str) -> Option<usize> {
         let has = |h: &Hierarchy| h.controllers.iter().any(|c| c == controller);
         match self.version {
@@ -100,9 +99,8 @@ impl Layout {
         self.index(controller).is_some_and(|i| self.hierarchies[i].unified)
     }
 
-    /// On a hybrid host, has a controller of the unified hierarchy handed down
-    /// to `cgroup` after all, which is spared tasks that do not need it.
-    /// Whether that may have changed anything.
+    /// On a hybrid host, hands a controller of the unified hierarchy down to `cgroup`, which is not
+    /// done for tasks that do not need it. Returns whether that may have changed anything.
     pub(crate) fn hand_down(&self, cgroup: &Cgroup, controller: &str) -> bool {
         let late = |index: &usize| self.hierarchies[*index].unified && !self.hierarchies[*index].hands_down;
         let Some(index) = self.index(controller).filter(late) else {
@@ -111,7 +109,7 @@ impl Layout {
         self.hierarchies[index].hand_down(&cgroup.path).is_ok()
     }
 
-    /// The cgroup of a process, by the hierarchy that tasks are ended by; nothing of one that has gone.
+    /// The cgroup of a process, in the hierarchy through which tasks are ended; `None` for a process that has gone.
     pub fn path_of(&self, pid: i32) -> Option<String> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let path = text.lines().find_map(|line| {
@@ -125,13 +123,12 @@ impl Layout {
         path.map(str::to_owned)
     }
 
-    /// Every hierarchy, for whoever asks what this host has.
+    /// All hierarchies of this host.
     pub fn hierarchies(&self) -> &[Hierarchy] {
         &self.hierarchies
     }
 
-    /// Moves the calling process, which has one thread, to `path` in every v1
-    /// hierarchy; `/` is the root cgroup.
+    /// Moves the calling process, which must have one thread, to `path` in every v1 hierarchy; `/` is the root cgroup.
     ///
     /// # Errors
     /// `NotFound` when the cgroup is missing from a hierarchy.
@@ -140,19 +137,19 @@ impl Layout {
         v1.try_for_each(|hierarchy| hierarchy.join(path, "0"))
     }
 
-    /// Moves process `pid` to `path` in the unified hierarchy, where there is one.
-    /// To be called by a worker: it waits 5–16 ms for an RCU grace period.
+    /// Moves process `pid` to `path` in the unified hierarchy, if there is one. Call this from a
+    /// worker: it waits 5–16 ms for an RCU grace period.
     pub fn move_unified(&self, path: &str, pid: u32) -> Result<()> {
         let unified = self.hierarchies.iter().find(|h| h.unified);
         unified.map_or(Ok(()), |hierarchy| hierarchy.join(path, &pid.to_string()))
     }
 
-    /// Moves processes to `path` in every hierarchy. To be called by a worker: it
-    /// waits for the kernel. Returns those that are no processes (any more).
+    /// Moves processes to `path` in every hierarchy. Call this from a worker: it waits for the
+    /// kernel. Returns the pids that are no processes, or no longer.
     pub fn place(&self, path: &str, pids: &[i32]) -> Result<Vec<i32>> {
         let mut gone = Vec::new();
         for pid in pids {
-            // 0 is the writer itself.
+            // 0 would mean the writing process itself.
             let is = *pid > 0 && sys::pidfd_open(*pid).is_ok();
             let moved = is.then(|| self.hierarchies.iter().try_for_each(|h| h.move_process(path, *pid)));
             match moved {
@@ -164,8 +161,7 @@ impl Layout {
         Ok(gone)
     }
 
-    /// Whether the calling process has to be moved to get to `path` in the
-    /// unified hierarchy.
+    /// Whether the calling process is not at `path` in the unified hierarchy and must be moved there.
     pub fn is_elsewhere_unified(&self, path: &str) -> bool {
         let there = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let here = there.lines().find_map(|line| line.strip_prefix("0::"));
@@ -175,7 +171,7 @@ impl Layout {
     /// Makes the cgroup at `path` and, where missing, its parents.
     ///
     /// # Errors
-    /// `AlreadyExists` when processes are in it; whatever was made is removed.
+    /// `AlreadyExists` when processes are in it; everything that was made is removed again.
     pub fn create(&self, path: &str) -> Result<Cgroup> {
         let path = checked_path(path)?;
         let mut cgroup = Cgroup::new(path);
@@ -183,7 +179,7 @@ impl Layout {
             match hierarchy.create(path) {
                 Ok(made) => cgroup.members.push(Member::new(index, made)),
                 Err(error) => {
-                    // Only what is ours: the one that failed may be somebody's.
+                    // Remove only what we have made: the one that failed may be somebody else's.
                     let _ = self.remove(&mut cgroup);
                     return Err(error);
                 }
@@ -192,25 +188,23 @@ impl Layout {
         Ok(cgroup)
     }
 
-    /// Makes `path` for what will be made in it: a launch then finds it there.
+    /// Makes `path` as a parent of later cgroups: a launch then finds it there.
     ///
     /// # Errors
-    /// As [`Layout::create`], but for one that is there already.
+    /// As [`Layout::create`], but a cgroup that exists already is fine.
     pub fn prepare(&self, path: &str) -> Result<()> {
         let path = checked_path(path)?;
         self.hierarchies.iter().try_for_each(|hierarchy| hierarchy.prepare(path))
     }
 
-    /// Removes `path` and those parents of it that are bowline's, as far as
-    /// nothing is in them.
+    /// Removes `path` and those of its parents that are bowline's, as far as they are empty.
     pub fn remove_empty(&self, path: &str) {
         if let Ok(path) = checked_path(path) {
             self.hierarchies.iter().for_each(|hierarchy| hierarchy.remove_empty(path));
         }
     }
 
-    /// Opens a cgroup that exists in at least one hierarchy, as after a crash.
-    /// `None` when it exists in none.
+    /// Opens a cgroup that exists in at least one hierarchy, for example after a crash. `None` when it exists in none.
     pub fn open(&self, path: &str) -> Result<Option<Cgroup>> {
         let mut cgroup = Cgroup::new(checked_path(path)?);
         for (index, hierarchy) in self.hierarchies.iter().enumerate() {
@@ -221,13 +215,13 @@ impl Layout {
         Ok((!cgroup.members.is_empty()).then_some(cgroup))
     }
 
-    /// Removes the cgroup with everything below it, then those parents of it
-    /// that were made with it, or are bowline's, and have become empty.
+    /// Removes the cgroup with everything below it, then those of its parents that were made with
+    /// it, or are bowline's, and have become empty.
     ///
     /// # Errors
-    /// Names the first hierarchy in which it is still busy; the others are
-    /// done, and may be left out of a second try. A process is in its cgroup
-    /// for a moment after it was reaped (Linux 6.18). "Already gone" is success.
+    /// Names the first hierarchy in which the cgroup is still busy; the others are done, and a
+    /// second try may leave them out. A process stays in its cgroup for a moment after it was
+    /// reaped (Linux 6.18). "Already gone" is success.
     pub fn remove(&self, cgroup: &mut Cgroup) -> Result<()> {
         let mut first = Ok(());
         let path = &cgroup.path;
@@ -242,15 +236,15 @@ impl Layout {
         first
     }
 
-    /// Where parents of the cgroup were made with it: how many parts of its path
-    /// were there before, by where the hierarchy is mounted.
+    /// How many parts of the cgroup's path existed before, by where the hierarchy is mounted; only
+    /// where some of its parents were made with it.
     pub fn parents_made(&self, cgroup: &Cgroup) -> BTreeMap<PathBuf, usize> {
         let members = cgroup.members.iter();
         let found = members.filter_map(|m| Some((self.hierarchies[m.hierarchy].mount().into(), m.made.below()?)));
         found.collect()
     }
 
-    /// Removes those parents of `path`, as far as nothing is in them.
+    /// Removes the parents of `path` that were `made` with it, as far as they are empty.
     pub fn remove_parents_made(&self, path: &str, made: &BTreeMap<PathBuf, usize>) {
         let Ok(path) = checked_path(path) else { return };
         for hierarchy in &self.hierarchies {
@@ -260,19 +254,19 @@ impl Layout {
         }
     }
 
-    /// Reads a file of the cgroup in the hierarchy of `controller`; `None`
-    /// where this host has no such file. It stays open for the next time.
+    /// Reads a file of the cgroup in the hierarchy of `controller`; `None` where this host has no
+    /// such file. The file stays open for the next read.
     pub fn read(&self, cgroup: &Cgroup, controller: &str, file: &str) -> Option<String> {
         cgroup.member(self.index(controller)?)?.read(file)
     }
 
-    /// Reads a file of the cgroup in the unified hierarchy, whatever its controllers: on hybrid hosts
-    /// pressure is there too.
+    /// Reads a file of the cgroup in the unified hierarchy, whatever its controllers: on hybrid
+    /// hosts the pressure files are there too.
     pub fn read_unified(&self, cgroup: &Cgroup, file: &str) -> Option<String> {
         cgroup.member(self.unified()?)?.read(file)
     }
 
-    /// Every process of the cgroup and of those below it, in the host's pids.
+    /// The pids of all processes in the cgroup and below it, in the host's pid namespace.
     pub fn processes(&self, cgroup: &Cgroup) -> Vec<i32> {
         let mut pids = Vec::new();
         if let Some(dir) = self.freezer(cgroup) {
@@ -287,8 +281,8 @@ impl Layout {
         cgroup.dir(self.index(FREEZER)?)
     }
 
-    /// Asks for the processes of the cgroup to be frozen, or thawed. Freezing
-    /// completes later: see [`Layout::is_frozen`].
+    /// Starts to freeze the processes of the cgroup, or thaws them. Freezing completes later: see
+    /// [`Layout::is_frozen`].
     pub fn freeze(&self, cgroup: &Cgroup, frozen: bool) -> Result<()> {
         let dir = self.freezer(cgroup);
         let dir = dir.ok_or_else(|| Error::new(Kind::NotFound, format!("cgroup {} has no freezer", cgroup.path)))?;
@@ -298,7 +292,7 @@ impl Layout {
             Version::V2 => v2::freeze(dir, frozen),
         };
         if !frozen && matches!(done, Err(Errno::NOENT | Errno::NODEV)) {
-            // Somebody has removed it, so nobody is in it.
+            // The cgroup was removed, so no process is in it.
             return Ok(());
         }
         done.doing(Kind::Internal, || format!("cannot {verb} cgroup {}", cgroup.path))
@@ -312,11 +306,10 @@ impl Layout {
         })
     }
 
-    /// Sends SIGKILL to every process in the cgroup and below it. Returns a
-    /// pidfd of each: when all have ended, call again until none is returned,
-    /// as one may have forked in between.
+    /// Sends SIGKILL to every process in the cgroup and below it. Returns a pidfd of each: when all
+    /// have ended, call again until none is returned, because a process may have forked in between.
     ///
-    /// They are frozen while their pids are looked up, so that none forks.
+    /// The processes are frozen while their pids are looked up, so that none forks.
     pub fn kill(&self, cgroup: &Cgroup) -> Vec<OwnedFd> {
         self.freezer(cgroup).map_or_else(Vec::new, |dir| kill_below(self.version, dir))
     }

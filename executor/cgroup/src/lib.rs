@@ -1,4 +1,4 @@
-//! Control groups: which hierarchies this host has, and one cgroup in them.
+//! Control groups: the hierarchies of this host, and one cgroup in them.
 //!
 //! A *path* is the same below every hierarchy: `/bowline/web/web`. Processes
 //! join v1 by writing `0` to `tasks`, themselves, and the unified hierarchy by
@@ -6,8 +6,7 @@
 //! 5–16 ms for an RCU grace period after a quiet spell. Folders and `tasks`
 //! files stay open, so that an exec resolves no path.
 //!
-//! What a process deserves is decided elsewhere; this only finds, makes, fills,
-//! reads, kills and removes.
+//! Other crates decide what a process deserves; this one only finds, makes, fills, reads, kills and removes.
 
 mod cgroup;
 mod destroy;

@@ -1,4 +1,4 @@
-//! What a cgroup limits, as data: read from an OCI configuration once, rendered by `v1`, `v2` and `systemd`.
+//! The limits of a cgroup, as data: read from an OCI configuration once, rendered by `v1`, `v2` and `systemd`.
 //!
 //! Pure.
 
@@ -11,11 +11,11 @@ pub const PERIOD: u64 = 100_000;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Limit {
-    /// A rule of the device allow-list; the last that fits a device counts.
+    /// A rule of the device allow-list; the last rule that fits a device counts.
     Device(LinuxDeviceCgroup),
     /// Bytes of memory.
     MemoryMax(Amount),
-    /// Bytes of memory and swap together, and of memory alone as far as they are known.
+    /// Bytes of memory and swap together; and of memory alone, if known.
     MemoryAndSwapMax { both: Amount, memory: Option<u64> },
     /// Bytes of swap alone.
     SwapMax(Amount),
@@ -29,13 +29,13 @@ pub enum Limit {
     MemoryMin(Amount),
     /// How readily memory is swapped out: 0 to 200, before Linux 5.8 to 100.
     Swappiness(u64),
-    /// CPU time compared with others', where 1024 is the default.
+    /// The share of CPU time, where 1024 is the default.
     CpuShares(u64),
-    /// CPU time compared with others', where 100 is the default: v2's scale.
+    /// The share of CPU time on v2's scale, where 100 is the default.
     CpuWeight(u64),
-    /// CPU time.
+    /// CPU time in each period.
     CpuQuota(CpuQuota),
-    /// CPU time in µs in a period that stays as it is, as v2's file takes it. Negative is no limit.
+    /// CPU time in µs in an unchanged period, as v2's file takes it. Negative is no limit.
     CpuQuotaAlone(i64),
     /// The CPUs that may be used.
     Cpus(Ids),
@@ -43,13 +43,13 @@ pub enum Limit {
     MemoryNodes(Ids),
     /// Processes and threads.
     Pids(Amount),
-    /// Disk time compared with others', of one device or of all.
+    /// The share of disk time, of one device or of all.
     IoWeight { device: Option<Device>, weight: IoWeight },
-    /// What may be read from or written to a device in a second.
+    /// The most that may be read from or written to a device in a second.
     IoRate { device: Device, of: Rate, most: Amount },
     /// Bytes in huge pages of a size, as the kernel writes it: `2MB`.
     Hugepages { size: String, most: Amount },
-    /// A v2 file that is none of the above, or a value for one that only the kernel can read.
+    /// A v2 file without a variant here, or a value that only the kernel parses.
     Raw { file: String, value: String },
 }
 
@@ -57,7 +57,8 @@ pub enum Limit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Amount(pub Option<u64>);
 
-/// CPU time in µs in each period. Of what is absent v1 leaves the file alone; v2 gets no quota, and a period of 100 ms.
+/// CPU time in µs in each period. For an absent value, v1 leaves the file alone; v2 gets no quota,
+/// or a period of 100 ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuQuota {
     /// Negative is no limit.
@@ -69,9 +70,9 @@ pub struct CpuQuota {
 /// A set of CPUs or nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ids {
-    /// As it was given.
+    /// The text of the set as it was given.
     pub text: String,
-    /// What that means; `None` where only the kernel can say.
+    /// The parsed set; `None` where only the kernel can parse it.
     pub ids: Option<IdSet>,
 }
 
@@ -79,7 +80,7 @@ pub struct Ids {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Device(pub i64, pub i64);
 
-/// A weight by one of two scales.
+/// A weight on one of two scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IoWeight {
     /// v1's: 10 to 1000.
@@ -88,7 +89,7 @@ pub enum IoWeight {
     Io(u64),
 }
 
-/// What is counted of a device, each in a second.
+/// What is counted for a device, each in a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
     BytesRead,
@@ -103,7 +104,7 @@ impl std::fmt::Display for Device {
     }
 }
 
-/// As v2's files have it.
+/// The format of v2's files.
 impl std::fmt::Display for Amount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
@@ -120,26 +121,26 @@ impl From<&str> for Ids {
 }
 
 impl Amount {
-    /// OCI's: negative is no limit.
+    /// Converts OCI's figure: negative is no limit.
     fn oci(figure: i64) -> Amount {
         Amount(u64::try_from(figure).ok())
     }
 
-    /// As v2's files have it.
+    /// Parses the format of v2's files.
     fn parse(text: &str) -> Option<Amount> {
         if text == "max" { Some(Amount(None)) } else { figure(text).map(|figure| Amount(Some(figure))) }
     }
 }
 
 impl Device {
-    /// `8:0`
+    /// Parses `8:0`.
     fn parse(text: &str) -> Option<Device> {
         let (major, minor) = text.split_once(':')?;
         Some(Device(major.parse().ok()?, minor.parse().ok()?))
     }
 }
 
-/// A number as everybody reads it: the kernel takes `010` for eight, and no `+`.
+/// Parses a number that everybody reads the same way: the kernel takes `010` for eight, and no `+`.
 fn figure(text: &str) -> Option<u64> {
     let plain = text == "0" || !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
     if plain { text.parse().ok() } else { None }
@@ -153,11 +154,11 @@ pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
     let devices = resources.devices().iter().flatten().cloned();
     let mut out: Vec<Limit> = devices.map(Limit::Device).collect();
     if let Some(memory) = resources.memory() {
-        // 0 is what nobody has set, as for runc.
+        // 0 means "not set", as in runc.
         let set = |figure: Option<i64>| figure.filter(|figure| *figure != 0).map(Amount::oci);
         let most = set(memory.limit()).and_then(|most| most.0);
-        // The limit of memory first: with swap there is none yet in a new cgroup, and v1 wants that one to be at least
-        // this at all times.
+        // The memory limit first: a new cgroup has no limit with swap yet, and v1 wants the limit
+        // with swap to be at least the memory limit at all times.
         out.extend(set(memory.limit()).map(Limit::MemoryMax));
         if let Some(both) = set(memory.swap()) {
             if let (Amount(Some(both)), Some(most)) = (both, most)
@@ -180,7 +181,7 @@ pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
         out.extend(cpu.cpus().as_deref().map(|cpus| Limit::Cpus(cpus.into())));
         out.extend(cpu.mems().as_deref().map(|nodes| Limit::MemoryNodes(nodes.into())));
     }
-    // OCI's 0 is no limit either.
+    // OCI's 0 means no limit here too.
     out.extend(resources.pids().map(|pids| Limit::Pids(Amount(Amount::oci(pids.limit()).0.filter(|most| *most > 0)))));
     if let Some(io) = resources.block_io() {
         let weight = |device, weight| Limit::IoWeight { device, weight: IoWeight::Blkio(weight) };
@@ -205,12 +206,12 @@ fn rates(of: Rate, devices: &Option<Vec<LinuxThrottleDevice>>) -> impl Iterator<
     devices.iter().flatten().map(move |device| Limit::IoRate {
         device: Device(device.major(), device.minor()),
         of,
-        // OCI's 0 is no limit.
+        // OCI's 0 means no limit.
         most: Amount(Some(device.rate()).filter(|rate| *rate > 0)),
     })
 }
 
-/// What `value` for a v2 file limits.
+/// The limits that `value` in a v2 file means.
 pub fn of_file(file: &str, value: &str) -> Vec<Limit> {
     let text = value.trim();
     let amount = |limit: fn(Amount) -> Limit| Some(vec![limit(Amount::parse(text)?)]);
@@ -233,7 +234,7 @@ pub fn of_file(file: &str, value: &str) -> Vec<Limit> {
     limits.unwrap_or_else(|| vec![Limit::Raw { file: file.to_owned(), value: value.to_owned() }])
 }
 
-/// `5 10`, `max 10` or `5`.
+/// Parses `5 10`, `max 10` or `5`.
 fn cpu_max(text: &str) -> Option<Limit> {
     let quota = |text: &str| match text {
         "max" => Some(-1),
@@ -248,7 +249,7 @@ fn cpu_max(text: &str) -> Option<Limit> {
     })
 }
 
-/// `50`, `default 50` or `8:0 50`.
+/// Parses `50`, `default 50` or `8:0 50`.
 fn io_weight(text: &str) -> Option<Limit> {
     let (device, weight) = match text.split_once(' ') {
         None => (None, text),
@@ -258,7 +259,7 @@ fn io_weight(text: &str) -> Option<Limit> {
     Some(Limit::IoWeight { device, weight: IoWeight::Io(figure(weight)?) })
 }
 
-/// `8:0 rbps=1000 wiops=max`
+/// Parses `8:0 rbps=1000 wiops=max`.
 fn io_max(text: &str) -> Option<Vec<Limit>> {
     let mut words = text.split_whitespace();
     let device = Device::parse(words.next()?)?;
@@ -276,36 +277,36 @@ fn io_max(text: &str) -> Option<Vec<Limit>> {
     words.map(rate).collect::<Option<Vec<_>>>().filter(|rates| !rates.is_empty())
 }
 
-/// One value for one file.
+/// One value to write to one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
-    /// Which hierarchy has the file; on v2 the only one.
+    /// The controller whose hierarchy has the file; v2 has only one hierarchy.
     pub controller: &'static str,
     /// The file's name.
     pub file: String,
-    /// What is written to it.
+    /// The value to write.
     pub value: String,
-    /// Where the file has a line for each device: its first word, and what undoes it.
+    /// For a file with a line for each device: the line's first word, and the value that undoes the write.
     pub line: Option<(String, &'static str)>,
-    /// Whether it is in effect where there is no such file.
+    /// Whether the limit is in effect where there is no such file.
     pub met_without: bool,
-    /// Another file, and what is written to it, of a kernel without this one.
+    /// Another file, and the value for it, for a kernel without this file.
     pub otherwise: Option<(&'static str, String)>,
 }
 
 impl Write {
-    /// `value` for `file`.
+    /// Writes `value` to `file`.
     pub fn new(controller: &'static str, file: impl Into<String>, value: impl ToString) -> Write {
         let (file, value) = (file.into(), value.to_string());
         Write { controller, file, value, line: None, met_without: false, otherwise: None }
     }
 
-    /// The file that both versions have.
+    /// The limit of processes, in the file that both versions have.
     pub fn pids(most: Amount) -> Write {
         Write::new("pids", "pids.max", most).met_without(most.0.is_none())
     }
 
-    /// A file with a line for each device: `value` for this one. `none` undoes it.
+    /// A write to a file with a line for each device: `value` for this device. `none` undoes it.
     pub fn of_device(
         controller: &'static str,
         file: &'static str,
@@ -317,7 +318,7 @@ impl Write {
         Write { line: Some((device.to_string(), none)), ..write }
     }
 
-    /// Where the file is missing, `value` is written to `file` instead.
+    /// Writes `value` to `file` instead, where this write's file is missing.
     pub fn or(self, file: &'static str, value: impl ToString) -> Write {
         Write { otherwise: Some((file, value.to_string())), ..self }
     }
@@ -327,13 +328,13 @@ impl Write {
         Write { met_without: without, ..self }
     }
 
-    /// Whether both go to one file, or one line of it.
+    /// Whether both write to the same file, or the same line of it.
     pub fn is_where(&self, other: &Write) -> bool {
         (self.controller, &self.file, self.line.as_ref().map(|(key, _)| key))
             == (other.controller, &other.file, other.line.as_ref().map(|(key, _)| key))
     }
 
-    /// What is written where the file is missing.
+    /// The write for a kernel on which the file is missing.
     pub fn instead(&self) -> Option<Write> {
         let (file, value) = self.otherwise.clone()?;
         // These files take 0, not `default`, for a device without a weight.
@@ -342,7 +343,7 @@ impl Write {
     }
 }
 
-/// What is wrong with a memory limit below what is in use.
+/// The error for a memory limit below what is in use.
 pub fn no_room(file: &str, limit: impl std::fmt::Display, used: &str) -> Error {
     let message = format!("cannot write {limit} to {file}: {used} bytes are in use and cannot be reclaimed");
     Error::new(Kind::BadSpec, message).hint("have the task use less first, or choose a higher limit")

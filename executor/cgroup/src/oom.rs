@@ -1,9 +1,9 @@
-//! Hearing that the kernel has killed for want of memory, without asking for it.
+//! Learns that the kernel has killed for want of memory, without polling.
 //!
 //! v2: `memory.events` is ready with POLLPRI when a count in it has changed
-//! (admin-guide/cgroup-v2). v1: an eventfd that is registered with the cgroup is
-//! written to when memory has run out, which is before anybody is killed
-//! (admin-guide/cgroup-v1/memory). Either counts the kills as `oom_kill`.
+//! (admin-guide/cgroup-v2). v1: the kernel writes to an eventfd registered with the cgroup when
+//! memory has run out, which is before any process is killed (admin-guide/cgroup-v1/memory). Both
+//! versions count the kills as `oom_kill`.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -16,18 +16,17 @@ use crate::layout::Layout;
 use crate::tree::read_fd;
 use crate::{v1, v2};
 
-/// A cgroup's memory, watched.
+/// A watch on a cgroup's memory.
 #[derive(Debug)]
 pub struct OomWatch {
     event: AsyncFd<OwnedFd>,
     interest: Interest,
-    /// Where the kills are counted, if not in `event`.
+    /// The file that counts the kills, if it is not `event`.
     counter: Option<OwnedFd>,
 }
 
 impl Layout {
-    /// Watches the memory of a cgroup; `None` where nobody limits it, or the
-    /// kernel does not tell.
+    /// Watches the memory of a cgroup; `None` where memory is not limited, or the kernel does not report.
     pub fn watch_oom(&self, cgroup: &Cgroup) -> Option<OomWatch> {
         let dir = cgroup.dir(self.index("memory")?)?;
         let watch = if self.is_unified("memory") { unified(dir) } else { v1(dir) };
@@ -37,7 +36,7 @@ impl Layout {
 
 fn unified(dir: BorrowedFd<'_>) -> std::io::Result<OomWatch> {
     let file = v2::open_memory_events(dir)?;
-    // What has changed before it was first read would wake the loop once.
+    // A change before the first read would wake the loop once.
     read_fd(&file)?;
     let event = sys::watch_for(file, Interest::PRIORITY)?;
     Ok(OomWatch { event, interest: Interest::PRIORITY, counter: None })
@@ -50,13 +49,12 @@ fn v1(dir: BorrowedFd<'_>) -> std::io::Result<OomWatch> {
 }
 
 impl OomWatch {
-    /// Returns when memory may have run out since the last time; false when
-    /// there is nothing to watch any more.
+    /// Returns when memory may have run out since the last call; false when there is nothing to watch any more.
     pub async fn changed(&self) -> bool {
         let Ok(mut ready) = self.event.ready(self.interest).await else { return false };
         ready.clear_ready();
         if self.counter.is_some() {
-            // Its count goes back to 0: what comes after is heard of again.
+            // Reading resets the counter to 0, so that later events wake the loop again.
             let _ = rustix::io::read(self.event.get_ref(), &mut [0u8; 8]);
         }
         true
@@ -67,8 +65,7 @@ impl OomWatch {
         self.count("oom_kill")
     }
 
-    /// What the kernel counts under that name: on v2 also `high`, how often the
-    /// cgroup was slowed down.
+    /// The count that the kernel keeps under `name`: on v2 also `high`, how often the cgroup was slowed down.
     pub fn count(&self, name: &str) -> Option<u64> {
         let counter = self.counter.as_ref().unwrap_or(self.event.get_ref());
         let text = read_fd(counter).ok()?;

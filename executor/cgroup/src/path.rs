@@ -6,7 +6,7 @@ use bowline_error::{Error, Kind, Result};
 
 use crate::hierarchy::OURS;
 
-/// Where the cgroups of sandbox `name` are unless a description says otherwise.
+/// The cgroup path of sandbox `name`, unless a description says otherwise.
 pub fn of_sandbox(name: &str) -> String {
     format!("/{OURS}/{name}")
 }

@@ -1,9 +1,8 @@
-//! Hearing that processes of a cgroup wait for a resource, without asking for it.
+//! Learns that processes of a cgroup wait for a resource, without polling.
 //!
-//! A trigger that is written to a pressure file makes that fd ready with POLLPRI
-//! whenever they have waited so long within the window, at most once a window
-//! (the kernel's accounting/psi). The unified hierarchy has the files, also on a
-//! hybrid host.
+//! A trigger that is written to a pressure file makes that fd ready with POLLPRI whenever the
+//! processes have waited so long within the window, at most once a window (the kernel's
+//! accounting/psi). The files are in the unified hierarchy, also on a hybrid host.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -20,16 +19,16 @@ use crate::cgroup::Cgroup;
 use crate::layout::Layout;
 use crate::tree::read_fd;
 
-/// The window, and what others are multiples of, that needs no privilege.
+/// A window that is a multiple of this needs no privilege.
 const EVERYBODYS: Duration = Duration::from_secs(2);
 
-/// A cgroup's pressure, watched.
+/// A watch on a cgroup's pressure.
 #[derive(Debug)]
 pub struct PressureWatch(AsyncFd<OwnedFd>);
 
 impl Layout {
-    /// Watches how long `who` (`some` or `full`) waits for `resource` (`cpu`,
-    /// `memory` or `io`): ready whenever that is `above` within `window`.
+    /// Watches how long `who` (`some` or `full`) waits for `resource` (`cpu`, `memory` or `io`):
+    /// ready whenever that is `above` within `window`.
     ///
     /// # Errors
     /// `Unsupported` where the kernel does not measure it.
@@ -67,22 +66,21 @@ impl Layout {
 }
 
 impl PressureWatch {
-    /// Returns when they have waited so long; false when there is nothing to
-    /// watch any more.
+    /// Returns when the processes have waited so long; false when there is nothing to watch any more.
     pub async fn exceeded(&self) -> bool {
         let Ok(mut ready) = self.0.ready(Interest::PRIORITY).await else { return false };
         ready.clear_ready();
         true
     }
 
-    /// Has [`exceeded`](Self::exceeded) wait for what comes from now on.
+    /// Makes [`exceeded`](Self::exceeded) wait for what comes from now on.
     pub async fn forget(&self) {
         if let Ok(Ok(mut ready)) = timeout(Duration::ZERO, self.0.ready(Interest::PRIORITY)).await {
             ready.clear_ready();
         }
     }
 
-    /// How long `who` has waited in all, in µs.
+    /// How long `who` has waited in total, in µs.
     pub fn total_usec(&self, who: &str) -> Option<u64> {
         let text = read_fd(self.0.get_ref()).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix(who)?.strip_prefix(' '))?;
@@ -101,7 +99,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn what_has_come_before_may_be_forgotten() {
-        // Urgent data is POLLPRI, as a trigger's is.
+        // Urgent data causes POLLPRI, as a trigger does.
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let sender = TcpStream::connect(listener.local_addr().expect("its own")).expect("it listens");
         let trigger = OwnedFd::from(listener.accept().expect("one has connected").0);
@@ -111,7 +109,7 @@ mod tests {
         for forgotten in [false, true] {
             send(&sender, b"x", SendFlags::OOB).expect("it is connected");
             poll(&mut [PollFd::new(&other, PollFlags::PRI)], None).expect("it comes");
-            // The loop hears of it.
+            // Let the loop see it.
             tokio::time::sleep(Duration::from_millis(1)).await;
             if forgotten {
                 watch.forget().await;

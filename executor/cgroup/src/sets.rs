@@ -1,9 +1,8 @@
 //! CPUs and memory nodes of a cgroup with others below it.
 //!
-//! On v2 those below have what their parent has, unless they are given less. On
-//! v1 each has a set of its own, which has to be within its parent's at all
-//! times: those that were given none follow by hand, after a parent that grows
-//! and before one that shrinks.
+//! On v2 the cgroups below have what their parent has, unless they are given less. On v1 each has a
+//! set of its own, which must be within its parent's at all times: those without a set of their own
+//! are changed by hand, after a parent that grows and before a parent that shrinks.
 
 use std::os::fd::BorrowedFd;
 
@@ -21,7 +20,7 @@ use crate::tree::{names_below, read_at, write_at};
 const FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
 
 impl Layout {
-    /// What the parent of the cgroup has of CPUs and of memory nodes.
+    /// The CPUs and the memory nodes that the parent of the cgroup has.
     pub fn parents_sets(&self, cgroup: &Cgroup) -> (Option<String>, Option<String>) {
         let end = if self.is_unified("cpuset") { ".effective" } else { "" };
         let dir = self.index("cpuset").and_then(|index| cgroup.dir(index));
@@ -30,11 +29,10 @@ impl Layout {
         (cpus, mems)
     }
 
-    /// As [`Layout::change`], of a cgroup with others below it: of those, the
-    /// ones that `follows` names have its sets as theirs.
+    /// Like [`Layout::change`], for a cgroup with others below it: those that `follows` names get the same sets.
     ///
     /// # Errors
-    /// As [`Layout::change`]; `BadSpec` when one below has what this would lose.
+    /// As [`Layout::change`]; `BadSpec` when a cgroup below has what this one would lose.
     pub fn change_whole(
         &self,
         cgroup: &Cgroup,
@@ -64,14 +62,14 @@ impl Layout {
         };
         lead().inspect_err(|_| {
             for (file, value) in &before {
-                // Whatever could not be put back is said by who finds it so.
+                // What could not be put back is reported by whoever runs into it.
                 let _ = lead_back(dir, file, value, |child| follows(file, child));
             }
         })
     }
 }
 
-/// Widens `file` of `dir` by what it lacks of `value`, and has those below take that.
+/// Adds to `file` of `dir` what it lacks of `value`, and gives `value` to those below.
 fn lead(dir: BorrowedFd<'_>, file: &str, value: &str, follows: impl Fn(&str) -> bool) -> rustix::io::Result<()> {
     let now = read_at(dir, file)?;
     let ids = |text: &str| text.trim().parse::<IdSet>().map_err(|_| Errno::INVAL);
@@ -83,7 +81,7 @@ fn lead(dir: BorrowedFd<'_>, file: &str, value: &str, follows: impl Fn(&str) -> 
     }
     for child in names_below(dir).into_iter().filter(|child| follows(child)) {
         match write_at(dir, &format!("{child}/{file}"), value) {
-            // It has ended meanwhile.
+            // The cgroup has been removed meanwhile.
             Err(Errno::NOENT | Errno::NODEV) => {}
             done => done?,
         }

@@ -1,5 +1,5 @@
-//! Single threads in a cgroup: by v1's `tasks`; on v2 in a threaded subtree,
-//! where a cgroup has threads whose processes are a parent's.
+//! Single threads in a cgroup: on v1 through `tasks`; on v2 in a threaded subtree, where a cgroup
+//! has threads of processes that are in a parent.
 //!
 //! Source: the kernel's admin-guide/cgroup-v2, "Threads".
 
@@ -19,8 +19,8 @@ use crate::v2;
 use crate::version::Version;
 
 impl Layout {
-    /// Moves thread `tid`, and no other of its process, to `path` in every
-    /// hierarchy that has it; on a hybrid host in v1's.
+    /// Moves thread `tid`, and no other thread of its process, to `path` in every hierarchy that
+    /// has `path`; on a hybrid host in v1's.
     ///
     /// # Errors
     /// `NotFound` when there is no such thread; `Unsupported` on v2 where `path`
@@ -28,7 +28,7 @@ impl Layout {
     pub fn place_thread(&self, path: &str, tid: i32) -> Result<()> {
         let path = checked_path(path)?;
         if tid <= 0 {
-            // Written, a 0 would be us.
+            // Writing a 0 would move the caller.
             return Err(Error::new(Kind::NotFound, format!("{tid} is no thread's id")));
         }
         let mut errors = Vec::new();
@@ -37,9 +37,9 @@ impl Layout {
             let at = format!("{}/{file}", &path[1..]);
             match write_at(hierarchy.top(), &at, &tid.to_string()) {
                 Ok(()) => {}
-                // It has gone: the others would say the same.
+                // The thread has gone: the other hierarchies would say the same.
                 Err(Errno::SRCH) => return Err(Error::new(Kind::NotFound, format!("there is no thread {tid}"))),
-                // It is for membership alone there.
+                // On a hybrid host the unified hierarchy is for membership alone.
                 Err(errno) if hierarchy.unified && self.version == Version::V1 => {
                     tracing::debug!(%errno, tid, path, "a thread stays where it is in the unified hierarchy");
                 }
@@ -59,12 +59,12 @@ impl Layout {
         together(errors)
     }
 
-    /// Makes the cgroup at `path`, unless it is there, as one for threads of a
-    /// process that is in its parent. On v1 every cgroup is.
+    /// Makes the cgroup at `path`, unless it exists, for threads of a process that is in its
+    /// parent. On v1 every cgroup can hold threads.
     ///
     /// # Errors
-    /// `Unsupported` when its parent has handed down what threads cannot share,
-    /// or it has processes.
+    /// `Unsupported` when the parent has handed down controllers that threads cannot share, or the
+    /// cgroup has processes.
     pub fn prepare_threaded(&self, path: &str) -> Result<()> {
         let path = checked_path(path)?;
         if self.version == Version::V1 {
@@ -77,8 +77,8 @@ impl Layout {
         let what = || format!("cannot make a threaded cgroup {path}");
         for hierarchy in self.hierarchies.iter() {
             let top = hierarchy.top();
-            // Not by way of `prepare`: the parent is to hand down no controller
-            // of memory, or it could have no threads below it.
+            // Not through `prepare`: the parent must not hand down the memory controller, or it
+            // could have no threads below it.
             match mkdirat(top, &path[1..], Mode::from_raw_mode(0o755)) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno).doing(Kind::Internal, what),

@@ -7,7 +7,7 @@ use bowline_sys as sys;
 use rustix::fs::{self, AtFlags, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
-/// Removes the cgroup at `path` below `parent` with all below it; gone already is fine.
+/// Removes the cgroup at `path` below `parent` with everything below it; a cgroup that is gone already is fine.
 pub fn remove_tree(parent: &OwnedFd, path: &Path) -> rustix::io::Result<()> {
     match fs::unlinkat(parent, path, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -21,7 +21,7 @@ pub fn remove_tree(parent: &OwnedFd, path: &Path) -> rustix::io::Result<()> {
     fs::unlinkat(parent, path, AtFlags::REMOVEDIR)
 }
 
-/// The cgroups right below `dir`, read from its beginning by the fd we have.
+/// The names of the cgroups directly below `dir`, read from its beginning through this fd.
 pub fn names_below(dir: BorrowedFd<'_>) -> Vec<String> {
     let mut names = Vec::new();
     if fs::seek(dir, SeekFrom::Start(0)).is_err() {
@@ -43,12 +43,12 @@ pub fn parse_pids(text: &str) -> impl Iterator<Item = i32> {
     text.lines().filter_map(|line| line.parse().ok())
 }
 
-/// Adds the processes of the cgroup `dir` and of those below it.
+/// Adds the processes of the cgroup `dir` and of the cgroups below it.
 pub fn collect_processes(dir: BorrowedFd<'_>, pids: &mut Vec<i32>) {
     collect(dir, "cgroup.procs", pids);
 }
 
-/// Adds what `file` lists in the cgroup `dir` and in those below it.
+/// Adds the ids that `file` lists in the cgroup `dir` and in those below it.
 pub fn collect(dir: BorrowedFd<'_>, file: &str, ids: &mut Vec<i32>) {
     ids.extend(parse_pids(&read_at(dir, file).unwrap_or_default()));
     for name in names_below(dir) {
@@ -58,7 +58,7 @@ pub fn collect(dir: BorrowedFd<'_>, file: &str, ids: &mut Vec<i32>) {
     }
 }
 
-/// Signals every process below `dir`; returns a pidfd of each.
+/// Signals every process in `dir` and below it; returns a pidfd of each.
 pub fn signal_below(dir: BorrowedFd<'_>, signal: i32) -> Vec<OwnedFd> {
     signal_where(dir, signal, |_| true)
 }
@@ -88,14 +88,14 @@ fn members_where(dir: BorrowedFd<'_>, wanted: impl Fn(i32) -> bool) -> Vec<Owned
     }
     let opened: Vec<(i32, OwnedFd)> =
         pids.into_iter().filter_map(|pid| Some((pid, sys::pidfd_open(pid).ok()?))).collect();
-    // Still listed after its pidfd was opened: the pidfd is of a member, not
-    // of a stranger who was given the number of one that ended meanwhile.
+    // The pid is still listed after its pidfd was opened, so the pidfd is that of a member, not of
+    // a stranger with the pid of a member that ended meanwhile.
     let mut members = Vec::new();
     collect_processes(dir, &mut members);
     opened.into_iter().filter(|(pid, _)| members.contains(pid) && wanted(*pid)).map(|(_, pidfd)| pidfd).collect()
 }
 
-/// Opens a folder to go on from.
+/// Opens a folder as the start of further paths.
 pub fn open_dir<Fd: AsFd>(parent: Fd, path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     fs::openat(parent, path, flags, Mode::empty())
@@ -107,12 +107,12 @@ pub fn write_at(dir: BorrowedFd<'_>, file: &str, value: &str) -> rustix::io::Res
     rustix::io::write(&fd, value.as_bytes()).map(drop)
 }
 
-/// Reads a file of the cgroup `dir` whole.
+/// Reads the whole text of a file of the cgroup `dir`.
 pub fn read_at(dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<String> {
     read_fd(&fs::openat(dir, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Reads an open file from its beginning: the kernel makes its text anew.
+/// Reads an open file from its beginning: the kernel makes the text anew.
 pub fn read_fd(file: &OwnedFd) -> rustix::io::Result<String> {
     let mut text = Vec::with_capacity(4096);
     let mut chunk = [0u8; 4096];

@@ -1,4 +1,4 @@
-//! What is particular to cgroup v1: its controllers, its files, its freezer.
+//! What is specific to cgroup v1: its controllers, its files, its freezer.
 
 use std::fmt::{Display, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -12,10 +12,9 @@ use rustix::fs::{Mode, OFlags, openat};
 use crate::limit::{self, Amount, CpuQuota, IoWeight, Limit, Rate, Write};
 use crate::tree::{collect_processes, names_below, open_dir, read_at, signal_below, write_at};
 
-/// The file that a thread joins a cgroup by.
+/// The file through which a thread joins a cgroup.
 pub const TASKS: &str = "tasks";
-/// The hierarchy whose subtree says which processes a task has: execs with a
-/// deadline have a child cgroup there.
+/// The hierarchy whose subtree says which processes a task has: execs with a deadline have a child cgroup in it.
 pub const FREEZER: &str = "freezer";
 
 /// The file of the memory limit.
@@ -39,7 +38,7 @@ pub const CONTROLLERS: [&str; 14] = [
     "misc",
 ];
 
-/// What `limit` is in files.
+/// The writes for `limit`.
 pub fn writes(limit: &Limit) -> Vec<Write> {
     let one = |controller, file: &str, value: &dyn Display| vec![Write::new(controller, file, value)];
     match limit {
@@ -47,7 +46,7 @@ pub fn writes(limit: &Limit) -> Vec<Write> {
             one("devices", if rule.allow() { "devices.allow" } else { "devices.deny" }, &device_rule(rule))
         }
         Limit::MemoryMax(most) => one("memory", MEMORY_MAX, &figure(*most)),
-        // A kernel that counts no swap has none to give.
+        // A kernel that does not count swap gives a task none.
         Limit::MemoryAndSwapMax { both, .. } => {
             let write = Write::new("memory", "memory.memsw.limit_in_bytes", figure(*both));
             vec![write.met_without(both.0.is_none())]
@@ -63,7 +62,7 @@ pub fn writes(limit: &Limit) -> Vec<Write> {
         Limit::Cpus(cpus) => one("cpuset", "cpuset.cpus", &cpus.text),
         Limit::MemoryNodes(nodes) => one("cpuset", "cpuset.mems", &nodes.text),
         Limit::Pids(most) => vec![Write::pids(*most)],
-        // The names of a kernel whose only scheduler with weights is BFQ (≥ 5.0).
+        // The file names of a kernel (≥ 5.0) whose only scheduler with weights is BFQ.
         Limit::IoWeight { device: None, weight: IoWeight::Blkio(weight) } => {
             vec![Write::new("blkio", "blkio.weight", weight).or("blkio.bfq.weight", weight)]
         }
@@ -82,7 +81,7 @@ pub fn writes(limit: &Limit) -> Vec<Write> {
             vec![Write::of_device("blkio", file, *device, most.0.unwrap_or(0), "0")]
         }
         Limit::Hugepages { size, most } => one("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), &figure(*most)),
-        // Those of v2 alone: `Layout::limits` refuses them here.
+        // `Layout::limits` refuses limits that only v2 has.
         Limit::SwapMax(_)
         | Limit::ZswapMax(_)
         | Limit::MemoryHigh(_)
@@ -115,8 +114,8 @@ fn device_rule(rule: &LinuxDeviceCgroup) -> String {
     text
 }
 
-/// Sees to it that processes can join the cgroup at `path` below `top`: a new
-/// v1 cpuset is empty, and gets what its parent has, from the top down.
+/// Lets processes join the cgroup at `path` below `top`: a new v1 cpuset is empty, and gets what
+/// its parent has, from the top down.
 pub fn fill_cpusets(top: BorrowedFd<'_>, path: &str) -> rustix::io::Result<()> {
     for file in ["cpuset.cpus", "cpuset.mems"] {
         fill_cpuset(top, path, file)?;
@@ -124,7 +123,7 @@ pub fn fill_cpusets(top: BorrowedFd<'_>, path: &str) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// What `file` of the cgroup at `path` holds once it is filled.
+/// Fills `file` of the cgroup at `path` if it is empty, and returns what it holds then.
 fn fill_cpuset(top: BorrowedFd<'_>, path: &str, file: &str) -> rustix::io::Result<String> {
     let own = if path.is_empty() { file.to_owned() } else { format!("{path}/{file}") };
     let value = read_at(top, &own)?.trim().to_owned();
@@ -137,14 +136,14 @@ fn fill_cpuset(top: BorrowedFd<'_>, path: &str, file: &str) -> rustix::io::Resul
     Ok(value)
 }
 
-/// What is wrong with a memory limit that the kernel could not reclaim down to.
+/// The error for a memory limit that the kernel could not reclaim down to.
 pub fn no_room(dir: BorrowedFd<'_>, limit: &str) -> Error {
     let used = read_at(dir, "memory.usage_in_bytes").unwrap_or_default();
     limit::no_room(MEMORY_MAX, limit, used.trim())
 }
 
-/// Registers an eventfd that is written to when memory has run out in `dir` or
-/// above it; returns it, and the file that counts the kills.
+/// Registers an eventfd to which the kernel writes when memory has run out in `dir` or above it;
+/// returns the eventfd, and the file that counts the kills.
 pub fn register_oom(dir: BorrowedFd<'_>) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     let counter = openat(dir, "memory.oom_control", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -152,7 +151,7 @@ pub fn register_oom(dir: BorrowedFd<'_>) -> rustix::io::Result<(OwnedFd, OwnedFd
     Ok((event, counter))
 }
 
-/// Asks for the processes below `dir` to be frozen, or thawed.
+/// Starts to freeze the processes below `dir`, or thaws them.
 pub fn freeze(dir: BorrowedFd<'_>, frozen: bool) -> rustix::io::Result<()> {
     write_at(dir, "freezer.state", if frozen { "FROZEN" } else { "THAWED" })
 }
@@ -162,17 +161,16 @@ pub fn is_frozen(dir: BorrowedFd<'_>) -> bool {
     read_at(dir, "freezer.state").is_ok_and(|state| state.trim() == "FROZEN")
 }
 
-/// Whether who is in the cgroup at `path` below `top` is frozen, also with a
+/// Whether the processes in the cgroup at `path` below `top` are frozen, by themselves or with a
 /// parent, or about to be. The root cgroup has no such file.
 pub fn is_held(top: BorrowedFd<'_>, path: &str) -> bool {
     let state = read_at(top, format!("{path}/freezer.state").trim_start_matches('/'));
     state.is_ok_and(|state| state.trim() != "THAWED")
 }
 
-/// Thaws `dir` and all below it: one that was frozen by itself stays so when
-/// its parent is thawed.
+/// Thaws `dir` and everything below it: a cgroup that was frozen by itself stays frozen when its parent is thawed.
 pub fn thaw_below(dir: BorrowedFd<'_>) {
-    // Somebody may remove it meanwhile.
+    // Another process may remove it meanwhile.
     let _ = freeze(dir, false);
     for name in names_below(dir) {
         if let Ok(child) = open_dir(dir, Path::new(&name)) {
@@ -181,8 +179,8 @@ pub fn thaw_below(dir: BorrowedFd<'_>) {
     }
 }
 
-/// Sends SIGKILL to every process below `dir`; returns a pidfd of each. They
-/// are frozen while their pids are looked up, so that none forks.
+/// Sends SIGKILL to every process below `dir`; returns a pidfd of each. The processes are frozen
+/// while their pids are looked up, so that none forks.
 pub fn kill_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
     let mut pids = Vec::new();
     collect_processes(dir, &mut pids);

@@ -1,5 +1,5 @@
-//! What is particular to cgroup v2: its files, `cgroup.kill` and
-//! `cgroup.freeze`, controllers that are handed down level by level.
+//! What is specific to cgroup v2: its files, `cgroup.kill` and `cgroup.freeze`, and controllers
+//! that are handed down level by level.
 //!
 //! Source of files and formats: the kernel's admin-guide/cgroup-v2.
 
@@ -13,41 +13,41 @@ use rustix::io::Errno;
 use crate::limit::{self, Amount, CpuQuota, IoWeight, Limit, PERIOD, Rate, Write};
 use crate::tree::{members_below, read_at, signal_below, write_at};
 
-/// The file that a process joins a cgroup by.
+/// The file through which a process joins a cgroup.
 pub const PROCS: &str = "cgroup.procs";
 
-/// The file that a thread joins a cgroup of a threaded subtree by.
+/// The file through which a thread joins a cgroup of a threaded subtree.
 pub const THREADS: &str = "cgroup.threads";
 
-/// The file that says whether a cgroup is of such a subtree.
+/// The file that says whether a cgroup is in a threaded subtree.
 pub const TYPE: &str = "cgroup.type";
 
-/// The file that kills all at once, since Linux 5.14.
+/// The file that kills all processes at once, since Linux 5.14.
 const KILL: &str = "cgroup.kill";
 
 /// The file of the memory limit.
 const MEMORY_MAX: &str = "memory.max";
 
-/// The file of a device's rates, and what lifts them.
+/// The file of a device's rates, and the word that lifts them.
 const IO_MAX: &str = "io.max";
 const NO_IO_MAX: &str = "rbps=max wbps=max riops=max wiops=max";
 
-/// The file of weights, and what takes a device's away.
+/// The file of weights, and the word that removes a device's weight.
 const IO_WEIGHT: &str = "io.weight";
 const NO_IO_WEIGHT: &str = "default";
 
 /// The file of weights where BFQ schedules.
 const BFQ_WEIGHT: &str = "io.bfq.weight";
 
-/// Controllers that tasks are limited and accounted by.
+/// The controllers that limit and account tasks.
 const WANTED: [&str; 6] = ["cpu", "cpuset", "io", "memory", "pids", "hugetlb"];
 
 /// Hands the controllers of the cgroup `dir` down to its children.
 ///
-/// A limit that needs one which could not be had says so by its missing file.
-/// One by one where all together are refused, but for a cgroup with processes
-/// of its own (EBUSY): cpu, cpuset and pids alone it would take, which makes
-/// it the root of a threaded subtree, whose children take no process.
+/// A limit whose controller is not available fails later on its missing file. If the kernel refuses
+/// all controllers together, they are tried one by one, except for a cgroup with processes of its
+/// own (EBUSY): it would take cpu, cpuset and pids alone, which makes it the root of a threaded
+/// subtree, whose children take no process.
 pub fn hand_down_controllers(dir: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let there = read_at(dir, "cgroup.controllers")?;
     let handed = read_at(dir, "cgroup.subtree_control")?;
@@ -73,7 +73,7 @@ pub fn hand_down_controllers(dir: BorrowedFd<'_>) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// What `limit` is in a file; devices have none: see `devices`.
+/// The write for `limit`; none for devices: see `devices`.
 pub fn write(limit: &Limit) -> Option<Write> {
     let amount =
         |controller, file: &str, most: Amount| Some(Write::new(controller, file, most).met_without(most.0.is_none()));
@@ -82,7 +82,7 @@ pub fn write(limit: &Limit) -> Option<Write> {
         Limit::MemoryMax(most) => amount("memory", MEMORY_MAX, *most),
         Limit::MemoryAndSwapMax { .. } | Limit::SwapMax(_) => {
             let most = swap(limit)?;
-            // A kernel that counts no swap has none to give.
+            // A kernel that does not count swap gives a task none.
             let none = most.0.is_none_or(|most| most == 0);
             Some(Write::new("memory", "memory.swap.max", most).met_without(none))
         }
@@ -134,7 +134,7 @@ pub fn write(limit: &Limit) -> Option<Write> {
     }
 }
 
-/// Swap alone: OCI's figure is memory and swap together.
+/// The limit of swap alone: OCI's figure is for memory and swap together.
 pub fn swap(limit: &Limit) -> Option<Amount> {
     match limit {
         Limit::MemoryAndSwapMax { both, memory } => {
@@ -145,15 +145,15 @@ pub fn swap(limit: &Limit) -> Option<Amount> {
     }
 }
 
-/// Reclaims memory until no more than `most` bytes are used: where the kernel finds
-/// more in use than it is told to allow, it kills.
+/// Reclaims memory until no more than `most` bytes are used: when more is in use than a new limit
+/// allows, the kernel kills.
 pub fn make_room(dir: BorrowedFd<'_>, most: u64) -> Result<()> {
     let used = || read_at(dir, "memory.current").ok()?.trim().parse::<u64>().ok();
     for _ in 0..3 {
         let Some(excess) = used().and_then(|used| used.checked_sub(most)).filter(|excess| *excess > 0) else {
             return Ok(());
         };
-        // EAGAIN: not all of it could be. Linux < 5.19 has no such file.
+        // EAGAIN: not all of it could be reclaimed. Linux < 5.19 has no such file.
         let _ = write_at(dir, "memory.reclaim", &excess.to_string());
     }
     match used() {
@@ -162,7 +162,7 @@ pub fn make_room(dir: BorrowedFd<'_>, most: u64) -> Result<()> {
     }
 }
 
-/// CPU time compared with others' as a weight.
+/// The share of CPU time, as a weight.
 pub fn cpu_weight(limit: &Limit) -> Option<u64> {
     match limit {
         Limit::CpuShares(shares) => weight_of_shares(*shares),
@@ -171,7 +171,7 @@ pub fn cpu_weight(limit: &Limit) -> Option<u64> {
     }
 }
 
-/// Disk time compared with others' as a weight.
+/// The share of disk time, as a weight.
 pub fn io_weight(weight: IoWeight) -> u64 {
     match weight {
         IoWeight::Blkio(weight) => weight_of_blkio(weight),
@@ -179,8 +179,8 @@ pub fn io_weight(weight: IoWeight) -> u64 {
     }
 }
 
-/// v1 shares (2–262144) as a v2 weight (1–10000), such that 1024 is 100.
-/// Source: runc ≥ 1.3.2 and crun; the older linear rule made 1024 a 39.
+/// Converts v1 shares (2–262144) to a v2 weight (1–10000), so that 1024 becomes 100. Source: runc ≥
+/// 1.3.2 and crun; the older linear rule made 1024 a 39.
 fn weight_of_shares(shares: u64) -> Option<u64> {
     match shares {
         0 => None,
@@ -194,17 +194,17 @@ fn weight_of_shares(shares: u64) -> Option<u64> {
     }
 }
 
-/// blkio's weight (10–1000) as io's (1–10000): linear, as in runc and crun.
+/// Converts blkio's weight (10–1000) to io's (1–10000): linear, as in runc and crun.
 fn weight_of_blkio(weight: u16) -> u64 {
     1 + (u64::from(weight).saturating_sub(10)) * 9999 / 990
 }
 
-/// The file that counts how often memory ran out, to be waited for with POLLPRI.
+/// Opens the file that counts how often memory ran out; wait for changes with POLLPRI.
 pub fn open_memory_events(dir: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     openat(dir, "memory.events", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Asks for the processes below `dir` to be frozen, or thawed.
+/// Starts to freeze the processes below `dir`, or thaws them.
 pub fn freeze(dir: BorrowedFd<'_>, frozen: bool) -> rustix::io::Result<()> {
     write_at(dir, "cgroup.freeze", if frozen { "1" } else { "0" })
 }
@@ -223,7 +223,7 @@ pub fn kill_below(dir: BorrowedFd<'_>) -> Vec<OwnedFd> {
     let killed = if sys::absent(KILL) { Err(Errno::NOENT) } else { write_at(dir, KILL, "1") };
     match killed {
         Ok(()) => members,
-        // Frozen while they are signalled, so that none forks.
+        // Freeze them while they are signalled, so that none forks.
         Err(Errno::NOENT) => {
             let _ = freeze(dir, true);
             let killed = signal_below(dir, libc::SIGKILL);

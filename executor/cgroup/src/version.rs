@@ -3,8 +3,7 @@
 /// Where this host's controllers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// In v1 hierarchies; beside them there may be a v2 one ("hybrid"), which
-    /// is then for membership alone.
+    /// In v1 hierarchies. There may be a v2 hierarchy as well ("hybrid"), which then is for membership alone.
     V1,
     /// In the one v2 hierarchy.
     V2,

@@ -1,8 +1,7 @@
-//! What can go wrong, in the one form every layer above understands.
+//! What can go wrong, in one form that every layer above understands.
 //!
-//! An [`Error`] says what failed, on what, and why; its [`Kind`] is what a
-//! caller can act upon, and the only thing that wire and exit codes depend on.
-//! Must not: decide by matching text.
+//! An [`Error`] says what failed, on what, and why. Its [`Kind`] is what a caller can act upon, and
+//! the only thing that wire and exit codes depend on. Must not: decide by matching text.
 
 use std::fmt;
 
@@ -28,17 +27,17 @@ pub enum Kind {
     Unsupported,
     /// A deadline that the caller gave passed.
     Timeout,
-    /// Somebody who was asked does not answer: a shim, systemd.
+    /// The shim or systemd does not answer.
     Unavailable,
     /// The request itself is malformed.
     Usage,
-    /// A record on disk cannot be read: what it was of can only be removed.
+    /// A record on disk cannot be read: its task or sandbox can only be removed.
     Damaged,
-    /// Anything else: the host refused, or we are at fault.
+    /// Anything else: the host refused, or this is a bug.
     Internal,
 }
 
-/// An error with its kind, its text, and a hint at the mend where one is known.
+/// An error with its kind, its text, and a hint at the fix where one is known.
 ///
 /// The text is lower case, without a full stop, and ends with the cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,11 +48,11 @@ pub struct Error {
     hint: Option<String>,
 }
 
-/// The result of everything in this crate.
+/// The result of operations that fail with an [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error of `kind`; `message` tells what failed, on what, and why.
+    /// Creates an error of `kind`; `message` says what failed, on what, and why.
     pub fn new(kind: Kind, message: impl Into<String>) -> Error {
         Error { kind, message: message.into(), hint: None }
     }
@@ -80,13 +79,13 @@ impl Error {
         &self.message
     }
 
-    /// What to do about it, where that is known.
+    /// The hint: what to do about the error, if that is known.
     pub fn hint_text(&self) -> Option<&str> {
         self.hint.as_deref()
     }
 }
 
-/// Several errors as one, of the first one's kind and with its hint; none is success.
+/// Joins several errors into one, of the first error's kind and with its hint; no errors are a success.
 pub fn together(errors: impl IntoIterator<Item = Error>) -> Result<()> {
     let all = errors.into_iter().reduce(|mut all, next| {
         all.message = format!("{}; {}", all.message, next.message);

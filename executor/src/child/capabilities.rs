@@ -1,11 +1,11 @@
-//! The capability sets of the program to be.
+//! Sets the capabilities of the program before it is executed.
 //!
 //! ```text
 //!   bound (as root) ─► user and groups change ─► apply
 //! ```
 //!
-//! One system call for each that is taken from the bounding set, and three for
-//! all the rest: an exec is a health check, and waits for them.
+//! Each capability that is taken from the bounding set needs one system call, and the rest together needs three: a
+//! health check is an exec, and waits for them.
 
 use std::collections::HashSet;
 
@@ -15,10 +15,10 @@ use oci_spec::runtime::{Capability, LinuxCapabilities, LinuxCapabilitiesBuilder}
 use rustix::io::Errno;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
-/// The kernel's sets have room for these; it knows fewer.
+/// How many capabilities the kernel's sets have room for; it knows fewer.
 const MOST: u64 = 64;
 
-/// Takes what the task may never have from the bounding set. Needs SETPCAP.
+/// Takes the capabilities that the task may never have from the bounding set. Needs SETPCAP.
 pub fn bound(wanted: &LinuxCapabilities) -> Result<()> {
     let kept = set(wanted.bounding().as_ref());
     for capability in (0..MOST).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
@@ -27,7 +27,7 @@ pub fn bound(wanted: &LinuxCapabilities) -> Result<()> {
         }
         match thread::remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // The kernel's last was the one before.
+            // The previous capability was the last that the kernel knows.
             Err(Errno::INVAL) => return Ok(()),
             Err(errno) => return Err(errno).doing(Kind::Unsupported, || "cannot bound the task's capabilities"),
         }
@@ -35,10 +35,10 @@ pub fn bound(wanted: &LinuxCapabilities) -> Result<()> {
     Ok(())
 }
 
-/// Gives the calling process the sets that are wanted, of those that it has.
+/// Gives the calling process the wanted sets, from the capabilities that it has.
 ///
 /// # Errors
-/// `Unsupported` naming those that are wanted and are not there.
+/// `Unsupported`, with the names of the wanted capabilities that this process lacks.
 pub fn apply(wanted: &LinuxCapabilities) -> Result<()> {
     let what = || "cannot set the task's capabilities";
     let sets = CapabilitySets {
@@ -54,10 +54,10 @@ pub fn apply(wanted: &LinuxCapabilities) -> Result<()> {
         let message = format!("capabilities: this host has no {} to give", missing.join(", "));
         return Err(Error::new(Kind::Unsupported, message).hint("bowline itself runs without it"));
     }
-    // What whoever started us may have left there.
+    // The process that started this one may have left some there.
     thread::clear_ambient_capability_set().doing(Kind::Internal, what)?;
-    // One that is not inheritable cannot be ambient (capabilities(7)), and is
-    // left out by every runtime: the usual example of a configuration has some.
+    // A capability that is not inheritable cannot be ambient (capabilities(7)), and every runtime leaves it out:
+    // the usual example of a configuration has some.
     let ambient = set(wanted.ambient().as_ref()) & sets.inheritable & sets.permitted;
     for capability in ambient.iter() {
         thread::configure_capability_in_ambient_set(capability, true).doing(Kind::Internal, what)?;
@@ -65,7 +65,7 @@ pub fn apply(wanted: &LinuxCapabilities) -> Result<()> {
     Ok(())
 }
 
-/// Takes all capabilities from the calling process, for good.
+/// Takes all capabilities from the calling process permanently.
 pub fn give_up() -> Result<()> {
     let none = LinuxCapabilitiesBuilder::default()
         .bounding(HashSet::new())
@@ -79,7 +79,7 @@ pub fn give_up() -> Result<()> {
     apply(&none)
 }
 
-/// Those of the wanted capabilities that we do not have ourselves.
+/// The names of the wanted capabilities that this process lacks.
 fn missing(wanted: &LinuxCapabilities) -> Vec<String> {
     let ours = thread::capabilities(None).map_or_else(|_| CapabilitySet::empty(), |sets| sets.permitted);
     let wanted = wanted.permitted().iter().flatten().filter(|c| !ours.contains(bit(c)));

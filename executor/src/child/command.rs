@@ -1,6 +1,6 @@
-//! Finding the program: as given, else by PATH, inside the root.
+//! Finds the program inside the root: as given, else by PATH.
 //!
-//! A file that is there but may not be executed is never made executable.
+//! A file that exists but may not be executed is never made executable.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -10,18 +10,18 @@ use bowline_error::{Error, Kind, Result};
 use oci_spec::runtime::Process;
 use rustix::fs::{self, FileType};
 
-/// What execve gets: path, arguments and environment.
+/// The arguments of execve: path, arguments and environment.
 pub struct Program {
     pub path: CString,
     pub argv: Vec<CString>,
     pub envp: Vec<CString>,
 }
 
-/// Whether the working directory can be one, as far as can be told before
-/// rights are given up: whoever starts the task later should know by now.
+/// Checks that the working directory is a folder, as far as possible before rights are given up, so that the error
+/// comes before the task is started.
 ///
 /// # Errors
-/// `BadSpec` when it is no folder.
+/// `BadSpec` when it is not a folder.
 pub fn check_folder(process: &Process) -> Result<()> {
     let cwd = process.cwd();
     match std::fs::metadata(cwd) {

@@ -17,8 +17,7 @@ use super::{Payload, capabilities, scheduling};
 use crate::lsm::Opened;
 use crate::{inheritance, notify};
 
-/// Confines the calling process as its spec says, does what is `last`, and
-/// executes the program.
+/// Confines the calling process as its spec says, calls `last`, and executes the program.
 pub fn execute(
     payload: &Payload<'_>,
     labels: Option<Opened<'_>>,
@@ -29,13 +28,13 @@ pub fn execute(
     set_rlimits(process)?;
     scheduling::apply(process)?;
     scheduling::personality(payload.spec)?;
-    // Announced only: the profile holds from execve on, and what follows is still unconfined.
+    // This only announces the profile: it holds from execve on, and what follows is still unconfined.
     labels.iter().try_for_each(Opened::apply)?;
     let user = process.user();
     let umask = user.umask().unwrap_or(0o022);
     rustix::process::umask(Mode::from_raw_mode(umask));
-    // As root first, as a folder may be closed to the task's user; as that
-    // user if root may not enter, as on a network filesystem.
+    // Enter the folder as root first, because it may be closed to the task's user; if root may not enter it, as on
+    // a network filesystem, enter it as that user.
     let entered = enter(process);
     let late = process.no_new_privileges().unwrap_or(false);
     if !late {
@@ -61,9 +60,8 @@ pub fn execute(
     Err(refused(program, &error))
 }
 
-/// Sets user, groups and group for good, keeping capabilities for the next step:
-/// with fewer of them any process of the task might trace this one, if it were
-/// not hidden again by then.
+/// Sets user, groups and group permanently, and keeps capabilities for the next step. With fewer capabilities, any
+/// process of the task might trace this one, if it were not hidden again by then.
 pub fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> Result<()> {
     rustix::thread::set_keep_capabilities(true).doing(Kind::Internal, || "cannot keep capabilities")?;
     let all: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
@@ -84,14 +82,13 @@ fn unmapped(what: &str, id: u32, errno: Errno) -> Error {
     Error::new(Kind::Internal, format!("cannot become {what} {id}: {errno}"))
 }
 
-/// Sets how readily the kernel kills the process `of`, a pid or `self`, and its
-/// children to be, when memory is short. By the host's `/proc`: the task's own
-/// may be anything.
+/// Sets how readily the kernel kills the process `of` (a pid or `self`), and its future children, when memory is
+/// short. Uses the host's `/proc`, because the task's may be anything.
 pub fn oom_score_adj(of: impl std::fmt::Display, process: &Process) -> Result<()> {
     let set = |value: i32| std::fs::write(format!("/proc/{of}/oom_score_adj"), value.to_string());
     let Some(value) = process.oom_score_adj() else {
         if inheritance::has_oom_score() {
-            // To have less than its caller gave the shim needs CAP_SYS_RESOURCE.
+            // A value below the one that the shim got from its caller needs CAP_SYS_RESOURCE.
             let _ = set(0);
         }
         return Ok(());
@@ -143,8 +140,8 @@ fn resource(kind: PosixRlimitType) -> Resource {
     }
 }
 
-/// Changes to the working directory, and refuses one outside the root, as an
-/// fd that leaked from the host could lead to (CVE-2024-21626).
+/// Changes to the working directory, and refuses one outside the root: an fd that leaked from the host could lead
+/// there (CVE-2024-21626).
 fn enter(process: &Process) -> Result<()> {
     let cwd = process.cwd();
     rustix::process::chdir(cwd).doing(Kind::BadSpec, || format!("workdir: cannot enter {}", cwd.display()))?;
@@ -157,8 +154,8 @@ fn enter(process: &Process) -> Result<()> {
     Err(Error::new(Kind::BadSpec, message))
 }
 
-/// Loads the filter, and hands its listener to the shim at once: what is
-/// notified of waits until somebody has it.
+/// Loads the filter, and hands its listener to the shim at once: system calls that the filter notifies of block
+/// until a process has the listener.
 fn load(payload: &Payload<'_>) -> Result<()> {
     let Some((program, flags)) = payload.filter else { return Ok(()) };
     let loaded = sys::seccomp_load(program, flags).doing(Kind::Unsupported, || "cannot load the seccomp filter")?;
@@ -170,7 +167,7 @@ fn load(payload: &Payload<'_>) -> Result<()> {
 fn refused(program: &Program, error: &std::io::Error) -> Error {
     let path = program.path.to_string_lossy();
     let (kind, why) = match error.raw_os_error() {
-        // The file was there a moment ago: what is missing is what it names.
+        // The file existed a moment ago, so the interpreter or loader that it names is missing.
         Some(libc::ENOENT) => {
             (Kind::CommandNotFound, "its interpreter or loader is missing: no such file or directory")
         }

@@ -1,4 +1,4 @@
-//! What a process that is being started has of the shim's descriptors.
+//! The shim's descriptors that a process has while it is being started.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 
@@ -7,8 +7,8 @@ use bowline_sys as sys;
 
 use crate::io::{End, Stdio};
 
-/// The descriptors that a process is handed: its standard streams, and what it
-/// needs on its way to execve. Whoever can trace it there reaches no others.
+/// The descriptors that a process is handed: its standard streams, and what it needs on its way to execve. A
+/// process that can trace it there reaches no others.
 pub struct Handed<'a> {
     streams: [Stream<'a>; 3],
     report: BorrowedFd<'a>,
@@ -18,18 +18,17 @@ pub struct Handed<'a> {
 enum Stream<'a> {
     /// Open already.
     Fd(BorrowedFd<'a>),
-    /// A null device, which may have to be made first.
+    /// A null device, which may have to be created first.
     Null(Option<BorrowedFd<'a>>),
 }
 
 impl<'a> Handed<'a> {
-    /// The pipe it reports by, and `others`.
+    /// Hands over the report pipe and `others`; the standard streams are the null device.
     pub fn new(report: BorrowedFd<'a>, others: Vec<RawFd>) -> Handed<'a> {
         Handed { streams: [(); 3].map(|()| Stream::Null(None)), report, others }
     }
 
-    /// With its own standard streams, and `null` for those of them that are the
-    /// null device.
+    /// Hands over the standard streams of `stdio` too, with `null` for those that are the null device.
     pub fn with_streams(self, stdio: &'a Stdio, null: Option<BorrowedFd<'a>>) -> Handed<'a> {
         let streams = [&stdio.stdin, &stdio.stdout, &stdio.stderr].map(|end| match end {
             End::Fd(fd) => Stream::Fd(fd.as_fd()),
@@ -39,10 +38,9 @@ impl<'a> Handed<'a> {
         Handed { streams, others: others.collect(), ..self }
     }
 
-    /// Leaves the calling process, which has one thread and owns none of the
-    /// shim's fds, with these, and with `also`. `null` is the null device where
-    /// there was none. A stream that has nothing yet is the pipe of the report: a
-    /// number that is free would be taken by whatever is opened next.
+    /// Leaves the calling process with these descriptors and `also`, and closes all others. The process must have
+    /// one thread and own none of the shim's fds. `null` is the null device where none was given. A stream that has
+    /// nothing yet gets the report pipe: the next file that is opened would take a free number.
     pub fn take(&self, null: Option<BorrowedFd<'_>>, also: impl IntoIterator<Item = RawFd>) -> Result<()> {
         for (stream, number) in self.streams.iter().zip(0..) {
             let fd = match stream {
@@ -57,12 +55,12 @@ impl<'a> Handed<'a> {
         Ok(())
     }
 
-    /// Sends `message` up the pipe of the report. A reader that has gone does not care.
+    /// Sends `message` up the report pipe. If the reader has gone, the message no longer matters.
     pub fn say(&self, message: &[u8]) {
         let _ = sys::write_fd(self.report.as_raw_fd(), message);
     }
 
-    /// Sends an error up the pipe of the report.
+    /// Sends an error up the report pipe.
     pub fn tell(&self, error: &Error) {
         super::tell_error(self.report.as_raw_fd(), error);
     }

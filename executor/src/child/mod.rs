@@ -6,11 +6,10 @@
 //!   exec: cgroups ─► cgroup namespace ────────────────────────────┘
 //! ```
 //!
-//! One path, so that an exec can have neither less protection nor more rights
-//! than init. Signal handlers are gone from the start (CLONE_CLEAR_SIGHAND), so
-//! none of the shim's ever runs here. Progress and errors go up a close-on-exec pipe: its silent end
-//! means that the user's program runs. Leaves by execve or `_exit` only.
-//! Must not: touch the parent's state, log, or run a destructor.
+//! Init and execs take one path, so that an exec can have neither less protection nor more rights than init. Signal
+//! handlers are gone from the start (CLONE_CLEAR_SIGHAND), so none of the shim's ever runs here. Progress and
+//! errors go up a close-on-exec pipe: if it closes without a message, the user's program runs. The process leaves
+//! by execve or `_exit` only. Must not: touch the parent's state, log, or run a destructor.
 
 mod capabilities;
 mod command;
@@ -42,27 +41,27 @@ use crate::namespaces::Namespaces;
 use crate::network;
 use crate::rootfs::{self, Sources};
 
-/// First byte of a message on the report pipe: set up, waiting for [`START`].
+/// First byte of a message on the report pipe: init is set up and waits for [`START`].
 pub const READY: u8 = b'R';
 /// First byte of a message on the report pipe: four bytes of pid follow.
 pub const PID: u8 = b'P';
-/// A byte on the report pipe: the cgroup takes no process itself, as it has
-/// handed controllers down or is part of a threaded subtree.
+/// A byte on the report pipe: the cgroup takes no process itself, because it has handed controllers down or is part
+/// of a threaded subtree.
 pub const CLOSED: u8 = b'C';
 /// First byte of a message on the report pipe: four bytes of length and an
 /// [`Error`] as JSON follow. It may overtake the worker's [`PID`].
 pub const ERROR: u8 = b'E';
-/// A byte on the report pipe: namespaces and mounts are there, and hooks of the
-/// configuration are to be run before the root is changed.
+/// A byte on the report pipe: namespaces and mounts exist, and the shim must run the configuration's hooks before
+/// the root is changed.
 pub const HOOKS: u8 = b'H';
-/// A byte down to init: they have been.
+/// A byte down to init: the hooks have run.
 pub const HOOKED: u8 = b'h';
 /// A byte down to init: its user namespace is mapped.
 pub const MAPPED: u8 = b'm';
 /// A byte down to init: execute the program.
 pub const START: u8 = b's';
 
-/// What every process of a task is made from.
+/// What every process of a task needs.
 pub struct Payload<'a> {
     /// Command, environment, credentials, limits.
     pub process: &'a Process,
@@ -74,7 +73,7 @@ pub struct Payload<'a> {
     pub notify: Option<BorrowedFd<'a>>,
     /// Its standard streams.
     pub stdio: &'a Stdio,
-    /// The cgroups it puts itself into.
+    /// The cgroups that it joins.
     pub entry: &'a Entry,
     /// Whether it stays in the shim's session keyring.
     pub keeps_keyring: bool,
@@ -82,21 +81,21 @@ pub struct Payload<'a> {
     pub labels: Option<&'a Labels<'a>>,
 }
 
-/// What init needs besides.
+/// What init needs in addition.
 pub struct Init<'a> {
     /// The whole configuration.
     pub spec: &'a Spec,
     /// Its id.
     pub id: &'a str,
-    /// The folder that relative paths of the spec are below.
+    /// The base of relative paths in the spec.
     pub bundle: &'a Path,
     /// Which namespaces are new.
     pub namespaces: &'a Namespaces,
-    /// Opened by the shim where a new user namespace could not.
+    /// Mount sources that the shim opened, where a new user namespace could not open them.
     pub sources: Option<Sources>,
-    /// The user namespace that owners of the host view are hidden by.
+    /// The user namespace that hides the owners of files in the host view.
     pub nobody: Option<BorrowedFd<'a>>,
-    /// Where [`MAPPED`] and [`START`] come from.
+    /// The descriptor that [`MAPPED`] and [`START`] come from.
     pub orders: RawFd,
 }
 
@@ -105,8 +104,8 @@ pub fn run_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> ! {
     fail(report, become_init(payload, init, report))
 }
 
-/// Becomes an exec of a task whose namespaces this process is in already, but
-/// for the cgroup namespace: `cgroup_of` is init, if it has one of its own.
+/// Becomes an exec of a task. The process is already in the task's namespaces, except for the cgroup namespace:
+/// `cgroup_of` is init, if the task has its own.
 pub fn run_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> ! {
     fail(report, become_exec(payload, cgroup_of))
 }
@@ -123,11 +122,11 @@ pub fn tell_error(report: RawFd, error: &Error) {
     let mut message = vec![ERROR];
     message.extend((json.len() as u32).to_ne_bytes());
     message.extend(json);
-    // A reader that has gone does not care.
+    // If the reader has gone, the error no longer matters.
     let _ = sys::write_fd(report, &message);
 }
 
-/// What [`tell_error`] has sent.
+/// The error that [`tell_error`] has sent.
 pub fn error_of(message: &[u8]) -> Option<Error> {
     const HEAD: usize = 5;
     (message.first() == Some(&ERROR)).then(|| serde_json::from_slice(message.get(HEAD..)?).ok())?
@@ -151,7 +150,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
         Some(sources) => sources,
         None if sys::has_mount_fds() => rootfs::open_sources(spec, bundle, namespaces.in_user_namespace(), nobody)?,
         None => {
-            // With a user namespace, the worker that cloned us has staged them.
+            // With a user namespace, the worker that cloned this process has staged the sources.
             if !namespaces.in_user_namespace() {
                 rootfs::stage_sources(spec, bundle, false)?;
             }
@@ -166,7 +165,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     if namespaces.is_new(libc::CLONE_NEWNET) {
         network::prepare_new()?;
     }
-    // Without a name the namespace is not looked at: it may be the host's.
+    // Without a name, leave the namespace alone: it may be the host's.
     if let Some(hostname) = spec.hostname().as_ref().filter(|hostname| !hostname.is_empty()) {
         rustix::system::sethostname(hostname.as_bytes())
             .doing(Kind::Internal, || format!("cannot set the hostname to {hostname}"))?;
@@ -194,7 +193,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     let program = command::find(payload.process)?;
     sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
     await_order(orders, START)?;
-    // The image's own: with no more rights than the program.
+    // These hooks are the image's own: they get no more rights than the program.
     confine::execute(payload, labels, &program, || container.run_inside(Point::StartContainer, payload.process.cwd()))
 }
 
@@ -214,11 +213,11 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>) -> Resu
     confine::execute(payload, labels, &program, || Ok(()))
 }
 
-/// What both begin with: the task's cgroups, and a session. Whoever cloned us
-/// has seen to the fds that we have.
+/// The first steps of init and execs: joins the task's cgroups and begins a session. The process that cloned this
+/// one has arranged its fds already.
 fn begin<'a>(payload: &Payload<'a>) -> Result<Option<Opened<'a>>> {
     let labels = payload.labels.map(Labels::open).transpose()?;
-    // The host's /proc.
+    // Close the host's /proc.
     payload.labels.map(Labels::fd).into_iter().for_each(sys::close_fd);
     sys::default_signals([libc::SIGPIPE]);
     payload.entry.join().doing(Kind::Internal, || format!("cannot join cgroup {}", payload.entry.path()))?;
@@ -232,7 +231,7 @@ fn begin<'a>(payload: &Payload<'a>) -> Result<Option<Opened<'a>>> {
     Ok(labels)
 }
 
-/// Puts `null`, of init's own root, where [`Handed`] had nothing for a stream.
+/// Puts `null`, from init's own root, where [`Handed`] had nothing for a stream.
 fn take_null(stdio: &Stdio, null: BorrowedFd<'_>) -> Result<()> {
     for (end, number) in [&stdio.stdin, &stdio.stdout, &stdio.stderr].into_iter().zip(0..) {
         if matches!(end, End::Null) {
@@ -244,13 +243,13 @@ fn take_null(stdio: &Stdio, null: BorrowedFd<'_>) -> Result<()> {
 
 fn begin_keyring() -> Result<()> {
     match sys::new_session_keyring() {
-        // No key service, or it is closed to us: then there is nothing to hide.
+        // There is no key service, or this process may not use it: then there is nothing to hide.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES)) => Ok(()),
         done => done.doing(Kind::Internal, || "cannot begin a session keyring"),
     }
 }
 
-/// Waits for the shim's word. Its silence means that it has died: so do we.
+/// Waits for the shim's order. A closed pipe means that the shim has died: this process then ends too.
 fn await_order(orders: RawFd, expected: u8) -> Result<()> {
     let mut byte = [0u8];
     match sys::read_fd(orders, &mut byte) {

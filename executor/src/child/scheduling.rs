@@ -1,6 +1,6 @@
-//! How a process is scheduled, and as which kind of Linux it sees the kernel.
+//! Sets how a process is scheduled, and as which kind of Linux it sees the kernel.
 //!
-//! Before rights are given up: most of it needs CAP_SYS_NICE.
+//! Runs before rights are given up: most of it needs CAP_SYS_NICE.
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, SchedulingAttributes};
@@ -30,7 +30,7 @@ pub fn apply(process: &Process) -> Result<()> {
     Ok(())
 }
 
-/// Has the calling process, and what it becomes, see the kernel as the spec says.
+/// Makes the calling process, and the program that it executes, see the kernel as the spec says.
 pub fn personality(spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
     let Some(wanted) = linux.and_then(|linux| linux.personality().as_ref()) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Giving the calling process its terminal, and the shim a hold of it.
+//! Gives the calling process its terminal, and the shim both ends of it.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -16,14 +16,14 @@ use crate::rootfs::Pty;
 /// and the standard streams of this process, which leads a session.
 pub fn take(wish: &Wish, process: &Process, pty: &Pty) -> Result<()> {
     let what = || "cannot set up the terminal";
-    // It belongs to who uses it; its group stays the one of all terminals.
+    // The terminal belongs to its user; its group stays that of all terminals.
     rustix::fs::fchown(&pty.slave, Some(Uid::from_raw(process.user().uid())), None).doing(Kind::Internal, what)?;
     wish.size.set(&pty.slave)?;
     let fds = [pty.master.as_fd(), pty.slave.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    // A message needs a byte to ride on.
+    // Descriptors travel with at least one byte of data.
     sendmsg(&wish.socket, &[IoSlice::new(b"t")], &mut ancillary, SendFlags::NOSIGNAL).doing(Kind::Internal, what)?;
     rustix::process::ioctl_tiocsctty(&pty.slave).doing(Kind::Internal, what)?;
     rustix::stdio::dup2_stdin(&pty.slave).doing(Kind::Internal, what)?;

@@ -9,10 +9,10 @@ use crate::report::{ExitReport, StoppedBy};
 use crate::watch::{Finding, Kill};
 use crate::{health, record};
 
-/// The longest line, its newline included: what one write(2) puts down whole.
+/// The longest line, its newline included: what one write(2) writes whole.
 const LONGEST_LINE: usize = 4096;
 
-/// The most bytes of a command that are kept: as JSON a byte may take six.
+/// The most bytes of a command that are kept: in JSON a byte may take six.
 const LONGEST_COMMAND: usize = 512;
 
 /// One event of one task.
@@ -20,14 +20,14 @@ const LONGEST_COMMAND: usize = 512;
 pub struct Entry {
     /// When it happened.
     pub time: Timestamp,
-    /// The task.
+    /// The id of the task.
     pub id: TaskId,
-    /// Its number among the task's events, from 1.
+    /// The number of the event among the task's events, from 1.
     pub seq: u64,
     /// What happened.
     #[serde(flatten)]
     pub event: Event,
-    /// How many events before this one could not be written by the same writer.
+    /// How many events before this one the same writer could not write.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost: u64,
 }
@@ -41,78 +41,78 @@ fn is_zero(number: &u64) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// Its launch began. That it is there tells that the launch succeeded.
+    /// The launch began. The event exists only if the launch succeeded.
     Created {
         /// Command and arguments, shortened.
         command: Vec<String>,
     },
-    /// Its program was executed.
+    /// The task's program was executed.
     Started {
         /// Init's pid.
         pid: i32,
     },
-    /// A command that was run in it has ended.
+    /// A command that was run in the task has ended.
     Exec {
         /// Command and arguments, shortened.
         command: Vec<String>,
-        /// Null when its deadline came first.
+        /// Null when the deadline came first.
         exit_code: Option<i32>,
         /// When its program was executed.
         started_at: Timestamp,
     },
-    /// Its health is another than before.
+    /// The task's health has changed.
     Health {
-        /// What it is now.
+        /// The new health.
         status: health::HealthStatus,
-        /// How many checks have failed one after the other.
+        /// How many checks have failed in a row.
         failing_streak: u32,
     },
-    /// The kernel killed processes of it for want of memory.
+    /// The kernel killed processes of the task for want of memory.
     Oom {
-        /// How many in all so far.
+        /// How many were killed so far.
         kills: u64,
-        /// The last of them, where the kernel's log says who it was.
+        /// The last process killed, where the kernel's log names it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last: Option<Kill>,
-        /// Whether that was init, with which the task ends.
+        /// Whether that was init, whose end is the task's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         init: Option<bool>,
     },
-    /// Its watch has found something.
+    /// The task's watch has found something.
     Watch {
-        /// What, with its figures.
+        /// The finding, with its figures.
         #[serde(flatten)]
         finding: Finding,
-        /// What the shim was to do about it.
+        /// The action that the policy asks of the shim.
         action: WatchAction,
-        /// Why it could not.
+        /// Why the action failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failed: Option<String>,
     },
-    /// All its processes are frozen.
+    /// All processes of the task are frozen.
     Paused,
-    /// They go on.
+    /// The processes run again.
     Resumed,
     /// Limits have changed.
     Updated {
-        /// What was asked for; left out where that is long.
+        /// The requested limits; left out where they are long.
         #[serde(default, deserialize_with = "record::known_or_none", skip_serializing_if = "Option::is_none")]
         limits: Option<Box<Update>>,
     },
-    /// It has ended.
+    /// The task has ended.
     Exited {
         /// As in the exit report.
         exit_code: Option<i32>,
         /// The signal that ended init, by name.
         signal: Option<String>,
-        /// Whether the kernel killed any process of it for want of memory.
+        /// Whether the kernel killed any process of the task for want of memory.
         oom_killed: Option<bool>,
         /// Who stopped it, if it was stopped.
         stopped_by: Option<StoppedBy>,
-        /// The shim died before it: nobody saw the end.
+        /// The shim died before the task: nobody saw the end.
         shim_died: bool,
     },
-    /// Its folder is gone, and all that was known of it.
+    /// The task's folder is gone, and everything that was known of the task.
     Removed,
 }
 
@@ -128,7 +128,7 @@ impl Event {
         }
     }
 
-    /// The word for it.
+    /// The event's name.
     pub fn name(&self) -> &'static str {
         match self {
             Event::Created { .. } => "created",
@@ -146,7 +146,7 @@ impl Event {
     }
 }
 
-/// A command for an event: its words, until there are too many.
+/// Shortens a command for an event: keeps words until there are too many.
 pub fn shortened<'a>(words: impl IntoIterator<Item = &'a String>) -> Vec<String> {
     let mut left = LONGEST_COMMAND;
     let mut kept = Vec::new();
@@ -163,7 +163,7 @@ pub fn shortened<'a>(words: impl IntoIterator<Item = &'a String>) -> Vec<String>
 }
 
 impl Entry {
-    /// It as a line, below [`LONGEST_LINE`].
+    /// The entry as a line, below [`LONGEST_LINE`].
     pub fn line(&self) -> serde_json::Result<Vec<u8>> {
         let mut line = serde_json::to_vec(self)?;
         if line.len() >= LONGEST_LINE {

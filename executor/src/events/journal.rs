@@ -1,10 +1,9 @@
 //! Writing the journal: whole lines, by any number of writers at once.
 //!
-//! A file is put aside only when it has [`BOUND`] bytes, so one that has fewer,
-//! and still has its name, is where the next line belongs: one fstat before
-//! each write tells. Whoever meets a full one takes its lock, sees that it
-//! still is the journal, and renames it. A line that went into a file just put
-//! aside is in `journal.1`, where readers look too.
+//! A file is rotated only when it has [`BOUND`] bytes, so a file that has fewer, and still has its
+//! name, is where the next line belongs: one fstat before each write tells. A writer that meets a
+//! full file takes its lock, checks that it still is the journal, and renames it. A line that went
+//! into a file just rotated is in `journal.1`, where readers look too.
 //!
 //! Must not: wait for a lock, fail its caller, or make the state folder anew.
 
@@ -16,16 +15,15 @@ use std::path::{Path, PathBuf};
 use super::entry::Entry;
 use crate::trust;
 
-/// The size at which a journal is put aside, in bytes; twice that is the most
-/// that is kept.
+/// The size at which a journal is rotated, in bytes; at most twice that is kept.
 pub const BOUND: u64 = 1 << 20;
 
-/// The file that is written to.
+/// The file that is being written.
 pub const CURRENT: &str = "journal";
-/// The one before it.
+/// The file before it, which was rotated.
 pub const BEFORE: &str = "journal.1";
 
-/// A journal to be written to; one for each process.
+/// A journal to write to; one for each process.
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
@@ -33,12 +31,12 @@ pub struct Journal {
     file: Option<File>,
     /// Events that could not be written and are not reported yet.
     lost: u64,
-    /// All that could not be written.
+    /// All events that could not be written.
     lost_in_all: u64,
 }
 
 impl Journal {
-    /// The journal in `folder`, which is made with the first event.
+    /// The journal in `folder`, created with the first event.
     pub fn new(folder: PathBuf) -> Journal {
         Journal { folder, bound: BOUND, file: None, lost: 0, lost_in_all: 0 }
     }
@@ -48,8 +46,8 @@ impl Journal {
         self.lost_in_all
     }
 
-    /// Puts events down, in one write. What cannot be is counted; the next that
-    /// can be says how many there were.
+    /// Writes events in one write. Events that cannot be written are counted; the next one that can
+    /// be written carries the count.
     pub fn append(&mut self, entries: &mut [Entry]) {
         if let Some(first) = entries.first_mut() {
             first.lost = self.lost;
@@ -68,11 +66,11 @@ impl Journal {
     fn write(&mut self, entries: &[Entry]) -> io::Result<()> {
         let lines: Vec<u8> = entries.iter().map(Entry::line).collect::<serde_json::Result<Vec<_>>>()?.concat();
         let mut file = self.file()?;
-        // One call: what another process writes comes before or after.
+        // One call: lines of another process come before or after.
         match file.write(&lines)? {
             length if length == lines.len() => Ok(()),
-            // The disk is full. Ended here, so that the next line stays whole;
-            // readers know what to do where that fails too.
+            // The disk is full. End the line here, so that the next line stays whole; readers cope
+            // with a line that cannot even be ended.
             _ => {
                 let _ = file.write(b"\n");
                 Err(ErrorKind::StorageFull.into())
@@ -91,13 +89,13 @@ impl Journal {
         Ok(self.file.insert(file))
     }
 
-    /// Opens the journal, and begins a new one if that is full.
+    /// Opens the journal, and begins a new one if it is full.
     fn find(&self) -> io::Result<File> {
         let file = self.open()?;
         if file.metadata()?.len() < self.bound {
             return Ok(file);
         }
-        // Somebody else puts it aside just now: the line is found there too.
+        // Another process is rotating it: the line is found there too.
         if file.try_lock().is_err() {
             return Ok(file);
         }
@@ -122,7 +120,7 @@ impl Journal {
     }
 }
 
-/// Whether `path` leads to this very file.
+/// Whether `path` leads to `file`.
 pub fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(ours), Ok(there)) = (file.metadata(), fs::metadata(path)) else { return false };
     (ours.dev(), ours.ino()) == (there.dev(), there.ino())
@@ -178,7 +176,7 @@ mod tests {
     fn writers_that_meet_a_full_journal_at_once_lose_nothing() {
         let dir = tempfile::tempdir().expect("a folder");
         let bound = 16 * 1024;
-        // Fewer than fit into two files, so that none may be forgotten.
+        // Fewer than fit into two files, so that none is dropped.
         let each = 100;
         let mut numbers: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         std::thread::scope(|scope| {
@@ -221,7 +219,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let state = dir.path().join("state");
         let mut journal = journal(&state, BOUND);
-        // There is no such folder, and it is not the journal's to make.
+        // The folder does not exist, and the journal must not create it.
         journal.append(&mut [entry("a", 1), entry("a", 2)]);
         journal.append(&mut [entry("a", 3)]);
         assert!(!state.exists());

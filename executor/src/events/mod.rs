@@ -6,9 +6,9 @@
 //!   rm ────────┘                       └─ at 1 MiB ─► journal.1
 //! ```
 //!
-//! Written before whoever asked is told; numbered within a task, so that order
-//! and gaps can be seen. `journal` writes them, `reading` gives them back. Must
-//! not: harm a task when it cannot be written.
+//! An event is written before the caller gets its answer, and numbered within its task, so that
+//! order and gaps are visible. `journal` writes events, `reading` reads them. Must not: harm a task
+//! when an event cannot be written.
 
 mod entry;
 mod journal;

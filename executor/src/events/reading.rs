@@ -1,7 +1,7 @@
-//! Reading the journal: what there is, then what comes.
+//! Reading the journal: first what there is, then what comes.
 //!
-//! A reader holds the files open that it reads: one that is put aside
-//! meanwhile is read to its end before the new one. Must not: write.
+//! A reader keeps its files open: a file that is rotated meanwhile is read to its end before the
+//! new one. Must not: write.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
@@ -14,10 +14,10 @@ use super::entry::Entry;
 use super::journal::{BEFORE, CURRENT, is_at};
 use crate::trust;
 
-/// How every line begins. Within a line no text can have it: JSON escapes quotes.
+/// How every line begins. No text within a line can contain this: JSON escapes quotes.
 const BEGIN: &[u8] = b"{\"time\":";
 
-/// A journal being read.
+/// A reader of the journal.
 #[derive(Debug)]
 pub struct Reader {
     folder: PathBuf,
@@ -26,7 +26,7 @@ pub struct Reader {
     damaged: u64,
 }
 
-/// A file of the journal, and what was read of a line that is not whole yet.
+/// A file of the journal, and the bytes of a line that is not complete yet.
 #[derive(Debug)]
 struct Part {
     file: File,
@@ -34,8 +34,7 @@ struct Part {
 }
 
 impl Reader {
-    /// The journal in `folder`, from the oldest event on. One that is not there
-    /// has no events yet.
+    /// Opens the journal in `folder`, from the oldest event on. A journal that does not exist has no events yet.
     ///
     /// # Errors
     /// `Internal` when it cannot be opened.
@@ -45,13 +44,13 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The events that were written since the last time, oldest first.
+    /// The events written since the last call, oldest first.
     ///
     /// # Errors
     /// `Internal` when it cannot be read.
     pub fn read(&mut self) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        // Once more if it was put aside meanwhile.
+        // Read again if the journal was rotated meanwhile.
         loop {
             for part in &mut self.files {
                 let damaged = part.read(&mut entries);
@@ -66,20 +65,19 @@ impl Reader {
         }
     }
 
-    /// How many lines so far were no events, or not whole: a crash, a full disk
-    /// or somebody else has left them.
+    /// How many lines so far were no events, or not complete: left by a crash, a full disk or another writer.
     pub fn damaged(&self) -> u64 {
         self.damaged
     }
 
-    /// Opens the files that there are and are not open yet. One that was put
-    /// aside stays open until the next is: a line may still come there.
+    /// Opens the files that exist and are not open yet. A rotated file stays open until the next
+    /// rotation: a line may still come there.
     fn renew(&mut self) -> Result<()> {
         let (before, current) = (self.folder.join(BEFORE), self.folder.join(CURRENT));
         loop {
             let newest = self.opened(&current)?;
             let older = self.opened(&before)?;
-            // Else it was put aside between the two.
+            // Otherwise the journal was rotated between the two.
             if newest.as_ref().map_or(!current.exists(), |newest| is_at(newest, &current)) {
                 let known = |file: &File| self.files.iter().any(|part| is_same(&part.file, file));
                 let missing: Vec<File> = older.into_iter().chain(newest).filter(|file| !known(file)).collect();
@@ -106,7 +104,7 @@ fn is_same(a: &File, b: &File) -> bool {
 }
 
 impl Part {
-    /// Adds the events that have come; returns how many lines were none.
+    /// Adds the events that have come; returns how many lines were no events.
     fn read(&mut self, entries: &mut Vec<Entry>) -> io::Result<u64> {
         self.file.read_to_end(&mut self.rest)?;
         let whole = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
@@ -115,7 +113,7 @@ impl Part {
     }
 }
 
-/// Adds the events in whole lines; returns how many lines were none.
+/// Adds the events in complete lines; returns how many lines were no events.
 pub fn parse(lines: &[u8], entries: &mut Vec<Entry>) -> u64 {
     let mut damaged = 0;
     for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -128,8 +126,7 @@ pub fn parse(lines: &[u8], entries: &mut Vec<Entry>) -> u64 {
     damaged
 }
 
-/// The event in a line; before it may be the beginning of one that a full disk
-/// cut short.
+/// The event in a line, which may begin with a line that a full disk cut short.
 fn entry(line: &[u8]) -> Option<Entry> {
     let begin = line.windows(BEGIN.len()).rposition(|window| window == BEGIN)?;
     serde_json::from_slice(&line[begin..]).ok()
@@ -194,11 +191,11 @@ mod tests {
         first.write_all(line(1).as_bytes()).expect("written");
         assert_eq!(numbers(&reader.read().expect("readable")), [1]);
         fs::rename(&current, &before).expect("renamed");
-        // By a writer that had opened it before.
+        // Written by a process that had opened the file before.
         first.write_all(line(2).as_bytes()).expect("written");
         fs::write(&current, line(3)).expect("written");
         assert_eq!(numbers(&reader.read().expect("readable")), [2, 3]);
-        // Twice between two looks.
+        // Rotated twice between two reads.
         fs::rename(&current, &before).expect("renamed");
         fs::write(&current, line(4)).expect("written");
         fs::rename(&current, &before).expect("renamed");

@@ -25,15 +25,15 @@ impl StateDir {
         StateDir { path: path.into() }
     }
 
-    /// That nobody but our user and root decides what is in it.
+    /// Checks that only our user and root decide what is in the folder.
     ///
     /// # Errors
-    /// `WrongState` naming what on the way to it somebody else owns or may write.
+    /// `WrongState` naming what on the way to the folder another user owns or may write.
     pub fn check(&self) -> Result<()> {
         trust::check_folder(&self.path)
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -43,7 +43,7 @@ impl StateDir {
         self.path.join(".seccomp")
     }
 
-    /// Where the journal of events is.
+    /// The folder of the journal of events.
     pub fn events(&self) -> PathBuf {
         self.path.join(EVENTS)
     }
@@ -61,8 +61,8 @@ impl StateDir {
         self.create_with(id, "task", Folder::lock)
     }
 
-    /// Makes the folder of a new task or sandbox, a `what`, and what `fill` puts
-    /// into it, last a lock. Others see all of it at once.
+    /// Makes the folder of a new task or sandbox, named by `what`, with what `fill` puts into it,
+    /// the lock last. Others see all of it at once.
     pub(crate) fn create_with(
         &self,
         id: &TaskId,
@@ -85,7 +85,7 @@ impl StateDir {
         // Ids never begin with a dot.
         let aside = Folder::at(self.path.join(format!(".new-{id}-{}", std::process::id())));
         let created = builder.create(&aside.path).or_else(|error| match error.kind() {
-            // Of one that was killed, whose pid is ours now.
+            // Left by a process that was killed and had this pid.
             ErrorKind::AlreadyExists => fs::remove_dir_all(&aside.path).and_then(|()| builder.create(&aside.path)),
             _ => Err(error),
         });
@@ -105,7 +105,7 @@ impl StateDir {
         Ok(self.all_ids()?.into_iter().filter(|id| !self.folder(id).is_sandbox()).collect())
     }
 
-    /// Those of sandboxes too.
+    /// The ids of all tasks and sandboxes that have a folder, sorted.
     pub(crate) fn all_ids(&self) -> Result<Vec<TaskId>> {
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,

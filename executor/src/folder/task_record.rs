@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Enforcement, ExitReport};
 
-/// What is known of a task on disk.
+/// The record of a task on disk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
-    /// The description it was launched from; none where that was a bundle.
+    /// The description that the task was launched from; `None` for a bundle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Task>,
     /// When its launch began.
@@ -24,39 +24,39 @@ pub struct Record {
     pub started_at: Option<Timestamp>,
     /// Init's pid, once there is one.
     pub pid: Option<i32>,
-    /// When that process started, in clock ticks since the boot (proc_pid_stat(5)): any other of this pid is not init.
-    /// None in a record of an older bowline.
+    /// When that process started, in clock ticks since the boot (proc_pid_stat(5)): any other
+    /// process with this pid is not init. `None` in a record of an older bowline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_started: Option<u64>,
     /// The shim's pid.
     pub shim_pid: i32,
     /// The task's cgroup path below every hierarchy.
     pub cgroup: String,
-    /// By what that is known again; none in a record of an older bowline.
+    /// Identifies that cgroup; `None` in a record of an older bowline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<CgroupIdentity>,
-    /// Where some of that path's parents were made with it: how many of its parts
-    /// were there before, by where the hierarchy is mounted.
+    /// How many parts of that path existed before, by where the hierarchy is mounted; only where
+    /// some of its parents were made with it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parents_made: BTreeMap<PathBuf, usize>,
-    /// What that is to systemd, where systemd made it.
+    /// The systemd unit of that cgroup, where systemd made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,
-    /// The shim's own, where it has one.
+    /// The shim's own cgroup, where it has one.
     pub overhead: Option<String>,
-    /// The sandbox that it is a member of.
+    /// The sandbox that the task is a member of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<TaskId>,
-    /// Whether the exit report is synced before anybody is told.
+    /// Whether the exit report is synced before anybody learns of it.
     #[serde(default)]
     pub durable: bool,
-    /// The slice that it was to be in, if there is one, and whether it is.
+    /// The slice that the task was launched for, if there is one, and whether the task is in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
 }
 
 impl Record {
-    /// The description it was launched from.
+    /// The description that the task was launched from.
     ///
     /// # Errors
     /// `WrongState` where there is none.

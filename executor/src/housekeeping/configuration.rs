@@ -1,4 +1,4 @@
-//! How a cgroup is configured, as the kernel says, and what goes with a change.
+//! The configuration of a cgroup, as the kernel reports it, and what goes with a change.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,15 @@ use serde::Serialize;
 
 use crate::host;
 
-/// What v1 writes for "no limit" is above this; see `stats::v1`.
+/// v1's value for "no limit" is above this; see `stats::v1`.
 const UNLIMITED: u64 = 1 << 62;
 
-/// The limits of a cgroup. Null is what is unlimited, or what this host does not
-/// have.
+/// The limits of a cgroup. Null means unlimited, or not available on this host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Configuration {
-    /// Its share of CPU time when that is short, on v1: 2 to 262144.
+    /// The share of CPU time when CPU time is short, on v1: 2 to 262144.
     pub cpu_shares: Option<u64>,
-    /// Its share of CPU time when that is short, on v2: 1 to 10000.
+    /// The share of CPU time when CPU time is short, on v2: 1 to 10000.
     pub cpu_weight: Option<u64>,
     /// CPU time in each period, in µs.
     pub cpu_quota_usec: Option<u64>,
@@ -27,9 +26,9 @@ pub struct Configuration {
     pub memory_limit_bytes: Option<u64>,
     /// The most processes and threads.
     pub pids_limit: Option<u64>,
-    /// The CPUs that it may run on.
+    /// The CPUs that the cgroup may run on.
     pub cpuset_cpus: Option<String>,
-    /// The memory nodes that it may use.
+    /// The memory nodes that the cgroup may use.
     pub cpuset_mems: Option<String>,
     /// The most memory in huge pages, in bytes, by the size of a page.
     pub hugepages: BTreeMap<String, Option<u64>>,
@@ -43,7 +42,7 @@ pub fn read(layout: &Layout, cgroup: &Cgroup) -> Configuration {
     let is_v2 = layout.is_unified("cpu");
     let (quota, period) = cpu_quota(layout, cgroup);
     let memory = if layout.is_unified("memory") { "memory.max" } else { "memory.limit_in_bytes" };
-    // A v2 cpuset that says nothing has its parent's.
+    // An empty v2 cpuset means the parent's.
     let set = |file: &str| text("cpuset", file).or_else(|| text("cpuset", &format!("{file}.effective")));
     let pages = if layout.is_unified("hugetlb") { "max" } else { "limit_in_bytes" };
     let hugepages = host::hugepage_sizes().into_iter().filter_map(|size| {
@@ -63,12 +62,12 @@ pub fn read(layout: &Layout, cgroup: &Cgroup) -> Configuration {
     }
 }
 
-/// A limit as a file has it; none for `max`, for v1's largest number and for −1.
+/// Parses a limit from a file; `None` for `max`, for v1's largest number and for −1.
 fn limit(text: &str) -> Option<u64> {
     text.parse().ok().filter(|limit| *limit < UNLIMITED)
 }
 
-/// The least CPU time when that is short; v1's words, which v2's follow from.
+/// The smallest share of CPU time when CPU time is short, in v1's terms, from which v2's follow.
 pub fn least_cpu() -> LinuxResources {
     let mut cpu = LinuxCpu::default();
     cpu.set_shares(Some(2));
@@ -77,8 +76,8 @@ pub fn least_cpu() -> LinuxResources {
     resources
 }
 
-/// On v1 a limit of memory must not be above that of memory and swap: where there
-/// is one, it moves by as much, so that the swap beyond stays what it is.
+/// On v1 the memory limit must not be above the limit of memory and swap. If there is such a limit,
+/// moves it by the same amount, so that the swap on top of memory stays the same.
 pub fn keep_swap(layout: &Layout, cgroup: &Cgroup, resources: &mut LinuxResources) {
     if layout.version() == Version::V2 {
         return;
@@ -97,10 +96,9 @@ fn with_swap(memory: &mut LinuxMemory, swap: i64) -> LinuxMemory {
     *memory
 }
 
-/// CPU time in each period, and the period, in µs; the first is absent where
-/// there is no limit, both where there is no such controller.
+/// CPU time in each period, and the period, in µs; the first is absent without a limit, both without the controller.
 fn cpu_quota(layout: &Layout, cgroup: &Cgroup) -> (Option<u64>, Option<u64>) {
-    // `max`, and v1's -1, are no numbers of this kind.
+    // `max`, and v1's -1, do not parse as this type.
     let number = |text: &str| text.trim().parse().ok().filter(|limit| *limit < UNLIMITED);
     if layout.is_unified("cpu") {
         let both = layout.read(cgroup, "cpu", "cpu.max").unwrap_or_default();

@@ -1,14 +1,13 @@
-//! Keeping house among cgroups: any path, over all hierarchies that are mounted,
-//! and orphans.
+//! Housekeeping among cgroups: any path, over all mounted hierarchies, and orphans.
 //!
 //! ```text
 //!   path ─► Cgroups: exists, ensure, usage, configuration, change, kill, destroy, place
 //!   state folder, hierarchies, living shims ─► orphans ─► removed, or listed
 //! ```
 //!
-//! A path that is a systemd unit's by its name, on a host that systemd runs, is
-//! started, changed and stopped by systemd. Everything blocks: for workers, and
-//! for programs that may wait. A failure here harms no task.
+//! On a host that systemd runs, a path that is a systemd unit's by its name is started, changed and
+//! stopped by systemd. Everything blocks: these calls are for workers, and for programs that may
+//! wait. A failure here harms no task.
 
 mod configuration;
 mod orphans;
@@ -28,7 +27,7 @@ use crate::systemd::Systemd;
 use crate::{figures, host, stats};
 pub use bowline_cgroup::Destroyed;
 
-/// Who says that systemd runs this host: sd_booted(3).
+/// The folder that exists if systemd runs this host: sd_booted(3).
 const BOOTED: &str = "/run/systemd/system";
 
 /// All cgroups of this host.
@@ -38,13 +37,12 @@ pub struct Cgroups {
     systemd: Systemd,
 }
 
-/// What a cgroup uses now, with those below it. What this host does not measure
-/// is null.
+/// What a cgroup and those below it use now. A figure that this host does not measure is null.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// Memory in use, page cache included, in bytes.
     pub memory_bytes: Option<u64>,
-    /// CPU time used since it was made, in µs.
+    /// CPU time used since the cgroup was made, in µs.
     pub cpu_usec: Option<u64>,
     /// Processes and threads.
     pub pids: Option<u64>,
@@ -52,26 +50,26 @@ pub struct Usage {
     pub hugepages: BTreeMap<String, u64>,
 }
 
-/// What became of threads that were to be placed.
+/// The result of placing threads.
 #[derive(Debug, Default)]
 pub struct Placed {
-    /// Those that are there now.
+    /// The threads that are there now.
     pub placed: Vec<i32>,
-    /// Those that were skipped, and why.
+    /// The threads that were skipped, and why.
     pub skipped: Vec<(i32, Error)>,
 }
 
 impl Cgroups {
-    /// Finds this host's hierarchies; `systemd` is how its units are stopped.
+    /// Finds this host's hierarchies; `systemd` stops units.
     ///
     /// # Errors
-    /// `Unsupported` on a host without.
+    /// `Unsupported` on a host without hierarchies.
     pub fn of_host(systemd: Systemd) -> Result<Cgroups> {
         Ok(Cgroups { layout: cgroup::detect()?, systemd })
     }
 
-    /// None, where cgroups are switched off: everything is done then, and nothing
-    /// found, used or changed.
+    /// No cgroups, for a host where they are switched off: every request counts as done, and
+    /// nothing is found, used or changed.
     pub fn off(systemd: Systemd) -> Cgroups {
         Cgroups { layout: Layout::none(), systemd }
     }
@@ -80,28 +78,27 @@ impl Cgroups {
         self.layout.hierarchies().is_empty()
     }
 
-    /// Where there is a cgroup at `path`: the mounts of the hierarchies that have
-    /// it; none where it is in none.
+    /// The mounts of the hierarchies that have a cgroup at `path`; empty if none has.
     ///
     /// # Errors
-    /// `BadSpec` for what is no path of a cgroup, as everywhere here.
+    /// `BadSpec` for a `path` that is no cgroup path, as everywhere here.
     pub fn exists(&self, path: &str) -> Result<Vec<&Path>> {
         let path = checked_path(path)?;
         let having = self.layout.hierarchies().iter().filter(|hierarchy| hierarchy.has(path));
         Ok(having.map(cgroup::Hierarchy::mount).collect())
     }
 
-    /// Whether no process is in the cgroup at `path` or below it; so too where there is none.
+    /// Whether no process is in the cgroup at `path` or below it; also true if there is no cgroup.
     pub fn is_empty(&self, path: &str) -> bool {
         path.is_empty() || self.layout.processes_at(path).is_empty()
     }
 
-    /// Makes the cgroup at `path`, with its parents, wherever it is missing.
-    /// With `threaded`, for threads of a process that is in its parent.
+    /// Makes the cgroup at `path`, with its parents, wherever it is missing. With `threaded`, makes
+    /// it for threads of a process that is in its parent.
     ///
     /// # Errors
-    /// `Unsupported` for a scope on a host with systemd, which begins with a
-    /// process; what the kernel or systemd refuses.
+    /// `Unsupported` for a scope on a host with systemd, because a scope begins with a process;
+    /// what the kernel or systemd refuses.
     pub fn ensure(&self, path: &str, threaded: bool) -> Result<()> {
         let path = checked_path(path)?;
         match unit_of(path).filter(|_| !self.is_off()) {
@@ -142,7 +139,7 @@ impl Cgroups {
         })
     }
 
-    /// All that is measured of the cgroup at `path`, and how its CPU time is limited.
+    /// Everything that is measured of the cgroup at `path`, and how its CPU time is limited.
     ///
     /// # Errors
     /// `NotFound` when there is none.
@@ -151,7 +148,7 @@ impl Cgroups {
         Ok(figures::usage(&self.layout, &self.open(path)?, &page_sizes))
     }
 
-    /// How the cgroup at `path` is configured.
+    /// The configuration of the cgroup at `path`.
     ///
     /// # Errors
     /// `NotFound` when there is none.
@@ -162,8 +159,8 @@ impl Cgroups {
         Ok(configuration::read(&self.layout, &self.open(path)?))
     }
 
-    /// Changes the limits that `resources` names: all, or none. A memory limit of
-    /// v1 moves that of memory and swap with it, where there is one.
+    /// Changes the limits that `resources` names: all, or none. On v1, a change of the memory limit
+    /// moves the limit of memory and swap with it, if there is one.
     ///
     /// # Errors
     /// `NotFound` when there is no such cgroup; `Unsupported` for a limit that
@@ -181,8 +178,7 @@ impl Cgroups {
         self.layout.change(&cgroup, &resources, |unit, properties| self.systemd.change(unit, properties))
     }
 
-    /// Gives the cgroup at `path` the least CPU time when that is short: 2
-    /// shares, a weight of 1.
+    /// Gives the cgroup at `path` the smallest share of CPU time when CPU time is short: 2 shares, a weight of 1.
     ///
     /// # Errors
     /// As for [`Cgroups::change`].
@@ -190,11 +186,10 @@ impl Cgroups {
         self.change(path, configuration::least_cpu())
     }
 
-    /// Ends every process of the cgroup at `path` and of those below it. That
-    /// there is none is fine.
+    /// Kills every process in the cgroup at `path` and below it. A missing cgroup is fine.
     ///
     /// # Errors
-    /// `WrongState` when the caller is in it; `Internal` naming those that live on.
+    /// `WrongState` when the caller is in it; `Internal` naming the processes that live on.
     pub fn kill(&self, path: &str) -> Result<()> {
         let path = checked_path(path)?;
         self.check_not_in(path)?;
@@ -204,11 +199,11 @@ impl Cgroups {
         }
     }
 
-    /// Ends what is in the cgroup at `path` and removes it with all below it;
-    /// what cannot be ended is moved to a parent.
+    /// Kills what is in the cgroup at `path` and removes it with everything below it; processes
+    /// that cannot be killed are moved to a parent.
     ///
     /// # Errors
-    /// `WrongState` when the caller is in it; else all that kept it, in one.
+    /// `WrongState` when the caller is in it; else all that kept it from being removed, in one.
     pub fn destroy(&self, path: &str) -> Result<Destroyed> {
         self.destroy_if(path, None)
     }
@@ -226,7 +221,7 @@ impl Cgroups {
         if killed.as_ref().is_err_and(|error| error.kind() == Kind::WrongState) {
             return killed.map(|()| Destroyed::default());
         }
-        // It removes what it has made; the rest is ours.
+        // systemd removes what it has made; the rest is ours.
         let stopped = self.systemd.stop(&unit);
         let destroyed = self.layout.destroy(path, permit);
         match destroyed {
@@ -235,7 +230,7 @@ impl Cgroups {
         }
     }
 
-    /// Moves single threads to the cgroup at `path`. One that is none is skipped.
+    /// Moves single threads to the cgroup at `path`. An id that is no thread is skipped.
     ///
     /// # Errors
     /// `NotFound` when there is no such cgroup.
@@ -257,7 +252,7 @@ impl Cgroups {
         self.layout.open(path)?.ok_or_else(|| missing(path))
     }
 
-    /// Who kills what it is in itself is not there to remove it.
+    /// A caller that kills the cgroup it is in does not live to remove it.
     fn check_not_in(&self, path: &str) -> Result<()> {
         let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let mut own = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
@@ -283,8 +278,8 @@ pub fn runs_systemd() -> bool {
     Path::new(BOOTED).is_dir()
 }
 
-/// Where `path` is in these hierarchies, for messages: the folder where it is in
-/// one, the path where it is in more.
+/// Where `path` is in these hierarchies, for messages: the folder if it is in one hierarchy, the
+/// path if it is in several.
 fn place_of(path: &str, mounts: &[PathBuf]) -> String {
     match mounts {
         [one] => one.join(path.trim_start_matches('/')).display().to_string(),

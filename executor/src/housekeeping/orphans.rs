@@ -1,13 +1,12 @@
-//! Orphans: sandboxes and pods without a shim, tasks whose
-//! shim died before them, removals that were cut short.
+//! Orphans: sandboxes and pods without a shim, tasks whose shim died before them, and removals that were cut short.
 //!
 //! ```text
 //!   cgroups that are there ─► then shims that live ─► owned by none ─► asked once more ─► gone
 //! ```
 //!
-//! In this order, as a shim lives before it makes a cgroup: one that is there and
-//! whose shim is not was left behind. What is new by the time it is to go is
-//! asked for again, and let be.
+//! The order matters: a shim lives before it makes a cgroup, so a cgroup that exists while its shim
+//! does not was left behind. Right before a removal the owner is looked up again, and a cgroup that
+//! has one by then is left alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,37 +26,37 @@ use crate::owners::{self, Shims};
 use crate::sandbox::undo_sandbox;
 use crate::undo::{cgroups_of, readable, undo};
 
-/// What sandboxes are below.
+/// The parent of the cgroups of sandboxes.
 const SANDBOXES: &str = "bowline";
-/// What their shims' own cgroups are below.
+/// The parent of the cgroups of sandboxes' shims.
 const OVERHEAD: &str = "bowline-overhead";
-/// Where systemd has the scopes of these.
+/// The slice in which systemd has the scopes of these shims.
 const OVERHEAD_SLICE: &str = "/bowline_overhead.slice";
-/// What the folder of a task is called while it is removed.
+/// The prefix of a task's folder while it is being removed.
 const REMOVED: &str = ".removed-";
-/// What that is called while it is made.
+/// The prefix of a task's folder while it is being made.
 const NEW: &str = ".new-";
-/// What is kept of networks that were made.
+/// The record of networks that were made.
 const NETWORKS: &str = "networks.json";
 
-/// What was left.
+/// The kind of orphan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// The cgroup of a sandbox; with a folder, one whose shim died, with its network.
+    /// The cgroup of a sandbox. With a folder: a sandbox whose shim died, with its network.
     Sandbox,
-    /// That of its shim.
+    /// The cgroup of a sandbox's shim.
     Overhead,
     /// The cgroup of a pod.
     Pod,
-    /// A task whose shim died: its folder stays, for `ps` and `rm`.
+    /// A task whose shim died; its folder stays, for `ps` and `rm`.
     Task,
-    /// What a removal that was cut short has left in the state folder.
+    /// What a launch or removal that was cut short has left in the state folder.
     Remains,
 }
 
 impl What {
-    /// In a word.
+    /// The kind in one word.
     pub fn as_str(self) -> &'static str {
         match self {
             What::Sandbox => "sandbox",
@@ -72,27 +71,27 @@ impl What {
 /// Something that was left behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Left {
-    /// What it is.
+    /// The kind of orphan.
     pub what: What,
-    /// Of which sandbox or task; of a pod its uid.
+    /// The sandbox or task that it belonged to; of a pod, its uid.
     pub id: String,
     /// Why it is an orphan.
     pub why: String,
     /// Its cgroups.
     pub cgroups: Vec<String>,
-    /// How many processes are in them.
+    /// How many processes are in these cgroups.
     pub processes: usize,
-    /// Its folder, of a task or of remains.
+    /// The folder of a task or of remains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
 }
 
-/// What came of it.
+/// The result of clearing an orphan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It has gone.
+    /// It was removed.
     Removed,
-    /// It has an owner by now, and was let be.
+    /// It has an owner by now, and was left alone.
     Owned,
 }
 
@@ -102,16 +101,16 @@ struct Candidate {
     what: What,
     id: String,
     path: String,
-    /// Where the hierarchies are mounted that have it.
+    /// The mounts of the hierarchies that have the cgroup.
     mounts: Vec<PathBuf>,
 }
 
 impl Cgroups {
-    /// All orphans that are bowline's; with `pods_root`, such
-    /// as `kubepods`, pods below that too, of whichever class.
+    /// Finds all orphans that are bowline's; with `pods_root`, such as `kubepods`, also pods below
+    /// that root, of any class.
     ///
-    /// Owned is what a shim that lives is of, in whatever state folder, or has
-    /// started a process in; and what has a folder in `state` that is in use.
+    /// A cgroup has an owner if a living shim, of any state folder, belongs to it or has started a
+    /// process in it, or if it has a folder in `state` that is in use.
     ///
     /// # Errors
     /// `BadSpec` for a root that can hold no pods; `Internal` when the state
@@ -126,7 +125,7 @@ impl Cgroups {
             let is_its = |candidate: &Candidate| candidate.what != What::Pod && candidate.id == id.as_str();
             match held_or_unknown(&folder) {
                 Held::ByAShim => candidates.retain(|candidate| !is_its(candidate)),
-                // One that has a report has ended by itself.
+                // A task that has a report has ended by itself.
                 Held::ByUs(_lock) if !matches!(folder.exit(), Ok(Some(_))) && !shims.have(id.as_str()) => {
                     let (its, others) = candidates.into_iter().partition(is_its);
                     candidates = others;
@@ -141,10 +140,10 @@ impl Cgroups {
         Ok(left)
     }
 
-    /// Removes what was left, unless somebody owns it by now.
+    /// Removes what was left behind, unless it has an owner by now.
     ///
     /// # Errors
-    /// What kept it from going.
+    /// Why it could not be removed.
     pub fn clear(&self, state: &StateDir, left: &Left) -> Result<Outcome> {
         let done = match left.what {
             What::Sandbox | What::Task if left.folder.is_some() => self.clear_dead(state, left),
@@ -159,7 +158,7 @@ impl Cgroups {
         }
     }
 
-    /// Every cgroup whose name is a sandbox's or a pod's.
+    /// Every cgroup whose name is that of a sandbox or a pod.
     fn candidates(&self, pods_root: Option<&str>) -> Result<Vec<Candidate>> {
         let mut found = BTreeMap::new();
         for (prefix, what) in [(SANDBOXES, What::Sandbox), (OVERHEAD, What::Overhead)] {
@@ -187,7 +186,7 @@ impl Cgroups {
         Ok(found.into_values().collect())
     }
 
-    /// Adds what is beside `path`, in every hierarchy, and has an id.
+    /// Adds the cgroups beside `path`, in every hierarchy, that have an id.
     fn below(
         &self,
         path: &str,
@@ -210,8 +209,8 @@ impl Cgroups {
         candidate.what != What::Pod && shims.have(&candidate.id) || self.is_in_use(shims, &candidate.path)
     }
 
-    /// Whether a shim that lives has started something in the cgroup at `path`, or
-    /// is of the sandbox that it is in: that of a member may have nobody in it yet.
+    /// Whether a living shim has started something in the cgroup at `path`, or belongs to the
+    /// sandbox around it: a member's cgroup may have no process yet.
     fn is_in_use(&self, shims: &Shims, path: &str) -> bool {
         let mut above = path;
         while let Some((parent, _)) = above.rsplit_once('/') {
@@ -242,13 +241,13 @@ impl Cgroups {
         Left { what, id, why: with_processes(why, processes), cgroups: vec![path], processes, folder: None }
     }
 
-    /// What a shim that died has left of the task in `folder`, if anything.
+    /// What a dead shim has left of the task in `folder`, if anything.
     fn dead(&self, shims: &Shims, folder: &Folder, id: &TaskId, its: Vec<Candidate>) -> Option<Left> {
-        // Of one that is damaged, what can be read; that it is, is `rm`'s to complain of.
+        // Of a damaged record, use what can be read; `rm` reports the damage.
         let record = readable(folder).ok().and_then(|(record, _)| record);
         let sandbox = folder.sandbox().ok().flatten();
         let what = if folder.is_sandbox() { What::Sandbox } else { What::Task };
-        // What is not the task's is left alone, whatever the record says.
+        // Leave alone what is not the task's, whatever the record says.
         let recorded = record.map(|record| cgroups_of(&self.layout, folder, &record).0);
         let recorded = recorded.or(sandbox.map(|record| {
             let (own, _) = record.cgroups(id.as_str());
@@ -275,7 +274,7 @@ impl Cgroups {
 
     fn clear_orphan(&self, state: &StateDir, left: &Left) -> Result<bool> {
         let folder = folder_of(state, left.what, &left.id);
-        // Held, so that nobody launches what has this id here.
+        // Hold the lock, so that nobody launches anything with this id here.
         let lock = match folder.as_ref().map_or(Ok(Held::Missing), held)? {
             Held::ByAShim => return Ok(false),
             Held::ByUs(lock) => Some(lock),
@@ -302,11 +301,11 @@ impl Cgroups {
         let folder = Folder::at(path);
         let _lock = match held(&folder)? {
             Held::ByUs(lock) => lock,
-            // Removed meanwhile, with all that was left.
+            // It was removed meanwhile, with everything that was left.
             Held::Missing => return Ok(true),
             Held::ByAShim => return Ok(false),
         };
-        // Of another state folder a task may be where this one was.
+        // A task of another state folder may be where this one was.
         let permit = || {
             let shims = Shims::living();
             !shims.have(&left.id) && !left.cgroups.iter().any(|path| self.is_in_use(&shims, path))
@@ -342,7 +341,7 @@ fn folder_of(state: &StateDir, what: What, id: &str) -> Option<Folder> {
 enum Held {
     ByUs(Lock),
     ByAShim,
-    /// There is none.
+    /// There is no folder.
     Missing,
 }
 
@@ -375,8 +374,7 @@ fn with_processes(why: String, processes: usize) -> String {
     }
 }
 
-/// Folders that somebody had begun to make or to remove, or was attached to a task
-/// by, and has not lived to remove.
+/// Folders that a process began to make or to remove, or used to attach to a task, and did not live to remove.
 fn remains(state: &StateDir) -> Vec<Left> {
     let of_state = entries(state.path()).filter_map(|(path, name)| {
         let (named, why) = match name.strip_prefix(NEW) {
@@ -394,7 +392,7 @@ fn remains(state: &StateDir) -> Vec<Left> {
         })
     });
     let dead = |pid: &Option<i32>| !pid.is_some_and(owners::is_bowline);
-    // One that has ended by itself since it was listed has removed its own.
+    // A process that has ended by itself since the listing has removed its own folder.
     let all = of_state.chain(attached).filter(|(_, pid, _, path)| dead(pid) && path.exists());
     let left = |(id, _, why, path): (String, _, &str, _)| Left {
         what: What::Remains,
@@ -407,7 +405,7 @@ fn remains(state: &StateDir) -> Vec<Left> {
     all.map(left).collect()
 }
 
-/// What is in a folder, with its name, as far as that can be read.
+/// The entries of a folder with their names, as far as they can be read.
 fn entries(folder: &Path) -> impl Iterator<Item = (PathBuf, String)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some((entry.path(), entry.file_name().into_string().ok()?)))

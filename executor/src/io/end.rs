@@ -19,23 +19,22 @@ pub struct Stdio {
     pub stdout: End,
     /// Written to as fd 2.
     pub stderr: End,
-    /// With it, the process makes itself a terminal, which then takes the
-    /// place of all three.
+    /// If set, the process makes itself a terminal, which replaces all three streams.
     pub terminal: Option<Wish>,
 }
 
-/// What a process has as one of its standard streams.
+/// The process's end of one standard stream.
 #[derive(Debug)]
 pub enum End {
-    /// A null device that belongs to its task. The host's is never handed to a
-    /// task, which could change its mode, owner and times.
+    /// A null device that belongs to the task. A task never gets the host's null device, because it
+    /// could change that device's mode, owner and times.
     Null,
     /// A pipe, a FIFO or a file.
     Fd(OwnedFd),
 }
 
 impl End {
-    /// What is open already.
+    /// The open fd, unless this is the null device.
     pub fn fd(&self) -> Option<&OwnedFd> {
         match self {
             End::Null => None,
@@ -45,7 +44,7 @@ impl End {
 }
 
 impl Stdio {
-    /// Whether any of them is the null device.
+    /// Whether any of the streams is the null device.
     pub fn wants_null(&self) -> bool {
         let ends = [&self.stdin, &self.stdout, &self.stderr];
         self.terminal.is_none() && ends.into_iter().any(|end| matches!(end, End::Null))
@@ -57,8 +56,8 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, || "cannot make a pipe")
 }
 
-/// Who the ends that a process gets belong to, as the host counts: its own
-/// user, so that it can open `/dev/stdout` anew.
+/// The user and group that own the ends a process gets, in host ids: the process's own, so that it
+/// can open `/dev/stdout` anew.
 #[derive(Debug, Clone, Copy)]
 pub struct Owner {
     /// User id.
@@ -74,7 +73,7 @@ impl Owner {
     }
 }
 
-/// Whether a path that somebody gave leads to the host's null device.
+/// Whether a file from a caller's path is the host's null device.
 pub fn is_null(file: &File) -> Result<bool> {
     let file = file.metadata().doing(Kind::Internal, || "cannot examine a stream")?;
     Ok(file.file_type().is_char_device() && file.rdev() == rustix::fs::makedev(1, 3))

@@ -1,8 +1,7 @@
-//! What a process reads: nothing, a file that is handed to it as it is, a
-//! FIFO, or what those who attach write.
+//! Sources of a process's stdin: nothing, a file handed over as it is, a FIFO, or what attached clients write.
 //!
-//! A FIFO's bytes are passed on through a pipe: handed over as it is, it would
-//! block whoever opens `/dev/stdin` anew once its writer has gone.
+//! Bytes from a FIFO pass through a pipe. If the process got the FIFO itself, opening `/dev/stdin`
+//! anew would block once the FIFO's writer has gone.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -21,26 +20,23 @@ use tokio::sync::{Mutex, watch};
 use super::end::{End, Owner, is_null, pipe};
 use crate::{pages, waits};
 
-/// Passed on at a time, in bytes: what a pipe holds. The buffer is there for as
-/// long as somebody feeds.
+/// Bytes passed on at a time: what a pipe holds. The buffer exists for as long as input is fed.
 const CHUNK: usize = 64 * 1024;
 
 /// Where a process's stdin comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Input {
-    /// Nowhere: it has ended already.
+    /// Nothing: stdin is at its end from the start.
     #[default]
     Null,
-    /// A file, or a FIFO that somebody has open to write: it ends when its last
-    /// writer closes it.
+    /// A file, or a FIFO that has a writer: the input ends when the last writer closes it.
     Path(PathBuf),
-    /// From whoever attaches; it does not end before the process does.
+    /// What attached clients write; it does not end before the process does.
     Open,
 }
 
 impl Input {
-    /// The end for the process, and for [`Input::Open`] the one that is fed. A
-    /// FIFO is read until it ends, or the process has.
+    /// Returns the process's end, and for [`Input::Open`] the end to feed. A FIFO is read until it or the process ends.
     pub fn open(
         &self,
         owner: Owner,
@@ -69,7 +65,7 @@ impl Input {
     }
 }
 
-/// A pipe: the process's end, and the one that is fed.
+/// Creates a pipe; returns the process's end and the end to feed.
 fn fed(owner: Owner) -> Result<(OwnedFd, Rc<AsyncFd<File>>)> {
     let (read, write) = pipe()?;
     owner.take(&read)?;
@@ -79,10 +75,9 @@ fn fed(owner: Owner) -> Result<(OwnedFd, Rc<AsyncFd<File>>)> {
     Ok((read, Rc::new(write)))
 }
 
-/// Opens what input comes from, without ever waiting for a FIFO's writer.
+/// Opens the source of the input without ever waiting for a FIFO's writer.
 ///
-/// A FIFO that nobody has opened to write reads as ended: whoever names one has
-/// it open.
+/// A FIFO without a writer reads as ended: callers that name a FIFO hold it open.
 fn open(path: &Path) -> Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     File::options().read(true).custom_flags(flags).open(path).map_err(|error| {
@@ -91,8 +86,8 @@ fn open(path: &Path) -> Result<File> {
     })
 }
 
-/// Passes on what somebody who attaches writes into the FIFO at `path`, until
-/// that ends, the process takes no more, or it has ended.
+/// Passes on what an attached client writes into the FIFO at `path`, until the FIFO ends, the
+/// process takes no more, or the process has ended.
 pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, process_ended: watch::Receiver<bool>) -> Result<()> {
     let from = sys::watch(open(path)?).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?;
     begin(from, to, process_ended);
@@ -119,9 +114,9 @@ fn begin(from: AsyncFd<File>, to: Rc<AsyncFd<File>>, process_ended: watch::Recei
 struct Feed {
     from: AsyncFd<File>,
     to: Rc<AsyncFd<File>>,
-    /// What was read last.
+    /// The last chunk that was read.
     chunk: Vec<u8>,
-    /// What of it is still to be written.
+    /// The part of `chunk` that is still to be written.
     rest: Range<usize>,
 }
 

@@ -1,13 +1,13 @@
-//! A program of the manager's that takes a process's output: two pipes as its
-//! fds 3 and 4, and by fd 5 it says that it is ready.
+//! A manager's program that takes a process's output: it reads two pipes, its fds 3 and 4, and
+//! reports through fd 5 that it is ready.
 //!
 //! ```text
 //!   process ─pipe─► logger      its end while the process writes on: discarded
 //! ```
 //!
-//! The pipes are the process's own; the shim holds their reading ends only so
-//! that a logger that dies takes no task with it. Once the process has ended
-//! the logger reads the end of both, and has time to put down what it has.
+//! The pipes are the process's own; the shim holds their reading ends only so that a logger that
+//! dies takes no task with it. Once the process has ended, the logger reads the end of both pipes
+//! and has time to write down what it has.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -31,43 +31,42 @@ use crate::known::Known;
 use crate::program::{Program, Started};
 use crate::{waits, worker};
 
-/// How long it may take to end by itself once all is read, and how long once it
-/// has SIGTERM: together what containerd's own shim gives it.
+/// How long the logger may take to end by itself once everything is read, and how long after
+/// SIGTERM: together the time that containerd's own shim gives it.
 const BY_ITSELF: Duration = Duration::from_secs(2);
 const ASKED: Duration = Duration::from_secs(10);
 
-/// What it gets as which fd (containerd's runtime v2, "Logging").
+/// The logger's fds (containerd's runtime v2, "Logging").
 const STDOUT: i32 = 3;
 const STDERR: i32 = 4;
 const READY: i32 = 5;
 
-/// A program that takes output.
+/// A program that takes a process's output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Logger {
-    /// Absolute.
+    /// The program's absolute path.
     pub program: PathBuf,
-    /// What follows its name.
+    /// The arguments, without the name.
     pub args: Vec<String>,
-    /// All of its environment, as `KEY=value`.
+    /// The whole environment, as `KEY=value`.
     pub env: Vec<String>,
-    /// How it says that it is ready.
+    /// How the logger reports that it is ready.
     pub ready: Ready,
 }
 
-/// How a logger says that it is ready.
+/// How a logger reports that it is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ready {
     /// By closing fd 5.
     Closed,
-    /// By a byte there; to close it without is to fail.
+    /// By writing a byte to fd 5; closing fd 5 without a byte is a failure.
     Byte,
 }
 
-/// A logger that runs. Dropped before it is seen off, as of a process that was
-/// never started, it is ended.
+/// A running logger. Dropping it before `see_off`, as for a process that was never started, ends the logger.
 pub struct Logging(Option<Running>);
 
-/// Whether a logger has ended, and all is read that its process had for it.
+/// Whether a logger has ended and everything that its process wrote for it has been read.
 pub type Gone = Rc<Known<bool>>;
 
 struct Running {
@@ -75,22 +74,22 @@ struct Running {
     claim: Claim,
     reads: Option<[OwnedFd; 2]>,
     writes: Option<[OwnedFd; 2]>,
-    /// It has said so.
+    /// Whether the logger has reported that it is ready.
     ready: bool,
-    /// What is read for nobody, as it has ended before its process.
+    /// The process's pipes, read and discarded because the logger has ended first.
     discarded: Option<[AsyncFd<File>; 2]>,
-    /// When it has SIGTERM, unless it has ended.
+    /// When the logger gets SIGTERM, unless it has ended by then.
     asked_at: Option<Moment>,
-    /// Whether it has.
+    /// Whether SIGTERM was sent.
     asked: bool,
 }
 
 impl Logger {
-    /// Starts it; returns once it is ready. `claim` gives the end of a child:
-    /// held from before this is called.
+    /// Starts the logger; returns once it is ready. `claim` returns the child's `Claim`; the caller
+    /// expects the child from before this call.
     ///
     /// # Errors
-    /// `CommandNotFound`, `NotExecutable`; `Internal` when it ends instead.
+    /// `CommandNotFound`, `NotExecutable`; `Internal` when the logger ends instead.
     pub async fn start(&self, claim: impl FnOnce(i32) -> Claim) -> Result<Logging> {
         let name = self.program.display();
         let ([out, err], [out_write, err_write]) = {
@@ -130,14 +129,14 @@ impl Logger {
     }
 }
 
-/// Whether a byte comes, and not the end.
+/// Waits for a byte; false at the end of the pipe.
 async fn first_byte(pipe: OwnedFd) -> std::io::Result<bool> {
     let mut reader = worker::PipeReader::new(pipe)?;
     Ok(reader.read_more(&mut Vec::new()).await? > 0)
 }
 
 impl Logging {
-    /// Where its process is to write, for as long as this lives.
+    /// The targets of the process's output, valid for as long as this lives.
     pub fn targets(&self) -> [Target; 2] {
         let path = |fd: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let none = || [Target::Null, Target::Null];
@@ -145,8 +144,7 @@ impl Logging {
         writes.map_or_else(none, |writes| writes.each_ref().map(|fd| Target::Own(path(fd))))
     }
 
-    /// Lets it go once its process is connected, and sees it to its end, which
-    /// comes when the process's has.
+    /// Releases the logger once its process is connected and follows it to its end, which comes after the process's.
     pub fn see_off(mut self, process_ended: watch::Receiver<bool>) -> Option<Gone> {
         self.0.take().map(|running| running.see_off(process_ended))
     }
@@ -156,7 +154,7 @@ impl Drop for Logging {
     fn drop(&mut self) {
         if let Some(running) = self.0.take() {
             if !running.ready {
-                // Nothing was written that it would have to put down.
+                // Nothing was written that the logger would have to store.
                 running.started.kill();
             }
             let (_, ended) = watch::channel(true);
@@ -184,7 +182,7 @@ impl Running {
         if self.asked_at.is_none() && self.discarded.is_none() {
             tokio::select! {
                 _ = self.claim.ended() => self.discard(),
-                // An error means that it was never started.
+                // An error means that the process was never started.
                 _ = process_ended.wait_for(|ended| *ended) => {}
             }
         }
@@ -192,7 +190,7 @@ impl Running {
             tokio::join!(read_out(out), read_out(err));
             return;
         }
-        // Those of the process are closed with it; then it reads the end.
+        // The process's copies close with the process; the logger then reads the end.
         self.reads = None;
         let asked_at = *self.asked_at.get_or_insert_with(|| Moment::now().after(BY_ITSELF));
         if timeout(asked_at.to_come(), self.claim.ended()).await.is_ok() {
@@ -208,7 +206,7 @@ impl Running {
         }
     }
 
-    /// Has what its process writes from now on read for nobody.
+    /// Reads and discards what the process writes from now on.
     fn discard(&mut self) {
         tracing::warn!("a logger has ended before its process: what that writes from now on is lost");
         let watched = |pipe: OwnedFd| {
@@ -220,7 +218,7 @@ impl Running {
     }
 }
 
-/// Reads until no writer is left, for nobody.
+/// Reads and discards until no writer is left.
 async fn read_out(pipe: &AsyncFd<File>) {
     let mut chunk = vec![0u8; 4096];
     while let Ok(1..) = pipe.async_io(Interest::READABLE, |mut from| from.read(&mut chunk)).await {}

@@ -1,5 +1,4 @@
-//! Standard streams: from a process's pipes or terminal to files, FIFOs, ring
-//! buffers and whoever attaches, and back.
+//! Standard streams: from a process's pipes or terminal to files, FIFOs, ring buffers and attached clients, and back.
 //!
 //! ```text
 //!   process ─pipe or terminal─► stream ─► tail (last bytes, in memory)
@@ -8,17 +7,16 @@
 //!      └──── file, or a pipe that a FIFO or guests feed ◄── input
 //! ```
 //!
-//! Where output is not to be seen by the shim, a FIFO is handed straight to the
-//! process. Never a file: whoever holds one can change its mode and its content.
+//! If the shim need not see the output, the process gets a FIFO directly. It never gets a file: a
+//! process that holds a host file can change its mode and its content.
 //!
-//! A FIFO whose reader is slow holds up its own stream only. A file that cannot
-//! be written, or a reader that has gone, holds up nobody: what is lost is
-//! counted. When whoever has a process in its foreground stops reading a stream,
-//! and nobody attached reads it either, the pipe is closed: the process gets
-//! EPIPE or SIGPIPE, as in any pipeline. When the process has ended, what is left
-//! in its pipe is read at once, so that the tail is whole, and then flushed for as
-//! long as the reader takes any of it. What a client has not taken then stays in
-//! its FIFO. Must not: know a task's state.
+//! A slow FIFO reader holds up its own stream only. A file that cannot be written, or a reader that
+//! has gone, holds up nothing: the lost bytes are counted. When the client that has the process in
+//! its foreground stops reading a stream, and no attached client reads it either, the pipe is
+//! closed: the process gets EPIPE or SIGPIPE, as in any pipeline. When the process has ended, the
+//! rest of its pipe is read at once, so that the tail is complete, and then flushed for as long as
+//! the reader takes any of it. What a client has not taken then stays in its FIFO. Must not: know a
+//! task's state.
 
 mod end;
 mod input;
@@ -53,44 +51,43 @@ use stream::{Route, Stream};
 pub use tail::{TAIL, Tail, new_tail};
 use terminal::{Awaited, Terminal};
 
-/// What a process is to be connected to.
+/// How to connect a process.
 pub struct Connections<'a> {
-    /// Its stdin; with a terminal it is open, whatever this says.
+    /// The source of its stdin. With a terminal, stdin is open whatever this says.
     pub input: &'a Input,
-    /// Where its stdout goes, or all that it writes to its terminal.
+    /// The target of its stdout, or of everything that it writes to its terminal.
     pub stdout: &'a Target,
-    /// Where its stderr goes.
+    /// The target of its stderr.
     pub stderr: &'a Target,
-    /// Who its ends belong to.
+    /// The owner of the process's ends.
     pub owner: Owner,
-    /// What keeps a log of its stdout and its stderr.
+    /// The logs of its stdout and stderr.
     pub logs: [Option<log::Writer>; 2],
     /// One tail for both streams, or one for each.
     pub tails: [Tail; 2],
-    /// With it, it has a terminal.
+    /// The size of its terminal, if it gets one.
     pub terminal: Option<WindowSize>,
-    /// Whether output goes straight to the FIFOs that `stdout` and `stderr`
-    /// name: the shim does not see it. A terminal is always between, and a pipe
-    /// where a target is not a FIFO: no file of the host is handed to a process.
+    /// Whether output goes straight to the FIFOs that `stdout` and `stderr` name, unseen by the
+    /// shim. A terminal always sits in between, and so does a pipe when a target is not a FIFO: no
+    /// file of the host is handed to a process.
     pub direct: bool,
-    /// Whether its pipes are read for as long as anybody writes, also once the
-    /// process itself has ended.
+    /// Whether its pipes are read for as long as any process writes to them, even after the process itself has ended.
     pub follow: bool,
 }
 
-/// What the shim keeps of a process's streams while that is being set up.
+/// The shim's side of a process's streams while the process is being set up.
 pub enum Wiring {
-    /// Pipes, which are pumped already.
+    /// Pipes, already being pumped.
     Pipes(Pumps),
-    /// A terminal that is still to come.
+    /// A terminal that the process has not made yet.
     Terminal {
-        /// Where it comes from.
+        /// Where the terminal comes from.
         awaited: Awaited,
-        /// Where what is written to it goes.
+        /// Where the terminal's output goes.
         outlet: Outlet,
-        /// What keeps a log of it.
+        /// The log of the terminal's output.
         log: Option<log::Writer>,
-        /// Its tail.
+        /// The last bytes of the terminal's output.
         tail: Tail,
     },
 }
@@ -103,32 +100,32 @@ pub struct Pumps {
     lines: Lines,
 }
 
-/// By which one joins a process's streams.
+/// Handles for joining a process's streams.
 #[derive(Debug, Clone)]
 pub struct Lines {
-    /// For stdout and stderr; a terminal has one.
+    /// One for stdout and one for stderr; a terminal has only one.
     outputs: Vec<mpsc::UnboundedSender<Outlet>>,
     input: Option<Rc<AsyncFd<File>>>,
     terminal: Option<Rc<Terminal>>,
     process_ended: watch::Receiver<bool>,
-    /// For each output: how far it is.
+    /// How far each output has come.
     progress: Vec<watch::Receiver<Progress>>,
 }
 
-/// FIFOs of somebody who attaches: what it reads from, and what it writes to.
+/// The FIFOs of a client that attaches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attachment {
-    /// What it writes to; open already.
+    /// What the client writes to; it has this open already.
     pub stdin: Option<PathBuf>,
-    /// Where it reads stdout from, or a terminal.
+    /// Where the client reads stdout, or the terminal.
     pub stdout: Target,
-    /// Where it reads stderr from.
+    /// Where the client reads stderr.
     pub stderr: Target,
 }
 
-/// Makes the ends of a process, and pumps its pipes on the current `LocalSet`.
+/// Creates a process's stream ends and pumps its pipes on the current `LocalSet`.
 ///
-/// Returns what the process gets and what the shim keeps.
+/// Returns the process's ends and the shim's side.
 pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
     let Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, follow } = wanted;
     let ([out_log, err_log], [out_tail, err_tail]) = (logs, tails);
@@ -141,7 +138,7 @@ pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
     let stdin = pumps.open_input(input, owner)?;
     let way = Way { owner, direct, follow };
     let out = pumps.open_output("stdout", stdout, way, out_log, out_tail)?;
-    // One pipe for one file: what goes there by either stays in order.
+    // Both streams go to one file: a single pipe keeps their order.
     let one = direct && stdout == stderr && !pumps.lines.outputs.is_empty();
     let err = match &out {
         End::Fd(pipe) if one => End::Fd(pipe.try_clone().doing(Kind::Internal, || "cannot give a process its stderr")?),
@@ -151,7 +148,7 @@ pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
 }
 
 impl Wiring {
-    /// What is pumped from now on, of a process that has said that it is set up.
+    /// Starts pumping, once the process has reported that it is set up.
     pub fn connect(self) -> Result<Pumps> {
         match self {
             Wiring::Pipes(pumps) => Ok(pumps),
@@ -174,7 +171,7 @@ struct Way {
     follow: bool,
 }
 
-/// The FIFO at `path` as the process itself gets it.
+/// Prepares the FIFO at `path` for the process to hold.
 fn handed_over(fifo: File, path: &Path, owner: Owner) -> Result<OwnedFd> {
     // The process did not ask for a non-blocking stream.
     rustix::io::ioctl_fionbio(&fifo, false).doing(Kind::Internal, || format!("cannot set up {}", path.display()))?;
@@ -183,7 +180,7 @@ fn handed_over(fifo: File, path: &Path, owner: Owner) -> Result<OwnedFd> {
     Ok(end)
 }
 
-/// A pipe that nobody reads: what a process gets whose reader has gone already.
+/// Creates a pipe without a reader, for a process whose reader has gone already.
 fn unread(owner: Owner) -> Result<OwnedFd> {
     let (_, write) = pipe()?;
     owner.take(&write)?;
@@ -197,7 +194,7 @@ impl Pumps {
         Pumps { process_ended, lines }
     }
 
-    /// The process's end of an output; what is read by the shim is pumped.
+    /// Creates the process's end of an output; pumps the other end if the shim reads it.
     fn open_output(
         &mut self,
         name: &'static str,
@@ -250,33 +247,33 @@ impl Pumps {
         self.lines.outputs.push(invite);
     }
 
-    /// The process's end of its stdin; what is fed is kept.
+    /// Creates the process's end of its stdin; keeps the other end if input is fed.
     fn open_input(&mut self, input: &Input, owner: Owner) -> Result<End> {
         let (stdin, fed) = input.open(owner, &self.lines.process_ended)?;
         self.lines.input = fed;
         Ok(stdin)
     }
 
-    /// Tells when the process has ended.
+    /// Returns a receiver that becomes true when the process has ended.
     pub fn process_ended(&self) -> watch::Receiver<bool> {
         self.lines.process_ended.clone()
     }
 
-    /// By which others join.
+    /// The handles for joining the streams.
     pub fn lines(&self) -> &Lines {
         &self.lines
     }
 
-    /// Says that the process has ended, and waits until its tail is whole.
+    /// Marks the process as ended and waits until its tail is complete.
     pub async fn finish(&self) {
         self.process_ended.send_if_modified(|ended| !std::mem::replace(ended, true));
         for stream in &self.lines.progress {
-            // An error means that the pump has ended: it is as whole as it gets.
+            // An error means that the pump has ended: the tail is as complete as it gets.
             let _ = stream.clone().wait_for(|p| p.tail_whole || p.flushed).await;
         }
     }
 
-    /// Waits until everything is written or given up.
+    /// Waits until all output is written or given up.
     pub async fn flushed(&self) {
         for stream in &self.lines.progress {
             let _ = stream.clone().wait_for(|p| p.flushed).await;
@@ -290,30 +287,29 @@ impl Lines {
         self.terminal.is_some()
     }
 
-    /// Bytes that went nowhere so far, as their file or reader would not take them.
+    /// Bytes lost so far because their file or reader would not take them.
     pub fn dropped(&self) -> u64 {
         self.progress.iter().map(|p| p.borrow().dropped).sum()
     }
 
-    /// How far each output is.
+    /// How far each output has come.
     pub fn progress(&self) -> Vec<Progress> {
         self.progress.iter().map(|stream| *stream.borrow()).collect()
     }
 
-    /// Whether what somebody who attaches writes comes to the process.
+    /// Whether the process gets what an attached client writes.
     pub fn take_input(&self) -> bool {
         self.input.is_some()
     }
 
-    /// Connects somebody to the process, until either leaves.
+    /// Connects a client to the process until either leaves.
     ///
     /// # Errors
-    /// `WrongState` for input that nobody reads; `BadSpec` for a FIFO that
-    /// cannot be opened.
+    /// `WrongState` for input that nothing reads; `BadSpec` for a FIFO that cannot be opened.
     pub fn attach(&self, attachment: &Attachment) -> Result<()> {
         for (target, output) in [&attachment.stdout, &attachment.stderr].into_iter().zip(&self.outputs) {
             if *target != Target::Null {
-                // It has ended: then the FIFO is closed at once.
+                // An error means that the output has ended; the FIFO is then closed at once.
                 let _ = output.send(Outlet::guest(target)?);
             }
         }
@@ -325,10 +321,10 @@ impl Lines {
         }
     }
 
-    /// Makes its terminal this large.
+    /// Sets the size of the process's terminal.
     ///
     /// # Errors
-    /// `WrongState` when it has none.
+    /// `WrongState` when the process has no terminal.
     pub fn resize(&self, size: WindowSize) -> Result<()> {
         match &self.terminal {
             Some(terminal) => terminal.resize(size),

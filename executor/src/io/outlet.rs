@@ -1,10 +1,9 @@
-//! Where a stream's bytes go to: one outlet for each file, FIFO or reader.
+//! Where a stream's bytes go: one outlet for each file, FIFO or reader.
 //!
-//! An outlet keeps what its reader has not taken yet; while one does, the
-//! stream is not read. A guest that takes nothing for [`PATIENCE`] is let go:
-//! a terminal that somebody has stopped must not stop the task. Whoever has the
-//! process in its foreground may stop it, as any pipe's reader may. Must not:
-//! wait, or decide what becomes of the stream.
+//! An outlet keeps what its reader has not taken yet; as long as it keeps anything, the stream is
+//! not read. A guest that takes nothing for [`PATIENCE`] is dropped: a stopped terminal must not
+//! stop the task. The client that has the process in its foreground may stop it, as any pipe's
+//! reader may. Must not: wait, or decide what becomes of the stream.
 
 use std::fs::{File, FileType};
 use std::future::pending;
@@ -22,29 +21,29 @@ use tokio::io::unix::AsyncFd;
 
 use crate::clock::Moment;
 
-/// Where a stream goes to.
+/// Where a stream goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Target {
     /// Nowhere.
     #[default]
     Null,
-    /// A file, which is appended to, or a FIFO that somebody reads.
+    /// A file, which is appended to, or a FIFO with a reader.
     Path(PathBuf),
     /// A pipe of the shim's own, by its name in `/proc/self/fd`.
     Own(PathBuf),
-    /// A FIFO of whoever has the process in its foreground: once that reader has
-    /// gone, the process's next write fails.
+    /// A FIFO of the client that has the process in its foreground: once that reader has gone, the
+    /// process's next write fails.
     Foreground(PathBuf),
 }
 
 /// How long a guest may take nothing before the task goes on without it.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What takes the bytes.
+/// The destination of an outlet's bytes.
 #[derive(Debug)]
 enum Sink {
     Null,
-    /// What takes everything at once, or refuses it.
+    /// Takes everything at once, or refuses it.
     File(File),
     /// A FIFO, or a device that can be full for a while.
     Watched(AsyncFd<File>),
@@ -57,38 +56,38 @@ impl Sink {
         }
         match sys::watch(file.try_clone()?) {
             Ok(watched) => Ok(Sink::Watched(watched)),
-            // EPERM: a device that is never full, as epoll sees it.
+            // EPERM: epoll treats the device as never full.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Sink::File(file)),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Whom an outlet is for.
+/// The reader that an outlet serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
-    /// Whoever reads what the task is connected to; what it refuses is counted.
+    /// The reader that the task is connected to; bytes that it refuses are counted.
     Own,
-    /// Whoever has the process in its foreground: nothing is lost when it leaves.
+    /// The client that has the process in its foreground: nothing is lost when it leaves.
     Foreground,
-    /// Whoever came later: nothing is lost when it leaves.
+    /// A client that attached later: nothing is lost when it leaves.
     Guest,
 }
 
-/// One place that a stream goes to.
+/// One destination of a stream.
 #[derive(Debug)]
 pub struct Outlet {
     sink: Sink,
     pending: Vec<u8>,
     dropped: u64,
     reader: Reader,
-    /// When it was first found to take nothing.
+    /// When the outlet was first found to take nothing.
     stalled: Option<Moment>,
     gone: bool,
 }
 
 impl Outlet {
-    /// Opens what the task itself is connected to.
+    /// Opens the target that the task itself is connected to.
     pub fn open(target: &Target) -> Result<Outlet> {
         match target {
             Target::Null => Ok(Outlet::new(Sink::Null, Reader::Own)),
@@ -97,7 +96,7 @@ impl Outlet {
         }
     }
 
-    /// Opens what somebody who attaches reads from.
+    /// Opens the target that an attached client reads.
     pub fn guest(target: &Target) -> Result<Outlet> {
         match target {
             Target::Null => Ok(Outlet::new(Sink::Null, Reader::Guest)),
@@ -118,7 +117,7 @@ impl Outlet {
         Ok(Outlet::new(sink, reader))
     }
 
-    /// What the task is connected to, opened already.
+    /// An outlet to an open file that the task is connected to.
     pub fn to(file: File, kind: FileType) -> Result<Outlet> {
         let sink = Sink::of(file, kind).doing(Kind::Internal, || "cannot watch where output goes")?;
         Ok(Outlet::new(sink, Reader::Own))
@@ -128,23 +127,23 @@ impl Outlet {
         Outlet { sink, pending: Vec::new(), dropped: 0, reader, stalled: None, gone: false }
     }
 
-    /// Whether it has something that its reader has not taken.
+    /// Whether the outlet keeps bytes that its reader has not taken.
     pub fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Whether there is nobody to write for any more.
+    /// Whether there is no reader left.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Whether it is for whoever has the process in its foreground.
+    /// Whether the reader has the process in its foreground.
     pub fn is_foreground(&self) -> bool {
         self.reader == Reader::Foreground
     }
 
-    /// Returns once its reader has gone, of one that may go: also while nothing
-    /// is written. The kernel reports that as an error of the writing end.
+    /// Returns once the reader has gone, if this reader may go, even while nothing is written. The
+    /// kernel reports that as an error of the writing end.
     pub async fn left(&self) {
         match (&self.sink, self.reader) {
             (Sink::Watched(fifo), Reader::Foreground | Reader::Guest) => drop(fifo.ready(Interest::ERROR).await),
@@ -152,22 +151,22 @@ impl Outlet {
         }
     }
 
-    /// Lets it go whose reader has gone.
+    /// Drops a reader that has gone.
     pub fn leave(&mut self) {
         self.gone = true;
     }
 
-    /// Bytes that went nowhere.
+    /// Bytes lost.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// When it is to be let go, should it take nothing until then.
+    /// When the reader is dropped if it takes nothing until then.
     pub fn deadline(&self) -> Option<Moment> {
         self.stalled.filter(|_| self.reader == Reader::Guest).map(|since| since.after(PATIENCE))
     }
 
-    /// Ready once its reader takes something; an error shows in the write that follows.
+    /// Ready once the reader takes something; an error shows in the next write.
     pub fn poll_writable(&self, context: &mut Context<'_>) -> Poll<()> {
         match &self.sink {
             Sink::Watched(fifo) if self.is_pending() => fifo.poll_write_ready(context).map(drop),
@@ -175,7 +174,7 @@ impl Outlet {
         }
     }
 
-    /// Takes all of `bytes`: what cannot be written now is kept.
+    /// Takes all of `bytes` and keeps what cannot be written now.
     pub fn write(&mut self, bytes: &[u8]) {
         if self.is_pending() {
             self.pending.extend_from_slice(bytes);
@@ -185,7 +184,7 @@ impl Outlet {
         self.keep(&bytes[written..]);
     }
 
-    /// Writes of what is kept as much as its reader takes.
+    /// Writes as much of the kept bytes as the reader takes.
     pub fn flush(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         let written = self.write_now(&pending, Readiness::Kept);
@@ -203,16 +202,16 @@ impl Outlet {
         }
     }
 
-    /// Lets a guest go whose time is over.
+    /// Drops a guest whose time is over.
     pub fn let_go(&mut self, now: Moment) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.gone = true;
         }
     }
 
-    /// Waits for its reader no longer. What is kept goes into the FIFO of a client,
-    /// which is made larger, so that a pager gets all of it without the shim; what
-    /// goes into none is dropped.
+    /// Stops waiting for the reader. The kept bytes go into the FIFO of a client, which is made
+    /// larger, so that a pager gets all of them without the shim; bytes that go into no FIFO are
+    /// dropped.
     pub fn give_up(&mut self) {
         self.hand_off();
         if self.reader != Reader::Guest {
@@ -241,13 +240,13 @@ impl Outlet {
         }
     }
 
-    /// Whether the kernel tells when the sink takes more.
+    /// Whether the kernel reports when the sink takes more.
     fn can_wait(&self) -> bool {
         matches!(self.sink, Sink::Watched(_))
     }
 
-    /// Writes what the sink takes without waiting; what it refuses for good is
-    /// dropped, and counts as written.
+    /// Writes what the sink takes without waiting; returns how many bytes are done. Bytes that the
+    /// sink refuses for good are dropped and count as written.
     fn write_now(&mut self, bytes: &[u8], readiness: Readiness) -> usize {
         let mut done = 0;
         while done < bytes.len() {
@@ -263,7 +262,7 @@ impl Outlet {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.can_wait() => return done,
                 Err(error) => {
-                    // Once: the next may be refused as well.
+                    // Warn only once: later writes may be refused as well.
                     if self.reader == Reader::Own && self.dropped == 0 {
                         tracing::warn!(%error, "output cannot be written, and is dropped");
                     }
@@ -276,9 +275,9 @@ impl Outlet {
     }
 }
 
-/// Opens what output goes to, without ever waiting for a FIFO's reader; tells
-/// what it is. A link at the end of a path that somebody named is not followed: a
-/// task that may write to the folder could lead the shim to any file.
+/// Opens an output target without ever waiting for a FIFO's reader; also returns its file type. A
+/// symlink at the end of a caller's path is not followed: a task that may write to the folder could
+/// lead the shim to any file.
 pub fn open(target: &Target, path: &Path) -> Result<(File, FileType)> {
     let opened = match target {
         Target::Own(_) => open_now(path, true, 0),
@@ -287,8 +286,7 @@ pub fn open(target: &Target, path: &Path) -> Result<(File, FileType)> {
     known(opened, path)
 }
 
-/// As [`open`], for a FIFO that somebody has made to read from; `None` if that reader
-/// has gone already.
+/// Like [`open`], for a FIFO that a client has made to read from; `None` if that reader has gone already.
 pub fn open_read(path: &Path) -> Result<Option<(File, FileType)>> {
     match open_now(path, false, 0) {
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
@@ -296,8 +294,9 @@ pub fn open_read(path: &Path) -> Result<Option<(File, FileType)>> {
     }
 }
 
-/// What somebody has named, and no link. A FIFO, which may become the process's
-/// own, is looked at instead: criu would open it anew with the flag.
+/// Opens a path that a caller has named, but no symlink. A FIFO, which may become the process's
+/// own, is compared with its metadata instead of opened with `O_NOFOLLOW`: criu would open it anew
+/// with that flag.
 fn open_named(path: &Path) -> io::Result<File> {
     let Some(fifo) = path.symlink_metadata().ok().filter(|found| found.file_type().is_fifo()) else {
         return open_now(path, true, libc::O_NOFOLLOW);
@@ -328,11 +327,11 @@ fn known(opened: io::Result<File>, path: &Path) -> Result<(File, FileType)> {
     Ok((file, kind))
 }
 
-/// Whether an attempt goes by, and updates, what epoll last said of the fd.
+/// How an attempt treats epoll's last report of the fd's readiness.
 #[derive(Debug, Clone, Copy)]
 pub enum Readiness {
-    /// It does.
+    /// The attempt relies on the report and updates it.
     Kept,
-    /// It is made whatever that was.
+    /// The attempt ignores the report.
     Ignored,
 }

@@ -1,6 +1,5 @@
-//! One stream of a process on its way: read, kept as a tail, passed on. When
-//! whoever has the process in its foreground has gone, and nobody else reads it,
-//! the pipe is closed.
+//! One stream of a process: read, kept as a tail, passed on. When the client that has the process
+//! in its foreground has gone, and no other client reads the stream, the pipe is closed.
 
 use std::fs::File;
 use std::future::{pending, poll_fn};
@@ -21,7 +20,7 @@ use crate::clock::Moment;
 use crate::lifecycle::shutdown::DRAIN;
 use crate::{log, waits};
 
-/// Read at a time, in bytes: on the stack, which stays small.
+/// Bytes read at a time; the buffer is on the stack, which stays small.
 const CHUNK: usize = 16 * 1024;
 
 /// What a pipe holds by default, in chunks.
@@ -30,54 +29,53 @@ const HELD: usize = 64 * 1024 / CHUNK;
 /// How many reads of a [`CHUNK`] see all that a pipe holds: 1 MiB, unless root has made it larger.
 const LAST_WORDS: usize = (1 << 20) / CHUNK;
 
-/// One stream on its way: all that is known of it, and what it is read from.
+/// One stream: its state, and what it is read from.
 pub struct Stream {
-    /// What the process calls it.
+    /// The process's name for the stream.
     name: &'static str,
     /// A pipe's reading end, or a terminal.
     from: Rc<AsyncFd<File>>,
     /// Where it goes.
     outlets: Vec<Outlet>,
-    /// Who wants it besides, later.
+    /// Outlets of clients that attach later.
     guests: mpsc::UnboundedReceiver<Outlet>,
     route: Route,
     /// Whether its process has ended.
     process_ended: watch::Receiver<bool>,
-    /// Where it says how far it is.
+    /// Where the stream reports its progress.
     tell: watch::Sender<Progress>,
     /// Bytes that the log could not keep.
     unlogged: u64,
-    /// Whether nothing more is read.
+    /// Whether reading has stopped.
     over: bool,
-    /// Whether all that the process has written is read.
+    /// Whether everything that the process has written is read.
     last_words: bool,
-    /// Whether somebody has gone who had the process in its foreground.
+    /// Whether a client that had the process in its foreground has gone.
     abandoned: bool,
-    /// Until when who takes it may take nothing, once its process has ended.
+    /// Until when the readers may take nothing, once the process has ended.
     drains_until: Option<Moment>,
 }
 
-/// What becomes of a stream besides.
+/// What else happens to a stream.
 pub struct Route {
-    /// What keeps a log of it.
+    /// The stream's log.
     pub log: Option<log::Writer>,
-    /// Its last bytes.
+    /// The stream's last bytes.
     pub tail: Tail,
-    /// A terminal goes with the process that it was made for, whoever else has
-    /// it open.
+    /// Whether the stream ends with its process even if other processes have it open, as a terminal does.
     pub goes_with_process: bool,
-    /// Whether a pipe is read on for whoever still writes then.
+    /// Whether a pipe is read on for other writers after the process has ended.
     pub follow: bool,
 }
 
-/// How far a stream is.
+/// How far a stream has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// All that the process wrote has been read.
     pub tail_whole: bool,
-    /// All of it is written, or given up.
+    /// All output is written or given up.
     pub flushed: bool,
-    /// Bytes that went nowhere.
+    /// Bytes lost.
     pub dropped: u64,
 }
 
@@ -92,7 +90,7 @@ enum Step {
 }
 
 impl Stream {
-    /// One of which nothing was read yet.
+    /// Creates a stream from which nothing was read yet.
     pub fn new(
         name: &'static str,
         from: Rc<AsyncFd<File>>,
@@ -118,7 +116,7 @@ impl Stream {
         }
     }
 
-    /// Has it passed on until it has ended, or its process has and whatever still reads takes nothing more.
+    /// Passes the stream on until it ends, or until its process has ended and its readers take nothing more.
     pub fn begin(mut self) {
         self.part();
         let stream = Rc::new(Mutex::new(self));
@@ -132,22 +130,22 @@ impl Stream {
         let mut reads = 0;
         while !self.over || self.is_pending() {
             if self.abandoned && self.is_unread() && !self.route.goes_with_process {
-                // Written while there was a reader: the log and the report have it.
+                // Read what was written while there was a reader: the log and the report get it.
                 let mut rest = 0..HELD;
                 while rest.next().is_some() && self.read(Readiness::Ignored) {}
                 break;
             }
-            // Whoever was to say so may have given up, as after a failed start.
+            // The sender may be gone, as after a failed start.
             let ended = *self.process_ended.borrow() || self.process_ended.has_changed().is_err();
             if ended && !self.last_words {
-                // What is there now, and no more: who writes on may be faster than we are.
+                // Read what is there now and no more: a writer may be faster than the shim.
                 let mut left = LAST_WORDS;
                 while !self.over && left > 0 && self.read(Readiness::Ignored) {
                     left -= 1;
                 }
                 self.flush_log();
                 self.last_words = true;
-                // Whoever still writes to a pipe that is not followed finds it closed.
+                // Other writers find a pipe that is not followed closed.
                 self.over |= self.route.goes_with_process || !self.route.follow;
                 self.tell.send_replace(Progress { tail_whole: true, flushed: false, dropped: self.dropped() });
                 continue;
@@ -158,7 +156,7 @@ impl Stream {
                 break;
             }
             if reads >= HELD {
-                // The loop hears of no request while a task's work is never done.
+                // Without this, a task that is always busy keeps the loop from seeing requests.
                 tokio::task::yield_now().await;
                 reads = 0;
             }
@@ -174,7 +172,7 @@ impl Stream {
         self.tell.send_replace(Progress { tail_whole: true, flushed: true, dropped });
     }
 
-    /// What is to be done next; once its process has ended, who takes it is waited for no longer than [`DRAIN`].
+    /// The next step. Once the process has ended, waits for readers no longer than [`DRAIN`].
     async fn step_in_time(&mut self) -> Step {
         if !self.last_words || !self.is_pending() {
             self.drains_until = None;
@@ -186,7 +184,7 @@ impl Stream {
         step
     }
 
-    /// What is to be done next.
+    /// Waits for the next step.
     async fn step(&mut self) -> Step {
         let pending = self.is_pending();
         let deadline = self.outlets.iter().filter_map(Outlet::deadline).min();
@@ -207,7 +205,7 @@ impl Stream {
         }
     }
 
-    /// Does what is to be done next; breaks off where that is nothing.
+    /// Carries out a step; breaks when the stream is given up.
     fn carry_out(&mut self, step: Step) -> ControlFlow<()> {
         match step {
             Step::Read => {
@@ -229,13 +227,13 @@ impl Stream {
         ControlFlow::Continue(())
     }
 
-    /// Parts with those who have gone.
+    /// Removes the outlets whose readers have gone.
     fn part(&mut self) {
         self.abandoned |= self.outlets.iter().any(|outlet| outlet.is_gone() && outlet.is_foreground());
         self.outlets.retain(|outlet| !outlet.is_gone());
     }
 
-    /// Whether it goes nowhere but to the log: nor to whoever has just come.
+    /// Whether the stream goes nowhere but to the log, not even to a client that has just attached.
     fn is_unread(&mut self) -> bool {
         self.outlets.extend(self.guests.try_recv().ok());
         self.outlets.is_empty()
@@ -270,7 +268,7 @@ impl Stream {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
-            // The end; of a terminal that nobody has open any more it is EIO.
+            // The end. A terminal that no process has open any more returns EIO.
             Ok(0) | Err(_) => {
                 self.over = true;
                 false
@@ -279,7 +277,7 @@ impl Stream {
     }
 }
 
-/// Waits until one that has bytes pending takes some.
+/// Waits until an outlet that has bytes pending takes some.
 async fn writable(outlets: &[Outlet]) {
     poll_fn(|context| match outlets.iter().any(|outlet| outlet.poll_writable(context).is_ready()) {
         true => Poll::Ready(()),
@@ -288,7 +286,7 @@ async fn writable(outlets: &[Outlet]) {
     .await;
 }
 
-/// Waits until the reader of one has gone; which one.
+/// Waits until the reader of an outlet has gone; returns the outlet's index.
 async fn left(outlets: &[Outlet]) -> usize {
     match outlets {
         [] => pending().await,
@@ -296,7 +294,7 @@ async fn left(outlets: &[Outlet]) -> usize {
             one.left().await;
             0
         }
-        // Seldom: a stream that somebody is attached to.
+        // Rare: a stream with an attached client.
         [first, rest @ ..] => tokio::select! {
             () = first.left() => 0,
             which = Box::pin(left(rest)) => which + 1,

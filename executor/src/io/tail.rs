@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use circular_buffer::heap::HeapCircularBuffer;
 
-/// How much of its output is kept of every task and exec, in bytes.
+/// How much output is kept of every task and exec, in bytes.
 pub const TAIL: usize = 4096;
 
 /// The last bytes of one or two streams.
 pub type Tail = Rc<RefCell<HeapCircularBuffer<u8>>>;
 
-/// A tail that keeps `bytes`.
+/// Creates a tail that keeps the last `bytes` bytes.
 pub fn new_tail(bytes: usize) -> Tail {
     Rc::new(RefCell::new(HeapCircularBuffer::with_capacity(bytes)))
 }

@@ -1,11 +1,10 @@
-//! A terminal of a process: made inside by the process itself, so that it is
-//! the task's own, and handed out to the shim.
+//! The terminal of a process: the process makes it inside, so that it is the task's own, and hands it out to the shim.
 //!
 //! ```text
 //!   process: /dev/pts/ptmx ─► both ends ─ SCM_RIGHTS ─► shim: pumps the master
 //! ```
 //!
-//! Must not: know who looks at it.
+//! Must not: know who looks at the terminal.
 
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -21,46 +20,46 @@ use rustix::net::{
 use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::unix::AsyncFd;
 
-/// How large a terminal is, in characters; 0 is unknown.
+/// The size of a terminal, in characters; 0 is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WindowSize {
     /// Lines.
     pub rows: u16,
-    /// Characters of a line.
+    /// Characters in a line.
     pub columns: u16,
 }
 
 impl WindowSize {
-    /// Makes the terminal at `fd` this large; its foreground processes are told.
+    /// Sets the size of the terminal at `fd`; the kernel notifies its foreground processes.
     pub fn set(self, fd: impl AsFd) -> Result<()> {
         let size = Winsize { ws_row: self.rows, ws_col: self.columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(fd, size).doing(Kind::Internal, || "cannot change a terminal's size")
     }
 }
 
-/// What a process is told that is to have a terminal.
+/// What a process needs to make its terminal.
 #[derive(Debug)]
 pub struct Wish {
-    /// Where it sends both ends to.
+    /// Where the process sends both ends of the terminal.
     pub socket: OwnedFd,
-    /// How large it is at first.
+    /// The size that the terminal has at first.
     pub size: WindowSize,
 }
 
-/// The shim's end of what a [`Wish`] goes with.
+/// The shim's end of the socket in a [`Wish`].
 #[derive(Debug)]
 pub struct Awaited(OwnedFd);
 
 /// A terminal in the shim's hands.
 #[derive(Debug)]
 pub struct Terminal {
-    /// What the task writes, and where input goes.
+    /// Reads what the task writes, and takes its input.
     pub master: Rc<AsyncFd<File>>,
-    /// Kept open, so that a task that closes its terminal may open it anew.
+    /// Kept open, so that a task that closes its terminal can open it anew.
     slave: OwnedFd,
 }
 
-/// What a process is to be told, and where its terminal then comes from.
+/// Creates the [`Wish`] for a process and the end at which the shim gets the terminal.
 pub fn wish(size: WindowSize) -> Result<(Wish, Awaited)> {
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let (ours, socket) = pair.doing(Kind::Internal, || "cannot make a socket for a terminal")?;
@@ -68,7 +67,7 @@ pub fn wish(size: WindowSize) -> Result<(Wish, Awaited)> {
 }
 
 impl Awaited {
-    /// The terminal, of a process that has said that it is set up.
+    /// Receives the terminal, once the process has reported that it is set up.
     pub fn receive(self) -> Result<Terminal> {
         let what = || "cannot take over a terminal";
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -91,7 +90,7 @@ impl Awaited {
 }
 
 impl Terminal {
-    /// Makes it this large.
+    /// Sets the size of the terminal.
     pub fn resize(&self, size: WindowSize) -> Result<()> {
         size.set(&self.slave)
     }

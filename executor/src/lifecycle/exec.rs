@@ -1,4 +1,4 @@
-//! An exec's life, from its request until its end is told; then it is forgotten.
+//! An exec's life, from its request until its end is reported; then it is forgotten.
 //!
 //! ```text
 //!   Starting ─► Running ─► Ended ─► Told
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Life {
-    /// Its program is not executed yet; it may not be cloned yet.
+    /// Its program is not executed yet; it may not even be cloned yet.
     #[default]
     Starting,
     /// Its program runs.
     Running,
-    /// Its deadline has come: all that it has started is killed.
+    /// Its deadline has passed: everything that it started is being killed.
     Killing,
-    /// It was reaped, or there was nothing to reap; the rest of its output is read.
+    /// It was reaped, or there was nothing to reap; the rest of its output is being read.
     Ended,
-    /// Its end was told, and is there for whoever asked.
+    /// Its end was reported, and its outcome is ready for its caller.
     Told,
 }
 
@@ -30,16 +30,16 @@ pub enum Life {
 pub enum Trigger {
     /// Its program was executed.
     Executed,
-    /// Its deadline has come.
+    /// Its deadline has passed.
     Deadline,
-    /// It was reaped, or could not be started, or what was killed takes too long to die.
+    /// It was reaped, or could not be started, or the killed processes take too long to die.
     Ended,
-    /// Its end was told.
+    /// Its end was reported.
     Told,
 }
 
 impl Life {
-    /// The only way an exec changes state. What comes too late changes nothing.
+    /// The only way an exec changes state. A trigger that comes too late changes nothing.
     pub fn on(&mut self, trigger: Trigger) {
         *self = match (*self, trigger) {
             (Life::Starting, Trigger::Executed) => Life::Running,
@@ -53,7 +53,7 @@ impl Life {
         };
     }
 
-    /// Whether it was reaped, or nobody waits for that any more.
+    /// Whether it was reaped, or is no longer waited for.
     pub fn has_ended(self) -> bool {
         matches!(self, Life::Ended | Life::Told)
     }

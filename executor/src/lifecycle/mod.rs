@@ -1,8 +1,8 @@
-//! The lives of what a shim has: of a task, an exec, a sandbox, and the shim itself. States,
-//! what can happen in each, and what is then to be done.
+//! The lives of what a shim has: tasks, execs, a sandbox, and the shim itself. Each defines its states, what can
+//! happen in them, and the action that follows.
 //!
-//! Pure: `supervise` performs the actions and owns the clock. One function for each
-//! life changes its state, and spells out every pair of state and trigger.
+//! Pure: `supervise` performs the actions and owns the clock. Each life has one function that changes its state,
+//! and that spells out every pair of state and trigger.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 

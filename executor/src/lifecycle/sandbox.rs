@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Life {
-    /// Its cgroups, namespaces and networks are made.
+    /// Its cgroups, namespaces and networks are being made.
     #[default]
     Making,
     /// Members may join.
     Ready,
-    /// It is removed: nobody joins any more.
+    /// It is being removed: no member joins any more.
     Going {
-        /// Who is being launched ends.
+        /// Whether launches under way are broken off.
         by_force: bool,
     },
-    /// It is taken down.
+    /// It is being taken down.
     Dismantling,
-    /// Some of it could not be taken down: nobody joins what is left, and its removal can be tried again.
+    /// Some of it could not be taken down: no member joins what is left, and the removal can be tried again.
     Broken,
     /// Nothing is left of it, or it was never made.
     Gone,
@@ -32,14 +32,14 @@ pub enum Life {
 /// What happens to a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// It is made.
+    /// It was made.
     Made,
-    /// Somebody removes it.
+    /// A caller removes it.
     Remove {
-        /// With whoever runs or is launched.
+        /// Whether members that run or are being launched are removed with it.
         by_force: bool,
     },
-    /// Nobody is in its way any more: what follows cannot be taken back.
+    /// No member is in the way of the removal any more: what follows cannot be taken back.
     Dismantle,
     /// It cannot be removed now.
     Kept,
@@ -48,7 +48,8 @@ pub enum Trigger {
 }
 
 impl Life {
-    /// The only way a sandbox changes state: whether it has. What has no place changes nothing.
+    /// The only way a sandbox changes state. Returns whether it did: a trigger that has no place in a state changes
+    /// nothing.
     pub fn on(&mut self, trigger: Trigger) -> bool {
         let next = match (*self, trigger) {
             (Life::Making, Trigger::Made) | (Life::Going { .. }, Trigger::Kept) => Life::Ready,
@@ -56,7 +57,7 @@ impl Life {
             (Life::Going { .. }, Trigger::Dismantle) | (Life::Broken, Trigger::Remove { .. }) => Life::Dismantling,
             (Life::Dismantling, Trigger::Kept) => Life::Broken,
             (Life::Making | Life::Dismantling, Trigger::Removed) => Life::Gone,
-            // Its shim's leaving undoes one that is being made.
+            // A sandbox that is still being made is undone when its shim leaves.
             (Life::Making, Trigger::Remove { .. } | Trigger::Dismantle | Trigger::Kept)
             | (Life::Ready, Trigger::Made | Trigger::Dismantle | Trigger::Kept | Trigger::Removed)
             | (Life::Going { .. }, Trigger::Made | Trigger::Remove { .. } | Trigger::Removed)
@@ -73,17 +74,17 @@ impl Life {
         true
     }
 
-    /// Whether it is there.
+    /// Whether the sandbox exists.
     pub fn is_there(self) -> bool {
         matches!(self, Life::Ready | Life::Going { .. } | Life::Dismantling | Life::Broken)
     }
 
-    /// Whether somebody removes it.
+    /// Whether it is being removed.
     pub fn is_going(self) -> bool {
         matches!(self, Life::Going { .. } | Life::Dismantling)
     }
 
-    /// Whether it is removed by force: who is being launched ends.
+    /// Whether it is being removed by force, which breaks off launches.
     pub fn is_forced(self) -> bool {
         self == Life::Going { by_force: true }
     }

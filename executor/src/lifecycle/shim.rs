@@ -5,8 +5,8 @@
 //!     └───────────────────┘
 //! ```
 //!
-//! It counts what it does not leave before: launches under way, tasks that are not
-//! over, a sandbox that is made or removed.
+//! Counts what keeps the shim from leaving: launches under way, tasks that are not over, a sandbox that is being
+//! made or removed.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Life {
-    /// Nobody has asked it for anything that it would stay for.
+    /// No caller has asked for anything that keeps it from leaving.
     #[default]
     Idle,
-    /// It does what it was asked for.
+    /// It does what callers have asked for.
     Serving {
-        /// How much it does not leave before.
+        /// How many things keep it from leaving.
         busy: usize,
-        /// Whether it leaves after that by itself.
+        /// Whether it leaves by itself after that.
         last: bool,
     },
-    /// It launches nothing any more, and leaves when all has ended.
+    /// It launches nothing more, and leaves when everything has ended.
     Leaving {
-        /// How much it does not leave before.
+        /// How many things keep it from leaving.
         busy: usize,
     },
 }
@@ -34,20 +34,20 @@ pub enum Life {
 /// What happens to a shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// Something begins that it does not leave before.
+    /// Something begins that keeps it from leaving.
     Begun,
-    /// Such a thing is done with.
+    /// Such a thing is over.
     Done,
-    /// What it was started for is there, or has gone: it leaves with the last of what it does.
+    /// What it was started for exists, or has gone: it leaves as soon as nothing keeps it.
     Last,
-    /// Who has started it is gone, and launches nothing.
+    /// The manager that started it has gone, and launches nothing more.
     ManagerGone,
-    /// Somebody wants it gone.
+    /// A caller tells it to leave.
     Leave,
 }
 
 impl Life {
-    /// The only way a shim changes state. What has no place changes nothing.
+    /// The only way a shim changes state. A trigger that has no place in a state changes nothing.
     pub fn on(&mut self, trigger: Trigger) {
         *self = match (*self, trigger) {
             (Life::Idle, Trigger::Begun) => Life::Serving { busy: 1, last: false },
@@ -70,7 +70,7 @@ impl Life {
         matches!(self, Life::Leaving { .. })
     }
 
-    /// Whether nothing holds it any more.
+    /// Whether nothing keeps it from leaving any more.
     pub fn is_over(self) -> bool {
         matches!(self, Life::Serving { busy: 0, last: true } | Life::Leaving { busy: 0 })
     }

@@ -12,21 +12,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Moment;
 
-/// How long output may take to drain once its writers are gone, counted from
-/// the last byte that a reader took: containerd waits as long in Delete.
+/// How long output may take to drain once its writers are gone, counted from the last byte that a reader took:
+/// containerd waits for the same time in Delete.
 pub const DRAIN: Duration = Duration::from_secs(10);
 
 /// A shutdown that has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopPlan {
-    /// What init is sent first.
+    /// The signal that init is sent first.
     pub signal: Signal,
     /// When everything left is killed.
     pub kill_at: Moment,
 }
 
 impl StopPlan {
-    /// `signal` now, and SIGKILL to all after `grace`.
+    /// A plan that sends `signal` now, and SIGKILL to all processes after `grace`.
     pub fn new(signal: Signal, grace: Duration, now: Moment) -> StopPlan {
         StopPlan { signal, kill_at: now.after(grace) }
     }
@@ -36,7 +36,7 @@ impl StopPlan {
         StopPlan { kill_at: self.kill_at.min(other.kill_at), ..self }
     }
 
-    /// Whether nobody is given time to be graceful.
+    /// Whether the plan leaves no time for a graceful end.
     pub fn kills_at_once(&self, now: Moment) -> bool {
         self.kill_at <= now || self.signal == Signal::KILL
     }

@@ -1,4 +1,4 @@
-//! A task's life, from its launch until the shim knows it no more.
+//! A task's life, from its launch until the shim forgets it.
 //!
 //! ```text
 //!   Starting ─► Created ─► Running ◄─► Paused
@@ -30,23 +30,23 @@ pub enum Life {
     Paused,
     /// Asked to end; killed at the plan's time.
     Stopping(StopPlan),
-    /// All its processes were sent SIGKILL, and are until none is left. It was this before.
+    /// Its processes are being sent SIGKILL until none is left. The value is the status before.
     Killing(Status),
-    /// Its launch has failed: what was made of it is killed.
+    /// Its launch has failed: its processes are being killed.
     Undoing,
-    /// Init was reaped; what was under way with it ends first. It was this before.
+    /// Init was reaped; operations on it that are under way end first. The value is the status before.
     Reaped(Status),
-    /// What is left of it is killed, and its report made.
+    /// Its remaining processes are being killed, and its report is being made.
     Exited,
-    /// Its report is made: nothing but its exit is said of it any more.
+    /// Its report is made: only its exit is still to be reported.
     Reported,
-    /// Its exit is known to whoever waits.
+    /// Callers that wait know of its exit.
     Told,
-    /// What was made of a launch that failed has ended.
+    /// The processes of its failed launch have ended.
     Undone,
-    /// All is done that its end asks for.
+    /// Everything that its end requires is done.
     Over,
-    /// Its last hooks were run; what a manager has mounted for it is taken down.
+    /// Its last hooks run, and what a manager has mounted for it is taken down.
     Removing,
     /// Nothing is left of it.
     Removed,
@@ -55,7 +55,7 @@ pub enum Life {
 /// What happens to a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// Init is set up, and waits for the word to execute.
+    /// Init is set up, and waits for the order to execute.
     SetUp,
     /// The user's program was executed.
     Started,
@@ -65,21 +65,21 @@ pub enum Trigger {
     Resume,
     /// End it as planned; the second value is the time now.
     Stop(StopPlan, Moment),
-    /// Somebody sends SIGKILL.
+    /// A caller sends SIGKILL.
     Kill,
-    /// The time is this: is a kill due?
+    /// The time is now this: a kill may be due.
     Tick(Moment),
     /// Its launch has failed.
     Failed,
     /// Init was reaped.
     Reaped,
-    /// What was under way with init is over.
+    /// Operations on init that were under way are over.
     Exited,
     /// The report is made.
     Reported,
-    /// The exit was told to the manager and can be had by whoever waits.
+    /// The exit was reported to the manager, and waiting callers can get it.
     Told,
-    /// All is done that its end asks for.
+    /// Everything that its end requires is done.
     Done,
     /// Forget it.
     Remove,
@@ -87,7 +87,7 @@ pub enum Trigger {
     Removed,
 }
 
-/// What the caller must do about it.
+/// What the caller must do after a trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Nothing.
@@ -96,15 +96,15 @@ pub enum Action {
     Freeze,
     /// Thaw it.
     Thaw,
-    /// Thaw the cgroup as far as that can be, then send init this: a frozen process handles no signal.
+    /// Thaw the cgroup if possible, then send init this signal: a frozen process handles none.
     Signal(Signal),
-    /// The first of these must succeed: the shim has frozen it.
+    /// Like `Signal`, but the thaw must succeed, because the shim has frozen the task.
     ThawAndSignal(Signal),
     /// Kill everything in the task's cgroup.
     Kill,
 }
 
-/// The word for a state in every answer.
+/// The word for a task's state in every answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -121,7 +121,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The word itself.
+    /// The status as answers spell it.
     pub fn as_str(self) -> &'static str {
         match self {
             Status::Created => "created",
@@ -132,7 +132,7 @@ impl Status {
         }
     }
 
-    /// What it is once its program was executed.
+    /// The status after the program was executed.
     fn started(self) -> Status {
         if self == Status::Created { Status::Running } else { self }
     }
@@ -186,7 +186,7 @@ impl Life {
                 (Reaped(self.status()), Action::Nothing)
             }
             (Reaped(was), Trigger::Started) => (Reaped(was.started()), Action::Nothing),
-            // Those that it leaves may be many, and what is under way may take its time.
+            // Init may leave many processes, and what is under way may take its time.
             (Reaped(was), Trigger::Kill) => (Reaped(was), Action::Kill),
             (Reaped(_), Trigger::Stop(plan, now)) => {
                 (Reaped(Status::Stopping), if plan.kills_at_once(now) { Action::Kill } else { Action::Nothing })
@@ -287,22 +287,22 @@ impl Life {
         self.status() != Status::Exited
     }
 
-    /// Whether init was reaped: its pid may be another's.
+    /// Whether init was reaped: its pid may belong to another process.
     pub fn is_reaped(self) -> bool {
         matches!(self, Life::Reaped(_)) || !self.is_live()
     }
 
-    /// Whether nothing but its exit is said of it any more.
+    /// Whether only its exit is still to be reported.
     pub fn is_reported(self) -> bool {
         matches!(self, Life::Reported) || self.is_told()
     }
 
-    /// Whether its exit is known to whoever waits, or there will be none.
+    /// Whether callers that wait know of its exit, or there will be none.
     pub fn is_told(self) -> bool {
         matches!(self, Life::Told) || self.is_over()
     }
 
-    /// Whether all is done that its end asks for.
+    /// Whether everything that its end requires is done.
     pub fn is_over(self) -> bool {
         matches!(self, Life::Over | Life::Removing | Life::Removed)
     }

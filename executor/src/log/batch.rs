@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::line::{self, Format, LogStream};
 
-/// Pieces, encoded, with where each ends.
+/// Encoded pieces, with where each ends.
 #[derive(Debug)]
 pub struct Batch {
     /// How each line begins; nothing for raw bytes.
@@ -15,21 +15,20 @@ pub struct Batch {
 
 #[derive(Debug, Clone, Copy)]
 struct Piece {
-    /// Where it ends in the bytes.
+    /// Where the piece ends in the bytes.
     end: usize,
-    /// How many bytes of the task's are in it.
+    /// How many of the task's bytes are in the piece.
     payload: usize,
 }
 
 impl Batch {
-    /// An empty one for what `stream` said at `time`.
+    /// Creates an empty batch for what `stream` wrote at `time`.
     pub fn new(format: Format, stream: LogStream, time: Timestamp) -> Batch {
         let head = (format == Format::Json).then(|| line::head(stream, time));
         Batch { head, bytes: Vec::new(), pieces: Vec::new() }
     }
 
-    /// Adds a piece: what is held, which it takes, and `rest`; with a newline
-    /// if the line ends there.
+    /// Adds a piece of the held bytes, which it takes, and `rest`; with a newline if the line ends there.
     pub fn push(&mut self, held: &mut Vec<u8>, rest: &[u8], ends: bool) {
         let held = std::mem::take(held);
         let payload = held.len() + rest.len() + usize::from(ends);
@@ -45,12 +44,12 @@ impl Batch {
         self.pieces.push(Piece { end: self.bytes.len(), payload });
     }
 
-    /// Its length, encoded.
+    /// The encoded length.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// How many pieces it has.
+    /// The number of pieces.
     pub fn pieces(&self) -> usize {
         self.pieces.len()
     }
@@ -71,12 +70,12 @@ impl Batch {
         &self.bytes[self.begin(first)..self.begin(first + count)]
     }
 
-    /// How many bytes of the task's are in all pieces from `first` on.
+    /// How many of the task's bytes are in the pieces from `first` on.
     pub fn payload(&self, first: usize) -> u64 {
         self.pieces[first..].iter().map(|piece| piece.payload as u64).sum()
     }
 
-    /// Forgets the pieces.
+    /// Removes all pieces.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.pieces.clear();

@@ -7,10 +7,9 @@
 //! {"time":"…","dropped":1234}
 //! ```
 //!
-//! `line` is without its newline; with `partial` there is none. A line that is
-//! no UTF-8 is kept under `latin1`, a character for each byte: nothing is lost,
-//! and grep still finds what is ASCII in it. `dropped` is no line but says that
-//! so many bytes are missing before the next one.
+//! `line` has no newline; `partial` says that the task wrote none either. A line that is not UTF-8
+//! is kept under `latin1`, one character for each byte: nothing is lost, and grep still finds its
+//! ASCII. `dropped` is no line but says that so many bytes are missing before the next one.
 
 use std::io::Write as _;
 
@@ -24,7 +23,7 @@ pub enum Format {
     Raw,
 }
 
-/// The stream that a line came by.
+/// The stream that a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogStream {
@@ -35,7 +34,7 @@ pub enum LogStream {
 }
 
 impl LogStream {
-    /// Its name.
+    /// The stream's name.
     pub fn as_str(self) -> &'static str {
         match self {
             LogStream::Stdout => "stdout",
@@ -44,18 +43,18 @@ impl LogStream {
     }
 }
 
-/// A line of a JSON log, read.
+/// A line read from a JSON log.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct LogLine {
-    /// When it was read from the task.
+    /// When the shim read the line from the task.
     pub time: Timestamp,
-    /// The stream that it came by; none for a note of what is missing.
+    /// The stream that the line came from; `None` for a note of missing bytes.
     pub stream: Option<LogStream>,
     #[serde(default)]
     line: Option<String>,
     #[serde(default)]
     latin1: Option<String>,
-    /// Whether the task has not ended the line there.
+    /// Whether the task has not ended the line here.
     #[serde(default)]
     pub partial: bool,
     /// How many bytes are missing before the next line.
@@ -64,7 +63,7 @@ pub struct LogLine {
 }
 
 impl LogLine {
-    /// Reads a line; none for one that is damaged.
+    /// Parses a line; `None` for a damaged one.
     pub fn read(line: &[u8]) -> Option<LogLine> {
         serde_json::from_slice(line).ok()
     }
@@ -73,7 +72,7 @@ impl LogLine {
     pub fn into_bytes(self) -> Vec<u8> {
         let mut bytes = match (self.line, self.latin1) {
             (Some(line), _) => line.into_bytes(),
-            // Other characters than those of a byte are never written.
+            // Characters that are no single byte are never written.
             (None, Some(text)) => text.chars().map(|c| u8::try_from(c).unwrap_or(b'?')).collect(),
             (None, None) => return Vec::new(),
         };
@@ -105,7 +104,7 @@ fn push_text(out: &mut Vec<u8>, name: &str, text: &str) {
     let _ = serde_json::to_writer(out, text);
 }
 
-/// The note that `bytes` are missing.
+/// The note that `bytes` bytes are missing.
 pub fn note(bytes: u64, time: Timestamp) -> Vec<u8> {
     format!("{{\"time\":\"{time:.9}\",\"dropped\":{bytes}}}\n").into_bytes()
 }

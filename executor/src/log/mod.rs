@@ -4,10 +4,10 @@
 //!   chunk ─► pieces (a line, or a part of a long one) ─► batch ─► rotated files
 //! ```
 //!
-//! Both streams share one [`Log`], so that their order is kept where they go to
-//! one file. A line is held until it ends, at most [`PIECE`] bytes of it. What
-//! cannot be written holds up nobody: it is counted, and noted in the log once
-//! there is room again. Must not: wait, or log what it drops; its caller does.
+//! Both streams share one [`Log`], so that their order is kept if they go to one file. A line is
+//! held until it ends, at most [`PIECE`] bytes of it. What cannot be written holds up nothing: it
+//! is counted, and noted in the log once there is room again. Must not: wait, or log what it drops;
+//! its caller does.
 
 mod batch;
 mod line;
@@ -31,11 +31,10 @@ pub use place::{LogFiles, rotated_file};
 /// The most bytes of a line that are kept together.
 const PIECE: usize = 16 * 1024;
 
-/// Written at a time, in bytes, give or take a line.
+/// Bytes written at a time, give or take a line.
 const WRITE: usize = 32 * 1024;
 
-/// Raw lines that are short are taken together up to so many bytes: a file may
-/// be left with so much of its limit unused.
+/// Short raw lines are taken together up to this many bytes; a file may leave as much of its limit unused.
 const AT_ONCE: usize = 4096;
 
 /// Where one stream of a task is kept.
@@ -45,22 +44,20 @@ pub struct Writer {
     stream: LogStream,
 }
 
-/// See the module.
 #[derive(Debug)]
 struct Log {
-    /// One for both streams, or one for each.
+    /// One file for both streams, or one for each.
     files: Vec<Rotated>,
-    /// The beginning of a line that has not ended, of each stream.
+    /// The beginning of an unfinished line, of each stream.
     held: [Vec<u8>; 2],
     format: Format,
-    /// The most bytes of a line that are kept together here.
+    /// The most bytes of a line that this log keeps together.
     piece: usize,
-    /// Up to how many bytes several lines are taken for one; none as JSON.
+    /// Up to how many bytes several lines are taken as one; 0 as JSON.
     at_once: usize,
 }
 
-/// Opens the log of `task` at `files`: for stdout and stderr, where that stream
-/// is kept.
+/// Opens the log of `task` at `files`, for stdout and stderr where the stream is kept.
 ///
 /// # Errors
 /// `BadSpec` for a file that cannot be opened.
@@ -80,7 +77,7 @@ pub fn open(task: &Task, files: &LogFiles) -> Result<[Option<Writer>; 2]> {
     }
     let most = usize::try_from(max_size).unwrap_or(usize::MAX);
     let (piece, at_once) = match format {
-        // Each byte may become six, and there is the rest of the line.
+        // Escaping may turn each byte into six, and the rest of the line needs room.
         Format::Json => (PIECE.min(most / 8), 0),
         Format::Raw => (PIECE.min(most), AT_ONCE.min(most / 8)),
     };
@@ -90,13 +87,13 @@ pub fn open(task: &Task, files: &LogFiles) -> Result<[Option<Writer>; 2]> {
 }
 
 impl Writer {
-    /// Keeps `bytes`. Returns how many bytes were dropped by that.
+    /// Keeps `bytes`. Returns how many bytes were dropped.
     pub fn write(&self, bytes: &[u8]) -> u64 {
         self.log.borrow_mut().write(self.stream, bytes)
     }
 
-    /// Keeps what is held of a line that may never end, as of a prompt. Returns
-    /// how many bytes were dropped by that. More may be written afterwards.
+    /// Keeps the held part of a line that may never end, such as a prompt. Returns how many bytes
+    /// were dropped. More may be written afterwards.
     pub fn flush(&self) -> u64 {
         self.log.borrow_mut().flush(self.stream)
     }
@@ -162,8 +159,7 @@ fn lines(text: &[u8], at_once: usize) -> usize {
     last.map_or(text.len(), |last| last + 1)
 }
 
-/// How many bytes of `text` to take, at most `most`, so that no character of
-/// UTF-8 is cut in two, if that can be helped.
+/// How many bytes of `text` to take, at most `most`, without cutting a UTF-8 character in two if possible.
 fn whole_characters(text: &[u8], most: usize) -> usize {
     let begins = |at: &usize| text.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
     (most.saturating_sub(3)..=most).rev().find(begins).unwrap_or(most)

@@ -1,4 +1,4 @@
-//! Which files a task's log is kept in: what the shim writes and others read.
+//! The files of a task's log: the shim writes them, others read them.
 
 use std::path::{Path, PathBuf};
 
@@ -7,23 +7,23 @@ use bowline_spec::{LogFormat, Task};
 
 use super::line::LogStream;
 
-/// The files of a log, those that are being written.
+/// The files of a log that are being written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogFiles {
-    /// One for all streams that are kept, as JSON; those are named.
+    /// One file for all streams that are kept, as JSON, and the names of these streams.
     Json(PathBuf, Vec<LogStream>),
-    /// One for each stream that is kept; there may be none.
+    /// One file for each stream that is kept; there may be none.
     Raw(Vec<(LogStream, PathBuf)>),
 }
 
 impl LogFiles {
-    /// Those of `task`, known as `id`, whose folder is `folder`.
+    /// The log files of `task`, known as `id`, whose folder is `folder`.
     pub fn of(task: &Task, id: &TaskId, folder: &Path) -> LogFiles {
         let named = |name: &str, in_folder: &str| match &task.log.path {
             Some(path) => path.join(format!("{id}.{name}")),
             None => folder.join(in_folder),
         };
-        // A stream that has a file of its own is there already.
+        // A stream with a file of its own is kept there already.
         let output = [(LogStream::Stdout, &task.output.stdout), (LogStream::Stderr, &task.output.stderr)];
         let kept: Vec<LogStream> = output.iter().filter(|(_, own)| own.is_none()).map(|(stream, _)| *stream).collect();
         match task.log.format() {
@@ -40,12 +40,12 @@ impl LogFiles {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no files.
     pub fn is_empty(&self) -> bool {
         self.all().is_empty()
     }
 
-    /// Whether what comes by `stream` is kept.
+    /// Whether `stream` is kept.
     pub fn has(&self, stream: LogStream) -> bool {
         match self {
             LogFiles::Json(_, kept) => kept.contains(&stream),
@@ -53,7 +53,7 @@ impl LogFiles {
         }
     }
 
-    /// Each file; with its stream where it has one alone.
+    /// Each file, with its stream if it keeps only one.
     pub fn all(&self) -> Vec<(Option<LogStream>, &Path)> {
         match self {
             LogFiles::Json(path, _) => vec![(None, path)],
@@ -62,7 +62,7 @@ impl LogFiles {
     }
 }
 
-/// The file that `path` has become after `age` rotations; itself after none.
+/// The name that the file at `path` has after `age` rotations; `path` itself after none.
 pub fn rotated_file(path: &Path, age: u32) -> PathBuf {
     if age == 0 {
         return path.to_owned();

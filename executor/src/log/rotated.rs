@@ -1,10 +1,9 @@
-//! One file of a log, and those that it has been before: `log`, `log.1`, …
+//! One file of a log, and its older files: `log`, `log.1`, …
 //!
-//! Each append finds out anew what it writes to, by one fstat: a file that
-//! somebody has removed is made anew, one that was cut short is gone on with. A
-//! file never becomes larger than its limit. Files are begun and renamed by
-//! path, so that a folder that was away is found again. Must not: follow a
-//! symlink in place of a file, or write what is no file.
+//! Each append checks by one fstat what it writes to: a file that was removed is created again, a
+//! file that was cut short is continued. A file never becomes larger than its limit. Files are
+//! created and renamed by path, so that a folder that was away is found again. Must not: follow a
+//! symlink in place of a file, or write to anything that is no file.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -27,14 +26,14 @@ pub struct Rotated {
     /// How many files there are at most.
     keep: u32,
     format: Format,
-    /// Open while it could be written last time.
+    /// The open file, if it could be written last time.
     file: Option<File>,
-    /// Bytes of the task's that are missing, and not noted yet.
+    /// How many of the task's bytes are missing and not noted yet.
     lost: u64,
 }
 
 impl Rotated {
-    /// Opens the file at `path`, which may have been written before.
+    /// Opens the file at `path`, which may have content already.
     pub fn open(path: &Path, limit: u64, keep: u32, format: Format) -> Result<Rotated> {
         let mut log = Rotated { path: path.to_owned(), limit, keep, format, file: None, lost: 0 };
         log.size().map_err(|error| {
@@ -44,11 +43,10 @@ impl Rotated {
         Ok(log)
     }
 
-    /// Appends the pieces of `batch`. Returns how many bytes of the task's were
-    /// dropped.
+    /// Appends the pieces of `batch`. Returns how many of the task's bytes were dropped.
     pub fn append(&mut self, batch: &Batch) -> u64 {
         let mut first = 0;
-        // A note first: what is missing was before this.
+        // The note goes first: the missing bytes came before this batch.
         while first < batch.pieces() && self.note(Timestamp::now()) {
             let Ok(size) = self.size() else { break };
             let count = batch.fitting(first, self.limit.saturating_sub(size));
@@ -57,7 +55,7 @@ impl Rotated {
                     Ok(()) => continue,
                     Err(_) => break,
                 },
-                // Larger than any file may be: that cannot be, as pieces are small.
+                // A piece larger than any file may be cannot happen, because pieces are small.
                 0 => 1,
                 _ => count,
             };
@@ -77,14 +75,14 @@ impl Rotated {
         dropped
     }
 
-    /// After `written` bytes of the pieces from `first` on, behind `size` others:
-    /// how many pieces are there, and how many bytes of the next.
+    /// After a write of `written` bytes of the pieces from `first` on, behind `size` others:
+    /// returns how many pieces are in the file, and how many bytes of the next.
     fn settle(&mut self, batch: &Batch, first: usize, size: u64, written: usize) -> (usize, u64) {
         let pieces = batch.fitting(first, written as u64);
         let whole = batch.bytes(first, pieces).len();
         match self.format {
-            // Half a line would be no JSON. A file that cannot be cut is not
-            // gone on with: `size` finds that its last line does not end.
+            // Half a line would be no JSON. A file that cannot be cut is not continued: `size`
+            // finds that its last line does not end.
             Format::Json => {
                 let cut = self.file.as_ref().is_some_and(|file| file.set_len(size + whole as u64).is_ok());
                 if !cut {
@@ -96,7 +94,7 @@ impl Rotated {
         }
     }
 
-    /// Notes in the file what is missing, if anything is; false if that fails.
+    /// Notes missing bytes in the file, if there are any; false if that fails.
     pub fn note(&mut self, time: Timestamp) -> bool {
         if self.lost == 0 || self.format == Format::Raw {
             return true;
@@ -121,7 +119,7 @@ impl Rotated {
         true
     }
 
-    /// Writes as many of `bytes` as can be, and tells how many those are.
+    /// Writes as many of `bytes` as possible and returns how many.
     fn write(&mut self, bytes: &[u8]) -> usize {
         let Some(file) = &mut self.file else { return 0 };
         let mut done = 0;
@@ -136,7 +134,7 @@ impl Rotated {
         done
     }
 
-    /// The size of the file, which is open then.
+    /// Returns the size of the file, which is open then.
     fn size(&mut self) -> io::Result<u64> {
         if let Some(file) = &self.file {
             let meta = file.metadata()?;
@@ -152,7 +150,7 @@ impl Rotated {
         }
         let size = meta.len();
         if size > 0 && self.format == Format::Json && !ends_its_line(&file, size)? {
-            // A shim or a machine died over it.
+            // A shim or a machine died while writing the line.
             self.rotate()?;
             self.file = Some(begin(&self.path)?);
             return Ok(0);
@@ -161,14 +159,14 @@ impl Rotated {
         Ok(size)
     }
 
-    /// Makes room for a new file; the oldest goes.
+    /// Makes room for a new file; drops the oldest.
     fn rotate(&mut self) -> io::Result<()> {
         self.file = None;
         if self.keep == 1 {
             return gone_is_fine(fs::remove_file(&self.path));
         }
         let oldest = self.keep - 1;
-        // Up to the first number that is free, if any is.
+        // Only up to the first number that is free, if there is one.
         let free = (1..oldest).find(|age| rotated_file(&self.path, *age).symlink_metadata().is_err());
         for age in (0..free.unwrap_or(oldest)).rev() {
             let rename = fs::rename(rotated_file(&self.path, age), rotated_file(&self.path, age + 1));
@@ -184,7 +182,7 @@ fn begin(path: &Path) -> io::Result<File> {
         .append(true)
         .create(true)
         .mode(0o640)
-        // Without waiting for the other end of what is no file.
+        // Do not wait for the other end of what is no file.
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
 }

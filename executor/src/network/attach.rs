@@ -1,4 +1,4 @@
-//! Connecting a sandbox to networks, asking whether it still is, and undoing it.
+//! Connects a sandbox to networks, checks whether it still is connected, and undoes it.
 //!
 //! ```text
 //!   add    list 1: plugin a, b    list 2: plugin c      each with the result of the one before
@@ -6,9 +6,8 @@
 //!   del    list 2: c              list 1: b, a          the same
 //! ```
 //!
-//! An ADD that fails is undone at once, as far as it went. A DEL goes on after an
-//! error, and leaves what has failed for another. Until all is undone the namespace
-//! is kept, if by nobody else.
+//! An ADD that fails is undone at once, as far as it went. A DEL goes on after an error, and leaves what failed for
+//! another DEL. Until everything is undone, the namespace is kept here if nothing else keeps it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,18 +24,18 @@ use super::list::{self, ConfigList};
 use super::plugin::{Bounds, Call, Plugins};
 use super::{pinned, version};
 
-/// Who is connected, and how plugins are run for it.
+/// The sandbox to connect, and how plugins are run for it.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     /// Its id: letters, digits, `_`, `.`, `-`, the first a letter or digit.
     pub id: String,
-    /// Its network namespace. That of a process, below `/proc`, is kept besides.
+    /// The path of its network namespace. The namespace of a process, below `/proc`, is pinned in addition.
     pub netns: PathBuf,
-    /// Where plugins are.
+    /// The folders with the plugins.
     pub folders: Vec<PathBuf>,
     /// Arguments for every plugin.
     pub args: BTreeMap<String, String>,
-    /// What plugins get that ask for it, such as `portMappings`.
+    /// Values for the plugins that ask for them, such as `portMappings`.
     pub capabilities: BTreeMap<String, Value>,
     /// How long each plugin may take.
     pub timeout: Duration,
@@ -45,7 +44,7 @@ pub struct Sandbox {
 /// An interface that was made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Connected {
-    /// Its name inside.
+    /// The interface's name inside the sandbox.
     pub interface: String,
     /// The network's name.
     pub network: String,
@@ -59,14 +58,12 @@ impl Sandbox {
     }
 }
 
-/// Runs the lists of `attachments`, one after the other, and keeps in `folder`
-/// what undoes them.
+/// Runs the lists of `attachments`, one after the other, and keeps in `folder` what is needed to undo them.
 ///
 /// # Errors
-/// `AlreadyExists` when something is kept there; before anything is run, `BadSpec`
-/// or `NotFound` for a list, `Unsupported` for a plugin that is missing; then what
-/// a plugin says. Nothing of it is left, or the error tells what is, and that is
-/// kept for [`del`].
+/// `AlreadyExists` when something is kept there. Before anything is run, `BadSpec` or `NotFound` for a list,
+/// `Unsupported` for a plugin that is missing. Then the errors of plugins. Nothing is left of what was added, or
+/// the error says what is, and that is kept for [`del`].
 pub fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<Connected>> {
     add_within(folder, sandbox, attachments, sandbox.timeout.into())
 }
@@ -120,13 +117,13 @@ pub fn add_within(
     Ok(kept.attached.into_iter().map(connected).collect())
 }
 
-/// Asks every plugin whether what it made is still as it was. Returns the names of
-/// the networks that cannot be asked, by their list or for want of CHECK in their
-/// version. Each may take `timeout`, and no longer than it might at [`add`].
+/// Asks every plugin whether what it made is still as it was. Returns the names of the networks that cannot be
+/// checked, because their list disables CHECK or their version lacks it. Each plugin may take `timeout`, but no
+/// longer than at [`add`].
 ///
 /// # Errors
-/// `WrongState` for one that was not added whole, or when the namespace is gone;
-/// what plugins say, together.
+/// `WrongState` for a network that was not added completely, or when the namespace is gone; the errors of plugins,
+/// combined.
 pub fn check(folder: &Path, timeout: Duration) -> Result<Vec<String>> {
     check_within(folder, timeout.into())
 }
@@ -155,12 +152,11 @@ pub fn check_within(folder: &Path, bounds: Bounds<'_>) -> Result<Vec<String>> {
     together(errors).map(|()| unasked)
 }
 
-/// Removes whatever [`add`] has added, or has begun to, in reverse. Nothing kept is
-/// nothing to do. Each plugin may take as long as in [`check`].
+/// Removes whatever [`add`] has added, or has begun to add, in reverse order. Does nothing if nothing is kept. Each
+/// plugin may take as long as in [`check`].
 ///
 /// # Errors
-/// What plugins say, together; these are asked again by another call, the rest is
-/// not.
+/// The errors of plugins, combined. Another call asks these plugins again, but not the rest.
 pub fn del(folder: &Path, timeout: Duration) -> Result<()> {
     del_within(folder, timeout.into())
 }
@@ -172,15 +168,15 @@ pub fn del_within(folder: &Path, bounds: Bounds<'_>) -> Result<()> {
             let bounds = kept.bounds(bounds);
             undo(folder, &mut kept, bounds)
         }
-        // Of an ADD that was cut short before its first step.
+        // An ADD may have been cut short before its first step.
         None => pinned::unpin(folder),
     }
 }
 
-/// Forgets what is kept, if that is damaged and nothing can be undone by it; returns the damage.
+/// Deletes what is kept, if it is damaged and nothing can be undone with it; returns the damage.
 ///
 /// # Errors
-/// `Internal` where it cannot be removed.
+/// `Internal` if it cannot be deleted.
 pub fn give_up_damaged(folder: &Path) -> Result<Option<Error>> {
     match Kept::read(folder) {
         Err(error) if error.kind() == Kind::Damaged => Kept::forget(folder).map(|()| Some(error)),
@@ -188,11 +184,10 @@ pub fn give_up_damaged(folder: &Path) -> Result<Option<Error>> {
     }
 }
 
-/// Whether every plugin is there and has the version of its list, before anything
-/// is run.
+/// Checks that every plugin exists and supports the version of its list, before anything is run.
 ///
 /// # Errors
-/// Those that are missing or have it not, together.
+/// The plugins that are missing or lack that version, combined.
 pub fn validate(sandbox: &Sandbox, attachments: &[Attachment]) -> Result<()> {
     let mut errors = Vec::new();
     for list in lists(sandbox, attachments)? {
@@ -212,12 +207,12 @@ pub fn validate(sandbox: &Sandbox, attachments: &[Attachment]) -> Result<()> {
     together(errors)
 }
 
-/// The lists, read, with every plugin found.
+/// Reads the lists, and finds every plugin.
 fn lists(sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<ConfigList>> {
     let lists: Vec<ConfigList> = attachments.iter().map(|one| ConfigList::of(&one.list)).collect::<Result<_>>()?;
     let mut keys = BTreeSet::new();
     for (list, attachment) in lists.iter().zip(attachments) {
-        // What plugins keep, they keep by these.
+        // Plugins keep their own state by these two names.
         if !keys.insert((&list.name, &attachment.interface)) {
             let twice = format!("interface {} is in network {} twice", attachment.interface, list.name);
             return Err(Error::new(Kind::BadSpec, twice));
@@ -229,7 +224,7 @@ fn lists(sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<ConfigList
     Ok(lists)
 }
 
-/// Runs the plugins of the last list; what is about to be run is kept before.
+/// Runs the plugins of the last list, and keeps beforehand what is about to be run.
 fn add_last(folder: &Path, kept: &mut Kept, bounds: Bounds<'_>) -> Result<()> {
     let last = kept.attached.len() - 1;
     for index in 0..kept.attached[last].list.plugins.len() {
@@ -240,7 +235,7 @@ fn add_last(folder: &Path, kept: &mut Kept, bounds: Bounds<'_>) -> Result<()> {
         let config = list.config(index, result.as_ref(), &kept.capabilities);
         let joining = list.bridge.as_ref().filter(|_| index == 0).map(|bridge| Joining::begin(bridge)).transpose()?;
         let asked = plugins.ask(list.kind(index), call(kept, interface, "ADD"), &config);
-        // One that fails may have made it.
+        // A plugin that fails may still have made the bridge.
         joining.iter().for_each(Joining::end);
         let within = format!("cannot add {interface} to network {}", list.name);
         let result = asked.map_err(|failed| {
@@ -253,7 +248,7 @@ fn add_last(folder: &Path, kept: &mut Kept, bounds: Bounds<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Removes all that was begun, the last first.
+/// Removes everything that was begun, last first.
 fn undo(folder: &Path, kept: &mut Kept, bounds: Bounds<'_>) -> Result<()> {
     let (mut errors, mut left) = (Vec::new(), Vec::new());
     while let Some(attached) = kept.attached.last().cloned() {
@@ -264,7 +259,7 @@ fn undo(folder: &Path, kept: &mut Kept, bounds: Bounds<'_>) -> Result<()> {
         let mut failed = Vec::new();
         for index in (0..attached.begun).rev() {
             match remove(index).map_err(within) {
-                // It has left nothing; some cannot remove what they have not made.
+                // A plugin that reported its failure has left nothing; some cannot remove what they have not made.
                 Err(error) if attached.refused && index == attached.done => {
                     tracing::warn!(%error, "a network plugin that has failed cannot undo that");
                 }
@@ -278,7 +273,7 @@ fn undo(folder: &Path, kept: &mut Kept, bounds: Bounds<'_>) -> Result<()> {
             left.insert(0, attached);
         }
         errors.extend(failed);
-        // Those that are left come behind those that are still to be undone.
+        // Lists that could not be undone come after those that are still to be undone.
         let rest = Kept { attached: [&kept.attached[..], &left[..]].concat(), ..kept.clone() };
         errors.extend(rest.write(folder).err());
     }
@@ -306,7 +301,7 @@ fn call<'a>(kept: &'a Kept, interface: &'a str, command: &'static str) -> Call<'
     Call { command, id: &kept.id, netns: kept.netns.path(), interface, args: &kept.args }
 }
 
-/// All errors as one, of the kind of the first.
+/// All errors combined, with the kind of the first.
 fn together(errors: Vec<Error>) -> Result<()> {
     errors.into_iter().reduce(|all, next| joined(&all, "; ", &next)).map_or(Ok(()), Err)
 }

@@ -1,8 +1,8 @@
-//! A bridge that came about by a list of ours: it goes with the last interface in it.
+//! A bridge that was made for one of our own lists: it is removed with the last interface in it.
 //!
-//! The plugin leaves it behind. It is told from others by its alias, so that one
-//! which was there before, or which somebody has made his own, is left alone. Who
-//! joins holds a shared lock on the host's network, who removes an exclusive one.
+//! The plugin leaves the bridge behind. Its alias marks it as ours, so that a bridge that existed before, or that
+//! somebody else has taken over, is left alone. A process that joins holds a shared lock on the host's network; one
+//! that removes holds an exclusive one.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use bowline_error::{Doing, Kind, Result};
 use bowline_sys as sys;
 use rustix::fs::{FlockOperation, flock};
 
-/// The alias of those that are ours.
+/// The alias of bridges that are ours.
 const ALIAS: &str = "bowline";
 
-/// A plugin is about to make a bridge, or to put an interface in.
+/// Held while a plugin makes a bridge, or puts an interface into it.
 pub struct Joining<'a> {
     bridge: &'a str,
     there: bool,
@@ -22,13 +22,13 @@ pub struct Joining<'a> {
 }
 
 impl<'a> Joining<'a> {
-    /// Nobody removes the bridge until this is dropped.
+    /// Keeps the bridge from being removed until this is dropped.
     pub fn begin(bridge: &'a str) -> Result<Joining<'a>> {
         let lock = lock(FlockOperation::LockShared)?;
         Ok(Joining { bridge, there: folder(bridge).exists(), _lock: lock })
     }
 
-    /// What is there now and was not is ours.
+    /// Marks the bridge as ours if it exists now and did not before.
     pub fn end(&self) {
         let alias = folder(self.bridge).join("ifalias");
         if !self.there && alias.exists() {
@@ -38,14 +38,13 @@ impl<'a> Joining<'a> {
     }
 }
 
-/// An interface has left the bridge, which is removed if it was the last one and
-/// the bridge is ours.
+/// Removes the bridge that an interface has left, if that was the last one and the bridge is ours.
 pub fn left(bridge: &str) {
     if !is_done(bridge) {
         return;
     }
     let removed = lock(FlockOperation::LockExclusive).and_then(|_lock| {
-        // Somebody may have joined it, or removed it.
+        // Another process may have joined the bridge, or removed it.
         if !is_done(bridge) {
             return Ok(());
         }
@@ -54,7 +53,7 @@ pub fn left(bridge: &str) {
     let _ = removed.inspect_err(|error| tracing::warn!(%error, bridge, "the bridge is left"));
 }
 
-/// Whether it is ours and empty.
+/// Whether the bridge is ours and empty.
 fn is_done(bridge: &str) -> bool {
     let at = folder(bridge);
     let ours = fs::read_to_string(at.join("ifalias")).is_ok_and(|alias| alias.trim_end() == ALIAS);

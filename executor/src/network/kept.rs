@@ -1,8 +1,7 @@
-//! What is kept of a sandbox's networks, so that whatever may have been added can
-//! be removed by anybody.
+//! The record of a sandbox's networks, so that any process can remove whatever may have been added.
 //!
-//! Written whole, by rename, before each step and after the last: of a step that
-//! was cut short it tells that it was begun.
+//! Written as a whole, by rename, before each step and after the last, so that it shows that a step which was cut
+//! short was begun.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,45 +20,44 @@ use crate::{record, trust};
 
 const FILE: &str = "networks.json";
 
-/// What is kept.
+/// The contents of the record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
     /// The container's id, as plugins know it.
     pub id: String,
-    /// The namespace.
+    /// The network namespace.
     pub netns: Netns,
-    /// Where plugins are.
+    /// The folders with the plugins.
     pub folders: Vec<PathBuf>,
-    /// The pairs that plugins are given.
+    /// The arguments that plugins get, as pairs.
     pub args: String,
     /// The values of capabilities.
     pub capabilities: BTreeMap<String, Value>,
     /// How long each plugin may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
-    /// What was begun, in order.
+    /// The lists that were begun, in order.
     pub attached: Vec<Attached>,
 }
 
 /// A list that was begun.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Attached {
-    /// The interface's name inside.
+    /// The interface's name inside the sandbox.
     pub interface: String,
-    /// The list.
     pub list: ConfigList,
     /// How many of its plugins were run, or were about to be.
     pub begun: usize,
-    /// How many have ended well.
+    /// How many of its plugins succeeded.
     pub done: usize,
-    /// Whether the one after these has said itself that it failed.
+    /// Whether the plugin after these has reported its own failure.
     #[serde(default)]
     pub refused: bool,
-    /// The result of the last that has ended well.
+    /// The result of the last plugin that succeeded.
     pub result: Option<Value>,
 }
 
-/// A namespace, by its path and by what is there.
+/// A namespace, by its path and by the file that is there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Netns {
     path: PathBuf,
@@ -68,15 +66,15 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// The one at `path`.
+    /// The namespace at `path`.
     pub fn at(path: &Path) -> Result<Netns> {
         let of =
             fs::metadata(path).doing(Kind::NotFound, || format!("cannot find network namespace {}", path.display()))?;
         Ok(Netns { path: path.to_owned(), device: of.dev(), inode: of.ino() })
     }
 
-    /// Its path, while it is there. What has taken its place, as that of another
-    /// process with the same number, is not to be touched.
+    /// The path, while the namespace is still there. A namespace that has taken its place, such as that of another
+    /// process with the same pid, must not be touched.
     pub fn path(&self) -> Option<&Path> {
         let there = fs::metadata(&self.path).is_ok_and(|of| (of.dev(), of.ino()) == (self.device, self.inode));
         there.then_some(&*self.path)
@@ -84,7 +82,7 @@ impl Netns {
 }
 
 impl Kept {
-    /// What is kept in `folder`, if anything.
+    /// Reads the record in `folder`, if there is one.
     pub fn read(folder: &Path) -> Result<Option<Kept>> {
         let path = folder.join(FILE);
         let text = match trust::read(&path) {
@@ -101,12 +99,12 @@ impl Kept {
         Ok(Some(kept))
     }
 
-    /// Those of `bounds`, the timeout no longer than at ADD.
+    /// `bounds`, with a timeout no longer than at ADD.
     pub fn bounds<'a>(&self, bounds: Bounds<'a>) -> Bounds<'a> {
         Bounds { timeout: self.timeout.map_or(bounds.timeout, |own| own.min(bounds.timeout)), ..bounds }
     }
 
-    /// Keeps nothing any more.
+    /// Deletes the record.
     pub fn forget(folder: &Path) -> Result<()> {
         let path = folder.join(FILE);
         match fs::remove_file(&path) {
@@ -115,7 +113,7 @@ impl Kept {
         }
     }
 
-    /// Keeps it; nothing that was begun is no file.
+    /// Writes the record, or deletes it if nothing is begun.
     pub fn write(&self, folder: &Path) -> Result<()> {
         if self.attached.is_empty() {
             return Kept::forget(folder);

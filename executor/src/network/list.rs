@@ -1,4 +1,4 @@
-//! A network configuration list, read: its plugins, in order.
+//! Reads a network configuration list: its plugins, in order.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -18,9 +18,9 @@ pub struct ConfigList {
     pub name: String,
     /// The version of CNI.
     pub version: String,
-    /// Whether CHECK is not to be called.
+    /// Whether CHECK must not be called.
     pub disable_check: bool,
-    /// The bridge that its first plugin makes if need be, where the list is ours.
+    /// The bridge that its first plugin makes if necessary, if the list is one of our own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<String>,
     /// The configuration of each plugin, at least one.
@@ -28,10 +28,10 @@ pub struct ConfigList {
 }
 
 impl ConfigList {
-    /// What a description has for a list.
+    /// Reads the list that a description names or contains.
     ///
     /// # Errors
-    /// `NotFound`, or `BadSpec` for what is no list.
+    /// `NotFound`, or `BadSpec` for what is not a list.
     pub fn of(list: &List) -> Result<ConfigList> {
         match list {
             List::File(path) => ConfigList::read(path),
@@ -44,7 +44,7 @@ impl ConfigList {
         }
     }
 
-    /// The list in a file, or the one configuration of a plugin there.
+    /// Reads a list, or a single plugin's configuration, from a file.
     fn read(path: &Path) -> Result<ConfigList> {
         let what = || format!("cannot read network list {}", path.display());
         let text = fs::read(path).map_err(|error| {
@@ -55,7 +55,7 @@ impl ConfigList {
         ConfigList::parse(value, path.parent()).map_err(|error| error.within(what()))
     }
 
-    /// `beside` is where a folder with the network's name may have plugins of its own.
+    /// `beside` is the folder where a subfolder with the network's name may hold plugins.
     fn parse(value: Value, beside: Option<&Path>) -> Result<ConfigList> {
         let Value::Object(mut all) = value else { return Err(bad("it is not an object")) };
         let name = match all.get("name") {
@@ -88,8 +88,8 @@ impl ConfigList {
         self.plugins[index].get("type").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// What a plugin is given: its configuration with what is the list's, what
-    /// came of the plugins before, and of `capabilities` those that it names.
+    /// The input of a plugin: its configuration with the list's settings, the result of the plugins before, and
+    /// those of `capabilities` that it names.
     pub fn config<'a>(
         &self,
         index: usize,
@@ -116,7 +116,7 @@ fn bad(why: impl Into<String>) -> Error {
     Error::new(Kind::BadSpec, why)
 }
 
-/// It becomes a part of paths, of plugins' and of ours.
+/// Checks the name, which becomes part of paths, the plugins' and ours.
 fn check_name(name: &str) -> Result<()> {
     if is_name(name) {
         return Ok(());
@@ -124,7 +124,7 @@ fn check_name(name: &str) -> Result<()> {
     Err(bad(format!("{name:?} is not a network's name: letters, digits, '_', '.', '-', the first a letter or digit")))
 }
 
-/// Whether CNI takes it for the name of a network, or for a container's id.
+/// Whether CNI accepts `text` as the name of a network, or as a container's id.
 pub fn is_name(text: &str) -> bool {
     let fine = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
     text.bytes().all(fine) && text.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -143,7 +143,7 @@ fn chosen_version(all: &Map<String, Value>) -> Result<String> {
     version::chosen(version.filter(|version| !version.is_empty()), &versions)
 }
 
-/// A flag, which some write as text.
+/// Reads a flag, which some lists write as text.
 fn flag(all: &Map<String, Value>, name: &str) -> Result<bool> {
     match all.get(name) {
         None => Ok(false),

@@ -1,19 +1,16 @@
-//! Network namespaces: what a new one needs before it is of use, and the
-//! interfaces that CNI plugins make in it.
+//! Network namespaces: what a new one needs before it is usable, and the interfaces that CNI plugins make in it.
 //!
 //! ```text
 //!   lists ─ add ─► plugins, one after the other ◄─► networks.json ─ check, del ─► plugins, in reverse
 //! ```
 //!
-//! A `list` has plugins in order, in a `version` of CNI; a `plugin` is found and
-//! run; what may have been added is `kept` before it is, so that `del` undoes it
-//! after a crash as well. By CNI 1.1 (containernetworking/cni, SPEC.md) and, where
-//! that leaves a choice, as libcni does it.
+//! A `list` has plugins in order, in a `version` of CNI. A `plugin` is found and run. Whatever may be added is
+//! `kept` beforehand, so that `del` undoes it even after a crash. Follows CNI 1.1 (containernetworking/cni,
+//! SPEC.md) and, where that leaves a choice, libcni.
 //!
-//! Plugins block: `add`, `check` and `del` are for programs that may wait; `serving`
-//! has them done by a worker. Until all is undone the namespace is `pinned`; a
-//! `bridge` that was made for it goes with the last in it. Must not: know how a
-//! description becomes a list.
+//! Plugins block: `add`, `check` and `del` are for programs that may wait; `serving` runs them in a worker. Until
+//! everything is undone, the namespace is `pinned`. A `bridge` that was made for a list is removed with the last
+//! interface in it. Must not: know how a description becomes a list.
 
 use bowline_error::{Doing, Kind, Result};
 use bowline_sys as sys;
@@ -35,7 +32,7 @@ pub use plugin::LONGEST;
 #[cfg(feature = "fuzzing")]
 pub(crate) use {kept::Kept, list::ConfigList, plugin::failure_in, plugin::result_of, plugin::versions_in};
 
-/// Readies a new network namespace, from inside: loopback up, nothing else.
+/// Prepares a new network namespace from inside: brings up loopback, and nothing else.
 pub(crate) fn prepare_new() -> Result<()> {
     sys::loopback_up().doing(Kind::Internal, || "cannot bring the loopback interface up")
 }

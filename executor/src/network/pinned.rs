@@ -1,8 +1,8 @@
 //! A sandbox's namespace, mounted in its folder for as long as plugins have
 //! something to undo there.
 //!
-//! One that nobody but a process holds would go with that, and plugins cannot undo
-//! everything without: of rules for addresses, bridge learns them from the interface.
+//! A namespace that only a process holds would disappear with that process, and plugins cannot undo everything
+//! without it: bridge, for instance, learns the addresses of its rules from the interface.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,8 +14,7 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
 const FILE: &str = "netns";
 
-/// The path by which `netns` is reached until it is unpinned: one in `folder` if it
-/// is a process's, else its own.
+/// Returns the path of `netns` until it is unpinned: one in `folder` if it is a process's, else its own.
 pub fn pin(netns: &Path, folder: &Path) -> Result<PathBuf> {
     if !netns.starts_with("/proc") {
         return Ok(netns.to_owned());
@@ -32,13 +31,13 @@ pub fn pin(netns: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Keeps it no longer. Nothing there is nothing to do.
+/// Unpins the namespace. Does nothing if none is pinned.
 pub fn unpin(folder: &Path) -> Result<()> {
     let path = folder.join(FILE);
     let what = || format!("cannot give up network namespace {}", path.display());
-    // Lazily: who is looking at it does not keep it.
+    // Lazily, so that a process that looks at it does not keep it.
     match unmount(&path, UnmountFlags::DETACH) {
-        // Not mounted, or somewhere else, where this does not see it.
+        // It is not mounted, or in another mount namespace, where this process does not see it.
         Ok(()) | Err(Errno::INVAL | Errno::NOENT | Errno::PERM) => {}
         Err(errno) => return Err(Error::new(Kind::Internal, format!("{}: {errno}", what()))),
     }

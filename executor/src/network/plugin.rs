@@ -1,9 +1,8 @@
-//! One plugin of CNI: found by its name, run once, and what it says.
+//! Runs one CNI plugin: finds it by its name, runs it once, and reads what it says.
 //!
-//! It reads its configuration from stdin and its parameters from variables, and
-//! answers on stdout; on stderr it logs. Bounded in time and in what it says: at
-//! the end of either its whole process group is killed, and so it is with the
-//! shim whose worker runs it. With who runs it, it is killed itself.
+//! A plugin reads its configuration from stdin and its parameters from environment variables, answers on stdout,
+//! and logs on stderr. Its time and its output are limited: at either limit its whole process group is killed, and
+//! also when the shim ends whose worker runs it. When the process that runs it ends, the plugin itself is killed.
 
 use std::ffi::OsString;
 use std::io::pipe;
@@ -22,37 +21,36 @@ use super::version::NEWEST;
 use crate::program::{Program, Started};
 use crate::watch::MARKER;
 
-/// How long one plugin may take unless said otherwise: it may wait for a lock, or
-/// for a DHCP server.
+/// How long a plugin may take unless the caller says otherwise: it may wait for a lock, or for a DHCP server.
 pub const LONGEST: Duration = Duration::from_secs(60);
 
-/// The longest answer.
+/// The longest answer, in bytes.
 const ANSWER: usize = 1 << 20;
 
-/// How much of what it logs is kept, and how much of anything is told.
+/// How many bytes of a plugin's log are kept, and how many characters of anything are reported.
 const LOGGED: usize = 4096;
 const TOLD: usize = 300;
 
-/// How long one that was killed may take to be gone.
+/// How long a killed plugin may take to end.
 const DYING: Duration = Duration::from_secs(10);
 
-/// Where the programs are that plugins run, such as iptables, if nobody says.
+/// The default PATH of plugins, with the programs that they run, such as iptables.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where plugins are, and how long each may take.
+/// The folders with the plugins, and how long each plugin may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Plugins<'a> {
     pub folders: &'a [PathBuf],
     pub bounds: Bounds<'a>,
 }
 
-/// How long a plugin may run.
+/// The limits of a plugin's run.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds<'a> {
-    /// Each.
+    /// How long each plugin may take.
     pub timeout: Duration,
-    /// The pidfd of the shim whose worker this is: with that all ends, this
-    /// process too, as somebody else then undoes what was begun.
+    /// The pidfd of the shim whose worker this is. When the shim ends, everything ends, this process too, because
+    /// another process then undoes what was begun.
     pub shim: Option<BorrowedFd<'a>>,
 }
 
@@ -68,7 +66,7 @@ pub struct Call<'a> {
     /// "ADD", "CHECK", "DEL" or "VERSION".
     pub command: &'static str,
     pub id: &'a str,
-    /// The namespace; none once that is gone.
+    /// The namespace; `None` once it is gone.
     pub netns: Option<&'a Path>,
     pub interface: &'a str,
     /// Pairs, as plugins take them.
@@ -82,11 +80,11 @@ struct Said {
     log: Vec<u8>,
 }
 
-/// Why a plugin has not done what it was to do.
+/// Why a plugin has failed.
 #[derive(Debug)]
 pub struct Failed {
     pub error: Error,
-    /// Whether it has said so itself, as CNI wants it: then it has cleaned up.
+    /// Whether the plugin reported the failure itself, as CNI wants it: then it has cleaned up.
     pub orderly: bool,
 }
 
@@ -96,7 +94,7 @@ impl From<Error> for Failed {
     }
 }
 
-/// How a plugin says that it failed.
+/// A plugin's report that it failed.
 #[derive(Deserialize)]
 struct Failure {
     code: u64,
@@ -107,7 +105,7 @@ struct Failure {
 }
 
 impl Plugins<'_> {
-    /// The program of the plugin `kind`: the first in the folders.
+    /// Finds the program of the plugin `kind`: the first one in the folders.
     ///
     /// # Errors
     /// `Unsupported`, with the folders, when it is in none.
@@ -126,23 +124,23 @@ impl Plugins<'_> {
     /// Runs ADD.
     ///
     /// # Errors
-    /// As [`Plugins::tell`]; `Internal` with its beginning for what is no result.
+    /// Those of [`Plugins::tell`]; `Internal`, with the beginning of the answer, if that is not a result.
     pub fn ask(&self, kind: &str, call: Call<'_>, config: &Value) -> std::result::Result<Value, Failed> {
         let said = self.run(kind, call, config)?;
         result_of(&said.answer, config).ok_or_else(|| garbage(kind, call.command, &said).into())
     }
 
-    /// Runs CHECK or DEL, to which there is no answer.
+    /// Runs CHECK or DEL, which have no answer.
     ///
     /// # Errors
-    /// `Unsupported` for a plugin that is missing; `Timeout`; else what it says,
-    /// with its code, as `Unsupported` for a version that it has not, `BadSpec`
-    /// for a configuration that it does not take, `Internal` for the rest.
+    /// `Unsupported` for a plugin that is missing; `Timeout`; else the plugin's own error, with its code:
+    /// `Unsupported` for a version that it lacks, `BadSpec` for a configuration that it does not accept, `Internal`
+    /// for the rest.
     pub fn tell(&self, kind: &str, call: Call<'_>, config: &Value) -> Result<()> {
         self.run(kind, call, config).map(drop).map_err(|failed| failed.error)
     }
 
-    /// The versions of CNI that a plugin has.
+    /// The versions of CNI that a plugin supports.
     pub fn versions(&self, kind: &str) -> Result<Vec<String>> {
         // Old plugins want every variable to have some value.
         let dummy = "dummy";
@@ -151,7 +149,7 @@ impl Plugins<'_> {
         versions_in(&said.answer).ok_or_else(|| garbage(kind, call.command, &said))
     }
 
-    /// Runs it to an end that is well.
+    /// Runs the plugin, and fails unless it succeeds.
     fn run(&self, kind: &str, call: Call<'_>, config: &Value) -> std::result::Result<Said, Failed> {
         let path = self.find(kind)?;
         let what = || format!("network plugin {kind} failed at {}", call.command);
@@ -182,7 +180,7 @@ impl Plugins<'_> {
             ("CNI_ARGS", call.args.into()),
             ("CNI_PATH", folders.join(":".as_ref())),
         ];
-        // What a plugin leaves running is expected in the shim's cgroup.
+        // With this mark, processes that a plugin leaves running are expected in the shim's cgroup.
         let mark = std::env::var_os(MARKER).map(|value| (MARKER, value));
         all.into_iter().chain(mark).map(|(name, value)| [name.into(), value].join("=".as_ref())).collect()
     }
@@ -193,7 +191,7 @@ impl Plugins<'_> {
         let (mut answers, answer) = pipe().doing(Kind::Internal, what)?;
         let (mut logs, log) = pipe().doing(Kind::Internal, what)?;
         let program = Program::new(path, [path], self.environment(call))?.reading(&text)?;
-        // Not as the shim does it: a worker may have entered what hides its threads.
+        // Not started as the shim starts programs: a worker may have entered a place where its threads are hidden.
         let program = program.with_fd(answer.as_fd(), 1).with_fd(log.as_fd(), 2);
         let started = program.bound().start_inside()?;
         drop((answer, log));
@@ -222,7 +220,8 @@ impl Plugins<'_> {
                 let _ = started.finish_blocking(DYING);
                 sys::exit_now(1);
             }
-            // A pidfd is readable once its process has ended; what that leaves running may hold the pipes.
+            // A pidfd is readable once its process has ended; the processes that it leaves running may hold the
+            // pipes.
             if ended && !readable[0] && (!readable[1] || log.len() >= LOGGED) {
                 break;
             }
@@ -251,16 +250,16 @@ impl Plugins<'_> {
     }
 }
 
-/// Kills it and what it has started that is still of its group.
+/// Kills the plugin, and whatever it started that is still in its group.
 fn kill(started: &Started) {
-    // It is not waited for yet, so its number is that of no other group.
+    // The plugin is not reaped yet, so no other group has its number.
     if let Some(group) = Pid::from_raw(started.pid) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     started.kill();
 }
 
-/// Whether there may be more.
+/// Reads once. Returns whether there may be more.
 fn more(pipe: &mut impl std::io::Read, to: &mut Vec<u8>) -> std::io::Result<bool> {
     let mut chunk = [0; 4096];
     let length = pipe.read(&mut chunk)?;
@@ -271,7 +270,7 @@ fn more(pipe: &mut impl std::io::Read, to: &mut Vec<u8>) -> std::io::Result<bool
 /// The result in the answer to an ADD with `config`.
 pub fn result_of(answer: &[u8], config: &Value) -> Option<Value> {
     let Ok(Value::Object(mut result)) = serde_json::from_slice(answer) else { return None };
-    // One of an old plugin may name none, and is then of the configuration's.
+    // An old plugin's result may name no version; it then has the configuration's.
     result.entry("cniVersion").or_insert_with(|| config["cniVersion"].clone());
     Some(Value::Object(result))
 }
@@ -286,14 +285,14 @@ pub fn versions_in(answer: &[u8]) -> Option<Vec<String>> {
         supported_versions: Vec<String>,
     }
     let Versions { cni_version, supported_versions } = serde_json::from_slice(answer).ok()?;
-    // The first that has VERSION need not list any.
+    // 0.2.0, the first version that has VERSION, need not list any.
     if supported_versions.is_empty() && cni_version == "0.2.0" {
         return Some(vec!["0.1.0".to_owned(), cni_version]);
     }
     Some(supported_versions).filter(|versions| !versions.is_empty())
 }
 
-/// How a plugin says in its answer that it failed.
+/// The failure that a plugin reports in its answer.
 pub fn failure_in(answer: &[u8]) -> Option<Error> {
     let Failure { code, msg, details } = serde_json::from_slice(answer).ok()?;
     let parts = [Some(told(msg.as_bytes())), (!details.is_empty()).then(|| told(details.as_bytes()))];
@@ -301,12 +300,12 @@ pub fn failure_in(answer: &[u8]) -> Option<Error> {
     Some(Error::new(kind_of(code), format!("code {code}: {}", parts.join(": "))))
 }
 
-/// What the specification's codes are to a caller.
+/// The error kind for a code of the specification.
 fn kind_of(code: u64) -> Kind {
     match code {
-        // A version, or a field, that it does not know.
+        // A version, or a field, that the plugin does not know.
         1 | 2 => Kind::Unsupported,
-        // What it cannot decode, or a configuration that makes no sense.
+        // Input that the plugin cannot decode, or a configuration that makes no sense.
         6 | 7 => Kind::BadSpec,
         _ => Kind::Internal,
     }
@@ -320,7 +319,7 @@ fn garbage(kind: &str, command: &str, said: &Said) -> Error {
     )
 }
 
-/// The beginning of what was said, on one line.
+/// The beginning of what a plugin said, on one line.
 fn told(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LOGGED)]);
     text.trim().chars().take(TOLD).map(|c| if c.is_control() { ' ' } else { c }).collect()

@@ -1,9 +1,9 @@
-//! CNI for the shim, whose loop must not wait: a worker runs the plugins. It ends with the shim, and the
+//! CNI for the shim, whose loop must not wait: a worker runs the plugins. The worker ends with the shim, and the
 //! plugins end with the worker.
 //!
 //! ```text
 //!   shim ─fork─► worker ─fork─► plugin and what it starts
-//!    └── ends ────► kills ─────────┘      whoever finds the shim's lock free may undo
+//!    └── ends ────► kills ─────────┘      a process that finds the shim's lock free may undo
 //! ```
 
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -20,10 +20,10 @@ use super::attach::{self, Connected, Sandbox, joined};
 use super::plugin::Bounds;
 use crate::worker;
 
-/// As [`super::add`]. With a worker that is lost, what it has begun is undone too.
+/// Like [`super::add`]. If the worker is lost, what it has begun is undone too.
 ///
 /// # Errors
-/// As there.
+/// Those of [`super::add`], or the loss of the worker.
 pub async fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<Connected>> {
     let timeout = sandbox.timeout;
     match run(timeout, |bounds| attach::add_within(folder, sandbox, attachments, bounds)).await {
@@ -35,23 +35,23 @@ pub async fn add(folder: &Path, sandbox: &Sandbox, attachments: &[Attachment]) -
     }
 }
 
-/// As [`super::check`].
+/// Like [`super::check`].
 ///
 /// # Errors
-/// As there.
+/// Those of [`super::check`], or the loss of the worker.
 pub async fn check(folder: &Path, timeout: Duration) -> Result<Vec<String>> {
     run(timeout, |bounds| attach::check_within(folder, bounds)).await?
 }
 
-/// As [`super::del`].
+/// Like [`super::del`].
 ///
 /// # Errors
-/// As there.
+/// Those of [`super::del`], or the loss of the worker.
 pub async fn del(folder: &Path, timeout: Duration) -> Result<()> {
     run(timeout, |bounds| attach::del_within(folder, bounds)).await?
 }
 
-/// What `work` has come to, or that its worker is lost.
+/// Runs `work` in a worker. Returns its result, or an error if the worker is lost.
 async fn run<T>(timeout: Duration, work: impl FnOnce(Bounds<'_>) -> Result<T>) -> Result<Result<T>>
 where
     T: Serialize + DeserializeOwned,
@@ -59,7 +59,7 @@ where
     let shim = getpid();
     worker::run("networks", || {
         let of = sys::pidfd_open(shim.as_raw_pid()).doing(Kind::Internal, || "cannot watch the shim")?;
-        // Else it had ended before, and the number may be another's.
+        // Otherwise the shim had ended before, and its number may be another process's.
         if getppid() != Some(shim) {
             sys::exit_now(1);
         }

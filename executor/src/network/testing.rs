@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::program::Program;
 
-/// A folder with stand-ins in `bin`, and what they were called with.
+/// A folder with stand-ins in `bin`, and a record of their calls.
 pub struct Stand {
     dir: TempDir,
 }
@@ -38,8 +38,8 @@ fi"#;
         self.file(name, &format!("#!/bin/sh\n{note}\n{script}\n"));
     }
 
-    /// A program with this text. By another process: had this one written it, a
-    /// fork of another test could hold it open, and it could not be executed.
+    /// Writes a program with this text, by another process: if this one wrote it, a fork of another test could hold
+    /// it open, and it could not be executed.
     pub fn file(&self, name: &str, text: &str) {
         let path = self.path().join("bin").join(name);
         let script = "cat >\"$0\" && chmod +x \"$0\"";

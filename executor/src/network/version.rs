@@ -1,14 +1,14 @@
-//! Versions of CNI: which a list is run with, and what each of them has.
+//! Versions of CNI: which one a list is run with, and what each of them supports.
 
 use bowline_error::{Error, Kind, Result};
 
-/// The newest version that is spoken here.
+/// The newest version that is supported here.
 pub const NEWEST: &str = "1.1.0";
 
-/// What a list has that names none, as in the first specification.
+/// The version of a list that names none, as in the first specification.
 const OLDEST: &str = "0.1.0";
 
-/// From here on there is CHECK, and DEL is told the result of ADD.
+/// From this version on there is CHECK, and DEL gets the result of ADD.
 const CHECK: [u64; 3] = [0, 4, 0];
 
 /// Whether plugins of this version can be asked to CHECK, and take a result with DEL.
@@ -16,15 +16,14 @@ pub fn has_check(version: &str) -> bool {
     parts(version).is_ok_and(|version| version >= CHECK)
 }
 
-/// The version that a list is run with: of those that it offers the newest that
-/// is spoken here.
+/// The version that a list is run with: of those that it offers, the newest that is supported here.
 ///
 /// # Errors
 /// `BadSpec` for what is not a version.
 pub fn chosen(version: Option<&str>, versions: &[&str]) -> Result<String> {
     let newest = parts(NEWEST)?;
     let mut best = None;
-    // One that stands alone is what its author wants, however new; plugins will say.
+    // A version that stands alone is what the list's author wants, however new; plugins report if they lack it.
     for offered in versions.iter().copied().chain(version.filter(|_| !versions.is_empty())) {
         let of = parts(offered)?;
         if of <= newest && best.is_none_or(|(other, _)| of > other) {
@@ -36,7 +35,7 @@ pub fn chosen(version: Option<&str>, versions: &[&str]) -> Result<String> {
     Ok(chosen.to_owned())
 }
 
-/// The numbers of `1.0.0`; of a version with fewer the rest are 0.
+/// The numbers of a version such as `1.0.0`; missing ones are 0.
 fn parts(version: &str) -> Result<[u64; 3]> {
     let none = || Error::new(Kind::BadSpec, format!("{version:?} is not a version of CNI, such as {NEWEST}"));
     let mut parts = [0; 3];

@@ -1,5 +1,5 @@
-//! A program that was started, to its end: whether it runs, what it writes, how
-//! it ends, or that it is killed at the deadline.
+//! A program that was started, until its end: whether it runs, what it writes, and how it ends, or
+//! that it is killed at the deadline.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -14,21 +14,21 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 use crate::claim::Claim;
 use crate::worker::{self, PipeReader};
 
-/// How much of its output is kept: the beginning, where the reason is told.
+/// How much of the output is kept: the beginning, which tells the reason.
 pub const OUTPUT: usize = 4096;
 
-/// How long one that was killed may take to be gone.
+/// How long a killed process may take to be gone.
 const DYING: Duration = Duration::from_secs(1);
 
-/// A program that was started, and may not have come to run yet.
+/// A program that was started, and may not run yet.
 #[derive(Debug)]
 pub struct Started {
     /// In the starter's pid namespace.
     pub pid: i32,
-    /// What it is signalled by.
+    /// For signals to the process.
     pub pidfd: OwnedFd,
     pub(super) path: String,
-    /// What it says when it cannot be run, else nothing.
+    /// Carries the reason when the program cannot be run, else nothing.
     pub(super) report: OwnedFd,
     /// Stdout and stderr, if they are captured.
     pub(super) output: Option<OwnedFd>,
@@ -37,14 +37,14 @@ pub struct Started {
 /// How a program ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// By itself or by a signal.
+    /// The exit code or the signal.
     pub ended: Ended,
     /// The beginning of stdout and stderr together, if they were captured.
     pub output: String,
 }
 
 impl Started {
-    /// Returns once it runs.
+    /// Returns once the program runs.
     ///
     /// # Errors
     /// `CommandNotFound` or `NotExecutable` when it cannot be run.
@@ -55,7 +55,7 @@ impl Started {
         understood(&self.path, &said)
     }
 
-    /// Waits for its end; kills it at the deadline.
+    /// Waits for the end of the program; kills it at the deadline.
     pub async fn finish(&mut self, claim: &Claim, timeout: Duration) -> Result<Outcome> {
         let mut output = Vec::new();
         let deadline = tokio::time::sleep(timeout);
@@ -75,8 +75,8 @@ impl Started {
                 more = next(&mut reader, &mut output) => if !more { reader = None },
             }
         };
-        // What it left running may hold the pipe, and write without end: what is
-        // there now is it, as far as it is kept.
+        // A process that the program left running may hold the pipe, and write without end: take
+        // what is there now, as far as it is kept.
         while output.len() < OUTPUT && self.output.as_ref().is_some_and(|pipe| read_some(pipe, &mut output)) {}
         self.executed().await?;
         Ok(outcome(ended, output))
@@ -98,7 +98,7 @@ impl Started {
                 ready => ready.doing(Kind::Internal, what)?,
             };
             let ended = !fds[0].revents().is_empty();
-            // What it left running may write without end: nothing of it is kept.
+            // A process that the program left running may write without end: nothing of that is kept.
             let enough = ended && output.len() >= OUTPUT;
             let readable = !enough && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
             if readable && !reader.is_some_and(|fd| read_some(fd, &mut output)) {
@@ -107,7 +107,7 @@ impl Started {
                 break;
             } else if left.is_zero() {
                 self.kill();
-                // Killed: it ends.
+                // It was killed, so it ends.
                 let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
                 return Err(self.timed_out(timeout));
             }
@@ -123,7 +123,7 @@ impl Started {
         Ok(outcome(ended, output))
     }
 
-    /// Kills it; `ESRCH` means that it has ended.
+    /// Kills the process; `ESRCH` means that it has ended.
     pub fn kill(&self) {
         let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
     }
@@ -134,10 +134,10 @@ impl Started {
 }
 
 impl Outcome {
-    /// That it ended well.
+    /// Checks that the program ended well.
     ///
     /// # Errors
-    /// `Internal` with how it ended and what it said.
+    /// `Internal` with how the program ended and what it wrote.
     pub fn success(&self, what: &str) -> Result<()> {
         let how = match self.ended {
             Ended::Exited(0) => return Ok(()),
@@ -157,7 +157,7 @@ async fn next(reader: &mut Option<PipeReader>, output: &mut Vec<u8>) -> bool {
     more
 }
 
-/// Whether there was something.
+/// Reads some bytes; returns whether there were any.
 fn read_some(fd: &OwnedFd, output: &mut Vec<u8>) -> bool {
     let mut chunk = [0u8; 4096];
     let length = rustix::io::read(fd, &mut chunk[..]).unwrap_or(0);
@@ -166,7 +166,7 @@ fn read_some(fd: &OwnedFd, output: &mut Vec<u8>) -> bool {
     length > 0
 }
 
-/// What a child said before it ran the program: nothing, if it did.
+/// Decodes what a child said before it ran the program: nothing, if it did.
 fn understood(path: &str, said: &[u8]) -> Result<()> {
     if said.is_empty() {
         return Ok(());

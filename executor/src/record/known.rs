@@ -1,17 +1,17 @@
-//! A value out of JSON of which only the fields that its type has are looked at.
+//! Reads a value from JSON, looking only at the fields that its type has.
 //!
-//! Types of descriptions refuse unknown fields, as a typing error must not go unnoticed. A record was checked when it
-//! was written: what is unknown there is a newer bowline's.
+//! Types of descriptions refuse unknown fields, as a typing error must not go unnoticed. A record
+//! was checked when it was written: a field that is unknown there is a newer bowline's.
 
 use serde::de::value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer};
 use serde::de::{DeserializeOwned, Deserializer, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::{Error, Map, Value};
 
-/// What `value` says, its unknown fields left out.
+/// Reads `value`, leaving out its unknown fields.
 ///
 /// # Errors
-/// What does not fit the type.
+/// An error when `value` does not fit the type.
 pub fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, Error> {
     T::deserialize(Known(value))
 }
@@ -22,7 +22,7 @@ type Fields<'de> = MapDeserializer<'de, Pairs, Error>;
 type Pairs = std::iter::Map<serde_json::map::IntoIter, Field>;
 type Field = fn((String, Value)) -> (String, Known);
 
-/// The fields of an object, each to be read in the same way.
+/// The fields of an object, each read in the same way.
 fn fields<'de>(object: Map<String, Value>) -> Fields<'de> {
     MapDeserializer::new(object.into_iter().map(field as Field))
 }

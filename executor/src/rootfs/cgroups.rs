@@ -1,13 +1,13 @@
-//! Mounts of type `cgroup`: the container's own cgroups, as far as it may see.
+//! Mounts of type `cgroup`: the container's own cgroups, as far as it may see them.
 //!
 //! ```text
 //!   v1: a tmpfs with a mount for each hierarchy, and links for joint controllers
 //!   v2: the one hierarchy
 //! ```
 //!
-//! With a cgroup namespace each is mounted anew, and begins at the container's
-//! cgroup by itself; without, the host's is bound from there on. By the host's
-//! `/proc`, in a process that is in its cgroups already.
+//! With a cgroup namespace, each hierarchy is mounted anew, and begins at the container's cgroup by itself. Without
+//! one, the host's hierarchy is bound from that cgroup down. Uses the host's `/proc`, in a process that is in its
+//! cgroups already.
 
 use std::fs::read_to_string;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -25,7 +25,7 @@ use super::label;
 use super::options::Options;
 use super::trees::Trees;
 
-/// What every such mount has, whatever its options say.
+/// The attributes of every such mount, whatever its options say.
 const ALWAYS: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
 
 /// One hierarchy of this host, and where in it this process is.
@@ -33,7 +33,7 @@ const ALWAYS: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOU
 struct Hierarchy {
     /// The last part of its mount point.
     name: String,
-    /// What it is mounted by: controllers, or `name=systemd`; nothing on v2.
+    /// The options that it is mounted with: controllers, or `name=systemd`; none on v2.
     options: Vec<String>,
     /// Where this process's cgroup is.
     cgroup: PathBuf,
@@ -63,8 +63,8 @@ pub fn mount(
     if let [only] = &all[..]
         && only.options.is_empty()
     {
-        // Without a namespace other runtimes show the whole of it; a user
-        // namespace may not mount that.
+        // Without a cgroup namespace, other runtimes show the whole hierarchy, which a user namespace may not
+        // mount.
         let tree = if anew || !in_user_namespace {
             make(trees, "cgroup2", &[], attributes)?
         } else {
@@ -116,8 +116,7 @@ fn bound(trees: &Trees, hierarchy: &Hierarchy, attributes: u64) -> Result<OwnedF
     Ok(tree)
 }
 
-/// The hierarchies that a container is to see: those of v1 where there are any,
-/// else the one of v2.
+/// The hierarchies that a container sees: those of v1 if there are any, else the one of v2.
 fn hierarchies(mounts: &[mountinfo::Mount], cgroups: &str) -> Vec<Hierarchy> {
     let v1 = mounts.iter().any(|mount| mount.kind == "cgroup");
     let kind = if v1 { "cgroup" } else { "cgroup2" };
@@ -129,7 +128,7 @@ fn hierarchies(mounts: &[mountinfo::Mount], cgroups: &str) -> Vec<Hierarchy> {
         if options.is_empty() == v1 {
             continue;
         }
-        // The first is what the host uses; others may be in containers' roots.
+        // The first mount is the one that the host uses; others may be in containers' roots.
         let of = |m: &&mountinfo::Mount| m.kind == kind && options.iter().all(|option| m.options.contains(option));
         let Some(mount) = mounts.iter().find(of) else { continue };
         let Some(name) = mount.target.file_name() else { continue };

@@ -1,8 +1,7 @@
-//! `tmpcopyup`: a new tmpfs begins with what it is going to hide.
+//! `tmpcopyup`: fills a new tmpfs with what it will hide.
 //!
-//! Through file descriptors, one name at a time, no symlink followed: what is
-//! copied is the image's. Owners, modes and times of change are kept; devices
-//! and sockets are left out, as a tmpfs that is nodev has no use for them.
+//! Works through file descriptors, one name at a time, and follows no symlink: the files are the image's. Keeps
+//! owners, modes and times of change. Leaves out devices and sockets, which a nodev tmpfs has no use for.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -10,7 +9,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, Dir, FileType, Gid, Mode, OFlags, RawMode, Uid};
 use rustix::io::Errno;
 
-/// No image nests folders deeper where this is asked for.
+/// How deep folders may nest: no image nests them deeper where this is asked for.
 const DEEPEST: usize = 64;
 
 /// Copies what is in the folder `from` into the folder `to`.
@@ -62,10 +61,10 @@ fn copy_below(from: BorrowedFd<'_>, to: BorrowedFd<'_>, deeper: usize) -> io::Re
     Ok(())
 }
 
-/// Gives what `to` refers to the owner and mode that `stat` tells.
+/// Gives the file that `to` refers to the owner and mode of `stat`.
 fn keep(stat: &fs::Stat, to: BorrowedFd<'_>) -> io::Result<()> {
     fs::fchown(to, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
-    // After the owner, whose change takes set-user-id off.
+    // After the owner, because a change of owner clears set-user-id.
     fs::fchmod(to, Mode::from_raw_mode(stat.st_mode as RawMode & 0o7777))?;
     Ok(())
 }

@@ -6,9 +6,8 @@
 //!   without a /dev of its own: beforehand ─► a tmpfs with a null device
 //! ```
 //!
-//! Every node is the task's own: its mode, owner and times are no other's. A
-//! `/dev` that is a bind belongs to the user: nothing is made there. Must not:
-//! hand a node of the host's to a task.
+//! Every node is the task's own: it shares its mode, owner and times with no other. A `/dev` that is a bind belongs
+//! to the user: nothing is made there. Must not: give a node of the host to a task.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -47,19 +46,19 @@ const LINKS: [(&str, &str); 5] = [
     ("pts/ptmx", "ptmx"),
 ];
 
-/// The null device where it is made and opened apart from others.
+/// The name of the null device in a tree that is made for it.
 const NULL: &str = "null";
 
 /// The null device of a task.
 pub enum Null {
-    /// A node in a filesystem of the task, by O_PATH.
+    /// A node in a filesystem of the task, opened with O_PATH.
     Attached(OwnedFd),
-    /// A tree with it, that is attached nowhere.
+    /// A tree that holds the node and is attached nowhere.
     Apart(OwnedFd),
 }
 
 impl Null {
-    /// Opens it to read and to write.
+    /// Opens the device for reading and writing.
     pub fn open(&self) -> Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let opened = match self {
@@ -69,7 +68,7 @@ impl Null {
         opened.doing(Kind::Internal, || "cannot open the task's null device")
     }
 
-    /// As many copies of it, each to be mounted once; `root` is covered for a moment.
+    /// Makes `count` copies of the node, each to be mounted once; `root` is covered for a moment.
     pub fn copies(&self, trees: &Trees, root: &OwnedFd, count: usize) -> Result<Vec<OwnedFd>> {
         let copies = match self {
             Null::Attached(node) => (0..count).map(|_| trees.copy_of(node.as_fd(), false)).collect(),
@@ -79,17 +78,17 @@ impl Null {
     }
 }
 
-/// A null device that no task can reach but as an open file, for processes of a
-/// task that runs: the task's own `/dev/null` may be anything by then.
+/// A null device that a task can only reach as an open file, for new processes of a running task: the task's own
+/// `/dev/null` may be anything by then.
 ///
 /// # Errors
-/// `Unsupported` where nothing can be mounted apart.
+/// `Unsupported` where mounts cannot be detached.
 pub fn null_apart() -> Result<Null> {
     with_nodes(&Trees::Detached, &[Node::default(0)], None).map(Null::Apart)
 }
 
-/// Opens a null device on kernels without detached mounts: mounts it in a mount namespace of its own.
-/// The caller, a worker, stays in that namespace.
+/// Opens a null device on kernels without detached mounts: mounts it in a separate mount namespace. The caller, a
+/// worker, stays in that namespace.
 pub fn open_null_in_worker() -> Result<OwnedFd> {
     let what = || "cannot make a null device";
     sys::unshare(libc::CLONE_NEWNS).doing(Kind::Internal, what)?;
@@ -105,12 +104,12 @@ pub fn open_null_in_worker() -> Result<OwnedFd> {
     Null::Apart(dev).open()
 }
 
-/// Whether it is the null device.
+/// Whether `stat` is that of the null device.
 fn is_null(stat: &fs::Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == fs::makedev(1, 3)
 }
 
-/// A node to be made.
+/// A device node to create.
 struct Node<'a> {
     path: &'a Path,
     kind: FileType,
@@ -142,7 +141,7 @@ impl<'a> Node<'a> {
         Ok(Node { path, kind, number, mode, uid: device.uid(), gid: device.gid() })
     }
 
-    /// Makes it as `name` in `parent`; `false` if something is there already.
+    /// Creates the node as `name` in `parent`; `false` if something is there already.
     fn make(&self, parent: BorrowedFd<'_>, name: &Path) -> Result<bool> {
         let what = || format!("cannot create device {}", self.path.display());
         match fs::mknodat(parent, name, self.kind, self.mode, self.number) {
@@ -168,16 +167,15 @@ fn nodes(spec: &Spec) -> Result<Vec<Node<'_>>> {
     Ok(all)
 }
 
-/// Whether this mount is a `/dev` of the task's own: a new tmpfs. Any other is
-/// the user's, and a devtmpfs is even the host's.
+/// Whether this mount is the task's own `/dev`: a new tmpfs. Any other is the user's, and a devtmpfs is even the
+/// host's.
 pub fn is_own(mount: &Mount, options: &Options) -> bool {
     let tmpfs = mount.typ().as_deref() == Some("tmpfs") && options.bind.is_none();
     tmpfs && mount.destination() == Path::new("/dev")
 }
 
-/// Makes what init cannot make itself, or has no place for: a tree with a node
-/// for each device, or with the null device alone; `None` where it needs none.
-/// To be called with the host's rights.
+/// Makes the nodes that init cannot make itself, or has no place for: a tree with a node for each device, or with
+/// the null device alone; `None` if init needs neither. Must be called with the host's rights.
 pub fn beforehand(trees: &Trees, spec: &Spec, in_user_namespace: bool) -> Result<Option<OwnedFd>> {
     let mut own = false;
     for mount in spec.mounts().iter().flatten() {
@@ -190,13 +188,12 @@ pub fn beforehand(trees: &Trees, spec: &Spec, in_user_namespace: bool) -> Result
     }
 }
 
-/// What the node of this number is called in the tree of [`with_nodes`].
+/// The name of the node with this number in the tree of [`with_nodes`].
 fn name(number: usize) -> String {
     if number == 0 { NULL.to_owned() } else { number.to_string() }
 }
 
-/// A new tmpfs with these nodes, the null device first; their owners are by the
-/// maps of `spec`.
+/// Makes a tmpfs with these nodes, the null device first. Their owners follow the id maps of `spec`.
 fn with_nodes(trees: &Trees, nodes: &[Node<'_>], spec: Option<&Spec>) -> Result<OwnedFd> {
     let data = [("mode".to_owned(), Some("755".to_owned()))];
     let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
@@ -219,7 +216,7 @@ fn with_nodes(trees: &Trees, nodes: &[Node<'_>], spec: Option<&Spec>) -> Result<
 /// Fills `dev`, the task's own `/dev`, with the devices of the spec and the
 /// default ones, made here or, with a user namespace, [`beforehand`].
 ///
-/// In that very filesystem: what is mounted over it by now is the user's.
+/// Works in that very filesystem: what is mounted over it by now is the user's.
 pub fn create(
     trees: &Trees,
     root: BorrowedFd<'_>,
@@ -259,7 +256,7 @@ fn make(root: BorrowedFd<'_>, dev: &OwnedFd, node: &Node<'_>) -> Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Error::new(Kind::BadSpec, format!("devices: {} names no file", node.path.display())));
     };
-    // Given by the description and by default, or mounted: the first one stands.
+    // A device may be given by the description and by default, or be mounted: the first one stands.
     if parent == Path::new("/") {
         return node.make(base, Path::new(name)).map(drop);
     }
@@ -267,8 +264,7 @@ fn make(root: BorrowedFd<'_>, dev: &OwnedFd, node: &Node<'_>) -> Result<()> {
     node.make(parent.as_fd(), Path::new(name)).map(drop)
 }
 
-/// The null device that was made in `dev`, or another one where something of the
-/// user's is mounted upon its place.
+/// The null device that was made in `dev`, or another one if the user has mounted something in its place.
 fn own_null(trees: &Trees, dev: &OwnedFd) -> Result<Null> {
     let what = || "cannot open the task's null device";
     let node = stage::open_spot(dev.as_fd(), "null").doing(Kind::Internal, what)?;
@@ -279,7 +275,7 @@ fn own_null(trees: &Trees, dev: &OwnedFd) -> Result<Null> {
     with_nodes(trees, &[Node::default(0)], None).map(Null::Apart)
 }
 
-/// Mounts the nodes of `tree` to their places; returns the null device.
+/// Mounts the nodes of `tree` in their places; returns the null device.
 fn bind(trees: &Trees, root: BorrowedFd<'_>, dev: &OwnedFd, nodes: &[Node<'_>], tree: &OwnedFd) -> Result<OwnedFd> {
     let names = (0..nodes.len()).map(name);
     let mut copies = trees.copies_in(tree, dev, names).doing(Kind::Internal, || "cannot copy the task's devices")?;

@@ -1,13 +1,13 @@
-//! A filesystem that is still to be made.
+//! Describes a filesystem that is still to be made.
 
 use bowline_error::{Error, Kind};
 use rustix::io::Errno;
 
-/// A filesystem to be made.
+/// A filesystem that is still to be made.
 pub struct Filesystem<'a> {
     /// Its type, as in `/proc/filesystems`.
     pub kind: &'a str,
-    /// What its mount names as its source.
+    /// The source that its mount shows.
     pub source: &'a str,
     /// Its own options.
     pub data: &'a [(String, Option<String>)],
@@ -15,7 +15,7 @@ pub struct Filesystem<'a> {
     pub attributes: u64,
 }
 
-/// What is wrong with a type that this kernel lacks.
+/// The error for a type that this kernel lacks.
 pub fn no_filesystem(kind: &str, errno: Errno) -> Error {
     Error::new(Kind::Unsupported, format!("this kernel cannot open a filesystem of type {kind}: {errno}"))
 }

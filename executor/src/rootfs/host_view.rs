@@ -1,6 +1,5 @@
-//! The host's own folders, for a task without a root of its own: nobody's, so
-//! that root inside reads what everybody may read, whatever the host does to
-//! them meanwhile.
+//! The host's own folders, for a task without its own root. Their files have no owner inside, so that root there
+//! reads only what everybody may read, whatever the host does to them meanwhile.
 //!
 //! ```text
 //!   idmapped, where kernel and filesystem can
@@ -8,9 +7,8 @@
 //!              the others: each mount of them that can be, the rest as it is
 //! ```
 //!
-//! CAP_DAC_OVERRIDE has no power over a file whose owner or group is no id of
-//! the task's user namespace (`capable_wrt_inode_uidgid`), and a mount that maps
-//! no file's owner leaves every file without one.
+//! CAP_DAC_OVERRIDE has no power over a file whose owner or group has no id in the task's user namespace
+//! (`capable_wrt_inode_uidgid`), and a mount that maps no file's owner leaves every file without one.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -30,8 +28,8 @@ use rustix::io::Errno;
 use super::filesystem::Filesystem;
 use super::trees::Trees;
 
-/// What of `/etc` is copied where owners cannot be hidden: what looking up
-/// names, the linker, locales, certificates and shells need.
+/// The parts of `/etc` that are copied where owners cannot be hidden: those that name lookup, the linker, locales,
+/// certificates and shells need.
 const COPIED: [&str; 46] = [
     "alternatives",
     "bash.bashrc",
@@ -81,19 +79,19 @@ const COPIED: [&str; 46] = [
     "zsh",
 ];
 
-/// Mode bits that let all others read a file, and look into a folder.
+/// Mode bits that let everybody read a file, and list and enter a folder.
 const READ: u32 = 0o004;
 const LOOK: u32 = 0o005;
 
-/// Folders nest no deeper in what is copied.
+/// How deep folders may nest in what is copied.
 const DEEPEST: usize = 16;
 
 /// What a bind shows.
 #[derive(Debug)]
 pub struct Bind {
-    /// The tree at its destination.
+    /// The tree at the bind's destination.
     pub tree: OwnedFd,
-    /// What is attached below, in this order, where not all of it is of one tree.
+    /// The trees that are attached below, in this order, where one tree does not hold everything.
     pub below: Vec<(PathBuf, OwnedFd)>,
 }
 
@@ -103,8 +101,7 @@ impl From<OwnedFd> for Bind {
     }
 }
 
-/// The folder that `mount` shows; `nobody` is the user namespace that maps no
-/// file's owner, where there is one.
+/// The folder that `mount` shows; `nobody` is the user namespace that maps no file's owner, if there is one.
 pub fn detached(trees: &Trees, mount: &Mount, nobody: Option<BorrowedFd<'_>>) -> Result<Bind> {
     let path = mount.destination();
     let what = || format!("mount {}: cannot open it on the host", path.display());
@@ -126,24 +123,24 @@ fn without_idmap(trees: &Trees, mount: &Mount, tree: OwnedFd) -> Result<Bind> {
     }
 }
 
-/// Each mount at `path` and below as a tree of its own, without owners where
-/// that can be: what is part of a tree cannot be changed apart from it.
+/// Copies each mount at `path` and below as a separate tree, without owners where possible: a mount that is part of
+/// a tree cannot be changed separately.
 fn mount_by_mount(trees: &Trees, path: &Path, nobody: BorrowedFd<'_>) -> io::Result<Bind> {
     let hidden = |path: &Path| -> io::Result<OwnedFd> {
         let tree = trees.copy(path, false)?;
-        // What cannot be without is shown as it is.
+        // A mount whose owners cannot be hidden is shown as it is.
         let _ = sys::mount_idmap(tree.as_fd(), false, nobody);
         Ok(tree)
     };
     let path = path.canonicalize()?;
     let mut bind = Bind::from(hidden(&path)?);
     let all = mountinfo::parse(&std::fs::read_to_string("/proc/self/mountinfo")?);
-    // Each after what it lies upon, and of those in one place the last alone.
+    // Each mount comes after the one that it lies on; of several in one place, only the last counts.
     let below: BTreeSet<&Path> = all.iter().filter_map(|mount| mount.target.strip_prefix(&path).ok()).collect();
     for place in below.into_iter().filter(|place| !place.as_os_str().is_empty()) {
         match hidden(&path.join(place)) {
             Ok(tree) => bind.below.push((place.to_owned(), tree)),
-            // It lies below another mount, or is gone by now.
+            // The mount is covered by another, or is gone by now.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -151,12 +148,12 @@ fn mount_by_mount(trees: &Trees, path: &Path, nobody: BorrowedFd<'_>) -> io::Res
     Ok(bind)
 }
 
-/// Whether a copy stands in for it where its owners cannot be hidden.
+/// Whether a copy replaces the mount where its owners cannot be hidden.
 pub fn is_copied(mount: &Mount) -> bool {
     mount.destination() == Path::new(ETC)
 }
 
-/// A copy of what programs need of `etc`, the host's, as far as all may read it.
+/// Copies what programs need from the host's `etc`, as far as everybody may read it.
 pub fn copy(trees: &Trees, etc: BorrowedFd<'_>) -> Result<OwnedFd> {
     let what = || format!("cannot copy what a task needs of the host's {ETC}");
     let data = [("mode".to_owned(), Some("0755".to_owned()))];
@@ -174,19 +171,19 @@ fn folder(fd: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     fs::openat(fd, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Copies `name` of `from`, with all below it, leaving out what not everybody
-/// may read. What the host replaces meanwhile is judged as it is opened.
+/// Copies `name` from `from`, with everything below it, except for what not everybody may read. Files that the host
+/// replaces meanwhile are checked as they are opened.
 fn copy_one(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &Path, deeper: usize) -> io::Result<()> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::RDONLY | OFlags::CLOEXEC;
     let opened = match fs::openat(from, name, flags, Mode::empty()) {
         Ok(opened) => opened,
         Err(Errno::LOOP) => return copy_link(from, to, name),
-        // Nothing of the name, or a socket.
+        // Nothing has that name, or it is a socket.
         Err(Errno::NOENT | Errno::NXIO) => return Ok(()),
         Err(errno) => return Err(errno.into()),
     };
     let stat = fs::fstat(&opened)?;
-    // Nothing in a copy is to be run with another's rights.
+    // Nothing in a copy may run with another user's rights.
     let mode = Mode::from_raw_mode(stat.st_mode & 0o755);
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile if stat.st_mode & READ == READ => {

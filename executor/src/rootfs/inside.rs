@@ -1,8 +1,8 @@
-//! Paths inside a root that nobody vouches for.
+//! Opens paths inside an untrusted root.
 //!
-//! One call of `inside_root` decides nearly always. Where a symlink or a missing part
-//! is in the way, the path is walked by hand, one O_NOFOLLOW step at a time, with
-//! `..` answered from our own stack: so it can be said which symlink leads out.
+//! One call of `inside_root` is nearly always enough. Where a symlink or a missing part is in the way, the path is
+//! walked by hand, one O_NOFOLLOW step at a time, with `..` resolved from a stack of our own, so that the error can
+//! name the symlink that leads out.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -17,10 +17,10 @@ use rustix::io::Errno;
 use super::handle::file_type;
 use crate::inside_root::{self, MOST_SYMLINKS, Symlinks};
 
-/// What to make where a path does not exist.
+/// What to create where a path does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Make {
-    /// Nothing: it is an error.
+    /// Nothing: a missing path is an error.
     Nothing,
     /// A folder, with its parents.
     Folder,
@@ -31,8 +31,8 @@ pub enum Make {
 /// Opens `path` inside `root` as an O_PATH fd.
 ///
 /// # Errors
-/// `BadSpec` when it goes through a symlink that leads out of the root or to
-/// nothing; `NotFound` when it does not exist and nothing is to be made.
+/// `BadSpec` when the path goes through a symlink that leads out of the root or to nothing; `NotFound` when it does
+/// not exist and `make` creates nothing.
 pub fn open(root: BorrowedFd<'_>, path: &Path, make: Make) -> Result<OwnedFd> {
     let relative = path.strip_prefix("/").unwrap_or(path);
     if relative.as_os_str().is_empty() {
@@ -45,10 +45,10 @@ pub fn open(root: BorrowedFd<'_>, path: &Path, make: Make) -> Result<OwnedFd> {
     }
 }
 
-/// Refuses images that aim the folders which every runtime writes to at the host.
+/// Refuses images whose symlinks lead the folders that every runtime writes to out to the host.
 ///
-/// `/dev`, `/proc` and `/sys` are mounted upon and filled, so they must be no
-/// symlinks at all; `/etc` is read, so it must lead to a folder inside.
+/// `/dev`, `/proc` and `/sys` are mounted on and filled, so they must not be symlinks at all; `/etc` is read, so it
+/// must lead to a folder inside.
 pub fn refuse_host_links(root: BorrowedFd<'_>) -> Result<()> {
     for name in ["dev", "proc", "sys"] {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -75,9 +75,9 @@ pub fn refuse_host_links(root: BorrowedFd<'_>) -> Result<()> {
 struct Walk<'a> {
     root: BorrowedFd<'a>,
     path: &'a Path,
-    /// The folders from the root down to where we are.
+    /// The folders from the root down to the current one.
     stack: Vec<OwnedFd>,
-    /// What is still ahead, and whether the caller wrote it or a symlink did.
+    /// The parts that are still ahead, each with whether the caller wrote it or a symlink did.
     ahead: VecDeque<(OsString, bool)>,
     symlinks: usize,
 }

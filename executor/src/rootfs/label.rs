@@ -1,8 +1,8 @@
 //! The SELinux label of what a new filesystem holds (`linux.mountLabel`).
 //!
-//! As runc does it: binds keep the labels of what they show; procfs, sysfs and
-//! cgroups have those of the policy, and take no others; a message queue's
-//! filesystem takes one for its root alone; all others take it as an option.
+//! Works as in runc: binds keep the labels of what they show; procfs, sysfs and cgroups have those of the policy,
+//! and take no others; a message queue's filesystem takes a label for its root alone; all others take it as an
+//! option.
 
 use std::borrow::Cow;
 use std::os::fd::BorrowedFd;
@@ -23,8 +23,8 @@ fn of(spec: &Spec) -> Option<&str> {
     label.filter(|label| !label.is_empty())
 }
 
-/// The options `data` of a new filesystem of this kind, with the label that
-/// `spec` has for it, unless they have one themselves.
+/// The options `data` of a new filesystem of this kind, with the label that `spec` has for it, unless `data` has
+/// one already.
 pub fn within<'a>(spec: &Spec, kind: &str, data: &'a Data) -> Cow<'a, Data> {
     let takes = !matches!(kind, "proc" | "sysfs" | "mqueue" | "cgroup" | "cgroup2");
     match of(spec).filter(|_| takes && !data.iter().any(|(key, _)| key == CONTEXT)) {
@@ -36,10 +36,10 @@ pub fn within<'a>(spec: &Spec, kind: &str, data: &'a Data) -> Cow<'a, Data> {
     }
 }
 
-/// Labels the root of a new filesystem that takes no such option.
+/// Labels the root of a new filesystem that does not take the label as an option.
 pub fn put(spec: &Spec, kind: &str, tree: BorrowedFd<'_>) -> Result<()> {
     let Some(label) = of(spec).filter(|_| kind == "mqueue") else { return Ok(()) };
-    // The tree is a path alone; the host's procfs is still in sight.
+    // The tree is only an O_PATH fd; the host's procfs is still visible.
     setxattr(stage::at(tree), "security.selinux", label.as_bytes(), XattrFlags::empty())
         .doing(Kind::Unsupported, || format!("cannot give it the label {label}"))
 }

@@ -1,11 +1,9 @@
-//! The mounts that a manager gives with a bundle: the image's layers and what
-//! is upon them, mounted into the bundle's root folder and taken down again.
+//! The mounts that a manager gives with a bundle: the image's layers and what lies on them, mounted into the
+//! bundle's root folder and taken down again.
 //!
-//! In the mount namespace of the shim, where the manager finds them too; by a
-//! worker, as any of it may block. One that fails undoes those before it. What
-//! is there is found by mountinfo, so that a crash leaves nothing behind that
-//! `unmount` would not take down.
-//! Must not: guess an option's meaning; follow an image's symlinks out.
+//! A worker mounts them, because any mount may block, in the shim's mount namespace, where the manager finds them
+//! too. A mount that fails undoes those before it. Mounts are found through mountinfo, so that `unmount` takes down
+//! whatever a crash left behind. Must not: guess an option's meaning; follow an image's symlinks out.
 
 mod mapped;
 mod overlay;
@@ -39,9 +37,9 @@ pub struct Layer {
     pub kind: String,
     /// What is mounted.
     pub source: String,
-    /// Where inside the root; empty for the root itself.
+    /// Where it is mounted inside the root; empty for the root itself.
     pub target: String,
-    /// As in fstab(5).
+    /// The mount options, as in fstab(5).
     pub options: Vec<String>,
 }
 
@@ -56,13 +54,12 @@ pub async fn mount(root: &Path, layers: &[Layer]) -> Result<()> {
     worker::run("the root's mounts", || mount_blocking(root, layers)).await
 }
 
-/// Takes down everything that is mounted at `root` and below it, last first.
-/// Nothing there is success.
+/// Takes down everything that is mounted at `root` and below it, last first. Succeeds if nothing is mounted.
 pub async fn unmount(root: &Path) -> Result<()> {
     worker::run("the root's mounts", || unmount_blocking(root)).await
 }
 
-/// As [`mount`], in a process that has one thread and may block.
+/// Like [`mount`], for a process that has one thread and may block.
 pub fn mount_blocking(root: &Path, layers: &[Layer]) -> Result<()> {
     let what = || format!("cannot create {}", root.display());
     match DirBuilder::new().mode(0o711).create(root) {
@@ -82,7 +79,7 @@ pub fn mount_blocking(root: &Path, layers: &[Layer]) -> Result<()> {
     Ok(())
 }
 
-/// As [`unmount`], in a process that may block.
+/// Like [`unmount`], for a process that may block.
 pub fn unmount_blocking(root: &Path) -> Result<()> {
     unmount::all_but(root, &BTreeSet::new())
 }
@@ -99,7 +96,7 @@ fn attach(root: &Path, layer: &Layer) -> Result<()> {
     done
 }
 
-/// The layer as an OCI mount, without what it does not know: its idmap.
+/// The layer as an OCI mount, and its idmap, which the OCI mount leaves out.
 fn described(layer: &Layer) -> Result<(OciMount, Option<Idmap>)> {
     let refused = |what: String| Err(Error::new(Kind::Unsupported, what));
     let mut idmap = None::<Idmap>;
@@ -134,7 +131,7 @@ fn described(layer: &Layer) -> Result<(OciMount, Option<Idmap>)> {
     Ok((mount.build().doing(Kind::Internal, || "cannot describe a mount")?, idmap))
 }
 
-/// Where a layer goes: what is there by now.
+/// Opens the place where a layer goes, with whatever is mounted there by now.
 fn target(root: &Path, layer: &Layer) -> Result<OwnedFd> {
     let base = open_path(root).doing(Kind::Internal, || format!("cannot open {}", root.display()))?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -142,8 +139,8 @@ fn target(root: &Path, layer: &Layer) -> Result<OwnedFd> {
     opened.doing(Kind::BadSpec, || format!("cannot find {:?} in the root filesystem", layer.target))
 }
 
-/// A bind, changed as its options say: a read-only one keeps its source's other
-/// flags. It is changed before anybody can see it, where the kernel lets us.
+/// Binds a layer and changes the bind as its options say: a read-only bind keeps its source's other flags. Where
+/// the kernel allows it, the bind is changed before any process can see it.
 fn bind(root: &Path, layer: &Layer, options: &Options, recursive: bool, idmap: Option<&Idmap>) -> Result<()> {
     if let Some((option, _)) = options.data.first() {
         return Err(Error::new(Kind::BadSpec, format!("{option} is no option of a bind")));
@@ -170,7 +167,7 @@ fn bind(root: &Path, layer: &Layer, options: &Options, recursive: bool, idmap: O
     if one.is_none() && all.is_none() {
         return Ok(());
     }
-    // Upon what it was before lies what is to be changed.
+    // The bind that must be changed lies on top of the old target.
     let tree = target(root, layer)?;
     change(tree.as_fd(), false, one)?;
     change(tree.as_fd(), true, all)
@@ -187,7 +184,7 @@ fn change(tree: BorrowedFd<'_>, recursive: bool, attributes: MountAttributes) ->
     done.doing(Kind::Internal, || "cannot set its attributes")
 }
 
-/// Has the detached `tree`, of `path`, show owners as `owners` has them.
+/// Makes the detached `tree` of `path` show owners as the user namespace `owners` maps them.
 fn map(tree: &OwnedFd, recursive: bool, owners: BorrowedFd<'_>, path: &Path) -> Result<()> {
     sys::mount_idmap(tree.as_fd(), recursive, owners)
         .doing(Kind::Unsupported, || format!("cannot map the owners of {}", path.display()))
@@ -236,8 +233,8 @@ mod tests {
     use super::*;
     use bowline_sys::Cloned;
 
-    /// Runs `body`, of the test of that name, in a process of its own with one
-    /// thread and its own mount namespace. Says so where it cannot be run.
+    /// Runs `body` of the test `name` in a separate process with one thread and its own mount namespace. Says so
+    /// where that is not possible.
     fn alone(name: &str, body: fn()) {
         if std::env::var("BOWLINE_TEST_ALONE").is_ok_and(|alone| alone == name) {
             let Cloned::Parent { pidfd, .. } = sys::fork().expect("a process") else {
@@ -262,7 +259,7 @@ mod tests {
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 
-    /// A folder on a tmpfs, upon which overlays can be, with a root in it.
+    /// A folder with a root in it, on a tmpfs, which overlays can lie on.
     fn bundle() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().expect("a folder");
         let at = open_path(dir.path()).expect("it opens");
@@ -278,8 +275,8 @@ mod tests {
         Layer { kind, source, target: target.to_owned(), options }
     }
 
-    /// An overlay of so many folders below `dir`, each with a file of its
-    /// number, and its upper one, whose root is of who maps to it.
+    /// An overlay of `lowers` folders below `dir`, each with a file that has its number, and of an upper folder.
+    /// `more` are further options.
     fn overlay(dir: &Path, lowers: usize, more: &[&str]) -> Layer {
         let lower = |number: usize| {
             let folder = dir.join(format!("layers/{number:0>60}/fs"));
@@ -313,7 +310,7 @@ mod tests {
             files::write(root.join("data/x"), "text").expect("writable");
             assert_eq!(mounted(&root).expect("readable").len(), 2);
             assert!(!dir.path().join("upper/data").exists(), "what was written is on the tmpfs");
-            // Busy or not.
+            // It is taken down even if it is busy.
             let held = files::File::open(root.join("data/x")).expect("it opens");
             unmount_blocking(&root).expect("taken down");
             unmount_blocking(&root).expect("nothing to do");
@@ -327,7 +324,7 @@ mod tests {
     fn an_overlay_of_more_layers_than_a_page_of_options_holds() {
         alone("an_overlay_of_more_layers_than_a_page_of_options_holds", || {
             let before = std::env::current_dir().expect("one");
-            // By names below the folder that all share, then by numbers of fds.
+            // Named below their common folder first, then by numbers of fds.
             for count in [52, 200] {
                 let (dir, root) = bundle();
                 mount_blocking(&root, &[overlay(dir.path(), count, &[])]).expect("mounted");
@@ -362,7 +359,7 @@ mod tests {
                 assert!(error.to_string().contains(why), "{error}");
                 assert!(mounted(&root).expect("readable").is_empty(), "{why}");
             }
-            // A link of the image leads to the image's own root.
+            // A symlink of the image leads to the image's own root.
             let inside = layer("bind", source, "/out/", &["bind"]);
             mount_blocking(&root, &[good, inside]).expect("mounted");
             let [_, last] = &mounted(&root).expect("readable")[..] else { panic!("two mounts") };

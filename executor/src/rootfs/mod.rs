@@ -5,11 +5,10 @@
 //!   sources ─► mounts ─► devices ─► sysctls ─► read-only, masked ─► pivot
 //! ```
 //!
-//! Runs in the child, in its own mount namespace. Every path inside the root is
-//! resolved through file descriptors by `inside`, never by string: an image
-//! may hold any symlink. Sources are the host's and are opened by path; with a
-//! new user namespace the shim opens them beforehand, with the host's rights.
-//! Must not: know who asked, or what a task is.
+//! Runs in the child, in its own mount namespace. Every path inside the root is resolved through file descriptors
+//! by `inside`, never by string: an image may hold any symlink. Sources are the host's and are opened by path; with
+//! a new user namespace the shim opens them beforehand, with the host's rights. Must not: know the caller, or what
+//! a task is.
 
 mod cgroups;
 mod copy_up;
@@ -53,17 +52,16 @@ pub use sources::{
 pub use terminal::{Pty, open as open_terminal};
 use trees::Trees;
 
-/// What init takes along into its root.
+/// What init keeps when it enters its root.
 pub struct Entered {
-    /// Its terminal, if it is to have one.
+    /// Init's terminal, if it gets one.
     pub terminal: Option<Pty>,
-    /// The null device, if it is to have that.
+    /// The null device, if init needs it.
     pub null: Option<OwnedFd>,
 }
 
-/// Fills the attached root, seals it, and makes it the root of this process.
-/// `hooks` is called when all mounts are in their places, nothing is closed yet,
-/// and the root is still the host's.
+/// Fills the attached root, seals it, and makes it the root of this process. `hooks` is called when all mounts are
+/// in place, nothing is read-only or masked yet, and the root is still the host's.
 pub fn enter(
     spec: &Spec,
     sources: &Sources,
@@ -122,15 +120,14 @@ pub fn enter(
             .doing(Kind::Internal, || "cannot make the root filesystem read-only")?;
     }
     pivot(&sources.trees, root)?;
-    // It could not have become the root as a mount that others share.
+    // Only now, because a shared mount cannot become the root.
     let propagation = options::root_propagation(spec)?.unwrap_or(libc::MS_SLAVE);
     let change = MountAttributes { propagation, ..MountAttributes::default() };
     sources.trees.change(root, false, change).doing(Kind::Internal, || "cannot set the propagation of the root")?;
     Ok(Entered { terminal, null })
 }
 
-/// Other runtimes make a missing working directory; so do we, before the root
-/// may become read-only.
+/// Creates a missing working directory, as other runtimes do, before the root may become read-only.
 fn make_working_directory(root: BorrowedFd<'_>, spec: &Spec) -> Result<()> {
     let Some(process) = spec.process() else {
         return Ok(());
@@ -172,8 +169,8 @@ fn perform(
     Ok(made)
 }
 
-/// Files of procfs that may be mounted over: what they tell is accounting, and
-/// lxcfs and its like replace them. The set is runc's.
+/// Procfs files that may be mounted over: they only hold accounting, and lxcfs and similar tools replace them. The
+/// set is runc's.
 const REPLACEABLE: [&str; 10] = [
     "/proc/cpuinfo",
     "/proc/diskstats",
@@ -187,9 +184,8 @@ const REPLACEABLE: [&str; 10] = [
     "/proc/sys/kernel/ns_last_pid",
 ];
 
-/// Refuses to mount over procfs, by whatever way its destination got there: a
-/// false /proc/self/attr or /proc/sys would undo a protection. A whole procfs
-/// may be mounted over a whole one, as a root that somebody has prepared for
+/// Refuses to mount over procfs, however the destination leads there: a false /proc/self/attr or /proc/sys would
+/// undo a protection. A whole procfs may be mounted over a whole one, because a root that was prepared for
 /// chroot(1) has one already.
 fn refuse_proc(target: &OwnedFd, tree: &OwnedFd, mount: &Mount) -> Result<()> {
     let kind = fs::fstatfs(target).doing(Kind::Internal, || "cannot examine its destination")?.f_type;
@@ -201,8 +197,8 @@ fn refuse_proc(target: &OwnedFd, tree: &OwnedFd, mount: &Mount) -> Result<()> {
     Err(Error::new(Kind::BadSpec, "its destination is in /proc, which must not be mounted over"))
 }
 
-/// Refuses anything but procfs at `/proc` (CVE-2019-19921): there is nothing of the kernel's to protect in it, and
-/// programs would believe what it says.
+/// Refuses anything but procfs at `/proc` (CVE-2019-19921): it would hold no kernel files to protect, and programs
+/// would believe what it says.
 fn refuse_false_proc(tree: &OwnedFd, mount: &Mount) -> Result<()> {
     if !seal::is_at(mount.destination(), "proc") || seal::is_procfs(tree.as_fd()) {
         return Ok(());
@@ -222,11 +218,11 @@ fn new_filesystem(
         return Err(Error::new(Kind::Unsupported, format!("a mount of type {kind} is not supported")));
     }
     let source = mount.source().as_deref().and_then(Path::to_str).unwrap_or(kind);
-    // What is copied into it comes first.
+    // The copy into the mount comes first, so the mount is not read-only yet.
     let attributes = options.all_set() & if options.copy_up { !libc::MOUNT_ATTR_RDONLY } else { !0 };
     let data = label::within(spec, kind, &options.data);
     let tree = match trees.make(&Filesystem { kind, source, data: &data, attributes }) {
-        // A user namespace has a sysfs with a network namespace of its own alone.
+        // A user namespace can only mount a sysfs if it has its own network namespace.
         Err(_) if kind == "sysfs" && in_user_namespace => hosts_sys(trees)?,
         made => made?,
     };
@@ -252,8 +248,7 @@ fn pivot(trees: &Trees, root: BorrowedFd<'_>) -> Result<()> {
     let what = || "cannot make it the root";
     let old_root = open_path(Path::new("/")).doing(Kind::Internal, what)?;
     rustix::process::fchdir(root).doing(Kind::Internal, what)?;
-    // Stacks the old root upon the new one; it is then detached from there
-    // (pivot_root(2), "pivot_root(".", ".")").
+    // Stacks the old root on the new one, and then detaches it from there (pivot_root(2), "pivot_root(".", ".")").
     rustix::process::pivot_root(".", ".").doing(Kind::Internal, what)?;
     rustix::process::fchdir(&old_root).doing(Kind::Internal, what)?;
     let slave = MountAttributes { propagation: libc::MS_SLAVE, ..MountAttributes::default() };

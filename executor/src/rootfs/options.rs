@@ -4,31 +4,31 @@ use bowline_error::{Error, Kind, Result};
 use bowline_sys::MountAttributes;
 use oci_spec::runtime::{Mount, Spec};
 
-/// The options of one mount, sorted by who takes them.
+/// The options of one mount, sorted by what handles them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// A bind; with `true`, of everything below it too.
+    /// Present for a bind; `true` if it includes everything below.
     pub bind: Option<bool>,
     /// MOUNT_ATTR_* for this mount.
     pub set: u64,
-    /// MOUNT_ATTR_* to take off this mount.
+    /// MOUNT_ATTR_* to clear on this mount.
     pub clear: u64,
-    /// MOUNT_ATTR_* for this mount and all below it (`rro` and its like).
+    /// MOUNT_ATTR_* for this mount and all below it (`rro` and similar options).
     pub set_recursive: u64,
-    /// MOUNT_ATTR_* to take off this mount and all below it.
+    /// MOUNT_ATTR_* to clear on this mount and all below it.
     pub clear_recursive: u64,
     /// MS_PRIVATE, MS_SLAVE, MS_SHARED or MS_UNBINDABLE.
     pub propagation: Option<u64>,
-    /// That owners are shown by a map; with `true`, below it too.
+    /// Present if a map changes the owners that are shown; `true` if it applies to mounts below too.
     pub idmap: Option<bool>,
-    /// `tmpcopyup`: a new filesystem begins with what it hides.
+    /// `tmpcopyup`: a new filesystem starts with a copy of what it hides.
     pub copy_up: bool,
-    /// What is the filesystem's own: `size=64m`, `newinstance`.
+    /// The filesystem's own options: `size=64m`, `newinstance`.
     pub data: Vec<(String, Option<String>)>,
 }
 
 impl Options {
-    /// Everything to be set, for a filesystem that has nothing below it yet.
+    /// All attributes to set, for a filesystem that has nothing below it yet.
     pub fn all_set(&self) -> u64 {
         self.set | self.set_recursive
     }
@@ -59,7 +59,7 @@ const ATTRIBUTES: [(&str, bool, u64); 18] = [
     ("nostrictatime", true, libc::MOUNT_ATTR_RELATIME),
 ];
 
-/// Options that say what is so anyway, or what kernels no longer know.
+/// Options that state a default, or that kernels no longer know.
 const WITHOUT_EFFECT: [&str; 7] = ["defaults", "async", "loud", "silent", "mand", "nomand", "nolazytime"];
 
 const PROPAGATIONS: [(&str, u64); 8] = [
@@ -73,7 +73,7 @@ const PROPAGATIONS: [(&str, u64); 8] = [
     ("runbindable", libc::MS_UNBINDABLE),
 ];
 
-/// Whether the option `key` is an SELinux label (mount(8)): it may have commas.
+/// Whether the option `key` is an SELinux label (mount(8)), which may have commas.
 pub fn is_label(key: &str) -> bool {
     matches!(key, "context" | "fscontext" | "defcontext" | "rootcontext")
 }
@@ -91,8 +91,8 @@ pub fn names() -> Vec<String> {
 /// Reads the options of `mount`.
 ///
 /// # Errors
-/// `BadSpec` for an idmapped mount that is no bind, `Unsupported` for what is
-/// not done: it is refused, never silently left out.
+/// `BadSpec` for an idmapped mount that is not a bind; `Unsupported` for an option that is not supported: it is
+/// refused, never silently left out.
 pub fn of(mount: &Mount) -> Result<Options> {
     let mut options = Options::default();
     if mount.typ().as_deref() == Some("bind") {
@@ -136,7 +136,7 @@ impl Options {
             put(&mut self.set_recursive, &mut self.clear_recursive, set, bits, name);
         } else {
             let (key, value) = match name.split_once('=') {
-                // Quoted by managers, as mount(2) wants it; a label itself has no quotes.
+                // Managers quote labels, as mount(2) wants them; a label itself has no quotes.
                 Some((key, value)) if is_label(key) => (key, Some(value.trim_matches('"').to_owned())),
                 Some((key, value)) => (key, Some(value.to_owned())),
                 None => (name, None),
@@ -160,8 +160,7 @@ fn put(to_set: &mut u64, to_clear: &mut u64, set: bool, bits: u64, name: &str) {
     }
 }
 
-/// What the spec says that the propagation of the root is to be: MS_SHARED and
-/// its like.
+/// The propagation that the spec wants for the root: MS_SHARED or another of these flags.
 pub fn root_propagation(spec: &Spec) -> Result<Option<u64>> {
     let name = spec.linux().as_ref().and_then(|l| l.rootfs_propagation().clone());
     let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
@@ -170,9 +169,9 @@ pub fn root_propagation(spec: &Spec) -> Result<Option<u64>> {
     Ok(Some(known.ok_or_else(unknown)?.1))
 }
 
-/// What the namespace's mounts become before anything is mounted: slaves of the
-/// host's, so that nothing of ours shows there, or private where the root is to
-/// be. Whatever it is to be, a root is changed from a mount that is not shared.
+/// The propagation that the namespace's mounts get before anything is mounted: slaves of the host's, so that no
+/// mount made here shows there, or private if the root is to become private. Whichever the root gets later, it is
+/// changed from a mount that is not shared.
 pub fn before_the_root(spec: &Spec) -> Result<MountAttributes> {
     let private = root_propagation(spec)? == Some(libc::MS_PRIVATE);
     let propagation = if private { libc::MS_PRIVATE } else { libc::MS_SLAVE };
@@ -203,7 +202,7 @@ mod tests {
 
     #[test]
     fn no_option_that_is_named_is_taken_for_a_filesystem_s_own() {
-        // These three are the kernel's for every filesystem, and go its way.
+        // The kernel handles these three for every filesystem, so they are passed on.
         for name in names().into_iter().filter(|name| !["sync", "dirsync", "lazytime"].contains(&name.as_str())) {
             let kind = if name == "tmpcopyup" { "tmpfs" } else { "bind" };
             let mount = MountBuilder::default().destination("/x").typ(kind).options(vec![name.clone()]).build();

@@ -1,8 +1,7 @@
-//! What is written to `/proc/sys`, then closed: read-only and masked paths.
+//! Writes to `/proc/sys`, then seals the root: read-only and masked paths.
 //!
-//! Procfs and sysfs are opened once and everything in them is found from there:
-//! another task with the same root folder may rename the folder `/proc` between
-//! any two steps, and a mount goes where its folder goes.
+//! Procfs and sysfs are opened once and everything in them is found from there: another task with the same root
+//! folder may rename the folder `/proc` between any two steps, and a mount moves with its folder.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -57,7 +56,7 @@ impl<'a> Place<'a> {
         Ok(Place { root, proc, sys })
     }
 
-    /// Opens what is at `path`, if anything is.
+    /// Opens `path`, if it exists.
     fn existing(&self, path: &str) -> Result<Option<OwnedFd>> {
         let (from, rest) = self.start(Path::new(path));
         match inside_root::open(from, rest, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Followed) {
@@ -87,7 +86,7 @@ pub fn is_procfs(fd: BorrowedFd<'_>) -> bool {
         && fs::fstat(fd).is_ok_and(|stat| stat.st_ino == PROC_ROOT)
 }
 
-/// Whether `path` is the folder `name` of the root, as far as its text tells.
+/// Whether `path` is the folder `name` of the root, judged by its text alone.
 pub fn is_at(path: &Path, name: &str) -> bool {
     let mut left = Vec::new();
     for part in inside_root::parts(path) {
@@ -117,7 +116,7 @@ pub fn sysctls(place: &Place<'_>, spec: &Spec) -> Result<()> {
         let path = format!("sys/{}", unsupported::sysctl_path(key)?);
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let what = || format!("sysctls: cannot set {key} to {value}");
-        // Whatever else is at /proc would swallow it (CVE-2025-52881).
+        // Anything else at /proc would swallow the write (CVE-2025-52881).
         let Some(proc) = &place.proc else {
             return Err(Error::new(Kind::BadSpec, format!("{}: there is no procfs at /proc", what())));
         };
@@ -128,7 +127,7 @@ pub fn sysctls(place: &Place<'_>, spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// Makes each path and all below it read-only. What does not exist needs nothing.
+/// Makes each path and everything below it read-only. Skips paths that do not exist.
 pub fn read_only_paths(trees: &Trees, place: &Place<'_>, spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
     for path in linux.and_then(|l| l.readonly_paths().as_ref()).into_iter().flatten() {
@@ -142,9 +141,8 @@ pub fn read_only_paths(trees: &Trees, place: &Place<'_>, spec: &Spec) -> Result<
     Ok(())
 }
 
-/// Hides each path: a file behind the task's null device, folders behind one
-/// empty read-only tmpfs. Never behind a node of the host's: who may change its
-/// mode there would change it for the host.
+/// Hides each path: a file behind the task's null device, folders behind one empty read-only tmpfs. Never uses a
+/// device node of the host: a process that may change its mode inside would change it for the host.
 pub fn masked_paths(trees: &Trees, place: &Place<'_>, root: &OwnedFd, spec: &Spec, null: &Null) -> Result<()> {
     let linux = spec.linux().as_ref();
     let (mut files, mut folders) = (Vec::new(), Vec::new());

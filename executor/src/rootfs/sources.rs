@@ -6,8 +6,8 @@
 //!   staged:    worker or child  stage ─(its working directory)─► child  take_up
 //! ```
 //!
-//! With a new user namespace, it is the shim that opens them, or a worker of
-//! its own mount namespace that stages them: the child has not the rights.
+//! With a new user namespace, the shim opens them, or a worker with its own mount namespace stages them: the child
+//! lacks the rights.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use super::trees::Trees;
 use super::{devices, host_view};
 use crate::idmap::Idmap;
 
-/// Below the stage: what the child's own stage is mounted over.
+/// The folder below the stage that the child's own stage is mounted over.
 const OWN: &str = "own";
 
 /// What is opened on the host's side: the root, and the source of each bind.
@@ -34,11 +34,11 @@ const OWN: &str = "own";
 pub struct Sources {
     /// The root folder.
     pub root: OwnedFd,
-    /// One for each mount of the spec; `None` where it is no bind.
+    /// One entry for each mount of the spec; `None` if it is not a bind.
     pub binds: Vec<Option<Bind>>,
     /// Device nodes that the child cannot make itself, or has no place for.
     pub nodes: Option<OwnedFd>,
-    /// Where these are, and all trees to come.
+    /// Where these trees are, and all that are made later.
     pub trees: Trees,
 }
 
@@ -52,8 +52,8 @@ impl Sources {
     }
 }
 
-/// Opens the root folder and every bind source, each detached. `nobody` is the
-/// user namespace that owners of the host view are hidden by, if there is one.
+/// Opens the root folder and every bind source, each detached. `nobody` is the user namespace that hides the owners
+/// of the host view, if there is one.
 ///
 /// # Errors
 /// `BadSpec` naming the path that is missing or is not a folder.
@@ -92,9 +92,9 @@ pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<
     Ok(Sources { root, binds, nodes, trees })
 }
 
-/// For kernels without detached mounts: mounts the sources on a stage, in a mount namespace of the
-/// caller's own, and makes the stage the working directory. A child that is cloned with a new mount
-/// namespace finds the stage in its copy.
+/// For kernels without detached mounts: mounts the sources on a stage, in the caller's own mount namespace, and
+/// makes the stage the working directory. A child that is cloned with a new mount namespace finds the stage in its
+/// copy.
 pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> {
     let propagation = options::before_the_root(spec)?;
     let mut shared = false;
@@ -146,8 +146,7 @@ pub fn take_up(spec: &Spec) -> Result<Sources> {
     let what = || "cannot find the staged mounts";
     let outer = open_path(Path::new(".")).doing(Kind::Internal, what)?;
     let spot = |number: usize| stage::open_spot(outer.as_fd(), &number.to_string()).doing(Kind::Internal, what);
-    // A user namespace has all that was copied locked in its place, and a
-    // locked mount becomes nobody's root.
+    // In a user namespace, every copied mount is locked in its place, and a locked mount cannot become a root.
     let locked = spot(0)?;
     stage::bind(locked.as_fd(), locked.as_fd(), true).doing(Kind::Internal, || "cannot bind the root filesystem")?;
     let root = spot(0)?;
@@ -158,7 +157,7 @@ pub fn take_up(spec: &Spec) -> Result<Sources> {
         number += usize::from(is_bind);
         binds.push(is_bind.then(|| spot(number)).transpose()?.map(Bind::from));
     }
-    // The last, where there are any.
+    // The device nodes come last, if there are any.
     let nodes = match stage::open_spot(outer.as_fd(), &(number + 1).to_string()) {
         Err(Errno::NOENT) => None,
         found => Some(found.doing(Kind::Internal, what)?),
@@ -169,9 +168,8 @@ pub fn take_up(spec: &Spec) -> Result<Sources> {
     Ok(Sources { root, binds, nodes, trees: Trees::Staged(stage) })
 }
 
-/// Makes the root of `sources` a mount of this mount namespace. To be called
-/// before the child gives up the uid that it was cloned with: the way to the
-/// root may be closed to every other.
+/// Makes the root of `sources` a mount of this mount namespace. Must be called before the child gives up the uid
+/// that it was cloned with: every other uid may be barred from the way to the root.
 pub fn attach(spec: &Spec, bundle: &Path, sources: &Sources) -> Result<()> {
     if matches!(sources.trees, Trees::Staged(_)) {
         return Ok(());
@@ -193,9 +191,9 @@ pub fn attach(spec: &Spec, bundle: &Path, sources: &Sources) -> Result<()> {
 
 /// Makes the root of this mount namespace the root of this process.
 ///
-/// They differ if we were started in a chroot. The task's root would then be
-/// pivoted in the chroot's place alone: the host's would stay the namespace's,
-/// where an exec enters by, and which CAP_SYS_CHROOT finds the way to.
+/// They differ if this process was started in a chroot. The task's root would then only replace the chroot: the
+/// namespace's root would stay the host's, which is where an exec enters, and which a process with CAP_SYS_CHROOT
+/// can reach.
 fn leave_chroot() -> Result<()> {
     let what = || "cannot get to the root of the mount namespace";
     let namespace = fs::openat(CWD, "/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
@@ -207,8 +205,7 @@ pub fn hide_owners(spec: &Spec) -> bool {
     spec.mounts().iter().flatten().any(bowline_spec::hides_owners)
 }
 
-/// Whether a mount of the spec is idmapped in a way of its own: then the sources
-/// are to be opened by the shim, which can map ids.
+/// Whether a mount of the spec has its own idmap: the shim then has to open the sources, because it can map ids.
 pub fn are_idmapped(spec: &Spec) -> Result<bool> {
     let mut idmapped = false;
     let hidden = |mount: &&Mount| !bowline_spec::hides_owners(mount);
@@ -218,8 +215,7 @@ pub fn are_idmapped(spec: &Spec) -> Result<bool> {
     Ok(idmapped)
 }
 
-/// Has `tree` show its files' owners by the mount's mappings, else by those of
-/// the task's user namespace.
+/// Makes `tree` show its files' owners by the mount's mappings, else by those of the task's user namespace.
 fn show_owners(tree: &OwnedFd, recursive: bool, mount: &Mount, spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
     let own = mount.uid_mappings().is_some() || mount.gid_mappings().is_some();
@@ -240,12 +236,11 @@ fn flat(mappings: &Option<Vec<LinuxIdMapping>>) -> Vec<LinuxIdMapping> {
     mappings.clone().unwrap_or_default()
 }
 
-/// Applies a bind's options: attributes to the mount alone unless they were
-/// asked for recursively, propagation to all of it.
+/// Applies a bind's options: attributes to the top mount alone unless they are recursive, propagation to all of it.
 fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options, mount: &Mount) -> Result<()> {
     let of = |what: &str| format!("mount {}: {what}", mount.destination().display());
     let tree = tree.as_fd();
-    // Never a peer of the host's mount unless that was asked for.
+    // The bind is never a peer of the host's mount unless its options ask for that.
     let propagation = options.propagation.unwrap_or(libc::MS_SLAVE);
     let propagation = MountAttributes { propagation, ..MountAttributes::default() };
     trees.change(tree, recursive, propagation).doing(Kind::Internal, || of("cannot set its propagation"))?;
@@ -288,7 +283,7 @@ pub fn root_path(spec: &Spec, bundle: &Path) -> Result<PathBuf> {
     Ok(bundle.join(root.path()))
 }
 
-/// What lies upon the folder `fd` by now.
+/// Opens what is mounted on the folder `fd` by now.
 fn reopen(fd: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let path = fs::readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?;
     fs::openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())

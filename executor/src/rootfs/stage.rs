@@ -1,9 +1,9 @@
-//! Mounts by mount(2), where trees cannot be detached.
+//! Mounts made by mount(2), where trees cannot be detached.
 //!
-//! A stage is a tmpfs that nobody sees, with a spot for each tree: made or
-//! bound there, changed there, and moved to its place when it is ready. It goes
-//! with the old root. Paths are `/proc/self/fd/<n>` by the host's procfs, which
-//! lead to that very mount and folder whatever is mounted upon it meanwhile.
+//! A stage is a tmpfs that no other process sees, with a spot for each tree. A tree is made or bound there, changed
+//! there, and moved to its place when it is ready. The stage goes away with the old root. Paths are
+//! `/proc/self/fd/<n>` in the host's procfs, which lead to exactly that mount and folder, whatever is mounted on it
+//! meanwhile.
 
 use std::cell::Cell;
 use std::ffi::CString;
@@ -22,7 +22,7 @@ use super::filesystem::{Filesystem, no_filesystem};
 use super::handle::file_type;
 use super::options::{ATIME_FIELD, is_label};
 
-/// MOUNT_ATTR_*, what mount(2) calls it, and what statfs(2) calls it.
+/// MOUNT_ATTR_* flags, with their counterparts of mount(2) and statfs(2).
 const FLAGS: [(u64, MountFlags, u64); 5] = [
     (libc::MOUNT_ATTR_RDONLY, MountFlags::RDONLY, 0x1),
     (libc::MOUNT_ATTR_NOSUID, MountFlags::NOSUID, 0x2),
@@ -31,7 +31,7 @@ const FLAGS: [(u64, MountFlags, u64); 5] = [
     (libc::MOUNT_ATTR_NOSYMFOLLOW, MountFlags::NOSYMFOLLOW, 0x2000),
 ];
 
-/// What statfs(2) calls the atime modes; neither of them is strictatime.
+/// The atime modes of statfs(2); a mount with neither noatime nor relatime has strictatime.
 const ST_NOATIME: u64 = 0x400;
 const ST_NODIRATIME: u64 = 0x800;
 const ST_RELATIME: u64 = 0x1000;
@@ -40,7 +40,7 @@ const ST_RELATIME: u64 = 0x1000;
 const AS_FLAGS: [(&str, MountFlags); 3] =
     [("sync", MountFlags::SYNCHRONOUS), ("dirsync", MountFlags::DIRSYNC), ("lazytime", MountFlags::LAZYTIME)];
 
-/// See the module.
+/// A stage, as the module's header describes it.
 #[derive(Debug)]
 pub struct Stage {
     dir: OwnedFd,
@@ -48,14 +48,14 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Mounts one over the folder `over`; `open` opens it by its path then.
+    /// Mounts a stage over the folder `over`; `open` then opens that folder by its path.
     ///
-    /// Unbindable: no copy of anything takes it along.
+    /// The stage is unbindable, so no copy of another mount includes it.
     pub fn new(over: BorrowedFd<'_>, open: impl FnOnce() -> rustix::io::Result<OwnedFd>) -> rustix::io::Result<Stage> {
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount::mount("bowline", at(over), "tmpfs", flags, c"mode=0755,uid=0,gid=0")?;
         let dir = open()?;
-        // The path may have become another's meanwhile.
+        // The path may lead elsewhere by now.
         if fs::fstat(&dir)?.st_dev == fs::fstat(over)?.st_dev || fs::fstatfs(&dir)?.f_type != libc::TMPFS_MAGIC {
             return Err(Errno::STALE);
         }
@@ -68,19 +68,19 @@ impl Stage {
         self.dir.as_fd()
     }
 
-    /// A copy of the mount that `source` refers to, from there on.
+    /// Copies the mount that `source` refers to, from that place down.
     pub fn copy(&self, source: BorrowedFd<'_>, recursive: bool) -> rustix::io::Result<OwnedFd> {
         let name = self.spot(file_type(source)? == FileType::Directory)?;
         bind(source, self.open(&name)?.as_fd(), recursive)?;
         self.open(&name)
     }
 
-    /// A new filesystem.
+    /// Creates a new filesystem.
     pub fn make(&self, filesystem: &Filesystem<'_>) -> Result<OwnedFd> {
         let Filesystem { kind, source, attributes, .. } = *filesystem;
         let what = || format!("cannot make a {kind} filesystem");
         let (data, mut flags) = data(filesystem)?;
-        // Read-only is for the mount alone: here it would be the filesystem's.
+        // Read-only is meant for the mount alone: here it would apply to the filesystem.
         let read_only = attributes & libc::MOUNT_ATTR_RDONLY;
         flags |= remount_flags(0, attributes & !read_only, ATIME_FIELD);
         let name = self.spot(true).doing(Kind::Internal, what)?;
@@ -98,7 +98,7 @@ impl Stage {
         Ok(tree)
     }
 
-    /// A folder or a file for one mount, by its name.
+    /// Makes a folder or a file for one mount and returns its name.
     fn spot(&self, folder: bool) -> rustix::io::Result<String> {
         let name = self.next.replace(self.next.get() + 1).to_string();
         if folder {
@@ -115,8 +115,8 @@ impl Stage {
     }
 }
 
-/// Mounts a new filesystem onto what `target` refers to. Read-only is for the
-/// filesystem too: what it is on may be.
+/// Mounts a new filesystem onto what `target` refers to. Read-only applies to the filesystem too, because what it
+/// is on may be read-only.
 pub fn mount_new(filesystem: &Filesystem<'_>, target: BorrowedFd<'_>) -> Result<()> {
     let Filesystem { kind, source, attributes, .. } = *filesystem;
     let (data, flags) = data(filesystem)?;
@@ -127,7 +127,7 @@ pub fn mount_new(filesystem: &Filesystem<'_>, target: BorrowedFd<'_>) -> Result<
     }
 }
 
-/// What is at `name` of the stage `dir`: the topmost mount there.
+/// Opens the topmost mount at `name` of the stage `dir`.
 pub fn open_spot(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {
     fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
@@ -143,14 +143,14 @@ pub fn bind(source: BorrowedFd<'_>, target: BorrowedFd<'_>, recursive: bool) -> 
 /// Moves `tree` from its spot onto `target`.
 pub fn attach(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> rustix::io::Result<()> {
     match mount::mount_move(at(tree), at(target)) {
-        // What a user namespace's mounts were copied from is locked in its
-        // place; a copy of it has all its flags and may go anywhere.
+        // Mounts that a user namespace got as copies are locked in their place; a bind of one keeps all its flags
+        // and may go anywhere.
         Err(Errno::INVAL) => bind(tree, target, true),
         done => done,
     }
 }
 
-/// As mount_setattr(2) changes it.
+/// Changes a mount as mount_setattr(2) does.
 ///
 /// # Errors
 /// `Unsupported` where a flag does not stick, or a mount below is out of reach.
@@ -174,8 +174,7 @@ pub fn change(tree: BorrowedFd<'_>, recursive: bool, attributes: MountAttributes
     Ok(())
 }
 
-/// Changes one mount's flags; all others stay, as a user namespace may have
-/// them locked.
+/// Changes one mount's flags. All others stay, because a user namespace may have locked them.
 fn remount(mount: BorrowedFd<'_>, attributes: MountAttributes) -> io::Result<()> {
     let now = |fd| fs::fstatvfs(fd).map(|stat| stat.f_flag.bits());
     let flags = remount_flags(now(mount)?, attributes.set, attributes.clear);
@@ -188,8 +187,8 @@ fn remount(mount: BorrowedFd<'_>, attributes: MountAttributes) -> io::Result<()>
     Ok(())
 }
 
-/// What mount(2) must be given for a mount whose flags are `now`, as statfs(2)
-/// calls them. Without any of atime's it leaves those as they are.
+/// The flags that mount(2) needs for a mount whose statfs(2) flags are `now`. Without any atime flag, mount(2)
+/// leaves the atime mode as it is.
 fn remount_flags(now: u64, set: u64, clear: u64) -> MountFlags {
     let mut flags = MountFlags::empty();
     for (attribute, flag, stat) in FLAGS {
@@ -215,14 +214,13 @@ fn remount_flags(now: u64, set: u64, clear: u64) -> MountFlags {
 /// Every mount below `tree`.
 ///
 /// # Errors
-/// `Unsupported` when one cannot be got at, as another lies upon it: what was
-/// asked for of all would not hold of that one.
+/// `Unsupported` when a mount cannot be reached because another lies on it: the change would miss it.
 fn below(tree: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
     let top = mount_id(tree)?;
     let all = mountinfo::parse(&std::fs::read_to_string("/proc/self/mountinfo")?);
     let mut ids = vec![top];
     let mut found = Vec::new();
-    // Each round finds those that lie upon the ones found before.
+    // Each round finds a mount that lies on one found before.
     while let Some(mount) = all.iter().find(|m| ids.contains(&m.parent) && !ids.contains(&m.id)) {
         ids.push(mount.id);
         found.push(mount);
@@ -260,7 +258,7 @@ fn data(filesystem: &Filesystem<'_>) -> Result<(CString, MountFlags)> {
             continue;
         }
         let word = match value {
-            // Of an SELinux label the commas are a part, and quotes are not.
+            // An SELinux label may contain commas, but no quotes.
             Some(label) if is_label(key) && !label.contains('"') => {
                 words.push(format!("{key}=\"{label}\""));
                 continue;
@@ -274,7 +272,7 @@ fn data(filesystem: &Filesystem<'_>) -> Result<(CString, MountFlags)> {
         words.push(word);
     }
     let text = words.join(",");
-    // What is beyond a page is cut off without a word.
+    // The kernel silently cuts off what exceeds a page.
     if text.len() >= 4096 {
         return Err(refused("its options are too long"));
     }
@@ -282,20 +280,19 @@ fn data(filesystem: &Filesystem<'_>) -> Result<(CString, MountFlags)> {
     Ok((text, flags))
 }
 
-/// A name for what `fd` refers to, by the host's procfs.
+/// A path to what `fd` refers to, in the host's procfs.
 pub fn at(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// As [`at`], but a folder is entered, as after the change of roots `/proc` is
-/// the task's: it may be anything.
+/// Like [`at`], but enters a folder instead: after the change of roots, `/proc` is the task's and may be anything.
 fn by_path(fd: BorrowedFd<'_>, act: impl FnOnce(&Path) -> rustix::io::Result<()>) -> io::Result<()> {
     let name = at(fd);
     let path = if file_type(fd)? == FileType::Directory {
-        // The working directory is nobody's until the program's is entered.
+        // The working directory is unused until the program's is entered.
         match rustix::process::fchdir(fd) {
             Ok(()) => Path::new("."),
-            // Closed to us, as a folder of another user's may be.
+            // The folder may be closed to this process, for instance if it is another user's.
             Err(_) => Path::new(&name),
         }
     } else {

@@ -1,4 +1,4 @@
-//! A terminal of the task's own: both ends, from its `/dev/pts`.
+//! Both ends of a terminal for the task, from its own `/dev/pts`.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::inside::{self, Make};
 use super::trees::Trees;
 use crate::inside_root::{self, Symlinks};
 
-/// The multiplexer: a new terminal for each time it is opened
+/// The terminal multiplexer, which makes a new terminal each time it is opened
 /// (Documentation/filesystems/devpts.rst).
 const MULTIPLEXER: (&str, u32, u32) = ("/dev/pts/ptmx", 5, 2);
 
@@ -21,16 +21,16 @@ const DEVPTS: fs::FsWord = 0x1cd1;
 /// Both ends of a terminal.
 #[derive(Debug)]
 pub struct Pty {
-    /// What the shim reads and writes.
+    /// The end that the shim reads and writes.
     pub master: OwnedFd,
-    /// What the process has.
+    /// The end that the process has.
     pub slave: OwnedFd,
 }
 
 /// Opens a new terminal of the `/dev/pts` in `root`.
 ///
 /// # Errors
-/// `BadSpec` when what is there makes no terminals.
+/// `BadSpec` if `/dev/pts` there makes no terminals.
 pub fn open(root: BorrowedFd<'_>) -> Result<Pty> {
     let (path, major, minor) = MULTIPLEXER;
     let refused = |why: &dyn std::fmt::Display| {

@@ -1,8 +1,8 @@
-//! Mounts before they are in their place: made or copied, changed, attached.
+//! Mounts before they are in place: created or copied, changed, attached.
 //!
-//! Detached, where the kernel has the mount API of Linux 5.2 and mount_setattr
-//! (5.12); else made by mount(2) on a stage, and moved from there. Either way
-//! a tree is an fd that nothing in the root can lead astray.
+//! Trees are detached where the kernel has the mount API of Linux 5.2 and mount_setattr (5.12); else mount(2) makes
+//! them on a stage, and they are moved from there. Either way a tree is an fd that nothing in the root can
+//! redirect.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,14 +20,14 @@ use super::stage::{self, Stage};
 /// Where trees are before they are attached.
 #[derive(Debug)]
 pub enum Trees {
-    /// Nowhere.
+    /// Nowhere: they are detached.
     Detached,
     /// On a stage, by mount(2).
     Staged(Stage),
 }
 
 impl Trees {
-    /// A copy of the mount at `path`, which is the host's.
+    /// Copies the mount at `path`, which is the host's.
     pub fn copy(&self, path: &Path, recursive: bool) -> rustix::io::Result<OwnedFd> {
         match self {
             Trees::Detached => sys::open_tree(CWD, path, recursive),
@@ -35,7 +35,7 @@ impl Trees {
         }
     }
 
-    /// A copy of the mount that `fd` refers to, from there on.
+    /// Copies the mount that `fd` refers to, from that place down.
     pub fn copy_of(&self, fd: BorrowedFd<'_>, recursive: bool) -> rustix::io::Result<OwnedFd> {
         match self {
             Trees::Detached => sys::open_tree(fd, Path::new(""), recursive),
@@ -43,7 +43,7 @@ impl Trees {
         }
     }
 
-    /// A new filesystem.
+    /// Creates a new filesystem.
     ///
     /// # Errors
     /// `Unsupported` for a type that this kernel does not have.
@@ -63,8 +63,8 @@ impl Trees {
         }
     }
 
-    /// Copies of files in `tree`, which covers `over` for that moment: before Linux
-    /// 6.15 only what is attached can be copied from.
+    /// Copies files in `tree`, which covers `over` for that moment: before Linux 6.15, only attached mounts can be
+    /// copied from.
     pub fn copies_in(
         &self,
         tree: &OwnedFd,
@@ -106,7 +106,7 @@ fn make_detached(filesystem: &Filesystem<'_>) -> Result<OwnedFd> {
     })
 }
 
-/// What the kernel says about a filesystem that it would not make.
+/// The kernel's message about a filesystem that it refused to make.
 fn kernel_message(context: &OwnedFd) -> Option<String> {
     let mut buffer = [0u8; 256];
     let length = rustix::io::read(context, &mut buffer).ok()?;

@@ -1,16 +1,15 @@
-//! Copies of programs that only bowline owns, by their content.
+//! Copies of programs that only bowline owns, named by their content.
 //!
 //! ```text
 //! /var/lib/bowline/programs/     0700
 //!   <digest>/program             the copy, by the SHA-256 of its content
-//!   by-source/<identity>         which digest the file had that <identity> is of, and its path
+//!   by-source/<identity>         the digest and path of the file that had this identity
 //! ```
 //!
-//! A shim that ran from the installed file would crash when somebody writes to
-//! that. A copy is made, and hashed, once for each installed file: what tells
-//! files apart is device, inode, size, and both times. All shims of a program
-//! share its copy, and so the page cache. Must not: trust a folder that
-//! somebody else could have written to.
+//! A shim that ran from the installed file would crash when a process writes to that file. A copy
+//! is made, and hashed, once for each installed file; device, inode, size and both times tell files
+//! apart. All shims of a program share its copy, and so the page cache. Must not: trust a folder
+//! that another user could have written to.
 
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, File, Metadata};
@@ -24,17 +23,16 @@ use sha2::{Digest as _, Sha256};
 
 /// Not below `/run`, whose memory cannot be reclaimed.
 const FOLDER: &str = "/var/lib/bowline/programs";
-/// A program in the folder of its digest.
+/// The name of a program in the folder of its digest.
 pub const PROGRAM: &str = "program";
 const BY_SOURCE: &str = "by-source";
-/// What a copy is called until it is whole: with its maker's pid and the time.
+/// The prefix of an unfinished copy; its maker's pid and the time follow.
 const NEW: &str = ".new-";
 
 /// The folder that holds a copy of `program` as [`PROGRAM`].
 ///
 /// # Errors
-/// Where no copy can be kept: a read-only or full disk, no right to write, or a
-/// folder that is not ours alone.
+/// Why no copy can be kept: a read-only or full disk, no right to write, or a folder that is not ours alone.
 pub fn of(program: &Path) -> io::Result<PathBuf> {
     Copies::at(PathBuf::from(FOLDER))?.of(program)
 }
@@ -48,7 +46,7 @@ impl Copies {
             if error.kind() != io::ErrorKind::NotFound {
                 return Err(error);
             }
-            // What is above may be read by everybody; what is in it need not.
+            // All users may read the folders above; they need not read this one.
             copies.0.parent().map_or(Ok(()), std::fs::create_dir_all)?;
             if let Err(error) = DirBuilder::new().mode(0o700).create(&copies.0)
                 && error.kind() != io::ErrorKind::AlreadyExists
@@ -71,17 +69,17 @@ impl Copies {
         Ok(folder)
     }
 
-    /// The copy of the file that `source` speaks of, if there is one.
+    /// The copy that the file `source` refers to, if there is one.
     fn known(&self, source: &Path) -> Option<PathBuf> {
         let (digest, _) = read_source(source)?;
         let folder = self.0.join(digest);
         folder.join(PROGRAM).exists().then_some(folder)
     }
 
-    /// Copies `program`, whole, and remembers which file it was made from.
+    /// Copies `program`, whole, and records which file it was made from.
     fn copy(&self, program: &Path) -> io::Result<PathBuf> {
         DirBuilder::new().mode(0o700).recursive(true).create(self.0.join(BY_SOURCE))?;
-        // By a name that nobody else has, whatever pid namespaces share the folder.
+        // A name that nobody else has, whatever pid namespaces share the folder.
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let aside = self.0.join(format!("{NEW}{}-{clock}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&aside)?;
@@ -96,7 +94,7 @@ impl Copies {
         let (before, digest) = copy_whole(program, &to)?;
         to.sync_data()?;
         drop(to);
-        // First, so that nobody who collects meanwhile takes the copy for unused.
+        // Write this first, so that a concurrent `collect` does not take the copy for unused.
         let source = self.0.join(BY_SOURCE).join(identity(&before));
         let new = aside.join("source");
         std::fs::write(&new, format!("{digest}\n{}\n", program.display()))?;
@@ -109,8 +107,8 @@ impl Copies {
         }
     }
 
-    /// Removes the copies of programs that are no longer installed. Who runs
-    /// one keeps its file; the disk has the room again once the last has ended.
+    /// Removes the copies of programs that are no longer installed. A process that runs one keeps
+    /// its file; the disk has the room again once the last process has ended.
     fn collect(&self) {
         let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
         let mut kept = Vec::new();
@@ -134,11 +132,10 @@ impl Copies {
     }
 }
 
-/// Copies `program` into `to`; gives what the file was and the digest of its
-/// content.
+/// Copies `program` into `to`; returns the file's metadata and the digest of its content.
 ///
 /// # Errors
-/// A file that changes meanwhile is an error: half of it would be of another.
+/// A file that changes meanwhile is an error: half of the copy would be of another file.
 pub fn copy_whole(program: &Path, to: &File) -> io::Result<(Metadata, String)> {
     let mut from = File::open(program)?;
     let before = from.metadata()?;
@@ -163,21 +160,21 @@ pub fn copy_whole(program: &Path, to: &File) -> io::Result<(Metadata, String)> {
     Ok((before, digest))
 }
 
-/// Whether nobody has been at `path` for a day: its maker was killed.
+/// Whether `path` was not changed for a day: its maker was killed.
 fn is_old(path: &Path) -> bool {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     let changed = std::fs::metadata(path).and_then(|meta| meta.modified());
     changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age > DAY))
 }
 
-/// What tells a file from every other, and from itself once it was written to.
+/// Tells a file from every other, and from itself once it was written to.
 fn identity(meta: &Metadata) -> String {
     let written = format!("{}.{:09}", meta.mtime(), meta.mtime_nsec());
     let changed = format!("{}.{:09}", meta.ctime(), meta.ctime_nsec());
     format!("{}-{}-{}-{written}-{changed}", meta.dev(), meta.ino(), meta.size())
 }
 
-/// Which digest, and which path, a file of [`BY_SOURCE`] speaks of.
+/// The digest and the path in a file of [`BY_SOURCE`].
 fn read_source(source: &Path) -> Option<(String, PathBuf)> {
     let text = std::fs::read_to_string(source).ok()?;
     let (digest, path) = text.split_once('\n')?;
@@ -185,7 +182,7 @@ fn read_source(source: &Path) -> Option<(String, PathBuf)> {
     is_digest.then(|| (digest.to_owned(), PathBuf::from(path.trim_end_matches('\n'))))
 }
 
-/// Fails unless `folder` is a folder of ours that nobody else may look into or write to.
+/// Fails unless `folder` is a folder of ours that no other user may look into or write to.
 fn ours_alone(folder: &Path) -> io::Result<()> {
     let flags = OFlags::NOFOLLOW | OFlags::DIRECTORY;
     let meta = File::options().read(true).custom_flags(flags.bits() as i32).open(folder)?.metadata()?;
@@ -217,7 +214,7 @@ mod tests {
         let before = inode(&first);
         assert_eq!((content(&first).as_str(), inode(&copies.of(&program).expect("known"))), ("one", before));
 
-        // In place, as `cp` does, with the same size.
+        // Written in place, as `cp` does, with the same size.
         std::fs::write(&program, "two").expect("written");
         let second = copies.of(&program).expect("copied anew");
         assert_eq!(content(&second), "two");

@@ -1,5 +1,5 @@
-//! Classic BPF, as far as libseccomp writes it: loads of a word of the call,
-//! comparisons with constants, masks, jumps forwards, and what is returned.
+//! The part of classic BPF that libseccomp writes: loads of a word of the call, comparisons with constants, masks,
+//! forward jumps, and returns.
 
 use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_JSET, BPF_LD, BPF_RET};
 
@@ -10,17 +10,17 @@ const LOAD: u32 = BPF_LD | BPF_ABS;
 const MASK: u32 = BPF_ALU | BPF_AND;
 const JUMP: u32 = BPF_JMP | BPF_JA;
 
-/// One instruction. It works on A, the only register used, which is 0 at
-/// first. Jumps count from the instruction that follows.
+/// One instruction. It works on A, the only register used, which is 0 at first. Jumps count from the next
+/// instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// A becomes the word at this offset of `struct seccomp_data`.
     Load(u32),
     /// A keeps these bits only.
     And(u32),
-    /// Goes on so much further.
+    /// Jumps ahead by this many instructions.
     Jump(u32),
-    /// Goes on as far as the first says where A compares so, else the second.
+    /// Jumps by the first distance if A passes the test, else by the second.
     If(Test, u32, u8, u8),
     /// Ends with this answer: an action and its data.
     Return(u32),
@@ -33,14 +33,14 @@ pub enum Test {
     Equal,
     /// A is greater, without a sign.
     Greater,
-    /// A is as great or greater.
+    /// A is greater or equal, without a sign.
     AtLeast,
     /// A and the constant have a bit in common.
     AnyBit,
 }
 
 impl Test {
-    /// Whether `a` compares so with `constant`.
+    /// Whether `a` passes the test with `constant`.
     pub fn holds(self, a: u32, constant: u32) -> bool {
         match self {
             Test::Equal => a == constant,
@@ -60,7 +60,7 @@ impl Test {
     }
 }
 
-/// The instructions of `program`; nothing if one is of another kind.
+/// The instructions of `program`; `None` if one is of another kind.
 pub fn read(program: &[u8]) -> Option<Vec<Op>> {
     program.chunks(SIZE).map(read_one).collect()
 }

@@ -1,6 +1,6 @@
 //! Compiled filters kept on disk, for all tasks of this host.
 //!
-//! One is used only if it is ours alone and its digest is right.
+//! A filter is used only if its file is ours alone and its digest is right.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -12,12 +12,12 @@ use sha2::{Digest, Sha256};
 use super::bpf;
 use crate::trust;
 
-/// Bytes of the digest that a kept filter begins with.
+/// Bytes of the digest that a cached filter begins with.
 const DIGEST: usize = 32;
 /// The longest filter the kernel takes: BPF_MAXINSNS.
 pub const LONGEST: usize = 4096 * bpf::SIZE;
 
-/// The filter at `path`; nothing if there is none, or none to be trusted.
+/// The filter at `path`; `None` if there is none, or it cannot be trusted.
 pub fn read(path: &Path) -> Option<Vec<u8>> {
     let mut file = trust::open(File::options().read(true), path).ok()?;
     let meta = file.metadata().ok()?;
@@ -37,12 +37,12 @@ pub fn read(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Puts `program` at `path`, whole or not at all.
+/// Writes `program` to `path`, whole or not at all.
 pub fn keep(path: &Path, program: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let temporary: PathBuf = folder.join(format!(".{}.new", std::process::id()));
-    // A left-over of a worker that was killed, of another life of this pid.
+    // A killed worker with the same pid may have left it behind.
     let _ = std::fs::remove_file(&temporary);
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
     let written = file

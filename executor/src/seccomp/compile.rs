@@ -1,4 +1,4 @@
-//! From a profile to BPF: libseccomp's work, made shorter.
+//! Compiles a profile to BPF with libseccomp, and shortens the result.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -30,7 +30,7 @@ pub(super) fn by_libseccomp(profile: &LinuxSeccomp) -> Result<Vec<u8>> {
     for rule in profile.syscalls().iter().flatten() {
         add(&mut context, rule, default)?;
     }
-    // Exported to a file, as libseccomp below 2.6 cannot export to memory.
+    // Exported to a file, because libseccomp below 2.6 cannot export to memory.
     let what = || "seccomp: cannot export the filter";
     let file = rustix::fs::memfd_create("seccomp", rustix::fs::MemfdFlags::CLOEXEC).doing(Kind::Internal, what)?;
     context.export_bpf(&file).map_err(bad)?;
@@ -48,8 +48,8 @@ fn add(context: &mut ScmpFilterContext, rule: &LinuxSyscall, default: ScmpAction
         return Ok(());
     }
     for name in rule.names() {
-        // A name that this libseccomp does not know cannot be called by number
-        // either without meeting the default action, as in other runtimes.
+        // A system call whose name this libseccomp does not know meets the default action if it is called by
+        // number, as in other runtimes.
         let Ok(syscall) = ScmpSyscall::from_name(name) else { continue };
         let bad = |error| Error::new(Kind::BadSpec, format!("seccomp: rule for {name}: {error}"));
         let args = rule.args().as_deref().unwrap_or_default();

@@ -1,6 +1,5 @@
-//! Whether a rewritten filter gives every call the answer of the original: both
-//! are run, as the kernel would, for calls on either side of everything that
-//! they compare with.
+//! Checks that a rewritten filter gives every call the answer of the original: runs both, as the kernel would, for
+//! calls on either side of everything that they compare with.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -22,20 +21,19 @@ use super::compile::{by_libseccomp, compile};
 use super::rewrite::{rewrite, shorter};
 
 const KERNEL: (u32, u32) = (6, 12);
-/// AUDIT_ARCH_X86_64, _I386, _AARCH64, _ARM, and what is none.
+/// AUDIT_ARCH_X86_64, _I386, _AARCH64, _ARM, and values that are no architecture.
 const ARCHITECTURES: [u32; 7] = [0xc000_003e, 0x4000_0003, 0xc000_00b7, 0x4000_0028, 0, 3, u32::MAX];
-/// The numbers that calls have, with some to spare.
+/// The numbers of system calls, with some to spare.
 const CALLS: RangeInclusive<u32> = 0..=1100;
-/// How often a call is tried that has its arguments looked at: all words of a
-/// condition have to be hit at once.
+/// How often to try a call whose arguments are tested: all words of a condition have to match at once.
 const TRIES: usize = 500;
 
 /// The words of `struct seccomp_data`: number, architecture, two of the
 /// instruction pointer, two of each of six arguments.
 type Data = [u32; 16];
 
-/// What `program` answers. Adds to `near` what it compares words behind the
-/// architecture with, and the values beside.
+/// What `program` answers. Adds to `near` the values that it compares words after the architecture with, and their
+/// neighbours.
 fn answer(program: &[Op], data: &Data, near: &mut Vec<u32>) -> u32 {
     let (mut at, mut a, mut argument) = (0, 0, false);
     loop {
@@ -59,8 +57,8 @@ fn answer(program: &[Op], data: &Data, near: &mut Vec<u32>) -> u32 {
     }
 }
 
-/// A call that the programs answer differently; looked for among those with a
-/// number in `calls` or close to what is compared with, as often as `tries`.
+/// Finds a call that the programs answer differently, among those whose number is in `calls` or close to a compared
+/// value, with `tries` tries.
 fn difference(one: &[Op], other: &[Op], calls: RangeInclusive<u32>, tries: usize) -> Option<Data> {
     let around = |c: u32| [c.wrapping_sub(1), c, c.wrapping_add(1)];
     let compared = one.iter().chain(other).filter_map(|op| match *op {
@@ -90,7 +88,7 @@ fn difference(one: &[Op], other: &[Op], calls: RangeInclusive<u32>, tries: usize
     None
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers that are the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -100,7 +98,7 @@ impl Dice {
         (self.0 >> 32) as u32
     }
 
-    /// Mostly one of `near`, also with some bits changed.
+    /// Mostly one of `near`, sometimes with some bits changed.
     fn word(&mut self, near: &[u32]) -> u32 {
         let one = near[self.roll() as usize % near.len()];
         match self.roll() % 8 {
@@ -112,7 +110,7 @@ impl Dice {
     }
 }
 
-/// What the kernel asks of a program before it takes it.
+/// Asserts what the kernel requires of a program before it accepts it.
 fn assert_sound(program: &[Op]) {
     assert!(program.len() * bpf::SIZE <= LONGEST, "{} instructions", program.len());
     assert!(matches!(program.last(), Some(Op::Return(_))));
@@ -150,8 +148,8 @@ fn the_default_profile_decides_as_before_in_a_fraction_of_the_instructions() {
     }
 }
 
-/// The eyes of these tests: they see every comparison of number or architecture
-/// that is off by one, and every one at all that is the wrong way round.
+/// Tests the comparison itself: it notices every test of number or architecture that is off by one, and every test
+/// of any kind that is the wrong way round.
 #[test]
 fn a_difference_is_found_wherever_it_is() {
     let whole = default_for(&capability::default_set());
@@ -160,7 +158,7 @@ fn a_difference_is_found_wherever_it_is() {
         Op::If(test, constant, yes, no) => vec![Op::If(test, constant, no, yes)],
         _ => vec![],
     });
-    // Without arguments, where libseccomp asks some things twice.
+    // Without argument conditions, where libseccomp tests some things twice.
     let mut plain = whole.clone();
     let rules = whole.syscalls().iter().flatten().filter(|rule| rule.args().is_none());
     plain.set_syscalls(Some(rules.cloned().collect()));
@@ -183,7 +181,7 @@ fn assert_every_change_is_seen(original: &[Op], rewritten: &[Op], changes: fn(Op
     }
 }
 
-/// Every call with an outcome of its own: jumps longer than a byte can say.
+/// Every call has its own outcome, so that jumps are longer than a byte can express.
 #[test]
 fn what_is_further_away_than_a_comparison_jumps_is_reached() {
     let usual = default_for(&BTreeSet::new());
@@ -205,10 +203,10 @@ fn what_is_not_understood_or_no_shorter_stays_as_it_is() {
     let deny = Op::Return(libc::SECCOMP_RET_KILL_THREAD);
     for strange in [
         vec![],
-        // Bits of number and architecture.
+        // Tests of bits of number and architecture.
         vec![Op::Load(0), Op::And(1), Op::If(Test::Equal, 1, 0, 1), allow, deny],
         vec![Op::Load(4), Op::If(Test::AnyBit, 1, 0, 1), allow, deny],
-        // Out of the program, and out of the data.
+        // Programs that leave themselves, or read beyond the data.
         vec![Op::Load(0), Op::If(Test::Equal, 1, 0, 2), allow, deny],
         vec![Op::Jump(u32::MAX), allow],
         vec![Op::Load(0)],
@@ -255,8 +253,8 @@ fn argument(index: usize, operator: LinuxSeccompOperator, value: u64, second: Op
     argument.value_two(second.unwrap_or(0)).build().expect("every required field is set")
 }
 
-/// Calls that are neighbours and that are not; some have other numbers, are
-/// parts of another call or missing on another architecture.
+/// Calls that are neighbours and calls that are not; some have other numbers, are part of another call or missing
+/// on another architecture.
 const NAMES: &[&str] = &[
     "read",
     "write",
@@ -334,7 +332,7 @@ fn profiles() -> impl Strategy<Value = LinuxSeccomp> {
     (actions(), architectures, vec(rules, 0..16)).prop_map(|(default, arches, rules)| profile(default, arches, rules))
 }
 
-/// Programs that nobody would write, of everything that is understood.
+/// Programs that nobody would write, made from every instruction that is understood.
 fn programs() -> impl Strategy<Value = Vec<Op>> {
     let constant = || prop_oneof![4 => 0..5u32, 3 => select(&ARCHITECTURES), 1 => Just(0x4000_0000), 1 => any::<u32>()];
     let test = select(vec![

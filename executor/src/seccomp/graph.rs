@@ -1,10 +1,10 @@
-//! A filter as a graph: what is done, then what follows. Equal nodes are one,
-//! so that equal ends of many branches are written once.
+//! A filter as a graph: each node is a step that leads to the next ones. Equal nodes are one, so that equal ends of
+//! many branches are written once.
 //!
 //!   rewrite ─► Graph ─ instructions ─► bpf
 //!
-//! Written from the end backwards, because all jumps go forwards: whatever a
-//! node leads to is there already, and how far away is known.
+//! The program is written from its end backwards, because all jumps go forwards: whatever a node leads to is
+//! written already, and its distance is known.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ const REACH: usize = u8::MAX as usize;
 /// A node of one graph.
 pub type Id = usize;
 
-/// What is done, and what then.
+/// A step, and the nodes that it leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Node {
     /// See [`Op::Load`].
@@ -37,11 +37,11 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// `node`, or what does the same without it.
+    /// Adds `node` and returns its id, or the id of a node that does the same without it.
     pub fn add(&mut self, node: Node) -> Id {
         match node {
             Node::If(_, _, yes, no) if yes == no => return yes,
-            // Nobody looks at what it has loaded.
+            // No later step uses the value.
             Node::Load(_, next) | Node::And(_, next)
                 if matches!(self.nodes[next], Node::Return(_) | Node::Load(..)) =>
             {
@@ -55,9 +55,8 @@ impl Graph {
         })
     }
 
-    /// Loads the word at `offset` and goes where the last segment leads that
-    /// begins at the word or below. The first segment begins at 0, and
-    /// neighbours differ.
+    /// Loads the word at `offset`, and goes to the node of the last segment that begins at or below that word. The
+    /// first segment begins at 0, and neighbouring segments have different nodes.
     pub fn choose(&mut self, offset: u32, segments: &[(u32, Id)]) -> Id {
         let search = self.search(segments);
         self.add(Node::Load(offset, search))
@@ -86,12 +85,12 @@ impl Graph {
     }
 }
 
-/// Writes a graph from its end.
+/// Writes a graph from its end backwards.
 struct Writer<'a> {
     graph: &'a Graph,
     /// The last instruction of the program comes first.
     ops: Vec<Op>,
-    /// Where in `ops` a node begins, or what leads to it.
+    /// Where in `ops` each node begins, or a jump to it.
     at: HashMap<Id, usize>,
 }
 
@@ -114,7 +113,7 @@ impl Writer<'_> {
             Node::If(test, constant, yes, no) => {
                 self.place(no);
                 self.place(yes);
-                // What brings one nearer takes the other an instruction away.
+                // A jump that brings one nearer moves the other an instruction away.
                 while self.bring(yes, REACH) || self.bring(no, REACH) {}
                 Op::If(test, constant, self.distance(yes) as u8, self.distance(no) as u8)
             }
@@ -122,19 +121,18 @@ impl Writer<'_> {
         self.push(id, op);
     }
 
-    /// Makes sure that `id` is what the program goes on with.
+    /// Makes sure that the program goes on with `id`.
     fn place_next(&mut self, id: Id) {
         self.place(id);
         self.bring(id, 0);
     }
 
-    /// The jump to `id`, which is placed, from an instruction written now.
+    /// The distance to `id`, which is placed, from an instruction that is written now.
     fn distance(&self, id: Id) -> usize {
         self.ops.len() - 1 - self.at[&id]
     }
 
-    /// Writes what leads to `id` if it is further away than `reach`, and tells
-    /// whether it had to.
+    /// Writes a jump to `id` if that is further away than `reach`. Returns whether it did.
     fn bring(&mut self, id: Id, reach: usize) -> bool {
         let distance = self.distance(id);
         if distance <= reach {
@@ -164,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// Follows both side by side, from the beginning to every end.
+    /// Follows graph and program side by side, from the beginning to every end.
     fn assert_same(graph: &Graph, root: Id, program: &[Op]) {
         let (mut ahead, mut seen) = (vec![(root, 0)], HashSet::new());
         while let Some((id, mut at)) = ahead.pop() {
@@ -186,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Two ends of a comparison just within its reach or just beyond.
+    /// The two ends of a comparison are just within its reach or just beyond.
     #[test]
     fn what_brings_one_end_nearer_takes_the_other_no_further_than_a_byte() {
         for length in 200..300 {
@@ -206,7 +204,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// Nodes that lead anywhere behind them, most of them one after the other.
+        /// Nodes that lead to any node behind them, most of them one after the other.
         #[test]
         fn what_is_written_is_the_graph(nodes in vec((0..10u8, any::<u32>(), any::<proptest::sample::Index>()), 1..900)) {
             let mut graph = Graph::default();

@@ -2,8 +2,8 @@
 //!
 //!   profile ─ compile ─► libseccomp's BPF ─ rewrite ─► shorter ─ cache ─► Filter
 //!
-//! libseccomp takes 12–18 ms for the default profile, and dirties half a
-//! megabyte of memory: a worker does it, once for all tasks of this host.
+//! libseccomp takes 12–18 ms for the default profile, and dirties half a megabyte of memory: a worker runs it, once
+//! for all tasks of this host.
 
 mod bpf;
 mod cache;
@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 
 use crate::worker;
 
-/// Changes when the format of a kept filter, or how we compile, does.
+/// Changes when the format of cached filters changes, or the way they are compiled.
 const FORMAT: &str = "bowline-seccomp-2";
 
 /// A filter as the kernel loads it.
@@ -33,26 +33,26 @@ pub struct Filter {
     pub program: Rc<[u8]>,
     /// SECCOMP_FILTER_FLAG_* for the load.
     pub flags: u64,
-    /// Who decides over what the filter does not, if anybody is to.
+    /// The process that decides what the filter leaves to it, if there is one.
     pub listener: Option<Rc<Listener>>,
 }
 
-/// Who is handed the listener of each process's filter.
+/// The process that receives the listener of each process's filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
-    /// The Unix socket where they listen.
+    /// The Unix socket where it listens.
     pub path: PathBuf,
-    /// What they are told besides.
+    /// Text that is sent with each listener.
     pub metadata: String,
 }
 
-/// What must be able to pass before anybody listens: by it the listener is sent.
+/// The system call that must pass before any process listens, because it sends the listener.
 const BEFORE_ANYBODY_LISTENS: &str = "sendmsg";
 
-/// The listener of a profile that has calls to notify of.
+/// The listener of a profile that notifies of calls.
 ///
 /// # Errors
-/// `BadSpec` for one that could never begin, or has nobody who listens.
+/// `BadSpec` for a profile under which no program could start, or that names no listener.
 fn listener(profile: &LinuxSeccomp) -> Result<Option<Rc<Listener>>> {
     let bad = |why: &str| Err(Error::new(Kind::BadSpec, format!("seccomp: SCMP_ACT_NOTIFY {why}")));
     if profile.default_action() == LinuxSeccompAction::ScmpActNotify {
@@ -79,26 +79,26 @@ const WAIT_KILLABLE_RECV: u64 = 1 << 5;
 /// What a filter is compiled from.
 #[derive(Debug, Clone)]
 pub enum Profile {
-    /// The default one: made only when there is no filter of it yet.
+    /// The default profile: built only if its filter is not cached yet.
     Default {
-        /// The task's.
+        /// The task's capabilities.
         capabilities: BTreeSet<Capability>,
-        /// The running one's version.
+        /// The version of the running kernel.
         kernel: (u32, u32),
     },
-    /// A file's.
+    /// A profile from a file.
     Given(Box<LinuxSeccomp>),
 }
 
 impl Profile {
-    /// What no other profile has.
+    /// A name that no other profile has.
     fn name(&self) -> Result<Vec<u8>> {
         match self {
             Profile::Default { capabilities, kernel } => {
                 Ok(seccomp::default_profile_name(capabilities, seccomp::native_arch(), *kernel).into_bytes())
             }
             Profile::Given(profile) => {
-                // Who listens is no part of the filter.
+                // The listener is not part of the filter.
                 let mut profile = profile.clone();
                 profile.set_listener_path(None).set_listener_metadata(None);
                 serde_json::to_vec(&profile).doing(Kind::Internal, || "cannot write the seccomp profile as JSON")
@@ -123,11 +123,11 @@ impl Profile {
     }
 }
 
-/// The filter of `profile`, from `cache` where it is kept already.
+/// The filter of `profile`, from `cache` if it is there already.
 ///
 /// # Errors
-/// `BadSpec` for a profile that cannot be compiled: no task runs without the
-/// filter it asked for. A cache that cannot be used costs time only.
+/// `BadSpec` for a profile that cannot be compiled: no task runs without the filter it asked for. A cache that
+/// cannot be used only takes time.
 pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
     let mut flags = profile.load_flags()?;
     let listener = match &profile {
@@ -152,7 +152,7 @@ pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
     Ok(Filter { program: program.into(), flags, listener })
 }
 
-/// What a kept filter is found by: profile, architecture, and all that compiles.
+/// The key of a cached filter: profile, architecture, and everything that compiles it.
 fn key(profile: &Profile) -> Result<String> {
     let library = libseccomp::ScmpVersion::current().map_or_else(|_| String::new(), |v| v.to_string());
     let name = profile.name()?;
@@ -176,11 +176,11 @@ fn load_flags(profile: &LinuxSeccomp) -> Result<u64> {
     for flag in profile.flags().iter().flatten() {
         flags |= match flag {
             LinuxSeccompFilterFlag::SeccompFilterFlagLog => libc::SECCOMP_FILTER_FLAG_LOG,
-            // One thread at execve: nothing to synchronise.
+            // There is one thread at execve, and nothing to synchronise.
             LinuxSeccompFilterFlag::SeccompFilterFlagTsync => 0,
             LinuxSeccompFilterFlag::SeccompFilterFlagSpecAllow => libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW,
             LinuxSeccompFilterFlag::SeccompFilterFlagWaitKillableRecv => {
-                // The kernel takes it with a listener alone.
+                // The kernel accepts this flag only with a listener.
                 if listener(profile)?.is_some() { WAIT_KILLABLE_RECV } else { 0 }
             }
         };

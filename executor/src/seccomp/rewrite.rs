@@ -1,28 +1,26 @@
 //! Rewrites a filter so that it makes its decisions in fewer instructions.
 //!
-//! The kernel checks, translates and tries a filter at every load, which is at
-//! every launch and every exec: what counts is its length. libseccomp compares
-//! with every number of a call that a profile names, for each architecture.
-//! Neighbours mostly have the same answer; a search for the range is a tenth.
+//! The kernel checks, translates and tries a filter at every load, so at every launch and every exec: what counts
+//! is its length. libseccomp compares with every number of a call that a profile names, for each architecture.
+//! Neighbouring numbers mostly have the same answer; a search for the range takes a tenth.
 //!
 //!   libseccomp's program ─ evaluated for each architecture and number that it
 //!   tells apart ─► ranges with equal outcomes ─ searched ─► program
 //!
-//! What depends on arguments stays as it is. Knows nothing of profiles: only
-//! what the program says counts. One that it does not understand whole is left
-//! as it is.
+//! Whatever depends on arguments stays as it is. This module knows nothing of profiles: only what the program says
+//! counts. A program that it does not fully understand is left as it is.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::bpf::{self, Op, Test};
 use super::graph::{Graph, Id, Node};
 
-/// Where `struct seccomp_data` has the number of the call, and its architecture.
+/// The offsets of the call's number and of its architecture in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
-/// Its bytes.
+/// The bytes of `struct seccomp_data`.
 const DATA: u32 = 64;
-/// The most tests of arguments one after the other: the evaluation recurses.
+/// The most consecutive tests of arguments: the evaluation recurses.
 const DEEPEST: usize = 512;
 
 /// `program`, or a shorter one that gives every call the same answer.
@@ -31,8 +29,8 @@ pub fn shorter(program: Vec<u8>) -> Vec<u8> {
     rewritten.filter(|rewritten| rewritten.len() < program.len()).unwrap_or(program)
 }
 
-/// A program of ranges with the answers of `program`; nothing where that does
-/// more with architecture and number than compare their size.
+/// A program of ranges with the answers of `program`; `None` if `program` does more with architecture and number
+/// than compare their size.
 pub fn rewrite(program: &[Op]) -> Option<Vec<Op>> {
     let told_apart = ToldApart::by(program)?;
     let mut graph = Graph::default();
@@ -57,7 +55,7 @@ fn push_unless_same(segments: &mut Vec<(u32, Id)>, start: u32, outcome: Id) {
     }
 }
 
-/// Where the ranges begin whose members no comparison of a program tells apart.
+/// The starts of the ranges whose members no comparison of a program tells apart.
 #[derive(Debug)]
 struct ToldApart {
     architectures: BTreeSet<u32>,
@@ -65,9 +63,8 @@ struct ToldApart {
 }
 
 impl ToldApart {
-    /// Follows what A can be at each instruction; jumps only go forwards.
-    /// Nothing for a program that is not whole, or looks at single bits of
-    /// architecture or number.
+    /// Follows what A can be at each instruction; jumps only go forwards. `None` for a program that is not whole,
+    /// or that tests single bits of architecture or number.
     fn by(program: &[Op]) -> Option<ToldApart> {
         const IS_ARCHITECTURE: u8 = 1;
         const IS_NUMBER: u8 = 2;
@@ -100,7 +97,7 @@ impl ToldApart {
                 Op::If(_, constant, yes, no) => {
                     reaches(yes.into(), a)?;
                     reaches(no.into(), a)?;
-                    // Below it, it, and above it.
+                    // The constant gets its own range, between those below and above it.
                     let starts = [Some(constant), constant.checked_add(1)];
                     if a & IS_ARCHITECTURE != 0 {
                         found.architectures.extend(starts.into_iter().flatten());
@@ -121,16 +118,16 @@ struct Call<'a> {
     architecture: u32,
     number: u32,
     graph: &'a mut Graph,
-    /// What an instruction comes to when A is not known.
+    /// The outcome from each instruction on when A is not known.
     known: HashMap<usize, Id>,
 }
 
 impl Call<'_> {
-    /// What the program comes to from instruction `at` on, `a` being A where
-    /// that is known: an answer, or what is left to be done with arguments.
+    /// The outcome of the program from instruction `at` on; `a` is A if that is known. The outcome is an answer, or
+    /// the tests of arguments that are left.
     ///
-    /// A is the same as in the program wherever it is not known: what brings
-    /// it there is kept, and what is left out is known.
+    /// Wherever A is not known, it is the same as in the program: the steps that set it are kept, and only known
+    /// steps are left out.
     fn outcome(&mut self, at: usize, a: Option<u32>, depth: usize) -> Option<Id> {
         if a.is_none()
             && let Some(id) = self.known.get(&at)
@@ -177,7 +174,7 @@ impl Call<'_> {
                     a = Some(value & bits);
                     next
                 }
-                // libseccomp masks the upper half of a value like that.
+                // libseccomp masks the upper half of a value in this way.
                 (Op::And(0), None) => {
                     a = Some(0);
                     next

@@ -1,12 +1,12 @@
-//! Readings of a task's cgroup, as one struct. Counters, not rates: whoever
-//! wants a percentage reads twice.
+//! Reads a task's cgroup into one struct. The figures are counters, not rates: a caller that wants
+//! a percentage reads twice.
 //!
 //! ```text
 //!   files of the cgroup, kept open ─► v1 or v2 ─┐
 //!   /proc/PID/stat, kept open ─► processes ─────┴─► Stats
 //! ```
 //!
-//! A file that is missing leaves its figure out, nothing more.
+//! A missing file only leaves its figure out.
 
 mod processes;
 mod reading;
@@ -27,7 +27,7 @@ pub use types::{
     Cpu, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryAccount, MemoryEvents, Pids, Pressure, Rdma, Stall, Stats,
 };
 
-/// Reads the cgroup. The processes are left to [`Processes::read`].
+/// Reads the cgroup without its processes: see [`Processes::read`].
 pub fn read(layout: &Layout, cgroup: &Cgroup, page_sizes: &[String]) -> Stats {
     let read_at = Timestamp::now();
     let mut reading = Reading::new(layout, cgroup);
@@ -74,7 +74,7 @@ fn rdma(reading: &mut Reading<'_>) -> BTreeMap<String, Rdma> {
     devices
 }
 
-/// Reads what [`Last`] has, and nothing besides: every exit waits for it.
+/// Reads only what [`Last`] has: every exit waits for it.
 pub fn last(layout: &Layout, cgroup: &Cgroup) -> Last {
     let mut reading = Reading::new(layout, cgroup);
     let last = match layout.version() {
@@ -88,7 +88,7 @@ pub fn last(layout: &Layout, cgroup: &Cgroup) -> Last {
     }
 }
 
-/// Reads what [`InUse`] has, and nothing besides.
+/// Reads only what [`InUse`] has.
 pub fn memory_in_use(layout: &Layout, cgroup: &Cgroup) -> InUse {
     let mut reading = Reading::new(layout, cgroup);
     match layout.version() {
@@ -97,7 +97,7 @@ pub fn memory_in_use(layout: &Layout, cgroup: &Cgroup) -> InUse {
     }
 }
 
-/// For how long the CPU limit has held it back in all, in µs.
+/// How long the CPU limit has held the cgroup back in total, in µs.
 pub fn throttled_usec(layout: &Layout, cgroup: &Cgroup) -> Option<u64> {
     let mut reading = Reading::new(layout, cgroup);
     match layout.version() {
@@ -106,7 +106,7 @@ pub fn throttled_usec(layout: &Layout, cgroup: &Cgroup) -> Option<u64> {
     }
 }
 
-/// Processes of the cgroup that were killed for want of memory.
+/// How many processes of the cgroup were killed for want of memory.
 pub fn oom_kills(layout: &Layout, cgroup: &Cgroup) -> u64 {
     last(layout, cgroup).oom_kills.unwrap_or(0)
 }

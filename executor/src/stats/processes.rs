@@ -9,8 +9,8 @@ use rustix::fs::{self, CWD, Mode, OFlags};
 use rustix::param::{clock_ticks_per_second, page_size};
 use serde::{Deserialize, Serialize};
 
-/// How many `/proc/PID/stat` stay open; of a task with more processes the rest
-/// is opened anew each time. An fd limit is often 1024.
+/// How many `/proc/PID/stat` files stay open; for a task with more processes, the rest are opened
+/// anew each time. The fd limit is often 1024.
 const KEPT: usize = 128;
 
 /// A process of a task.
@@ -18,27 +18,26 @@ const KEPT: usize = 128;
 pub struct Process {
     /// In the shim's pid namespace.
     pub pid: i32,
-    /// The number of the exec that it is, if it is one.
+    /// The exec's number, if the process is an exec.
     pub exec: Option<u64>,
-    /// What it calls itself: at most 15 bytes.
+    /// The process's name: at most 15 bytes.
     pub name: String,
-    /// Its threads.
+    /// The number of threads.
     pub threads: u64,
-    /// CPU time in the program, in µs, to the kernel's tick (mostly 10 ms).
+    /// CPU time in the program, in µs, at the resolution of the kernel's tick (mostly 10 ms).
     pub user_usec: u64,
-    /// CPU time in the kernel, in the same way.
+    /// CPU time in the kernel, in µs, at the same resolution.
     pub system_usec: u64,
-    /// Memory in use, in bytes, what it shares with others included.
+    /// Memory in use, in bytes, including memory shared with other processes.
     pub rss_bytes: u64,
 }
 
-/// The processes that were read before.
+/// The open `stat` files of processes that were read before.
 #[derive(Debug, Default)]
 pub struct Processes(BTreeMap<i32, OwnedFd>);
 
 impl Processes {
-    /// Reads each of `pids`, those that have ended left out. `exec` tells the
-    /// number of an exec.
+    /// Reads each of `pids`, leaving out those that have ended. `exec` returns the number of an exec.
     pub fn read(&mut self, pids: &[i32], exec: impl Fn(i32) -> Option<u64>) -> Vec<Process> {
         self.0.retain(|pid, _| pids.contains(pid));
         let each = pids.iter().filter_map(|pid| {
@@ -53,7 +52,7 @@ impl Processes {
             if let Ok(stat) = read_fd(file) {
                 return Some(stat);
             }
-            // Of one that has ended; the number is a new one's now.
+            // The open file belongs to a process that has ended; the pid is a new process's now.
             self.0.remove(&pid);
         }
         let path = format!("/proc/{pid}/stat");
@@ -67,7 +66,7 @@ impl Processes {
 }
 
 fn parse(pid: i32, stat: &str) -> Option<Process> {
-    // One that has ended uses nothing.
+    // A process that has ended uses nothing.
     let stat = ProcStat::parse(stat).filter(|stat| !stat.has_ended())?;
     let field = |number| stat.number(number);
     let usec = |ticks: u64| ticks * 1_000_000 / clock_ticks_per_second().max(1);

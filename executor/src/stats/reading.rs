@@ -1,4 +1,4 @@
-//! One reading: the cgroup's files, and which figures they gave.
+//! One reading: the cgroup's files, and the figures that they gave.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,18 +19,18 @@ impl<'a> Reading<'a> {
         Reading { layout, cgroup, measured: Vec::new() }
     }
 
-    /// The names of all figures that there were.
+    /// The names of all figures that were found.
     pub fn measured(mut self) -> Vec<Cow<'static, str>> {
         self.measured.sort_unstable();
         self.measured
     }
 
-    /// A file whole.
+    /// The whole text of a file.
     pub fn text(&self, controller: &str, file: &str) -> Option<String> {
         self.layout.read(self.cgroup, controller, file)
     }
 
-    /// The figure `name`, if there is one.
+    /// Returns `value`, and records the figure `name` as measured if there is a value.
     pub fn found<T>(&mut self, name: impl Into<Cow<'static, str>>, value: Option<T>) -> Option<T> {
         if value.is_some() {
             self.measured.push(name.into());
@@ -38,32 +38,32 @@ impl<'a> Reading<'a> {
         value
     }
 
-    /// What a file of one number says.
+    /// The value of a file with one number.
     pub fn value(&self, controller: &str, file: &str) -> Option<u64> {
         self.text(controller, file)?.trim().parse().ok()
     }
 
-    /// The figure `name`, in a file of one number.
+    /// The figure `name`, from a file with one number.
     pub fn number(&mut self, name: impl Into<Cow<'static, str>>, controller: &str, file: &str) -> Option<u64> {
         let number = self.value(controller, file);
         self.found(name, number)
     }
 
-    /// A file of one limit: a number, or `max` for none, which is known too.
+    /// A limit, from a file with a number or `max` for none; `max` counts as measured too.
     pub fn limit(&mut self, name: impl Into<Cow<'static, str>>, controller: &str, file: &str) -> Option<u64> {
         let text = self.text(controller, file);
         self.found(name, text)?.trim().parse().ok()
     }
 
-    /// A file of `key value` lines.
+    /// Reads a file of `key value` lines.
     pub fn keyed(&mut self, controller: &str, file: &str) -> Keyed<'_, 'a> {
         let text = self.text(controller, file).unwrap_or_default();
         Keyed { reading: self, text }
     }
 
-    /// A pressure file, which is in the unified hierarchy.
+    /// Reads a pressure file, which is in the unified hierarchy.
     pub fn pressure(&mut self, name: &'static str, file: &str) -> Option<Pressure> {
-        // Switched off, it cannot be opened, or not be read.
+        // While pressure accounting is off, the file cannot be opened or read.
         let pressure = self.layout.read_unified(self.cgroup, file).and_then(|text| pressure(&text));
         self.found(name, pressure)
     }
@@ -82,7 +82,7 @@ impl Keyed<'_, '_> {
         pairs.find(|(k, _)| *k == key)?.1.trim().parse().ok()
     }
 
-    /// All of them as the figure `name`; `None` where there is no such file.
+    /// All values, as the figure `name`; `None` if there is no such file.
     pub fn all(&mut self, name: &'static str) -> Option<BTreeMap<String, u64>> {
         let pairs = self.text.lines().filter_map(|line| line.split_once(' '));
         let pairs = pairs.filter_map(|(key, value)| Some((key.to_owned(), value.trim().parse().ok()?)));
@@ -90,7 +90,7 @@ impl Keyed<'_, '_> {
         self.reading.found(name, Some(all).filter(|all| !all.is_empty()))
     }
 
-    /// The figure `name`, behind `key`.
+    /// The figure `name`, from the line that starts with `key`.
     pub fn get(&mut self, name: &'static str, key: &str) -> Option<u64> {
         let value = self.value(key);
         self.reading.found(name, value)

@@ -1,5 +1,4 @@
-//! Readings of files as kernels write them, for both versions of cgroups: a
-//! machine has only one of them.
+//! Readings of files as kernels write them, for both cgroup versions, since a machine has only one of them.
 
 use std::fs;
 
@@ -8,7 +7,7 @@ use bowline_sys::mountinfo;
 
 use super::{Stats, read};
 
-/// What is read of a cgroup with these files.
+/// The figures read from a cgroup with these files.
 fn read_of(kind: &str, options: &str, top: &[(&str, &str)], files: &[(&str, &str)]) -> Stats {
     let folder = tempfile::tempdir().unwrap();
     let cgroup = folder.path().join("task");

@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use super::processes::Process;
 
-/// What a task uses, at one moment. What this host does not measure is null.
+/// What a task uses at one moment. A figure that this host does not measure is null.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     /// When it was read.
     pub read_at: Timestamp,
-    /// Which figures this host measures, such as `memory.anon_bytes`: tells a
-    /// limit that is null as there is none from one that nobody knows.
+    /// The figures that this host measures, such as `memory.anon_bytes`: tells a limit that is null
+    /// because there is none from one that is unknown.
     pub measured: Vec<Cow<'static, str>>,
-    /// Which version of cgroups the figures are of: 1 on a hybrid host too.
+    /// The cgroup version of the figures: 1 on a hybrid host too.
     #[serde(default)]
     pub cgroup_version: u8,
     /// CPU time.
@@ -39,11 +39,11 @@ pub struct Stats {
 /// CPU time used since the start, in µs, and how a limit held the task back.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// In all.
+    /// CPU time in total.
     pub usage_usec: Option<u64>,
-    /// Of it in the program.
+    /// The part spent in the program.
     pub user_usec: Option<u64>,
-    /// Of it in the kernel.
+    /// The part spent in the kernel.
     pub system_usec: Option<u64>,
     /// The CPU time it may use in each period; null when there is no limit.
     #[serde(default)]
@@ -53,17 +53,17 @@ pub struct Cpu {
     pub period_usec: Option<u64>,
     /// Enforcement periods in which the task wanted to run.
     pub periods: Option<u64>,
-    /// Of them those in which it was held back.
+    /// The periods in which the task was held back.
     pub throttled_periods: Option<u64>,
-    /// For how long in all.
+    /// How long the task was held back in total.
     pub throttled_usec: Option<u64>,
-    /// Periods in which it used what it had saved before.
+    /// Periods in which the task used CPU time that it had saved before.
     pub bursts: Option<u64>,
-    /// For how long in all.
+    /// The total time of these bursts.
     pub burst_usec: Option<u64>,
-    /// On each CPU; v1 only.
+    /// CPU time on each CPU; v1 only.
     pub per_cpu_usec: Option<Vec<u64>>,
-    /// How long it waited for a CPU.
+    /// How long the task waited for a CPU.
     pub pressure: Option<Pressure>,
 }
 
@@ -72,58 +72,58 @@ pub struct Cpu {
 pub struct Memory {
     /// In use now, page cache included.
     pub usage_bytes: Option<u64>,
-    /// The most at a time.
+    /// The highest usage at a time.
     pub peak_bytes: Option<u64>,
     /// Anonymous memory: the processes' own, "RSS" to v1.
     pub anon_bytes: Option<u64>,
     /// Page cache, shared memory included.
     pub cache_bytes: Option<u64>,
-    /// Of it what was not used lately. Usage without it is what Kubernetes
-    /// calls the working set.
+    /// The part of the page cache that was not used lately. Usage without this part is what
+    /// Kubernetes calls the working set.
     pub inactive_file_bytes: Option<u64>,
-    /// Used by the kernel for the task.
+    /// Memory that the kernel uses for the task.
     pub kernel_bytes: Option<u64>,
     /// Swapped out.
     pub swap_bytes: Option<u64>,
-    /// The most that was swapped out at a time; v2 only.
+    /// The highest swap usage at a time; v2 only.
     pub swap_peak_bytes: Option<u64>,
     /// The limit; null when there is none.
     pub limit_bytes: Option<u64>,
-    /// Beyond this the task is slowed down; null when there is none.
+    /// Above this usage the task is slowed down; null when there is none.
     pub high_bytes: Option<u64>,
-    /// Up to this it is spared when memory is short.
+    /// Up to this usage the task is spared when memory is short.
     pub low_bytes: Option<u64>,
-    /// The limit of swap beyond memory; null when there is none.
+    /// The limit of swap on top of memory; null when there is none.
     pub swap_limit_bytes: Option<u64>,
     /// Processes killed for want of memory.
     pub oom_kills: Option<u64>,
-    /// How often a limit was met.
+    /// How often each memory limit was hit.
     pub events: MemoryEvents,
-    /// Whether somebody waits for memory that only a kill can free; v1 only.
+    /// Whether a process waits for memory that only a kill can free; v1 only.
     pub under_oom: Option<bool>,
-    /// Whether they wait rather than that one is killed; v1 only.
+    /// Whether processes wait instead of one being killed; v1 only.
     pub oom_kill_disabled: Option<bool>,
-    /// All that the kernel counts in `memory.stat`, by its own names.
+    /// All counters of `memory.stat`, by the kernel's names.
     pub counters: Option<BTreeMap<String, u64>>,
-    /// What v1 accounts besides: `memory_and_swap`, `kernel`, `kernel_tcp`.
+    /// The other accounts of v1: `memory_and_swap`, `kernel`, `kernel_tcp`.
     #[serde(default)]
     pub accounts: BTreeMap<Cow<'static, str>, MemoryAccount>,
-    /// How long it waited for memory.
+    /// How long the task waited for memory.
     pub pressure: Option<Pressure>,
 }
 
-/// How often a task has met its limits of memory.
+/// How often a task has hit its memory limits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryEvents {
-    /// Reclaimed from although below `low_bytes`.
+    /// Memory was reclaimed although usage was below `low_bytes`.
     pub low: Option<u64>,
-    /// Slowed down, being above `high_bytes`.
+    /// The task was slowed down above `high_bytes`.
     pub high: Option<u64>,
-    /// Stopped at `limit_bytes`.
+    /// The task was stopped at `limit_bytes`.
     pub max: Option<u64>,
-    /// At `limit_bytes` with nothing left to reclaim.
+    /// The task was at `limit_bytes` with nothing left to reclaim.
     pub oom: Option<u64>,
-    /// Killed as a whole.
+    /// The cgroup was killed as a whole.
     pub oom_group_kill: Option<u64>,
 }
 
@@ -132,18 +132,18 @@ pub struct MemoryEvents {
 pub struct MemoryAccount {
     /// In use now.
     pub usage_bytes: Option<u64>,
-    /// The most at a time.
+    /// The highest usage at a time.
     pub peak_bytes: Option<u64>,
     /// The limit; null when there is none.
     pub limit_bytes: Option<u64>,
-    /// How often it was met.
+    /// How often the limit was hit.
     pub limit_hits: Option<u64>,
 }
 
 /// Tasks in the kernel's sense: threads count.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pids {
-    /// Now.
+    /// How many there are now.
     pub current: Option<u64>,
     /// The limit; null when there is none.
     pub limit: Option<u64>,
@@ -154,9 +154,9 @@ pub struct Pids {
 /// Block devices.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Io {
-    /// Each device that was used, by its numbers; null where nobody counts.
+    /// Each device that was used, by its numbers; null where nothing counts.
     pub devices: Option<Vec<IoDevice>>,
-    /// How long the task waited for one.
+    /// How long the task waited for a block device.
     pub pressure: Option<Pressure>,
 }
 
@@ -179,15 +179,15 @@ pub struct IoDevice {
     /// Operations that discarded.
     #[serde(default)]
     pub discards: u64,
-    /// Of all bytes, those that somebody waited for; on v1 alone.
+    /// Bytes of synchronous operations, on which a process waits; v1 only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync_bytes: Option<u64>,
-    /// Of all operations, those that somebody waited for; on v1 alone.
+    /// Synchronous operations, on which a process waits; v1 only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syncs: Option<u64>,
 }
 
-/// What is held of one RDMA device.
+/// What a task holds of one RDMA device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rdma {
     /// Handles in use now.
@@ -205,7 +205,7 @@ pub struct Rdma {
 pub struct Hugepages {
     /// In use now, in bytes.
     pub usage_bytes: Option<u64>,
-    /// The most at a time; v1 only.
+    /// The highest usage at a time; v1 only.
     pub peak_bytes: Option<u64>,
     /// The limit; null when there is none.
     pub limit_bytes: Option<u64>,
@@ -216,9 +216,9 @@ pub struct Hugepages {
 /// How processes waited for a resource (the kernel's pressure stall information).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pressure {
-    /// At least one waited.
+    /// Time in which at least one process waited.
     pub some: Option<Stall>,
-    /// All of them did.
+    /// Time in which all processes waited.
     pub full: Option<Stall>,
 }
 
@@ -231,36 +231,36 @@ pub struct Stall {
     pub avg60: f64,
     /// Percent of the last five minutes.
     pub avg300: f64,
-    /// In all, in µs.
+    /// In total, in µs.
     pub total_usec: u64,
 }
 
-/// What the exit report wants to know of a cgroup whose processes have ended.
+/// The figures that the exit report needs of a cgroup whose processes have ended.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Last {
     /// CPU time.
     pub cpu_usec: Option<u64>,
-    /// The most memory at a time.
+    /// The highest memory usage at a time.
     pub memory_peak_bytes: Option<u64>,
-    /// The limit of memory; `None` when there is none.
+    /// The memory limit; `None` when there is none.
     pub memory_limit_bytes: Option<u64>,
-    /// How often it was met.
+    /// How often the memory limit was hit.
     pub memory_limit_hits: Option<u64>,
     /// How often the task was slowed down above `memory.high`; v2 only.
     pub memory_high_hits: Option<u64>,
     /// Enforcement periods in which the task wanted to run.
     pub cpu_periods: Option<u64>,
-    /// Of them those in which it was held back.
+    /// The periods in which the task was held back.
     pub throttled_periods: Option<u64>,
-    /// For how long in all.
+    /// How long the task was held back in total.
     pub throttled_usec: Option<u64>,
     /// Processes killed for want of memory.
     pub oom_kills: Option<u64>,
-    /// How often the task met its own memory limit and found nothing to reclaim.
+    /// How often the task hit its own memory limit and found nothing to reclaim.
     pub own_limit_met: Option<u64>,
-    /// The most processes and threads; `None` when there is no limit.
+    /// The limit on processes and threads; `None` when there is none.
     pub pids_limit: Option<u64>,
-    /// How often a fork failed by it.
+    /// How often a fork failed at that limit.
     pub pids_limit_hits: Option<u64>,
 }
 

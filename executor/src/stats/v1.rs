@@ -1,4 +1,4 @@
-//! Where v1 has the figures. Source: the kernel's admin-guide/cgroup-v1.
+//! Reads the figures from the files of cgroup v1. Source: the kernel's admin-guide/cgroup-v1.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use super::reading::Reading;
 use super::types::{Cpu, Hugepages, InUse, Io, IoDevice, Last, Memory, MemoryAccount, MemoryEvents};
 
-/// v1 writes "no limit" as the largest multiple of a page; containerd and
-/// Kubernetes take everything above 2^62 for it.
+/// v1 writes "no limit" as the largest multiple of a page; containerd and Kubernetes take
+/// everything above 2^62 for "no limit".
 const UNLIMITED: u64 = 1 << 62;
 
 pub fn read(reading: &mut Reading<'_>) -> (Cpu, Memory, Io) {
@@ -65,13 +65,13 @@ fn memory(reading: &mut Reading<'_>) -> Memory {
     memory.accounts = accounts(reading);
     let kernel = memory.accounts.get("kernel").and_then(|kernel| kernel.usage_bytes);
     memory.kernel_bytes = reading.found("memory.kernel_bytes", kernel);
-    // One figure for memory and swap together.
+    // v1 has one limit for memory and swap together.
     let both = memory.accounts.get("memory_and_swap").and_then(|both| both.limit_bytes);
     memory.swap_limit_bytes = both.map(|both| both.saturating_sub(memory.limit_bytes.unwrap_or(0)));
     if memory.accounts.contains_key("memory_and_swap") {
         reading.found("memory.swap_limit_bytes", Some(()));
     }
-    // Those of cgroups below it as well.
+    // The `total_` counters include the cgroups below.
     let mut stat = reading.keyed("memory", "memory.stat");
     memory.anon_bytes = stat.get("memory.anon_bytes", "total_rss");
     memory.cache_bytes = stat.get("memory.cache_bytes", "total_cache");
@@ -81,7 +81,7 @@ fn memory(reading: &mut Reading<'_>) -> Memory {
     memory
 }
 
-/// What is accounted besides, where it is.
+/// The other accounts, where v1 has them.
 fn accounts(reading: &mut Reading<'_>) -> BTreeMap<Cow<'static, str>, MemoryAccount> {
     let account = |(name, files): (&'static str, &str)| {
         let mut number = |figure: &str, file: &str| {
@@ -139,7 +139,7 @@ fn io(reading: &mut Reading<'_>) -> Io {
     Io { devices: reading.found("io.devices", devices), pressure: reading.pressure("io.pressure", "io.pressure") }
 }
 
-/// Huge pages of each of `sizes`.
+/// Reads the usage of huge pages of each of `sizes`.
 pub fn hugepages(reading: &mut Reading<'_>, sizes: &[String]) -> BTreeMap<String, Hugepages> {
     let of_size = |size: &String| {
         let mut number = |name: &str, file: &str| {

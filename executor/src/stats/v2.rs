@@ -1,4 +1,4 @@
-//! Where v2 has the figures. Source: the kernel's admin-guide/cgroup-v2.
+//! Reads the figures from the files of cgroup v2. Source: the kernel's admin-guide/cgroup-v2.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ fn io(reading: &mut Reading<'_>) -> Io {
     Io { devices: reading.found("io.devices", devices), pressure: reading.pressure("io.pressure", "io.pressure") }
 }
 
-/// Huge pages of each of `sizes`.
+/// Reads the usage of huge pages of each of `sizes`.
 pub fn hugepages(reading: &mut Reading<'_>, sizes: &[String]) -> BTreeMap<String, Hugepages> {
     let of_size = |size: &String| {
         let file = |name: &str| format!("hugetlb.{size}.{name}");
@@ -115,7 +115,7 @@ pub fn last(reading: &mut Reading<'_>) -> Last {
     let memory_limit_bytes = reading.value("memory", "memory.max");
     let events = reading.keyed("memory", "memory.events");
     let (oom_kills, high, max) = (events.value("oom_kill"), events.value("high"), events.value("max"));
-    // An ancestor's limit counts there, not here.
+    // In this file, hits of an ancestor's limit do not count.
     let own_limit_met = reading.keyed("memory", "memory.events.local").value("oom");
     let stat = reading.keyed("cpu", "cpu.stat");
     Last {

@@ -1,9 +1,8 @@
-//! What a sandbox's members may use together, put into effect: whenever one
-//! comes, goes or changes, and when the sandbox's own limits do.
+//! Puts a sandbox's joint limits into effect, whenever a member joins, leaves or changes, and when the sandbox's
+//! own limits change.
 //!
-//! Only what is different is written, each file once. While a member changes,
-//! the joint limits are those of before and after, whichever is more: v1 holds a
-//! member's CPU quota, and its CPUs, to its parent's.
+//! Only changed values are written, each file once. While a member changes, each joint limit is the larger of the
+//! values before and after: cgroup v1 holds a member's CPU quota, and its CPUs, to its parent's.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -21,14 +20,14 @@ use crate::{sandbox, worker};
 
 type Shares = BTreeMap<TaskId, Share>;
 
-/// What is put into effect by itself where a host may lack some.
+/// The kinds of limits that are written one at a time where the host may lack some of them.
 const KINDS: [fn(&mut Joint, &Joint); 9] = [
     |to, from| to.shares = from.shares,
     |to, from| (to.quota_us, to.period_us) = (from.quota_us, from.period_us),
     |to, from| (to.rt_runtime_us, to.rt_period_us) = (from.rt_runtime_us, from.rt_period_us),
     |to, from| (to.cpus, to.mems) = (from.cpus.clone(), from.mems.clone()),
     |to, from| to.memory = from.memory,
-    // Swap may be what this host does not count.
+    // Separate from memory, because this host may not count swap.
     |to, from| to.swap = from.swap,
     |to, from| to.memory_low = from.memory_low,
     |to, from| (to.memory_min, to.memory_high) = (from.memory_min, from.memory_high),
@@ -36,8 +35,7 @@ const KINDS: [fn(&mut Joint, &Joint); 9] = [
 ];
 
 impl Supervisor {
-    /// Works out the joint limits with what `change` makes of the members, and
-    /// puts them into effect: all, or none.
+    /// Applies `change` to the members' shares, computes the joint limits and puts them into effect: all, or none.
     pub(super) async fn budget(&self, sandbox: &Rc<Sandbox>, change: impl FnOnce(&mut Shares)) -> Result<()> {
         let _turn = sandbox.budgeting.lock().await;
         let mut shares = sandbox.facts.look(|facts| facts.shares.clone());
@@ -48,10 +46,10 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Has a task that is about to be launched fit into the budget.
+    /// Adds a task that is about to be launched to the budget.
     ///
     /// # Errors
-    /// `BadSpec` with both figures where it does not.
+    /// `BadSpec` with both figures if the task does not fit.
     pub(super) async fn join_budget(
         &self,
         sandbox: &Rc<Sandbox>,
@@ -63,7 +61,7 @@ impl Supervisor {
         self.budget(sandbox, |shares| drop(shares.insert(id.clone(), share))).await
     }
 
-    /// A member is no more.
+    /// Removes a member that has gone from the budget.
     pub(super) async fn leave_budget(&self, sandbox: &Rc<Sandbox>, id: &TaskId) {
         let left = self.budget(sandbox, |shares| drop(shares.remove(id))).await;
         if let Err(error) = left {
@@ -72,7 +70,7 @@ impl Supervisor {
         }
     }
 
-    /// Changes a member's limits by `act`, and the joint ones with it.
+    /// Changes a member's limits with `act`, and the joint limits to match.
     pub(super) async fn change_member(
         &self,
         sandbox: &Rc<Sandbox>,
@@ -109,7 +107,7 @@ impl Supervisor {
         sandbox.keep_record()
     }
 
-    /// Writes what of `joint` is not in effect yet: all of it, or none.
+    /// Writes those limits of `joint` that are not in effect yet: all of them, or none.
     async fn enforce(&self, sandbox: &Rc<Sandbox>, shares: &Shares, joint: Joint) -> Result<()> {
         let mode = sandbox.facts.look(|facts| facts.record.sandbox.cgroup);
         let (joint, unenforced) = match mode {
@@ -134,8 +132,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Writes each kind of limit by itself. Returns what is in effect then, and
-    /// which this host has not.
+    /// Writes each kind of limit separately. Returns the limits that are then in effect, and a message for each
+    /// that this host does not support.
     async fn write_apart(&self, sandbox: &Rc<Sandbox>, shares: &Shares, joint: Joint) -> Result<(Joint, Vec<String>)> {
         let before = sandbox.facts.look(|facts| facts.joint.clone());
         let pages = before.hugepages.keys().chain(joint.hugepages.keys()).copied().collect::<Vec<u64>>();
@@ -171,7 +169,7 @@ impl Supervisor {
         Ok((Joint { notes: joint.notes, ..now }, unenforced))
     }
 
-    /// Writes what of `joint` differs from what is in effect.
+    /// Writes the limits of `joint` that differ from those in effect.
     async fn write(&self, sandbox: &Rc<Sandbox>, shares: &Shares, joint: &Joint) -> Result<()> {
         let worker = {
             let (facts, handles) = (sandbox.facts.look(Clone::clone), sandbox.handles.borrow());
@@ -181,7 +179,7 @@ impl Supervisor {
             let mut changes = joint.changes_from(before);
             let lifted = (before.cpus.is_some() && joint.cpus.is_none(), before.mems.is_some() && joint.mems.is_none());
             if lifted != (false, false) {
-                // Nothing says "all": they are those of the cgroup above.
+                // No value means "all", so the lifted sets become those of the parent cgroup.
                 let mut cpu = changes.cpu().clone().unwrap_or_default();
                 let (cpus, mems) = self.layout.parents_sets(cgroup);
                 lifted.0.then(|| cpu.set_cpus(cpus));
@@ -208,7 +206,7 @@ impl Supervisor {
 
 type Step<'a> = Box<dyn Fn(&Joint) -> Joint + 'a>;
 
-/// The joint limits of these members, with the class.
+/// The class and the joint limits of these members.
 fn joint(sandbox: &Joined, shares: &Shares) -> Result<(Class, Joint)> {
     let shares: Vec<Share> = shares.values().cloned().collect();
     Ok(budget::joint(sandbox, &shares)?)

@@ -1,7 +1,7 @@
-//! A checkpoint of a task, and a task that is made from one.
+//! Checkpoints of tasks, and tasks that are restored from one.
 //!
-//! criu is a child of the shim as any other program: the loop goes on. What it
-//! restores is a child of the shim too, stopped until it is started.
+//! criu is a child of the shim like any other program, so the loop goes on. The process that criu restores is a
+//! child of the shim too, and is stopped until the task is started.
 
 use std::fs::DirBuilder;
 use std::os::fd::AsFd as _;
@@ -29,18 +29,18 @@ use crate::manager_events::Happening;
 use crate::program::{Outcome, Program};
 use crate::rootfs;
 
-/// How long criu may take to say what this host lacks.
+/// How long `criu check` may take to say what this host lacks.
 const CHECK: Duration = Duration::from_secs(30);
 
-/// How long it may take to be done with a task that has ended: it ends it itself
-/// where it is asked to, as almost the last of what it does.
+/// How long criu may take to finish once the task has ended: where asked to, criu ends the task itself, almost as
+/// its last step.
 const ENDING: Duration = Duration::from_secs(3);
 
 impl Supervisor {
-    /// Writes a checkpoint of a task that runs.
+    /// Writes a checkpoint of a running task.
     pub async fn checkpoint(self: &Rc<Self>, id: &TaskId, wanted: &Checkpoint) -> Result<()> {
         let task = self.task(id)?;
-        // Its end, if it is to end, is told afterwards.
+        // If the checkpoint ends the task, the end is reported afterwards.
         let _turn = task.turns.checkpointing.lock().await;
         let life = task.facts.look(|facts| facts.life);
         let status = if life.is_reaped() { Status::Exited } else { life.status() };
@@ -68,7 +68,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Restores init from `images`, stopped, in a cgroup of its own.
+    /// Restores init from `images`, stopped, in its own cgroup.
     pub(super) async fn restore_init(
         &self,
         id: &TaskId,
@@ -93,7 +93,7 @@ impl Supervisor {
             let entry = cgroup.entry().joined_late();
             let mut program = Program::new(&criu, args, environment())?;
             program = program.entering(&entry, plan.namespaces.is_new(libc::CLONE_NEWCGROUP));
-            // There is no root of the task's yet.
+            // The task has no root filesystem yet.
             let null = stdio.wants_null().then(|| rootfs::null_apart()?.open()).transpose()?;
             let streams = [&stdio.stdin, &stdio.stdout, &stdio.stderr].map(|end| end.fd().or(null.as_ref()));
             for (fd, number) in outside.inherited() {
@@ -103,7 +103,7 @@ impl Supervisor {
             }
             self.run_criu(&criu, "restore", program, work, std::future::pending()).await?;
             let pid = checkpoint::restored(bundle)?;
-            // Stopped: it does not end but by an accident.
+            // Init is stopped, so it only ends by accident.
             let pidfd = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"))?;
             Ok(Live { pid, pidfd })
         };
@@ -114,19 +114,19 @@ impl Supervisor {
         match restored {
             Ok(live) => Ok((cgroup, live)),
             Err(error) => {
-                // criu kills what it could not finish.
+                // criu kills the processes that it could not restore completely.
                 remove_cgroup(&self.layout, &self.config.systemd, cgroup).await;
                 Err(error)
             }
         }
     }
 
-    /// Lets a restored task go on.
+    /// Continues a restored task.
     pub(super) fn go_on(&self, task: &Task) -> Result<()> {
         task.with_cgroup(|cgroup| self.layout.signal(cgroup, libc::SIGCONT))
     }
 
-    /// Runs it to its end, or until it is `over` for the reason that this comes to.
+    /// Runs criu to its end, or until `over` gives a reason to kill it.
     async fn run_criu(
         &self,
         criu: &Path,
@@ -175,7 +175,7 @@ fn make_folder(path: &Path) -> Result<()> {
     made.doing(Kind::BadSpec, || format!("cannot create {}", path.display()))
 }
 
-/// Where criu finds tar, ip and iptables.
+/// The PATH in which criu finds tar, ip and iptables.
 fn environment() -> Vec<String> {
     std::env::var("PATH").map(|path| format!("PATH={path}")).into_iter().collect()
 }

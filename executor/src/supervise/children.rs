@@ -1,4 +1,4 @@
-//! Reaping: one sweep for all children, whoever waits for which.
+//! Reaping: one sweep for all children, whichever caller waits for which child.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,11 +12,11 @@ use tokio::io::unix::AsyncFd;
 
 use crate::claim::{Claim, End};
 
-/// A signal, as something to await.
+/// A set of signals, as something to await.
 pub struct Signal(AsyncFd<UnixStream>);
 
 impl Signal {
-    /// Any of these.
+    /// Watches for any of these signals.
     pub fn new(numbers: &[i32]) -> Result<Signal> {
         let what = || format!("cannot watch for signals {numbers:?}");
         let (receive, send) = UnixStream::pair().doing(Kind::Internal, what)?;
@@ -28,7 +28,7 @@ impl Signal {
         Ok(Signal(sys::watch(receive).doing(Kind::Internal, what)?))
     }
 
-    /// Returns when at least one has come since the last time.
+    /// Returns when at least one signal has come since the last call.
     pub async fn received(&mut self) {
         let mut buffer = [0u8; 64];
         loop {
@@ -43,23 +43,22 @@ impl Signal {
     }
 }
 
-/// Who waits for which child.
+/// Matches the ends of children with the launches and execs that wait for them.
 ///
-/// A process can end before its worker has told its pid, so the end of a child
-/// that nobody waits for is kept for as long as somebody may still ask for it,
-/// and no longer: the pid is then free for another.
+/// A process can end before its worker has reported its pid, so the end of an unclaimed child is kept for as long
+/// as a launch or exec may still claim it, and no longer: the pid is then free for another process.
 #[derive(Default)]
 pub struct Children {
-    /// Those that are not reaped, by pid.
+    /// The claims on unreaped children, by pid.
     claimed: RefCell<HashMap<i32, Claim>>,
-    /// Ends that nobody has asked for, with the turn at which each was seen.
+    /// The ends that no caller has claimed, by pid, each with the turn in which it was seen.
     unclaimed: RefCell<HashMap<i32, (Turn, End)>>,
-    /// When each launch and exec that may still ask began.
+    /// The turns in which the launches and execs began that may still claim an end.
     expecting: RefCell<BTreeSet<Turn>>,
     now: Cell<Turn>,
 }
 
-/// The order of what happened: larger is later.
+/// A logical clock: a larger value is later.
 type Turn = u64;
 
 /// A launch or exec whose child may end before its pid is known.
@@ -73,9 +72,10 @@ impl Expecting<'_> {
     pub fn claim(&self, pid: i32) -> Claim {
         let claim = Claim::new(pid);
         match self.children.unclaimed.borrow_mut().remove(&pid) {
-            // An end that was seen is of an earlier child, such as a worker, where one of this pid is there still.
+            // If a child with this pid still exists, the end that was seen belongs to an earlier child, such as a
+            // worker.
             Some((seen, end)) if seen > self.since && !sys::is_child(pid) => claim.reaped(end),
-            // An earlier process that had the same pid.
+            // An end that was seen belongs to an earlier process that had the same pid.
             _ => drop(self.children.claimed.borrow_mut().insert(pid, claim.clone())),
         }
         claim
@@ -93,7 +93,7 @@ impl Drop for Expecting<'_> {
 }
 
 impl Children {
-    /// To be held from before a clone until its child is claimed.
+    /// Returns a guard to hold from before a clone until its child is claimed.
     pub fn expect(&self) -> Expecting<'_> {
         let since = self.tick();
         self.expecting.borrow_mut().insert(since);
@@ -104,7 +104,7 @@ impl Children {
         self.now.replace(self.now.get() + 1)
     }
 
-    /// The ends that nobody has asked for yet.
+    /// The ends that no caller has claimed yet.
     pub fn unclaimed(&self) -> BTreeMap<i32, End> {
         self.unclaimed.borrow().iter().map(|(pid, (_, end))| (*pid, *end)).collect()
     }
@@ -126,7 +126,7 @@ impl Children {
     fn ended(&self, pid: i32, ended: Ended) {
         let end = End::now(ended);
         match self.claimed.borrow_mut().remove(&pid) {
-            // Whoever waited may have given up.
+            // The caller that waited may have given up.
             Some(claim) => claim.reaped(end),
             None if self.expecting.borrow().is_empty() => {}
             None => drop(self.unclaimed.borrow_mut().insert(pid, (self.tick(), end))),

@@ -1,5 +1,5 @@
-//! The end of a task: from init's exit to the last byte of output and the
-//! removal of its cgroup; and that of a launch which fails.
+//! The end of a task, from init's exit to the last byte of output and the removal of its cgroup; and the undoing of
+//! a launch that failed.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,7 +21,8 @@ use crate::stats;
 use crate::{waits, worker};
 
 impl Task {
-    /// Sees the task through its end: from init's exit to the last byte of output. How far it is, its life says.
+    /// Takes the task through its end, from init's exit to the last byte of output. Its `life` says how far it has
+    /// come.
     pub async fn see_off(self: Rc<Self>, supervisor: Rc<Supervisor>) {
         loop {
             let (life, steps) = self.facts.look(|facts| (facts.life, facts.steps));
@@ -48,19 +49,20 @@ impl Task {
         }
     }
 
-    /// Lets what is under way with init come to its end.
+    /// Waits for the start or checkpoint of init that is under way.
     async fn exit(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
         drop(self.turns.starting.lock().await);
-        // It may have ended it, which is told afterwards; else that gives it up.
+        // A checkpoint may have ended the task, whose end is then reported after it; else criu gives up the
+        // checkpoint.
         drop(self.turns.checkpointing.lock().await);
-        // systemd removes an empty scope, and with it what its cgroup has counted.
+        // systemd removes an empty scope, and with it the counts of its cgroup.
         let counted = self.with_unit(|cgroup| stats::last(&supervisor.layout, cgroup));
         self.facts.change(|facts| facts.counted = counted);
         self.comes_to(supervisor, Trigger::Exited);
         self.handles.borrow_mut().init.take();
     }
 
-    /// Makes the report, once all that the task has left is killed, and all that it has said is read.
+    /// Makes the report, once all remaining processes are killed and all output is read.
     async fn make_report(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
         self.kill_rest(&supervisor.layout).await;
         let pumps = self.handles.borrow().pumps.clone();
@@ -73,7 +75,7 @@ impl Task {
         self.comes_to(supervisor, Trigger::Reported);
     }
 
-    /// Puts the report down, and tells it.
+    /// Writes the report, then reports the exit.
     async fn put_report(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
         let Some(mut report) = self.facts.look(|facts| facts.report.clone()) else { return };
         match self.keep(&report).await {
@@ -86,11 +88,11 @@ impl Task {
         supervisor.tell_exit(self, &report);
         self.facts.change(|facts| facts.report = Some(report));
         self.comes_to(supervisor, Trigger::Told);
-        // Whoever waits is told first.
+        // Waiting callers get their answer first.
         tokio::task::yield_now().await;
     }
 
-    /// Removes what is left of it, and has the rest of its output written.
+    /// Removes what is left of the task, and waits until the rest of its output is written.
     async fn clear_away(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
         if self.facts.look(|facts| facts.cgroups == Cgroups::InUse) {
             self.facts.note(|facts| facts.cgroups = Cgroups::Removing);
@@ -117,32 +119,32 @@ impl Task {
         });
     }
 
-    /// Removes the task's cgroup, and with the last task the shim's own.
+    /// Removes the task's cgroup and, after the last task, the shim's own.
     async fn remove_cgroups(self: Rc<Self>, supervisor: Rc<Supervisor>) {
         let cgroup = self.handles.borrow_mut().cgroup.take();
         if let Some(cgroup) = cgroup {
             remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;
         }
-        // The shim of a sandbox stays where it is for that one's life.
+        // The shim of a sandbox stays where it is for the sandbox's life.
         if !supervisor.any_lives() && supervisor.sandbox().is_none() {
             supervisor.overhead.leave(&supervisor.layout).await;
         }
         self.facts.change(|facts| facts.cgroups = Cgroups::Removed);
     }
 
-    /// Its end goes on by a step, which needs nothing done.
+    /// Applies a trigger of the task's end. A failure is only logged.
     fn comes_to(self: &Rc<Self>, supervisor: &Rc<Supervisor>, step: Trigger) {
         if let Err(error) = self.happen(&supervisor.layout, step) {
             tracing::error!(%error, id = %self.id, "a step of a task's end has no place");
         }
     }
 
-    /// Stores the report, before anybody learns of the exit.
+    /// Stores the report before any caller learns of the exit.
     async fn keep(&self, report: &ExitReport) -> Result<Put> {
         let put = {
             let mut handles = self.handles.borrow_mut();
             let Some(reserve) = handles.reserve.as_mut() else { return Ok(Put::Unwanted) };
-            // Once more with the descriptor in reserve: that may be what it lacks.
+            // Try again with the descriptor in reserve: the lack of one may be the cause.
             let written = self.folder.write_exit(reserve, report);
             written.or_else(|_| spare::lend(|| self.folder.write_exit(reserve, report)))?
         };
@@ -153,14 +155,14 @@ impl Task {
         Ok(put)
     }
 
-    /// Makes what is on disk of a durable task survive a power loss.
+    /// Makes the records of a durable task survive a power loss.
     pub(super) async fn sync(&self) -> Result<()> {
         let sandbox = self.facts.look(|facts| facts.record.sandbox.clone());
         worker::run("the task's records", || self.folder.sync(sandbox.as_ref())).await
     }
 
-    /// Tries again to put down a report that could not be, until it is written or nobody wants it. Nothing
-    /// bounds this wait: a disk tells nobody that it takes something again.
+    /// Retries a report that could not be written, until it is written or no caller wants it. Nothing bounds this
+    /// wait: a disk does not report when it accepts writes again.
     async fn keep_at_last(&self, supervisor: &Supervisor) {
         let Some(report) = self.unwritten().map(|report| ExitReport { unwritten: None, ..report }) else { return };
         let mut wait = Duration::from_millis(20);
@@ -179,7 +181,7 @@ impl Task {
         }
     }
 
-    /// Waits until all is done that its end asks for.
+    /// Waits until everything that the task's end requires is done.
     ///
     /// # Errors
     /// `Internal` while its exit report cannot be written.
@@ -200,7 +202,7 @@ impl Task {
         let layout = &supervisor.layout;
         let last = self.with_cgroup(|c| stats::last(layout, c)).unwrap_or_default();
         let mut last = last.or(self.facts.look(|facts| facts.counted.clone()).unwrap_or_default());
-        // What was told has happened, also where nothing counts it any more.
+        // Kills that were reported have happened, even where nothing counts them any more.
         let (told, limit_met) = self.facts.look(|facts| (facts.oom_kills, facts.limit_met));
         last.oom_kills = last.oom_kills.max(Some(told).filter(|kills| *kills > 0));
         last.own_limit_met = last.own_limit_met.or(limit_met);
@@ -211,7 +213,7 @@ impl Task {
         };
         let output_dropped_bytes = self.output_dropped();
         self.facts.look(|facts| {
-            // It was reaped, perhaps before it was known that its program was executed.
+            // Init was reaped, perhaps before the shim learned that its program was executed.
             let End { ended, at } = end.unwrap_or_else(|| End::now(Ended::Signaled(libc::SIGKILL)));
             let exited_at = facts.record.started_at.map_or(at, |started_at| at.max(started_at));
             let by_shim = |signal| facts.sent.contains(&signal);
@@ -227,7 +229,7 @@ impl Task {
                 killed_by_shim: by_shim(libc::SIGKILL),
             };
             let record = &facts.record;
-            // A pid namespace that ends with its init takes all with it, uncounted.
+            // A pid namespace ends with its init, and takes all its processes with it, uncounted.
             let by_kernel = self.namespaces.is_new(libc::CLONE_NEWPID);
             let processes_killed = facts.killed.or((!by_kernel).then_some(facts.rest_killed));
             ExitReport {
@@ -264,9 +266,9 @@ impl Task {
         })
     }
 
-    /// Undoes a launch that failed after the clone; the error says why.
+    /// Undoes a launch that failed after the clone. Returns the error that says why.
     pub async fn undo(self: &Rc<Self>, supervisor: &Rc<Supervisor>, error: Error) -> Error {
-        // Thawed too: what is frozen does not die.
+        // This also thaws the task: a frozen process does not die.
         self.comes_to(supervisor, Trigger::Failed);
         let claim = self.handles.borrow().claim.clone();
         claim.ended().await;

@@ -1,8 +1,7 @@
-//! Telling what happens: events of a task, numbered, into the journal.
+//! Reports what happens to tasks: numbered events to the journal, and happenings to the manager.
 //!
-//! An event is written when it has happened, before whoever asked for it is
-//! told. Health checks are no execs here: they would drown everything else, and
-//! tell by their outcome.
+//! An event is written after it has happened, and before the caller that asked for it gets an answer. Health checks
+//! do not appear as execs: they would drown everything else, and their outcome is reported instead.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,8 +23,8 @@ use crate::reserve::Put;
 use crate::stats;
 use crate::watch::{Finding, KernelLog};
 
-/// How often kills are counted after memory has run out: v1 says so before it
-/// kills, and v2 whenever a limit is met, which may be a thousand times a second.
+/// When kills are counted after memory has run out: cgroup v1 reports that before it kills, and v2 whenever a limit
+/// is met, which may be a thousand times a second.
 const COUNTED_AFTER: &[Duration] = &[Duration::ZERO, Duration::from_millis(10), Duration::from_millis(990)];
 
 /// When kills are counted in a systemd unit. systemd removes an empty scope together with its
@@ -40,11 +39,11 @@ const COUNTED_IN_UNIT_AFTER: &[Duration] = &[
     Duration::from_millis(2),
 ];
 
-/// How long an exit waits for execs that end with it.
+/// How long a task's exit waits for execs that end with the task.
 const STRAGGLING: Duration = Duration::from_secs(1);
 
 impl Supervisor {
-    /// Puts an event of a task into the journal, unless its end is there.
+    /// Writes an event of a task to the journal, unless the task's end is reported already.
     pub(super) fn tell(&self, task: &Task, event: Event) {
         if task.facts.look(|facts| facts.life.is_reported()) {
             return;
@@ -55,23 +54,22 @@ impl Supervisor {
         }
     }
 
-    /// Tells the manager that wants to hear of it, unless it knows of the end.
+    /// Reports a happening to the manager, if one receives events, unless the task's end is reported already.
     pub(super) fn tell_manager(&self, task: &Task, what: impl FnOnce() -> Happening) {
         if let Some(teller) = self.config.tell.as_ref().filter(|_| !task.facts.look(|facts| facts.life.is_reported())) {
             teller.tell(&task.id, what());
         }
     }
 
-    /// Tells the manager of an exec, which somebody may wait for. Where one is so deep in the kernel that its task's end
-    /// did not wait for it, it is told late.
+    /// Reports an exec to the manager, because a caller may wait for it. This comes after the task's end if the
+    /// exec is so deep in the kernel that the end did not wait for it.
     pub(super) fn tell_of_exec(&self, task: &Task, what: Happening) {
         if let Some(teller) = &self.config.tell {
             teller.tell(&task.id, what);
         }
     }
 
-    /// That a task was launched: in one write, and nothing of a launch that
-    /// failed.
+    /// Reports that a task was launched, in one write. Nothing is written about a launch that failed.
     pub(super) fn tell_launched(&self, task: &Task) {
         let Some(journal) = &self.journal else { return };
         let entries = {
@@ -86,7 +84,7 @@ impl Supervisor {
         journal.borrow_mut().append(&mut { entries });
     }
 
-    /// That a command which somebody asked for was run.
+    /// Reports that a command which a caller asked for was run.
     pub(super) fn tell_command(&self, task: &Task, command: &[String], exec: &ExecFacts) {
         let exit_code = match exec.end {
             Some(ExecEnd::Exited(code)) => Some(code),
@@ -96,7 +94,7 @@ impl Supervisor {
         self.tell(task, Event::Exec { command: shortened(command), exit_code, started_at });
     }
 
-    /// That an exec of the manager's has ended, whose pid was this.
+    /// Reports to the manager that its exec with this pid has ended.
     pub(super) fn tell_exec_exit(&self, task: &Task, pid: i32, exec: &ExecFacts) {
         let code = match exec.end {
             Some(ExecEnd::Exited(code)) => code,
@@ -106,16 +104,16 @@ impl Supervisor {
         self.tell_of_exec(task, Happening::ExecExited { name, pid, code, at });
     }
 
-    /// Waits until the ends of the execs that a task's end has ended are told. One that does not end, as it is deep in
-    /// the kernel, is left out.
+    /// Waits until the ends of all execs that end with their task are reported. Gives up on an exec that does not
+    /// end because it is deep in the kernel.
     pub(super) async fn tell_execs(&self, task: &Task) {
         let told = task.facts.until_it(|facts| facts.execs.values().all(ExecFacts::is_told));
         let _ = tokio::time::timeout(task.step_due(STRAGGLING).to_come(), told).await;
     }
 
-    /// The end, after which nothing more is told: it has the number that the
-    /// report says. The journal has it once the report is written, so that neither says what the other denies; of one
-    /// that nobody wants, whoever removed the task has told.
+    /// Writes the task's end, its last event, to the journal, with the number that the report gives. This is done
+    /// once the report is written, so that neither contradicts the other. If no caller wants the report any more,
+    /// the caller that removed the task has reported the end.
     pub(super) fn tell_written(&self, task: &Task, report: &ExitReport, put: Put) {
         if let (Some(journal), Put::Placed) = (&self.journal, put) {
             let entry = task.entry(Timestamp::now(), Event::of_exit(report));
@@ -123,7 +121,7 @@ impl Supervisor {
         }
     }
 
-    /// The end, for the manager.
+    /// Reports the task's end to the manager.
     pub(super) fn tell_exit(&self, task: &Task, report: &ExitReport) {
         if let Some(teller) = &self.config.tell {
             let pid = task.facts.look(|facts| facts.record.pid).unwrap_or_default();
@@ -131,8 +129,8 @@ impl Supervisor {
         }
     }
 
-    /// That the kernel has killed for want of memory, if it has since the last
-    /// time: whether it has, and whether init was the last of them.
+    /// Reports that the kernel has killed processes for lack of memory since the last call. `None` if it has not;
+    /// else whether init was the last that it killed.
     pub(super) fn tell_oom(&self, task: &Task, kills: Option<u64>) -> Option<bool> {
         let kills = kills.filter(|kills| *kills > task.facts.look(|facts| facts.oom_kills))?;
         let met = task.with_unit(|cgroup| stats::last(&self.layout, cgroup).own_limit_met).flatten();
@@ -154,8 +152,8 @@ impl Supervisor {
         Some(init.unwrap_or(false))
     }
 
-    /// Tells of kills for want of memory as they happen. What is not heard of
-    /// in time is reported with the end.
+    /// Reports kills for lack of memory as they happen. Kills that are not noticed in time are reported with the
+    /// task's end.
     pub(super) fn watch_oom(self: &Rc<Self>, task: &Rc<Task>) {
         let Ok(Some(watch)) = task.with_cgroup(|cgroup| self.layout.watch_oom(cgroup)) else { return };
         if let Some(log) = KernelLog::from_now() {
@@ -166,7 +164,7 @@ impl Supervisor {
     }
 
     async fn hear_of_oom(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) {
-        // What was killed before.
+        // Report what was killed before the watch began.
         self.oom_found(task, watch);
         loop {
             while let Some(look) = task.facts.look(|facts| facts.oom_looks.front().copied()) {
@@ -191,8 +189,8 @@ impl Supervisor {
         }
     }
 
-    /// Whether there were kills; does what the task's watch asks for, unless it
-    /// has ended by one.
+    /// Reports new kills and performs the action of the task's watch, unless init was killed. Returns whether there
+    /// were any kills.
     fn oom_found(self: &Rc<Self>, task: &Rc<Task>, watch: &OomWatch) -> bool {
         let Some(init) = self.tell_oom(task, watch.kills()) else { return false };
         if let Some(action) = task.oom_action().filter(|_| !init) {
@@ -204,12 +202,12 @@ impl Supervisor {
 }
 
 impl Task {
-    /// What its watch wants when processes were killed for want of memory.
+    /// The action that the task's watch asks for when processes were killed for lack of memory.
     fn oom_action(&self) -> Option<WatchAction> {
         self.facts.look(|facts| facts.record.task.as_ref()?.watch.oom.as_ref().map(|oom| oom.action))
     }
 
-    /// The next event.
+    /// Makes the task's next journal entry, with the next number.
     fn entry(&self, time: Timestamp, event: Event) -> Entry {
         let seq = self.facts.change(|facts| {
             facts.events += 1;

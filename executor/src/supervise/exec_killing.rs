@@ -15,17 +15,18 @@ use crate::clock::Moment;
 use crate::facts::Killed;
 use crate::waits;
 
-/// How long an answer waits for what was killed at a deadline to end.
+/// How long an answer waits until what was killed at a deadline has ended.
 const DYING: Duration = Duration::from_secs(1);
 
-/// How long it is seen to that it does, where somebody keeps it frozen.
+/// How long the shim makes sure that killed processes end, where another process keeps them frozen.
 const KILLED_ON: Duration = Duration::from_secs(60);
 
 impl Supervisor {
-    /// Ends an exec, with all it started as far as that can be found. Returns when they have ended, or after a while:
-    /// one that is deep in the kernel runs no instruction more, but ends when it is let go.
+    /// Kills an exec and whatever it started, as far as that can be found. Returns when they have ended, or after
+    /// [`DYING`]: a process that is deep in the kernel runs no more instructions, but ends only when the kernel
+    /// lets it go.
     pub(super) async fn kill_exec(self: &Rc<Self>, task: &Rc<Task>, number: u64) -> Killed {
-        // Without a process it has started nothing.
+        // An exec without a process has started nothing.
         let Some((claim, in_group)) = task.exec_claim(number) else { return Killed::Cgroup };
         let killed_at = task.facts.look(|facts| facts.execs.get(&number).and_then(|exec| exec.killed_at));
         let since = killed_at.unwrap_or_else(|| self.begin_killing(task, number, claim, in_group));
@@ -34,7 +35,7 @@ impl Supervisor {
         if in_group { Killed::Cgroup } else { Killed::Session }
     }
 
-    /// Has an exec killed, with all it started, until nothing of it is left. Returns when that was begun.
+    /// Starts killing an exec and whatever it started, until nothing is left. Returns the time when that began.
     fn begin_killing(self: &Rc<Self>, task: &Rc<Task>, number: u64, claim: Claim, in_group: bool) -> Moment {
         let since = Moment::now();
         task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.killed_at = Some(since)));
@@ -54,22 +55,23 @@ impl Supervisor {
     }
 }
 
-/// An exec that is killed.
+/// An exec that is being killed.
 struct Killing {
     claim: Claim,
-    /// Its own, if it is in one.
+    /// The exec's own cgroup, if it is in one.
     group: Option<Rc<ExecGroup>>,
     since: Moment,
-    /// Whether its pid was its own when this began: its session's number then is, for as long as anybody is in that.
+    /// Whether the exec was unreaped when this began. Its pid then names its session for as long as a process is in
+    /// that session.
     lived: bool,
-    /// Those that were killed last, until they have ended.
+    /// The processes that were killed last, until they have ended.
     dying: RefCell<Rc<[OwnedFd]>>,
 }
 
 impl Killing {
     fn begin(claim: Claim, group: Option<Rc<ExecGroup>>, since: Moment) -> Killing {
-        // It may not have come as far as its cgroup or its session.
-        // One that was reaped just now is no more, and its pid may be a stranger's.
+        // Kill it by pidfd: it may not have reached its cgroup or its session yet. An exec that has just been
+        // reaped is gone, and its pid may belong to another process.
         let lived = claim.is_unreaped();
         let own: Vec<OwnedFd> = lived.then(|| sys::pidfd_open(claim.pid).ok()).flatten().into_iter().collect();
         // An error means that it has ended.
@@ -88,7 +90,7 @@ impl Killing {
                 None => Vec::new(),
             };
             let none = killed.is_empty();
-            // Who is moved to where it can die is in no list any more.
+            // A process that is moved to where it can die is in no list any more.
             killed.extend(self.dying.borrow().iter().filter_map(|pidfd| pidfd.try_clone().ok()));
             let dying: Rc<[OwnedFd]> = killed.into();
             *self.dying.borrow_mut() = dying.clone();

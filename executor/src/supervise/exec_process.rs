@@ -1,4 +1,4 @@
-//! The process that an exec is to be: init's, with what its caller asks for.
+//! Builds an exec's process description: init's, changed as the caller asks.
 
 use std::os::fd::AsFd as _;
 
@@ -14,7 +14,7 @@ use crate::io::Owner;
 use crate::request::Exec;
 
 impl Task {
-    /// Init's process with what the request changes.
+    /// Init's process, with the changes that the request asks for.
     pub(super) fn exec_process(&self, request: &Exec) -> Result<Process> {
         if let Some(process) = &request.process {
             return self.completed(process);
@@ -46,8 +46,8 @@ impl Task {
         Ok(process)
     }
 
-    /// A process that its manager describes, with init's for what it leaves
-    /// out, so that it has no less protection.
+    /// Completes a process that the manager describes with init's settings for whatever it leaves out, so that the
+    /// exec has no less protection than init.
     fn completed(&self, wanted: &Process) -> Result<Process> {
         bundle::check_process(wanted)?;
         let mut process = wanted.clone();
@@ -70,7 +70,7 @@ impl Task {
         Ok(process)
     }
 
-    /// Who the streams of an exec belong to on the host.
+    /// The user and group that own an exec's streams on the host.
     pub(super) fn owner_of_streams(&self, process: &Process) -> Owner {
         self.facts.look(|facts| owner(&self.spec, Some(process), &facts.particulars))
     }
@@ -78,19 +78,19 @@ impl Task {
     fn become_user(&self, process: &mut Process, user: &str) -> Result<()> {
         let user: User = user.parse()?;
         let pid = self.pid().unwrap_or_default();
-        // Init is unreaped, so the pid is its own; its root is the task's.
+        // Init is unreaped, so its pid cannot be reused; its root is the task's root.
         let root = std::fs::File::open(format!("/proc/{pid}/root"));
         let root = root.doing(Kind::Internal, || "cannot open the task's root filesystem")?;
         let wanted = Wanted { user: Some(&user.user), group: user.group.as_ref(), groups: &[] };
         let ids = identity::resolve(root.as_fd(), wanted)?;
-        // Capabilities stay as init's: execve takes them from all but root.
+        // Capabilities stay as init's: execve drops them for every user but root.
         let user = UserBuilder::default().uid(ids.uid).gid(ids.gid).additional_gids(ids.groups);
         process.set_user(user.build().doing(Kind::Internal, || "cannot describe a user")?);
         Ok(())
     }
 }
 
-/// `base` with the variables of `more` put in or replaced.
+/// `base` with the variables of `more` added or replaced.
 fn merged(base: &[String], more: &[String]) -> Result<Vec<String>> {
     let mut all = base.to_vec();
     for variable in more {

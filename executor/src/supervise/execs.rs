@@ -34,12 +34,12 @@ pub struct BegunExec {
 }
 
 impl BegunExec {
-    /// Its number in its task.
+    /// The number of the exec within its task.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Waits for its end and returns the outcome, once.
+    /// Waits until the exec has ended and returns its outcome. A second call fails with `NotFound`.
     pub async fn outcome(&self) -> Result<ExecOutcome> {
         self.task.exec_outcome(self.number).await
     }
@@ -52,8 +52,8 @@ impl Drop for BegunExec {
 }
 
 impl Supervisor {
-    /// Starts an exec that somebody asked for: it is counted, an event of the task, and the task's end is told after its
-    /// own. Its program is executed when this returns, or its deadline has come.
+    /// Starts an exec that a caller asked for: it counts in the statistics and is an event of the task, whose end
+    /// is reported after the exec's. When this returns, the program has been executed or the deadline has passed.
     pub async fn exec(self: &Rc<Self>, id: &TaskId, request: &Exec) -> Result<BegunExec> {
         let task = self.task(id)?;
         let number = self.begin_counted(&task, request, AskedBy::Caller(request.command.clone())).await?;
@@ -61,7 +61,7 @@ impl Supervisor {
         Ok(BegunExec { task, number })
     }
 
-    /// Starts an exec whose beginning and end are told to the manager.
+    /// Starts an exec whose beginning and end are reported to the manager.
     pub async fn start_exec(self: &Rc<Self>, id: &TaskId, request: &Exec) -> Result<Launched> {
         let task = self.task(id)?;
         let number = self.begin_counted(&task, request, AskedBy::Manager).await?;
@@ -72,7 +72,7 @@ impl Supervisor {
         Ok(Launched { pid })
     }
 
-    /// Starts a health check: it tells by what it comes to alone.
+    /// Starts a health check, which reports only by its outcome.
     pub(super) async fn exec_check(self: &Rc<Self>, task: &Rc<Task>, request: &Exec) -> Result<u64> {
         let number = self.begin_exec(task, request, AskedBy::Check).await?;
         self.see_exec_off(task, number);
@@ -92,8 +92,7 @@ impl Supervisor {
         begun
     }
 
-    /// Starts an exec; its program is executed when this returns, or its
-    /// deadline has come.
+    /// Starts an exec. When this returns, the program has been executed or the deadline has passed.
     async fn begin_exec(self: &Rc<Self>, task: &Rc<Task>, request: &Exec, by: AskedBy) -> Result<u64> {
         let id = &task.id;
         let life = task.facts.look(|facts| facts.life);
@@ -121,16 +120,15 @@ impl Supervisor {
         begun.map(|()| number)
     }
 
-    /// A cgroup for an exec: the one that is kept empty, or a new one. A daemon
-    /// that an exec left behind keeps its own. `None` where none can be had, as
-    /// by a limit on how many there may be.
+    /// Returns a cgroup for an exec: the spare empty one, or a new one. A daemon that an exec left behind keeps
+    /// that exec's cgroup. `None` if no cgroup can be created, for instance because of a limit on their number.
     fn exec_group(&self, task: &Task) -> Option<Rc<ExecGroup>> {
         let free = task.handles.borrow_mut().exec_group.take();
         if free.is_some() {
             return free;
         }
-        // The oldest that was left may be empty by now. One is tried for each that is made, so that there are never
-        // many more than there are daemons.
+        // The oldest leftover cgroup may be empty by now. One is tried for each cgroup that is created, so that
+        // there are never many more of them than daemons.
         let oldest = task.facts.change(|facts| facts.exec_groups_left.pop_front());
         oldest.into_iter().for_each(|number| self.remove_group(task, number));
         let number = task.facts.change(|facts| {
@@ -142,8 +140,8 @@ impl Supervisor {
         made.inspect_err(|error| tracing::info!(%error, "an exec's deadline will kill its session")).ok().map(Rc::new)
     }
 
-    /// Takes back the cgroup of an exec that has ended: an empty one is kept for the next. No descriptor is kept of one
-    /// in which somebody is left, nor of a second.
+    /// Takes back the cgroup of an exec that has ended, and keeps an empty one for the next exec. Keeps no
+    /// descriptor of a cgroup that still holds a process, nor of a second empty one.
     fn give_back(&self, task: &Task, number: u64) {
         let group = task.handles.borrow_mut().execs.get_mut(&number).and_then(|exec| exec.group.take());
         let Some(group) = group else { return };
@@ -159,7 +157,7 @@ impl Supervisor {
     }
 
     fn remove_group(&self, task: &Task, number: u64) {
-        // Without the task's cgroup it has gone.
+        // If the task's cgroup is gone, so is the exec's.
         if !task.with_cgroup(|c| self.layout.remove_exec_group(c, &group_name(number))).unwrap_or(true) {
             task.facts.change(|facts| facts.exec_groups_left.push_back(number));
         }
@@ -171,7 +169,7 @@ impl Supervisor {
         let (stdio, wiring, tails) = wire(request, targets, task.owner_of_streams(process))?;
         let expecting = self.children.expect();
         let (mut report, pid, in_group) = match self.clone_exec(task, process, &stdio, number).await {
-            // Nothing of it is there that could be killed.
+            // The exec has no process that could be killed.
             Err(error) if error.kind() == Kind::Timeout && task.exec_is_late(number) => {
                 task.exec_begins(number, Trigger::Deadline);
                 return Ok(());
@@ -185,7 +183,7 @@ impl Supervisor {
         drop(expecting);
         let deadline = task.exec_is_cloned(number, &claim, tails, in_group);
         if !task.is_live() {
-            // The task's end may have looked before it was there.
+            // The task's end may have looked for execs before this one existed.
             self.kill_exec(task, number).await;
             return Err(gone(task));
         }
@@ -193,23 +191,23 @@ impl Supervisor {
             Some(Ok(())) => match connect(wiring, request) {
                 Ok(pumps) => Some(pumps),
                 Err(error) => {
-                    // It runs by now, and whoever asked is told that it does not.
+                    // The program runs by now, but the caller is told that it does not.
                     self.kill_exec(task, number).await;
                     return Err(error);
                 }
             },
             Some(Err(error)) => {
-                // It ends by itself, unless it has said what nobody understands.
+                // The exec ends by itself, unless its report could not be understood.
                 self.kill_exec(task, number).await;
                 return Err(error);
             }
-            // Nothing of it runs: it is killed before it had a terminal.
+            // The program does not run yet: the exec is killed before it had a terminal.
             None => None,
         };
         if let (Some(logging), Some(pumps)) = (logging, &pumps) {
             logging.see_off(pumps.process_ended());
         }
-        // While its end has not come, the pid is its own.
+        // Until the exec is reaped, its pid cannot be reused.
         let named = request.name.is_some() && claim.is_unreaped();
         let event = if pumps.is_some() { Trigger::Executed } else { Trigger::Deadline };
         if let Some(handles) = task.handles.borrow_mut().execs.get_mut(&number) {
@@ -220,7 +218,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Has an exec seen to its end, or its deadline.
+    /// Follows an exec in the background until it ends or its deadline kills it.
     fn see_exec_off(self: &Rc<Self>, task: &Rc<Task>, number: u64) {
         let (supervisor, task) = (self.clone(), task.clone());
         waits::begin(move || {
@@ -241,7 +239,8 @@ impl Supervisor {
         });
     }
 
-    /// Tells the end of an exec, once all is read that it has said itself: what it left running may write on.
+    /// Reports the end of an exec once all of its own output is read. Processes that it left running may write
+    /// more.
     async fn end_exec(&self, task: &Task, number: u64) {
         let pumps = task.handles.borrow().execs.get(&number).and_then(|exec| exec.pumps.clone());
         if let Some(pumps) = pumps {
@@ -266,9 +265,8 @@ impl Supervisor {
         }
     }
 
-    /// Clones the exec into the first cgroup that takes it: its own group, the
-    /// task's cgroup, or the one below it where the task's init is. Returns its
-    /// pid, and whether it is in its group.
+    /// Clones the exec into the first cgroup that accepts it: its own group, the task's cgroup, or the cgroup below
+    /// that holds the task's init. Returns its pid, and whether it is in its own group.
     async fn clone_exec(
         &self,
         task: &Task,
@@ -291,8 +289,8 @@ impl Supervisor {
         if let Some((report, pid)) = clone_into(task, process, stdio, entry, number).await? {
             return Ok((report, pid, false));
         }
-        // The task has moved its processes down, and controllers with them:
-        // its own cgroup takes none any more (cgroup-v2, "no internal processes").
+        // The task has moved its processes down a level, and controllers with them, so its own cgroup accepts no
+        // process any more (cgroup-v2, "no internal processes").
         let init = task.pid().ok_or_else(|| gone(task))?;
         let below = task.with_cgroup(|c| self.layout.below_of(c, init))??;
         let entry = task.with_cgroup(|c| below.entry(c))?;
@@ -305,7 +303,7 @@ impl Supervisor {
     }
 }
 
-/// Clones the exec into a cgroup; its pid, or `None` if that takes no process.
+/// Clones the exec into a cgroup. Returns its pid, or `None` if the cgroup accepts no process.
 async fn clone_into(
     task: &Task,
     process: &Process,
@@ -327,7 +325,7 @@ async fn clone_into(
     };
     let deadline = task.facts.look(|facts| facts.execs.get(&number)?.deadline);
     let give_up = async {
-        // Without a deadline, until the task has ended.
+        // Without a deadline, wait until the task has ended.
         before(deadline, task.facts.until_it(|facts| facts.life.is_reaped())).await;
     };
     Ok(report.cloned(give_up).await?.map(|pid| (report, pid)))
@@ -337,7 +335,7 @@ fn gone(task: &Task) -> Error {
     Error::new(Kind::WrongState, format!("task {} has exited", task.id))
 }
 
-/// What `future` comes to before the deadline, if there is one.
+/// The output of `future`, or `None` if there is a deadline and it passes first.
 async fn before<T>(deadline: Option<Moment>, future: impl Future<Output = T>) -> Option<T> {
     match deadline {
         Some(deadline) => tokio::time::timeout(deadline.to_come(), future).await.ok(),
@@ -345,7 +343,8 @@ async fn before<T>(deadline: Option<Moment>, future: impl Future<Output = T>) ->
     }
 }
 
-/// Makes the ends of an exec: what it gets, what the shim keeps, and where its last bytes are kept.
+/// Creates the streams of an exec: the exec's ends, the shim's ends, and the buffers that keep the last bytes of
+/// output.
 fn wire(request: &Exec, targets: Option<[Target; 2]>, owner: Owner) -> Result<(Stdio, Wiring, Vec<Tail>)> {
     let bytes = request.tail_bytes.unwrap_or(io::TAIL);
     let stdout = io::new_tail(bytes);
@@ -355,14 +354,14 @@ fn wire(request: &Exec, targets: Option<[Target; 2]>, owner: Owner) -> Result<(S
     let Exec { stdin: input, terminal, .. } = request;
     let [stdout, stderr] = &targets.unwrap_or_else(|| [request.stdout.clone(), request.stderr.clone()]);
     let (logs, direct, terminal) = ([None, None], request.direct, *terminal);
-    // A program that it leaves behind may write to its file as long as it lives.
+    // A program that the exec leaves behind may write to the exec's file as long as it lives.
     let follow = direct;
     let (stdio, wiring) =
         io::wire(Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, follow })?;
     Ok((stdio, wiring, kept))
 }
 
-/// Has what it writes to its terminal come, now that it is set up.
+/// Connects the streams and the terminal of an exec that is set up.
 fn connect(wiring: Wiring, request: &Exec) -> Result<Pumps> {
     let pumps = wiring.connect()?;
     if let (Input::Path(stdin), Some(_)) = (&request.stdin, request.terminal) {
@@ -371,19 +370,18 @@ fn connect(wiring: Wiring, request: &Exec) -> Result<Pumps> {
     Ok(pumps)
 }
 
-/// What the cgroup of an exec is called.
 fn group_name(number: u64) -> String {
     format!("exec-{number}")
 }
 
 impl Task {
-    /// Whether its deadline has come.
+    /// Whether the exec's deadline has passed.
     fn exec_is_late(&self, number: u64) -> bool {
         let deadline = self.facts.look(|facts| facts.execs.get(&number)?.deadline);
         deadline.is_some_and(|deadline| deadline <= Moment::now())
     }
 
-    /// Its program was executed, or its deadline has come before that.
+    /// Records that the exec's program was executed, or that its deadline passed before.
     fn exec_begins(&self, number: u64, event: Trigger) {
         self.facts.change(|facts| {
             if let Some(exec) = facts.execs.get_mut(&number) {
@@ -397,7 +395,7 @@ impl Task {
         self.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.life.on(event)));
     }
 
-    /// An exec is there: keeps what it is waited for by. Returns its deadline.
+    /// Records that an exec was cloned, and keeps the claim that reports its end. Returns its deadline.
     fn exec_is_cloned(&self, number: u64, claim: &Claim, tails: Vec<Tail>, in_group: bool) -> Option<Moment> {
         if let Some(handles) = self.handles.borrow_mut().execs.get_mut(&number) {
             (handles.claim, handles.tails) = (Some(claim.clone()), tails);
@@ -409,13 +407,13 @@ impl Task {
         })
     }
 
-    /// By which one knows of an exec's end, and whether it is in a cgroup of its own.
+    /// The claim that reports an exec's end, and whether the exec is in its own cgroup.
     pub(super) fn exec_claim(&self, number: u64) -> Option<(Claim, bool)> {
         let claim = self.handles.borrow().execs.get(&number)?.claim.clone()?;
         self.facts.look(|facts| Some((claim, facts.execs.get(&number)?.in_group)))
     }
 
-    /// Waits until an exec has ended, or its deadline has come.
+    /// Waits until an exec has ended, or its deadline has passed.
     async fn exec_runs(&self, number: u64) {
         let Some((claim, _)) = self.exec_claim(number) else {
             let unknown = ExecEnd::Exited(128 + libc::SIGKILL);
@@ -428,21 +426,22 @@ impl Task {
         }
     }
 
-    /// An exec was reaped, or is waited for no longer: nobody signals it any more, nor joins its streams.
+    /// Records that an exec was reaped or is no longer waited for: it takes no more signals and no more
+    /// attachments.
     fn exec_has_ended(&self, number: u64, end: ExecEnd, exited_at: Timestamp) {
         self.facts.change(|facts| {
             let Some(exec) = facts.execs.get_mut(&number) else { return };
             exec.life.on(Trigger::Ended);
-            // It may be reaped before it is known that its program was executed.
+            // An exec may be reaped before the shim learns that its program was executed.
             let exited_at = exec.started_at.map_or(exited_at, |started_at| exited_at.max(started_at));
             (exec.pid, exec.end, exec.exited_at) = (None, Some(end), Some(exited_at));
         });
     }
 
-    /// What an exec comes to, as soon as that is told; then it is forgotten.
+    /// Waits until an exec's end is reported, returns the outcome and forgets the exec.
     ///
     /// # Errors
-    /// `NotFound` when it was forgotten before.
+    /// `NotFound` if the exec was forgotten before.
     pub(super) async fn exec_outcome(&self, number: u64) -> Result<ExecOutcome> {
         let told = |facts: &TaskFacts| match facts.execs.get(&number) {
             None => Some(None),
@@ -463,7 +462,7 @@ impl Task {
         })
     }
 
-    /// The caller of an exec no longer waits for its end.
+    /// Notes that the caller of an exec no longer waits for its end.
     fn exec_is_unwanted(&self, number: u64) {
         let told = self.facts.change(|facts| {
             let exec = facts.execs.get_mut(&number)?;
@@ -475,15 +474,14 @@ impl Task {
         }
     }
 
-    /// Whoever asked for an exec knows its end, or that it could not be started.
+    /// Forgets an exec whose caller knows that it ended, or that it could not be started.
     fn forget_exec(&self, number: u64) {
         self.handles.borrow_mut().execs.remove(&number);
         self.facts.change(|facts| facts.execs.remove(&number));
     }
 
-    /// What an exec has where its streams are nowhere: opened anew for each, by a
-    /// tree that is kept, as the task may have put anything into the place of
-    /// its own. `None` where the exec's worker has to make it.
+    /// Opens the null device for an exec's streams that lead nowhere. Each exec gets a new one from a tree that the
+    /// shim keeps, because the task may have replaced its own. `None` if the exec's worker has to make it.
     fn null(&self) -> Result<Option<OwnedFd>> {
         let null = &mut self.handles.borrow_mut().null;
         if null.is_none() && sys::has_mount_fds() {

@@ -1,8 +1,7 @@
-//! What a shim holds open for its sandbox, its tasks and their execs, by what it is for. What it
-//! knows of them is in `facts`, to which each of these belongs.
+//! What a shim holds open for its sandbox, its tasks and their execs. What the shim knows about each of these is in
+//! `facts`.
 //!
-//! Must not: know anything that a new process could not find out from the facts and
-//! the descriptors.
+//! Must not: know anything that a new process could not find out from the facts and the descriptors.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -26,53 +25,53 @@ use crate::watch::KernelLog;
 pub struct TaskHandles {
     /// Init, until its exit is known.
     pub init: Option<Live>,
-    /// By which its exit becomes known.
+    /// Reports init's exit.
     pub claim: Claim,
-    /// Gone once the exit has been reported.
+    /// The task's cgroup; `None` once the exit has been reported.
     pub cgroup: Option<Cgroup>,
-    /// Those that were killed last of what is in it, until they have ended.
+    /// The processes in the cgroup that were killed last, until they have ended.
     pub dying: Dying,
-    /// By which its program is executed, until it is.
+    /// Starts the program; `None` once it has started.
     pub held: Option<Held>,
     /// Init's streams, once it is set up.
     pub pumps: Option<Rc<Pumps>>,
-    /// Their last bytes.
+    /// The last bytes of init's output.
     pub tail: Tail,
-    /// Of the logger that takes its output, if one does.
+    /// Whether the logger that takes the task's output has gone, if there is a logger.
     pub logging: Option<Gone>,
-    /// Of its execs, by number, until the end of each was told.
+    /// The handles of the task's execs, by number, until each exec's end is reported.
     pub execs: BTreeMap<u64, ExecHandles>,
     /// An empty cgroup for an exec with a deadline, between two execs.
     pub exec_group: Option<Rc<ExecGroup>>,
-    /// For streams of execs that are nowhere, from the first of them on.
+    /// The null device for execs' streams that lead nowhere; opened for the first exec that needs it.
     pub null: Option<Null>,
     /// What `stats` keeps open between two readings.
     pub processes: Processes,
-    /// The kernel's, from when its kills are watched.
+    /// The kernel log, from the time when the kernel's kills are watched.
     pub kernel_log: Option<KernelLog>,
-    /// Room for its exit report, until that is written.
+    /// Space for the exit report, until that is written.
     pub reserve: Option<Reserve>,
-    /// Held until it is over, of a member of a sandbox.
+    /// The lock of a sandbox member's folder, held until the task is over.
     pub lock: Option<Lock>,
-    /// Its user, if that is its own: nobody else's while this is held.
+    /// The task's own user, if it has one: no other task gets this user while this is held.
     pub claimed: Option<ClaimedUid>,
 }
 
-/// Processes that were killed.
+/// Processes that were sent SIGKILL.
 #[derive(Clone)]
 pub struct Dying {
-    /// Theirs.
+    /// Their pidfds.
     pub killed: Rc<[OwnedFd]>,
-    /// When.
+    /// When they were killed.
     pub since: Moment,
 }
 
 /// What a shim holds open for an exec.
 #[derive(Default)]
 pub struct ExecHandles {
-    /// By which its end becomes known, once it is cloned.
+    /// Reports the exec's end, once the exec is cloned.
     pub claim: Option<Claim>,
-    /// Of one with a name.
+    /// The exec's pidfd, if it has a name.
     pub pidfd: Option<OwnedFd>,
     /// Its streams, once it is set up.
     pub pumps: Option<Rc<Pumps>>,
@@ -83,7 +82,7 @@ pub struct ExecHandles {
 }
 
 impl ExecHandles {
-    /// By which one joins its streams.
+    /// The exec's streams, for attaching a client.
     pub fn lines(&self) -> Option<&Lines> {
         self.pumps.as_deref().map(Pumps::lines)
     }
@@ -92,16 +91,16 @@ impl ExecHandles {
 /// What a shim holds open for its sandbox.
 #[derive(Default)]
 pub struct SandboxHandles {
-    /// With the joint limits.
+    /// The cgroup with the joint limits.
     pub cgroup: Option<Cgroup>,
     /// The namespaces that members share.
     pub shared: Shared,
-    /// The pid namespace that they share.
+    /// The pid namespace that members share.
     pub pids: Option<OwnedFd>,
 }
 
 impl TaskHandles {
-    /// Of a task whose init was cloned.
+    /// The handles of a task whose init has just been cloned.
     pub fn new(init: Live, claim: Claim, tail: Tail, cgroup: Cgroup) -> TaskHandles {
         TaskHandles {
             init: Some(init),
@@ -123,7 +122,7 @@ impl TaskHandles {
         }
     }
 
-    /// By which one joins init's streams, once it is set up.
+    /// Init's streams, for attaching a client; `None` until init is set up.
     pub fn lines(&self) -> Option<&Lines> {
         self.pumps.as_deref().map(Pumps::lines)
     }

@@ -5,15 +5,13 @@
 //!    └──────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! One local future for each task that is checked: two checks of it cannot
-//! overlap, and a task that is not checked costs nothing. What was cut short by
-//! a pause, a stop or the task's own end is no check. Must not: decide what a
-//! check means, which is `health`'s.
+//! Each checked task has one local future, so its checks cannot overlap, and a task without checks costs nothing. A
+//! check that a pause, a stop or the task's own end cuts short does not count. Must not: decide what a check means,
+//! which is the job of `health`.
 //!
-//! A task's own end is the kernel's word, not a matter of time: the init of a pid
-//! namespace exits first, then the kernel kills all others there, and init has
-//! ended when the last of them is reaped, however long that takes. A check that
-//! died of it is reaped while init says that it exits.
+//! Whether a task is ending is read from the kernel, not guessed from timing: the init of a pid namespace exits
+//! first, then the kernel kills all other processes there, and init has ended when the last of them is reaped,
+//! however long that takes. A check that dies of this is reaped while the kernel already reports init as exiting.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +34,7 @@ use crate::request::{Exec, ExecOutcome};
 use crate::waits;
 
 impl Supervisor {
-    /// Begins to check a task's health, if its description says how.
+    /// Starts a task's health checks, if its description has any.
     pub(super) fn begin_checks(self: &Rc<Self>, task: &Rc<Task>) {
         let rules = task.facts.look(|facts| facts.record.task.as_ref().and_then(|task| task.healthcheck.clone()));
         let Some(rules) = rules else { return };
@@ -80,7 +78,7 @@ impl Supervisor {
         }
     }
 
-    /// Has a check begun, which is under way from now on.
+    /// Starts a check and notes it as under way.
     fn begin_check(self: &Rc<Self>, task: &Rc<Task>, rules: &Healthcheck, in_start_period: bool) {
         task.facts.change(|facts| {
             let steps = facts.steps;
@@ -133,19 +131,19 @@ impl Supervisor {
     }
 }
 
-/// Whether a child that is not reaped ends with all of its threads: the first may have ended alone. Others come and go
-/// while they are listed, so the answer may be wrong for one that executes another program at this moment.
+/// Whether all threads of an unreaped child are ending: the first thread may have ended alone. Threads come and go
+/// while they are listed, so the answer may be wrong for a child that executes another program at this moment.
 fn all_threads_end(pid: i32) -> bool {
     let process = PathBuf::from(format!("/proc/{pid}"));
     if thread_ends(&process) != Some(true) {
         return false;
     }
-    // One that is gone has ended.
+    // A thread that is gone has ended.
     let end = |threads: fs::ReadDir| threads.flatten().all(|thread| thread_ends(&thread.path()).unwrap_or(true));
     fs::read_dir(process.join("task")).is_ok_and(end)
 }
 
-/// Whether a thread ends, if there is such a one.
+/// Whether a thread is ending; `None` if there is no such thread.
 fn thread_ends(folder: &Path) -> Option<bool> {
     ProcStat::parse(&proc_stat::read_in(folder)?).map(|stat| stat.ends())
 }
@@ -155,14 +153,14 @@ impl Task {
         self.facts.look(|facts| facts.health.as_ref().map(|health| health.status)).unwrap_or_default()
     }
 
-    /// Whether init will not run on: it exits, was killed, or was reaped just now.
+    /// Whether init is ending: it exits, was killed, or has just been reaped.
     fn init_ends(&self) -> bool {
-        // While it is not reaped, the pid is its own.
+        // An unreaped process keeps its pid.
         let claim = self.handles.borrow().claim.clone();
         !claim.is_unreaped() || all_threads_end(claim.pid)
     }
 
-    /// What the check that is under way comes to.
+    /// Waits for the result of the check that is under way.
     async fn checked(&self) -> (Check, UnderWay) {
         let begun = |facts: &TaskFacts| {
             let under_way = facts.checks.as_ref()?.under_way.as_ref()?;

@@ -1,4 +1,4 @@
-//! Hooks that the shim runs: which failure undoes a launch, and which is told.
+//! Hooks that the shim runs: some failures undo the launch, others are only logged.
 
 use bowline_error::Result;
 
@@ -13,11 +13,11 @@ impl Task {
 }
 
 impl Supervisor {
-    /// Runs the hooks of a container that is being created: its namespaces are
-    /// there, its root is not changed yet. `pid` is init's.
+    /// Runs the hooks of a container that is being created: its namespaces exist, and its root is not changed yet.
+    /// `pid` is init's.
     ///
     /// # Errors
-    /// Names the first one that fails; the container is then not to be.
+    /// Names the first hook that fails; the container must then not be created.
     pub(super) async fn run_create_hooks(&self, task: &Task, pid: i32) -> Result<()> {
         for point in [Point::Prestart, Point::CreateRuntime] {
             let expecting = self.children.expect();
@@ -26,8 +26,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Runs the hooks of `point`, poststart or poststop, whose failure changes
-    /// nothing any more.
+    /// Runs the hooks of `point`, poststart or poststop. A failure is only logged.
     pub(super) async fn run_late_hooks(&self, task: &Task, point: Point) {
         let pid = task.pid();
         let expecting = self.children.expect();

@@ -1,4 +1,4 @@
-//! What is known of a launch before it begins.
+//! Everything that is known about a launch before it begins.
 
 use bowline_error::Error;
 use oci_spec::runtime::Spec;
@@ -10,25 +10,25 @@ use crate::namespaces::Namespaces;
 use crate::reserve::Reserve;
 use crate::seccomp::Filter;
 
-/// A launch before anything of it is on the host but its folder.
+/// A launch that has nothing on the host yet but its folder.
 pub struct LaunchPlan {
     pub spec: Box<Spec>,
     pub namespaces: Namespaces,
     pub filter: Option<Filter>,
     pub record: Box<Record>,
     pub particulars: Particulars,
-    /// Where the record is, and what relative paths of the spec are below.
+    /// The folder of the record, and the base of relative paths in the spec.
     pub folder: Folder,
-    /// Room there for the exit report.
+    /// Space reserved in `folder` for the exit report.
     pub reserve: Option<Reserve>,
-    /// That folder's, of a member of a sandbox.
+    /// The lock of `folder`, for a member of a sandbox.
     pub lock: Option<Lock>,
-    /// The user that was claimed for it.
+    /// The user that was claimed for the task.
     pub claimed: Option<ClaimedUid>,
 }
 
 impl LaunchPlan {
-    /// Has its cgroup made where it is by default, for this reason.
+    /// Falls back to the default cgroup and records why.
     pub fn do_without_slice(&mut self, why: &Error) {
         let path = self.spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_ref());
         self.record.cgroup = path.and_then(|path| path.to_str()).unwrap_or_default().to_owned();

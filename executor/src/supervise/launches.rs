@@ -1,4 +1,4 @@
-//! A launch, from description to running task; whatever fails is undone.
+//! A launch, from description to running task. A launch that fails is undone.
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
@@ -35,15 +35,15 @@ use crate::rootfs::layers::{self, Layer};
 use crate::seccomp::{self, Profile};
 use crate::{bundle, claimed_uid, host, waits};
 
-/// A task that is set up, its program not executed yet.
+/// A task that is set up but has not executed its program yet.
 struct Created {
     task: Rc<Task>,
-    /// Not of a restored one, which is stopped instead.
+    /// `None` for a restored task, which is stopped instead.
     held: Option<Held>,
 }
 
 impl Supervisor {
-    /// Both halves at once: nothing is left of a task that could not be started.
+    /// Creates and starts a task. A task that cannot be started leaves nothing behind.
     pub async fn launch(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let id = launch.id.clone();
         let outcome = self.launch_where_it_belongs(launch).await;
@@ -56,10 +56,10 @@ impl Supervisor {
         outcome
     }
 
-    /// Has a launch under way: from this call on it is known to be, and holds the shim.
+    /// Runs `act` as the launch of a task. From this call on, the launch is in the facts and keeps the shim alive.
     ///
     /// # Errors
-    /// `AlreadyExists` while one of this id is; what `act` says.
+    /// `AlreadyExists` while a task with this id is being launched; else the error of `act`.
     pub async fn launching(
         self: &Rc<Self>,
         launch: Launch,
@@ -79,11 +79,11 @@ impl Supervisor {
         self.work_on(&id, "a launch", launching).await
     }
 
-    /// In the sandbox, if the shim has one.
+    /// Launches a task in the sandbox, if the shim has one.
     async fn launch_where_it_belongs(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let Some(sandbox) = self.sandbox() else {
             if self.has_sandbox() {
-                // Nobody is launched beside it, before it is there or after.
+                // No task is launched outside the sandbox, neither before the sandbox exists nor after.
                 return Err(Error::new(Kind::WrongState, "the sandbox of this shim is being made or removed"));
             }
             return self.launch_one(launch).await;
@@ -91,7 +91,7 @@ impl Supervisor {
         let _launching = sandbox.enter().await?;
         let id = launch.id.clone();
         let launched = self.launch_one(launch).await;
-        // One that runs is left by its end.
+        // A running task leaves the budget when it ends.
         if launched.is_err() && self.task(&id).is_err() {
             self.leave_budget(&sandbox, &id).await;
         }
@@ -116,7 +116,7 @@ impl Supervisor {
         self.started(&task)?;
         self.see_off(&task);
         if task.facts.look(|facts| facts.record.unit.is_some()) {
-            // When it has ended, systemd may have removed what counts.
+            // When the task has ended, systemd may have removed the cgroup that counts its kills.
             self.watch_oom(&task);
         }
         self.run_late_hooks(&task, Point::Poststart).await;
@@ -125,7 +125,7 @@ impl Supervisor {
         Ok(Launched { pid: task.facts.look(|facts| facts.record.pid).unwrap_or_default() })
     }
 
-    /// The first half, for a manager that starts the task by itself.
+    /// Sets a task up without starting it, for a manager that starts it separately.
     pub async fn create(self: &Rc<Self>, launch: Launch) -> Result<Launched> {
         let restored = launch.checkpoint.is_some();
         let Created { task, held } = match launch.source.clone() {
@@ -144,7 +144,7 @@ impl Supervisor {
         Ok(Launched { pid })
     }
 
-    /// The second half. An exit that comes meanwhile is told afterwards.
+    /// Starts a created task. An exit in the meantime is reported afterwards.
     pub async fn start(self: &Rc<Self>, id: &TaskId) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.turns.starting.lock().await;
@@ -170,7 +170,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The program is executed.
+    /// Records and reports that the program was executed.
     fn started(self: &Rc<Self>, task: &Rc<Task>) -> Result<()> {
         task.facts.change(|facts| facts.record.started_at = Some(Timestamp::now()));
         task.happen(&self.layout, Trigger::Started)?;
@@ -201,18 +201,18 @@ impl Supervisor {
         waits::begin(move || task.clone().see_off(supervisor.clone()));
     }
 
-    /// Undoes a launch that failed once its task was there. For whoever waits for the task that is an end like any
-    /// other, but for the report.
+    /// Undoes a launch that failed after its task was registered. For callers that wait for the task, this is an
+    /// end like any other, except that there is no report.
     async fn undo(self: &Rc<Self>, task: &Rc<Task>, error: Error) -> Error {
         let stopped = (task.status() == Status::Stopping)
             .then(|| Error::new(Kind::WrongState, format!("task {} was stopped while it was being launched", task.id)));
-        // Init that we have killed says nothing of that.
+        // An init that the shim killed does not report why.
         let error = match self.may_launch().err().or(stopped) {
             Some(why) if error.kind() == Kind::Internal => why,
             _ => error,
         };
         let error = task.undo(self, error).await;
-        // What its other hooks have set up is undone by these.
+        // The poststop hooks undo what the task's other hooks have set up.
         self.run_late_hooks(task, Point::Poststop).await;
         self.tasks.borrow_mut().remove(&task.id);
         drop(task.handles.borrow_mut().lock.take());
@@ -222,12 +222,12 @@ impl Supervisor {
         error
     }
 
-    /// Mounts the root first, and takes it down again if nothing comes of it.
+    /// Mounts the root before the set-up, and unmounts it if the set-up fails.
     async fn set_up_mounted(self: &Rc<Self>, launch: Launch, bundle: &Bundle) -> Result<Created> {
         let root = bundle::root(&bundle.path);
         let mut layers = bundle.layers.clone();
         if layers.is_empty() {
-            // criu wants a mount, also where nothing is to be mounted.
+            // criu requires a mount, even where there is nothing to mount.
             let source = root.to_string_lossy().into_owned();
             let options = vec!["rbind".to_owned(), "rw".to_owned()];
             layers.push(Layer { kind: "bind".to_owned(), source, target: String::new(), options });
@@ -264,11 +264,11 @@ impl Supervisor {
         };
         plan.particulars = launch.particulars.clone();
         let folder = plan.folder.clone();
-        // Before anything is made that a crash would leave behind.
+        // Written before anything is created that a crash would leave behind.
         folder.write_record(&plan.record)?;
         let made = self.make(id, plan, launch, expecting).await;
         if made.is_err() {
-            // It says what to kill after a crash: that may be another's by then.
+            // The record says what to kill after a crash, and by then that may belong to another task.
             folder.forget_launch();
         }
         made
@@ -306,7 +306,7 @@ impl Supervisor {
             tails: [tail.clone(), tail.clone()],
             terminal: process.and_then(Process::terminal).unwrap_or(false).then_some(size),
             direct,
-            // All that is left of a task ends with its init.
+            // All processes of a task end with its init.
             follow: false,
         })?;
         let (cgroup, starting, live) = match &checkpoint {
@@ -352,14 +352,14 @@ impl Supervisor {
         }
     }
 
-    /// Starts what takes a process's output, if anything is to.
+    /// Starts the logger that takes a process's output, if there is one.
     pub(super) async fn start_logger(&self, logger: Option<&Logger>) -> Result<Option<Logging>> {
         let Some(logger) = logger else { return Ok(None) };
         let expecting = self.children.expect();
         logger.start(|pid| expecting.claim(pid)).await.map(Some)
     }
 
-    /// Turns the description into all that the task is made from.
+    /// Turns a description into the plan of its launch.
     async fn plan(&self, id: &TaskId, task: bowline_spec::Task, launch: &Launch) -> Result<LaunchPlan> {
         let task = task.settled().into_owned();
         let claimed = task.profile.map(|TaskProfile::Untrusted| claimed_uid::claim()).transpose()?;
@@ -385,7 +385,7 @@ impl Supervisor {
         Ok(LaunchPlan { claimed, ..self.planned(spec, profile, record, self.config.folder.clone()).await? })
     }
 
-    /// Plans a member of a sandbox, which it fits into.
+    /// Plans a member of a sandbox and adds it to the joint budget.
     async fn plan_member(
         &self,
         sandbox: &Rc<Sandbox>,
@@ -410,7 +410,7 @@ impl Supervisor {
         Ok(LaunchPlan { lock: Some(lock), ..self.planned(spec, profile, record, folder).await? })
     }
 
-    /// Plans what a manager's bundle has.
+    /// Plans the launch of a manager's bundle.
     async fn plan_bundle(&self, id: &TaskId, bundle: Bundle, driver: Driver, durable: bool) -> Result<LaunchPlan> {
         let (mut spec, seccomp) = bundle::read(&bundle.path)?;
         if let Some(member) = &bundle.member {
@@ -448,7 +448,7 @@ impl Supervisor {
         })
     }
 
-    /// What is known of a task whose launch begins.
+    /// The record of a task whose launch begins.
     fn record(&self, cgroup: String, unit: Option<Unit>) -> Record {
         Record {
             created_at: Timestamp::now(),
@@ -468,8 +468,8 @@ impl Supervisor {
         }
     }
 
-    /// Makes the task's cgroup. Where systemd refuses a slice that is somebody
-    /// else's, the task does without.
+    /// Creates the task's cgroup. Where systemd refuses a slice that belongs to somebody else, the task falls back
+    /// to its default cgroup.
     async fn make_cgroup_or_other(&self, plan: &mut LaunchPlan) -> Result<(Cgroup, Option<Placeholder>)> {
         match self.make_cgroup(plan).await {
             Err(error) if plan.record.enforcement.is_some() && plan.record.unit.is_some() => {
@@ -482,7 +482,7 @@ impl Supervisor {
         }
     }
 
-    /// Makes the task's cgroup. What systemd has made needs somebody in it.
+    /// Creates the task's cgroup. A cgroup that systemd makes needs a process in it: the placeholder.
     pub(super) async fn make_cgroup(&self, plan: &LaunchPlan) -> Result<(Cgroup, Option<Placeholder>)> {
         match &plan.record.unit {
             None => {
@@ -491,7 +491,7 @@ impl Supervisor {
                     sandbox.facts.look(|facts| cgroup.stay_in(&facts.record.cgroup));
                 }
                 let parents_made = self.layout.parents_made(&cgroup);
-                // Seldom: the next task finds them there.
+                // Rare, because the next task finds the parents there.
                 if !parents_made.is_empty() {
                     let record = Record { parents_made, ..(*plan.record).clone() };
                     if let Err(error) = plan.folder.write_record(&record) {
@@ -508,13 +508,13 @@ impl Supervisor {
         }
     }
 
-    /// Puts the task's limits into effect.
+    /// Applies the limits of the plan to a new cgroup.
     pub(super) fn limit_new(&self, cgroup: &Cgroup, plan: &LaunchPlan) -> Result<()> {
         let resources = plan.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
         resources.map_or(Ok(()), |resources| self.layout.apply(cgroup, resources))
     }
 
-    /// Makes the task's cgroup, its limits in effect, and clones init.
+    /// Creates the task's cgroup, applies the limits and clones init into it.
     async fn clone_init(&self, id: &TaskId, plan: &mut LaunchPlan, stdio: Stdio) -> Result<(Cgroup, Starting, Live)> {
         let (cgroup, placeholder) = self.make_cgroup_or_other(plan).await?;
         let LaunchPlan { spec, filter, .. } = &*plan;
@@ -544,8 +544,8 @@ impl Supervisor {
     }
 }
 
-/// The empty folder that the host view is mounted into. In a user namespace its
-/// root makes the mount points, so it is theirs.
+/// Creates the empty folder that the host view is mounted into. In a user namespace, that namespace's root creates
+/// the mount points, so it owns the folder.
 fn make_root(folder: &Folder, spec: &Spec) -> Result<()> {
     let path = folder.file("rootfs");
     let what = || format!("cannot create {}", path.display());
@@ -554,7 +554,7 @@ fn make_root(folder: &Folder, spec: &Spec) -> Result<()> {
     std::os::unix::fs::chown(&path, Some(uid), Some(gid)).doing(Kind::Internal, what)
 }
 
-/// Who the streams of a process of this task belong to on the host.
+/// The user and group that own the streams of a process of this task on the host.
 pub fn owner(spec: &Spec, process: Option<&Process>, particulars: &Particulars) -> Owner {
     let user = process.map_or((0, 0), |p| (p.user().uid(), p.user().gid()));
     let (uid, gid) = namespaces::host_ids(spec, user.0, user.1);

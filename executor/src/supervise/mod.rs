@@ -1,4 +1,4 @@
-//! The one loop, of children and clocks; with the calls of whoever asks (`executor`) it carries actions out.
+//! The event loop: it turns child exits, deadlines and callers' requests (from `executor`) into actions.
 //!
 //! ```text
 //!   SIGCHLD ─► sweep ─┐
@@ -6,8 +6,8 @@
 //!   calls ────────────┘
 //! ```
 //!
-//! One thread: everything here is on one `LocalSet`, and a call that waits
-//! lets the others go on. Rules are not here: `lifecycle` and `shutdown` decide.
+//! Single-threaded: everything here runs on one `LocalSet`, and a call that waits lets the others continue. The
+//! rules are elsewhere: `lifecycle` and `shutdown` decide.
 
 mod budgets;
 mod checkpoints;

@@ -1,5 +1,5 @@
-//! All figures of all tasks, in one answer, for whoever watches many; and all that
-//! the shim knows, for whoever looks for an error in it.
+//! All figures of all tasks in one answer, for monitoring many tasks; and everything that the shim knows, for
+//! debugging it.
 //!
 //! Must not: wait for anything.
 
@@ -18,7 +18,7 @@ use crate::stats::Stats;
 use crate::waits;
 
 impl Supervisor {
-    /// What this shim says at once of all that it has.
+    /// The figures of this shim, its sandbox and its tasks.
     pub fn figures(&self) -> Figures {
         let sandbox = self.sandbox().map(|sandbox| SandboxFigures {
             id: sandbox.id().to_string(),
@@ -34,7 +34,7 @@ impl Supervisor {
         }
     }
 
-    /// All that this shim knows.
+    /// Everything that this shim knows.
     pub fn facts(&self) -> Facts {
         let pid = std::process::id().cast_signed();
         let facts_of = |task: &Rc<Task>| {
@@ -43,7 +43,7 @@ impl Supervisor {
             facts.output = Some(output([&handles.tail].into_iter(), handles.lines()));
             facts.end = handles.claim.end();
             for (number, exec) in &mut facts.execs {
-                // While it has a pid, it is not reaped, and that is its own.
+                // An exec with a pid is unreaped, so its pid cannot be reused.
                 exec.pid_started = exec.pid.and_then(proc_stat::started);
                 exec.output = handles.execs.get(number).map(|exec| output(exec.tails.iter(), exec.lines()));
             }

@@ -1,6 +1,5 @@
-//! The pause process of a shim, where its manager wants one, or members share a
-//! pid namespace: started, waited for, ended. One at a time; its end is kept until
-//! the next begins.
+//! Starts, awaits and ends the shim's pause process, which exists where the manager wants one or the members share
+//! a pid namespace. There is one at a time; its end is kept until the next begins.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -18,8 +17,7 @@ use crate::stats::{self, Stats};
 use crate::worker;
 
 impl Supervisor {
-    /// Starts it; returns its pid once its namespaces are as they were wanted.
-    /// It joins `entry`, if there is one.
+    /// Starts the pause process, in `entry` if that is given. Returns its pid once its namespaces are as wanted.
     pub async fn start_pause(&self, wanted: &Pause, entry: Option<&Entry>) -> Result<i32> {
         let _turn = self.pausing.lock().await;
         if self.pauses.get().is_ok_and(|paused| paused.claim.is_unreaped()) {
@@ -36,15 +34,15 @@ impl Supervisor {
                 Ok(pid)
             }
             Err(error) => {
-                // It ends by itself, and nobody is to find it.
+                // The process ends by itself, and no caller may find it.
                 claim.ended().await;
                 Err(error)
             }
         }
     }
 
-    /// Starts it where a sandbox's members are to see each other's processes; when
-    /// it ends, the kernel ends all that is in its namespace.
+    /// Starts the pause process of a sandbox whose members see each other's processes. When it ends, the kernel
+    /// ends all processes in its namespace.
     pub(super) async fn hold_pids(&self, sandbox: &Sandbox) -> Result<()> {
         if !sandbox.facts.look(|facts| facts.record.sandbox.share_pid) {
             return Ok(());
@@ -54,7 +52,7 @@ impl Supervisor {
         if entry.is_none()
             && let Some(path) = self.overhead.path()
         {
-            // systemd's: it knows of processes by their cgroup alone.
+            // The cgroup is systemd's, which knows processes by their cgroup alone.
             worker::run("helpers", || self.layout.place(&path, &[pid])).await?;
         }
         let at = format!("/proc/{pid}/ns/pid");
@@ -64,7 +62,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Ends it, if there is one; what is in its namespace has ended.
+    /// Ends the pause process, if there is one. The other processes in its namespace have ended.
     pub(super) async fn release_pids(&self, sandbox: &Sandbox) {
         sandbox.handles.borrow_mut().pids.take();
         sandbox.facts.change(|facts| facts.record.pause_pid = None);
@@ -72,10 +70,10 @@ impl Supervisor {
         let _ = self.pauses.end().await;
     }
 
-    /// By which path members join its pid namespace, if they share one.
+    /// The path through which members join the pid namespace, if they share one.
     ///
     /// # Errors
-    /// `WrongState` when it has ended: the kernel takes nobody in any more.
+    /// `WrongState` when the pause process has ended: the kernel lets no process join any more.
     pub(super) fn pids_of(&self, sandbox: &Sandbox) -> Result<Option<PathBuf>> {
         let Some(namespace) = sandbox.handles.borrow().pids.as_ref().map(AsRawFd::as_raw_fd) else { return Ok(None) };
         if !self.pauses.get()?.claim.is_unreaped() {
@@ -85,7 +83,7 @@ impl Supervisor {
         Ok(Some(format!("/proc/{}/fd/{namespace}", std::process::id()).into()))
     }
 
-    /// What is used in a cgroup that somebody else has made, and all below it.
+    /// The resource use of a cgroup that another process created, and of all cgroups below it.
     pub fn cgroup_stats(&self, path: &str) -> Result<Stats> {
         let none = || Error::new(Kind::NotFound, format!("there is no cgroup {path}"));
         let cgroup: Cgroup = self.layout.open(path)?.ok_or_else(none)?;

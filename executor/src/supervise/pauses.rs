@@ -1,4 +1,4 @@
-//! The pause process that a shim has, or had: looked at, and ended.
+//! The shim's current or last pause process: its facts and its end.
 
 use std::cell::RefCell;
 use std::os::fd::AsFd as _;
@@ -14,24 +14,24 @@ use crate::launch::Live;
 use crate::request::PauseEnd;
 use crate::worker;
 
-/// The one that there is, or was.
+/// The current pause process, or the last one.
 #[derive(Default)]
 pub struct Pauses(pub(super) RefCell<Option<Rc<Paused>>>);
 
-/// A pause process, alive until its end is there.
+/// A pause process; it lives until `claim` has its end.
 pub(super) struct Paused {
     pub live: Live,
     pub claim: Claim,
 }
 
 impl Paused {
-    /// Has it end by itself. Also one that somebody has stopped.
+    /// Asks the process to end by itself. SIGCONT wakes it if it was stopped.
     fn end(&self) {
         if !self.claim.is_unreaped() {
             return;
         }
         for signal in [libc::SIGTERM, libc::SIGCONT] {
-            // It has ended by itself.
+            // An error means that the process has already ended.
             let _ = sys::pidfd_send_signal(self.live.pidfd.as_fd(), signal);
         }
     }
@@ -43,20 +43,20 @@ impl Pauses {
         one.ok_or_else(|| Error::new(Kind::NotFound, "there is no pause process here"))
     }
 
-    /// What is known of it, if there is one, or was.
+    /// The facts about the pause process, if there is or was one.
     pub fn facts(&self) -> Option<PauseFacts> {
         let paused = self.get().ok()?;
         let end = paused.claim.end();
         Some(PauseFacts { pid: end.is_none().then_some(paused.claim.pid), end })
     }
 
-    /// Its end, as soon as there is one.
+    /// Waits until the pause process has ended.
     pub async fn ended(&self) -> Result<PauseEnd> {
         let end = self.get()?.claim.ended().await;
         Ok(PauseEnd { code: end.ended.code(), at: end.at })
     }
 
-    /// Ends it, if it has not ended.
+    /// Ends the pause process, unless it has ended already.
     pub async fn end(&self) -> Result<PauseEnd> {
         self.get()?.end();
         self.ended().await

@@ -1,6 +1,6 @@
 //! A sandbox under supervision: what its members share, made and taken down.
 //!
-//! What a sandbox is on disk is in `crate::sandbox`.
+//! `crate::sandbox` has the sandbox's files.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::sandbox::SandboxRecord;
 use crate::sandbox_namespaces;
 use crate::systemd::Systemd;
 
-/// The most that the members' `/dev/shm` holds, as everywhere.
+/// The size limit of the members' `/dev/shm`, the same as everywhere.
 const SHM_SIZE: &str = "size=64m";
 
 /// A sandbox under supervision.
@@ -51,7 +51,7 @@ impl Sandbox {
         }
     }
 
-    /// Changes where it is in its life: whether that has a place.
+    /// Applies a trigger to the sandbox's life. Returns whether the trigger has a place in its state.
     pub(super) fn happen(&self, event: Trigger) -> bool {
         self.facts.change(|facts| facts.life.on(event))
     }
@@ -68,10 +68,11 @@ impl Sandbox {
         self.facts.look(|facts| self.folder.write_sandbox(&facts.record))
     }
 
-    /// Lets a member be launched, until the guard is dropped.
+    /// Allows a member to be launched, until the guard is dropped.
     ///
     /// # Errors
-    /// `WrongState` when the sandbox goes, or somebody has removed its cgroup.
+    /// `WrongState` when the sandbox is being removed, its removal has failed, or another process has removed its
+    /// cgroup.
     pub(super) async fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let guard = self.launching.read().await;
         match self.life() {
@@ -105,14 +106,15 @@ impl Sandbox {
         if self.life().is_forced() { Err(self.is_removed()) } else { Ok(()) }
     }
 
-    /// Thaws all of it, whoever has frozen it: what is frozen hears no signal, and does not even die on v1.
+    /// Thaws the whole sandbox, whichever process froze it: a frozen process handles no signal, and does not even
+    /// die on v1.
     pub(super) fn thaw(&self, layout: &Layout) {
         if let Some(cgroup) = self.handles.borrow().cgroup.as_ref() {
             let _ = layout.freeze(cgroup, false);
         }
     }
 
-    /// The description of a member with what it shares filled in; the shared pid namespace is at `pids`.
+    /// A member's description, completed with what the member shares; the shared pid namespace is at `pids`.
     pub(super) fn joined(&self, task: &Description, id: &TaskId, pids: Option<PathBuf>) -> Result<Description> {
         let record = self.facts.look(|facts| facts.record.clone());
         let shared = &self.handles.borrow().shared;
@@ -137,7 +139,7 @@ impl Sandbox {
                 "a member has its sandbox's; give it there, or write namespaces.uts = \"private\"",
             );
         }
-        // Users of its own may mount what shows IPC objects and processes of its own alone.
+        // A member with its own user namespace may only mount what shows its own IPC objects and processes.
         let own_users = *of.user() == Namespace::Private;
         let (shares_ipc, shares_uts) = (of.ipc.is_none() && !own_users, of.uts.is_none());
         fill(&mut of.network, shared.network());
@@ -163,7 +165,7 @@ impl Sandbox {
         Ok(joined)
     }
 
-    /// Makes the namespaces that its members share.
+    /// Creates the namespaces that the members share.
     pub(super) async fn share(&self) -> Result<()> {
         let mut wanted = self.facts.look(|SandboxFacts { record, .. }| {
             let network = &record.sandbox.network;
@@ -196,7 +198,7 @@ impl Sandbox {
         layers::mount(&at, &[shm]).await
     }
 
-    /// Runs the plugins that make its interfaces.
+    /// Runs the plugins that create the sandbox's interfaces.
     pub(super) async fn connect(&self) -> Result<()> {
         let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
         let netns = self.handles.borrow().shared.network();
@@ -219,8 +221,8 @@ impl Sandbox {
         settled
     }
 
-    /// Undoes what was made, as far as that went. What plugins refuse to undo
-    /// stays, with all that they need for another try.
+    /// Undoes as much as was made. What plugins refuse to undo stays, with everything that they need for another
+    /// try.
     pub(super) async fn take_down(&self, overhead: &Overhead, systemd: &Systemd, layout: &Layout) -> Result<()> {
         let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
         if network.mode() == NetworkMode::Cni {

@@ -1,4 +1,4 @@
-//! The sandbox of a shim that has one: made, joined by members, taken down.
+//! A shim's sandbox: created, joined by members, taken down.
 //!
 //! ```text
 //!   create ─► joint cgroup ─► overhead cgroup ─► namespaces ─► networks
@@ -6,8 +6,8 @@
 //!   remove ─► members ended ─► networks ─► namespaces ─► cgroups, and the shim leaves
 //! ```
 //!
-//! What a sandbox is on disk is in `crate::sandbox`; what its members may use
-//! together, `bowline_spec::budget` works out, and `budgets` puts it into effect.
+//! `crate::sandbox` has the sandbox's files; `bowline_spec::budget` computes what its members may use together, and
+//! `budgets` puts that into effect.
 
 use std::rc::Rc;
 
@@ -31,20 +31,20 @@ use crate::watch::ProcessIdentity;
 use crate::worker;
 
 impl Supervisor {
-    /// The sandbox that is there.
+    /// The sandbox, if it exists.
     pub(super) fn sandbox(&self) -> Option<Rc<Sandbox>> {
         self.sandbox.borrow().clone().filter(|sandbox| sandbox.facts.look(|facts| facts.life.is_there()))
     }
 
-    /// Whether somebody has asked for one, whatever has become of it.
+    /// Whether a sandbox was requested, whatever became of it.
     pub(super) fn has_sandbox(&self) -> bool {
         self.sandbox.borrow().is_some()
     }
 
-    /// A member's description with what is the sandbox's filled in.
+    /// A member's description, completed with the sandbox's settings.
     ///
     /// # Errors
-    /// `BadSpec` for what a member cannot have of its own.
+    /// `BadSpec` for a setting that a member cannot have itself.
     pub(super) fn joined(&self, sandbox: &Sandbox, task: &Description, id: &TaskId) -> Result<Description> {
         let pids = if task.namespaces.pid.is_none() { self.pids_of(sandbox)? } else { None };
         sandbox.joined(task, id, pids)
@@ -54,7 +54,7 @@ impl Supervisor {
         self.sandbox().ok_or_else(|| Error::new(Kind::NotFound, "this shim has no sandbox"))
     }
 
-    /// Makes the sandbox whose folder, with its record, is the shim's.
+    /// Creates the sandbox that is recorded in the shim's folder.
     pub async fn create_sandbox(self: &Rc<Self>) -> Result<()> {
         let made = self.make_sandbox().await;
         if made.is_err() {
@@ -115,7 +115,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The cgroup that the members are in, without members' limits yet.
+    /// Creates the cgroup that the members are in, without members' limits yet.
     async fn make_joint_cgroup(&self, sandbox: &Rc<Sandbox>) -> Result<()> {
         let (path, unit, description) = sandbox
             .facts
@@ -133,7 +133,7 @@ impl Supervisor {
         self.budget(sandbox, |_| {}).await
     }
 
-    /// Everything that is known of the sandbox.
+    /// Everything that is known about the sandbox.
     pub fn sandbox_state(&self) -> Result<SandboxState> {
         let sandbox = self.our_sandbox()?;
         Ok(sandbox.facts.look(|facts| SandboxState {
@@ -145,7 +145,7 @@ impl Supervisor {
         }))
     }
 
-    /// What all members use together.
+    /// The resource use of all members together.
     pub fn sandbox_stats(&self) -> Result<Stats> {
         let sandbox = self.our_sandbox()?;
         let handles = sandbox.handles.borrow();
@@ -154,7 +154,7 @@ impl Supervisor {
         Ok(stats::read(&self.layout, cgroup, self.page_sizes()))
     }
 
-    /// The sandbox's cgroup, if its members have met the joint memory limit.
+    /// The path of the sandbox's cgroup, if its members have met the joint memory limit.
     pub(super) fn joint_limit_met(&self) -> Option<String> {
         let sandbox = self.sandbox()?;
         let handles = sandbox.handles.borrow();
@@ -162,8 +162,7 @@ impl Supervisor {
         met.then(|| sandbox.facts.look(|facts| facts.record.cgroup.clone()))
     }
 
-    /// Charges processes that help the sandbox beside it. Returns those that
-    /// are none.
+    /// Charges the sandbox's helper processes beside it. Returns the pids that no longer exist.
     pub async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
         let sandbox = self.our_sandbox()?;
         let path = sandbox.facts.look(|facts| facts.record.overhead.clone()).ok_or_else(|| {
@@ -176,11 +175,11 @@ impl Supervisor {
         Ok(gone)
     }
 
-    /// Takes the sandbox down; the shim leaves then.
+    /// Takes the sandbox down; the shim leaves afterwards.
     ///
     /// # Errors
-    /// `WrongState` while members run, unless they are to be killed; what plugins
-    /// say that cannot undo what they have added: it may be tried again.
+    /// `WrongState` while members run, unless `force` is set; the errors of plugins that cannot undo what they
+    /// added. The removal can then be tried again.
     pub async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<()> {
         let Some(sandbox) = self.sandbox() else { return self.remove_unmade(force).await };
         if !sandbox.happen(Trigger::Remove { by_force: force }) {
@@ -194,7 +193,7 @@ impl Supervisor {
         gone
     }
 
-    /// Removes one that is not there, or not yet: by force its making is broken off.
+    /// Removes a sandbox that does not exist, or not yet. `force` breaks off its making.
     async fn remove_unmade(&self, force: bool) -> Result<()> {
         if !self.config.folder.is_sandbox() {
             self.our_sandbox()?;
@@ -219,7 +218,7 @@ impl Supervisor {
         }
         let _all = match sandbox.launching.try_write() {
             Ok(all) => all,
-            // They have just been told to end.
+            // The launches that hold the lock have just been told to end.
             Err(_) if force => sandbox.launching.write().await,
             Err(_) => {
                 let launched =
@@ -249,12 +248,12 @@ impl Supervisor {
     fn kill_members(self: &Rc<Self>) {
         let tasks: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
         for task in tasks {
-            // It may end before it hears us.
+            // The task may end before the signal arrives.
             let _ = task.signal(&self.layout, Signal::KILL);
         }
     }
 
-    /// Waits until all is done that the ends of all members ask for.
+    /// Waits until everything that the members' ends require is done.
     pub(super) async fn members_are_over(&self) {
         let members: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
         for member in members {
@@ -262,7 +261,7 @@ impl Supervisor {
         }
     }
 
-    /// The shim is told to leave, and its tasks have ended: the sandbox goes after them.
+    /// Removes the sandbox of a shim that was told to leave, after its tasks have ended.
     pub(super) async fn leave_sandbox(self: &Rc<Self>, sandbox: &Rc<Sandbox>) {
         if sandbox.life().is_going() {
             return;
@@ -272,11 +271,11 @@ impl Supervisor {
         }
     }
 
-    /// A member has ended, and all is done that this asks for.
+    /// Forgets a member that has ended, once everything that its end requires is done.
     pub(super) async fn forget_member(self: &Rc<Self>, task: &Task) {
         let Some(sandbox) = self.sandbox() else { return };
         self.tasks.borrow_mut().remove(&task.id);
-        // Its socket is the sandbox's, which knows it no more.
+        // The member's socket leads to the sandbox's shim, which no longer knows the member.
         if let Err(error) = std::fs::remove_file(task.folder.socket()) {
             tracing::warn!(%error, id = %task.id, "a member's socket is left behind");
         }

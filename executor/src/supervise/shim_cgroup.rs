@@ -1,6 +1,5 @@
-//! Where the shim itself is charged: it leaves its manager's cgroups for the
-//! root before a launch, enters its overhead cgroup, or one that was chosen,
-//! once the task has run for a moment, and leaves the overhead cgroup again
+//! Where the shim itself is charged. Before a launch, the shim moves from its manager's cgroups to the root. Once
+//! the task has run for a moment, it enters its overhead cgroup, or a chosen one. It leaves the overhead cgroup
 //! before that is removed.
 
 use std::cell::OnceCell;
@@ -16,21 +15,21 @@ use crate::worker;
 
 use super::units::{self, remove_cgroup};
 
-/// How long a task runs before the shim enters its overhead cgroup: making one
-/// in every hierarchy, moving there and back costs as much as a short task.
+/// How long a task runs before the shim enters its overhead cgroup: creating one in every hierarchy, and moving
+/// there and back, costs as much as a short task.
 pub const SETTLED: Duration = Duration::from_millis(100);
 
-/// Where the shim itself is charged.
+/// The cgroup that the shim's own resource use is charged to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ShimCgroup {
-    /// Where its manager is.
+    /// The cgroup of its manager.
     Inherit,
-    /// In the root cgroup of every hierarchy: to nobody.
+    /// The root cgroup of every hierarchy, so that nothing is charged for the shim.
     Root,
-    /// In a cgroup beside its tasks, without limits.
+    /// A cgroup beside its tasks, without limits.
     #[default]
     Overhead,
-    /// In a cgroup that exists already.
+    /// An existing cgroup, by its path.
     Path(String),
 }
 
@@ -62,39 +61,39 @@ impl std::fmt::Display for ShimCgroup {
     }
 }
 
-/// The shim's own place over its life.
+/// The cgroup of the shim itself, over its life.
 pub struct Overhead {
     mode: ShimCgroup,
-    /// The parent of its own cgroup and of its tasks'.
+    /// The parent of the shim's own cgroup and of its tasks' cgroups.
     sandbox: String,
-    /// Its own, where that is not in the parent: what it is to systemd, if that
-    /// makes its tasks' too, or beside a sandbox with limits.
+    /// The shim's own cgroup, where that is not in `sandbox`: a unit, if systemd makes the tasks' cgroups too, or a
+    /// cgroup beside a sandbox with limits.
     own: OnceCell<Own>,
     systemd: Systemd,
-    /// Locked while the shim moves: it enters and leaves in that order.
+    /// Locked while the shim moves, so that it enters and leaves in order.
     entered: Mutex<Option<Entered>>,
 }
 
-/// A cgroup of its own.
 enum Own {
     Unit(Unit),
     Path(String),
 }
 
-/// What it has entered, and has to leave again.
+/// What the shim has entered and must leave again.
 enum Entered {
     Cgroup(Cgroup),
     Unit(Unit),
 }
 
 impl Overhead {
-    /// Leaves the manager's cgroups, as the mode says. `sandbox` is the parent of its own and its tasks' cgroups.
+    /// Leaves the manager's cgroups, as the mode says. `sandbox` is the parent of the cgroups of the shim and its
+    /// tasks.
     pub async fn begin(mode: &ShimCgroup, sandbox: &str, systemd: &Systemd, layout: &Layout) -> Result<Overhead> {
         match mode {
             ShimCgroup::Inherit => {}
             ShimCgroup::Root | ShimCgroup::Overhead => move_to(layout, "/").await?,
             ShimCgroup::Path(path) => {
-                // Whether it can be entered, only the kernel knows.
+                // Only the kernel knows whether the cgroup can be entered.
                 let there = move_to(layout, path).await;
                 there.map_err(|e| e.hint("the cgroup must exist in every hierarchy"))?;
                 move_to(layout, "/").await?;
@@ -104,7 +103,7 @@ impl Overhead {
         Ok(Overhead { mode, sandbox, own: OnceCell::new(), systemd, entered: Mutex::default() })
     }
 
-    /// From now on its own cgroup is a scope in the sandbox's slice.
+    /// Makes the shim's own cgroup a scope in the sandbox's slice from now on.
     pub fn be_unit(&self, layout: &Layout, sandbox: &str) -> Result<()> {
         if self.own.set(Own::Unit(Unit::of_shim(sandbox)?)).is_ok() {
             layout.remove_empty(&self.sandbox);
@@ -112,10 +111,10 @@ impl Overhead {
         Ok(())
     }
 
-    /// From now on it is beside that of a sandbox, at `path` or as that unit.
+    /// Puts the shim's own cgroup beside a sandbox's from now on, at `path` or as `unit`.
     pub fn be_sandboxs(&self, layout: &Layout, path: &str, unit: Option<Unit>) {
         let own = unit.map_or_else(|| Own::Path(path.to_owned()), Own::Unit);
-        // The sandbox's own cgroup is made anew, with its limits.
+        // The sandbox's own cgroup is created again, with its limits.
         if self.own.set(own).is_ok() {
             layout.remove_empty(&self.sandbox);
         }
@@ -129,18 +128,18 @@ impl Overhead {
         }
     }
 
-    /// Its path, in the mode that has one.
+    /// The path of the shim's own cgroup, in the mode that has one.
     pub fn path(&self) -> Option<String> {
         (self.mode == ShimCgroup::Overhead).then(|| self.own_path())
     }
 
-    /// Its path, once the shim is in it; not known while it enters or leaves.
+    /// The path of the shim's own cgroup, once the shim is in it; `None` while the shim enters or leaves.
     pub fn charged_in(&self) -> Option<String> {
         let entered = self.entered.try_lock().ok()?;
         entered.as_ref().map(|_| self.own_path())
     }
 
-    /// What others join that help the sandbox, once the shim is there.
+    /// The entry for helpers of the sandbox into the shim's own cgroup, once the shim is there; `None` for a unit.
     pub async fn entry(&self) -> Option<Entry> {
         match self.entered.lock().await.as_ref() {
             Some(Entered::Cgroup(cgroup)) => Some(cgroup.entry()),
@@ -148,8 +147,7 @@ impl Overhead {
         }
     }
 
-    /// Enters the overhead cgroup, if by then a task still runs, or the one
-    /// that was chosen.
+    /// Enters the overhead cgroup, if a task still runs by then, or the chosen cgroup.
     pub async fn enter(&self, layout: &Layout, runs: impl Fn() -> bool) -> Result<()> {
         let mut entered = self.entered.lock().await;
         match &self.mode {
@@ -169,12 +167,12 @@ impl Overhead {
         }
     }
 
-    /// Removes what was made ahead, if no launch came that would have.
+    /// Removes the cgroup that was prepared ahead, if no launch came whose end would have removed it.
     pub fn end(&self, layout: &Layout) {
         layout.remove_empty(&self.sandbox);
     }
 
-    /// Leaves it for the root, and removes it.
+    /// Moves the shim from its own cgroup to the root, and removes that cgroup.
     pub async fn leave(&self, layout: &Layout) {
         let mut turn = self.entered.lock().await;
         let Some(entered) = turn.take() else { return };
@@ -189,7 +187,7 @@ impl Overhead {
         }
     }
 
-    /// Moves to the root what lives on of those that were charged here.
+    /// Moves helpers that still live in the shim's own cgroup to the root.
     async fn let_go(&self, layout: &Layout) {
         let others = match layout.open(&self.own_path()) {
             Ok(cgroup) => cgroup.map(|cgroup| layout.processes(&cgroup)).unwrap_or_default(),
@@ -203,8 +201,8 @@ impl Overhead {
     }
 }
 
-/// Moves the shim to `path` where it is charged: the unified hierarchy of a
-/// hybrid host has no controllers, and the shim stays at its root.
+/// Moves the shim to `path` in the hierarchies that charge it: the unified hierarchy of a hybrid host has no
+/// controllers, and the shim stays at its root.
 async fn charge(layout: &Layout, path: &str) -> Result<()> {
     match layout.version() {
         Version::V1 => layout.enter(path),
@@ -212,8 +210,7 @@ async fn charge(layout: &Layout, path: &str) -> Result<()> {
     }
 }
 
-/// Moves the shim to `path` in every hierarchy. A worker writes its pid where
-/// that waits for the kernel.
+/// Moves the shim to `path` in every hierarchy. A worker writes the pid where that write waits for the kernel.
 async fn move_to(layout: &Layout, path: &str) -> Result<()> {
     layout.enter(path)?;
     if !layout.is_elsewhere_unified(path) {

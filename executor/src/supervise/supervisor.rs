@@ -1,6 +1,5 @@
-//! All tasks of one shim: the loop that waits for children and clocks, and what
-//! every part of a life needs of it. What it does in each part of a life is in
-//! the files beside this one.
+//! All tasks of one shim: the loop that waits for child exits and deadlines, and the operations that every phase of
+//! a task's life shares. The other files in this folder handle the individual phases.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -39,28 +38,27 @@ use super::sandbox::Sandbox;
 use super::shim_cgroup::{Overhead, SETTLED, ShimCgroup};
 use super::task::Task;
 
-/// What a shim is told when it starts.
+/// The settings that a shim starts with.
 #[derive(Debug)]
 pub struct Config {
     /// The sandbox's folder.
     pub folder: Folder,
     /// The folder of all sandboxes.
     pub state: StateDir,
-    /// Where the shim itself is charged.
+    /// The cgroup that the shim's own resource use is charged to.
     pub shim_cgroup: ShimCgroup,
-    /// Who makes units, for tasks whose cgroups are.
+    /// Creates systemd units, for tasks whose cgroups are units.
     pub systemd: Systemd,
-    /// When it leaves.
+    /// When the shim leaves.
     pub leave: Leave,
-    /// Who is told what happens to its tasks. With nobody, it is written into
-    /// the journal of the state folder.
+    /// Receives the events of the shim's tasks. `None` writes them to the journal in the state folder.
     pub tell: Option<Teller>,
-    /// Which limits its tasks have that no description names.
+    /// The limits that tasks get where their description names none.
     pub limits: Limits,
 }
 
 impl Config {
-    /// A shim that leaves with its last task, and writes the journal.
+    /// The configuration of a shim that leaves with its last task and writes the journal.
     pub fn new(folder: Folder, state: StateDir, shim_cgroup: ShimCgroup, systemd: Systemd) -> Config {
         Config { folder, state, shim_cgroup, systemd, leave: Leave::default(), tell: None, limits: Limits::default() }
     }
@@ -69,8 +67,8 @@ impl Config {
 /// When a shim leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Leave {
-    /// With its last task, or with a manager that goes before it has launched
-    /// any: see `Executor::leave_with`.
+    /// When its last task ends, or when its manager goes away before it has launched any: see
+    /// `Executor::leave_with`.
     #[default]
     WithLastTask,
     /// When its manager says so: see `Executor::leave`.
@@ -84,17 +82,17 @@ pub(crate) struct Supervisor {
     pub(super) tasks: RefCell<BTreeMap<TaskId, Rc<Task>>>,
     pub(super) children: Children,
     pub(super) facts: Known<ShimFacts>,
-    /// The loop looks again at what it waits for.
+    /// Wakes the loop, which then checks again what it waits for.
     pub(super) changed: Notify,
     pub(super) overhead: Overhead,
-    /// What its tasks are members of, if it is a sandbox's shim.
+    /// The sandbox that the tasks are members of, if this is a sandbox's shim.
     pub(super) sandbox: RefCell<Option<Rc<Sandbox>>>,
-    /// Where there is nobody to tell.
+    /// The event journal; `None` if a teller receives the events instead.
     pub(super) journal: Option<RefCell<Journal>>,
-    /// Sizes of huge pages, once somebody has asked for statistics.
+    /// Huge page sizes, read at the first request for statistics.
     pub(super) page_sizes: OnceCell<Vec<String>>,
     pub(crate) pauses: Pauses,
-    /// Held while a pause process is started: there is one at a time.
+    /// Held while a pause process starts: there is at most one.
     pub(super) pausing: Mutex<()>,
 }
 
@@ -105,22 +103,23 @@ async fn come(deadline: Option<Moment>) {
     }
 }
 
-/// Why nothing is launched any more.
+/// The error of every launch after the shim was told to leave.
 pub(super) fn leaving_now() -> Error {
     Error::new(Kind::WrongState, "the shim was told to leave")
 }
 
 impl Supervisor {
-    /// One without a task, charged to nobody.
+    /// Creates a supervisor without tasks, and moves the shim out of its manager's cgroup as the configuration
+    /// says.
     ///
     /// # Errors
-    /// What this host cannot do.
+    /// Fails where the host lacks something that the shim needs.
     pub async fn begin(config: Config) -> Result<Rc<Supervisor>> {
         let layout = Rc::new(cgroup::detect()?);
         let sandbox = cgroup::of_sandbox(&config.folder.name());
         let overhead = Overhead::begin(&config.shim_cgroup, &sandbox, &config.systemd, &layout).await?;
-        // While nobody waits; a launch then has one level less to make. A manager
-        // that gets events says where its tasks' cgroups are.
+        // Prepared here while no caller waits, so that a launch has one level less to create. A manager that
+        // receives events chooses its tasks' cgroups itself.
         if config.tell.is_none() {
             layout.prepare(&sandbox)?;
         }
@@ -141,8 +140,8 @@ impl Supervisor {
         }))
     }
 
-    /// Runs the loop until the last task has ended and all that it said is written,
-    /// or its manager has gone without launching any. Needs a `LocalSet`.
+    /// Runs the loop until the last task has ended and all of its output is written, or until the manager goes away
+    /// without having launched any. Needs a `LocalSet`.
     pub async fn run(self: &Rc<Self>) -> Result<()> {
         let served = self.serve().await;
         self.pauses.leave(&self.children).await;
@@ -167,12 +166,12 @@ impl Supervisor {
         }
     }
 
-    /// Whether nothing holds the shim any more.
+    /// Whether nothing keeps the shim alive any more.
     pub fn is_over(&self) -> bool {
         self.facts.look(|facts| facts.life.is_over())
     }
 
-    /// Does work to its end, though who asked for it may go.
+    /// Runs `act` to completion, even if its caller goes away.
     pub async fn work<T: 'static>(
         self: &Rc<Self>,
         what: &'static str,
@@ -182,7 +181,7 @@ impl Supervisor {
         waits::see_through(what, None, Box::pin(async move { act(&supervisor).await })).await
     }
 
-    /// As [`Self::work`], and from this call on the shim does not leave before it is done with.
+    /// Like [`Self::work`], and keeps the shim alive from this call until `act` is done.
     pub async fn work_held<T: 'static>(
         self: &Rc<Self>,
         what: &'static str,
@@ -197,7 +196,7 @@ impl Supervisor {
         self.work(what, act).await
     }
 
-    /// As [`Self::work`], of a task.
+    /// Like [`Self::work`], for one task.
     pub async fn work_on<T: 'static>(
         self: &Rc<Self>,
         id: &TaskId,
@@ -208,7 +207,7 @@ impl Supervisor {
         waits::see_through(what, Some(id.clone()), Box::pin(async move { act(&supervisor, &task).await })).await
     }
 
-    /// Its manager has gone. It leaves if that has launched nothing: nobody else
+    /// Handles the loss of the manager: the shim leaves if the manager launched nothing, because no other caller
     /// would.
     pub fn manager_gone(&self) {
         if self.config.leave == Leave::WithLastTask {
@@ -219,7 +218,7 @@ impl Supervisor {
         }
     }
 
-    /// Changes where the shim is in its life, and has the loop look at it.
+    /// Applies a trigger to the shim's life and wakes the loop.
     pub(super) fn happen(&self, event: shim::Trigger) {
         self.facts.change(|facts| facts.life.on(event));
         self.changed.notify_one();
@@ -242,14 +241,14 @@ impl Supervisor {
         }
     }
 
-    /// The host goes down, or somebody wants us gone: the tasks are stopped as
-    /// they would be one by one, so that their exits are recorded.
+    /// Stops every task, because the host shuts down or the shim is asked to leave. Each task is stopped as if by a
+    /// request of its own, so that its exit is recorded.
     pub fn stop_all(self: &Rc<Self>) {
         tracing::info!("asked to leave");
         let again = self.facts.look(|facts| facts.life.is_leaving());
         self.happen(shim::Trigger::Leave);
         if let Some(sandbox) = self.sandbox() {
-            // In this order, so that what was frozen as it was launched ends before it does anything.
+            // In this order, so that a task that was frozen while it was launched ends before it runs anything.
             self.stop_tasks();
             sandbox.thaw(&self.layout);
             if again {
@@ -281,7 +280,7 @@ impl Supervisor {
         }
     }
 
-    /// Once a task has run for a moment, the shim is charged where it belongs.
+    /// Moves the shim to the cgroup that it is charged to, once a task has run for a moment.
     pub(super) fn settle(self: &Rc<Self>, id: TaskId) {
         let Ok(task) = self.task(&id) else { return };
         task.facts.note(|facts| facts.settles_at = Some(Moment::now().after(SETTLED)));
@@ -298,23 +297,23 @@ impl Supervisor {
     }
 
     async fn settle_now(self: Rc<Self>, task: Rc<Task>) {
-        // That of a unit is watched already.
+        // A task in a systemd unit is watched already.
         if task.facts.look(|facts| facts.record.unit.is_none() && facts.life != Life::Removed) {
             self.watch_oom(&task);
         }
         if let Err(error) = self.overhead.enter(&self.layout, || self.any_lives()).await {
-            // Who pays for the shim never decides over a task.
+            // Failing to charge the shim must never affect a task.
             tracing::error!(%error, "the shim is charged to the root cgroup");
         }
-        // Its launch is over, and it may be idle for days.
+        // The launch is over, and the shim may be idle for days.
         pages::left();
     }
 
-    /// Whether anything may still be launched. Asked again once a launch's task can be stopped: what came before found
-    /// nothing to stop.
+    /// Checks that a launch may go on. Checked again once the launched task can be stopped, because an earlier stop
+    /// found no task to stop.
     ///
     /// # Errors
-    /// `WrongState` when the shim, or its sandbox by force, is on its way out.
+    /// `WrongState` when the shim is leaving, or its sandbox is being removed by force.
     pub(super) fn may_launch(&self) -> Result<()> {
         if self.facts.look(|facts| facts.life.is_leaving()) {
             return Err(leaving_now());
@@ -322,10 +321,10 @@ impl Supervisor {
         self.sandbox().map_or(Ok(()), |sandbox| sandbox.may_launch())
     }
 
-    /// What `act` gives, unless the shim is told to leave before that: of what waits for somebody else.
+    /// Waits for `act`, which depends on another process, unless the shim is told to leave first.
     ///
     /// # Errors
-    /// As [`Self::may_launch`].
+    /// `WrongState` when the shim is told to leave; else the error of `act`.
     pub(super) async fn until_leaving<T>(&self, act: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
@@ -353,12 +352,12 @@ impl Supervisor {
         self.task(id)?.signal_exec(&self.layout, exec, signal)
     }
 
-    /// Waits until nobody of this id is being launched.
+    /// Waits until no task with this id is being launched.
     pub(super) async fn launched(&self, id: &TaskId) {
         self.facts.until_it(|facts| !facts.launching.contains(id)).await;
     }
 
-    /// Has a task stopped, once it is launched.
+    /// Stops a task. If its launch is under way, waits for that first.
     pub async fn stop(self: &Rc<Self>, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
         if self.task(id).is_err() {
             self.launched(id).await;
@@ -375,7 +374,7 @@ impl Supervisor {
     ) -> Result<()> {
         let task = self.task(id)?;
         if task.is_live() {
-            // Whoever was first.
+            // The first reason counts.
             task.facts.change(|facts| facts.stopped_by.get_or_insert(by).to_owned());
         }
         let (default_signal, default_grace) = task.stop_defaults();
@@ -432,14 +431,14 @@ impl Supervisor {
         Ok(stats)
     }
 
-    /// The report of a task, once it has ended.
+    /// Waits until a task has ended and returns its exit report.
     pub async fn wait(&self, id: &TaskId) -> Result<ExitReport> {
-        // One that comes to nothing leaves no report.
+        // A launch that fails leaves no report.
         self.launched(id).await;
         self.task(id)?.exit_report().await
     }
 
-    /// Where each task is in its life.
+    /// The state of each task.
     pub fn states(&self) -> Vec<TaskState> {
         self.tasks.borrow().values().map(|task| task.state()).collect()
     }
@@ -450,17 +449,17 @@ impl Supervisor {
         let status = task.status();
         match status {
             Status::Exited => {}
-            // None of its program runs yet.
+            // Its program does not run yet.
             Status::Created => task.signal(&self.layout, Signal::KILL)?,
             Status::Running | Status::Paused | Status::Stopping => {
                 let message = format!("task {id} is {} and cannot be removed", status.as_str());
                 return Err(Error::new(Kind::WrongState, message).hint("stop it first"));
             }
         }
-        // Whoever removes it knows how it has ended.
+        // The caller that removes a task knows how it ended.
         task.facts.change(|facts| facts.fetched = true);
         task.facts.until_it(|facts| facts.life.is_over()).await;
-        // One after the other, however many ask.
+        // Removals of the same task take turns.
         let _turn = task.turns.starting.lock().await;
         if self.task(id).is_err() {
             return Ok(());
@@ -475,7 +474,7 @@ impl Supervisor {
             layers::unmount(&root).await?;
         }
         if task.facts.look(|facts| facts.record.task.is_none()) {
-            // Nothing is left that it would take to undo.
+            // The record says what to undo, and nothing is left to undo.
             task.folder.forget_record();
         }
         task.happen(&self.layout, Trigger::Removed)?;
@@ -483,12 +482,13 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Something begins that the shim does not leave before: a launch, a task, the making or removal of a sandbox.
+    /// Keeps the shim from leaving until [`Self::release`]: for a launch, a task, or the making or removal of a
+    /// sandbox.
     pub(super) fn hold(&self) {
         self.happen(shim::Trigger::Begun);
     }
 
-    /// Such a thing is done with.
+    /// Ends one [`Self::hold`].
     pub(super) fn release(&self) {
         self.happen(shim::Trigger::Done);
     }

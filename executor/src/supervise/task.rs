@@ -32,19 +32,18 @@ use crate::request::TaskState;
 use crate::seccomp::Filter;
 use crate::{waits, worker};
 
-/// How long a freeze may take: a process in the kernel freezes when it returns.
+/// How long a freeze may take: a process in the kernel freezes only when it returns from there.
 const FREEZE: Duration = Duration::from_secs(10);
 
-/// When those that were killed and have not ended are looked at first, and how
-/// often at last: v1 tells nobody that a cgroup was frozen.
+/// When processes that were killed and have not ended are checked first, and the longest interval between checks:
+/// cgroup v1 does not report that a cgroup was frozen.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What a shim that leaves gives a task whose manager said nothing of that: with
-/// what follows, less than the five seconds that a manager gives the shim.
+/// The grace period that a leaving shim gives a task whose manager set none. Together with what follows, it is less
+/// than the five seconds that a manager gives the shim.
 const GRACE_OF_A_BUNDLE: Duration = Duration::from_secs(3);
 
-/// One task.
 pub struct Task {
     pub id: TaskId,
     pub spec: Box<Spec>,
@@ -57,16 +56,17 @@ pub struct Task {
     pub turns: Turns,
 }
 
-/// The turns of those that change the same task, in the order in which they are taken.
+/// Locks for operations that change the same task, in the order in which they are taken.
 #[derive(Default)]
 pub struct Turns {
-    /// Held while it is started, or removed: what comes meanwhile is told afterwards.
+    /// Held while the task is started or removed: what happens meanwhile is reported afterwards.
     pub starting: Mutex<()>,
-    /// Held while a checkpoint is written: one at a time, and the end afterwards.
+    /// Held while a checkpoint is written: one at a time, and the task's end comes afterwards.
     pub checkpointing: Mutex<()>,
     /// Held while limits change: one update after the other.
     pub updating: Mutex<()>,
-    /// Held until all that were killed have ended: who is moved to where it can die is in no list any more.
+    /// Held until all killed processes have ended: a process that is moved to where it can die is in no list any
+    /// more.
     pub clearing: Mutex<()>,
 }
 
@@ -88,12 +88,12 @@ impl Task {
         }
     }
 
-    /// When the lifecycle wants to hear of the time.
+    /// When the lifecycle needs the next [`Trigger::Tick`].
     pub fn deadline(&self) -> Option<Moment> {
         self.facts.look(|facts| facts.life.deadline())
     }
 
-    /// The word for where it is in its life.
+    /// The word for the task's state.
     pub fn status(&self) -> Status {
         self.facts.look(|facts| facts.life.status())
     }
@@ -103,7 +103,7 @@ impl Task {
         self.facts.look(|facts| facts.life.is_live())
     }
 
-    /// Init's pid, until its exit is known: for a moment it may be reaped.
+    /// Init's pid, until its exit is known; init may have been reaped a moment before that.
     pub fn pid(&self) -> Option<i32> {
         self.facts.look(|facts| facts.record.pid.filter(|_| facts.life.is_live()))
     }
@@ -121,22 +121,22 @@ impl Task {
         }
     }
 
-    /// Its exit report, while that cannot be written.
+    /// The exit report, while it cannot be written.
     pub fn unwritten(&self) -> Option<ExitReport> {
         self.facts.look(|facts| facts.report.as_ref().filter(|report| report.unwritten.is_some()).cloned())
     }
 
-    /// Connects somebody to init's streams.
+    /// Attaches a client to init's streams.
     pub fn attach(&self, attachment: &Attachment) -> Result<()> {
         self.lines_of(None)?.attach(attachment).map_err(|e| e.within(format_args!("task {}", self.id)))
     }
 
-    /// Makes the terminal of init, or of the exec of that name, this large.
+    /// Resizes the terminal of init, or of the exec with that name.
     pub fn resize(&self, exec: Option<&str>, size: WindowSize) -> Result<()> {
         self.lines_of(exec)?.resize(size).map_err(|e| e.within(format_args!("task {}", self.id)))
     }
 
-    /// Bytes of its output that went nowhere so far.
+    /// Bytes of the task's output that were dropped so far.
     pub fn output_dropped(&self) -> u64 {
         self.handles.borrow().lines().map_or(0, Lines::dropped)
     }
@@ -160,8 +160,8 @@ impl Task {
         }
     }
 
-    /// Waits until the task has run for `span` without a pause; false once it
-    /// is to end. Until when that is, stands in `due`.
+    /// Waits until the task has run for `span` without a pause. Returns false once the task is ending. `due` keeps
+    /// the time when the wait is over.
     pub async fn runs_for(&self, span: Duration, due: fn(&mut TaskFacts) -> Option<&mut Option<Moment>>) -> bool {
         let set = |moment| self.facts.note(|facts| due(facts).map(|due| *due = moment));
         loop {
@@ -186,7 +186,7 @@ impl Task {
         }
     }
 
-    /// What a stop does that says nothing else.
+    /// The signal and grace period of a stop that names none.
     pub fn stop_defaults(&self) -> (Signal, Duration) {
         self.facts.look(|facts| match &facts.record.task {
             Some(task) => (task.stop.signal(), task.stop.grace()),
@@ -200,7 +200,7 @@ impl Task {
         Ok(read(cgroup))
     }
 
-    /// What `read` makes of its cgroup, if that is a unit's and still there.
+    /// Calls `read` with the task's cgroup, if that is a unit's and still there.
     pub fn with_unit<T>(&self, read: impl FnOnce(&Cgroup) -> T) -> Option<T> {
         self.with_cgroup(|cgroup| cgroup.unit().is_some().then(|| read(cgroup))).ok().flatten()
     }
@@ -209,17 +209,17 @@ impl Task {
         Error::new(Kind::NotFound, format!("task {} has exited", self.id))
     }
 
-    /// The exit report, as soon as there is one.
+    /// Waits for the exit report.
     ///
     /// # Errors
-    /// `NotFound` of a task whose launch has failed.
+    /// `NotFound` for a task whose launch has failed.
     pub async fn exit_report(&self) -> Result<ExitReport> {
         let report = self.facts.until(|facts| facts.life.is_told().then(|| facts.report.clone()));
-        // Its launch has failed: there is none.
+        // A failed launch has no report.
         report.await.ok_or_else(|| self.has_exited())
     }
 
-    /// Changes the state, and does what that asks for.
+    /// Applies a trigger to the task's life, and performs the action that follows.
     pub fn happen(self: &Rc<Self>, layout: &Rc<Layout>, event: Trigger) -> Result<()> {
         let action = self.facts.change(|facts| {
             let before = facts.life;
@@ -233,16 +233,16 @@ impl Task {
         match action.map_err(|e| e.within(format_args!("task {}", self.id)))? {
             Action::Nothing => Ok(()),
             Action::Freeze => self.with_cgroup(|c| layout.freeze(c, true))?.inspect_err(|_| {
-                // As it was: what was frozen runs.
+                // Back to the old state: processes that were frozen run again.
                 let _ = self.facts.change(|facts| facts.life.on(Trigger::Resume));
                 let _ = self.with_cgroup(|c| layout.freeze(c, false));
             }),
             Action::Thaw => self.with_cgroup(|c| layout.freeze(c, false))?.inspect_err(|_| {
-                // It can be tried again.
+                // The resume can be tried again.
                 let _ = self.facts.change(|facts| facts.life.on(Trigger::Pause));
             }),
             Action::Signal(signal) => {
-                // Somebody else may have frozen it: then it would hear nothing.
+                // Another process may have frozen the task, which would then not handle the signal.
                 if let Err(error) = self.with_cgroup(|c| layout.freeze(c, false))? {
                     tracing::warn!(%error, "a stop may not be heard");
                 }
@@ -256,7 +256,7 @@ impl Task {
         }
     }
 
-    /// Waits until a freeze is complete. v1 tells nobody: it has to be asked.
+    /// Waits until a freeze is complete. Polls, because cgroup v1 does not report it.
     pub async fn frozen(self: &Rc<Self>, layout: &Rc<Layout>) -> Result<()> {
         let give_up = Moment::now().after(FREEZE);
         let mut wait = Duration::from_micros(200);
@@ -277,19 +277,19 @@ impl Task {
         Ok(())
     }
 
-    /// Sends init a signal.
+    /// Sends a signal to init.
     pub fn signal(self: &Rc<Self>, layout: &Rc<Layout>, signal: Signal) -> Result<()> {
         if !self.is_live() {
             return Err(self.has_exited());
         }
         if signal == Signal::KILL {
-            // A frozen process does not even die; and nothing may be left.
+            // A frozen process does not even die, and no process may be left.
             return self.happen(layout, Trigger::Kill);
         }
         self.send(signal.number())
     }
 
-    /// Sends all processes a signal.
+    /// Sends a signal to all processes of the task.
     pub fn signal_all(self: &Rc<Self>, layout: &Rc<Layout>, signal: Signal) -> Result<()> {
         if signal == Signal::KILL {
             return self.signal(layout, signal);
@@ -314,14 +314,14 @@ impl Task {
         }
     }
 
-    /// Kills everything in the task's cgroup, again and again until it is empty.
+    /// Kills everything in the task's cgroup repeatedly, until it is empty.
     fn kill(self: &Rc<Self>, layout: &Rc<Layout>) -> Result<()> {
         let processes = self.with_cgroup(|c| layout.processes(c).len())?;
         let beside_init = processes.saturating_sub(1) as u64;
         self.facts.change(|facts| facts.killed.get_or_insert(beside_init).to_owned());
         self.send(libc::SIGKILL)?;
-        // The kernel kills all of a pid namespace with its init, which only has
-        // to be thawed to die, unless somebody freezes it again, or a parent.
+        // The kernel kills a pid namespace's processes with its init, which only has to be thawed to die, unless
+        // another process freezes its cgroup or a parent again.
         let with_init = self.namespaces.is_new(libc::CLONE_NEWPID);
         let thawed = if with_init { self.with_cgroup(|c| layout.freeze(c, false)) } else { Ok(Ok(())) };
         let (task, layout, first_look) = (self.clone(), layout.clone(), Moment::now().after(FIRST_LOOK));
@@ -338,7 +338,7 @@ impl Task {
         thawed?
     }
 
-    /// Kills what is in the cgroup until nothing is. Counts those that live on after init.
+    /// Kills the processes in the cgroup until none is left. Counts those that outlive init.
     pub async fn kill_rest(&self, layout: &Layout) {
         let _turn = self.turns.clearing.lock().await;
         loop {
@@ -358,12 +358,12 @@ impl Task {
         }
     }
 
-    /// When the step of its end that is under way has taken `span`.
+    /// The time when the current step of the task's end has taken `span`.
     pub fn step_due(&self, span: Duration) -> Moment {
         self.facts.note(|facts| *facts.step_due.get_or_insert_with(|| Moment::now().after(span)))
     }
 
-    /// Sends the exec of that name a signal.
+    /// Sends a signal to the exec with that name.
     pub fn signal_exec(&self, layout: &Rc<Layout>, name: &str, signal: Signal) -> Result<()> {
         let gone = || Error::new(Kind::NotFound, format!("exec {name} of task {} has exited", self.id));
         let number = self.facts.look(|facts| facts.exec_named(name)).ok_or_else(gone)?;
@@ -387,8 +387,8 @@ impl Task {
     }
 }
 
-/// Waits until all that were sent SIGKILL have ended, also where somebody has
-/// frozen their cgroup or a parent, or does so meanwhile. They were sent it at `since`.
+/// Waits until all of `killed` have ended, which were sent SIGKILL at `since`. Handles that another process has
+/// frozen their cgroup or a parent, or does so meanwhile.
 pub async fn all_ended(layout: &Layout, killed: &[OwnedFd], since: Moment) {
     let ended = async {
         for pidfd in killed.iter().filter_map(|pidfd| pidfd.try_clone().ok()) {

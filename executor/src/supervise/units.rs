@@ -1,12 +1,12 @@
-//! Cgroups that are units of systemd's: made for a launch, and ended.
+//! Cgroups that are systemd units: created for a launch, and stopped.
 //!
 //! ```text
 //!   placeholder ─► the unit, with it inside ─► init cloned in ─► placeholder ends
 //! ```
 //!
-//! A scope is started with a process in it, and ends when none is. Init is
-//! cloned into its cgroup, which has to be there by then. A worker has systemd
-//! asked: a bus that hangs holds up one launch, never the loop.
+//! systemd starts a scope with a process in it, and ends the scope when no process is left. Init is cloned into the
+//! scope's cgroup, which has to exist by then: the placeholder keeps it. A worker asks systemd: a bus that hangs
+//! holds up one launch, never the loop.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::worker;
 /// How long a cgroup may stay busy after its last process has ended.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// A process that does nothing but be in a new scope.
+/// A process that does nothing but keep a new scope occupied.
 pub struct Placeholder {
     pid: i32,
     pidfd: Option<OwnedFd>,
@@ -35,7 +35,7 @@ impl Placeholder {
     fn start() -> Result<Placeholder> {
         match sys::clone3(0, None).doing(Kind::Internal, || "cannot start a placeholder for a scope")? {
             Cloned::Child => {
-                // It holds nothing that the shim has, and does not outlive it.
+                // The placeholder holds none of the shim's descriptors, and does not outlive the shim.
                 let _ = set_parent_process_death_signal(Some(Signal::KILL));
                 sys::close_all_but(&mut []);
                 sys::default_signals(1..=64);
@@ -47,7 +47,7 @@ impl Placeholder {
         }
     }
 
-    /// Has it leave the scope; returns when it has.
+    /// Kills the placeholder and waits until it has left the scope.
     pub async fn leave(mut self) {
         if let Some(pidfd) = self.pidfd.take() {
             let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
@@ -59,14 +59,14 @@ impl Placeholder {
 impl Drop for Placeholder {
     fn drop(&mut self) {
         if let Some(pidfd) = &self.pidfd {
-            // ESRCH: somebody else was first.
+            // ESRCH: the placeholder has ended already.
             let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
         }
     }
 }
 
-/// Has systemd make the cgroup of `unit`, with these limits. It is there for
-/// as long as the placeholder, or another process, is in it.
+/// Asks systemd to create the cgroup of `unit` with these limits. The cgroup exists for as long as the placeholder,
+/// or another process, is in it.
 pub async fn create(
     layout: &Layout,
     systemd: &Systemd,
@@ -90,15 +90,15 @@ pub async fn create(
     }
 }
 
-/// Has systemd make the cgroup of a slice, with what it knows of these limits:
-/// it hands down the controllers that its units ask for, and takes others away.
+/// Asks systemd to create the cgroup of a slice, with those of the limits that systemd knows: it enables the
+/// controllers that its units ask for, and disables others.
 pub async fn create_slice(
     layout: &Layout,
     systemd: &Systemd,
     slice: &Unit,
     resources: &LinuxResources,
 ) -> Result<Cgroup> {
-    // Whoever puts the limits into effect says what is wrong with them.
+    // The code that applies the limits reports what is wrong with them.
     let properties = layout.properties(Some(resources)).unwrap_or_default();
     worker::run("systemd", || systemd.start(slice, 0, properties)).await?;
     match layout.adopt(slice) {
@@ -110,18 +110,18 @@ pub async fn create_slice(
     }
 }
 
-/// Ends a unit whose processes have ended. What cannot be ended goes by itself
-/// when it is empty; that is said in the log.
+/// Stops a unit whose processes have ended. If that fails, the failure is logged, and the unit goes away by itself
+/// when it is empty.
 pub async fn stop(systemd: &Systemd, unit: &Unit) {
     if let Err(error) = worker::run("systemd", || systemd.stop(unit)).await {
         tracing::error!(%error, unit.name, "a unit may be left behind");
     }
 }
 
-/// The unit of a task that is to be in a slice.
+/// The unit of a task that the caller wants in a slice.
 ///
 /// # Errors
-/// `Usage` for what is no slice, or where the task's cgroup is another.
+/// `Usage` if `slice` is not a slice, or if the task asks for another cgroup or cgroup driver.
 pub fn in_slice(slice: &str, asked: Option<&str>, driver: Driver, id: &TaskId) -> Result<Unit> {
     if let Some(path) = asked {
         let message = format!("the task is to be in {slice}, and its description has the cgroup {path:?}");
@@ -134,14 +134,14 @@ pub fn in_slice(slice: &str, asked: Option<&str>, driver: Driver, id: &TaskId) -
     Unit::in_slice(slice, id.as_str())
 }
 
-/// Has systemd put the shim into `unit`, for which there is no limit.
+/// Asks systemd to move the shim into `unit`, which has no limits.
 pub async fn enter(systemd: &Systemd, unit: &Unit) -> Result<()> {
     let pid = std::process::id();
     worker::run("systemd", || systemd.start(unit, pid, Vec::new())).await
 }
 
-/// Removes a cgroup whose processes have ended; v1 tells nobody when the last
-/// one has left it. One that is a unit's goes with that.
+/// Removes a cgroup whose processes have ended, and stops its unit if it has one. Retries, because cgroup v1 does
+/// not report when the last process has left.
 pub async fn remove_cgroup(layout: &Layout, systemd: &Systemd, mut cgroup: Cgroup) {
     if let Some(unit) = cgroup.unit() {
         stop(systemd, unit).await;

@@ -1,4 +1,4 @@
-//! A change of limits while the task runs: all of it, or none.
+//! Changes limits while a task runs: all of them, or none.
 
 use std::rc::Rc;
 
@@ -33,7 +33,7 @@ impl Supervisor {
         task.facts.look(|facts| task.folder.write_record(&facts.record))
     }
 
-    /// Changes the limits of a task whose manager works them out.
+    /// Changes the limits of a task whose manager computes them.
     pub async fn limit(self: &Rc<Self>, id: &TaskId, changes: &LinuxResources) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.turns.updating.lock().await;

@@ -1,15 +1,14 @@
-//! Watching a task as its description says.
+//! Watches a task as its description asks.
 //!
 //! ```text
 //!   memory.events, pressure ─(POLLPRI)─┐
-//!   every so often: stat, /proc ───────┼─► a rule of `watch` ─► found ─► tell, stop, lift
-//!   kills for want of memory ──────────┘
+//!   periodically: stat, /proc ─────────┼─► a rule of `watch` ─► found ─► tell, stop, lift
+//!   out-of-memory kills ───────────────┘
 //! ```
 //!
-//! One local future for each policy: what is not watched costs nothing, and only
-//! what the kernel does not tell by itself is looked at every so often. A failure
-//! here never takes the task down. Must not: decide what is news, which is
-//! `watch`'s.
+//! Each policy has one local future: what is not watched costs nothing, and only what the kernel does not report by
+//! itself is polled. A failure here never takes the task down. Must not: decide what is news, which is the job of
+//! `watch`.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -29,12 +28,10 @@ use crate::stats;
 use crate::waits;
 use crate::watch::{Family, Finding, Part, ProcessIdentity, Resource, Stall, Stray, unexpected};
 
-/// How long a policy keeps silent after what the kernel may tell of a hundred
-/// times a second.
+/// How long a policy stays silent after a finding, since the kernel may report a hundred of them a second.
 const REST: Duration = Duration::from_secs(10);
 
-/// Files by which the kernel reports events, opened before the program runs, so that
-/// what cannot be watched is refused.
+/// The kernel's event files, opened before the program runs, so that what cannot be watched is refused.
 #[derive(Default)]
 pub struct Opened {
     high: Option<(Rc<OomWatch>, u64, WatchAction)>,
@@ -42,11 +39,10 @@ pub struct Opened {
 }
 
 impl Supervisor {
-    /// Asks the kernel for what it can tell.
+    /// Opens the kernel's event files for the task's watch.
     ///
     /// # Errors
-    /// `Unsupported` where it does not, or the shim has no cgroup of its own
-    /// that could be watched.
+    /// `Unsupported` if the kernel does not report such events, or if the shim has no cgroup of its own to watch.
     pub(super) fn open_watch(&self, task: &Task) -> Result<Opened> {
         let watch = task.facts.look(|facts| facts.record.task.as_ref().map(|task| task.watch.clone()));
         let Some(watch) = watch else { return Ok(Opened::default()) };
@@ -135,7 +131,7 @@ impl Supervisor {
         };
         loop {
             if task.rests(due).await {
-                // What it has waited meanwhile may be over long since.
+                // A stall that was noted meanwhile may be long over.
                 trigger.forget().await;
                 task.has_rested(due);
             }
@@ -163,7 +159,7 @@ impl Supervisor {
                     Part::Anon => use_now.anon_bytes,
                     Part::Cache => use_now.cache_bytes,
                 };
-                // Not known: it is as it was.
+                // An unknown figure leaves the rule as it was.
                 let (Some(bytes), Some(above)) = (bytes, above) else { continue };
                 let above_bytes = above.as_u64();
                 if task.facts.note(|facts| facts.watched.memory.rule[index].holds(bytes > above_bytes)) {
@@ -199,8 +195,7 @@ impl Supervisor {
         }
     }
 
-    /// Who is in the cgroup at `path` and does not belong to the shim. Nobody,
-    /// before that is there itself.
+    /// The processes in the cgroup at `path` that do not belong to the shim. Empty before the cgroup exists.
     fn strays(&self, path: &str) -> Vec<(ProcessIdentity, Stray)> {
         let Ok(Some(cgroup)) = self.layout.open(path) else { return Vec::new() };
         let name = self.config.folder.name();
@@ -224,13 +219,13 @@ impl Supervisor {
         tasks.values().flat_map(pids).collect()
     }
 
-    /// Tells what a policy has found, and does what it asks for.
+    /// Reports what a policy has found, and performs the policy's action.
     fn found(self: &Rc<Self>, task: &Rc<Task>, finding: Finding, action: WatchAction) {
         self.tell(task, Event::Watch { finding: finding.clone(), action, failed: None });
         self.act(task, finding, action);
     }
 
-    /// What a policy asks for, besides telling.
+    /// Performs a policy's action, apart from the report.
     pub(super) fn act(self: &Rc<Self>, task: &Rc<Task>, finding: Finding, action: WatchAction) {
         match action {
             WatchAction::Report => {}
@@ -266,16 +261,16 @@ fn usec(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// When a policy looks again.
+/// Selects the time at which a policy looks again.
 type Slot = fn(&mut Watched) -> &mut Option<Moment>;
 
 impl Task {
-    /// Has a policy keep silent for a while.
+    /// Keeps a policy silent for [`REST`].
     fn rest(&self, due: Slot) {
         self.facts.note(|facts| *due(&mut facts.watched) = Some(Moment::now().after(REST)));
     }
 
-    /// Waits until a policy has kept silent for long enough: whether it had to.
+    /// Waits until a policy's silence is over. Returns whether it was silent.
     async fn rests(&self, due: Slot) -> bool {
         let Some(until) = self.facts.note(|facts| *due(&mut facts.watched)) else { return false };
         until.come().await;
@@ -287,7 +282,7 @@ impl Task {
     }
 }
 
-/// Runs `watch` for as long as the task is there.
+/// Runs `watch` until it returns, or until the task's exit is reported.
 pub fn until_end(task: &Rc<Task>, watch: impl AsyncFn(&Rc<Task>) + 'static) {
     let (task, watch) = (task.clone(), Rc::new(watch));
     waits::begin(move || {

@@ -1,61 +1,61 @@
-//! Units that are the host's, or made for it: what may be asked about them.
+//! Units that are the host's, or made for it: requests about them and systemd's answers.
 //!
-//! For the program `bowline` itself, which speaks to systemd in its own process.
+//! For the program `bowline` itself, which talks to systemd in its own process.
 
 use super::Property;
 
-/// What systemd is asked for.
+/// A request to systemd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// What it has of each of these units, loaded from disk if need be.
+    /// Report each of these units, loaded from disk if need be.
     Look(Vec<String>),
-    /// A slice that is not active; a transient one where the host has none of its name.
+    /// Start a slice that is not active; a transient one where the host has none of its name.
     StartSlice {
-        /// Which.
+        /// The name of the slice.
         slice: String,
-        /// Its limits.
+        /// The limits of the slice.
         properties: Vec<Property>,
     },
-    /// Other properties of a unit, until the next boot.
+    /// Change properties of a unit, until the next boot.
     Change {
-        /// Which.
+        /// The name of the unit.
         unit: String,
-        /// The new ones.
+        /// The new properties.
         properties: Vec<Property>,
     },
-    /// The end of a slice, never of what is in it.
+    /// Stop a slice, never what is in it.
     StopSlice(String),
 }
 
-/// What systemd answers.
+/// The answer of systemd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done.
+    /// The request was carried out.
     Done,
     /// The units asked for, in their order.
     Units(Vec<HostUnit>),
 }
 
-/// What systemd has of a unit.
+/// What systemd knows of a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostUnit {
-    /// Its name, where what was asked for is an alias.
+    /// The unit's own name, even if the request named an alias.
     pub name: String,
-    /// Whether there is such a unit, active or not.
+    /// Whether the unit exists, active or not.
     pub loaded: bool,
     /// systemd's word for that: `loaded`, `not-found`, `masked`.
     pub load_state: String,
-    /// Whether it is active; so is one that is just starting, reloading or stopping.
+    /// Whether the unit is active; a unit that is starting, reloading or stopping is active too.
     pub active: bool,
-    /// The slice that it is in.
+    /// The slice that the unit is in.
     pub slice: String,
-    /// Its cgroup; empty of one that is not active.
+    /// The unit's cgroup; empty for a unit that is not active.
     pub cgroup: String,
     /// The most CPU time, in µs for each second; `u64::MAX` without a limit.
     pub cpu_quota: u64,
     /// The most memory, in bytes; `u64::MAX` without a limit.
     pub memory: u64,
-    /// Whether CPU time and memory are counted, whatever its limits.
+    /// Whether CPU time and memory are counted, whatever the limits.
     pub accounting: [bool; 2],
 }
 

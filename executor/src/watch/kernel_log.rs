@@ -1,9 +1,8 @@
-//! Whom the kernel has killed for want of memory, by its own log.
+//! Which processes the kernel has killed for want of memory, from its own log.
 //!
-//! Nothing else tells it. The line is made for programs: `oom-kill:` and pairs,
-//! since Linux 5.0 (dump_oom_victim in mm/oom_kill.c). The kernel leaves it out
-//! when many are killed at a time, and the log may be out of reach: then it is not
-//! known. Nothing is decided by it.
+//! Only the log tells. The line is made for programs: `oom-kill:` and pairs, since Linux 5.0
+//! (dump_oom_victim in mm/oom_kill.c). The kernel leaves it out when many are killed at a time, and
+//! the log may be out of reach: then the process is unknown. No decision depends on it.
 
 use std::os::fd::OwnedFd;
 
@@ -17,20 +16,20 @@ const LONGEST: usize = 8192;
 /// A kill for want of memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
-    /// The cgroup whose limit it was; null when the host itself had no more.
+    /// The cgroup whose limit was hit; null when the host itself ran out of memory.
     pub cgroup: Option<String>,
-    /// Who was killed, in the host's pids.
+    /// The killed process, in the host's pids.
     pub pid: i32,
-    /// What it called itself: at most 15 bytes.
+    /// The process's name: at most 15 bytes.
     pub name: String,
 }
 
-/// The kernel's log from some moment on.
+/// The kernel's log from a moment on.
 #[derive(Debug)]
 pub struct KernelLog(OwnedFd);
 
 impl KernelLog {
-    /// From now on; `None` where it cannot be read.
+    /// The log from now on; `None` where it cannot be read.
     pub fn from_now() -> Option<KernelLog> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let log = open("/dev/kmsg", flags, Mode::empty()).ok()?;
@@ -38,7 +37,7 @@ impl KernelLog {
         Some(KernelLog(log))
     }
 
-    /// The last kill in the cgroup `path`, or below it, since the last time.
+    /// The last kill in the cgroup `path`, or below it, since the last call.
     pub fn last_kill(&self, path: &str) -> Option<Kill> {
         let mut last = None;
         let mut record = [0u8; LONGEST];
@@ -46,7 +45,7 @@ impl KernelLog {
             match read(&self.0, &mut record) {
                 Ok(0) => return last,
                 Ok(length) => last = kill_of(&String::from_utf8_lossy(&record[..length]), path).or(last),
-                // It was written faster than we read; or a signal came.
+                // The kernel wrote faster than the shim reads, or a signal came.
                 Err(Errno::PIPE | Errno::INTR) => {}
                 Err(_) => return last,
             }
@@ -54,8 +53,8 @@ impl KernelLog {
     }
 }
 
-/// The kill that a record describes, if it was in the cgroup `path`. A name comes
-/// last in it and may contain anything.
+/// The kill that a record describes, if it was in the cgroup `path`. The process's name comes last
+/// in the record and may contain anything.
 fn kill_of(record: &str, path: &str) -> Option<Kill> {
     // 6,1234,5678901,-;oom-kill:constraint=CONSTRAINT_MEMCG,…
     let (_, text) = record.split_once(';')?;

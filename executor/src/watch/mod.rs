@@ -1,13 +1,12 @@
-//! What is found of a task that is watched, and when that is news: rules
-//! without effects.
+//! What is found of a watched task, and when a finding is news: rules without effects.
 //!
 //! ```text
 //!   counts and readings ─► Counted, Begins, Seen ─► Finding ─► event `watch`
 //! ```
 //!
-//! `processes` knows who may be in the shim's own cgroup, `kernel_log` which processes
-//! the kernel has killed. Pure but for reading `/proc` and the log: `supervise` has
-//! the clock, and does what a policy asks for.
+//! `processes` knows which processes may be in the shim's own cgroup, `kernel_log` which ones the
+//! kernel has killed. Pure except for reading `/proc` and the log: `supervise` has the clock, and
+//! does what a policy asks for.
 
 mod kernel_log;
 mod processes;
@@ -18,48 +17,47 @@ use serde::{Deserialize, Serialize};
 pub use kernel_log::{KernelLog, Kill};
 pub use processes::{Family, MARKER, ProcessIdentity, Seen, Stray, unexpected};
 
-/// What a policy has found, by the policy's name in the description, with the
-/// figures that it was judged by.
+/// What a policy has found, under the policy's name in the description, with the figures that it judged by.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "policy", rename_all = "snake_case")]
 pub enum Finding {
     /// Processes were killed for want of memory.
     Oom {
-        /// How many in all so far.
+        /// How many were killed so far.
         kills: u64,
     },
     /// The task was slowed down for being above `memory.high`.
     MemoryHigh {
-        /// How often in all so far.
+        /// How often this has happened so far.
         events: u64,
-        /// How often it may be between two findings.
+        /// How often this may happen between two findings.
         above: u64,
     },
-    /// It uses much memory.
+    /// The task uses much memory.
     Memory {
-        /// Which of it.
+        /// The part of memory.
         part: Part,
-        /// How much.
+        /// How much the task uses, in bytes.
         bytes: u64,
-        /// The most that it may be.
+        /// The most that it may use, in bytes.
         above_bytes: u64,
     },
-    /// Its CPU limit has held it back.
+    /// The CPU limit has held the task back.
     Throttled {
-        /// For how long since the last look, on all CPUs together.
+        /// For how long since the last look, on all CPUs together, in µs.
         usec: u64,
-        /// The most that it may be.
+        /// The longest that this may be, in µs.
         above_usec: u64,
-        /// How often the shim looks.
+        /// The time between two looks, in µs.
         every_usec: u64,
     },
-    /// It has waited for a CPU.
+    /// The task has waited for a CPU.
     CpuPressure(Stall),
-    /// It has waited for memory.
+    /// The task has waited for memory.
     MemoryPressure(Stall),
-    /// It has waited for block devices.
+    /// The task has waited for block devices.
     IoPressure(Stall),
-    /// Processes that nobody expects are in the shim's own cgroup.
+    /// Unexpected processes are in the shim's own cgroup.
     UnexpectedProcesses {
         /// Some of them.
         processes: Vec<Stray>,
@@ -68,13 +66,13 @@ pub enum Finding {
     },
 }
 
-/// Which memory.
+/// A part of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
     /// All of it, page cache and swap included.
     Total,
-    /// The processes' own.
+    /// Anonymous memory: the processes' own.
     Anon,
     /// Page cache.
     Cache,
@@ -83,13 +81,13 @@ pub enum Part {
 /// Time in which processes waited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stall {
-    /// Who waited.
+    /// Which processes waited.
     pub who: Stalled,
     /// How long they may wait, in µs.
     pub above_usec: u64,
-    /// In how long a window, in µs.
+    /// The length of the window, in µs.
     pub window_usec: u64,
-    /// How long they have in all, in µs, by the kernel's counter.
+    /// How long they have waited in total, in µs, by the kernel's counter.
     pub total_usec: Option<u64>,
 }
 
@@ -105,7 +103,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// The kernel's word for it.
+    /// The kernel's name of the resource.
     pub fn as_str(self) -> &'static str {
         match self {
             Resource::Cpu => "cpu",
@@ -114,7 +112,7 @@ impl Resource {
         }
     }
 
-    /// That it was waited for.
+    /// The finding that processes waited for the resource.
     pub fn waited_for(self, stall: Stall) -> Finding {
         match self {
             Resource::Cpu => Finding::CpuPressure(stall),
@@ -125,7 +123,7 @@ impl Resource {
 }
 
 impl Finding {
-    /// The policy, as the description names it.
+    /// The policy's name in the description.
     pub fn policy(&self) -> &'static str {
         match self {
             Finding::Oom { .. } => "oom",
@@ -140,14 +138,14 @@ impl Finding {
     }
 }
 
-/// A count of which so many may happen: news whenever that many and one more have since the last news.
+/// A count that may grow by a given number: news whenever it has grown by more than that since the last news.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Counted {
     told: u64,
 }
 
 impl Counted {
-    /// Whether `count`, of all so far, is news where `above` may happen.
+    /// Whether `count`, the total so far, is news if it may grow by `above`.
     pub fn exceeded(&mut self, count: u64, above: u64) -> bool {
         let exceeded = count.saturating_sub(self.told) > above;
         if exceeded {
@@ -162,7 +160,7 @@ impl Counted {
 pub struct Begins(bool);
 
 impl Begins {
-    /// Whether it has just begun to hold.
+    /// Whether the condition has just begun to hold.
     pub fn holds(&mut self, holds: bool) -> bool {
         let before = std::mem::replace(&mut self.0, holds);
         holds && !before

@@ -1,9 +1,9 @@
-//! Who is in the shim's own cgroup, and who may be.
+//! Which processes are in the shim's own cgroup, and which may be.
 //!
-//! Expected are the shim and its parent, what it has started, with all that they
-//! start, whoever was charged there, zombies, and whoever says by a variable
-//! that it belongs to the shim. A task's processes descend from the shim too;
-//! they have a cgroup of their own, and are not expected in this one.
+//! Expected are the shim and its parent, the processes that the shim has started and their
+//! descendants, processes that were charged there, zombies, and processes that an environment
+//! variable marks as the shim's. A task's processes descend from the shim too; they have a cgroup
+//! of their own, and are not expected in this one.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,28 +11,26 @@ use std::fs;
 use bowline_sys::proc_stat::{self, ProcStat};
 use serde::{Deserialize, Serialize};
 
-/// The variable whose value is the name of the shim's folder, in the environment
-/// of what the shim starts, and of whatever else is expected in its cgroup.
+/// The environment variable with the name of the shim's folder, set for what the shim starts and
+/// for anything else that is expected in its cgroup.
 pub const MARKER: &str = "BOWLINE_SHIM";
 
-/// How many are named.
+/// How many unexpected processes are named.
 const NAMED: usize = 5;
 
-/// The most generations that are looked at. A chain is longer only if somebody
-/// wants it to be.
+/// The most generations that are followed. A chain is longer only if somebody wants it to be.
 const GENERATIONS: usize = 1000;
 
-/// A process that nobody expects.
+/// An unexpected process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Stray {
     /// In the shim's pid namespace.
     pub pid: i32,
-    /// What it calls itself: at most 15 bytes.
+    /// The process's name: at most 15 bytes.
     pub name: String,
 }
 
-/// A process: its pid, and when it started, as a pid may be another's by the
-/// next time.
+/// A process, by its pid and its start time: another process may have the pid by the next look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     pid: i32,
@@ -41,13 +39,13 @@ pub struct ProcessIdentity {
 }
 
 impl ProcessIdentity {
-    /// Of the process that has this pid now, if there is one.
+    /// The identity of the process that has this pid now, if there is one.
     pub fn of(pid: i32) -> Option<ProcessIdentity> {
         stat(pid).map(|stat| ProcessIdentity { pid, started: stat.started })
     }
 }
 
-/// What a rule wants to know of a process.
+/// What the rule needs to know of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stat {
     name: String,
@@ -56,7 +54,7 @@ struct Stat {
     started: u64,
 }
 
-/// Who is expected.
+/// The processes that are expected.
 #[derive(Debug)]
 pub struct Family<'a> {
     /// The shim.
@@ -65,13 +63,13 @@ pub struct Family<'a> {
     pub parent: Option<i32>,
     /// The first processes of its tasks and of their execs.
     pub tasks: &'a BTreeSet<i32>,
-    /// Who was charged there by request.
+    /// Processes that were charged there by request.
     pub helpers: &'a BTreeSet<ProcessIdentity>,
-    /// What [`MARKER`] says.
+    /// The value of [`MARKER`].
     pub mark: &'a str,
 }
 
-/// Those of `pids` that nobody expects.
+/// Those of `pids` that are not expected.
 pub fn unexpected(pids: &[i32], family: &Family<'_>) -> Vec<(ProcessIdentity, Stray)> {
     strays(pids, family, stat, |pid| is_marked(pid, family.mark))
 }
@@ -83,7 +81,7 @@ fn strays(
     is_marked: impl Fn(i32) -> bool,
 ) -> Vec<(ProcessIdentity, Stray)> {
     let stray = |pid: &i32| {
-        // It has ended meanwhile, if there is none.
+        // Without a stat, the process has ended meanwhile.
         let found = stat(*pid)?;
         let ours = *pid == family.shim || Some(*pid) == family.parent || found.zombie;
         if ours || descends(*pid, &found, family, &stat) || is_marked(*pid) {
@@ -95,7 +93,7 @@ fn strays(
     pids.iter().filter_map(stray).collect()
 }
 
-/// Whether it comes from the shim, and from none of its tasks, or from a helper.
+/// Whether the process descends from the shim without being a task's, or descends from a helper.
 fn descends(pid: i32, found: &Stat, family: &Family<'_>, stat: &impl Fn(i32) -> Option<Stat>) -> bool {
     let mut at = ProcessIdentity { pid, started: found.started };
     let mut parent = found.parent;
@@ -126,7 +124,7 @@ fn is_marked(pid: i32, mark: &str) -> bool {
     environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
 }
 
-/// What was there at the last look: who is new may be on the way to elsewhere.
+/// The processes of the last look: a new one may be on its way elsewhere.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Seen {
     before: BTreeSet<ProcessIdentity>,
@@ -134,8 +132,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Those that are here for the second time in a row, if any of them was not
-    /// reported yet: the first five, and how many others.
+    /// The processes that are here for the second time in a row, if any of them was not reported
+    /// yet: the first five, and how many others.
     pub fn twice(&mut self, now: Vec<(ProcessIdentity, Stray)>) -> Option<(Vec<Stray>, u64)> {
         let there: BTreeSet<ProcessIdentity> = now.iter().map(|(identity, _)| *identity).collect();
         let stayed: Vec<_> = now.into_iter().filter(|(identity, _)| self.before.contains(identity)).collect();
@@ -159,8 +157,7 @@ mod tests {
         Stat { name: "x".to_owned(), zombie, parent, started: 7 }
     }
 
-    /// Whom the rule finds among `pids`, where 10 is the shim, 5 its parent, 20 a
-    /// task, and 80 a helper.
+    /// The processes that the rule finds among `pids`, where 10 is the shim, 5 its parent, 20 a task, and 80 a helper.
     fn found(pids: &[i32], stat: impl Fn(i32) -> Option<Stat>, marked: i32) -> Vec<i32> {
         let (tasks, helpers) = (BTreeSet::from([20]), BTreeSet::from([ProcessIdentity { pid: 80, started: 7 }]));
         let family = Family { shim: 10, parent: Some(5), tasks: &tasks, helpers: &helpers, mark: "x" };

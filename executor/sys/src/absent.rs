@@ -1,12 +1,12 @@
-//! For tests alone, behind the feature `absent`: what this kernel has but is
-//! taken for absent, so that the fallbacks can be run where they are not needed.
+//! For tests only, behind the feature `absent`: treats facilities of this kernel as absent, so that
+//! the fallbacks can be run where they are not needed.
 //!
-//! `BOWLINE_ABSENT=openat2,cgroup.kill` names them; every use of a facility
-//! asks here and answers as a kernel without it does.
+//! `BOWLINE_ABSENT=openat2,cgroup.kill` names the facilities; every use of a facility asks here and
+//! answers as a kernel without it does.
 
 use std::sync::OnceLock;
 
-/// What can be taken for absent, and what it came with.
+/// The facilities that can be taken for absent.
 ///
 /// `fsopen` stands for all of the mount API of Linux 5.2: fsopen, fsconfig,
 /// fsmount, open_tree and move_mount.
@@ -15,14 +15,13 @@ const FACILITIES: [&str; 5] = ["fsopen", "mount_setattr", "openat2", "clone_into
 /// Whether `facility` is taken for absent.
 ///
 /// # Panics
-/// When the variable names something else: a test that believes that it tests
-/// a fallback must not pass without it.
+/// When the variable names something else: a test that believes that it tests a fallback must not pass without it.
 pub fn absent(facility: &str) -> bool {
     debug_assert!(FACILITIES.contains(&facility), "{facility} is in no list");
     all().iter().any(|name| name == facility)
 }
 
-/// Everything that is taken for absent.
+/// All facilities that are taken for absent.
 ///
 /// # Panics
 /// As [`absent`].

@@ -9,17 +9,17 @@ use tokio::io::unix::AsyncFd;
 
 use super::check;
 
-/// Has `fd` at `number` too, in place of what is there, across an execve.
+/// Duplicates `fd` to `number`, in place of what is there, and keeps it open across an execve.
 ///
-/// For a child that is about to execute another program: nothing of ours that
-/// owned the number may be used or dropped afterwards.
+/// For a child that is about to execute another program: no object of ours that owned the number
+/// may be used or dropped afterwards.
 pub fn place_fd(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
     // SAFETY: the borrow keeps `fd` open; the caller upholds the rest.
     let rc = unsafe { libc::dup2(fd.as_raw_fd(), number) };
     check(c_long::from(rc)).map(drop)
 }
 
-/// Takes over an fd that the process that started us handed down by number.
+/// Takes over an fd that our parent process handed down by number.
 ///
 /// `None` when nothing is open there.
 pub fn inherited_fd(number: RawFd) -> Option<OwnedFd> {
@@ -35,8 +35,8 @@ pub fn inherited_fd(number: RawFd) -> Option<OwnedFd> {
     Some(fd)
 }
 
-/// Locks the byte at `offset` of a file for this open file description, until
-/// its last fd is closed (F_OFD_SETLK). `false` when another one has it.
+/// Locks the byte at `offset` of a file for this open file description, until its last fd is closed
+/// (F_OFD_SETLK). `false` when another description has the lock.
 pub fn lock_byte(file: BorrowedFd<'_>, offset: u32) -> io::Result<bool> {
     // SAFETY: flock is plain data, for which all zeroes is a valid value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -55,12 +55,12 @@ pub fn lock_byte(file: BorrowedFd<'_>, offset: u32) -> io::Result<bool> {
 
 /// Registers something that owns an fd with the event loop.
 pub fn watch<T: AsRawFd + Into<OwnedFd>>(owner: T) -> io::Result<AsyncFd<T>> {
-    // SAFETY: `Into<OwnedFd>` says that `owner` has the one fd that it names,
-    // and nothing in this crate swaps it for another.
+    // SAFETY: `Into<OwnedFd>` says that `owner` has the one fd that it names, and nothing in this
+    // crate swaps this fd for another.
     unsafe { AsyncFd::register(owner) }.map_err(io::Error::from)
 }
 
-/// Like [`watch`], for one kind of readiness: no other wakes the loop.
+/// Like [`watch`], for one kind of readiness: no other kind wakes the loop.
 pub fn watch_for<T: AsRawFd + Into<OwnedFd>>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     // SAFETY: as above.
     unsafe { AsyncFd::register_with_interest(owner, interest) }.map_err(io::Error::from)
@@ -92,8 +92,8 @@ pub fn close_on_exec_from_3() -> io::Result<()> {
 
 /// Closes every fd from 3 on but `keep`, in a process that owns none of the rest.
 ///
-/// For cloned children, whose copies of the shim's fds keep pipes open that the
-/// shim believes closed; and for a program's first step, before it owns any.
+/// For cloned children, whose copies of the shim's fds keep pipes open that the shim believes
+/// closed; and for the first step of a program, before it owns any fds.
 pub fn close_all_but(keep: &mut [RawFd]) {
     keep.sort_unstable();
     let mut first: RawFd = 3;
@@ -108,13 +108,13 @@ pub fn close_all_but(keep: &mut [RawFd]) {
     }
 }
 
-/// Closes an fd that a child holds by number and uses no more.
+/// Closes an fd that a child holds by number and no longer uses.
 pub fn close_fd(fd: RawFd) {
     // SAFETY: as for `close_all_but`.
     unsafe { libc::close(fd) };
 }
 
-/// Closes every fd, in a child that uses none any more.
+/// Closes every fd, in a child that no longer uses any.
 pub fn close_all() {
     // SAFETY: the caller is a child that ends by `exit_now`, and uses no fd again.
     unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };

@@ -7,8 +7,8 @@ use libc::c_int;
 
 use super::{check, own};
 
-/// Loads an eBPF program that decides over devices (BPF_PROG_TYPE_CGROUP_DEVICE)
-/// and attaches it to the cgroup v2 `cgroup`, which it goes with.
+/// Loads an eBPF program that decides over devices (BPF_PROG_TYPE_CGROUP_DEVICE) and attaches it to
+/// the cgroup v2 `cgroup`; the program goes with the cgroup.
 ///
 /// `program` is an array of `struct bpf_insn`, 8 bytes each.
 pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: &[u64]) -> io::Result<()> {
@@ -17,11 +17,10 @@ pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: &[u64]) -> io::Res
     const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
     const BPF_CGROUP_DEVICE: u32 = 6;
     const BPF_F_ALLOW_MULTI: u32 = 2;
-    /// A signal interrupts it once; many children may end at a time.
+    /// A signal interrupts a load once, and many children may end at a time.
     const TRIES: u32 = 100;
 
-    /// The head of `union bpf_attr` for BPF_PROG_LOAD; the kernel takes what
-    /// is missing as zero.
+    /// The head of `union bpf_attr` for BPF_PROG_LOAD; the kernel takes missing fields as zero.
     #[repr(C)]
     struct Load {
         kind: u32,
@@ -56,7 +55,7 @@ pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: &[u64]) -> io::Res
         // points at outlives the call, and the kernel verifies the program.
         let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, ptr::from_ref(&load), size_of::<Load>()) };
         match check(rc) {
-            // A signal has come while the kernel verified it: a child has ended.
+            // A signal came while the kernel verified the program: a child has ended.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries.next().is_some() => {}
             loaded => break own(loaded? as RawFd),
         }
@@ -72,7 +71,7 @@ pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: &[u64]) -> io::Res
     check(rc).map(drop)
 }
 
-/// Loads a seccomp filter, for the calling thread and all it becomes.
+/// Loads a seccomp filter for the calling thread, and for all that it becomes.
 ///
 /// `program` is an array of `sock_filter` as libseccomp exports it (8 bytes
 /// each); `flags` are SECCOMP_FILTER_FLAG_*. With NEW_LISTENER among them the

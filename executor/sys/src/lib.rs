@@ -8,7 +8,7 @@
 mod absent;
 #[cfg(not(feature = "absent"))]
 mod absent {
-    /// Nothing is: see the feature `absent`.
+    /// Without the feature `absent`, nothing is taken for absent.
     pub const fn absent(_: &str) -> bool {
         false
     }
@@ -49,8 +49,7 @@ pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, move_mount
 pub use signals::{block_signals, default_signals, wait_for_signal};
 
 fn own(fd: RawFd) -> OwnedFd {
-    // SAFETY: every caller passes an fd that the kernel has just returned to
-    // it and that nothing else knows of.
+    // SAFETY: every caller passes an fd that the kernel has just returned and that nothing else knows of.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

@@ -1,4 +1,4 @@
-//! Interfaces of the current network namespace.
+//! Network interfaces of the current network namespace.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -12,21 +12,20 @@ pub fn loopback_up() -> io::Result<()> {
     set_link_flags(&link_socket()?, link_name("lo")?, libc::IFF_UP | libc::IFF_RUNNING)
 }
 
-/// Removes the bridge `name` of the current network namespace, with whatever is
-/// still in it.
+/// Removes the bridge `name` of the current network namespace, even if it still has members.
 pub fn remove_bridge(name: &str) -> io::Result<()> {
     /// linux/sockios.h
     const SIOCBRDELBR: u32 = 0x89a1;
     let name = link_name(name)?;
     let socket = link_socket()?;
-    // One that is up is busy.
+    // A bridge that is up is busy.
     set_link_flags(&socket, name, 0)?;
     // SAFETY: SIOCBRDELBR reads IFNAMSIZ bytes, which `name` has.
     let rc = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCBRDELBR as _, name.as_ptr()) };
     check(c_long::from(rc)).map(drop)
 }
 
-/// What requests about interfaces are made by.
+/// Opens the socket through which requests about interfaces are made.
 fn link_socket() -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed.
     let rc = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };

@@ -1,17 +1,18 @@
-//! Memory of this process.
+//! The memory of this process.
 
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Gives the kernel back the pages that nothing allocated is on, wherever they are; malloc_trim(3).
+/// Gives pages without allocations back to the kernel, wherever they are; malloc_trim(3).
 pub fn give_back_memory() {
-    // SAFETY: it takes a lock of the allocator's own, and touches what is free alone.
+    // SAFETY: it takes a lock of the allocator, and touches only free memory.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// A pid in a page that the shim shares with a worker. The kernel stores the pid of the worker's child there (clone(2),
-/// CLONE_PARENT_SETTID) before the child runs, so the shim knows it even if the worker was killed before it could report.
+/// A pid in a page that the shim shares with a worker. The kernel stores the pid of the worker's
+/// child there (clone(2), CLONE_PARENT_SETTID) before the child runs, so the shim knows it even if
+/// the worker was killed before it could report.
 pub struct SharedPid(NonNull<AtomicI32>);
 
 impl SharedPid {
@@ -20,7 +21,7 @@ impl SharedPid {
     /// Maps the page; no pid is stored yet.
     pub fn new() -> io::Result<SharedPid> {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping overlaps nothing that there is.
+        // SAFETY: a new mapping overlaps no existing one.
         let page = unsafe { libc::mmap(ptr::null_mut(), Self::SIZE, access, kind, -1, 0) };
         if page == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -30,15 +31,15 @@ impl SharedPid {
 
     /// The stored pid, if any.
     pub fn get(&self) -> Option<i32> {
-        // SAFETY: the mapping lasts as long as `self`, is aligned to a page, and its zeroes are a valid value; all write
-        // it whole.
+        // SAFETY: the mapping lasts as long as `self`, is aligned to a page, and its zeroes are a
+        // valid value; every write replaces the whole value.
         let pid = unsafe { self.0.as_ref() }.load(Ordering::Acquire);
         (pid != 0).then_some(pid)
     }
 
     /// Unmaps the page in children that are cloned later. The worker calls this.
     pub fn keep_from_children(&self) -> io::Result<()> {
-        // SAFETY: the mapping is ours, and nobody refers to it in a child of the worker.
+        // SAFETY: the mapping is ours, and nothing refers to it in a child of the worker.
         let rc = unsafe { libc::madvise(self.0.as_ptr().cast(), Self::SIZE, libc::MADV_DONTFORK) };
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -50,7 +51,7 @@ impl SharedPid {
 
 impl Drop for SharedPid {
     fn drop(&mut self) {
-        // SAFETY: it is mapped, and nobody refers to it any more.
+        // SAFETY: it is mapped, and nothing refers to it any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), Self::SIZE) };
     }
 }

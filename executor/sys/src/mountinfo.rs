@@ -1,15 +1,15 @@
-//! What is mounted where, as `/proc/self/mountinfo` tells it to its reader.
+//! What is mounted where, as `/proc/self/mountinfo` shows it to its reader.
 
 use std::path::PathBuf;
 
 /// A line of `/proc/self/mountinfo`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The mount's number.
+    /// The id of the mount.
     pub id: u64,
-    /// The number of the mount that it lies upon.
+    /// The id of the mount on which this one lies.
     pub parent: u64,
-    /// Of the filesystem, what is mounted here.
+    /// The part of the filesystem that is mounted here.
     pub root: PathBuf,
     pub target: PathBuf,
     /// The filesystem's type.
@@ -19,7 +19,7 @@ pub struct Mount {
 }
 
 /// Parses `/proc/self/mountinfo`, with its octal escapes and optional fields
-/// (proc_pid_mountinfo(5)). Lines that are not of the form are passed over.
+/// (proc_pid_mountinfo(5)). Lines in any other form are skipped.
 pub fn parse(text: &str) -> Vec<Mount> {
     text.lines().filter_map(parse_mount).collect()
 }

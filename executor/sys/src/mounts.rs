@@ -12,19 +12,19 @@ pub struct MountAttributes {
     pub set: u64,
     /// Bits to clear.
     pub clear: u64,
-    /// MS_SHARED, MS_SLAVE, MS_PRIVATE or MS_UNBINDABLE; 0 leaves it.
+    /// MS_SHARED, MS_SLAVE, MS_PRIVATE or MS_UNBINDABLE; 0 leaves the propagation as it is.
     pub propagation: u64,
 }
 
 impl MountAttributes {
-    /// Whether nothing is to be changed.
+    /// Whether there is nothing to change.
     pub fn is_none(&self) -> bool {
         self.set | self.clear | self.propagation == 0
     }
 }
 
-/// Changes the attributes of the mount that `mount` is the root of; with
-/// `recursive`, of all mounts below it too. Linux ≥ 5.12.
+/// Changes the attributes of the mount whose root is `mount`; with `recursive`, of all mounts below
+/// it too. Linux ≥ 5.12.
 pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: MountAttributes) -> io::Result<()> {
     let attr = libc::mount_attr {
         attr_set: attributes.set,
@@ -35,9 +35,9 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: MountAt
     set_attributes(mount, recursive, &attr)
 }
 
-/// Has the detached mount `mount` show its files' owners as the user namespace
-/// `owners` maps them; with `recursive`, all mounts below it too. Linux ≥ 5.12,
-/// where the filesystem can.
+/// Makes the detached mount `mount` show the owners of its files as the user namespace `owners`
+/// maps them; with `recursive`, all mounts below it too. Linux ≥ 5.12, on filesystems that support
+/// it.
 pub fn mount_idmap(mount: BorrowedFd<'_>, recursive: bool, owners: BorrowedFd<'_>) -> io::Result<()> {
     let attr = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_IDMAP,

@@ -1,29 +1,31 @@
-//! `/proc/PID/stat`: who a process is, and how it is (proc_pid_stat(5)).
+//! Reads `/proc/PID/stat`: the identity and the state of a process (proc_pid_stat(5)).
 
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-/// Of a thread that exits: before anything is taken down that others could notice. As in include/linux/sched.h since
-/// Linux 2.6.
+/// The flag of a thread that exits, set before anything is taken down that others could notice. As
+/// in include/linux/sched.h since Linux 2.6.
 const PF_EXITING: u64 = 0x4;
-/// Of a thread that is about to, as a signal ends its process, perhaps after a core dump.
+/// The flag of a thread that is about to exit because a signal ends its process, perhaps after a core dump.
 const PF_SIGNALED: u64 = 0x400;
-/// SIGKILL among the signals that a thread has to take. Each thread of a process has it as soon as a signal has ended that.
+/// SIGKILL among the pending signals of a thread. Each thread of a process has it as soon as a
+/// signal has ended the process.
 const KILL: u64 = 1 << 8;
 
-/// How long one may be, in bytes: 52 numbers of 20 digits at most, and the name.
+/// The longest text of a stat file, in bytes: 52 numbers of 20 digits at most, and the name.
 const LONGEST: usize = 2048;
 
-/// The text of that of process `pid`; none where there is no such process. A name's bytes that are no text are replaced.
+/// The text of `/proc/PID/stat` for process `pid`; `None` if there is no such process. Bytes of the
+/// name that are no UTF-8 are replaced.
 pub fn read(pid: i32) -> Option<String> {
     read_in(Path::new(&format!("/proc/{pid}")))
 }
 
-/// The text of that of the process or thread whose folder of `/proc` this is.
+/// The text of `stat` in a process's or thread's `folder` of `/proc`.
 pub fn read_in(folder: &Path) -> Option<String> {
     let mut text = [0; LONGEST];
-    // In one call: the kernel makes all of it at once.
+    // Read in one call: the kernel makes all of it at once.
     let length = File::open(folder.join("stat")).ok()?.read(&mut text).ok()?;
     Some(String::from_utf8_lossy(&text[..length]).into_owned())
 }
@@ -33,17 +35,17 @@ pub fn started(pid: i32) -> Option<u64> {
     ProcStat::parse(&read(pid)?)?.started()
 }
 
-/// What one says.
+/// The content of a stat file.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcStat<'a> {
-    /// What the process calls itself: at most 15 bytes, which may be any.
+    /// The process's name: at most 15 bytes, which may be any.
     pub name: &'a str,
-    /// From field 3, the state, on.
+    /// The text from field 3, the state, on.
     rest: &'a str,
 }
 
 impl<'a> ProcStat<'a> {
-    /// Of the file's text; `None` for what is none.
+    /// Parses the file's text; `None` if the text is invalid.
     pub fn parse(text: &'a str) -> Option<ProcStat<'a>> {
         // The last bracket ends the name.
         let (before, rest) = text.rsplit_once(") ")?;
@@ -55,35 +57,34 @@ impl<'a> ProcStat<'a> {
         self.rest.split(' ').next().unwrap_or_default()
     }
 
-    /// Whether it has ended, and waits for its parent.
+    /// Whether the process has ended, and waits for its parent to reap it.
     pub fn has_ended(&self) -> bool {
         matches!(self.state(), "Z" | "X")
     }
 
-    /// Whether what this is of, a process's first thread or any other, runs nothing of its program any more: it has ended,
-    /// exits, or is killed.
+    /// Whether this process or thread runs nothing of its program any more: it has ended, exits, or is killed.
     pub fn ends(&self) -> bool {
         let any = |field, bits| self.number(field).is_some_and(|word| word & bits != 0);
         self.has_ended() || any(9, PF_EXITING | PF_SIGNALED) || any(31, KILL)
     }
 
-    /// The number in a field, as the manual page counts them, from 4 on.
+    /// The number in `field`, as the manual page counts fields, from 4 on.
     pub fn number(&self, field: usize) -> Option<u64> {
         self.rest.split(' ').nth(field.checked_sub(3)?)?.trim().parse().ok()
     }
 
-    /// A pid in a field.
+    /// The pid in `field`.
     pub fn pid(&self, field: usize) -> Option<i32> {
         self.number(field)?.try_into().ok()
     }
 
-    /// When the process started, in clock ticks since the boot: with the pid it says which process it is, as long as the
-    /// machine runs.
+    /// When the process started, in clock ticks since the boot: together with the pid this
+    /// identifies the process for as long as the machine runs.
     pub fn started(&self) -> Option<u64> {
         self.number(22)
     }
 
-    /// Its parent's pid.
+    /// The pid of the parent.
     pub fn parent(&self) -> Option<i32> {
         self.pid(4)
     }
@@ -111,9 +112,9 @@ mod tests {
             assert_eq!((stat.number(9), stat.number(31)), (Some(flags), Some(pending)));
             stat.ends()
         };
-        // Idle ones, as the kernel has shown them; with SIGTERM to take, which may be handled.
+        // Idle processes, as the kernel has shown them; with a pending SIGTERM, which may be handled.
         assert!(!ends("S", 4_194_560, 0) && !ends("S", 4_194_304, 1 << 14));
-        // In the end of a pid namespace; with SIGKILL to take; in a core dump; as a zombie.
+        // At the end of a pid namespace; with a pending SIGKILL; in a core dump; as a zombie.
         assert!(ends("S", 4_194_308, 0) && ends("S", 4_194_304, 1 << 8) && ends("D", 4_195_328, 0) && ends("Z", 0, 0));
     }
 

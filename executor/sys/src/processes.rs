@@ -1,4 +1,4 @@
-//! Processes: made, ended, waited for, and what each of them is to itself.
+//! Processes: making, ending and awaiting them, and changing their own attributes.
 
 use std::ffi::CString;
 use std::io;
@@ -19,14 +19,14 @@ use super::{absent, check, own};
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
-/// What `clone3` returned, on either side.
+/// The result of `clone3`, on either side.
 #[derive(Debug)]
 pub enum Cloned {
     /// In the caller: the child's pid, as the caller sees it, and its pidfd.
     Parent {
         /// The child's pid in the caller's pid namespace.
         pid: pid_t,
-        /// Refers to this very child, whatever becomes of its pid.
+        /// Refers to this very child, even if its pid is reused.
         pidfd: OwnedFd,
     },
     Child,
@@ -38,20 +38,21 @@ pub enum Cloned {
 /// `CLONE_PARENT` in `flags` the exit signal must be 0 and is inherited.
 /// `into_cgroup` is the folder of a cgroup v2 that the child begins in.
 ///
-/// The child may run any Rust code, as the caller must have one thread only:
-/// no lock can be held by a thread that the child lacks.
+/// The child may run any Rust code, because the caller must have one thread only: no lock can be
+/// held by a thread that the child lacks.
 pub fn clone3(flags: u64, into_cgroup: Option<RawFd>) -> io::Result<Cloned> {
     clone_telling(flags, into_cgroup, None)
 }
 
-/// As [`clone3`], by a worker: the child is a sibling of it, and `told` to the parent of both.
+/// Like [`clone3`], called by a worker: the child is the worker's sibling, and the kernel stores
+/// its pid in `told` for their parent.
 pub fn clone_beside(flags: u64, into_cgroup: Option<RawFd>, told: &SharedPid) -> io::Result<Cloned> {
     clone_telling(flags | libc::CLONE_PARENT as u64, into_cgroup, Some(told))
 }
 
 fn clone_telling(flags: u64, into_cgroup: Option<RawFd>, told: Option<&SharedPid>) -> io::Result<Cloned> {
-    // A worker has entered the task's mount namespace, where /proc is the
-    // task's; it is a fork of a process that was asked already.
+    // A worker has entered the task's mount namespace, where /proc is the task's; it is a fork of a
+    // process that was checked already.
     if flags & libc::CLONE_PARENT as u64 == 0 {
         one_thread()?;
     }
@@ -86,15 +87,15 @@ fn clone_telling(flags: u64, into_cgroup: Option<RawFd>, told: Option<&SharedPid
 
 /// Clones the calling process, which has one thread, with nothing but a pidfd.
 ///
-/// By clone(2), which filters allow that refuse clone3 as they cannot look into
-/// its arguments; and without a look into `/proc`, which may be a task's. Its
-/// signal handlers are the caller's.
+/// Uses clone(2), which is allowed by filters that refuse clone3 because they cannot look into its
+/// arguments; and does not look into `/proc`, which may be a task's. The child's signal handlers
+/// are the caller's.
 pub fn fork() -> io::Result<Cloned> {
     let mut pidfd: c_int = -1;
     let flags = c_long::from(libc::CLONE_PIDFD | libc::SIGCHLD);
     let to = ptr::from_mut(&mut pidfd);
-    // SAFETY: without CLONE_VM the child has a copy of all memory, and the
-    // stack that it is given none of; `pidfd` outlives the call.
+    // SAFETY: without CLONE_VM the child has a copy of all memory, and it gets no stack of its own;
+    // `pidfd` outlives the call.
     let rc = unsafe { libc::syscall(libc::SYS_clone, flags, 0, to, 0, 0) };
     match check(rc)? {
         0 => Ok(Cloned::Child),
@@ -102,18 +103,18 @@ pub fn fork() -> io::Result<Cloned> {
     }
 }
 
-/// Does `act` in a new user namespace, and returns what it has made of it: in a
-/// child with our memory and our fds, which has ended by then.
+/// Calls `act` in a new user namespace and returns its result. `act` runs in a child with our
+/// memory and our fds, which has ended when this returns.
 ///
-/// Our memory need not be copied for it, which is most of what a fork takes.
-/// `act` must not panic, nor change what belongs to a process.
+/// Our memory need not be copied for it, and copying is most of what a fork takes. `act` must not
+/// panic, nor change what belongs to a process.
 pub fn in_user_namespace<T>(act: impl FnOnce() -> T) -> io::Result<T> {
     struct Call<F, T> {
         act: Option<F>,
         made: Option<T>,
     }
     extern "C" fn run<F: FnOnce() -> T, T>(call: *mut c_void) -> c_int {
-        // SAFETY: the caller's, who waits and does not touch it meanwhile.
+        // SAFETY: `call` belongs to the caller, which waits and does not touch it meanwhile.
         let call = unsafe { &mut *call.cast::<Call<F, T>>() };
         call.made = call.act.take().map(|act| act());
         0
@@ -125,22 +126,22 @@ pub fn in_user_namespace<T>(act: impl FnOnce() -> T) -> io::Result<T> {
     let run = run_of(&call);
     let stack = Stack::new()?;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_NEWUSER;
-    // A handler of ours would take the child for us.
+    // A signal handler of ours would take the child for us.
     let rc = with_signals_blocked(|| {
-        // SAFETY: the stack, aligned and large enough for a few system calls, and
-        // `call` outlive the child: with CLONE_VFORK this thread waits until it
-        // has ended, so that nobody else uses either, or our thread's memory.
+        // SAFETY: the stack, aligned and large enough for a few system calls, and `call` outlive
+        // the child: with CLONE_VFORK this thread waits until the child has ended, so that nothing
+        // else uses either, or our thread's memory.
         unsafe { libc::clone(run, stack.top(), flags, ptr::from_mut(&mut call).cast()) }
     });
     let pid = check(c_long::from(rc))?;
-    // SAFETY: a null status is allowed. `__WALL`: it has no exit signal, so that
-    // nobody has heard of its end, and it has ended.
+    // SAFETY: a null status is allowed. `__WALL`: the child has no exit signal, so nobody else has
+    // noticed its end, and it has ended.
     unsafe { libc::waitpid(pid as pid_t, ptr::null_mut(), libc::__WALL) };
     call.made.ok_or_else(|| io::Error::other("the child was killed"))
 }
 
-/// A stack for a child that shares our memory: mapped for that alone, as pages
-/// of our own stack that were touched once would stay ours.
+/// A stack for a child that shares our memory: mapped for that alone, because pages of our own
+/// stack that were touched once would stay ours.
 struct Stack(*mut c_void);
 
 impl Stack {
@@ -153,7 +154,7 @@ impl Stack {
         if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Stack(at)) }
     }
 
-    /// Its end, from which it grows down: aligned as a page is.
+    /// The end of the stack, from which it grows down: aligned to a page.
     fn top(&self) -> *mut c_void {
         self.0.wrapping_byte_add(Stack::SIZE)
     }
@@ -161,15 +162,15 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever ran on it has ended.
+        // SAFETY: the mapping is ours, and the child that ran on it has ended.
         unsafe { libc::munmap(self.0, Stack::SIZE) };
     }
 }
 
 /// Whether [`clone3`] can clone into a cgroup: since Linux 5.7.
 ///
-/// Asked once, with no fd that could be a cgroup's, so that nothing is cloned:
-/// to a kernel that lacks it the arguments are too long.
+/// The kernel is asked once, with an fd that can be no cgroup's, so that nothing is cloned: a
+/// kernel without the feature finds the arguments too long.
 pub fn clones_into_cgroups() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| clone3(0, Some(-1)).is_err_and(|error| error.raw_os_error() != Some(libc::E2BIG)))
@@ -204,7 +205,7 @@ impl Ended {
     }
 }
 
-/// Reaps one ended child of whatever exit signal; `None` when none is left.
+/// Reaps one ended child, whatever its exit signal; `None` when none is left.
 ///
 /// The only place that waits for children: a second one would steal statuses.
 pub fn reap() -> io::Result<Option<(pid_t, Ended)>> {
@@ -220,7 +221,7 @@ pub fn reap() -> io::Result<Option<(pid_t, Ended)>> {
     }
 }
 
-/// Whether `pid` is a child of ours that has not been reaped.
+/// Whether `pid` is a child of this process that was not reaped.
 pub fn is_child(pid: pid_t) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     Pid::from_raw(pid).is_some_and(|pid| waitid(WaitId::Pid(pid), options).is_ok())
@@ -236,8 +237,8 @@ fn ended(status: c_int) -> Ended {
 
 /// Sends `signal` to the process behind `pidfd`.
 ///
-/// By pidfd, not pid: once the child is reaped its number may belong to a
-/// stranger. `ESRCH` therefore means "already exited", never "someone else".
+/// By pidfd, not pid: once the child is reaped, its pid may belong to a stranger. `ESRCH` therefore
+/// means "already exited", never "someone else".
 pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: c_int) -> io::Result<()> {
     // SAFETY: the borrow keeps the fd open; a null siginfo makes the kernel
     // fill one in; a bad signal number is EINVAL, not undefined behaviour.
@@ -255,23 +256,23 @@ pub fn pidfd_open(pid: pid_t) -> io::Result<OwnedFd> {
     check(rc).map(|fd| own(fd as RawFd))
 }
 
-/// The pid of the process behind `pidfd`; `None` once it was reaped. While the
-/// process cannot end, the number is its own.
+/// The pid of the process behind `pidfd`; `None` once the process was reaped. As long as the
+/// process cannot end, no other process has this pid.
 pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<pid_t> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
-    // -1 once it was reaped, 0 of another pid namespace.
+    // -1 once the process was reaped, 0 if it is in another pid namespace.
     info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok().filter(|pid| *pid > 0)
 }
 
-/// Moves the calling thread into the namespaces in `flags` (CLONE_NEW*) of the
-/// process behind `fd`, or into the one namespace that `fd` is.
+/// Moves the calling thread into the namespaces in `flags` (CLONE_NEW*) of the process behind `fd`,
+/// or into the single namespace that `fd` refers to.
 pub fn setns(fd: BorrowedFd<'_>, flags: c_int) -> io::Result<()> {
     // SAFETY: the borrow keeps the fd open; the kernel checks the rest.
     let rc = unsafe { libc::setns(fd.as_raw_fd(), flags) };
     check(c_long::from(rc)).map(drop)
 }
 
-/// Leaves the namespaces in `flags` (CLONE_NEW*) for new ones.
+/// Moves the caller from the namespaces in `flags` (CLONE_NEW*) to new ones.
 pub fn unshare(flags: c_int) -> io::Result<()> {
     // SAFETY: only namespace flags are passed by this crate, never CLONE_FILES
     // or CLONE_VM, so no Rust object changes its meaning.
@@ -309,7 +310,7 @@ pub fn sched_setattr(wanted: &SchedulingAttributes) -> io::Result<()> {
     let SchedulingAttributes { policy, flags, nice, priority, runtime, deadline, period } = *wanted;
     let size = size_of::<Attr>() as u32;
     let attr = Attr { size, policy, flags, nice, priority, runtime, deadline, period };
-    // SAFETY: `attr` is a valid sched_attr of the size that it tells.
+    // SAFETY: `attr` is a valid sched_attr of the size that it names.
     let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, ptr::from_ref(&attr), 0) };
     check(rc).map(drop)
 }
@@ -331,14 +332,14 @@ pub fn personality(domain: libc::c_ulong) -> io::Result<()> {
 
 /// Lets the calling thread run on every CPU of its cpuset.
 pub fn run_on_any_cpu() -> io::Result<()> {
-    /// More than any kernel has CPUs: it takes as many as it knows.
+    /// More CPUs than any kernel has: the kernel takes as many as it knows.
     const ALL: [u8; 1024] = [0xff; 1024];
     // SAFETY: the mask is valid for the length that is passed.
     let rc = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, ALL.len(), ALL.as_ptr()) };
     check(rc).map(drop)
 }
 
-/// Has the calling thread allocate memory on any node again (set_mempolicy(2)).
+/// Lets the calling thread allocate memory on any node again (set_mempolicy(2)).
 pub fn default_memory_policy() -> io::Result<()> {
     const MPOL_DEFAULT: c_int = 0;
     // SAFETY: the default policy takes no nodes, by a null mask of no bits.
@@ -361,17 +362,17 @@ pub fn execve(path: &CString, argv: &[CString], envp: &[CString]) -> io::Error {
 
 /// Ends the calling process at once: no destructors, no exit handlers.
 ///
-/// What a cloned child ends with, as it shares epoll sets and sockets with the
-/// shim and must not run their destructors.
+/// Cloned children end with this, because they share epoll sets and sockets with the shim and must
+/// not run their destructors.
 pub fn exit_now(code: c_int) -> ! {
     // SAFETY: `_exit` has no preconditions.
     unsafe { libc::_exit(code) }
 }
 
-/// Has `/proc/self/cmdline` say `name`, and nothing of what the program was
-/// called with: in place, as to say where else to look needs a right.
+/// Makes `/proc/self/cmdline` show `name`, and nothing of the program's arguments. The memory is
+/// overwritten in place, because pointing the kernel elsewhere needs a privilege.
 pub fn overwrite_command_line(name: &[u8]) -> io::Result<()> {
-    // proc(5): arg_start and arg_end; the name before may contain anything.
+    // proc(5): arg_start and arg_end; the name in the fields before may contain anything.
     const ARG_START: usize = 48 - 3;
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
@@ -383,16 +384,15 @@ pub fn overwrite_command_line(name: &[u8]) -> io::Result<()> {
     if start == 0 || name.len() >= length {
         return Err(io::Error::from(io::ErrorKind::InvalidData));
     }
-    // SAFETY: the kernel says that the arguments are there, on our own stack;
-    // nobody borrows them: the caller has read its own, which are copies.
+    // SAFETY: the kernel says that the arguments are there, on our own stack; nothing borrows them:
+    // the caller has read its own, which are copies.
     let arguments = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, length) };
     arguments.fill(0);
     arguments[..name.len()].copy_from_slice(name);
     Ok(())
 }
 
-/// Gives the calling process an empty session keyring, so that it cannot read
-/// the keys of whoever started the shim.
+/// Gives the calling process an empty session keyring, so that it cannot read the keys of the shim's starter.
 pub fn new_session_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: c_int = 1;
     // SAFETY: a null name asks for an anonymous keyring.

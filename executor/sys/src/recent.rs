@@ -1,4 +1,4 @@
-//! What a kernel of today may still lack, each called in this one place.
+//! System calls that a current kernel may still lack, each called only here.
 //!
 //! | | Linux | where it is absent |
 //! | --- | --- | --- |
@@ -6,8 +6,8 @@
 //! | openat2 | 5.6 | `ENOSYS` |
 //! | mount_setattr | 5.12 | `ENOSYS` |
 //!
-//! An outer seccomp filter that is older than the call may answer `EPERM`
-//! instead: see [`is_absent`]. The callers have the fallbacks.
+//! An outer seccomp filter that is older than the call may answer `EPERM` instead: see
+//! [`is_absent`]. The callers have the fallbacks.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -19,19 +19,18 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, O
 
 use super::absent::absent;
 
-/// Whether `errno` may mean that the kernel, or whoever filters our calls,
-/// knows nothing of the call. `EPERM` may also be an answer: a fallback is
-/// then refused as well, and its answer stands.
+/// Whether `errno` may mean that the kernel, or a filter of our calls, does not know the call.
+/// `EPERM` may also be a real answer: a fallback is then refused as well, and its answer stands.
 pub fn is_absent(errno: Errno) -> bool {
     matches!(errno, Errno::NOSYS | Errno::PERM)
 }
 
-/// `ENOSYS` if `facility` is taken for absent, which only tests ask for.
+/// Fails with `ENOSYS` if `facility` is taken for absent, which happens only in tests.
 fn present(facility: &str) -> Result<()> {
     if absent(facility) { Err(Errno::NOSYS) } else { Ok(()) }
 }
 
-/// openat2(2).
+/// Opens a path below `root`: openat2(2).
 pub fn openat2(root: BorrowedFd<'_>, path: &Path, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
     present("openat2")?;
     rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
@@ -39,8 +38,8 @@ pub fn openat2(root: BorrowedFd<'_>, path: &Path, flags: OFlags, resolve: Resolv
 
 /// Whether mounts can be made, copied, changed and attached through fds.
 ///
-/// All of it or none: what is detached can be changed by mount_setattr alone.
-/// Asked once: children and workers have the shim's answer.
+/// All of these work or none: only mount_setattr can change what is detached. The kernel is asked
+/// once: children and workers have the shim's answer.
 pub fn has_mount_fds() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(ask_for_mount_fds)
@@ -48,7 +47,7 @@ pub fn has_mount_fds() -> bool {
 
 fn ask_for_mount_fds() -> bool {
     let fsopen = || fsopen("tmpfs").map(drop);
-    // Nothing is asked of no mount: it does not get as far as the fd.
+    // No attributes for no mount: the call fails before it looks at the fd.
     let setattr = || {
         let nothing = super::MountAttributes::default();
         super::mount_setattr(rustix::fs::CWD, false, nothing).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
@@ -63,7 +62,7 @@ pub fn fsopen(kind: &str) -> Result<OwnedFd> {
     rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)
 }
 
-/// Sets `key`, to a value or as a flag: fsconfig(2).
+/// Sets `key` of a filesystem context, to a value or as a flag: fsconfig(2).
 pub fn fsconfig(context: &OwnedFd, key: &str, value: Option<&str>) -> Result<()> {
     present("fsopen")?;
     match value {
@@ -81,8 +80,8 @@ pub fn fsmount(context: &OwnedFd, attributes: u64) -> Result<OwnedFd> {
     rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// A copy of the mount at `path`, or, if that is empty, of what `at` refers to;
-/// attached nowhere: open_tree(2).
+/// Copies the mount at `path`, or, if `path` is empty, of what `at` refers to. The copy is attached
+/// nowhere: open_tree(2).
 pub fn open_tree(at: BorrowedFd<'_>, path: &Path, recursive: bool) -> Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     if path.as_os_str().is_empty() {
@@ -111,8 +110,7 @@ mod tests {
     use super::*;
     use crate as sys;
 
-    /// That each call answers as without the facility, if it is to be absent,
-    /// and not so if it is not.
+    /// Each call fails as on a kernel without the facility if the facility is taken for absent, and otherwise not.
     #[test]
     fn what_is_taken_for_absent_answers_as_an_old_kernel_does() {
         let lacks = |outcome: Result<OwnedFd>| outcome.is_err_and(|errno| errno == Errno::NOSYS);
@@ -125,7 +123,7 @@ mod tests {
         let changed = sys::mount_setattr(root.as_fd(), false, sys::MountAttributes::default());
         let unknown = changed.is_err_and(|error| error.raw_os_error() == Some(libc::ENOSYS));
         assert_eq!(unknown, absent("mount_setattr"));
-        // As our parent's child, which any number of threads may ask for.
+        // Cloned as our parent's child, because a caller with any number of threads may ask for that.
         let cloned = sys::clone3(libc::CLONE_PARENT as u64, Some(-1)).expect_err("no such cgroup");
         assert_eq!(cloned.raw_os_error() == Some(libc::E2BIG), absent("clone_into_cgroup"));
     }

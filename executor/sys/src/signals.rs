@@ -1,4 +1,4 @@
-//! Signals that a process blocks, waits for, and has by default.
+//! The signals of a process: those that it blocks or waits for, and their defaults.
 
 use std::{io, ptr};
 
@@ -34,7 +34,7 @@ pub fn block_signals(signals: &[c_int]) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &set, ptr::null_mut()) };
 }
 
-/// Does `act` with all signals blocked; they are as before then.
+/// Calls `act` with all signals blocked; restores the old mask afterwards.
 pub fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
     // SAFETY: sigset_t is plain data, filled in by the next call.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -49,13 +49,13 @@ pub fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Waits for one of these signals, which are blocked: which it was, and the pid
-/// of who has sent it, 0 for one that the caller has no number for.
+/// Waits for one of these signals, which must be blocked. Returns the signal and the pid of its
+/// sender, 0 for a sender without a pid in the caller's namespace.
 pub fn wait_for_signal(signals: &[c_int]) -> io::Result<(c_int, pid_t)> {
     let set = signal_set(signals);
     // SAFETY: siginfo_t is plain data, for which all zeroes is a valid value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set and the place for what is known of the signal are valid.
+    // SAFETY: the set and the place for the signal's information are valid.
     let number = unsafe { libc::sigwaitinfo(&set, &mut info) };
     check(c_long::from(number))?;
     // SAFETY: the kernel has filled it in, with a pid for signals that are sent.

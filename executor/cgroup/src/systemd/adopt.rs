@@ -9,8 +9,7 @@ use crate::layout::Layout;
 use crate::path::checked_path;
 
 impl Layout {
-    /// Takes over the cgroup of a unit that was started, and makes it where
-    /// systemd does not.
+    /// Takes over the cgroup of a started unit, and makes it in the hierarchies where systemd does not.
     pub fn adopt(&self, unit: &Unit) -> Result<Cgroup> {
         let path = unit.path();
         let path = checked_path(&path)?;
@@ -31,7 +30,7 @@ impl Layout {
 
 fn adopted(hierarchy: &Hierarchy, path: &str) -> Result<Made> {
     if hierarchy.hands_down {
-        // Those that systemd does not know: huge pages.
+        // Hand down hugetlb too, which systemd does not know.
         if let Err(errno) = hierarchy.hand_down(path) {
             tracing::debug!(%errno, path, "controllers are not handed down to a unit");
         }

@@ -1,4 +1,4 @@
-//! Who makes the cgroups of tasks.
+//! What makes the cgroups of tasks: bowline or systemd.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,13 +7,13 @@ use bowline_error::{Error, Kind, Result};
 
 use super::name::Unit;
 
-/// Who makes the cgroups of tasks.
+/// What makes the cgroups of tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Driver {
-    /// systemd where the cgroup's path is `slice:prefix:name`, else we.
+    /// systemd, if the cgroup's path is `slice:prefix:name`; otherwise bowline.
     #[default]
     Auto,
-    /// We, as folders of the cgroup file systems.
+    /// Bowline, as folders of the cgroup file systems.
     Cgroupfs,
     /// systemd, as scopes.
     Systemd,
@@ -45,11 +45,11 @@ impl fmt::Display for Driver {
 }
 
 impl Driver {
-    /// The unit of the task `id` of a sandbox; `None` when its cgroup is no
-    /// unit's. `asked` is the path that it was given, if it was given one.
+    /// The unit of the task `id` of a sandbox; `None` when its cgroup belongs to no unit. `asked`
+    /// is the requested path, if there is one.
     ///
     /// # Errors
-    /// `BadSpec` when driver and path do not go together.
+    /// `BadSpec` when driver and path do not match.
     pub fn unit_of(self, asked: Option<&str>, sandbox: &str, id: &str) -> Result<Option<Unit>> {
         let unit = asked.map_or(Ok(None), Unit::parse)?;
         match (self, unit, asked) {

@@ -5,13 +5,12 @@
 //!        ─► change: files, then properties ─► stop, once all have ended
 //! ```
 //!
-//! systemd owns the cgroup's folder, we what is in it and below (`Delegate=`).
-//! A unit has a property for each limit that systemd knows, so that it puts
-//! back the same at `daemon-reload`; every limit is written to its file as well.
-//! Where v1's hierarchies are, those that systemd does not manage have the same
-//! path, made by us.
+//! systemd owns the cgroup's folder, bowline what is in it and below (`Delegate=`). A unit has a
+//! property for each limit that systemd knows, so that systemd puts the same value back at
+//! `daemon-reload`; every limit is written to its file as well. On a host with v1 hierarchies,
+//! bowline makes the same path in those that systemd does not manage.
 //!
-//! Says what systemd is to be told; `crate::systemd` has it told.
+//! Defines the requests to systemd; `crate::systemd` sends them.
 
 mod adopt;
 mod driver;

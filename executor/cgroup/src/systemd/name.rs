@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Source of the rules: systemd.unit(5), systemd.slice(5), systemd-escape(1).
-//! Pure: asks systemd nothing.
+//! Pure: sends no request to systemd.
 
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::host_limits::{UnitKind, UnitName};
@@ -16,27 +16,27 @@ use bowline_spec::place::SandboxPlace;
 use bowline_spec::unit::{LONGEST, ROOT, escaped, folder, parent, part, slice_path};
 use serde::{Deserialize, Serialize};
 
-/// Where a scope goes whose path names no slice.
+/// The slice of a scope whose path names none.
 const SYSTEM: &str = "system.slice";
 
-/// A unit of systemd's that a task, or a shim, is in.
+/// A systemd unit that a task or a shim is in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unit {
-    /// Its name: `bowline-web.scope`.
+    /// The unit's name: `bowline-web.scope`.
     pub name: String,
     /// The slice that it is in: `bowline-web.slice`.
     pub slice: String,
-    /// Whether that slice was made for this sandbox alone, and ends with it.
+    /// Whether the slice was made for this sandbox alone, and ends with it.
     #[serde(default)]
     pub own_slice: bool,
 }
 
 impl Unit {
-    /// The unit that a cgroup path of the form `slice:prefix:name` means;
-    /// `None` when it is an absolute path, as of a cgroup that is no unit's.
+    /// The unit that a cgroup path of the form `slice:prefix:name` means; `None` for an absolute
+    /// path, which belongs to no unit.
     ///
     /// # Errors
-    /// `BadSpec` naming what of it is wrong.
+    /// `BadSpec` naming the wrong part of the path.
     pub fn parse(text: &str) -> Result<Option<Unit>> {
         if text.starts_with('/') || !text.contains(':') {
             return Ok(None);
@@ -60,46 +60,44 @@ impl Unit {
         Unit::scope(format!("{}-{}", escaped(prefix), escaped(name)), slice.to_owned()).map(Some)
     }
 
-    /// The scope of the task `id` of a sandbox, in a slice of the sandbox's own.
+    /// The scope of the task `id` of a sandbox, in the sandbox's own slice.
     pub fn of_task(sandbox: &str, id: &str) -> Result<Unit> {
         Ok(Unit { own_slice: true, ..Unit::scope(format!("bowline-{}", escaped(id)), slice_of(sandbox))? })
     }
 
-    /// The scope of the sandbox's shim, beside those of its tasks, whose ids
-    /// have no colon.
+    /// The scope of the sandbox's shim, beside the scopes of its tasks, whose ids have no colon.
     pub fn of_shim(sandbox: &str) -> Result<Unit> {
         let name = format!("bowline-{}:overhead", escaped(sandbox));
         Ok(Unit { own_slice: true, ..Unit::scope(name, slice_of(sandbox))? })
     }
 
-    /// The slice of a sandbox at `place`, with its members in it.
+    /// The slice of a sandbox at `place`; its members are in it.
     pub fn of_sandbox(place: &SandboxPlace) -> Result<Unit> {
         let name = place.slice()?;
         Ok(Unit { slice: parent(&name), name, own_slice: true })
     }
 
-    /// The scope of the member `id` in the slice of its sandbox, whatever the id
-    /// looks like.
+    /// The scope of the member `id` in the slice of its sandbox, whatever characters the id has.
     pub fn of_member(sandbox: &Unit, id: &str) -> Result<Unit> {
         Unit::scope(format!("bowline-{}", escaped(id)), sandbox.name.clone())
     }
 
-    /// The scope of its shim, in a slice of its own at `place`.
+    /// The scope of a sandbox's shim, in a slice of its own at `place`.
     pub fn of_sandboxs_shim(place: &SandboxPlace) -> Result<Unit> {
         let stem = format!("bowline-{}:overhead", escaped(place.id()));
         Ok(Unit { own_slice: true, ..Unit::scope(stem, place.slice()?)? })
     }
 
-    /// That of the shim, of a task in its sandbox's own slice.
+    /// The scope of the shim, for a task in its sandbox's own slice.
     pub fn of_shim_too(&self) -> Option<Unit> {
         let stem = self.name.strip_suffix(".scope").filter(|_| self.own_slice)?;
         Some(Unit { name: format!("{stem}:overhead.scope"), ..self.clone() })
     }
 
-    /// The scope of the task `id` in a slice that is somebody else's.
+    /// The scope of the task `id` in a slice that bowline did not make.
     ///
     /// # Errors
-    /// `Usage` for what is no slice's name.
+    /// `Usage` for a name that is no slice's.
     pub fn in_slice(slice: &str, id: &str) -> Result<Unit> {
         let wrong = |error: Error| Error::new(Kind::Usage, format!("--slice: {}", error.message()));
         match slice.parse::<UnitName>() {
@@ -123,12 +121,12 @@ impl Unit {
         Ok(Unit { name, slice, own_slice: false })
     }
 
-    /// Whether it is a slice, which takes no process when it is started.
+    /// Whether this is a slice, which takes no process when it is started.
     pub fn is_slice(&self) -> bool {
         self.name.ends_with(".slice")
     }
 
-    /// Its cgroup, below every hierarchy that systemd manages.
+    /// The unit's cgroup, below every hierarchy that systemd manages.
     pub fn path(&self) -> String {
         if self.is_slice() {
             return slice_path(&self.name);
@@ -136,9 +134,9 @@ impl Unit {
         format!("{}/{}", slice_path(&self.slice), folder(&self.name))
     }
 
-    /// The scope or slice whose cgroup is at `path`; `None` when that is no unit's.
+    /// The scope or slice whose cgroup is at `path`; `None` if `path` belongs to no unit.
     pub fn of_path(path: &str) -> Option<Unit> {
-        // What systemd has put before a name that the kernel uses.
+        // systemd puts `_` before a name that the kernel uses.
         let name = |folder: &str| folder.strip_prefix('_').unwrap_or(folder).to_owned();
         let (above, last) = path.rsplit_once('/')?;
         let named = name(last);
@@ -152,20 +150,19 @@ impl Unit {
         (unit.path() == path).then_some(unit)
     }
 
-    /// The slices that were made for bowline alone, its own first: they end
-    /// when nothing is in them.
+    /// The slices that were made for bowline alone, the unit's own first: they end when nothing is in them.
     pub fn own_slices(&self) -> Vec<String> {
         let own = self.own_slice.then(|| self.slice.clone());
         own.into_iter().flat_map(|slice| [slice.clone(), parent(&slice)]).collect()
     }
 }
 
-/// The slice of a sandbox, which nests in no other's.
+/// The slice of a sandbox, which is nested in no other sandbox's slice.
 fn slice_of(sandbox: &str) -> String {
     format!("bowline-{}.slice", part(sandbox))
 }
 
-/// Whether systemd takes `name` for a slice's.
+/// Checks that systemd accepts `name` as a slice's name.
 fn check_slice(text: &str, name: &str) -> Result<()> {
     let refuse = |why: &str| Err(bad(text, format!("{name:?} {why}")));
     let Some(stem) = name.strip_suffix(".slice") else {
@@ -177,7 +174,7 @@ fn check_slice(text: &str, name: &str) -> Result<()> {
     if name.len() > LONGEST {
         return refuse(&format!("has {} bytes, and may have {LONGEST}", name.len()));
     }
-    // Given as a unit's name, so escaped already.
+    // It is given as a unit's name, so it is escaped already.
     if let Some(odd) = stem.chars().find(|c| !c.is_ascii_alphanumeric() && !":_.-\\".contains(*c)) {
         return refuse(&format!("has {odd:?}, which must be escaped: see systemd-escape(1)"));
     }
@@ -215,7 +212,7 @@ mod tests {
         assert_eq!(pod.path(), at);
         assert_eq!(unit(":docker:7f"), named("docker-7f.scope", "system.slice"));
         assert_eq!(unit("-.slice:a:b").path(), "/a-b.scope");
-        // As runc and crun have it.
+        // As in runc and crun.
         assert_eq!(unit("system.slice::b").name, "-b.scope");
     }
 

@@ -1,14 +1,13 @@
 //! Limits as properties of a unit.
 //!
-//! systemd writes the files of its units again and again: at `daemon-reload`,
-//! and whenever a property changes. What it is told by no property it may put
-//! back to its default, so each limit that it has a property for is one; what
-//! it has none for (swappiness, huge pages, other raw files) it leaves alone.
+//! systemd writes the files of its units again and again: at `daemon-reload`, and whenever a
+//! property changes. It may reset a file that no property sets to its default, so every limit for
+//! which systemd has a property is set as one; systemd leaves alone the files for which it has no
+//! property (swappiness, huge pages, other raw files).
 //!
-//! Devices: on v2 its policy stays `auto`, by which it attaches no program of
-//! its own and never touches ours. On v1 `auto` would have it write `a` to
-//! `devices.allow`, which is every device of the host, so there it is told the
-//! same rules: `strict`, and what is allowed.
+//! Devices: on v2 the policy stays `auto`, with which systemd attaches no program of its own and
+//! never touches ours. On v1 `auto` would make systemd write `a` to `devices.allow`, which means
+//! every device of the host, so on v1 systemd gets the same rules: `strict`, and what is allowed.
 //!
 //! Source: systemd.resource-control(5), org.freedesktop.systemd1(5). Pure, but for `/proc/devices`.
 
@@ -22,13 +21,13 @@ use crate::version::Version;
 /// A property of a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Property {
-    /// As systemd calls it.
+    /// The name that systemd uses.
     pub name: String,
-    /// What it is to be.
+    /// The new value.
     pub value: Value,
 }
 
-/// Its value, by its type on the bus.
+/// The value of a property, by its type on the bus.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Value {
@@ -49,11 +48,11 @@ pub enum Value {
 /// "No limit", in numbers.
 const INFINITY: u64 = u64::MAX;
 
-/// A whole percent of a CPU, in µs of a second. A quota is kept in the unit's
-/// file in whole percents, cut off; below the first one it would be lost.
+/// One percent of a CPU, in µs of a second. The unit's file keeps a quota in whole percents, cut
+/// off; below one percent it would be lost.
 const PERCENT: u64 = 10_000;
 
-/// As many CPUs as a kernel can be built for.
+/// The most CPUs that a kernel can be built for.
 const MOST_IDS: u32 = 8192;
 
 /// Rounds the CPU quota up to whole percents of a CPU, which is what systemd stores: any other quota
@@ -69,13 +68,13 @@ pub fn kept(mut limits: Vec<Limit>) -> Vec<Limit> {
     limits
 }
 
-/// The quota in whole percents; `None` where there is none.
+/// The quota in whole percents; `None` if there is none.
 fn rounded(cpu: &CpuQuota) -> Option<i64> {
     let rounded = per_second(cpu)?.checked_mul(period(cpu))?;
     i64::try_from(rounded / 1_000_000).ok()
 }
 
-/// A quota alone, as systemd has it: it writes the period too.
+/// A quota alone, as systemd writes it: systemd writes the period too.
 fn alone(quota: i64) -> CpuQuota {
     CpuQuota { quota: Some(quota), period: None }
 }
@@ -84,14 +83,14 @@ fn period(cpu: &CpuQuota) -> u64 {
     cpu.period.filter(|period| *period > 0).unwrap_or(PERIOD)
 }
 
-/// A quota in µs for each second, as systemd has it; `None` where there is none.
+/// A quota in µs for each second, as systemd counts it; `None` if there is none.
 fn per_second(cpu: &CpuQuota) -> Option<u64> {
     let quota = u64::try_from(cpu.quota?).ok().filter(|quota| *quota > 0)?;
     let exact = quota.checked_mul(1_000_000)?.div_ceil(period(cpu));
     Some(exact.div_ceil(PERCENT) * PERCENT)
 }
 
-/// The properties that say what `limits` do.
+/// The properties that match `limits`.
 pub fn of_limits(limits: &[Limit], version: Version) -> Vec<Property> {
     let known = std::cell::OnceCell::new();
     properties(limits, version, |kind, major| {
@@ -100,7 +99,7 @@ pub fn of_limits(limits: &[Limit], version: Version) -> Vec<Property> {
     })
 }
 
-/// From `/proc/devices`, proc(5): two lists, each with its heading.
+/// Looks up a driver's name in the text of `/proc/devices`, proc(5): two lists, each with its heading.
 fn driver_of(known: &str, kind: char, major: u64) -> Option<String> {
     let heading = if kind == 'b' { "Block devices:" } else { "Character devices:" };
     let list = known.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.is_empty());
@@ -108,8 +107,8 @@ fn driver_of(known: &str, kind: char, major: u64) -> Option<String> {
     entries.find(|(number, _)| number.parse() == Ok(major)).map(|(_, name)| name.trim().to_owned())
 }
 
-/// The properties that say what `limits` do. `driver_of` tells the name that
-/// character ('c') or block ('b') devices of a major number have.
+/// The properties that match `limits`. `driver_of` returns the name that character ('c') or block
+/// ('b') devices of a major number have.
 fn properties(limits: &[Limit], version: Version, driver_of: impl Fn(char, u64) -> Option<String>) -> Vec<Property> {
     let mut out: Vec<Property> = Vec::new();
     for limit in limits {
@@ -123,7 +122,7 @@ fn properties(limits: &[Limit], version: Version, driver_of: impl Fn(char, u64) 
     out
 }
 
-/// Adds what `limit` is, if systemd has a property for it.
+/// Adds the property for `limit`, if systemd has one.
 fn property(out: &mut Vec<Property>, limit: &Limit, version: Version) {
     let (name, number) = match (limit, version) {
         (Limit::MemoryMax(most), Version::V1) => ("MemoryLimit", amount(*most)),
@@ -169,7 +168,7 @@ fn property(out: &mut Vec<Property>, limit: &Limit, version: Version) {
             };
             return figure(out, name, *device, amount(*most));
         }
-        // Those of v2 alone are refused on v1.
+        // On v1 the limits that only v2 has are refused.
         (
             Limit::MemoryHigh(_)
             | Limit::MemoryLow(_)
@@ -189,14 +188,14 @@ fn amount(most: Amount) -> u64 {
     most.0.unwrap_or(INFINITY)
 }
 
-/// Sets a property; the last value of each counts.
+/// Sets a property; the last value of each one counts.
 fn put(out: &mut Vec<Property>, name: &'static str, value: Value) {
     out.retain(|property| property.name != name);
     out.push(Property { name: name.to_owned(), value });
 }
 
 fn quota(out: &mut Vec<Property>, cpu: &CpuQuota, version: Version) {
-    // v1's file keeps a quota that is not named, and takes no 0.
+    // v1's file keeps its quota if none is named, and does not take 0.
     if version == Version::V1 && matches!(cpu.quota, None | Some(0)) {
         return;
     }
@@ -205,7 +204,7 @@ fn quota(out: &mut Vec<Property>, cpu: &CpuQuota, version: Version) {
 }
 
 fn set(out: &mut Vec<Property>, name: &'static str, ids: &Ids) {
-    // More than any kernel has: it will refuse them.
+    // A higher id than any kernel has: the kernel will refuse the set.
     let Some(ids) = ids.ids.as_ref().filter(|ids| ids.ids().last() < Some(&MOST_IDS)) else { return };
     let mut bits = Vec::new();
     for id in ids.ids() {
@@ -276,7 +275,7 @@ mod tests {
         properties(limits, version, |kind, major| (kind == 'c' && major == 136).then(|| "pts".to_owned()))
     }
 
-    /// Those of v2's files.
+    /// The properties for the values of v2's files.
     fn of(files: &[(&str, &str)]) -> Vec<Property> {
         let limits: Vec<Limit> = files.iter().flat_map(|(file, value)| of_file(file, value)).collect();
         properties_of(&limits, Version::V2)
@@ -408,7 +407,7 @@ mod tests {
         let every = [none, rule(true, all, -1, -1, "rwm")];
         let auto = [property("DevicePolicy", Value::Text("auto".to_owned()))];
         assert_eq!(properties_of(&every, Version::V1), auto);
-        // There our program is never touched.
+        // On v2, systemd never touches our program.
         assert_eq!(properties_of(&limits, Version::V2), []);
     }
 
@@ -445,7 +444,7 @@ mod tests {
             prop_assert_eq!(&properties[0].name, "CPUQuotaPerSecUSec");
             let Value::Number(second) = &properties[0].value else { panic!("a number") };
             prop_assert_eq!(second % PERCENT, 0);
-            // What systemd makes of it, at the same precision.
+            // What systemd makes of the quota, at the same precision.
             prop_assert_eq!(second * period / 1_000_000, file);
             let quota = quota.cast_unsigned();
             prop_assert!(file + 1 >= quota.min(file + 1) && file >= quota - 1, "{} for {}", file, quota);

@@ -1,4 +1,4 @@
-//! With stand-ins for plugins; what they were called with is what is asserted.
+//! Tests with stand-ins for plugins, which assert what these were called with.
 
 use bowline_spec::network::List;
 use serde_json::json;
@@ -27,7 +27,7 @@ fn stand(plugins: &[&str]) -> (Stand, Sandbox) {
     (stand, sandbox)
 }
 
-/// What answers ADD with a result that names the plugin.
+/// A script that answers ADD with a result that names the plugin.
 fn answer(name: &str) -> String {
     format!("[ $CNI_COMMAND != ADD ] || echo '{{\"cniVersion\":\"1.0.0\",\"dns\":{{\"domain\":\"{name}\"}}}}'")
 }
@@ -51,7 +51,7 @@ fn kept(stand: &Stand) -> bool {
     stand.path().join("networks.json").exists()
 }
 
-/// The calls of one command, from a call's number on, as `DEL a eth0`.
+/// The calls from number `first` on, each as `DEL a eth0`.
 fn calls_from(stand: &Stand, first: usize) -> Vec<String> {
     stand.calls()[first..].iter().map(|call| call.trim_end_matches(" blue").to_owned()).collect()
 }
@@ -102,7 +102,7 @@ fn an_add_that_fails_is_undone_as_far_as_it_went() {
     assert_eq!(calls_from(&stand, 3), ["DEL c eth1", "DEL b eth0", "DEL a eth0"]);
     assert!(stand.given("DEL.c.eth1").get("prevResult").is_none() && !kept(&stand));
 
-    // What cannot be undone is told as well, and kept.
+    // What cannot be undone is reported as well, and kept.
     stand.plugin("b", &format!("{}\n[ $CNI_COMMAND != DEL ] || {{ echo stuck; exit 1; }}", answer("b")));
     let error = add(stand.path(), &sandbox, &lists).expect_err("it fails");
     let stuck =
@@ -118,7 +118,7 @@ fn an_add_that_fails_is_undone_as_far_as_it_went() {
 #[test]
 fn one_that_says_that_it_has_failed_need_not_undo_that() {
     let (stand, sandbox) = stand(&["a"]);
-    // As host-device of an interface that it has not found.
+    // Like host-device with an interface that it has not found.
     stand.plugin("b", "echo \"{\\\"code\\\":999,\\\"msg\\\":\\\"no link at $CNI_COMMAND\\\"}\"; exit 1");
     let list = [attachment("eth0", "one", "1.0.0", &["a", "b"])];
     let error = add(stand.path(), &sandbox, &list).expect_err("it fails");
@@ -128,7 +128,7 @@ fn one_that_says_that_it_has_failed_need_not_undo_that() {
     );
     assert_eq!(calls_from(&stand, 2), ["DEL b eth0", "DEL a eth0"], "it is asked all the same");
     assert!(!kept(&stand));
-    // One that was killed may have left anything: it is asked until it has undone it.
+    // A plugin that was killed may have left anything: it is asked until it has undone that.
     stand.plugin("b", "[ $CNI_COMMAND != ADD ] || kill -9 $$; echo '{\"code\":11,\"msg\":\"later\"}'; exit 1");
     let error = add(stand.path(), &sandbox, &list).expect_err("it fails");
     assert!(error.message().contains("; and undoing it failed: cannot remove eth0 from network one: "), "{error}");
@@ -156,7 +156,7 @@ fn a_plugin_that_removes_has_no_longer_than_it_had_to_add() {
 fn a_plugin_that_hangs_in_add_is_undone_too() {
     let (stand, sandbox) = stand(&["a", "b", "c"]);
     stand.plugin("b", "[ $CNI_COMMAND != ADD ] || exec sleep 1000");
-    // On a busy machine the first may be late itself.
+    // On a busy machine, the first plugin may be late itself.
     let late = [2, 8, 32].into_iter().find(|seconds| {
         let sandbox = Sandbox { timeout: Duration::from_secs(*seconds), ..sandbox.clone() };
         let error = add(stand.path(), &sandbox, &two()).expect_err("it is late");
@@ -182,7 +182,7 @@ fn a_del_goes_on_after_an_error_and_tells_all() {
     );
     assert_eq!(calls_from(&stand, 3), ["DEL c eth1", "DEL b eth0", "DEL a eth0"]);
     assert!(kept(&stand));
-    // Those of a list are asked again together: DEL may be called any number of times.
+    // The plugins of a list are asked again together: DEL may be called any number of times.
     stand.plugin("c", "");
     del(stand.path(), LONGEST).expect_err("one fails");
     assert_eq!(calls_from(&stand, 6), ["DEL c eth1", "DEL b eth0", "DEL a eth0"]);
@@ -194,7 +194,7 @@ fn a_del_goes_on_after_an_error_and_tells_all() {
 
 #[test]
 fn what_was_begun_is_undone_after_a_crash() {
-    // Each keeps what a crash in its midst would have left.
+    // Each plugin keeps what a crash during its call would have left.
     let (stand, sandbox) = stand(&[]);
     for name in ["a", "b", "c"] {
         stand.plugin(name, &format!("[ $CNI_COMMAND != ADD ] || cp $dir/networks.json $dir/in.$it\n{}", answer(name)));
@@ -223,7 +223,7 @@ fn a_namespace_that_has_gone_is_not_taken_for_another() {
     for another in [false, true] {
         let (stand, sandbox) = stand(&["a"]);
         add(stand.path(), &sandbox, &[attachment("eth0", "one", "1.0.0", &["a"])]).expect("it is added");
-        // Made while the first is there: another inode.
+        // Created while the first exists, so that it has another inode.
         let other = stand.path().join("other");
         std::fs::write(&other, "").expect("written");
         match another {
@@ -253,7 +253,7 @@ fn check_is_for_those_that_can_be_asked() {
     assert_eq!(error.message(), expected);
     stand.plugin("c", "");
     del(stand.path(), LONGEST).expect("it is removed");
-    // Before 0.4 DEL was told no result.
+    // Before 0.4, DEL got no result.
     assert!(stand.given("DEL.a.eth0").get("prevResult").is_none());
     assert_eq!(stand.given("DEL.c.eth2")["prevResult"], result("c"));
 }

@@ -1,4 +1,4 @@
-//! With stand-ins: every way in which a plugin may end, or not.
+//! Tests with stand-ins: every way in which a plugin may end, or not.
 
 use super::*;
 use crate::network::testing::Stand;
@@ -29,7 +29,7 @@ fn a_plugin_has_its_parameters_and_its_configuration() {
         "cniVersion": "0.4.0", "in": config, "env": format!("ADD web /run/netns/web eth0 A=b;C=d {path}"),
     });
     assert_eq!(plugins.ask("p", call(), &config).expect("it answers"), expected);
-    // What says nothing has still done what it was told.
+    // A plugin that says nothing has still done its work.
     stand.plugin("q", "");
     plugins.tell("q", Call { netns: None, ..call() }, &config).expect("it ends well");
 }
@@ -50,10 +50,10 @@ fn a_plugin_that_is_missing_is_named_with_the_folders() {
 #[test]
 fn a_plugin_that_hangs_is_killed_with_all_that_it_started() {
     let stand = Stand::new();
-    // Its child would hold the pipe open; it tells its number first.
+    // The plugin's child would hold the pipe open; it writes down its pid first.
     stand.plugin("p", "sh -c 'echo $$ >$0.pid; exec sleep 1000' $0 & wait");
     let pid = || std::fs::read_to_string(stand.folders()[0].join("p.pid")).ok().filter(|pid| !pid.is_empty());
-    // On a busy machine it may not have come so far.
+    // On a busy machine, the child may not have come so far.
     let seconds = [1, 4, 16, 64].into_iter().find(|seconds| {
         let error = error(&stand, Duration::from_secs(*seconds));
         let expected = format!("it did not end within {seconds}s and was killed");
@@ -113,11 +113,11 @@ fn what_a_plugin_says_is_bounded() {
     stand.plugin("p", "yes");
     let error = error(&stand, LONGEST);
     assert!(error.message().contains("it said more than 1048576 bytes: \"y y y"), "{error}");
-    // A log of any length is none of an answer.
+    // A log of any length is no part of the answer.
     stand.plugin("q", "yes | head -c 200000 >&2; echo '{}'");
     let plugins = Plugins { folders: &stand.folders(), bounds: LONGEST.into() };
     assert_eq!(plugins.ask("q", call(), &json!({"cniVersion": "1"})).expect("it answers"), json!({"cniVersion": "1"}));
-    // What it leaves running is not waited for, as a DHCP client.
+    // A process that the plugin leaves running, such as a DHCP client, is not waited for.
     stand.plugin("r", "sleep 1000 & echo '{\"pid\":'$!'}'");
     let answer = plugins.ask("r", call(), &json!({"cniVersion": "1"})).expect("it answers");
     let pid = answer["pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32)).expect("a pid");

@@ -13,11 +13,10 @@ use crate::idmap::Idmap;
 use crate::rootfs::open_path;
 use crate::rootfs::options::Options;
 
-/// An overlay whose lower layers show owners by `idmap`, attached nowhere.
+/// Makes an overlay whose lower layers show owners by `idmap`, attached nowhere.
 ///
-/// An overlay takes layers by path alone, and copies their mounts: they are
-/// attached on a tmpfs in a mount namespace of our own, which is left again and
-/// goes. Linux ≥ 5.19.
+/// An overlay only takes layers by path, and copies their mounts. So the layers are attached on a tmpfs in a
+/// separate mount namespace, which goes away when this process leaves it. Linux ≥ 5.19.
 pub fn tree(root: &Path, layer: &Layer, options: &Options, idmap: &Idmap) -> Result<OwnedFd> {
     let what = || "cannot make a mount namespace for idmapped layers";
     if !sys::has_mount_fds() {
@@ -28,7 +27,7 @@ pub fn tree(root: &Path, layer: &Layer, options: &Options, idmap: &Idmap) -> Res
     let namespace = namespace.doing(Kind::Internal, what)?;
     sys::unshare(libc::CLONE_NEWNS).doing(Kind::Internal, what)?;
     let made = here(root, layer, options, owners.as_fd());
-    // Leaving it takes all that is mounted there along.
+    // Leaving the namespace takes down everything mounted there.
     sys::setns(namespace.as_fd(), libc::CLONE_NEWNS).doing(Kind::Internal, || "cannot get back")?;
     made
 }

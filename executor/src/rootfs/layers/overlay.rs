@@ -1,8 +1,8 @@
-//! The options of an overlay: mount(2) takes 4095 bytes of them, which the
-//! paths of an image's layers exceed.
+//! Fits an overlay's options to mount(2), which takes 4095 bytes of them: the paths of an image's layers exceed
+//! that.
 //!
-//! They are then named from the folder that all are below, which becomes the
-//! working directory; where that is still too much, by numbers of open fds.
+//! The layers are then named relative to a folder that contains them all, which becomes the working directory;
+//! where that is still too long, by numbers of open fds.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -13,7 +13,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 
 use crate::rootfs::open_path;
 
-/// What mount(2) is given: a page, with the NUL at its end.
+/// The longest option text of mount(2): a page, with the NUL at its end.
 const LONGEST: usize = 4095;
 
 const LOWER: &str = "lowerdir";
@@ -21,16 +21,16 @@ const LOWER: &str = "lowerdir";
 /// A filesystem's own options.
 pub type Data = Vec<(String, Option<String>)>;
 
-/// Options that mount(2) takes whole, with what must stay open until it has.
+/// Options that fit mount(2), with the files that must stay open until it has taken them.
 pub struct Fitting {
     pub data: Data,
     _open: Vec<OwnedFd>,
 }
 
-/// `data` such that mount(2) takes it. May change the working directory.
+/// Shortens `data` until mount(2) takes it. May change the working directory.
 ///
 /// # Errors
-/// `BadSpec` where it is too long whatever is done.
+/// `BadSpec` if `data` stays too long.
 pub fn fitting(kind: &str, data: &Data) -> Result<Fitting> {
     if length(data) <= LONGEST {
         return Ok(Fitting { data: data.clone(), _open: Vec::new() });
@@ -77,14 +77,14 @@ pub fn lower_folders(data: &Data) -> Result<Vec<PathBuf>> {
     while let Some(c) = chars.next() {
         let last = folders.len() - 1;
         match c {
-            // Overlayfs takes what follows as it is.
+            // Overlayfs takes the next character literally.
             '\\' => folders[last].extend(chars.next()),
             ':' => folders.push(String::new()),
             c => folders[last].push(c),
         }
     }
     if folders.iter().any(String::is_empty) {
-        // "::" begins layers of data alone, which are not for us to rename.
+        // "::" begins data-only layers, which must not be renamed here.
         return Err(Error::new(Kind::Unsupported, "an overlay's lowerdir has an empty part"));
     }
     Ok(folders.into_iter().map(PathBuf::from).collect())
@@ -103,7 +103,7 @@ fn escape(path: &str) -> String {
     path.replace('\\', "\\\\").replace(':', "\\:")
 }
 
-/// The folder that all of `paths` are below.
+/// The deepest folder that contains all of `paths`.
 fn common(paths: &[PathBuf]) -> Option<PathBuf> {
     let mut shared: Vec<Component<'_>> = paths.first()?.parent()?.components().collect();
     for path in paths {

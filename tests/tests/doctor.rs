@@ -1,4 +1,4 @@
-//! `bowline doctor`: what this host can do, what a lack costs, what mends it.
+//! `bowline doctor`: what this host can do, the effect of each problem and its fix.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -44,12 +44,12 @@ fn lines_and_json_have_the_same_facts() {
 }
 
 #[test]
-fn whatever_is_lacking_says_what_that_costs() {
+fn every_problem_has_an_effect() {
     let host = Host::new();
     let ran = host.bowline(["doctor", "--json"]);
     for fact in facts(&ran) {
         let lacks = fact["state"] == "lacks" && fact["name"] != "taken for absent";
-        assert_eq!(lacks, fact["cost"].is_string(), "{fact}");
+        assert_eq!(lacks, fact["effect"].is_string(), "{fact}");
     }
     host.assert_nothing_left();
 }
@@ -86,7 +86,7 @@ fn a_program_is_looked_for_in_the_path_and_the_lack_says_what_installs_it() {
     let criu = fact(&ran, "CRIU");
     assert_eq!(criu["state"], "lacks", "{ran}");
     if Path::new("/usr/bin/apt-get").exists() {
-        assert_eq!(criu["mend"], "apt-get install criu", "{ran}");
+        assert_eq!(criu["fix"], "apt-get install criu", "{ran}");
     }
     let fake = host.file("criu", "#!/bin/sh\necho 'Version: 4711'\n");
     fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).expect("the test's own");
@@ -111,9 +111,9 @@ fn a_namespace_that_is_switched_off_names_the_sysctl() {
     }
     ran.assert_code(125);
     let user = fact(&ran, "user namespaces");
-    assert!(user["state"] == "lacks" && user["mend"] == "sysctl -w user.max_user_namespaces=15000", "{ran}");
+    assert!(user["state"] == "lacks" && user["fix"] == "sysctl -w user.max_user_namespaces=15000", "{ran}");
     let pid = fact(&ran, "pid namespaces");
-    assert!(pid["state"] == "blocks" && pid["mend"] == "sysctl -w user.max_pid_namespaces=15000", "{ran}");
+    assert!(pid["state"] == "blocks" && pid["fix"] == "sysctl -w user.max_pid_namespaces=15000", "{ran}");
     host.assert_nothing_left();
 }
 
@@ -127,7 +127,7 @@ fn without_cgroups_tasks_cannot_run() {
     ran.assert_code(125);
     let cgroups = fact(&ran, "cgroups");
     assert!(cgroups["state"] == "blocks", "{ran}");
-    assert_eq!(cgroups["mend"], "mount -t cgroup2 cgroup2 /sys/fs/cgroup", "{ran}");
+    assert_eq!(cgroups["fix"], "mount -t cgroup2 cgroup2 /sys/fs/cgroup", "{ran}");
     host.assert_nothing_left();
 }
 
@@ -140,7 +140,7 @@ fn a_state_folder_that_cannot_be_written_keeps_tasks_from_running() {
     let ran = host.bowline(["--state", state.to_str().expect("ASCII"), "doctor", "--json"]);
     ran.assert_code(125);
     let found = fact(&ran, "state folder");
-    assert!(found["state"] == "blocks" && found["mend"].as_str().is_some_and(|m| m.contains("--state")), "{ran}");
+    assert!(found["state"] == "blocks" && found["fix"].as_str().is_some_and(|m| m.contains("--state")), "{ran}");
     drop(disk);
     host.assert_nothing_left();
 }

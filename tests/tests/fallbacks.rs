@@ -43,7 +43,7 @@ fn what_is_to_be_absent_is_taken_for_absent_by_manager_and_shim() {
 }
 
 #[test]
-fn doctor_says_what_the_lack_costs() {
+fn doctor_says_the_effect_of_the_lack() {
     let host = Host::new();
     let lacking: &[&str] = match absent().as_deref() {
         Some("fsopen") => &["mounts through files", "overlayfs"],
@@ -58,7 +58,7 @@ fn doctor_says_what_the_lack_costs() {
     for fact in found["facts"].as_array().expect("a list") {
         let name = fact["name"].as_str().expect("a name");
         if lacking.contains(&name) {
-            assert!(fact["state"] == "lacks" && fact["cost"].is_string(), "{fact}");
+            assert!(fact["state"] == "lacks" && fact["effect"].is_string(), "{fact}");
         } else if ["mounts through files", "overlayfs", "openat2", "cloning into a cgroup"].contains(&name) {
             // What has nothing to do with it is there, where this kernel is of today.
             assert!(fact["state"] == "has" || name == "overlayfs", "{fact}");

@@ -127,11 +127,11 @@ fn exit_code(kind: Kind) -> u8 {
 
 fn complain(message: &str, hint: Option<&str>) {
     let mut stderr = anstream::stderr().lock();
-    let (error, mend) = (colour::ERROR, colour::HINT);
+    let (error, hinted) = (colour::ERROR, colour::HINT);
     // Nobody left to tell.
     let _ = writeln!(stderr, "{error}bowline:{error:#} {message}");
     if let Some(hint) = hint {
-        let _ = writeln!(stderr, "{mend}hint:{mend:#} {hint}");
+        let _ = writeln!(stderr, "{hinted}hint:{hinted:#} {hint}");
     }
 }
 

@@ -15,13 +15,13 @@ pub struct MetricsArgs {
     /// Where to listen: unix:PATH, or an address and a port, 127.0.0.1:9464 [default: unix:DIR/.metrics.sock]
     #[arg(long, value_name = "WHERE")]
     pub listen: Option<Place>,
-    /// Listen at an address that other hosts reach too; whoever reaches it may read
+    /// Allow an address that other hosts can reach; everyone who reaches it may read
     #[arg(long, requires = "listen")]
     pub allow_remote: bool,
     /// containerd's state folder, whose tasks are reported too [default: /run/containerd, where it is]
     #[arg(long, value_name = "DIR")]
     pub containerd: Option<PathBuf>,
-    /// Print them once instead
+    /// Print the metrics once instead
     #[arg(long, conflicts_with_all = ["listen", "allow_remote"])]
     pub once: bool,
 }

@@ -243,7 +243,7 @@ impl Systemd {
     async fn connect() -> Result<Systemd> {
         let asked = std::env::var(ADDRESS).ok().filter(|address| !address.is_empty());
         let address = asked.unwrap_or_else(|| USUAL.to_owned());
-        let hint = "the cgroup driver cgroupfs needs no systemd; `systemctl status dbus` tells of the bus";
+        let hint = "the cgroup driver cgroupfs needs no systemd; `systemctl status dbus` shows the state of the bus";
         let what = || format!("cannot reach systemd by the bus at {address}");
         let connecting = Builder::address(address.as_str()).build();
         match tokio::time::timeout(CONNECT, connecting).await {

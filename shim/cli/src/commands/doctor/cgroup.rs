@@ -10,27 +10,32 @@ use super::{Fact, setting};
 struct Controller {
     v2: &'static str,
     v1: &'static str,
-    cost: &'static str,
+    effect: &'static str,
     needed: bool,
 }
 
 const CONTROLLERS: [Controller; 6] = [
-    Controller { v2: "cpu", v1: "cpu", cost: "`cpu.limit` and `cpu.shares` are refused", needed: false },
-    Controller { v2: "memory", v1: "memory", cost: "memory limits are refused, memory is not measured", needed: false },
+    Controller { v2: "cpu", v1: "cpu", effect: "`cpu.limit` and `cpu.shares` are refused", needed: false },
+    Controller {
+        v2: "memory",
+        v1: "memory",
+        effect: "memory limits are refused, memory is not measured",
+        needed: false,
+    },
     Controller {
         v2: "pids",
         v1: "pids",
-        cost: "tasks are refused but for those with `pids = \"unlimited\"`",
+        effect: "tasks are refused but for those with `pids = \"unlimited\"`",
         needed: true,
     },
-    Controller { v2: "cpuset", v1: "cpuset", cost: "`cpu.cpuset` and `cpu.mems` are refused", needed: false },
+    Controller { v2: "cpuset", v1: "cpuset", effect: "`cpu.cpuset` and `cpu.mems` are refused", needed: false },
     Controller {
         v2: "io",
         v1: "blkio",
-        cost: "limits of block devices are refused, block I/O is not measured",
+        effect: "limits of block devices are refused, block I/O is not measured",
         needed: false,
     },
-    Controller { v2: "hugetlb", v1: "hugetlb", cost: "limits of huge pages are refused", needed: false },
+    Controller { v2: "hugetlb", v1: "hugetlb", effect: "limits of huge pages are refused", needed: false },
 ];
 
 pub fn facts() -> Vec<Fact> {
@@ -38,7 +43,7 @@ pub fn facts() -> Vec<Fact> {
         Ok(cgroups) => cgroups,
         Err(error) => {
             let fact = Fact::blocks("cgroups", error.message(), "tasks cannot be limited, found or killed");
-            return vec![fact.mend("mount -t cgroup2 cgroup2 /sys/fs/cgroup")];
+            return vec![fact.fix("mount -t cgroup2 cgroup2 /sys/fs/cgroup")];
         }
     };
     let mut facts = vec![version(&cgroups), writable(&cgroups)];
@@ -70,7 +75,7 @@ fn version(cgroups: &Cgroups) -> Fact {
 const COST_OF_V1: &str = "`memory.high` and `unified` are refused, and there are figures that v1 does not have";
 
 fn newer(fact: Fact) -> Fact {
-    fact.mend("the kernel parameter systemd.unified_cgroup_hierarchy=1")
+    fact.fix("the kernel parameter systemd.unified_cgroup_hierarchy=1")
 }
 
 /// Whether bowline may make its cgroups.
@@ -85,7 +90,7 @@ fn writable(cgroups: &Cgroups) -> Fact {
     }
     let fact = Fact::blocks(name, format!("cannot write to {}", closed.join(", ")), "no task has a cgroup of its own");
     match &closed[..] {
-        [one] if rustix::process::geteuid().is_root() => fact.mend(format!("mount -o remount,rw {one}")),
+        [one] if rustix::process::geteuid().is_root() => fact.fix(format!("mount -o remount,rw {one}")),
         _ => fact,
     }
 }
@@ -107,16 +112,16 @@ fn available(cgroups: &Cgroups, controller: &Controller) -> Fact {
         return Fact::has(title, place);
     }
     let make = if controller.needed { Fact::blocks } else { Fact::lacks };
-    let fact = make(title, "not there".to_owned(), controller.cost.to_owned());
-    match mend(cgroups, controller.v1) {
-        Some(command) => fact.mend(command),
+    let fact = make(title, "not there".to_owned(), controller.effect.to_owned());
+    match fix(cgroups, controller.v1) {
+        Some(command) => fact.fix(command),
         None => fact,
     }
 }
 
 /// What brings a controller that the kernel has, by its name on v1, which
 /// `/proc/cgroups` knows it by.
-fn mend(cgroups: &Cgroups, name: &str) -> Option<String> {
+fn fix(cgroups: &Cgroups, name: &str) -> Option<String> {
     if cgroups.v2 && !has_real_top(cgroups) {
         return Some("have the cgroup above hand it down; of a systemd unit, by Delegate=yes".to_owned());
     }
@@ -158,10 +163,10 @@ fn handed_down(cgroups: &Cgroups) -> Fact {
         (true, _) => Fact::has(name, handed.trim()),
         (false, false) => Fact::has(name, format!("{} when a task needs them", missing.join(" "))),
         (false, true) => {
-            let cost = format!("limits of {} are refused", missing.join(", "));
+            let effect = format!("limits of {} are refused", missing.join(", "));
             let first = missing.first().copied().unwrap_or_default();
             let file = top.mount.join("cgroup.subtree_control");
-            Fact::lacks(name, format!("not {}", missing.join(" ")), cost).mend(format!(
+            Fact::lacks(name, format!("not {}", missing.join(" ")), effect).fix(format!(
                 "move the processes of {} below it, then: echo +{first} >{}",
                 top.mount.display(),
                 file.display()
@@ -175,8 +180,8 @@ fn kill(cgroups: &Cgroups) -> Fact {
     match cgroups.hierarchies.iter().find_map(|h| h.has_kill) {
         Some(true) => Fact::has(name, "yes"),
         Some(false) => {
-            let cost = "processes are frozen and killed one by one instead";
-            Fact::lacks(name, "no", cost).mend("a kernel from Linux 5.14 on")
+            let effect = "processes are frozen and killed one by one instead";
+            Fact::lacks(name, "no", effect).fix("a kernel from Linux 5.14 on")
         }
         None => Fact::new(name, super::State::Unknown, "there is no cgroup that would show it"),
     }
@@ -188,8 +193,8 @@ fn devices(cgroups: &Cgroups) -> Fact {
         Some(place) => Fact::has(name, place),
         None => {
             let fact = Fact::blocks(name, "not there", "no task can be kept from the host's devices");
-            match mend(cgroups, "devices") {
-                Some(command) => fact.mend(command),
+            match fix(cgroups, "devices") {
+                Some(command) => fact.fix(command),
                 None => fact,
             }
         }
@@ -208,7 +213,7 @@ fn swap(cgroups: &Cgroups) -> Fact {
     };
     match has {
         Some(true) => Fact::has(name, there),
-        Some(false) => Fact::lacks(name, there, "`memory.swap` is refused").mend("the kernel parameter swapaccount=1"),
+        Some(false) => Fact::lacks(name, there, "`memory.swap` is refused").fix("the kernel parameter swapaccount=1"),
         None => Fact::new(name, super::State::Unknown, "there is no cgroup with memory that would show it"),
     }
 }

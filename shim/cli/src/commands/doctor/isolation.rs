@@ -18,12 +18,13 @@ const NAMESPACES: [(Namespace, &str, &str); 7] = [
 ];
 
 pub fn facts(root: bool) -> Vec<Fact> {
-    let mut facts: Vec<Fact> = NAMESPACES.iter().map(|(kind, name, cost)| namespace(root, *kind, name, cost)).collect();
+    let mut facts: Vec<Fact> =
+        NAMESPACES.iter().map(|(kind, name, effect)| namespace(root, *kind, name, effect)).collect();
     facts.extend([users_namespaces(), seccomp(), libseccomp(), apparmor(root), selinux()]);
     facts
 }
 
-fn namespace(root: bool, kind: Namespace, name: &str, cost: &str) -> Fact {
+fn namespace(root: bool, kind: Namespace, name: &str, effect: &str) -> Fact {
     // Of all kinds only users may make this one.
     if !root && kind != Namespace::User {
         return Fact::unknown(name);
@@ -35,15 +36,15 @@ fn namespace(root: bool, kind: Namespace, name: &str, cost: &str) -> Fact {
     // What a task gets without having asked for it.
     let by_default = !matches!(kind, Namespace::Network | Namespace::User);
     let make = if by_default { Fact::blocks } else { Fact::lacks };
-    let fact = make(name.to_owned(), error.to_string(), cost.to_owned());
-    match mend(kind) {
-        Some(command) => fact.mend(command),
+    let fact = make(name.to_owned(), error.to_string(), effect.to_owned());
+    match fix(kind) {
+        Some(command) => fact.fix(command),
         None => fact,
     }
 }
 
 /// The sysctl that switches a kind of namespace off, where it does.
-fn mend(kind: Namespace) -> Option<String> {
+fn fix(kind: Namespace) -> Option<String> {
     let most = match kind {
         Namespace::Mount => "mnt",
         Namespace::Pid => "pid",
@@ -68,7 +69,7 @@ fn users_namespaces() -> Fact {
     } else {
         return Fact::has(name, "not restricted by a sysctl");
     };
-    Fact::lacks(name, off, "nothing: bowline runs as root").mend(format!("sysctl -w {switch}"))
+    Fact::lacks(name, off, "nothing: bowline runs as root").fix(format!("sysctl -w {switch}"))
 }
 
 fn seccomp() -> Fact {
@@ -79,8 +80,8 @@ fn seccomp() -> Fact {
             Fact::has(name, if actions.is_empty() { "yes".to_owned() } else { actions })
         }
         Err(error) => {
-            let cost = "tasks are refused but for those with `seccomp = \"unconfined\"`";
-            Fact::blocks(name, error.to_string(), cost).mend("a kernel with CONFIG_SECCOMP_FILTER")
+            let effect = "tasks are refused but for those with `seccomp = \"unconfined\"`";
+            Fact::blocks(name, error.to_string(), effect).fix("a kernel with CONFIG_SECCOMP_FILTER")
         }
     }
 }
@@ -95,22 +96,22 @@ fn libseccomp() -> Fact {
 
 fn apparmor(root: bool) -> Fact {
     let name = "AppArmor";
-    let cost = "`apparmor` is refused";
+    let effect = "`apparmor` is refused";
     if setting("/sys/module/apparmor/parameters/enabled").as_deref() != Some("Y") {
-        return Fact::lacks(name, "not in use", cost).mend("the kernel parameters apparmor=1 security=apparmor");
+        return Fact::lacks(name, "not in use", effect).fix("the kernel parameters apparmor=1 security=apparmor");
     }
     if !Path::new("/sys/kernel/security/apparmor").exists() {
-        let mend = "mount -t securityfs securityfs /sys/kernel/security";
-        return Fact::lacks(name, "in use, but its files are not mounted", cost).mend(mend);
+        let fix = "mount -t securityfs securityfs /sys/kernel/security";
+        return Fact::lacks(name, "in use, but its files are not mounted", effect).fix(fix);
     }
     if !root {
         return Fact::unknown(name);
     }
     if !probe::has_default_profile() {
         let found = format!("in use; the default profile {} is not loaded", probe::DEFAULT_PROFILE);
-        let cost = "a task has a profile only if its description names one";
-        return Fact::lacks(name, found, cost)
-            .mend(format!("apparmor_parser -rW /etc/apparmor.d/{}", probe::DEFAULT_PROFILE));
+        let effect = "a task has a profile only if its description names one";
+        return Fact::lacks(name, found, effect)
+            .fix(format!("apparmor_parser -rW /etc/apparmor.d/{}", probe::DEFAULT_PROFILE));
     }
     Fact::has(name, format!("in use; tasks have the profile {}", probe::DEFAULT_PROFILE))
 }

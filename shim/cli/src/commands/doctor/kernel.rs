@@ -46,7 +46,7 @@ fn openat2() -> Fact {
     if probe::openat2() {
         return Fact::has(name, "yes");
     }
-    Fact::lacks(name, "no", "paths of an image are resolved step by step instead").mend("a kernel from Linux 5.6 on")
+    Fact::lacks(name, "no", "paths of an image are resolved step by step instead").fix("a kernel from Linux 5.6 on")
 }
 
 fn mounts() -> Fact {
@@ -54,9 +54,9 @@ fn mounts() -> Fact {
     if probe::mounts_through_fds() {
         return Fact::has(name, "fsopen, open_tree, mount_setattr");
     }
-    let cost = "mounts are made by mount(2) instead; sharing them with the host is refused, and read-only binds \
+    let effect = "mounts are made by mount(2) instead; sharing them with the host is refused, and read-only binds \
                 where a mount below is covered by another";
-    Fact::lacks(name, "no", cost).mend("a kernel from Linux 5.12 on, or an outer seccomp filter that allows them")
+    Fact::lacks(name, "no", effect).fix("a kernel from Linux 5.12 on, or an outer seccomp filter that allows them")
 }
 
 fn clone_into_cgroup() -> Fact {
@@ -64,7 +64,7 @@ fn clone_into_cgroup() -> Fact {
     if probe::clones_into_cgroups() {
         return Fact::has(name, "yes");
     }
-    Fact::lacks(name, "no", "a process joins its cgroup as its first step instead").mend("a kernel from Linux 5.7 on")
+    Fact::lacks(name, "no", "a process joins its cgroup as its first step instead").fix("a kernel from Linux 5.7 on")
 }
 
 fn overlay() -> Fact {
@@ -73,11 +73,11 @@ fn overlay() -> Fact {
     match probe::overlay(&binary) {
         Ok(()) => Fact::has(name, "read-only, attached nowhere"),
         Err(error) => {
-            let cost = "each shim runs from a copy of its binary in memory, which shims do not share";
-            let fact = Fact::lacks(name, error.to_string(), cost);
+            let effect = "each shim runs from a copy of its binary in memory, which shims do not share";
+            let fact = Fact::lacks(name, error.to_string(), effect);
             // Without the mount API the module is not what is missing.
             let known = setting("/proc/filesystems").is_some_and(|text| text.contains("\toverlay"));
-            if known { fact } else { fact.mend("modprobe overlay") }
+            if known { fact } else { fact.fix("modprobe overlay") }
         }
     }
 }
@@ -96,7 +96,7 @@ fn pressure() -> Fact {
     if Path::new("/proc/pressure").exists() && setting("/proc/pressure/cpu").is_some() {
         return Fact::has(name, "yes");
     }
-    Fact::lacks(name, "no", "`bowline stats` shows no pressure").mend("the kernel parameter psi=1")
+    Fact::lacks(name, "no", "`bowline stats` shows no pressure").fix("the kernel parameter psi=1")
 }
 
 #[cfg(test)]

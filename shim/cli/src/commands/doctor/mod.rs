@@ -1,4 +1,4 @@
-//! `bowline doctor`: what this host can do, what a lack costs, and what mends it.
+//! `bowline doctor`: prints what this host can do, the effect of each problem, and the command that fixes it.
 //!
 //!   kernel, cgroup, isolation, tools ─► facts ─► lines or JSON, and an exit code
 //!
@@ -23,12 +23,12 @@ struct Fact {
     name: String,
     state: State,
     found: String,
-    /// Which feature is refused without it, or what is done instead.
+    /// Which feature is refused without it, or what happens instead.
     #[serde(skip_serializing_if = "Option::is_none")]
-    cost: Option<String>,
-    /// The command or kernel parameter that brings it.
+    effect: Option<String>,
+    /// The command or kernel parameter that fixes it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    mend: Option<String>,
+    fix: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -46,19 +46,19 @@ enum State {
 
 impl Fact {
     fn new(name: impl Into<String>, state: State, found: impl Into<String>) -> Fact {
-        Fact { family: "", name: name.into(), state, found: found.into(), cost: None, mend: None }
+        Fact { family: "", name: name.into(), state, found: found.into(), effect: None, fix: None }
     }
 
     fn has(name: impl Into<String>, found: impl Into<String>) -> Fact {
         Fact::new(name, State::Has, found)
     }
 
-    fn lacks(name: impl Into<String>, found: impl Into<String>, cost: impl Into<String>) -> Fact {
-        Fact { cost: Some(cost.into()), ..Fact::new(name, State::Lacks, found) }
+    fn lacks(name: impl Into<String>, found: impl Into<String>, effect: impl Into<String>) -> Fact {
+        Fact { effect: Some(effect.into()), ..Fact::new(name, State::Lacks, found) }
     }
 
-    fn blocks(name: impl Into<String>, found: impl Into<String>, cost: impl Into<String>) -> Fact {
-        Fact { state: State::Blocks, ..Fact::lacks(name, found, cost) }
+    fn blocks(name: impl Into<String>, found: impl Into<String>, effect: impl Into<String>) -> Fact {
+        Fact { state: State::Blocks, ..Fact::lacks(name, found, effect) }
     }
 
     fn unknown(name: impl Into<String>) -> Fact {
@@ -66,8 +66,8 @@ impl Fact {
     }
 
     /// Adds the command that fixes a fact that is lacking or blocked.
-    fn mend(mut self, command: impl Into<String>) -> Fact {
-        self.mend = matches!(self.state, State::Lacks | State::Blocks).then(|| command.into());
+    fn fix(mut self, command: impl Into<String>) -> Fact {
+        self.fix = matches!(self.state, State::Lacks | State::Blocks).then(|| command.into());
         self
     }
 
@@ -80,7 +80,7 @@ impl Fact {
             State::Unknown => '?',
         };
         let mut text = format!("{mark} {}: {}", self.name, self.found);
-        for (label, more) in [("costs", &self.cost), ("mend ", &self.mend)] {
+        for (label, more) in [("effect", &self.effect), ("fix   ", &self.fix)] {
             if let Some(more) = more {
                 text += &format!("\n    {label}  {more}");
             }
@@ -134,13 +134,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lack_says_what_it_costs_and_what_mends_it() {
-        let fact = Fact::lacks("CRIU", "not found", "no checkpoints").mend("apt-get install criu");
-        assert_eq!(fact.lines(), "- CRIU: not found\n    costs  no checkpoints\n    mend   apt-get install criu");
+    fn a_problem_has_its_effect_and_its_fix() {
+        let fact = Fact::lacks("CRIU", "not found", "no checkpoints").fix("apt-get install criu");
+        assert_eq!(fact.lines(), "- CRIU: not found\n    effect  no checkpoints\n    fix     apt-get install criu");
     }
 
     #[test]
     fn what_is_there_needs_no_mend() {
-        assert_eq!(Fact::has("kernel", "Linux 6.18").mend("reboot").lines(), "+ kernel: Linux 6.18");
+        assert_eq!(Fact::has("kernel", "Linux 6.18").fix("reboot").lines(), "+ kernel: Linux 6.18");
     }
 }

@@ -41,7 +41,7 @@ pub fn facts(root: bool, state: &StateDir) -> Vec<Fact> {
 fn user(root: bool) -> Fact {
     let name = "root";
     if !root {
-        return Fact::blocks(name, "no", "tasks cannot be started").mend("run bowline as root, such as by sudo");
+        return Fact::blocks(name, "no", "tasks cannot be started").fix("run bowline as root, such as by sudo");
     }
     // All of the ids there are, each as itself: the first user namespace.
     let map = setting("/proc/self/uid_map").unwrap_or_default();
@@ -56,11 +56,11 @@ fn state_folder(path: &Path) -> Fact {
     let choose = "choose another with --state DIR, or BOWLINE_STATE";
     if !there.is_dir() {
         let found = format!("{}: {} is no folder", path.display(), there.display());
-        return Fact::blocks(name, found, "no task can be recorded").mend(choose);
+        return Fact::blocks(name, found, "no task can be recorded").fix(choose);
     }
     if let Err(error) = rustix::fs::accessat(CWD, there, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
         let found = format!("{}: cannot write to {}: {error}", path.display(), there.display());
-        return Fact::blocks(name, found, "no task can be recorded").mend(choose);
+        return Fact::blocks(name, found, "no task can be recorded").fix(choose);
     }
     let Ok(stat) = rustix::fs::statfs(there) else {
         return Fact::has(name, format!("{}{made}", path.display()));
@@ -72,7 +72,7 @@ fn state_folder(path: &Path) -> Fact {
     let found = format!("{}{made}: {kind}, {} MiB left", path.display(), room >> 20);
     if room < LITTLE_ROOM {
         return Fact::lacks(name, found, "output that does not fit is dropped, and a full one takes no task")
-            .mend(choose);
+            .fix(choose);
     }
     Fact::has(name, found)
 }
@@ -83,7 +83,7 @@ fn terminals() -> Fact {
     if devpts {
         return Fact::has(name, "devpts");
     }
-    Fact::lacks(name, "no devpts", "tasks cannot have terminals").mend("a kernel with CONFIG_UNIX98_PTYS")
+    Fact::lacks(name, "no devpts", "tasks cannot have terminals").fix("a kernel with CONFIG_UNIX98_PTYS")
 }
 
 fn systemd() -> Fact {
@@ -103,7 +103,7 @@ fn criu() -> Fact {
         None => {
             let fact = Fact::lacks(name, "not found", "no checkpoints of containers that containerd runs");
             match install("criu") {
-                Some(command) => fact.mend(command),
+                Some(command) => fact.fix(command),
                 None => fact,
             }
         }

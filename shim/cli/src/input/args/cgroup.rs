@@ -44,7 +44,7 @@ pub struct CgroupArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum CgroupCommand {
-    /// Tell where there is such a cgroup; exit with 1 if nowhere
+    /// Print where this cgroup exists; exit with 1 if nowhere
     Exists {
         #[command(flatten)]
         at: At,
@@ -80,7 +80,7 @@ pub enum CgroupCommand {
         #[command(flatten)]
         limits: SetArgs,
     },
-    /// Give a cgroup the least CPU time when that is short
+    /// Give a cgroup the least CPU time when CPU time is short
     ReduceCpu {
         #[command(flatten)]
         at: At,
@@ -99,7 +99,7 @@ pub enum CgroupCommand {
     Place {
         #[command(flatten)]
         at: At,
-        /// The threads, by their ids on the host; one that is none is skipped
+        /// The thread ids on the host; an id without a thread is skipped
         #[arg(long = "tid", required = true, num_args = 1.., value_name = "N", allow_negative_numbers = true)]
         tids: Vec<String>,
     },

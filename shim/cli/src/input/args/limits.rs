@@ -17,7 +17,7 @@ pub enum LimitsCommand {
     Apply {
         /// The manifest, which is JSON; - for stdin
         file: PathBuf,
-        /// Only tell what would be changed
+        /// Only print what would change
         #[arg(long)]
         dry_run: bool,
     },
@@ -25,11 +25,11 @@ pub enum LimitsCommand {
     Reset {
         /// The manifest whose limits they are [default: all that were applied]
         file: Option<PathBuf>,
-        /// Only tell what would be changed
+        /// Only print what would change
         #[arg(long)]
         dry_run: bool,
     },
-    /// Print what is wanted beside what is in force
+    /// Print the wanted limits beside those in force
     Show {
         /// The manifest [default: what was applied]
         file: Option<PathBuf>,
@@ -37,13 +37,13 @@ pub enum LimitsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Have figures of units among the metrics
+    /// Add units to the metrics
     Track {
-        /// The units, which the host has [default: print those that are tracked]
+        /// The units, which must exist [default: print the tracked units]
         #[arg(value_name = "UNIT")]
         units: Vec<UnitName>,
     },
-    /// Have them there no more
+    /// Remove units from the metrics
     Untrack {
         /// The units
         #[arg(required = true, value_name = "UNIT")]

@@ -33,10 +33,10 @@ use bowline_metrics::args::MetricsArgs;
 #[derive(Debug, Parser)]
 #[command(name = "bowline", version = VERSION, about, subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
-    /// The folder that keeps what is known of each task
+    /// The folder that keeps the records of tasks
     #[arg(long, global = true, env = "BOWLINE_STATE", value_name = "DIR", default_value = "/run/bowline")]
     pub state: PathBuf,
-    /// When to use colours; NO_COLOR stands for never
+    /// When to use colours; NO_COLOR means never
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: clap::ColorChoice,
     #[command(subcommand)]
@@ -106,7 +106,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Print everything that is known of tasks, as JSON
+    /// Print everything known about tasks, as JSON
     Inspect(InspectArgs),
     /// List all tasks
     Ps(PsArgs),
@@ -128,12 +128,12 @@ pub enum Command {
         #[command(flatten)]
         limits: UpdateArgs,
     },
-    /// Print what has happened to tasks, oldest first
+    /// Print the events of tasks, oldest first
     Events {
         #[command(flatten)]
         args: EventsArgs,
     },
-    /// Tell in plain words why a task has ended, or is slow, with the figures behind it
+    /// Explain why a task ended, or is slow, with the figures behind it
     Explain {
         /// The task
         id: TaskRef,
@@ -141,7 +141,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Serve the figures of all tasks, for Prometheus and its like
+    /// Serve metrics of all tasks, for Prometheus and similar tools
     Metrics(MetricsArgs),
     /// Freeze all processes of tasks
     Pause {
@@ -149,7 +149,7 @@ pub enum Command {
         #[arg(required = true, value_name = "ID")]
         ids: Vec<TaskRef>,
     },
-    /// Let paused tasks go on
+    /// Let paused tasks continue
     Resume {
         /// The tasks
         #[arg(required = true, value_name = "ID")]
@@ -160,7 +160,7 @@ pub enum Command {
         /// The tasks
         #[arg(required_unless_present = "exited", conflicts_with = "exited", value_name = "ID")]
         ids: Vec<TaskRef>,
-        /// Kill them first if they run; that there is no such task is no error
+        /// Kill them first if they run; a missing task is no error
         #[arg(short, long, conflicts_with = "exited")]
         force: bool,
         /// All that have ended; print their ids
@@ -172,7 +172,7 @@ pub enum Command {
         #[command(subcommand)]
         command: SandboxCommand,
     },
-    /// Remove what nobody owns any more: cgroups without a shim, what a shim that died has left
+    /// Remove leftovers: cgroups without a shim, what a shim that died has left
     Gc(GcArgs),
     /// Look at, make, change and remove a cgroup by its path
     #[command(disable_help_subcommand = true, subcommand_required = true, arg_required_else_help = true)]
@@ -187,14 +187,14 @@ pub enum Command {
     },
     /// Print the JSON schema of the task description
     Schema {
-        /// That of a sandbox's description instead
+        /// Print the schema of a sandbox's description instead
         #[arg(long)]
         sandbox: bool,
-        /// That of a manifest for `limits` instead
+        /// Print the schema of a manifest for `limits` instead
         #[arg(long, conflicts_with = "sandbox")]
         limits: bool,
     },
-    /// Tell what this host can do, what a lack costs, and what mends it
+    /// Print what this host can do, the effect of each problem, and the command that fixes it
     Doctor {
         /// As JSON
         #[arg(long)]
@@ -208,7 +208,7 @@ pub enum Command {
     /// Write the man pages, bowline(1) and one for each command
     #[command(hide = true)]
     Man {
-        /// The folder they are written to; there must be one [default: bowline(1) is printed]
+        /// The existing folder to write them to [default: bowline(1) is printed]
         dir: Option<PathBuf>,
     },
     /// Ask systemd for what stdin says; print the answer
@@ -233,10 +233,10 @@ pub struct TaskArgs {
     /// A task description: TOML, or JSON if it ends in .json; - for stdin
     #[arg(short, long, value_name = "F")]
     pub file: Option<PathBuf>,
-    /// The sandbox that it is to be a member of; its cgroup is made by who has made the sandbox's
+    /// The sandbox to join; what made the sandbox's cgroup makes the task's too
     #[arg(long, value_name = "ID", conflicts_with = "shim_cgroup")]
     pub sandbox: Option<TaskId>,
-    /// A folder to be the task's root filesystem [default: a view of the host's]
+    /// The folder with the task's root filesystem [default: a view of the host's]
     #[arg(long, value_name = "DIR")]
     pub rootfs: Option<PathBuf>,
     /// The most memory: 64M, 1G
@@ -254,10 +254,10 @@ pub struct TaskArgs {
     /// The user, by name or number, perhaps with a group: web, 1000:1000
     #[arg(long)]
     pub user: Option<User>,
-    /// For code that nobody vouches for: a user of its own, no network, no capabilities, little of everything
+    /// For untrusted code: its own user, no network, no capabilities, little of everything
     #[arg(long, conflicts_with_all = ["user", "sandbox"])]
     pub untrusted: bool,
-    /// Pass stdin on; of a task in the background, keep it open for those who attach
+    /// Pass stdin on; for a task in the background, keep it open for `attach`
     #[arg(short, long)]
     pub interactive: bool,
     /// Give it a terminal
@@ -266,22 +266,22 @@ pub struct TaskArgs {
     /// Where the shim itself is charged: inherit, root, overhead, or a cgroup path
     #[arg(long, value_name = "MODE", default_value = "overhead")]
     pub shim_cgroup: ShimCgroup,
-    /// Who makes the task's cgroup: cgroupfs, systemd, or auto: systemd where the path is slice:prefix:name
+    /// What makes the task's cgroup: cgroupfs, systemd, or auto (systemd if the path is slice:prefix:name)
     #[arg(long, value_name = "DRIVER", env = "BOWLINE_CGROUP_DRIVER", default_value = "auto")]
     pub cgroup_driver: CgroupDriver,
-    /// The slice of systemd's that it is to be in, by a scope; where systemd refuses, it is started outside, and says so
+    /// The systemd slice for the task's scope; if systemd refuses, the task starts outside it, and says so
     #[arg(long, value_name = "SLICE", value_parser = slice, conflicts_with = "sandbox")]
     pub slice: Option<String>,
-    /// Sync the exit report and all other records to disk before anybody is told of the exit
+    /// Sync the exit report and all other records to disk before the exit is reported
     #[arg(long)]
     pub durable: bool,
     /// How output is kept: json, raw or none [default: json for start]
     #[arg(long, value_name = "FORMAT")]
     pub log: Option<LogFormat>,
-    /// How large a file of the log becomes [default: 10M]
+    /// How large a log file may become [default: 10M]
     #[arg(long, value_name = "SIZE")]
     pub log_size: Option<ByteSize>,
-    /// How many files of the log are kept [default: 5]
+    /// How many log files to keep [default: 5]
     #[arg(long, value_name = "N")]
     pub log_files: Option<u32>,
     /// The command and its arguments
@@ -326,7 +326,7 @@ pub struct AttachArgs {
 /// Which lines of a log, and how they are printed.
 #[derive(Debug, Args)]
 pub struct LogsArgs {
-    /// Print what is written from now on as well, until the task has ended
+    /// Also print what is written from now on, until the task has ended
     #[arg(short, long)]
     pub follow: bool,
     /// The last N lines only
@@ -381,7 +381,7 @@ pub struct ExecArgs {
 
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// Print what comes as well
+    /// Also print new events as they come
     #[arg(short, long)]
     pub follow: bool,
     /// As JSON, one event a line
@@ -400,7 +400,7 @@ pub struct EventsArgs {
 
 #[derive(Debug, Args)]
 pub struct GcArgs {
-    /// Only tell what would be removed
+    /// Only print what would be removed
     #[arg(long)]
     pub dry_run: bool,
     /// As JSON
@@ -422,10 +422,10 @@ pub struct InspectArgs {
     /// Fill a template for each instead: '{{ status }} {{ exit.exit_code }}'
     #[arg(short, long, value_name = "TEMPLATE")]
     pub format: Option<String>,
-    /// Print all that the shim of each knows instead, as JSON: to look for an error in it
+    /// Print everything that each shim knows instead, as JSON, for debugging
     #[arg(long, conflicts_with = "format")]
     pub facts: bool,
-    /// With --facts: of the shim that listens there, as at containerd's BUNDLE/address
+    /// With --facts: ask the shim that listens there, as at containerd's BUNDLE/address
     #[arg(long, value_name = "SOCKET", requires = "facts", conflicts_with = "ids")]
     pub address: Option<String>,
 }
@@ -444,7 +444,7 @@ pub struct PsArgs {
     /// What to sort by
     #[arg(long, value_enum, value_name = "BY", default_value = "id")]
     pub sort: SortBy,
-    /// The other way round
+    /// Reverse the order
     #[arg(short, long)]
     pub reverse: bool,
     /// Do not cut what is wider than the terminal
@@ -471,10 +471,10 @@ pub struct StatsArgs {
     /// As JSON; of several tasks a list
     #[arg(long)]
     pub json: bool,
-    /// Go on, until q or Ctrl-C; with --json a line for each reading
+    /// Repeat until q or Ctrl-C; with --json one line for each reading
     #[arg(short, long)]
     pub watch: bool,
-    /// How far readings are apart, with --watch or --record [default: 2s, with --record 1s]
+    /// The time between readings, with --watch or --record [default: 2s, with --record 1s]
     #[arg(long, value_name = "TIME", value_parser = interval)]
     pub interval: Option<Duration>,
     /// Record one task until it has ended, or until Ctrl-C: readings and events, to a new file
@@ -483,10 +483,10 @@ pub struct StatsArgs {
     /// Record for no longer than this
     #[arg(long = "for", value_name = "TIME", requires = "record", conflicts_with_all = ["json", "watch"])]
     pub length: Option<Duration>,
-    /// Draw what is recorded as a picture, SVG
+    /// Draw the recording as an SVG picture
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "watch"])]
     pub plot: Option<PathBuf>,
-    /// The recording that is drawn, instead of making one
+    /// The recording to draw, instead of making one
     #[arg(long, value_name = "FILE", requires = "plot", conflicts_with_all = ["ids", "interval", "json", "watch"])]
     pub from: Option<PathBuf>,
 }
@@ -496,13 +496,13 @@ pub struct TopArgs {
     /// The tasks [default: all that run]
     #[arg(value_name = "ID")]
     pub ids: Vec<TaskRef>,
-    /// Once, as where stdout is no terminal
+    /// Print once, as when stdout is not a terminal
     #[arg(long)]
     pub once: bool,
     /// Once, as JSON
     #[arg(long)]
     pub json: bool,
-    /// How far readings are apart
+    /// The time between readings
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     pub interval: Duration,
 }

@@ -24,7 +24,7 @@ pub enum SandboxCommand {
         #[arg(short, long, conflicts_with = "json")]
         quiet: bool,
     },
-    /// Print everything that is known of a sandbox, as JSON
+    /// Print everything known about a sandbox, as JSON
     Inspect {
         /// The sandbox
         id: TaskId,
@@ -49,11 +49,11 @@ pub enum SandboxCommand {
         /// The sandbox
         id: TaskId,
     },
-    /// Charge processes that help a sandbox beside it, as its shim is
+    /// Charge a sandbox's helper processes beside it, like its shim
     Charge {
         /// The sandbox
         id: TaskId,
-        /// The processes; what is none is skipped, and said
+        /// The processes; a pid without a process is skipped and reported
         #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
         pids: Vec<i32>,
     },
@@ -62,7 +62,7 @@ pub enum SandboxCommand {
         /// The sandboxes
         #[arg(required = true, value_name = "ID")]
         ids: Vec<TaskId>,
-        /// Kill members that run; that there is no such sandbox is no error
+        /// Kill members that run; a missing sandbox is no error
         #[arg(short, long)]
         force: bool,
     },
@@ -110,7 +110,7 @@ pub struct CreateArgs {
     /// Who makes the cgroups: cgroupfs or systemd; auto is cgroupfs
     #[arg(long, value_name = "DRIVER", env = "BOWLINE_CGROUP_DRIVER", default_value = "auto")]
     pub cgroup_driver: CgroupDriver,
-    /// Print everything that is known of it, as JSON, instead of the id
+    /// Print everything known about it, as JSON, instead of the id
     #[arg(long)]
     pub json: bool,
 }

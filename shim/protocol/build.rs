@@ -1,4 +1,4 @@
-//! Generates the code of the protocols in `proto/`, without protoc.
+//! Generates code from the protocols in `proto/`, without protoc.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .customize(Customize { async_all: true, ..Default::default() })
         .rust_protobuf_customize(ProtobufCustomize::default().gen_mod_rs(false))
         .run()?;
-    // `include!` takes no inner attributes; the including module has them.
+    // `include!` does not accept inner attributes; the including module has them.
     for name in ["bowline.rs", "bowline_ttrpc.rs"] {
         let path = Path::new(&out).join(name);
         let text = fs::read_to_string(&path)?;

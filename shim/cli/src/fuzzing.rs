@@ -1,7 +1,7 @@
-//! What reads others' bytes, as functions of bytes: `fuzz/` has a program for
-//! each, and the test below calls each with the corpus that is kept there.
+//! Fuzz targets: every parser of untrusted bytes, as a function of bytes. `fuzz/` has a program for each, and the test
+//! below runs each on its corpus there.
 //!
-//! Must not: be in what is installed (feature `fuzzing`).
+//! Must not: be in an installed binary (feature `fuzzing`).
 
 use std::rc::Rc;
 
@@ -14,10 +14,10 @@ use bowline_protocol::calls::{Connections, Facts, Services as _, Step};
 use bowline_protocol::wire;
 use bowline_shim::Service;
 
-/// Reads bytes that may be any.
+/// A function that parses arbitrary bytes.
 pub type Target = fn(&[u8]);
 
-/// All of them, by the names of their programs and of their corpora.
+/// All targets, by the name of their program and their corpus.
 pub const TARGETS: [(&str, Target); 11] = [
     ("accounts", executor::accounts),
     ("cgroup", executor::cgroup),
@@ -32,18 +32,18 @@ pub const TARGETS: [(&str, Target); 11] = [
     ("update", update),
 ];
 
-/// Has the target of this name read `data`.
+/// Runs the target called `name` on `data`.
 ///
 /// # Panics
-/// Where there is none, or when it does.
+/// Panics if there is no such target, or if the target panics.
 pub fn read(name: &str, data: &[u8]) {
     let target = TARGETS.iter().find(|(other, _)| *other == name);
     let (_, read) = target.unwrap_or_else(|| panic!("{name} is no target"));
     read(data);
 }
 
-/// A task's or a sandbox's description, as TOML and as JSON; of a task, what it
-/// stands for on a host, and itself as a shim gets it.
+/// Parses a task's or a sandbox's description as TOML and as JSON. Builds a parsed task for a host, and checks that the
+/// description reaches a shim unchanged.
 pub fn description(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for format in [Format::Toml, Format::Json] {
@@ -57,7 +57,7 @@ pub fn description(data: &[u8]) {
     }
 }
 
-/// An update, as TOML and as JSON, of a small task.
+/// Parses an update of a small task, as TOML and as JSON.
 pub fn update(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let task = bowline_spec::parse("command = 'true'", Format::Toml).expect("a description");
@@ -67,9 +67,8 @@ pub fn update(data: &[u8]) {
     }
 }
 
-/// What comes through a shim's socket: frames, one behind the other, and in each
-/// a request, which is answered as by a shim that is leaving. In pieces they come
-/// to the same answers.
+/// Parses what comes through a shim's socket: frames, each with a request, which is answered as by a shim that is about
+/// to exit. Frames in pieces must give the same answers.
 pub fn ttrpc(data: &[u8]) {
     let whole = answers([data]);
     let (first, rest) = data.split_at(data.len() / 2);
@@ -77,7 +76,7 @@ pub fn ttrpc(data: &[u8]) {
     assert_eq!(answers(data.chunks(7)), whole, "frames in small pieces are others");
 }
 
-/// What a shim that is leaving answers to these pieces.
+/// The answers of a shim that is about to exit to these pieces.
 fn answers<'d>(pieces: impl IntoIterator<Item = &'d [u8]>) -> Vec<u8> {
     let service = Rc::new(Service { executor: Executor::gone(), connections: Connections::default() });
     let mut facts = Facts::default();
@@ -120,7 +119,7 @@ mod tests {
             let seeds = below(fuzz().join("corpus").join(name));
             assert!(!seeds.is_empty(), "{name} has no corpus");
             for seed in seeds {
-                // A panic aborts, and names no file.
+                // A panic aborts and names no file, so print the name first.
                 println!("{}", seed.display());
                 target(&fs::read(seed).expect("a file"));
             }

@@ -1,6 +1,6 @@
-//! `bowline`: a manager for one person or script on one machine.
+//! `bowline`: a task manager for one person or script on one machine.
 //!
-//! What was typed is read by `input`; each command is a file in `commands`; what a person sees is in `ui`. Results go to
+//! `input` parses the command line; `commands` has a file for each command; `ui` shows things to people. Results go to
 //! stdout, one message to stderr.
 
 #[cfg(feature = "fuzzing")]
@@ -27,11 +27,11 @@ use input::args::{Cli, Command};
 use input::misuse;
 use ui::{colour, reader};
 
-/// Exit code of bowline's own failures.
+/// Exit code when bowline itself fails.
 const FAILED: u8 = 125;
-/// Exit code of an exec whose deadline came.
+/// Exit code after a timeout.
 const TIMED_OUT: u8 = 124;
-/// Exit code of a command line that makes no sense.
+/// Exit code of an invalid command line.
 const USAGE: u8 = 2;
 
 /// Runs the command line of this process.
@@ -93,7 +93,7 @@ async fn run(cli: Cli) -> Result<u8> {
     }
 }
 
-/// Whether a command goes by what is in the state folder.
+/// Whether a command uses the state folder.
 fn reads_state(command: &Command) -> bool {
     !matches!(
         command,
@@ -128,14 +128,14 @@ fn exit_code(kind: Kind) -> u8 {
 fn complain(message: &str, hint: Option<&str>) {
     let mut stderr = anstream::stderr().lock();
     let (error, hinted) = (colour::ERROR, colour::HINT);
-    // Nobody left to tell.
+    // Ignore errors: there is nowhere to report them.
     let _ = writeln!(stderr, "{error}bowline:{error:#} {message}");
     if let Some(hint) = hint {
         let _ = writeln!(stderr, "{hinted}hint:{hinted:#} {hint}");
     }
 }
 
-/// Prints a result. That its reader has gone is no error.
+/// Prints a result. A reader that is gone is no error.
 fn say(text: &str) -> Result<()> {
     reader::print(format!("{text}\n").as_bytes())
 }
@@ -151,7 +151,7 @@ fn say_json_line<T: serde::Serialize>(value: &T) -> Result<()> {
     say(&serde_json::to_string(value).doing(Kind::Internal, || "cannot write JSON")?)
 }
 
-/// Prints lines for a person, which may be painted.
+/// Prints lines for people, which may contain colours.
 fn show(lines: &[String]) -> Result<()> {
     let mut stdout = anstream::stdout().lock();
     match lines.iter().try_for_each(|line| writeln!(stdout, "{line}")) {
@@ -160,7 +160,7 @@ fn show(lines: &[String]) -> Result<()> {
     }
 }
 
-/// What a task whose shim died cannot do any more.
+/// The error for a task whose shim died.
 fn dead(id: &TaskId) -> Error {
     Error::new(Kind::WrongState, format!("the shim of task {id} died before the task; how that ended is not known"))
         .hint(format!("`bowline rm {id}` cleans up after it"))

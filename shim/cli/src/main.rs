@@ -1,4 +1,4 @@
-//! The command line, and what speaks to systemd, also for every shim.
+//! The `bowline` binary: the command line, and the part that every shim uses to talk to systemd.
 
 use std::process::ExitCode;
 

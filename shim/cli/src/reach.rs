@@ -1,4 +1,4 @@
-//! Reaching a task: through its shim, or directly when the shim does not answer.
+//! Reaches a task through its shim, or directly if the shim does not answer.
 
 use std::time::Duration as Elapsed;
 
@@ -9,7 +9,7 @@ use bowline_spec::id::TaskId;
 use crate::ui::progress;
 use crate::{complain, dead, exited, starting};
 
-/// The shim of a task that runs.
+/// Returns the shim of a running task.
 pub async fn live(state: &StateDir, id: &TaskId) -> Result<Shim> {
     match bowline_client::find(&state.folder(id), id).await? {
         Presence::Live(shim) => Ok(shim),
@@ -19,10 +19,10 @@ pub async fn live(state: &StateDir, id: &TaskId) -> Result<Shim> {
     }
 }
 
-/// What of it comes later.
+/// The hint after going past a shim: when the exit report is written.
 const UNTIL_IT_GOES_ON: &str = "the exit report is written when the shim goes on; `bowline rm -f` ends the shim";
 
-/// Does `act` to a task whose shim is not answering, and says so.
+/// Runs `act` on a task whose shim does not answer, and reports that it went past the shim.
 pub async fn past_shim(
     folder: &Folder,
     id: &TaskId,
@@ -36,7 +36,7 @@ pub async fn past_shim(
     Ok(())
 }
 
-/// What is said while a shim takes long to answer.
+/// The progress line while a shim takes long to answer.
 pub fn waiting(left: &[&TaskId], elapsed: Elapsed) -> String {
     format!("waiting for {}: {} s", progress::names(left), elapsed.as_secs())
 }

@@ -1,4 +1,4 @@
-//! Talking to a shim, and to what it has left when it has gone.
+//! Client for a shim; once the shim is gone, reads what it left behind.
 
 pub mod patience;
 pub mod sandbox;
@@ -20,7 +20,7 @@ use bowline_protocol::wire::proto::bowline::{
 };
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
 
-/// How long after a shim has answered it is asked again, while a call takes long.
+/// How long to wait before asking a shim again whether it answers, during a long call.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A connection to the shim of one task.
@@ -30,34 +30,34 @@ pub struct Shim {
     folder: Folder,
 }
 
-/// How a task stands, by who answers for it.
+/// The state of a task, by who can answer for it.
 pub enum Presence {
-    /// Its shim does.
+    /// The shim answers.
     Live(Shim),
-    /// It has ended; this is its report.
+    /// The task has ended and left this report.
     Exited(Box<ExitReport>),
-    /// Its shim died before it.
+    /// The shim died before the task ended.
     Dead,
-    /// Its shim is not up yet.
+    /// The shim is not up yet.
     Starting,
 }
 
-/// No time limit: a wait may take years.
+/// A context without a timeout: a wait may take years.
 fn patient() -> ttrpc::context::Context {
     context::with_timeout(0)
 }
 
-/// There is no such task.
+/// The error for a task that does not exist.
 pub fn unknown(id: &str) -> Error {
     Error::new(Kind::NotFound, format!("there is no task named {id}")).hint("`bowline ps` lists all tasks")
 }
 
-/// What a task that is only being launched cannot do yet.
+/// The error for a call that needs a running task while the task is still being launched.
 pub fn starting(id: &str) -> Error {
     Error::new(Kind::WrongState, format!("task {id} is still being launched")).hint("try again in a moment")
 }
 
-/// What a task that has ended cannot do any more.
+/// The error for a call that needs a running task after the task has ended.
 pub fn exited(id: &str) -> Error {
     Error::new(Kind::WrongState, format!("task {id} has exited"))
         .hint(format!("`bowline wait --json {id}` tells how, `bowline rm {id}` removes it"))
@@ -66,18 +66,17 @@ pub fn exited(id: &str) -> Error {
 /// Finds out who answers for the task in `folder`.
 ///
 /// # Errors
-/// `NotFound` when there is no such task; `Unavailable` when its shim lets nobody
-/// in, and stays.
+/// `NotFound` when there is no such task; `Unavailable` when its shim accepts no connections and does not end.
 pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
     loop {
         let found = match connect(folder).await {
             Ok(client) => return Ok(Presence::Live(Shim { client, id: id.to_owned(), folder: folder.clone() })),
             Err(_) if !folder.exists()? => return Err(unknown(id)),
-            // More than it has let in wait at its socket.
+            // The socket's backlog is full: the shim accepts nobody.
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(silent(id)),
             Err(error) => without_shim(folder, error.kind()).await,
         };
-        // Removed while we looked.
+        // The folder was removed while we looked.
         match found.map_err(|error| if error.kind() == Kind::NotFound { unknown(id) } else { error })? {
             Some(presence) => return Ok(presence),
             None => continue,
@@ -85,15 +84,15 @@ pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
     }
 }
 
-/// Who answers where the socket did not, for this reason; nobody if it is there
-/// by now, and is to be asked again.
+/// Finds out who answers after connecting failed with `refused`; `None` if the socket exists by now, so that the caller
+/// retries.
 async fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Presence>> {
-    // What is there and refuses is of a shim that is going, or has gone.
+    // A socket that exists and refuses belongs to a shim that is leaving or gone.
     if refused == ErrorKind::NotFound {
         if folder.socket().exists() {
             return Ok(None);
         }
-        // A member of a sandbox that has ended has none either.
+        // A member of a sandbox that has ended has no socket either.
         if !has_report(folder)? && matches!(folder.owner()?, Owner::Shim) {
             return Ok(Some(Presence::Starting));
         }
@@ -101,17 +100,17 @@ async fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Pres
     gone(folder).await.map(Some)
 }
 
-/// Whether a shim that lives has said that it has no such task.
+/// Whether a live shim has answered that it has no such task.
 fn is_unknown(error: &ttrpc::Error) -> bool {
     from_status(error).is_some_and(|told| told.kind() == Kind::NotFound)
 }
 
-/// Whether somebody has the folder of a task that has not ended.
+/// Whether a shim holds the folder of a task that has not ended.
 pub fn is_held(folder: &Folder) -> Result<bool> {
     Ok(!has_report(folder)? && matches!(folder.owner()?, Owner::Shim))
 }
 
-/// Whether there is a report. One that is damaged is none: a shim that lives writes another.
+/// Whether there is a report. A damaged one does not count: a live shim writes another.
 fn has_report(folder: &Folder) -> Result<bool> {
     match folder.exit() {
         Err(error) if error.kind() == Kind::Damaged => Ok(false),
@@ -124,8 +123,7 @@ impl Shim {
         TaskRequest { id: self.id.clone(), ..TaskRequest::default() }
     }
 
-    /// The error of a call; a connection that broke is explained by what the
-    /// shim has left.
+    /// The error of a failed call; explains a broken connection by what the shim has left behind.
     fn failed(&self, error: &ttrpc::Error) -> Error {
         let told = from_status(error);
         let is_gone = told.as_ref().is_none_or(|error| error.kind() == Kind::NotFound);
@@ -148,7 +146,7 @@ impl Shim {
         }
     }
 
-    /// What `call` comes to, unless the shim is not answering at all.
+    /// The result of `call`, or an error when the shim stops answering.
     async fn answer<T>(&self, call: impl Future<Output = ttrpc::Result<T>>) -> Result<T> {
         self.unless_silent(async { call.await.map_err(|e| self.failed(&e)) }).await
     }
@@ -161,8 +159,7 @@ impl Shim {
         }
     }
 
-    /// Comes about once the shim is not answering: what to say then. For a call that
-    /// takes long to wait beside.
+    /// Returns an error once the shim stops answering, to await beside a long call.
     pub async fn silence(&self) -> Error {
         loop {
             if let Err(silent) = self.answers().await {
@@ -172,8 +169,8 @@ impl Shim {
         }
     }
 
-    /// As [`Shim::silence`], and never once the shim has answered: for a call that
-    /// may take as long as a task runs.
+    /// Like [`Shim::silence`], but never returns once the shim has answered, for a call that may last as long as a
+    /// task.
     pub async fn silence_at_first(&self) -> Error {
         match self.answers().await {
             Err(silent) => silent,
@@ -181,10 +178,10 @@ impl Shim {
         }
     }
 
-    /// Whether the shim gives any answer.
+    /// Checks that the shim answers.
     async fn answers(&self) -> Result<()> {
         let mut patience = Patience::with(&self.folder);
-        // Mostly the answer comes at once.
+        // Usually the call itself is answered at once.
         for _ in 0..BEFORE_ASKING {
             patience.look().await;
         }
@@ -194,7 +191,7 @@ impl Shim {
         loop {
             tokio::select! {
                 biased;
-                // A connection that broke fails the call itself.
+                // Also on an error: a broken connection fails the call itself.
                 _ = &mut version => return Ok(()),
                 over = patience.is_over() => if over {
                     return Err(silent(&self.id));
@@ -203,38 +200,37 @@ impl Shim {
         }
     }
 
-    /// Launches the task.
     pub async fn launch(&self, mut request: LaunchRequest) -> Result<LaunchResponse> {
         request.id.clone_from(&self.id);
         self.client.launch(patient(), &request).await.map_err(|e| self.failed(&e))
     }
 
-    /// Waits for the task's end, also through the shim's own.
+    /// Waits for the end of the task, even if the shim ends first.
     pub async fn wait(&self) -> Result<ExitReport> {
         match self.client.wait(patient(), &self.request()).await {
             Ok(response) => {
                 let report = serde_json::from_str(&response.report);
                 report.doing(Kind::Internal, || "the shim's report is damaged")
             }
-            // Nobody has asked it for the task yet.
+            // Nobody has asked the shim to launch the task yet.
             Err(error) if is_unknown(&error) && is_held(&self.folder)? => Err(starting(&self.id)),
-            // It has sent us away, as where it has as many files open as it may.
+            // The shim turned us away, for example because it has too many files open.
             Err(error) if patience::serves(&self.folder).await => Err(self.failed(&error)),
-            // Gone between our question and its answer: it has left a report, or died.
+            // The shim went before it answered: it left a report, or died.
             Err(_) => gone(&self.folder).await?.report(&self.folder),
         }
     }
 
-    /// Waits for the end of a task that was told to end.
+    /// Waits for the end of a task that was asked to end.
     ///
     /// # Errors
-    /// `Unavailable` when the shim is not answering meanwhile.
+    /// `Unavailable` when the shim stops answering meanwhile.
     pub async fn wait_answering(&self) -> Result<ExitReport> {
         self.unless_silent(self.wait()).await
     }
 
-    // What changes something is asked only of a shim that answers: one that is
-    // stopped would do it when it goes on, whatever has been done instead.
+    // Signal, pause, resume and update first check that the shim answers: a stopped shim would carry out the change
+    // when it continues, whatever the caller has done instead.
 
     /// Sends a signal to init.
     pub async fn signal(&self, signal: i32) -> Result<()> {
@@ -243,19 +239,17 @@ impl Shim {
         self.answer(self.client.signal(patient(), &request)).await.map(drop)
     }
 
-    /// Begins to bring the task down.
+    /// Begins to shut the task down.
     pub async fn stop(&self, signal: Option<i32>, grace_ms: Option<u64>) -> Result<()> {
         let request = StopRequest { id: self.id.clone(), signal, grace_ms, ..StopRequest::default() };
         self.answer(self.client.stop(patient(), &request)).await.map(drop)
     }
 
-    /// Freezes the task.
     pub async fn pause(&self) -> Result<()> {
         self.version().await?;
         self.answer(self.client.pause(patient(), &self.request())).await.map(drop)
     }
 
-    /// Thaws it.
     pub async fn resume(&self) -> Result<()> {
         self.version().await?;
         self.answer(self.client.resume(patient(), &self.request())).await.map(drop)
@@ -273,7 +267,7 @@ impl Shim {
         self.answer(self.client.attach(patient(), &request)).await.map(drop)
     }
 
-    /// Makes the terminal of the task, or of its exec of that name, this large.
+    /// Sets the terminal size of the task, or of its exec named `exec`.
     pub async fn resize(&self, exec: &str, size: WindowSize) -> Result<()> {
         let (id, exec) = (self.id.clone(), exec.to_owned());
         let request = ResizeRequest { id, exec, size: Some(size).into(), ..ResizeRequest::default() };
@@ -287,12 +281,11 @@ impl Shim {
         self.answer(self.client.update(patient(), &request)).await.map(drop)
     }
 
-    /// The processes of the task.
     pub async fn processes(&self) -> Result<Vec<Process>> {
         self.answer(self.client.processes(patient(), &self.request())).await.map(|response| response.processes)
     }
 
-    /// The version of the shim: a call that does nothing else.
+    /// The version of the shim; the call has no effect.
     pub async fn version(&self) -> Result<String> {
         self.answer(self.client.version(patient(), &Empty::default())).await.map(|response| response.version)
     }
@@ -302,12 +295,12 @@ impl Shim {
         self.answer(self.client.facts(patient(), &Empty::default())).await.map(|response| response.facts)
     }
 
-    /// What the task uses, as JSON.
+    /// The resource usage of the task, as JSON.
     pub async fn stats(&self) -> Result<String> {
         self.answer(self.client.stats(patient(), &self.request())).await.map(|response| response.stats)
     }
 
-    /// Where the task is in its life; `None` while it is being launched.
+    /// The state of the task; `None` while it is being launched.
     pub async fn state(&self) -> Result<Option<StateResponse>> {
         match self.answer(self.client.state(patient(), &self.request())).await {
             Ok(state) => Ok(Some(state)),
@@ -317,19 +310,19 @@ impl Shim {
     }
 }
 
-/// The exit report that a shim cannot write yet, if its word on the task's state has one.
+/// The exit report that a shim cannot write yet, if `state` contains one.
 ///
 /// # Errors
-/// `Internal` for one that is no report.
+/// `Internal` when it is not a report.
 pub fn unwritten(state: &StateResponse) -> Result<Option<ExitReport>> {
     let report = Some(&state.unwritten).filter(|text| !text.is_empty()).map(|text| serde_json::from_str(text));
     report.transpose().doing(Kind::Internal, || "the shim's report is damaged")
 }
 
-/// Everything that the shim knows that listens at `address`, a socket's path with `unix://` or without, as JSON.
+/// Everything that the shim at `address` knows, as JSON. `address` is a socket's path, with or without `unix://`.
 ///
 /// # Errors
-/// `NotFound` where nobody listens, `Unavailable` when there is no answer in time.
+/// `NotFound` when nobody listens there, `Unavailable` when no answer comes in time.
 pub async fn facts_at(address: &str) -> Result<String> {
     let path = address.trim().trim_start_matches("unix://");
     let client = connect_at(Path::new(path)).await.doing(Kind::NotFound, || format!("no shim listens at {path}"))?;
@@ -348,8 +341,7 @@ async fn connect_at(socket: &Path) -> std::io::Result<BowlineClient> {
     Ok(BowlineClient::new(ttrpc::r#async::Client::new(socket)))
 }
 
-/// What a shim has left that serves nobody any more. Waits until it has gone: its
-/// report is whole before it goes.
+/// What a leaving shim has left behind. Waits until it is gone, because its report is complete before it ends.
 async fn gone(folder: &Folder) -> Result<Presence> {
     if let Some(report) = folder.exit()? {
         return Ok(Presence::Exited(Box::new(report)));
@@ -360,7 +352,7 @@ async fn gone(folder: &Folder) -> Result<Presence> {
 }
 
 impl Presence {
-    /// The report of a task that has ended, also of one that did so unseen.
+    /// The report of a task that has ended, also if no shim saw its end.
     fn report(self, folder: &Folder) -> Result<ExitReport> {
         match self {
             Presence::Exited(report) => Ok(*report),
@@ -386,7 +378,7 @@ mod tests {
         let look = |refused| runtime.block_on(without_shim(&folder, refused)).unwrap();
         assert!(matches!(look(ErrorKind::NotFound), Some(Presence::Starting)));
         let listener = UnixListener::bind(folder.socket()).unwrap();
-        // To wait for its lock is to wait for its end.
+        // Waiting for the lock would mean waiting for the end of the shim.
         assert!(look(ErrorKind::NotFound).is_none());
         drop((listener, lock));
         assert!(matches!(look(ErrorKind::ConnectionRefused), Some(Presence::Dead)));

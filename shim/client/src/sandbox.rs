@@ -1,4 +1,4 @@
-//! Talking to the shim of a sandbox, about that and for its members.
+//! Client for the shim of a sandbox: calls about the sandbox itself, and access to its members.
 
 use bowline_executor::{Doing, Error, Folder, Kind, Result, SandboxState, StateDir, Stats};
 use bowline_spec::id::TaskId;
@@ -7,7 +7,7 @@ use super::{Presence, Shim, find, patient};
 use bowline_protocol::wire::from_status;
 use bowline_protocol::wire::proto::bowline::{ChargeHelpersRequest, Empty, RemoveSandboxRequest, UpdateRequest};
 
-/// There is no such sandbox.
+/// The error for a sandbox that does not exist.
 pub fn unknown(id: &TaskId) -> Error {
     Error::new(Kind::NotFound, format!("there is no sandbox named {id}")).hint("`bowline sandbox ls` lists all")
 }
@@ -15,7 +15,7 @@ pub fn unknown(id: &TaskId) -> Error {
 /// The folder of the sandbox `id`.
 ///
 /// # Errors
-/// `NotFound` when there is none; `WrongState` where it is a task.
+/// `NotFound` when there is none; `WrongState` when `id` is a task.
 pub fn folder(state: &StateDir, id: &TaskId) -> Result<Folder> {
     let folder = state.folder(id);
     if folder.is_sandbox() {
@@ -28,7 +28,7 @@ pub fn folder(state: &StateDir, id: &TaskId) -> Result<Folder> {
     Err(unknown(id))
 }
 
-/// The shim of the sandbox `id`.
+/// Connects to the shim of the sandbox `id`.
 ///
 /// # Errors
 /// As [`folder`]; `WrongState` when its shim died.
@@ -47,9 +47,9 @@ pub async fn of(state: &StateDir, id: &TaskId) -> Result<Shim> {
     }
 }
 
-/// For a sandbox.
+/// Calls about a sandbox.
 impl Shim {
-    /// The error of a call about the sandbox itself.
+    /// The error of a failed call about the sandbox itself.
     fn refused(&self, error: &ttrpc::Error) -> Error {
         from_status(error).unwrap_or_else(|| {
             if matches!(self.folder.exists(), Ok(false)) {
@@ -62,48 +62,47 @@ impl Shim {
         })
     }
 
-    /// What `call` comes to, unless the shim is not answering at all.
+    /// The result of `call`, or an error when the shim stops answering.
     async fn told<T>(&self, call: impl Future<Output = ttrpc::Result<T>>) -> Result<T> {
         self.unless_silent(async { call.await.map_err(|e| self.refused(&e)) }).await
     }
 
-    /// The shim, as that of the member with this folder.
+    /// The same shim, as the shim of the member with this folder.
     pub fn member(&self, id: &TaskId, folder: Folder) -> Shim {
         Shim { client: self.client.clone(), id: id.to_string(), folder }
     }
 
-    /// Makes the sandbox.
     pub async fn create_sandbox(&self) -> Result<()> {
         self.told(self.client.create_sandbox(patient(), &Empty::default())).await.map(drop)
     }
 
-    /// Everything that is known of it.
+    /// Everything that is known of the sandbox.
     pub async fn sandbox_state(&self) -> Result<SandboxState> {
         let answer = self.told(self.client.sandbox_state(patient(), &Empty::default())).await?;
         serde_json::from_str(&answer.state).doing(Kind::Internal, || "the shim's word on its sandbox is damaged")
     }
 
-    /// What its members use together.
+    /// The total resource usage of the members.
     pub async fn sandbox_stats(&self) -> Result<Stats> {
         let answer = self.told(self.client.sandbox_stats(patient(), &Empty::default())).await?;
         serde_json::from_str(&answer.stats).doing(Kind::Internal, || "the shim's statistics are damaged")
     }
 
-    /// Changes its limits, given as JSON.
+    /// Changes the sandbox's limits, given as JSON.
     pub async fn update_sandbox(&self, update: String) -> Result<()> {
         let request = UpdateRequest { update, ..UpdateRequest::default() };
         self.told(self.client.update_sandbox(patient(), &request)).await.map(drop)
     }
 
-    /// Charges helpers beside it; returns those that are no processes.
+    /// Charges helper processes beside the sandbox; returns the pids that are not processes.
     pub async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
         let request = ChargeHelpersRequest { pids, ..ChargeHelpersRequest::default() };
         let answer = self.told(self.client.charge_helpers(patient(), &request)).await?;
         Ok(answer.skipped)
     }
 
-    /// Removes it, its members killed first if that is to be forced. Of a shim that dies, or leaves by itself, whoever
-    /// asks undoes what is left.
+    /// Removes the sandbox; `force` kills its members first. Succeeds if the shim dies or leaves by itself: the caller
+    /// then cleans up the rest.
     pub async fn remove_sandbox(&self, force: bool) -> Result<()> {
         let request = RemoveSandboxRequest { force, ..RemoveSandboxRequest::default() };
         let removed = async {

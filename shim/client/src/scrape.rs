@@ -1,8 +1,7 @@
-//! Asking a shim for all its figures at once, for whoever asks many and waits
-//! for none.
+//! Asks a shim for all its figures at once, for a caller that asks many shims and waits for none.
 //!
-//! Unlike the rest of the client it does not wait for the end of a shim that
-//! goes: whoever asks looks again the next time.
+//! Unlike the rest of the client it does not wait for a leaving shim to end, because the caller asks again the next
+//! time.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -17,18 +16,18 @@ use super::connect_at;
 use bowline_protocol::wire::from_status;
 use bowline_protocol::wire::proto::bowline::Empty;
 
-/// What came of asking a shim.
+/// The result of asking a shim.
 pub enum Heard {
     Figures(Box<Figures>),
-    /// It does not listen yet.
+    /// The shim does not listen yet.
     Starting,
-    /// There is none any more.
+    /// There is no shim any more.
     Gone,
-    /// One lives that gives no answer, for this reason.
+    /// The shim lives but gives no answer, for this reason.
     Silent(Error),
 }
 
-/// Asks the shim whose folder this is, for no longer than `most`.
+/// Asks the shim of `folder`, for at most `most`.
 pub async fn ask(folder: &Folder, most: Duration) -> Heard {
     let error = match call(&folder.socket(), most).await {
         Ok(figures) => return Heard::Figures(Box::new(figures)),
@@ -42,8 +41,8 @@ pub async fn ask(folder: &Folder, most: Duration) -> Heard {
     }
 }
 
-/// Asks a shim that is known by its socket alone, for no longer than `most`. The socket exists before the
-/// shim starts and until it has left.
+/// Asks a shim by its socket alone, for at most `most`. The socket exists from before the shim starts until it has
+/// left.
 pub async fn ask_at(socket: &Path, most: Duration) -> Heard {
     match call(socket, most).await {
         Ok(figures) => Heard::Figures(Box::new(figures)),
@@ -54,7 +53,7 @@ pub async fn ask_at(socket: &Path, most: Duration) -> Heard {
 
 enum Refused {
     NoSocket,
-    /// There is one that nobody listens at.
+    /// A socket exists, but nobody listens at it.
     NoShim(Error),
     Silent(Error),
 }

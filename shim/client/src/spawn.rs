@@ -1,4 +1,4 @@
-//! Starting a shim: a process of its own, that outlives whoever starts it.
+//! Starts a shim: a separate process that outlives the one that starts it.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,10 +15,10 @@ use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, ope
 use rustix::fs::OFlags;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-/// What of our environment the shim gets.
+/// The environment variables that the shim inherits.
 const HANDED_DOWN: &[&str] = &[
     "BOWLINE_LOG",
-    // Where systemd is reached, as for everybody.
+    // The address of the bus that leads to systemd.
     "DBUS_SYSTEM_BUS_ADDRESS",
     #[cfg(feature = "absent")]
     "BOWLINE_ABSENT",
@@ -26,14 +26,13 @@ const HANDED_DOWN: &[&str] = &[
     "BOWLINE_REMADE",
 ];
 
-/// Starts a shim for `folder`, whose socket accepts connections when this
-/// returns. The shim is our child until we end, and leaves with the child's stdin as
-/// long as it was asked for nothing; its binary is the one beside ours.
+/// Starts a shim for `folder`; its socket accepts connections when this returns. The shim is our child until we end. It
+/// leaves when the child's stdin closes, unless it was asked for something. Its binary is the one beside ours.
 pub fn spawn(folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
     spawn_from(&binary()?, folder, lock, shim_cgroup)
 }
 
-/// As [`spawn`], of the shim's binary at `binary`.
+/// Like [`spawn`], with the shim's binary at `binary`.
 pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
     let what = || format!("cannot start a shim for {}", folder.path().display());
     let listener = listen(folder)?;
@@ -46,7 +45,7 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .open(&log)
         .doing(Kind::Internal, || format!("cannot open {}", log.display()))?;
 
-    // Moved out of the way of the numbers that the shim expects, then put there.
+    // Move the fds out of the way of the numbers that the shim expects.
     let above = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, 10);
     let listener = above(listener.into()).doing(Kind::Internal, what)?;
     let lock = above(lock.into_fd()).doing(Kind::Internal, what)?;
@@ -67,7 +66,7 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .envs(std::env::vars_os().filter(|(key, _)| HANDED_DOWN.iter().any(|name| key == name)))
         .env(MARKER, folder.name().as_str())
         .env(FRUGAL.0, FRUGAL.1)
-        // By its end the shim knows that we have gone.
+        // The end of this pipe tells the shim that we are gone.
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(log)
@@ -75,8 +74,8 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .doing(Kind::Internal, what)
 }
 
-/// Listens at the folder's socket, which whoever finds it can connect to: bound
-/// and not yet listening it would refuse, as that of a shim that has gone.
+/// Listens at the folder's socket. Binds under another name first, so that whoever finds the socket can connect: a
+/// socket that is bound but not listening yet refuses, like the socket of a gone shim.
 fn listen(folder: &Folder) -> Result<UnixListener> {
     let socket = folder.socket();
     let what = || format!("cannot listen at {}", socket.display());
@@ -86,14 +85,13 @@ fn listen(folder: &Folder) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Our own binary.
+/// The path of our own binary.
 pub fn ourselves() -> Result<PathBuf> {
     std::env::current_exe().doing(Kind::Internal, || "cannot find our own binary")
 }
 
-/// `bowline` for a shim whose binary is at `shim`, which it cannot find itself
-/// as it runs from elsewhere: beside that, else in the PATH. By name, so that it
-/// is what an upgrade has put there. Where it is missing it would be beside it.
+/// The path of `bowline` for a shim whose binary is at `shim`: beside it, else in the PATH, else beside it although
+/// missing. The shim runs from a sealed copy and cannot find `bowline` itself. A path, so that an upgrade takes effect.
 pub fn bowline(shim: &Path) -> PathBuf {
     let beside = shim.with_file_name("bowline");
     if beside.is_file() {
@@ -104,12 +102,12 @@ pub fn bowline(shim: &Path) -> PathBuf {
     found.find(|path| path.is_file()).unwrap_or(beside)
 }
 
-/// The way to systemd, for a program that is no shim and undoes what one has left.
+/// Access to systemd for a program that is not a shim and cleans up after one.
 pub fn systemd() -> Result<Systemd> {
     Ok(Systemd::by(bowline(&ourselves()?)))
 }
 
-/// The shim's binary: beside ours.
+/// The path of the shim's binary, beside ours.
 fn binary() -> Result<PathBuf> {
     let binary = ourselves()?.with_file_name("bowline-shim");
     if binary.is_file() {

@@ -1,13 +1,12 @@
-//! Where a shim serves: its address, and the socket there.
+//! A shim's address and the socket behind it.
 //!
 //! ```text
 //!   group ─► sha256 of (containerd, namespace, group) ─► <root>/<hex> ─► bound, or served already
 //! ```
 //!
-//! All containers of a group have one address: who finds somebody serving it
-//! joins them. Whether somebody does is decided under a lock of the root, so
-//! that nobody takes a socket for a stale one that is bound but does not
-//! listen yet, or for a served one that its shim is about to remove.
+//! All containers of a group share one address: a new one joins the shim that already serves it. The check whether the
+//! address is served holds a lock on the root. So nobody mistakes a socket that is bound but not listening yet for a
+//! stale one, or relies on a socket that its shim is about to remove.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -21,7 +20,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sha2::{Digest, Sha256};
 
-/// Where sockets are, unless containerd says otherwise.
+/// The folder of sockets, unless containerd gives another.
 pub const ROOT: &str = "/run/containerd/s";
 /// The longest path that containerd dials, in bytes.
 pub const LONGEST_PATH: usize = 106;
@@ -30,8 +29,8 @@ const SCHEME: &str = "unix://";
 /// The address of the shim of `group`.
 ///
 /// # Errors
-/// `Usage` when the socket's path would be too long; `BadSpec` for a group
-/// that would be taken for one of another namespace.
+/// `Usage` when the socket's path would be too long; `BadSpec` for a group that could be mistaken for one of another
+/// namespace.
 pub fn of(root: &Path, containerd: &str, namespace: &str, group: &str) -> Result<String> {
     if group.is_empty() || group.split('/').any(|part| part == "..") {
         return Err(Error::new(Kind::BadSpec, format!("group {group:?} is none: it is empty or has a `..`")));
@@ -50,8 +49,7 @@ pub fn of(root: &Path, containerd: &str, namespace: &str, group: &str) -> Result
     Ok(format!("{SCHEME}{}", path.display()))
 }
 
-/// Joins parts of a path as Go does: without empty parts and `.`, and with
-/// `..` taken away together with what is before it.
+/// Joins parts of a path as Go does: drops empty parts and `.`, and resolves `..`.
 fn joined(parts: &[&str]) -> String {
     let whole = parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join("/");
     let absolute = whole.starts_with('/');
@@ -67,10 +65,10 @@ fn joined(parts: &[&str]) -> String {
     if absolute { format!("/{kept}") } else { kept }
 }
 
-/// The file that an address names.
+/// The path in an address.
 ///
 /// # Errors
-/// `Usage` for what is no address of a socket in the filesystem.
+/// `Usage` when `address` is not a socket in the file system.
 pub fn path_of(address: &str) -> Result<&Path> {
     let path = address.strip_prefix(SCHEME).map(Path::new).filter(|path| path.is_absolute());
     path.ok_or_else(|| Error::new(Kind::Usage, format!("{address:?} is no address: {SCHEME} and an absolute path")))
@@ -79,17 +77,16 @@ pub fn path_of(address: &str) -> Result<&Path> {
 /// Who serves an address.
 #[derive(Debug)]
 pub enum Bound {
-    /// Nobody did: this accepts connections from now on.
+    /// Nobody did; this listener accepts connections from now on.
     Ours(UnixListener),
-    /// Somebody does.
+    /// Another process does.
     Served,
 }
 
-/// Listens at `address`, unless somebody does already. A socket that nobody
-/// serves any more is replaced.
+/// Listens at `address`, unless another process does already. Replaces a socket that nobody serves.
 ///
 /// # Errors
-/// `Internal` when the socket or its folder cannot be made.
+/// `Internal` when the socket or its folder cannot be created.
 pub fn bind(address: &str) -> Result<Bound> {
     let path = path_of(address)?;
     let what = || format!("cannot listen at {}", path.display());
@@ -115,8 +112,7 @@ fn bind_or_join(path: &Path) -> std::io::Result<Bound> {
     Ok(Bound::Ours(listen(path)?))
 }
 
-/// A socket at `path`, from its first moment on for its owner alone: Linux
-/// makes the file with the mode that the socket has.
+/// Listens at `path`. Only the owner can ever connect: Linux creates the file with the mode that the socket has.
 fn listen(path: &Path) -> rustix::io::Result<UnixListener> {
     const WAITING: i32 = 4096;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -131,27 +127,26 @@ fn is_served(path: &Path) -> std::io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
-        // Somebody is there who has yet to take up many others.
+        // The shim exists, but its backlog is full.
         Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => Ok(true),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Removes the socket of `address`; gone already is fine. For whoever serves
-/// it, before the listener is closed: until then it is nobody else's.
+/// Removes the socket of `address`, if it still exists. The process that serves it calls this before it closes the
+/// listener, because afterwards another may take the address.
 ///
 /// # Errors
-/// `Internal` when it stays.
+/// `Internal` when the socket cannot be removed.
 pub fn remove(address: &str) -> Result<()> {
     take_away(address, |_| Ok(false))
 }
 
-/// Removes the socket of `address` if nobody serves it any more: for whoever
-/// finds that its shim has died.
+/// Removes the socket of `address` if nobody serves it, for a caller that finds the shim dead.
 ///
 /// # Errors
-/// `Internal` when it stays.
+/// `Internal` when the socket cannot be removed.
 pub fn remove_stale(address: &str) -> Result<()> {
     take_away(address, is_served)
 }
@@ -169,7 +164,7 @@ fn take_away(address: &str, stays: impl FnOnce(&Path) -> std::io::Result<bool>) 
     done.doing(Kind::Internal, || format!("cannot remove {}", path.display()))
 }
 
-/// The folder's lock, for as long as this lives: an instant, always.
+/// Locks the folder until the result is dropped; the lock is only ever held for an instant.
 fn locked(folder: &Path) -> Result<File> {
     let what = || format!("cannot lock {}", folder.display());
     let folder = File::open(folder).doing(Kind::Internal, what)?;
@@ -177,7 +172,7 @@ fn locked(folder: &Path) -> Result<File> {
     Ok(folder)
 }
 
-/// The file in a bundle that containerd finds its container's shim by.
+/// The file in a bundle where containerd looks up the address of the container's shim.
 pub fn file_in(bundle: &Path) -> PathBuf {
     bundle.join("address")
 }
@@ -200,7 +195,7 @@ mod tests {
     #[test]
     fn an_address_is_that_of_the_reference() {
         let address = of(Path::new(ROOT), "/run/containerd/containerd.sock", "default", "web").unwrap();
-        // As sha256sum has it of "/run/containerd/containerd.sock/default/web".
+        // As sha256sum prints it for "/run/containerd/containerd.sock/default/web".
         let digest = "2cde4450fa38c74f53603e01d2afd903b315a27a596f12a151414cd59897d883";
         assert_eq!(address, format!("unix:///run/containerd/s/{digest}"));
         assert_eq!(path_of(&address).unwrap().parent(), Some(Path::new(ROOT)));
@@ -225,7 +220,7 @@ mod tests {
     #[test]
     fn a_path_that_cannot_be_dialled_is_refused() {
         let root = |length: usize| PathBuf::from(format!("/{}", "r".repeat(length - 1)));
-        // A slash and 64 digits follow.
+        // The path continues with a slash and 64 digits.
         assert!(of(&root(LONGEST_PATH - 65), "c", "n", "g").is_ok());
         let refused = of(&root(LONGEST_PATH - 64), "c", "n", "g");
         assert_eq!(refused.map_err(|e| e.kind()), Err(Kind::Usage));
@@ -293,7 +288,7 @@ mod tests {
             let address = address.clone();
             move || matches!(bind(&address).unwrap(), Bound::Served)
         });
-        // It waits for us, or has decided already.
+        // Wait until the other thread blocks on our lock, or has already decided.
         let inode = format!(":{} ", std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(root).unwrap()));
         let waits = || {
             let locks = std::fs::read_to_string("/proc/locks").unwrap();

@@ -1,9 +1,8 @@
-//! The serving process as `start` makes it: where it is charged, how soon the
-//! kernel kills it, what it has, and that it is gone again when `start` fails.
+//! Starts the serving process for `start`: sets its cgroup, OOM score, environment and fds, and kills it if `start`
+//! fails.
 //!
-//! What a process inherits is arranged for ourselves before the serving
-//! process exists: nothing is changed behind its back, and what this host lacks
-//! fails before there is anything to undo.
+//! What a process inherits is set for this process first. So nothing changes for the serving process while it runs, and
+//! what this host does not support fails before there is anything to undo.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -18,7 +17,7 @@ use rustix::thread::{CoreSchedulingScope, create_core_scheduling_cookie};
 use super::invocation::Invocation;
 use bowline_client::spawn;
 
-/// What systemd or a Go runtime told containerd is not for its shims.
+/// Variables that systemd or a Go runtime set for containerd, not for its shims.
 const NOT_HANDED_DOWN: [&str; 8] = [
     "GOMAXPROCS",
     "GOGC",
@@ -30,15 +29,13 @@ const NOT_HANDED_DOWN: [&str; 8] = [
     "LISTEN_PID",
 ];
 
-/// Puts this process, and all that it starts from now on, where the serving
-/// process is to be.
+/// Sets cgroup, core scheduling and OOM score of this process and of all that it starts from now on.
 ///
 /// # Errors
-/// `NotFound` or `Internal` for a cgroup that cannot be joined, `Unsupported`
-/// where the kernel has no core scheduling.
+/// `NotFound` or `Internal` for a cgroup that cannot be joined, `Unsupported` where the kernel has no core scheduling.
 pub fn settle(invocation: &Invocation, shim_cgroup: Option<&str>) -> Result<()> {
     if let Some(path) = shim_cgroup {
-        // The field's shims take a path without the slash too, on v1.
+        // Other shims also accept a path without the slash on v1.
         let path = format!("/{}", path.trim_start_matches('/'));
         join_cgroup(&path).map_err(|error| error.within("ShimCgroup"))?;
     }
@@ -51,18 +48,18 @@ pub fn settle(invocation: &Invocation, shim_cgroup: Option<&str>) -> Result<()> 
     adjust_oom_score()
 }
 
-/// One more than containerd's own: of the two, the kernel takes the shim first.
+/// Sets a score one above containerd's own, so that the kernel kills the shim before containerd.
 fn adjust_oom_score() -> Result<()> {
     let score_of = |process: &str| {
         let text = std::fs::read_to_string(format!("/proc/{process}/oom_score_adj")).ok()?;
         text.trim().parse::<i32>().ok()
     };
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().to_string());
-    // A parent that is not to be seen handed its score down.
+    // A parent that we cannot see has passed its score on to us.
     let score = parent.and_then(|pid| score_of(&pid)).or_else(|| score_of("self")).unwrap_or(0);
     let wanted = above(score);
     match std::fs::write("/proc/self/oom_score_adj", wanted.to_string()) {
-        // To be spared more than one was needs a right: then it is as it was.
+        // Lowering the score needs a privilege; without it, keep the inherited score.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
         written => written.doing(Kind::Internal, || format!("cannot set the shim's oom_score_adj to {wanted}")),
     }
@@ -73,11 +70,11 @@ fn above(score: i32) -> i32 {
     score.saturating_add(1).min(HIGHEST)
 }
 
-/// A serving process that ends with this, unless it is let go.
+/// A serving process that is killed on drop, unless it is let go.
 pub struct Background(Option<Child>);
 
 impl Background {
-    /// Starts it. It has the listener, and nothing else that is ours.
+    /// Starts the serving process. It gets the listener, and no other fd of ours.
     ///
     /// # Errors
     /// `Internal` when it cannot be started.
@@ -85,7 +82,7 @@ impl Background {
         let what = || "cannot start the serving process";
         let binary = spawn::ourselves()?;
         let sealed = open_sealed(&binary)?;
-        // Away from the numbers that stdin, stdout and stderr take there.
+        // Move the fds away from the numbers of stdin, stdout and stderr.
         let above = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, 10);
         let sealed = above(sealed).doing(Kind::Internal, what)?;
         let listener = above(listener.into()).doing(Kind::Internal, what)?;
@@ -95,7 +92,7 @@ impl Background {
         for name in NOT_HANDED_DOWN {
             command.env_remove(name);
         }
-        // The host's own word on it stands.
+        // A setting of the host takes precedence.
         if std::env::var_os(FRUGAL.0).is_none() {
             command.env(FRUGAL.0, FRUGAL.1);
         }
@@ -105,7 +102,7 @@ impl Background {
         command.spawn().doing(Kind::Internal, what).map(|child| Background(Some(child)))
     }
 
-    /// From now on it lives without us.
+    /// Lets the process outlive this one.
     pub fn let_go(mut self) {
         drop(self.0.take());
     }
@@ -114,7 +111,7 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // Not waited for yet: the number is still its own.
+            // The child is not reaped yet, so its pid cannot have been reused.
             let _ = child.kill();
             let _ = child.wait();
         }

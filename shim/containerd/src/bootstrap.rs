@@ -1,12 +1,12 @@
-//! What containerd says through stdin, and the reply to it.
+//! Parses what containerd sends through stdin, and encodes the reply.
 //!
 //! | containerd | stdin of `start` | reply |
 //! | --- | --- | --- |
 //! | up to 2.2 | an `Any` with the options, or nothing | the address |
 //! | from 2.3 on | `BootstrapParams`, the options among its extensions | `BootstrapResult`, version 3 |
 //!
-//! 1.7 to 2.2 call in the same way, and 1.7 takes no version above 2: every
-//! containerd takes the plain address for version 2.
+//! 1.7 to 2.2 make the same call, and 1.7 accepts no version above 2: every containerd takes the plain address for
+//! version 2.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -19,35 +19,34 @@ use protobuf::{Enum as _, Message as _};
 use super::invocation::Invocation;
 use super::options;
 
-/// More than this nobody has to say.
+/// The most that we read from stdin, in bytes.
 const MOST: u64 = 10 << 20;
-/// Of the Task API, as a reply in the new form names it.
+/// The version of the Task API in a `BootstrapResult`.
 const VERSION: i32 = 3;
 
-/// How containerd is answered.
+/// The form of the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// By the address alone.
+    /// Only the address.
     Plain,
-    /// By a `BootstrapResult`.
     Bootstrap,
 }
 
-/// What came through stdin.
+/// What containerd sent through stdin.
 #[derive(Debug, PartialEq)]
 pub struct Given {
-    /// How to answer.
+    /// The form of the reply that containerd expects.
     pub form: Form,
-    /// The runtime's options, if there are any.
+    /// The runtime's options, if any.
     pub options: Option<Any>,
-    /// Where sockets are to be, if not where they are by default.
+    /// The folder for sockets, if not the default one.
     pub socket_dir: Option<PathBuf>,
 }
 
-/// Everything that there is to read.
+/// Reads all of `input`.
 ///
 /// # Errors
-/// `Usage` when it is too much.
+/// `Usage` when it is too long.
 pub fn read(input: impl Read) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = input.take(MOST + 1).read_to_end(&mut bytes);
@@ -59,15 +58,16 @@ pub fn read(input: impl Read) -> Result<Vec<u8>> {
     }
 }
 
-/// Tells what `bytes` are; a bootstrap's own values go to `invocation`, which
-/// the flags and the environment have made.
+/// Parses `bytes` as bootstrap parameters or options. The values of bootstrap parameters override those in
+/// `invocation`.
 ///
 /// # Errors
-/// `Usage` for what is neither.
+/// `Usage` when `bytes` are neither.
 pub fn parse(bytes: &[u8], invocation: &mut Invocation) -> Result<Given> {
     let ours =
         |params: &BootstrapParams| params.instance_id == invocation.id && params.namespace == invocation.namespace;
-    // Both begin with a text as field 1: only who names us means us.
+    // `Any` and `BootstrapParams` both begin with a text as field 1. These are parameters only if they name our
+    // container.
     if let Some(params) = BootstrapParams::parse_from_bytes(bytes).ok().filter(ours) {
         return Ok(bootstrap(params, invocation));
     }
@@ -75,10 +75,10 @@ pub fn parse(bytes: &[u8], invocation: &mut Invocation) -> Result<Given> {
     Ok(Given { form: Form::Plain, options, socket_dir: None })
 }
 
-/// An `Any`, which may be empty.
+/// Parses an `Any`; `None` for an empty one.
 ///
 /// # Errors
-/// `Usage` for what is none.
+/// `Usage` when `bytes` are not an `Any`.
 pub fn any(bytes: &[u8]) -> Result<Option<Any>> {
     let what = || "stdin has neither options nor bootstrap parameters for this container";
     let any = Any::parse_from_bytes(bytes).doing(Kind::Usage, what)?;
@@ -102,16 +102,16 @@ fn bootstrap(params: BootstrapParams, invocation: &mut Invocation) -> Given {
     if !params.containerd_binary.is_empty() {
         invocation.publish_binary = Some(params.containerd_binary.into());
     }
-    // More verbose is less.
+    // A lower level is more verbose.
     invocation.debug |= params.log_level.value() <= LogLevel::LOG_LEVEL_DEBUG.value();
-    // Others' extensions are none of ours.
+    // Ignore extensions that are not our options.
     let values = params.extensions.into_iter().filter_map(|extension| extension.value.into_option());
     let options = values.into_iter().find(options::is_known);
     let socket_dir = params.socket_dir.filter(|dir| !dir.is_empty()).map(PathBuf::from);
     Given { form: Form::Bootstrap, options, socket_dir }
 }
 
-/// The reply: all that stdout gets.
+/// Encodes the reply, which is all that is written to stdout.
 ///
 /// # Errors
 /// `Internal` when it cannot be encoded.
@@ -186,7 +186,7 @@ mod tests {
         for (id, namespace) in [("other", "n"), ("i", "other")] {
             let params = BootstrapParams { instance_id: id.into(), namespace: namespace.into(), ..params() };
             let (given, untouched) = parse_of(&params.write_to_bytes().unwrap());
-            // An `Any` of a type that nobody knows, or none at all.
+            // They may also parse as an `Any` of an unknown type.
             assert!(given.is_err() || given.is_ok_and(|given| given.form == Form::Plain), "{id}");
             assert_eq!(untouched, invocation());
         }

@@ -1,8 +1,7 @@
-//! What is known of containers and their execs: enough to answer State and
-//! Wait from memory, whatever else is going on.
+//! The state of containers and their execs: enough to answer State and Wait from memory at any time.
 //!
-//! Changed by calls (what is reserved and forgotten) and by what the executor
-//! tells (`happenings`). Must not: wait, or ask the executor.
+//! Calls add and remove entries; events of the executor (`happenings`) update them. Must not: wait, or ask the
+//! executor.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,57 +24,55 @@ pub struct Containers {
 
 /// One container: its init and its execs.
 pub struct Container {
-    /// Where its configuration is.
+    /// The folder of its configuration.
     pub bundle: PathBuf,
-    /// The mounts that its root filesystem was made of.
+    /// The mounts that make up its root file system.
     pub rootfs: Vec<Mount>,
     /// Its first process.
     pub init: Process,
-    /// The others, by the ids that their client has chosen.
+    /// The other processes, by the ids that the client chose.
     pub execs: BTreeMap<String, Process>,
 }
 
-/// A process that was asked for.
+/// A process that containerd asked for.
 pub struct Process {
-    /// What its streams are connected to, as its client said it.
+    /// Its streams, as the client named them.
     pub io: Io,
-    /// What is kept open for them.
+    /// The ends of its streams that the shim keeps open.
     pub ends: Ends,
-    /// In the shim's pid namespace; 0 while there is none.
+    /// The pid in the shim's pid namespace; 0 while there is none.
     pub pid: u32,
-    /// Where it is in its life.
     pub status: Status,
-    /// How it has ended, for any number of waiters.
+    /// How it ended; any number of callers can wait for it.
     pub exit: watch::Sender<Option<Exit>>,
-    /// What an exec is to be.
+    /// The OCI process of an exec that has not started yet.
     pub spec: Option<Box<oci_spec::runtime::Process>>,
 }
 
-/// How a process has ended.
+/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Exit {
-    /// Its exit code, or 128 and the number of the signal that ended it.
+    /// Its exit code, or 128 plus the number of the signal that ended it.
     pub status: u32,
-    /// When.
+    /// When it ended.
     pub at: Timestamp,
 }
 
 impl Process {
-    /// A process that does not run yet.
+    /// Creates a process that does not run yet.
     pub fn new(io: Io, ends: Ends) -> Process {
         let exit = watch::Sender::new(None);
         Process { io, ends, pid: 0, status: Status::CREATED, exit, spec: None }
     }
 
-    /// Puts down that it has ended. Whoever writes to its stdin is told by the
-    /// kernel; what it wrote can still be read.
+    /// Records the end of the process. The kernel reports it to writers of its stdin; its output can still be read.
     pub fn end(&mut self, exit: Exit) {
         self.status = Status::STOPPED;
         self.ends.close_stdin();
         self.exit.send_replace(Some(exit));
     }
 
-    /// How it has ended, if it has.
+    /// How the process ended, if it has.
     pub fn exit(&self) -> Option<Exit> {
         *self.exit.borrow()
     }
@@ -84,7 +81,7 @@ impl Process {
 /// What `inspect --facts` prints of all containers, by their ids.
 pub type Outline = BTreeMap<String, ContainerOutline>;
 
-/// What it prints of a container.
+/// What `inspect --facts` prints of a container.
 #[derive(Debug, Serialize)]
 pub struct ContainerOutline {
     bundle: PathBuf,
@@ -92,7 +89,7 @@ pub struct ContainerOutline {
     execs: BTreeMap<String, ProcessOutline>,
 }
 
-/// What it prints of a process.
+/// What `inspect --facts` prints of a process.
 #[derive(Debug, Serialize)]
 pub struct ProcessOutline {
     pid: u32,
@@ -108,7 +105,7 @@ impl Process {
 }
 
 impl Containers {
-    /// All that is known of them, for whoever looks for an error.
+    /// The state of all containers, for debugging.
     pub fn outline(&self) -> Outline {
         let outline = |container: &Container| ContainerOutline {
             bundle: container.bundle.clone(),
@@ -119,11 +116,11 @@ impl Containers {
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Container>> {
-        // One thread: nobody can have panicked while holding it and live.
+        // The shim has one thread: if it had panicked while holding the lock, it would be gone.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves an id.
+    /// Adds a container under an id that is still free.
     ///
     /// # Errors
     /// `AlreadyExists`.
@@ -136,7 +133,7 @@ impl Containers {
         Ok(())
     }
 
-    /// Forgets a container; `None` if there is none.
+    /// Removes a container; `None` if there is none.
     pub fn remove(&self, id: &str) -> Option<Container> {
         self.all().remove(id)
     }
@@ -145,12 +142,11 @@ impl Containers {
         self.all().keys().cloned().collect()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.all().is_empty()
     }
 
-    /// What `look` makes of a container.
+    /// Calls `look` with a container.
     ///
     /// # Errors
     /// `NotFound`.
@@ -160,7 +156,7 @@ impl Containers {
         found.map(look).ok_or_else(|| Error::new(Kind::NotFound, format!("container {id} is unknown")))
     }
 
-    /// What `look` makes of a process: of init where `exec` is empty.
+    /// Calls `look` with a process: the exec, or init if `exec` is empty.
     ///
     /// # Errors
     /// `NotFound`.
@@ -172,7 +168,7 @@ impl Containers {
     }
 }
 
-/// That there is no such exec.
+/// The error for an unknown exec.
 pub fn unknown_exec(id: &str, exec: &str) -> Error {
     Error::new(Kind::NotFound, format!("exec {exec} of container {id} is unknown"))
 }

@@ -1,5 +1,5 @@
-//! Undoing what a serving process has left that died before its tasks: containerd
-//! runs this by itself, and wants to know how the task ended.
+//! `delete`: cleans up after a serving process that died before its tasks. containerd runs it by itself, and expects
+//! the exit of the task.
 
 use std::io::Write as _;
 
@@ -13,18 +13,18 @@ use super::invocation::Invocation;
 use super::sandbox::files;
 use bowline_client::spawn;
 
-/// Kills and removes all that is left of the container, and prints a
-/// `DeleteResponse` with its exit as it was recorded, else as if by SIGKILL.
+/// Kills and removes everything left of the container. Prints a `DeleteResponse` with the recorded exit, or with that
+/// of SIGKILL if none is recorded.
 ///
 /// # Errors
-/// Names what is left. What is missing already is no error.
+/// Names what is left. Something already gone is no error.
 pub fn run(invocation: &Invocation) -> Result<()> {
     let systemd = spawn::systemd()?;
     let members = files::undo(&invocation.bundle, &systemd);
     let (pid, report) = undo_bundle(&invocation.bundle, &systemd)?;
     members?;
-    // containerd has told it to the file, or the shim has; none, and there was
-    // no shim. Other members of a pod may still be served there.
+    // containerd or the shim has written the address to this file; without the file there was no shim. The socket may
+    // still serve other members of a pod.
     let address = std::fs::read_to_string(address::file_in(&invocation.bundle)).unwrap_or_default();
     if !address.is_empty()
         && let Err(error) = address::remove_stale(address.trim())

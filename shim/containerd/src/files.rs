@@ -1,5 +1,4 @@
-//! What a shim leaves in the bundle besides the executor's own record, for tools
-//! that know where other shims put it.
+//! Writes files into the bundle for tools that know them from other shims. The executor's own record is not among them.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -8,14 +7,14 @@ use std::path::Path;
 
 use super::options::Options;
 
-/// Init's pid.
+/// The file with init's pid.
 const PID: &str = "init.pid";
-/// The options that the container was created with.
+/// The file with the options that the container was created with.
 const OPTIONS: &str = "options.json";
-/// What runs it.
+/// The file with the name of the runtime.
 const RUNTIME: &str = "runtime";
 
-/// Writes them. A task does not fail for want of what nobody of ours reads.
+/// Writes the files. An error is only logged: a task must not fail because of files that we do not read.
 pub fn write(bundle: &Path, pid: i32, options: &Options) {
     let options = serde_json::json!({
         "systemd_cgroup": options.systemd_cgroup,

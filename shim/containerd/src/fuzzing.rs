@@ -1,4 +1,4 @@
-//! What containerd sends, as functions of bytes: see `fuzzing` of `shim/cli`.
+//! Fuzz targets for what containerd sends, as functions of bytes: see `fuzzing` of `shim/cli`.
 
 use bowline_executor::fuzzing;
 use containerd_shim_protos::api::{
@@ -13,7 +13,7 @@ use super::options::{CheckpointOptions, Options};
 use super::sandbox::Wanted;
 use super::{bootstrap, service};
 
-/// A request of containerd's, by its method: decoded, and read as its call does.
+/// Decodes the request of a containerd method and parses it as the method does.
 pub fn call(method: &str, payload: &[u8]) {
     match method {
         "Create" => with(payload, |request: CreateTaskRequest| {
@@ -45,8 +45,7 @@ fn with<M: Message>(payload: &[u8], read: impl FnOnce(M)) {
     }
 }
 
-/// The stdin of `start`: options, or the parameters of a bootstrap. Text is taken
-/// for the TOML of options as well.
+/// Parses the stdin of `start`: options, or bootstrap parameters. Text is also parsed as TOML options.
 pub fn start(data: &[u8]) {
     let mut invocation = Invocation { id: "a".to_owned(), namespace: "default".to_owned(), ..Invocation::default() };
     if let Ok(given) = bootstrap::parse(data, &mut invocation) {
@@ -58,7 +57,7 @@ pub fn start(data: &[u8]) {
 }
 
 fn options(any: Option<&Any>) {
-    // A path may be that of any device of whoever runs this.
+    // Do not open files: the path may name any device of this machine.
     if any.is_none_or(|any| !super::options::names_file(any)) {
         let options = Options::parse(any);
         let _ = options.map(|options| drop(options.particulars()));

@@ -1,6 +1,6 @@
-//! What happens to tasks, for containerd: remembered, and published in order.
+//! Records and publishes what happens to tasks, for containerd.
 //!
-//! Called by the executor's loop, so that no event overtakes another.
+//! The executor's loop calls this, so that no event overtakes another.
 
 use containerd_shim_protos::events::task as events;
 use containerd_shim_protos::topics;
@@ -14,11 +14,10 @@ use bowline_executor::{Happening, Told};
 use super::containers::{Containers, Exit};
 use super::publisher::Publisher;
 
-/// What a process that was killed without anybody to see it is said to have
-/// ended with: as by SIGKILL.
+/// The exit status of a process whose end nobody saw: as if killed by SIGKILL.
 pub const KILLED: i32 = 137;
 
-/// Puts down and publishes what happened.
+/// Records and publishes one event.
 pub fn happened(containers: &Containers, publisher: &Publisher, told: Told) {
     let id = told.id.to_string();
     match told.what {
@@ -87,7 +86,7 @@ pub fn happened(containers: &Containers, publisher: &Publisher, told: Told) {
 }
 
 fn set(containers: &Containers, id: &str, exec: &str, pid: i32, status: Status) {
-    // Whoever asked for it may have given it up meanwhile.
+    // The caller may have given up the process meanwhile.
     let _ = containers.process(id, exec, |process| {
         process.pid = pid.cast_unsigned();
         process.status = status;
@@ -95,7 +94,7 @@ fn set(containers: &Containers, id: &str, exec: &str, pid: i32, status: Status) 
 }
 
 fn ended(containers: &Containers, publisher: &Publisher, id: &str, exec: &str, pid: i32, exit: Exit) {
-    // Published before a waiter can be told.
+    // Publish before waiters are answered.
     let event = events::TaskExit {
         container_id: id.to_owned(),
         id: if exec.is_empty() { id } else { exec }.to_owned(),
@@ -108,7 +107,7 @@ fn ended(containers: &Containers, publisher: &Publisher, id: &str, exec: &str, p
     let _ = containers.process(id, exec, |process| process.end(exit));
 }
 
-/// A moment as it is sent.
+/// Converts a time to its wire format.
 pub fn timestamp(at: Timestamp) -> WireTimestamp {
     WireTimestamp { seconds: at.as_second(), nanos: at.subsec_nanosecond(), ..WireTimestamp::default() }
 }

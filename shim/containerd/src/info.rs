@@ -1,4 +1,4 @@
-//! `-info`: what this runtime can do, for whoever decides what to ask of it.
+//! `-info`: describes the features of this runtime.
 
 use bowline_executor::{Doing, Kind, Result, VERSION, features};
 use containerd_shim_protos::types::introspection::{RuntimeInfo, RuntimeVersion};
@@ -11,7 +11,7 @@ use super::{RUNTIME, bootstrap};
 /// The type of the OCI's features, which are JSON, as containerd registers it.
 const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";
 
-/// The answer to `stdin`, the options as an `Any`, or nothing.
+/// The answer to `stdin`, which holds the options as an `Any`, or nothing.
 ///
 /// # Errors
 /// `Usage` and `BadSpec` for options that no container could be created with.

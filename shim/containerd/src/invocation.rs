@@ -1,67 +1,65 @@
-//! How the shim was called: flags and environment, read and checked.
+//! Reads and checks how the shim was called: flags and environment.
 //!
-//! The flags are Go's, as containerd writes them: `-id x`, `-id=x`, `--id x`;
-//! they end at the first word that is none, which is the action. They are read
-//! by hand: an argument parser would be half of the shim's private memory.
+//! containerd writes flags in Go's forms: `-id x`, `-id=x`, `--id x`. The first word that is not a flag ends them, and
+//! names the action. Flags are parsed by hand, because an argument parser would take up half of the shim's private
+//! memory.
 
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use bowline_executor::{Doing, Error, Kind, Result};
 
-/// What is known from the start, whatever is to be done.
+/// What flags and environment say, for every action.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Invocation {
     /// containerd's namespace, such as `k8s.io`.
     pub namespace: String,
-    /// The container; of a group, the one that its shim was started for.
+    /// The container; in a group, the container that the shim was started for.
     pub id: String,
-    /// containerd's socket, as it names it: the key of its shims' sockets.
+    /// containerd's socket as containerd names it: part of the hash in the names of its shims' sockets.
     pub address: String,
-    /// containerd's own binary, which publishes events for those who cannot.
+    /// containerd's own binary, which can publish events for shims that cannot.
     pub publish_binary: Option<PathBuf>,
-    /// The container's bundle, absolute.
+    /// The absolute path of the container's bundle.
     pub bundle: PathBuf,
-    /// Whether to log more.
     pub debug: bool,
-    /// Where containerd takes events.
+    /// The address where containerd takes events.
     pub ttrpc_address: Option<String>,
-    /// Where containerd serves its API.
+    /// The address of containerd's API.
     pub grpc_address: Option<String>,
-    /// Whether shim and tasks are to share cores with nobody else.
+    /// Whether shim and tasks share CPU cores with nobody else.
     pub sched_core: bool,
-    /// Where the serving process serves, such as `unix:///run/containerd/s/…`.
+    /// The address of the serving process, such as `unix:///run/containerd/s/…`.
     pub socket: String,
-    /// Where `bowline` is, by which the serving process has systemd asked.
+    /// The path of `bowline`, through which the serving process calls systemd.
     pub bowline: PathBuf,
 }
 
-/// What is to be done.
+/// What the shim was called for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Tell the version.
+    /// Print the version.
     Version,
-    /// Tell what this runtime can do.
+    /// Print the features of this runtime.
     Info,
-    /// Start the serving process, or find the group's.
+    /// Start the serving process, or find that of the group.
     Start(Invocation),
-    /// Undo what a dead serving process has left.
+    /// Clean up after a dead serving process.
     Delete(Invocation),
-    /// Serve, at the socket behind this fd.
+    /// Serve the socket behind this fd.
     Serve(Invocation, RawFd),
 }
 
 /// Flags with a value.
 const VALUED: [&str; 9] =
     ["namespace", "id", "address", "publish-binary", "bundle", "socket", "debug-socket", "bowline", LISTENER_FLAG];
-/// Flags without, unless it is `=true` or `=false`.
+/// Flags that are true or false: `-debug`, `-debug=false`.
 const SWITCHES: [&str; 4] = ["debug", "v", "version", "info"];
 
-/// Tells the serving process which fd its socket is.
+/// The flag that gives the serving process the fd of its socket.
 pub const LISTENER_FLAG: &str = "listener-fd";
 
-/// Reads `words`, which follow the program's name, and the variables of the
-/// environment.
+/// Parses the arguments after the program's name, and the environment.
 ///
 /// # Errors
 /// `Usage`, naming what is wrong.
@@ -115,8 +113,7 @@ fn invocation(flags: &Flags, env: impl Fn(&str) -> Option<String>) -> Result<Inv
 }
 
 impl Invocation {
-    /// The words that make a process serve `socket`, which is its fd `listener`,
-    /// with the help of `bowline`.
+    /// The arguments of a process that serves `socket`, whose fd is `listener`, with the help of `bowline`.
     pub fn to_serve(&self, socket: &str, listener: RawFd, bowline: &Path) -> Vec<String> {
         let mut words = Vec::new();
         let mut flag = |name: &str, value: &str| {
@@ -185,7 +182,7 @@ impl Flags {
         }
     }
 
-    /// The last of several counts.
+    /// The value of a flag; the last one if it is repeated.
     fn value(&self, name: &str) -> Option<String> {
         let value = self.valued.iter().rev().find(|(n, _)| n == name).map(|(_, value)| value.clone());
         value.filter(|value| !value.is_empty())
@@ -196,9 +193,8 @@ impl Flags {
     }
 }
 
-/// containerd's rule for what is named: letters and digits, and between them
-/// single dots, dashes or underscores, 76 characters at most. Such a name is
-/// safe as part of a path.
+/// Checks containerd's rule for names: at most 76 characters; letters and digits, with single dots, dashes or
+/// underscores between them. Such a name is safe as part of a path.
 fn identifier(what: &str, value: Option<String>) -> Result<String> {
     const LONGEST: usize = 76;
     let value = value.ok_or_else(|| usage(format!("flag -{what} is missing")))?;

@@ -1,13 +1,12 @@
-//! The shim in containerd's language: `containerd-shim-bowline-v1`.
+//! The shim for containerd: `containerd-shim-bowline-v1`.
 //!
 //! ```text
 //!   containerd ─► start ─► listens, starts the serving process, replies, ends
 //!                            └─► serve: Task calls until the last container goes
-//!              ─► delete: what is left when the serving process died
+//!              ─► delete: cleans up when the serving process died
 //! ```
 //!
-//! One binary for each of these steps, told apart by its arguments:
-//! `invocation` reads them, `bootstrap` what comes through stdin beside them.
+//! One binary does all three, by its arguments: `invocation` reads them, and `bootstrap` what comes through stdin.
 
 pub mod address;
 mod background;
@@ -44,18 +43,18 @@ use bowline_executor::{
 
 use invocation::{Action, Invocation};
 
-/// The name of the runtime that this is a shim of.
+/// The name of the runtime that this is the shim of.
 pub const RUNTIME: &str = "io.containerd.bowline.v1";
-/// The name of the binary: containerd makes it of the runtime's.
+/// The name of the binary, which containerd derives from that of the runtime.
 pub const BINARY: &str = "containerd-shim-bowline-v1";
 
-/// The whole program. containerd shows its users what stderr says.
+/// Runs the whole program. containerd shows stderr to its users.
 pub fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let hint = error.hint_text().map(|hint| format!("; {hint}")).unwrap_or_default();
-            // containerd prints its own error behind this: no newline.
+            // No newline: containerd appends its own error.
             let _ = write!(std::io::stderr().lock(), "{BINARY}: {error}{hint}");
             ExitCode::FAILURE
         }
@@ -75,7 +74,7 @@ fn run() -> Result<()> {
         Action::Start(invocation) => start::run(invocation),
         Action::Delete(invocation) => {
             log::to_stderr();
-            // It runs hooks, as the shim would have.
+            // `delete` runs hooks, as the shim would have.
             leave_behind(InheritedLimits::Managers)?;
             delete::run(&invocation)
         }
@@ -83,17 +82,16 @@ fn run() -> Result<()> {
     }
 }
 
-/// Writes to stdout all that it is to get.
+/// Writes the whole output to stdout.
 fn say(bytes: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
     written.doing(Kind::Internal, || "cannot write to stdout")
 }
 
-/// The serving process, from its first step on. Its errors go to the log: when
-/// they come about, `start` has answered and ended.
+/// Runs the serving process. Its errors go to the log, because `start` has already replied and ended.
 fn serve(invocation: Invocation, listener: RawFd) -> Result<()> {
-    // Whoever started us may have more open than it says.
+    // The parent may have passed on more open fds than it names.
     close_all_but(&mut [listener]);
     log::to_fifo(&invocation);
     let served = take_over(invocation, listener);
@@ -107,14 +105,14 @@ fn take_over(invocation: Invocation, listener: RawFd) -> Result<()> {
     let listener = inherited_fd(listener).ok_or_else(|| {
         Error::new(Kind::Usage, "the listening socket was not handed down").hint("`start` does; containerd calls it")
     })?;
-    // A session of its own: what happens to its manager's is not for it. It
-    // fails only for a leader of a group, which has one already.
+    // Use a separate session, so that signals for the manager's session do not reach the shim. `setsid` fails only for
+    // a process group leader, which has one already.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"containerd-shim");
-    // What a task in the host's pid namespace leaves behind is ours to reap.
+    // The shim reaps the orphans of tasks in the host's pid namespace.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .doing(Kind::Internal, || "cannot become a subreaper")?;
-    // The bundle is removed while we live, and what it is on unmounted.
+    // The bundle is removed while the shim runs, and its file system is unmounted.
     std::env::set_current_dir("/").doing(Kind::Internal, || "cannot change to /")?;
     serve::run(invocation, UnixListener::from(listener))
 }

@@ -1,13 +1,12 @@
-//! The shim's own log: the FIFO `log` of the bundle, which containerd reads
-//! and appends to its own. A line is as containerd's are (logfmt).
+//! The shim's own log: writes lines in containerd's format (logfmt) to the FIFO `log` in the bundle, which containerd
+//! copies to its own log.
 //!
-//! The FIFO is opened for reading too. A writer alone is refused while nobody
-//! reads (ENXIO) and gets SIGPIPE when containerd goes; and what is said while
-//! it is gone would be lost. So the pipe keeps up to 64 KiB of it for the next
-//! containerd, which opens the FIFO anew. It is never read from here.
+//! The FIFO is opened for reading too, but never read here. A writer alone is refused while nobody reads (ENXIO), gets
+//! SIGPIPE when containerd ends, and loses what it logs while containerd is gone. This way the pipe keeps up to 64 KiB
+//! for the next containerd, which opens the FIFO again.
 //!
-//! Nothing waits for it: what does not fit is dropped and counted, and the
-//! next line that fits is preceded by one that tells the count.
+//! Logging never blocks: a line that does not fit is dropped and counted, and a line with the count precedes the next
+//! one that fits.
 
 use std::fmt::{self, Write as _};
 use std::fs::File;
@@ -26,11 +25,11 @@ use tracing_subscriber::registry::LookupSpan;
 use super::RUNTIME;
 use super::invocation::Invocation;
 
-/// What a pipe takes whole or not at all (PIPE_BUF).
+/// The longest write that a pipe takes whole or not at all (PIPE_BUF).
 const LONGEST_LINE: usize = 4096;
 
-/// Sends what is logged from now on to the FIFO of the bundle; without one, to
-/// nobody. A panic is logged too, as there is no other place for it.
+/// Sends all log lines from now on to the FIFO of the bundle, or drops them if there is none. Also logs panics, which
+/// have no other place to go.
 pub fn to_fifo(invocation: &Invocation) {
     let level = level(invocation.debug);
     let fifo = Lines(Arc::new(Mutex::new(Fifo::open(&invocation.bundle.join("log")))));
@@ -38,7 +37,7 @@ pub fn to_fifo(invocation: &Invocation) {
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
 }
 
-/// Sends warnings and errors to stderr, which containerd logs of a `delete`.
+/// Sends warnings and errors to stderr, which containerd logs for a `delete`.
 pub fn to_stderr() {
     init(Level::WARN, io::stderr);
 }
@@ -51,7 +50,7 @@ fn level(debug: bool) -> Level {
 fn init<W: for<'w> MakeWriter<'w> + Send + Sync + 'static>(level: Level, writer: W) {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(level)
-        // It would tell stderr that nothing can be written, and panic.
+        // Otherwise a failed write is reported on stderr, and panics.
         .log_internal_errors(false)
         .event_format(Logfmt)
         .with_writer(writer)
@@ -60,7 +59,7 @@ fn init<W: for<'w> MakeWriter<'w> + Send + Sync + 'static>(level: Level, writer:
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// Lines in the form of containerd's own.
+/// Formats lines like containerd's own.
 struct Logfmt;
 
 impl<S, N> FormatEvent<S, N> for Logfmt
@@ -75,7 +74,7 @@ where
     }
 }
 
-/// One line: when, how bad, what, and by which runtime.
+/// Formats one line: time, level, message, and the runtime.
 fn line(level: Level, message: &str, others: &str) -> String {
     let level = match level {
         Level::ERROR => "error",
@@ -98,13 +97,13 @@ fn now() -> String {
     format!("{:.9}", Timestamp::now())
 }
 
-/// A value as logfmt has it: bare where that is clear.
+/// Formats a logfmt value: quoted only where necessary.
 fn quoted(value: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._/@^+:".contains(c);
     if !value.is_empty() && value.chars().all(plain) { value.to_owned() } else { format!("{value:?}") }
 }
 
-/// What an event says.
+/// The message and fields of an event.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -131,7 +130,7 @@ impl Fields {
     }
 }
 
-/// A FIFO that takes what it has room for.
+/// A FIFO that drops and counts what it has no room for.
 struct Fifo {
     file: Option<File>,
     dropped: u64,
@@ -142,12 +141,12 @@ impl Fifo {
         let nonblocking = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
         let file =
             File::options().read(true).write(true).custom_flags(nonblocking.bits().cast_signed()).open(path).ok();
-        // To a file nobody listens, and it would grow.
+        // Nobody reads a regular file, so it would only grow.
         let is_fifo = |file: &File| file.metadata().is_ok_and(|found| found.file_type().is_fifo());
         Fifo { file: file.filter(is_fifo), dropped: 0 }
     }
 
-    /// Writes a line, or counts it.
+    /// Writes a line, or counts it as dropped.
     fn say(&mut self, line: &[u8]) {
         let Some(file) = &mut self.file else { return };
         if self.dropped > 0 {
@@ -164,7 +163,7 @@ impl Fifo {
     }
 }
 
-/// The FIFO, for the subscriber: it writes an event by one call.
+/// The FIFO as the subscriber's writer, which gets each event in one call.
 #[derive(Clone)]
 struct Lines(Arc<Mutex<Fifo>>);
 
@@ -195,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// A bundle's FIFO, and the folder that it goes with.
+    /// Creates a bundle's FIFO; returns the folder that holds it too.
     fn fifo() -> (tempfile::TempDir, std::path::PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
@@ -203,7 +202,7 @@ mod tests {
         (folder, path)
     }
 
-    /// containerd, as it opens the FIFO.
+    /// Opens the FIFO as containerd does.
     fn reader(path: &Path) -> File {
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         File::options().read(true).custom_flags(nonblocking).open(path).unwrap()
@@ -211,7 +210,7 @@ mod tests {
 
     fn read(reader: &mut File) -> String {
         let mut text = String::new();
-        // It ends with EAGAIN, as the writer is still there.
+        // The read ends with EAGAIN, because the writer still has the FIFO open.
         let _ = reader.read_to_string(&mut text);
         text
     }

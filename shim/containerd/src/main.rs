@@ -1,4 +1,4 @@
-//! The shim that containerd starts, for the runtime `io.containerd.bowline.v1`.
+//! The shim that containerd starts for the runtime `io.containerd.bowline.v1`.
 
 use std::process::ExitCode;
 

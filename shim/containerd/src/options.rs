@@ -1,4 +1,4 @@
-//! The options of a runtime, as its configuration in containerd has them.
+//! Parses the options of a runtime, as containerd's configuration contains them.
 //!
 //! | who | sends |
 //! | --- | --- |
@@ -6,8 +6,8 @@
 //! | CRI for any other type | `runtimeoptions.v1.Options`: TOML, or the path of a file with TOML |
 //! | nerdctl, `ctr run` | nothing |
 //!
-//! A key that is not known is refused: `SystemdCgroups`, silently left out,
-//! would put every container outside of what systemd and the kubelet count.
+//! An unknown key is an error: if `SystemdCgroups` were silently ignored, no container would be in the cgroups that
+//! systemd and the kubelet count.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -28,67 +28,64 @@ mod runtimeoptions {
 const RUNC: &str = "containerd.runc.v1.Options";
 const GENERIC: &str = "runtimeoptions.v1.Options";
 const CHECKPOINT: &str = "containerd.runc.v1.CheckpointOptions";
-/// More than this is no configuration.
+/// The longest configuration file, in bytes.
 const LONGEST_FILE: u64 = 1 << 20;
 
-/// The options of a container; what is not given is as by default.
+/// The options of a container; missing ones have their defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Whether there were any.
+    /// Whether there were any options.
     pub given: bool,
-    /// Leave the old root by MS_MOVE and chroot.
+    /// Leave the old root with MS_MOVE and chroot instead of pivot_root.
     pub no_pivot_root: bool,
-    /// Keep the session keyring of whoever starts the container.
+    /// Keep the session keyring of the process that starts the container.
     pub no_new_keyring: bool,
-    /// The cgroup that the shim itself is to be in.
+    /// The cgroup for the shim itself.
     pub shim_cgroup: Option<String>,
-    /// The owner of the standard streams until the process has them for its own.
+    /// The owner of the standard streams until the process owns them.
     pub io_uid: u32,
-    /// Their group; 0 is to say nothing.
+    /// The group of the standard streams; 0 is unset.
     pub io_gid: u32,
     /// A binary such as runc, for shims that call one.
     pub binary_name: Option<String>,
     /// Where that binary keeps its state.
     pub root: Option<String>,
-    /// Have systemd make the cgroups.
+    /// Whether systemd creates the cgroups.
     pub systemd_cgroup: bool,
-    /// CRIU's binary, of old containerds.
+    /// The path of CRIU's binary, from old containerds.
     pub criu_path: Option<String>,
-    /// The images that the container is restored from; containerd repeats them
-    /// in its request.
+    /// The images that the container is restored from; containerd repeats them in its request.
     pub criu_image_path: Option<String>,
-    /// Where CRIU works, unless a checkpoint says otherwise.
+    /// CRIU's working folder, unless a checkpoint names another.
     pub criu_work_path: Option<String>,
-    /// The Task API of a sandbox that containerd reaches by itself.
+    /// The address of a sandbox's Task API, which containerd calls directly.
     pub task_api_address: Option<String>,
-    /// Its version.
+    /// The version of that Task API.
     pub task_api_version: u32,
 }
 
-/// How a checkpoint is made.
+/// How to make a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckpointOptions {
-    /// End the container once it is made.
+    /// End the container afterwards.
     pub exit: bool,
     /// Include open TCP connections.
     pub open_tcp: bool,
     /// Include Unix sockets whose other end is outside.
     pub external_unix_sockets: bool,
-    /// Include terminals.
     pub terminal: bool,
-    /// Include file locks.
     pub file_locks: bool,
     /// Restore these namespaces as empty ones.
     pub empty_namespaces: Vec<String>,
     /// How cgroups are treated: `soft`, `full`, `strict`.
     pub cgroups_mode: Option<String>,
-    /// Where the image goes.
+    /// The folder of the images.
     pub image_path: Option<String>,
-    /// Where CRIU works.
+    /// CRIU's working folder.
     pub work_path: Option<String>,
 }
 
-/// The options in TOML, by their names in containerd's configuration.
+/// The options in TOML, under the names in containerd's configuration.
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields, rename_all = "PascalCase")]
 struct Toml {
@@ -105,7 +102,7 @@ struct Toml {
     criu_work_path: String,
     task_api_address: String,
     task_api_version: u32,
-    /// The generic form's own: containerd leaves them in the body.
+    /// Keys of the generic form, which containerd leaves in the body.
     #[serde(rename = "TypeUrl")]
     _type_url: String,
     #[serde(rename = "ConfigPath")]
@@ -114,17 +111,17 @@ struct Toml {
     _config_body: String,
 }
 
-/// The name of a type without the host that some put before it.
+/// The name of a type without the host that may precede it.
 fn name_of(type_url: &str) -> &str {
     type_url.rsplit_once('/').map_or(type_url, |(_, name)| name)
 }
 
-/// Whether [`Options::parse`] knows what `any` is.
+/// Whether [`Options::parse`] knows the type of `any`.
 pub fn is_known(any: &Any) -> bool {
     [RUNC, GENERIC].contains(&name_of(&any.type_url))
 }
 
-/// Whether these options are in a file that they name.
+/// Whether these options name a file that contains the actual options.
 #[cfg(feature = "fuzzing")]
 pub fn names_file(any: &Any) -> bool {
     name_of(&any.type_url) == GENERIC
@@ -132,11 +129,10 @@ pub fn names_file(any: &Any) -> bool {
 }
 
 impl Options {
-    /// Reads the options of a container. `None` and an empty type are none.
+    /// Parses the options of a container. `None` or an empty type gives the defaults.
     ///
     /// # Errors
-    /// `BadSpec` for a type or a key that is not known, naming it; for what
-    /// cannot be decoded or read.
+    /// `BadSpec` for an unknown type or key, naming it, and for what cannot be decoded or read.
     pub fn parse(any: Option<&Any>) -> Result<Options> {
         let Some(any) = any.filter(|any| !any.type_url.is_empty()) else { return Ok(Options::default()) };
         match name_of(&any.type_url) {
@@ -146,17 +142,15 @@ impl Options {
         }
     }
 
-    /// Whether systemd makes the cgroup at `cgroups_path`: as the options say,
-    /// or, without any, as the path is written.
+    /// Whether systemd creates the cgroup at `cgroups_path`: by the options or, without any, by the form of the path.
     pub fn is_systemd(&self, cgroups_path: &str) -> bool {
         self.systemd_cgroup || !self.given && is_systemd_path(cgroups_path)
     }
 
-    /// What the executor is to do otherwise than usual.
+    /// The executor settings that differ from the default.
     ///
     /// # Errors
-    /// `Unsupported` for what is not done, naming the option: chroot can be left
-    /// again by a process that may call it.
+    /// `Unsupported`, naming the option, for `NoPivotRoot`: a process that may call chroot can escape from it.
     pub fn particulars(&self) -> Result<Particulars> {
         if self.no_pivot_root {
             return Err(Error::new(Kind::Unsupported, "the option NoPivotRoot is not supported")
@@ -165,7 +159,7 @@ impl Options {
         let path = |text: &Option<String>| text.as_ref().map(PathBuf::from);
         Ok(Particulars {
             keeps_keyring: self.no_new_keyring,
-            // IoUid has no say: a process owns its streams itself, as runc's does in the end.
+            // Ignore IoUid: a process owns its streams itself, as a process of runc does in the end.
             stream_group: Some(self.io_gid).filter(|gid| *gid != 0),
             criu: Criu { program: path(&self.criu_path), work: path(&self.criu_work_path) },
         })
@@ -231,7 +225,7 @@ impl Options {
 }
 
 impl CheckpointOptions {
-    /// Reads the options of a checkpoint. `None` and an empty type are none.
+    /// Parses the options of a checkpoint. `None` or an empty type gives the defaults.
     ///
     /// # Errors
     /// `BadSpec` for another type, naming it, and for what cannot be decoded.
@@ -255,8 +249,7 @@ impl CheckpointOptions {
     }
 }
 
-/// Whether a configuration's `cgroupsPath` is meant for systemd:
-/// `slice:prefix:name`. Every path of a cgroup itself has a slash or no colon.
+/// Whether `cgroupsPath` is in systemd's form, `slice:prefix:name`. A path of a cgroup has a slash or no colon.
 pub fn is_systemd_path(cgroups_path: &str) -> bool {
     let parts: Vec<&str> = cgroups_path.split(':').collect();
     let [slice, _, name] = parts[..] else { return false };
@@ -276,7 +269,7 @@ fn unknown(any: &Any, what: &str, known: &str) -> Error {
     Error::new(Kind::BadSpec, format!("{what} of type {:?} are unknown", any.type_url)).hint(format!("send {known}"))
 }
 
-/// A field that containerd 2 took away.
+/// The field `criu_path`, which containerd 2 removed.
 fn criu_path(sent: &oci::Options) -> Option<String> {
     const FIELD: u32 = 8;
     let unknown = sent.special_fields.unknown_fields();
@@ -287,8 +280,7 @@ fn criu_path(sent: &oci::Options) -> Option<String> {
     path.and_then(text)
 }
 
-/// A file that is a file, not too long: whatever else its path leads to, the
-/// caller must not wait for it.
+/// Reads a regular file of limited length; never blocks, whatever the path leads to.
 fn file(path: &Path) -> Result<Vec<u8>> {
     let what = || format!("cannot read the options in {}", path.display());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;

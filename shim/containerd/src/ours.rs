@@ -20,7 +20,7 @@ use bowline_protocol::wire::{json, to_status};
 /// Begins a call of our own protocol.
 ///
 /// # Errors
-/// As for any: see [`call`].
+/// As [`call`].
 pub fn ours(service: &Rc<Service>, method: &str, payload: &[u8]) -> Answer<Call> {
     match method {
         "Figures" => call(service, payload, answer_figures),
@@ -66,13 +66,13 @@ async fn answer_facts(service: &Service, _: Empty) -> Answer<FactsResponse> {
 /// All figures of this shim.
 ///
 /// # Errors
-/// `NotFound` when it is leaving.
+/// `NotFound` when the shim is leaving.
 async fn figures(service: &Service) -> Result<Figures> {
     let Service { executor, sandbox, .. } = service;
     let mut figures = executor.figures().await?;
     if let Some((id, cgroup)) = sandbox.place() {
         let usage = match cgroup {
-            // It is its manager's, and may have gone.
+            // The cgroup belongs to the manager, and may be gone.
             Some(cgroup) => executor.cgroup_stats(&cgroup).ok(),
             None => None,
         };

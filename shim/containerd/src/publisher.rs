@@ -1,15 +1,14 @@
-//! Events to containerd, in the order in which they came about.
+//! Publishes events to containerd in their order.
 //!
 //! ```text
 //!   publish ─► queue ─► one call at a time, until it is answered ─► containerd
 //! ```
 //!
-//! Whoever publishes never waits. containerd may be down for minutes: a call
-//! that is not answered in five seconds, or whose connection breaks, is made
-//! again over a new one, for as long as the shim lives. containerd may so get
-//! an event twice, but never in another order. The queue has a limit: beyond
-//! it the oldest go, but never an exit, which nobody could find out otherwise.
-//! There are no more exits than processes, and none begins without containerd.
+//! Publishing never blocks. containerd may be down for minutes: a call that is not answered within five seconds, or
+//! whose connection breaks, is repeated over a new connection for as long as the shim lives. So containerd may get an
+//! event twice, but never in another order. When the queue is full, the oldest events are dropped, but never an exit,
+//! because there is no other way to learn of it. Exits need no limit: there are no more than processes, and no process
+//! starts without containerd.
 
 mod delivery;
 
@@ -31,55 +30,54 @@ use tokio::time::timeout;
 
 use delivery::Delivery;
 
-/// How many events wait for containerd.
+/// How many events may wait for containerd.
 const LIMIT: usize = 2048;
-/// The longest event, in bytes: a message of ttrpc has 4 MiB, and what is around
-/// the event is far below the rest.
+/// The longest event, in bytes: a ttrpc message has at most 4 MiB, and the envelope needs far less than the rest.
 const LONGEST: usize = (4 << 20) - (64 << 10);
-/// How long containerd may take to answer.
+/// Timeout for containerd's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Takes events. Cheap to clone.
+/// Takes events to publish. Cheap to clone.
 #[derive(Clone)]
 pub struct Publisher(Arc<Shared>);
 
 struct Shared {
     namespace: String,
-    /// Whether anybody is there to take them.
+    /// Where containerd takes events; without an address they are dropped.
     address: Option<String>,
     limit: usize,
     patience: Duration,
     queue: Mutex<Queue>,
-    /// There is one more.
+    /// Notified when an event is added.
     added: Notify,
-    /// There is none any more.
+    /// Notified when the queue becomes empty.
     emptied: Notify,
 }
 
-/// What waits. The first stays in it until containerd has taken it.
+/// The waiting events. The first stays until containerd has taken it.
 #[derive(Default)]
 struct Queue {
     events: VecDeque<Envelope>,
-    /// The first is on its way: it cannot be dropped.
+    /// Whether the first is being sent, so that it cannot be dropped.
     sending: bool,
     dropped: u64,
 }
 
-/// What `inspect --facts` prints of it.
+/// What `inspect --facts` prints of the publisher.
 #[derive(Debug, Serialize)]
 pub struct Outline {
-    /// Where containerd takes them.
+    /// Where containerd takes events.
     address: Option<String>,
-    /// What waits, by topic, the oldest first.
+    /// The topics of waiting events, oldest first.
     waiting: Vec<String>,
-    /// Whether the oldest is on its way.
+    /// Whether the oldest is being sent.
     sending: bool,
-    /// How many are lost.
+    /// How many events are lost.
     dropped: u64,
 }
 
 impl Publisher {
-    /// What waits for containerd, for whoever looks for an error.
+    /// The waiting events, for debugging.
     pub fn outline(&self) -> Outline {
         let queue = self.0.queue();
         Outline {
@@ -90,10 +88,9 @@ impl Publisher {
         }
     }
 
-    /// Publishes to the containerd at `address`, a socket's path with
-    /// `unix://` or without, from within a `LocalSet`. Without an address
-    /// events are dropped: the other way, containerd's own binary for each, is
-    /// a process that this shim would have to start and reap.
+    /// Publishes to the containerd at `address`, a socket's path with or without `unix://`; call it within a
+    /// `LocalSet`. Without an address events are dropped: the alternative, a run of containerd's own binary for each
+    /// event, would need a process that this shim has to start and reap.
     pub fn new(address: Option<&str>, namespace: &str) -> Publisher {
         let (publisher, delivery) = Publisher::with(address, namespace, LIMIT, PATIENCE);
         match delivery {
@@ -124,7 +121,7 @@ impl Publisher {
         (Publisher(shared), delivery)
     }
 
-    /// Publishes `event`, a message of `containerd.events`, as of now.
+    /// Publishes `event`, a message of `containerd.events`, with the current time.
     pub fn publish<E: Message>(&self, topic: &str, event: E) {
         if self.0.address.is_none() {
             return;
@@ -135,12 +132,11 @@ impl Publisher {
         }
     }
 
-    /// Waits until containerd has taken all that was published; not longer than
-    /// `within`. Tells whether it has.
+    /// Waits until containerd has taken all events, for at most `within`. Returns whether it has.
     pub async fn drained(&self, within: Duration) -> bool {
         let empty = async {
             loop {
-                // Before the look, so that what happens in between is not missed.
+                // Subscribe before looking, so that no change in between is missed.
                 let emptied = self.0.emptied.notified();
                 if self.0.queue().events.is_empty() {
                     return;
@@ -158,7 +154,7 @@ fn envelope(namespace: &str, topic: &str, event: &impl Message) -> Result<Envelo
         WireTimestamp { seconds: now.as_second(), nanos: now.subsec_nanosecond(), ..WireTimestamp::default() };
     let value = event.write_to_bytes().doing(Kind::Internal, || "cannot encode it")?;
     if value.len() > LONGEST {
-        // It would never leave, and hold up all that come after it.
+        // The event could never be sent, and would block all later ones.
         return Err(Error::new(Kind::Internal, format!("it has {} bytes, {LONGEST} at most", value.len())));
     }
     let event = Any { type_url: type_of(event), value, ..Any::default() };
@@ -171,8 +167,8 @@ fn envelope(namespace: &str, topic: &str, event: &impl Message) -> Result<Envelo
     })
 }
 
-/// The name of an event's type. It is not asked of the message's descriptor,
-/// which would parse the whole protocol into memory for it.
+/// The name of an event's type. Not taken from the message's descriptor, which would load the whole protocol into
+/// memory.
 fn type_of<E: Message>(_: &E) -> String {
     format!("containerd.events.{}", E::NAME)
 }
@@ -197,7 +193,7 @@ impl Shared {
         self.added.notify_one();
     }
 
-    /// The first that waits, once there is one. It stays in the queue.
+    /// Waits for the first event. It stays in the queue.
     async fn first(&self) -> Envelope {
         loop {
             let added = self.added.notified();
@@ -215,7 +211,7 @@ impl Shared {
         first
     }
 
-    /// The first is done with.
+    /// Removes the first event.
     fn finish(&self) {
         let mut queue = self.queue();
         queue.sending = false;
@@ -247,13 +243,13 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(20);
 
-    /// containerd, as far as it takes events.
+    /// A fake containerd that takes events.
     #[derive(Default)]
     struct Taker {
         taken: Mutex<Vec<Envelope>>,
-        /// Answered by an error, and not taken.
+        /// Answers with these errors instead of taking the event.
         refused: Mutex<Vec<Code>>,
-        /// Calls that get no answer.
+        /// How many calls get no answer.
         silent: Mutex<usize>,
         arrived: Notify,
     }
@@ -287,7 +283,7 @@ mod tests {
             server
         }
 
-        /// The container of each event, in the order of their arrival.
+        /// The pid in each event, in the order of arrival.
         fn pids(&self) -> Vec<u32> {
             let taken = self.taken.lock().unwrap();
             taken.iter().map(|envelope| TaskExit::parse_from_bytes(&envelope.event.value).unwrap().pid).collect()
@@ -356,7 +352,7 @@ mod tests {
     async fn the_order_is_kept_when_containerd_goes_and_comes_back() {
         let host = Host::new();
         let publisher = host.publisher(LIMIT, PATIENCE);
-        // Before it is there at all.
+        // containerd is not up yet.
         (0..3).for_each(|pid| publisher.publish("/tasks/exit", exit(pid)));
         assert!(!publisher.drained(Duration::from_millis(20)).await);
         let mut server = host.taker.serve(&host.path).await;
@@ -402,7 +398,7 @@ mod tests {
         let publisher = host.publisher(LIMIT, PATIENCE);
         (0..3).for_each(|pid| publisher.publish("/tasks/exit", exit(pid)));
         assert!(publisher.drained(SOON).await);
-        // The first was tried again, and then refused for good, as was the second.
+        // The first call is tried again and then refused for good, as is the second.
         assert_eq!(host.taker.pids(), [2]);
     }
 

@@ -1,8 +1,7 @@
-//! containerd's Sandbox service: each call with its edges.
+//! containerd's Sandbox service: one method for each call.
 //!
-//! A sandbox here is the namespaces that a pause process holds, and the
-//! containers that are created in this shim meanwhile, by the Task service.
-//! Nothing is held while it is waited for. Must not: know how a task is made.
+//! A sandbox here is the namespaces that a pause process holds, plus the containers that the Task service creates in
+//! this shim meanwhile. Nothing is locked while a call waits. Must not: know how a task is created.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -52,7 +51,7 @@ impl Sandboxes {
             }),
             Err(error) => {
                 sandbox.not_begun(id);
-                // Nobody's where there is none.
+                // Fails if there is no pause process, which is fine.
                 let _ = executor.end_pause().await;
                 sandbox.unmake().await;
                 Err(error)
@@ -60,13 +59,13 @@ impl Sandboxes {
         }
     }
 
-    /// Has the end of the pause process put down: it is the sandbox's own.
+    /// Records the end of the pause process, which is the end of the sandbox.
     fn watch(&self, id: &str) {
         let (service, id) = (self.0.clone(), id.to_owned());
         waits::begin(move || {
             let (service, id) = (service.clone(), id.clone());
             async move {
-                // Without an answer the shim itself leaves.
+                // An error means that the shim itself is leaving.
                 if let Ok(end) = service.executor.pause_ended().await {
                     service.sandbox.end(&id, Exit { status: end.code.cast_unsigned(), at: end.at });
                 }
@@ -74,8 +73,8 @@ impl Sandboxes {
         });
     }
 
-    /// Ends it with all its members: by SIGKILL, or by SIGTERM where they are
-    /// given time. Done already, it waits for that.
+    /// Ends the sandbox with all its members: with SIGKILL, or with SIGTERM if `grace` is not zero. If that is already
+    /// under way, waits for it.
     async fn end(&self, id: &str, grace: Duration) -> Result<()> {
         let Service { sandbox, executor, containers, .. } = &self.0;
         let started = sandbox.stop(id)?;
@@ -83,13 +82,13 @@ impl Sandboxes {
         let members: Vec<TaskId> = containers.ids().iter().filter_map(|id| checked(id).ok()).collect();
         for member in &members {
             match executor.shutdown(member, Some(signal), Some(grace)).await {
-                // It has ended, or nothing of it is there yet: see `Service::create`.
+                // The member has ended, or is not created yet: see `Service::create`.
                 Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::WrongState) => return Err(error),
                 _ => {}
             }
         }
         for member in &members {
-            // One that is gone has ended, or has never come to be.
+            // A member that is gone has ended, or was never created.
             let exit = containers.process(member.as_str(), "", |init| init.exit.subscribe());
             if let Ok(mut exit) = exit {
                 let _ = exit.wait_for(Option::is_some).await;
@@ -105,7 +104,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// The last that containerd says: nothing is left of it.
+    /// Removes everything that is left after containerd's last call, and leaves.
     async fn over(&self, id: &str) -> Result<()> {
         let Service { sandbox, executor, containers, .. } = &self.0;
         if sandbox.is_there() {
@@ -131,7 +130,7 @@ impl Sandboxes {
 /// Begins a call of the Sandbox service.
 ///
 /// # Errors
-/// As for any: see [`call`].
+/// As [`call`].
 pub fn sandbox(service: &Rc<Sandboxes>, method: &str, payload: &[u8]) -> Answer<Call> {
     match method {
         "CreateSandbox" => call(service, payload, Sandboxes::create_sandbox),
@@ -236,7 +235,7 @@ impl Sandboxes {
     }
 }
 
-/// This machine's, as Go and images name it.
+/// The architecture of this machine, as Go and images name it.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,5 +1,5 @@
-//! The serving process: containerd's calls in, the executor's answers out, what
-//! happens to tasks published, until containerd says that it was the last.
+//! The serving process: passes containerd's calls to the executor, publishes what happens to tasks, and ends after the
+//! last container.
 
 use std::cell::OnceCell;
 use std::os::unix::net::UnixListener;
@@ -21,10 +21,10 @@ use super::{address, happenings, ours};
 use bowline_protocol::calls::{Answer, Call, Connections, Server, Services, unknown_service};
 use bowline_protocol::wire::NAME;
 
-/// Where filters are kept that all tasks of this host share, whoever's.
+/// The folder of filters that all tasks of this host share, whoever started them.
 const STATE: &str = "/run/bowline";
 
-/// How long the last events may take to be taken.
+/// How long containerd may take to accept the last events.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Serves the socket until the shim is told to leave.
@@ -36,7 +36,7 @@ pub fn run(invocation: Invocation, listener: UnixListener) -> Result<()> {
     let publisher = Rc::<OnceCell<Publisher>>::default();
     let tell = {
         let (containers, publisher) = (containers.clone(), publisher.clone());
-        // Nothing happens before somebody asks for it.
+        // Nothing happens before the first call, so no event is lost here.
         Teller::new(move |told| {
             if let Some(publisher) = publisher.get() {
                 happenings::happened(&containers, publisher, told);
@@ -70,13 +70,12 @@ pub fn run(invocation: Invocation, listener: UnixListener) -> Result<()> {
             tracing::warn!("containerd has not taken the last events");
         }
         served?;
-        // All is answered and removed: the kernel takes back the rest, faster
-        // than it could be dropped piece by piece.
+        // Everything is answered and removed: the kernel frees the rest faster than dropping it piece by piece.
         std::process::exit(0)
     })
 }
 
-/// What the shim serves.
+/// The services of the shim.
 struct Served {
     tasks: Rc<Service>,
     sandboxes: Rc<Sandboxes>,
@@ -85,7 +84,7 @@ struct Served {
 impl Services for Served {
     fn call(self: &Rc<Self>, service: &str, method: &str, payload: &[u8]) -> Answer<Call> {
         match service {
-            // v2 is what every containerd speaks; v3 is the same by another name.
+            // Every containerd speaks v2; v3 is the same under another name.
             "containerd.task.v2.Task" | "containerd.task.v3.Task" => task(&self.tasks, method, payload),
             "containerd.runtime.sandbox.v1.Sandbox" => sandbox(&self.sandboxes, method, payload),
             NAME => ours::ours(&self.tasks, method, payload),
@@ -98,7 +97,7 @@ async fn serve(executor: Executor, service: Service, listener: UnixListener, soc
     let (sandboxes, connections) = (Rc::new(Sandboxes(service.clone())), service.connections.clone());
     let server = Server::new(Rc::new(Served { tasks: Rc::new(service), sandboxes }), connections);
     server.serve(listener, executor.closed()).await?;
-    // While it is still ours: from here on another may serve the group there.
+    // Remove the socket while it is ours: afterwards another shim may serve the group there.
     let removed = address::remove(socket);
     server.leave().await;
     removed

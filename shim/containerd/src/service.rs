@@ -1,8 +1,7 @@
-//! containerd's Task service: each call with its edges.
+//! containerd's Task service: one method for each call.
 //!
-//! State, Wait and what they need come from memory (`containers`); the rest is
-//! asked of the executor. Nothing is held while it is waited for, so that no
-//! call holds up another. Must not: publish what the executor tells.
+//! State, Wait and what they need are answered from memory (`containers`); all else goes to the executor. Nothing is
+//! locked while a call waits, so no call blocks another. Must not: publish what the executor reports.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,21 +38,18 @@ use bowline_protocol::calls::{Call, Connections, call, unknown_method, wait};
 /// The Task service of one shim. Cheap to clone.
 #[derive(Clone)]
 pub struct Service {
-    /// What does the work.
     pub executor: Executor,
-    /// What is known.
     pub containers: Arc<Containers>,
-    /// What the containers are members of, if anything.
+    /// The sandbox that the containers are members of, if any.
     pub sandbox: Arc<Sandbox>,
     /// containerd's namespace.
     pub namespace: String,
-    /// What tells containerd.
+    /// Publishes events to containerd.
     pub publisher: Publisher,
-    /// Who is served.
     pub connections: Connections,
 }
 
-/// The id of a container or an exec, as containerd's own rules allow it.
+/// Checks the id of a container or an exec by containerd's own rules.
 pub fn checked(id: &str) -> Answer<TaskId> {
     TaskId::of_manager(id).map_err(|invalid| refused(&Error::new(Kind::Usage, invalid.to_string())))
 }
@@ -62,14 +58,13 @@ fn wrong_state(message: String) -> Refusal {
     refused(&Error::new(Kind::WrongState, message))
 }
 
-/// What a call does in steps is done to the end, though its caller's patience
-/// ends and the call with it: half of it would be nobody's to undo.
+/// Runs the steps of a call to the end, even if the caller's timeout ends the call: nobody could undo half of it.
 pub async fn seen_through<T: 'static>(call: impl Future<Output = Answer<T>> + 'static) -> Answer<T> {
     let broken = || Error::new(Kind::Internal, "the call broke down");
     tokio::task::spawn_local(call).await.unwrap_or_else(|_| Err(refused(&broken())))
 }
 
-/// How a process that could not be started is said to have ended, as a shell does.
+/// The exit status of a process that could not be started, as a shell reports it.
 fn status_of(error: &Error) -> u32 {
     match error.kind() {
         Kind::CommandNotFound => 127,
@@ -99,7 +94,7 @@ impl Service {
         let io = self.containers.process(&id, "", |init| init.io.clone())?;
         let _writers = io.readers().await;
         let (streams, ends) = io.open(&id, &self.namespace)?;
-        // Of a container that was deleted meanwhile the streams are closed here.
+        // If the container was deleted meanwhile, this fails and the streams are closed.
         self.containers.process(&id, "", |init| init.ends = ends)?;
         let source = Bundle { path: bundle.clone(), layers: layers.collect(), member: self.sandbox.member()? };
         let stdin = match &streams.stdin {
@@ -112,7 +107,7 @@ impl Service {
             stdout: streams.stdout,
             stderr: streams.stderr,
             logger: streams.logger,
-            // Without options a cgroup of systemd's is known by the form of its path.
+            // Without options, the form of the path tells whether systemd creates the cgroup.
             driver: if options.systemd_cgroup { CgroupDriver::Systemd } else { CgroupDriver::Auto },
             direct: true,
             checkpoint: images.map(PathBuf::from),
@@ -122,7 +117,7 @@ impl Service {
         };
         self.sandbox.remember(&request.id, &bundle)?;
         let launched = self.executor.create(launch).await?;
-        // Its sandbox may have been stopped meanwhile.
+        // The sandbox may have been stopped meanwhile.
         let kept = self.sandbox.member().and_then(|_| self.sandbox.keep_record(&request.id, &bundle));
         if let Err(error) = kept {
             self.executor.remove(&id).await?;
@@ -156,7 +151,7 @@ impl Service {
         Ok(self.executor.start_exec(id, request).await?.pid.cast_unsigned())
     }
 
-    /// A container is gone, with all that was held for it.
+    /// Removes a container and everything that is held for it.
     async fn delete_init(&self, id: &str) -> Answer<DeleteResponse> {
         let task = checked(id)?;
         let (status, pid) = self.process(id, "", |init| (init.status, init.pid))?;
@@ -169,7 +164,7 @@ impl Service {
             return Err(wrong_state(format!("container {id} is {doing} and cannot be deleted")));
         }
         match self.executor.remove(&task).await {
-            // A call that was made before this one has done it.
+            // An earlier call has already removed it.
             Err(error) if error.kind() != Kind::NotFound => return Err(refused(&error)),
             _ => {}
         }
@@ -187,7 +182,7 @@ impl Service {
         self.publisher.publish(topics::TASK_DELETE_EVENT_TOPIC, event);
         self.sandbox.forget(id);
         if self.sandbox.has_ended() && self.containers.is_empty() {
-            // Not every containerd says so of a sandbox's last member.
+            // Not every containerd calls Shutdown after a sandbox's last member.
             self.executor.leave();
         }
         Ok(answer)
@@ -203,7 +198,7 @@ impl Service {
             }
             let answer = deleted(process);
             container.execs.remove(exec);
-            // Not at its end: whoever waits for that is answered first.
+            // Not when the exec ends, because callers that wait for its end are answered first.
             pages::left();
             Ok(answer)
         });
@@ -224,7 +219,7 @@ fn deleted(process: &Process) -> DeleteResponse {
 /// Begins a call of the Task service.
 ///
 /// # Errors
-/// As for any: see [`call`].
+/// As [`call`].
 pub fn task(service: &Rc<Service>, method: &str, payload: &[u8]) -> Answer<Call> {
     match method {
         "State" => call(service, payload, Service::state),
@@ -315,7 +310,7 @@ impl Service {
             match service.start_exec(&id, &exec).await {
                 Ok(pid) => Ok(StartResponse { pid, ..StartResponse::default() }),
                 Err(error) => {
-                    // Whoever waits for it already.
+                    // Report the end to callers that already wait for it.
                     let _ = service.containers.process(&id, &exec, |process| {
                         if process.pid == 0 && process.exit().is_none() {
                             process.end(Exit { status: status_of(&error), at: Timestamp::now() });
@@ -340,7 +335,7 @@ impl Service {
         let id = self.id(&request.id)?;
         let processes = match self.executor.processes(&id) {
             Ok(processes) => processes,
-            // Set up just now, or ended.
+            // The task is only just being set up, or has ended.
             Err(error) if error.kind() == Kind::NotFound => Vec::new(),
             Err(error) => return Err(refused(&error)),
         };
@@ -355,8 +350,8 @@ impl Service {
             infos.push(info);
         }
         if infos.is_empty() {
-            // To a containerd that has started anew an empty answer means that
-            // there never was a task: it would throw away this one and its exit.
+            // A restarted containerd takes an empty answer to mean that there never was a task, and would throw away
+            // this task and its exit.
             let pid = self.process(&id, "", |init| init.pid)?;
             infos.extend((pid != 0).then(|| ProcessInfo { pid, ..ProcessInfo::default() }));
         }
@@ -468,7 +463,7 @@ impl Service {
         let characters = |sent: u32| u16::try_from(sent).unwrap_or(u16::MAX);
         let size = WindowSize { rows: characters(request.height), columns: characters(request.width) };
         match self.executor.resize(&id, Some(exec).filter(|exec| !exec.is_empty()), size) {
-            // It has ended meanwhile, and its terminal with it.
+            // The process has ended meanwhile, and its terminal with it.
             Err(error) if !matches!(error.kind(), Kind::WrongState | Kind::NotFound) => Err(refused(&error)),
             _ => Ok(Empty::default()),
         }
@@ -499,7 +494,6 @@ impl Service {
     async fn wait(&self, request: WaitRequest) -> Answer<WaitResponse> {
         let mut exit = self.process(&request.id, &request.exec_id, |process| process.exit.subscribe())?;
         let exit = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
-        // Deleted before it ran.
         let exit = exit.ok_or_else(|| refused(&Error::new(Kind::NotFound, "it was deleted before it ran")))?;
         Ok(WaitResponse {
             exit_status: exit.status,
@@ -516,15 +510,15 @@ impl Service {
     }
 
     async fn connect(&self, request: ConnectRequest) -> Answer<ConnectResponse> {
-        // containerd asks this of any shim it finds, whatever that knows.
+        // containerd asks this of any shim that it finds, even for an id that the shim does not know.
         let task_pid = self.containers.process(&request.id, "", |init| init.pid);
         let task_pid = task_pid.unwrap_or_else(|_| self.sandbox.pid(&request.id));
         Ok(ConnectResponse { shim_pid: std::process::id(), task_pid, ..ConnectResponse::default() })
     }
 
     async fn shutdown(&self, _: ShutdownRequest) -> Answer<Empty> {
-        // Asked with each container that goes: a group may have more, and a
-        // sandbox goes by a call of its own.
+        // containerd calls this for every container that goes. A group may have more containers, and a sandbox has its
+        // own call.
         if self.containers.is_empty() && (!self.sandbox.is_there() || self.sandbox.has_ended()) {
             self.executor.leave();
         }

@@ -1,12 +1,12 @@
-//! `start`: one serving process for each group, and its address as the reply.
+//! `start`: ensures that a serving process runs for the container's group, and replies with its address.
 //!
 //! ```text
 //!   stdin, config.json ─► group ─► address ─► served already? ─► reply
 //!                                     └─► listen ─► serving process ─► reply
 //! ```
 //!
-//! containerd takes stdout and stderr together for the reply: what succeeds
-//! says nothing else. What fails leaves nothing behind, whatever it had made.
+//! containerd reads the reply from stdout and stderr together, so a successful `start` prints nothing else. A failed
+//! one removes everything that it created.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write as _};
@@ -21,24 +21,24 @@ use super::bootstrap;
 use super::invocation::Invocation;
 use super::options::Options;
 
-/// Annotations that name a container's group; the first that is there counts.
+/// Annotations that name a container's group; the first one found counts.
 const GROUPS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
 
-/// Starts the serving process of the container's group, unless it is there.
+/// Starts the serving process of the container's group, unless it already runs.
 ///
 /// # Errors
-/// `Usage` and `BadSpec` for what containerd said; `Internal`, `NotFound` and
-/// `Unsupported` for what this host cannot do.
+/// `Usage` and `BadSpec` for bad input from containerd; `Internal`, `NotFound` and `Unsupported` for what this host
+/// cannot do.
 pub fn run(mut invocation: Invocation) -> Result<()> {
     let given = bootstrap::parse(&bootstrap::read(std::io::stdin().lock())?, &mut invocation)?;
-    // What is wrong with them is better told now than by the first call.
+    // Report bad options now rather than at the first call.
     let options = Options::parse(given.options.as_ref())?;
     let group = group(&invocation)?;
     let root = given.socket_dir.as_deref().unwrap_or(Path::new(address::ROOT));
     let address = address::of(root, &invocation.address, &invocation.namespace, &group)?;
     let reply = bootstrap::reply(given.form, &address)?;
 
-    // Undone last, when the listener is closed.
+    // Declared first, so that it is undone last, after the listener is closed.
     let mut made = Made::default();
     let listener = match address::bind(&address)? {
         Bound::Served => None,
@@ -61,7 +61,7 @@ pub fn run(mut invocation: Invocation) -> Result<()> {
     Ok(())
 }
 
-/// What is removed again, unless it is kept.
+/// Files to remove on drop, unless they are kept.
 #[derive(Default)]
 struct Made<'a> {
     socket: Option<&'a str>,
@@ -77,18 +77,18 @@ impl Made<'_> {
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        // What went wrong before is what is told.
+        // Ignore errors: the first error is the one to report.
         if let Some(file) = &self.file {
             let _ = std::fs::remove_file(file);
         }
         if let Some(address) = self.socket {
-            // Another may have found that nobody serves, and serve by now.
+            // Another process may have found the address unserved, and serve it by now.
             let _ = address::remove_stale(address);
         }
     }
 }
 
-/// Writes the address where containerd looks for it; whole, or not at all.
+/// Writes the address where containerd looks for it, atomically.
 fn write_address(bundle: &Path, address: &str) -> Result<Option<PathBuf>> {
     let file = address::file_in(bundle);
     let what = || format!("cannot write {}", file.display());
@@ -98,21 +98,21 @@ fn write_address(bundle: &Path, address: &str) -> Result<Option<PathBuf>> {
     Ok(Some(file))
 }
 
-/// The part of a configuration that says who belongs together.
+/// The part of a configuration that names the group.
 #[derive(Deserialize)]
 struct Annotated {
     annotations: Option<BTreeMap<String, String>>,
 }
 
-/// The container's group: by its annotations, or it is one of its own.
+/// The container's group: by its annotations, else a group of its own.
 fn group(invocation: &Invocation) -> Result<String> {
     Ok(group_in(&invocation.bundle)?.unwrap_or_else(|| invocation.id.clone()))
 }
 
-/// The group that a bundle's annotations name; none where they do not.
+/// The group that a bundle's annotations name, if they do.
 ///
 /// # Errors
-/// `BadSpec` for a configuration that is there and cannot be read.
+/// `BadSpec` for a configuration that exists and cannot be read.
 pub fn group_in(bundle: &Path) -> Result<Option<String>> {
     let config = bundle.join("config.json");
     let text = match std::fs::read(&config) {

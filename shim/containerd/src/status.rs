@@ -1,5 +1,5 @@
-//! Errors as containerd and those above it expect them: gRPC codes, and the
-//! prefixes by which Docker finds the reason.
+//! Converts errors to what containerd and its clients expect: gRPC codes, and the prefixes by which Docker finds the
+//! reason.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -20,7 +20,7 @@ pub enum During {
 }
 
 impl During {
-    /// Docker maps what follows these to its exit codes 126 and 127.
+    /// The message prefix; Docker maps the text behind it to its exit codes 126 and 127.
     fn prefix(self) -> &'static str {
         match self {
             During::Create => "OCI runtime create failed: ",
@@ -29,13 +29,13 @@ impl During {
         }
     }
 
-    /// The runtime's refusal.
+    /// Converts an error of this operation.
     pub fn refused(self, error: &Error) -> Status {
         status(self.prefix(), error)
     }
 }
 
-/// An error on its way to containerd.
+/// Converts an error for containerd.
 pub fn refused(error: &Error) -> Status {
     status("", error)
 }
@@ -46,10 +46,10 @@ fn status(prefix: &str, error: &Error) -> Status {
         Kind::AlreadyExists => Code::ALREADY_EXISTS,
         Kind::WrongState => Code::FAILED_PRECONDITION,
         Kind::BadSpec | Kind::Usage => Code::INVALID_ARGUMENT,
-        // NotFound would be a container that is not there.
+        // Not NotFound, which would mean that the container does not exist.
         Kind::CommandNotFound | Kind::NotExecutable => Code::UNKNOWN,
         Kind::Unsupported => Code::UNIMPLEMENTED,
-        // UNAVAILABLE would be the shim itself.
+        // Not UNAVAILABLE, which would mean the shim itself.
         Kind::Timeout | Kind::Unavailable => Code::DEADLINE_EXCEEDED,
         Kind::Damaged | Kind::Internal => Code::INTERNAL,
     };

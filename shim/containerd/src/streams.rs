@@ -1,19 +1,17 @@
-//! What containerd connects a process to, and what the shim keeps open for it.
+//! The streams that containerd connects to a process, and the ends that the shim keeps open.
 //!
 //! ```text
 //!   FIFO: process ─► FIFO ─► containerd's client      the shim holds the other
 //!         process ◄─ FIFO ◄─ containerd's client      end of each as well
 //! ```
 //!
-//! A FIFO is handed straight to the process: what it writes is copied by nobody,
-//! a full one holds it up, and nothing is lost while containerd is away. The
-//! reading end that the shim holds keeps it from EPIPE, and keeps what it has
-//! written until the process is deleted; the writing end of stdin keeps it from
-//! ending before CloseIO. A `binary://` logger is the executor's to run. A
-//! `file://` is never handed to a process: the executor writes it, from a pipe.
+//! The process gets a FIFO directly: nobody copies its output, a full FIFO blocks it, and nothing is lost while
+//! containerd is away. The reading end that the shim holds protects the process from EPIPE, and preserves its output
+//! until the process is deleted. The writing end of stdin prevents end of file before CloseIO. The executor runs a
+//! `binary://` logger. A process never gets a `file://`: the executor writes the file, from a pipe.
 //!
-//! No process begins before somebody reads what it will write: a client that
-//! opens a FIFO when the last writer has gone would wait there for ever.
+//! No process starts before its output has a reader: a client that opens a FIFO after the last writer has gone would
+//! wait forever.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::fd::OwnedFd;
@@ -26,9 +24,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
-/// How long a reader is waited for. Other shims do it without end.
+/// How long to wait for a reader. Other shims wait without limit.
 const READER: Duration = Duration::from_secs(5);
-/// Between two looks for a reader, at first and at most.
+/// The pause between two looks for a reader, at first and at most.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 
 /// A process's streams, as containerd names them.
@@ -43,7 +41,7 @@ pub struct Io {
     pub terminal: bool,
 }
 
-/// What the shim holds open for a process.
+/// The ends that the shim holds open for a process.
 #[derive(Debug, Default)]
 pub struct Ends {
     stdin: Option<OwnedFd>,
@@ -51,28 +49,25 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Lets stdin end, once its other writers have closed it.
+    /// Closes the shim's end of stdin, so that it ends once its other writers have closed it.
     pub fn close_stdin(&mut self) {
         self.stdin = None;
     }
 }
 
-/// A process's streams for the executor.
+/// A process's streams, as the executor takes them.
 #[derive(Debug, Default)]
 pub struct Streams {
-    /// Where stdin comes from.
     pub stdin: Input,
-    /// Where stdout goes.
     pub stdout: Target,
-    /// Where stderr goes.
     pub stderr: Target,
-    /// What takes both instead.
+    /// The program that takes stdout and stderr instead.
     pub logger: Option<Logger>,
 }
 
 impl Io {
-    /// Waits for the readers of what are FIFOs. They find a writer in what is
-    /// given back, until the process has its own ends.
+    /// Waits for readers of stdout and stderr where these are FIFOs. Returns writing ends, so that the readers find a
+    /// writer until the process has its own ends.
     pub async fn readers(&self) -> Vec<OwnedFd> {
         let deadline = Instant::now() + READER;
         let fifos = [&self.stdout, &self.stderr].into_iter().filter_map(|text| fifo_of(text));
@@ -80,12 +75,12 @@ impl Io {
         for path in fifos {
             let mut pause = LOOKS[0];
             loop {
-                // What else is wrong with it is told by who opens it.
+                // Other errors are reported when the FIFO is opened.
                 match rustix::fs::open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
                     Err(Errno::NXIO) if Instant::now() < deadline => {}
                     opened => break writers.extend(opened.ok()),
                 }
-                // The kernel tells nobody of a reader who waits for a writer.
+                // Poll, because the kernel does not report a reader that waits for a writer.
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LOOKS[1]);
             }
@@ -93,16 +88,16 @@ impl Io {
         writers
     }
 
-    /// Opens what is to be held, so that the executor finds the rest at once.
+    /// Opens the ends that the shim holds, so that the executor can open the others at once.
     ///
     /// # Errors
-    /// `NotFound` for a FIFO that does not exist, `BadSpec` for what is none.
+    /// `NotFound` for a FIFO that does not exist, `BadSpec` for a file that is not a FIFO.
     pub fn open(&self, container: &str, namespace: &str) -> Result<(Streams, Ends)> {
         let mut ends = Ends::default();
         let mut streams = Streams::default();
         if !self.stdin.is_empty() {
             let path = PathBuf::from(&self.stdin);
-            // Open for both, it never waits for the other side.
+            // A FIFO opened for both directions never waits for the other side.
             ends.stdin = Some(open_fifo("stdin", &path, File::options().read(true).write(true))?);
             streams.stdin = Input::Path(path);
         }
@@ -118,8 +113,8 @@ impl Io {
     }
 }
 
-/// The program that a URI names: `binary:///path?key=value` is run with `key`
-/// and `value` (containerd's runtime v2, "Logging").
+/// The logger that a URI names: `binary:///path?key=value` runs it with `key` and `value` (containerd's runtime v2,
+/// "Logging").
 fn logger(uri: &str, container: &str, namespace: &str) -> Result<Option<Logger>> {
     let (ready, rest) = match uri.split_once("://") {
         Some(("binary", rest)) => (Ready::Closed, rest),
@@ -138,7 +133,7 @@ fn logger(uri: &str, container: &str, namespace: &str) -> Result<Option<Logger>>
     Ok(Some(Logger { program, args: args.filter(|arg| !arg.is_empty()).collect(), env, ready }))
 }
 
-/// The FIFO that an output's name stands for, if it does for one.
+/// The path of the FIFO that an output names, if it names one.
 fn fifo_of(text: &str) -> Option<&Path> {
     let path = match text.split_once("://") {
         None => text,
@@ -155,7 +150,7 @@ fn output(name: &str, text: &str, ends: &mut Ends) -> Result<Target> {
     }
     let (scheme, rest) = text.split_once("://").unwrap_or_default();
     match scheme {
-        // No name at all.
+        // The name is empty.
         "" | "fifo" => Ok(Target::Null),
         "file" => {
             let path = PathBuf::from(rest);
@@ -178,7 +173,7 @@ fn open_fifo(name: &str, path: &Path, options: &mut OpenOptions) -> Result<Owned
     Ok(fifo.into())
 }
 
-/// A file that is appended to, and the folders it is in.
+/// Creates a file for appending, and its parent folders.
 fn make_file(name: &str, path: &Path) -> Result<()> {
     let what = || format!("{name}: cannot create {}", path.display());
     if !path.is_absolute() {
@@ -187,7 +182,7 @@ fn make_file(name: &str, path: &Path) -> Result<()> {
     if let Some(folder) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(folder).doing(Kind::BadSpec, what)?;
     }
-    // Opened again by the executor: a FIFO without a reader would hang here.
+    // Non-blocking, because a FIFO without a reader would hang here. The executor opens the file again.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = flags.bits().cast_signed();
     File::options().append(true).create(true).mode(0o644).custom_flags(flags).open(path).doing(Kind::BadSpec, what)?;

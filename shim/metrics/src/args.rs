@@ -1,4 +1,4 @@
-//! `metrics` as typed, and the place that it is to listen at.
+//! Arguments of `bowline metrics`, and the parser of the place to listen at.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
-/// What begins the path of a socket.
+/// The prefix of a socket's path.
 const UNIX: &str = "unix:";
 
 /// `bowline metrics`.
@@ -38,8 +38,7 @@ pub enum Place {
 impl FromStr for Place {
     type Err = String;
 
-    /// Names of hosts are not looked up, but for `localhost`, which RFC 6761 says
-    /// what it is.
+    /// Does not look up host names except `localhost`, whose address RFC 6761 defines.
     fn from_str(text: &str) -> Result<Place, String> {
         if let Some(path) = text.strip_prefix(UNIX) {
             return match path {

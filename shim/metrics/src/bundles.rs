@@ -1,14 +1,14 @@
-//! Which shims of containerd's are ours, by its bundles.
+//! Finds our shims among containerd's, by its bundles.
 //!
 //! ```text
 //!   DIR/io.containerd.runtime.v2.task/NAMESPACE/ID/              a task's bundle
 //!   DIR/io.containerd.sandbox.controller.v1.shim/NAMESPACE/ID/   a sandbox's, from 2.0 on
 //!     runtime, shim-binary-path   whether the shim is ours
-//!     bootstrap.json, address     where it is; of a pod all say the same
-//!     sandbox, config.json        which pod that is
+//!     bootstrap.json, address     where it listens; the same for all bundles of a pod
+//!     sandbox, config.json        which pod it belongs to
 //! ```
 //!
-//! A bundle may go at any time. Must not: ask containerd, or a shim.
+//! A bundle may vanish at any time. Must not: ask containerd, or a shim.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,38 +21,38 @@ use serde::Deserialize;
 use bowline_containerd::start::group_in;
 use bowline_containerd::{BINARY, RUNTIME, address};
 
-/// Where containerd keeps its state, unless it is told otherwise.
+/// containerd's default state folder.
 const DEFAULT: &str = "/run/containerd";
 
-/// Where bundles are there.
+/// The folders of bundles in the state folder.
 const BUNDLES: [&str; 2] = ["io.containerd.runtime.v2.task", "io.containerd.sandbox.controller.v1.shim"];
 
 /// containerd's state folder.
 #[derive(Debug)]
 pub struct Containerd {
     path: PathBuf,
-    /// Whether somebody has named it: else there may be none, or none for us.
+    /// Whether the user named the folder. If not, it may be missing or unreadable.
     given: bool,
 }
 
 /// A bundle whose shim is ours.
 #[derive(Debug)]
 pub struct Bundle {
-    /// The container's id, in its namespace.
+    /// The container's id, unique in its namespace.
     pub id: String,
     pub folder: Folder,
-    /// The pod that it is of.
+    /// The id of the container's pod.
     pub sandbox: Option<String>,
 }
 
-/// A shim: its namespace and its socket.
+/// A shim's namespace and socket.
 pub type Place = (String, PathBuf);
 
 impl Containerd {
-    /// The one that was asked for, else the default one, if it is there.
+    /// Uses the folder `given`, or the default one.
     ///
     /// # Errors
-    /// `NotFound` where one is asked for that is no folder.
+    /// `NotFound` when `given` is not a folder.
     pub fn at(given: Option<PathBuf>) -> Result<Containerd> {
         let Some(path) = given else { return Ok(Containerd { path: DEFAULT.into(), given: false }) };
         let what = || format!("--containerd: cannot look into {}", path.display());
@@ -63,7 +63,7 @@ impl Containerd {
         Ok(Containerd { path, given: true })
     }
 
-    /// All shims of ours, with the bundles of each, in the order of their ids.
+    /// All our shims, each with its bundles in the order of their ids.
     pub fn shims(&self, errors: &mut u64) -> BTreeMap<Place, Vec<Bundle>> {
         let mut shims: BTreeMap<Place, Vec<Bundle>> = BTreeMap::new();
         let mut all = Vec::new();
@@ -95,24 +95,24 @@ impl Containerd {
         shims
     }
 
-    /// What is in a folder that need not be there.
+    /// The names in a folder that may be missing.
     fn names(&self, folder: &Path, errors: &mut u64) -> Vec<String> {
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
             Err(error) => {
-                // It is below one that is there.
+                // Only the state folder itself must exist.
                 if error.kind() != ErrorKind::NotFound {
                     self.failed(folder, &error, errors);
                 }
                 return Vec::new();
             }
         };
-        // containerd's own names are text.
+        // containerd's own names are valid text.
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
     fn failed(&self, path: &Path, error: &std::io::Error, errors: &mut u64) {
-        // Who did not ask for it misses nothing.
+        // A user who did not ask for containerd's tasks misses nothing.
         if !self.given && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) {
             return;
         }
@@ -125,7 +125,7 @@ fn hint() -> String {
     format!("name containerd's state folder, as its configuration has it: {DEFAULT} by default")
 }
 
-/// A file's text, without white space around it; none where there is none.
+/// A file's trimmed text; `None` if there is no such file.
 fn text(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -133,14 +133,13 @@ fn text(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// The socket of a bundle's shim, and the pod that it is of; nothing if the shim
-/// is none of ours, or has no socket yet.
+/// The socket of a bundle's shim, and the bundle's pod; `None` if the shim is not ours or has no socket yet.
 fn look(bundle: &Path) -> Result<Option<(PathBuf, Option<String>)>> {
     if !is_ours(bundle)? {
         return Ok(None);
     }
     let Some(socket) = socket(bundle)? else { return Ok(None) };
-    // What joins a sandbox of containerd's has that by name.
+    // The file `sandbox` names the containerd sandbox that the container joins.
     let sandbox = match text(&bundle.join("sandbox"))? {
         Some(sandbox) if !sandbox.is_empty() => Some(sandbox),
         _ => group_in(bundle)?,
@@ -148,7 +147,7 @@ fn look(bundle: &Path) -> Result<Option<(PathBuf, Option<String>)>> {
     Ok(Some((socket, sandbox)))
 }
 
-/// Whether our shim says so, or containerd, which has it by its binary.
+/// Whether the shim is ours, by the file that our shim writes, or by the binary that containerd recorded.
 fn is_ours(bundle: &Path) -> Result<bool> {
     if text(&bundle.join("runtime"))?.is_some_and(|runtime| runtime == RUNTIME) {
         return Ok(true);
@@ -157,13 +156,14 @@ fn is_ours(bundle: &Path) -> Result<bool> {
     Ok(binary.is_some_and(|binary| Path::new(&binary).file_name().is_some_and(|name| name == BINARY)))
 }
 
-/// What containerd keeps of a shim's answer.
+/// What containerd stores of a shim's bootstrap answer.
 #[derive(Deserialize)]
 struct Bootstrap {
     address: String,
 }
 
-/// Where a bundle's shim is, as containerd from 1.7 on has it, or any.
+/// The socket of a bundle's shim: from `bootstrap.json`, which containerd writes from 1.7 on, else from `address`,
+/// which every version writes.
 fn socket(bundle: &Path) -> Result<Option<PathBuf>> {
     let file = bundle.join("bootstrap.json");
     let found = match text(&file)? {
@@ -184,7 +184,7 @@ fn socket(bundle: &Path) -> Result<Option<PathBuf>> {
 mod tests {
     use super::*;
 
-    /// What is found of a bundle with these files.
+    /// The result of `look` for a bundle with these files.
     fn look_at(files: &[(&str, &str)]) -> Result<Option<(PathBuf, Option<String>)>> {
         let bundle = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -215,7 +215,7 @@ mod tests {
             ("shim-binary-path", ""),
         ] {
             assert_eq!(look_at(&[other, ADDRESS]), Ok(None), "{other:?}");
-            // Whatever else is wrong with it.
+            // A foreign bundle is ignored even if its other files are damaged.
             assert_eq!(look_at(&[other, ("bootstrap.json", "{"), ("config.json", "[")]), Ok(None));
         }
         assert_eq!(look_at(&[ADDRESS]), Ok(None));

@@ -1,12 +1,11 @@
-//! What tasks that containerd has had started tell, by their shims, and what is
-//! known of those whose shim does not answer.
+//! Gathers the figures of tasks that containerd started from their shims, and from files if a shim does not answer.
 //!
 //! ```text
 //!   bundles ─► shims, each asked once ─► tasks, by what is in task.json and exit.json
 //!                                     └► pods
 //! ```
 //!
-//! Must not: ask containerd, which need not be there.
+//! Must not: ask containerd, which may not be running.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -22,17 +21,17 @@ use super::gather::{Answer, DEADLINE, Sandbox, Scrape, Shim, Task, ask_all, name
 use bowline_client::scrape::{Heard, ask_at};
 use bowline_client::spawn;
 
-/// Those of this host, once somebody asks for them.
+/// The cgroups of this host, opened on first use.
 type OfHost = LazyCell<Result<Cgroups>>;
 
-/// What the shim has put down of a task.
+/// What the shim's files say about a task.
 struct Known {
     id: String,
     record: Record,
     exit: Option<ExitReport>,
 }
 
-/// What its shims tell; `room` is for how many may be asked at a time.
+/// Asks the shims of containerd's tasks; `room` limits how many at a time.
 pub async fn gather(containerd: &Containerd, room: &Arc<Semaphore>) -> Result<Scrape> {
     let mut scrape = Scrape::default();
     let mut shims = containerd.shims(&mut scrape.errors);
@@ -49,12 +48,12 @@ pub async fn gather(containerd: &Containerd, room: &Arc<Semaphore>) -> Result<Sc
     Ok(scrape)
 }
 
-/// Puts down what one shim has told, and what it has left where it did not.
+/// Records what one shim answered, or what its files say if it did not answer.
 fn tell(scrape: &mut Scrape, namespace: String, bundles: &[Bundle], mut heard: Heard, cgroups: &OfHost) {
-    // After it was asked: what it reported is there, unless it went since.
+    // Read the files after asking: what the shim reported still exists, unless removed since.
     let known: Vec<Known> = bundles.iter().filter_map(|bundle| Known::look(bundle, &mut scrape.errors)).collect();
     let lives = known.iter().any(|task| task.exit.is_none());
-    // One that broke off as it went is as good as gone.
+    // A shim whose connection broke while it was leaving counts as gone.
     if matches!(&heard, Heard::Silent(error) if error.kind() != Kind::Timeout && !lives) {
         heard = Heard::Gone;
     }
@@ -86,7 +85,7 @@ fn tell(scrape: &mut Scrape, namespace: String, bundles: &[Bundle], mut heard: H
     let members = tasks.iter().filter(|task| task.exit.is_none()).count() as u64;
     scrape.tasks.extend(tasks);
     if !shim.answers && !silent && !lives {
-        // It went with the last of its tasks: nothing that should be up.
+        // The shim ended with the last of its tasks: nothing here should be up.
         return;
     }
     if let Some(pod) = pod {
@@ -106,13 +105,12 @@ struct Told {
     id: String,
     pod: Option<String>,
     answers: bool,
-    /// Whether it lives all the same.
+    /// Whether the shim lives but does not answer.
     silent: bool,
 }
 
 impl Told {
-    /// One of its tasks, with its figures; nothing of one that was made,
-    /// or removed, while we looked.
+    /// One of the shim's tasks, with its figures; `None` if the task was created or removed while we looked.
     fn task(&self, task: Known, figures: Option<TaskFigures>) -> Option<Task> {
         let Known { id, record, exit } = task;
         if self.answers && figures.is_none() && exit.is_none() {
@@ -127,7 +125,7 @@ impl Told {
                 let state = state_named(&figures.status);
                 (state, Some(true).filter(|_| state != Some("exited")))
             }
-            // Nobody knows; else it died with its shim.
+            // Unknown if the shim is silent; otherwise the task died with its shim.
             (None, None) => ((!self.silent).then_some("dead"), Some(false)),
         };
         Some(Task {
@@ -146,8 +144,7 @@ impl Told {
 }
 
 impl Known {
-    /// Looks at the shim's files; nothing where there is no task. What is damaged
-    /// counts, and is taken for missing.
+    /// Reads the shim's files; `None` if there is no task. A damaged file counts as an error and as missing.
     fn look(bundle: &Bundle, errors: &mut u64) -> Option<Known> {
         let mut checked = |error: Error| {
             tracing::warn!(%error, path = %bundle.folder.path().display(), "a task is reported in part");
@@ -165,8 +162,8 @@ impl Known {
     }
 }
 
-/// What is used in the cgroup of the pod that `member` is in: one that is named
-/// as the kubelet names it. Any other may be more than one pod's.
+/// The usage of the cgroup of `member`'s pod, if the kubelet named that cgroup. Any other parent cgroup may belong to
+/// more than one pod.
 fn usage_of_pod(cgroups: &OfHost, member: &str, errors: &mut u64) -> Option<Stats> {
     let (pod, _) = member.rsplit_once('/')?;
     PodPlace::of_path(pod)?;

@@ -1,5 +1,5 @@
-//! That what is documented is what there is: docs/metrics.md has every metric,
-//! docs/grafana-dashboard.json no other.
+//! Tests that the documents match the code: docs/metrics.md lists every metric, docs/grafana-dashboard.json only
+//! existing ones.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,17 +18,17 @@ use super::families;
 use super::gather::{Answer, Sandbox, Scrape, Shim, ShimMemory, Task, Unit};
 use super::text::{Described, Exposition, Form, Type};
 
-/// What the table in the page is between.
+/// The marks around the table in the page.
 const TABLE: [&str; 2] = ["<!-- metrics -->\n", "<!-- /metrics -->"];
 
-/// What is reported of a cgroup, wherever there is one.
+/// The subjects whose cgroup figures are reported.
 const SUBJECTS: [&str; 3] = ["task", "sandbox", "unit"];
 
 fn page(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
 }
 
-/// One of everything, measured on a host that measures all.
+/// One sample of every metric, as measured on a host that supports all of them.
 pub fn everything() -> Exposition {
     let id = str::to_owned;
     let stall = Some(Stall { total_usec: 1, ..Stall::default() });
@@ -120,7 +120,7 @@ pub fn everything() -> Exposition {
     })
 }
 
-/// The name of a metric of a task, if this one is the same of somebody else.
+/// The name of the task metric that corresponds to a metric of another subject.
 fn of_task(name: &str) -> Option<String> {
     let of =
         |subject: &&str| name.strip_prefix(&format!("bowline_{subject}_")).map(|rest| format!("bowline_task_{rest}"));
@@ -188,7 +188,7 @@ fn openmetrics_names_every_unit_as_the_ending() {
     }
 }
 
-/// All panels, those in rows that are shut too.
+/// All panels, including those in collapsed rows.
 fn panels(dashboard: &Value) -> Vec<&Value> {
     let top = dashboard["panels"].as_array().expect("panels");
     let within = top.iter().flat_map(|panel| panel["panels"].as_array().into_iter().flatten());
@@ -200,7 +200,7 @@ fn dashboard() -> Value {
     serde_json::from_str(&text).expect("the dashboard is JSON")
 }
 
-/// Whether it is part of a metric's name.
+/// Whether `c` can be part of a metric's name.
 fn word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
@@ -258,7 +258,7 @@ fn the_dashboard_is_sound() {
         }
     }
     for expression in expressions(&dashboard) {
-        // Ids are unique within one namespace of containerd's alone.
+        // Ids are unique only within one containerd namespace.
         let families = ["bowline_task_", "bowline_sandbox_", "bowline_shim_"];
         for selected in families.iter().flat_map(|family| expression.split(family).skip(1)) {
             let name = selected.chars().take_while(|c| word(*c)).count();
@@ -269,7 +269,7 @@ fn the_dashboard_is_sound() {
         }
         assert!(expression.split(" on (").skip(1).all(|on| on.starts_with("instance, namespace, ")), "{expression}");
     }
-    // Of panels that are seen at once none lies on another.
+    // Panels that are visible together must not overlap.
     let top: Vec<&Value> = dashboard["panels"].as_array().expect("panels").iter().collect();
     let squares = |panel: &Value| {
         let at = |name: &str| panel["gridPos"][name].as_u64().expect("a place");

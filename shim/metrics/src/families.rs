@@ -1,9 +1,7 @@
-//! Which metrics there are: names, units and help texts, made of what was
-//! gathered.
+//! Turns a scrape into metrics: defines their names, units and help texts.
 //!
-//! Named as node_exporter and the kubelet name theirs: base units, `_total` of
-//! what only grows, one name for one thing whoever it is of. What this host does
-//! not measure, and a limit that there is not, is left out. Pure.
+//! Names follow node_exporter and the kubelet: base units, `_total` for counters, and one name for the same figure
+//! whatever its subject. Figures that this host does not measure, and limits that are not set, are left out. Pure.
 
 use bowline_executor::figures::TaskFigures;
 use bowline_executor::{ExitReport, HealthStatus, Pressure, Stats, VERSION};
@@ -12,13 +10,11 @@ use jiff::Timestamp;
 use super::gather::{Sandbox, Scrape, Shim, Task, Unit};
 use super::text::{Exposition, Labels, Type, Value};
 
-/// The words for where a task can be in its life.
+/// The words for a task's state.
 const STATES: [&str; 6] = ["created", "running", "paused", "stopping", "exited", "dead"];
 
-/// The words for its health.
 const HEALTH: [HealthStatus; 3] = [HealthStatus::Starting, HealthStatus::Healthy, HealthStatus::Unhealthy];
 
-/// All metrics of a scrape.
 pub fn of(scrape: &Scrape) -> Exposition {
     let mut all = Exposition::default();
     let mut host = Of { all: &mut all, subject: "bowline".to_owned(), labels: Labels::new() };
@@ -41,21 +37,21 @@ pub fn of(scrape: &Scrape) -> Exposition {
     all
 }
 
-/// Where samples go, and what all of them have in common.
+/// Adds samples that share a name prefix and labels.
 struct Of<'a> {
     all: &'a mut Exposition,
-    /// What their names begin with.
+    /// The prefix of the metric names.
     subject: String,
     labels: Labels,
 }
 
 impl Of<'_> {
-    /// The families of one subject, which the labels identify.
+    /// Adds metrics of one subject, which `labels` identify.
     fn about(&mut self, subject: &str, labels: Labels) -> Of<'_> {
         Of { all: self.all, subject: format!("{}_{subject}", self.subject), labels }
     }
 
-    /// The families with one more label.
+    /// Adds metrics with one more label.
     fn with(&mut self, label: &'static str, value: &str) -> Of<'_> {
         let mut labels = self.labels.clone();
         labels.push((label, value.to_owned()));
@@ -69,42 +65,42 @@ impl Of<'_> {
         self.all.add(name.join("_") + &ending, (of, unit), help, self.labels.clone(), value);
     }
 
-    /// A number that comes and goes.
+    /// Adds a number that can go down.
     fn gauge(&mut self, name: &str, help: &'static str, value: impl Into<Option<u64>>) {
         self.add(name, Type::Gauge, None, help, value.into().map(Value::Number));
     }
 
-    /// A number that only grows.
+    /// Adds a number that only grows.
     fn counter(&mut self, name: &str, help: &'static str, value: impl Into<Option<u64>>) {
         self.add(name, Type::Counter, None, help, value.into().map(Value::Number));
     }
 
-    /// Bytes that come and go.
+    /// Adds a number of bytes that can go down.
     fn bytes(&mut self, name: &str, help: &'static str, value: Option<u64>) {
         self.add(name, Type::Gauge, Some("bytes"), help, value.map(Value::Number));
     }
 
-    /// Bytes that only become more.
+    /// Adds a number of bytes that only grows.
     fn bytes_in_all(&mut self, name: &str, help: &'static str, value: Option<u64>) {
         self.add(name, Type::Counter, Some("bytes"), help, value.map(Value::Number));
     }
 
-    /// A time that passes, given in µs.
+    /// Adds a growing time, given in µs.
     fn time(&mut self, name: &str, help: &'static str, usec: Option<u64>) {
         self.add(name, Type::Counter, Some("seconds"), help, usec.map(Value::Micros));
     }
 
-    /// A span of time, given in µs.
+    /// Adds a time span, given in µs.
     fn span(&mut self, name: &str, help: &'static str, usec: Option<u64>) {
         self.add(name, Type::Gauge, Some("seconds"), help, usec.map(Value::Micros));
     }
 
-    /// A moment, in seconds since 1970-01-01 UTC.
+    /// Adds a moment, in seconds since 1970-01-01 UTC.
     fn moment(&mut self, name: &str, help: &'static str, at: Option<Timestamp>) {
         self.span(name, help, at.and_then(|at| u64::try_from(at.as_microsecond()).ok()));
     }
 
-    /// Labels alone.
+    /// Adds a metric that consists of labels only.
     fn info(&mut self, name: &str, help: &'static str) {
         self.add(name, Type::Info, None, help, Some(Value::Number(1)));
     }
@@ -196,7 +192,7 @@ fn of_end(of: &mut Of<'_>, exit: &ExitReport) {
     of.gauge("oom_killed", "Whether the kernel killed any of it for want of memory", killed);
 }
 
-/// What is used in a cgroup, whoever's it is.
+/// Adds the resource usage of a cgroup of any subject.
 fn of_usage(of: &mut Of<'_>, usage: &Stats) {
     let Stats { cpu, memory, pids, io, hugepages, .. } = usage;
     of.time("cpu_usage", "CPU time used", cpu.usage_usec);
@@ -270,7 +266,7 @@ fn of_usage(of: &mut Of<'_>, usage: &Stats) {
     );
 }
 
-/// Named as node_exporter names the host's.
+/// Adds pressure figures, named as node_exporter names the host's.
 fn of_pressure(of: &mut Of<'_>, resource: &str, pressure: Option<&Pressure>, [some, full]: [&'static str; 2]) {
     let Some(pressure) = pressure else { return };
     of.time(&format!("pressure_{resource}_waiting"), some, pressure.some.as_ref().map(|stall| stall.total_usec));

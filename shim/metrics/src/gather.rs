@@ -1,16 +1,14 @@
-//! What all shims of the state folder tell, and what those that have gone have
-//! left, at one moment.
+//! Gathers what all shims of the state folder report, and what ended shims have left, at one moment.
 //!
 //! ```text
 //!   folders ─► shims, each asked at the same time ─┐
 //!           ─► exit reports ───────────────────────┼─► Scrape
-//!   the same of what containerd has started ───────┤
+//!   the same for tasks of containerd ──────────────┤
 //!   units that are tracked, by their cgroups ──────┘
 //! ```
 //!
-//! Whoever asks while a scrape is under way gets the next, which is one for all:
-//! however many ask, a shim is asked by one at a time. Must not: wait for a shim
-//! longer than [`DEADLINE`].
+//! A client that asks during a scrape gets the result of the next one, which all such clients share: a shim gets only
+//! one question at a time. Must not: wait for a shim longer than [`DEADLINE`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,100 +25,98 @@ use tokio::sync::Semaphore;
 use bowline_client::scrape::{Heard, ask};
 use bowline_client::spawn;
 
-/// How long a shim has to answer.
+/// Timeout for a shim's answer.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
-/// What was found.
+/// The result of a scrape.
 #[derive(Debug, Default)]
 pub struct Scrape {
-    /// How long it took.
+    /// How long the scrape took.
     pub took: Duration,
-    /// How many shims gave no answer, and files could not be read.
+    /// How many shims did not answer, plus how many files could not be read.
     pub errors: u64,
-    /// All shims that there should be.
+    /// All shims that should exist.
     pub shims: Vec<Shim>,
     pub sandboxes: Vec<Sandbox>,
     pub tasks: Vec<Task>,
-    /// All units that are tracked.
+    /// All tracked units.
     pub units: Vec<Unit>,
 }
 
 #[derive(Debug)]
 pub struct Shim {
-    /// That of containerd that it is in; empty if it is not containerd's.
+    /// The containerd namespace of the shim; empty if the shim is not containerd's.
     pub namespace: String,
-    /// The task or the sandbox that it is the shim of.
+    /// The id of the shim's task or sandbox.
     pub id: String,
-    /// What it says of itself.
+    /// What the shim reports about itself, if it answered.
     pub answer: Option<Answer>,
 }
 
-/// What a shim says of itself.
+/// What a shim reports about itself.
 #[derive(Debug)]
 pub struct Answer {
     pub version: String,
-    /// Events that it could not write.
+    /// How many events the shim could not write.
     pub events_lost: u64,
-    /// Its memory, where one may look at it.
+    /// The shim's memory, if we are allowed to read it.
     pub memory: Option<ShimMemory>,
 }
 
-/// What a shim's process has, in bytes.
+/// The memory of a shim's process, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShimMemory {
     pub rss_bytes: u64,
-    /// What it shares divided by those who do.
+    /// Shared memory is divided by the number of processes that share it.
     pub pss_bytes: u64,
 }
 
 #[derive(Debug)]
 pub struct Sandbox {
-    /// As of its shim.
+    /// The containerd namespace of its shim.
     pub namespace: String,
-    /// Its id, in this namespace.
+    /// The id, unique in the namespace.
     pub id: String,
     /// Whether its shim answers.
     pub up: bool,
-    /// What the shim says about it.
+    /// What the shim reports about the sandbox.
     pub figures: Option<SandboxFigures>,
 }
 
 #[derive(Debug)]
 pub struct Task {
-    /// As of its shim.
+    /// The containerd namespace of its shim.
     pub namespace: String,
-    /// Its id, in this namespace.
+    /// The id, unique in the namespace.
     pub id: String,
-    /// Whose shim is its own.
+    /// The id of the task's shim.
     pub shim: String,
-    /// The sandbox that it is a member of.
+    /// The sandbox that the task is a member of.
     pub sandbox: Option<String>,
-    /// Its cgroup below every hierarchy.
+    /// The path of its cgroup below every hierarchy.
     pub cgroup: Option<String>,
     /// When its program was executed.
     pub started_at: Option<Timestamp>,
-    /// Where it is in its life; not known of one whose shim does not answer.
+    /// The task's state; unknown if the shim does not answer.
     pub state: Option<&'static str>,
-    /// Whether its shim answers for it; nothing of one that has ended, or is only
-    /// being launched.
+    /// Whether the shim answers for the task; `None` for a task that has ended or is still being launched.
     pub up: Option<bool>,
-    /// What its shim tells.
+    /// What the shim reports about the task.
     pub figures: Option<TaskFigures>,
-    /// How it ended.
+    /// How the task ended.
     pub exit: Option<ExitReport>,
 }
 
-/// A unit of the host that is tracked.
+/// A tracked unit of the host.
 #[derive(Debug)]
 pub struct Unit {
-    /// Its name.
     pub unit: String,
     pub cgroup: String,
-    /// What is used there; nothing where there is no such cgroup.
+    /// The usage of the cgroup; `None` if there is no such cgroup.
     pub figures: Option<Stats>,
 }
 
-/// What the shims of a state folder tell; `room` is for how many may be asked at a time.
+/// Asks the shims of a state folder; `room` limits how many at a time.
 pub async fn gather(state: &StateDir, room: &Arc<Semaphore>) -> Result<Scrape> {
     let mut scrape = Scrape::default();
     let sandboxes = state.sandboxes()?;
@@ -132,7 +128,7 @@ pub async fn gather(state: &StateDir, room: &Arc<Semaphore>) -> Result<Scrape> {
     });
     let mut heard = ask_all(room, asked.collect()).await?;
     for (id, heard) in &mut heard {
-        // One that broke off as it went is as good as gone.
+        // A shim whose connection broke while it was leaving counts as gone.
         if matches!(heard, Heard::Silent(_)) && has_ended(&state.folder(id)) {
             *heard = Heard::Gone;
         }
@@ -153,7 +149,7 @@ pub async fn gather(state: &StateDir, room: &Arc<Semaphore>) -> Result<Scrape> {
             _ => None,
         };
         let up = matches!(heard.get(id), Some(Heard::Figures(_)));
-        // Removed while we looked.
+        // Skip a sandbox that was removed while we looked.
         if up || state.folder(id).is_sandbox() {
             scrape.sandboxes.push(Sandbox { namespace: String::new(), id: id.to_string(), up, figures });
         }
@@ -162,7 +158,7 @@ pub async fn gather(state: &StateDir, room: &Arc<Semaphore>) -> Result<Scrape> {
         let answer = match heard {
             Heard::Figures(figures) => Some(Answer::of(&figures)),
             Heard::Starting => continue,
-            // It went when its task ended: nothing that should be up.
+            // The shim ended with its task: nothing here should be up.
             Heard::Gone if !state.folder(&id).is_sandbox() && has_ended(&state.folder(&id)) => continue,
             Heard::Gone | Heard::Silent(_) => None,
         };
@@ -171,7 +167,7 @@ pub async fn gather(state: &StateDir, room: &Arc<Semaphore>) -> Result<Scrape> {
     Ok(scrape)
 }
 
-/// Asks all shims at the same time, as far as there is room; whose each is, and how.
+/// Asks all shims at the same time, as far as there is room; returns each answer under the shim's key.
 pub async fn ask_all<K: Ord>(
     room: &Arc<Semaphore>,
     shims: Vec<(K, impl Future<Output = Heard> + Send + 'static)>,
@@ -179,7 +175,7 @@ pub async fn ask_all<K: Ord>(
     let begun = shims.into_iter().map(|(whose, question)| {
         let room = room.clone();
         let asked = tokio::spawn(async move {
-            // It is never closed.
+            // The semaphore is never closed.
             let _turn = room.acquire().await;
             question.await
         });
@@ -194,7 +190,7 @@ pub async fn ask_all<K: Ord>(
 }
 
 impl Answer {
-    /// What is in its figures of the shim itself.
+    /// Extracts what the shim reports about itself.
     pub fn of(figures: &Figures) -> Answer {
         Answer {
             version: figures.version.clone().into_owned(),
@@ -204,7 +200,7 @@ impl Answer {
     }
 }
 
-/// A task by its folder.
+/// A task, as its folder describes it.
 struct Found {
     id: TaskId,
     sandbox: Option<TaskId>,
@@ -214,7 +210,7 @@ struct Found {
 }
 
 impl Found {
-    /// Looks at its files; what is damaged counts, and is taken for missing.
+    /// Reads the task's files; a damaged file counts as an error and as missing.
     fn look(state: &StateDir, id: TaskId, errors: &mut u64) -> Found {
         let folder = state.folder(&id);
         let mut checked = |error: Error| {
@@ -242,7 +238,7 @@ impl Found {
         self.sandbox.as_ref().unwrap_or(&self.id)
     }
 
-    /// Whether it is; if nobody answers for it any more, with how it ended.
+    /// Whether the task still exists. If no shim answers for it any more, reads again how it ended.
     fn is_still_there(&mut self, state: &StateDir, heard: &mut BTreeMap<TaskId, Heard>, errors: &mut u64) -> bool {
         let answered = match heard.get(self.shim()) {
             Some(Heard::Figures(figures)) => {
@@ -257,7 +253,7 @@ impl Found {
         state.folder(&self.id).exists().unwrap_or(true)
     }
 
-    /// It with what its shim tells.
+    /// Combines the task with what its shim reports.
     fn told(self, heard: &mut BTreeMap<TaskId, Heard>) -> Task {
         let shim = self.shim().clone();
         let mut figures = match heard.get_mut(&shim) {
@@ -271,7 +267,7 @@ impl Found {
             }
             (None, Some(Heard::Figures(_))) => match &figures {
                 Some(task) => (state_named(&task.status), Some(true)),
-                // It is only being launched.
+                // The task is still being launched.
                 None => (Some("created"), None),
             },
             (None, Some(Heard::Starting)) => (Some("created"), None),
@@ -287,13 +283,13 @@ impl Found {
     }
 }
 
-/// What is reported of the task of this id, if anything.
+/// Takes out the figures of the task `id`, if there are any.
 pub fn take(figures: &mut Figures, id: &str) -> Option<TaskFigures> {
     let at = figures.tasks.iter().position(|task| task.id == id);
     at.map(|at| figures.tasks.swap_remove(at))
 }
 
-/// The word that a shim has used, if it is one that we know.
+/// The state that a shim names, if we know the word.
 pub fn state_named(word: &str) -> Option<&'static str> {
     ["created", "running", "paused", "stopping", "exited"].into_iter().find(|known| *known == word)
 }
@@ -315,7 +311,7 @@ fn parse_memory(rollup: &str) -> Option<ShimMemory> {
     Some(ShimMemory { rss_bytes: bytes("Rss")?, pss_bytes: bytes("Pss")? })
 }
 
-/// Has block devices called by their names, as every other exporter calls them.
+/// Replaces device numbers by the names of block devices, as other exporters do.
 pub fn named(figures: &mut Figures) {
     let of_tasks = figures.tasks.iter_mut().filter_map(|task| task.usage.as_mut());
     let of_sandbox = figures.sandbox.iter_mut().filter_map(|sandbox| sandbox.usage.as_mut());
@@ -330,7 +326,7 @@ pub fn name_devices(usage: &mut Stats) {
     }
 }
 
-/// The units that are tracked. What cannot be read of them counts.
+/// Adds the tracked units. Everything that cannot be read counts as an error.
 pub fn gather_units(state: &StateDir, scrape: &mut Scrape) {
     let mut failed = |error: &Error| {
         tracing::warn!(%error, "units are reported in part");
@@ -351,7 +347,7 @@ pub fn gather_units(state: &StateDir, scrape: &mut Scrape) {
                 name_devices(&mut figures);
                 Some(figures)
             }
-            // It does not run.
+            // The unit does not run.
             Err(error) if error.kind() == Kind::NotFound => None,
             Err(error) => {
                 failed(&error);

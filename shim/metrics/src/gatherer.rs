@@ -1,4 +1,4 @@
-//! One scrape, of what is in a state folder and of what containerd has had started, for whoever asks.
+//! Runs one scrape of a state folder and of containerd's tasks for all clients that ask at the time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use super::gather::{Scrape, gather, gather_units};
 /// How many shims are asked at the same time: each takes an open file.
 const AT_ONCE: usize = 256;
 
-/// Gathers for any number of askers.
+/// Gathers for any number of clients.
 pub struct Gatherer {
     state: StateDir,
     containerd: Containerd,
@@ -21,12 +21,12 @@ pub struct Gatherer {
 }
 
 impl Gatherer {
-    /// One for the tasks of this state folder, and of containerd's.
+    /// Gathers the tasks of this state folder and those of containerd.
     pub fn new(state: &StateDir, containerd: Containerd) -> Gatherer {
         Gatherer { state: state.clone(), containerd, last: Mutex::new(None) }
     }
 
-    /// A scrape that has begun after this call has.
+    /// Returns a scrape that began after this call did.
     ///
     /// # Errors
     /// `Internal` when the state folder cannot be read.
@@ -52,7 +52,7 @@ impl Gatherer {
 }
 
 impl Scrape {
-    /// What was found elsewhere at the same time.
+    /// Adds the results of another source of the same scrape.
     fn add(&mut self, other: Scrape) {
         self.errors += other.errors;
         self.shims.extend(other.shims);

@@ -1,14 +1,13 @@
-//! Who is connected: as many as there is room for. Somebody who comes to a full
-//! house takes the place of whoever has waited longest.
+//! Limits how many clients are connected: a client that comes when all places are taken replaces the one that has
+//! waited longest.
 //!
 //! ```text
 //!   admitted ─► Waiting ─► Gathering ─► Answering ─► Waiting …
 //!                  └────── may be shown out ──┘
 //! ```
 //!
-//! A client that sends nothing, or a byte now and then, costs the others nothing
-//! this way, however many there are; nor does one that does not read its answer.
-//! Must not: speak HTTP.
+//! So a client that sends nothing, sends a byte now and then, or does not read its answer cannot block others, however
+//! many such clients there are. Must not: speak HTTP.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,26 +20,26 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// How far a client is. In this order they are shown out.
+/// A client's progress. Clients are shown out in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// It has not sent a whole request.
+    /// The client has not sent a whole request yet.
     Waiting,
-    /// Its answer is on its way to it.
+    /// The answer is being written to the client.
     Answering,
-    /// Its answer is being made. It is not shown out: that ends by itself.
+    /// The answer is being prepared. The client is not shown out: this phase ends by itself.
     Gathering,
-    /// It has to go.
+    /// The client must leave.
     Out,
 }
 
-/// A phase, and since when.
+/// A phase, and when it began.
 type Stand = (Phase, Instant);
 
-/// See the module.
+/// The places for clients.
 pub struct House {
     room: usize,
-    /// How long a client may take for a whole request, and to read its answer.
+    /// How long a client may take to send a whole request, and to read its answer.
     patience: [Duration; 2],
     inside: Mutex<Inside>,
     changed: Notify,
@@ -60,12 +59,12 @@ pub struct Seat {
 }
 
 impl House {
-    /// One with room for so many.
+    /// Creates a house with `room` places.
     pub fn new(room: usize, patience: [Duration; 2]) -> Arc<House> {
         Arc::new(House { room, patience, inside: Mutex::default(), changed: Notify::new() })
     }
 
-    /// A place for somebody who has come, in the place of another where it is full.
+    /// Takes a place for a new client; if all are taken, shows another client out.
     pub async fn admit(self: &Arc<House>) -> Seat {
         loop {
             let changed = self.changed.notified();
@@ -73,12 +72,12 @@ impl House {
             if has_room || self.show_out() {
                 return self.seat();
             }
-            // All of them have their answers made.
+            // The answers of all clients are being prepared.
             changed.await;
         }
     }
 
-    /// Shows out whoever has waited longest; false if nobody waits.
+    /// Shows out the client that has waited longest; false if none waits.
     pub fn show_out(&self) -> bool {
         let mut inside = self.inside();
         let stands = inside.guests.iter().map(|(number, guest)| (*guest.borrow(), *number));
@@ -90,7 +89,7 @@ impl House {
         guest.is_some()
     }
 
-    /// Waits until all have left.
+    /// Waits until all clients have left.
     pub async fn empty(&self) {
         loop {
             let changed = self.changed.notified();
@@ -111,7 +110,7 @@ impl House {
     }
 
     fn inside(&self) -> MutexGuard<'_, Inside> {
-        // Nothing is half done where this is held.
+        // No code that holds the lock leaves anything half done.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -124,7 +123,7 @@ impl Drop for Seat {
 }
 
 impl Seat {
-    /// It is in this phase from now on.
+    /// Enters `phase`, unless it is in that phase already or the client must leave.
     pub fn enter(&self, phase: Phase) {
         self.stand.send_if_modified(|stand| {
             let enters = stand.0 != phase && stand.0 != Phase::Out;
@@ -136,7 +135,7 @@ impl Seat {
         self.house.changed.notify_one();
     }
 
-    /// Waits until the client has to go: for another, or as it takes too long.
+    /// Waits until the client must leave: for another client, or because it takes too long.
     pub async fn over(&self) {
         let mut stands = self.stand.subscribe();
         let [request, answer] = self.house.patience;
@@ -156,9 +155,8 @@ impl Seat {
     }
 }
 
-/// A client's connection, which tells when an answer has been written.
+/// A client's connection, which notes when an answer has been written.
 pub struct Seated<T> {
-    /// The connection itself.
     pub connection: T,
     pub seat: Arc<Seat>,
 }
@@ -186,7 +184,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Seated<T> {
         self.connection.is_write_vectored()
     }
 
-    /// hyper asks for this once it has written all that it has.
+    /// hyper flushes once it has written everything.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.connection).poll_flush(cx))?;
         if self.seat.stand.borrow().0 == Phase::Answering {

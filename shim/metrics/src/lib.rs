@@ -1,5 +1,5 @@
-//! `metrics`: the figures of all tasks, sandboxes and tracked units, for
-//! Prometheus and whatever else reads its formats.
+//! `bowline metrics`: reports the figures of all tasks, sandboxes and tracked units to Prometheus and compatible
+//! programs.
 //!
 //! ```text
 //!   args ─► listen ─► serve ─► gather, from all shims ─► families ─► text
@@ -8,8 +8,7 @@
 //!                       └ negotiate: which form
 //! ```
 //!
-//! No shim is asked but when somebody scrapes. Must not: keep what was gathered
-//! for a later scrape.
+//! Shims are asked only when a client scrapes. Must not: keep what was gathered for a later scrape.
 
 pub mod args;
 mod bundles;
@@ -37,7 +36,7 @@ use self::bundles::Containerd;
 use self::gatherer::Gatherer;
 use self::text::Form;
 
-/// `bowline metrics`: serves until SIGTERM or SIGINT, or prints once, by `say`.
+/// Runs `bowline metrics`: serves until SIGTERM or SIGINT, or prints the metrics once with `say`.
 pub async fn run(state: &StateDir, args: MetricsArgs, say: fn(&str) -> Result<()>) -> Result<u8> {
     let gatherer = Arc::new(Gatherer::new(state, Containerd::at(args.containerd)?));
     if args.once {
@@ -49,7 +48,7 @@ pub async fn run(state: &StateDir, args: MetricsArgs, say: fn(&str) -> Result<()
     say(&format!("listening at {}", listener.place()))?;
     let (end, ended) = watch::channel(false);
     tokio::spawn(async move {
-        // An error is as good as a signal: nothing else would end this.
+        // Treat an error like a signal: nothing else would end the server.
         let _ = asked.readable().await;
         end.send_replace(true);
     });
@@ -57,7 +56,7 @@ pub async fn run(state: &StateDir, args: MetricsArgs, say: fn(&str) -> Result<()
     Ok(0)
 }
 
-/// Readable once SIGTERM or SIGINT has come.
+/// Returns a stream that is readable once SIGTERM or SIGINT has come.
 fn signals() -> Result<tokio::net::UnixStream> {
     let what = || "cannot watch for signals";
     let (receive, send) = UnixStream::pair().doing(Kind::Internal, what)?;

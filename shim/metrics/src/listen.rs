@@ -1,8 +1,7 @@
-//! Listening: at a socket of our user's alone, or at an address of this host.
+//! Listens at a socket that only this user can reach, or at an address of this host.
 //!
-//! A socket that nobody listens at any more is replaced, also by two at a time:
-//! its folder is locked meanwhile. It goes with its owner, unless somebody else
-//! has put another there. Must not: know what is served.
+//! A socket that nobody listens at is replaced. Its folder is locked meanwhile, so that two processes can do so at
+//! once. The socket is removed with its owner, unless somebody has replaced it. Must not: know what is served.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -17,15 +16,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::args::Place;
 
-/// The socket in the state folder. Ids never begin with a dot.
+/// The name of the socket in the state folder. Ids never begin with a dot.
 const SOCKET: &str = ".metrics.sock";
 
-/// The longest path a unix socket can have (unix(7)).
+/// The longest path of a unix socket, in bytes (unix(7)).
 const LONGEST: usize = 107;
 
-/// What somebody connects to.
+/// Where clients connect.
 pub enum Listener {
-    /// A socket in the file system, and what removes it in the end.
+    /// A socket in the file system, and the guard that removes it.
     Unix(tokio::net::UnixListener, Socket),
     Address(tokio::net::TcpListener, SocketAddr),
 }
@@ -34,17 +33,17 @@ pub enum Listener {
 pub trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
 
-/// A socket's file, which is removed when this is dropped.
+/// A socket's file, removed on drop.
 pub struct Socket {
     path: PathBuf,
-    /// By which it is told from another's.
+    /// Device and inode, to recognize the file.
     file: (u64, u64),
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|there| there == self.file) {
-            // Whoever cannot remove it replaces it the next time.
+            // If removal fails, the next process to listen replaces the socket.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -53,9 +52,8 @@ impl Drop for Socket {
 /// Listens at `place`, by default in the state folder.
 ///
 /// # Errors
-/// `Usage` for an address that others reach, unless that is allowed, and for a
-/// path that no socket can have; `AlreadyExists` where somebody listens; what the
-/// kernel refuses.
+/// `Usage` for an address that other hosts can reach, unless that is allowed, and for a path that is too long for a
+/// socket; `AlreadyExists` where somebody listens already; what the kernel refuses.
 pub fn listen(state: &StateDir, place: Option<Place>, allow_remote: bool) -> Result<Listener> {
     match place {
         Some(Place::Address(address)) => at_address(address, allow_remote),
@@ -65,7 +63,7 @@ pub fn listen(state: &StateDir, place: Option<Place>, allow_remote: bool) -> Res
         }
         Some(Place::Unix(path)) => at_path(std::path::absolute(path).doing(Kind::Usage, || "--listen: not a path")?),
         None => {
-            // Before the first task there may be no such folder: made as that would.
+            // The folder may not exist before the first task. Create it as the first task would.
             let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(state.path());
             made.doing(Kind::Internal, || format!("cannot create the state folder {}", state.path().display()))?;
             at_path(state.path().join(SOCKET))
@@ -105,10 +103,10 @@ fn at_path(path: PathBuf) -> Result<Listener> {
         let refused = Error::new(Kind::Internal, format!("{}: folder {}: {error}", what(), folder.display()));
         if error.kind() == ErrorKind::NotFound { refused.hint("make that folder first") } else { refused }
     })?;
-    // Released when it is closed.
+    // Closing the folder releases the lock.
     opened.lock().doing(Kind::Internal, || format!("cannot lock {}", folder.display()))?;
     make_room(&path)?;
-    // Nobody else can connect, from the first moment on.
+    // Set the mode at creation, so that nobody else can ever connect.
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
     let bound = UnixListener::bind(&path);
     rustix::process::umask(before);
@@ -132,7 +130,7 @@ fn make_room(path: &Path) -> Result<()> {
     match UnixStream::connect(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path)
             .doing(Kind::Internal, || format!("cannot remove {}, which nobody has", path.display())),
-        // Whatever else it is, somebody may have it.
+        // In any other case somebody may be using it.
         _ => Err(Error::new(Kind::AlreadyExists, format!("{}: somebody listens there", what()))
             .hint("stop it first, or choose another place with --listen")),
     }
@@ -144,7 +142,6 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl Listener {
-    /// The next connection.
     pub async fn accept(&self) -> io::Result<Box<dyn Connection>> {
         Ok(match self {
             Listener::Unix(listener, _) => Box::new(listener.accept().await?.0),
@@ -152,7 +149,7 @@ impl Listener {
         })
     }
 
-    /// Where it is, for whoever wants to come.
+    /// The listener's address, as a client uses it.
     pub fn place(&self) -> String {
         match self {
             Listener::Unix(_, socket) => format!("unix:{}", socket.path.display()),

@@ -1,11 +1,11 @@
-//! Which form somebody wants, by the `Accept` of a request (RFC 9110, 12.5.1).
+//! Chooses the text format by the `Accept` header of a request (RFC 9110, 12.5.1).
 //!
-//! OpenMetrics for who names it and prefers nothing else; for everybody else
-//! Prometheus' text, also for who wants neither: a scrape is better than none.
+//! A client that names OpenMetrics and does not prefer text gets OpenMetrics. Every other client gets Prometheus' text,
+//! even one that accepts neither: a scrape is better than none.
 
 use super::text::Form;
 
-/// The form for this `Accept`, if there is one.
+/// The format for an `Accept` header, if there is one.
 pub fn form(accept: Option<&str>) -> Form {
     let (mut open, mut text) = (0, 0);
     for range in accept.into_iter().flat_map(|accept| accept.split(',')) {
@@ -28,7 +28,7 @@ pub fn form(accept: Option<&str>) -> Form {
     if open > 0 && open >= text { Form::OpenMetrics } else { Form::Text }
 }
 
-/// A quality: 0 to 1 with up to three digits.
+/// Parses a quality value: 0 to 1 with up to three digits.
 fn thousandths(text: &str) -> Option<u32> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     if part.len() > 3 || !part.bytes().all(|c| c.is_ascii_digit()) {
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn who_names_openmetrics_and_prefers_nothing_gets_it() {
-        // As Prometheus 2 and 3 ask.
+        // The headers of Prometheus 2 and 3.
         for accept in [
             "application/openmetrics-text;version=1.0.0;q=0.8,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
             "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",

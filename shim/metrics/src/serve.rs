@@ -1,12 +1,11 @@
-//! Metrics over HTTP/1.1, for a few clients at a time, none of them trusted.
+//! Serves metrics over HTTP/1.1 to a few untrusted clients at a time.
 //!
 //! ```text
 //!   accept ─► house ─► request, with a time limit ─► scrape ─► answer, with one ─► the next
 //! ```
 //!
-//! hyper speaks the protocol; here is what it is allowed: how many connections,
-//! how large a head, how long for what. Who has to go is the house's to say.
-//! Must not: read a body.
+//! hyper speaks the protocol; this module sets the limits: connections, size of a request's head, timeouts. The house
+//! decides who must leave. Must not: read a body.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
@@ -32,34 +31,32 @@ use super::house::{House, Phase, Seat, Seated};
 use super::listen::{Connection, Listener};
 use super::negotiate;
 
-/// How many connections there are at a time; who comes then takes the place of
-/// whoever has waited longest.
+/// How many connections are open at a time; one more replaces the client that has waited longest.
 const CONNECTIONS: usize = 32;
 
-/// Of the files that we may have open, at most one in so many is a connection:
-/// the others are for what is gathered.
+/// At most one in this many of the files that we may open is a connection: the rest are for gathering.
 const SHARE: u64 = 4;
 
-/// How large the head of a request may be, in bytes: hyper's least.
+/// The limit on the head of a request, in bytes: the lowest that hyper supports.
 const HEAD: usize = 8192;
 
-/// How long a client may take for all of that, from the connection or the answer
-/// before on. Who scrapes every 15 seconds keeps its connection.
+/// Timeout for a whole request, counted from the connection or the previous answer. A client that scrapes every 15
+/// seconds keeps its connection.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long it may take to read all of its answer.
+/// Timeout for reading a whole answer.
 const READING: Duration = Duration::from_secs(10);
 
-/// How long a connection lasts: who never leaves makes room for another.
+/// The longest time that a connection may last, so that others get their turn.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// How long an answer that is under way may take then, and at the end.
+/// How much longer an answer in progress may take after that, or when the server ends.
 const LAST: Duration = Duration::from_secs(3);
 
-/// How long nobody is let in when there are no files left for a connection.
+/// How long to accept nobody when no file is left for a connection.
 const NO_ROOM: Duration = Duration::from_millis(100);
 
-/// Serves until `ended` says so.
+/// Serves until `ended` is true.
 pub async fn serve(listener: Listener, gatherer: Arc<Gatherer>, ended: watch::Receiver<bool>) {
     let house = House::new(room(), [PATIENCE, READING]);
     let mut over = ended.clone();
@@ -75,14 +72,14 @@ pub async fn serve(listener: Listener, gatherer: Arc<Gatherer>, ended: watch::Re
                     _ = over.wait_for(|over| *over) => break,
                 };
                 tokio::spawn(converse(connection, gatherer.clone(), ended.clone(), seat));
-                // Many come at once: whoever has sent its request already has it
-                // read before the next one comes, and whoever has to go has gone.
+                // When many clients connect at once, this lets requests that have come be read, and clients that were
+                // shown out leave, before the next one is accepted.
                 yield_now().await;
             }
             // The client has gone already.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                // No more files, most likely: whoever has to go leaves one.
+                // Most likely no file is left: a client that is shown out frees one.
                 if house.show_out() {
                     yield_now().await;
                 } else {
@@ -93,17 +90,17 @@ pub async fn serve(listener: Listener, gatherer: Arc<Gatherer>, ended: watch::Re
         }
     }
     drop(listener);
-    // All that are left are told to go, each for so long.
+    // Every remaining client has been asked to leave and has its own timeout.
     let _ = timeout(2 * LAST, house.empty()).await;
 }
 
-/// How many connections there is room for.
+/// How many connections may be open.
 fn room() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(files / SHARE).unwrap_or(CONNECTIONS).clamp(1, CONNECTIONS)
 }
 
-/// One connection, to its end.
+/// Serves one connection to its end.
 async fn converse(
     connection: Box<dyn Connection>,
     gatherer: Arc<Gatherer>,
@@ -128,7 +125,7 @@ async fn converse(
         .serve_connection(TokioIo::new(Seated { connection, seat: seat.clone() }), service);
     tokio::pin!(conversation);
     tokio::select! {
-        // An error is the client's: it broke off, was too slow, or speaks no HTTP.
+        // An error is the client's fault: it broke off, was too slow, or speaks no HTTP.
         _ = conversation.as_mut() => return,
         () = seat.over() => return,
         () = sleep(LONGEST) => {}
@@ -150,7 +147,7 @@ async fn answer(request: &Request<Incoming>, gatherer: &Gatherer) -> Response<Fu
         refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refusal;
     }
-    // Several headers are one list.
+    // Several `Accept` headers form one list.
     let accepts = request.headers().get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
     let accept = accepts.collect::<Vec<_>>().join(",");
     let form = negotiate::form(Some(&accept));

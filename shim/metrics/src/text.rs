@@ -1,30 +1,28 @@
-//! Metrics as text: Prometheus' format 0.0.4, and OpenMetrics 1.0.
+//! Renders metrics as text: Prometheus' format 0.0.4, and OpenMetrics 1.0.
 //!
 //! ```text
 //!   name, type, unit, help ─┐
 //!   labels, value ──────────┴─► Exposition ─► text, in one form or the other
 //! ```
 //!
-//! Families are in the order of their names, samples in that of their labels, so
-//! that two scrapes are alike; a series is there once. A counter is named without
-//! `_total` here, and info without `_info`: which form wants them where is known
-//! here alone. Pure.
+//! Families are sorted by name and samples by labels, so that two scrapes are comparable; a series appears once. Names
+//! of counters have no `_total` here, and names of infos no `_info`: only this module knows where each format wants
+//! them. Pure.
 
 use std::collections::BTreeMap;
 
 use bowline_executor::figures::ExecStarts;
 
-/// A form of text.
+/// A text format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Prometheus' own, 0.0.4.
+    /// Prometheus' own format, 0.0.4.
     Text,
-    /// OpenMetrics 1.0.
     OpenMetrics,
 }
 
 impl Form {
-    /// What it is called in HTTP.
+    /// The media type in HTTP.
     pub fn media_type(self) -> &'static str {
         match self {
             Form::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -33,28 +31,27 @@ impl Form {
     }
 }
 
-/// What a family is.
+/// The type of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
-    /// What only grows.
+    /// A number that only grows.
     Counter,
-    /// What comes and goes.
+    /// A number that can go down.
     Gauge,
-    /// How many were how long, in seconds.
+    /// Counts of durations, in seconds.
     Histogram,
-    /// Labels alone.
+    /// Only labels.
     Info,
 }
 
-/// Labels of a sample, in the order in which they are written.
+/// The labels of a sample, in the order in which they are printed.
 pub type Labels = Vec<(&'static str, String)>;
 
-/// A figure. There is no fraction but of a second: what is printed is exact, and
-/// never NaN.
+/// The value of a sample. Only seconds have fractions, so what is printed is exact and never NaN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     Number(u64),
-    /// Printed in seconds.
+    /// A time in µs, printed in seconds.
     Micros(u64),
     Histogram(ExecStarts),
 }
@@ -73,22 +70,20 @@ struct Family {
     samples: BTreeMap<Labels, Value>,
 }
 
-/// What a family is called and what it is, for whoever writes it down.
+/// A family's description, for the documents.
 #[cfg(test)]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Described<'a> {
-    /// As it is called in queries.
+    /// The name in queries.
     pub name: String,
     pub of: Type,
-    /// In a few words.
     pub help: &'static str,
-    /// The labels of its samples.
     pub labels: Vec<&'a str>,
 }
 
 impl Exposition {
-    /// Puts a sample in, and its family if it is the first. With a unit the name
-    /// ends with that. Of samples with the same labels the first stays.
+    /// Adds a sample, and its family if it is the first. If there is a unit, the name must end with it. Of several
+    /// samples with the same labels the first is kept.
     pub fn add(
         &mut self,
         name: String,
@@ -101,7 +96,6 @@ impl Exposition {
         self.families.entry(name).or_insert_with(new).samples.entry(labels).or_insert(value);
     }
 
-    /// It as text.
     pub fn render(&self, form: Form) -> String {
         let mut out = String::new();
         for (name, family) in &self.families {
@@ -131,7 +125,7 @@ impl Exposition {
     }
 }
 
-/// What follows the family's name in that of its samples.
+/// The suffix of a sample's name after the family's name.
 fn suffix(of: Type) -> &'static str {
     match of {
         Type::Counter => "_total",
@@ -142,7 +136,7 @@ fn suffix(of: Type) -> &'static str {
 
 impl Family {
     fn render(&self, name: &str, form: Form, out: &mut String) {
-        // 0.0.4 knows no families but by the names of their samples.
+        // 0.0.4 names a family after its samples.
         let (family, of) = match (form, self.of) {
             (Form::OpenMetrics, of) => (name.to_owned(), of.name()),
             (Form::Text, Type::Info) => (format!("{name}_info"), Type::Gauge.name()),
@@ -184,7 +178,6 @@ impl Family {
 }
 
 impl Type {
-    /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
             Type::Counter => "counter",
@@ -195,7 +188,7 @@ impl Type {
     }
 }
 
-/// µs as seconds, to the last digit.
+/// Converts µs to seconds without rounding.
 fn seconds(usec: u64) -> String {
     let (whole, part) = (usec / 1_000_000, usec % 1_000_000);
     match part {
@@ -204,21 +197,20 @@ fn seconds(usec: u64) -> String {
     }
 }
 
-/// The bound of a bucket, which is a label: OpenMetrics wants it to look like a float.
+/// The bound of a bucket, as a label: OpenMetrics requires it to look like a float.
 fn bound(usec: u64, form: Form) -> String {
     let seconds = seconds(usec);
     if form == Form::OpenMetrics && !seconds.contains('.') { seconds + ".0" } else { seconds }
 }
 
-/// `{label="value"}`; nothing without labels. `bound` is the label of a bucket.
+/// `{label="value"}`, or nothing without labels. `bound` is the label of a bucket.
 fn braced(labels: &Labels, bound: Option<&str>) -> String {
     let labels = labels.iter().map(|(name, value)| (*name, value.as_str())).chain(bound.map(|bound| ("le", bound)));
     let pairs: Vec<String> = labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(value, true))).collect();
     if pairs.is_empty() { String::new() } else { format!("{{{}}}", pairs.join(",")) }
 }
 
-/// What ends a line or a value, written otherwise. 0.0.4 leaves quotes in a help
-/// text as they are.
+/// Escapes backslashes, line ends and, with `quotes`, double quotes. Format 0.0.4 keeps quotes in help texts.
 fn escaped(text: &str, quotes: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -289,7 +281,7 @@ mod tests {
         assert_eq!(Exposition::default().render(Form::OpenMetrics), "# EOF\n");
     }
 
-    /// A sample taken apart again: name, labels, value.
+    /// Parses a sample: name, labels, value.
     fn parse(line: &str) -> (String, Vec<(String, String)>, String) {
         let (name, mut rest) = line.split_at(line.find(['{', ' ']).unwrap());
         let mut labels = Vec::new();
@@ -373,7 +365,7 @@ mod tests {
                 let wanted: BTreeSet<_> = samples.iter().map(|(kind, label, _)| (kind, label)).collect();
                 let times = wanted.iter().map(|(kind, _)| if **kind == 3 { 3 } else { 1 }).sum::<usize>();
                 prop_assert_eq!(series.len(), times);
-                // In whatever order they came, and nothing but values differs.
+                // The order of samples does not matter: only values may differ.
                 let turned: Vec<_> = samples.iter().rev().cloned().collect();
                 let names = |text: &str| text.lines().map(|l| l.rsplit_once(' ').unwrap().0.to_owned()).collect::<Vec<_>>();
                 prop_assert_eq!(names(&all(&turned).render(form)), names(&text));

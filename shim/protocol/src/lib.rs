@@ -1,10 +1,10 @@
-//! What a shim and its clients say to each other.
+//! The wire protocol between a shim and its clients.
 //!
 //! ```text
-//!   client ─ttrpc─► calls ─► a service, which a shim has: `shim/task`, `shim/containerd`
+//!   client ─ttrpc─► calls ─► a service of the shim: `shim/task`, `shim/containerd`
 //! ```
 //!
-//! Must not: know what is served.
+//! Must not: know the services.
 
 pub mod calls;
 pub mod wire;

@@ -1,4 +1,4 @@
-//! The one place where an error becomes a wire code, and comes back from it.
+//! The one place that turns errors into wire codes and back.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -9,11 +9,9 @@ use ttrpc::proto::{Code, Status};
 /// The generated messages and services of `bowline.v1`.
 #[allow(missing_docs, unsafe_code, nonstandard_style, unused, clippy::all, clippy::unwrap_used)]
 pub mod proto {
-    /// Messages.
     pub mod bowline {
         include!(concat!(env!("OUT_DIR"), "/bowline.rs"));
     }
-    /// Services.
     pub mod bowline_ttrpc {
         include!(concat!(env!("OUT_DIR"), "/bowline_ttrpc.rs"));
     }
@@ -21,20 +19,19 @@ pub mod proto {
 
 use proto::bowline::ErrorDetail;
 
-/// The name of the service.
+/// The full name of the service.
 pub const NAME: &str = "bowline.v1.Bowline";
 
-/// An answer that is JSON in a message.
+/// Encodes an answer that is JSON in a message.
 ///
 /// # Errors
-/// `Internal` for what JSON has no form for.
+/// `Internal` for a value that JSON cannot represent.
 pub fn json<T: serde::Serialize>(value: &T) -> Result<String, Status> {
     let text = serde_json::to_string(value).doing(Kind::Internal, || "cannot write an answer as JSON");
     text.map_err(|error| to_status(&error))
 }
 
-/// An error on its way to a client: gRPC code and text for everybody, kind and
-/// hint in the details for our own.
+/// Encodes an error for a client: gRPC code and text for any client, kind and hint in the details for our own.
 pub fn to_status(error: &Error) -> Status {
     let code = match error.kind() {
         Kind::NotFound => Code::NOT_FOUND,
@@ -64,9 +61,9 @@ pub fn to_status(error: &Error) -> Status {
     status
 }
 
-/// An error as it left the shim; `None` when it is the connection that failed.
+/// Decodes an error that a shim sent; `None` when the connection itself failed.
 pub fn from_status(error: &ttrpc::Error) -> Option<Error> {
-    // Every other kind is the connection's.
+    // All other variants are errors of the connection.
     let ttrpc::Error::RpcStatus(status) = error else { return None };
     let detail = status.details.iter().find(|any| any.type_url == "bowline.v1.ErrorDetail");
     let detail = detail.and_then(|any| ErrorDetail::parse_from_bytes(&any.value).ok()).unwrap_or_default();

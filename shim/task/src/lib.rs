@@ -1,4 +1,4 @@
-//! `bowline.v1` on the shim's socket: requests in, the executor's answers out.
+//! Serves `bowline.v1` on the shim's socket: turns requests into executor calls and encodes the answers.
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use bowline_protocol::wire::proto::bowline::{
 };
 use bowline_protocol::wire::{NAME, json, to_status};
 
-/// Serves `listener` until the executor has closed and all answers are out.
+/// Serves `listener` until the executor has closed and all answers are written.
 pub async fn serve(executor: Executor, listener: UnixListener) -> Result<()> {
     let connections = Connections::default();
     let service = Service { executor: executor.clone(), connections: connections.clone() };
@@ -37,20 +37,17 @@ pub async fn serve(executor: Executor, listener: UnixListener) -> Result<()> {
     Ok(())
 }
 
-/// Who makes a cgroup, as it is on the wire.
+/// Parses the cgroup driver of a request; empty means the default.
 fn driver(text: &str) -> Answer<CgroupDriver> {
     if text.is_empty() { Ok(CgroupDriver::default()) } else { text.parse().map_err(|e| to_status(&e)) }
 }
 
-/// The service of one shim.
 pub struct Service {
-    /// What does the work.
     pub executor: Executor,
-    /// Who is served.
     pub connections: Connections,
 }
 
-/// What a shim knows of itself, and of who is served.
+/// Everything that `Facts` returns: the executor's facts and the open connections.
 #[derive(serde::Serialize)]
 struct AllFacts {
     #[serde(flatten)]
@@ -104,7 +101,7 @@ fn target(path: &str) -> Target {
     if path.is_empty() { Target::Null } else { Target::Path(PathBuf::from(path)) }
 }
 
-/// Where a stream goes that may be in somebody's foreground.
+/// The target of an output stream; a path that a user reads in the foreground becomes `Foreground`.
 fn read_by(path: &str, foreground: bool) -> Target {
     match target(path) {
         Target::Path(path) if foreground => Target::Foreground(path),
@@ -124,7 +121,7 @@ fn attachment(request: AttachRequest) -> Attachment {
     }
 }
 
-/// A size as sent: what no terminal can be is as large as one can.
+/// Converts a window size; a number that is too large for a terminal becomes the maximum.
 fn size(sent: &proto::WindowSize) -> WindowSize {
     let characters = |sent: u32| u16::try_from(sent).unwrap_or(u16::MAX);
     WindowSize { rows: characters(sent.rows), columns: characters(sent.columns) }
@@ -313,7 +310,7 @@ impl Service {
     }
 }
 
-// For a shim that is leaving, of which there is one with this feature alone.
+// `Executor::gone`, the executor of a leaving shim, exists only with the feature `fuzzing`.
 #[cfg(all(test, feature = "fuzzing"))]
 mod tests {
     use super::*;

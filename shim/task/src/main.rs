@@ -1,8 +1,7 @@
-//! The shim: one process for one sandbox, one thread, until its tasks have ended.
+//! The shim: one single-threaded process for one sandbox, which runs until its tasks have ended.
 //!
-//! Started by `bowline`, which hands it a listening socket, the lock of its
-//! folder, and as stdin a pipe that ends with `bowline` itself. Its flags are
-//! read by hand: an argument parser would be half of its private memory.
+//! `bowline` starts it and passes a listening socket, the lock of its folder, and as stdin a pipe that closes when
+//! `bowline` ends. The shim parses its flags by hand: an argument parser would take up half of its private memory.
 
 use std::os::fd::{AsFd as _, RawFd};
 use std::os::unix::net::UnixListener;
@@ -14,9 +13,9 @@ use bowline_executor::{
     Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd, serve,
 };
 
-/// Where the listening socket is unless `--listener-fd` says otherwise.
+/// The fd of the listening socket, unless `--listener-fd` gives another.
 const LISTENER_FD: RawFd = 3;
-/// Where the lock of the folder is unless `--lock-fd` says otherwise.
+/// The fd of the folder's lock, unless `--lock-fd` gives another.
 const LOCK_FD: RawFd = 4;
 
 fn main() -> ExitCode {
@@ -24,7 +23,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_max_level(level.unwrap_or(tracing::Level::WARN))
         .with_ansi(false)
-        // It would tell stderr that stderr cannot be written, and panic.
+        // Otherwise a failed write to stderr is reported on stderr, and panics.
         .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .init();
@@ -73,17 +72,17 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     #[cfg(feature = "absent")]
     tracing::warn!("taken for absent: {}", bowline_executor::all_absent().join(" "));
     let arguments = parse(args)?;
-    // Whoever started us may have more open than it says.
+    // The parent may have passed on more open fds than it names.
     close_all_but(&mut [arguments.listener, arguments.lock]);
     let missing = |what: &str| Error::new(Kind::Usage, format!("{what} was not handed down"));
     let listener = inherited_fd(arguments.listener).ok_or_else(|| missing("the listening socket"))?;
     let lock = inherited_fd(arguments.lock).ok_or_else(|| missing("the lock"))?;
     let _lock = Lock::from_fd(lock);
-    // A session of its own: ctrl-C at our manager's terminal is not for us.
-    // It fails only for a leader of a group, which has one already.
+    // Use a separate session, so that Ctrl-C at the manager's terminal does not reach the shim. `setsid` fails only for
+    // a process group leader, which has one already.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"bowline-shim");
-    // What a task in the host's pid namespace leaves behind is ours to reap.
+    // The shim reaps the orphans of tasks in the host's pid namespace.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .doing(Kind::Internal, || "cannot become a subreaper")?;
     std::env::set_current_dir("/").doing(Kind::Internal, || "cannot change to /")?;
@@ -95,8 +94,7 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
             executor.leave_with(stdin);
         }
         bowline_shim::serve(executor, UnixListener::from(listener)).await?;
-        // All is answered and removed: the kernel takes back the rest, faster
-        // than it could be dropped piece by piece.
+        // Everything is answered and removed: the kernel frees the rest faster than dropping it piece by piece.
         std::process::exit(0)
     })
 }

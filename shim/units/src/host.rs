@@ -1,4 +1,4 @@
-//! Units that are the host's: looked at, limited, and slices made for them.
+//! Looks at the host's own systemd units, limits them, and creates slices for them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,10 +16,10 @@ use super::{Job, NO_SUCH_UNIT, Refusal, SYSTEMD, Signals, Systemd, UNIT_EXISTS, 
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
 
-/// Where systemd keeps properties that are set until the next boot.
+/// Where systemd stores properties that apply until the next boot.
 const CONTROL: &str = "/run/systemd/system.control";
 
-/// The files there that are of the properties that we set.
+/// The files below [`CONTROL`] for the properties that we set.
 const FILES: [&str; 5] = [
     "50-CPUQuota.conf",
     "50-MemoryMax.conf",
@@ -28,10 +28,10 @@ const FILES: [&str; 5] = [
     "50-MemoryAccounting.conf",
 ];
 
-/// Does what is asked for.
+/// Carries out one request about the host's units.
 ///
 /// # Errors
-/// `Unsupported` without a bus; `Timeout`; `BadSpec` for what systemd refuses.
+/// `Unsupported` without a bus; `Unavailable` on a timeout; `BadSpec` for what systemd refuses.
 pub async fn answer(question: Question) -> Result<Answer> {
     let systemd = Systemd::connect().await?;
     match question {
@@ -87,17 +87,17 @@ fn text(properties: &mut Properties, name: &str) -> String {
     properties.remove(name).and_then(|value| String::try_from(value).ok()).unwrap_or_default()
 }
 
-/// Without a limit where systemd has no such property.
+/// A number, or `u64::MAX` (no limit) where systemd has no such property.
 fn number(properties: &mut Properties, name: &str) -> u64 {
     properties.remove(name).and_then(|value| u64::try_from(value).ok()).unwrap_or(u64::MAX)
 }
 
-/// On where systemd has no such property any more: then it always counts.
+/// A flag, or true where systemd no longer has the property, because it then always counts.
 fn flag(properties: &mut Properties, name: &str) -> bool {
     properties.remove(name).and_then(|value| bool::try_from(value).ok()).unwrap_or(true)
 }
 
-/// Starts a slice, and those that it is in; what of these is only for it ends with it.
+/// Starts a slice and its missing parents; the parents started here stop once nothing else needs them.
 async fn start_slice(systemd: &Systemd, slice: &str, properties: &[Property]) -> Result<()> {
     let mut signals = systemd.subscribe().await?;
     let mut above = Vec::new();
@@ -111,7 +111,7 @@ async fn start_slice(systemd: &Systemd, slice: &str, properties: &[Property]) ->
     let mut all = vec![("Description", Variant::from("Limits of bowline's manifest"))];
     all.extend(values(properties));
     match systemd.call("StartTransientUnit", &(slice, "replace", all, above)).await {
-        // The host has a file for it: what is set is on top of that.
+        // The host has a unit file for this slice: start it and set our properties on top.
         Err(Refusal::Named(name, _)) if name == UNIT_EXISTS => {
             let job = systemd.call("StartUnit", &(slice, "replace")).await?.job()?;
             started(systemd, &mut signals, slice, job).await?;
@@ -126,22 +126,22 @@ async fn start_slice(systemd: &Systemd, slice: &str, properties: &[Property]) ->
     }
 }
 
-/// Waits until a slice is there.
+/// Waits for the start job of a slice.
 async fn started(systemd: &Systemd, signals: &mut Signals, slice: &str, job: Job) -> Result<()> {
     let done = systemd.finished(signals, job).await;
     if done.is_err() {
-        // It may still come about.
+        // The start may still succeed later.
         let _ = systemd.call("StopUnit", &(slice, "ignore-dependencies")).await;
     }
     done
 }
 
-/// Ends those of `unit`'s own slices that nothing is in and that systemd has made by itself. A slice of ours ends with
-/// its last unit; where that happens between our look at the slice and the start of another unit in it, systemd makes
-/// a new one, which would stay for ever.
+/// Stops those of `unit`'s own slices that are empty and that systemd created implicitly. A slice that we create ends
+/// with its last unit. If that happens after we look at the slice and before another unit starts in it, systemd creates
+/// the slice again, and that one would stay forever.
 pub async fn end_implicit_slices(systemd: &Systemd, signals: &mut Signals, unit: &Unit) {
     for slice in unit.own_slices() {
-        // A refusal means that it has just ended.
+        // A refusal means that the slice has just ended.
         if is_left_over(systemd, &slice).await.unwrap_or(false)
             && let Ok(answer) = systemd.call("StopUnit", &(&slice, "ignore-dependencies")).await
             && let Ok(job) = answer.job()
@@ -151,7 +151,7 @@ pub async fn end_implicit_slices(systemd: &Systemd, signals: &mut Signals, unit:
     }
 }
 
-/// Whether systemd has made a slice by itself, and nothing is in it.
+/// Whether systemd created the slice implicitly and it is empty.
 async fn is_left_over(systemd: &Systemd, slice: &str) -> Result<bool> {
     let answer = systemd.call("GetUnit", &(slice,)).await?;
     let path: OwnedObjectPath =
@@ -166,10 +166,10 @@ async fn is_left_over(systemd: &Systemd, slice: &str) -> Result<bool> {
     Ok(inside.is_empty())
 }
 
-/// Ends a slice alone. What was started in it meanwhile stays, as does its cgroup then.
+/// Stops only the slice itself. Units that were started in it meanwhile keep running, and then its cgroup stays too.
 async fn stop_slice(systemd: &Systemd, slice: &str) -> Result<()> {
     let mut signals = systemd.subscribe().await?;
-    // Those of a transient unit stay behind, and keep another of its name from being made.
+    // The files of a transient unit outlive it and prevent a new unit of the same name.
     forget_files(Path::new(CONTROL), slice)?;
     match systemd.call("StopUnit", &(slice, "ignore-dependencies")).await {
         Ok(answer) => systemd.finished(&mut signals, answer.job()?).await,
@@ -178,7 +178,7 @@ async fn stop_slice(systemd: &Systemd, slice: &str) -> Result<()> {
     }
 }
 
-/// Removes the files in `control` that are of properties that we set.
+/// Removes the files below `control` for the properties that we set.
 fn forget_files(control: &Path, unit: &str) -> Result<()> {
     let folder = control.join(format!("{unit}.d"));
     for file in FILES.map(|name| folder.join(name)) {
@@ -189,7 +189,7 @@ fn forget_files(control: &Path, unit: &str) -> Result<()> {
             _ => {}
         }
     }
-    // Somebody else's may be in it.
+    // The folder may hold files of others.
     let _ = fs::remove_dir(folder);
     Ok(())
 }

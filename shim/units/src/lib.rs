@@ -1,16 +1,16 @@
-//! Talking to systemd over the system bus: units started, changed and stopped.
+//! Starts, changes and stops systemd units over the system bus.
 //!
 //! ```text
 //!   shim ─► worker ─► bowline ─► call ─► a job ─► JobRemoved ─► done, or why not
 //! ```
 //!
-//! Part of the program `bowline` alone, which a shim runs for one request at a
-//! time: what speaks to the bus is large, and in no process that stays.
+//! Only the program `bowline` contains this code; a shim runs it for one request at a time. A bus client is large, so
+//! no long-running process contains one.
 //!
-//! The bus is where `DBUS_SYSTEM_BUS_ADDRESS` says, else at its usual place:
-//! never systemd's private socket, which it may change as it likes.
+//! The bus address is `DBUS_SYSTEM_BUS_ADDRESS` or the usual one. systemd's private socket is never used, because
+//! systemd may change it at will.
 //!
-//! Nothing waits longer than its bounds below.
+//! Every wait has one of the timeouts below.
 
 mod host;
 
@@ -27,25 +27,25 @@ use zbus::export::futures_core::Stream as _;
 use zbus::message::Type;
 use zbus::{Connection, DynamicType, MatchRule, Message, MessageStream, ObjectPath, OwnedObjectPath, Variant};
 
-/// How long the bus may take to let us in.
+/// Timeout for connecting to the bus.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long systemd may take for one answer: it gives none while it is reloaded.
+/// Timeout for one answer of systemd, which gives none during a reload.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// How long a job may take: others can be in its way.
+/// Timeout for a job, which may have to wait for other jobs.
 const JOB: Duration = Duration::from_secs(30);
 
-/// How long a unit that has ended may take to be forgotten.
+/// Timeout for systemd to unload a unit that has ended.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 
-/// How often the bus is asked whether systemd is back on it.
+/// How often to ask the bus whether systemd is back on it.
 const BACK: Duration = Duration::from_millis(100);
 
-/// How often a slice may go between our look and the start of a unit in it.
+/// How many times a slice may vanish between our look and the start of a unit in it.
 const VANISHED: u32 = 10;
 
-/// Signals that are kept until they are looked at.
+/// How many unread signals a stream keeps.
 const QUEUED: std::num::NonZeroUsize = std::num::NonZeroUsize::new(1024).expect("not zero");
 
 const ADDRESS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
@@ -57,10 +57,10 @@ const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 const NO_REPLY: &str = "org.freedesktop.DBus.Error.NoReply";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// Does what a shim asks for.
+/// Carries out a shim's request.
 ///
 /// # Errors
-/// As the bus or systemd refuses it.
+/// What the bus or systemd refuses.
 pub async fn carry_out(request: Request) -> Result<()> {
     match request {
         Request::Start { unit, pid, properties } => start(&unit, pid, &properties).await,
@@ -69,12 +69,11 @@ pub async fn carry_out(request: Request) -> Result<()> {
     }
 }
 
-/// Starts `unit` with `pid` in it, and waits until systemd has.
+/// Starts `unit` with `pid` in it, and waits for systemd to finish.
 ///
 /// # Errors
-/// `AlreadyExists` when there is such a unit, unless that has failed and can be
-/// forgotten; `Unsupported` without a bus; `Timeout`; `BadSpec` for what systemd
-/// refuses. Nothing of the unit is then left.
+/// `AlreadyExists` when the unit exists, unless it has failed and can be reset; `Unsupported` without a bus;
+/// `Unavailable` on a timeout; `BadSpec` for what systemd refuses. After an error nothing of the unit is left.
 async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
     let started = async {
         let systemd = Systemd::connect().await?;
@@ -82,7 +81,8 @@ async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
         let mut forgotten = false;
         let mut vanished = 0;
         loop {
-            // systemd takes all of them or none, and leaves half a unit then.
+            // Name only missing slices: systemd accepts all of them or none, and leaves half a unit behind if it
+            // refuses.
             let mut slices = Vec::new();
             for slice in unit.own_slices() {
                 if !systemd.knows(&slice).await? {
@@ -93,13 +93,13 @@ async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
                 Ok(job) => {
                     let done = systemd.finished(&mut signals, job).await;
                     if done.is_err() {
-                        // It may still come about.
+                        // The start may still succeed later.
                         let _ = systemd.call("StopUnit", &(&unit.name, "replace")).await;
                     }
                     return done;
                 }
                 Err(Refusal::Named(name, text)) if name == UNIT_EXISTS => {
-                    // Ours: systemd has started it, and has not come to say so.
+                    // This is our unit: systemd started it without answering the call.
                     if systemd.has_in(&unit.name, pid).await {
                         return Ok(());
                     }
@@ -108,11 +108,11 @@ async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
                             "another task has this name, or an earlier run left it behind: `systemctl stop` it",
                         ));
                     }
-                    // What is left of one that has failed, or is just going.
+                    // The name belongs to a failed unit, or to one that is just ending.
                     let _ = systemd.call("ResetFailedUnit", &(&unit.name,)).await;
                     systemd.forgotten(&mut signals, &unit.name).await;
                 }
-                // A slice that was there is no more, as its last unit has ended since.
+                // A slice that existed is gone, because its last unit has ended since.
                 Err(Refusal::Named(name, _)) if name == NO_SUCH_UNIT && vanished < VANISHED => vanished += 1,
                 Err(refusal) => return Err(refusal.into()),
             }
@@ -121,7 +121,7 @@ async fn start(unit: &Unit, pid: u32, properties: &[Property]) -> Result<()> {
     started.await.map_err(|e| e.within(format_args!("cannot start {}", unit.name)))
 }
 
-/// Changes properties of a unit, until it ends.
+/// Changes properties of a unit until it ends.
 async fn change(unit: &Unit, properties: &[Property]) -> Result<()> {
     let done = async {
         let systemd = Systemd::connect().await?;
@@ -131,8 +131,7 @@ async fn change(unit: &Unit, properties: &[Property]) -> Result<()> {
     done.await.map_err(|e: Error| e.within(format_args!("cannot change {}", unit.name)))
 }
 
-/// Stops a unit whose processes have ended, and waits until it has gone. One
-/// that has gone already is fine.
+/// Stops a unit whose processes have ended, and waits until it is gone. A unit that is already gone is fine.
 async fn stop(unit: &Unit) -> Result<()> {
     let done = async {
         let systemd = Systemd::connect().await?;
@@ -152,11 +151,10 @@ async fn stop(unit: &Unit) -> Result<()> {
     done.await.map_err(|e: Error| e.within(format_args!("cannot stop {}", unit.name)))
 }
 
-/// Why systemd, or the bus, did not do it.
+/// Why systemd or the bus did not carry out a call.
 enum Refusal {
-    /// An error's name on the bus, and its text.
+    /// The D-Bus error name, and its text.
     Named(String, String),
-    /// Anything else.
     Other(Error),
 }
 
@@ -203,26 +201,26 @@ impl From<zbus::Error> for Refusal {
     }
 }
 
-/// What somebody else has said, as part of a line of ours.
+/// Turns foreign text into part of one log line: replaces control characters, drops the final full stop.
 fn plain(text: &str) -> String {
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     text.trim().trim_end_matches('.').to_owned()
 }
 
-/// A connection to systemd, for one errand.
+/// A connection to systemd, for one request.
 struct Systemd {
     connection: Connection,
 }
 
 struct Answer(Message);
 
-/// Its signals, from before the first call on.
+/// systemd's signals, received from before the first call.
 struct Signals {
     jobs: MessageStream,
     units: MessageStream,
 }
 
-/// A job under way, and who has it: anybody can send signals on the bus.
+/// A job in progress and the bus name of its owner: any process can send signals on the bus.
 struct Job {
     path: OwnedObjectPath,
     of: Option<String>,
@@ -258,7 +256,7 @@ impl Systemd {
         }
     }
 
-    /// Has systemd tell of jobs and units.
+    /// Subscribes to systemd's signals about jobs and units.
     async fn subscribe(&self) -> Result<Signals> {
         let jobs = self.signals("JobRemoved");
         let jobs = bounded("the bus", ANSWER, jobs).await?;
@@ -279,8 +277,8 @@ impl Systemd {
         self.ask(OBJECT, MANAGER, method, body).await
     }
 
-    /// Calls a method of systemd's. It leaves the bus when it executes itself anew,
-    /// and what it was asked meanwhile gets no reply: that is asked once more.
+    /// Calls a systemd method. systemd leaves the bus while it re-executes itself, and calls made meanwhile get no
+    /// reply; such a call is repeated once.
     async fn ask<B>(&self, path: &str, interface: &str, method: &str, body: &B) -> std::result::Result<Answer, Refusal>
     where
         B: serde::Serialize + DynamicType,
@@ -301,7 +299,7 @@ impl Systemd {
         }
     }
 
-    /// Waits until systemd is on the bus, for as long as for an answer.
+    /// Waits until systemd is back on the bus, at most as long as for an answer.
     async fn come_back(&self) {
         const BUS: &str = "org.freedesktop.DBus";
         let back = async {
@@ -315,7 +313,7 @@ impl Systemd {
                 );
                 match asked.await.map(|answer| answer.body().deserialize::<bool>()) {
                     Ok(Ok(false)) => tokio::time::sleep(BACK).await,
-                    // Else the next call tells what is wrong.
+                    // On any other answer, the next call reports what is wrong.
                     _ => return,
                 }
             }
@@ -323,7 +321,7 @@ impl Systemd {
         let _ = tokio::time::timeout(ANSWER, back).await;
     }
 
-    /// Whether `unit` is there, with process `pid` in it.
+    /// Whether `unit` exists and contains process `pid`.
     async fn has_in(&self, unit: &str, pid: u32) -> bool {
         let path = |answer: Answer| answer.0.body().deserialize::<OwnedObjectPath>().ok();
         let (Ok(unit), Ok(of_pid)) = (self.call("GetUnit", &(unit,)).await, self.call("GetUnitByPID", &(pid,)).await)
@@ -333,7 +331,7 @@ impl Systemd {
         path(unit).is_some_and(|unit| path(of_pid).is_some_and(|other| other == unit))
     }
 
-    /// Whether there is such a unit, running or not.
+    /// Whether the unit exists, running or not.
     async fn knows(&self, unit: &str) -> Result<bool> {
         match self.call("GetUnit", &(unit,)).await {
             Ok(_) => Ok(true),
@@ -351,7 +349,7 @@ impl Systemd {
     ) -> std::result::Result<Job, Refusal> {
         let mut all: Vec<(&str, Variant<'_>)> = vec![
             ("Description", Variant::from("bowline task")),
-            // As runc has it: whoever manages the task stops it when the host goes down.
+            // As runc does: whoever manages the task stops it when the host shuts down.
             ("DefaultDependencies", Variant::from(false)),
             ("CPUAccounting", Variant::from(true)),
             ("MemoryAccounting", Variant::from(true)),
@@ -361,7 +359,7 @@ impl Systemd {
         if !unit.is_slice() {
             all.push(("Slice", Variant::from(unit.slice.as_str())));
             all.push(("Delegate", Variant::from(true)));
-            // A failed one, as after a kill for want of memory, goes by itself too.
+            // systemd also unloads a failed unit by itself, for example after an OOM kill.
             all.push(("CollectMode", Variant::from("inactive-or-failed")));
             all.push(("PIDs", Variant::from(vec![pid])));
         }
@@ -379,7 +377,7 @@ impl Systemd {
         answer.job().map_err(Refusal::Other)
     }
 
-    /// Waits until a job is done with.
+    /// Waits until a job has finished.
     async fn finished(&self, signals: &mut Signals, job: Job) -> Result<()> {
         let by = Instant::now() + JOB;
         loop {
@@ -405,7 +403,7 @@ impl Systemd {
         }
     }
 
-    /// Waits until a unit that has ended is forgotten, if it is.
+    /// Waits until systemd has unloaded a unit that has ended, at most [`FORGOTTEN`].
     async fn forgotten(&self, signals: &mut Signals, unit: &str) {
         let by = Instant::now() + FORGOTTEN;
         while let Ok(Ok(message)) = timeout_at(by, next(&mut signals.units)).await {
@@ -440,7 +438,7 @@ async fn bounded<T>(
     Ok(bounded_refusal(who, most, call).await?)
 }
 
-/// Properties as they are on the bus.
+/// Converts properties to D-Bus values.
 fn values(properties: &[Property]) -> Vec<(&str, Variant<'_>)> {
     properties.iter().map(|property| (property.name.as_str(), variant(&property.value))).collect()
 }

@@ -1,4 +1,4 @@
-//! `attach`: a running task's streams, until one leaves or it ends.
+//! `attach`: connects to a running task's streams, until the user detaches or the task ends.
 
 use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
@@ -12,11 +12,11 @@ use crate::{FAILED, complain, exited, reach, starting};
 use bowline_client::Shim;
 use bowline_protocol::wire::proto::bowline::WindowSize;
 
-/// `bowline attach`: exits with the task's code if that ends.
+/// Runs `bowline attach`; exits with the task's code if the task ends.
 pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> {
     let shim = reach::live(state, id).await?;
     let folder = state.folder(id);
-    // Its shim may be on its way out by now, and its report is the fact.
+    // Trust the report: the shim may be about to exit.
     let ended = |error: Error| match folder.exit() {
         Ok(Some(_)) => exited(id),
         Ok(None) | Err(_) => error,
@@ -46,7 +46,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
             happened = session.happened() => match happened {
                 Happened::Resized => resize(&shim, "").await,
                 Happened::Interrupted(signal) if args.sig_proxy => {
-                    // It may end before it hears us.
+                    // The task may end before the shim gets the request.
                     let _ = shim.signal(signal).await;
                 }
                 Happened::Interrupted(signal) => {
@@ -71,20 +71,21 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
     outcome::code(id, &report)
 }
 
-/// Gives a terminal inside the size of ours. `exec` is empty for the task itself.
+/// Gives a terminal in the task the size of ours. `exec` is empty for the task itself.
 pub async fn resize(shim: &Shim, exec: &str) {
-    // It may have ended: then its size does not matter.
+    // The command may have ended; then its size does not matter.
     let _ = shim.resize(exec, terminal::size()).await;
 }
 
-/// Has what runs inside paint its screen anew: it does when the size changes.
+/// Makes the program in the terminal redraw its screen: it does so when the size changes.
 async fn redraw(shim: &Shim) {
     let size = terminal::size();
     let _ = shim.resize("", WindowSize { rows: size.rows + 1, ..size }).await;
     resize(shim, "").await;
 }
 
-/// Says how to come back. `to_be_removed`: by nobody, as whoever would have done it left.
+/// Reports that the task runs on, and how to attach again. With `to_be_removed`, also how to remove the task, as we no
+/// longer will.
 pub fn left(id: &TaskId, to_be_removed: bool) {
     let removal =
         if to_be_removed { format!("; remove it with `bowline rm {id}` once it has ended") } else { String::new() };

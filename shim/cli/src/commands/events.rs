@@ -1,8 +1,6 @@
-//! `events`: what has happened to tasks, from the journal, oldest first; with
-//! `--follow` as it comes.
+//! `events`: prints the events of tasks from the journal, oldest first; with `--follow` also new ones.
 //!
-//! Asks no shim: the journal outlives them. Must not: wake up while nothing is
-//! written.
+//! Asks no shim: the journal outlives them. Must not: wake up while nothing is written.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,13 +21,13 @@ use crate::input::args::EventsArgs;
 use crate::ui::findings;
 use crate::ui::reader::Reader;
 
-/// `bowline events`.
+/// Runs `bowline events`.
 ///
 /// # Errors
 /// `NotFound` for an id that no task and no event has.
 pub fn run(state: &StateDir, args: &EventsArgs) -> Result<u8> {
     let folder = state.events();
-    // Before the first look, so that nothing is missed in between.
+    // Watch before the first read, so that nothing is missed in between.
     let changes = if args.follow { Some(Changes::of(&folder)?) } else { None };
     let mut reader = JournalReader::open(folder)?;
     let mut entries = reader.read()?;
@@ -49,7 +47,7 @@ pub fn run(state: &StateDir, args: &EventsArgs) -> Result<u8> {
     }
 }
 
-/// Says that there were lines that are no events, more than `known`.
+/// Reports damaged lines beyond the `known` ones.
 pub fn tell_damage(reader: &JournalReader, known: u64) {
     match reader.damaged().saturating_sub(known) {
         0 => {}
@@ -58,7 +56,7 @@ pub fn tell_damage(reader: &JournalReader, known: u64) {
     }
 }
 
-/// Each id must be one of a task, or of an event.
+/// Checks that each id belongs to a task or to an event.
 fn known(state: &StateDir, ids: &[TaskId], entries: &[Entry]) -> Result<()> {
     let seen: BTreeSet<&TaskId> = entries.iter().map(|entry| &entry.id).collect();
     for id in ids {
@@ -70,7 +68,7 @@ fn known(state: &StateDir, ids: &[TaskId], entries: &[Entry]) -> Result<()> {
     Ok(())
 }
 
-/// Prints what was asked for; false when nobody reads it any more.
+/// Prints the wanted events; false if nobody reads the output any more.
 fn print(entries: &[Entry], args: &EventsArgs) -> Result<bool> {
     let mut stdout = io::stdout().lock();
     for entry in entries.iter().filter(|entry| wanted(entry, args)) {
@@ -93,7 +91,7 @@ fn wanted(entry: &Entry, args: &EventsArgs) -> bool {
         && args.until.is_none_or(|until| entry.time <= until.timestamp())
 }
 
-/// An event for a person: `2026-11-21 19:20:31  web  started  pid 4711`; UTC.
+/// Formats an event as one line, in UTC: `2026-11-21 19:20:31  web  started  pid 4711`.
 fn line(entry: &Entry) -> String {
     let time = entry.time.strftime("%Y-%m-%d %H:%M:%S");
     let mut details = details(&entry.event);
@@ -101,7 +99,7 @@ fn line(entry: &Entry) -> String {
         details.push(format!("({} before it could not be written)", entry.lost));
     }
     let line = format!("{time}  {}  {}  {}", entry.id, entry.event.name(), details.join(", "));
-    // A script among the arguments may be of many lines; an event is of one.
+    // An argument may be a script of many lines, but an event is one line.
     let words: String = line.trim_end().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     words
 }
@@ -137,11 +135,11 @@ fn details(event: &Event) -> Vec<String> {
     }
 }
 
-/// Tells when something is written to a folder.
+/// Watches a folder for writes.
 struct Changes(OwnedFd);
 
 impl Changes {
-    /// Of `folder`, which is made if need be: there may be no task yet.
+    /// Watches `folder`, and creates it if necessary: there may be no task yet.
     fn of(folder: &Path) -> Result<Changes> {
         let what = || format!("cannot watch {}", folder.display());
         let mut builder = fs::DirBuilder::new();
@@ -153,8 +151,7 @@ impl Changes {
         Ok(Changes(events))
     }
 
-    /// Waits for a change; false when `until` is over, or nobody reads stdout
-    /// any more.
+    /// Waits for a change; false if `until` is over or nobody reads stdout any more.
     fn wait(&self, until: Option<Timestamp>) -> Result<bool> {
         let stdout = io::stdout();
         loop {
@@ -172,7 +169,7 @@ impl Changes {
             if Reader::after(fds[1].revents()) == Reader::Gone {
                 return Ok(false);
             }
-            // What they say does not matter: the journal is read anew.
+            // Discard the notifications: the journal is read again anyway.
             let mut buffer = [0u8; 4096];
             while rustix::io::read(&self.0, &mut buffer).is_ok_and(|length| length > 0) {}
             return Ok(true);

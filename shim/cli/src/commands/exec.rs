@@ -1,4 +1,4 @@
-//! `exec`: a command in a running task, its output passed through.
+//! `exec`: runs a command in a running task and passes its output through.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::{FAILED, dead, exited, say_json, starting};
 use bowline_client::Presence;
 use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse};
 
-/// How a command ended, with what was captured of it.
+/// How a command ended, and its captured output, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// Null when the deadline came first.
+    /// Null after a timeout.
     exit_code: Option<i32>,
     timed_out: bool,
-    /// What was killed at the deadline: `cgroup`, everything that it had
-    /// started, or `session`, what was in its session; null without.
+    /// What was killed at the timeout: `cgroup`, everything that the command had started, or `session`, everything in
+    /// its session; null without a timeout.
     killed: Option<String>,
     stdout: String,
     stderr: String,
@@ -47,7 +47,7 @@ impl Outcome {
     }
 }
 
-/// What is said when output of the command could not be written.
+/// Adds to `error` how the command ended and that output of it is lost.
 fn lost(error: Error, outcome: &ExecResponse) -> Error {
     let end = match outcome.exit_code {
         Some(code) => format!("the command exited with {code}"),
@@ -56,10 +56,10 @@ fn lost(error: Error, outcome: &ExecResponse) -> Error {
     error.within(format!("{end}, and output of it is lost"))
 }
 
-/// `bowline exec`: exits with the command's code.
+/// Runs `bowline exec`; exits with the command's code.
 ///
 /// # Errors
-/// `Timeout` when the deadline came first.
+/// `Timeout` if the command did not end in time.
 pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
     let folder = state.folder(id);
     let shim = match bowline_client::find(&folder, id).await? {
@@ -96,7 +96,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         ..ExecRequest::default()
     };
     let end = shim.exec(request);
-    // The shim has its deadline kept; who does not answer does not.
+    // The shim enforces the timeout, unless it does not answer.
     let silence = async {
         let Some(timeout) = timeout else { return shim.silence_at_first().await };
         tokio::time::sleep(timeout).await;
@@ -109,10 +109,11 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
             error = &mut silence => break Err(error),
             happened = session.happened() => match happened {
                 Happened::Resized => attach::resize(&shim, &name).await,
-                // It runs on, as it would had we been killed.
+                // The command runs on, as it would if we had been killed.
                 Happened::Interrupted(signal) => return Ok(u8::try_from(128 + signal).unwrap_or(FAILED)),
                 Happened::Left => return Ok(0),
-                // What it writes to a terminal is for nobody then; else it is told by its pipe.
+                // Nobody reads a terminal's output any more. Without a terminal, the command notices that its pipe is
+                // closed.
                 Happened::Unread if args.tty => {
                     let passed = session.what_is_there();
                     return passed.map(|()| 0).map_err(|error| error.within("output of the command is lost"));
@@ -121,8 +122,8 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
             }
         }
     };
-    // A terminal is closed once all is written. Of the other FIFOs what the
-    // command itself wrote is there by now; what it left running may hold them.
+    // A terminal is closed once everything is written. Other FIFOs hold all that the command itself wrote by now, but
+    // processes that it left running may keep them open.
     let passed = match (&outcome, args.tty) {
         (Ok(_), true) => session.until_closed(),
         _ => session.what_is_there(),
@@ -142,7 +143,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
     }
 }
 
-/// What is said at the deadline where the shim is not answering.
+/// The error at the timeout if the shim does not answer.
 fn late(timeout: Duration, silent: &Error) -> Error {
     Error::new(Kind::Timeout, format!("the command did not end within {timeout:?}, and {silent}"))
         .hint("when the shim goes on, it kills the command with all that this had started, if it had started it at all")

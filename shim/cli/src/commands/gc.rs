@@ -1,4 +1,4 @@
-//! `gc`: orphans are listed, and removed.
+//! `gc`: lists and removes orphans.
 
 use bowline_executor::housekeeping::{Cgroups, Left, Outcome};
 use bowline_executor::{Result, StateDir};
@@ -9,7 +9,7 @@ use crate::input::several::settle;
 use crate::{say, say_json};
 use bowline_client::spawn;
 
-/// One thing, as JSON.
+/// One orphan, as `--json` prints it.
 #[derive(Serialize)]
 struct Row {
     #[serde(flatten)]
@@ -19,7 +19,7 @@ struct Row {
     error: Option<String>,
 }
 
-/// `bowline gc`. What cannot be removed keeps nothing else from it.
+/// Runs `bowline gc`. An orphan that cannot be removed does not stop the rest.
 pub fn run(state: &StateDir, args: &GcArgs) -> Result<u8> {
     let cgroups = Cgroups::of_host(spawn::systemd()?)?;
     let mut left = cgroups.left_behind(state, args.pods_root.as_deref())?;
@@ -29,7 +29,7 @@ pub fn run(state: &StateDir, args: &GcArgs) -> Result<u8> {
         let line = format!("{} {}: {}", one.what.as_str(), one.id, one.why);
         let outcome = if args.dry_run { Ok(Outcome::Removed) } else { cgroups.clear(state, &one) };
         let row = match outcome {
-            // It has an owner by now.
+            // The orphan has an owner by now.
             Ok(Outcome::Owned) => continue,
             Ok(Outcome::Removed) => Row { left: one, removed: !args.dry_run, error: None },
             Err(error) => {

@@ -1,4 +1,4 @@
-//! `inspect`: everything that is known of a task, as JSON or as a template has it.
+//! `inspect`: prints everything that is known of a task, as JSON or with a template.
 
 use bowline_executor::{Doing as _, Enforcement, Error, ExitReport, Health, Kind, Record, Result, StateDir};
 use bowline_spec::Task;
@@ -15,42 +15,42 @@ use crate::ui::template::Template;
 use crate::{say, say_json};
 use bowline_client::Presence;
 
-/// How many tasks are looked at together: each takes a descriptor.
+/// How many tasks are examined at once: each takes a file descriptor.
 const AT_A_TIME: usize = 64;
 
 /// Everything that is known of a task.
 #[derive(Debug, Serialize)]
 pub struct Inspection {
     pub id: TaskId,
-    /// Where it is in its life, in one word.
+    /// The task's status, in one word.
     pub status: String,
     /// Init's pid, while it lives.
     pub pid: Option<i32>,
-    /// The shim's.
+    /// The shim's pid, until the task has ended or the shim has died.
     pub shim_pid: Option<i32>,
     /// The task's cgroup below every hierarchy.
     pub cgroup: Option<String>,
-    /// The sandbox that it is a member of.
+    /// The sandbox that the task is a member of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<TaskId>,
-    /// The slice that it was to be in, and whether it is.
+    /// The slice that was asked for, and whether the task is in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
-    /// When its launch began.
+    /// When the task's launch began.
     pub created_at: Option<Timestamp>,
-    /// When its program was executed.
+    /// When the task's program was started.
     pub started_at: Option<Timestamp>,
-    /// What it is labelled with.
+    /// The labels from the description.
     pub labels: std::collections::BTreeMap<String, String>,
-    /// Its description.
+    /// The task's description.
     pub task: Option<Task>,
-    /// Whether it is well, where its description has a check for that.
+    /// The task's health, if its description has a check.
     pub health: Option<Health>,
-    /// How it ended.
+    /// How the task ended.
     pub exit: Option<ExitReport>,
 }
 
-/// `bowline inspect`: one task as an object, several as a list.
+/// Runs `bowline inspect`: prints one task as an object, several as a list.
 pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
     if let Some(address) = &args.address {
         say_json(&parsed(&bowline_client::facts_at(address).await?)?)?;
@@ -78,7 +78,7 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
     Ok(code.unwrap_or(0))
 }
 
-/// What the shim of each task knows. One after the other: who asks has a single one in mind.
+/// Prints what the shim of each task knows. Asks one after the other, as the user usually names a single task.
 async fn print_facts(state: &StateDir, args: &InspectArgs) -> Result<u8> {
     let mut found = Vec::new();
     let mut code = None;
@@ -109,21 +109,20 @@ async fn facts(state: &StateDir, id: Result<TaskId>) -> Result<serde_json::Value
     }
 }
 
-/// Looks at several tasks, in their order. Many at a time: each whose shim is not
-/// answering takes seconds.
+/// Examines several tasks and returns them in order. Asks many at once, as a shim that does not answer takes seconds.
 pub async fn examine_all(state: &StateDir, ids: &[TaskId]) -> Vec<Result<Inspection>> {
     let looks = stream::iter(ids).map(|id| examine(state, id));
     looks.buffered(AT_A_TIME).collect().await
 }
 
-/// Looks at one task.
+/// Collects everything that is known of one task.
 ///
 /// # Errors
-/// `NotFound` when there is none of this id.
+/// `NotFound` if no task has this id.
 pub async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     match look(state, id).await {
-        // A shim that leaves breaks off, or says that its task has ended; what
-        // it has left is found then, or that it was removed by now.
+        // A shim that exits closes the connection, or says that its task has ended. The second look finds what the shim
+        // left, or that the task was removed.
         Err(error) if matches!(error.kind(), Kind::Internal | Kind::WrongState) => look(state, id).await,
         found => found,
     }
@@ -136,7 +135,7 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     let (status, pid, exit) = match bowline_client::find(&folder, id).await {
         Ok(Presence::Live(shim)) => {
             let state = shim.state().await;
-            // The report is the fact: the shim may be on its way out by now.
+            // Trust the report: the shim may be about to exit.
             match (folder.exit()?, state) {
                 (Some(report), _) => ("exited".to_owned(), None, Some(report)),
                 (None, Ok(Some(state))) if !state.unwritten.is_empty() => {
@@ -147,7 +146,7 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
                     (state.status, Some(state.pid).filter(|pid| *pid > 0), None)
                 }
                 (None, Ok(None)) if bowline_client::is_held(&folder)? => ("created".to_owned(), None, None),
-                // A member's starter was killed before it has asked the sandbox's shim.
+                // The member's starter was killed before it asked the sandbox's shim.
                 (None, Ok(None)) => ("dead".to_owned(), None, None),
                 (None, Err(error)) if error.kind() == Kind::Unavailable => not_answering(),
                 (None, Err(error)) => return Err(error),
@@ -160,7 +159,7 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
         Err(error) => return Err(error),
     };
     let record: Option<Record> = folder.record()?;
-    // Its shim cannot be asked; when it launched the task it wrote that down.
+    // The shim cannot be asked, but it recorded the pid when it launched the task.
     let pid = pid.or(record.as_ref().filter(|_| status == NOT_ANSWERING).and_then(|r| r.pid));
     let gone = exit.is_some() || status == "dead";
     Ok(Inspection {
@@ -180,7 +179,7 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     })
 }
 
-/// What a shim says of its task's health; nothing where it has no checks.
+/// Parses the health that a shim reports; `None` if the task has no checks.
 fn read_health(text: &str) -> Result<Option<Health>> {
     if text.is_empty() {
         return Ok(None);

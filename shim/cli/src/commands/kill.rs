@@ -1,4 +1,4 @@
-//! `bowline kill`: a signal to tasks.
+//! `bowline kill`: sends a signal to tasks.
 
 use bowline_executor::{Kind, Result, StateDir};
 use bowline_spec::id::TaskId;

@@ -1,4 +1,4 @@
-//! `run` and `start`: a description, a folder, a shim, a task.
+//! `run` and `start`: create a folder, a shim and a task from a description.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ use bowline_client::spawn;
 use bowline_client::{Presence, Shim};
 use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest};
 
-/// `bowline run`: in the foreground, exiting with the task's code.
+/// Runs `bowline run`: a task in the foreground; exits with its code.
 pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
     let RunArgs { rm, timeout, json } = how;
     let timeout = timeout.map(bowline_spec::values::Duration::as_std);
@@ -74,7 +74,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         }
         Err(error) => {
             let _ = session.what_is_there();
-            // A shim that does not answer may go on.
+            // A shim that does not answer may recover.
             return Err(if error.kind() == Kind::Unavailable { error } else { up.bereft(error, rm) });
         }
     };
@@ -99,7 +99,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     if timed_out { Ok(TIMED_OUT) } else { outcome::code(&id, &report) }
 }
 
-/// The request with streams of ours: a task with a terminal is attached to.
+/// Adds our streams to the request. A task with a terminal is attached to instead.
 fn in_foreground(request: LaunchRequest, streams: AttachRequest, attached: bool) -> LaunchRequest {
     if attached {
         return LaunchRequest { attach: Some(streams).into(), ..request };
@@ -108,8 +108,8 @@ fn in_foreground(request: LaunchRequest, streams: AttachRequest, attached: bool)
     LaunchRequest { stdin, stdout, stderr, foreground: true, ..request }
 }
 
-/// What comes to us of the output: with `json` the report has the end of it, and
-/// what the description sends to a file goes there alone, but for a terminal's.
+/// Which outputs of the task come to us. With `json` none do, as the report has the end of them. Output that the
+/// description sends to a file goes only there, except a terminal's.
 fn outputs(task: &Task, json: bool) -> Outputs {
     let unsent = |file: &Option<PathBuf>| !json && file.is_none();
     match task.terminal {
@@ -118,12 +118,12 @@ fn outputs(task: &Task, json: bool) -> Outputs {
     }
 }
 
-/// `bowline start`: in the background, printing the id.
+/// Runs `bowline start`: a task in the background; prints its id.
 pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     let (shim_cgroup, wanted) = (args.shim_cgroup.clone(), Wanted::of(&args));
     let sandbox = args.sandbox.clone();
     let (id, mut task) = describe_task(args)?;
-    // Nobody else sees what it writes.
+    // Keep a log by default, as nothing else receives the output.
     task.log.format.get_or_insert(LogFormat::Json);
     let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup).await?;
     let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
@@ -150,23 +150,23 @@ pub async fn start_member(state: &StateDir, sandbox: &TaskId, mut task: Task) ->
     }
 }
 
-/// A shim that has not launched the task yet.
+/// A running shim that has not launched its task yet.
 pub struct Up {
     folder: Folder,
     by: By,
     pub shim: Shim,
 }
 
-/// Whose the shim is.
+/// Who owns the shim: we or a sandbox.
 enum By {
-    /// Ours.
+    /// The shim is our child process.
     Us(Child),
-    /// A sandbox's; ours is a lock of the member's folder, until the shim has one.
+    /// The shim is a sandbox's. We hold a lock on the member's folder until the shim takes one.
     Sandbox(Lock),
 }
 
 impl Up {
-    /// A shim for the task `id`: its sandbox's, or one of its own.
+    /// Returns a shim for the task `id`: its sandbox's, or a new one.
     async fn for_task(state: &StateDir, id: &TaskId, sandbox: Option<&TaskId>, shim_cgroup: &ShimCgroup) -> Result<Up> {
         let Some(sandbox) = sandbox else { return Up::shim(id, shim_cgroup, || state.create(id)).await };
         let shim = bowline_client::sandbox::of(state, sandbox).await?;
@@ -174,7 +174,7 @@ impl Up {
         Ok(Up { shim: shim.member(id, folder.clone()), folder, by: By::Sandbox(lock) })
     }
 
-    /// A shim of our own for the folder that `create` makes.
+    /// Starts a new shim for the folder that `create` makes.
     pub async fn shim(
         id: &TaskId,
         shim_cgroup: &ShimCgroup,
@@ -192,7 +192,7 @@ impl Up {
         match bowline_client::find(&folder, id).await {
             Ok(Presence::Live(shim)) => Ok(Up { folder, by: By::Us(child), shim }),
             other => {
-                // SIGKILL: it serves nobody.
+                // SIGKILL does no harm: the shim serves no task yet.
                 let _ = child.kill();
                 let _ = child.wait();
                 let error = other.err().unwrap_or_else(|| Error::new(Kind::Internal, "the shim died as it started"));
@@ -201,11 +201,11 @@ impl Up {
         }
     }
 
-    /// Waits until the shim has done all that the task's end asks for, and tells whether it has died, or failed, before
-    /// that.
+    /// Waits until the shim has finished after the task's end. Returns the folder, and whether the shim died or failed
+    /// before it finished.
     ///
     /// # Errors
-    /// `Unavailable` when it does not answer meanwhile.
+    /// `Unavailable` if the shim does not answer meanwhile.
     async fn done(self) -> Result<(Folder, bool)> {
         let Up { folder, by, shim } = self;
         drop(shim);
@@ -220,14 +220,14 @@ impl Up {
             By::Sandbox(lock) => {
                 drop(lock);
                 drop(lock_after(&folder).await?);
-                // Then its sandbox is undone with it.
+                // Should the sandbox's shim die, cleaning up the sandbox also cleans up the member.
                 Ok((folder, false))
             }
         }
     }
 
-    /// Leaves a shim that cannot write the report of a task that has ended, and stays until it can; or removes the task,
-    /// which lets it go.
+    /// Handles a task that has ended but whose report its shim cannot write yet. Without `rm`, the shim stays until it
+    /// can; with `rm`, removes the task, which lets the shim exit.
     fn leave_unwritten(self, id: &TaskId, report: &ExitReport, rm: bool) -> Result<()> {
         if rm {
             let Up { folder, by, shim } = self;
@@ -240,17 +240,17 @@ impl Up {
         Ok(())
     }
 
-    /// Cleans up after a shim that died before its task, if that is asked for;
-    /// after a sandbox's, the sandbox's removal does. The error says what happened.
+    /// With `rm`, cleans up after a shim of ours that died before its task; for a sandbox's shim, removing the sandbox
+    /// does that. Returns the error.
     fn bereft(self, error: Error, rm: bool) -> Error {
         match (&self.by, rm) {
-            // Without the hint to do so.
+            // Drop the hint, which suggests this clean-up.
             (By::Us(_), true) => self.abandon(Error::new(error.kind(), error.message())),
             (By::Us(_), false) | (By::Sandbox(_), _) => error,
         }
     }
 
-    /// Undoes everything after a launch that failed; the error says why.
+    /// Undoes everything after a failed launch; returns the error.
     pub fn abandon(self, error: Error) -> Error {
         let Up { folder, by, shim } = self;
         drop(shim);
@@ -261,10 +261,10 @@ impl Up {
                 return discard(&folder, error);
             }
         };
-        // What was launched is undone by now.
+        // The shim has undone the failed launch by now.
         let killed = dismiss(&mut child);
-        // It did not come to undo what it had made. Never of one that ended by
-        // itself: what it was refused, such as a cgroup, is somebody else's.
+        // A shim that was killed did not undo what it had made. Never undo after a shim that exited by itself: what it
+        // was refused, such as a cgroup, belongs to somebody else.
         let undone =
             if killed { spawn::systemd().and_then(|systemd| undo(&folder, &systemd)).map(drop) } else { Ok(()) };
         let error = match undone {
@@ -274,7 +274,7 @@ impl Up {
         discard(&folder, error)
     }
 
-    /// Gives up a sandbox that could not be made. Networks that plugins cannot undo are kept for another try.
+    /// Gives up a sandbox that could not be created. Networks that plugins cannot undo are kept for another try.
     pub fn abandon_sandbox(self, state: &StateDir, id: &TaskId, error: Error) -> Error {
         let Up { folder, by, shim } = self;
         drop(shim);
@@ -289,15 +289,14 @@ impl Up {
     }
 }
 
-/// Whether a shim that has reported ends at once, as nearly always.
+/// Whether a shim that has sent its report exits within a second, as nearly all do.
 fn ends(child: &Child) -> bool {
     const SOON: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
     let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return false };
     poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&SOON)).is_ok_and(|ready| ready > 0)
 }
 
-/// Ends a shim of ours: one that was asked for nothing would wait for somebody
-/// who does. Whether it was killed instead.
+/// Stops our own shim, which would otherwise wait for a request forever. Returns whether a signal killed it.
 fn dismiss(child: &mut Child) -> bool {
     if let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
         let _ = pidfd_send_signal(pidfd, Signal::TERM);
@@ -308,13 +307,13 @@ fn dismiss(child: &mut Child) -> bool {
 fn discard(folder: &Folder, error: Error) -> Error {
     match folder.lock().and_then(|lock| folder.remove(lock)) {
         Ok(()) => error,
-        // Somebody has removed it meanwhile.
+        // Somebody else removed the folder meanwhile.
         Err(left) if left.kind() == Kind::NotFound => error,
         Err(left) => error.hint(format!("besides, {left}")),
     }
 }
 
-/// What flags and file describe, with an id.
+/// Returns the task that flags and file describe, with an id.
 fn describe_task(mut args: TaskArgs) -> Result<(TaskId, Task)> {
     if let Some(rootfs) = &mut args.rootfs {
         *rootfs = std::path::absolute(&*rootfs).doing(Kind::Usage, || "--rootfs: not a path")?;
@@ -331,12 +330,12 @@ fn describe_task(mut args: TaskArgs) -> Result<(TaskId, Task)> {
     Ok((named(&task)?, task))
 }
 
-/// The id that a description gives, or one that is made up.
+/// The id from the description, or a random one.
 fn named(task: &Task) -> Result<TaskId> {
     task.name.clone().map_or_else(|| made_up("task"), Ok)
 }
 
-/// Flags win over what a file says.
+/// Applies the flags on top of what a file says.
 fn lay_on_top(task: &mut Task, args: TaskArgs) {
     if let Some((command, rest)) = args.command.split_first() {
         task.command.clone_from(command);
@@ -360,7 +359,7 @@ fn lay_on_top(task: &mut Task, args: TaskArgs) {
     task.env.extend(args.env);
 }
 
-/// An id that nobody else has, of a task or a sandbox: 48 random bits.
+/// Makes a unique id for a task or a sandbox, from 48 random bits.
 pub fn made_up(kind: &str) -> Result<TaskId> {
     use std::io::Read as _;
     let what = || "cannot make up an id";
@@ -371,7 +370,7 @@ pub fn made_up(kind: &str) -> Result<TaskId> {
     format!("{kind}-{hex}").parse().doing(Kind::Internal, what)
 }
 
-/// What is said of a launch beside the description.
+/// Launch options that are not part of the description.
 struct Wanted {
     durable: bool,
     driver: CgroupDriver,
@@ -396,9 +395,9 @@ fn request(task: &Task, wanted: &Wanted) -> Result<LaunchRequest> {
     })
 }
 
-/// Says on stderr that a task which runs is not in the slice that it was to be in.
+/// Reports on stderr that a running task is not in the slice that it should be in.
 fn tell_of_slice(folder: &Folder, id: &TaskId) {
-    // What it is in is in the report too.
+    // The exit report names the slice too.
     let Some(Enforcement { slice, enforced: false, reason }) =
         folder.record().ok().flatten().and_then(|record| record.enforcement)
     else {
@@ -408,22 +407,21 @@ fn tell_of_slice(folder: &Folder, id: &TaskId) {
     complain(&format!("task {id} runs outside of {slice}, whose limits do not hold for it: {why}"), None);
 }
 
-/// What became of a task in the foreground.
+/// How watching a task in the foreground ended.
 enum Seen {
-    /// It has ended; and whether its time was over.
+    /// The task has ended; the flag says whether it timed out.
     Ended(Box<ExitReport>, bool),
-    /// Somebody leaves it running.
+    /// The user detached, and the task runs on.
     Left,
-    /// Nobody reads its terminal any more: it runs on.
+    /// Nobody reads the task's terminal any more; the task runs on.
     Unread,
 }
 
-/// Waits for the end; the first interrupt stops the task as its description
-/// says, the next kills it; so does the timeout. Of one that we are `attached`
-/// to, that may be left.
+/// Waits for the task's end. The first interrupt stops the task as its description says, the next one kills it. The
+/// timeout stops it too. If we are `attached`, the user may detach.
 ///
 /// # Errors
-/// `Unavailable` when the task was stopped past its shim, which does not answer.
+/// `Unavailable` if the task was stopped past its shim, which does not answer.
 async fn watch(up: &Up, session: &mut Session, id: &TaskId, timeout: Option<Duration>, attached: bool) -> Result<Seen> {
     let shim = &up.shim;
     let (end, late) = (shim.wait(), after(timeout));
@@ -448,14 +446,14 @@ async fn watch(up: &Up, session: &mut Session, id: &TaskId, timeout: Option<Dura
                 Happened::Resized => attach::resize(shim, "").await,
                 Happened::Left => return Ok(Seen::Left),
                 Happened::Unread if attached => return Ok(Seen::Unread),
-                // Its pipe is closed, and it may run on.
+                // The task's pipe is closed, but the task may run on.
                 Happened::Unread => {}
             }
         }
     }
 }
 
-/// Stops the task by its shim, or begins to do so past it.
+/// Stops the task through its shim. If the shim does not answer, starts to stop the task past it.
 async fn stop(up: &Up, id: &TaskId, grace: Option<u64>) -> Option<JoinHandle<Result<()>>> {
     match up.shim.stop(None, grace).await {
         Err(error) if error.kind() == Kind::Unavailable => {
@@ -464,12 +462,12 @@ async fn stop(up: &Up, id: &TaskId, grace: Option<u64>) -> Option<JoinHandle<Res
             let stopped = async move { reach::past_shim(&folder, &id, move |task| task.stop(None, grace)).await };
             Some(tokio::spawn(stopped))
         }
-        // It may end before it hears us.
+        // The task may end before the shim gets the request.
         Ok(()) | Err(_) => None,
     }
 }
 
-/// Comes about when what [`stop`] has begun is done.
+/// Completes when the work that [`stop`] started is done; never if there is none.
 async fn ended_past_shim(begun: &mut Option<JoinHandle<Result<()>>>) -> Result<()> {
     match begun {
         Some(begun) => begun.await.doing(Kind::Internal, || "cannot go past the shim")?,
@@ -483,7 +481,7 @@ fn unknown_end(id: &TaskId) -> Error {
         .hint(format!("`bowline wait {id}` tells once the shim goes on; `bowline rm -f {id}` removes both"))
 }
 
-/// Returns when that long has passed, and never without.
+/// Waits for the timeout; without one, forever.
 async fn after(timeout: Option<Duration>) {
     match timeout {
         Some(timeout) => tokio::time::sleep(timeout).await,

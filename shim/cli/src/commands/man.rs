@@ -1,5 +1,4 @@
-//! `bowline man`: the man pages, from the arguments as they are declared and
-//! what is said here besides: exit codes, environment, files.
+//! `bowline man`: the man pages, made from the declared arguments and the texts below: exit codes, environment, files.
 //!
 //! For `make install` and packages; hidden, as nobody else needs it.
 
@@ -14,7 +13,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use crate::input::args::Cli;
 use crate::ui::reader;
 
-/// What an exit code means, for a page of every command.
+/// The meaning of exit codes, for the page of every command.
 const EXIT_STATUS: [(&str, &str); 7] = [
     ("0", "It was done; run, exec: the command exited with 0."),
     ("1-255", "run, exec: the command exited with it, or with 128 + the number of the signal that ended it."),
@@ -44,10 +43,10 @@ const DESCRIPTION: [&str; 3] = [
     "Results go to standard output. An error is one line on standard error, perhaps with a hint in a second one.",
 ];
 
-/// `bowline man`: writes all pages to `dir`, or prints that of bowline itself.
+/// Runs `bowline man`: writes all pages to `dir`, or prints the page of bowline itself.
 pub fn run(dir: Option<&Path>) -> Result<u8> {
     let mut bowline = Cli::command().disable_help_subcommand(true);
-    // Global flags become part of each command, and each gets its full name.
+    // `build` adds the global flags to each command and gives each its full name.
     bowline.build();
     let Some(dir) = dir else {
         let page = page(&bowline, true).doing(Kind::Internal, || "cannot make a man page")?;
@@ -58,7 +57,7 @@ pub fn run(dir: Option<&Path>) -> Result<u8> {
     Ok(0)
 }
 
-/// A page for each command below this one, and for each of a group of commands.
+/// Writes a page for each command below this one, at all levels.
 fn write_below(dir: &Path, command: &clap::Command) -> Result<()> {
     command.get_subcommands().filter(|command| !command.is_hide_set()).try_for_each(|command| {
         write(dir, command, false)?;
@@ -72,7 +71,7 @@ fn write(dir: &Path, command: &clap::Command, top: bool) -> Result<()> {
     std::fs::write(&path, text).doing(Kind::Internal, || format!("cannot write {}", path.display()))
 }
 
-/// A page, of bowline itself with all that is true of every command.
+/// Makes a page. The page of bowline itself (`top`) also has what is true of every command.
 fn page(command: &clap::Command, top: bool) -> std::io::Result<Vec<u8>> {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").to_owned();
@@ -109,7 +108,7 @@ fn page(command: &clap::Command, top: bool) -> std::io::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Variables that stand in for flags of a command and of those below it, by name.
+/// The environment variables of a command's flags and of the commands below it, by name.
 fn environment(command: &clap::Command) -> BTreeMap<String, String> {
     let below = command.get_subcommands().flat_map(clap::Command::get_arguments);
     let variables = command.get_arguments().chain(below).filter_map(|argument| {

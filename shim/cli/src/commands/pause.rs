@@ -1,4 +1,4 @@
-//! `bowline pause`: tasks are frozen.
+//! `bowline pause`: freezes tasks.
 
 use bowline_executor::{Result, StateDir};
 use bowline_spec::id::TaskId;

@@ -1,4 +1,4 @@
-//! `ps`: all tasks, one a line.
+//! `ps`: lists all tasks, one per line.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
 use crate::{say, say_json, show};
 
-/// One task.
+/// One task, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Row {
     id: TaskId,
     status: String,
     exit_code: Option<i32>,
-    /// In a word, where the task has checks and runs.
+    /// The health in one word, if the task runs and has checks.
     health: Option<&'static str>,
     pid: Option<i32>,
     shim_pid: Option<i32>,
@@ -41,7 +41,7 @@ struct Row {
 }
 
 impl Row {
-    /// One of whose records one cannot be read: what the other says.
+    /// A task with a damaged record: shows what the other record says.
     fn damaged(state: &StateDir, id: &TaskId) -> Row {
         let folder = state.folder(id);
         let record = folder.record().ok().flatten();
@@ -99,8 +99,7 @@ impl Filter {
     }
 }
 
-/// Whether `row` is listed: of filters of one kind any is enough, of each kind
-/// one must keep it.
+/// Whether `row` is listed: it has one of the wanted statuses, if any, and passes all other filters.
 fn is_listed(row: &Row, filters: &[Filter]) -> bool {
     let of_status = |filter: &&Filter| matches!(filter, Filter::Status(_));
     let mut statuses = filters.iter().filter(of_status).peekable();
@@ -108,14 +107,13 @@ fn is_listed(row: &Row, filters: &[Filter]) -> bool {
     fits && filters.iter().filter(|filter| !of_status(filter)).all(|filter| filter.keeps(row))
 }
 
-/// `bowline ps`.
 pub async fn run(state: &StateDir, args: PsArgs) -> Result<u8> {
     let ids = state.ids()?;
     let mut rows = Vec::new();
     for (id, found) in ids.iter().zip(examine_all(state, &ids).await) {
         match found {
             Ok(found) => rows.push(Row::from(found)),
-            // Removed while we looked.
+            // The task was removed meanwhile.
             Err(error) if error.kind() == Kind::NotFound => {}
             Err(error) if error.kind() == Kind::Damaged => rows.push(Row::damaged(state, id)),
             Err(error) => return Err(error),
@@ -148,7 +146,7 @@ fn order(a: &Row, b: &Row, by: SortBy) -> Ordering {
     first.then_with(|| a.id.cmp(&b.id))
 }
 
-/// `all` are the ids that a shortened one must be told from.
+/// Makes the table. A shortened id must differ from all ids in `all`.
 fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> Vec<String> {
     const COLUMNS: [Column; 5] = [
         Column::Left("ID"),
@@ -158,7 +156,7 @@ fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> 
         Column::Left("COMMAND"),
     ];
     let ids: Vec<TaskId> = rows.iter().map(|row| row.id.clone()).collect();
-    // The rest of the line is for what cannot be made up from a part of it.
+    // Ids get a third of the line: a prefix is enough to name a task, but a cut command cannot be restored.
     let ids = named::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 3));
     let cells = |(row, id): (&Row, String)| {
         let status = match (row.exit_code, row.health) {

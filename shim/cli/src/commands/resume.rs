@@ -1,4 +1,4 @@
-//! `bowline resume`: paused tasks go on.
+//! `bowline resume`: resumes paused tasks.
 
 use bowline_executor::{Result, StateDir};
 use bowline_spec::id::TaskId;

@@ -1,4 +1,4 @@
-//! `bowline schema`: the JSON schema of a description.
+//! `bowline schema`: prints the JSON schema of a description.
 
 use bowline_executor::Result;
 

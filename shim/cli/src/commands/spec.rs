@@ -1,4 +1,4 @@
-//! `bowline spec`: the OCI configuration that this host makes of a description.
+//! `bowline spec`: prints the OCI configuration that this host makes from a description.
 
 use std::path::Path;
 

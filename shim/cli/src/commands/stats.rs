@@ -1,4 +1,4 @@
-//! `stats`: what tasks use, all figures of one or a line for each.
+//! `stats`: prints what tasks use: all figures of one task, or one line for each of several.
 
 use std::time::Duration;
 
@@ -19,10 +19,9 @@ use crate::ui::watch::{As, watch};
 use crate::{say, say_json, show};
 use bowline_client::Shim;
 
-/// How far readings are apart where nothing else is asked for.
+/// The default time between two readings.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// `bowline stats`.
 pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
     match (&args.record, &args.plot, &args.from) {
         (Some(file), ..) => return record::run(state, file, &args).await,
@@ -53,14 +52,14 @@ pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
     Ok(sampling.code(0))
 }
 
-/// `bowline sandbox stats`.
+/// Runs `bowline sandbox stats`.
 pub async fn of_sandbox(id: &TaskId, shim: &Shim, json: bool) -> Result<u8> {
     let reading = readings::of_sandbox(id, shim).await?;
     if json { say_json(&reading) } else { print(&reading) }?;
     Ok(0)
 }
 
-/// A line for each. `all` are the ids that a shortened one must be told from.
+/// Makes a table with a line for each reading. A shortened id must differ from all ids in `all`.
 fn table(readings: &[Reading], all: &[TaskId], width: Option<usize>) -> Vec<String> {
     const COLUMNS: [Column; 6] = [
         Column::Left("ID"),
@@ -91,7 +90,7 @@ fn table(readings: &[Reading], all: &[TaskId], width: Option<usize>) -> Vec<Stri
     render(&COLUMNS, &cells, width)
 }
 
-/// All figures of one task.
+/// Prints all figures of one task.
 fn print(answer: &Reading) -> Result<()> {
     let Stats { cpu, memory, pids, io, hugepages, processes, .. } = &answer.stats;
     say(&format!(

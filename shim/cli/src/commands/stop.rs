@@ -1,4 +1,4 @@
-//! `bowline stop`: tasks end, with grace.
+//! `bowline stop`: stops tasks, with a grace period.
 
 use std::time::Duration as Elapsed;
 
@@ -14,7 +14,7 @@ use crate::reach::past_shim;
 use crate::ui::progress;
 use crate::{dead, starting};
 
-/// Returns when the tasks have ended.
+/// Stops tasks and returns when they have ended.
 pub async fn run(state: &StateDir, names: &[TaskRef], signal: Option<Signal>, grace: Option<Duration>) -> Result<u8> {
     let act = |id: TaskId| {
         let folder = state.folder(&id);
@@ -22,7 +22,7 @@ pub async fn run(state: &StateDir, names: &[TaskRef], signal: Option<Signal>, gr
     };
     let doing = |left: &[&TaskId], elapsed: Elapsed| {
         let mut line = format!("stopping {}: {} s", progress::names(left), elapsed.as_secs());
-        // The description's is looked up only here: mostly a task ends at once.
+        // Read the description's grace only here: most tasks end at once.
         if let [id] = left
             && let Some(grace) = grace.map(Duration::as_std).or_else(|| grace_of(&state.folder(id)))
         {
@@ -33,7 +33,7 @@ pub async fn run(state: &StateDir, names: &[TaskRef], signal: Option<Signal>, gr
     each(state, names, act).with_progress(doing).await
 }
 
-/// How long a task has to end, as its description says.
+/// The grace period from the task's description.
 fn grace_of(folder: &Folder) -> Option<Elapsed> {
     Some(folder.record().ok()??.task?.stop.grace())
 }
@@ -50,7 +50,7 @@ async fn stop_one(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: O
 async fn stop_by_shim(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
     let shim = match bowline_client::find(folder, id).await? {
         Presence::Live(shim) => shim,
-        // What was wanted.
+        // The task has already ended.
         Presence::Exited(_) => return Ok(()),
         Presence::Dead => return Err(dead(id)),
         Presence::Starting => return Err(starting(id)),
@@ -62,7 +62,7 @@ async fn stop_by_shim(folder: &Folder, id: &TaskId, signal: Option<Signal>, grac
     {
         return asked;
     }
-    // It may have ended by itself, and its shim with it, before it was asked.
+    // The task may have ended by itself, and its shim with it, before the request.
     let report = shim.wait_answering().await?;
     if report.shim_died {
         return Err(dead(id));

@@ -1,4 +1,4 @@
-//! `top`: the processes of tasks, the busiest first.
+//! `top`: shows the processes of tasks, the busiest first.
 
 use bowline_executor::{Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
@@ -14,12 +14,12 @@ use crate::ui::table::{Cell, Column, render};
 use crate::ui::watch::{As, watch};
 use crate::{say_json, show};
 
-/// A process of a task.
+/// One process, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Row {
     pid: i32,
     task: TaskId,
-    /// The number of the exec that it is, if it is one.
+    /// The number of the exec that the process belongs to, if any.
     exec: Option<u64>,
     cpu_percent: Option<f64>,
     rss_bytes: u64,
@@ -28,7 +28,7 @@ struct Row {
     name: String,
 }
 
-/// `bowline top`: live on a terminal, else once.
+/// Runs `bowline top`: live on a terminal, else once.
 pub async fn run(state: &StateDir, args: TopArgs) -> Result<u8> {
     let mut sampling = Sampling::begin(state, &args.ids).await?;
     if sampling.nothing {
@@ -39,7 +39,7 @@ pub async fn run(state: &StateDir, args: TopArgs) -> Result<u8> {
         let watched = watch(&mut sampling.sampler, args.interval.as_std(), As::Table(&table)).await;
         return watched.map(|end| sampling.code(end));
     }
-    // One that has ended has no processes left.
+    // A task that has ended has no processes: its error is no failure.
     let readings = sampling.read(|error| error.kind() == Kind::Unavailable).await?;
     if readings.is_empty() && sampling.has_failed() {
         return Ok(sampling.code(0));
@@ -53,7 +53,7 @@ pub async fn run(state: &StateDir, args: TopArgs) -> Result<u8> {
     Ok(sampling.code(0))
 }
 
-/// The busiest first; of the idle ones those that have used most.
+/// Returns the processes, the busiest first, then by the CPU time used so far.
 fn rows(readings: &[Reading]) -> Vec<Row> {
     let of_task = |reading: &Reading| {
         let row = |process: &bowline_executor::ProcessStats| Row {
@@ -76,7 +76,7 @@ fn rows(readings: &[Reading]) -> Vec<Row> {
     rows
 }
 
-/// `all` are the ids that a shortened one must be told from.
+/// Makes the table. A shortened id must differ from all ids in `all`.
 fn table(rows: &[Row], all: &[TaskId], width: Option<usize>) -> Vec<String> {
     const COLUMNS: [Column; 7] = [
         Column::Right("PID"),

@@ -1,7 +1,7 @@
-//! `bowline units`: what a shim, which does not speak to systemd itself, has
-//! asked of it. A request as JSON on stdin, and on stdout what came of it.
+//! `bowline units`: sends a request to systemd for a shim, which does not talk to systemd itself. Reads the request as
+//! JSON from stdin and prints the answer on stdout.
 //!
-//! Must not: fail but where it cannot even answer.
+//! Must not: fail, except if it cannot even answer.
 
 use std::io::Read as _;
 

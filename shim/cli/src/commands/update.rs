@@ -1,4 +1,4 @@
-//! `update`: limits as typed become an update of the description.
+//! `update`: turns limits from the command line into an update of a task.
 
 use bowline_executor::{Doing, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
@@ -9,16 +9,15 @@ use crate::input::args::UpdateArgs;
 use crate::input::io::IoArg;
 use crate::reach;
 
-/// `bowline update`.
 pub async fn run(state: &StateDir, id: &TaskId, args: UpdateArgs) -> Result<u8> {
     let update = serde_json::to_string(&update(args)?).doing(Kind::Internal, || "cannot write the update as JSON")?;
     reach::live(state, id).await?.update(update).await.map(|()| 0)
 }
 
-/// What the flags say.
+/// Makes an update from the flags.
 ///
 /// # Errors
-/// `Usage` where they change nothing.
+/// `Usage` if the flags change nothing.
 pub fn update(args: UpdateArgs) -> Result<Update> {
     let mut update = Update {
         cpu: CpuUpdate {

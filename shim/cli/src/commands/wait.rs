@@ -1,4 +1,4 @@
-//! `bowline wait`: how tasks have ended.
+//! `bowline wait`: waits for tasks to end and prints how they ended.
 
 use bowline_client::Presence;
 use bowline_executor::{ExitReport, Folder, Result, StateDir, died_with_shim};
@@ -9,7 +9,7 @@ use crate::input::named::TaskRef;
 use crate::input::several::each;
 use crate::{dead, say, say_json, starting};
 
-/// A report among those of other tasks.
+/// The report of one of several tasks.
 #[derive(Debug, Serialize)]
 struct Named {
     id: TaskId,
@@ -17,8 +17,8 @@ struct Named {
     report: ExitReport,
 }
 
-/// Codes in the order given, each as soon as those before it
-/// are known; of several tasks' reports a list.
+/// Prints exit codes in the order given, each as soon as the ones before it are known. With `json` prints one report,
+/// or a list for several tasks.
 pub async fn run(state: &StateDir, names: &[TaskRef], json: bool) -> Result<u8> {
     let act = |id: TaskId| {
         let folder = state.folder(&id);

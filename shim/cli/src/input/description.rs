@@ -1,4 +1,4 @@
-//! Descriptions of tasks and sandboxes, read from files.
+//! Reads descriptions of tasks and sandboxes from files.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use bowline_executor::{Doing, Error, Kind, Result};
 use bowline_spec::{Format, Sandbox, Task};
 
-/// Reads a task's description, with what `on_top` changes; `-` is stdin.
+/// Reads a task's description and applies `on_top` to it; `-` is stdin.
 ///
 /// # Errors
-/// `BadSpec` naming file, field and line.
+/// `BadSpec`, naming file, field and line.
 pub fn read(file: &Path, on_top: impl FnOnce(&mut Task)) -> Result<Task> {
     let (text, format) = text_of(file)?;
     bowline_spec::parse_with(&text, format, on_top).map_err(|invalid| {
@@ -17,10 +17,10 @@ pub fn read(file: &Path, on_top: impl FnOnce(&mut Task)) -> Result<Task> {
     })
 }
 
-/// Reads a sandbox's description, with what `on_top` changes; `-` is stdin.
+/// Reads a sandbox's description and applies `on_top` to it; `-` is stdin.
 ///
 /// # Errors
-/// As [`read`].
+/// See [`read`].
 pub fn read_sandbox(file: &Path, on_top: impl FnOnce(&mut Sandbox)) -> Result<Sandbox> {
     let (text, format) = text_of(file)?;
     bowline_spec::parse_sandbox_with(&text, format, on_top).map_err(|invalid| {

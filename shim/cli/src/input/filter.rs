@@ -1,22 +1,22 @@
-//! `--filter`: which tasks are listed, and the words for where a task can be in its life.
+//! `--filter`: selects the tasks that are listed, and defines the words for a task's status.
 
 use std::str::FromStr;
 
-/// The status of a task whose shim lives, and gives no answer.
+/// The status of a task whose shim lives but does not answer.
 pub const NOT_ANSWERING: &str = "not answering";
 
-/// The words for where a task can be in its life.
+/// The words for a task's status, in the order that `ps` sorts them.
 pub const STATUSES: [&str; 8] =
     ["created", "running", "paused", "stopping", NOT_ANSWERING, "exited", "dead", "damaged"];
 
-/// Which tasks are listed: what one `--filter` says.
+/// One `--filter`: selects the tasks that are listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Filter {
-    /// Those of this status.
+    /// Tasks with this status.
     Status(String),
-    /// Those with this label, perhaps of this value.
+    /// Tasks with this label, and with this value if one is given.
     Label(String, Option<String>),
-    /// The members of this sandbox.
+    /// Members of this sandbox.
     Sandbox(String),
 }
 

@@ -1,15 +1,15 @@
-//! `--io` of an update: weights and limits of block devices.
+//! Parses `--io` of an update: weights and limits of block devices.
 
 use std::str::FromStr;
 
 use bowline_spec::IoDeviceUpdate;
 
-/// One `--io`.
+/// The value of one `--io` flag.
 #[derive(Debug, Clone)]
 pub enum IoArg {
-    /// `weight=500`: of all devices.
+    /// `weight=500`: the weight for all devices.
     Weight(u16),
-    /// `/dev/sda,read_bps=1M`: of one.
+    /// `/dev/sda,read_bps=1M`: the limits of one device.
     Device(Box<IoDeviceUpdate>),
 }
 

@@ -1,7 +1,7 @@
-//! Command lines that make no sense: clap's answer in bowline's form.
+//! Reports invalid command lines: clap's errors in bowline's form.
 //!
-//! One line that says what is wrong, one with the likely mend: what clap takes
-//! for meant, and where to read on. Must not: be about anything but arguments.
+//! Prints one line that says what is wrong, and a hint with clap's suggestion and where to read more. Must not: handle
+//! anything but arguments.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -13,11 +13,10 @@ use clap::{Arg, CommandFactory as _};
 use crate::input::args::Cli;
 use crate::{USAGE, complain};
 
-/// Answers what clap did not take for a command: help as it was asked for, else
-/// an error.
+/// Prints clap's answer: help if it was asked for, else an error.
 pub fn tell(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // Help and version. Nobody is left to tell if that fails.
+        // Help and version. Ignore errors: there is nowhere to report them.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
@@ -26,7 +25,7 @@ pub fn tell(error: &clap::Error) -> ExitCode {
         let _ = write!(std::io::stderr(), "{text}");
         return ExitCode::from(USAGE);
     }
-    // Its first paragraph; the second says what is in the hint, the third how to use it.
+    // Use the first paragraph; the second repeats the hint, and the third is the usage.
     let first: Vec<&str> = text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
     complain(first.join(" ").trim_start_matches("error: "), Some(&hint(error, std::env::args_os().skip(1))));
     ExitCode::from(USAGE)
@@ -46,7 +45,7 @@ fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> String {
     let suggested = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     let meant = suggested.into_iter().find_map(|kind| match error.get(kind)? {
         ContextValue::String(one) => Some(one.clone()),
-        // The best comes last.
+        // The best suggestion comes last.
         ContextValue::Strings(all) => all.last().cloned(),
         _ => None,
     });
@@ -56,7 +55,7 @@ fn hint(error: &clap::Error, args: impl Iterator<Item = OsString>) -> String {
     }
 }
 
-/// Whether what nobody expects there is a word, and no flag.
+/// Whether the unexpected argument is a word, not a flag.
 fn is_word_too_many(error: &clap::Error) -> bool {
     error.kind() == ErrorKind::UnknownArgument
         && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if !word.starts_with('-'))

@@ -1,4 +1,4 @@
-//! What was typed: arguments, names, times, descriptions.
+//! Parses the command line: arguments, task names, times, descriptions.
 
 pub mod args;
 pub mod description;

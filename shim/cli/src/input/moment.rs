@@ -1,7 +1,6 @@
-//! A point in time as typed: `10m` ago, or an RFC 3339 time.
+//! Parses a point in time: `10m` ago, or an RFC 3339 time.
 //!
-//! What counts back does so from when the command line is parsed. Must not:
-//! know what is filtered by it.
+//! A duration counts back from when the command line is parsed. Must not: know what the time is used for.
 
 use std::str::FromStr;
 
@@ -13,15 +12,14 @@ use jiff::{SignedDuration, Timestamp};
 pub struct Moment(Timestamp);
 
 impl Moment {
-    /// It as a time.
     pub fn timestamp(self) -> Timestamp {
         self.0
     }
 
-    /// `text` read at `now`.
+    /// Parses `text`; a duration counts back from `now`.
     fn read(text: &str, now: Timestamp) -> Result<Moment, String> {
         if let Ok(back) = text.parse::<Duration>() {
-            // Longer ago than there is time: from the beginning.
+            // A duration longer than all of time means the earliest time.
             let back = SignedDuration::try_from(back.as_std()).unwrap_or(SignedDuration::MAX);
             return Ok(Moment(now.checked_sub(back).unwrap_or(Timestamp::MIN)));
         }

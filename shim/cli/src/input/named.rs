@@ -1,7 +1,7 @@
-//! Tasks as typed: an id, or the beginning of one that only one task has.
+//! Resolves tasks as typed: a full id, or a prefix that only one task has.
 //!
-//! An id that is there is itself, whatever begins with it: one look at its
-//! folder, no listing. Must not: care about what a task is doing.
+//! A full id always means that task, even if other ids begin with it: this takes one look at its folder and no listing.
+//! Must not: care what a task is doing.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -10,10 +10,10 @@ use bowline_executor::{Error, Kind, Result, StateDir};
 use bowline_spec::Invalid;
 use bowline_spec::id::TaskId;
 
-/// How many candidates an error names.
+/// How many candidates an error message names.
 const NAMED: usize = 4;
 
-/// A task as typed. What begins an id is formed like one.
+/// A task as typed. A prefix has the same syntax as an id.
 #[derive(Debug, Clone)]
 pub struct TaskRef(TaskId);
 
@@ -26,10 +26,10 @@ impl FromStr for TaskRef {
 }
 
 impl TaskRef {
-    /// The task that is meant.
+    /// Returns the id of the task that is meant.
     ///
     /// # Errors
-    /// `NotFound` when there is none, `Usage` when it could be any of several.
+    /// `NotFound` if there is none, `Usage` if several tasks match.
     pub fn resolve(&self, state: &StateDir) -> Result<TaskId> {
         let folder = state.folder(&self.0);
         if folder.exists()? {
@@ -44,15 +44,15 @@ impl TaskRef {
     }
 }
 
-/// The tasks that are meant, each once, in the order given; in its place an
-/// error for what means none.
+/// Resolves each name, in the order given and without duplicates. A name that matches no task gives an error in its
+/// place.
 pub fn resolve(state: &StateDir, names: &[TaskRef]) -> Vec<Result<TaskId>> {
     let mut seen = BTreeSet::new();
     let all = names.iter().map(|name| name.resolve(state));
     all.filter(|meant| meant.as_ref().map_or(true, |id| seen.insert(id.clone()))).collect()
 }
 
-/// Which of `ids` is meant by the beginning `typed`.
+/// Finds the only one of `ids` that begins with `typed`.
 fn choose(typed: &TaskId, ids: &[TaskId]) -> Result<TaskId> {
     let begun: Vec<&TaskId> = ids.iter().filter(|id| id.starts_with(typed.as_str())).collect();
     match begun[..] {
@@ -75,16 +75,14 @@ fn choose(typed: &TaskId, ids: &[TaskId]) -> Result<TaskId> {
     }
 }
 
-/// The id that `typed` may be a slip of: of three letters one may be wrong, of
-/// six two.
+/// The id that `typed` may be a typo of. Allows one error in three letters, two in six, at most three.
 fn nearest<'i>(typed: &TaskId, ids: &'i [TaskId]) -> Option<&'i TaskId> {
     let most = (typed.len() / 3).min(3);
     let distance = |id: &&TaskId| strsim::damerau_levenshtein(typed, id);
     ids.iter().min_by_key(distance).filter(|id| distance(id) <= most)
 }
 
-/// `ids` as they may be typed, none longer than `most` bytes where fewer than
-/// these tell it from all of `others`.
+/// Shortens each id to `most` bytes, or to more if it needs more to differ from all of `others`.
 pub fn shortened(ids: &[TaskId], others: &[TaskId], most: usize) -> Vec<String> {
     let short = |id: &TaskId| {
         let unique = others.iter().filter(|other| *other != id).map(|other| common(id, other) + 1).max().unwrap_or(1);
@@ -93,7 +91,7 @@ pub fn shortened(ids: &[TaskId], others: &[TaskId], most: usize) -> Vec<String> 
     ids.iter().map(short).collect()
 }
 
-/// How many bytes two ids have in common at their beginnings.
+/// The length of the common prefix of two ids, in bytes.
 fn common(one: &str, other: &str) -> usize {
     one.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count()
 }

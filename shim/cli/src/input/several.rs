@@ -1,7 +1,6 @@
-//! Runs one action on several tasks at a time.
+//! Runs one action on several tasks at the same time.
 //!
-//! A failure does not stop the others: each error is printed on its own, and the
-//! first one decides the exit code.
+//! A failure does not stop the others: each error is printed on its own, and the first one decides the exit code.
 
 use std::time::Duration;
 
@@ -13,16 +12,16 @@ use crate::input::named::{self, TaskRef};
 use crate::ui::progress;
 use crate::{complain, exit_code};
 
-/// What is being done to each of several tasks, in the order given.
+/// The work on each of several tasks, in the order given.
 pub struct Each<T> {
     work: Vec<Result<JoinHandle<Result<T>>>>,
-    /// Of the tasks that were found, who is done.
+    /// The tasks that were found, with a handle that shows whether the work is done.
     watched: Vec<(TaskId, AbortHandle)>,
-    /// The kind of error that is told, and fails nothing.
+    /// The kind of error that is printed but does not count as a failure.
     forgiven: Option<Kind>,
 }
 
-/// Begins to do `act` to all of `names`, at the same time.
+/// Starts `act` on all of `names` at the same time.
 pub fn each<T, F>(state: &StateDir, names: &[TaskRef], act: impl Fn(TaskId) -> F) -> Each<T>
 where
     T: Send + 'static,
@@ -39,14 +38,13 @@ where
 }
 
 impl<T: Send + 'static> Each<T> {
-    /// Takes an error of this kind for what was wanted: it is told without a
-    /// hint, and the exit code is not its.
+    /// Does not count errors of this kind as failures: they are printed without a hint and do not change the exit code.
     pub fn forgive(&mut self, kind: Kind) {
         self.forgiven = Some(kind);
     }
 
-    /// Waits for all. Meanwhile a person is told who is not done: `doing` says
-    /// what of it after how long, as in "stopping web: 3 s".
+    /// Waits for all. Meanwhile shows progress: `doing` returns the line for the unfinished tasks and the elapsed time,
+    /// such as "stopping web: 3 s".
     pub async fn with_progress(self, doing: impl Fn(&[&TaskId], Duration) -> String) -> Result<u8> {
         let Each { work, watched, forgiven } = self;
         let pending = |elapsed| {
@@ -70,7 +68,7 @@ impl<T: Send + 'static> Each<T> {
         Ok(code.unwrap_or(0))
     }
 
-    /// Waits for each in the order given and hands `then` what came of it.
+    /// Waits for each task in the order given, and passes its result to `then`.
     pub async fn in_order(self, mut then: impl FnMut(TaskId, T) -> Result<()>) -> Result<u8> {
         let mut code = None;
         let mut ids = self.watched.into_iter().map(|(id, _)| id);
@@ -87,12 +85,12 @@ impl<T: Send + 'static> Each<T> {
 async fn finished<T>(work: Result<JoinHandle<Result<T>>>) -> Result<T> {
     match work?.await {
         Ok(outcome) => outcome,
-        // Nobody aborts it.
+        // Nobody aborts the work, so it panicked.
         Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
     }
 }
 
-/// Tells an error; the first decides the exit code.
+/// Prints an error; the first one decides the exit code.
 pub fn settle(outcome: Result<()>, code: &mut Option<u8>) {
     if let Err(error) = outcome {
         complain(error.message(), error.hint_text());

@@ -1,19 +1,19 @@
-//! Colours: few, and only for a person.
+//! The few colours of bowline's output.
 //!
-//! What is painted goes through `anstream`, which takes the codes out where
-//! nobody sees them: not a terminal, `NO_COLOR`, `TERM=dumb`, `--color never`.
+//! Coloured text is printed through `anstream`, which removes the codes where they are not wanted: no terminal,
+//! `NO_COLOR`, `TERM=dumb`, `--color never`.
 
 use anstyle::{AnsiColor, Style};
 
-/// `bowline:` before an error.
+/// Style of `bowline:` before an error.
 pub const ERROR: Style = AnsiColor::Red.on_default().bold();
-/// `hint:` before the likely mend.
+/// Style of `hint:` before the likely fix.
 pub const HINT: Style = AnsiColor::Cyan.on_default();
 
-/// What needs somebody's attention.
+/// Style of what needs attention.
 pub const BAD: Style = AnsiColor::Red.on_default();
 
-/// Decides for the whole process, before anything is painted.
+/// Sets the colour choice for the whole process, before anything is printed.
 pub fn choose(when: clap::ColorChoice) {
     match when {
         clap::ColorChoice::Auto => anstream::ColorChoice::Auto,
@@ -23,7 +23,7 @@ pub fn choose(when: clap::ColorChoice) {
     .write_global();
 }
 
-/// How the word for a task's state looks.
+/// The style of the word for a task's state.
 pub fn of_status(status: &str, exit_code: Option<i32>) -> Style {
     match (status, exit_code) {
         ("running", _) => AnsiColor::Green.on_default(),

@@ -1,15 +1,15 @@
-//! The keys by which one leaves a task and lets it run on.
+//! Detach keys: the key sequence that leaves a task's terminal and lets the task run on.
 //!
-//! Pure: what is typed goes in, what the task is to get comes out.
+//! Pure: typed bytes go in, the bytes for the task come out.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A sequence of keys; none: there is no way to leave.
+/// A sequence of detach keys, one byte each. Empty: detaching is switched off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetachKeys(Vec<u8>);
 
-/// As Docker's, which fingers know.
+/// The default sequence, the same as Docker's.
 pub const DEFAULT: &str = "ctrl-p,ctrl-q";
 
 impl FromStr for DetachKeys {
@@ -33,7 +33,7 @@ fn key(text: &str) -> Result<u8, String> {
     let Some(name) = text.strip_prefix("ctrl-") else {
         return one(text).ok_or_else(wrong);
     };
-    // Control characters are the letters from @ to _ without their upper bits.
+    // A control character is one of the characters from @ to _ without its upper bits.
     one(name)
         .map(|byte| byte.to_ascii_uppercase())
         .filter(|byte| (b'@'..=b'_').contains(byte))
@@ -50,7 +50,7 @@ impl fmt::Display for DetachKeys {
     }
 }
 
-/// What has been typed so far of the sequence.
+/// How much of the detach sequence has been typed so far.
 #[derive(Debug)]
 pub struct Typing {
     keys: Vec<u8>,
@@ -58,13 +58,13 @@ pub struct Typing {
 }
 
 impl Typing {
-    /// Nothing yet.
+    /// Starts with nothing typed.
     pub fn new(keys: &DetachKeys) -> Typing {
         Typing { keys: keys.0.clone(), held: 0 }
     }
 
-    /// Adds to `out` what the task is to get of `typed`, where what may become
-    /// the sequence is held back; true once the sequence is whole.
+    /// Appends to `out` the bytes of `typed` that go to the task, and returns true once the sequence is complete. Bytes
+    /// that may be the start of the sequence are held back.
     pub fn pass(&mut self, typed: &[u8], out: &mut Vec<u8>) -> bool {
         if self.keys.is_empty() {
             out.extend_from_slice(typed);
@@ -73,7 +73,7 @@ impl Typing {
         for &byte in typed {
             let mut candidate = self.keys[..self.held].to_vec();
             candidate.push(byte);
-            // Its longest end that may still become the sequence is held.
+            // Hold back the longest suffix that may still become the sequence.
             let begin = (0..candidate.len()).find(|&begin| self.keys.starts_with(&candidate[begin..]));
             let begin = begin.unwrap_or(candidate.len());
             out.extend_from_slice(&candidate[..begin]);

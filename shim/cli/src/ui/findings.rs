@@ -1,4 +1,4 @@
-//! What a watch has found, in words, with the figures it was judged by.
+//! Describes the findings of a watch in words, with the figures that triggered them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use bowline_spec::{Stalled, WatchAction};
 
 use crate::ui::numbers;
 
-/// A finding, what the shim was to do about it, and why it could not.
+/// Returns the policy, the finding in words, the action of the shim, and why the action failed.
 pub fn details(finding: &Finding, action: WatchAction, failed: Option<&str>) -> Vec<String> {
     let done = match (action, failed) {
         (WatchAction::Report, _) => None,
@@ -17,7 +17,7 @@ pub fn details(finding: &Finding, action: WatchAction, failed: Option<&str>) -> 
     [finding.policy().to_owned(), sentence(finding)].into_iter().chain(done).collect()
 }
 
-/// A finding as a sentence without its end.
+/// Returns a finding as a sentence without a full stop.
 pub fn sentence(finding: &Finding) -> String {
     match finding {
         Finding::Oom { kills } => format!("killed for want of memory: {kills} so far"),

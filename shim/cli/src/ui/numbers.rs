@@ -1,18 +1,18 @@
-//! Figures for a person: sizes, shares, spans of time. A dash for what nobody knows.
+//! Formats sizes, percentages and durations for people; an unknown value is a dash.
 
 use std::time::Duration;
 
-/// What stands for a figure that there is not.
+/// Returns the value, or a dash if it is unknown.
 pub fn or_dash(value: Option<String>) -> String {
     value.unwrap_or_else(|| "-".to_owned())
 }
 
-/// In percent, to a tenth.
+/// Formats a percentage with one decimal.
 pub fn percent(value: Option<f64>) -> String {
     or_dash(value.map(|value| format!("{value:.1}%")))
 }
 
-/// Bytes in the largest unit of which there is one: `64MiB`, `1.5GiB`.
+/// Formats bytes in the largest binary unit that gives at least 1: `64MiB`, `1.5GiB`.
 pub fn size(bytes: Option<u64>) -> String {
     or_dash(bytes.map(|bytes| {
         const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -21,7 +21,7 @@ pub fn size(bytes: Option<u64>) -> String {
         }
         let mut value = bytes as f64 / 1024.0;
         let mut unit = 0;
-        // What would round to 1024 is one of the next.
+        // A value that would round to 1024 moves to the next unit.
         while value >= 1023.95 && unit + 1 < UNITS.len() {
             value /= 1024.0;
             unit += 1;
@@ -31,12 +31,12 @@ pub fn size(bytes: Option<u64>) -> String {
     }))
 }
 
-/// A number.
+/// Formats a count; a dash if it is unknown.
 pub fn count(n: Option<u64>) -> String {
     or_dash(n.map(|n| n.to_string()))
 }
 
-/// A span of time in its largest unit, cut to whole ones: `8s`, `3m`, `2h`, `41d`.
+/// Formats a duration in its largest unit, rounded down: `8s`, `3m`, `2h`, `41d`.
 pub fn age(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {
@@ -47,7 +47,7 @@ pub fn age(span: Duration) -> String {
     }
 }
 
-/// CPU time as top(1) has it, from µs: minutes, seconds, hundredths.
+/// Formats CPU time in µs as top(1) does: minutes, seconds, hundredths.
 pub fn cpu_time(usec: u64) -> String {
     let hundredths = usec / 10_000;
     format!("{}:{:02}.{:02}", hundredths / 6_000, hundredths / 100 % 60, hundredths % 100)

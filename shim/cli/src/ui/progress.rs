@@ -1,6 +1,6 @@
-//! One line on stderr for what takes longer than a second, gone when it is done.
+//! A progress line on stderr for work that takes longer than a second; erased when the work is done.
 //!
-//! For a person: where stderr is no terminal there is none, and no timer either.
+//! Shown only if stderr is a terminal. Otherwise there is no line and no timer.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use crate::ui::screen;
 use crate::ui::table::cut;
 
-/// How often the line is drawn anew, and how long nothing is said at first.
+/// How often the line is redrawn, and how long to wait before it first appears.
 const EACH: Duration = Duration::from_secs(1);
-/// How many tasks are named.
+/// How many tasks [`names`] lists by name.
 const NAMED: usize = 3;
 
-/// Does `work` to its end, saying what `line` gives for the time elapsed.
+/// Runs `work` to its end. Meanwhile shows the line that `line` returns for the elapsed time.
 pub async fn during<T>(line: impl Fn(Duration) -> String, work: impl Future<Output = T>) -> T {
     if !std::io::stderr().is_terminal() {
         return work.await;
@@ -43,16 +43,16 @@ pub async fn during<T>(line: impl Fn(Duration) -> String, work: impl Future<Outp
     }
 }
 
-/// Replaces the line. Nobody is left to tell if that fails.
+/// Replaces the line. Ignores errors, as there is nowhere to report them.
 fn draw(line: &str) {
     let width = screen::width_of(std::io::stderr()).unwrap_or(80);
     let mut stderr = std::io::stderr().lock();
-    // The last column stays free: some terminals wrap there.
+    // Leave the last column free: some terminals wrap there.
     let _ = write!(stderr, "\r{}\x1b[K", cut(line, width.saturating_sub(1)));
     let _ = stderr.flush();
 }
 
-/// Several tasks in a few words: "web, api, db and 4 more".
+/// Names several tasks briefly: "web, api, db and 4 more".
 pub fn names(ids: &[&TaskId]) -> String {
     let named: Vec<&str> = ids.iter().take(NAMED).map(|id| id.as_str()).collect();
     match ids.len() - named.len() {

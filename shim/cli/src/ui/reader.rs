@@ -1,7 +1,6 @@
-//! Whoever reads our own stdout or stderr: writing to it, and whether it has gone.
+//! Writes to our own stdout or stderr, and detects that the reader is gone.
 //!
-//! Nobody complains of a reader that has gone: it has what it wanted. Anything
-//! else that keeps output from being written is an error.
+//! A reader that is gone is not an error: it has read what it wanted. Anything else that prevents output is an error.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,23 +9,22 @@ use bowline_executor::{Doing as _, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Whether anybody still reads what is printed.
+/// Whether somebody still reads our output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
-    /// Somebody does.
     There,
-    /// Nobody does: no reason to go on, nor to complain.
+    /// Nobody reads any more: stop, without an error.
     Gone,
 }
 
 impl Reader {
-    /// Whether poll(2) says of an output that its reader has gone: a pipe's, a
-    /// socket's peer, or a terminal's other end.
+    /// Interprets poll(2) events of an output: the reader is gone if a pipe or socket has lost its peer, or a terminal
+    /// its other end.
     pub fn after(revents: PollFlags) -> Reader {
         if revents.intersects(PollFlags::ERR | PollFlags::HUP) { Reader::Gone } else { Reader::There }
     }
 
-    /// Looks at `output` now.
+    /// Checks `output` now, without waiting.
     pub fn of(output: impl AsFd) -> Reader {
         let mut watched = [PollFd::new(&output, PollFlags::empty())];
         match poll(&mut watched, Some(&Timespec::default())) {
@@ -36,19 +34,19 @@ impl Reader {
     }
 }
 
-/// Writes all of `bytes` past the library's buffer, however long that takes.
+/// Writes all of `bytes` without the standard library's buffer, however long that takes.
 pub fn write_all(output: impl AsFd, mut bytes: &[u8]) -> io::Result<Reader> {
     while !bytes.is_empty() {
         match rustix::io::write(&output, bytes) {
             Ok(length) => bytes = &bytes[length..],
             Err(Errno::INTR) => {}
-            // Whoever shares the description may have made it non-blocking.
+            // Another process that shares the file description may have made it non-blocking.
             Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&output, PollFlags::OUT)], None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             },
             Err(Errno::PIPE | Errno::CONNRESET) => return Ok(Reader::Gone),
-            // A terminal that was hung up answers EIO, as a broken disk does.
+            // A terminal that was hung up returns EIO, as a broken disk does.
             Err(_) if Reader::of(&output) == Reader::Gone => return Ok(Reader::Gone),
             Err(errno) => return Err(errno.into()),
         }
@@ -56,7 +54,7 @@ pub fn write_all(output: impl AsFd, mut bytes: &[u8]) -> io::Result<Reader> {
     Ok(Reader::There)
 }
 
-/// Prints a result, which a reader that has gone does not want.
+/// Prints a result to stdout. Does nothing more if the reader is gone.
 pub fn print(bytes: &[u8]) -> Result<()> {
     write_all(rustix::stdio::stdout(), bytes).doing(Kind::Internal, || "cannot write to stdout").map(drop)
 }

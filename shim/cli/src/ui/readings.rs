@@ -1,6 +1,6 @@
-//! Readings of tasks, and what two of them tell together. For stats and top.
+//! Readings of tasks for `stats` and `top`, and the rates between two readings.
 //!
-//! A shim counts; whoever asks makes rates of it. Must not: print.
+//! A shim only counts; the caller turns counters into rates. Must not: print.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,42 +13,40 @@ use crate::input::named::{self, TaskRef};
 use crate::reach;
 use bowline_client::{Presence, Shim};
 
-/// How far two readings are apart when only one answer is wanted.
+/// The time between the two readings of a single answer.
 pub const APART: Duration = Duration::from_millis(250);
 
-/// A reading under the task's id, with what has changed since the one before.
+/// A reading of a task, with rates since the previous reading.
 #[derive(Debug, Serialize)]
 pub struct Reading {
-    /// The task.
     pub id: TaskId,
     /// CPU time between the readings, in percent of one CPU.
     pub cpu_percent: Option<f64>,
     /// CPU time of each process, in percent of one CPU; processes that started in between are left out.
     pub process_cpu_percent: BTreeMap<i32, f64>,
-    /// The reading itself.
+    /// The reading itself, as the shim sent it.
     #[serde(flatten)]
     pub stats: Stats,
 }
 
-/// Tasks that are read again and again, all at the same time.
+/// Tasks that are read repeatedly, all at the same time.
 pub struct Sampler {
     state: StateDir,
-    /// Nothing: all that run.
+    /// The named tasks; `None` for all that run.
     only: Option<Vec<TaskId>>,
     known: BTreeMap<TaskId, Known>,
-    /// Those whose shims are not answering: they are not asked again.
+    /// Tasks whose shim does not answer: they are not asked again.
     silent: BTreeSet<TaskId>,
 }
 
-/// A task that was read before.
+/// A task that is being read, and its last reading.
 struct Known {
     shim: Shim,
     last: Option<Stats>,
 }
 
 impl Sampler {
-    /// Of the tasks that are meant, or of all that run; and the errors of those
-    /// that cannot be read.
+    /// Samples the named tasks, or all that run. Also returns the errors of named tasks that cannot be read.
     pub async fn new(state: &StateDir, names: &[TaskRef]) -> Result<(Sampler, Vec<Error>)> {
         let mut sampler = Sampler { state: state.clone(), only: None, known: BTreeMap::new(), silent: BTreeSet::new() };
         let mut errors = Vec::new();
@@ -74,12 +72,12 @@ impl Sampler {
         Ok((sampler, errors))
     }
 
-    /// Whether there is nothing left that could be read, now or later.
+    /// Whether no task is left to read, now or later.
     pub fn is_over(&self) -> bool {
         self.only.is_some() && self.known.is_empty()
     }
 
-    /// Reads all, as one answer: twice, a little apart.
+    /// Reads all tasks twice, [`APART`] apart, and returns one answer.
     pub async fn read_twice(&mut self) -> Result<Vec<(TaskId, Result<Reading>)>> {
         let first = self.read().await?;
         tokio::time::sleep(APART).await;
@@ -87,8 +85,7 @@ impl Sampler {
         Ok(ended.chain(self.read().await?).collect())
     }
 
-    /// Reads all, in the order of their ids. Who cannot be read has ended, and
-    /// is not read again.
+    /// Reads all tasks, ordered by id. A task that cannot be read has ended and is not read again.
     pub async fn read(&mut self) -> Result<Vec<(TaskId, Result<Reading>)>> {
         if self.only.is_none() {
             self.find_new().await?;
@@ -117,7 +114,7 @@ impl Sampler {
             if self.known.contains_key(&id) || self.silent.contains(&id) {
                 continue;
             }
-            // Who has ended, or was removed while we looked, is not of interest.
+            // Ignore tasks that have ended or were removed meanwhile.
             if let Ok(Presence::Live(shim)) = bowline_client::find(&self.state.folder(&id), &id).await {
                 self.known.insert(id, Known { shim, last: None });
             }
@@ -137,7 +134,7 @@ impl Known {
     }
 }
 
-/// What the members of a sandbox use together.
+/// Reads what the members of a sandbox use together.
 pub async fn of_sandbox(id: &TaskId, shim: &Shim) -> Result<Reading> {
     let first = shim.sandbox_stats().await?;
     tokio::time::sleep(APART).await;
@@ -151,7 +148,7 @@ fn compare(id: TaskId, first: Option<&Stats>, stats: Stats) -> Reading {
     let elapsed = stats.read_at.duration_since(first.read_at).as_secs_f64();
     let percent = |before: u64, after: u64| {
         let used = after.saturating_sub(before) as f64 / 1e6;
-        // To a tenth: a reading is no more exact than that.
+        // Round to a tenth: a reading is no more exact than that.
         (elapsed > 0.0).then(|| (used / elapsed * 1000.0).round() / 10.0)
     };
     let cpu_percent = match (first.cpu.usage_usec, stats.cpu.usage_usec) {

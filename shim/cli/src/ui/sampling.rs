@@ -1,4 +1,5 @@
-//! What `stats` and `top` do alike: they begin with the tasks that are named, say which cannot be read, and read.
+//! Sampling shared by `stats` and `top`: resolves the named tasks, reports those that cannot be read, and reads the
+//! rest.
 
 use bowline_executor::{Error, Kind, Result, StateDir};
 
@@ -7,19 +8,19 @@ use crate::input::named::TaskRef;
 use crate::input::several::settle;
 use crate::ui::readings::{Reading, Sampler};
 
-/// The tasks that are named, or all that run, for as long as a command reads them.
+/// The tasks that a command samples: the named ones, or all that run.
 pub struct Sampling {
-    /// Reads those that can be read.
+    /// Reads the tasks that can be read.
     pub sampler: Sampler,
     all: bool,
-    /// None of those that were named can be read.
+    /// Whether none of the named tasks can be read.
     pub nothing: bool,
     /// The exit code of the first failure.
     code: Option<u8>,
 }
 
 impl Sampling {
-    /// Begins, and says which of `names` cannot be read.
+    /// Resolves `names` and reports each that cannot be read.
     pub async fn begin(state: &StateDir, names: &[TaskRef]) -> Result<Sampling> {
         let (sampler, errors) = Sampler::new(state, names).await?;
         let all = names.is_empty();
@@ -31,18 +32,18 @@ impl Sampling {
         Ok(Sampling { sampler, all, nothing, code })
     }
 
-    /// What `end` is for the command: the first failure counts.
+    /// The exit code of the command: that of the first failure, else `end`.
     pub fn code(&self, end: u8) -> u8 {
         self.code.unwrap_or(end)
     }
 
-    /// Whether anything that was named has failed so far.
+    /// Whether any named task has failed so far.
     pub fn has_failed(&self) -> bool {
         self.code.is_some()
     }
 
-    /// One answer of all. Of those that are named, an error that `fails` is a failure; of all that run, those that
-    /// have ended since are left out, and those whose shim does not answer are named.
+    /// Takes one measurement of all tasks. For named tasks, an error is a failure if `fails` says so. For all running
+    /// tasks, those that have ended are skipped, and a shim that does not answer is reported.
     pub async fn read(&mut self, fails: impl Fn(&Error) -> bool) -> Result<Vec<Reading>> {
         let mut readings = Vec::new();
         for (_, reading) in self.sampler.read_twice().await? {

@@ -1,13 +1,11 @@
-//! The terminal that we stand on: how wide it is, and a live view on it that
-//! leaves it as it was, however it ends.
+//! The width of our terminal, and a live view that always restores the terminal when it ends.
 //!
 //! ```text
-//!   open ─► show ─► next: the time has come, another size, the end ─► drop
+//!   open ─► show ─► next: due, resized or ended ─► drop
 //! ```
 //!
-//! The view is the terminal's other screen, so that what was written before
-//! stays. A thread waits for signals and one for keys, until the process ends.
-//! Must not: know what is shown.
+//! The view uses the terminal's alternate screen, so earlier output stays. One thread waits for signals and one for
+//! keys, until the process ends. Must not: know what is shown.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::AsFd;
@@ -21,65 +19,63 @@ use tokio::time::Instant;
 
 use crate::ui::terminal::{self, RawMode};
 
-/// The other screen, without a cursor.
+/// Switches to the alternate screen, hides the cursor and clears the screen.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[2J";
-/// The cursor, and the screen as it was.
+/// Shows the cursor and switches back to the normal screen.
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// What a raw terminal makes of Ctrl-C.
+/// The byte that Ctrl-C sends in raw mode.
 const CTRL_C: u8 = 3;
 
-/// How many columns there are for what goes to stdout: what `COLUMNS` says,
-/// else what the terminal has; nothing where no terminal sets a limit.
+/// The number of columns for stdout: `COLUMNS` if set, else the terminal's width, or `None` if stdout is no terminal.
 pub fn width() -> Option<usize> {
     let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     asked.filter(|columns| *columns > 0).or_else(|| width_of(io::stdout()))
 }
 
-/// How many columns the terminal behind `fd` has.
+/// The number of columns of the terminal behind `fd`.
 pub fn width_of(fd: impl AsFd) -> Option<usize> {
     size_of(fd).map(|(columns, _)| columns)
 }
 
 fn size_of(fd: impl AsFd) -> Option<(usize, usize)> {
     let size = tcgetwinsize(fd).ok()?;
-    // A terminal that was never told its size says 0.
+    // A terminal whose size was never set reports 0.
     (size.ws_col > 0).then(|| (size.ws_col.into(), size.ws_row.max(1).into()))
 }
 
-/// Whether a live view can be shown: on a terminal that can move its cursor.
+/// Whether stdout can show a live view: it is a terminal that can move its cursor.
 pub fn is_live() -> bool {
     io::stdout().is_terminal() && std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
-/// Why a live view is to be drawn anew, or ends.
+/// What a live view must do next: redraw, or end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// The time has come.
+    /// The given time has come.
     Due,
-    /// The terminal has another size.
     Resized,
-    /// Somebody wants it to end: this is the exit code.
+    /// A key or a signal ends the view; holds the exit code.
     End(u8),
 }
 
-/// What a person or the system does to a live view.
+/// A signal or a key press that a live view receives.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Signal(i32),
     Key(u8),
-    /// There will be no more keys: the terminal has gone.
+    /// No more keys can come: the terminal is gone.
     NoMoreKeys,
 }
 
-/// A live view. Only one at a time.
+/// A live view of the terminal. Only one may exist at a time.
 pub struct Live {
     events: mpsc::UnboundedReceiver<Event>,
     raw: Option<RawMode>,
 }
 
 impl Live {
-    /// Takes the terminal over.
+    /// Takes over the terminal: watches for signals and keys, and switches to the alternate screen.
     pub fn open() -> Result<Live> {
         let what = || "cannot take over the terminal";
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH]).doing(Kind::Internal, what)?;
@@ -101,7 +97,7 @@ impl Live {
         Ok(live)
     }
 
-    /// Shows `lines` in place of what is shown, as many as there is room for.
+    /// Replaces the screen content with `lines`, cut to the height of the screen.
     pub fn show(&self, lines: &[String]) -> Result<()> {
         let (_, rows) = size_of(io::stdout()).unwrap_or((80, 24));
         let plain = anstream::AutoStream::choice(&io::stdout()) == anstream::ColorChoice::Never;
@@ -117,12 +113,12 @@ impl Live {
             }
             frame += "\x1b[K";
         }
-        // What is left of a longer frame.
+        // Clear what remains of a longer frame.
         frame += "\x1b[J";
         write(&frame).doing(Kind::Internal, || "cannot write to the terminal")
     }
 
-    /// What comes first: `due`, another size, or the end.
+    /// Waits for the first of: `due`, a resize, or the end.
     pub async fn next(&mut self, due: Instant) -> Next {
         loop {
             tokio::select! {
@@ -144,7 +140,7 @@ impl Drop for Live {
     }
 }
 
-/// A panic aborts: nothing is dropped.
+/// Restores the terminal on a panic: a panic aborts, so nothing is dropped.
 fn leave_on_panic() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -153,7 +149,7 @@ fn leave_on_panic() {
     }));
 }
 
-/// Nobody is left to tell if the terminal has gone.
+/// Restores the terminal. Ignores errors: the terminal may be gone.
 fn leave() {
     let _ = write(LEAVE);
 }

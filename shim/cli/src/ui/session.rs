@@ -1,11 +1,11 @@
-//! Somebody at a task's streams: what is passed, and what happens meanwhile.
+//! A user's session on a task's streams: passes data on, and reports what happens meanwhile.
 //!
 //! ```text
 //!   begin: FIFOs, raw mode ─► (the shim opens them)
-//!     ─► happened: signals, window, keys to leave ─► the streams' end
+//!     ─► happened: signals, resizes, detach keys ─► the streams end
 //! ```
 //!
-//! For `run`, `exec` and `attach` alike. Must not: decide what a signal means.
+//! Shared by `run`, `exec` and `attach`. Must not: decide what a signal means.
 
 use bowline_executor::{Doing, Folder, Kind, Result};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
@@ -17,34 +17,33 @@ use crate::ui::streams::{InputFifo, Outputs, Streams};
 use crate::ui::terminal::RawMode;
 use bowline_protocol::wire::proto::bowline::AttachRequest;
 
-/// What somebody wants of a task's streams.
+/// Which of a task's streams a session passes on, and how.
 #[derive(Debug, Clone)]
 pub struct Wish {
     /// Our stdin goes to the task.
     pub input: bool,
-    /// What of the task's output comes to us.
+    /// The outputs of the task that come to us.
     pub outputs: Outputs,
-    /// Ours is one too, which the task is to have: keys are passed on raw.
+    /// Our terminal is given to the task: keys are passed on raw.
     pub raw: bool,
-    /// By which one leaves a terminal.
+    /// The keys that detach from the terminal.
     pub keys: DetachKeys,
 }
 
-/// What happened while one sits there.
+/// An event during a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happened {
-    /// A signal that ends whatever one does, by its number.
+    /// A signal arrived that by default ends a process; holds its number.
     Interrupted(i32),
-    /// The window has another size.
     Resized,
-    /// The keys to leave were typed.
+    /// The detach keys were typed.
     Left,
-    /// Our stdout cannot be written any more: its reader has gone, or output is
-    /// lost, of which the streams' end tells.
+    /// Our stdout can no longer be written: its reader is gone, or output is lost, which the end of the streams
+    /// reports.
     Unread,
 }
 
-/// See the module.
+/// A session on a task's streams.
 pub struct Session {
     streams: Streams,
     stdin: String,
@@ -55,21 +54,20 @@ pub struct Session {
 }
 
 impl Session {
-    /// Makes the FIFOs in the task's folder, and our terminal raw, if the task
-    /// is to have it: before anything is written to it. From here on a signal
-    /// does not end us: [`Session::happened`] tells it.
+    /// Creates the FIFOs in the task's folder, and makes our terminal raw if the task gets it, before anything is
+    /// written to it. From here on signals do not end us; [`Session::happened`] reports them.
     pub fn begin(folder: &Folder, wish: &Wish) -> Result<Session> {
         let signals = watch_signals(wish.raw)?;
         let (streams, unread) = Streams::attach(folder, wish.outputs)?;
         let input = wish.input.then(|| streams.input()).transpose()?;
         let stdin = input.as_ref().map(InputFifo::path).unwrap_or_default();
         let raw = (wish.raw && wish.input).then(RawMode::enter).transpose()?;
-        // Bytes that nobody types are passed on whatever they are.
+        // Without a raw terminal all bytes are passed on, as nobody types detach keys.
         let left = input.map(|input| input.forward(wish.raw.then(|| Typing::new(&wish.keys))));
         Ok(Session { streams, stdin, raw, signals, left, unread: Some(unread) })
     }
 
-    /// What the shim is to be told: the FIFOs' paths.
+    /// The request that gives the shim the paths of the FIFOs.
     pub fn attachment(&self) -> AttachRequest {
         AttachRequest {
             stdin: self.stdin.clone(),
@@ -79,18 +77,18 @@ impl Session {
         }
     }
 
-    /// A name that no other session at the task has.
+    /// A name that no other session of the task has.
     pub fn name(&self) -> String {
         self.streams.name()
     }
 
-    /// Waits for what happens next.
+    /// Waits for the next event.
     pub async fn happened(&mut self) -> Happened {
         loop {
             tokio::select! {
                 Some(signal) = self.signals.recv() => match signal {
                     SIGWINCH => return Happened::Resized,
-                    // Whoever stopped us may have changed the terminal, or its window.
+                    // The process that stopped us may have changed the terminal or its window.
                     SIGCONT => {
                         if let Some(raw) = &self.raw {
                             let _ = raw.apply();
@@ -111,10 +109,10 @@ impl Session {
         }
     }
 
-    /// Passes on what is left until the shim has closed the streams.
+    /// Passes on the rest, until the shim has closed the streams.
     ///
     /// # Errors
-    /// `Internal` when something that came could not be written.
+    /// `Internal` if some output could not be written.
     pub fn until_closed(self) -> Result<()> {
         self.streams.until_closed()
     }
@@ -122,13 +120,13 @@ impl Session {
     /// Passes on what has been written so far, and no more.
     ///
     /// # Errors
-    /// As [`Session::until_closed`].
+    /// See [`Session::until_closed`].
     pub fn what_is_there(self) -> Result<()> {
         self.streams.what_is_there()
     }
 }
 
-/// Returns once the thread of a stream tells something, and never if it ends without.
+/// Returns once the stream's thread sends its signal; never returns if the thread ends without one.
 async fn told(thread: &mut Option<oneshot::Receiver<()>>) {
     if let Some(answer) = thread {
         if answer.await.is_ok() {
@@ -139,8 +137,7 @@ async fn told(thread: &mut Option<oneshot::Receiver<()>>) {
     std::future::pending().await
 }
 
-/// The signals that end what is in the foreground, and those of a window, as
-/// they come.
+/// Receives the signals that end a foreground process, and those of a window if `window` is set.
 pub fn watch_signals(window: bool) -> Result<mpsc::UnboundedReceiver<i32>> {
     let mut watched = vec![SIGINT, SIGTERM, SIGHUP, SIGQUIT];
     if window {

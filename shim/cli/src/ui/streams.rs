@@ -1,9 +1,9 @@
-//! Passing a task's streams through: FIFOs that the shim opens, and a thread
-//! for each that copies to our own stdout or stderr, or from our stdin.
+//! Passes a task's streams through: FIFOs that the shim opens, and a thread for each that copies to our stdout or
+//! stderr, or from our stdin.
 //!
-//! A copy ends with the FIFO, or with whoever reads us: then it closes the FIFO,
-//! which tells the shim, and so the task where it is in our foreground. It ends
-//! in the same way where output cannot be written, which is told afterwards.
+//! A copy ends when the FIFO ends or our own reader is gone. It then closes the FIFO, which tells the shim, and so the
+//! task if it is in our foreground. A copy ends in the same way if output cannot be written; the error is reported
+//! afterwards.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -21,36 +21,35 @@ use tokio::sync::oneshot;
 use crate::ui::detach::Typing;
 use crate::ui::reader::{self, Reader};
 
-/// Copied at a time, in bytes: what a pipe holds.
+/// The bytes copied at a time: the capacity of a pipe.
 const CHUNK: usize = 64 * 1024;
 
-/// Which of a task's streams are passed on.
+/// Which of a task's outputs are passed on.
 #[derive(Debug, Clone, Copy)]
 pub struct Outputs {
-    /// Its stdout, or all that it writes to its terminal.
+    /// The task's stdout, or all that it writes to its terminal.
     pub stdout: bool,
     pub stderr: bool,
 }
 
-/// The FIFOs of one attachment, being read.
+/// The FIFOs of one attachment, and the threads that read them.
 pub struct Streams {
-    /// Where the shim writes stdout to; empty: nowhere.
+    /// The path that the shim writes stdout to; empty if stdout is not passed on.
     pub stdout: String,
-    /// Where the shim writes stderr to; empty: nowhere.
+    /// The path that the shim writes stderr to; empty if stderr is not passed on.
     pub stderr: String,
     folder: TempDir,
     copies: Vec<JoinHandle<Result<()>>>,
-    /// While it is open, an empty FIFO may still be opened by its writer.
+    /// While this is open, a writer may still open an empty FIFO.
     writers_may_come: OwnedFd,
 }
 
 impl Streams {
-    /// Makes the FIFOs in the task's folder, and copies whatever comes. The
-    /// receiver is told when stdout cannot be written any more, as its reader
-    /// has gone or for want of space.
+    /// Creates the FIFOs in the task's folder and starts copying. The receiver fires when stdout can no longer be
+    /// written, because its reader is gone or space has run out.
     pub fn attach(folder: &Folder, wanted: Outputs) -> Result<(Streams, oneshot::Receiver<()>)> {
         let what = || format!("cannot make FIFOs in {}", folder.path().display());
-        // By whose pid `gc` knows what is left of one that was killed.
+        // The pid in the name lets `gc` recognise what a killed process has left.
         let prefix = format!("{ATTACHED}{}-", std::process::id());
         let own = tempfile::Builder::new().prefix(&prefix).tempdir_in(folder.path()).doing(Kind::Internal, what)?;
         let (no_more, writers_may_come) =
@@ -85,22 +84,22 @@ impl Streams {
         self.folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Makes the FIFO that our stdin goes to.
+    /// Creates the FIFO that our stdin goes to.
     pub fn input(&self) -> Result<InputFifo> {
         let path = self.folder.path().join("stdin");
         let what = || format!("cannot make {}", path.display());
-        // Readable too, so that it has a writer and a reader from the start:
-        // whoever opens it to read waits for bytes instead of finding its end.
+        // Open it for writing and reading, so that it has both ends from the start: a reader that opens it then waits
+        // for bytes instead of seeing its end.
         let placeholder = fifo(&path, OFlags::RDWR).doing(Kind::Internal, what)?;
         let opened = inotify::init(inotify::CreateFlags::CLOEXEC).doing(Kind::Internal, what)?;
         inotify::add_watch(&opened, &path, inotify::WatchFlags::OPEN).doing(Kind::Internal, what)?;
         Ok(InputFifo { path, placeholder, opened })
     }
 
-    /// Copies on until the shim has closed both streams.
+    /// Copies until the shim has closed both streams.
     ///
     /// # Errors
-    /// `Internal` when something that came could not be written.
+    /// `Internal` if some output could not be written.
     pub fn until_closed(self) -> Result<()> {
         join(self.copies)
     }
@@ -108,14 +107,14 @@ impl Streams {
     /// Copies what has been written so far, and no more.
     ///
     /// # Errors
-    /// As [`Streams::until_closed`].
+    /// See [`Streams::until_closed`].
     pub fn what_is_there(self) -> Result<()> {
         drop(self.writers_may_come);
         join(self.copies)
     }
 }
 
-/// A FIFO for our stdin, before anybody reads it.
+/// The FIFO for our stdin, before anything reads it.
 pub struct InputFifo {
     path: PathBuf,
     placeholder: File,
@@ -127,14 +126,13 @@ impl InputFifo {
         self.path.to_string_lossy().into_owned()
     }
 
-    /// Copies our stdin, from when the task has opened the FIFO until either
-    /// ends. `typing` says what of it are the keys to leave; the answer comes
-    /// once they have been typed.
+    /// Copies our stdin, from when the task opens the FIFO until either ends. `typing` recognises the detach keys; the
+    /// receiver fires once they were typed.
     pub fn forward(self, typing: Option<Typing>) -> oneshot::Receiver<()> {
         let (left, leave) = oneshot::channel();
         std::thread::spawn(move || {
-            // An error means that nobody reads it any more, or that our own
-            // stdin has none: the task's then ends too.
+            // An error means that nobody reads the FIFO any more, or that our own stdin cannot be read: the task's
+            // stdin then ends too.
             if let Ok(true) = self.opened().and_then(|fifo| forward(fifo, typing)) {
                 let _ = left.send(());
             }
@@ -142,11 +140,11 @@ impl InputFifo {
         leave
     }
 
-    /// Waits for its reader, and gives up being one.
+    /// Waits for a reader, then closes our own reading end.
     fn opened(self) -> io::Result<File> {
         let mut watched = [PollFd::new(&self.opened, PollFlags::IN)];
         while let Err(rustix::io::Errno::INTR) = poll(&mut watched, None) {}
-        // Does not wait: the placeholder still reads.
+        // This open does not wait, as the placeholder still reads.
         let flags = OFlags::NONBLOCK.bits() as i32;
         let fifo = File::options().write(true).custom_flags(flags).open(&self.path)?;
         rustix::io::ioctl_fionbio(&fifo, false)?;
@@ -155,12 +153,12 @@ impl InputFifo {
     }
 }
 
-/// Copies stdin to its end; true if the keys to leave came first.
+/// Copies stdin to its end. Returns true if the detach keys came first.
 fn forward(mut fifo: File, mut typing: Option<Typing>) -> io::Result<bool> {
     let mut buffer = vec![0u8; CHUNK];
     let mut passed = Vec::new();
     loop {
-        // Not by std's buffer: what it has read ahead would be lost.
+        // Read without the standard library's buffer: what it reads ahead would be lost.
         let length = match rustix::io::read(io::stdin(), &mut buffer) {
             Ok(0) => return Ok(false),
             Ok(length) => length,
@@ -189,22 +187,22 @@ fn join(copies: Vec<JoinHandle<Result<()>>>) -> Result<()> {
     all
 }
 
-/// Makes a FIFO and opens it without waiting for its other end.
+/// Creates a FIFO and opens it without waiting for its other end.
 fn fifo(path: &Path, access: OFlags) -> io::Result<File> {
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
     let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
-/// Copies until the FIFO ends, or our own reader has gone. A terminal that has
-/// hung up is no reader: SIGHUP tells what to do, and the task writes on meanwhile.
+/// Copies until the FIFO ends or our own reader is gone. A terminal that has hung up does not end the copy: SIGHUP
+/// decides what to do, and until then output is read and dropped.
 fn copy(mut fifo: File, no_more: &OwnedFd, output: BorrowedFd<'_>) -> io::Result<Reader> {
     let mut buffer = vec![0u8; CHUNK];
     let mut hung_up = false;
     let mut due = None;
     loop {
-        // A FIFO that nobody has opened yet is neither readable nor hung up. Our
-        // reader is missed also while nothing comes.
+        // A FIFO that nobody has opened yet is neither readable nor hung up. Watching `output` detects a reader that is
+        // gone even while nothing is written.
         let mut watched = [
             PollFd::new(&fifo, PollFlags::IN),
             PollFd::from_borrowed_fd(no_more.as_fd(), PollFlags::IN),
@@ -240,8 +238,8 @@ fn copy(mut fifo: File, no_more: &OwnedFd, output: BorrowedFd<'_>) -> io::Result
     }
 }
 
-/// Whether all has been read that was there when no more was to come: who still
-/// writes may never stop. `due` is what was left of that, `length` was read now.
+/// Whether everything has been read that was in the FIFO when the copy was told to finish: a process that still writes
+/// may never stop. `due` holds the bytes left of that, and `length` bytes were just read.
 fn is_last(fifo: &File, due: &mut Option<u64>, length: usize) -> bool {
     let left = match due {
         Some(due) => due.saturating_sub(length as u64),
@@ -251,7 +249,7 @@ fn is_last(fifo: &File, due: &mut Option<u64>, length: usize) -> bool {
     left == 0
 }
 
-/// Also one that has hung up, which answers nothing else.
+/// Whether `output` is a terminal. Goes by the file type, as a terminal that has hung up answers nothing else.
 fn is_terminal(output: BorrowedFd<'_>) -> bool {
     fstat(output).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice)
 }

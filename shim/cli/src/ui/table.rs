@@ -1,21 +1,20 @@
-//! Tables for a person: columns as wide as their widest cell, the last one cut
-//! to what is left of the terminal.
+//! Tables for people: each column is as wide as its widest cell, and the last one is cut to the width of the terminal.
 //!
-//! A cell is of one line and has no control character, whatever a task calls
-//! itself. Must not: know what is in the tables.
+//! A cell is one line without control characters, whatever name a task gives itself. Must not: know what the tables
+//! contain.
 
 use anstyle::Style;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-/// What stands between two columns.
+/// The number of spaces between two columns.
 const GAP: usize = 2;
 
-/// A column's head, and to which side its cells go.
+/// A column's head, and how its cells are aligned.
 #[derive(Debug, Clone, Copy)]
 pub enum Column {
-    /// Words.
+    /// Aligned left, for words.
     Left(&'static str),
-    /// Figures.
+    /// Aligned right, for figures.
     Right(&'static str),
 }
 
@@ -27,7 +26,7 @@ impl Column {
     }
 }
 
-/// A text and how it looks on a terminal.
+/// A cell's text, and its style on a terminal.
 #[derive(Debug, Clone, Default)]
 pub struct Cell {
     text: String,
@@ -35,7 +34,6 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Sets the style.
     pub fn styled(mut self, style: Style) -> Cell {
         self.style = style;
         self
@@ -48,7 +46,7 @@ impl<T: AsRef<str>> From<T> for Cell {
     }
 }
 
-/// The table's lines, its head first, none wider than `width`.
+/// Returns the lines of the table, head first, none wider than `width`.
 pub fn render(columns: &[Column], rows: &[Vec<Cell>], width: Option<usize>) -> Vec<String> {
     let head: Vec<Cell> = columns.iter().map(|column| Cell::from(column.head())).collect();
     let mut widths = vec![0; columns.len()];
@@ -63,7 +61,7 @@ pub fn render(columns: &[Column], rows: &[Vec<Cell>], width: Option<usize>) -> V
 fn line(columns: &[Column], row: &[Cell], widths: &[usize], width: usize) -> String {
     let mut line = String::new();
     let mut left = width;
-    // Blanks are written when something comes after them.
+    // Spaces are written only before more text, so that no line ends in spaces.
     let mut blanks = 0;
     for ((column, cell), widest) in columns.iter().zip(row).zip(widths) {
         let missing = widest.saturating_sub(cell.text.width());
@@ -82,7 +80,7 @@ fn line(columns: &[Column], row: &[Cell], widths: &[usize], width: usize) -> Str
     line
 }
 
-/// `text` in at most `width` columns; what is cut off leaves an ellipsis.
+/// Cuts `text` to at most `width` columns, with an ellipsis for the rest.
 pub fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -100,7 +98,7 @@ pub fn cut(text: &str, width: usize) -> String {
     short
 }
 
-/// `text` as one line without control characters.
+/// Returns `text` as one line without control characters.
 pub fn clean(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     words.chars().filter(|c| !c.is_control()).collect()

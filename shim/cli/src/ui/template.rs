@@ -1,9 +1,8 @@
-//! `--format`: a template that is filled with what is known of a task.
+//! `--format`: fills a template with the fields of a task.
 //!
-//! Jinja by minijinja, and Docker's leading dot: `{{ exit.exit_code }}`,
-//! `{{.pid}}`. What is null is written as nothing; a list or an object as JSON.
-//! A field that no task has is an error: what is checked are the paths that the
-//! template names, against what is there and the schema of the description.
+//! Uses Jinja syntax (minijinja), and accepts Docker's leading dot: `{{ exit.exit_code }}`, `{{.pid}}`. Null prints
+//! nothing; a list or an object prints as JSON. A field that no task has is an error: each path in the template is
+//! checked against the task's data and the schema of the description.
 
 use std::io::IsTerminal as _;
 
@@ -12,21 +11,21 @@ use minijinja::value::{Serde, ValueKind};
 use minijinja::{Environment, UndefinedBehavior, Value};
 use serde::Serialize;
 
-/// A template that makes sense.
+/// A template that was parsed without an error.
 pub struct Template {
     environment: Environment<'static>,
     text: String,
 }
 
 impl Template {
-    /// Reads a template.
+    /// Parses the text of `--format`.
     ///
     /// # Errors
-    /// `Usage` when it is none.
+    /// `Usage` if the template is invalid.
     pub fn parse(text: &str) -> Result<Template> {
         let mut environment = Environment::new();
         environment.add_filter("json", |value: Value| Ok::<_, minijinja::Error>(json(&value)));
-        // A null has no fields and none is asked of it: see `is_known`.
+        // Chainable lets a template go below a null; `is_known` rejects unknown fields.
         environment.set_undefined_behavior(UndefinedBehavior::Chainable);
         environment.set_formatter(|out, _, value| {
             match value.kind() {
@@ -41,10 +40,10 @@ impl Template {
         Ok(template)
     }
 
-    /// What it says of `subject`.
+    /// Fills the template with the fields of `subject`.
     ///
     /// # Errors
-    /// `Usage` naming a field that there is not.
+    /// `Usage`, naming a field that does not exist.
     pub fn fill<T: Serialize>(&self, subject: &T) -> Result<String> {
         let subject = serde_json::to_value(subject).doing(Kind::Internal, || "cannot write JSON")?;
         let template = self.environment.template_from_str(&self.text).map_err(|error| wrong(&error))?;
@@ -59,7 +58,7 @@ impl Template {
             return Err(Error::new(Kind::Usage, format!("--format: there is no field {path}")).hint(hint));
         }
         let text = template.render(Serde(&subject)).map_err(|error| wrong(&error))?;
-        // A task's own words must not command a terminal; a script gets them as they are.
+        // Text from a task must not control a terminal; a script gets it unchanged.
         let harmless = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
         Ok(if std::io::stdout().is_terminal() { text.chars().filter(harmless).collect() } else { text })
     }
@@ -75,7 +74,7 @@ fn wrong(error: &minijinja::Error) -> Error {
         .hint("write fields as {{ status }} or {{ exit.exit_code }}; `bowline inspect ID` prints all")
 }
 
-/// `text` with `{{.pid}}` written as `{{pid}}`.
+/// Rewrites `{{.pid}}` as `{{pid}}`.
 fn without_dots(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -91,8 +90,7 @@ fn without_dots(text: &str) -> String {
     out + rest
 }
 
-/// Whether `path` leads to something in `subject`, or to what it has none of
-/// just now.
+/// Whether `path` leads to a value in `subject`, or to a field that may exist but is not set now.
 fn is_known(subject: &serde_json::Value, path: &str) -> bool {
     let mut value = subject;
     let mut parts = path.split('.');
@@ -101,7 +99,7 @@ fn is_known(subject: &serde_json::Value, path: &str) -> bool {
             serde_json::Value::Object(fields) => match fields.get(part) {
                 Some(field) => value = field,
                 None if depth == 0 => return false,
-                // Of the description only what was said is there.
+                // The description contains only the fields that were set.
                 None => return in_schema(path) || path.starts_with("labels."),
             },
             serde_json::Value::Null => return true,
@@ -111,7 +109,7 @@ fn is_known(subject: &serde_json::Value, path: &str) -> bool {
     true
 }
 
-/// Whether `path` is one of the description's: `task.memory.limit`.
+/// Whether `path` is a field of the description: `task.memory.limit`.
 fn in_schema(path: &str) -> bool {
     let Some(path) = path.strip_prefix("task.") else { return false };
     let Ok(schema) = serde_json::to_value(bowline_spec::schema()) else { return false };

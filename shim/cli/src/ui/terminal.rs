@@ -1,5 +1,4 @@
-//! The terminal that bowline itself runs in: is it one, how large, and raw
-//! while a task has it.
+//! The terminal that bowline itself runs in: whether it is one, its size, and raw mode while a task has it.
 
 use std::io::{IsTerminal as _, Stdin, stdin, stdout};
 use std::os::fd::AsFd as _;
@@ -10,10 +9,10 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 
 use bowline_protocol::wire::proto::bowline::WindowSize;
 
-/// How the terminal was before it was made raw, for as long as it is.
+/// The terminal's settings before raw mode, while raw mode is on.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// How large it is; 24 by 80 where nobody knows.
+/// The terminal's size; 24 by 80 if it is unknown.
 pub fn size() -> WindowSize {
     let known = [stdout().as_fd().try_clone_to_owned(), stdin().as_fd().try_clone_to_owned()].into_iter().flatten();
     let size = known.filter_map(|fd| tcgetwinsize(fd).ok()).find(|size| size.ws_row > 0 && size.ws_col > 0);
@@ -21,15 +20,15 @@ pub fn size() -> WindowSize {
     WindowSize { rows: rows.into(), columns: columns.into(), ..WindowSize::default() }
 }
 
-/// Whether keys come from it.
+/// Whether stdin is a terminal.
 pub fn is_stdin() -> bool {
     stdin().is_terminal()
 }
 
-/// Refuses what needs a terminal where there is none.
+/// Returns an error unless stdin and stdout are terminals.
 ///
 /// # Errors
-/// `Usage`, naming the stream that is none.
+/// `Usage`, naming the stream that is no terminal.
 pub fn require() -> Result<()> {
     let none = match (stdin().is_terminal(), stdout().is_terminal()) {
         (true, true) => return Ok(()),
@@ -40,12 +39,12 @@ pub fn require() -> Result<()> {
         .hint("leave -t out to pass plain bytes; script(1) makes a terminal where there is none"))
 }
 
-/// A terminal that passes every key on as it is, until this is dropped.
+/// Raw mode: the terminal passes on every key unchanged, until this value is dropped.
 #[derive(Debug)]
 pub struct RawMode(Stdin);
 
 impl RawMode {
-    /// Makes the terminal at stdin raw. Restored also by a panic.
+    /// Makes the terminal at stdin raw. A panic also restores it.
     pub fn enter() -> Result<RawMode> {
         let raw = RawMode(stdin());
         let before = tcgetattr(&raw.0).doing(Kind::Internal, || "cannot read the terminal's settings")?;
@@ -59,7 +58,7 @@ impl RawMode {
         Ok(raw)
     }
 
-    /// Makes it raw again: somebody may have changed it while we were stopped.
+    /// Makes the terminal raw again: somebody may have changed it while we were stopped.
     pub fn apply(&self) -> Result<()> {
         let Some(mut wanted) = lock().clone() else { return Ok(()) };
         wanted.make_raw();
@@ -75,7 +74,7 @@ impl Drop for RawMode {
 
 fn restore() {
     if let Some(before) = lock().take() {
-        // It may have gone: then there is nothing to restore.
+        // The terminal may be gone; then there is nothing to restore.
         let _ = tcsetattr(stdin(), OptionalActions::Drain, &before);
     }
 }

@@ -1,4 +1,4 @@
-//! Readings as they come: a live table on a terminal, else line after line.
+//! Shows readings as they come: a live table on a terminal, else line by line.
 
 use std::io;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use crate::ui::readings::{APART, Reading, Sampler};
 use crate::ui::screen::{self, Live, Next};
 use crate::{say_json_line, show};
 
-/// Makes lines of readings, for a width if there is one.
+/// Turns readings into lines of text, for a terminal width if there is one.
 type Lines<'a> = dyn Fn(&[Reading], Option<usize>) -> Vec<String> + 'a;
 
-/// How readings are shown.
+/// The form in which readings are shown.
 pub enum As<'a> {
     Table(&'a Lines<'a>),
-    /// Each as JSON, one a line.
+    /// JSON, one reading per line.
     JsonLines,
 }
 
-/// Reads all `interval` until somebody ends it, until all tasks that were named
-/// have ended, or until nobody reads it any more.
+/// Reads all tasks every `interval` until the user ends it, all named tasks have ended, or nobody reads the output.
+/// Returns the exit code.
 pub async fn watch(sampler: &mut Sampler, interval: Duration, view: As<'_>) -> Result<u8> {
     let mut live = match view {
         As::Table(_) if screen::is_live() => Some(Live::open()?),
         _ => None,
     };
-    // Rates need two readings; the first figures shall not wait for long.
+    // Rates need two readings: the first comes now, so that the first figures appear soon.
     if let Err(code) = read_unless_ended(sampler, live.as_mut()).await? {
         return Ok(code);
     }
@@ -44,7 +44,7 @@ pub async fn watch(sampler: &mut Sampler, interval: Duration, view: As<'_>) -> R
                     Ok(readings) => current = readings,
                     Err(code) => return Ok(code),
                 }
-                // After a pause, such as the machine's sleep, nothing is made up for.
+                // After a pause, such as the machine's sleep, missed readings are not made up for.
                 due = due.max(Instant::now());
                 if sampler.is_over() {
                     return Ok(0);
@@ -62,8 +62,8 @@ pub async fn watch(sampler: &mut Sampler, interval: Duration, view: As<'_>) -> R
     }
 }
 
-/// Reads all, or gives the exit code if that is asked for first: a shim that
-/// does not answer must not keep anybody from leaving.
+/// Reads all tasks, or returns the exit code if the user ends the view first: a shim that does not answer must not keep
+/// anybody from leaving.
 async fn read_unless_ended(
     sampler: &mut Sampler,
     mut live: Option<&mut Live>,
@@ -81,7 +81,7 @@ async fn read_unless_ended(
     }
 }
 
-/// Without a live view only time passes: signals do what they always do.
+/// Waits for the next event. Without a live view only time passes: signals keep their usual effect.
 async fn next(live: Option<&mut Live>, due: Instant) -> Next {
     match live {
         Some(live) => live.next(due).await,

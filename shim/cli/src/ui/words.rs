@@ -1,30 +1,30 @@
-//! Figures and foreign text as words of a sentence.
+//! Formats figures and untrusted text as words of a sentence.
 
 use bowline_spec::signal::Signal;
 
 use crate::ui::numbers;
 
-/// How much of a line of output is shown.
+/// The most characters of an output line that are shown.
 const LONGEST_LINE: usize = 160;
 
-/// Bytes: `64 MiB`.
+/// Formats bytes: `64 MiB`.
 pub fn bytes(bytes: u64) -> String {
     let text = numbers::size(Some(bytes));
     let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     format!("{} {}", &text[..unit], &text[unit..])
 }
 
-/// A part of a whole in percent, to one; nothing of nothing.
+/// Formats a part of a whole in whole percent; `None` if the whole is 0.
 pub fn share(part: u64, whole: u64) -> Option<String> {
     (whole > 0).then(|| percent(part as f64 / whole as f64 * 100.0))
 }
 
-/// Percent: what is more than nothing is no 0.
+/// Formats a percentage. A value between 0 and 1 becomes "under 1 %", not 0.
 pub fn percent(value: f64) -> String {
     if value > 0.0 && value < 1.0 { "under 1 %".to_owned() } else { format!("{value:.0} %") }
 }
 
-/// A span of time, from µs: `450 ms`, `12.3 s`, `3 min 5 s`, `2 h 4 min`, `5 d 3 h`.
+/// Formats a duration in µs: `450 ms`, `12.3 s`, `3 min 5 s`, `2 h 4 min`, `5 d 3 h`.
 pub fn span(usec: u64) -> String {
     let seconds = usec / 1_000_000;
     let two = |large: u64, a: &str, small: u64, b: &str| match small {
@@ -44,35 +44,35 @@ pub fn span(usec: u64) -> String {
     }
 }
 
-/// A number of things: `1 fork`, `2 forks`.
+/// Formats a number of things: `1 fork`, `2 forks`.
 pub fn count(number: u64, thing: &str) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
-/// `1 process`, `2 processes`.
+/// Formats a number of processes: `1 process`, `2 processes`.
 pub fn processes(number: u64) -> String {
     if number == 1 { "1 process".to_owned() } else { format!("{number} processes") }
 }
 
-/// CPUs: `0.5 CPUs`, `1 CPU`.
+/// Formats CPUs: `0.5 CPUs`, `1 CPU`.
 pub fn cpus(cpus: f64) -> String {
     if (cpus - 1.0).abs() < 1e-9 { "1 CPU".to_owned() } else { format!("{} CPUs", (cpus * 1000.0).round() / 1000.0) }
 }
 
-/// The last line of `text` that says something, as it can be shown.
+/// The last non-empty line of `text`, made safe by [`shown`].
 pub fn last_line(text: &str) -> Option<String> {
     text.lines().rev().map(shown).find(|line| !line.is_empty())
 }
 
-/// The last lines of `text` that say something, oldest first.
+/// The last `most` non-empty lines of `text`, oldest first, made safe by [`shown`].
 pub fn last_lines(text: &str, most: usize) -> Vec<String> {
     let mut lines: Vec<String> = text.lines().rev().map(shown).filter(|line| !line.is_empty()).take(most).collect();
     lines.reverse();
     lines
 }
 
-/// A line of somebody else's: no control character and nothing that would
-/// change how the rest is shown; not too long.
+/// Makes a line of untrusted text safe to show: trims it, escapes control characters and invisible marks, and cuts it
+/// to [`LONGEST_LINE`].
 pub fn shown(line: &str) -> String {
     let mut out = String::new();
     for (index, c) in line.trim().chars().enumerate() {
@@ -89,12 +89,12 @@ pub fn shown(line: &str) -> String {
     out
 }
 
-/// Marks that turn the direction of writing, or take no room.
+/// Whether `c` changes the writing direction or has no width.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// What a signal means that a program got from the kernel; nothing of others.
+/// What a signal from the kernel means for the program; `None` for other signals.
 pub fn meaning(signal: &str) -> Option<&'static str> {
     Some(match signal.strip_prefix("SIG").unwrap_or(signal) {
         "SEGV" => "it used memory that it does not have",
@@ -111,7 +111,7 @@ pub fn meaning(signal: &str) -> Option<&'static str> {
     })
 }
 
-/// The signal that an exit code of a shell stands for: `SIGKILL` for 137.
+/// The signal that a shell's exit code stands for: `SIGKILL` for 137.
 pub fn signal_of(code: i32) -> Option<String> {
     let number = code.checked_sub(128).filter(|number| (1..=31).contains(number))?;
     Signal::from_number(number).map(|signal| format!("SIG{}", signal.name()))

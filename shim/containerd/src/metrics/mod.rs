@@ -1,7 +1,7 @@
-//! The executor's statistics as containerd's metrics, of which each version of
-//! cgroups has a message of its own. Everybody above reads a field that this
-//! host does not measure as zero; a limit that there is not is, to v1, what
-//! the kernel writes for none, and to v2 the largest number there is.
+//! Converts the executor's statistics to containerd's metrics, which have one message for each version of cgroups.
+//!
+//! containerd's clients read a figure that this host does not measure as zero. A missing limit is sent as the kernel's
+//! value for none to v1, and as the largest number to v2.
 
 mod v1;
 mod v2;
@@ -12,7 +12,7 @@ use bowline_executor::{Doing, Kind, Result, Stats};
 use protobuf::well_known_types::any::Any;
 use protobuf::{Message, MessageField};
 
-/// `stats` as the message that containerd reads.
+/// Encodes `stats` as the message that containerd reads.
 ///
 /// # Errors
 /// `Internal` when it cannot be encoded.
@@ -36,7 +36,7 @@ impl Counters<'_> {
         self.0.and_then(|counters| counters.get(name)).copied().unwrap_or(0)
     }
 
-    /// One that was split into these since Linux 5.9.
+    /// The sum of a counter that Linux 5.9 split into these parts.
     fn sum(&self, name: &str) -> u64 {
         let parts = ["", "_anon", "_file"].map(|part| self.get(&format!("{name}{part}")));
         parts.into_iter().sum()
@@ -51,7 +51,7 @@ fn count(figure: Option<u64>) -> u64 {
     figure.unwrap_or(0)
 }
 
-/// `8:0`, taken apart.
+/// Parses `8:0` into major and minor number.
 fn numbers(device: &str) -> (u64, u64) {
     let numbers = device.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
     numbers.unwrap_or_default()
@@ -61,7 +61,7 @@ fn limit(limit: Option<u64>) -> u64 {
     limit.unwrap_or(u64::MAX)
 }
 
-/// What a message has room for.
+/// Caps a figure at what its field can hold.
 fn narrow(figure: u64) -> u32 {
     u32::try_from(figure).unwrap_or(u32::MAX)
 }
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// Every figure has a value of its own, as `bowline stats --json` writes it.
+    /// Statistics as `bowline stats --json` prints them, with a different value for every figure.
     pub fn stats(version: u8, counters: &[&str]) -> Stats {
         let counters: BTreeMap<&str, usize> =
             counters.iter().enumerate().map(|(index, name)| (*name, 1000 + index)).collect();
@@ -110,7 +110,7 @@ mod tests {
         serde_json::from_value(stats).unwrap()
     }
 
-    /// What a message has for its fields, by the protocol's own names.
+    /// The non-zero numbers in a message, by the protocol's field names.
     pub fn fields(message: &dyn protobuf::MessageDyn) -> BTreeMap<String, u64> {
         let descriptor = message.descriptor_dyn();
         let singular = descriptor.fields().filter(|field| field.is_singular());

@@ -1,4 +1,4 @@
-//! What v1 has, as `io.containerd.cgroups.v1.Metrics`.
+//! Converts statistics to `io.containerd.cgroups.v1.Metrics`.
 
 use bowline_executor::{IoDeviceStats, MemoryAccountStats, Stats};
 use containerd_shim_protos::cgroups::metrics as v1;
@@ -6,7 +6,7 @@ use protobuf::MessageField;
 
 use super::{Counters, count, limit, narrow, numbers, some};
 
-/// The largest multiple of a page that v1 counts to.
+/// v1's value for no limit: the largest multiple of a page.
 const UNLIMITED: u64 = 0x7fff_ffff_ffff_f000;
 
 pub fn of(stats: &Stats) -> v1::Metrics {
@@ -17,7 +17,7 @@ pub fn of(stats: &Stats) -> v1::Metrics {
         hugetlb: hugetlb_stats(stats),
         pids: some(v1::PidsStat {
             current: count(pids.current),
-            // As its readers know it: none is zero.
+            // Readers of v1 take zero for no limit.
             limit: count(pids.limit),
             ..v1::PidsStat::default()
         }),
@@ -117,7 +117,7 @@ fn blkio_stat(stats: &Stats) -> v1::BlkIOStat {
         let (major, minor) = numbers(&device.device);
         let name = name_of(&device.device);
         let total = read.saturating_add(write).saturating_add(discard);
-        // As the kernel has them: each is counted once as what it does, and once as this.
+        // Like the kernel, count each operation twice: by what it does, and as sync or async.
         let synced = sync.into_iter().flat_map(move |sync| [("Sync", sync), ("Async", total.saturating_sub(sync))]);
         let rows = [("Read", read), ("Write", write)].into_iter().chain(synced);
         rows.chain([("Discard", discard), ("Total", total)]).map(move |(op, value)| v1::BlkIOEntry {
@@ -138,7 +138,7 @@ fn blkio_stat(stats: &Stats) -> v1::BlkIOStat {
     }
 }
 
-/// The name in `/dev` of a block device, as sysfs has it; none is as well.
+/// The path in `/dev` of a block device according to sysfs; may be empty.
 fn name_of(device: &str) -> String {
     let link = std::fs::read_link(format!("/sys/dev/block/{device}")).unwrap_or_default();
     link.file_name().map(|name| format!("/dev/{}", name.to_string_lossy())).unwrap_or_default()
@@ -178,7 +178,7 @@ mod tests {
     use super::super::tests::{decoded, fields, stats};
     use super::*;
 
-    /// A `memory.stat` of v1, as Linux 6.18 writes it.
+    /// The counters in a v1 `memory.stat` of Linux 6.18.
     const V1_COUNTERS: &str = "cache rss rss_huge shmem mapped_file dirty writeback workingset_refault_anon \
         workingset_refault_file swap swapcached pgpgin pgpgout pgfault pgmajfault inactive_anon active_anon \
         inactive_file active_file unevictable hierarchical_memory_limit hierarchical_memsw_limit total_cache total_rss \
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(memory.len(), message.fields().filter(|field| !entries.contains(&field.name())).count());
         let counters = stats.memory.counters.as_ref().unwrap();
         for (name, value) in &memory {
-            // The protocol spells what the kernel does not.
+            // The protocol spells some names differently from the kernel.
             let kernel = name.replace("pg_pg_", "pgpg").replace("pg_fault", "pgfault");
             let kernel = kernel.replace("pg_maj_fault", "pgmajfault").replace("swap_limit", "memsw_limit");
             assert_eq!(counters.get(&kernel), Some(value), "{name}");

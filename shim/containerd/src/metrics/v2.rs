@@ -1,4 +1,4 @@
-//! What v2 has, as `io.containerd.cgroups.v2.Metrics`.
+//! Converts statistics to `io.containerd.cgroups.v2.Metrics`.
 
 use bowline_executor::{IoDeviceStats, Pressure, Stall, Stats};
 use containerd_shim_protos::cgroups_v2::metrics as v2;
@@ -6,7 +6,7 @@ use protobuf::MessageField;
 
 use super::{Counters, count, limit, narrow, numbers, some};
 
-/// What stands for no limit.
+/// The value for no limit.
 const UNLIMITED: u64 = u64::MAX;
 
 pub fn of(stats: &Stats) -> v2::Metrics {
@@ -184,7 +184,7 @@ mod tests {
             assert_eq!(memory[name], value, "{name}");
         }
         assert_eq!(metrics.memory.psi.some.total, 31);
-        // All that the message has for numbers is filled.
+        // Every number in the message is set.
         let all = metrics.memory.descriptor_dyn().fields().filter(|f| f.name() != "psi").count();
         assert_eq!(memory.len(), all);
     }

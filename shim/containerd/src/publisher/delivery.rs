@@ -1,4 +1,4 @@
-//! The way of events to containerd: one call at a time, until it is answered.
+//! Delivers events to containerd: one call at a time, repeated until it is answered.
 
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use ttrpc::proto::{Code, KeyValue, Request, Response, Status};
 use super::{Envelope, Shared};
 use bowline_protocol::calls::frame::{self, Frame, Frames, Header};
 
-/// How long to wait before a call is made again: at first, and at most.
+/// How long to wait before a call is repeated: at first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(3));
 
-/// What is known of the way to containerd, and the connection.
+/// The state of the delivery, and its connection.
 pub struct Delivery {
     shared: Arc<Shared>,
     address: String,
     containerd: Option<Containerd>,
-    /// When the attempt that is under way is given up.
+    /// When the current attempt times out.
     given_up_at: Option<Moment>,
-    /// When the next is made, after one that failed.
+    /// When to make the next attempt, after one that failed.
     again_at: Option<Moment>,
-    /// How long after it.
+    /// How long to wait after the next failure.
     pause: Duration,
 }
 
 impl Delivery {
-    /// Of what is published to the containerd at `address`.
+    /// Creates the delivery to the containerd at `address`.
     pub fn new(shared: Arc<Shared>, address: String) -> Delivery {
         Delivery { shared, address, containerd: None, given_up_at: None, again_at: None, pause: PAUSES.0 }
     }
 
-    /// Sends one event after the other, without end.
+    /// Sends one event after another, forever.
     pub async fn deliver(&mut self) {
         loop {
             if let Some(then) = self.again_at {
@@ -56,7 +56,7 @@ impl Delivery {
                 }
                 Err(Failed::Now(reason)) => {
                     tracing::debug!("event {} is not delivered yet: {reason}", envelope.topic);
-                    // One that does not answer is not asked again; one that has answered is as good as before.
+                    // Drop a connection whose call got no answer; keep one that answered.
                     self.containerd.take_if(|containerd| containerd.asked.is_some());
                     self.again_at = Some(Moment::now().after(self.pause));
                     self.pause = (self.pause * 2).min(PAUSES.1);
@@ -68,7 +68,7 @@ impl Delivery {
         }
     }
 
-    /// One attempt, over the connection that there is or a new one.
+    /// Makes one attempt, over the open connection or a new one.
     async fn forward(&mut self, envelope: &Envelope) -> Result<Status> {
         let containerd = match &mut self.containerd {
             Some(containerd) => containerd,
@@ -81,12 +81,12 @@ impl Delivery {
     }
 }
 
-/// What an attempt comes to.
+/// Turns the answer of an attempt into its result.
 fn outcome(answer: Result<Status>) -> std::result::Result<(), Failed> {
     let status = answer.map_err(|error| Failed::Now(error.to_string()))?;
     match status.code() {
         Code::OK => Ok(()),
-        // The second: it does not take events at all.
+        // UNIMPLEMENTED means that this containerd takes no events at all.
         Code::INVALID_ARGUMENT | Code::UNIMPLEMENTED => Err(Failed::Refused(status.message)),
         _ => Err(Failed::Now(status.message)),
     }
@@ -96,7 +96,7 @@ fn outcome(answer: Result<Status>) -> std::result::Result<(), Failed> {
 enum Failed {
     /// containerd will never take it.
     Refused(String),
-    /// It may take it later.
+    /// containerd may take it later.
     Now(String),
 }
 
@@ -124,22 +124,21 @@ struct Containerd {
     stream: u32,
     /// The number of the call that has no answer yet.
     asked: Option<u32>,
-    /// What is still to be written of it.
+    /// The bytes of that call that are still to be written.
     unwritten: Vec<u8>,
-    /// What has come of a frame that is not whole.
+    /// The bytes of an incomplete frame.
     frames: Frames,
 }
 
 impl Containerd {
-    /// Never blocks: a socket with too many waiting refuses.
+    /// Connects without blocking: a socket with a full backlog refuses.
     async fn connect(address: &str) -> Result<Containerd> {
         let socket = UnixStream::connect(address).await?;
         Ok(Containerd { socket, stream: u32::MAX, asked: None, unwritten: Vec::new(), frames: Frames::default() })
     }
 
-    /// Begins a call.
     fn ask(&mut self, request: &Request) -> Result<()> {
-        // Odd, as a client's are.
+        // A client's numbers are odd.
         self.stream = self.stream.wrapping_add(2);
         if !frame::put(&mut self.unwritten, self.stream, frame::REQUEST, request) {
             return Err(Error::new(ErrorKind::FileTooLarge, "it is too long for a message"));
@@ -148,7 +147,7 @@ impl Containerd {
         Ok(())
     }
 
-    /// Waits for the status of the call that was begun.
+    /// Waits for the status of the current call.
     async fn answered(&mut self) -> Result<Status> {
         while !self.unwritten.is_empty() {
             let written = self.socket.write(&self.unwritten).await?;

@@ -1,5 +1,5 @@
-//! What a sandbox has on disk, in its bundle: shared memory, files for its
-//! members, and where their bundles are. All of it is found again by `delete`.
+//! Manages what a sandbox has on disk, in its bundle: shared memory, files for its members, and the list of their
+//! bundles. `delete` finds all of it again.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,32 +11,32 @@ use bowline_executor::{Doing, Folder, Kind, Result, layers, undo as undo_folder,
 
 use super::wanted::{Contents, Wanted};
 
-/// How large shared memory may become: as everywhere in Kubernetes.
+/// The size limit of shared memory: the same as everywhere in Kubernetes.
 const SHM_SIZE: &str = "size=64m";
 
-/// Where a sandbox's shared memory is mounted.
+/// Where the sandbox's shared memory is mounted.
 pub fn shm(bundle: &Path) -> PathBuf {
     bundle.join("shm")
 }
 
-/// Where the file is that members find at `inside`.
+/// The path of the file that members see at `inside`.
 pub fn path(bundle: &Path, inside: &str) -> PathBuf {
     bundle.join(inside.rsplit('/').next().unwrap_or(inside))
 }
 
-/// A folder for each member: a link to its bundle, and its record, as containerd
-/// may have thrown the bundle away before it has the sandbox undone.
+/// The folder with one folder for each member. It holds a link to the member's bundle and a copy of its record, because
+/// containerd may remove the bundle before it deletes the sandbox.
 pub fn members(bundle: &Path) -> PathBuf {
     bundle.join("members")
 }
 
-/// The link in a member's folder.
+/// The name of the link in a member's folder.
 const BUNDLE: &str = "bundle";
 
-/// Makes all that a sandbox has on disk.
+/// Creates everything that a sandbox has on disk.
 ///
 /// # Errors
-/// Names what cannot be made.
+/// Names what cannot be created.
 pub async fn make(bundle: &Path, wanted: &Wanted) -> Result<()> {
     for (inside, contents) in &wanted.files {
         let file = path(bundle, inside);
@@ -44,7 +44,7 @@ pub async fn make(bundle: &Path, wanted: &Wanted) -> Result<()> {
         match contents {
             Contents::Text(text) => fs::write(&file, text).doing(Kind::Internal, what)?,
             Contents::OfHost => match fs::read(inside) {
-                // Then it is empty here too.
+                // A file that the host lacks is empty here.
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     fs::write(&file, "").doing(Kind::Internal, what)?
                 }
@@ -60,7 +60,7 @@ pub async fn make(bundle: &Path, wanted: &Wanted) -> Result<()> {
     layers::mount(&shm(bundle), &[layer]).await
 }
 
-/// Takes down what is mounted.
+/// Unmounts the shared memory.
 ///
 /// # Errors
 /// Names the mount that is left.
@@ -68,7 +68,7 @@ pub async fn unmake(bundle: &Path) -> Result<()> {
     layers::unmount(&shm(bundle)).await
 }
 
-/// Puts a member down, of which nothing is there yet.
+/// Records a member before anything of it is created.
 ///
 /// # Errors
 /// Names what cannot be written.
@@ -80,7 +80,7 @@ pub fn remember(members: &Path, id: &str, bundle: &Path) -> Result<()> {
     symlink(bundle, member.join(BUNDLE)).doing(Kind::Internal, what)
 }
 
-/// Puts down what it takes to undo a member, which is created.
+/// Copies the record of a member that has been created, which cleanup needs.
 ///
 /// # Errors
 /// As [`remember`].
@@ -89,7 +89,7 @@ pub fn keep_record(members: &Path, id: &str, bundle: &Path) -> Result<()> {
     record.map_or(Ok(()), |record| Folder::at(members.join(id)).write_record(&record))
 }
 
-/// A member is gone.
+/// Removes a member that is gone from the list.
 pub fn forget(members: &Path, id: &str) {
     if let Err(error) = fs::remove_dir_all(members.join(id))
         && error.kind() != ErrorKind::NotFound
@@ -98,11 +98,11 @@ pub fn forget(members: &Path, id: &str) {
     }
 }
 
-/// Undoes what a sandbox has left whose shim has died: its members, and what is
-/// mounted for them. Its pause process has died with the shim.
+/// Cleans up after a sandbox whose shim died: its members, and what is mounted for them. The pause process died with
+/// the shim.
 ///
 /// # Errors
-/// The first of what is left.
+/// The first error; the rest is cleaned up all the same.
 pub fn undo(bundle: &Path, systemd: &Systemd) -> Result<()> {
     let members = members(bundle);
     let mut undone = Ok(());
@@ -116,7 +116,7 @@ fn undo_member(member: &Path, systemd: &Systemd) -> Result<()> {
     let kept = Folder::at(member);
     let undone = if matches!(kept.record(), Ok(None)) { Ok(()) } else { undo_folder(&kept, systemd).map(drop) };
     let bundle = fs::read_link(member.join(BUNDLE)).unwrap_or_default();
-    // With it its mounts have gone: containerd takes them down first.
+    // If the bundle is gone, so are its mounts: containerd unmounts first.
     let rest = if bundle.is_dir() { undo_bundle(&bundle, systemd).map(drop) } else { Ok(()) };
     undone.and(rest)
 }

@@ -1,11 +1,11 @@
-//! The sandbox of a shim: where it is in its life, what its members have from it.
+//! The state of a shim's sandbox, and what its members get from it.
 //!
 //! ```text
 //!   Created ─start─► Starting ─► Ready ─stop, or its pause process ends─► Ended
 //! ```
 //!
-//! Known from memory, as `containers` are; `sandbox_calls` answers containerd. A shim has
-//! one sandbox at most, and never a second. Must not: wait, ask the executor.
+//! Kept in memory like `containers`; `sandbox_calls` answers containerd. A shim has at most one sandbox, and never a
+//! second. Must not: wait, ask the executor.
 
 pub mod files;
 mod wanted;
@@ -22,30 +22,29 @@ use tokio::sync::watch;
 use super::containers::Exit;
 pub use wanted::Wanted;
 
-/// What CRI calls a sandbox that members can be made in.
+/// CRI's name for the state of a sandbox that can take new members.
 pub const READY: &str = "SANDBOX_READY";
-/// Any other.
+/// CRI's name for any other state.
 pub const NOT_READY: &str = "SANDBOX_NOTREADY";
 
-/// What is known of the sandbox, if containerd has asked for one.
+/// The state of the sandbox, if containerd has asked for one.
 #[derive(Default)]
 pub struct Sandbox {
     known: Mutex<Option<Known>>,
 }
 
-/// A sandbox that was asked for.
+/// A sandbox that containerd has created.
 struct Known {
     id: String,
     bundle: PathBuf,
     wanted: Wanted,
     created_at: Timestamp,
     state: State,
-    /// Of its pause process, once there was one.
+    /// The pid of its pause process; 0 if there was none.
     pid: u32,
     ended: watch::Sender<Option<Exit>>,
 }
 
-/// Where it is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
@@ -55,24 +54,24 @@ enum State {
     Ended,
 }
 
-/// It, for whoever asks.
+/// The status of a sandbox.
 #[derive(Debug, Clone)]
 pub struct Status {
-    /// Whether members can be made in it.
+    /// Whether members can be created in it.
     pub ready: bool,
-    /// 0 before it was started.
+    /// The pid of its pause process; 0 before the start.
     pub pid: u32,
-    /// When it was started, or at first created.
+    /// When it was started, or before that, when it was created.
     pub created_at: Timestamp,
-    /// How it has ended.
+    /// How it ended.
     pub exit: Option<Exit>,
-    /// Where its network is bound.
+    /// Where its network namespace is bound.
     pub network: Option<PathBuf>,
     /// The cgroup of its members.
     pub cgroup: Option<String>,
 }
 
-/// What `inspect --facts` prints of it.
+/// What `inspect --facts` prints of the sandbox.
 #[derive(Debug, Serialize)]
 pub struct Outline {
     id: String,
@@ -89,11 +88,11 @@ fn wrong_state(message: String) -> Error {
 
 impl Sandbox {
     fn known(&self) -> MutexGuard<'_, Option<Known>> {
-        // One thread: nobody can have panicked while holding it and live.
+        // The shim has one thread: if it had panicked while holding the lock, it would be gone.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that is known of it, for whoever looks for an error.
+    /// The state of the sandbox, for debugging.
     pub fn outline(&self) -> Option<Outline> {
         self.known().as_ref().map(|known| Outline {
             id: known.id.clone(),
@@ -111,7 +110,7 @@ impl Sandbox {
         found.map(look).ok_or_else(|| Error::new(Kind::NotFound, format!("sandbox {id} is unknown")))
     }
 
-    /// Puts down what was asked for.
+    /// Records what containerd asked for.
     ///
     /// # Errors
     /// `AlreadyExists`.
@@ -133,10 +132,10 @@ impl Sandbox {
         Ok(())
     }
 
-    /// It is to be started now: what it is to be, and where its files are.
+    /// Begins to start the sandbox. Returns what it should have, and its bundle.
     ///
     /// # Errors
-    /// `WrongState` where it was not created, or is no longer new.
+    /// `WrongState` unless it is created and not started yet; `NotFound` if the shim has another sandbox.
     pub fn begin(&self, id: &str) -> Result<(Wanted, PathBuf)> {
         if self.known().is_none() {
             return Err(wrong_state(format!("sandbox {id} is not created: it cannot be started")));
@@ -151,7 +150,7 @@ impl Sandbox {
         })?
     }
 
-    /// It has started, unless it was stopped meanwhile: then it has ended.
+    /// Records that the sandbox has started; an error if it was stopped meanwhile.
     pub fn began(&self, id: &str, pid: u32) -> Result<Timestamp> {
         self.with(id, |known| {
             known.pid = pid;
@@ -164,7 +163,7 @@ impl Sandbox {
         })?
     }
 
-    /// Nothing came of a start.
+    /// Records that the start failed.
     pub fn not_begun(&self, id: &str) {
         let _ = self.with(id, |known| {
             if known.state == State::Starting {
@@ -173,7 +172,7 @@ impl Sandbox {
         });
     }
 
-    /// No member can be made any more. Whether it has a pause process.
+    /// Stops the sandbox from taking new members. Returns whether it has a pause process.
     pub fn stop(&self, id: &str) -> Result<bool> {
         self.with(id, |known| {
             known.state = State::Ended;
@@ -181,7 +180,7 @@ impl Sandbox {
         })
     }
 
-    /// It has ended; the first to say so is believed.
+    /// Records how the sandbox ended; only the first report counts.
     pub fn end(&self, id: &str, exit: Exit) {
         let _ = self.with(id, |known| {
             known.state = State::Ended;
@@ -193,7 +192,7 @@ impl Sandbox {
         });
     }
 
-    /// How it is.
+    /// The status of the sandbox.
     ///
     /// # Errors
     /// `NotFound`.
@@ -211,25 +210,25 @@ impl Sandbox {
         })
     }
 
-    /// Its id, and the cgroup of its members, where it is known.
+    /// The id of the sandbox, and the cgroup of its members if known.
     pub fn place(&self) -> Option<(String, Option<String>)> {
         self.known().as_ref().map(|known| (known.id.clone(), known.wanted.cgroup.clone()))
     }
 
-    /// Of its pause process; 0 where there was none, or it is another's sandbox.
+    /// The pid of its pause process; 0 if there was none, or if `id` is not this sandbox.
     pub fn pid(&self, id: &str) -> u32 {
         self.with(id, |known| known.pid).unwrap_or_default()
     }
 
-    /// Its end, to wait for.
+    /// A receiver to wait for the end of the sandbox.
     pub fn ended(&self, id: &str) -> Result<watch::Receiver<Option<Exit>>> {
         self.with(id, |known| known.ended.subscribe())
     }
 
-    /// What a container has from it; nothing where there is no sandbox.
+    /// What a container gets from the sandbox; `None` without a sandbox.
     ///
     /// # Errors
-    /// `WrongState` unless it is ready.
+    /// `WrongState` unless the sandbox is ready.
     pub fn member(&self) -> Result<Option<Member>> {
         let known = self.known();
         let Some(known) = &*known else { return Ok(None) };
@@ -251,23 +250,22 @@ impl Sandbox {
         }))
     }
 
-    /// Where the bundles of its members are written down, for who undoes them
-    /// when the shim has died.
+    /// The folder that records the members' bundles, for cleanup after the shim has died.
     fn members_folder(&self) -> Option<PathBuf> {
         self.known().as_ref().map(|known| files::members(&known.bundle))
     }
 
-    /// Whether containerd has asked for one.
+    /// Whether containerd has asked for a sandbox.
     pub fn is_there(&self) -> bool {
         self.known().is_some()
     }
 
-    /// Whether there was one, which has ended with all its members.
+    /// Whether there was a sandbox that has ended with all its members.
     pub fn has_ended(&self) -> bool {
         self.known().as_ref().is_some_and(|known| known.ended.borrow().is_some())
     }
 
-    /// Takes down what is mounted for it, before its shim leaves.
+    /// Unmounts what is mounted for the sandbox, before its shim leaves.
     pub async fn unmake(&self) {
         let bundle = self.known().as_ref().map(|known| known.bundle.clone());
         if let Some(bundle) = bundle
@@ -277,15 +275,15 @@ impl Sandbox {
         }
     }
 
-    /// A container is made in it.
+    /// Records a container that is about to be created in the sandbox.
     ///
     /// # Errors
-    /// `Internal` when it cannot be written down.
+    /// `Internal` when the record cannot be written.
     pub fn remember(&self, id: &str, bundle: &Path) -> Result<()> {
         self.members_folder().map_or(Ok(()), |members| files::remember(&members, id, bundle))
     }
 
-    /// It is created.
+    /// Keeps a copy of the record of a container that has been created.
     ///
     /// # Errors
     /// As [`Sandbox::remember`].
@@ -293,7 +291,7 @@ impl Sandbox {
         self.members_folder().map_or(Ok(()), |members| files::keep_record(&members, id, bundle))
     }
 
-    /// It has gone.
+    /// Removes the record of a container that is gone.
     pub fn forget(&self, id: &str) {
         if let Some(members) = self.members_folder() {
             files::forget(&members, id);
@@ -301,7 +299,7 @@ impl Sandbox {
     }
 }
 
-/// What else is reported of a sandbox, by containerd's own names.
+/// More information about a sandbox, under containerd's own names.
 pub fn info(status: &Status) -> BTreeMap<&'static str, String> {
     let state = if status.ready { READY } else { NOT_READY };
     let mut info = BTreeMap::from([("pid", status.pid.to_string()), ("state", state.to_owned())]);

@@ -1,5 +1,5 @@
-//! What a sandbox is to be: as CRI describes a pod, or by an OCI configuration
-//! in its bundle, as `ctr` and other clients write it.
+//! Determines what a sandbox should have: from CRI's description of a pod, or from an OCI configuration in its bundle,
+//! as `ctr` and other clients write it.
 //!
 //! | | network | IPC, UTS | pid |
 //! | --- | --- | --- | --- |
@@ -7,7 +7,7 @@
 //! | a configuration with namespaces | as it says | as it says | as it says |
 //! | neither | containerd's, else the host's | its own | the host's |
 //!
-//! Nothing that is asked for is left out in silence. Must not: make anything.
+//! No request is ignored silently. Must not: create anything.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,36 +26,32 @@ mod podsandbox {
 
 use podsandbox::{DNSConfig, NamespaceMode, NamespaceOption, PodSandboxConfig};
 
-/// What CRI describes a pod by.
+/// The type of CRI's description of a pod.
 const POD: &str = "runtime.v1.PodSandboxConfig";
 
-/// See the module.
+/// What a sandbox should have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its namespaces.
+    /// Its namespaces, host name and sysctls.
     pub pause: Pause,
-    /// The cgroup that all its members are in, which somebody else makes.
+    /// The cgroup of all its members, which the manager creates.
     pub cgroup: Option<String>,
-    /// Files that its members have: where, and what is in them. CRI leaves them
-    /// to whoever makes the sandbox.
+    /// The files that its members see, by path. CRI leaves them to whoever creates the sandbox.
     pub files: BTreeMap<&'static str, Contents>,
 }
 
-/// What is in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Contents {
-    /// This.
     Text(String),
     /// The contents of the host's file.
     OfHost,
 }
 
 impl Wanted {
-    /// As the request says, or the configuration in its bundle.
+    /// Reads the request, or the configuration in its bundle.
     ///
     /// # Errors
-    /// `BadSpec` for what cannot be read or makes no sense; `Unsupported` for
-    /// what is not done.
+    /// `BadSpec` for what cannot be read or makes no sense; `Unsupported` for what the shim does not support.
     pub fn of(request: &CreateSandboxRequest) -> Result<Wanted> {
         if !request.rootfs.is_empty() {
             let message = "rootfs: a sandbox without a machine of its own has no root filesystem";
@@ -107,7 +103,7 @@ impl Wanted {
         let pause = Pause {
             net,
             ipc: mode(options.ipc, "ipc")? != NamespaceMode::NODE,
-            // Who is in the host's network goes by the host's name.
+            // A pod in the host's network has the host's name.
             uts: !of_host,
             pid: mode(options.pid, "pid")? == NamespaceMode::POD,
             hostname: Some(pod.hostname.clone()).filter(|name| !name.is_empty() && !of_host),
@@ -129,7 +125,7 @@ impl Wanted {
         let Some(linux) = spec.linux() else { return Ok(wanted) };
         let unsupported = |what: &str| Err(Error::new(Kind::Unsupported, format!("{what} is not supported")));
         let resources = linux.resources().as_ref();
-        // What every configuration has, whatever it is of, says nothing.
+        // Other resources are in every configuration and mean nothing.
         let limited = resources.is_some_and(|r| r.memory().is_some() || r.cpu().is_some() || r.pids().is_some());
         if limited {
             return unsupported("linux.resources: limits of a sandbox");
@@ -148,14 +144,14 @@ impl Wanted {
         for namespace in namespaces {
             let path = namespace.path().clone().filter(|path| !path.as_os_str().is_empty());
             match (namespace.typ(), path) {
-                // What the request names counts.
+                // The network namespace in the request takes precedence.
                 (LinuxNamespaceType::Network, _) if given => {}
                 (LinuxNamespaceType::Network, None) => self.pause.net = PauseNet::New,
                 (LinuxNamespaceType::Network, Some(path)) => self.pause.net = PauseNet::Path(path),
                 (LinuxNamespaceType::Ipc, None) => self.pause.ipc = true,
                 (LinuxNamespaceType::Uts, None) => self.pause.uts = true,
                 (LinuxNamespaceType::Pid, None) => self.pause.pid = true,
-                // Members have their own.
+                // Members have their own mount and cgroup namespaces.
                 (LinuxNamespaceType::Mount | LinuxNamespaceType::Cgroup, _) => {}
                 (kind, _) => {
                     let what = format!("namespaces.{kind}: this of a sandbox is not supported");
@@ -167,7 +163,7 @@ impl Wanted {
     }
 }
 
-/// A cgroup that can be found by its path: no unit's name, and not the root.
+/// A cgroup that is given as a path: not the name of a unit, and not the root.
 fn cgroup(path: Option<&str>) -> Result<Option<String>> {
     let path = path.filter(|path| path.starts_with('/') && *path != "/");
     path.map(|path| checked_cgroup_path(path).map(str::to_owned)).transpose()
@@ -184,12 +180,12 @@ fn configuration(bundle: &Path) -> Result<Option<Spec>> {
     spec.doing(Kind::BadSpec, || format!("{} is not an OCI configuration", file.display())).map(Some)
 }
 
-/// As resolv.conf(5) has it.
+/// Formats DNS settings as resolv.conf(5).
 fn resolvers(dns: &DNSConfig) -> String {
     let mut text = String::new();
     let mut line = |key: &str, values: &[String]| {
         if !values.is_empty() {
-            // A string takes whatever is written to it.
+            // Writing to a string never fails.
             let _ = writeln!(text, "{key} {}", values.join(" "));
         }
     };

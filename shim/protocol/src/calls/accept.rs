@@ -1,9 +1,9 @@
-//! Who comes to a shim's socket: connections of processes that are this user's.
+//! Accepts connections to a shim's socket from processes of the same user.
 //!
-//! Where no descriptor is left, the one in reserve takes whoever comes, to send
-//! them away: what they wait for would not come.
+//! When no file descriptor is left, the spare one accepts the next client and turns it away, because waiting would not
+//! help it.
 //!
-//! Must not: know what is served.
+//! Must not: know the services.
 
 use std::io::{Error, ErrorKind, Result};
 use std::time::Duration;
@@ -12,28 +12,28 @@ use bowline_executor::spare;
 use rustix::io::Errno;
 use tokio::net::{UnixListener, UnixStream};
 
-/// How long nobody is let in when there is no room for another connection: what
-/// makes room tells nobody.
+/// How long to accept nobody when there is no room for another connection: nothing reports that room has become free.
 const NO_ROOM: Duration = Duration::from_millis(100);
 
-/// The next connection to `listener`. Others than this user cannot reach the
-/// socket as it is; whoever changes that opens no door.
+/// The next connection to `listener`. The socket's permissions already keep other users out; this check holds even if
+/// somebody changes them.
 pub async fn next(listener: &UnixListener) -> UnixStream {
     loop {
         match listener.accept().await.and_then(|(connection, _)| of_our_user(connection)) {
             Ok(connection) => return connection,
-            // One that was closed at once, or is not for us.
+            // The connection was closed at once, or is from another user.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::PermissionDenied) => {
                 tracing::warn!(%error, "a connection was closed");
             }
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) => {
                 tracing::error!(%error, "a client is sent away: the shim has as many files open as it may");
-                // It is closed at once. Somebody else of the host may have taken the one that was given up.
+                // Accept and close it at once. This fails if another process of the host took the spare descriptor
+                // first.
                 if !spare::lend(|| rustix::net::accept(listener).is_ok()) {
                     tokio::time::sleep(NO_ROOM).await;
                 }
             }
-            // No memory: whoever waits still does.
+            // Out of memory: the client keeps waiting.
             Err(error) => {
                 tracing::error!(%error, "cannot take a connection");
                 tokio::time::sleep(NO_ROOM).await;

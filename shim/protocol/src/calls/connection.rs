@@ -1,10 +1,10 @@
-//! One client's connection: what is known of it, its socket, and its calls.
+//! One client's connection: its state, its socket, and its calls.
 //!
-//! What is known is plain data, and says by itself which calls are open, what of a frame has come, and what is still to
-//! be written. Nothing more is read while a client leaves its answers unread, so that it fills its own socket and not the
-//! shim. When it has gone, nobody waits for its calls any more: what they have begun goes on.
+//! The state is plain data: the open calls, the bytes of an incomplete frame, and what is still to be written. While a
+//! client leaves its answers unread, nothing more is read from it, so that it fills its own socket and not the shim.
+//! When a client has gone, nobody waits for its calls any more, but what they have begun continues.
 //!
-//! Must not: know what is served.
+//! Must not: know the services.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -31,70 +31,67 @@ use ttrpc::proto::{Code, Request, Response};
 use super::frame::{self, Frame, Frames, Header, LONGEST};
 use super::{Answer, Call, Services, Step};
 
-/// How much a connection's open calls may take, in bytes, as it is reckoned: 4095 calls, or three of the longest. bowline
-/// has one or two open, and containerd, by a single connection, one for each process that it waits for and a few more.
+/// How many bytes a connection's open calls may take, by estimate: 4095 calls, or three of the longest. bowline has one
+/// or two calls open. containerd has a single connection, with one call for each process that it waits for and a few
+/// more.
 const OPEN: usize = 16 << 20;
-/// What one is reckoned to take besides its payload.
+/// The estimate for one call without its payload, in bytes.
 const EACH: usize = 4 << 10;
-/// Nothing more is read once so much is unwritten, in bytes, as the client's socket is full: it does not read.
+/// Reading stops once this many bytes are unwritten: the client's socket is full, because the client does not read.
 const UNREAD: usize = 64 << 10;
-/// How much is read at once. Nearly every request is shorter.
+/// How many bytes are read at once. Nearly every request is shorter.
 const PIECE: usize = 4 << 10;
 
-/// What is known of a connection.
+/// The state of a connection.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Facts {
-    /// What has come of a frame that is not whole.
+    /// The bytes of an incomplete frame.
     frames: Frames,
-    /// The calls that have no answer yet.
+    /// The calls without an answer yet.
     open: Vec<Open>,
-    /// What is still to be written of answers.
+    /// The bytes of answers that are still to be written.
     unwritten: Vec<u8>,
 }
 
-/// A call that has no answer yet: all that it takes to make it.
+/// A call without an answer yet, with everything needed to call again.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Open {
-    /// Its number, which its client has chosen.
+    /// The number of the call, chosen by the client.
     pub stream: u32,
-    /// Of which service it is.
     pub service: String,
-    /// What is called.
     pub method: String,
-    /// The request, encoded.
+    /// The encoded request.
     pub payload: Vec<u8>,
-    /// When its client's patience ends, if it does.
+    /// When the client's timeout ends, if it has set one.
     pub deadline: Option<Moment>,
-    /// The number of what it has begun, if it has and waits for the end of that.
+    /// The number of what the call has begun, if it now waits for its end.
     pub begun: Option<u64>,
 }
 
 /// What `inspect --facts` prints of a connection.
 #[derive(Debug, Serialize)]
 pub struct Outline {
-    /// The calls that have no answer yet.
+    /// The calls without an answer yet.
     pub open: Vec<OpenCall>,
-    /// How much is still to be written of answers.
+    /// How many bytes of answers are still to be written.
     pub unwritten_bytes: usize,
 }
 
-/// What it prints of a call that has no answer yet.
+/// What `inspect --facts` prints of a call without an answer yet.
 #[derive(Debug, Serialize)]
 pub struct OpenCall {
-    /// Its number, which its client has chosen.
+    /// The number of the call, chosen by the client.
     pub stream: u32,
-    /// Of which service it is.
     pub service: String,
-    /// What is called.
     pub method: String,
-    /// When its client's patience ends, if it does.
+    /// When the client's timeout ends, if it has set one.
     pub deadline: Option<Moment>,
-    /// The number of what it has begun, as of an exec, if it waits for the end of that.
+    /// The number of what the call has begun, for example an exec, if it now waits for its end.
     pub begun: Option<u64>,
 }
 
 impl Facts {
-    /// The next call that these bytes ask for; `None` when all are taken. What is out of form has its answer then.
+    /// The next call in `bytes`; `None` when all bytes are consumed. Malformed requests are answered with an error.
     pub fn next_call(&mut self, bytes: &mut &[u8]) -> Option<&Open> {
         loop {
             let (header, payload) = match self.frames.next(bytes)? {
@@ -110,7 +107,7 @@ impl Facts {
                     self.open.push(open);
                     return self.open.last();
                 }
-                // Of a kind that nobody asks by, which may come to mean something.
+                // A frame kind that requests nothing; the protocol may come to use it.
                 Ok(None) => {}
                 Err(status) => self.put(header.stream, Err(status)),
             }
@@ -128,7 +125,8 @@ impl Facts {
         if header.kind != frame::REQUEST {
             return Ok(None);
         }
-        // Go's refuses one that is lower than the last, too. But a client's threads may overtake each other.
+        // Go's server also refuses a number lower than the last. We accept it: a client's threads may overtake each
+        // other.
         if self.open.iter().any(|open| open.stream == stream) {
             return Err(get_status(Code::INVALID_ARGUMENT, format!("stream id {stream} is in use")));
         }
@@ -147,20 +145,20 @@ impl Facts {
         Ok(Some(Open { stream, service, method, payload, deadline, begun: None }))
     }
 
-    /// A call has begun what has this number.
+    /// Records that a call has begun something with this number.
     fn has_begun(&mut self, stream: u32, number: u64) {
         if let Some(open) = self.open.iter_mut().find(|open| open.stream == stream) {
             open.begun = Some(number);
         }
     }
 
-    /// A call has come to this: it is no longer open.
+    /// Closes a call with this answer.
     pub fn answered(&mut self, stream: u32, answer: Answer<Vec<u8>>) {
         self.open.retain(|open| open.stream != stream);
         self.put(stream, answer);
     }
 
-    /// Has an answer written.
+    /// Queues an answer for writing.
     fn put(&mut self, stream: u32, answer: Answer<Vec<u8>>) {
         let response = match answer {
             Ok(payload) => Response { payload, ..Response::default() },
@@ -173,26 +171,26 @@ impl Facts {
         }
     }
 
-    /// So much of the answers is written.
+    /// Removes the bytes that are written.
     fn written(&mut self, bytes: usize) {
         self.unwritten.drain(..bytes);
         if self.unwritten.is_empty() {
-            // A connection that idles keeps no room.
+            // An idle connection keeps no memory.
             self.unwritten = Vec::new();
         }
     }
 
-    /// Whether more may be asked for.
+    /// Whether more requests may be read.
     fn takes_more(&self) -> bool {
         self.unwritten.len() < UNREAD
     }
 
-    /// Whether everything is answered, and the answers are written.
+    /// Whether every call is answered and every answer is written.
     fn is_done(&self) -> bool {
         self.open.is_empty() && self.unwritten.is_empty()
     }
 
-    /// For whoever debugs a shim: all but what was asked and answered itself, which may be secret.
+    /// The state for debugging, without the contents of requests and answers, which may be secret.
     pub fn outline(&self) -> Outline {
         let call = |open: &Open| OpenCall {
             stream: open.stream,
@@ -204,32 +202,30 @@ impl Facts {
         Outline { open: self.open.iter().map(call).collect(), unwritten_bytes: self.unwritten.len() }
     }
 
-    /// The calls that have no answer yet.
+    /// The calls without an answer yet.
     pub fn open(&self) -> &[Open] {
         &self.open
     }
 
-    /// What is still to be written of answers.
+    /// The bytes of answers that are still to be written.
     #[cfg(feature = "fuzzing")]
     pub fn unwritten(&self) -> &[u8] {
         &self.unwritten
     }
 }
 
-/// A client's connection: what it has asked for took memory, which is given back when it has gone.
+/// A client's connection. When it is dropped, the memory that its requests took is given back.
 pub struct Connection {
-    /// What is known of it.
     pub facts: Facts,
     socket: UnixStream,
 }
 
 impl Connection {
-    /// One that was just accepted.
     pub fn new(socket: UnixStream) -> Connection {
         Connection { facts: Facts::default(), socket }
     }
 
-    /// Writes what is still to be written of answers, as far as the client reads it.
+    /// Writes pending answers, as far as the client reads them.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         while !self.facts.unwritten.is_empty() {
             let written = ready!(Pin::new(&mut self.socket).poll_write(context, &self.facts.unwritten))?;
@@ -238,7 +234,7 @@ impl Connection {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads what has come; nothing more comes from a client that has gone.
+    /// Reads what has come; fails if the client has gone.
     fn poll_read(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<Result<()>> {
         ready!(Pin::new(&mut self.socket).poll_read(context, into))?;
         Poll::Ready(if into.filled().is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) })
@@ -251,42 +247,41 @@ impl Drop for Connection {
     }
 }
 
-/// A connection that is served, and what waits for the answers to its calls.
+/// Serves a connection, and holds the futures of its calls.
 pub struct Serving<S> {
     connection: Rc<RefCell<Connection>>,
     services: Rc<S>,
     calls: FuturesUnordered<Awaited>,
 }
 
-/// What comes after a look at a connection.
+/// What to do after polling a connection.
 enum Next {
-    /// All is answered, and nothing more is taken.
+    /// Every call is answered, and no more are taken.
     Over,
-    /// There may be any number of requests behind those that were begun.
+    /// The buffer was full, so more requests may be waiting.
     Others,
 }
 
 impl<S: Services> Serving<S> {
-    /// Serves a connection by these.
     pub fn new(connection: Rc<RefCell<Connection>>, services: Rc<S>) -> Serving<S> {
         Serving { connection, services, calls: FuturesUnordered::new() }
     }
 
-    /// Serves it until its client has gone; once `leaving` says so, until all calls that are open are answered.
+    /// Serves the connection until the client has gone or, once `leaving` is true, until all open calls are answered.
     pub async fn serve(&mut self, mut leaving: watch::Receiver<bool>) {
         tokio::select! {
             biased;
             _ = self.until_over(false) => return,
             _ = leaving.wait_for(|leaving| *leaving) => {}
         }
-        // An error means that nobody is there who could be answered.
+        // An error means that the client has gone: nobody is left to answer.
         let _ = self.until_over(true).await;
     }
 
-    /// An error when the client has gone. Without one, everything is answered; that is so when the shim leaves alone.
+    /// Serves until the client has gone, which is an error, or, if `leaving`, until every call is answered.
     async fn until_over(&mut self, leaving: bool) -> Result<()> {
         while let Next::Others = poll_fn(|context| self.poll(context, leaving)).await? {
-            // What was asked for has its turn, and whoever answers it.
+            // Let the new calls, and what answers them, run.
             tokio::task::yield_now().await;
         }
         Ok(())
@@ -319,7 +314,7 @@ impl<S: Services> Serving<S> {
             let mut piece = ReadBuf::uninit(&mut piece);
             ready!(connection.poll_read(context, &mut piece))?;
             let mut bytes = piece.filled();
-            // Whoever asks a shim that leaves is told by the end of the connection.
+            // A leaving shim takes no requests; the client learns that from the closed connection.
             while !leaving && let Some(open) = connection.facts.next_call(&mut bytes) {
                 let (stream, deadline) = (open.stream, open.deadline.map(|deadline| sleep(deadline.to_come())));
                 match self.services.call(&open.service, &open.method, &open.payload) {
@@ -336,14 +331,14 @@ impl<S: Services> Serving<S> {
     }
 }
 
-/// A call that goes on, at most until its deadline.
+/// A call in progress, at most until its deadline.
 struct Waiting {
     stream: u32,
     call: Call,
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-/// What it comes to next; with it, what may go on.
+/// Waits for the next step of a call; returns the call too, so that it can continue.
 struct Awaited(Option<Waiting>);
 
 impl Future for Awaited {
@@ -374,12 +369,12 @@ mod tests {
         bytes
     }
 
-    /// The numbers of the calls that these bytes open.
+    /// The numbers of the calls that `bytes` open.
     fn opened(facts: &mut Facts, mut bytes: &[u8]) -> Vec<u32> {
         std::iter::from_fn(|| facts.next_call(&mut bytes).map(|open| open.stream)).collect()
     }
 
-    /// What is answered so far: whose, and the code.
+    /// The answers so far: call number and code.
     fn answers(facts: &mut Facts) -> Vec<(u32, Code)> {
         let bytes = std::mem::take(&mut facts.unwritten);
         let (mut frames, mut bytes) = (Frames::default(), &bytes[..]);

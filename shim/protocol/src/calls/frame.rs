@@ -1,39 +1,40 @@
-//! ttrpc's frames: a stream of bytes taken apart, and put together.
+//! Parses and builds ttrpc's frames.
 //!
 //! ```text
 //!   length: u32 │ stream: u32 │ kind: u8 │ flags: u8 │ payload, of `length` bytes      numbers are big-endian
 //! ```
 //!
-//! Pure, and indifferent to the pieces that bytes come in. Must not: read, write, or reserve what is only claimed.
+//! Pure: the result does not depend on how the bytes are split. Must not: read, write, or allocate for a claimed
+//! length.
 
 use protobuf::Message;
 use serde::{Deserialize, Serialize};
 
-/// The length of what is before a payload.
+/// The length of a header, in bytes.
 const HEADER: usize = 10;
 /// The longest payload, in bytes: the protocol's limit.
 pub const LONGEST: usize = 4 << 20;
 
 /// The kind of a frame that begins a call.
 pub const REQUEST: u8 = 1;
-/// That of one that ends it.
+/// The kind of a frame that ends a call.
 pub const RESPONSE: u8 = 2;
-/// That of one with more of a call that is a stream.
+/// The kind of a frame with more data of a streaming call.
 pub const DATA: u8 = 3;
 
-/// The flags of a request that begins a stream: that no data follows, or that it does.
+/// The flags of a request that begins a stream: no data follows (1), or more does (2).
 pub const STREAMS: u8 = 1 | 2;
 
-/// What is before a payload.
+/// The header before a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// How long the payload is, in bytes.
+    /// The length of the payload, in bytes.
     pub length: u32,
-    /// Which call it is about.
+    /// The number of the call.
     pub stream: u32,
-    /// Which of the kinds above, or another.
+    /// One of the kinds above, or another.
     pub kind: u8,
-    /// By kind.
+    /// Their meaning depends on the kind.
     pub flags: u8,
 }
 
@@ -49,26 +50,26 @@ impl Header {
     }
 }
 
-/// A frame that has come in.
+/// A received frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// With its payload.
+    /// A complete frame: header and payload.
     Whole(Header, Vec<u8>),
-    /// Longer than the longest. Its payload is passed over as it comes.
+    /// A frame over the limit. Its payload is skipped as it comes.
     TooLong(Header),
 }
 
-/// What frames there are in bytes that come piece by piece.
+/// Finds frames in bytes that come piece by piece.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frames {
-    /// What has come of a frame that is not whole.
+    /// The bytes of an incomplete frame.
     partial: Vec<u8>,
-    /// How much is still to come of a payload that is passed over.
+    /// How many bytes of a skipped payload are still to come.
     passed_over: u32,
 }
 
 impl Frames {
-    /// The next frame that is whole with these bytes, which it takes away; `None` when all are taken.
+    /// Consumes `bytes` up to the end of the next complete frame; `None` when all bytes are consumed without one.
     pub fn next(&mut self, bytes: &mut &[u8]) -> Option<Frame> {
         self.pass_over(bytes);
         self.fill(HEADER, bytes);
@@ -89,7 +90,7 @@ impl Frames {
         Some(Frame::Whole(header, payload))
     }
 
-    /// Has so much of a frame, or as much as there is.
+    /// Extends the partial frame to `length` bytes, or as far as `bytes` go.
     fn fill(&mut self, length: usize, bytes: &mut &[u8]) {
         let missing = length.saturating_sub(self.partial.len()).min(bytes.len());
         let (taken, rest) = bytes.split_at(missing);
@@ -104,7 +105,7 @@ impl Frames {
     }
 }
 
-/// Puts the frame of a message behind what is in `to`; tells whether it is short enough for one.
+/// Appends the frame of `message` to `to`; false if the message is too long for one.
 pub fn put(to: &mut Vec<u8>, stream: u32, kind: u8, message: &impl Message) -> bool {
     let length = message.compute_size();
     if length > LONGEST as u64 {
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_longest_is_put_together_and_no_longer_one() {
-        // A payload of three bytes of length more than the field itself.
+        // A payload this long adds five bytes: one of tag, four of length.
         let of = |length: usize| Request { payload: vec![0; length], ..Request::default() };
         let mut bytes = Vec::new();
         assert!(put(&mut bytes, 1, REQUEST, &of(LONGEST - 5)));

@@ -1,15 +1,15 @@
-//! Calls to a shim, as ttrpc has them: its socket's clients in, what a service answers out.
+//! ttrpc calls to a shim: reads requests from the clients of its socket, writes the answers of a service.
 //!
 //! ```text
 //!   accept ─► server ─► connection: bytes ─► frame ─► open call ─► service
 //!                                   bytes ◄─ frame ◄──── answer ◄─────┘
 //! ```
 //!
-//! What is known of a connection and its calls is plain data (`connection::Facts`), apart from its socket and from what
-//! waits for an answer. Everything has a bound: a frame, what open calls take, and what a client does not read. Codes are
-//! those of Go's ttrpc. Messages are generated; which method is called by which name is said by each service itself.
+//! The state of a connection and its calls is plain data (`connection::Facts`), apart from its socket and its futures.
+//! Everything has a limit: a frame, the size of open calls, and what a client leaves unread. Status codes are those of
+//! Go's ttrpc. Messages are generated; each service maps method names itself.
 //!
-//! Must not: know what is served.
+//! Must not: know the services.
 
 mod accept;
 mod connection;
@@ -29,33 +29,33 @@ pub use connection::Facts;
 pub use connection::Outline;
 pub use server::{Connections, Server};
 
-/// What a call comes to.
+/// The result of a call.
 pub type Answer<T> = Result<T, Status>;
 
-/// A call that goes on.
+/// A call in progress.
 pub type Call = Pin<Box<dyn Future<Output = Step>>>;
 
-/// A step of a call.
+/// One step of a call.
 pub enum Step {
-    /// The encoded answer.
+    /// The call is over, with this encoded answer.
     Answered(Answer<Vec<u8>>),
-    /// The call has started something, which has this number; the new call waits for its end.
+    /// The call has started something with this number; the new call waits for its end.
     Begun(u64, Call),
 }
 
-/// What a shim serves.
+/// The services of a shim.
 pub trait Services {
     /// Begins a call.
     ///
     /// # Errors
-    /// [`unknown_service`], [`unknown_method`], what [`call`] says.
+    /// [`unknown_service`], [`unknown_method`], and the errors of [`call`].
     fn call(self: &Rc<Self>, service: &str, method: &str, payload: &[u8]) -> Answer<Call>;
 }
 
-/// Calls `method` of `service` with the request that `payload` is.
+/// Calls `method` of `service` with the encoded request `payload`.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` where it is none.
+/// `INVALID_ARGUMENT` when `payload` is not such a request.
 pub fn call<S, Q, A>(
     service: &Rc<S>,
     payload: &[u8],
@@ -81,8 +81,8 @@ fn answered<A: Message>(answer: Answer<A>) -> Step {
     Step::Answered(encoded)
 }
 
-/// Like [`call`], for a method in two steps: `begin` starts something and returns its number, `end` waits for it and can
-/// be called again.
+/// Like [`call`], for a method in two steps: `begin` starts something and returns its number, `end` waits for it and
+/// can be called again.
 ///
 /// # Errors
 /// As [`call`].
@@ -111,7 +111,7 @@ where
     }))
 }
 
-/// As [`call`], of a method that waits and does nothing: it can be called anew, for as long as what it waits for is known.
+/// Like [`call`], for a method that only waits: it can be called again as long as what it waits for is known.
 ///
 /// # Errors
 /// As [`call`].
@@ -130,12 +130,12 @@ where
     })
 }
 
-/// That there is no such service.
+/// The error for an unknown service.
 pub fn unknown_service(name: &str) -> Status {
     get_status(Code::UNIMPLEMENTED, format!("service {name}"))
 }
 
-/// That a service has no such method.
+/// The error for an unknown method.
 pub fn unknown_method(name: &str) -> Status {
     get_status(Code::UNIMPLEMENTED, format!("method {name}"))
 }

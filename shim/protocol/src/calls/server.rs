@@ -1,4 +1,4 @@
-//! A shim's socket: its listener, its connections, and how they come to an end.
+//! A shim's socket: serves its listener and its connections, and ends them when the shim leaves.
 
 use std::cell::RefCell;
 use std::os::unix::net::UnixListener;
@@ -12,38 +12,38 @@ use tokio::time::timeout;
 use super::connection::{Connection, Outline, Serving};
 use super::{Services, accept};
 
-/// How long the last answers may take, and to be read by whoever asked: then the shim leaves without them.
+/// How long a leaving shim waits for the last answers to be ready and read; then it leaves without them.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
-/// All connections that there are.
+/// All open connections.
 #[derive(Clone, Default)]
 pub struct Connections(Rc<RefCell<Vec<Rc<RefCell<Connection>>>>>);
 
 impl Connections {
-    /// What `inspect --facts` prints of them.
+    /// What `inspect --facts` prints of the connections.
     pub fn outlines(&self) -> Vec<Outline> {
         self.0.borrow().iter().map(|connection| connection.borrow().facts.outline()).collect()
     }
 }
 
-/// Serves whoever comes.
+/// Serves all clients of a shim.
 pub struct Server<S> {
     services: Rc<S>,
     connections: Connections,
-    /// Whether the shim leaves. Each connection that is served looks at it.
+    /// Whether the shim is leaving. Every served connection watches it.
     leaving: watch::Sender<bool>,
 }
 
 impl<S: Services + 'static> Server<S> {
-    /// One that nobody has come to yet; who comes is kept in `connections`.
+    /// Creates a server without clients; new connections are added to `connections`.
     pub fn new(services: Rc<S>, connections: Connections) -> Server<S> {
         Server { services, connections, leaving: watch::Sender::new(false) }
     }
 
-    /// Serves whoever comes to `listener` until `closed`; those that have come are then served on.
+    /// Accepts clients from `listener` until `closed`; accepted connections are served beyond that.
     ///
     /// # Errors
-    /// `Internal` when nobody can be listened to there.
+    /// `Internal` when the listener cannot be used.
     pub async fn serve(&self, listener: UnixListener, closed: impl Future<Output = ()>) -> Result<()> {
         let what = || "cannot serve the shim's socket";
         listener.set_nonblocking(true).doing(Kind::Internal, what)?;
@@ -75,7 +75,7 @@ impl<S: Services + 'static> Server<S> {
         });
     }
 
-    /// Asks for nothing more, and returns once all that is open is answered and written, or given up.
+    /// Takes no more requests, and returns once all open calls are answered and written, or given up.
     pub async fn leave(self) {
         self.leaving.send_replace(true);
         if timeout(LAST_ANSWERS, self.leaving.closed()).await.is_ok() {

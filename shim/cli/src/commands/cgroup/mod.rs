@@ -1,6 +1,6 @@
-//! `bowline cgroup`: any cgroup by its path, over all hierarchies.
+//! `bowline cgroup`: looks at and changes any cgroup by its path, in all hierarchies.
 //!
-//! What is done is done by `housekeeping`; here is what is typed and printed.
+//! `housekeeping` does the work; this file reads the arguments and prints the results.
 
 use bowline_executor::housekeeping::{Cgroups, Configuration, Usage};
 use bowline_executor::{Error, Kind, Result};
@@ -13,16 +13,15 @@ use crate::ui::table::{Cell, Column, render};
 use crate::{FAILED, complain, say, say_json, show};
 use bowline_client::spawn;
 
-/// What `exists` exits with where there is no such cgroup.
+/// Exit code of `exists` if there is no such cgroup.
 const NOWHERE: u8 = 1;
 
-/// The period of a limit of CPU time where a cgroup has none, in µs.
+/// The CPU period for a cgroup that has none, in µs.
 const PERIOD: u64 = 100_000;
 
-/// The least CPU time in a period that the kernel takes, in µs.
+/// The least CPU time per period that the kernel accepts, in µs.
 const LEAST_QUOTA: i64 = 1_000;
 
-/// `bowline cgroup`.
 pub fn run(command: CgroupCommand) -> Result<u8> {
     let cgroups = Cgroups::of_host(spawn::systemd()?)?;
     match command {
@@ -57,7 +56,7 @@ pub fn run(command: CgroupCommand) -> Result<u8> {
     }
 }
 
-/// Says who was skipped; that nobody could be placed is a failure.
+/// Places threads and reports the skipped ones. Fails if no thread could be placed.
 fn place(cgroups: &Cgroups, path: &str, tids: &[String]) -> Result<u8> {
     let mut threads = Vec::new();
     for tid in tids {
@@ -104,7 +103,7 @@ fn resources(args: SetArgs, now: &Configuration) -> Result<LinuxResources> {
     if let Some(most) = args.pids {
         let mut pids = LinuxPids::default();
         pids.set_limit(match most {
-            // OCI's 0 is no limit.
+            // OCI's 0 means no limit.
             Ceiling::At(0) => return Err(Error::new(Kind::Usage, "--pids: 0 is less than one process")),
             Ceiling::At(most) => i64::try_from(most).unwrap_or(-1),
             Ceiling::Unlimited => -1,
@@ -155,7 +154,7 @@ fn limit_rows(found: &Configuration) -> Vec<(String, String)> {
     rows
 }
 
-/// A line for each, without a head.
+/// Prints a line for each row, without a head.
 fn print(rows: Vec<(String, String)>) -> Result<()> {
     let cells: Vec<Vec<Cell>> = rows.iter().map(|(name, value)| vec![Cell::from(name), Cell::from(value)]).collect();
     show(&render(&[Column::Left(""), Column::Left("")], &cells, None)[1..])

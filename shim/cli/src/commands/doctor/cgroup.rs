@@ -1,12 +1,10 @@
-//! Cgroups: which version, which controllers, whether they can be used where
-//! bowline would make its own.
+//! Checks cgroups: the version, the controllers, and whether bowline can use them where it makes its own cgroups.
 
 use bowline_executor::probe::{self, Cgroups, Hierarchy};
 
 use super::{Fact, setting};
 
-/// A controller, by its name on v2 and on v1, what is refused without it, and
-/// whether that is every task that does not say otherwise.
+/// A controller: its names on v2 and v1, what is refused without it, and whether that is every task by default.
 struct Controller {
     v2: &'static str,
     v1: &'static str,
@@ -54,7 +52,7 @@ pub fn facts() -> Vec<Fact> {
         facts.push(Fact::has("freezing", "by cgroup.freeze"));
         facts.push(Fact::has("device rules", "by eBPF, as there is no controller on v2"));
     } else {
-        // Without it there would be no layout.
+        // Without a freezer hierarchy, detection would have failed.
         facts.push(Fact::has("cgroup controller freezer", place(&cgroups, "freezer").unwrap_or_default()));
         facts.push(devices(&cgroups));
     }
@@ -78,7 +76,7 @@ fn newer(fact: Fact) -> Fact {
     fact.fix("the kernel parameter systemd.unified_cgroup_hierarchy=1")
 }
 
-/// Whether bowline may make its cgroups.
+/// Whether bowline may create cgroups.
 fn writable(cgroups: &Cgroups) -> Fact {
     let name = "making cgroups";
     let closed: Vec<String> =
@@ -95,7 +93,7 @@ fn writable(cgroups: &Cgroups) -> Fact {
     }
 }
 
-/// In which hierarchy a controller is.
+/// The hierarchy that a controller is in.
 fn hierarchy_of<'a>(cgroups: &'a Cgroups, name: &str) -> Option<&'a Hierarchy> {
     cgroups.hierarchies.iter().find(|hierarchy| hierarchy.controllers.iter().any(|c| c == name))
 }
@@ -105,7 +103,7 @@ fn place(cgroups: &Cgroups, name: &str) -> Option<String> {
 }
 
 fn available(cgroups: &Cgroups, controller: &Controller) -> Fact {
-    // On a hybrid host a controller may be on either.
+    // On a hybrid host a controller may be in either version.
     let names = if cgroups.v2 { [controller.v2, controller.v2] } else { [controller.v1, controller.v2] };
     let title = format!("cgroup controller {}", names[0]);
     if let Some(place) = names.iter().find_map(|name| place(cgroups, name)) {
@@ -119,8 +117,7 @@ fn available(cgroups: &Cgroups, controller: &Controller) -> Fact {
     }
 }
 
-/// What brings a controller that the kernel has, by its name on v1, which
-/// `/proc/cgroups` knows it by.
+/// The fix for a controller that the kernel has. `name` is its name on v1, which `/proc/cgroups` uses.
 fn fix(cgroups: &Cgroups, name: &str) -> Option<String> {
     if cgroups.v2 && !has_real_top(cgroups) {
         return Some("have the cgroup above hand it down; of a systemd unit, by Delegate=yes".to_owned());
@@ -133,18 +130,18 @@ fn fix(cgroups: &Cgroups, name: &str) -> Option<String> {
         (true, false) => {
             format!("mkdir -p /sys/fs/cgroup/{name} && mount -t cgroup -o {name} {name} /sys/fs/cgroup/{name}")
         }
-        // A controller that v1 has is not on v2.
+        // A controller that v1 has is not available on v2.
         (true, true) => format!("umount -a -t cgroup -O {name}"),
     })
 }
 
-/// Whether the top of the v2 hierarchy is its own, and not that of a container
-/// or a unit. The real one has no type.
+/// Whether the root of the v2 hierarchy is the real one, not that of a container or a unit. Only the real root has no
+/// cgroup.type.
 fn has_real_top(cgroups: &Cgroups) -> bool {
     cgroups.hierarchies.iter().any(|h| h.unified && !h.mount.join("cgroup.type").exists())
 }
 
-/// v2 only: whether what the top has is handed down, or can be.
+/// On v2: whether the controllers of the root are handed down, or can be.
 fn handed_down(cgroups: &Cgroups) -> Fact {
     let name = "controllers handed down";
     let Some(top) = cgroups.hierarchies.iter().find(|h| h.unified) else {
@@ -157,7 +154,7 @@ fn handed_down(cgroups: &Cgroups) -> Fact {
         .map(|controller| controller.v2)
         .filter(|name| top.controllers.iter().any(|c| c == name) && !handed.split_whitespace().any(|c| c == *name))
         .collect();
-    // But at the real top, processes in a cgroup forbid it.
+    // Except at the real root, processes in a cgroup forbid handing controllers down.
     let busy = !has_real_top(cgroups) && !read("cgroup.procs").trim().is_empty();
     match (missing.is_empty(), busy || !top.writable) {
         (true, _) => Fact::has(name, handed.trim()),
@@ -204,7 +201,7 @@ fn devices(cgroups: &Cgroups) -> Fact {
 fn swap(cgroups: &Cgroups) -> Fact {
     let name = "swap limits";
     let has = hierarchy_of(cgroups, "memory").and_then(|h| h.has_swap_limit);
-    // The first line names the columns.
+    // The first line holds the column names.
     let areas = setting("/proc/swaps").map_or(0, |text| text.lines().skip(1).count());
     let there = match areas {
         0 => "no swap".to_owned(),

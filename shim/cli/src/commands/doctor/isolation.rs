@@ -1,4 +1,4 @@
-//! What keeps tasks apart: namespaces, seccomp, security modules.
+//! Checks what keeps tasks apart: namespaces, seccomp, security modules.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use bowline_executor::probe::{self, Namespace};
 
 use super::{Fact, setting};
 
-/// A kind of namespace, and what is refused without it.
+/// The kinds of namespaces, and what is refused without each.
 const NAMESPACES: [(Namespace, &str, &str); 7] = [
     (Namespace::Mount, "mount namespaces", "no task has a root filesystem of its own"),
     (Namespace::Pid, "pid namespaces", "tasks are refused but for those with `namespaces.pid = \"host\"`"),
@@ -25,7 +25,7 @@ pub fn facts(root: bool) -> Vec<Fact> {
 }
 
 fn namespace(root: bool, kind: Namespace, name: &str, effect: &str) -> Fact {
-    // Of all kinds only users may make this one.
+    // Without root, only user namespaces can be created.
     if !root && kind != Namespace::User {
         return Fact::unknown(name);
     }
@@ -33,7 +33,7 @@ fn namespace(root: bool, kind: Namespace, name: &str, effect: &str) -> Fact {
         Ok(()) => return Fact::has(name, "yes"),
         Err(error) => error,
     };
-    // What a task gets without having asked for it.
+    // Tasks get these namespaces by default.
     let by_default = !matches!(kind, Namespace::Network | Namespace::User);
     let make = if by_default { Fact::blocks } else { Fact::lacks };
     let fact = make(name.to_owned(), error.to_string(), effect.to_owned());
@@ -43,7 +43,7 @@ fn namespace(root: bool, kind: Namespace, name: &str, effect: &str) -> Fact {
     }
 }
 
-/// The sysctl that switches a kind of namespace off, where it does.
+/// The sysctl that allows a kind of namespace again, if that kind is switched off.
 fn fix(kind: Namespace) -> Option<String> {
     let most = match kind {
         Namespace::Mount => "mnt",
@@ -58,7 +58,7 @@ fn fix(kind: Namespace) -> Option<String> {
     off.then(|| format!("sysctl -w user.max_{most}_namespaces=15000"))
 }
 
-/// What switches user namespaces off for all but root.
+/// Checks the settings that deny user namespaces to everybody but root.
 fn users_namespaces() -> Fact {
     let name = "user namespaces of users";
     let is = |file: &str, value: &str| setting(&format!("/proc/sys/kernel/{file}")).is_some_and(|is| is == value);

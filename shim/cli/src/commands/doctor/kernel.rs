@@ -1,5 +1,4 @@
-//! What the kernel can do: system calls that came late, each with what is done
-//! where it is missing.
+//! Checks kernel features that came late, each with what is done without it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +6,8 @@ use bowline_executor::probe;
 
 use super::{Fact, setting};
 
-/// The first with close_range and CLOSE_RANGE_CLOEXEC, by which a task gets
-/// none of the shim's files.
+/// The oldest supported kernel: the first with close_range and CLOSE_RANGE_CLOEXEC, which keep the shim's files from
+/// tasks.
 const OLDEST: (u32, u32) = (5, 11);
 
 pub fn facts(root: bool) -> Vec<Fact> {
@@ -35,7 +34,7 @@ fn version() -> Fact {
     Fact::blocks("kernel", found, format!("tasks run from Linux {major}.{minor} on"))
 }
 
-/// Major and minor version.
+/// The major and minor version of a kernel release.
 fn numbers(release: &str) -> (u32, u32) {
     let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
@@ -75,7 +74,7 @@ fn overlay() -> Fact {
         Err(error) => {
             let effect = "each shim runs from a copy of its binary in memory, which shims do not share";
             let fact = Fact::lacks(name, error.to_string(), effect);
-            // Without the mount API the module is not what is missing.
+            // If the kernel knows overlayfs, the mount API is missing and not the module.
             let known = setting("/proc/filesystems").is_some_and(|text| text.contains("\toverlay"));
             if known { fact } else { fact.fix("modprobe overlay") }
         }
@@ -92,7 +91,7 @@ fn idmapped_mounts() -> Fact {
 
 fn pressure() -> Fact {
     let name = "pressure stall information";
-    // Read, as it is there but refused where it was switched off.
+    // Read the file: with PSI switched off it exists, but reading it fails.
     if Path::new("/proc/pressure").exists() && setting("/proc/pressure/cpu").is_some() {
         return Fact::has(name, "yes");
     }

@@ -2,9 +2,8 @@
 //!
 //!   kernel, cgroup, isolation, tools ─► facts ─► lines or JSON, and an exit code
 //!
-//! A family of facts is a file. What the kernel can do is tried for real, by
-//! `bowline_executor::probe`; a fact that only root can find says so.
-//! Must not: change the host.
+//! Each family of facts has a file. Kernel features are really tried, by `bowline_executor::probe`; a fact that only
+//! root can find says so. Must not: change the host.
 
 mod cgroup;
 mod isolation;
@@ -16,7 +15,7 @@ use serde::Serialize;
 
 use crate::{FAILED, say, say_json};
 
-/// What is known of one thing that this host may have.
+/// One feature that this host may have.
 #[derive(Debug, Serialize)]
 struct Fact {
     family: &'static str,
@@ -26,7 +25,7 @@ struct Fact {
     /// Which feature is refused without it, or what happens instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     effect: Option<String>,
-    /// The command or kernel parameter that fixes it.
+    /// The command or kernel parameter that provides it.
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
 }
@@ -34,13 +33,13 @@ struct Fact {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// It is there.
+    /// The host has it.
     Has,
-    /// It is not; a feature is refused or done in another way.
+    /// It is missing; a feature is refused or done in another way.
     Lacks,
-    /// It is not, and no task runs until it is, unless its description says so.
+    /// It is missing, and no task runs without it, unless its description says so.
     Blocks,
-    /// Only root can tell.
+    /// Only root can find out.
     Unknown,
 }
 
@@ -71,7 +70,7 @@ impl Fact {
         self
     }
 
-    /// In lines for a person.
+    /// Formats the fact as lines for people.
     fn lines(&self) -> String {
         let mark = match self.state {
             State::Has => '+',
@@ -89,15 +88,15 @@ impl Fact {
     }
 }
 
-/// All that was found, as `--json` prints it.
+/// All facts, as `--json` prints them.
 #[derive(Debug, Serialize)]
 struct Examination {
-    /// Whether tasks can run here.
+    /// Whether tasks can run on this host.
     runs: bool,
     facts: Vec<Fact>,
 }
 
-/// `bowline doctor`: exits with 125 when tasks cannot run here.
+/// Runs `bowline doctor`; exits with 125 if tasks cannot run on this host.
 pub fn run(state: &StateDir, json: bool) -> Result<u8> {
     let found = examine(state);
     let code = if found.runs { 0 } else { FAILED };
@@ -124,7 +123,7 @@ fn examine(state: &StateDir) -> Examination {
     Examination { runs: facts.iter().all(|fact| fact.state != State::Blocks), facts }
 }
 
-/// A file of `/proc` or `/sys`, without the newline; `None` where there is none.
+/// Reads a file of `/proc` or `/sys`, trimmed; `None` if it cannot be read.
 fn setting(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }

@@ -1,5 +1,4 @@
-//! What is around the kernel: who asks, where state is kept, terminals, and
-//! programs of others.
+//! Checks the surroundings of the kernel: the user, the state folder, terminals, and other programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,10 +8,10 @@ use rustix::fs::{Access, AtFlags, CWD};
 
 use super::{Fact, setting};
 
-/// Less than this and output soon has nowhere to go.
+/// With less space than this, task output soon no longer fits.
 const LITTLE_ROOM: u64 = 16 << 20;
 
-/// Filesystems by their numbers: linux/magic.h.
+/// Filesystems by their magic number, from linux/magic.h.
 const FILESYSTEMS: [(u64, &str); 9] = [
     (0x0102_1994, "tmpfs"),
     (0xef53, "ext4"),
@@ -25,7 +24,7 @@ const FILESYSTEMS: [(u64, &str); 9] = [
     (0x6573_5546, "fuse"),
 ];
 
-/// Package managers, and how they are asked.
+/// Package managers, and their install commands.
 const MANAGERS: [(&str, &str); 5] = [
     ("apt-get", "apt-get install"),
     ("dnf", "dnf install"),
@@ -43,7 +42,7 @@ fn user(root: bool) -> Fact {
     if !root {
         return Fact::blocks(name, "no", "tasks cannot be started").fix("run bowline as root, such as by sudo");
     }
-    // All of the ids there are, each as itself: the first user namespace.
+    // The initial user namespace maps every id to itself.
     let map = setting("/proc/self/uid_map").unwrap_or_default();
     let first = map.split_whitespace().eq(["0", "0", "4294967295"]);
     Fact::has(name, if first { "yes" } else { "of a user namespace, not of the host" })
@@ -117,7 +116,7 @@ fn first_line(program: &str) -> Option<String> {
     text.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
-/// The command that installs `package` here.
+/// The command that installs `package` on this host.
 fn install(package: &str) -> Option<String> {
     let manager = MANAGERS.iter().find(|(program, _)| in_path(program).is_some());
     manager.map(|(_, command)| format!("{command} {package}"))
@@ -125,7 +124,7 @@ fn install(package: &str) -> Option<String> {
 
 fn in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    // A manager is often where only root looks.
+    // Package managers are often in folders that only root's PATH has.
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/bin"), PathBuf::from("/usr/sbin")]);
     folders.map(|folder| folder.join(program)).find(|path| path.is_file())
 }

@@ -1,6 +1,6 @@
-//! Why a task has ended: what its report and its events say.
+//! Finds why a task has ended, from its report and its events.
 //!
-//! Pure: facts go in, findings come out. Must not: say what nobody knows.
+//! Pure: facts go in, findings come out. Must not: state anything that is not known.
 
 use bowline_executor::events::{Entry, Event};
 use bowline_executor::watch;
@@ -10,13 +10,13 @@ use super::finding::{Facts, Finding, Severity};
 use crate::ui::findings::sentence;
 use crate::ui::words::{bytes, count, cpus, last_line, last_lines, meaning, processes, share, shown, signal_of, span};
 
-/// A share of periods from which on a CPU limit is felt.
+/// From this share of throttled periods on, a CPU limit is felt.
 const FELT: f64 = 0.1;
 
-/// How many of the last lines of its output are shown.
+/// How many of the last output lines are shown.
 const LINES: usize = 3;
 
-/// What there is to say of a task that has ended.
+/// Returns the findings for a task that has ended.
 pub fn findings(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
     if report.shim_died {
         let said = facts.shim_said.as_deref().and_then(last_line);
@@ -25,7 +25,7 @@ pub fn findings(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
             format!("its shim died before it: how it ended nobody knows, and what it ran may still run{last}");
         return vec![Finding::cause("shim_died", sentence).with("shim_said", said)];
     }
-    // What a shell passes on is because of what it ran.
+    // If a shell passed on that its child was killed, the kill is the cause and comes first.
     let (mut all, rest): (Vec<Finding>, Vec<Finding>) =
         memory(facts, report).into_iter().partition(|finding| finding.severity == Severity::Cause);
     all.push(end(facts, report));
@@ -67,7 +67,7 @@ fn was(number: u64) -> &'static str {
     if number == 1 { "was" } else { "were" }
 }
 
-/// Why it came to its end.
+/// Returns why the task ended.
 fn end(facts: &Facts, report: &ExitReport) -> Finding {
     let finding = if report.oom_killed_init == Some(true) {
         let sentence =
@@ -83,7 +83,7 @@ fn end(facts: &Facts, report: &ExitReport) -> Finding {
     finding.with("exit_code", report.exit_code).with("signal", report.signal.clone())
 }
 
-/// Whose limit was met, with the figures that are known.
+/// Says whose memory limit was reached, with the known figures.
 fn out_of_memory(facts: &Facts, report: &ExitReport) -> String {
     let limit = report.memory_limit_bytes.map_or_else(String::new, |limit| format!(" of {}", bytes(limit)));
     let whose = match &report.oom_cgroup {
@@ -179,7 +179,7 @@ fn memory(facts: &Facts, report: &ExitReport) -> Vec<Finding> {
         });
         let last = last.unwrap_or_default();
         let sentence = format!("the kernel killed {what} of it{last}, as memory ran out, not its first: {limit}");
-        // A shell that passes on the end of what it ran.
+        // A shell that passes on how its child ended.
         let passed_on = report.exit_code == Some(137) && report.signal.is_none();
         all.push(with_memory(Finding::warning("oom_killed_child", sentence), report).a_cause_if(passed_on));
     }
@@ -235,7 +235,7 @@ fn pids(report: &ExitReport) -> Option<Finding> {
     Some(finding.with("pids_limit", report.pids_limit))
 }
 
-/// What the checks of a task that is unhealthy have come to.
+/// Reports the failed checks of an unhealthy task.
 pub fn unhealthy(health: &Health) -> Option<Finding> {
     (health.status == HealthStatus::Unhealthy).then(|| {
         let finding = Finding::warning("unhealthy", format!("unhealthy: {}", checks(health)));
@@ -256,7 +256,7 @@ fn checks(health: &Health) -> String {
     format!("{failed}; the last: {how}{said}")
 }
 
-/// That its limits have changed.
+/// Reports that the task's limits have changed.
 pub fn updates(events: &[Entry]) -> Option<Finding> {
     let mut updated = events.iter().filter_map(|entry| match &entry.event {
         Event::Updated { limits } => Some((entry.time, limits)),
@@ -271,7 +271,7 @@ pub fn updates(events: &[Entry]) -> Option<Finding> {
     Some(Finding::note("limits_changed", sentence).with("changes", Some(number)).with("limits", limits))
 }
 
-/// That its watch has found something, if that had it not stopped.
+/// Reports what the task's watch has found, if it has not stopped the task for that.
 pub fn watched(events: &[Entry]) -> Option<Finding> {
     let mut found = events.iter().filter_map(|entry| match &entry.event {
         Event::Watch { finding, failed: None, .. } => Some(finding),
@@ -284,7 +284,7 @@ pub fn watched(events: &[Entry]) -> Option<Finding> {
     Some(Finding::warning("watch", told).with("findings", Some(number)).with("last", serde_json::to_value(last).ok()))
 }
 
-/// That commands in it were killed at their deadline.
+/// Reports that commands in the task were killed at their timeout.
 pub fn execs(events: &[Entry]) -> Option<Finding> {
     let late = |entry: &&Entry| matches!(entry.event, Event::Exec { exit_code: None, .. });
     let late = events.iter().filter(late).count() as u64;

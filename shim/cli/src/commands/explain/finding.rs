@@ -1,4 +1,4 @@
-//! What is known of a task, and what is found in it.
+//! The facts about a task, and the findings that `explain` derives from them.
 
 use std::collections::BTreeMap;
 
@@ -9,50 +9,49 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-/// What is known of a task. What nobody knows is not there.
+/// All facts about a task; unknown facts are empty.
 #[derive(Debug, Default)]
 pub struct Facts {
-    /// Where it is in its life, in one word.
+    /// The task's status, in one word.
     pub status: String,
-    /// Its cgroup's path.
+    /// The path of the task's cgroup.
     pub cgroup: Option<String>,
-    /// The sandbox that it is a member of.
+    /// The sandbox that the task is a member of.
     pub sandbox: Option<String>,
-    /// Its description.
+    /// The task's description.
     pub task: Option<Task>,
-    /// When its program was executed.
+    /// When the task's program was started.
     pub started_at: Option<Timestamp>,
-    /// How it ended.
+    /// How the task ended.
     pub exit: Option<ExitReport>,
-    /// What its checks have come to.
+    /// The result of the health checks.
     pub health: Option<Health>,
-    /// What has happened to it, oldest first.
+    /// The task's events, oldest first.
     pub events: Vec<Entry>,
-    /// Two readings, a moment apart.
+    /// Two readings of the task, a moment apart.
     pub readings: Option<(Stats, Stats)>,
-    /// Two readings of its sandbox.
+    /// Two readings of the task's sandbox.
     pub joint: Option<(Stats, Stats)>,
-    /// Processes that waited in the kernel, uninterruptible, at both readings:
-    /// what they call themselves.
+    /// The names of processes that were in uninterruptible sleep at both readings.
     pub stuck: Vec<String>,
-    /// The last that its shim has logged, of one that died.
+    /// The log of the task's shim, if the shim died.
     pub shim_said: Option<String>,
 }
 
-/// How much a finding has to do with the question.
+/// How closely a finding answers the question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Why it ended, or is slow.
+    /// It explains why the task ended or is slow.
     Cause,
-    /// What may have to do with it.
+    /// It may have contributed.
     Warning,
-    /// What else is worth knowing.
+    /// It is worth knowing.
     Note,
 }
 
 impl Severity {
-    /// The word for it.
+    /// The severity in lower case.
     pub fn as_str(self) -> &'static str {
         match self {
             Severity::Cause => "cause",
@@ -62,14 +61,14 @@ impl Severity {
     }
 }
 
-/// One thing that was found.
+/// One finding about a task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
-    /// A name that does not change.
+    /// A stable name for programs.
     pub kind: &'static str,
-    /// How much it has to do with the question.
+    /// How closely the finding answers the question.
     pub severity: Severity,
-    /// It in words, on one line.
+    /// The finding in words, on one line.
     pub sentence: String,
     /// The figures behind it, as they were read.
     pub figures: BTreeMap<&'static str, Value>,
@@ -80,27 +79,27 @@ impl Finding {
         Finding { kind, severity, sentence: sentence.into(), figures: BTreeMap::new() }
     }
 
-    /// What it is because of.
+    /// Makes a finding that explains the end or the slowness.
     pub fn cause(kind: &'static str, sentence: impl Into<String>) -> Finding {
         Finding::new(kind, Severity::Cause, sentence)
     }
 
-    /// What may have to do with it.
+    /// Makes a finding that may have contributed.
     pub fn warning(kind: &'static str, sentence: impl Into<String>) -> Finding {
         Finding::new(kind, Severity::Warning, sentence)
     }
 
-    /// What else is worth knowing.
+    /// Makes a finding that is worth knowing.
     pub fn note(kind: &'static str, sentence: impl Into<String>) -> Finding {
         Finding::new(kind, Severity::Note, sentence)
     }
 
-    /// As a cause, if `is_cause`; else as it is.
+    /// Makes the finding a cause if `is_cause`; otherwise leaves it unchanged.
     pub fn a_cause_if(self, is_cause: bool) -> Finding {
         if is_cause { Finding { severity: Severity::Cause, ..self } } else { self }
     }
 
-    /// With a figure, if it is known.
+    /// Adds a figure, if it is known.
     pub fn with(mut self, name: &'static str, figure: Option<impl Into<Value>>) -> Finding {
         if let Some(figure) = figure {
             self.figures.insert(name, figure.into());

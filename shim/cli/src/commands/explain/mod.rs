@@ -1,12 +1,12 @@
-//! `explain`: in plain words why a task has ended, or is slow, with the figures.
+//! `explain`: says in plain words why a task has ended or is slow, with the figures.
 //!
 //! ```text
 //!   inspect, journal ──► Facts ─┬─► ended   ─┬─► findings ─► lines, or JSON
 //!   two readings ──────────┘    └─► running ─┘
 //! ```
 //!
-//! Rules are pure, each finding says which figures it is of. Must not: change
-//! anything, or decide by what a text says.
+//! Rules are pure, and each finding lists the figures that it is based on. Must not: change anything, or decide by the
+//! text of a message.
 
 mod ended;
 mod finding;
@@ -33,26 +33,24 @@ use crate::ui::words;
 use crate::{reach, say_json, show};
 use finding::{Facts, Finding, Severity};
 
-/// How far the two readings of a task are apart that runs: some periods of a
-/// CPU limit.
+/// The time between the two readings of a running task: several periods of a CPU limit.
 const APART: Duration = Duration::from_secs(1);
 
-/// What there is to say of a task.
+/// The answer for one task, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Explanation {
     id: TaskId,
-    /// Where it is in its life, in one word.
+    /// The task's status, in one word.
     status: String,
-    /// That in words.
+    /// The status as a sentence.
     summary: String,
-    /// What was found, the most important first.
+    /// What was found, most important first.
     findings: Vec<Finding>,
 }
 
-/// `bowline explain`.
 pub async fn run(state: &StateDir, id: &TaskId, json: bool) -> Result<u8> {
     let facts = match gather(state, id).await {
-        // It has ended while it was looked at: what it has left tells more.
+        // The task ended meanwhile: gather again, as its report tells more.
         Err(error) if matches!(error.kind(), Kind::Internal | Kind::WrongState) => gather(state, id).await?,
         gathered => gathered?,
     };
@@ -61,7 +59,7 @@ pub async fn run(state: &StateDir, id: &TaskId, json: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// Finds all that is known.
+/// Collects all that is known of the task.
 async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
     let found = examine(state, id).await?;
     let folder = state.folder(id);
@@ -79,7 +77,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
     let journal = reader.read()?;
     events::tell_damage(&reader, 0);
     facts.events = journal.into_iter().filter(|entry| entry.id == *id).collect();
-    // Those of another that had its name are over.
+    // Drop the events of an earlier task with the same id.
     if let Some(begin) = facts.events.iter().rposition(|entry| matches!(entry.event, Event::Created { .. })) {
         facts.events.drain(..begin);
     }
@@ -93,7 +91,7 @@ async fn gather(state: &StateDir, id: &TaskId) -> Result<Facts> {
     Ok(facts)
 }
 
-/// Reads a task that runs, and its sandbox, twice.
+/// Reads a running task and its sandbox twice.
 async fn read_twice(state: &StateDir, id: &TaskId, facts: &mut Facts) -> Result<()> {
     let shim = reach::live(state, id).await?;
     let sandbox = match facts.sandbox.as_ref().and_then(|id| id.parse::<TaskId>().ok()) {
@@ -121,7 +119,7 @@ async fn read_twice(state: &StateDir, id: &TaskId, facts: &mut Facts) -> Result<
     Ok(())
 }
 
-/// Which of its processes wait uninterruptible now.
+/// The processes that are in uninterruptible sleep now, by pid and name.
 fn stuck(stats: &Stats) -> Vec<(i32, String)> {
     let waits = |pid: i32| {
         let stat = proc_stat::read(pid).unwrap_or_default();
@@ -131,7 +129,7 @@ fn stuck(stats: &Stats) -> Vec<(i32, String)> {
     processes.map(|process| (process.pid, process.name.clone())).collect()
 }
 
-/// What there is to say, at `now`.
+/// Explains the task as of `now`.
 fn explain(id: &TaskId, facts: &Facts, now: Timestamp) -> Explanation {
     let mut findings = match &facts.exit {
         Some(report) => ended::findings(facts, report),
@@ -163,7 +161,7 @@ fn summary(id: &TaskId, facts: &Facts, now: Timestamp) -> String {
     }
 }
 
-/// It for a person.
+/// Formats the explanation for people.
 fn lines(explanation: &Explanation) -> Vec<String> {
     let finding = |finding: &Finding| {
         let style = match finding.severity {

@@ -1,7 +1,6 @@
-//! What holds a running task back: what two readings, a moment apart, and its
-//! events say.
+//! Finds what holds a running task back, from two readings a moment apart and its events.
 //!
-//! Pure: facts go in, findings come out. Must not: say what nobody knows.
+//! Pure: facts go in, findings come out. Must not: state anything that is not known.
 
 use bowline_executor::{HealthStatus, Pressure, Stats};
 
@@ -10,13 +9,13 @@ use super::finding::{Facts, Finding};
 use crate::input::filter::NOT_ANSWERING;
 use crate::ui::words::{bytes, count, cpus, percent, processes, share, shown, span};
 
-/// Percent of the last ten seconds from which on waiting is felt.
+/// From this percentage of the last ten seconds on, waiting is felt.
 const FELT: f64 = 10.0;
 
-/// Percent of a limit of memory from which on it is near.
+/// From this percentage of a memory limit on, the limit is near.
 const NEAR: f64 = 90.0;
 
-/// What there is to say of a task that has not ended.
+/// Returns the findings for a task that has not ended.
 pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut all = Vec::new();
     match facts.status.as_str() {
@@ -66,7 +65,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     all
 }
 
-/// Whose limits they are.
+/// Whose limits are checked: the task's own or its sandbox's.
 struct Subject {
     whose: &'static str,
     cgroup: &'static str,
@@ -83,7 +82,7 @@ fn limits(of: &Subject, before: &Stats, now: &Stats) -> Vec<Finding> {
     all.into_iter().flatten().map(|finding| finding.with("of", Some(of.cgroup))).collect()
 }
 
-/// How much `counter` has grown between two readings.
+/// How much a counter has grown between two readings.
 fn grown(before: Option<u64>, now: Option<u64>) -> Option<u64> {
     Some(now?.saturating_sub(before?))
 }
@@ -121,7 +120,7 @@ fn memory(of: &Subject, now: &Stats) -> Option<Finding> {
         let sentence = format!("{} processes wait for memory that only a kill can free, and none is killed", of.whose);
         return Some(Finding::cause("waits_for_memory", sentence));
     }
-    // Cache that was not used lately goes before it is felt.
+    // Cache that was not used lately is freed before the limit is felt.
     let usage = memory.usage_bytes?.saturating_sub(memory.inactive_file_bytes.unwrap_or(0));
     let limit = memory.limit_bytes.filter(|limit| *limit > 0)?;
     let used = usage as f64 / limit as f64 * 100.0;
@@ -193,7 +192,7 @@ fn pressure(resource: &'static str, what: &str, pressure: Option<&Pressure>) -> 
     Some(finding.with("some_usec", Some(some.total_usec)))
 }
 
-/// That nothing was found, with what it does meanwhile.
+/// The finding that nothing holds the task back, with its current usage.
 fn free(facts: &Facts, found: &[Finding]) -> Option<Finding> {
     let (before, now) = facts.readings.as_ref()?;
     if found.iter().any(|finding| finding.severity != super::finding::Severity::Note) {
@@ -211,7 +210,7 @@ fn free(facts: &Facts, found: &[Finding]) -> Option<Finding> {
     Some(finding.with("cpu_percent", cpu).with("usage_bytes", now.memory.usage_bytes))
 }
 
-/// CPU time between two readings, in percent of one CPU.
+/// The CPU use between two readings, in percent of one CPU.
 pub fn cpu_percent(before: &Stats, now: &Stats) -> Option<f64> {
     let elapsed = now.read_at.duration_since(before.read_at).as_secs_f64();
     let used = grown(before.cpu.usage_usec, now.cpu.usage_usec)? as f64 / 1e6;

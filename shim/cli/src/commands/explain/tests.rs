@@ -1,4 +1,4 @@
-//! The rules, case by case.
+//! Tests of the rules of `explain`, case by case.
 
 use bowline_executor::{ExitReport, Health, Stats};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::finding::{Facts, Finding, Severity};
 use super::{ended, explain, lines, running};
 
-/// A report of an ordinary end, with these fields instead.
+/// A report of a normal end, with the fields in `changed` replaced.
 fn report(changed: Value) -> ExitReport {
     let mut report = json!({
         "exit_code": 0, "signal": null, "signal_sent_by_shim": false, "oom_killed": false, "oom_killed_init": false,
@@ -37,7 +37,7 @@ fn of_end(changed: Value) -> Vec<Finding> {
     ended::findings(&facts(), &report(changed))
 }
 
-/// It has one of this kind and severity, whose sentence has all of `parts`.
+/// Checks that there is a finding of this kind and severity whose sentence contains all of `parts`.
 #[track_caller]
 fn has(findings: &[Finding], kind: &str, severity: Severity, parts: &[&str]) {
     let found = findings.iter().find(|finding| finding.kind == kind);
@@ -192,7 +192,7 @@ fn nothing_is_found_where_nothing_is() {
     let found = of_run(idle(0), idle(30_000));
     has(&found, "nothing", Severity::Note, &["nothing holds it back: CPU 3 %, memory 1 MiB of 64 MiB"]);
     assert_eq!(found.len(), 1);
-    // What nobody measures is not made up.
+    // Unknown figures are not invented.
     has(&of_run(json!({}), json!({})), "nothing", Severity::Note, &["nothing holds it back"]);
     let paused = Facts { status: "paused".to_owned(), readings: readings(json!({}), json!({})), ..facts() };
     let found = running::findings(&paused);

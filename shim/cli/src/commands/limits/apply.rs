@@ -1,7 +1,6 @@
-//! `limits apply` and `limits reset`: what is wanted is put into effect, or lifted.
+//! `limits apply` and `limits reset`: puts limits into effect, or lifts them.
 //!
-//! What is about to be changed is put down before, so that who comes after a
-//! crash knows of it.
+//! Changes are recorded before they are made, so that a run after a crash knows of them.
 
 use bowline_executor::host_units::{Applied, Held};
 use bowline_executor::housekeeping::Cgroups;
@@ -12,7 +11,7 @@ use bowline_spec::host_limits::{Change, Manifest, Service, Slice, UnitName};
 use super::bus::{Bus, in_force};
 use bowline_client::spawn;
 
-/// What a slice has become, and how that is undone.
+/// What was done to a slice, and what undoes it.
 enum Done {
     Started(UnitName),
     Changed(UnitName, Change),
@@ -21,14 +20,13 @@ enum Done {
 /// Applies `manifest` in place of what was applied before.
 ///
 /// # Errors
-/// What keeps a slice from being as it should: then no slice is another than
-/// before, and no service is.
+/// The first error that keeps a slice from being as wanted. No slice and no service then has other limits than before.
 pub async fn apply(state: &StateDir, bus: &mut Bus, mut manifest: Manifest) -> Result<()> {
     let held = Held::take(state)?;
     let before = held.applied()?;
     let named = |name: &UnitName| names(&manifest).any(|one| one == name);
     let old = clear(bus, &before, |name| !named(name)).await?;
-    // Before those that are in them.
+    // Slices come before the slices in them.
     manifest.slices.sort_by(|one, other| stem(&one.name).cmp(stem(&other.name)));
     let units = bus.look(manifest.slices.iter().map(|slice| &slice.name)).await?;
     let missing = manifest.slices.iter().zip(&units).filter(|(_, unit)| !unit.active);
@@ -79,12 +77,12 @@ fn names(manifest: &Manifest) -> impl Iterator<Item = &UnitName> {
     slices.chain(manifest.services.iter().map(|service| &service.name))
 }
 
-/// Of a slice: `a` is before `a-b`, which is in it.
+/// The name of a slice for sorting: `a` comes before `a-b`, which is in it.
 fn stem(name: &UnitName) -> &str {
     name.as_str().trim_end_matches(".slice")
 }
 
-/// Those of both; where both have one, as the first has it.
+/// Joins two manifests; for a unit that is in both, the entry of `first` counts.
 fn joined(first: &Manifest, second: &Manifest) -> Manifest {
     let mut all = first.clone();
     let has = |name: &UnitName| names(first).any(|one| one == name);
@@ -93,8 +91,8 @@ fn joined(first: &Manifest, second: &Manifest) -> Manifest {
     all
 }
 
-/// Lifts what was applied to those units that are `over`, and ends slices that
-/// were made and are empty. Returns what is still applied.
+/// Lifts the applied limits of units for which `over` returns true, and stops slices that were started for them and are
+/// empty. Returns what is still applied.
 async fn clear(bus: &mut Bus, applied: &Applied, over: impl Fn(&UnitName) -> bool) -> Result<Applied> {
     let mut left = applied.clone();
     left.manifest.services.retain(|service| !over(&service.name));
@@ -102,7 +100,7 @@ async fn clear(bus: &mut Bus, applied: &Applied, over: impl Fn(&UnitName) -> boo
     for service in applied.manifest.services.iter().filter(|service| over(&service.name)) {
         let lifted = async {
             let unit = bus.look_at(&service.name).await?;
-            // One that has gone has no limits.
+            // A unit that is gone has no limits.
             match unit.loaded {
                 true => {
                     bus.change(&service.name, service.wanted().lifted().differing(in_force(&unit)), [true; 2]).await
@@ -115,7 +113,7 @@ async fn clear(bus: &mut Bus, applied: &Applied, over: impl Fn(&UnitName) -> boo
             left.manifest.services.push(service.clone());
         }
     }
-    // Those that are in others first.
+    // Slices come after the slices in them.
     let mut slices: Vec<&Slice> = applied.manifest.slices.iter().filter(|slice| over(&slice.name)).collect();
     slices.sort_by(|one, other| stem(&other.name).cmp(stem(&one.name)));
     for slice in slices {
@@ -140,7 +138,7 @@ async fn clear(bus: &mut Bus, applied: &Applied, over: impl Fn(&UnitName) -> boo
     Ok(left)
 }
 
-/// The error of a unit that systemd gives no answer about, if that is all that is wrong.
+/// Returns the error if systemd gave no answer about a unit; passes on any other error.
 fn unanswered(done: Result<()>) -> Result<Option<Error>> {
     match done {
         Err(error) if error.kind() == Kind::Unavailable => Ok(Some(error)),
@@ -152,7 +150,7 @@ fn is_empty(slice: &HostUnit) -> Result<bool> {
     Ok(Cgroups::of_host(spawn::systemd()?)?.is_empty(&slice.cgroup))
 }
 
-/// Has all slices as they should be, or none.
+/// Brings all slices into the wanted state, or none.
 async fn slices(bus: &Bus, slices: &[Slice], units: Vec<HostUnit>, before: &Applied) -> Result<()> {
     let mut done = Vec::new();
     for (slice, unit) in slices.iter().zip(units) {
@@ -164,7 +162,7 @@ async fn slices(bus: &Bus, slices: &[Slice], units: Vec<HostUnit>, before: &Appl
     Ok(())
 }
 
-/// Starts or changes it; `None` where it is as it should be.
+/// Starts or changes a slice; `None` if its limits are already as wanted.
 async fn one_slice(bus: &Bus, slice: &Slice, unit: &HostUnit, before: &Applied) -> Result<Option<Done>> {
     let name = &slice.name;
     if !unit.active {
@@ -178,7 +176,7 @@ async fn one_slice(bus: &Bus, slice: &Slice, unit: &HostUnit, before: &Applied) 
     Ok((!change.is_nothing()).then(|| Done::Changed(name.clone(), change.undone(now))))
 }
 
-/// Undoes what was done to slices, the last first; the error says why.
+/// Undoes what was done to slices, the last one first. Returns `error`, with a hint on the result.
 async fn roll_back(bus: &Bus, done: Vec<Done>, error: Error) -> Error {
     let mut left = Vec::new();
     for one in done.into_iter().rev() {
@@ -194,7 +192,7 @@ async fn roll_back(bus: &Bus, done: Vec<Done>, error: Error) -> Error {
     }
 }
 
-/// Has services as they should be, each by itself: those that have limits now.
+/// Brings services into the wanted state, each independently. Returns those that have limits now.
 async fn services(bus: &mut Bus, services: &[Service], before: &Applied) -> Result<Vec<Service>> {
     let mut applied = Vec::new();
     for service in services {
@@ -207,7 +205,7 @@ async fn services(bus: &mut Bus, services: &[Service], before: &Applied) -> Resu
             unit => unit?,
         };
         let Some(unit) = unit else {
-            // What was set before still is.
+            // Limits that were set before remain.
             applied.extend(earlier.cloned());
             continue;
         };
@@ -223,7 +221,7 @@ async fn services(bus: &mut Bus, services: &[Service], before: &Applied) -> Resu
     Ok(applied)
 }
 
-/// A service that the host has, in the slice that it should be in; else that is said.
+/// Looks up a service. Reports and skips one that the host does not have, or that is in another slice than wanted.
 async fn theirs(bus: &mut Bus, service: &Service) -> Result<Option<HostUnit>> {
     let name = &service.name;
     let unit = bus.look_at(name).await?;

@@ -1,5 +1,5 @@
-//! Asking systemd about the host's units, and what is said of it: a line for each
-//! change on stdout, one for what was skipped on stderr.
+//! Asks systemd about the host's units and changes them. Prints a line on stdout for each change, and one on stderr for
+//! each thing that was skipped.
 
 use bowline_executor::systemd::host::{Answer, HostUnit, Question, memory_property};
 use bowline_executor::systemd::{Property, Value};
@@ -10,9 +10,9 @@ use bowline_spec::values::ByteSize;
 use super::{PARTLY, complain};
 use crate::say;
 
-/// See the module.
+/// Access to systemd that remembers whether something was skipped.
 pub struct Bus {
-    /// Nothing is changed.
+    /// Whether changes are only printed, not made.
     pub dry_run: bool,
     skipped: bool,
 }
@@ -22,18 +22,18 @@ impl Bus {
         Bus { dry_run, skipped: false }
     }
 
-    /// Tells of something that is left out; the rest is done.
+    /// Reports that something is skipped; the rest goes on.
     pub fn skip(&mut self, what: &str) {
         self.skipped = true;
         complain(&format!("skipped {what}"), None);
     }
 
-    /// What to exit with.
+    /// The exit code of the command.
     pub fn code(&self) -> u8 {
         if self.skipped { PARTLY } else { 0 }
     }
 
-    /// What systemd has of these units, in their order.
+    /// What systemd knows of these units, in the same order.
     pub async fn look<'a>(&self, names: impl IntoIterator<Item = &'a UnitName>) -> Result<Vec<HostUnit>> {
         let names: Vec<String> = names.into_iter().map(ToString::to_string).collect();
         if names.is_empty() {
@@ -46,7 +46,7 @@ impl Bus {
         }
     }
 
-    /// What systemd has of one unit.
+    /// What systemd knows of one unit.
     pub async fn look_at(&self, name: &UnitName) -> Result<HostUnit> {
         let unit = self.look([name]).await?.pop();
         unit.ok_or_else(|| Error::new(Kind::Internal, format!("systemd says nothing of {name}")))
@@ -59,7 +59,7 @@ impl Bus {
         self.act("start", "started", name, &told(limits), question).await
     }
 
-    /// Changes limits of a unit, and has it count from now on if it `counts` not yet.
+    /// Changes limits of a unit. Also turns on the accounting of CPU and memory where `counts` says that it is off.
     pub async fn change(&self, name: &UnitName, limits: Change, counts: [bool; 2]) -> Result<()> {
         let properties = [accounting(counts), properties(limits)].concat();
         if properties.is_empty() {
@@ -69,7 +69,7 @@ impl Bus {
         self.act("change", "changed", name, &told(limits), question).await
     }
 
-    /// Ends a slice that is empty.
+    /// Stops a slice that has no processes.
     pub async fn stop_slice(&self, name: &UnitName) -> Result<()> {
         self.act("stop", "stopped", name, "", Question::StopSlice(name.to_string())).await
     }
@@ -89,7 +89,7 @@ pub fn in_force(unit: &HostUnit) -> InForce {
     InForce { cpu: CpuQuota::per_second(unit.cpu_quota), memory: unit.memory }
 }
 
-/// What has CPU time and memory counted where they are not.
+/// The properties that turn on the accounting of CPU time and memory where it is off.
 fn accounting(counts: [bool; 2]) -> Vec<Property> {
     let names = ["CPUAccounting", "MemoryAccounting"].into_iter().zip(counts).filter(|(_, counts)| !counts);
     names.map(|(name, _)| Property { name: name.to_owned(), value: Value::Flag(true) }).collect()
@@ -102,12 +102,12 @@ fn properties(limits: Change) -> Vec<Property> {
     all.map(|(name, value)| Property { name: name.to_owned(), value: Value::Number(value) }).collect()
 }
 
-/// CPU time in percent, as a person reads it.
+/// Formats a CPU limit in percent, or as "unlimited".
 pub fn cpu_text(quota: CpuQuota) -> String {
     quota.percent().map_or("unlimited".to_owned(), |percent| format!("{percent}%"))
 }
 
-/// Memory, likewise.
+/// Formats a memory limit, or "unlimited".
 pub fn memory_text(most: u64) -> String {
     if most == INFINITY { "unlimited".to_owned() } else { ByteSize::bytes(most).to_string() }
 }

@@ -1,11 +1,11 @@
-//! `bowline limits`: limits of the host's own slices and services, by systemd.
+//! `bowline limits`: limits the host's own slices and services through systemd.
 //!
 //! ```text
-//!   manifest ─► parsed ─► left-overs lifted ─► slices, all or none ─► services ─► put down
+//!   manifest ─► parsed ─► leftovers lifted ─► slices, all or none ─► services ─► recorded
 //! ```
 //!
-//! `apply` changes, `bus` asks systemd and counts what was skipped, `show` and
-//! `track` look. Must not: stop or kill anything that runs.
+//! `apply` makes changes, `bus` talks to systemd and notes what was skipped, `show` compares, and `track` chooses units
+//! for the metrics. Must not: stop or kill anything that runs.
 
 mod apply;
 mod bus;
@@ -24,16 +24,15 @@ use self::bus::Bus;
 use crate::input::args::limits::LimitsCommand;
 use crate::{complain, say_json};
 
-/// Exit code of what was done but for something that was skipped, and said.
+/// Exit code when something was skipped and reported, and the rest was done.
 const PARTLY: u8 = 1;
 
-/// The most that a manifest has, in bytes.
+/// The largest manifest that is read, in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// Where controllers are for systemd, and for everybody who limits the host's units.
+/// The folder below which systemd mounts the controllers.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// `bowline limits`.
 pub async fn run(state: &StateDir, command: LimitsCommand) -> Result<u8> {
     match command {
         LimitsCommand::Apply { file, dry_run } => {
@@ -71,7 +70,7 @@ pub fn schema() -> Result<u8> {
     say_json(&host_limits::schema()).map(|()| 0)
 }
 
-/// Reads a manifest; entries of it that make no sense are told, and left out.
+/// Reads a manifest; reports and skips entries that make no sense.
 fn manifest(file: &Path, bus: &mut Bus) -> Result<Manifest> {
     let parsed =
         parsed(file).map_err(|error| error.hint("`bowline schema --limits` prints every field and its form"))?;
@@ -97,11 +96,10 @@ fn parsed(file: &Path) -> Result<Parsed> {
     host_limits::parse(&text).map_err(|invalid| Error::from(invalid).within(file.display()))
 }
 
-/// Whether limits of the host's units can be had here.
+/// Checks that this host supports limits of its units.
 ///
 /// # Errors
-/// `Unsupported` where controllers are elsewhere than usual, or systemd does not
-/// run this host.
+/// `Unsupported` if controllers are mounted elsewhere than usual, or systemd does not run this host.
 fn supported() -> Result<()> {
     let found = probe::cgroups()?;
     let hierarchies = found.hierarchies.iter().map(|one| (one.mount.as_path(), one.controllers.as_slice()));
@@ -117,7 +115,7 @@ fn supported() -> Result<()> {
     Ok(())
 }
 
-/// Why a controller that limits is not where it should be.
+/// Returns why the cpu or memory controller is not where it should be.
 fn misplaced(hierarchies: &[(&Path, &[String])]) -> Option<String> {
     ["cpu", "memory"].into_iter().find_map(|controller| {
         let has = |(_, controllers): &&(&Path, &[String])| controllers.iter().any(|one| one == controller);
@@ -136,7 +134,7 @@ fn misplaced(hierarchies: &[(&Path, &[String])]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Where it is mounted, and its controllers.
+    /// A mount point and its controllers.
     type Mounted<'a> = (&'a str, &'a [&'a str]);
 
     #[test]

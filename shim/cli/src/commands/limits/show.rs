@@ -1,4 +1,4 @@
-//! `limits show`: what is wanted beside what is in force.
+//! `limits show`: compares the wanted limits with those in force.
 
 use bowline_executor::systemd::host::HostUnit;
 use bowline_executor::{Result, StateDir, host_units};
@@ -11,31 +11,31 @@ use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
 use crate::{say_json, show};
 
-/// One unit.
+/// One unit, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Row {
     unit: String,
-    /// Whether the host has it.
+    /// Whether the host has the unit.
     loaded: bool,
     active: bool,
-    /// Those of a unit that the host has.
+    /// The slice and the cgroup of the unit; null if the host does not have it.
     slice: Option<String>,
     cgroup: Option<String>,
-    /// In percent of one CPU; null for no limit, or where none is asked for.
+    /// In percent of one CPU; null for no limit, or if none is wanted.
     cpu_percent_wanted: Option<f64>,
     cpu_percent: Option<f64>,
-    /// In bytes, likewise.
+    /// In bytes; null for no limit, or if none is wanted.
     memory_bytes_wanted: Option<u64>,
     memory_bytes: Option<u64>,
-    /// Whether all is as it should be.
+    /// Whether the unit is as wanted.
     as_wanted: bool,
-    /// What is not.
+    /// What differs from the wanted state.
     note: Option<String>,
     #[serde(skip)]
     cells: [String; 4],
 }
 
-/// Prints what `manifest` wants, or what was applied.
+/// Prints the limits that `manifest` wants, or those that were applied, beside those in force.
 pub async fn run(state: &StateDir, bus: &Bus, manifest: Option<Manifest>, json: bool) -> Result<()> {
     let manifest = match manifest {
         Some(manifest) => manifest,
@@ -71,7 +71,7 @@ fn row(name: &UnitName, wanted: Change, slice: Option<&UnitName>, unit: HostUnit
     let note = match slice {
         _ if !unit.loaded => Some(format!("this host has no such unit ({})", unit.load_state)),
         Some(slice) if slice.as_str() != unit.slice => Some(format!("is in {}, should be in {slice}", unit.slice)),
-        // Limits are a slice's while it is there.
+        // A slice has limits only while it is active.
         _ if !unit.active && name.as_str().ends_with(".slice") => Some("is not started".to_owned()),
         _ if !wanted.differing(now).is_nothing() => Some("differs".to_owned()),
         _ => None,

@@ -1,5 +1,4 @@
-//! `limits track` and `limits untrack`: units of the host's whose figures are
-//! among the metrics.
+//! `limits track` and `limits untrack`: choose the host's units whose figures are among the metrics.
 
 use bowline_executor::host_units::{self, Held, Tracked};
 use bowline_executor::systemd::host::HostUnit;
@@ -11,7 +10,7 @@ use super::bus::Bus;
 use super::{PARTLY, complain};
 use crate::say;
 
-/// Prints those that are tracked.
+/// Prints the tracked units.
 pub fn list(state: &StateDir) -> Result<u8> {
     for one in host_units::read(state)? {
         say(one.unit.as_str())?;
@@ -22,7 +21,7 @@ pub fn list(state: &StateDir) -> Result<u8> {
 /// Tracks all of `units`, or none.
 ///
 /// # Errors
-/// `NotFound` naming one that the host has not.
+/// `NotFound`, naming a unit that the host does not have.
 pub async fn track(state: &StateDir, bus: &Bus, units: Vec<UnitName>) -> Result<u8> {
     let mut new = Vec::with_capacity(units.len());
     for (name, unit) in units.iter().zip(bus.look(&units).await?) {
@@ -32,7 +31,7 @@ pub async fn track(state: &StateDir, bus: &Bus, units: Vec<UnitName>) -> Result<
     let mut all = held.tracked()?;
     all.retain(|known| !new.iter().any(|one| one.unit == known.unit));
     for one in new {
-        // One may be meant twice.
+        // Two names may mean the same unit.
         if !all.iter().any(|known| known.unit == one.unit) {
             all.push(one);
         }
@@ -41,7 +40,7 @@ pub async fn track(state: &StateDir, bus: &Bus, units: Vec<UnitName>) -> Result<
 }
 
 fn found(name: &UnitName, unit: HostUnit) -> Result<Tracked> {
-    // A slice is whatever is called so.
+    // systemd loads a slice of any name, so a slice exists only while it is active.
     let there = unit.loaded && (unit.active || !name.as_str().ends_with(".slice"));
     if !there {
         let state = if unit.loaded { "inactive" } else { unit.load_state.as_str() };
@@ -49,15 +48,15 @@ fn found(name: &UnitName, unit: HostUnit) -> Result<Tracked> {
             .hint("`systemctl list-units` names those that there are; no unit is tracked that was not before"));
     }
     let cgroup = match unit.cgroup.as_str() {
-        // It has none until it is started.
+        // A unit has no cgroup until it is started.
         "" => format!("{}/{}", slice_path(&unit.slice), folder(&unit.name)),
         cgroup => cgroup.to_owned(),
     };
-    // An alias is told by its unit's own name.
+    // Track an alias under its unit's own name.
     Ok(Tracked { unit: unit.name.parse().unwrap_or_else(|_| name.clone()), cgroup })
 }
 
-/// Stops tracking them; reports a unit that is not tracked.
+/// Stops tracking units; reports a unit that is not tracked.
 pub fn untrack(state: &StateDir, units: &[UnitName]) -> Result<u8> {
     let held = Held::take(state)?;
     let mut all = held.tracked()?;

@@ -1,11 +1,9 @@
-//! The files of a log, read from the oldest to the newest, while a shim may be
-//! writing and rotating them.
+//! Reads the files of a log from the oldest to the newest, while a shim may write and rotate them.
 //!
-//! They are opened from the newest to the oldest, as files are renamed: one
-//! that moves meanwhile is met again, which its inode tells, and never missed.
-//! It is where it was met last, as a newer one may have been met in between. A
-//! file that is not the newest any more gets no more lines. Must not: know what
-//! is in a line, or what it is read for.
+//! Files are opened from the newest to the oldest, the direction in which rotation moves them. A file that moves
+//! meanwhile is met again, recognised by its inode, and never missed. The place where it was met last counts, as a
+//! newer file may have been met in between. A file that is no longer the newest gets no more lines. Must not: know what
+//! a line contains or what it is read for.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,49 +19,49 @@ use rustix::fs::OFlags;
 
 use crate::ui::reader::Reader;
 
-/// Read at a time, in bytes.
+/// How many bytes are read at a time.
 const BLOCK: usize = 64 * 1024;
 
-/// What the files consist of.
+/// The kind of data in the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
-    /// Lines: the last one counts once it ends.
+    /// Lines; the last one counts only once it has ended.
     Lines,
     Bytes,
 }
 
-/// One file, and how far it is read.
+/// One file, and how far it has been read.
 struct Part {
     file: File,
-    /// Device and inode.
+    /// The device and inode numbers.
     identity: (u64, u64),
     read: u64,
 }
 
-/// See the module.
+/// All files of one log.
 pub struct Chain {
     path: PathBuf,
-    /// How many files there are at most.
+    /// The most files that a log can have.
     most: u32,
     content: Content,
-    /// Oldest first.
+    /// The files that are open, oldest first.
     parts: VecDeque<Part>,
 }
 
 impl Chain {
-    /// All files there are of the log whose newest is at `path`.
+    /// Opens all existing files of the log whose newest file is `path`.
     pub fn open(path: &Path, most: u32, content: Content) -> Result<Chain> {
         let mut chain = Chain { path: path.to_owned(), most, content, parts: VecDeque::new() };
         chain.parts = chain.newer_than(None)?;
         Ok(chain)
     }
 
-    /// Where the files are.
+    /// The folder that holds the files.
     pub fn folder(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new("/"))
     }
 
-    /// Leaves out files that were last written before `since`.
+    /// Skips files that were last written before `since`.
     pub fn skip_until(&mut self, since: Timestamp) {
         let since = SystemTime::from(since);
         let older = |part: &Part| part.file.metadata().and_then(|meta| meta.modified()).is_ok_and(|time| time < since);
@@ -72,8 +70,7 @@ impl Chain {
         }
     }
 
-    /// Leaves out all but the last `lines` of those that are `wanted`, reading
-    /// from the end. All bytes are.
+    /// Skips all but the last `lines` lines that are `wanted`, reading from the end. Of bytes, every line is wanted.
     pub fn skip_to_last(&mut self, lines: u64, wanted: impl Fn(&[u8]) -> bool) -> Result<()> {
         let mut left = lines;
         let content = self.content;
@@ -103,7 +100,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Gives what has not been read yet: bytes, or lines with their newline.
+    /// Passes what has not been read yet to `emit`: bytes, or lines with their newline.
     pub fn read(&mut self, mut emit: impl FnMut(&[u8]) -> Result<Reader>) -> Result<Reader> {
         let mut buffer = Vec::new();
         loop {
@@ -121,8 +118,8 @@ impl Chain {
                 More::End => {}
             }
             if self.parts.len() == 1 {
-                // It may have been written and renamed since it was read: it is
-                // read once more with something behind it.
+                // The file may have been written and renamed since it was read. It is read once more now that a newer
+                // file follows it.
                 let newer = self.newer_than(self.parts.front())?;
                 if newer.is_empty() {
                     return Ok(Reader::There);
@@ -131,18 +128,17 @@ impl Chain {
             } else {
                 self.parts.pop_front();
             }
-            // Of a line that does not end in a file that is done with nothing
-            // is told; in one that is not, it is read again.
+            // An unfinished line is dropped if its file is finished; otherwise it is read again.
             buffer.clear();
         }
     }
 
-    /// Files that are newer than `last`, oldest first.
+    /// Opens the files that are newer than `last`, oldest first.
     fn newer_than(&self, last: Option<&Part>) -> Result<VecDeque<Part>> {
         let mut met: Vec<Part> = Vec::new();
         for age in 0..self.most {
             let path = rotated_log(&self.path, age);
-            // A number is free for a moment while files are renamed.
+            // A number is unused for a moment while files are renamed.
             let Some(part) = open(&path).map_err(|error| cannot_read(&path, &error))? else { continue };
             if last.is_some_and(|last| last.identity == part.identity) {
                 break;
@@ -153,7 +149,7 @@ impl Chain {
     }
 }
 
-/// Turns around what was met from the newest to the oldest, each once.
+/// Reverses the files from newest-first to oldest-first, and keeps each where it was met last.
 fn where_last_met<T, Id: PartialEq>(met: Vec<T>, id: impl Fn(&T) -> Id) -> Vec<T> {
     let mut found: Vec<T> = Vec::new();
     for one in met.into_iter().rev() {
@@ -164,14 +160,14 @@ fn where_last_met<T, Id: PartialEq>(met: Vec<T>, id: impl Fn(&T) -> Id) -> Vec<T
     found
 }
 
-/// What came of reading on.
+/// The result of reading one block.
 enum More {
     Some,
     End,
     Gone,
 }
 
-/// Why it did not.
+/// Why reading one block failed.
 enum Failed {
     Read(io::Error),
     Emit(Error),
@@ -187,8 +183,8 @@ impl Failed {
 }
 
 impl Part {
-    /// Gives a block of what has not been read yet. `buffer` is empty, or has
-    /// what it had after the last call: the beginning of a line.
+    /// Passes on one block of what has not been read yet. `buffer` is empty, or still holds the start of a line from
+    /// the last call.
     fn next(
         &mut self,
         content: Content,
@@ -200,7 +196,7 @@ impl Part {
         let length = read_at(&self.file, &mut buffer[begun..], self.read + begun as u64).map_err(Failed::Read)?;
         buffer.truncate(begun + length);
         if length == 0 {
-            // Cut short by somebody: what comes next is at its new end.
+            // Somebody may have truncated the file: new data then comes at its new end.
             let size = self.file.metadata().map_err(Failed::Read)?.len();
             self.read = self.read.min(size);
             return Ok(More::End);
@@ -235,7 +231,7 @@ fn open(path: &Path) -> io::Result<Option<Part>> {
     Ok(meta.is_file().then(|| Part { file, identity: (meta.dev(), meta.ino()), read: 0 }))
 }
 
-/// How many of the first `size` bytes of a file are lines that have ended.
+/// The length of the finished lines within the first `size` bytes of a file.
 fn whole_lines(file: &File, size: u64) -> io::Result<u64> {
     if size == 0 || bytes(file, size - 1..size)? == b"\n" {
         return Ok(size);
@@ -243,8 +239,7 @@ fn whole_lines(file: &File, size: u64) -> io::Result<u64> {
     Ok(line_from_the_end(file, size, |_| Ok(true))?.unwrap_or(0))
 }
 
-/// Visits the lines of a file from its end until `enough` says so; returns
-/// where that line begins.
+/// Visits the lines of a file from its end until `enough` returns true; returns where that line starts.
 fn line_from_the_end(
     file: &File,
     size: u64,
@@ -267,7 +262,7 @@ fn line_from_the_end(
     Ok((end > 0 && enough(0..end)?).then_some(0))
 }
 
-/// The bytes of a file in `range`, as far as there are any.
+/// Reads the bytes of a file in `range`, as far as they exist.
 fn bytes(file: &File, range: Range<u64>) -> io::Result<Vec<u8>> {
     let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
     let mut bytes = vec![0; length];

@@ -1,8 +1,7 @@
-//! `logs`: what a task has written, as far as its log has kept it.
+//! `logs`: prints what a task has written, as far as its log has kept it.
 //!
-//! Reads the files, and asks no shim: a task that lives, has ended or has lost
-//! its shim is all the same. Following waits for the kernel's word of the files
-//! and of the shim's end.
+//! Reads the files and asks no shim, so it makes no difference whether the task runs, has ended or has lost its shim.
+//! Following waits for kernel notifications of file changes and of the shim's end.
 
 mod files;
 mod print;
@@ -19,7 +18,6 @@ use files::{Chain, Content};
 use print::Printer;
 use watch::{Shim, Watch};
 
-/// `bowline logs`.
 pub fn run(state: &StateDir, id: &TaskId, args: &LogsArgs) -> Result<u8> {
     let folder = state.folder(id);
     if !folder.exists()? {
@@ -42,7 +40,7 @@ pub fn run(state: &StateDir, id: &TaskId, args: &LogsArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Whether what is asked for can be had of this log.
+/// Checks that this log can provide what was asked for.
 fn check(id: &TaskId, record: &Record, files: &LogFiles, args: &LogsArgs) -> Result<()> {
     let output = &record.description()?.output;
     let own = [(LogStream::Stdout, &output.stdout), (LogStream::Stderr, &output.stderr)];
@@ -72,7 +70,7 @@ fn check(id: &TaskId, record: &Record, files: &LogFiles, args: &LogsArgs) -> Res
     }
 }
 
-/// Which lines are wanted.
+/// Selects the lines of the log that are printed.
 struct Filter {
     since: Option<Timestamp>,
     until: Option<Timestamp>,
@@ -124,7 +122,7 @@ impl Log {
         Ok(Log { chains, filter, printer: Printer::new(args.json, args.timestamps) })
     }
 
-    /// Prints what is there now.
+    /// Prints what the log contains now.
     fn print(&mut self) -> Result<Reader> {
         let Log { chains, filter, printer } = self;
         for (stream, chain) in chains {
@@ -139,11 +137,11 @@ impl Log {
         printer.flush()
     }
 
-    /// Prints what is there and what comes, until the shim has gone.
+    /// Prints what the log contains and what comes, until the shim is gone.
     fn follow(&mut self, shim: &Shim) -> Result<()> {
         let watch = Watch::new()?;
         loop {
-            // Whatever comes after these shows in the wait below.
+            // Any later change shows in the wait below.
             let over = shim.is_gone();
             let complete = self.chains.iter().fold(true, |all, (_, chain)| watch.add(chain.folder()) && all);
             if self.print()? == Reader::Gone || over {
@@ -155,9 +153,9 @@ impl Log {
         }
     }
 
-    /// Says what the log has not.
+    /// Reports what is missing from the log.
     fn tell_missing(&self, folder: &Folder) -> Result<()> {
-        // The report counts all of it; nobody is left to write one for a dead shim.
+        // The report counts all lost output, but a dead shim writes no report.
         let reported = folder.exit().ok().flatten().map_or(0, |report| report.output_dropped_bytes);
         let missing = reported.max(self.printer.dropped());
         if missing > 0 {

@@ -1,29 +1,28 @@
-//! Lines of a log onto our own stdout and stderr, byte for byte as the task
-//! wrote them, and in their order.
+//! Prints lines of a log to our stdout and stderr, byte for byte as the task wrote them and in the same order.
 
 use bowline_executor::{Doing, Kind, LogLine, LogStream, Result};
 
 use crate::ui::reader::{Reader, write_all};
 
-/// Collected of one stream before it is written, in bytes.
+/// How many bytes of one stream are collected before they are written.
 const WRITE: usize = 64 * 1024;
 
-/// See the module.
+/// Prints to stdout and stderr, with a buffer.
 pub struct Printer {
-    /// Stored lines as they are, to stdout.
+    /// Whether stored lines are printed as they are, to stdout.
     json: bool,
     timestamps: bool,
-    /// What is not written yet, all of one stream.
+    /// Data that is not written yet, all of `stream`.
     buffer: Vec<u8>,
     stream: LogStream,
-    /// Of each stream: whether its last line has not ended.
+    /// For each stream, whether its last line is unfinished.
     open: [bool; 2],
     dropped: u64,
     damaged: u64,
 }
 
 impl Printer {
-    /// Prints stored lines as they are with `json`, else what the task wrote.
+    /// With `json`, prints stored lines as they are; otherwise what the task wrote.
     pub fn new(json: bool, timestamps: bool) -> Printer {
         Printer {
             json,
@@ -36,17 +35,17 @@ impl Printer {
         }
     }
 
-    /// Bytes that notes in the log say are missing.
+    /// The number of bytes that the log notes as lost.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Lines that are none.
+    /// The number of damaged lines.
     pub fn damaged(&self) -> u64 {
         self.damaged
     }
 
-    /// Prints a stored line, if it is wanted.
+    /// Prints a stored line if it is wanted.
     pub fn line(&mut self, stored: &[u8], wanted: impl Fn(&LogLine) -> bool) -> Result<Reader> {
         let Some(line) = LogLine::read(stored) else {
             self.damaged += 1;
@@ -69,9 +68,8 @@ impl Printer {
         }
     }
 
-    /// Prints bytes of `stream`.
     pub fn bytes(&mut self, stream: LogStream, bytes: &[u8]) -> Result<Reader> {
-        // What comes by the other stream comes after: both may be one terminal.
+        // Write this stream's data before the other stream's: both may be the same terminal.
         if (stream != self.stream || self.buffer.len() >= WRITE) && self.flush()? == Reader::Gone {
             return Ok(Reader::Gone);
         }
@@ -80,9 +78,9 @@ impl Printer {
         Ok(Reader::There)
     }
 
-    /// Writes what is not written yet.
+    /// Writes the collected data to its stream.
     pub fn flush(&mut self) -> Result<Reader> {
-        // Past the library's stdout, which writes line by line.
+        // Bypass the standard library's stdout, which writes line by line.
         let fd = match self.stream {
             LogStream::Stdout => rustix::stdio::stdout(),
             LogStream::Stderr => rustix::stdio::stderr(),

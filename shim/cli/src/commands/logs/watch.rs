@@ -1,7 +1,7 @@
-//! Waiting for a log to grow, or for the shim that writes it to leave.
+//! Waits until a log grows, or the shim that writes it exits.
 //!
-//! The shim's end is told by its pidfd: its pid is the record's, and whoever
-//! holds the folder's lock is the one that wrote it.
+//! A pidfd reports the shim's exit. The record has the shim's pid, and the process that holds the folder's lock wrote
+//! the record.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,24 +14,23 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::ui::reader::Reader;
 
-/// How often a folder that is away is looked for.
+/// How often to look for a folder that is missing.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The shim that writes a log.
 pub enum Shim {
-    /// It lives, or did when it was looked for; without a record nobody knows it.
+    /// The shim lives, or did when it was looked for; `None` if no record names its pid.
     There(Option<OwnedFd>),
-    /// There is none any more.
+    /// No shim is left.
     Gone,
 }
 
 impl Shim {
-    /// The shim of the task in `folder`, of which this record was read.
+    /// Finds the shim of the task in `folder`, whose record was read.
     pub fn of(folder: &Folder, record: Option<&Record>) -> Result<Shim> {
         let pid = record.and_then(|record| Pid::from_raw(record.shim_pid));
         let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        // The lock is looked at afterwards: while it is held, the pid is the
-        // shim's, and no stranger's.
+        // Check the lock after opening the pidfd: while it is held, the pid is the shim's, not a stranger's.
         match folder.owner()? {
             Owner::Shim => Ok(Shim::There(pidfd)),
             Owner::Nobody(_) => Ok(Shim::Gone),
@@ -45,31 +44,31 @@ impl Shim {
         }
     }
 
-    /// Whether it has gone, and with it all that it would write.
+    /// Whether the shim is gone and will write no more.
     pub fn is_gone(&self) -> bool {
         let Some(pidfd) = self.pidfd() else { return matches!(self, Shim::Gone) };
         poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 }
 
-/// What tells that a folder's files have changed.
+/// Watches folders for changed files.
 pub struct Watch(OwnedFd);
 
 impl Watch {
-    /// One that watches nothing yet.
+    /// Makes a watch without folders.
     pub fn new() -> Result<Watch> {
         let flags = CreateFlags::CLOEXEC | CreateFlags::NONBLOCK;
         inotify::init(flags).map(Watch).doing(Kind::Internal, || "cannot watch for changes")
     }
 
-    /// Watches `folder`, also one that is another by now; false if there is none.
+    /// Watches `folder`, even if it was replaced; false if it does not exist.
     pub fn add(&self, folder: &Path) -> bool {
         let changes = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::DELETE_SELF;
         inotify::add_watch(&self.0, folder, changes).is_ok()
     }
 
-    /// Waits until something has changed, the shim has gone, or whoever reads our
-    /// stdout; a moment only when the folders are not all watched.
+    /// Waits until something has changed, or the shim or the reader of our stdout is gone. If not all folders are
+    /// watched (`complete` is false), waits only a moment.
     pub fn wait(&self, shim: &Shim, complete: bool) -> Result<Reader> {
         let stdout = std::io::stdout();
         let mut watched = vec![PollFd::new(&stdout, PollFlags::empty()), PollFd::new(&self.0, PollFlags::IN)];
@@ -79,7 +78,7 @@ impl Watch {
             Err(error) => return Err(error).doing(Kind::Internal, || "cannot wait for changes"),
         }
         let reader = Reader::after(watched[0].revents());
-        // Which ones does not matter: everything is looked at.
+        // Which files changed does not matter: everything is checked again.
         let mut events = [0u8; 4096];
         while rustix::io::read(&self.0, &mut events).is_ok_and(|length| length > 0) {}
         Ok(reader)

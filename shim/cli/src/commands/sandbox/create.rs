@@ -1,5 +1,4 @@
-//! `sandbox create`: a description, a folder, a shim, a sandbox, and the members
-//! that it begins with.
+//! `sandbox create`: creates a folder, a shim and a sandbox from a description, and starts the first members.
 
 use bowline_executor::{Error, Result, SandboxRecord, ShimCgroup, StateDir};
 use bowline_spec::{Overhead, Sandbox};
@@ -10,7 +9,6 @@ use crate::input::args::sandbox::CreateArgs;
 use crate::input::description;
 use crate::{say, say_json};
 
-/// `bowline sandbox create`.
 pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     let (driver, json) = (args.cgroup_driver, args.json);
     let sandbox = match args.file.take() {
@@ -39,7 +37,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     }
     for (index, member) in members.into_iter().enumerate() {
         if let Err(error) = launch::start_member(state, &id, member).await {
-            // All of it, or nothing.
+            // Create everything or nothing.
             let gone = remove::remove(state, &id, true).await;
             let error = error.within(format_args!("members[{index}]"));
             return Err(match gone {
@@ -54,7 +52,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Flags win over what a file says.
+/// Applies the flags on top of what a file says.
 fn lay_on_top(sandbox: &mut Sandbox, args: CreateArgs) {
     sandbox.name = args.name.or(sandbox.name.take());
     sandbox.memory.limit = args.memory.or(sandbox.memory.limit);

@@ -1,7 +1,7 @@
-//! `sandbox`: tasks under one budget, which share a network.
+//! `sandbox`: tasks under one budget that share a network.
 //!
-//! What is typed is in `args`. A member is launched by `run` and `start`, and is
-//! a task to every other command.
+//! The arguments are in `args`. Members are launched by `run` and `start`, and every other command treats them as
+//! tasks.
 
 mod create;
 mod remove;
@@ -19,7 +19,6 @@ use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
 use crate::{complain, say, say_json, show};
 
-/// `bowline sandbox`.
 pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
     match command {
         SandboxCommand::Create(args) => create::run(state, *args).await,
@@ -54,20 +53,20 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
     }
 }
 
-/// A sandbox, by whoever knows.
+/// A sandbox, as `inspect` and `ls` print it.
 #[derive(Debug, Serialize)]
 struct Inspection {
     id: TaskId,
-    /// "ready"; "created" while it is being made; "dead" when its shim died; "not
-    /// answering"; "damaged" when its record cannot be read.
+    /// "ready"; "created" while it is being created; "dead" if its shim died; "not answering"; "damaged" if its record
+    /// cannot be read.
     status: &'static str,
     #[serde(flatten)]
     state: Option<SandboxState>,
-    /// All that are, or were, its members.
+    /// All tasks that are or were members.
     tasks: Vec<TaskId>,
 }
 
-/// Looks at one sandbox.
+/// Collects what is known of one sandbox, from its shim or its folder.
 async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     let folder = bowline_client::sandbox::folder(state, id)?;
     let (status, found) = match bowline_client::find(&folder, id).await {
@@ -98,7 +97,7 @@ async fn examine(state: &StateDir, id: &TaskId) -> Result<Inspection> {
     Ok(Inspection { id: id.clone(), status, state: Some(found), tasks: state.members(id)? })
 }
 
-/// What was changed of what was asked for, and what this host does not enforce.
+/// Reports how the sandbox differs from its description, and which limits this host does not enforce.
 fn warn(found: &Inspection) {
     let Some(state) = &found.state else { return };
     for limit in &state.record.unenforced {
@@ -114,7 +113,7 @@ async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {
     for id in state.sandboxes()? {
         match examine(state, &id).await {
             Ok(found) => all.push(found),
-            // Removed while we looked.
+            // The sandbox was removed meanwhile.
             Err(error) if error.kind() == Kind::NotFound => {}
             Err(error) if error.kind() == Kind::Damaged => {
                 let tasks = state.members(&id)?;

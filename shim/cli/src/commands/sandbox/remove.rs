@@ -1,4 +1,4 @@
-//! `sandbox rm`: the members go, then the sandbox, then what is known of them.
+//! `sandbox rm`: removes the members, then the sandbox, then their records.
 
 use bowline_executor::{
     Doing, Error, Folder, Kind, Lock, Result, StateDir, give_up_damaged_networks, kill_shim, undo_sandbox, until_free,
@@ -12,7 +12,7 @@ use bowline_client::Presence;
 use bowline_client::patience::lock_after;
 use bowline_client::spawn;
 
-/// `bowline sandbox rm`. By force, that there is no such sandbox is what was wanted.
+/// Runs `bowline sandbox rm`. With `force`, a sandbox that does not exist is no error.
 pub async fn run(state: &StateDir, ids: &[TaskId], force: bool) -> Result<u8> {
     let mut code = None;
     for id in ids {
@@ -24,7 +24,7 @@ pub async fn run(state: &StateDir, ids: &[TaskId], force: bool) -> Result<u8> {
     Ok(code.unwrap_or(0))
 }
 
-/// Removes one, its members killed first if that is to be forced.
+/// Removes one sandbox; with `force`, kills its members first.
 pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     let folder = bowline_client::sandbox::folder(state, id)?;
     match remove_by_shim(&folder, id, force).await {
@@ -42,7 +42,7 @@ pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     done.await.doing(Kind::Internal, || "cannot remove the sandbox")?
 }
 
-/// Has its shim take it down, if one lives.
+/// Asks the sandbox's shim to take the sandbox down, if the shim lives.
 async fn remove_by_shim(folder: &Folder, id: &TaskId, force: bool) -> Result<()> {
     let found = match bowline_client::find(folder, id).await {
         Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
@@ -57,8 +57,7 @@ async fn remove_by_shim(folder: &Folder, id: &TaskId, force: bool) -> Result<()>
     }
 }
 
-/// Removes what is known of it and its members, once the shim has gone, and what
-/// one that died has left.
+/// Removes the records of the sandbox and its members once the shim is gone, and what a dead shim has left.
 fn forget(state: &StateDir, id: &TaskId, folder: &Folder, lock: Lock, force: bool) -> Result<()> {
     if force {
         if let Some(given_up) = give_up_damaged_networks(folder)? {
@@ -73,10 +72,10 @@ fn forget(state: &StateDir, id: &TaskId, folder: &Folder, lock: Lock, force: boo
     let alone = undo_sandbox(state, id, &spawn::systemd()?)?;
     for member in state.members(id)? {
         let folder = state.folder(&member);
-        // Without the sandbox's shim whoever launches or removes it is about to leave.
+        // Without the sandbox's shim, any process that launches or removes a member is about to exit.
         match until_free(&folder) {
             Ok(lock) => folder.remove(lock)?,
-            // Somebody else was faster.
+            // Somebody else removed it first.
             Err(error) if error.kind() == Kind::NotFound => {}
             Err(error) => return Err(error.within(format_args!("member {member}"))),
         }

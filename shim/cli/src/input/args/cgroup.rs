@@ -1,4 +1,4 @@
-//! `bowline cgroup` as typed.
+//! The arguments of `bowline cgroup`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 
 use crate::input::args::variable;
 
-/// The path of a cgroup below every hierarchy: absolute, plain, not the top.
+/// The path of a cgroup below every hierarchy: absolute, plain, not the root.
 #[derive(Debug, Clone)]
 pub struct CgroupPath(String);
 

@@ -1,4 +1,4 @@
-//! `bowline limits` as typed.
+//! The arguments of `bowline limits`.
 
 use std::path::PathBuf;
 

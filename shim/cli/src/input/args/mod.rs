@@ -1,7 +1,7 @@
 //! The command line as typed: every command with its flags.
 //!
-//! Their first lines are what `--help`, the man pages and the completions say.
-//! Must not: do anything about them.
+//! The first lines of the doc comments become the text of `--help`, the man pages and the completions. Must not: act on
+//! the arguments.
 
 pub mod cgroup;
 pub mod limits;
@@ -558,7 +558,7 @@ fn stream() -> impl TypedValueParser<Value = LogStream> {
 
 fn interval(text: &str) -> std::result::Result<Duration, String> {
     let interval: Duration = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
-    // A reading takes the shim's time too.
+    // Short intervals are refused, as each reading takes the shim's time too.
     if interval < Duration::from_millis(100) { Err(format!("{text} is shorter than 100ms")) } else { Ok(interval) }
 }
 

@@ -1,4 +1,4 @@
-//! `bowline sandbox` as typed.
+//! The arguments of `bowline sandbox`.
 
 use std::path::PathBuf;
 
@@ -115,12 +115,12 @@ pub struct CreateArgs {
     pub json: bool,
 }
 
-/// A word as descriptions have it.
+/// Parses a word as a description would contain it.
 fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
 
-/// `[ADDRESS:]HOST[:SANDBOX][/PROTOCOL]`.
+/// Parses a port: `[ADDRESS:]HOST[:SANDBOX][/PROTOCOL]`.
 fn port(text: &str) -> Result<Port, String> {
     let wrong = || format!("{text:?} is not a port; write 8080, 8080:80, 127.0.0.1:8080:80 or 53:53/udp");
     let (ports, protocol) = text.split_once('/').unwrap_or((text, "tcp"));

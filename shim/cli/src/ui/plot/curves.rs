@@ -1,10 +1,9 @@
-//! What is drawn of a recording's readings: rates of counters, figures as they
-//! were, and no more points than there are pixels.
+//! Turns a recording's readings into curves: counters become rates, and there are no more points than pixels.
 
 use super::Axis;
 use crate::ui::record::file::{Recording, Sample};
 
-/// A figure that was so for some time, in seconds.
+/// A figure that held for some time, from and to in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stretch {
     pub from: f64,
@@ -12,14 +11,14 @@ pub struct Stretch {
     pub figure: f64,
 }
 
-/// A figure at a moment, in seconds; `None` where it is not known, or there is none.
+/// A figure at a moment, in seconds; `None` if it is unknown or does not exist.
 pub type Point = (f64, Option<f64>);
 
-/// See the module. CPU is in percent of one, memory in bytes.
+/// All curves of a picture. CPU is in percent of one CPU, memory in bytes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Curves {
     pub cpu: Vec<Stretch>,
-    /// The share of periods in which a limit held it back.
+    /// The share of periods in which the CPU limit throttled the task.
     pub throttled: Vec<Stretch>,
     pub cpu_limit: Vec<Point>,
     pub usage: Vec<Point>,
@@ -62,7 +61,7 @@ impl Curves {
                 curves.throttled.push(rate((throttled as f64 / periods as f64).min(1.0)));
             }
         }
-        // The limits and the peak hold to the end, which was not read.
+        // The limits and the peak hold until the task's end, which has no reading.
         if let Some(exit) = &recording.exit {
             let end = axis.seconds(exit.exited_at);
             for limit in
@@ -77,13 +76,13 @@ impl Curves {
     }
 }
 
-/// In percent of one CPU.
+/// The CPU limit in percent of one CPU.
 fn cpu_limit(sample: &Sample) -> Option<f64> {
     let (limit, period) = sample.cpu.limit_usec.zip(sample.cpu.period_usec.filter(|period| *period > 0))?;
     Some(limit as f64 / period as f64 * 100.0)
 }
 
-/// Counters at a moment.
+/// Counters at a moment, in seconds.
 #[derive(Debug, Clone, Copy)]
 struct Counters {
     at: f64,
@@ -92,7 +91,7 @@ struct Counters {
     throttled: Option<u64>,
 }
 
-/// Those of the readings, of the start if that was recorded, and of the end.
+/// Returns the counters at the start if that was recorded, at each reading, and at the end.
 fn counters(recording: &Recording, samples: &[Sample], axis: &Axis) -> Vec<Counters> {
     let started = recording.header.started_at.filter(|started| axis.seconds(*started) >= 0.0);
     let start = started.map(|started| Counters {
@@ -113,14 +112,13 @@ fn counters(recording: &Recording, samples: &[Sample], axis: &Axis) -> Vec<Count
         periods: exit.cpu_periods,
         throttled: exit.throttled_periods,
     });
-    // Also where the first shares its pixel with others.
+    // Include the first reading even if it shares its pixel with others.
     let first =
         recording.samples.first().filter(|first| samples.first().is_some_and(|kept| kept.read_at > first.read_at));
     start.into_iter().chain(first.map(of_sample)).chain(samples.iter().map(of_sample)).chain(end).collect()
 }
 
-/// Without those that are less than a pixel from the one before: what a counter
-/// did in so short a time is no rate that could be seen.
+/// Drops counters that are less than a pixel from the one before: a rate over so short a time cannot be seen.
 fn apart(counters: Vec<Counters>, axis: &Axis) -> Vec<Counters> {
     let is_short = |from: &Counters, to: &Counters| axis.x(to.at) - axis.x(from.at) < 1.0;
     let mut kept: Vec<Counters> = Vec::with_capacity(counters.len());
@@ -144,8 +142,7 @@ fn grown(before: Option<u64>, now: Option<u64>) -> Option<u64> {
     now?.checked_sub(before?)
 }
 
-/// Of the readings that share a pixel one: the counters of the last, of all else
-/// the most.
+/// Keeps one reading per pixel: the last one, with the maximum of memory usage, anonymous memory and processes.
 fn thinned(samples: &[Sample], axis: &Axis) -> Vec<Sample> {
     let mut kept: Vec<Sample> = Vec::new();
     let mut pixel = None;

@@ -1,14 +1,13 @@
-//! Events on the axis of time: a line across all panels each, and its name above
-//! where there is room.
+//! Marks of events on the axis of time: a line across all panels for each event, with its name above if there is room.
 //!
 //! ```text
 //!   started               row 2      The name of a later event is lower, so that
-//!   │     exec ×3         row 1      no line goes through a name. Of the same that
-//!   │     │     exited    row 0      are near each other there is one name.
+//!   │     exec ×3         row 1      no line crosses a name. Near events of the
+//!   │     │     exited    row 0      same name share one name.
 //!   ┼─────┼─────┼──────
 //! ```
 //!
-//! An event of a later version is shown by its name.
+//! An event type that this version does not know is shown by its name.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -17,45 +16,45 @@ use super::svg::{Svg, number};
 use super::{Axis, GAP, LEFT, cut};
 use crate::ui::record::file::Recording;
 
-/// How many names there are one above the other.
+/// The most names above each other.
 const ROWS: usize = 6;
 const ROW: f64 = 14.0;
 
-/// So many that are drawn as one are no lines across what they may hide.
+/// From this many events in one mark on, their lines stay short and do not cross the panels.
 const MANY: usize = 5;
 
-/// How wide a character is taken to be, and the room behind a name.
+/// The assumed width of a character, and the space after a name, in pixels.
 const CHARACTER: f64 = 6.4;
 const ROOM: f64 = 10.0;
 
 /// The longest name, in characters.
 const LONGEST: usize = 18;
 
-/// Of the same name, within so many pixels of the one before.
+/// An event joins a mark of the same name if it is at most this many pixels from the last one.
 const NEAR: f64 = 30.0;
 
-/// Some events that are drawn as one.
+/// One or more events that share a name in the picture.
 struct Mark {
     xs: Vec<f64>,
     name: String,
     is_bad: bool,
     titles: Vec<String>,
-    /// Counted from the lowest; none where there was no room.
+    /// The row of the name, counted from the lowest; `None` if there was no room.
     row: Option<usize>,
 }
 
-/// All of them.
+/// All marks of a picture.
 pub struct Marks {
     marks: Vec<Mark>,
     rows: usize,
 }
 
-/// When an event happened.
+/// The time of an event; `None` if there is none that can be parsed.
 pub fn time(event: &Value) -> Option<Timestamp> {
     event["time"].as_str()?.parse().ok()
 }
 
-/// What an event is called, and whether it is a bad one.
+/// The name of an event in the picture, and whether it is bad.
 fn named(event: &Value) -> (String, bool) {
     let name = event["event"].as_str().unwrap_or("?");
     let word = |field: &str| event[field].as_str().map(str::to_owned);
@@ -87,7 +86,7 @@ fn named(event: &Value) -> (String, bool) {
     }
 }
 
-/// All that an event tells, on one line.
+/// All fields of an event, on one line.
 fn told(event: &Value, seconds: f64) -> String {
     let fields = event.as_object().into_iter().flatten();
     let fields = fields.filter(|(key, _)| !["time", "id", "seq", "event"].contains(&key.as_str()));
@@ -96,7 +95,7 @@ fn told(event: &Value, seconds: f64) -> String {
     cut(&format!("{name} after {seconds:.3} s{fields}"), 400)
 }
 
-/// Those of a recording.
+/// Makes the marks of a recording's events.
 pub fn of(recording: &Recording, axis: &Axis) -> Marks {
     let mut events: Vec<(f64, &Value)> =
         recording.events.iter().filter_map(|event| Some((axis.seconds(time(event)?), event))).collect();
@@ -119,7 +118,7 @@ pub fn of(recording: &Recording, axis: &Axis) -> Marks {
     Marks { marks, rows }
 }
 
-/// Gives each a row, the last first; tells how many there are.
+/// Gives each mark a row, from the last to the first, and returns the number of rows.
 fn place(marks: &mut [Mark]) -> usize {
     let mut rows = 0;
     for index in (0..marks.len()).rev() {
@@ -137,25 +136,25 @@ impl Mark {
         if self.xs.len() > 1 { format!("{} ×{}", self.name, self.xs.len()) } else { self.name.clone() }
     }
 
-    /// Where its name ends.
+    /// The right end of the name, in pixels.
     fn end(&self) -> f64 {
         self.xs[0] + CHARACTER * self.label().chars().count() as f64 + ROOM
     }
 }
 
 impl Marks {
-    /// How high the names are together.
+    /// The height of all names together, in pixels.
     pub fn height(&self) -> f64 {
         self.rows as f64 * ROW + 6.0
     }
 
-    /// Draws them: the names end at `top`, the lines at `bottom`.
+    /// Draws the marks: names end at `top`, lines at `bottom`.
     pub fn draw(&self, svg: &mut Svg, top: f64, bottom: f64) {
         for mark in &self.marks {
             let class = if mark.is_bad { "mark bad" } else { "mark" };
             let base = mark.row.map(|row| top - row as f64 * ROW);
             for (x, title) in mark.xs.iter().zip(&mark.titles) {
-                // Only the first has the name.
+                // Only the line of the first event starts at the name.
                 let from = base.filter(|_| *x == mark.xs[0]).map_or(top + 4.0, |base| base - 10.0);
                 let to = if mark.xs.len() < MANY { bottom } else { top + GAP / 2.0 };
                 svg.told_line(class, (*x, from), (*x, to), &[("data-event", &mark.name)], title);

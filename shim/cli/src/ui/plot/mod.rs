@@ -1,13 +1,12 @@
-//! `stats --plot`: a recording as a picture, SVG.
+//! `stats --plot`: draws a recording as an SVG picture.
 //!
 //! ```text
 //!   recording ─► curves ─► panels ─┐
 //!           └──► marks ────────────┴─► one axis of time ─► svg
 //! ```
 //!
-//! CPU, memory and processes, each with its limits as they were, above one axis
-//! of time, and the events across all. What is drawn is pure: a recording goes
-//! in, a text comes out. Must not: trust a word of the recording.
+//! There is a panel each for CPU, memory and processes, with their limits over time, above one axis of time. Events
+//! cross all panels. Drawing is pure: a recording goes in, a text comes out. Must not: trust any text of the recording.
 
 mod curves;
 mod marks;
@@ -31,37 +30,37 @@ use panel::{cpu, memory, pids};
 use scale::Scale;
 use svg::Svg;
 
-/// How the file begins that is written.
+/// The start of every picture file; [`writable`] recognises our own pictures by it.
 const BEGIN: &str = "<svg ";
 
-/// The picture's width, and what is left and right of the panels, in pixels.
+/// The picture's width, and the space left and right of the panels, in pixels.
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 72.0;
 const RIGHT: f64 = 128.0;
 
-/// Where what is below the title begins.
+/// The bottom of the title.
 const TOP: f64 = 68.0;
-/// Between two panels: there is the lower one's title.
+/// The space between two panels, which holds the lower one's title.
 const GAP: f64 = 34.0;
-/// Below the panels: the axis of time.
+/// The space below the panels, which holds the axis of time.
 const BOTTOM: f64 = 46.0;
 
-/// `bowline stats --plot PICTURE --from RECORDING`.
+/// Runs `bowline stats --plot PICTURE --from RECORDING`.
 pub fn run(recording: &Path, picture: &Path) -> Result<u8> {
     writable(picture)?;
     draw(recording, picture).map(|()| 0)
 }
 
-/// Draws a recording.
+/// Draws a recording to the file `picture`.
 pub fn draw(recording: &Path, picture: &Path) -> Result<()> {
     let svg = svg_of(&read(recording)?);
     fs::write(picture, svg).doing(Kind::Internal, || format!("cannot write {}", picture.display()))
 }
 
-/// An earlier picture is drawn over; nothing else is.
+/// Checks that `picture` can be written: only an earlier picture may be overwritten.
 ///
 /// # Errors
-/// `AlreadyExists` when there is something else; `Usage` when it cannot be there.
+/// `AlreadyExists` if the file is something else; `Usage` if no file can be there.
 pub fn writable(picture: &Path) -> Result<()> {
     let what = || format!("cannot draw to {}", picture.display());
     let mut begin = vec![0; BEGIN.len()];
@@ -82,7 +81,7 @@ fn other(picture: &Path) -> Error {
     Error::new(Kind::AlreadyExists, message).hint("choose another name, or remove it")
 }
 
-/// The picture.
+/// Returns the picture of a recording as SVG.
 fn svg_of(recording: &Recording) -> String {
     let axis = Axis::of(recording);
     let marks = marks::of(recording, &axis);
@@ -124,7 +123,7 @@ fn title(svg: &mut Svg, recording: &Recording) {
     svg.text((LEFT, 60.0), "small", &parts.join(" · "));
 }
 
-/// `text` in at most so many characters.
+/// Cuts `text` to at most `most` characters.
 fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -140,7 +139,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// From the first that is known to the last.
+    /// Makes an axis from the earliest known time to the latest.
     fn of(recording: &Recording) -> Axis {
         let events = recording.events.iter().filter_map(marks::time);
         let samples = recording.samples.iter().map(|sample| sample.read_at);
@@ -148,18 +147,18 @@ impl Axis {
         let times = || [recording.header.begun_at].into_iter().chain(samples.clone()).chain(events.clone());
         let begin = times().min().unwrap_or(recording.header.begun_at);
         let end = times().chain(exit).chain(recording.ended_at).max().unwrap_or(begin);
-        // One moment alone is still somewhere.
+        // A single moment still needs a span.
         let span = end.duration_since(begin).as_secs_f64().max(0.001);
         let step = scale::time_step(span);
         Axis { begin, scale: Scale { from: 0.0, to: span, first: LEFT, last: WIDTH - RIGHT }, step }
     }
 
-    /// Where a moment is, in seconds.
+    /// The seconds from the start of the axis to `time`.
     fn seconds(&self, time: Timestamp) -> f64 {
         time.duration_since(self.begin).as_secs_f64()
     }
 
-    /// And in pixels.
+    /// The horizontal position of `seconds`, in pixels.
     fn x(&self, seconds: f64) -> f64 {
         self.scale.at(seconds)
     }

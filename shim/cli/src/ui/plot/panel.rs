@@ -1,4 +1,4 @@
-//! One panel: curves of one unit above the axis of time, with their limits.
+//! One panel of a picture: curves of one unit over time, with their limits.
 
 use std::fmt::Write as _;
 
@@ -7,21 +7,20 @@ use super::scale::{Scale, binary_step, decimal_step, top};
 use super::svg::{Svg, number};
 use super::{Axis, LEFT, RIGHT, WIDTH, words};
 
-/// A limit so many times what is used is named, and not drawn: what is used
-/// could not be seen.
+/// A limit above this multiple of the usage is named but not drawn: it would flatten the curve.
 const FAR: f64 = 4.0;
 
-/// How near to each other two texts may be, one above the other.
+/// The least vertical distance between two texts, in pixels.
 const LINE: f64 = 13.0;
 
-/// A dashed line of a limit, or the dotted one of a peak.
+/// The line of a limit or a peak.
 struct Bound<'c> {
     class: &'static str,
     name: &'static str,
     points: &'c [Point],
 }
 
-/// See the module.
+/// A panel: its curves, its limits and how to label them.
 pub struct Panel<'c> {
     title: &'static str,
     pub height: f64,
@@ -32,11 +31,11 @@ pub struct Panel<'c> {
     area: &'c [Point],
     curve: &'c [Point],
     bounds: Vec<Bound<'c>>,
-    /// What the curves are: a class and a name.
+    /// The class and the name of each curve.
     legend: Vec<(&'static str, &'static str)>,
 }
 
-/// CPU time.
+/// The panel for CPU time.
 pub fn cpu(curves: &Curves) -> Panel<'_> {
     let mut legend = vec![("curve blue", "used")];
     if curves.throttled.iter().any(|stretch| stretch.figure > 0.0) {
@@ -76,7 +75,7 @@ pub fn memory(curves: &Curves) -> Panel<'_> {
     }
 }
 
-/// Processes and threads.
+/// The panel for processes and threads.
 pub fn pids(curves: &Curves) -> Panel<'_> {
     Panel {
         title: "Processes and threads",
@@ -93,13 +92,13 @@ pub fn pids(curves: &Curves) -> Panel<'_> {
 }
 
 impl Panel<'_> {
-    /// Draws it, its frame from `y` on.
+    /// Draws the panel with the top of its frame at `y`.
     pub fn draw(&self, svg: &mut Svg, y: f64, axis: &Axis) {
         let (right, bottom) = (WIDTH - RIGHT, y + self.height);
         let used = self.most_used();
         let drawn = |bound: &&Bound<'_>| bound.most().is_some_and(|most| used == 0.0 || most <= used * FAR);
         let most = self.bounds.iter().filter(drawn).filter_map(Bound::most).fold(used, f64::max);
-        // A limit is not to be taken for the frame.
+        // Leave room above a limit, so that it is not mistaken for the frame.
         let step = (self.step)(most.max(1.0) * 1.04);
         let scale = Scale { from: 0.0, to: top(most.max(1.0) * 1.04, step), first: bottom, last: y };
         self.head(svg, y);
@@ -120,7 +119,7 @@ impl Panel<'_> {
         svg.path("curve blue", &joined_up(&joined(self.area, axis, &scale)));
         svg.path("curve green", &joined_up(&joined(self.curve, axis, &scale)));
         for points in [self.area, self.curve] {
-            // A line of one point is none.
+            // A single point makes no line.
             if let [(seconds, Some(figure))] = points {
                 svg.dot("dot", (axis.x(*seconds), scale.at(*figure)));
             }
@@ -131,13 +130,13 @@ impl Panel<'_> {
         self.name_bounds(svg, &scale, drawn);
     }
 
-    /// The most that any curve has.
+    /// The largest figure of all curves.
     fn most_used(&self) -> f64 {
         let points = self.area.iter().chain(self.curve).filter_map(|(_, figure)| *figure);
         points.chain(self.stretches.iter().map(|stretch| stretch.figure)).fold(0.0, f64::max)
     }
 
-    /// The title, with what the curves are.
+    /// Draws the title and the legend.
     fn head(&self, svg: &mut Svg, y: f64) {
         let base = y - 8.0;
         svg.text((LEFT, base), "head", self.title);
@@ -153,8 +152,7 @@ impl Panel<'_> {
         }
     }
 
-    /// What each limit was at last, right of the panel where its line ends, or at
-    /// the top where it has none.
+    /// Names the last value of each limit, right of the panel at the end of its line, or at the top if it has no line.
     fn name_bounds(&self, svg: &mut Svg, scale: &Scale, drawn: impl Fn(&&Bound<'_>) -> bool) {
         let mut names: Vec<(f64, &str, String)> = Vec::new();
         for bound in &self.bounds {
@@ -182,17 +180,17 @@ impl Bound<'_> {
     }
 }
 
-/// Lines, each of some points, in pixels.
+/// Lines, each a list of points in pixels.
 type Lines = Vec<Vec<(f64, f64)>>;
 
-/// Points joined by the shortest way; where one is not known there is a gap.
+/// Joins points by straight lines; an unknown figure leaves a gap.
 fn joined(points: &[Point], axis: &Axis, scale: &Scale) -> Lines {
     let parts = points.split(|(_, figure)| figure.is_none());
     let place = |(seconds, figure): &Point| figure.map(|figure| (axis.x(*seconds), scale.at(figure)));
     parts.map(|part| part.iter().filter_map(place).collect()).collect()
 }
 
-/// Figures that hold until there is another.
+/// Joins points by steps: each figure holds until the next one.
 fn held(points: &[Point], axis: &Axis, scale: &Scale) -> Lines {
     let mut lines = joined(points, axis, scale);
     for line in &mut lines {
@@ -203,7 +201,7 @@ fn held(points: &[Point], axis: &Axis, scale: &Scale) -> Lines {
             }
             steps.push((x, y));
         }
-        // One reading alone: as wide as the dot beside it.
+        // A single reading becomes a line as wide as the dot beside it.
         if let [(x, y)] = steps[..] {
             steps = vec![(x - 8.0, y), (x + 8.0, y)];
         }
@@ -212,7 +210,7 @@ fn held(points: &[Point], axis: &Axis, scale: &Scale) -> Lines {
     lines
 }
 
-/// Each as long as it was so, joined to the next.
+/// Draws each stretch as a horizontal line, joined to the next one.
 fn stepped(stretches: &[Stretch], axis: &Axis, scale: &Scale) -> Lines {
     let mut lines: Lines = Vec::new();
     let mut end = None;
@@ -228,7 +226,7 @@ fn stepped(stretches: &[Stretch], axis: &Axis, scale: &Scale) -> Lines {
     lines
 }
 
-/// The commands of a path along the lines.
+/// Returns the path commands along the lines.
 fn joined_up(lines: &Lines) -> String {
     let mut path = String::new();
     for line in lines.iter().filter(|line| line.len() > 1) {
@@ -239,7 +237,7 @@ fn joined_up(lines: &Lines) -> String {
     path
 }
 
-/// The SVG path of the area below the lines.
+/// Returns the path commands of the area below the lines.
 fn filled(lines: &Lines, bottom: f64) -> String {
     let mut path = String::new();
     for line in lines.iter().filter(|line| line.len() > 1) {

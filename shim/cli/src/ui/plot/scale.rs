@@ -1,28 +1,28 @@
-//! Scales: from figures to pixels, with steps that a person would choose.
+//! Maps figures to pixels, with round steps for the axes.
 
-/// A range of figures on a range of pixels.
+/// Maps a range of figures to a range of pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
-    /// The least figure, and the largest.
+    /// The smallest and the largest figure.
     pub from: f64,
     pub to: f64,
-    /// Where they are.
+    /// The pixels of `from` and `to`.
     pub first: f64,
     pub last: f64,
 }
 
 impl Scale {
-    /// Where a figure is; what is beyond the scale is at its edge.
+    /// The pixel of a figure. A figure outside the range is at the nearest edge.
     pub fn at(&self, figure: f64) -> f64 {
         let part = (figure - self.from) / (self.to - self.from);
         self.first + part.clamp(0.0, 1.0) * (self.last - self.first)
     }
 }
 
-/// How many steps there are at most.
+/// The most steps on an axis.
 const STEPS: f64 = 5.0;
 
-/// A step of 1, 2 or 5 times a power of ten, of which a few reach `most`.
+/// The smallest step of 1, 2 or 5 times a power of ten that reaches `most` in at most [`STEPS`] steps.
 pub fn decimal_step(most: f64) -> f64 {
     let least = (most / STEPS).max(f64::MIN_POSITIVE);
     let power = 10_f64.powf(least.log10().floor());
@@ -30,7 +30,7 @@ pub fn decimal_step(most: f64) -> f64 {
     factor.unwrap_or(10.0) * power
 }
 
-/// A step of a power of two bytes, at least a KiB, of which a few reach `most`.
+/// The smallest power of two bytes, at least 1 KiB, that reaches `most` in at most [`STEPS`] steps.
 pub fn binary_step(most: f64) -> f64 {
     let mut step = 1024.0;
     while step * STEPS < most {
@@ -39,7 +39,7 @@ pub fn binary_step(most: f64) -> f64 {
     step
 }
 
-/// The first multiple of `step` that has room for `most`.
+/// The first multiple of `step` that is at least `most`, and at least one step.
 pub fn top(most: f64, step: f64) -> f64 {
     ((most / step).ceil() * step).max(step)
 }
@@ -48,18 +48,18 @@ const MINUTE: f64 = 60.0;
 const HOUR: f64 = 3_600.0;
 const DAY: f64 = 86_400.0;
 
-/// A step of time of which up to ten are in `span` seconds.
+/// The smallest step of time that divides `span` seconds into at most ten.
 pub fn time_step(span: f64) -> f64 {
     const STEPS: [f64; 30] = [
         0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0,
         MINUTE, 120.0, 300.0, 600.0, 900.0, 1_800.0, HOUR, 7_200.0, 10_800.0, 21_600.0, 43_200.0, DAY,
     ];
     let found = STEPS.into_iter().find(|step| span / step <= 10.0);
-    // Days that are many are counted as anything is.
+    // A span of many days gets decimal steps of whole days.
     found.unwrap_or_else(|| decimal_step(span / 2.0 / DAY).max(1.0) * DAY)
 }
 
-/// A time on an axis of such steps: `0`, `200 ms`, `2.5 s`, `1:30`, `2 h`, `1:30 h`, `3 d`.
+/// Formats a time on an axis with this step: `0`, `200 ms`, `2.5 s`, `1:30`, `2 h`, `1:30 h`, `3 d`.
 pub fn time_label(seconds: f64, step: f64) -> String {
     let whole = seconds.round() as u64;
     match step {

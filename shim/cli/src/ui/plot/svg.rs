@@ -1,10 +1,10 @@
-//! The little of SVG that a picture needs, as text.
+//! Writes the few SVG elements that a picture needs, as text.
 //!
-//! Every text and every value is escaped here, and nowhere else.
+//! Every text and every attribute value is escaped here, and nowhere else.
 
 use std::fmt::Write as _;
 
-/// Colours that people tell apart who see few (after Okabe and Ito).
+/// The picture's style sheet. The colours can be told apart by people with colour blindness (after Okabe and Ito).
 const STYLE: &str = "\
 text{font:11px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:#333}\
 .title{font-size:17px;font-weight:600;fill:#111}.small{fill:#666}.head{font-weight:600}\
@@ -20,14 +20,14 @@ text.mark,text.head{paint-order:stroke;stroke:#fff;stroke-width:3px}\
 text.mark{fill:#444}text.mark.bad{fill:#b34d00;font-weight:600}\
 text.limit,text.high,text.purple{stroke:none}text.limit{fill:#b34d00}text.high{fill:#8a6000}text.purple{fill:#a0527f}";
 
-/// A picture that is drawn.
+/// An SVG picture that is being written.
 pub struct Svg(String);
 
-/// A place, in pixels from the left and from the top.
+/// A position, in pixels from the left and from the top.
 pub type At = (f64, f64);
 
 impl Svg {
-    /// An empty one of this size; `begin` is how the file begins.
+    /// Starts an empty picture of this size. The file starts with `begin`.
     pub fn begin(begin: &str, width: f64, height: f64, title: &str) -> Svg {
         let (width, height) = (number(width), number(height));
         let mut svg = Svg(format!(
@@ -44,32 +44,32 @@ impl Svg {
         self.0.push('\n');
     }
 
-    /// A line, with what else is said of it.
+    /// Draws a line with additional attributes.
     pub fn line(&mut self, class: &str, from: At, to: At, more: &[(&str, &str)]) {
         let element = line(class, from, to, more);
         self.push(&format!("{element}/>"));
     }
 
-    /// A line that tells `title` when it is pointed at.
+    /// Draws a line that shows `title` as a tooltip.
     pub fn told_line(&mut self, class: &str, from: At, to: At, more: &[(&str, &str)], title: &str) {
         let element = line(class, from, to, more);
         self.push(&format!("{element}><title>{}</title></line>", escaped(title)));
     }
 
-    /// A text that begins there, or where its class says.
+    /// Writes a text that begins at `at`, unless its class aligns it otherwise.
     pub fn text(&mut self, at: At, class: &str, text: &str) {
         let (x, y) = (number(at.0), number(at.1));
         self.push(&format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{}</text>", escaped(text)));
     }
 
-    /// A path by its commands.
+    /// Draws a path from its SVG commands.
     pub fn path(&mut self, class: &str, commands: &str) {
         if !commands.is_empty() {
             self.push(&format!("<path class=\"{class}\" d=\"{commands}\"/>"));
         }
     }
 
-    /// A filled rectangle of this opacity.
+    /// Draws a filled rectangle with this opacity.
     pub fn rectangle(&mut self, class: &str, from: At, to: At, opacity: f64) {
         let (x, y, width, height) = (number(from.0), number(from.1), number(to.0 - from.0), number(to.1 - from.1));
         let opacity = number(opacity);
@@ -100,15 +100,15 @@ fn line(class: &str, from: At, to: At, more: &[(&str, &str)]) -> String {
     element
 }
 
-/// A place to a hundredth of a pixel, without what says nothing.
+/// Formats a coordinate to a hundredth of a pixel, without trailing zeros.
 pub fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// `text` for an element or a value of XML: what XML cannot have at all, as most
-/// control characters, is replaced, and a line ends nowhere.
+/// Escapes `text` for an XML element or attribute. Replaces characters that XML does not allow, such as most control
+/// characters, and turns line breaks into spaces.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -126,7 +126,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// What would change the order of what is around it, or is no character.
+/// Whether `c` changes the order of the text around it, or is no character.
 fn is_no_text(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
 }

@@ -1,4 +1,4 @@
-//! What is drawn of which recording.
+//! Tests of the picture that is drawn for a recording.
 
 use super::{Axis, LEFT, RIGHT, WIDTH, curves::Curves, svg_of};
 use crate::ui::record::file::{Header, Recording, Sample};
@@ -26,7 +26,7 @@ fn event(seconds: f64, name: &str) -> Value {
     json!({"time": time, "id": "web", "seq": 1, "event": name})
 }
 
-/// What is between each `begin` and the next `end`.
+/// The texts between each `begin` and the next `end`.
 fn all<'t>(text: &'t str, begin: &str, end: &str) -> Vec<&'t str> {
     text.split(begin).skip(1).filter_map(|rest| rest.split(end).next()).collect()
 }
@@ -59,7 +59,7 @@ fn names_are_above_their_lines_and_not_upon_each_other() {
         let end = x + 6.0 * name.chars().count() as f64;
         let upon = texts.iter().find(|(other, height, _)| height == y && other > x && *other < end);
         assert_eq!(upon, None, "upon {name}");
-        // A line begins at its name and goes down.
+        // The line of a mark begins at its name and goes down.
         let through = texts.iter().find(|(other, height, _)| height < y && other - 3.0 > *x && other - 3.0 < end);
         assert_eq!(through, None, "through {name}");
     }
@@ -69,7 +69,7 @@ fn names_are_above_their_lines_and_not_upon_each_other() {
 fn the_same_that_are_near_have_one_name() {
     let events: Vec<Value> = (0..30).map(|n| event(f64::from(n) * 0.01, "exec")).collect();
     let svg = svg_of(&recording(json!([at(0, 1, None), at(10, 1, None)]), json!(events)));
-    // Those without a code were killed at a deadline.
+    // An exec event without an exit code was killed at its deadline.
     assert_eq!(all(&svg, "<text class=\"mark bad\"", "</text>").len(), 1);
     assert!(svg.contains("exec: timed out ×30"), "{svg}");
     assert_eq!(all(&svg, "<line class=\"mark bad\"", ">").len(), 30);

@@ -1,16 +1,14 @@
-//! A recording as a file: one JSON object a line, each with one field that says
-//! what it is.
+//! The file format of a recording: one JSON object per line, each with one field that names its type.
 //!
 //! ```text
-//!   {"recording": …}   version, task, limits, when it began
-//!   {"reading": …}     as `stats` has it, without processes
-//!   {"event": …}       as `events` has it
+//!   {"recording": …}   version, task, limits, start time
+//!   {"reading": …}     as in `stats`, without processes
+//!   {"event": …}       as in `events`
 //!   {"exit": …}        the exit report
-//!   {"end": …}         why it ends here
+//!   {"end": …}         why the recording ends
 //! ```
 //!
-//! What a reader does not know it leaves out. Must not: take a file for damaged
-//! as its last line is not whole.
+//! A reader skips fields that it does not know. Must not: treat a file as damaged because its last line is incomplete.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
@@ -25,43 +23,42 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// The form that this version writes.
+/// The format version that this code writes.
 const FORMAT: u32 = 1;
 
-/// The longest line that is read.
+/// The longest line that is read, in bytes.
 const LONGEST_LINE: u64 = 4 << 20;
 
-/// The first line.
+/// The first line of a recording.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Header {
-    /// The form of the file.
+    /// The format version of the file.
     pub format: u32,
     /// The version of bowline that wrote it.
     #[serde(default)]
     pub version: String,
-    /// The task.
+    /// The id of the task.
     pub id: String,
-    /// When the recording began.
     pub begun_at: Timestamp,
     /// When the task's launch began.
     #[serde(default)]
     pub created_at: Option<Timestamp>,
-    /// When its program was executed.
+    /// When its program was started.
     #[serde(default)]
     pub started_at: Option<Timestamp>,
-    /// How far readings are apart, in µs.
+    /// The time between two readings, in µs.
     #[serde(default)]
     pub interval_usec: u64,
-    /// Command and arguments.
+    /// The command with its arguments.
     #[serde(default)]
     pub command: Vec<String>,
-    /// The limits of its description.
+    /// The limits from the task's description.
     #[serde(default)]
     pub limits: Map<String, Value>,
 }
 
 impl Header {
-    /// Of a recording of `id` that begins now.
+    /// Describes a recording of task `id` that begins now.
     pub fn new(id: &TaskId, begun_at: Timestamp, interval: Duration, record: Option<&Record>) -> Header {
         let task = record.and_then(|record| record.task.as_ref());
         let command =
@@ -85,32 +82,30 @@ impl Header {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {
-    /// The task has ended.
     Exited,
-    /// Somebody wanted no more.
+    /// Somebody stopped the recording.
     Asked,
-    /// It was to be no longer.
+    /// The requested length was reached.
     TimeOver,
-    /// The task's shim died.
     ShimDied,
-    /// The task could not be read any more.
+    /// The task could no longer be read.
     Unreadable,
 }
 
-/// A recording that is written.
+/// A recording that is being written.
 #[derive(Debug)]
 pub struct Writer {
     file: File,
     path: PathBuf,
-    /// What each reading says alike is told by the first.
+    /// Whether a reading was written. Only the first one keeps the fields that are the same in all.
     has_reading: bool,
 }
 
 impl Writer {
-    /// A new file, for its owner alone: commands may tell secrets.
+    /// Creates a new file that only its owner can read: commands may contain secrets.
     ///
     /// # Errors
-    /// `AlreadyExists` when there is a file of this name.
+    /// `AlreadyExists` if the file exists.
     pub fn create(path: &Path, header: &Header) -> Result<Writer> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|error| {
             let message = format!("cannot record to {}: {error}", path.display());
@@ -125,7 +120,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// A reading, without processes.
+    /// Writes a reading, without its processes.
     pub fn reading(&mut self, stats: Stats) -> Result<()> {
         let mut value = serde_json::to_value(stats).doing(Kind::Internal, || "cannot write JSON")?;
         if let Some(fields) = value.as_object_mut() {
@@ -141,12 +136,12 @@ impl Writer {
         self.line("event", entry)
     }
 
-    /// How the task has ended.
+    /// Writes the task's exit report.
     pub fn exit(&mut self, report: &ExitReport) -> Result<()> {
         self.line("exit", report)
     }
 
-    /// The last line.
+    /// Writes the last line, which says why the recording ends.
     pub fn end(&mut self, because: Because) -> Result<()> {
         self.line("end", &json!({"time": Timestamp::now(), "because": because}))
     }
@@ -159,38 +154,35 @@ impl Writer {
     }
 }
 
-/// A recording that was read. What a file does not have is not there.
+/// A recording that was read. Fields that the file lacks are empty.
 #[derive(Debug, Clone, Default)]
 pub struct Recording {
-    /// The first line.
+    /// The first line of the file.
     pub header: Header,
-    /// Readings, in the order of their times.
+    /// The readings, ordered by time.
     pub samples: Vec<Sample>,
-    /// Events, as they were written, in the order of their times.
+    /// Events as written, ordered by time.
     pub events: Vec<Value>,
-    /// How the task has ended.
+    /// The exit report, if the task ended.
     pub exit: Option<ExitReport>,
-    /// When the recording ended.
     pub ended_at: Option<Timestamp>,
 }
 
-/// Of a reading what a picture shows.
+/// The part of a reading that a picture shows.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Sample {
-    /// When it was read.
+    /// When the reading was taken.
     pub read_at: Timestamp,
-    /// CPU time.
     #[serde(default)]
     pub cpu: CpuSample,
-    /// Memory, in bytes.
+    /// The memory figures, in bytes.
     #[serde(default)]
     pub memory: MemorySample,
-    /// Processes and threads.
     #[serde(default)]
     pub pids: PidsSample,
 }
 
-/// As in [`Stats`].
+/// The CPU figures of a reading, as in [`Stats`].
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[allow(missing_docs, reason = "as in Stats")]
 pub struct CpuSample {
@@ -201,7 +193,7 @@ pub struct CpuSample {
     pub throttled_periods: Option<u64>,
 }
 
-/// As in [`Stats`].
+/// The memory figures of a reading, as in [`Stats`].
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[allow(missing_docs, reason = "as in Stats")]
 pub struct MemorySample {
@@ -212,7 +204,7 @@ pub struct MemorySample {
     pub high_bytes: Option<u64>,
 }
 
-/// As in [`Stats`].
+/// The process figures of a reading, as in [`Stats`].
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[allow(missing_docs, reason = "as in Stats")]
 pub struct PidsSample {
@@ -220,7 +212,7 @@ pub struct PidsSample {
     pub limit: Option<u64>,
 }
 
-/// A line, as far as it is known.
+/// One line; unknown fields are ignored.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 struct Line {
@@ -236,11 +228,10 @@ struct EndLine {
     time: Timestamp,
 }
 
-/// Reads a recording.
+/// Reads a recording from a file.
 ///
 /// # Errors
-/// `BadSpec` when it is none, is of a later form, or a line is damaged that is
-/// not the last.
+/// `BadSpec` if the file is no recording, has a newer format, or any line but the last is damaged.
 pub fn read(path: &Path) -> Result<Recording> {
     let file = File::open(path).doing(Kind::BadSpec, || format!("cannot read {}", path.display()))?;
     let mut lines = BufReader::new(file);
@@ -266,7 +257,7 @@ pub fn read(path: &Path) -> Result<Recording> {
             }
             (Ok(line), Some(recording)) => recording.add(line),
             (Err(error), Some(_)) if line.ends_with(b"\n") => return Err(wrong(format!("is damaged: {error}"))),
-            // Cut short, as by a full disk or the machine's end.
+            // Cut short, for example by a full disk or a power failure.
             (Err(_), Some(_)) => {}
         }
     }

@@ -1,13 +1,12 @@
-//! `stats --record`: a run as it goes, readings and events in one file.
+//! `stats --record`: records a task's readings and events in one file.
 //!
 //! ```text
 //!   each interval: shim ─► reading ─┐
-//!                journal ─► events ─┼─► a line of JSON each, written at once
+//!                journal ─► events ─┼─► one JSON line each, written at once
 //!   the end: report ────────────────┘
 //! ```
 //!
-//! A line that is written stays, whatever fails afterwards. Must not: write to
-//! a file that was there before.
+//! A written line stays, whatever fails afterwards. Must not: write to a file that already existed.
 
 pub mod file;
 
@@ -28,13 +27,13 @@ use crate::{dead, reach, say};
 use bowline_client::Shim;
 use file::{Because, Header, Writer};
 
-/// How far readings are apart where nothing else is asked for.
+/// The default time between two readings.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// After so many readings that failed, one after the other, there are no more.
+/// The recording ends after this many failed readings in a row.
 const MOST_FAILURES: u32 = 3;
 
-/// `bowline stats --record`, and with `--plot` its picture.
+/// Runs `bowline stats --record`, and with `--plot` draws the picture.
 pub async fn run(state: &StateDir, path: &Path, args: &StatsArgs) -> Result<u8> {
     let [name] = &args.ids[..] else {
         return Err(Error::new(Kind::Usage, "--record is of one task").hint("name the task that is to be recorded"));
@@ -49,7 +48,7 @@ pub async fn run(state: &StateDir, path: &Path, args: &StatsArgs) -> Result<u8> 
     let mut recorder = Recorder::begin(state, &id, path, args).await?;
     let signals = watch_signals(false)?;
     let outcome = recorder.record(signals, args.length.map(|length| length.as_std())).await;
-    // What was recorded is drawn, also where that was not all.
+    // Draw what was recorded, even if it is incomplete.
     let drawn = args.plot.as_ref().map_or(Ok(()), |picture| plot::draw(path, picture));
     let because = outcome?;
     drawn?;
@@ -62,7 +61,7 @@ pub async fn run(state: &StateDir, path: &Path, args: &StatsArgs) -> Result<u8> 
 struct Recorder {
     id: TaskId,
     shim: Shim,
-    /// By which its end is waited for.
+    /// The connection that waits for the task's end.
     waiting: Shim,
     journal: Reader,
     writer: Writer,
@@ -84,13 +83,13 @@ impl Recorder {
         let writer = Writer::create(path, &header)?;
         let mut recorder =
             Recorder { id: id.clone(), shim, waiting, journal, writer, interval, readings: 0, events: 0 };
-        // What has just happened belongs to it: mostly that it was started.
+        // Include what has just happened, usually the start of the task.
         let since = begun_at.checked_sub(SignedDuration::try_from(interval.max(INTERVAL)).unwrap_or_default());
         recorder.keep(past.into_iter().filter(|entry| since.as_ref().is_ok_and(|since| entry.time >= *since)))?;
         Ok(recorder)
     }
 
-    /// Writes down those of the task.
+    /// Writes the events of this task.
     fn keep(&mut self, entries: impl IntoIterator<Item = Entry>) -> Result<()> {
         for entry in entries.into_iter().filter(|entry| entry.id == self.id) {
             self.writer.event(&entry)?;
@@ -99,7 +98,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records until the task has ended, somebody wants no more, or `length` is over.
+    /// Records until the task ends, somebody stops the recording, or `length` has passed.
     async fn record(&mut self, signals: mpsc::UnboundedReceiver<i32>, length: Option<Duration>) -> Result<Because> {
         let end = self.follow(signals, length).await;
         let entries = self.journal.read()?;
@@ -150,7 +149,7 @@ impl Recorder {
                     self.readings += 1;
                     failures = 0;
                 }
-                // It may be on its way out: then its end is told.
+                // The task may be about to end; the end is then reported.
                 Err(error) => {
                     failures += 1;
                     if failures == MOST_FAILURES {
@@ -162,7 +161,7 @@ impl Recorder {
                 writer.event(entry)?;
                 self.events += 1;
             }
-            // After a pause, such as the machine's sleep, nothing is made up for.
+            // After a pause, such as the machine's sleep, missed readings are not made up for.
             due = (due + self.interval).max(Instant::now());
         }
     }

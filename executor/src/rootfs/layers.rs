@@ -79,7 +79,7 @@ pub fn mount_blocking(root: &Path, layers: &[Layer]) -> Result<()> {
     Ok(())
 }
 
-/// Like [`unmount`], for a process that may block.
+/// Like [`unmount()`], for a process that may block.
 pub fn unmount_blocking(root: &Path) -> Result<()> {
     unmount::all_but(root, &BTreeSet::new())
 }

@@ -141,7 +141,7 @@ pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> 
     rustix::process::fchdir(here).doing(Kind::Internal, what)
 }
 
-/// Opens what [`stage`] has put into the working directory.
+/// Opens what [`stage()`] has put into the working directory.
 pub fn take_up(spec: &Spec) -> Result<Sources> {
     let what = || "cannot find the staged mounts";
     let outer = open_path(Path::new(".")).doing(Kind::Internal, what)?;

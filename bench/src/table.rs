@@ -17,7 +17,7 @@ pub const CRUN: usize = 2;
 /// See [`FLOOR`].
 pub const RUNC: usize = 3;
 
-/// One row: what was measured of whom.
+/// One row: what was measured, and for which runtime.
 #[derive(Debug, Default, Clone)]
 pub struct Row {
     /// What it says on the left, and in JSON.

@@ -1,4 +1,4 @@
-//! `bowline gc`: what nobody owns any more goes, and nothing else is touched.
+//! `bowline gc`: removes leftovers, and touches nothing else.
 //! The kernel's files are the witnesses.
 //!
 //! Each test names its own: others run at the same time, and have orphans too.

@@ -68,8 +68,7 @@ pub fn writes(limit: &Limit) -> Vec<Write> {
         }
         Limit::IoWeight { device: Some(device), weight: IoWeight::Blkio(weight) } => {
             let write = Write::of_device("blkio", "blkio.weight_device", *device, weight, "0");
-            let older = format!("{device} {weight}");
-            vec![write.or("blkio.bfq.weight_device", older)]
+            vec![write.or("blkio.bfq.weight_device", format!("{device} {weight}"))]
         }
         Limit::IoRate { device, of, most } => {
             let file = match of {

@@ -67,7 +67,7 @@ impl Shim {
         self.unless_silent(async { call.await.map_err(|e| self.refused(&e)) }).await
     }
 
-    /// The same shim, as the shim of the member with this folder.
+    /// This shim, asked about the member with this folder.
     pub fn member(&self, id: &TaskId, folder: Folder) -> Shim {
         Shim { client: self.client.clone(), id: id.to_string(), folder }
     }

@@ -17,7 +17,7 @@ use ttrpc::proto::Request;
 use super::wire::{answer, read_frame};
 use crate::harness::eventually;
 
-/// One event, with what it says of whom.
+/// One event: its topic, and the task or exec that it is about.
 #[derive(Debug, Clone, Default)]
 pub struct Event {
     /// Such as `/tasks/exit`.

@@ -130,7 +130,7 @@ fn read(mut file: File, state: &State) {
     let mut chunk = vec![0; 64 * 1024];
     while !state.leaves.load(Ordering::SeqCst) {
         if state.paused.load(Ordering::SeqCst) {
-            // Nobody tells of this; it is the test that decides when.
+            // No event reports this; the test decides when.
             std::thread::sleep(std::time::Duration::from_millis(5));
             continue;
         }

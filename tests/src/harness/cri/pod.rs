@@ -183,7 +183,7 @@ impl<'c, 'h> Pod<'c, 'h> {
     }
 }
 
-/// The pid in what containerd tells of itself.
+/// The pid that containerd reports for itself.
 #[track_caller]
 pub(super) fn pid_of(info: &str) -> i32 {
     let info: Value = serde_json::from_str(info).expect("JSON");
@@ -265,7 +265,7 @@ pub(super) fn stop(slice: &str) {
 fn hand_down(folder: &Path) {
     let controllers = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
     for name in controllers.split_whitespace() {
-        // What cannot be had below is for no test here.
+        // A test here needs no resource that is missing below.
         let _ = fs::write(folder.join("cgroup.subtree_control"), format!("+{name}"));
     }
 }

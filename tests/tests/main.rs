@@ -120,6 +120,7 @@ mod sandbox_limits;
 mod sandbox_network;
 mod sandbox_shared;
 mod sandbox_systemd;
+mod seccomp;
 mod security;
 mod shim_cgroup;
 mod shim_death;

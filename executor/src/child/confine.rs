@@ -36,6 +36,8 @@ pub fn execute(
     // Enter the folder as root first, because it may be closed to the task's user; if root may not enter it, as on
     // a network filesystem, enter it as that user.
     let entered = enter(process);
+    // From here on every file is opened close-on-exec. Done before a filter is loaded, which may deny the call.
+    sys::close_on_exec_from_3().doing(Kind::Internal, || "cannot close the shim's files")?;
     let late = process.no_new_privileges().unwrap_or(false);
     if !late {
         // Without no_new_privs only a privileged process may load a filter.
@@ -55,7 +57,6 @@ pub fn execute(
         load(payload)?;
     }
     last()?;
-    sys::close_on_exec_from_3().doing(Kind::Internal, || "cannot close the shim's files")?;
     let error = sys::execve(&program.path, &program.argv, &program.envp);
     Err(refused(program, &error))
 }
@@ -66,10 +67,10 @@ pub fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> Result<()> {
     rustix::thread::set_keep_capabilities(true).doing(Kind::Internal, || "cannot keep capabilities")?;
     let all: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
     rustix::thread::set_thread_groups(&all).doing(Kind::Internal, || format!("cannot set the groups {groups:?}"))?;
-    let g = Gid::from_raw(gid);
-    rustix::thread::set_thread_res_gid(g, g, g).map_err(|errno| unmapped("group", gid, errno))?;
-    let u = Uid::from_raw(uid);
-    rustix::thread::set_thread_res_uid(u, u, u).map_err(|errno| unmapped("user", uid, errno))?;
+    // With CAP_SETGID and CAP_SETUID these set the real, effective and saved ids. A filter may deny setresuid(2):
+    // runc makes these calls.
+    rustix::thread::set_thread_gid(Gid::from_raw(gid)).map_err(|errno| unmapped("group", gid, errno))?;
+    rustix::thread::set_thread_uid(Uid::from_raw(uid)).map_err(|errno| unmapped("user", uid, errno))?;
     inheritance::hide()?;
     rustix::thread::set_keep_capabilities(false).doing(Kind::Internal, || "cannot settle capabilities")
 }

@@ -1,5 +1,6 @@
 //! Programs that the kernel runs for us: over devices, and over system calls.
 
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::{io, ptr};
 
@@ -78,15 +79,14 @@ pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: &[u64]) -> io::Res
 /// listener is returned.
 pub fn seccomp_load(program: &[u8], flags: u64) -> io::Result<Option<OwnedFd>> {
     let length = program.len() / size_of::<libc::sock_filter>();
-    let mut instructions: Vec<libc::sock_filter> = program
-        .chunks_exact(size_of::<libc::sock_filter>())
-        .map(|c| libc::sock_filter {
-            code: u16::from_ne_bytes([c[0], c[1]]),
-            jt: c[2],
-            jf: c[3],
-            k: u32::from_ne_bytes([c[4], c[5], c[6], c[7]]),
-        })
-        .collect();
+    let instructions = program.chunks_exact(size_of::<libc::sock_filter>()).map(|c| libc::sock_filter {
+        code: u16::from_ne_bytes([c[0], c[1]]),
+        jt: c[2],
+        jf: c[3],
+        k: u32::from_ne_bytes([c[4], c[5], c[6], c[7]]),
+    });
+    // Never freed: that may need a system call which the filter denies.
+    let mut instructions = ManuallyDrop::new(Vec::from_iter(instructions));
     let Ok(len) = u16::try_from(length) else {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     };

@@ -1,6 +1,7 @@
 //! What is known of tasks, and templates for it.
 
 use std::fs;
+use std::os::unix::net::UnixListener;
 
 use bowline_tests::Host;
 use bowline_tests::harness::eventually;
@@ -118,5 +119,16 @@ fn start_can_answer_as_json() {
     let task = host.adopt(&id);
     assert_eq!((&started["id"], &started["pid"]), (&id.as_str().into(), &task.pid().into()));
     task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn facts_of_a_socket_where_nothing_answers_are_an_error() {
+    let host = Host::new();
+    let socket = host.work().join("silent.sock");
+    let listener = UnixListener::bind(&socket).expect("the work folder is writable");
+    let ran = host.bowline(["inspect", "--facts", "--address", socket.to_str().expect("ASCII")]);
+    ran.assert_refused(125, &["silent.sock does not answer within 5 s"]);
+    drop(listener);
     host.assert_nothing_left();
 }

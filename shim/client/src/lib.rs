@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, died_with_shim};
 use patience::{BEFORE_ASKING, Patience, lock_after, silent};
+use tokio::time::timeout;
 use ttrpc::context;
 
 use bowline_protocol::wire::from_status;
@@ -319,16 +320,22 @@ pub fn unwritten(state: &StateResponse) -> Result<Option<ExitReport>> {
     report.transpose().doing(Kind::Internal, || "the shim's report is damaged")
 }
 
+/// How long a shim that is known by its address alone may take to tell its facts.
+const FACTS_WITHIN: Duration = Duration::from_secs(5);
+
 /// Everything that the shim at `address` knows, as JSON. `address` is a socket's path, with or without `unix://`.
 ///
 /// # Errors
-/// `NotFound` when nobody listens there, `Unavailable` when no answer comes in time.
+/// `NotFound` when nobody listens there, `Unavailable` when no answer comes within five seconds.
 pub async fn facts_at(address: &str) -> Result<String> {
     let path = address.trim().trim_start_matches("unix://");
     let client = connect_at(Path::new(path)).await.doing(Kind::NotFound, || format!("no shim listens at {path}"))?;
-    let answer = client.facts(patient(), &Empty::default()).await;
-    let silent = |error| Error::new(Kind::Unavailable, format!("the shim at {path} does not answer: {error}"));
-    answer.map(|answer| answer.facts).map_err(|error| from_status(&error).unwrap_or_else(|| silent(error)))
+    let silent = |how: String| Error::new(Kind::Unavailable, format!("the shim at {path} does not answer{how}"));
+    let answer = timeout(FACTS_WITHIN, client.facts(patient(), &Empty::default())).await;
+    let answer = answer.map_err(|_| silent(format!(" within {} s", FACTS_WITHIN.as_secs())))?;
+    answer
+        .map(|answer| answer.facts)
+        .map_err(|error| from_status(&error).unwrap_or_else(|| silent(format!(": {error}"))))
 }
 
 async fn connect(folder: &Folder) -> std::io::Result<BowlineClient> {

@@ -2,6 +2,8 @@
 //!
 //! `housekeeping` does the work; this file reads the arguments and prints the results.
 
+mod name;
+
 use bowline_executor::housekeeping::{Cgroups, Configuration, Usage};
 use bowline_executor::{Error, Kind, Result};
 use bowline_spec::values::{ByteSize, Ceiling};
@@ -23,36 +25,40 @@ const PERIOD: u64 = 100_000;
 const LEAST_QUOTA: i64 = 1_000;
 
 pub fn run(command: CgroupCommand) -> Result<u8> {
-    let cgroups = Cgroups::of_host(spawn::systemd()?)?;
+    let cgroups = || Cgroups::of_host(spawn::systemd()?);
     match command {
+        // Names need no cgroups: this also works on another host.
+        CgroupCommand::Name(args) => name::run(&args),
         CgroupCommand::Exists { at } => {
+            let cgroups = cgroups()?;
             let mounts = cgroups.exists(at.path.as_str())?;
             mounts.iter().try_for_each(|mount| say(&format!("{}{}", mount.display(), at.path)))?;
             Ok(if mounts.is_empty() { NOWHERE } else { 0 })
         }
-        CgroupCommand::Ensure { at, threaded } => cgroups.ensure(at.path.as_str(), threaded).map(|()| 0),
+        CgroupCommand::Ensure { at, threaded } => cgroups()?.ensure(at.path.as_str(), threaded).map(|()| 0),
         CgroupCommand::Usage { at, json } => {
-            let usage = cgroups.usage(at.path.as_str())?;
+            let usage = cgroups()?.usage(at.path.as_str())?;
             if json { say_json(&usage) } else { print(usage_rows(&usage)) }.map(|()| 0)
         }
         CgroupCommand::Show { at, json } => {
-            let found = cgroups.configuration(at.path.as_str())?;
+            let found = cgroups()?.configuration(at.path.as_str())?;
             if json { say_json(&found) } else { print(limit_rows(&found)) }.map(|()| 0)
         }
         CgroupCommand::Set { at, limits } => {
+            let cgroups = cgroups()?;
             let now = cgroups.configuration(at.path.as_str())?;
             cgroups.change(at.path.as_str(), resources(limits, &now)?).map(|()| 0)
         }
-        CgroupCommand::ReduceCpu { at } => cgroups.reduce_cpu(at.path.as_str()).map(|()| 0),
-        CgroupCommand::Kill { at } => cgroups.kill(at.path.as_str()).map(|()| 0),
+        CgroupCommand::ReduceCpu { at } => cgroups()?.reduce_cpu(at.path.as_str()).map(|()| 0),
+        CgroupCommand::Kill { at } => cgroups()?.kill(at.path.as_str()).map(|()| 0),
         CgroupCommand::Destroy { at } => {
-            let destroyed = cgroups.destroy(at.path.as_str())?;
+            let destroyed = cgroups()?.destroy(at.path.as_str())?;
             for pid in destroyed.moved {
                 complain(&format!("{pid} did not end, and was moved to a parent of {}", at.path), None);
             }
             Ok(0)
         }
-        CgroupCommand::Place { at, tids } => place(&cgroups, at.path.as_str(), &tids),
+        CgroupCommand::Place { at, tids } => place(&cgroups()?, at.path.as_str(), &tids),
     }
 }
 

@@ -4,10 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use bowline_executor::checked_cgroup_path;
+use bowline_spec::budget::Class;
 use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
-use crate::input::args::variable;
+use crate::input::args::{variable, word};
 
 /// The path of a cgroup below every hierarchy: absolute, plain, not the root.
 #[derive(Debug, Clone)]
@@ -103,6 +104,41 @@ pub enum CgroupCommand {
         #[arg(long = "tid", required = true, num_args = 1.., value_name = "N", allow_negative_numbers = true)]
         tids: Vec<String>,
     },
+    /// Print the cgroup of a pod or a sandbox by its name, or whose cgroup a path is; exit with 1 if nobody's
+    Name(NameArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true))]
+pub struct NameArgs {
+    /// A cgroup's path, in the form of either driver, or a slice's name
+    #[arg(value_name = "PATH", group = "what")]
+    pub path: Option<String>,
+    /// The uid of a pod
+    #[arg(long, value_name = "UID", group = "what", requires = "qos")]
+    pub pod: Option<String>,
+    /// The id of a sandbox
+    #[arg(long, value_name = "ID", group = "what")]
+    pub sandbox: Option<String>,
+    /// The pod's class of service: guaranteed, burstable or best-effort
+    #[arg(long, value_name = "CLASS", value_parser = word::<Class>, requires = "pod")]
+    pub qos: Option<Class>,
+    /// The cgroup above all pods or all sandboxes [default: kubepods, bowline]
+    #[arg(long, value_name = "PATH")]
+    pub root: Option<String>,
+    /// Who makes the cgroup
+    #[arg(long, default_value = "cgroupfs", conflicts_with = "path")]
+    pub driver: NamingDriver,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Whose rules a cgroup's name follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NamingDriver {
+    Cgroupfs,
+    Systemd,
 }
 
 #[derive(Debug, Args)]

@@ -570,6 +570,11 @@ fn slice(text: &str) -> std::result::Result<String, String> {
     }
 }
 
+/// Parses a word as a description would contain it.
+pub fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
 pub fn variable(text: &str) -> std::result::Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),

@@ -9,7 +9,7 @@ use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
 use bowline_spec::{Enforcement, NetworkMode, Port};
 use clap::{Args, Subcommand};
 
-use crate::input::args::UpdateArgs;
+use crate::input::args::{UpdateArgs, word};
 
 #[derive(Debug, Subcommand)]
 pub enum SandboxCommand {
@@ -113,11 +113,6 @@ pub struct CreateArgs {
     /// Print everything known about it, as JSON, instead of the id
     #[arg(long)]
     pub json: bool,
-}
-
-/// Parses a word as a description would contain it.
-fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
 
 /// Parses a port: `[ADDRESS:]HOST[:SANDBOX][/PROTOCOL]`.

@@ -1,0 +1,70 @@
+//! `bowline cgroup name`: a pod's or a sandbox's name to its cgroup, and back.
+//!
+//! The rules are in `bowline_spec::place`. Reads no file, so the cgroup need not exist.
+
+use bowline_executor::{Doing, Kind, Result};
+use bowline_spec::Invalid;
+use bowline_spec::budget::Class;
+use bowline_spec::place::{PodPlace, SandboxPlace};
+use bowline_spec::unit;
+use serde_json::json;
+
+use super::NOWHERE;
+use crate::input::args::cgroup::{NameArgs, NamingDriver};
+use crate::{say, say_json};
+
+/// The cgroup that the kubelet has above all pods.
+const PODS: &str = "kubepods";
+
+/// The cgroup that bowline has above all sandboxes.
+const SANDBOXES: &str = "bowline";
+
+pub fn run(args: &NameArgs) -> Result<u8> {
+    match (&args.path, &args.pod, &args.sandbox) {
+        (Some(path), ..) => whose(path, args),
+        (_, Some(uid), _) => {
+            let class = args.qos.unwrap_or(Class::Guaranteed);
+            let pod = PodPlace::new(args.root.as_deref().unwrap_or(PODS), class, uid);
+            print(args, pod.and_then(|pod| Ok((pod.cgroupfs(), pod.systemd()?))))
+        }
+        (_, _, id) => {
+            let id = id.as_deref().unwrap_or_default();
+            let sandbox = SandboxPlace::new(args.root.as_deref().unwrap_or(SANDBOXES), id);
+            print(args, sandbox.and_then(|sandbox| Ok((sandbox.cgroupfs(), sandbox.systemd()?))))
+        }
+    }
+}
+
+/// Prints the path for the driver that `args` name, or both as JSON.
+fn print(args: &NameArgs, paths: std::result::Result<(String, String), Invalid>) -> Result<u8> {
+    let (cgroupfs, systemd) = paths.doing(Kind::Usage, || "cannot name the cgroup")?;
+    match args.driver {
+        _ if args.json => say_json(&json!({"cgroupfs": cgroupfs, "systemd": systemd})),
+        NamingDriver::Cgroupfs => say(&cgroupfs),
+        NamingDriver::Systemd => say(&systemd),
+    }
+    .map(|()| 0)
+}
+
+/// Prints whose cgroup `path` is: the pod's, if its root is that of pods, else the sandbox's.
+fn whose(path: &str, args: &NameArgs) -> Result<u8> {
+    let path = match path.strip_suffix(".slice") {
+        Some(_) if !path.contains('/') => unit::slice_path(path),
+        _ => path.to_owned(),
+    };
+    let root = args.root.as_deref().map(|root| root.trim_matches('/'));
+    let pod = PodPlace::of_path(&path).filter(|pod| pod.root() == root.unwrap_or(PODS));
+    let sandbox = SandboxPlace::of_path(&path).filter(|sandbox| root.is_none_or(|root| sandbox.prefix() == root));
+    let found = match (pod, sandbox) {
+        (Some(pod), _) => json!({"pod": pod.uid(), "qos": pod.class(), "root": pod.root()}),
+        (None, Some(sandbox)) => json!({"sandbox": sandbox.id(), "root": sandbox.prefix()}),
+        (None, None) => return Ok(NOWHERE),
+    };
+    if args.json {
+        return say_json(&found).map(|()| 0);
+    }
+    for (name, value) in found.as_object().into_iter().flatten() {
+        say(&format!("{name} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)))?;
+    }
+    Ok(0)
+}

@@ -21,6 +21,11 @@ fn leave(sandbox: &Sandbox<'_>, task: &Task<'_>) {
     });
 }
 
+/// The CPU shares, or on v2 the weight, of a member's own cgroup.
+fn own_weight(task: &Task<'_>) -> u64 {
+    task.cgroup_file("cpu", if only_v2() { "cpu.weight" } else { "cpu.shares" }).parse().expect("a number")
+}
+
 fn has_two_cpus() -> bool {
     Path::new("/sys/devices/system/cpu/cpu1").exists()
 }
@@ -36,8 +41,9 @@ fn shares_are_the_members_sum_where_no_cpu_limit_is_given() {
     let two = member(&sandbox, "cpu.shares = 256");
     let modest = member(&sandbox, "");
     assert_eq!(shares(), weight(770), "who asks for none has the least");
+    assert_eq!([&one, &two, &modest].map(own_weight), [512, 256, 2].map(weight), "and weighs no more beside others");
     two.bowline("update", ["--cpu-shares=1024"]).assert_code(0);
-    assert_eq!(shares(), weight(1538));
+    assert_eq!((shares(), own_weight(&two)), (weight(1538), weight(1024)));
     leave(&sandbox, &one);
     assert_eq!(shares(), weight(1026));
     let most = member(&sandbox, "cpu.shares = 262144");
@@ -171,6 +177,10 @@ fn a_pod_has_what_its_members_ask_for_and_may_have() {
     assert_eq!((limits().cpu.as_str(), limits().memory.as_str()), ("max 100000", "218103808"));
     let none = member(&sandbox, "");
     assert_eq!((limits().cpu.as_str(), limits().memory.as_str()), ("max 100000", "max"));
+    assert_eq!([&one, &two, &free, &none].map(own_weight), [204, 102, 2, 2].map(weight), "as in the kubelet's pods");
+    one.bowline("update", ["--cpus=0.5"]).assert_code(0);
+    assert_eq!(own_weight(&one), weight(512));
+    one.bowline("update", ["--cpus=0.2"]).assert_code(0);
     leave(&sandbox, &none);
     leave(&sandbox, &free);
     assert_eq!((limits().cpu.as_str(), limits().memory.as_str()), ("30000 100000", "201326592"));

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use bowline_cgroup::{Cgroup, Layout};
 use bowline_error::{Error, Kind, Result};
+use bowline_spec::budget::own_shares;
 use bowline_spec::id::TaskId;
 use bowline_spec::{Mount, Namespace, NetworkMode, Task as Description};
 use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
@@ -127,6 +128,7 @@ impl Sandbox {
         }
         let mut joined = task.clone();
         joined.cgroup = Some(PathBuf::from(record.cgroup_of(id)));
+        joined.cpu.shares = own_shares(&record.sandbox, task);
         let of = &mut joined.namespaces;
         let fill = |own: &mut Option<Namespace>, path: Option<PathBuf>| {
             if own.is_none() {

@@ -17,11 +17,15 @@ impl Supervisor {
     pub async fn update(self: &Rc<Self>, id: &TaskId, update: &Update) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.turns.updating.lock().await;
-        let (merged, changes) = task.facts.look(|facts| host::change(facts.record.description()?, update))?;
+        let (merged, mut changes) = task.facts.look(|facts| host::change(facts.record.description()?, update))?;
         match self.sandbox() {
             None => self.change(&task, &changes).await?,
             Some(sandbox) => {
                 let joined = self.joined(&sandbox, &merged, id)?;
+                if let Some(cpu) = changes.cpu_mut() {
+                    // A pod's rule makes them of the limit.
+                    cpu.set_shares(joined.cpu.shares);
+                }
                 let spec = host::configure_unfiltered(&joined, id.as_str(), None)?;
                 let resources = spec.linux().as_ref().and_then(|l| l.resources().clone()).unwrap_or_default();
                 self.change_member(&sandbox, &merged, id, &resources, async || self.change(&task, &changes).await)

@@ -1,10 +1,10 @@
 //! Which rule makes a sandbox's joint budget, and that each member fits.
 
-use super::{Class, Joint, Member, Needs, ecs, kata, kubelet};
+use super::{Class, Joint, Member, Needs, SHARES, ecs, kata, kubelet};
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
-use crate::task::{Budget, Sandbox, Task};
+use crate::task::{Budget, Enforcement, Sandbox, Task};
 use crate::values::{ByteSize, Ceiling};
 
 /// What a member may use, for every rule.
@@ -68,6 +68,20 @@ pub fn joint(sandbox: &Sandbox, shares: &[Share]) -> Result<(Class, Joint), Inva
     Ok((sandbox.class(&needs), joint))
 }
 
+/// The CPU shares of `member` in its own cgroup: what the joint budget counts for it, so that a member that asks for
+/// nothing does not outweigh one that does. `None` leaves the kernel's default.
+///
+/// Source: amazon-ecs-agent, `dockerCPUShares` in agent/api/task; kubernetes, `calculateLinuxResources` in
+/// pkg/kubelet/kuberuntime.
+pub fn own_shares(sandbox: &Sandbox, member: &Task) -> Option<u64> {
+    match sandbox.budget {
+        _ if sandbox.cgroup == Enforcement::Off => member.cpu.shares,
+        Budget::Given => member.cpu.shares.or(Some(*SHARES.start())),
+        Budget::Members => member.cpu.shares,
+        Budget::Pod => Some(kubelet::milli_cpu_to_shares(Needs::of(member).request.milli_cpu)),
+    }
+}
+
 fn at<T>(most: Ceiling<T>) -> Option<T> {
     match most {
         Ceiling::At(most) => Some(most),
@@ -103,6 +117,28 @@ mod tests {
         assert_eq!((members.quota_us, members.memory, members.pids), (Some(50_000), Some(1 << 30), Some(9)));
         let pod = of("budget = 'pod'\npids = 9");
         assert_eq!((pod.quota_us, pod.memory, pod.pids), (Some(50_000), Some(96 << 20), Some(9)));
+    }
+
+    #[test]
+    fn a_member_weighs_in_its_own_cgroup_what_it_counts_for_in_the_sum() {
+        let own = |sandbox: &str, task: &str| {
+            let sandbox = parse_sandbox(sandbox, Format::Toml).unwrap();
+            own_shares(&sandbox, &parse(&format!("command = 'true'\n{task}"), Format::Toml).unwrap())
+        };
+        for (sandbox, task, shares) in [
+            ("", "", Some(2)),
+            ("", "cpu.shares = 512", Some(512)),
+            ("", "cpu.limit = 2", Some(2)),
+            ("cgroup = 'off'", "", None),
+            ("cgroup = 'off'", "cpu.shares = 300", Some(300)),
+            ("budget = 'members'", "", None),
+            ("budget = 'members'", "cpu.shares = 7", Some(7)),
+            ("budget = 'pod'", "", Some(2)),
+            ("budget = 'pod'", "cpu.limit = 0.25", Some(256)),
+            ("budget = 'pod'", "cpu = {limit = 2, shares = 102}", Some(102)),
+        ] {
+            assert_eq!(own(sandbox, task), shares, "{sandbox}; {task}");
+        }
     }
 
     #[test]

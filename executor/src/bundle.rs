@@ -158,6 +158,10 @@ pub fn check_process(process: &Process) -> Result<()> {
     if !process.cwd().is_absolute() {
         return bad(format!("process.cwd: {:?} is not absolute", process.cwd().display().to_string()));
     }
+    let is_variable = |text: &str| text.find('=').is_some_and(|at| at > 0);
+    if let Some(text) = process.env().iter().flatten().find(|text| !is_variable(text)) {
+        return bad(format!("process.env: {text:?} is not NAME=value"));
+    }
     Ok(())
 }
 

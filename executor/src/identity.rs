@@ -4,17 +4,22 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::Read as _;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::UserIds;
 use bowline_spec::user::NameOrId;
-use rustix::fs::{self, FileType, Mode, OFlags};
+use rustix::fs::{self, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::inside_root::{self, Symlinks};
+
+const PASSWD: &str = "/etc/passwd";
+
+/// How a file of a root is opened: at once, whatever it has become since it was looked at.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// More than any sane user database has; a larger file is refused.
 const MOST_BYTES: u64 = 4 << 20;
@@ -35,7 +40,7 @@ pub struct Wanted<'a> {
 /// # Errors
 /// `BadSpec` naming the user or group that the root does not know.
 pub fn resolve(root: BorrowedFd<'_>, wanted: Wanted<'_>) -> Result<UserIds> {
-    by_files(&read(root, "/etc/passwd")?, || read(root, "/etc/group"), wanted)
+    by_files(&read(root, PASSWD)?, || read(root, "/etc/group"), wanted)
 }
 
 /// Like [`resolve`], from the text of the files.
@@ -81,6 +86,24 @@ pub fn by_files(passwd: &str, group: impl FnOnce() -> Result<String>, wanted: Wa
     groups.dedup();
     let home = entry.as_ref().and_then(|a| a.home()).map(PathBuf::from);
     Ok(UserIds { uid, gid, groups, home })
+}
+
+/// The home of user `uid` by `/etc/passwd` inside `root`; `None` if there is none, or no such file that can be read.
+///
+/// For a process inside the root: it uses no procfs, as the task's may be anything.
+pub fn home(root: impl AsFd, uid: u32) -> Option<String> {
+    let open = |flags| inside_root::open(root.as_fd(), Path::new(PASSWD), flags, Symlinks::Followed).ok();
+    let looked_at = fs::fstat(open(OFlags::PATH | OFlags::CLOEXEC)?).ok()?;
+    if !is_regular(&looked_at) || looked_at.st_size == 0 {
+        return None;
+    }
+    let file = open(READ)?;
+    let opened = fs::fstat(&file).ok()?;
+    if (opened.st_dev, opened.st_ino) != (looked_at.st_dev, looked_at.st_ino) {
+        return None;
+    }
+    let text = text(file).ok()?;
+    text.lines().filter_map(Account::parse).find(|account| account.id == uid)?.home().map(str::to_owned)
 }
 
 /// A line of `/etc/passwd` or `/etc/group`: `name:password:id:…` (passwd(5), group(5)).
@@ -135,7 +158,7 @@ fn read(root: BorrowedFd<'_>, path: &str) -> Result<String> {
     // Nothing but a regular file is opened: with the host's rights, opening a device may have an
     // effect, and opening a FIFO may take forever.
     let stat = fs::fstat(&fd).doing(Kind::BadSpec, what)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+    if !is_regular(&stat) {
         return Err(unfit(&"it is not a regular file"));
     }
     if stat.st_size as u64 > MOST_BYTES {
@@ -145,18 +168,23 @@ fn read(root: BorrowedFd<'_>, path: &str) -> Result<String> {
     if stat.st_size == 0 {
         return Ok(String::new());
     }
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = fs::open(format!("/proc/self/fd/{}", fd.as_raw_fd()), flags, Mode::empty());
-    let file = File::from(file.doing(Kind::BadSpec, what)?);
+    let file = fs::open(format!("/proc/self/fd/{}", fd.as_raw_fd()), READ, Mode::empty());
+    text(file.doing(Kind::BadSpec, what)?).doing(Kind::BadSpec, what)
+}
+
+fn is_regular(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+/// What `file` says, up to the most that is read of one.
+fn text(file: OwnedFd) -> io::Result<String> {
     let mut bytes = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut bytes).doing(Kind::BadSpec, what)?;
+    File::from(file).take(MOST_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
 
     fn root() -> (tempfile::TempDir, File) {

@@ -65,6 +65,24 @@ fn the_user_is_the_tasks_own_unless_asked_otherwise() {
 }
 
 #[test]
+fn home_is_that_of_the_user_unless_it_is_set() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    let task = host.task_of(["sleep", "1000"]).rootfs(root.path()).flag("--user=app").start();
+    task.exec_with(["--user=root"], "echo $HOME").assert_says("/root");
+    task.exec_with(["--user=4321"], "echo $HOME").assert_says("/");
+    task.exec_with(["--user=root", "--env=HOME=/set"], "echo $HOME").assert_says("/set");
+    task.exec("echo $HOME").assert_says("/home/app");
+    task.end();
+    let task = host.task_of(["sleep", "1000"]).rootfs(root.path()).flag("--user=4321").flag("--env=HOME=/set").start();
+    task.exec_with(["--user=root"], "echo $HOME").assert_says("/set");
+    task.end();
+    let nobody = host.task_of(["/bin/sh", "-c", "echo $HOME"]).rootfs(root.path()).flag("--user=4321").run();
+    nobody.assert_says("/");
+    host.assert_nothing_left();
+}
+
+#[test]
 fn exec_into_a_paused_task_is_an_error() {
     let host = Host::new();
     let task = host.task(IDLE).start();

@@ -32,6 +32,7 @@ mod containerd_checkpoint;
 mod containerd_control;
 mod containerd_cycles;
 mod containerd_daemon;
+mod containerd_environment;
 mod containerd_events;
 mod containerd_exec;
 mod containerd_invocation;

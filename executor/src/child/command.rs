@@ -10,6 +10,8 @@ use bowline_error::{Error, Kind, Result};
 use oci_spec::runtime::Process;
 use rustix::fs::{self, FileType};
 
+use super::environment;
+
 /// The arguments of execve: path, arguments and environment.
 pub struct Program {
     pub path: CString,
@@ -38,7 +40,7 @@ pub fn check_folder(process: &Process) -> Result<()> {
 /// `CommandNotFound` and `NotExecutable` name the path or paths looked at.
 pub fn find(process: &Process) -> Result<Program> {
     let args = process.args().as_deref().unwrap_or_default();
-    let env = process.env().as_deref().unwrap_or_default();
+    let env = environment::of(process);
     let Some(name) = args.first() else {
         return Err(Error::new(Kind::BadSpec, "command: empty"));
     };
@@ -55,7 +57,7 @@ pub fn find(process: &Process) -> Result<Program> {
             }
         }
     } else {
-        search(name, env)?
+        search(name, environment::value(&env, "PATH").unwrap_or_default())?
     };
     Ok(Program {
         path: c_string(path.as_os_str().as_bytes())?,
@@ -64,8 +66,7 @@ pub fn find(process: &Process) -> Result<Program> {
     })
 }
 
-fn search(name: &str, env: &[String]) -> Result<PathBuf> {
-    let path = env.iter().find_map(|e| e.strip_prefix("PATH=")).unwrap_or("");
+fn search(name: &str, path: &str) -> Result<PathBuf> {
     let mut refused = None;
     for folder in path.split(':').filter(|folder| folder.starts_with('/')) {
         let candidate = Path::new(folder).join(name);

@@ -14,6 +14,7 @@
 mod capabilities;
 mod command;
 mod confine;
+mod environment;
 mod handed;
 mod scheduling;
 mod terminal;

@@ -9,6 +9,7 @@ use oci_spec::runtime::{Process, UserBuilder};
 use super::launches::owner;
 use super::task::Task;
 use crate::bundle;
+use crate::facts::TaskFacts;
 use crate::identity::{self, Wanted};
 use crate::io::Owner;
 use crate::request::Exec;
@@ -41,7 +42,11 @@ impl Task {
                 let message = format!("user {user}: a task of the profile untrusted has but one user, its own");
                 return Err(Error::new(Kind::BadSpec, message).hint("leave --user out"));
             }
-            self.become_user(&mut process, user)?;
+            let home = self.become_user(&mut process, user)?;
+            if !self.says_home(request) {
+                let env = merged(process.env().as_deref().unwrap_or_default(), &[format!("HOME={home}")])?;
+                process.set_env(Some(env));
+            }
         }
         Ok(process)
     }
@@ -75,7 +80,14 @@ impl Task {
         self.facts.look(|facts| owner(&self.spec, Some(process), &facts.particulars))
     }
 
-    fn become_user(&self, process: &mut Process, user: &str) -> Result<()> {
+    /// Whether the request or the task's description sets HOME, for whoever the user is.
+    fn says_home(&self, request: &Exec) -> bool {
+        let described = |facts: &TaskFacts| facts.record.description().is_ok_and(|task| task.env.contains_key("HOME"));
+        request.env.iter().any(|variable| variable.starts_with("HOME=")) || self.facts.look(described)
+    }
+
+    /// Makes `user` the process's. Returns that user's home.
+    fn become_user(&self, process: &mut Process, user: &str) -> Result<String> {
         let user: User = user.parse()?;
         let pid = self.pid().unwrap_or_default();
         // Init is unreaped, so its pid cannot be reused; its root is the task's root.
@@ -86,7 +98,7 @@ impl Task {
         // Capabilities stay as init's: execve drops them for every user but root.
         let user = UserBuilder::default().uid(ids.uid).gid(ids.gid).additional_gids(ids.groups);
         process.set_user(user.build().doing(Kind::Internal, || "cannot describe a user")?);
-        Ok(())
+        Ok(ids.home.map_or_else(|| "/".to_owned(), |home| home.to_string_lossy().into_owned()))
     }
 }
 

@@ -63,9 +63,8 @@ pub(super) fn maps(mapping: &IdMapping, id: u32) -> bool {
 
 fn environment(task: &Task, host: &Host) -> Vec<String> {
     let mut env: BTreeMap<&str, String> = BTreeMap::from([("PATH", DEFAULT_PATH.into())]);
-    if let Some(home) = &host.user.home {
-        env.insert("HOME", home.to_string_lossy().into());
-    }
+    let home = host.user.home.as_ref().map_or_else(|| "/".into(), |home| home.to_string_lossy().into());
+    env.insert("HOME", home);
     if let Some(hostname) = &task.hostname {
         env.insert("HOSTNAME", hostname.clone());
     }

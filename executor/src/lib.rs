@@ -105,7 +105,7 @@ pub use health::{Check, Health, HealthStatus};
 pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
 pub use host::configure;
 pub use inheritance::{Limits as InheritedLimits, leave_behind};
-pub use io::{Attachment, Input, Logger, Ready, TAIL, Target, WindowSize};
+pub use io::{Attachment, Input, Logger, Ready, Released, TAIL, Target, WindowSize};
 pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
 pub use manager_events::{Happening, Teller, Told};

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::facts::{ExecEnd, Particulars};
 use crate::health::Health;
-use crate::io::{Attachment, Input, Logger, Target, WindowSize};
+use crate::io::{Attachment, Input, Logger, Released, Target, WindowSize};
 use crate::lifecycle::Status;
 use crate::member::Member;
 use crate::report::ExitReport;
@@ -138,6 +138,8 @@ pub struct Exec {
     /// Whether output goes straight to the FIFOs that `stdout` and `stderr` below
     /// name instead of being captured.
     pub direct: bool,
+    /// If set, output that goes straight to FIFOs ends once the exec is released, whatever it has left running.
+    pub released: Option<Released>,
     /// Where stdout goes, besides the capture.
     pub stdout: Target,
     /// Where stderr goes, besides the capture.

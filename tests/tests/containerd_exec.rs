@@ -3,7 +3,7 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Code, Input, Running, Stdio, make_fifo};
+use bowline_tests::harness::containerd::{Code, Input, Output, Running, Stdio, make_fifo};
 use bowline_tests::harness::{Process, eventually, hierarchies, patience, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -410,5 +410,56 @@ fn what_an_exec_leaves_running_does_not_hold_up_its_delete() {
     deleted.expect("an answer").expect("deleted");
     // It is in the pipe; whoever reads that may be slower.
     eventually("its output", || (stdout.text() == "done\n").then_some(()));
+    running.end();
+}
+
+#[test]
+fn the_output_of_an_exec_ends_with_its_delete_whatever_still_holds_it() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let io = running.bundle.fifos("e");
+    let (stdout, stderr) = io.open();
+    running.shim.run_exec(&running.bundle, "e", &["/bin/sh", "-c", "sleep 1000 & echo done"], &io);
+    assert_eq!(running.shim.status_at_end(&running.id, "e"), 0);
+    // Until then it may write more.
+    assert!(!stdout.has_ended());
+    running.shim.delete(&running.id, "e").expect("deleted");
+    assert_eq!((stdout.to_end().as_str(), stderr.expect("a FIFO").to_end().as_str()), ("done\n", ""));
+    assert_eq!(running.shim.pids(&running.id).expect("pids").len(), 2, "what it left runs on");
+    running.end();
+}
+
+#[test]
+fn what_an_exec_left_running_writes_until_the_exec_is_deleted() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let io = running.bundle.fifos("e");
+    let (stdout, _stderr) = io.open();
+    let script = "{ until [ -e /tmp/go ]; do sleep 0.1; done; echo later; sleep 1000; } & echo done";
+    running.shim.run_exec(&running.bundle, "e", &["/bin/sh", "-c", script], &io);
+    assert_eq!(running.shim.status_at_end(&running.id, "e"), 0);
+    assert_eq!(running.exec("go", "touch /tmp/go").0, 0);
+    eventually("what is written later", || (stdout.text() == "done\nlater\n").then_some(()));
+    running.shim.delete(&running.id, "e").expect("deleted");
+    assert_eq!(stdout.to_end(), "done\nlater\n");
+    running.end();
+}
+
+#[test]
+fn an_exec_that_wrote_more_than_its_fifo_holds_is_deleted_before_anybody_reads_it() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let io = running.bundle.fifos("e");
+    let (stdout, _stderr) = (Output::open_paused(io.stdout.as_ref()), Output::open(io.stderr.as_ref()));
+    let script = "head -c 100000 /dev/zero | tr '\\0' x; i=0; while [ $i -lt 100 ]; do echo y; i=$((i+1)); done";
+    running.shim.run_exec(&running.bundle, "e", &["/bin/sh", "-c", script], &io);
+    assert_eq!(running.shim.status_at_end(&running.id, "e"), 0);
+    let deleted = running.shim.delete_later(&running.id, "e").wait_for(std::time::Duration::from_secs(20));
+    deleted.expect("an answer").expect("deleted");
+    stdout.resume();
+    assert_eq!(stdout.to_end().len(), 100_200);
     running.end();
 }

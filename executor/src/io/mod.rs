@@ -7,8 +7,9 @@
 //!      └──── file, or a pipe that a FIFO or guests feed ◄── input
 //! ```
 //!
-//! If the shim need not see the output, the process gets a FIFO directly. It never gets a file: a
-//! process that holds a host file can change its mode and its content.
+//! If the shim need not see the output, the process gets a FIFO directly, or a pipe that the shim copies into the
+//! FIFO where the manager must be able to end it (`relay`). It never gets a file: a process that holds a host file
+//! can change its mode and its content.
 //!
 //! A slow FIFO reader holds up its own stream only. A file that cannot be written, or a reader that
 //! has gone, holds up nothing: the lost bytes are counted. When the client that has the process in
@@ -22,6 +23,7 @@ mod end;
 mod input;
 mod logger;
 mod outlet;
+mod relay;
 mod stream;
 mod tail;
 mod terminal;
@@ -46,6 +48,8 @@ pub use terminal::{WindowSize, Wish};
 use crate::log;
 use outlet::Outlet;
 pub use outlet::Target;
+use relay::Relay;
+pub use relay::Released;
 pub use stream::Progress;
 use stream::{Route, Stream};
 pub use tail::{TAIL, Tail, new_tail};
@@ -71,6 +75,8 @@ pub struct Connections<'a> {
     /// shim. A terminal always sits in between, and so does a pipe when a target is not a FIFO: no
     /// file of the host is handed to a process.
     pub direct: bool,
+    /// If set, the process gets pipes even with `direct`, and the FIFOs close once it is released.
+    pub released: Option<Released>,
     /// Whether its pipes are read for as long as any process writes to them, even after the process itself has ended.
     pub follow: bool,
 }
@@ -127,7 +133,7 @@ pub struct Attachment {
 ///
 /// Returns the process's ends and the shim's side.
 pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
-    let Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, follow } = wanted;
+    let Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, released, follow } = wanted;
     let ([out_log, err_log], [out_tail, err_tail]) = (logs, tails);
     if let Some(size) = terminal {
         let (wish, awaited) = terminal::wish(size)?;
@@ -136,13 +142,13 @@ pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
     }
     let mut pumps = Pumps::new(None, None);
     let stdin = pumps.open_input(input, owner)?;
-    let way = Way { owner, direct, follow };
-    let out = pumps.open_output("stdout", stdout, way, out_log, out_tail)?;
+    let way = Way { owner, direct, released, follow };
+    let out = pumps.open_output("stdout", stdout, &way, out_log, out_tail)?;
     // Both streams go to one file: a single pipe keeps their order.
-    let one = direct && stdout == stderr && !pumps.lines.outputs.is_empty();
+    let one = direct && stdout == stderr && !pumps.lines.progress.is_empty();
     let err = match &out {
         End::Fd(pipe) if one => End::Fd(pipe.try_clone().doing(Kind::Internal, || "cannot give a process its stderr")?),
-        _ => pumps.open_output("stderr", stderr, way, err_log, err_tail)?,
+        _ => pumps.open_output("stderr", stderr, &way, err_log, err_tail)?,
     };
     Ok((Stdio { stdin, stdout: out, stderr: err, terminal: None }, Wiring::Pipes(pumps)))
 }
@@ -164,10 +170,11 @@ impl Wiring {
 }
 
 /// How the outputs of a process leave it: see [`Connections`].
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Way {
     owner: Owner,
     direct: bool,
+    released: Option<Released>,
     follow: bool,
 }
 
@@ -199,7 +206,7 @@ impl Pumps {
         &mut self,
         name: &'static str,
         target: &Target,
-        way: Way,
+        way: &Way,
         log: Option<log::Writer>,
         tail: Tail,
     ) -> Result<End> {
@@ -211,7 +218,13 @@ impl Pumps {
                     Target::Path(_) | Target::Own(_) | Target::Null => Some(outlet::open(target, path)?),
                 };
                 match opened {
-                    Some((fifo, kind)) if kind.is_fifo() => return handed_over(fifo, path, way.owner).map(End::Fd),
+                    Some((fifo, kind)) if kind.is_fifo() => {
+                        let end = match &way.released {
+                            Some(released) => self.relay(name, fifo, way.owner, released.clone())?,
+                            None => handed_over(fifo, path, way.owner)?,
+                        };
+                        return Ok(End::Fd(end));
+                    }
                     Some((null, _)) if is_null(&null)? => return Ok(End::Null),
                     Some((file, kind)) => Outlet::to(file, kind)?,
                     None => return unread(way.owner).map(End::Fd),
@@ -226,6 +239,16 @@ impl Pumps {
         let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
         self.begin(name, from, outlet, log, tail, way.follow);
         Ok(End::Fd(write))
+    }
+
+    /// Creates a pipe that is copied into `fifo` until the process is released; returns the process's end.
+    fn relay(&mut self, name: &'static str, fifo: File, owner: Owner, released: Released) -> Result<OwnedFd> {
+        let (read, write) = pipe()?;
+        owner.take(&write)?;
+        let (tell, hear) = watch::channel(Progress::default());
+        Relay::new(name, read, fifo, self.lines.process_ended.clone(), released, tell)?.begin();
+        self.lines.progress.push(hear);
+        Ok(write)
     }
 
     fn begin(

@@ -353,11 +353,11 @@ fn wire(request: &Exec, targets: Option<[Target; 2]>, owner: Owner) -> Result<(S
     let tails = [stdout, stderr];
     let Exec { stdin: input, terminal, .. } = request;
     let [stdout, stderr] = &targets.unwrap_or_else(|| [request.stdout.clone(), request.stderr.clone()]);
-    let (logs, direct, terminal) = ([None, None], request.direct, *terminal);
+    let (logs, direct, released, terminal) = ([None, None], request.direct, request.released.clone(), *terminal);
     // A program that the exec leaves behind may write to the exec's file as long as it lives.
     let follow = direct;
     let (stdio, wiring) =
-        io::wire(Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, follow })?;
+        io::wire(Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, released, follow })?;
     Ok((stdio, wiring, kept))
 }
 

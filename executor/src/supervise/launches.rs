@@ -307,6 +307,7 @@ impl Supervisor {
             terminal: process.and_then(Process::terminal).unwrap_or(false).then_some(size),
             direct,
             // All processes of a task end with its init.
+            released: None,
             follow: false,
         })?;
         let (cgroup, starting, live) = match &checkpoint {

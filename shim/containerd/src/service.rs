@@ -135,7 +135,8 @@ impl Service {
             Error::new(Kind::WrongState, format!("exec {exec} {state}"))
         })?;
         let _writers = io.readers().await;
-        let (streams, ends) = io.open(id, &self.namespace)?;
+        let (streams, mut ends) = io.open(id, &self.namespace)?;
+        let released = Some(ends.releases());
         self.containers.process(id, exec, |process| process.ends = ends)?;
         let request = Exec {
             process: Some(spec),
@@ -146,6 +147,9 @@ impl Service {
             terminal: io.terminal.then(WindowSize::default),
             name: Some(exec.to_owned()),
             direct: true,
+            released,
+            // Nobody asks for it.
+            tail_bytes: Some(0),
             ..Exec::default()
         };
         Ok(self.executor.start_exec(id, request).await?.pid.cast_unsigned())
@@ -188,7 +192,7 @@ impl Service {
         Ok(answer)
     }
 
-    fn delete_exec(&self, id: &str, exec: &str) -> Answer<DeleteResponse> {
+    async fn delete_exec(&self, id: &str, exec: &str) -> Answer<DeleteResponse> {
         let deleted = self.containers.with(id, |container| {
             let process = container.execs.get(exec).ok_or_else(|| unknown_exec(id, exec))?;
             let starts = process.pid == 0 && process.spec.is_none() && process.exit().is_none();
@@ -197,12 +201,15 @@ impl Service {
                 return Err(Error::new(Kind::WrongState, message));
             }
             let answer = deleted(process);
-            container.execs.remove(exec);
-            // Not when the exec ends, because callers that wait for its end are answered first.
-            pages::left();
-            Ok(answer)
+            Ok((answer, container.execs.remove(exec)))
         });
-        deleted.and_then(|deleted| deleted).map_err(|e| refused(&e))
+        let (answer, process) = deleted.and_then(|deleted| deleted).map_err(|e| refused(&e))?;
+        if let Some(process) = process {
+            process.ends.release().await;
+        }
+        // Not when the exec ends, because callers that wait for its end are answered first.
+        pages::left();
+        Ok(answer)
     }
 }
 
@@ -328,7 +335,8 @@ impl Service {
             let service = self.clone();
             return seen_through(async move { service.delete_init(&request.id).await }).await;
         }
-        self.delete_exec(&request.id, &request.exec_id)
+        let service = self.clone();
+        seen_through(async move { service.delete_exec(&request.id, &request.exec_id).await }).await
     }
 
     async fn pids(&self, request: PidsRequest) -> Answer<PidsResponse> {

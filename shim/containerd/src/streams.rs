@@ -1,14 +1,16 @@
 //! The streams that containerd connects to a process, and the ends that the shim keeps open.
 //!
 //! ```text
-//!   FIFO: process ─► FIFO ─► containerd's client      the shim holds the other
+//!   init: process ─► FIFO ─► containerd's client      the shim holds the other
 //!         process ◄─ FIFO ◄─ containerd's client      end of each as well
+//!   exec: process ─► pipe ─► shim ─► FIFO ─► containerd's client
 //! ```
 //!
-//! The process gets a FIFO directly: nobody copies its output, a full FIFO blocks it, and nothing is lost while
-//! containerd is away. The reading end that the shim holds protects the process from EPIPE, and preserves its output
-//! until the process is deleted. The writing end of stdin prevents end of file before CloseIO. The executor runs a
-//! `binary://` logger. A process never gets a `file://`: the executor writes the file, from a pipe.
+//! Init gets a FIFO directly: nobody copies its output, a full FIFO blocks it, and nothing is lost while containerd is
+//! away. The reading end that the shim holds protects the process from EPIPE, and preserves its output until the
+//! process is deleted. All that holds init's FIFO ends with init. What an exec leaves running does not: the executor
+//! copies an exec's output, so that Delete can end it. The writing end of stdin prevents end of file before CloseIO.
+//! The executor runs a `binary://` logger. A process never gets a `file://`: the executor writes the file, from a pipe.
 //!
 //! No process starts before its output has a reader: a client that opens a FIFO after the last writer has gone would
 //! wait forever.
@@ -19,15 +21,19 @@ use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, Input, Kind, Logger, Ready, Result, Target};
+use bowline_executor::{Doing, Error, Input, Kind, Logger, Ready, Released, Result, Target};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 /// How long to wait for a reader. Other shims wait without limit.
 const READER: Duration = Duration::from_secs(5);
 /// The pause between two looks for a reader, at first and at most.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
+
+/// How long Delete waits for a client that does not read what an exec has written, as other shims do.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
 /// A process's streams, as containerd names them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,12 +52,30 @@ pub struct Io {
 pub struct Ends {
     stdin: Option<OwnedFd>,
     outputs: Vec<OwnedFd>,
+    /// Ends what the executor copies into the FIFOs.
+    copied: Option<watch::Sender<bool>>,
 }
 
 impl Ends {
     /// Closes the shim's end of stdin, so that it ends once its other writers have closed it.
     pub fn close_stdin(&mut self) {
         self.stdin = None;
+    }
+
+    /// Has the outputs end when these ends are let go, whatever still runs; for the executor.
+    pub fn releases(&mut self) -> Released {
+        self.copied.get_or_insert_with(|| watch::Sender::new(false)).subscribe()
+    }
+
+    /// Lets the process go: the FIFOs of its outputs close as soon as what it has written is in them. Returns then, or
+    /// when a client has not read for a while; the client still gets what it reads later.
+    pub async fn release(self) {
+        let Ends { stdin, outputs, copied } = self;
+        drop((stdin, outputs));
+        if let Some(copied) = copied {
+            copied.send_replace(true);
+            let _ = timeout(LAST_OUTPUT, copied.closed()).await;
+        }
     }
 }
 

@@ -213,6 +213,7 @@ impl Service {
             user: optional(request.user),
             timeout: request.timeout_ms.map(Duration::from_millis),
             direct: request.direct,
+            released: None,
             stdout: read_by(&request.stdout, request.foreground),
             stderr: read_by(&request.stderr, request.foreground),
             tail_bytes: request.tail_bytes.map(|bytes| bytes as usize),

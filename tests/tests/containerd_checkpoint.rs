@@ -245,7 +245,7 @@ fn a_criu_that_is_not_where_the_options_say_is_named() {
     let io = bundle.fifos("init");
     let running = containerd.run_by(bundle, &io, with(&options));
     let (code, message) = checkpoint(&running, &images(&host), false).expect_err("there is none");
-    assert_eq!(code, Code::UNIMPLEMENTED, "{message}");
+    assert_eq!(code, Code::FAILED_PRECONDITION, "{message}");
     assert!(message.contains("stand-in"), "{message}");
     running.end();
 }
@@ -271,7 +271,7 @@ fn a_criu_that_does_not_work_is_named_with_what_it_says_and_the_task_runs_on() {
     let containerd = host.containerd();
     let running = containerd.run("sleep 1000");
     let (code, message) = checkpoint(&running, &images(&host), false).expect_err("criu fails here");
-    assert_eq!(code, Code::UNIMPLEMENTED, "{message}");
+    assert_eq!(code, Code::FAILED_PRECONDITION, "{message}");
     assert!(message.contains("criu dump failed: ") && message.contains("dump.log"), "{message}");
     assert_eq!(running.shim.status(&running.id, ""), "RUNNING");
     running.end();

@@ -257,7 +257,7 @@ fn a_checkpoint_without_criu_is_unimplemented_and_says_what_is_missing() {
     let request = api::CheckpointTaskRequest { id: bundle.id.clone(), path, ..Default::default() };
     let answer = shim.send::<protobuf::well_known_types::empty::Empty>("Checkpoint", &request).wait();
     let failure = answer.expect_err("there is no criu");
-    assert_eq!(failure.code, Code::UNIMPLEMENTED, "{failure:?}");
+    assert_eq!(failure.code, Code::FAILED_PRECONDITION, "{failure:?}");
     assert!(failure.message.to_lowercase().contains("criu"), "{failure:?}");
     assert_eq!(shim.status(&bundle.id, ""), "RUNNING");
     shim.end(&bundle.id);

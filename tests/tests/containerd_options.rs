@@ -82,7 +82,7 @@ fn what_is_not_done_is_refused_by_name() {
     let mut request = shim.creation(&bundle, &Stdio::null());
     with(&oci::Options { no_pivot_root: true, ..Default::default() })(&mut request);
     let failure = shim.create_by(&request).expect_err("it is not done");
-    assert_eq!(failure.code, Code::UNIMPLEMENTED, "{failure:?}");
+    assert_eq!(failure.code, Code::FAILED_PRECONDITION, "{failure:?}");
     assert!(failure.message.contains("NoPivotRoot"), "{failure:?}");
     shim.create(&bundle, &Stdio::null()).expect("the id is free");
     shim.end(&bundle.id);

@@ -120,13 +120,13 @@ fn what_cannot_be_done_is_refused_by_name() {
         (failure.code, failure.message)
     };
     let users = refused(pod(Pod { users: true, ..Pod::default() }), &[]);
-    assert!(users.0 == Code::UNIMPLEMENTED && users.1.contains("user namespace"), "{users:?}");
+    assert!(users.0 == Code::FAILED_PRECONDITION && users.1.contains("user namespace"), "{users:?}");
     let unknown = refused(any("nobody.v1.Knows", "x"), &[]);
     assert!(unknown.0 == Code::INVALID_ARGUMENT && unknown.1.contains("nobody.v1.Knows"), "{unknown:?}");
     let garbage = refused(any(POD, "\u{7f}"), &[]);
     assert!(garbage.0 == Code::INVALID_ARGUMENT && garbage.1.contains(POD), "{garbage:?}");
     let rootfs = refused(pod(Pod::default()), &[api::Mount { type_: "bind".into(), ..Default::default() }]);
-    assert!(rootfs.0 == Code::UNIMPLEMENTED && rootfs.1.contains("rootfs"), "{rootfs:?}");
+    assert!(rootfs.0 == Code::FAILED_PRECONDITION && rootfs.1.contains("rootfs"), "{rootfs:?}");
     host.assert_nothing_left();
 }
 

@@ -112,7 +112,7 @@ fn a_shim_without_bowline_beside_it_says_what_is_missing() {
     let folder = with_shim(&host);
     let missing = folder.join("bowline");
     let parts = ["cannot find", missing.to_str().expect("ASCII"), "systemd cgroup driver", "side by side"];
-    assert_create_refused(&host, &folder, Code::UNIMPLEMENTED, &parts);
+    assert_create_refused(&host, &folder, Code::FAILED_PRECONDITION, &parts);
 }
 
 #[test]

@@ -44,11 +44,12 @@ fn status(prefix: &str, error: &Error) -> Status {
     let code = match error.kind() {
         Kind::NotFound => Code::NOT_FOUND,
         Kind::AlreadyExists => Code::ALREADY_EXISTS,
-        Kind::WrongState => Code::FAILED_PRECONDITION,
+        // Not Unimplemented for what is not supported: containerd takes that for a call that is not there, and asks
+        // again in another way.
+        Kind::WrongState | Kind::Unsupported => Code::FAILED_PRECONDITION,
         Kind::BadSpec | Kind::Usage => Code::INVALID_ARGUMENT,
         // Not NotFound, which would mean that the container does not exist.
         Kind::CommandNotFound | Kind::NotExecutable => Code::UNKNOWN,
-        Kind::Unsupported => Code::UNIMPLEMENTED,
         // Not UNAVAILABLE, which would mean the shim itself.
         Kind::Timeout | Kind::Unavailable => Code::DEADLINE_EXCEEDED,
         Kind::Damaged | Kind::Internal => Code::INTERNAL,

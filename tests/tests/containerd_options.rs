@@ -88,3 +88,18 @@ fn what_is_not_done_is_refused_by_name() {
     shim.end(&bundle.id);
     host.assert_nothing_left();
 }
+
+#[test]
+fn without_systemd_the_cgroup_s_path_is_a_path_whatever_it_looks_like() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let name = format!("bowline-{}.slice:cri:x", host.prefix());
+    let bundle = containerd.bundle().script("cat /proc/self/cgroup; sleep 1000");
+    let bundle = bundle.without_namespace("cgroup").edit(|config| config["linux"]["cgroupsPath"] = json!(name));
+    let io = bundle.fifos("init");
+    let options = oci::Options { systemd_cgroup: false, ..Default::default() };
+    let running = containerd.run_by(bundle, &io, with(&options));
+    running.stdout.wait_for(&format!("/{name}\n"));
+    running.shim.end(&running.id);
+    host.assert_nothing_left();
+}

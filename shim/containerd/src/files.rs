@@ -17,7 +17,7 @@ const RUNTIME: &str = "runtime";
 /// Writes the files. An error is only logged: a task must not fail because of files that we do not read.
 pub fn write(bundle: &Path, pid: i32, options: &Options) {
     let options = serde_json::json!({
-        "systemd_cgroup": options.systemd_cgroup,
+        "systemd_cgroup": options.systemd_cgroup == Some(true),
         "shim_cgroup": options.shim_cgroup,
         "no_new_keyring": options.no_new_keyring,
         "no_pivot_root": options.no_pivot_root,

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Criu, Doing, Error, Kind, Particulars, Result};
+use bowline_executor::{CgroupDriver, Criu, Doing, Error, Kind, Particulars, Result};
 use containerd_shim_protos::shim::oci;
 use protobuf::well_known_types::any::Any;
 use protobuf::{Message, UnknownValueRef};
@@ -34,8 +34,6 @@ const LONGEST_FILE: u64 = 1 << 20;
 /// The options of a container; missing ones have their defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Whether there were any options.
-    pub given: bool,
     /// Leave the old root with MS_MOVE and chroot instead of pivot_root.
     pub no_pivot_root: bool,
     /// Keep the session keyring of the process that starts the container.
@@ -50,8 +48,8 @@ pub struct Options {
     pub binary_name: Option<String>,
     /// Where that binary keeps its state.
     pub root: Option<String>,
-    /// Whether systemd creates the cgroups.
-    pub systemd_cgroup: bool,
+    /// Whether systemd creates the cgroups; `None` where nothing says so.
+    pub systemd_cgroup: Option<bool>,
     /// The path of CRIU's binary, from old containerds.
     pub criu_path: Option<String>,
     /// The images that the container is restored from; containerd repeats them in its request.
@@ -96,7 +94,7 @@ struct Toml {
     io_gid: u32,
     binary_name: String,
     root: String,
-    systemd_cgroup: bool,
+    systemd_cgroup: Option<bool>,
     criu_path: String,
     criu_image_path: String,
     criu_work_path: String,
@@ -142,9 +140,14 @@ impl Options {
         }
     }
 
-    /// Whether systemd creates the cgroup at `cgroups_path`: by the options or, without any, by the form of the path.
-    pub fn is_systemd(&self, cgroups_path: &str) -> bool {
-        self.systemd_cgroup || !self.given && is_systemd_path(cgroups_path)
+    /// What creates the cgroup. Where the options say that systemd does not, `cgroupsPath` is a path even if it looks
+    /// like a unit; where they say nothing, its form decides.
+    pub fn driver(&self) -> CgroupDriver {
+        match self.systemd_cgroup {
+            Some(true) => CgroupDriver::Systemd,
+            Some(false) => CgroupDriver::Literal,
+            None => CgroupDriver::Auto,
+        }
     }
 
     /// The executor settings that differ from the default.
@@ -167,7 +170,6 @@ impl Options {
 
     fn of_runc(sent: oci::Options) -> Options {
         Options {
-            given: true,
             no_pivot_root: sent.no_pivot_root,
             no_new_keyring: sent.no_new_keyring,
             criu_path: criu_path(&sent),
@@ -176,7 +178,8 @@ impl Options {
             io_gid: sent.io_gid,
             binary_name: text(sent.binary_name),
             root: text(sent.root),
-            systemd_cgroup: sent.systemd_cgroup,
+            // The wire has no form of its own for false.
+            systemd_cgroup: Some(sent.systemd_cgroup),
             criu_image_path: text(sent.criu_image_path),
             criu_work_path: text(sent.criu_work_path),
             task_api_address: text(sent.task_api_address),
@@ -206,7 +209,6 @@ impl Options {
                 .hint("the names are those of runc's options, such as SystemdCgroup")
         })?;
         Ok(Options {
-            given: true,
             no_pivot_root: read.no_pivot_root,
             no_new_keyring: read.no_new_keyring,
             shim_cgroup: text(read.shim_cgroup),
@@ -247,14 +249,6 @@ impl CheckpointOptions {
             work_path: text(sent.work_path),
         })
     }
-}
-
-/// Whether `cgroupsPath` is in systemd's form, `slice:prefix:name`. A path of a cgroup has a slash or no colon.
-pub fn is_systemd_path(cgroups_path: &str) -> bool {
-    let parts: Vec<&str> = cgroups_path.split(':').collect();
-    let [slice, _, name] = parts[..] else { return false };
-    let is_slice = slice.is_empty() || slice.ends_with(".slice");
-    is_slice && !name.is_empty() && !cgroups_path.contains('/')
 }
 
 fn text(sent: String) -> Option<String> {
@@ -310,7 +304,6 @@ mod tests {
 
     fn full() -> Options {
         Options {
-            given: true,
             no_pivot_root: true,
             no_new_keyring: true,
             shim_cgroup: Some("/shims".to_owned()),
@@ -318,7 +311,7 @@ mod tests {
             io_gid: 2,
             binary_name: Some("crun".to_owned()),
             root: Some("/run/r".to_owned()),
-            systemd_cgroup: true,
+            systemd_cgroup: Some(true),
             criu_path: Some("/c".to_owned()),
             criu_image_path: Some("/i".to_owned()),
             criu_work_path: Some("/w".to_owned()),
@@ -357,7 +350,7 @@ mod tests {
             CriuImagePath = \"/i\"\nCriuWorkPath = \"/w\"\nTaskApiAddress = \"ttrpc+unix:///s\"\nTaskApiVersion = 3\n\
             TypeUrl = \"io.containerd.bowline.v1.options\"\n";
         assert_eq!(toml(body), Ok(full()));
-        assert_eq!(toml(""), Ok(Options { given: true, ..Options::default() }));
+        assert_eq!(toml(""), Ok(Options::default()));
     }
 
     #[test]
@@ -369,7 +362,7 @@ mod tests {
         let missing = parsed().expect_err("there is no file");
         assert!(missing.message().contains("o.toml"), "{missing}");
         std::fs::write(&path, "SystemdCgroup = true").unwrap();
-        assert_eq!(parsed().map(|options| options.systemd_cgroup), Ok(true));
+        assert_eq!(parsed().map(|options| options.systemd_cgroup), Ok(Some(true)));
         std::fs::remove_file(&path).unwrap();
         rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
         assert_eq!(parsed().map_err(|e| e.kind()), Err(Kind::BadSpec));
@@ -421,16 +414,15 @@ mod tests {
     }
 
     #[test]
-    fn a_path_for_systemd_is_known_by_its_form() {
-        for path in ["system.slice:docker:abc", ":nerdctl:abc", "-.slice:cri-containerd:abc", "user.slice::x"] {
-            assert!(is_systemd_path(path), "{path}");
-        }
-        for path in ["", "/default/abc", "/a:b:c", "a/b.slice:c:d", "a:b", "a.slice:b:", "a.slice:b:c:d", "x:y:z"] {
-            assert!(!is_systemd_path(path), "{path}");
-        }
-        let asked = Options { given: true, systemd_cgroup: true, ..Options::default() };
-        let refused = Options { given: true, ..Options::default() };
-        assert!(asked.is_systemd("/a/b") && Options::default().is_systemd(":nerdctl:abc"));
-        assert!(!refused.is_systemd(":nerdctl:abc") && !Options::default().is_systemd("/a/b"));
+    fn options_say_who_makes_the_cgroup_or_leave_it_to_its_path() {
+        let runc = |systemd_cgroup| {
+            let sent = oci::Options { systemd_cgroup, ..oci::Options::default() };
+            Options::parse(Some(&any(RUNC, &sent))).map(|options| options.driver())
+        };
+        assert_eq!([runc(true), runc(false)], [Ok(CgroupDriver::Systemd), Ok(CgroupDriver::Literal)]);
+        assert_eq!(toml("SystemdCgroup = false").map(|options| options.driver()), Ok(CgroupDriver::Literal));
+        // containerd 1.6 passes no key on.
+        assert_eq!(toml("").map(|options| options.driver()), Ok(CgroupDriver::Auto));
+        assert_eq!(Options::default().driver(), CgroupDriver::Auto);
     }
 }

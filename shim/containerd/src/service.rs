@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bowline_executor::{
-    Attachment, Bundle, CgroupDriver, Checkpoint, Doing, Error, Exec, Executor, Input, Kind, Launch, Result,
-    WindowSize, layers, pages,
+    Attachment, Bundle, Checkpoint, Doing, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers,
+    pages,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -107,8 +107,7 @@ impl Service {
             stdout: streams.stdout,
             stderr: streams.stderr,
             logger: streams.logger,
-            // Without options, the form of the path tells whether systemd creates the cgroup.
-            driver: if options.systemd_cgroup { CgroupDriver::Systemd } else { CgroupDriver::Auto },
+            driver: options.driver(),
             direct: true,
             checkpoint: images.map(PathBuf::from),
             particulars: options.particulars()?,

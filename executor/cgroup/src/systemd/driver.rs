@@ -17,6 +17,8 @@ pub enum Driver {
     Cgroupfs,
     /// systemd, as scopes.
     Systemd,
+    /// Bowline, whatever form the path has: `slice:prefix:name` is then the name of a folder.
+    Literal,
 }
 
 impl FromStr for Driver {
@@ -40,6 +42,7 @@ impl fmt::Display for Driver {
             Driver::Auto => "auto",
             Driver::Cgroupfs => "cgroupfs",
             Driver::Systemd => "systemd",
+            Driver::Literal => "literal",
         })
     }
 }
@@ -51,11 +54,14 @@ impl Driver {
     /// # Errors
     /// `BadSpec` when driver and path do not match.
     pub fn unit_of(self, asked: Option<&str>, sandbox: &str, id: &str) -> Result<Option<Unit>> {
-        let unit = asked.map_or(Ok(None), Unit::parse)?;
+        let unit = match self {
+            Driver::Literal => None,
+            Driver::Auto | Driver::Cgroupfs | Driver::Systemd => asked.map_or(Ok(None), Unit::parse)?,
+        };
         match (self, unit, asked) {
             (Driver::Auto, unit, _) => Ok(unit),
             (Driver::Systemd, Some(unit), _) => Ok(Some(unit)),
-            (Driver::Cgroupfs, None, _) => Ok(None),
+            (Driver::Literal, _, _) | (Driver::Cgroupfs, None, _) => Ok(None),
             (Driver::Systemd, None, None) => Unit::of_task(sandbox, id).map(Some),
             (Driver::Systemd, None, Some(path)) => {
                 let message = format!(
@@ -93,5 +99,6 @@ mod tests {
         assert_eq!([none, path, unit].map(|p| name(Driver::Auto, p)), [Ok(None), Ok(None), Ok(scope.clone())]);
         assert_eq!([none, path, unit].map(|p| name(Driver::Cgroupfs, p)), [Ok(None), Ok(None), Err(Kind::BadSpec)]);
         assert_eq!([none, path, unit].map(|p| name(Driver::Systemd, p)), [Ok(task), Err(Kind::BadSpec), Ok(scope)]);
+        assert_eq!([none, path, unit].map(|p| name(Driver::Literal, p)), [Ok(None), Ok(None), Ok(None)]);
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Code, Stdio, api, protobuf};
 use bowline_tests::harness::{eventually, only_v2};
+use protobuf::well_known_types::any::Any;
 use serde_json::json;
 
 #[test]
@@ -208,20 +209,39 @@ fn stats_come_in_the_type_of_the_cgroup_version() {
 }
 
 #[test]
-fn stats_without_a_cgroup_are_not_found() {
+fn stats_of_a_task_that_has_ended_are_the_last_reading_until_it_is_deleted() {
     let host = Host::new();
     if host.reference_fails("it answers with zeros on v1") {
         return;
     }
     let containerd = host.containerd();
-    let running = containerd.run("exit 0");
-    running.shim.wait(&running.id, "").expect("an end");
+    let bundle = containerd.bundle().script("exec dd if=/dev/zero of=/dev/null bs=256M count=1").memory(64 << 20);
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
+    assert_eq!(running.shim.status_at_end(&running.id, ""), 137);
+    // At once, as containerd asks to learn whether memory ran out, and when nothing is left to be read.
+    let first = oom_kills(&running.shim.stats(&running.id).expect("stats"));
     for (controller, _) in bowline_tests::harness::hierarchies() {
-        // An error means that it is not there already.
-        let _ = std::fs::remove_dir(running.cgroup(controller.split(',').next().unwrap_or_default()));
+        let cgroup = running.cgroup(controller.split(',').next().unwrap_or_default());
+        eventually("its cgroup goes", || (!cgroup.exists()).then_some(()));
     }
-    assert_eq!(running.shim.stats(&running.id).expect_err("no cgroup").code, Code::NOT_FOUND);
-    running.end();
+    let last = oom_kills(&running.shim.stats(&running.id).expect("stats"));
+    assert!(first >= 1 && last == first, "{first} {last}");
+    running.shim.delete(&running.id, "").expect("deleted");
+    assert_eq!(running.shim.stats(&running.id).expect_err("deleted").code, Code::NOT_FOUND);
+    running.shim.over();
+    host.assert_nothing_left();
+}
+
+/// How many processes were killed for want of memory.
+fn oom_kills(stats: &Any) -> u64 {
+    if stats.type_url == "io.containerd.cgroups.v2.Metrics" {
+        use containerd_shim_protos::cgroups_v2::metrics::Metrics;
+        let metrics = <Metrics as protobuf::Message>::parse_from_bytes(&stats.value).expect("metrics");
+        return metrics.memory_events.oom_kill;
+    }
+    use containerd_shim_protos::cgroups::metrics::Metrics;
+    <Metrics as protobuf::Message>::parse_from_bytes(&stats.value).expect("metrics").memory_oom_control.oom_kill
 }
 
 #[test]

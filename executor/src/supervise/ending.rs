@@ -95,6 +95,7 @@ impl Task {
     /// Removes what is left of the task, and waits until the rest of its output is written.
     async fn clear_away(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
         if self.facts.look(|facts| facts.cgroups == Cgroups::InUse) {
+            self.keep_stats(supervisor);
             self.facts.note(|facts| facts.cgroups = Cgroups::Removing);
             let removal = self.clone().remove_cgroups(supervisor.clone());
             waits::work("the removal of cgroups", Some(self.id.clone()), removal);
@@ -117,6 +118,19 @@ impl Task {
             task.comes_to(&supervisor, Trigger::Done);
             supervisor.release();
         });
+    }
+
+    /// Reads the statistics for the last time, for a manager: containerd learns from them whether memory ran out. Not
+    /// before the exit is reported, which they would delay.
+    fn keep_stats(&self, supervisor: &Supervisor) {
+        if supervisor.config.tell.is_none() {
+            return;
+        }
+        let Ok(mut stats) = supervisor.stats(&self.id) else { return };
+        // systemd may have removed the cgroup, and the counts with it.
+        let counted = self.facts.look(|facts| facts.counted.as_ref().and_then(|counted| counted.oom_kills));
+        stats.memory.oom_kills = stats.memory.oom_kills.max(counted);
+        self.handles.borrow_mut().last_stats = Some(Box::new(stats));
     }
 
     /// Removes the task's cgroup and, after the last task, the shim's own.

@@ -18,7 +18,7 @@ use crate::launch::{Held, Live};
 use crate::reserve::Reserve;
 use crate::rootfs::Null;
 use crate::sandbox_namespaces::Shared;
-use crate::stats::Processes;
+use crate::stats::{Processes, Stats};
 use crate::watch::KernelLog;
 
 /// What a shim holds open for a task.
@@ -47,6 +47,8 @@ pub struct TaskHandles {
     pub null: Option<Null>,
     /// What `stats` keeps open between two readings.
     pub processes: Processes,
+    /// The last reading, once the task has ended, for a manager that asks for it until it removes the task.
+    pub last_stats: Option<Box<Stats>>,
     /// The kernel log, from the time when the kernel's kills are watched.
     pub kernel_log: Option<KernelLog>,
     /// Space for the exit report, until that is written.
@@ -115,6 +117,7 @@ impl TaskHandles {
             exec_group: None,
             null: None,
             processes: Processes::default(),
+            last_stats: None,
             kernel_log: None,
             reserve: None,
             lock: None,

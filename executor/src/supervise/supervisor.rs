@@ -421,6 +421,9 @@ impl Supervisor {
 
     pub fn stats(&self, id: &TaskId) -> Result<Stats> {
         let task = self.task(id)?;
+        if let Some(last) = task.handles.borrow().last_stats.as_deref() {
+            return Ok(last.clone());
+        }
         let read = |cgroup: &Cgroup| stats::read(&self.layout, cgroup, self.page_sizes());
         let (mut stats, pids) = task.with_cgroup(|cgroup| (read(cgroup), self.layout.processes(cgroup)))?;
         stats.processes = task.facts.look(|facts| {

@@ -254,3 +254,33 @@ fn a_member_that_is_being_created_while_the_sandbox_is_stopped_is_not_left() {
     sandbox.end();
     host.assert_nothing_left();
 }
+
+#[test]
+fn the_last_answer_comes_when_the_address_is_free_and_before_the_connection_ends() {
+    let host = Host::new();
+    if host.reference_fails("it removes its socket later") {
+        return;
+    }
+    let containerd = host.containerd();
+    for round in 0..20 {
+        let (shim, pid) = if round % 2 == 0 {
+            let bundle = containerd.bundle().script("exit 0");
+            let shim = containerd.start(&bundle);
+            let pid = shim.pid();
+            shim.shutdown(&bundle.id).unwrap_or_else(|failure| panic!("round {round}: {failure:?}"));
+            (shim, pid)
+        } else {
+            let sandbox = containerd.sandbox(&Pod::default());
+            let pid = sandbox.shim.pid();
+            sandbox.shutdown().unwrap_or_else(|failure| panic!("round {round}: {failure:?}"));
+            (sandbox.shim, pid)
+        };
+        assert!(!shim.socket.exists(), "round {round}");
+        // A client in Go that finds both the answer and the end of the connection takes either.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!shim.client.has_ended(), "round {round}");
+        drop(shim);
+        eventually("the shim ends", || (!process_exists(pid)).then_some(()));
+    }
+    host.assert_nothing_left();
+}

@@ -122,7 +122,7 @@ impl Sandboxes {
                 }
             }
         }
-        executor.leave();
+        self.0.leave();
         Ok(())
     }
 }

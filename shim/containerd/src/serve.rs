@@ -1,7 +1,7 @@
 //! The serving process: passes containerd's calls to the executor, publishes what happens to tasks, and ends after the
 //! last container.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,12 +17,16 @@ use super::invocation::Invocation;
 use super::publisher::Publisher;
 use super::sandbox_calls::{Sandboxes, sandbox};
 use super::service::{Service, task};
-use super::{address, happenings, ours};
+use super::{happenings, ours};
 use bowline_protocol::calls::{Answer, Call, Connections, Server, Services, unknown_service};
 use bowline_protocol::wire::NAME;
 
 /// The folder of filters that all tasks of this host share, whoever started them.
 const STATE: &str = "/run/bowline";
+
+/// How long a client may take to close its connection after the last answer. A client in Go that finds the answer and
+/// the end of the connection at once takes either.
+const LINGER: Duration = Duration::from_millis(250);
 
 /// How long containerd may take to accept the last events.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -62,9 +66,10 @@ pub fn run(invocation: Invocation, listener: UnixListener) -> Result<()> {
             publisher: events.clone(),
             connections: Connections::default(),
             namespace: invocation.namespace.clone(),
+            address: Rc::new(Cell::new(Some(socket))),
         };
         let sandbox = service.sandbox.clone();
-        let served = serve(executor, service, listener, &socket).await;
+        let served = serve(executor, service, listener).await;
         sandbox.unmake().await;
         if !events.drained(LAST_WORDS).await {
             tracing::warn!("containerd has not taken the last events");
@@ -93,12 +98,13 @@ impl Services for Served {
     }
 }
 
-async fn serve(executor: Executor, service: Service, listener: UnixListener, socket: &str) -> Result<()> {
+async fn serve(executor: Executor, service: Service, listener: UnixListener) -> Result<()> {
     let (sandboxes, connections) = (Rc::new(Sandboxes(service.clone())), service.connections.clone());
-    let server = Server::new(Rc::new(Served { tasks: Rc::new(service), sandboxes }), connections);
-    server.serve(listener, executor.closed()).await?;
-    // Remove the socket while it is ours: afterwards another shim may serve the group there.
-    let removed = address::remove(socket);
+    let tasks = Rc::new(service);
+    let server = Server::new(Rc::new(Served { tasks: tasks.clone(), sandboxes }), connections).lingering(LINGER);
+    let served = server.serve(listener, executor.closed()).await;
+    tasks.free_address();
+    served?;
     server.leave().await;
-    removed
+    Ok(())
 }

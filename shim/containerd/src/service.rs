@@ -3,6 +3,7 @@
 //! State, Wait and what they need are answered from memory (`containers`); all else goes to the executor. Nothing is
 //! locked while a call waits, so no call blocks another. Must not: publish what the executor reports.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -32,7 +33,7 @@ use super::publisher::Publisher;
 use super::sandbox::Sandbox;
 use super::status::{Answer, During, refused};
 use super::streams::Io;
-use super::{files, metrics};
+use super::{address, files, metrics};
 use bowline_protocol::calls::{Call, Connections, call, unknown_method, wait};
 
 /// The Task service of one shim. Cheap to clone.
@@ -47,6 +48,8 @@ pub struct Service {
     /// Publishes events to containerd.
     pub publisher: Publisher,
     pub connections: Connections,
+    /// The address of the shim, until it leaves.
+    pub address: Rc<Cell<Option<String>>>,
 }
 
 /// Checks the id of a container or an exec by containerd's own rules.
@@ -74,6 +77,22 @@ fn status_of(error: &Error) -> u32 {
 }
 
 impl Service {
+    /// Has the shim leave. Its address is free before anybody learns of that: whoever starts a shim there next must
+    /// not find this one, nor have its own socket removed.
+    pub fn leave(&self) {
+        self.free_address();
+        self.executor.leave();
+    }
+
+    /// Removes the shim's socket while it is this shim's.
+    pub fn free_address(&self) {
+        if let Some(address) = self.address.take()
+            && let Err(error) = address::remove(&address)
+        {
+            tracing::error!(%error, "the shim's socket is left behind");
+        }
+    }
+
     fn id(&self, id: &str) -> Answer<TaskId> {
         self.containers.with(id, |_| ()).map_err(|e| refused(&e))?;
         checked(id)
@@ -186,7 +205,7 @@ impl Service {
         self.sandbox.forget(id);
         if self.sandbox.has_ended() && self.containers.is_empty() {
             // Not every containerd calls Shutdown after a sandbox's last member.
-            self.executor.leave();
+            self.leave();
         }
         Ok(answer)
     }
@@ -527,7 +546,7 @@ impl Service {
         // containerd calls this for every container that goes. A group may have more containers, and a sandbox has its
         // own call.
         if self.containers.is_empty() && (!self.sandbox.is_there() || self.sandbox.has_ended()) {
-            self.executor.leave();
+            self.leave();
         }
         Ok(Empty::default())
     }

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 use ttrpc::get_status;
 use ttrpc::proto::{Code, Request, Response};
 
@@ -267,15 +267,29 @@ impl<S: Services> Serving<S> {
         Serving { connection, services, calls: FuturesUnordered::new() }
     }
 
-    /// Serves the connection until the client has gone or, once `leaving` is true, until all open calls are answered.
-    pub async fn serve(&mut self, mut leaving: watch::Receiver<bool>) {
+    /// Serves the connection until the client has gone or, once `leaving` is true, until all open calls are answered
+    /// and the client has had so long to go first.
+    pub async fn serve(&mut self, mut leaving: watch::Receiver<bool>, linger: Duration) {
         tokio::select! {
             biased;
             _ = self.until_over(false) => return,
             _ = leaving.wait_for(|leaving| *leaving) => {}
         }
         // An error means that the client has gone: nobody is left to answer.
-        let _ = self.until_over(true).await;
+        if self.until_over(true).await.is_ok() && !linger.is_zero() {
+            let _ = timeout(linger, poll_fn(|context| self.poll_gone(context))).await;
+        }
+    }
+
+    /// Ready once the client has gone. Requests that come before are lost, as they would be after it.
+    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let mut piece = [MaybeUninit::uninit(); PIECE];
+        loop {
+            let mut piece = ReadBuf::uninit(&mut piece);
+            if ready!(self.connection.borrow_mut().poll_read(context, &mut piece)).is_err() {
+                return Poll::Ready(());
+            }
+        }
     }
 
     /// Serves until the client has gone, which is an error, or, if `leaving`, until every call is answered.

@@ -32,12 +32,19 @@ pub struct Server<S> {
     connections: Connections,
     /// Whether the shim is leaving. Every served connection watches it.
     leaving: watch::Sender<bool>,
+    /// How long clients may take to leave first.
+    linger: Duration,
 }
 
 impl<S: Services + 'static> Server<S> {
     /// Creates a server without clients; new connections are added to `connections`.
     pub fn new(services: Rc<S>, connections: Connections) -> Server<S> {
-        Server { services, connections, leaving: watch::Sender::new(false) }
+        Server { services, connections, leaving: watch::Sender::new(false), linger: Duration::ZERO }
+    }
+
+    /// Has a leaving shim wait so long for its clients to close their connections.
+    pub fn lingering(self, linger: Duration) -> Server<S> {
+        Server { linger, ..self }
     }
 
     /// Accepts clients from `listener` until `closed`; accepted connections are served beyond that.
@@ -64,12 +71,12 @@ impl<S: Services + 'static> Server<S> {
         let connection = Rc::new(RefCell::new(connection));
         self.connections.0.borrow_mut().push(connection.clone());
         let serving = Rc::new(Mutex::new(Serving::new(connection.clone(), self.services.clone())));
-        let (connections, leaving) = (self.connections.clone(), self.leaving.subscribe());
+        let (connections, leaving, linger) = (self.connections.clone(), self.leaving.subscribe(), self.linger);
         waits::begin(move || {
             let (serving, connection) = (serving.clone(), connection.clone());
             let (connections, leaving) = (connections.clone(), leaving.clone());
             async move {
-                serving.lock().await.serve(leaving).await;
+                serving.lock().await.serve(leaving, linger).await;
                 connections.0.borrow_mut().retain(|other| !Rc::ptr_eq(other, &connection));
             }
         });

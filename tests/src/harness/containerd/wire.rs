@@ -157,12 +157,15 @@ impl Client {
 
     /// Waits until the other side has closed the connection.
     pub fn wait_for_hangup(&self) {
-        super::super::eventually("the end of the connection", || {
-            let mut byte = [0];
-            let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
-            let got = rustix::net::recv(&self.connection.stream, &mut byte, flags);
-            matches!(got, Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET)).then_some(())
-        });
+        super::super::eventually("the end of the connection", || self.has_ended().then_some(()));
+    }
+
+    /// Whether the other side has closed the connection.
+    pub fn has_ended(&self) -> bool {
+        let mut byte = [0];
+        let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        let got = rustix::net::recv(&self.connection.stream, &mut byte, flags);
+        matches!(got, Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET))
     }
 }
 

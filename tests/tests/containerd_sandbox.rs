@@ -119,8 +119,11 @@ fn what_cannot_be_done_is_refused_by_name() {
         sandbox.end();
         (failure.code, failure.message)
     };
-    let users = refused(pod(Pod { users: true, ..Pod::default() }), &[]);
-    assert!(users.0 == Code::FAILED_PRECONDITION && users.1.contains("user namespace"), "{users:?}");
+    for (mode, name) in [(0, "POD"), (1, "CONTAINER"), (3, "TARGET")] {
+        let users = refused(pod(Pod { users: Some(mode), ..Pod::default() }), &[]);
+        let named = users.1.contains("user namespace") && users.1.contains(name);
+        assert!(users.0 == Code::FAILED_PRECONDITION && named, "{users:?}");
+    }
     let unknown = refused(any("nobody.v1.Knows", "x"), &[]);
     assert!(unknown.0 == Code::INVALID_ARGUMENT && unknown.1.contains("nobody.v1.Knows"), "{unknown:?}");
     let garbage = refused(any(POD, "\u{7f}"), &[]);

@@ -14,7 +14,7 @@ use serde_json::json;
 const JOINED: [&str; 3] = ["network", "ipc", "uts"];
 /// A pod whose members have a pid namespace each, as most have.
 const USUAL: Pod<'_> =
-    Pod { network: 0, pid: 1, ipc: 0, users: false, hostname: "", cgroup: "", sysctls: &[], servers: &[] };
+    Pod { network: 0, pid: 1, ipc: 0, users: None, hostname: "", cgroup: "", sysctls: &[], servers: &[] };
 
 fn ours(kind: &str) -> String {
     namespace_of(std::process::id().cast_signed(), kind)

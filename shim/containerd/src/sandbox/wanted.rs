@@ -88,11 +88,20 @@ impl Wanted {
             mode.enum_value()
                 .map_err(|number| Error::new(Kind::BadSpec, format!("namespace_options.{name}: {number} is no mode")))
         };
-        if let Some(users) = options.userns_options.as_ref()
-            && mode(users.mode, "userns_options")? == NamespaceMode::POD
-        {
-            let message = "a user namespace that a pod's members share is not supported with the sandboxer \"shim\"";
-            return Err(Error::new(Kind::Unsupported, message).hint("the sandboxer \"podsandbox\" has it"));
+        if let Some(users) = options.userns_options.as_ref() {
+            let named = match mode(users.mode, "userns_options")? {
+                NamespaceMode::NODE => None,
+                NamespaceMode::POD => Some("POD"),
+                NamespaceMode::CONTAINER => Some("CONTAINER"),
+                NamespaceMode::TARGET => Some("TARGET"),
+            };
+            if let Some(named) = named {
+                let message = format!(
+                    "namespace_options.userns_options: a user namespace of mode {named} is not supported with the \
+                     sandboxer \"shim\""
+                );
+                return Err(Error::new(Kind::Unsupported, message).hint("the sandboxer \"podsandbox\" has POD"));
+            }
         }
         let of_host = mode(options.network, "network")? == NamespaceMode::NODE;
         let net = match given {

@@ -27,8 +27,8 @@ pub struct Pod<'a> {
     pub pid: u8,
     /// 0 its own, 2 the host's.
     pub ipc: u8,
-    /// Whether it asks for a user namespace.
-    pub users: bool,
+    /// The mode of the user namespace that it asks for, if it does.
+    pub users: Option<u8>,
     /// Its name.
     pub hostname: &'a str,
     pub cgroup: &'a str,
@@ -42,8 +42,8 @@ impl Pod<'_> {
     pub fn options(&self) -> Any {
         let number = |number: u8, value: u8| vec![number << 3, value];
         let mut namespaces = [number(1, self.network), number(2, self.pid), number(3, self.ipc)].concat();
-        if self.users {
-            namespaces.extend(field(5, number(1, 0)));
+        if let Some(mode) = self.users {
+            namespaces.extend(field(5, number(1, mode)));
         }
         let mut linux = [field(1, self.cgroup), field(2, field(1, namespaces))].concat();
         for (key, value) in self.sysctls {

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use bowline_cgroup as cgroup;
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::capability::{Capability, Entry};
 use bowline_spec::untrusted::{HOME, UIDS};
-use bowline_spec::{DeviceNode, HOST_VIEW, Host, Seccomp, Task, TaskProfile, Update, UserIds};
+use bowline_spec::{DeviceNode, HOST_VIEW, Host, Namespace, Seccomp, Task, TaskProfile, Update, UserIds};
 use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
 
 use crate::claimed_uid::ClaimedUid;
@@ -85,6 +86,7 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
         user,
         // Looked up only for tasks that need it.
         view: if task.rootfs.is_none() { host_view() } else { Vec::new() },
+        capabilities: given(task),
         devices: devices(task)?,
         apparmor: apparmor(task),
         cgroup_path: match &task.cgroup {
@@ -125,6 +127,16 @@ fn limits(task: &Task) -> Host {
 fn apparmor(task: &Task) -> Option<String> {
     let wanted = task.apparmor.is_none() && lsm::has_default_profile();
     wanted.then(|| lsm::DEFAULT_PROFILE.to_owned())
+}
+
+/// The capabilities that a task can have, where its description asks for all: those of this process, or in a user
+/// namespace of its own all there are.
+fn given(task: &Task) -> Option<BTreeSet<Capability>> {
+    if !task.capabilities.add.contains(&Entry::All) || *task.namespaces.user() != Namespace::Host {
+        return None;
+    }
+    let ours = rustix::thread::capabilities(None).ok()?.permitted;
+    Some(Capability::all().into_iter().filter(|capability| ours.bits() & (1 << capability.number()) != 0).collect())
 }
 
 fn host_view() -> Vec<PathBuf> {

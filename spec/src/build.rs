@@ -21,6 +21,7 @@ use oci_spec::runtime::{
 };
 use serde_json::Value;
 
+use crate::capability::Capability;
 use crate::invalid::Invalid;
 use crate::task::{IdMapping, Namespace, Task};
 pub use mounts::{ETC, hides_owners};
@@ -64,6 +65,8 @@ pub struct Host {
     pub user: UserIds,
     /// Those of [`HOST_VIEW`] that exist on this host.
     pub view: Vec<PathBuf>,
+    /// The capabilities that the host gives a task: what `add = ["ALL"]` stands for. `None` for all there are.
+    pub capabilities: Option<BTreeSet<Capability>>,
     /// CPUs online.
     pub cpus: BTreeSet<u32>,
     /// Memory nodes online.

@@ -122,7 +122,7 @@ impl fmt::Display for Capability {
 
 text_value!(Capability, "Capability", string, "a capability, with or without CAP_, in any case", "NET_ADMIN");
 
-/// An entry of `capabilities.add` or `.drop`: one capability, or `ALL`.
+/// An entry of `capabilities.add` or `.drop`: one capability, or `ALL`. What ALL adds are those that this host gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Entry {
     /// Every capability.
@@ -164,7 +164,8 @@ text_value!(
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
-    /// Given in addition to the default ones.
+    /// Given in addition to the default ones. ALL stands for those that this host gives; one that is named and that it
+    /// does not give is an error.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<Entry>,
     /// Taken from the default ones, before anything is added.
@@ -176,8 +177,13 @@ impl Capabilities {
     /// (the default ones − dropped) + added. As Docker has it, `add = ["ALL"]`
     /// starts from all of them, so that single ones can still be dropped.
     pub fn allowed(&self) -> BTreeSet<Capability> {
+        self.allowed_of(Capability::all())
+    }
+
+    /// Like [`Self::allowed`], where `all` is what ALL stands for.
+    pub fn allowed_of(&self, all: BTreeSet<Capability>) -> BTreeSet<Capability> {
         let start = match self.add.contains(&Entry::All) {
-            true => Capability::all(),
+            true => all,
             false => default_set(),
         };
         let dropped =
@@ -231,6 +237,14 @@ mod tests {
         for text in ["", "CAP_", "NET-ADMIN", "SUPERUSER", "CAP_CAP_CHOWN"] {
             assert!(text.parse::<Capability>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn all_is_what_the_host_has_and_a_name_is_meant() {
+        let has = || ["CHOWN", "KILL"].map(|name| name.parse().unwrap()).into();
+        assert_eq!(mask(&capabilities(&["ALL"], &["KILL"]).allowed_of(has())), 1);
+        assert_eq!(mask(&capabilities(&["ALL", "FOWNER"], &[]).allowed_of(has())), 0b10_1001);
+        assert_eq!(mask(&capabilities(&[], &[]).allowed_of(has())), 0xa80405fb);
     }
 
     #[test]

@@ -381,3 +381,18 @@ fn a_kept_filter_that_is_not_ours_alone_or_damaged_is_made_anew() {
     assert_eq!(kept(), path, "and there is no other");
     host.assert_nothing_left();
 }
+
+#[test]
+fn all_capabilities_are_those_that_this_host_gives() {
+    let host = Host::new();
+    let ours = status_lines(std::process::id().cast_signed(), &["CapPrm"]).replace("CapPrm:", "");
+    let ours = ours.trim();
+    let masks = "grep -E '^Cap(Prm|Eff|Bnd)' /proc/self/status | cut -f2";
+    host.task(masks).toml("capabilities.add = ['ALL']").run().assert_says(&[ours; 3].join("\n"));
+    // In a user namespace of its own a task can have what nobody has outside.
+    let private = "capabilities.add = ['ALL']\nnamespaces.user = 'private'\n\
+                   uid_mappings = [{container = 0, host = 200000, size = 65536}]\n\
+                   gid_mappings = [{container = 0, host = 200000, size = 65536}]";
+    host.task(masks).toml(private).run().assert_says(&["000001ffffffffff"; 3].join("\n"));
+    host.assert_nothing_left();
+}

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use oci_spec::runtime::{LinuxCapabilities, LinuxSeccomp, PosixRlimit, PosixRlimitBuilder, Process, User as OciUser};
 
 use super::{DEFAULT_PATH, Host};
+use crate::capability::Capability;
 use crate::invalid::Invalid;
 use crate::rlimit::{Resource, Rlimit};
 use crate::seccomp::{default_profile, native_arch};
@@ -24,7 +25,7 @@ pub(super) fn process(task: &Task, host: &Host) -> Result<Process, Invalid> {
         .set_args(Some(args))
         .set_env(Some(environment(task, host)))
         .set_cwd(task.workdir.clone().unwrap_or_else(|| "/".into()))
-        .set_capabilities(Some(capabilities(task)))
+        .set_capabilities(Some(capabilities(task, host)))
         .set_rlimits(rlimits(&task.rlimits))
         .set_no_new_privileges(Some(task.no_new_privs.unwrap_or(true)))
         .set_apparmor_profile(task.apparmor.as_ref().or(host.apparmor.as_ref()).cloned())
@@ -81,9 +82,10 @@ fn environment(task: &Task, host: &Host) -> Vec<String> {
 /// then limits what set-user-ID programs could bring back. Nothing is
 /// inheritable (CVE-2022-24769), nothing ambient: a user other than root ends
 /// up with none.
-fn capabilities(task: &Task) -> LinuxCapabilities {
+fn capabilities(task: &Task, host: &Host) -> LinuxCapabilities {
+    let all = || host.capabilities.clone().unwrap_or_else(Capability::all);
     let allowed = || -> oci_spec::runtime::Capabilities {
-        let allowed = task.capabilities.allowed().into_iter();
+        let allowed = task.capabilities.allowed_of(all()).into_iter();
         allowed.map(|capability| capability.to_oci()).collect()
     };
     let mut sets = LinuxCapabilities::default();

@@ -14,6 +14,7 @@ pub fn host(cgroup_v2: bool) -> Host {
         mems: [0].into(),
         devices: [(path("/dev/sda"), node('b', 8, 0, 0o660, 6)), (path("/dev/kvm"), node('c', 10, 232, 0o660, 107))]
             .into(),
+        capabilities: None,
         seccomp: None,
         cgroup_v2,
         hugepage_sizes: ["2MB".to_string(), "1GB".to_string()].into(),

@@ -247,6 +247,14 @@ impl Executor {
         self.supervisor()?.signal(id, signal, all)
     }
 
+    /// Checks that a task's init lives, or the exec `exec` of it.
+    ///
+    /// # Errors
+    /// `NotFound` when it has ended.
+    pub fn check_lives(&self, id: &TaskId, exec: Option<&str>) -> Result<()> {
+        self.supervisor()?.task(id)?.check_lives(exec)
+    }
+
     /// Brings a task down: sends `signal` now, and SIGKILL to all that is left after `grace`. An
     /// absent value comes from the task's description, whose defaults are SIGTERM and ten seconds.
     /// Returns at once; a second call can only shorten the wait.

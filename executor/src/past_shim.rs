@@ -51,14 +51,16 @@ impl PastShim {
         Ok(PastShim { layout, record, cgroup })
     }
 
-    /// Sends `signal` to init; SIGKILL goes to the whole task, as its shim would send it.
+    /// Sends `signal` to init; SIGKILL goes to the whole task, as its shim would send it. `None` only checks that init
+    /// lives.
     ///
     /// # Errors
     /// `WrongState` when init has ended, or the process that the record names is
     /// not in the task's cgroup; `Internal` naming the processes that live on.
-    pub fn signal(&self, signal: Signal) -> Result<()> {
+    pub fn signal(&self, signal: Option<Signal>) -> Result<()> {
         let ended = || Error::new(Kind::WrongState, "no process of the task's cgroup is its init: that has ended");
         let init = self.init().ok_or_else(ended)?;
+        let Some(signal) = signal else { return Ok(()) };
         sys::pidfd_send_signal(init.as_fd(), signal.number()).doing(Kind::WrongState, || "cannot signal init")?;
         match &self.cgroup {
             // Even SIGKILL has no effect on a frozen process.

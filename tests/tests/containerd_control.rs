@@ -40,6 +40,26 @@ fn what_has_ended_cannot_be_killed() {
 }
 
 #[test]
+fn signal_0_asks_whether_a_process_lives() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("trap 'echo signalled' 1 2 3 15; echo ready; while :; do sleep 0.01; done");
+    running.stdout.wait_for("ready");
+    running.shim.kill(&running.id, "", 0).expect("it lives");
+    running.shim.run_exec(&running.bundle, "e", &["sleep", "1000"], &Stdio::null());
+    running.shim.kill(&running.id, "e", 0).expect("it lives");
+    running.shim.kill_all(&running.id, 0).expect("they live");
+    running.shim.kill(&running.id, "e", 9).expect("sent");
+    running.shim.wait(&running.id, "e").expect("an end");
+    assert_eq!(running.shim.kill(&running.id, "e", 0).expect_err("it has ended").code, Code::NOT_FOUND);
+    running.shim.kill(&running.id, "", 9).expect("sent");
+    running.shim.wait(&running.id, "").expect("an end");
+    assert_eq!(running.shim.kill(&running.id, "", 0).expect_err("it has ended").code, Code::NOT_FOUND);
+    assert_eq!(running.stdout.text(), "ready\n");
+    running.end();
+}
+
+#[test]
 fn kill_of_all_reaches_every_process_of_the_cgroup() {
     let host = Host::new();
     let containerd = host.containerd();

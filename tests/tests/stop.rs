@@ -95,10 +95,11 @@ fn an_unknown_signal_is_refused_before_anything_happens() {
     let host = Host::new();
     let task = host.task(POLITE).start();
     task.wait_for_line("ready");
-    for bad in ["NOPE", "SIGNOPE", "0", "65", "-1", ""] {
+    for bad in ["NOPE", "SIGNOPE", "65", "-1", "00", ""] {
         task.bowline("stop", [&format!("--signal={bad}"), "--grace=0"]).assert_refused(2, &["signal"]);
         task.bowline("kill", [&format!("--signal={bad}")]).assert_refused(2, &["signal"]);
     }
+    task.bowline("stop", ["--signal=0", "--grace=0"]).assert_refused(2, &["signal"]);
     assert_eq!(task.status(), "running");
     task.end();
     host.assert_nothing_left();
@@ -256,4 +257,17 @@ fn rm_of_a_paused_task_with_force_ends_it() {
     task.bowline("pause", []).assert_code(0);
     task.bowline("rm", ["-f"]).assert_code(0);
     host.assert_nothing_left_without_rm();
+}
+
+#[test]
+fn kill_with_signal_0_asks_whether_a_task_lives() {
+    let host = Host::new();
+    let task = host.task("trap 'exit 7' 1 2 3 15; echo ready; while :; do sleep 0.01; done").start();
+    task.wait_for_line("ready");
+    task.bowline("kill", ["--signal=0"]).assert_code(0);
+    assert_eq!(task.status(), "running");
+    task.bowline("kill", []).assert_code(0);
+    task.wait();
+    task.bowline("kill", ["-s", "0"]).assert_refused(125, &[task.id()]);
+    host.assert_nothing_left();
 }

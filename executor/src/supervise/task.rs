@@ -363,9 +363,25 @@ impl Task {
         self.facts.note(|facts| *facts.step_due.get_or_insert_with(|| Moment::now().after(span)))
     }
 
+    /// Checks that init lives, or the exec with that name.
+    pub fn check_lives(&self, exec: Option<&str>) -> Result<()> {
+        match exec {
+            None if self.is_live() => Ok(()),
+            None => Err(self.has_exited()),
+            Some(name) => {
+                let number = self.facts.look(|facts| facts.exec_named(name));
+                number.map(drop).ok_or_else(|| self.exec_has_exited(name))
+            }
+        }
+    }
+
+    fn exec_has_exited(&self, name: &str) -> Error {
+        Error::new(Kind::NotFound, format!("exec {name} of task {} has exited", self.id))
+    }
+
     /// Sends a signal to the exec with that name.
     pub fn signal_exec(&self, layout: &Rc<Layout>, name: &str, signal: Signal) -> Result<()> {
-        let gone = || Error::new(Kind::NotFound, format!("exec {name} of task {} has exited", self.id));
+        let gone = || self.exec_has_exited(name);
         let number = self.facts.look(|facts| facts.exec_named(name)).ok_or_else(gone)?;
         let handles = self.handles.borrow();
         let pidfd = handles.execs.get(&number).and_then(|exec| exec.pidfd.as_ref()).ok_or_else(gone)?;

@@ -419,11 +419,12 @@ impl Service {
 
     async fn kill(&self, request: KillRequest) -> Answer<Empty> {
         let id = self.id(&request.id)?;
-        let number = i32::try_from(request.signal).ok();
-        let signal = number.and_then(Signal::from_number).ok_or_else(|| {
+        let signal = i32::try_from(request.signal).ok().and_then(Signal::from_number);
+        // As with kill(2), 0 is no signal: it asks whether the process lives.
+        if signal.is_none() && request.signal != 0 {
             let message = format!("{} is not the number of a signal", request.signal);
-            refused(&Error::new(Kind::Usage, message))
-        })?;
+            return Err(refused(&Error::new(Kind::Usage, message)));
+        }
         let exec = &request.exec_id;
         let (pid, status) = self.process(&id, exec, |process| (process.pid, process.status))?;
         if status == Status::STOPPED {
@@ -437,10 +438,11 @@ impl Service {
         if pid == 0 {
             return Err(wrong_state(format!("the process of {id} {exec} is not created yet")));
         }
-        let done = if exec.is_empty() {
-            self.executor.signal(&id, signal, request.all)
-        } else {
-            self.executor.signal_exec(&id, exec, signal)
+        let exec = Some(exec.as_str()).filter(|exec| !exec.is_empty());
+        let done = match (signal, exec) {
+            (None, exec) => self.executor.check_lives(&id, exec),
+            (Some(signal), None) => self.executor.signal(&id, signal, request.all),
+            (Some(signal), Some(exec)) => self.executor.signal_exec(&id, exec, signal),
         };
         done.map(|()| Empty::default()).map_err(|e| refused(&e))
     }

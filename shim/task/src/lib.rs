@@ -181,8 +181,11 @@ impl Service {
     }
 
     async fn signal(&self, request: SignalRequest) -> Answer<Empty> {
-        let signal = signal(request.signal)?;
-        let done = self.executor.signal(&id(&request.id)?, signal, request.all);
+        let id = id(&request.id)?;
+        let done = match request.signal {
+            0 => self.executor.check_lives(&id, None),
+            number => self.executor.signal(&id, signal(number)?, request.all),
+        };
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 

@@ -6,19 +6,20 @@ use bowline_spec::signal::Signal;
 
 use crate::input::named::TaskRef;
 use crate::input::several::each;
+use crate::input::signal::SignalOrNone;
 use crate::reach::{live, past_shim, waiting};
 
-pub async fn run(state: &StateDir, names: &[TaskRef], signal: Signal) -> Result<u8> {
+pub async fn run(state: &StateDir, names: &[TaskRef], signal: SignalOrNone) -> Result<u8> {
     let act = |id: TaskId| {
         let state = state.clone();
-        async move { kill_one(&state, &id, signal).await }
+        async move { kill_one(&state, &id, signal.0).await }
     };
     each(state, names, act).with_progress(waiting).await
 }
 
-async fn kill_one(state: &StateDir, id: &TaskId, signal: Signal) -> Result<()> {
+async fn kill_one(state: &StateDir, id: &TaskId, signal: Option<Signal>) -> Result<()> {
     let killed = match live(state, id).await {
-        Ok(shim) => shim.signal(signal.number()).await,
+        Ok(shim) => shim.signal(signal.map_or(0, Signal::number)).await,
         Err(error) => Err(error),
     };
     match killed {

@@ -8,3 +8,4 @@ pub mod misuse;
 pub mod moment;
 pub mod named;
 pub mod several;
+pub mod signal;

@@ -26,6 +26,7 @@ use super::filter::Filter;
 use super::io::IoArg;
 use crate::input::moment::Moment;
 use crate::input::named::TaskRef;
+use crate::input::signal::SignalOrNone;
 use crate::ui::detach::{self, DetachKeys};
 use bowline_metrics::args::MetricsArgs;
 
@@ -93,9 +94,9 @@ pub enum Command {
         /// The tasks
         #[arg(required = true, value_name = "ID")]
         ids: Vec<TaskRef>,
-        /// The signal, by name or number
+        /// The signal, by name or number; 0 sends none: it fails for a task that has ended
         #[arg(short, long, default_value = "KILL")]
-        signal: Signal,
+        signal: SignalOrNone,
     },
     /// Wait for tasks to end; print their exit codes
     Wait {

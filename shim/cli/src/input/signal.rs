@@ -1,0 +1,19 @@
+//! The signal that a command sends, as the command line names it.
+
+use std::str::FromStr;
+
+use bowline_spec::Invalid;
+use bowline_spec::signal::Signal;
+
+/// What is sent: a signal, or for `0` none. That only checks, as with kill(2), whether there is whom to send it to.
+#[derive(Debug, Clone, Copy)]
+pub struct SignalOrNone(pub Option<Signal>);
+
+impl FromStr for SignalOrNone {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<SignalOrNone, Invalid> {
+        let signal = (text.trim() != "0").then(|| text.parse());
+        signal.transpose().map(SignalOrNone)
+    }
+}

@@ -4,7 +4,7 @@ use std::fs;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Code, Input, Output, Running, Stdio, make_fifo};
-use bowline_tests::harness::{Process, eventually, hierarchies, patience, process_exists};
+use bowline_tests::harness::{Process, eventually, hierarchies, namespace_of, patience, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -75,6 +75,32 @@ fn an_id_that_is_taken_is_free_again_after_delete() {
     running.shim.delete(&running.id, "e").expect("deleted");
     assert_eq!(running.exec("e", "echo again"), (0, "again\n".to_owned()));
     running.end();
+}
+
+#[test]
+fn a_created_container_takes_execs() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("echo started");
+    let shim = containerd.start(&bundle);
+    let io = bundle.fifos("init");
+    let (stdout, _stderr) = io.open();
+    let init = shim.create(&bundle, &io).expect("created");
+    let process = bundle.process(&["/bin/sh", "-c", "echo from within; readlink /proc/self/ns/pid"]);
+    let own = namespace_of(init.cast_signed(), "pid");
+    let exec = bundle.fifos("e");
+    let (said, _stderr) = exec.open();
+    shim.exec(&bundle.id, "e", &process, &exec).expect("added");
+    shim.start(&bundle.id, "e").expect("started");
+    assert_eq!(shim.status_at_end(&bundle.id, "e"), 0);
+    shim.delete(&bundle.id, "e").expect("deleted");
+    assert_eq!(said.to_end(), format!("from within\n{own}\n"));
+    assert_eq!(shim.status(&bundle.id, ""), "CREATED");
+    shim.start(&bundle.id, "").expect("started");
+    assert_eq!(shim.status_at_end(&bundle.id, ""), 0);
+    assert_eq!(stdout.to_end(), "started\n");
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
 }
 
 #[test]

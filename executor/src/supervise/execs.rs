@@ -100,8 +100,8 @@ impl Supervisor {
             return Err(gone(task));
         }
         let status = life.status();
-        if !matches!(status, Status::Running | Status::Stopping) {
-            let message = format!("task {id} is {}: a command can be run in a running task only", status.as_str());
+        if !matches!(status, Status::Created | Status::Running | Status::Stopping) {
+            let message = format!("task {id} is {}: nothing can be run in it", status.as_str());
             return Err(Error::new(Kind::WrongState, message));
         }
         let process = task.exec_process(request)?;

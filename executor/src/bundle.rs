@@ -135,6 +135,10 @@ pub fn limits(mut resources: LinuxResources) -> LinuxResources {
         memory.set_swap(memory.swap().filter(|swap| *swap != 0));
         memory.set_reservation(memory.reservation().filter(|reservation| *reservation != 0));
         resources.set_memory(Some(memory));
+        if memory.limit() == Some(-1) && memory.swap().is_none() {
+            // Memory without a limit cannot be part of a sum with one.
+            memory.set_swap(Some(-1));
+        }
     }
     if resources.pids().as_ref().is_some_and(|pids| pids.limit() == 0) {
         resources.set_pids(None);

@@ -197,6 +197,26 @@ fn update_changes_limits_of_what_runs() {
 }
 
 #[test]
+fn a_memory_limit_that_is_lifted_takes_the_one_with_swap_along() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("sleep 1000").memory(64 << 20);
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
+    running.shim.update(&running.id, &json!({ "memory": { "limit": -1 } })).expect("updated");
+    let files: &[&str] = if only_v2() {
+        &["memory.max", "memory.swap.max"]
+    } else {
+        &["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
+    };
+    for file in files {
+        let value = running.cgroup_file("memory", file);
+        assert!(value == "max" || value.parse::<u64>().is_ok_and(|most| most > 1 << 62), "{file}: {value}");
+    }
+    running.end();
+}
+
+#[test]
 fn update_of_what_has_ended_is_an_error() {
     let host = Host::new();
     let containerd = host.containerd();

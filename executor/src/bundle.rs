@@ -14,6 +14,8 @@ use bowline_spec::id::TaskId;
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxResources, LinuxSeccomp, Process, Spec};
 use serde::Deserialize;
 
+use crate::tolerance;
+
 /// The name of the configuration file (OCI runtime specification, "Filesystem Bundle").
 const CONFIG: &str = "config.json";
 
@@ -77,8 +79,8 @@ fn text(path: &Path) -> Result<(Vec<u8>, PathBuf)> {
 /// # Errors
 /// `BadSpec` for an invalid configuration.
 pub fn parse(text: &[u8], file: &Path) -> Result<(Spec, Option<LinuxSeccomp>)> {
-    let spec: Spec = serde_json::from_slice(text)
-        .doing(Kind::BadSpec, || format!("{} is not an OCI configuration", file.display()))?;
+    let spec =
+        tolerance::spec(text).doing(Kind::BadSpec, || format!("{} is not an OCI configuration", file.display()))?;
     checked(spec).map_err(|error| error.within(file.display()))
 }
 
@@ -133,12 +135,12 @@ pub fn limits(mut resources: LinuxResources) -> LinuxResources {
     if let Some(mut memory) = *resources.memory() {
         memory.set_limit(memory.limit().filter(|limit| *limit != 0));
         memory.set_swap(memory.swap().filter(|swap| *swap != 0));
-        memory.set_reservation(memory.reservation().filter(|reservation| *reservation != 0));
-        resources.set_memory(Some(memory));
         if memory.limit() == Some(-1) && memory.swap().is_none() {
             // Memory without a limit cannot be part of a sum with one.
             memory.set_swap(Some(-1));
         }
+        memory.set_reservation(memory.reservation().filter(|reservation| *reservation != 0));
+        resources.set_memory(Some(memory));
     }
     if resources.pids().as_ref().is_some_and(|pids| pids.limit() == 0) {
         resources.set_pids(None);

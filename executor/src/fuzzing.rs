@@ -13,14 +13,14 @@ use bowline_spec::Signal;
 use bowline_spec::user::NameOrId;
 use bowline_sys::mountinfo;
 use bowline_sys::proc_stat::ProcStat;
-use oci_spec::runtime::{LinuxResources, Process};
+use oci_spec::runtime::LinuxResources;
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::folder::Folder;
 use crate::identity::{self, Wanted};
 use crate::network::{self, ConfigList, Kept};
-use crate::{bundle, events, rootfs, stats, unsupported};
+use crate::{bundle, events, rootfs, stats, tolerance, unsupported};
 
 /// A bundle's `config.json`, and its checks before anything is made.
 pub fn config(data: &[u8]) {
@@ -34,7 +34,7 @@ pub fn config(data: &[u8]) {
 
 /// A manager's description of an exec.
 pub fn process(data: &[u8]) {
-    let Ok(process) = serde_json::from_slice::<Process>(data) else { return };
+    let Ok(process) = tolerance::process(data) else { return };
     let _ = bundle::check_process(&process).and_then(|()| unsupported::check_process(&process));
 }
 

@@ -20,6 +20,7 @@ use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
 use crate::claim::Claim;
 use crate::pages::FRUGAL;
 use crate::program::Program;
+use crate::tolerance;
 
 /// The timeout of a hook that sets none: a network may take long, but nothing waits for ever.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -174,7 +175,7 @@ pub fn run_poststop(id: &str, bundle: &Path) -> Result<()> {
     let path = bundle.join("config.json");
     let what = || format!("cannot read {}", path.display());
     let text = std::fs::read(&path).doing(Kind::NotFound, what)?;
-    let spec: Spec = serde_json::from_slice(&text).doing(Kind::BadSpec, what)?;
+    let spec = tolerance::spec(&text).doing(Kind::BadSpec, what)?;
     let container = Container { id, bundle, spec: &spec };
     let state = container.state(Point::Poststop, None)?;
     let (mut first, env) = (Ok(()), surroundings());

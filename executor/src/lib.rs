@@ -79,6 +79,7 @@ pub mod spare;
 mod stats;
 mod supervise;
 pub mod systemd;
+mod tolerance;
 mod trust;
 mod undo;
 mod unsupported;
@@ -123,6 +124,7 @@ pub use stats::{
     Process as ProcessStats, Rdma as RdmaStats, Stall, Stats,
 };
 pub use supervise::{BegunExec, Config, Leave, ShimCgroup};
+pub use tolerance::process as parse_process;
 pub use undo::{LeftAlone, undo, undo_bundle, undo_rest};
 
 /// The executor's version, as in its `Cargo.toml`.

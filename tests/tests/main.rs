@@ -51,6 +51,7 @@ mod containerd_start_refused;
 mod containerd_task;
 mod containerd_terminal;
 mod cost;
+mod containerd_tolerance;
 mod cri_containers;
 mod cri_pods;
 mod cri_recovery;

@@ -8,11 +8,11 @@ use oci_spec::runtime::{Process, UserBuilder};
 
 use super::launches::owner;
 use super::task::Task;
-use crate::bundle;
 use crate::facts::TaskFacts;
 use crate::identity::{self, Wanted};
 use crate::io::Owner;
 use crate::request::Exec;
+use crate::{bundle, tolerance};
 
 impl Task {
     /// Init's process, with the changes that the request asks for.
@@ -59,6 +59,18 @@ impl Task {
         let Some(init) = self.spec.process() else { return Ok(process) };
         if process.capabilities().is_none() {
             process.set_capabilities(init.capabilities().clone());
+        }
+        if !self.namespaces.in_user_namespace() {
+            tolerance::grant(&mut process);
+        }
+        if process.scheduler().is_none() {
+            process.set_scheduler(init.scheduler().clone());
+        }
+        if process.io_priority().is_none() {
+            process.set_io_priority(*init.io_priority());
+        }
+        if process.exec_cpu_affinity().is_none() {
+            process.set_exec_cpu_affinity(init.exec_cpu_affinity().clone());
         }
         if process.rlimits().is_none() {
             process.set_rlimits(init.rlimits().clone());

@@ -33,7 +33,7 @@ use crate::report::Enforcement;
 use crate::request::{Bundle, Launch, Launched, Source};
 use crate::rootfs::layers::{self, Layer};
 use crate::seccomp::{self, Profile};
-use crate::{bundle, claimed_uid, host, waits};
+use crate::{bundle, claimed_uid, host, tolerance, waits};
 
 /// A task that is set up but has not executed its program yet.
 struct Created {
@@ -415,6 +415,9 @@ impl Supervisor {
     async fn plan_bundle(&self, id: &TaskId, bundle: Bundle, driver: Driver, durable: bool) -> Result<LaunchPlan> {
         let (mut spec, seccomp) = bundle::read(&bundle.path)?;
         if let Some(member) = &bundle.member {
+        if !Namespaces::of(&spec)?.in_user_namespace() {
+            spec.process_mut().iter_mut().for_each(tolerance::grant);
+        }
             member.fit(&mut spec)?;
         }
         let asked = bundle::asked_cgroup(&spec);

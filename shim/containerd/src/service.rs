@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bowline_executor::{
     Attachment, Bundle, Checkpoint, Doing, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers,
-    pages,
+    pages, parse_process,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -451,7 +451,7 @@ impl Service {
         let id = self.id(&request.id)?;
         checked(&request.exec_id)?;
         let spec = request.spec.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
-        let spec = serde_json::from_slice::<oci_spec::runtime::Process>(spec);
+        let spec = parse_process(spec);
         let spec = spec.doing(Kind::BadSpec, || "the exec's spec is not an OCI process");
         let mut spec = spec.map_err(|e| refused(&e))?;
         spec.set_terminal(Some(request.terminal));

@@ -1,0 +1,149 @@
+//! What managers say in a configuration and a host lacks, or a type of ours does not know: the runtime specification
+//! wants the container to start without it, and a warning in the log.
+//!
+//! ```text
+//!   text ─► as it is ─► fails ─► adapted ─► Spec or Process ─► grant: capabilities that this host can give
+//! ```
+//!
+//! A configuration that needs nothing of this is parsed once, as ever. Must not: accept what is wrong.
+
+use std::collections::BTreeSet;
+
+use libcontainer::capabilities::CapabilityExt as _;
+use oci_spec::runtime::{Capabilities, Capability, Process, Spec};
+use rustix::thread::{self, CapabilitySet};
+use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
+use serde_json::{Result, Value, json};
+
+/// Flags of the scheduler: the name that the specification gives them, and the one that oci-spec does.
+const SCHEDULER_FLAGS: [(&str, &str); 2] =
+    [("SCHED_FLAG_RESET_ON_FORK", "SCHED_RESET_ON_FORK"), ("SCHED_FLAG_DL_OVERRUN", "SCHED_FLAG_D_L_OVERRUN")];
+
+/// Parses a configuration.
+pub fn spec(text: &[u8]) -> Result<Spec> {
+    parsed(text, |config: &mut Value| config.get_mut("process").is_some_and(adapt))
+}
+
+/// Parses the process of an exec.
+pub fn process(text: &[u8]) -> Result<Process> {
+    parsed(text, adapt)
+}
+
+/// Parses `text` as it is, or as `adapt` makes it. `adapt` returns whether it has changed anything.
+fn parsed<T: DeserializeOwned>(text: &[u8], adapt: impl FnOnce(&mut Value) -> bool) -> Result<T> {
+    serde_json::from_slice(text).or_else(|error| {
+        let mut value: Value = serde_json::from_slice(text)?;
+        // The first error says where in the text it is.
+        if adapt(&mut value) { serde_json::from_value(value) } else { Err(error) }
+    })
+}
+
+/// Adapts a process.
+fn adapt(process: &mut Value) -> bool {
+    let Some(fields) = process.as_object_mut() else { return false };
+    let mut adapted = false;
+    if fields.get("user").is_none_or(Value::is_null) {
+        fields.insert("user".to_owned(), json!({ "uid": 0, "gid": 0 }));
+        adapted = true;
+    }
+    let sets = fields.get_mut("capabilities").and_then(Value::as_object_mut);
+    let mut unknown = BTreeSet::new();
+    for set in sets.into_iter().flat_map(|sets| sets.values_mut()).filter_map(Value::as_array_mut) {
+        set.retain(|name| {
+            let known = !name.is_string() || Capability::deserialize(&*name).is_ok();
+            if !known {
+                unknown.extend(name.as_str().map(str::to_owned));
+            }
+            known
+        });
+    }
+    if !unknown.is_empty() {
+        warn_of("nobody knows", unknown);
+        adapted = true;
+    }
+    let flags = fields.get_mut("scheduler").and_then(|scheduler| scheduler.get_mut("flags"));
+    for flag in flags.and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some((_, ours)) = SCHEDULER_FLAGS.iter().find(|(name, _)| flag == name) {
+            *flag = json!(ours);
+            adapted = true;
+        }
+    }
+    adapted
+}
+
+/// Leaves out the capabilities that this host does not give: the shim lacks them itself. Not for a process in another
+/// user namespace than the shim's, which is given any.
+pub fn grant(process: &mut Process) {
+    let Some(mut sets) = process.capabilities().clone() else { return };
+    let ours = thread::capabilities(None).map_or_else(|_| CapabilitySet::empty(), |sets| sets.permitted);
+    let mut lacking = BTreeSet::new();
+    let mut granted = |set: &Option<Capabilities>| {
+        let have = |capability: &&Capability| {
+            let bit = CapabilitySet::from_bits_retain(capability.to_cap().bitmask());
+            if !ours.contains(bit) {
+                lacking.insert(capability.to_cap().to_string());
+            }
+            ours.contains(bit)
+        };
+        set.as_ref().map(|set| set.iter().filter(have).copied().collect::<Capabilities>())
+    };
+    let of = sets.clone();
+    sets.set_bounding(granted(of.bounding()))
+        .set_effective(granted(of.effective()))
+        .set_permitted(granted(of.permitted()))
+        .set_inheritable(granted(of.inheritable()))
+        .set_ambient(granted(of.ambient()));
+    if !lacking.is_empty() {
+        warn_of("this host does not give", lacking);
+        process.set_capabilities(Some(sets));
+    }
+}
+
+fn warn_of(which: &str, names: BTreeSet<String>) {
+    let names: Vec<String> = names.into_iter().collect();
+    tracing::warn!("process.capabilities: what {which} is left out: {}", names.join(", "));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(fields: &Value) -> Result<Process> {
+        let mut process = json!({ "cwd": "/", "user": { "uid": 7 } });
+        process.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        super::process(process.to_string().as_bytes())
+    }
+
+    #[test]
+    fn a_process_without_a_user_is_root() {
+        let user = |process: Process| (process.user().uid(), process.user().gid());
+        assert_eq!(of(&json!({ "user": null })).map(user).expect("a process"), (0, 0));
+        assert_eq!(of(&json!({})).map(user).expect("a process"), (7, 0));
+    }
+
+    #[test]
+    fn unknown_capabilities_alone_are_left_out() {
+        let process = of(&json!({ "capabilities": { "bounding": ["CAP_KILL", "CAP_X"], "ambient": ["X"] } }));
+        let capabilities = process.expect("a process").capabilities().clone().expect("some");
+        assert_eq!(capabilities.bounding().iter().flatten().collect::<Vec<_>>(), [&Capability::Kill]);
+        assert_eq!(capabilities.ambient().as_ref().map(|set| set.len()), Some(0));
+        assert!(of(&json!({ "capabilities": { "bounding": [1] } })).is_err());
+    }
+
+    #[test]
+    fn flags_of_the_scheduler_have_the_names_of_the_specification() {
+        let flags = |flags: Value| of(&json!({ "scheduler": { "policy": "SCHED_OTHER", "flags": flags } }));
+        for (name, _) in SCHEDULER_FLAGS {
+            assert!(flags(json!([name])).is_ok(), "{name}");
+        }
+        let error = flags(json!(["SCHED_FLAG_X"])).expect_err("unknown");
+        assert!(error.to_string().contains("SCHED_FLAG_X"), "{error}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let error = spec(b"{\n\"ociVersion\": 1}").expect_err("no version");
+        assert_eq!(error.line(), 2, "{error}");
+    }
+}

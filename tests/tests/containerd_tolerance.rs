@@ -1,0 +1,135 @@
+//! What managers ask for and a host lacks: the specification wants a container that starts, and a line in the log.
+
+use bowline_tests::Host;
+use bowline_tests::harness::containerd::{Bundle, Containerd, Shim, Stdio};
+use bowline_tests::harness::{skip, status_lines};
+use serde_json::{Value, json};
+
+/// Masks of the capabilities of who asks.
+const MASKS: &str = "grep -E '^Cap' /proc/self/status | cut -f2";
+
+/// Runs `bundle` to its end in a shim of its own: its output.
+#[track_caller]
+fn said(containerd: &Containerd<'_>, bundle: &Bundle) -> String {
+    let shim = containerd.start(bundle);
+    let io = bundle.fifos("init");
+    let (stdout, stderr) = io.open();
+    shim.run(bundle, &io);
+    assert_eq!(shim.status_at_end(&bundle.id, ""), 0, "{}", stderr.expect("a FIFO").text());
+    shim.end(&bundle.id);
+    stdout.to_end().trim().to_owned()
+}
+
+/// Runs an exec of this process to its end: its output.
+#[track_caller]
+fn exec_says(shim: &Shim, bundle: &Bundle, exec: &str, process: &Value) -> String {
+    let io = bundle.fifos(exec);
+    let (stdout, stderr) = io.open();
+    shim.exec(&bundle.id, exec, process, &io).expect("added");
+    shim.start(&bundle.id, exec).expect("started");
+    assert_eq!(shim.status_at_end(&bundle.id, exec), 0, "{}", stderr.expect("a FIFO").text());
+    shim.delete(&bundle.id, exec).expect("deleted");
+    stdout.to_end().trim().to_owned()
+}
+
+/// Sets of these capabilities, each the same.
+fn sets(names: &[&str]) -> Value {
+    json!({ "bounding": names, "effective": names, "permitted": names, "inheritable": names, "ambient": names })
+}
+
+#[test]
+fn a_capability_that_nobody_knows_is_left_out_of_containers_and_execs() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let unknown = sets(&["CAP_KILL", "CAP_UNKNOWN", "UNKNOWN_CAP", "CAP_CHOWN"]);
+    let expected = ["0000000000000021"; 5].join("\n");
+    let bundle = containerd.bundle().script(&format!("{MASKS}; exec sleep 1000"));
+    let bundle = bundle.edit(|config| config["process"]["capabilities"] = unknown.clone());
+    let shim = containerd.start(&bundle);
+    let io = bundle.fifos("init");
+    let (stdout, _stderr) = io.open();
+    shim.run(&bundle, &io);
+    stdout.wait_for(&expected);
+    let process = bundle.process(&["/bin/sh", "-c", MASKS]);
+    assert_eq!(exec_says(&shim, &bundle, "e", &process), expected);
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
+}
+
+/// A capability that the kernel has and this process does not, so that no shim of ours has it either.
+fn lacking() -> Option<(u32, &'static str)> {
+    let status = status_lines(std::process::id().cast_signed(), &["CapPrm"]);
+    let mask = status.split('\t').nth(1).and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).expect("a mask");
+    let candidates = [(24, "CAP_SYS_RESOURCE"), (16, "CAP_SYS_MODULE"), (25, "CAP_SYS_TIME"), (39, "CAP_BPF")];
+    candidates.into_iter().find(|(number, _)| mask & (1 << number) == 0)
+}
+
+#[test]
+fn a_capability_that_the_host_does_not_give_is_left_out() {
+    let host = Host::new();
+    if host.reference_fails("runc before 1.2 applies what it is told, and fails") {
+        return;
+    }
+    let Some((_, name)) = lacking() else {
+        return skip("this host gives every capability");
+    };
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script(&format!("{MASKS}; exec sleep 1000"));
+    let bundle = bundle.edit(|config| config["process"]["capabilities"] = sets(&["CAP_KILL", name]));
+    let expected = ["0000000000000020"; 5].join("\n");
+    let shim = containerd.start(&bundle);
+    let io = bundle.fifos("init");
+    let (stdout, _stderr) = io.open();
+    shim.run(&bundle, &io);
+    stdout.wait_for(&expected);
+    let process = bundle.process(&["/bin/sh", "-c", MASKS]);
+    assert_eq!(exec_says(&shim, &bundle, "e", &process), expected);
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn flags_of_the_scheduler_have_the_specification_s_names() {
+    let host = Host::new();
+    if host.reference_fails("runc before 1.2 knows no scheduler") {
+        return;
+    }
+    let containerd = host.containerd();
+    let scheduler = json!({"policy": "SCHED_BATCH", "nice": 5, "flags": ["SCHED_FLAG_RESET_ON_FORK"]});
+    let bundle = containerd.bundle().script("exec cut -d' ' -f19,41 /proc/self/stat");
+    let bundle = bundle.edit(|config| config["process"]["scheduler"] = scheduler);
+    assert_eq!(said(&containerd, &bundle), "5 3");
+
+    // Init executes this itself: a child of it would not have the policy.
+    let deadline = json!({
+        "policy": "SCHED_DEADLINE", "runtime": 1_000_000, "deadline": 10_000_000, "period": 10_000_000,
+        "flags": ["SCHED_FLAG_RESET_ON_FORK", "SCHED_FLAG_DL_OVERRUN"],
+    });
+    let bundle = containerd.bundle().script("exec cut -d' ' -f41 /proc/self/stat");
+    let bundle = bundle.edit(|config| config["process"]["scheduler"] = deadline);
+    assert_eq!(said(&containerd, &bundle), "6");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_process_without_a_user_is_root() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("id -u; id -g; exec sleep 1000");
+    let bundle = bundle.edit(|config| {
+        config["process"].as_object_mut().expect("an object").remove("user");
+    });
+    let shim = containerd.start(&bundle);
+    let io = bundle.fifos("init");
+    let (stdout, _stderr) = io.open();
+    shim.run(&bundle, &io);
+    stdout.wait_for("0\n0");
+    let process = bundle.process(&["/bin/sh", "-c", "id -u; id -g"]);
+    assert!(process.get("user").is_none());
+    assert_eq!(exec_says(&shim, &bundle, "e", &process), "0\n0");
+    let mut process = process;
+    process["user"] = json!({ "uid": 7 });
+    assert_eq!(exec_says(&shim, &bundle, "f", &process), "7\n0");
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
+}

@@ -68,9 +68,7 @@ impl Exec<'_> {
             let null = makes_null.then(rootfs::open_null_in_worker).transpose()?;
             // Use the host's /proc, before the task's comes into sight.
             child::oom_score_adj("self", self.process)?;
-            // Run there until the exec is in its cgroup: until then, other tasks pay for what the kernel does for it.
-            let affinity = self.process.exec_cpu_affinity().as_ref();
-            child::run_on(affinity.and_then(|affinity| affinity.initial().as_ref()))?;
+            child::first_affinity(self.process)?;
             sys::setns(init, self.namespaces.exec_flags())
                 .doing(Kind::WrongState, || "cannot enter the task's namespaces")?;
             Ok(null)

@@ -1,8 +1,11 @@
 //! What managers ask for and a host lacks: the specification wants a container that starts, and a line in the log.
 
+use std::path::Path;
+
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Bundle, Containerd, Shim, Stdio};
 use bowline_tests::harness::{skip, status_lines};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// Masks of the capabilities of who asks.
@@ -130,6 +133,84 @@ fn a_process_without_a_user_is_root() {
     let mut process = process;
     process["user"] = json!({ "uid": 7 });
     assert_eq!(exec_says(&shim, &bundle, "f", &process), "7\n0");
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
+}
+
+/// The CPUs that the calling process may run on.
+const CPUS: &str = "grep Cpus_allowed_list /proc/self/status | cut -f2";
+
+#[test]
+fn a_shim_that_is_pinned_later_pins_no_container_and_no_exec() {
+    let host = Host::new();
+    if host.reference_fails("runc before 1.3 hands its own affinity on") {
+        return;
+    }
+    let everywhere = status_lines(std::process::id().cast_signed(), &["Cpus_allowed_list"]);
+    let everywhere = everywhere.split('\t').nth(1).expect("a list").trim().to_owned();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script(&format!("{CPUS}; exec sleep 1000"));
+    let shim = containerd.start(&bundle);
+    pin(shim.pid());
+    let io = bundle.fifos("init");
+    let (stdout, _stderr) = io.open();
+    shim.run(&bundle, &io);
+    stdout.wait_for("\n");
+    assert_eq!(stdout.text().trim(), everywhere);
+    let process = bundle.process(&["/bin/sh", "-c", CPUS]);
+    assert_eq!(exec_says(&shim, &bundle, "e", &process), everywhere);
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
+}
+
+fn pin(pid: i32) {
+    let pid = Pid::from_raw(pid).expect("a pid");
+    assert!(Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists());
+    let mut first = rustix::thread::CpuSet::new();
+    first.set(0);
+    rustix::thread::sched_setaffinity(Some(pid), &first).expect("pinned");
+}
+
+#[test]
+fn an_exec_runs_on_the_cpus_that_it_asks_for() {
+    let host = Host::new();
+    if host.reference_fails("runc before 1.3 knows no affinity of execs") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("sleep 1000");
+    let bundle = bundle.edit(|config| config["process"]["execCPUAffinity"] = json!({ "initial": "0", "final": "1" }));
+    let shim = containerd.start(&bundle);
+    let pid = shim.run(&bundle, &Stdio::null());
+    let everywhere = status_lines(std::process::id().cast_signed(), &["Cpus_allowed_list"]);
+    assert_eq!(status_lines(pid, &["Cpus_allowed_list"]), everywhere, "it is not for init");
+    let of_init = bundle.process(&["/bin/sh", "-c", CPUS]);
+    assert_eq!(exec_says(&shim, &bundle, "configured", &of_init), "1");
+    let mut left_out = of_init.clone();
+    left_out.as_object_mut().expect("an object").remove("execCPUAffinity");
+    assert_eq!(exec_says(&shim, &bundle, "left-out", &left_out), "1", "the container's own counts");
+    for (id, affinity, cpus) in [
+        ("final", json!({ "final": "0" }), "0"),
+        ("both", json!({ "initial": "1", "final": "0-1" }), "0-1"),
+        ("initial", json!({ "initial": "1" }), "1"),
+    ] {
+        let mut process = of_init.clone();
+        process["execCPUAffinity"] = affinity;
+        assert_eq!(exec_says(&shim, &bundle, id, &process), cpus, "{id}");
+    }
+    let mut process = of_init.clone();
+    process["execCPUAffinity"] = json!({ "final": "zero" });
+    let failure = shim.exec(&bundle.id, "bad", &process, &Stdio::null()).expect_err("it is no list");
+    assert!(failure.message.contains("execCPUAffinity"), "{failure:?}");
+    let mut process = of_init;
+    process["execCPUAffinity"] = json!({ "final": "1000" });
+    shim.exec(&bundle.id, "none", &process, &Stdio::null()).expect("added");
+    let failure = shim.start(&bundle.id, "none").expect_err("there is no such CPU");
+    assert!(failure.message.contains("execCPUAffinity"), "{failure:?}");
+    shim.delete(&bundle.id, "none").expect("deleted");
+    let pid = Pid::from_raw(pid).expect("a pid");
+    kill_process(pid, Signal::KILL).expect("init lives");
+    shim.wait(&bundle.id, "").expect("an end");
     shim.end(&bundle.id);
     host.assert_nothing_left();
 }

@@ -22,7 +22,7 @@ mod terminal;
 pub use capabilities::give_up as give_up_capabilities;
 pub use confine::oom_score_adj;
 pub use handed::Handed;
-pub use scheduling::run_on;
+pub use scheduling::first_affinity;
 
 use std::convert::Infallible;
 use std::io;
@@ -140,6 +140,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     let labels = begin(payload)?;
     if !namespaces.in_user_namespace() {
         oom_score_adj("self", payload.process)?;
+    scheduling::run_anywhere();
     }
     if namespaces.is_new(libc::CLONE_NEWUSER) {
         await_order(orders, MAPPED)?;
@@ -200,8 +201,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
 
 fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>) -> Result<Infallible> {
     let labels = begin(payload)?;
-    let affinity = payload.process.exec_cpu_affinity().as_ref();
-    run_on(affinity.and_then(|affinity| affinity.cpu_affinity_final().as_ref()))?;
+    scheduling::last_affinity(payload.process)?;
     if let Some(init) = cgroup_of {
         sys::setns(init, libc::CLONE_NEWCGROUP).doing(Kind::Internal, || "cannot join the task's cgroup namespace")?;
     }

@@ -41,13 +41,43 @@ pub fn personality(spec: &Spec) -> Result<()> {
     sys::personality(number).doing(Kind::Unsupported, || "linux.personality: cannot set it")
 }
 
+/// Lets a worker that starts an exec run where the exec is to run until it is in its cgroup: other tasks pay for what
+/// the kernel does for it until then.
+pub fn first_affinity(process: &Process) -> Result<()> {
+    affinity(process)[0].map_or(Ok(()), run_on)
+}
+
+/// Gives an exec in its cgroup the CPUs that its configuration names. If it names those to begin on alone, they are left
+/// to the kernel.
+pub fn last_affinity(process: &Process) -> Result<()> {
+    match affinity(process) {
+        [_, Some(last)] => run_on(last),
+        [Some(_), None] => Ok(()),
+        [None, None] => {
+            run_anywhere();
+            Ok(())
+        }
+    }
+}
+
+/// Lets the calling process run on every CPU of its cgroup: whoever has pinned the shim did not mean its tasks.
+pub fn run_anywhere() {
+    // Where that may not be set, the shim has said so in its log as it began.
+    let _ = sys::run_on_any_cpu();
+}
+
+/// The CPUs that a process names to begin on, and to run on.
+fn affinity(process: &Process) -> [Option<&str>; 2] {
+    let Some(affinity) = process.exec_cpu_affinity() else { return [None, None] };
+    [affinity.initial(), affinity.cpu_affinity_final()].map(|cpus| cpus.as_deref().filter(|cpus| !cpus.is_empty()))
+}
+
 /// Lets the calling process run on `cpus` only, written as `0-3,7`.
-pub fn run_on(cpus: Option<&String>) -> Result<()> {
-    let Some(text) = cpus.filter(|text| !text.is_empty()) else { return Ok(()) };
-    let what = || format!("process.execCPUAffinity: cannot run on {text:?}");
+fn run_on(cpus: &str) -> Result<()> {
+    let what = || format!("process.execCPUAffinity: cannot run on {cpus:?}");
     let bad = || Error::new(Kind::BadSpec, what());
     let mut set = CpuSet::new();
-    for range in text.split(',') {
+    for range in cpus.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let number = |text: &str| text.trim().parse::<usize>().ok().filter(|cpu| *cpu < CpuSet::MAX_CPU);
         let (first, last) = number(first).zip(number(last)).ok_or_else(bad)?;

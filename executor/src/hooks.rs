@@ -10,7 +10,7 @@
 //! image's. A hook that fails ends the list. Must not: decide what a failure means.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 
@@ -127,11 +127,18 @@ impl Container<'_> {
     }
 
     /// Runs the hooks of `point` as children of the shim, one after the other. `claim` returns a
-    /// child's `Claim`; the caller expects the children from before this call.
+    /// child's `Claim`; the caller expects the children from before this call. `failed` is given an error that names
+    /// the hook that failed, and what it wrote; the list goes on if it returns none.
     ///
     /// # Errors
-    /// Names the hook that failed, and what it wrote.
-    pub async fn run(&self, point: Point, pid: Option<i32>, claim: impl Fn(i32) -> Claim) -> Result<()> {
+    /// What `failed` returns.
+    pub async fn run(
+        &self,
+        point: Point,
+        pid: Option<i32>,
+        claim: impl Fn(i32) -> Claim,
+        failed: impl Fn(Error) -> Result<()>,
+    ) -> Result<()> {
         if !self.has(point) {
             return Ok(());
         }
@@ -139,23 +146,25 @@ impl Container<'_> {
         for (number, hook) in self.hooks(point).iter().enumerate() {
             let name = name(point, number, hook);
             let env = surroundings();
-            let (program, timeout) = program(hook, self.bundle, &env, &state).map_err(|e| e.within(&name))?;
-            let outcome = program.run(&claim, timeout).await.map_err(|error| error.within(&name))?;
-            outcome.success(&name)?;
+            let outcome = match program(hook, self.bundle, &env, &state) {
+                Ok((program, timeout)) => program.run(&claim, timeout).await,
+                Err(error) => Err(error),
+            };
+            let done = outcome.map_err(|error| error.within(&name)).and_then(|outcome| outcome.success(&name));
+            done.or_else(&failed)?;
         }
         Ok(())
     }
 
     /// Runs the hooks inside the container, as children of its init, which has one thread and waits for
-    /// them itself. A hook without an environment gets that of the container's process, as with other
+    /// them itself. A hook without an environment gets that of the container's process, `env`, as with other
     /// runtimes.
-    pub fn run_inside(&self, point: Point, cwd: &Path) -> Result<()> {
+    pub fn run_inside<E: AsRef<OsStr>>(&self, point: Point, cwd: &Path, env: &[E]) -> Result<()> {
         if !self.has(point) {
             return Ok(());
         }
         let state = self.state(point, Some(std::process::id().cast_signed()))?;
-        let env = self.spec.process().as_ref().and_then(|process| process.env().as_ref());
-        let env: Vec<OsString> = env.into_iter().flatten().map(OsString::from).collect();
+        let env: Vec<OsString> = env.iter().map(|variable| variable.as_ref().to_owned()).collect();
         for (number, hook) in self.hooks(point).iter().enumerate() {
             let name = name(point, number, hook);
             let done = program(hook, cwd, &env, &state).and_then(|(program, timeout)| {
@@ -233,7 +242,7 @@ mod tests {
     fn run(hooks: &str, point: Point) -> Result<()> {
         let spec = spec(hooks);
         let dir = Path::new("/tmp");
-        Container { id: "web", bundle: dir, spec: &spec }.run_inside(point, dir)
+        Container { id: "web", bundle: dir, spec: &spec }.run_inside(point, dir, &["B=2"])
     }
 
     #[test]

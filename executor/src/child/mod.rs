@@ -25,8 +25,10 @@ pub use handed::Handed;
 pub use scheduling::first_affinity;
 
 use std::convert::Infallible;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use bowline_cgroup::Entry;
@@ -138,9 +140,9 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     let container = Container { id, bundle, spec };
     let mut sources = sources;
     let labels = begin(payload)?;
+    scheduling::run_anywhere();
     if !namespaces.in_user_namespace() {
         oom_score_adj("self", payload.process)?;
-    scheduling::run_anywhere();
     }
     if namespaces.is_new(libc::CLONE_NEWUSER) {
         await_order(orders, MAPPED)?;
@@ -181,7 +183,8 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
             sys::write_fd(report, &[HOOKS]).doing(Kind::Internal, || "the shim has gone")?;
             await_order(orders, HOOKED)?;
         }
-        container.run_inside(Point::CreateContainer, &rootfs::path(spec, bundle)?)
+        let env = payload.process.env().as_deref().unwrap_or_default();
+        container.run_inside(Point::CreateContainer, &rootfs::path(spec, bundle)?, env)
     };
     let wants_null = payload.stdio.wants_null();
     let entered = rootfs::enter(spec, &sources, namespaces.in_user_namespace(), wants_null, hooks)?;
@@ -196,7 +199,10 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
     await_order(orders, START)?;
     // These hooks are the image's own: they get no more rights than the program.
-    confine::execute(payload, labels, &program, || container.run_inside(Point::StartContainer, payload.process.cwd()))
+    confine::execute(payload, labels, &program, || {
+        let env: Vec<&OsStr> = program.envp.iter().map(|variable| OsStr::from_bytes(variable.as_bytes())).collect();
+        container.run_inside(Point::StartContainer, payload.process.cwd(), &env)
+    })
 }
 
 fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>) -> Result<Infallible> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Ended};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::claim::Claim;
 use crate::worker::{self, PipeReader};
@@ -68,7 +68,7 @@ impl Started {
                 biased;
                 end = claim.ended() => break end.ended,
                 () = &mut deadline => {
-                    self.kill();
+                    self.kill_with_children();
                     let _ = tokio::time::timeout(DYING, claim.ended()).await;
                     return Err(self.timed_out(timeout));
                 }
@@ -106,7 +106,7 @@ impl Started {
             } else if ended && !readable {
                 break;
             } else if left.is_zero() {
-                self.kill();
+                self.kill_with_children();
                 // It was killed, so it ends.
                 let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
                 return Err(self.timed_out(timeout));
@@ -126,6 +126,13 @@ impl Started {
     /// Kills the process; `ESRCH` means that it has ended.
     pub fn kill(&self) {
         let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
+    }
+
+    /// Kills the process, which is not reaped yet, and those of its children that are in its session.
+    fn kill_with_children(&self) {
+        // No other session has this number before its leader is reaped. If the program has none yet, it has no children.
+        let _ = Pid::from_raw(self.pid).map(|session| kill_process_group(session, Signal::KILL));
+        self.kill();
     }
 
     fn timed_out(&self, timeout: Duration) -> Error {

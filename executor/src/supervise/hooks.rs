@@ -1,6 +1,9 @@
-//! Hooks that the shim runs: some failures undo the launch, others are only logged.
+//! Hooks that the shim runs: some failures undo the launch, one ends the container, others are only logged.
 
-use bowline_error::Result;
+use std::rc::Rc;
+
+use bowline_error::{Error, Kind, Result};
+use bowline_spec::signal::Signal;
 
 use super::supervisor::Supervisor;
 use super::task::Task;
@@ -21,17 +24,39 @@ impl Supervisor {
     pub(super) async fn run_create_hooks(&self, task: &Task, pid: i32) -> Result<()> {
         for point in [Point::Prestart, Point::CreateRuntime] {
             let expecting = self.children.expect();
-            task.container().run(point, Some(pid), |child| expecting.claim(child)).await?;
+            task.container().run(point, Some(pid), |child| expecting.claim(child), Err).await?;
         }
         Ok(())
     }
 
-    /// Runs the hooks of `point`, poststart or poststop. A failure is only logged.
-    pub(super) async fn run_late_hooks(&self, task: &Task, point: Point) {
-        let pid = task.pid();
-        let expecting = self.children.expect();
-        if let Err(error) = task.container().run(point, pid, |child| expecting.claim(child)).await {
+    /// Runs the hooks of a container whose program runs. If one fails, the container is killed, as the runtime
+    /// specification has it since 1.3; this then returns once its init has ended.
+    ///
+    /// # Errors
+    /// Names the first hook that fails.
+    pub(super) async fn run_poststart_hooks(&self, task: &Rc<Task>) -> Result<()> {
+        let (container, expecting) = (task.container(), self.children.expect());
+        let run = container.run(Point::Poststart, task.pid(), |child| expecting.claim(child), Err);
+        let Err(error) = run.await else { return Ok(()) };
+        match task.signal(&self.layout, Signal::KILL) {
+            // It has ended by itself.
+            Err(left) if left.kind() == Kind::NotFound => {}
+            Err(left) => tracing::error!(error = %left, id = %task.id, "a container outlives the failure of its hook"),
+            Ok(()) => task.facts.until_it(|facts| facts.life.is_reaped()).await,
+        }
+        Err(error)
+    }
+
+    /// Runs the hooks of a container that is gone: all of them. A failure is only logged.
+    pub(super) async fn run_poststop_hooks(&self, task: &Task) {
+        let (container, expecting) = (task.container(), self.children.expect());
+        let failed = |error: Error| {
             tracing::warn!(%error, id = %task.id, "a hook failed");
+            Ok(())
+        };
+        let run = container.run(Point::Poststop, None, |child| expecting.claim(child), failed);
+        if let Err(error) = run.await {
+            tracing::warn!(%error, id = %task.id, "the poststop hooks were not run");
         }
     }
 }

@@ -21,7 +21,6 @@ use super::units::remove_cgroup;
 use super::units::{self, Placeholder};
 use crate::facts::Particulars;
 use crate::folder::{Folder, Record};
-use crate::hooks::Point;
 use crate::io::{self, Connections, Input, Logger, Logging, Owner, Stdio, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
 use crate::lifecycle::task::{Life, Trigger};
@@ -119,7 +118,7 @@ impl Supervisor {
             // When the task has ended, systemd may have removed the cgroup that counts its kills.
             self.watch_oom(&task);
         }
-        self.run_late_hooks(&task, Point::Poststart).await;
+        self.run_poststart_hooks(&task).await?;
         self.begin_checks(&task);
         self.begin_watch(&task, watched);
         Ok(Launched { pid: task.facts.look(|facts| facts.record.pid).unwrap_or_default() })
@@ -166,8 +165,7 @@ impl Supervisor {
             None => return Err(Error::new(Kind::WrongState, format!("task {id} was started already"))),
         }
         self.started(&task)?;
-        self.run_late_hooks(&task, Point::Poststart).await;
-        Ok(())
+        self.run_poststart_hooks(&task).await
     }
 
     /// Records and reports that the program was executed.
@@ -213,7 +211,7 @@ impl Supervisor {
         };
         let error = task.undo(self, error).await;
         // The poststop hooks undo what the task's other hooks have set up.
-        self.run_late_hooks(task, Point::Poststop).await;
+        self.run_poststop_hooks(task).await;
         self.tasks.borrow_mut().remove(&task.id);
         drop(task.handles.borrow_mut().lock.take());
         if let Err(error) = task.happen(&self.layout, Trigger::Done) {
@@ -415,10 +413,10 @@ impl Supervisor {
     async fn plan_bundle(&self, id: &TaskId, bundle: Bundle, driver: Driver, durable: bool) -> Result<LaunchPlan> {
         let (mut spec, seccomp) = bundle::read(&bundle.path)?;
         if let Some(member) = &bundle.member {
+            member.fit(&mut spec)?;
+        }
         if !Namespaces::of(&spec)?.in_user_namespace() {
             spec.process_mut().iter_mut().for_each(tolerance::grant);
-        }
-            member.fit(&mut spec)?;
         }
         let asked = bundle::asked_cgroup(&spec);
         let unit = driver.unit_of(asked, id.as_str(), id.as_str())?;

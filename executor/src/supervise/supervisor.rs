@@ -16,7 +16,6 @@ use crate::clock::Moment;
 use crate::events::{Event, Journal};
 use crate::facts::ShimFacts;
 use crate::folder::{Folder, StateDir};
-use crate::hooks::Point;
 use crate::host;
 use crate::inheritance::Limits;
 use crate::known::Known;
@@ -470,7 +469,7 @@ impl Supervisor {
         let first = task.facts.look(|facts| facts.life == Life::Over);
         task.happen(&self.layout, Trigger::Remove)?;
         if first {
-            self.run_late_hooks(&task, Point::Poststop).await;
+            self.run_poststop_hooks(&task).await;
         }
         let mounted = task.facts.look(|facts| facts.mounted.clone());
         if let Some(root) = mounted {

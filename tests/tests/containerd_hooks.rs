@@ -1,0 +1,211 @@
+//! Hooks of a container of containerd's: what they are given, and what the failure of one does.
+
+use std::fs;
+use std::path::Path;
+
+use bowline_tests::Host;
+use bowline_tests::harness::containerd::{Bundle, Code, Stdio};
+use bowline_tests::harness::{eventually, process_exists};
+use serde_json::{Value, json};
+
+fn hook(script: &str) -> Value {
+    json!({"path": "/bin/sh", "args": ["sh", "-c", script], "env": ["PATH=/bin:/usr/bin"]})
+}
+
+/// A bundle with these hooks.
+fn with_hooks(bundle: Bundle, hooks: &Value) -> Bundle {
+    bundle.edit(|config| config["hooks"] = hooks.clone())
+}
+
+#[test]
+fn each_hook_reads_the_state_at_its_point() {
+    let host = Host::new();
+    if host.reference_fails("runc before 1.2 runs poststart hooks on create") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("sleep 1000").annotation("knot", "bowline");
+    let at = |name: &str| host.work().join(name);
+    let keep = |name: &str| json!([hook(&format!("cat >{}", at(name).display()))]);
+    let inside = json!([{ "path": "/bin/sh", "args": ["sh", "-c", "cat >/tmp/state"] }]);
+    let points = ["prestart", "createRuntime", "createContainer", "poststart", "poststop"];
+    let mut hooks: serde_json::Map<String, Value> =
+        points.map(|point| (point.to_owned(), keep(point))).into_iter().collect();
+    hooks.insert("startContainer".to_owned(), inside);
+    let bundle = with_hooks(bundle, &Value::Object(hooks));
+    let shim = containerd.start(&bundle);
+    let pid = shim.create(&bundle, &Stdio::null()).expect("created");
+    for point in ["prestart", "createRuntime", "createContainer"] {
+        assert!(at(point).exists(), "{point} runs on create");
+    }
+    for point in ["poststart", "poststop"] {
+        assert!(!at(point).exists(), "{point} does not run on create");
+    }
+    let started = bundle.rootfs().join("tmp/state");
+    assert!(!started.exists(), "startContainer does not run on create");
+    shim.start(&bundle.id, "").expect("started");
+    assert!(at("poststart").exists() && started.exists() && !at("poststop").exists());
+    shim.kill(&bundle.id, "", 9).expect("sent");
+    shim.wait(&bundle.id, "").expect("an end");
+    assert!(!at("poststop").exists(), "it runs on delete");
+    shim.delete(&bundle.id, "").expect("deleted");
+    let state =
+        |path: &Path| -> Value { serde_json::from_slice(&fs::read(path).expect("the hook has run")).expect("JSON") };
+    let path = bundle.path.to_str().expect("ASCII");
+    for (at, status, seen) in [
+        (at("prestart"), "creating", Some(pid)),
+        (at("createRuntime"), "creating", Some(pid)),
+        (at("createContainer"), "creating", Some(1)),
+        (started, "created", Some(1)),
+        (at("poststart"), "running", Some(pid)),
+        (at("poststop"), "stopped", None),
+    ] {
+        let state = state(&at);
+        let name = at.display();
+        assert_eq!(state["status"], status, "{name}: {state}");
+        assert_eq!(state.get("pid").and_then(Value::as_u64), seen.map(u64::from), "{name}: {state}");
+        assert_eq!((&state["id"], &state["bundle"]), (&json!(bundle.id), &json!(path)), "{name}: {state}");
+        assert_eq!(state["annotations"]["knot"], "bowline", "{name}: {state}");
+        assert_eq!(state["ociVersion"], bundle.config["ociVersion"], "{name}: {state}");
+    }
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_hook_gets_the_arguments_and_the_environment_that_it_names() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let of = |path: &Path| fs::read_to_string(path).expect("the hook has run");
+    let [outside, create, bare] = ["outside", "create", "bare"].map(|name| host.work().join(name));
+    let show = |to: &Path| format!("(echo $0; env | grep -vE '^(PWD|SHLVL|_|OLDPWD)='; true) >{}", to.display());
+    let bundle = containerd.bundle().script("sleep 1000").edit(|config| {
+        config["process"]["env"] = json!(["PATH=/bin", "OWN=yes"]);
+        config["hooks"] = json!({
+            "createRuntime": [
+                {"path": "/bin/sh", "args": ["other", "-c", show(&outside)], "env": ["A=b"]},
+                {"path": "/bin/sh", "args": ["other", "-c", show(&bare)], "env": []},
+                {"path": "/bin/true", "args": []},
+                {"path": "/bin/true"},
+            ],
+            "createContainer": [{"path": "/bin/sh", "args": ["other", "-c", show(&create)], "env": ["A=b"]}],
+            // The image's busybox is what its first argument names.
+            "startContainer": [{"path": "/bin/busybox", "args": ["sh", "-c", show(Path::new("/tmp/start"))]}],
+        });
+    });
+    let shim = containerd.start(&bundle);
+    shim.run(&bundle, &Stdio::null());
+    assert_eq!(of(&outside), "other\nA=b\n");
+    assert_eq!(of(&create), "other\nA=b\n");
+    assert_eq!(of(&bare).lines().next(), Some("other"));
+    let image = of(&bundle.rootfs().join("tmp/start"));
+    assert!(image.contains("OWN=yes\n"), "it has what the program has: {image}");
+    let unwanted =
+        image.lines().find(|line| line.contains("TTRPC") || line.contains("BOWLINE") || line.contains("GOMAXPROCS"));
+    assert_eq!(unwanted, None, "it has nothing of the shim's");
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_poststart_hook_that_fails_stops_the_container() {
+    let host = Host::new();
+    if host.reference_fails("runc before 1.2 runs poststart hooks on create") {
+        return;
+    }
+    let containerd = host.containerd();
+    let stopped = host.work().join("stopped");
+    let skipped = host.work().join("skipped");
+    let bundle = with_hooks(
+        containerd.bundle().script("sleep 1000"),
+        &json!({
+            "poststart": [hook("echo no such bridge >&2; exit 3"), hook(&format!("touch {}", skipped.display()))],
+            "poststop": [hook(&format!("touch {}", stopped.display()))],
+        }),
+    );
+    let shim = containerd.start(&bundle);
+    shim.create(&bundle, &Stdio::null()).expect("created");
+    let failure = shim.start(&bundle.id, "").expect_err("its hook fails");
+    assert!(failure.message.contains("poststart") && failure.message.contains('3'), "{failure:?}");
+    assert_eq!(shim.status_at_end(&bundle.id, ""), 137);
+    assert_eq!(shim.status(&bundle.id, ""), "STOPPED");
+    assert!(!skipped.exists() && !stopped.exists());
+    shim.delete(&bundle.id, "").expect("deleted");
+    assert!(stopped.exists());
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn every_poststop_hook_runs_though_one_fails() {
+    let host = Host::new();
+    if host.reference_fails("it leaves the rest of the list out") {
+        return;
+    }
+    let containerd = host.containerd();
+    let last = host.work().join("last");
+    let hooks =
+        json!({ "poststop": [hook("exit 3"), { "path": "/no/hook" }, hook(&format!("touch {}", last.display()))] });
+    let bundle = with_hooks(containerd.bundle().script("true"), &hooks);
+    let shim = containerd.start(&bundle);
+    shim.run(&bundle, &Stdio::null());
+    shim.wait(&bundle.id, "").expect("an end");
+    shim.delete(&bundle.id, "").expect("a failure is only logged");
+    assert!(last.exists());
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_hook_of_start_that_fails_stops_the_container() {
+    let host = Host::new();
+    if host.reference_fails("runc before 1.2 says so to nobody") {
+        return;
+    }
+    let containerd = host.containerd();
+    let stopped = host.work().join("stopped");
+    let hooks = json!({
+        "startContainer": [{"path": "/bin/sh", "args": ["sh", "-c", "echo no libraries >&2; exit 4"]}],
+        "poststop": [hook(&format!("touch {}", stopped.display()))],
+    });
+    let bundle = with_hooks(containerd.bundle().script("sleep 1000"), &hooks);
+    let shim = containerd.start(&bundle);
+    shim.create(&bundle, &Stdio::null()).expect("created");
+    let failure = shim.start(&bundle.id, "").expect_err("its hook fails");
+    assert!(
+        failure.message.contains("startContainer hook #0") && failure.message.contains("no libraries"),
+        "{failure:?}"
+    );
+    shim.wait(&bundle.id, "").expect("an end");
+    shim.delete(&bundle.id, "").expect("deleted");
+    assert!(stopped.exists());
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_hook_that_takes_too_long_is_killed_with_its_children() {
+    let host = Host::new();
+    if host.reference_fails("it kills the hook alone") {
+        return;
+    }
+    let containerd = host.containerd();
+    for point in ["createRuntime", "createContainer"] {
+        let pids = host.work().join(point);
+        // The hook waits for a child, which holds the pipe of its output.
+        let mut slow = hook(&format!("sleep 1000 & echo $! $$ >{}; wait", pids.display()));
+        slow["timeout"] = json!(1);
+        // The end of a pid namespace would kill them too.
+        let bundle = with_hooks(containerd.bundle().without_namespace("pid"), &json!({ point: [slow] }));
+        let shim = containerd.start(&bundle);
+        let failure = shim.create(&bundle, &Stdio::null()).expect_err("it does not end");
+        assert!(failure.message.contains(point) && failure.message.contains("1s"), "{failure:?}");
+        assert_ne!(failure.code, Code::OK);
+        let pids = fs::read_to_string(pids).expect("the hook has run");
+        for pid in pids.split_whitespace().map(|pid| pid.parse::<i32>().expect("a number")) {
+            eventually(format!("the end of {pid}"), || (!process_exists(pid)).then_some(()));
+        }
+        shim.over();
+    }
+    host.assert_nothing_left();
+}

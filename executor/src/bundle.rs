@@ -11,7 +11,10 @@ use std::path::{Path, PathBuf};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::common_device_rules;
 use bowline_spec::id::TaskId;
-use oci_spec::runtime::{LinuxDeviceCgroup, LinuxResources, LinuxSeccomp, Process, Spec};
+use libcontainer::capabilities::CapabilityExt as _;
+use oci_spec::runtime::{
+    Capabilities, LinuxCapabilities, LinuxDeviceCgroup, LinuxResources, LinuxSeccomp, Process, Spec,
+};
 use serde::Deserialize;
 
 use crate::tolerance;
@@ -167,6 +170,24 @@ pub fn check_process(process: &Process) -> Result<()> {
     let is_variable = |text: &str| text.find('=').is_some_and(|at| at > 0);
     if let Some(text) = process.env().iter().flatten().find(|text| !is_variable(text)) {
         return bad(format!("process.env: {text:?} is not NAME=value"));
+    }
+    process.capabilities().as_ref().map_or(Ok(()), check_capabilities)
+}
+
+/// Checks what the kernel demands of sets of capabilities (capset(2)), which it would refuse only as the program starts.
+fn check_capabilities(sets: &LinuxCapabilities) -> Result<()> {
+    let none = Capabilities::new();
+    for (name, set, within, of) in [
+        ("effective", sets.effective(), "permitted", sets.permitted()),
+        ("inheritable", sets.inheritable(), "bounding", sets.bounding()),
+    ] {
+        let of = of.as_ref().unwrap_or(&none);
+        if let Some(beyond) = set.iter().flatten().find(|capability| !of.contains(capability)) {
+            let beyond = beyond.to_cap();
+            let message =
+                format!("process.capabilities.{name}: {beyond} is not in {within} too: operation not permitted");
+            return Err(Error::new(Kind::BadSpec, message).hint(format!("add it to process.capabilities.{within}")));
+        }
     }
     Ok(())
 }

@@ -92,6 +92,26 @@ fn an_unknown_namespace() {
     assert!(said.contains("dreams"), "{said}");
 }
 
+/// Each is refused when the container is created, not when it is started: a manager creates nothing that cannot start.
+#[test]
+fn a_process_that_the_kernel_would_refuse() {
+    for (process, part) in [
+        (json!({"capabilities": {"bounding": [], "inheritable": ["CAP_CHOWN"]}}), "CAP_CHOWN"),
+        (json!({"capabilities": {"permitted": ["CAP_KILL"], "effective": ["CAP_CHOWN"]}}), "effective"),
+        (json!({"rlimits": [{"type": "RLIMIT_NOFILE", "soft": u64::MAX - 1, "hard": u64::MAX - 1}]}), "RLIMIT_NOFILE"),
+    ] {
+        let host = Host::new();
+        let containerd = host.containerd();
+        let bundle = containerd.bundle().edit(|config| {
+            for (field, value) in process.as_object().expect("fields") {
+                config["process"][field] = value.clone();
+            }
+        });
+        let said = refused(&host, &containerd, &bundle, &Stdio::null());
+        assert!(said.contains(part), "{said}");
+    }
+}
+
 #[test]
 fn a_namespace_to_join_that_is_none() {
     let host = Host::new();

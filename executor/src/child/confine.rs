@@ -1,4 +1,4 @@
-//! The last steps before execve: limits, credentials, capabilities, filters.
+//! The last steps before execve: credentials, capabilities, filters; and resource limits, which come before them.
 //!
 //! The order matters: what needs a right comes before the step that gives it up.
 
@@ -25,7 +25,6 @@ pub fn execute(
     last: impl FnOnce() -> Result<()>,
 ) -> Result<Infallible> {
     let process = payload.process;
-    set_rlimits(process)?;
     scheduling::apply(process)?;
     scheduling::personality(payload.spec)?;
     // This only announces the profile: it holds from execve on, and what follows is still unconfined.
@@ -99,7 +98,9 @@ pub fn oom_score_adj(of: impl std::fmt::Display, process: &Process) -> Result<()
     })
 }
 
-fn set_rlimits(process: &Process) -> Result<()> {
+/// Sets the resource limits of the calling process. Init does so before it is ready, so that a limit that this host
+/// cannot give fails the creation of the container, as with runc.
+pub fn set_rlimits(process: &Process) -> Result<()> {
     let named = process.rlimits().as_deref().unwrap_or_default();
     named.iter().try_for_each(set_rlimit)?;
     for (kind, limit) in inheritance::limits() {

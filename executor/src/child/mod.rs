@@ -196,6 +196,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     }
     command::check_folder(payload.process)?;
     let program = command::find(payload.process)?;
+    confine::set_rlimits(payload.process)?;
     sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
     await_order(orders, START)?;
     // These hooks are the image's own: they get no more rights than the program.
@@ -217,6 +218,7 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>) -> Resu
         terminal::take(wish, payload.process, &rootfs::open_terminal(root.as_fd())?)?;
     }
     let program = command::find(payload.process)?;
+    confine::set_rlimits(payload.process)?;
     confine::execute(payload, labels, &program, || Ok(()))
 }
 

@@ -63,6 +63,7 @@ impl Exec<'_> {
         let state = || container.state(Point::Poststart, Some(self.init.pid));
         let notify = listener.map(|listener| notify::prepare(listener, &state()?)).transpose()?;
         let (notify, theirs) = notify.unzip();
+        let last_words = self.filter.map(Filter::last_words).transpose()?.flatten();
         let enter = || {
             let makes_null = self.stdio.wants_null() && self.null.is_none();
             let null = makes_null.then(rootfs::open_null_in_worker).transpose()?;
@@ -80,6 +81,7 @@ impl Exec<'_> {
                 spec: self.spec,
                 filter: self.filter.map(|f| (&*f.program, f.flags)),
                 notify: theirs.as_ref().map(OwnedFd::as_fd),
+                last_words: last_words.as_ref(),
                 stdio: self.stdio,
                 entry,
                 keeps_keyring: self.keeps_keyring,
@@ -96,6 +98,6 @@ impl Exec<'_> {
         let handed = Handed::new(tell.as_fd(), keep).with_streams(self.stdio, self.null);
         let worker = launch::clone_through_worker(0, &self.entry, &handed, enter, become_exec)?;
         drop(tell);
-        Report::new(report, Some(worker), notify)
+        Report::new(report, Some(worker), notify, last_words)
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys::{self as sys, Cloned, SharedPid};
+use bowline_sys::{self as sys, Cloned, SharedPid, SharedText};
 use oci_spec::runtime::Spec;
 use tokio::time::timeout;
 
@@ -94,6 +94,7 @@ impl Prepared<'_> {
         let state = || Container { id, bundle, spec }.state(Point::CreateRuntime, None);
         let notify = listener.map(|listener| notify::prepare(listener, &state()?)).transpose()?;
         let (notify, theirs) = notify.unzip();
+        let last_words = filter.map(Filter::last_words).transpose()?.flatten();
         let entry = cgroup.entry();
         let labels = Labels::of(process)?;
         let flags = namespaces.clone_flags();
@@ -105,9 +106,17 @@ impl Prepared<'_> {
         }
         let handed = Handed::new(tell.as_fd(), keep).with_streams(&stdio, None);
         let become_init = |entry: &Entry| {
-            let (filter, notify) = (filter.map(|f| (&*f.program, f.flags)), theirs.as_ref().map(OwnedFd::as_fd));
-            let labels = labels.as_ref();
-            let payload = Payload { process, spec, filter, notify, stdio: &stdio, entry, keeps_keyring, labels };
+            let payload = Payload {
+                process,
+                spec,
+                filter: filter.map(|f| (&*f.program, f.flags)),
+                notify: theirs.as_ref().map(OwnedFd::as_fd),
+                last_words: last_words.as_ref(),
+                stdio: &stdio,
+                entry,
+                keeps_keyring,
+                labels: labels.as_ref(),
+            };
             let nobody = nobody.as_ref().map(OwnedFd::as_fd);
             let init = Init { spec, id, bundle, namespaces: &namespaces, sources, nobody, orders: hear.as_raw_fd() };
             child::run_init(&payload, init, tell.as_raw_fd())
@@ -128,7 +137,7 @@ impl Prepared<'_> {
             (None, Some(clone_through_worker(flags, &entry, &handed, enter, become_init)?))
         };
         drop(tell);
-        Ok(Starting { orders, report: Report::new(report, worker, notify)?, live })
+        Ok(Starting { orders, report: Report::new(report, worker, notify, last_words)?, live })
     }
 }
 
@@ -206,6 +215,8 @@ pub struct Report {
     worker: Option<Worker>,
     /// Who gets the listener of the process's filter, until the pid is known.
     notify: Option<Notify>,
+    /// Where a process leaves an error that it may not write to the pipe.
+    last_words: Option<SharedText>,
 }
 
 enum Word {
@@ -219,10 +230,15 @@ enum Word {
 
 impl Report {
     /// Reads from `pipe`, whose writers are the process and its `worker`. `notify` gets the
-    /// listener of the process's filter.
-    pub fn new(pipe: OwnedFd, worker: Option<Worker>, notify: Option<Notify>) -> Result<Report> {
+    /// listener of the process's filter. When the pipe is closed, `last_words` may have an error.
+    pub fn new(
+        pipe: OwnedFd,
+        worker: Option<Worker>,
+        notify: Option<Notify>,
+        last_words: Option<SharedText>,
+    ) -> Result<Report> {
         let pipe = PipeReader::new(pipe).doing(Kind::Internal, || "cannot watch a report pipe")?;
-        Ok(Report { pipe, buffer: Vec::new(), early: None, worker, notify })
+        Ok(Report { pipe, buffer: Vec::new(), early: None, worker, notify, last_words })
     }
 
     /// The pid of the child that a worker has cloned for the shim. The child may have ended by now,
@@ -304,7 +320,8 @@ impl Report {
             }
             let more = self.pipe.read_more(&mut self.buffer).await;
             if more.doing(Kind::Internal, || "cannot read a report pipe")? == 0 {
-                return Ok(Word::End);
+                let error = self.last_words.take().and_then(|words| words.get()).map(|text| error_from(&text));
+                return Ok(error.map_or(Word::End, Word::Failed));
             }
         }
     }
@@ -321,12 +338,14 @@ fn first_word(buffer: &[u8]) -> Option<(usize, Word)> {
         _ => {
             let length = u32::from_ne_bytes(number(&buffer[1..])?) as usize;
             let json = buffer.get(5..5 + length)?;
-            let error = serde_json::from_slice(json).unwrap_or_else(|_| {
-                Error::new(Kind::Internal, "a process failed before execve and its reason was lost")
-            });
-            Some((5 + length, Word::Failed(error)))
+            Some((5 + length, Word::Failed(error_from(json))))
         }
     }
+}
+
+fn error_from(json: &[u8]) -> Error {
+    let lost = |_| Error::new(Kind::Internal, "a process failed before execve and its reason was lost");
+    serde_json::from_slice(json).unwrap_or_else(lost)
 }
 
 fn order(orders: &OwnedFd, byte: u8) -> Result<()> {
@@ -445,7 +464,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
         runtime.block_on(async {
             let (read, write) = io::pipe().expect("a pipe");
-            let mut report = Report::new(read, None, None).expect("a report");
+            let mut report = Report::new(read, None, None, None).expect("a report");
             rustix::io::write(&write, &[child::READY]).expect("written");
             rustix::io::write(&write, &[&[child::PID], &77i32.to_ne_bytes()[..]].concat()).expect("written");
             assert_eq!(report.cloned(std::future::pending()).await, Ok(Some(77)));
@@ -460,7 +479,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
         runtime.block_on(async {
             let (read, write) = io::pipe().expect("a pipe");
-            let mut report = Report::new(read, None, None).expect("a report");
+            let mut report = Report::new(read, None, None, None).expect("a report");
             rustix::io::write(&write, &[&[child::PID], &77i32.to_ne_bytes()[..]].concat()).expect("written");
             drop(write);
             assert_eq!(report.executed().await, Ok(()));

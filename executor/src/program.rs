@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bowline_cgroup::Entry;
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys::{self as sys, Cloned};
+use bowline_sys::{self as sys, Cloned, Image};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
@@ -178,7 +178,7 @@ impl<'a> Program<'a> {
             rustix::process::chdir(self.cwd).map_err(io::Error::from)
         });
         let error = match in_place {
-            Ok(()) => sys::execve(&self.c_path(), &self.argv, &self.envp),
+            Ok(()) => Image::new(self.c_path(), self.argv.clone(), self.envp.clone()).execute(),
             Err(error) => error,
         };
         let kind = match error.raw_os_error() {

@@ -2,29 +2,44 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::Ran;
+use bowline_tests::harness::containerd::Stdio;
+use serde_json::json;
 
 /// What such a filter does with every call that it does not name.
 const DENIALS: [&str; 3] = ["SCMP_ACT_ERRNO", "SCMP_ACT_KILL", "SCMP_ACT_KILL_PROCESS"];
 
+/// What runtimes call between filter and program where there is no no_new_privs, since only a process with rights that
+/// the program has not may load a filter.
+const NEEDED: [&str; 6] = ["capset", "execve", "prctl", "setgid", "setgroups", "setuid"];
+
+/// A script that the kernel does not execute.
+const NO_INTERPRETER: &[u8] = b"#!/no/such/interpreter\n";
+
 /// An ELF program whose only system call is `exit_group(0)`.
 fn exits() -> Vec<u8> {
+    #[cfg(target_arch = "x86_64")]
+    let code = [0xb8, 0xe7, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05, 0x0f, 0x0b];
+    #[cfg(target_arch = "aarch64")]
+    let code = [0xc8, 0x0b, 0x80, 0xd2, 0, 0, 0x80, 0xd2, 1, 0, 0, 0xd4, 0, 0, 0, 0];
+    elf(&code)
+}
+
+fn elf(code: &[u8]) -> Vec<u8> {
     const HEADERS: u64 = 64 + 56;
     const ADDRESS: u64 = 0x40_0000;
-    #[cfg(target_arch = "x86_64")]
-    let (machine, code) = (62u16, [0xb8, 0xe7, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05, 0x0f, 0x0b]);
-    #[cfg(target_arch = "aarch64")]
-    let (machine, code) = (183u16, [0xc8, 0x0b, 0x80, 0xd2, 0, 0, 0x80, 0xd2, 1, 0, 0, 0xd4, 0, 0, 0, 0]);
+    const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
     let size = HEADERS + code.len() as u64;
     let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
     let halves = |elf: &mut Vec<u8>, values: &[u16]| elf.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     let words = |elf: &mut Vec<u8>, values: &[u32]| elf.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     let longs = |elf: &mut Vec<u8>, values: &[u64]| elf.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     // An executable file of one segment, which can be read and executed: elf(5).
-    halves(&mut elf, &[2, machine]);
+    halves(&mut elf, &[2, MACHINE]);
     words(&mut elf, &[1]);
     longs(&mut elf, &[ADDRESS + HEADERS, 64, 0]);
     words(&mut elf, &[0]);
@@ -35,22 +50,32 @@ fn exits() -> Vec<u8> {
     elf
 }
 
-/// Runs the program that only exits, with a filter that denies all calls but `allowed`.
-fn run(host: &Host, denial: &str, allowed: &[&str], more: &str) -> Ran {
-    let root = host.busybox_root();
-    let program = host.work().join("exits");
-    fs::write(&program, exits()).expect("the work folder is writable");
+/// Puts the program `text` at `/probe` in the root filesystem at `root`.
+fn place(host: &Host, root: &Path, text: &[u8]) {
+    let program = host.work().join("probe");
+    fs::write(&program, text).expect("the work folder is writable");
     fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("it is ours");
     // Copied by another process: the kernel executes no file that is open for writing, and a child that another test
     // forks meanwhile has the files of this process open.
-    let copied = Command::new("cp").arg("-p").arg(&program).arg(root.path()).status();
+    let copied = Command::new("cp").arg("-p").arg(&program).arg(root).status();
     assert!(copied.expect("cp runs").success(), "the work folder is writable");
-    let profile = serde_json::json!({
+}
+
+/// Runs the program that only exits, with a filter that denies all calls but `allowed`.
+fn run(host: &Host, denial: &str, allowed: &[&str], more: &str) -> Ran {
+    run_program(host, &exits(), denial, allowed, more)
+}
+
+/// Runs the program `text` with a filter that denies all calls but `allowed`.
+fn run_program(host: &Host, text: &[u8], denial: &str, allowed: &[&str], more: &str) -> Ran {
+    let root = host.busybox_root();
+    place(host, root.path(), text);
+    let profile = json!({
         "defaultAction": denial,
         "syscalls": [{"names": allowed, "action": "SCMP_ACT_ALLOW"}],
     });
     let profile = host.file("profile.json", &profile.to_string());
-    let toml = format!("command = '/exits'\nseccomp = '{}'\n{more}", profile.display());
+    let toml = format!("command = '/probe'\nseccomp = '{}'\n{more}", profile.display());
     host.described(&toml).rootfs(root.path()).run()
 }
 
@@ -65,10 +90,10 @@ fn with_no_new_privs_a_program_needs_execve_alone() {
 
 #[test]
 fn without_it_a_program_also_needs_what_changes_user_and_capabilities() {
-    let needed = ["capget", "capset", "execve", "exit_group", "prctl", "setgid", "setgroups", "setuid"];
-    for denial in DENIALS {
+    let needed = [&NEEDED[..], &["exit_group"]].concat();
+    for (denial, user) in DENIALS.into_iter().zip(["1000:1000", "0:0", "1000:1000"]) {
         let host = Host::new();
-        run(&host, denial, &needed, "no_new_privs = false\nuser = '1000:1000'").assert_code(0);
+        run(&host, denial, &needed, &format!("no_new_privs = false\nuser = '{user}'")).assert_code(0);
         host.assert_nothing_left();
     }
 }
@@ -77,8 +102,115 @@ fn without_it_a_program_also_needs_what_changes_user_and_capabilities() {
 fn a_filter_that_denies_execve_ends_the_task_with_what_it_answers() {
     let host = Host::new();
     let ran = run(&host, "SCMP_ACT_ERRNO", &["write", "exit_group"], "");
-    assert!(ran.is_refusal() && ran.err().contains("/exits"), "{ran}");
+    assert!(ran.is_refusal() && ran.err().contains("/probe"), "{ran}");
     // Killed by SIGSYS, as under runc.
     run(&host, "SCMP_ACT_KILL_PROCESS", &["write", "exit_group"], "").assert_code(159);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_program_that_cannot_be_executed_is_a_clear_error_whatever_the_filter_denies() {
+    for denial in DENIALS {
+        for (allowed, more) in [(&["execve"][..], ""), (&NEEDED, "no_new_privs = false\nuser = '1000:1000'")] {
+            let host = Host::new();
+            let ran = run_program(&host, NO_INTERPRETER, denial, allowed, more);
+            ran.assert_refused(127, &["/probe", "interpreter"]);
+            host.assert_nothing_left();
+        }
+    }
+}
+
+#[test]
+fn so_it_is_for_an_exec() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    place(&host, root.path(), NO_INTERPRETER);
+    for action in ["SCMP_ACT_ERRNO", "SCMP_ACT_KILL_PROCESS"] {
+        let rules = json!([{"names": ["write", "exit_group", "exit"], "action": action}]);
+        let profile = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules});
+        let profile = host.file("profile.json", &profile.to_string());
+        let toml = format!("command = 'sleep'\nargs = ['1000']\nseccomp = '{}'", profile.display());
+        let task = host.described(&toml).rootfs(root.path()).start();
+        task.bowline("exec", ["--", "/probe"]).assert_refused(127, &["/probe", "interpreter"]);
+        task.end();
+    }
+    host.assert_nothing_left();
+}
+
+/// The names of every call that the default profile with all capabilities knows, and of some that it never allows.
+fn all_calls(host: &Host) -> Vec<String> {
+    let toml = "command = 'true'\ncapabilities.add = ['BPF', 'DAC_READ_SEARCH', 'PERFMON', 'SYSLOG', 'SYS_ADMIN', \
+                'SYS_BOOT', 'SYS_CHROOT', 'SYS_MODULE', 'SYS_NICE', 'SYS_PACCT', 'SYS_PTRACE', 'SYS_RAWIO', 'SYS_TIME', \
+                'SYS_TTY_CONFIG']";
+    let spec = host.bowline([Path::new("spec"), &host.file("all.toml", toml)]).json();
+    let rules = spec["linux"]["seccomp"]["syscalls"].as_array().expect("a list").clone();
+    let names = rules.iter().flat_map(|rule| rule["names"].as_array().expect("a list").clone());
+    let mut names: Vec<String> = names.map(|name| name.as_str().expect("a name").to_owned()).collect();
+    let denied = ["add_key", "io_uring_enter", "io_uring_setup", "kexec_load", "keyctl", "pivot_root", "request_key"];
+    names.extend(denied.map(str::to_owned));
+    names.extend(["swapon", "userfaultfd"].map(str::to_owned));
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// One call in so many is denied, others in each of the runs; `BOWLINE_EVERY_CALL=1` denies each.
+const ONE_IN: usize = 61;
+
+#[test]
+fn any_single_call_may_be_denied_but_those_that_the_program_or_any_runtime_needs() {
+    let host = Host::new();
+    let calls = all_calls(&host);
+    assert!(calls.len() > 350, "{calls:?}");
+    let one_in = if std::env::var_os("BOWLINE_EVERY_CALL").is_some() { 1 } else { ONE_IN };
+    let root = host.busybox_root();
+    place(&host, root.path(), &exits());
+    let mut runs = 0;
+    for no_new_privs in [true, false] {
+        for user in ["0:0", "1000:1000"] {
+            for action in ["SCMP_ACT_ERRNO", "SCMP_ACT_KILL"] {
+                runs += 1;
+                for name in calls.iter().skip(runs % one_in).step_by(one_in).map(String::as_str) {
+                    let needed = if no_new_privs { &["execve"][..] } else { &NEEDED };
+                    if needed.contains(&name) || name == "exit_group" {
+                        continue;
+                    }
+                    let rules = json!([{"names": [name], "action": action}]);
+                    let profile = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules});
+                    let profile = host.file("profile.json", &profile.to_string());
+                    let toml = format!(
+                        "command = '/probe'\nseccomp = '{}'\nuser = '{user}'\nno_new_privs = {no_new_privs}",
+                        profile.display()
+                    );
+                    let ran = host.described(&toml).rootfs(root.path()).run();
+                    assert!(ran.code == Some(0), "{name} {action} {user} {no_new_privs}: {ran}");
+                }
+            }
+        }
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_no_runtime_can_do_without_is_an_error_where_it_is_denied() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    // A start under runc has no part in execve: see above for ours.
+    for call in NEEDED.into_iter().filter(|call| *call != "execve") {
+        let rules = json!([{"names": [call], "action": "SCMP_ACT_ERRNO"}]);
+        let profile = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules});
+        let bundle = containerd.bundle().args(&["/bin/true"]).edit(|config| {
+            config["linux"]["seccomp"] = profile;
+            config["process"]["noNewPrivileges"] = json!(false);
+            config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
+        });
+        let shim = containerd.start(&bundle);
+        let created = shim.create(&bundle, &Stdio::null());
+        let failure = created.and_then(|_| shim.start(&bundle.id, "")).expect_err(call);
+        assert!(!failure.message.is_empty(), "{call}");
+        // Whether it is left to be deleted depends on which of both calls has failed.
+        let _ = shim.delete(&bundle.id, "");
+        shim.over();
+    }
     host.assert_nothing_left();
 }

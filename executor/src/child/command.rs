@@ -7,17 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use bowline_error::{Error, Kind, Result};
+use bowline_sys::Image;
 use oci_spec::runtime::Process;
 use rustix::fs::{self, FileType};
 
 use super::environment;
-
-/// The arguments of execve: path, arguments and environment.
-pub struct Program {
-    pub path: CString,
-    pub argv: Vec<CString>,
-    pub envp: Vec<CString>,
-}
 
 /// Checks that the working directory is a folder, as far as possible before rights are given up, so that the error
 /// comes before the task is started.
@@ -38,7 +32,7 @@ pub fn check_folder(process: &Process) -> Result<()> {
 ///
 /// # Errors
 /// `CommandNotFound` and `NotExecutable` name the path or paths looked at.
-pub fn find(process: &Process) -> Result<Program> {
+pub fn find(process: &Process) -> Result<Image> {
     let args = process.args().as_deref().unwrap_or_default();
     let env = environment::of(process);
     let Some(name) = args.first() else {
@@ -59,11 +53,8 @@ pub fn find(process: &Process) -> Result<Program> {
     } else {
         search(name, environment::value(&env, "PATH").unwrap_or_default())?
     };
-    Ok(Program {
-        path: c_string(path.as_os_str().as_bytes())?,
-        argv: args.iter().map(|a| c_string(a.as_bytes())).collect::<Result<_>>()?,
-        envp: env.iter().map(|e| c_string(e.as_bytes())).collect::<Result<_>>()?,
-    })
+    let c_strings = |texts: &[String]| texts.iter().map(|text| c_string(text.as_bytes())).collect::<Result<Vec<_>>>();
+    Ok(Image::new(c_string(path.as_os_str().as_bytes())?, c_strings(args)?, c_strings(&env)?))
 }
 
 fn search(name: &str, path: &str) -> Result<PathBuf> {

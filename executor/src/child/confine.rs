@@ -6,13 +6,12 @@ use std::convert::Infallible;
 use std::os::fd::AsFd as _;
 
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys as sys;
+use bowline_sys::{self as sys, Image};
 use oci_spec::runtime::{PosixRlimit, PosixRlimitType, Process};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 
-use super::command::Program;
 use super::{Payload, capabilities, scheduling};
 use crate::lsm::Opened;
 use crate::{inheritance, notify};
@@ -20,15 +19,15 @@ use crate::{inheritance, notify};
 /// Confines the calling process as its spec says, calls `last`, and executes the program.
 pub fn execute(
     payload: &Payload<'_>,
-    labels: Option<Opened<'_>>,
-    program: &Program,
+    labels: Option<&Opened<'_>>,
+    program: &Image,
     last: impl FnOnce() -> Result<()>,
 ) -> Result<Infallible> {
     let process = payload.process;
     scheduling::apply(process)?;
     scheduling::personality(payload.spec)?;
     // This only announces the profile: it holds from execve on, and what follows is still unconfined.
-    labels.iter().try_for_each(Opened::apply)?;
+    labels.map_or(Ok(()), Opened::apply)?;
     let user = process.user();
     let umask = user.umask().unwrap_or(0o022);
     rustix::process::umask(Mode::from_raw_mode(umask));
@@ -56,7 +55,7 @@ pub fn execute(
         load(payload)?;
     }
     last()?;
-    let error = sys::execve(&program.path, &program.argv, &program.envp);
+    let error = program.execute();
     Err(refused(program, &error))
 }
 
@@ -156,18 +155,28 @@ fn enter(process: &Process) -> Result<()> {
     Err(Error::new(Kind::BadSpec, message))
 }
 
+/// More memory than an error takes on its way to the shim, and less than what the allocator maps separately.
+const SPARE: usize = 64 << 10;
+
 /// Loads the filter, and hands its listener to the shim at once: system calls that the filter notifies of block
 /// until a process has the listener.
 fn load(payload: &Payload<'_>) -> Result<()> {
     let Some((program, flags)) = payload.filter else { return Ok(()) };
+    if payload.last_words.is_some() {
+        // Leave the allocator what an error takes: the filter may deny the calls by which it gets more.
+        drop(Vec::<u8>::with_capacity(SPARE));
+    }
     let loaded = sys::seccomp_load(program, flags).doing(Kind::Unsupported, || "cannot load the seccomp filter")?;
     let (Some(listener), Some(socket)) = (loaded, payload.notify) else { return Ok(()) };
     let what = || "cannot hand over the listener of the seccomp filter";
-    notify::send(socket, b"s", listener.as_fd()).map(drop).doing(Kind::Internal, what)
+    notify::send(socket, b"s", listener.as_fd()).doing(Kind::Internal, what)?;
+    // Closed by execve: the filter may deny close(2).
+    std::mem::forget(listener);
+    Ok(())
 }
 
-fn refused(program: &Program, error: &std::io::Error) -> Error {
-    let path = program.path.to_string_lossy();
+fn refused(program: &Image, error: &std::io::Error) -> Error {
+    let path = program.path().to_string_lossy();
     let (kind, why) = match error.raw_os_error() {
         // The file existed a moment ago, so the interpreter or loader that it names is missing.
         Some(libc::ENOENT) => {

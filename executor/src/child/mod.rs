@@ -33,7 +33,7 @@ use std::path::Path;
 
 use bowline_cgroup::Entry;
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys as sys;
+use bowline_sys::{self as sys, SharedText};
 use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{Mode, OFlags};
 
@@ -74,6 +74,8 @@ pub struct Payload<'a> {
     pub filter: Option<(&'a [u8], u64)>,
     /// Where the filter's listener is sent, if it has one.
     pub notify: Option<BorrowedFd<'a>>,
+    /// Where it leaves an error, if its filter denies what a report takes.
+    pub last_words: Option<&'a SharedText>,
     /// Its standard streams.
     pub stdio: &'a Stdio,
     /// The cgroups that it joins.
@@ -104,18 +106,21 @@ pub struct Init<'a> {
 
 /// Becomes the task's init, or reports why not.
 pub fn run_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> ! {
-    fail(report, become_init(payload, init, report))
+    fail(payload, report, become_init(payload, init, report))
 }
 
 /// Becomes an exec of a task. The process is already in the task's namespaces, except for the cgroup namespace:
 /// `cgroup_of` is init, if the task has its own.
 pub fn run_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> ! {
-    fail(report, become_exec(payload, cgroup_of))
+    fail(payload, report, become_exec(payload, cgroup_of, report))
 }
 
-fn fail(report: RawFd, outcome: Result<Infallible>) -> ! {
+fn fail(payload: &Payload<'_>, report: RawFd, outcome: Result<Infallible>) -> ! {
     let Err(error) = outcome;
-    tell_error(report, &error);
+    match payload.last_words {
+        Some(words) => words.store(&serde_json::to_vec(&error).unwrap_or_default()),
+        None => tell_error(report, &error),
+    }
     sys::exit_now(1)
 }
 
@@ -200,13 +205,16 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
     await_order(orders, START)?;
     // These hooks are the image's own: they get no more rights than the program.
-    confine::execute(payload, labels, &program, || {
+    let hooks = || {
         let env: Vec<&OsStr> = program.envp.iter().map(|variable| OsStr::from_bytes(variable.as_bytes())).collect();
         container.run_inside(Point::StartContainer, payload.process.cwd(), &env)
-    })
+    };
+    let outcome = confine::execute(payload, labels.as_ref(), &program, hooks);
+    // Not returned: the filter may deny what the destructors here call.
+    fail(payload, report, outcome)
 }
 
-fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>) -> Result<Infallible> {
+fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report: RawFd) -> Result<Infallible> {
     let labels = begin(payload)?;
     scheduling::last_affinity(payload.process)?;
     if let Some(init) = cgroup_of {
@@ -219,7 +227,9 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>) -> Resu
     }
     let program = command::find(payload.process)?;
     confine::set_rlimits(payload.process)?;
-    confine::execute(payload, labels, &program, || Ok(()))
+    let outcome = confine::execute(payload, labels.as_ref(), &program, || Ok(()));
+    // Not returned: see `become_init`.
+    fail(payload, report, outcome)
 }
 
 /// The first steps of init and execs: joins the task's cgroups and begins a session. The process that cloned this

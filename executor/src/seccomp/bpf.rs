@@ -6,6 +6,10 @@ use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP
 /// Bytes of one instruction, `struct sock_filter`: code, two jumps, a constant.
 pub const SIZE: usize = 8;
 
+/// The offsets of the call's number and of its architecture in `struct seccomp_data`.
+pub const NUMBER: u32 = 0;
+pub const ARCHITECTURE: u32 = 4;
+
 const LOAD: u32 = BPF_LD | BPF_ABS;
 const MASK: u32 = BPF_ALU | BPF_AND;
 const JUMP: u32 = BPF_JMP | BPF_JA;
@@ -63,6 +67,24 @@ impl Test {
 /// The instructions of `program`; `None` if one is of another kind.
 pub fn read(program: &[u8]) -> Option<Vec<Op>> {
     program.chunks(SIZE).map(read_one).collect()
+}
+
+/// What `program` answers to this call whatever its arguments are; `None` if that depends on them.
+pub fn answer(program: &[Op], architecture: u32, number: u32) -> Option<u32> {
+    let (mut at, mut a) = (0, 0);
+    loop {
+        let op = *program.get(at)?;
+        at += 1;
+        match op {
+            Op::Load(NUMBER) => a = number,
+            Op::Load(ARCHITECTURE) => a = architecture,
+            Op::Load(_) => return None,
+            Op::And(bits) => a &= bits,
+            Op::Jump(further) => at += further as usize,
+            Op::If(test, constant, yes, no) => at += usize::from(if test.holds(a, constant) { yes } else { no }),
+            Op::Return(answer) => return Some(answer),
+        }
+    }
 }
 
 fn read_one(bytes: &[u8]) -> Option<Op> {

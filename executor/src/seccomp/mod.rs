@@ -18,6 +18,7 @@ use std::rc::Rc;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::capability::Capability;
 use bowline_spec::seccomp;
+use bowline_sys::SharedText;
 use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompFilterFlag, LinuxSyscall};
 use sha2::{Digest, Sha256};
 
@@ -35,7 +36,36 @@ pub struct Filter {
     pub flags: u64,
     /// The process that decides what the filter leaves to it, if there is one.
     pub listener: Option<Rc<Listener>>,
+    /// Whether it allows what a process calls to report an error.
+    reports: bool,
 }
+
+/// What a process may call between its filter and the end of its report: it allocates, writes, and exits.
+const OF_A_REPORT: [libc::c_long; 5] =
+    [libc::SYS_brk, libc::SYS_mmap, libc::SYS_munmap, libc::SYS_write, libc::SYS_exit_group];
+
+impl Filter {
+    fn new(program: Vec<u8>, flags: u64, listener: Option<Rc<Listener>>) -> Filter {
+        let reports = bpf::read(&program).is_some_and(|ops| OF_A_REPORT.iter().all(|call| allows(&ops, *call)));
+        Filter { program: program.into(), flags, listener, reports }
+    }
+
+    /// Where a process with this filter leaves an error, if it may not report that otherwise.
+    pub fn last_words(&self) -> Result<Option<SharedText>> {
+        let words = (!self.reports).then(SharedText::new).transpose();
+        words.doing(Kind::Internal, || "cannot share memory with a process")
+    }
+}
+
+/// Whether a filter allows a call of this architecture, whatever its arguments.
+fn allows(program: &[bpf::Op], call: libc::c_long) -> bool {
+    let allowed = [libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_LOG];
+    let native = seccomp::native_arch() as u32;
+    bpf::answer(program, native, call as u32).is_some_and(|answer| allowed.contains(&(answer & !SECCOMP_RET_DATA)))
+}
+
+/// The part of an answer that is no action (linux/seccomp.h).
+const SECCOMP_RET_DATA: u32 = 0xffff;
 
 /// The process that receives the listener of each process's filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,7 +169,7 @@ pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
     }
     let path = cache.join(key(&profile)?);
     if let Some(program) = cache::read(&path) {
-        return Ok(Filter { program: program.into(), flags, listener });
+        return Ok(Filter::new(program, flags, listener));
     }
     let program = worker::run("seccomp", move || {
         let program = profile.compile()?;
@@ -149,7 +179,7 @@ pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
         Ok(program)
     })
     .await?;
-    Ok(Filter { program: program.into(), flags, listener })
+    Ok(Filter::new(program, flags, listener))
 }
 
 /// The key of a cached filter: profile, architecture, and everything that compiles it.

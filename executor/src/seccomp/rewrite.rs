@@ -12,12 +12,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::bpf::{self, Op, Test};
+use super::bpf::{self, ARCHITECTURE, NUMBER, Op, Test};
 use super::graph::{Graph, Id, Node};
 
-/// The offsets of the call's number and of its architecture in `struct seccomp_data`.
-const NUMBER: u32 = 0;
-const ARCHITECTURE: u32 = 4;
 /// The bytes of `struct seccomp_data`.
 const DATA: u32 = 64;
 /// The most consecutive tests of arguments: the evaluation recurses.

@@ -38,10 +38,10 @@ pub use fds::{
 };
 pub use filters::{attach_device_program, seccomp_load};
 pub use links::{loopback_up, remove_bridge};
-pub use memory::{SharedPid, give_back_memory};
+pub use memory::{SharedPid, SharedText, give_back_memory};
 pub use mounts::{MountAttributes, mount_idmap, mount_setattr};
 pub use processes::{
-    Cloned, Ended, SchedulingAttributes, clone_beside, clone3, clones_into_cgroups, default_memory_policy, execve,
+    Cloned, Ended, Image, SchedulingAttributes, clone_beside, clone3, clones_into_cgroups, default_memory_policy,
     exit_now, fork, in_user_namespace, ioprio_set, is_child, new_session_keyring, overwrite_command_line, personality,
     pid_of, pidfd_open, pidfd_send_signal, reap, run_on_any_cpu, sched_setattr, setns, unshare,
 };

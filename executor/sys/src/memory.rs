@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 /// Gives pages without allocations back to the kernel, wherever they are; malloc_trim(3).
 pub fn give_back_memory() {
@@ -56,6 +56,65 @@ impl Drop for SharedPid {
     }
 }
 
+/// A text in memory that the shim shares with a child: for a child that may not write to a pipe, since its seccomp
+/// filter denies it.
+pub struct SharedText(NonNull<Text>);
+
+/// What is mapped; zeroes are an empty text.
+#[repr(C)]
+struct Text {
+    length: AtomicUsize,
+    bytes: [u8; SharedText::MOST],
+}
+
+impl SharedText {
+    /// The most bytes that are kept: a message has a path or two in it.
+    const MOST: usize = 16 << 10;
+
+    /// Maps the memory; no text is stored yet.
+    pub fn new() -> io::Result<SharedText> {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping overlaps no existing one.
+        let memory = unsafe { libc::mmap(ptr::null_mut(), size_of::<Text>(), access, kind, -1, 0) };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(memory.cast()).map(SharedText).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+    }
+
+    /// Stores `text` without a system call, unless it is too long. The child calls this once.
+    pub fn store(&self, text: &[u8]) {
+        if text.len() > Self::MOST {
+            return;
+        }
+        let text_at = self.0.as_ptr();
+        // SAFETY: the mapping lasts as long as `self`, and the field is within it.
+        let bytes = unsafe { &raw mut (*text_at).bytes };
+        // SAFETY: `text` fits, and is not in the mapping; nobody reads the bytes before their length is there.
+        unsafe { ptr::copy_nonoverlapping(text.as_ptr(), bytes.cast(), text.len()) };
+        // SAFETY: as above; the field is only used as an atomic.
+        unsafe { &(*text_at).length }.store(text.len(), Ordering::Release);
+    }
+
+    /// The stored text, if any.
+    pub fn get(&self) -> Option<Vec<u8>> {
+        // SAFETY: the mapping lasts as long as `self`, and its zeroes are a valid value.
+        let length = unsafe { &(*self.0.as_ptr()).length }.load(Ordering::Acquire).min(Self::MOST);
+        // SAFETY: as above.
+        let bytes = unsafe { &raw const (*self.0.as_ptr()).bytes };
+        // SAFETY: the child has stored that much, and stores no more.
+        let text = unsafe { std::slice::from_raw_parts(bytes.cast(), length) };
+        (length > 0).then(|| text.to_vec())
+    }
+}
+
+impl Drop for SharedText {
+    fn drop(&mut self) {
+        // SAFETY: it is mapped, and nothing refers to it any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Text>()) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd as _;
@@ -77,5 +136,20 @@ mod tests {
         let ended =
             rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).expect("a child of ours");
         assert_eq!(ended.and_then(|(_, status)| status.exit_status()), Some(0));
+    }
+
+    #[test]
+    fn a_child_stores_a_text_for_its_parent() {
+        let text = SharedText::new().expect("memory");
+        assert_eq!(text.get(), None);
+        let Cloned::Parent { pidfd, .. } = sys::fork().expect("a child") else {
+            text.store(b"why it failed");
+            sys::exit_now(0);
+        };
+        rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), rustix::process::WaitIdOptions::EXITED)
+            .expect("ours");
+        assert_eq!(text.get().as_deref(), Some(&b"why it failed"[..]));
+        text.store(&[0; SharedText::MOST + 1]);
+        assert_eq!(text.get().as_deref(), Some(&b"why it failed"[..]));
     }
 }

@@ -1,6 +1,6 @@
 //! Processes: making, ending and awaiting them, and changing their own attributes.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
@@ -347,17 +347,41 @@ pub fn default_memory_policy() -> io::Result<()> {
     check(rc).map(drop)
 }
 
-/// Replaces the program; returns only on failure, with the reason.
-pub fn execve(path: &CString, argv: &[CString], envp: &[CString]) -> io::Error {
-    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
-        let ends = [ptr::null()];
-        strings.iter().map(|s| s.as_ptr()).chain(ends).collect()
-    };
-    let (argv, envp) = (pointers(argv), pointers(envp));
-    // SAFETY: both arrays are null-terminated and point at C strings that
-    // outlive the call.
-    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
-    io::Error::last_os_error()
+/// A program to execute, with all that execve(2) takes: nothing is allocated once a seccomp filter is loaded, which may
+/// deny what that needs.
+pub struct Image {
+    path: CString,
+    // The pointers are into these.
+    _argv: Vec<CString>,
+    envp: Vec<CString>,
+    argv_pointers: Vec<*const libc::c_char>,
+    envp_pointers: Vec<*const libc::c_char>,
+}
+
+impl Image {
+    /// The program at `path` with these arguments and variables.
+    pub fn new(path: CString, argv: Vec<CString>, envp: Vec<CString>) -> Image {
+        let pointers = |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect();
+        let (argv_pointers, envp_pointers) = (pointers(&argv), pointers(&envp));
+        Image { path, _argv: argv, envp, argv_pointers, envp_pointers }
+    }
+
+    /// Where the program is.
+    pub fn path(&self) -> &CStr {
+        &self.path
+    }
+
+    /// Its environment.
+    pub fn envp(&self) -> &[CString] {
+        &self.envp
+    }
+
+    /// Executes the program; returns only if that fails.
+    pub fn execute(&self) -> io::Error {
+        // SAFETY: both arrays are null-terminated and point at C strings that `self` owns, on the heap.
+        unsafe { libc::execve(self.path.as_ptr(), self.argv_pointers.as_ptr(), self.envp_pointers.as_ptr()) };
+        io::Error::last_os_error()
+    }
 }
 
 /// Ends the calling process at once: no destructors, no exit handlers.
@@ -365,8 +389,10 @@ pub fn execve(path: &CString, argv: &[CString], envp: &[CString]) -> io::Error {
 /// Cloned children end with this, because they share epoll sets and sockets with the shim and must
 /// not run their destructors.
 pub fn exit_now(code: c_int) -> ! {
-    // SAFETY: `_exit` has no preconditions.
-    unsafe { libc::_exit(code) }
+    // SAFETY: the call has no preconditions.
+    unsafe { libc::syscall(libc::SYS_exit_group, code) };
+    // A seccomp filter may deny the calls that end a process. `_exit` would try them for ever.
+    std::process::abort()
 }
 
 /// Makes `/proc/self/cmdline` show `name`, and nothing of the program's arguments. The memory is

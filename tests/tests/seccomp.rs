@@ -1,4 +1,5 @@
-//! Which system calls a seccomp filter must allow for a program to start.
+//! Which system calls a seccomp filter must allow for a program to start, and what it answers to calls that it cannot
+//! know.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -26,6 +27,19 @@ fn exits() -> Vec<u8> {
     let code = [0xb8, 0xe7, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05, 0x0f, 0x0b];
     #[cfg(target_arch = "aarch64")]
     let code = [0xc8, 0x0b, 0x80, 0xd2, 0, 0, 0x80, 0xd2, 1, 0, 0, 0xd4, 0, 0, 0, 0];
+    elf(&code)
+}
+
+/// An ELF program that makes the call `number`, without arguments, and exits with its errno.
+fn calls(number: u16) -> Vec<u8> {
+    let [low, high] = number.to_le_bytes();
+    #[cfg(target_arch = "x86_64")]
+    let code = [0xb8, low, high, 0, 0, 0x0f, 0x05, 0xf7, 0xd8, 0x89, 0xc7, 0xb8, 0xe7, 0, 0, 0, 0x0f, 0x05, 0x0f, 0x0b];
+    #[cfg(target_arch = "aarch64")]
+    let code = {
+        let [b0, b1, b2, b3] = (0xd280_0008 | u32::from(u16::from_le_bytes([low, high])) << 5).to_le_bytes();
+        [b0, b1, b2, b3, 1, 0, 0, 0xd4, 0xe0, 3, 0, 0xcb, 0xc8, 0x0b, 0x80, 0xd2, 1, 0, 0, 0xd4, 0, 0, 0, 0]
+    };
     elf(&code)
 }
 
@@ -106,6 +120,110 @@ fn a_filter_that_denies_execve_ends_the_task_with_what_it_answers() {
     // Killed by SIGSYS, as under runc.
     run(&host, "SCMP_ACT_KILL_PROCESS", &["write", "exit_group"], "").assert_code(159);
     host.assert_nothing_left();
+}
+
+/// keyctl(2), which no profile here allows, and a number that no kernel has.
+const KEYCTL: u16 = if cfg!(target_arch = "x86_64") { 250 } else { 219 };
+const FUTURE: u16 = 2000;
+/// What runc calls after it has loaded a filter, and the program. The highest number, of faccessat2, is above keyctl's.
+const RUNC_NEEDS: [&str; 53] = [
+    "capget",
+    "capset",
+    "chdir",
+    "clone",
+    "clone3",
+    "close",
+    "close_range",
+    "dup3",
+    "epoll_create1",
+    "epoll_ctl",
+    "epoll_pwait",
+    "eventfd2",
+    "execve",
+    "exit_group",
+    "faccessat",
+    "faccessat2",
+    "fchdir",
+    "fchown",
+    "fcntl",
+    "fstat",
+    "fstatfs",
+    "futex",
+    "getcwd",
+    "getdents64",
+    "getpid",
+    "getppid",
+    "gettid",
+    "ioctl",
+    "kill",
+    "lseek",
+    "madvise",
+    "mmap",
+    "munmap",
+    "nanosleep",
+    "newfstatat",
+    "openat",
+    "openat2",
+    "pipe2",
+    "prctl",
+    "read",
+    "readlinkat",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "rt_sigreturn",
+    "sched_yield",
+    "setgid",
+    "setgroups",
+    "setuid",
+    "sigaltstack",
+    "statfs",
+    "tgkill",
+    "uname",
+    "write",
+];
+const NATIVE: &str = if cfg!(target_arch = "x86_64") { "SCMP_ARCH_X86_64" } else { "SCMP_ARCH_AARCH64" };
+const EPERM: u32 = 1;
+const ENOSYS: u32 = 38;
+
+#[test]
+fn a_call_that_the_default_profile_cannot_know_is_one_that_the_kernel_does_not_have() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    for (number, errno) in [(KEYCTL, EPERM), (FUTURE, ENOSYS)] {
+        place(&host, root.path(), &calls(number));
+        host.task_of(["/probe"]).rootfs(root.path()).run().assert_code(errno.cast_signed());
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_call_that_a_managers_profile_cannot_know_is_one_that_the_kernel_does_not_have() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let killed = 128 + 31;
+    for (default, known, future) in [
+        (json!({"defaultAction": "SCMP_ACT_ERRNO"}), EPERM, ENOSYS),
+        (json!({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 13}), 13, ENOSYS),
+        (json!({"defaultAction": "SCMP_ACT_KILL_PROCESS"}), killed, ENOSYS),
+        (json!({"defaultAction": "SCMP_ACT_LOG"}), ENOSYS, ENOSYS),
+    ] {
+        for (number, expected) in [(KEYCTL, known), (FUTURE, future)] {
+            let mut profile = default.clone();
+            // runc 1.1 does this for architectures that are named alone.
+            profile["architectures"] = json!([NATIVE]);
+            profile["syscalls"] = json!([{"names": &RUNC_NEEDS[..], "action": "SCMP_ACT_ALLOW"}]);
+            let bundle = containerd.bundle().args(&["/probe"]);
+            let bundle = bundle.edit(|config| config["linux"]["seccomp"] = profile);
+            place(&host, &bundle.rootfs(), &calls(number));
+            let io = bundle.fifos("init");
+            let running = containerd.run_with(bundle, &io);
+            let status = running.shim.status_at_end(&running.id, "");
+            if default["defaultAction"] != "SCMP_ACT_LOG" || number == FUTURE {
+                assert_eq!(status, expected, "{default} {number}");
+            }
+            running.end();
+        }
+    }
 }
 
 #[test]

@@ -4,17 +4,22 @@ use std::fs::File;
 use std::io::Read as _;
 
 use bowline_error::{Doing, Error, Kind, Result};
-use libseccomp::{ScmpAction, ScmpArch, ScmpArgCompare, ScmpCompareOp, ScmpFilterContext, ScmpSyscall};
-use oci_spec::runtime::{Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompOperator, LinuxSyscall};
+use libseccomp::{ScmpAction, ScmpArgCompare, ScmpCompareOp, ScmpFilterContext, ScmpSyscall};
+use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompOperator, LinuxSyscall};
 
-use super::rewrite;
+use super::{architecture, newer, rewrite};
 
 /// Compiles a profile to BPF that the kernel loads quickly.
 ///
 /// # Errors
 /// `BadSpec` or `Unsupported` for a profile that cannot be enforced as it is.
 pub fn compile(profile: &LinuxSeccomp) -> Result<Vec<u8>> {
-    Ok(rewrite::shorter(by_libseccomp(profile)?))
+    Ok(rewrite::shorter(whole(profile)?))
+}
+
+/// A profile as BPF, with the answer for calls that are newer.
+pub(super) fn whole(profile: &LinuxSeccomp) -> Result<Vec<u8>> {
+    newer::answered(profile, by_libseccomp(profile)?)
 }
 
 /// Compiles a profile to BPF, as a binary tree over the system call numbers.
@@ -25,7 +30,7 @@ pub(super) fn by_libseccomp(profile: &LinuxSeccomp) -> Result<Vec<u8>> {
     context.set_ctl_optimize(2).map_err(bad)?;
     context.set_ctl_nnp(false).map_err(bad)?;
     for architecture in profile.architectures().iter().flatten() {
-        context.add_arch(arch(*architecture)?).map_err(bad)?;
+        context.add_arch(architecture::scmp(*architecture)?).map_err(bad)?;
     }
     for rule in profile.syscalls().iter().flatten() {
         add(&mut context, rule, default)?;
@@ -49,7 +54,7 @@ fn add(context: &mut ScmpFilterContext, rule: &LinuxSyscall, default: ScmpAction
     }
     for name in rule.names() {
         // A system call whose name this libseccomp does not know meets the default action if it is called by
-        // number, as in other runtimes.
+        // number, or the answer for newer calls, as in other runtimes.
         let Ok(syscall) = ScmpSyscall::from_name(name) else { continue };
         let bad = |error| Error::new(Kind::BadSpec, format!("seccomp: rule for {name}: {error}"));
         let args = rule.args().as_deref().unwrap_or_default();
@@ -98,30 +103,18 @@ fn action(action: LinuxSeccompAction, errno: Option<u32>) -> Result<ScmpAction> 
     })
 }
 
-fn arch(arch: Arch) -> Result<ScmpArch> {
-    Ok(match arch {
-        Arch::ScmpArchNative => ScmpArch::Native,
-        Arch::ScmpArchX86 => ScmpArch::X86,
-        Arch::ScmpArchX86_64 => ScmpArch::X8664,
-        Arch::ScmpArchX32 => ScmpArch::X32,
-        Arch::ScmpArchArm => ScmpArch::Arm,
-        Arch::ScmpArchAarch64 => ScmpArch::Aarch64,
-        other => {
-            return Err(Error::new(Kind::Unsupported, format!("seccomp: architecture {other:?} is not supported")));
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use bowline_spec::{capability, seccomp};
+    use oci_spec::runtime::Arch;
 
     use super::*;
 
     #[test]
     fn what_cannot_be_enforced_is_refused() {
         let mut profile = seccomp::default_profile(&capability::default_set(), seccomp::native_arch(), (6, 1));
+        // Its byte order is another.
         profile.set_architectures(Some(vec![Arch::ScmpArchMips]));
-        assert_eq!(compile(&profile).map_err(|e| e.kind()), Err(Kind::Unsupported));
+        assert_eq!(compile(&profile).map_err(|e| e.kind()), Err(Kind::BadSpec));
     }
 }

@@ -17,7 +17,7 @@ use proptest::sample::select;
 
 use super::bpf::{self, Op, Test};
 use super::cache::LONGEST;
-use super::compile::{by_libseccomp, compile};
+use super::compile::{compile, whole};
 use super::rewrite::{rewrite, shorter};
 
 const KERNEL: (u32, u32) = (6, 12);
@@ -124,9 +124,9 @@ fn assert_sound(program: &[Op]) {
     }
 }
 
-/// libseccomp's program for `profile`, and ours.
+/// The program for `profile` before it is rewritten, and after.
 fn both(profile: &LinuxSeccomp) -> (Vec<Op>, Vec<Op>) {
-    let original = bpf::read(&by_libseccomp(profile).expect("it compiles")).expect("all of it is known");
+    let original = bpf::read(&whole(profile).expect("it compiles")).expect("all of it is known");
     let rewritten = rewrite(&original).expect("it can be");
     assert_sound(&rewritten);
     (original, rewritten)
@@ -373,7 +373,7 @@ proptest! {
     #[test]
     fn any_profile_decides_as_before(profile in profiles()) {
         // Some rules contradict each other.
-        let compiled = by_libseccomp(&profile);
+        let compiled = whole(&profile);
         prop_assume!(compiled.is_ok());
         let (original, rewritten) = both(&profile);
         prop_assert_eq!(difference(&original, &rewritten, CALLS, TRIES), None);

@@ -124,6 +124,7 @@ mod sandbox_network;
 mod sandbox_shared;
 mod sandbox_systemd;
 mod seccomp;
+mod seccomp_notify;
 mod security;
 mod shim_cgroup;
 mod shim_death;

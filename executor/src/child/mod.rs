@@ -202,14 +202,24 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     command::check_folder(payload.process)?;
     let program = command::find(payload.process)?;
     confine::set_rlimits(payload.process)?;
-    sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
-    await_order(orders, START)?;
+    let held = || {
+        sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
+        await_order(orders, START)
+    };
+    // Whoever listens gets the listener while the container is created, as from runc: the filter is loaded by then.
+    let early = payload.notify.is_some();
+    if !early {
+        held()?;
+    }
     // These hooks are the image's own: they get no more rights than the program.
-    let hooks = || {
+    let last = || {
+        if early {
+            held()?;
+        }
         let env: Vec<&OsStr> = program.envp.iter().map(|variable| OsStr::from_bytes(variable.as_bytes())).collect();
         container.run_inside(Point::StartContainer, payload.process.cwd(), &env)
     };
-    let outcome = confine::execute(payload, labels.as_ref(), &program, hooks);
+    let outcome = confine::execute(payload, labels.as_ref(), &program, last);
     // Not returned: the filter may deny what the destructors here call.
     fail(payload, report, outcome)
 }

@@ -17,6 +17,13 @@ pub fn compile(profile: &LinuxSeccomp) -> Result<Vec<u8>> {
     Ok(rewrite::shorter(whole(profile)?))
 }
 
+/// The names in a profile's rules that this libseccomp does not know. Such a call meets the default action, or the
+/// answer for newer calls, as in other runtimes.
+pub fn unknown(profile: &LinuxSeccomp) -> Vec<&str> {
+    let names = profile.syscalls().iter().flatten().flat_map(|rule| rule.names());
+    names.map(String::as_str).filter(|name| ScmpSyscall::from_name(name).is_err()).collect()
+}
+
 /// A profile as BPF, with the answer for calls that are newer.
 pub(super) fn whole(profile: &LinuxSeccomp) -> Result<Vec<u8>> {
     newer::answered(profile, by_libseccomp(profile)?)
@@ -53,8 +60,10 @@ fn add(context: &mut ScmpFilterContext, rule: &LinuxSyscall, default: ScmpAction
         return Ok(());
     }
     for name in rule.names() {
-        // A system call whose name this libseccomp does not know meets the default action if it is called by
-        // number, or the answer for newer calls, as in other runtimes.
+        if name.is_empty() {
+            return Err(Error::new(Kind::BadSpec, "seccomp: syscalls.names: a name is empty"));
+        }
+        // See `unknown`.
         let Ok(syscall) = ScmpSyscall::from_name(name) else { continue };
         let bad = |error| Error::new(Kind::BadSpec, format!("seccomp: rule for {name}: {error}"));
         let args = rule.args().as_deref().unwrap_or_default();

@@ -53,6 +53,17 @@ impl Filter {
         Filter { program: program.into(), flags, listener, reports }
     }
 
+    /// # Errors
+    /// `BadSpec` for a filter with a listener that no process could hand over.
+    fn checked(self) -> Result<Filter> {
+        let sends = || bpf::read(&self.program).is_some_and(|ops| allows(&ops, libc::SYS_sendmsg));
+        if self.listener.is_some() && !sends() {
+            let message = "seccomp: SCMP_ACT_NOTIFY needs sendmsg to be allowed, by which the listener is handed over";
+            return Err(Error::new(Kind::BadSpec, message));
+        }
+        Ok(self)
+    }
+
     /// Where a process with this filter leaves an error, if it may not report that otherwise.
     pub fn last_words(&self) -> Result<Option<SharedText>> {
         let words = (!self.reports).then(SharedText::new).transpose();
@@ -79,8 +90,9 @@ pub struct Listener {
     pub metadata: String,
 }
 
-/// The system call that must pass before any process listens, because it sends the listener.
-const BEFORE_ANYBODY_LISTENS: &str = "sendmsg";
+/// The system calls that must pass before any process listens. The first hands the listener over, and reports of a failure
+/// are written. runc refuses the latter too.
+const BEFORE_ANYBODY_LISTENS: [&str; 2] = ["sendmsg", "write"];
 
 /// The listener of a profile that notifies of calls.
 ///
@@ -96,8 +108,8 @@ fn listener(profile: &LinuxSeccomp) -> Result<Option<Rc<Listener>>> {
     if names.peek().is_none() {
         return Ok(None);
     }
-    if names.any(|name| name == BEFORE_ANYBODY_LISTENS) {
-        return bad("cannot be of sendmsg, by which the listener is handed over");
+    if let Some(name) = names.find(|name| BEFORE_ANYBODY_LISTENS.contains(&name.as_str())) {
+        return bad(&format!("cannot be of {name}, which is called before anybody listens"));
     }
     let Some(path) = profile.listener_path().clone().filter(|path| !path.as_os_str().is_empty()) else {
         return bad("needs a listenerPath");
@@ -151,7 +163,13 @@ impl Profile {
             Profile::Default { capabilities, kernel } => {
                 compile::compile(&seccomp::default_profile(capabilities, seccomp::native_arch(), *kernel))
             }
-            Profile::Given(profile) => compile::compile(profile),
+            Profile::Given(profile) => {
+                let unknown = compile::unknown(profile);
+                if !unknown.is_empty() {
+                    tracing::debug!(?unknown, "seccomp: calls that this libseccomp does not know are left out");
+                }
+                compile::compile(profile)
+            }
         }
     }
 }
@@ -172,7 +190,7 @@ pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
     }
     let path = cache.join(key(&profile)?);
     if let Some(program) = cache::read(&path) {
-        return Ok(Filter::new(program, flags, listener));
+        return Filter::new(program, flags, listener).checked();
     }
     let program = worker::run("seccomp", move || {
         let program = profile.compile()?;
@@ -182,7 +200,7 @@ pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
         Ok(program)
     })
     .await?;
-    Ok(Filter::new(program, flags, listener))
+    Filter::new(program, flags, listener).checked()
 }
 
 /// The key of a cached filter: profile, architecture, and everything that compiles it.
@@ -205,8 +223,10 @@ fn key(profile: &Profile) -> Result<String> {
 }
 
 fn load_flags(profile: &LinuxSeccomp) -> Result<u64> {
+    // As runc does: processes do not pay for a mitigation that only a profile with flags asks for.
+    let Some(named) = profile.flags() else { return Ok(libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW) };
     let mut flags = 0;
-    for flag in profile.flags().iter().flatten() {
+    for flag in named {
         flags |= match flag {
             LinuxSeccompFilterFlag::SeccompFilterFlagLog => libc::SECCOMP_FILTER_FLAG_LOG,
             // There is one thread at execve, and nothing to synchronise.
@@ -249,6 +269,7 @@ mod tests {
         for bad in [
             profile("SCMP_ACT_NOTIFY", "mkdir", "/run/agent"),
             profile(allow, "sendmsg", "/run/agent"),
+            profile(allow, "write", "/run/agent"),
             profile(allow, "mkdir", ""),
         ] {
             assert_eq!(listener(&bad).map_err(|e| e.kind()), Err(Kind::BadSpec));
@@ -273,7 +294,9 @@ mod tests {
         other.set_default_errno_ret(Some(13));
         assert_eq!(key_of(&given(&whole)), key_of(&given(&whole)));
         assert_ne!(key_of(&given(&whole)), key_of(&given(&other)));
-        assert_eq!(given(&whole).load_flags().expect("flags"), usual.load_flags().expect("flags"));
+        assert_eq!(given(&whole).load_flags().expect("flags"), libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW);
+        other.set_flags(Some(Vec::new()));
+        assert_eq!(given(&other).load_flags().expect("flags"), usual.load_flags().expect("flags"));
         assert_eq!(given(&whole).compile().expect("it compiles"), usual.compile().expect("it compiles"));
     }
 }

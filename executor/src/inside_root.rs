@@ -97,7 +97,7 @@ fn walk(root: BorrowedFd<'_>, path: &Path, flags: OFlags, symlinks: Symlinks) ->
 }
 
 /// Whether the kernel itself may decide where the symlink `link` leads.
-fn is_on_magic(link: &OwnedFd) -> Result<bool> {
+pub fn is_on_magic(link: &OwnedFd) -> Result<bool> {
     let kind = fs::fstatfs(link)?.f_type;
     Ok(WITH_MAGIC_LINKS.contains(&kind))
 }

@@ -39,6 +39,7 @@ mod containerd_hooks;
 mod containerd_invocation;
 mod containerd_io;
 mod containerd_metrics;
+mod containerd_mounts;
 mod containerd_oom;
 mod containerd_options;
 mod containerd_pod;

@@ -1,8 +1,9 @@
 //! Opens paths inside an untrusted root.
 //!
 //! One call of `inside_root` is nearly always enough. Where a symlink or a missing part is in the way, the path is
-//! walked by hand, one O_NOFOLLOW step at a time, with `..` resolved from a stack of our own, so that the error can
-//! name the symlink that leads out.
+//! walked by hand, one O_NOFOLLOW step at a time, with `..` resolved from a stack of our own. Nothing leads out: an
+//! absolute symlink begins at the root, and `..` stops there. What is missing is created where the symlinks lead,
+//! because images link files to places that exist only at run time: `/etc/resolv.conf` into `/run`.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -31,8 +32,8 @@ pub enum Make {
 /// Opens `path` inside `root` as an O_PATH fd.
 ///
 /// # Errors
-/// `BadSpec` when the path goes through a symlink that leads out of the root or to nothing; `NotFound` when it does
-/// not exist and `make` creates nothing.
+/// `BadSpec` when the path goes through a loop of symlinks, or through one of the kernel's own that leads to nothing
+/// in the root; `NotFound` when it does not exist and `make` creates nothing.
 pub fn open(root: BorrowedFd<'_>, path: &Path, make: Make) -> Result<OwnedFd> {
     let relative = path.strip_prefix("/").unwrap_or(path);
     if relative.as_os_str().is_empty() {
@@ -71,28 +72,37 @@ pub fn refuse_host_links(root: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Who has named a part of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Caller,
+    Symlink,
+    /// A symlink on a filesystem whose symlinks may lead anywhere: its text need not be a path at all.
+    Kernel,
+}
+
 /// A walk from the root, one step at a time.
 struct Walk<'a> {
     root: BorrowedFd<'a>,
     path: &'a Path,
     /// The folders from the root down to the current one.
     stack: Vec<OwnedFd>,
-    /// The parts that are still ahead, each with whether the caller wrote it or a symlink did.
-    ahead: VecDeque<(OsString, bool)>,
+    /// The parts that are still ahead.
+    ahead: VecDeque<(OsString, By)>,
     symlinks: usize,
 }
 
 impl<'a> Walk<'a> {
     fn new(root: BorrowedFd<'a>, path: &'a Path) -> Result<Walk<'a>> {
         let mut walk = Walk { root, path, stack: Vec::new(), ahead: VecDeque::new(), symlinks: 0 };
-        walk.push_front(path, true);
+        walk.push_front(path, By::Caller);
         Ok(walk)
     }
 
     /// Puts the parts of `path` before everything that is still ahead.
-    fn push_front(&mut self, path: &Path, written: bool) {
+    fn push_front(&mut self, path: &Path, by: By) {
         for part in inside_root::parts(path).collect::<Vec<_>>().into_iter().rev() {
-            self.ahead.push_front((part, written));
+            self.ahead.push_front((part, by));
         }
     }
 
@@ -101,21 +111,16 @@ impl<'a> Walk<'a> {
     }
 
     fn finish(mut self, make: Make) -> Result<OwnedFd> {
-        while let Some((part, written)) = self.ahead.pop_front() {
+        while let Some((part, by)) = self.ahead.pop_front() {
             if part == ".." {
-                if self.stack.pop().is_none() {
-                    return Err(self.leads_out());
-                }
+                self.stack.pop();
                 continue;
             }
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let next = match fs::openat(self.here(), &part, flags, Mode::empty()) {
                 Ok(fd) => fd,
-                Err(Errno::NOENT) if written => {
-                    let last = self.ahead.is_empty();
-                    self.make(&part, last, make)?
-                }
-                Err(Errno::NOENT) => return Err(self.leads_out()),
+                Err(Errno::NOENT) if by == By::Kernel || make == Make::Nothing => return Err(self.missing(by)),
+                Err(Errno::NOENT) => self.make(&part, self.ahead.is_empty() && make == Make::File)?,
                 Err(errno) => return Err(refused(self.path, errno)),
             };
             if matches!(file_type(&next), Ok(FileType::Symlink)) {
@@ -140,23 +145,17 @@ impl<'a> Walk<'a> {
         if target.is_absolute() {
             self.stack.clear();
         }
-        self.push_front(target, false);
+        let kernels = inside_root::is_on_magic(link).map_err(|errno| refused(self.path, errno))?;
+        self.push_front(target, if kernels { By::Kernel } else { By::Symlink });
         Ok(())
     }
 
-    fn make(&self, part: &OsStr, last: bool, make: Make) -> Result<OwnedFd> {
-        let made = match make {
-            Make::Nothing => {
-                return Err(Error::new(
-                    Kind::NotFound,
-                    format!("{} does not exist in the root filesystem", self.path.display()),
-                ));
-            }
-            Make::File if last => {
-                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
-                fs::openat(self.here(), part, flags, Mode::from_raw_mode(0o644)).map(drop)
-            }
-            Make::File | Make::Folder => fs::mkdirat(self.here(), part, Mode::from_raw_mode(0o755)),
+    fn make(&self, part: &OsStr, file: bool) -> Result<OwnedFd> {
+        let made = if file {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+            fs::openat(self.here(), part, flags, Mode::from_raw_mode(0o644)).map(drop)
+        } else {
+            fs::mkdirat(self.here(), part, Mode::from_raw_mode(0o755))
         };
         let what = || format!("cannot create {} in the root filesystem", self.path.display());
         made.doing(Kind::BadSpec, what)?;
@@ -164,14 +163,15 @@ impl<'a> Walk<'a> {
         fs::openat(self.here(), part, flags, Mode::empty()).doing(Kind::BadSpec, what)
     }
 
-    fn leads_out(&self) -> Error {
-        Error::new(
-            Kind::BadSpec,
-            format!(
-                "{} goes through a symlink that leads out of the root filesystem, or to nothing in it",
-                self.path.display()
-            ),
-        )
+    fn missing(&self, by: By) -> Error {
+        let path = self.path.display();
+        match by {
+            By::Caller => Error::new(Kind::NotFound, format!("{path} does not exist in the root filesystem")),
+            By::Symlink | By::Kernel => {
+                let what = format!("{path} goes through a symlink that leads to nothing in the root filesystem");
+                Error::new(Kind::BadSpec, what)
+            }
+        }
     }
 }
 
@@ -213,19 +213,40 @@ mod tests {
     }
 
     #[test]
-    fn a_symlink_that_leads_out_is_refused_and_nothing_is_made() {
+    fn what_a_symlink_leads_to_is_made_inside() {
         let (dir, root) = root();
         let outside = tempfile::tempdir().expect("a folder");
         symlink(outside.path(), dir.path().join("absolute")).expect("made");
         symlink("../../../../../../../tmp", dir.path().join("climbing")).expect("made");
-        std::fs::create_dir(dir.path().join("tmp")).expect("made");
-        for path in ["/absolute/x", "/climbing/x"] {
-            let error = open(root.as_fd(), Path::new(path), Make::Folder).expect_err("refused");
-            assert_eq!(error.kind(), Kind::BadSpec, "{error}");
-            assert!(error.to_string().contains(path), "{error}");
+        symlink("/absolute/../resolve", dir.path().join("chain")).expect("made");
+        for path in ["/absolute/x", "/climbing/x", "/chain"] {
+            open(root.as_fd(), Path::new(path), Make::File).expect("made");
         }
         assert_eq!(std::fs::read_dir(outside.path()).expect("readable").count(), 0);
-        assert!(!dir.path().join("tmp/x").exists());
+        let inside = dir.path().join(outside.path().strip_prefix("/").expect("absolute"));
+        assert!(inside.join("x").is_file() && dir.path().join("tmp/x").is_file());
+        assert!(inside.with_file_name("resolve").is_file());
+    }
+
+    #[test]
+    fn what_a_symlink_leads_to_is_not_made_where_nothing_is_to_be() {
+        let (dir, root) = root();
+        symlink("/nowhere", dir.path().join("link")).expect("made");
+        let error = open(root.as_fd(), Path::new("/link/x"), Make::Nothing).expect_err("missing");
+        assert_eq!(error.kind(), Kind::BadSpec, "{error}");
+        assert!(!dir.path().join("nowhere").exists());
+    }
+
+    #[test]
+    fn a_link_of_the_kernel_s_is_no_path() {
+        let (dir, _) = root();
+        let slash = super::super::handle::open_path(Path::new("/")).expect("it opens");
+        let file = std::fs::File::create(dir.path().join("gone")).expect("made");
+        std::fs::remove_file(dir.path().join("gone")).expect("ours");
+        let path = format!("/proc/self/fd/{}/x", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let error = open(slash.as_fd(), Path::new(&path), Make::Folder).expect_err("refused");
+        assert_eq!(error.kind(), Kind::BadSpec, "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The mounts of a bundle's configuration, as managers write them and as images bend them.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::io::Read as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{self, Bundle, Containerd};
@@ -16,11 +18,49 @@ fn bind(source: &str, destination: &str) -> Value {
     json!({ "type": "bind", "source": source, "destination": destination, "options": ["rbind", "rprivate"] })
 }
 
+fn tmpfs(destination: &str, options: &[&str]) -> Value {
+    json!({ "type": "tmpfs", "source": "tmpfs", "destination": destination, "options": options })
+}
+
 fn link(bundle: &Bundle, name: &str, target: &str) {
     let path = bundle.rootfs().join(name);
     fs::create_dir_all(path.parent().expect("a folder")).expect("the work folder is writable");
     let _ = fs::remove_file(&path);
     symlink(target, path).expect("the work folder is writable");
+}
+
+/// A process that holds namespaces, until it is dropped.
+struct Holder(Child);
+
+impl Holder {
+    fn new(unshare: &[&str]) -> Holder {
+        let mut command = Command::new("unshare");
+        command.args(unshare).args(["sh", "-c", "echo; exec sleep 1000"]).stdin(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("unshare");
+        let mut stdout = child.stdout.take().expect("piped");
+        let holder = Holder(child);
+        // Once it has written, it is in its namespaces.
+        assert_eq!(stdout.read(&mut [0]).expect("a line"), 1);
+        holder
+    }
+
+    fn namespace(&self, kind: &str) -> String {
+        format!("/proc/{}/ns/{kind}", self.0.id())
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+/// Makes a folder in the bundle's root that is not root's.
+fn make_folder(bundle: &Bundle, name: &str, mode: u32) {
+    let folder = bundle.rootfs().join(name);
+    fs::create_dir(&folder).expect("ours");
+    std::os::unix::fs::chown(&folder, Some(1234), Some(2345)).expect("root may");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).expect("ours");
 }
 
 /// Runs the bundle to its end; what its output says must be `out`.
@@ -104,5 +144,304 @@ fn a_loop_of_links_is_no_place_for_a_mount() {
     link(&bundle, "pool", "loop");
     let message = refusal(&containerd, &bundle);
     assert!(message.contains("symbolic links") && message.contains("/loop/there"), "{message}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_relative_source_is_relative_to_the_bundle() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("cat /a /b/conf");
+    fs::create_dir(bundle.path.join("own")).expect("ours");
+    fs::write(bundle.path.join("own/conf"), "content\n").expect("ours");
+    let bundle = bundle.mount(&bind("own/conf", "/a")).mount(&bind("./nowhere/../own", "/b"));
+    assert_says(&containerd, &bundle, "content\ncontent");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_source_may_lie_in_an_earlier_mount() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let data = host.work().join("data");
+    fs::create_dir_all(data.join("sub")).expect("the work folder is writable");
+    fs::write(data.join("sub/file"), "in\n").expect("the work folder is writable");
+    let bundle = containerd.bundle().script("cat /second/file; cat /third; ls /mnt");
+    let inside = |path: &str| format!("{}/{path}", text(&bundle.rootfs()));
+    let (second, third) = (inside("mnt/sub"), inside("mnt/sub/file"));
+    fs::create_dir_all(bundle.rootfs().join("mnt")).expect("ours");
+    let bundle = bundle.mount(&bind(text(&data), "/mnt"));
+    let bundle = bundle.mount(&bind(&second, "/second")).mount(&bind(&third, "/third"));
+    assert_says(&containerd, &bundle, "in\nin\nsub");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_source_in_the_root_leads_nowhere_else() {
+    let host = Host::new();
+    if host.reference_fails("it follows the image's links on the host") {
+        return;
+    }
+    let containerd = host.containerd();
+    let secret = host.file("secret", "secret\n");
+    let bundle = containerd.bundle().script("cat /there; cat /climbed");
+    link(&bundle, "out", text(&secret));
+    link(&bundle, "up", "../../../../../../../..");
+    let inside = |path: &str| format!("{}/{path}", text(&bundle.rootfs()));
+    let here = bundle.rootfs().join(secret.strip_prefix("/").expect("absolute"));
+    fs::create_dir_all(here.parent().expect("a folder")).expect("ours");
+    fs::write(&here, "the image's\n").expect("ours");
+    let (out, up) = (inside("out"), inside(&format!("up{}", text(&secret))));
+    let bundle = bundle.mount(&bind(&out, "/there")).mount(&bind(&up, "/climbed"));
+    assert_says(&containerd, &bundle, "the image's\nthe image's");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_tmpfs_without_a_mode_has_that_of_the_folder_it_covers() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("stat -c '%a %u %g' /covered /made; stat -c %a /copied; ls /copied");
+    for (name, mode) in [("covered", 0o2750), ("copied", 0o1711)] {
+        make_folder(&bundle, name, mode);
+    }
+    fs::write(bundle.rootfs().join("copied/file"), "").expect("ours");
+    let bundle = bundle.mount(&tmpfs("/covered", &["size=64k"])).mount(&tmpfs("/made", &[]));
+    let bundle = bundle.mount(&tmpfs("/copied", &["tmpcopyup"]));
+    assert_says(&containerd, &bundle, "2750 0 0\n1777 0 0\n1711\nfile");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_tmpfs_has_the_mode_that_it_is_given() {
+    let host = Host::new();
+    if host.reference_fails("runc 1.1 prefers the mode of the folder, runc 1.2 no more") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("stat -c '%a %u' /asked /both; ls /both");
+    make_folder(&bundle, "asked", 0o750);
+    make_folder(&bundle, "both", 0o711);
+    fs::write(bundle.rootfs().join("both/file"), "").expect("ours");
+    let bundle = bundle.mount(&tmpfs("/asked", &["mode=701"])).mount(&tmpfs("/both", &["tmpcopyup", "mode=700"]));
+    assert_says(&containerd, &bundle, "701 0\n700 1234\nfile");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn dev_may_be_read_only() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let script = "grep ' /dev ' /proc/mounts | grep -o ' ro,'; echo x >/dev/null && readlink /dev/stdin; \
+                  ls /dev/pts/ptmx; touch /dev/x 2>&1 | grep -o Read-only; touch /dev/shm/x && echo shm";
+    let bundle = containerd.bundle().script(script).edit(|config| {
+        let all = config["mounts"].as_array_mut().expect("a list");
+        let dev = all.iter_mut().find(|mount| mount["destination"] == "/dev").expect("there is one");
+        dev["options"].as_array_mut().expect("a list").push(json!("ro"));
+    });
+    assert_says(&containerd, &bundle, " ro,\n/proc/self/fd/0\n/dev/pts/ptmx\nRead-only\nshm");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_read_only_tmpfs_takes_later_mounts() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let conf = host.file("conf", "content\n");
+    let script = "cat /srv/a/conf; touch /srv/x 2>&1 | grep -o Read-only";
+    let bundle = containerd.bundle().script(script).mount(&tmpfs("/srv", &["ro", "mode=755"]));
+    let bundle = bundle.mount(&bind(text(&conf), "/srv/a/conf"));
+    assert_says(&containerd, &bundle, "content\nRead-only");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_relative_destination_begins_at_the_root() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let conf = host.file("conf", "content\n");
+    let bundle = containerd.bundle().script("cat /srv/conf; ls -A /dev | grep -c null").edit(|config| {
+        for mount in config["mounts"].as_array_mut().expect("a list") {
+            let relative = mount["destination"].as_str().expect("a path").trim_start_matches('/').to_owned();
+            mount["destination"] = json!(relative);
+        }
+    });
+    let bundle = bundle.mount(&bind(text(&conf), "srv/conf"));
+    assert_says(&containerd, &bundle, "content\n1");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_mount_can_be_changed_by_a_later_one() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let data = host.work().join("data");
+    fs::create_dir(&data).expect("the work folder is writable");
+    let script = "touch /data/x 2>&1 | grep -o Read-only; df -k /srv | tail -n 1 | awk '{print $2}'; \
+                  grep -o ' /srv [a-z]* [a-z,]*' /proc/mounts; touch /srv/x && echo made";
+    let bundle = containerd.bundle().script(script).mount(&bind(text(&data), "/data"));
+    let bundle = bundle.mount(&json!({
+        "type": "bind", "source": text(&data), "destination": "/data", "options": ["bind", "remount", "ro"],
+    }));
+    let bundle = bundle.mount(&tmpfs("/srv", &["size=64k", "noexec"]));
+    let bundle = bundle.mount(&tmpfs("/srv", &["remount", "size=128k", "nosuid", "nodev"]));
+    assert_says(&containerd, &bundle, "Read-only\n128\n /srv tmpfs rw,nosuid,nodev,relatime,size\nmade");
+    assert_eq!(fs::read_dir(&data).expect("it is there").count(), 0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_remount_changes_nothing_of_the_host() {
+    let host = Host::new();
+    if host.reference_fails("it makes the host's filesystem read-only") {
+        return;
+    }
+    let containerd = host.containerd();
+    let own = host.tmpfs("own", "size=64k");
+    let bundle = containerd.bundle().script("true").mount(&bind(text(own.path()), "/data"));
+    let bundle = bundle.mount(&tmpfs("/data", &["remount", "ro"]));
+    let message = refusal(&containerd, &bundle);
+    assert!(message.contains("/data") && message.contains("remount"), "{message}");
+    fs::write(own.path().join("file"), "").expect("it is writable");
+    drop(own);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_place_without_a_mount_cannot_be_remounted() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let options = json!(["bind", "remount", "ro"]);
+    let mount = json!({ "type": "bind", "source": "/tmp", "destination": "/etc", "options": options });
+    let bundle = containerd.bundle().script("true").mount(&mount);
+    let message = refusal(&containerd, &bundle);
+    assert!(message.contains("/etc") && message.to_lowercase().contains("invalid argument"), "{message}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_option_of_a_filesystem_is_refused_for_a_bind() {
+    let host = Host::new();
+    if host.reference_fails("runc refuses it from 1.2 on") {
+        return;
+    }
+    let containerd = host.containerd();
+    for option in ["size=64k", "sync", "dirsync", "lazytime", "iversion"] {
+        let options = json!(["rbind", option]);
+        let mount = json!({ "type": "bind", "source": "/tmp", "destination": "/srv", "options": options });
+        let bundle = containerd.bundle().script("true").mount(&mount);
+        let message = refusal(&containerd, &bundle);
+        assert!(message.contains(option.trim_end_matches("=64k")), "{message}");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn propagation_is_of_the_top_mount_unless_it_is_recursive() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let top = host.tmpfs("top", "size=64k");
+    let below = host.tmpfs("top/below", "size=64k");
+    for path in [top.path(), below.path()] {
+        rustix::mount::mount_change(path, rustix::mount::MountPropagationFlags::SHARED).expect("root may");
+    }
+    let mount = |destination: &str, propagation: &str| {
+        let options = json!(["rbind", propagation]);
+        json!({ "type": "bind", "source": text(top.path()), "destination": destination, "options": options })
+    };
+    let kind = "sed -E 's/^.* (\\/[a-z]+(\\/below)?) [a-z,]+ /\\1 /; s/ - .*//; s/[0-9]+/N/g' /proc/self/mountinfo";
+    let bundle = containerd.bundle().script(&format!("{kind} | grep -E '^/(one|all|slaves|loose)'"));
+    let bundle = bundle.mount(&mount("/one", "private")).mount(&mount("/all", "rprivate"));
+    let bundle = bundle.mount(&mount("/slaves", "rslave")).mount(&mount("/loose", "unbindable"));
+    let said = "/one\n/one/below master:N\n/all\n/all/below\n/slaves master:N\n/slaves/below master:N\n\
+                /loose unbindable\n/loose/below master:N";
+    assert_says(&containerd, &bundle, said);
+    drop((below, top));
+    host.assert_nothing_left();
+}
+
+/// Gives the bundle a new user namespace, and its root that namespace's owner.
+fn in_user_namespace(bundle: Bundle) -> Bundle {
+    let owned = Command::new("chown").arg("-R").arg("100000:100000").arg(bundle.rootfs()).status();
+    assert!(owned.expect("chown").success());
+    bundle.edit(|config| {
+        config["linux"]["namespaces"].as_array_mut().expect("a list").push(json!({ "type": "user" }));
+        for map in ["uidMappings", "gidMappings"] {
+            config["linux"][map] = json!([{ "containerID": 0, "hostID": 100_000, "size": 65536 }]);
+        }
+    })
+}
+
+#[test]
+fn sys_may_be_bound_into_a_user_namespace_that_has_the_hosts_network() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let script = "test -e /sys/class/net/lo && test -d /sys/fs/cgroup && grep -o ' /sys sysfs ro,' /proc/mounts";
+    let bundle = in_user_namespace(containerd.bundle().script(script).without_namespace("network")).edit(|config| {
+        let all = config["mounts"].as_array_mut().expect("a list");
+        let sys = all.iter_mut().find(|mount| mount["destination"] == "/sys").expect("there is one");
+        let options = json!(["rbind", "nosuid", "noexec", "nodev", "ro"]);
+        *sys = json!({ "type": "none", "source": "/sys", "destination": "/sys", "options": options });
+        config["linux"]["maskedPaths"] = json!(["/sys/firmware"]);
+    });
+    assert_says(&containerd, &bundle, " /sys sysfs ro,");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn sys_may_be_bound_into_a_user_namespace_that_is_joined() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let holder = Holder::new(&["--user", "--net"]);
+    for map in ["uid_map", "gid_map"] {
+        fs::write(format!("/proc/{}/{map}", holder.0.id()), "0 100000 65536").expect("root may");
+    }
+    let (user, network) = (holder.namespace("user"), holder.namespace("net"));
+    let script = "id -u; grep -o ' /sys sysfs ro,' /proc/mounts; ls -d /sys/class/net/lo";
+    let bundle = in_user_namespace(containerd.bundle().script(script)).edit(|config| {
+        for namespace in config["linux"]["namespaces"].as_array_mut().expect("a list") {
+            match namespace["type"].as_str() {
+                Some("user") => namespace["path"] = json!(user),
+                Some("network") => namespace["path"] = json!(network),
+                _ => {}
+            }
+        }
+        let all = config["mounts"].as_array_mut().expect("a list");
+        let sys = all.iter_mut().find(|mount| mount["destination"] == "/sys").expect("there is one");
+        let options = json!(["rbind", "nosuid", "noexec", "nodev", "ro"]);
+        *sys = json!({ "type": "none", "source": "/sys", "destination": "/sys", "options": options });
+    });
+    assert_says(&containerd, &bundle, "0\n /sys sysfs ro,\n/sys/class/net/lo");
+    drop(holder);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn mountinfo_has_the_order_of_the_configuration() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let conf = host.file("conf", "content\n");
+    let listed = "cut -d' ' -f5 /proc/self/mountinfo | grep -E '^/(a|b|c|d|proc)$'";
+    let bundle = containerd.bundle().script(listed).mount(&tmpfs("/a", &[])).mount(&bind(text(&conf), "/b"));
+    let bundle = bundle.mount(&tmpfs("/c", &[])).mount(&bind("/tmp", "/d"));
+    assert_says(&containerd, &bundle, "/proc\n/a\n/b\n/c\n/d");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn options_of_access_times_have_their_effect() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let own = host.tmpfs("own", "size=64k");
+    let script = "sed -n 's/^tmpfs \\/a-\\([a-z]*\\) tmpfs rw,\\([a-z,]*atime\\).*/\\1 \\2/p' /proc/mounts";
+    let bundle = ["noatime", "norelatime", "nodiratime"].iter().fold(containerd.bundle(), |bundle, option| {
+        let destination = format!("/a-{option}");
+        bundle.mount(&json!({
+            "type": "bind", "source": text(own.path()), "destination": destination, "options": ["bind", option],
+        }))
+    });
+    let said = "noatime noatime\nnorelatime relatime\nnodiratime nodiratime,relatime";
+    assert_says(&containerd, &bundle.script(script), said);
+    drop(own);
     host.assert_nothing_left();
 }

@@ -163,7 +163,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
             if !namespaces.in_user_namespace() {
                 rootfs::stage_sources(spec, bundle, false)?;
             }
-            rootfs::take_up_sources(spec)?
+            rootfs::take_up_sources(spec, bundle)?
         }
     };
     rootfs::attach(spec, bundle, &sources)?;

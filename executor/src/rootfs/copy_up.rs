@@ -12,11 +12,12 @@ use rustix::io::Errno;
 /// How deep folders may nest: no image nests them deeper where this is asked for.
 const DEEPEST: usize = 64;
 
-/// Copies what is in the folder `from` into the folder `to`.
+/// Copies what is in the folder `from` into the folder `to`, which gets its owner. Its mode is an option of the tmpfs.
 pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let to = fs::openat(to, ".", folder, Mode::empty())?;
-    keep(&fs::fstat(from)?, to.as_fd())?;
+    let stat = fs::fstat(from)?;
+    fs::fchown(&to, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
     copy_below(from, to.as_fd(), DEEPEST)
 }
 
@@ -88,14 +89,12 @@ mod tests {
         std::fs::create_dir_all(at("a/b")).expect("made");
         std::fs::write(at("a/b/file"), "text").expect("written");
         std::fs::set_permissions(at("a/b/file"), std::fs::Permissions::from_mode(0o4711)).expect("ours");
-        std::fs::set_permissions(from.path(), std::fs::Permissions::from_mode(0o1777)).expect("ours");
         symlink("/etc/passwd", at("link")).expect("made");
         let open = |path: &std::path::Path| std::fs::File::open(path).expect("it opens");
         copy(open(from.path()).as_fd(), open(to.path()).as_fd()).expect("copied");
         let there = |name: &str| to.path().join(name);
         assert_eq!(std::fs::read_to_string(there("a/b/file")).expect("copied"), "text");
         assert_eq!(std::fs::metadata(there("a/b/file")).expect("copied").permissions().mode() & 0o7777, 0o4711);
-        assert_eq!(std::fs::metadata(to.path()).expect("there").permissions().mode() & 0o7777, 0o1777);
         assert_eq!(std::fs::read_link(there("link")).expect("copied"), std::path::Path::new("/etc/passwd"));
     }
 }

@@ -22,6 +22,7 @@ use rustix::mount::{self, MountFlags, MountPropagationFlags};
 use super::filesystem::Filesystem;
 use super::inside::{self, Make};
 use super::options::{self, Options};
+use super::seal;
 use super::stage;
 use super::trees::Trees;
 use crate::idmap;
@@ -170,8 +171,8 @@ fn nodes(spec: &Spec) -> Result<Vec<Node<'_>>> {
 /// Whether this mount is the task's own `/dev`: a new tmpfs. Any other is the user's, and a devtmpfs is even the
 /// host's.
 pub fn is_own(mount: &Mount, options: &Options) -> bool {
-    let tmpfs = mount.typ().as_deref() == Some("tmpfs") && options.bind.is_none();
-    tmpfs && mount.destination() == Path::new("/dev")
+    let tmpfs = mount.typ().as_deref() == Some("tmpfs") && options.bind.is_none() && !options.remount;
+    tmpfs && seal::is_at(mount.destination(), "dev")
 }
 
 /// Makes the nodes that init cannot make itself, or has no place for: a tree with a node for each device, or with

@@ -142,13 +142,11 @@ fn target(root: &Path, layer: &Layer) -> Result<OwnedFd> {
 /// Binds a layer and changes the bind as its options say: a read-only bind keeps its source's other flags. Where
 /// the kernel allows it, the bind is changed before any process can see it.
 fn bind(root: &Path, layer: &Layer, options: &Options, recursive: bool, idmap: Option<&Idmap>) -> Result<()> {
-    if let Some((option, _)) = options.data.first() {
-        return Err(Error::new(Kind::BadSpec, format!("{option} is no option of a bind")));
-    }
     let what = || format!("cannot bind {}", layer.source);
     let source = Path::new(&layer.source);
     let target_at = target(root, layer)?;
-    let one = MountAttributes { set: options.set, clear: options.clear, propagation: options.propagation.unwrap_or(0) };
+    let propagation = options.propagation.map_or(0, |(propagation, _)| propagation);
+    let one = MountAttributes { set: options.set, clear: options.clear, propagation };
     let all = MountAttributes { set: options.set_recursive, clear: options.clear_recursive, propagation: 0 };
     if sys::has_mount_fds() {
         let tree = sys::open_tree(CWD, source, recursive).doing(Kind::BadSpec, what)?;
@@ -214,7 +212,7 @@ fn make(layer: &Layer, options: &Options, data: &overlay::Data, target: Borrowed
     let Layer { kind, source, .. } = layer;
     let filesystem = Filesystem { kind, source, data, attributes: options.all_set() };
     stage::mount_new(&filesystem, target)?;
-    let Some(propagation) = options.propagation else { return Ok(()) };
+    let Some((propagation, _)) = options.propagation else { return Ok(()) };
     let flags = MountPropagationFlags::from_bits_retain(propagation as u32);
     kernel::mount_change(stage::at(target), flags).doing(Kind::Internal, || "cannot set its propagation")
 }

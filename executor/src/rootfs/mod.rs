@@ -20,12 +20,14 @@ mod inside;
 mod label;
 pub mod layers;
 mod options;
+mod remount;
 mod seal;
 mod sources;
 mod stage;
 mod terminal;
 mod trees;
 
+use std::borrow::Cow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -38,16 +40,16 @@ use rustix::mount::UnmountFlags;
 pub use devices::{Null, null_apart, open_null_in_worker};
 use filesystem::Filesystem;
 use handle::{file_type, open_path};
-use host_view::Bind;
 use inside::Make;
 pub use inside::refuse_host_links;
 use options::Options;
 pub use options::names as mount_options;
 #[cfg(feature = "fuzzing")]
 pub use options::of as read_mount_options;
+use remount::Made;
 pub use sources::{
-    Sources, are_idmapped, attach, hide_owners, open as open_sources, root_path as path, stage as stage_sources,
-    take_up as take_up_sources,
+    Source, Sources, are_idmapped, attach, hide_owners, open as open_sources, root_path as path,
+    stage as stage_sources, take_up as take_up_sources,
 };
 pub use terminal::{Pty, open as open_terminal};
 use trees::Trees;
@@ -72,29 +74,18 @@ pub fn enter(
     rustix::process::umask(Mode::empty());
     let root = sources.root.as_fd();
     inside::refuse_host_links(root)?;
+    let mut filling =
+        Filling { sources, root, spec, in_user_namespace, made: Made::wanted(spec), read_only: Vec::new() };
     let mut dev = None;
-    for (mount, source) in spec.mounts().iter().flatten().zip(&sources.binds) {
+    for (mount, source) in spec.mounts().iter().flatten().zip(&sources.all) {
         let options = options::of(mount)?;
-        let done = match (mount.typ().as_deref(), source) {
-            (Some("cgroup"), None) => {
-                cgroups::mount(&sources.trees, root, spec, mount, &options, in_user_namespace).map(|()| None)
-            }
-            _ => perform(&sources.trees, root, spec, mount, &options, source.as_ref(), in_user_namespace),
-        };
         let within = |error: Error| error.within(format_args!("mount {}", mount.destination().display()));
-        let made = done.map_err(within)?;
-        for (place, tree) in source.iter().flat_map(|bind| &bind.below) {
-            let target = inside::open(root, &mount.destination().join(place), Make::Nothing).map_err(within)?;
-            sources
-                .trees
-                .attach(tree, &target)
-                .doing(Kind::Internal, || "cannot attach what is below")
-                .map_err(within)?;
-        }
+        let made = filling.mount(mount, &options, source).map_err(within)?;
         if devices::is_own(mount, &options) {
             dev = made;
         }
     }
+    let read_only = filling.read_only;
     let null = match (&dev, &sources.nodes) {
         (Some(dev), nodes) => devices::create(&sources.trees, root, dev, spec, nodes.as_ref())?,
         (None, Some(tree)) => Null::Apart(tree.try_clone().doing(Kind::Internal, || "cannot copy an fd")?),
@@ -112,11 +103,14 @@ pub fn enter(
     seal::read_only_paths(&sources.trees, &place, spec)?;
     seal::masked_paths(&sources.trees, &place, &sources.root, spec, &null)?;
     let null = wants_null.then(|| null.open()).transpose()?;
+    let closed = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..MountAttributes::default() };
+    for tree in read_only {
+        sources.trees.change(tree.as_fd(), false, closed).doing(Kind::Internal, || "cannot make a tmpfs read-only")?;
+    }
     if spec.root().as_ref().and_then(|r| r.readonly()).unwrap_or(false) {
-        let read_only = MountAttributes { set: libc::MOUNT_ATTR_RDONLY, ..MountAttributes::default() };
         sources
             .trees
-            .change(root, false, read_only)
+            .change(root, false, closed)
             .doing(Kind::Internal, || "cannot make the root filesystem read-only")?;
     }
     pivot(&sources.trees, root)?;
@@ -137,36 +131,102 @@ fn make_working_directory(root: BorrowedFd<'_>, spec: &Spec) -> Result<()> {
         .map_err(|error| error.within(format_args!("workdir {}", process.cwd().display())))
 }
 
-fn perform(
-    trees: &Trees,
-    root: BorrowedFd<'_>,
-    spec: &Spec,
-    mount: &Mount,
-    options: &Options,
-    source: Option<&Bind>,
+/// The root while it is filled with mounts.
+struct Filling<'a> {
+    sources: &'a Sources,
+    root: BorrowedFd<'a>,
+    spec: &'a Spec,
     in_user_namespace: bool,
-) -> Result<Option<OwnedFd>> {
-    let source = source.map(|bind| &bind.tree);
-    let (made, make) = match source {
-        Some(tree) => {
-            let folder = file_type(tree).doing(Kind::Internal, || "cannot examine its source")? == FileType::Directory;
-            (None, if folder { Make::Folder } else { Make::File })
+    made: Option<Made>,
+    /// The tmpfs that become read-only in the end: until then, places for devices and later mounts are made in them.
+    read_only: Vec<OwnedFd>,
+}
+
+impl Filling<'_> {
+    /// Carries out one mount of the spec; returns the new filesystem, if it makes one.
+    fn mount(&mut self, mount: &Mount, options: &Options, source: &Source) -> Result<Option<OwnedFd>> {
+        let Filling { sources, root, spec, in_user_namespace, .. } = *self;
+        let trees = &sources.trees;
+        match source {
+            Source::Opened(bind) => {
+                self.attach(mount, &bind.tree)?;
+                for (place, tree) in &bind.below {
+                    let target = inside::open(root, &mount.destination().join(place), Make::Nothing)?;
+                    trees.attach(tree, &target).doing(Kind::Internal, || "cannot attach what is below")?;
+                }
+                Ok(None)
+            }
+            Source::Later(place) => {
+                let tree = sources::open_late(trees, root, mount, options, place)?;
+                self.attach(mount, &tree).map(|()| None)
+            }
+            Source::None if options.remount => {
+                let target =
+                    remount::remount(trees, root, mount, options, self.attributes(mount, options), self.made.as_ref())?;
+                self.keep_for_later(mount, options, &target).map(|()| None)
+            }
+            Source::None if mount.typ().as_deref() == Some("cgroup") => {
+                cgroups::mount(trees, root, spec, mount, options, in_user_namespace).map(|()| None)
+            }
+            Source::None => self.make(mount, options).map(Some),
         }
-        None => (Some(new_filesystem(trees, spec, mount, options, in_user_namespace)?), Make::Folder),
-    };
-    let target = inside::open(root, mount.destination(), make)?;
-    let tree = made.as_ref().or(source);
-    let tree = tree.ok_or_else(|| Error::new(Kind::Internal, "nothing to mount"))?;
-    refuse_proc(&target, tree, mount)?;
-    refuse_false_proc(tree, mount)?;
-    if options.copy_up {
-        copy_up::copy(target.as_fd(), tree.as_fd())
-            .doing(Kind::Internal, || "cannot copy what it hides (tmpcopyup)")?;
-        let read_only = MountAttributes { set: options.all_set() & libc::MOUNT_ATTR_RDONLY, ..Default::default() };
-        trees.change(tree.as_fd(), false, read_only).doing(Kind::Internal, || "cannot make it read-only")?;
     }
-    trees.attach(tree, &target).doing(Kind::Internal, || "cannot attach it")?;
-    Ok(made)
+
+    fn attach(&self, mount: &Mount, tree: &OwnedFd) -> Result<()> {
+        let folder = file_type(tree).doing(Kind::Internal, || "cannot examine its source")? == FileType::Directory;
+        let target = inside::open(self.root, mount.destination(), if folder { Make::Folder } else { Make::File })?;
+        self.put(mount, tree, &target)
+    }
+
+    fn put(&self, mount: &Mount, tree: &OwnedFd, target: &OwnedFd) -> Result<()> {
+        refuse_proc(target, tree, mount)?;
+        refuse_false_proc(tree, mount)?;
+        self.sources.trees.attach(tree, target).doing(Kind::Internal, || "cannot attach it")
+    }
+
+    fn make(&mut self, mount: &Mount, options: &Options) -> Result<OwnedFd> {
+        let mut data = Cow::Borrowed(&options.data);
+        let covered = match is_tmpfs(mount) && !options.data.iter().any(|(key, _)| key == "mode") {
+            true => inside::open(self.root, mount.destination(), Make::Nothing).ok(),
+            false => None,
+        };
+        if let Some(covered) = &covered {
+            let mode = fs::fstat(covered).doing(Kind::Internal, || "cannot examine what it covers")?.st_mode & 0o7777;
+            data.to_mut().push(("mode".to_owned(), Some(format!("{mode:o}"))));
+        }
+        let tree = new_filesystem(self, mount, options, &data)?;
+        let target = match covered {
+            Some(covered) => covered,
+            None => inside::open(self.root, mount.destination(), Make::Folder)?,
+        };
+        if options.copy_up {
+            copy_up::copy(target.as_fd(), tree.as_fd())
+                .doing(Kind::Internal, || "cannot copy what it hides (tmpcopyup)")?;
+        }
+        self.put(mount, &tree, &target)?;
+        if let Some(made) = &mut self.made {
+            made.add(self.spec, mount, &tree)?;
+        }
+        self.keep_for_later(mount, options, &tree)?;
+        Ok(tree)
+    }
+
+    /// MOUNT_ATTR_* of a new or changed filesystem for now.
+    fn attributes(&self, mount: &Mount, options: &Options) -> u64 {
+        options.all_set() & if is_tmpfs(mount) { !libc::MOUNT_ATTR_RDONLY } else { !0 }
+    }
+
+    /// Keeps a tmpfs that is to become read-only.
+    fn keep_for_later(&mut self, mount: &Mount, options: &Options, tree: &OwnedFd) -> Result<()> {
+        if is_tmpfs(mount) && options.bind.is_none() && options.all_set() & libc::MOUNT_ATTR_RDONLY != 0 {
+            self.read_only.push(tree.try_clone().doing(Kind::Internal, || "cannot copy an fd")?);
+        }
+        Ok(())
+    }
+}
+
+fn is_tmpfs(mount: &Mount) -> bool {
+    mount.typ().as_deref() == Some("tmpfs")
 }
 
 /// Procfs files that may be mounted over: they only hold accounting, and lxcfs and similar tools replace them. The
@@ -207,27 +267,27 @@ fn refuse_false_proc(tree: &OwnedFd, mount: &Mount) -> Result<()> {
 }
 
 fn new_filesystem(
-    trees: &Trees,
-    spec: &Spec,
+    filling: &Filling<'_>,
     mount: &Mount,
     options: &Options,
-    in_user_namespace: bool,
+    data: &[(String, Option<String>)],
 ) -> Result<OwnedFd> {
+    let Filling { sources, spec, in_user_namespace, .. } = *filling;
+    let trees = &sources.trees;
     let kind = mount.typ().as_deref().unwrap_or("none");
     if kind == "none" {
         return Err(Error::new(Kind::Unsupported, format!("a mount of type {kind} is not supported")));
     }
     let source = mount.source().as_deref().and_then(Path::to_str).unwrap_or(kind);
-    // The copy into the mount comes first, so the mount is not read-only yet.
-    let attributes = options.all_set() & if options.copy_up { !libc::MOUNT_ATTR_RDONLY } else { !0 };
-    let data = label::within(spec, kind, &options.data);
+    let data = label::within(spec, kind, data);
+    let attributes = filling.attributes(mount, options);
     let tree = match trees.make(&Filesystem { kind, source, data: &data, attributes }) {
         // A user namespace can only mount a sysfs if it has its own network namespace.
         Err(_) if kind == "sysfs" && in_user_namespace => hosts_sys(trees)?,
         made => made?,
     };
     label::put(spec, kind, tree.as_fd())?;
-    if let Some(propagation) = options.propagation {
+    if let Some((propagation, _)) = options.propagation {
         let change = MountAttributes { propagation, ..MountAttributes::default() };
         trees.change(tree.as_fd(), false, change).doing(Kind::Internal, || "cannot set its propagation")?;
     }

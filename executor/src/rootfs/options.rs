@@ -17,10 +17,12 @@ pub struct Options {
     pub set_recursive: u64,
     /// MOUNT_ATTR_* to clear on this mount and all below it.
     pub clear_recursive: u64,
-    /// MS_PRIVATE, MS_SLAVE, MS_SHARED or MS_UNBINDABLE.
-    pub propagation: Option<u64>,
+    /// MS_PRIVATE, MS_SLAVE, MS_SHARED or MS_UNBINDABLE; `true` if it applies to mounts below too.
+    pub propagation: Option<(u64, bool)>,
     /// Present if a map changes the owners that are shown; `true` if it applies to mounts below too.
     pub idmap: Option<bool>,
+    /// Whether a mount that is there by then is changed, instead of a new one made.
+    pub remount: bool,
     /// `tmpcopyup`: a new filesystem starts with a copy of what it hides.
     pub copy_up: bool,
     /// The filesystem's own options: `size=64m`, `newinstance`.
@@ -32,13 +34,18 @@ impl Options {
     pub fn all_set(&self) -> u64 {
         self.set | self.set_recursive
     }
+
+    /// Present if a bind is to be made; `true` if it includes everything below.
+    pub fn is_new_bind(&self) -> Option<bool> {
+        self.bind.filter(|_| !self.remount)
+    }
 }
 
 /// The atime modes share one field of MOUNT_ATTR_* bits.
 pub const ATIME_FIELD: u64 = 0x70;
 
 /// Options that set (`true`) or clear MOUNT_ATTR_* bits (mount(8)).
-const ATTRIBUTES: [(&str, bool, u64); 18] = [
+const ATTRIBUTES: [(&str, bool, u64); 17] = [
     ("ro", true, libc::MOUNT_ATTR_RDONLY),
     ("rw", false, libc::MOUNT_ATTR_RDONLY),
     ("nosuid", true, libc::MOUNT_ATTR_NOSUID),
@@ -55,12 +62,13 @@ const ATTRIBUTES: [(&str, bool, u64); 18] = [
     ("strictatime", true, libc::MOUNT_ATTR_STRICTATIME),
     ("relatime", true, libc::MOUNT_ATTR_RELATIME),
     ("atime", true, libc::MOUNT_ATTR_RELATIME),
-    ("norelatime", true, libc::MOUNT_ATTR_STRICTATIME),
     ("nostrictatime", true, libc::MOUNT_ATTR_RELATIME),
 ];
 
-/// Options that state a default, or that kernels no longer know.
-const WITHOUT_EFFECT: [&str; 7] = ["defaults", "async", "loud", "silent", "mand", "nomand", "nolazytime"];
+/// Options that state a default, or that kernels no longer know. `norelatime` names no other mode; runc keeps the one
+/// that there is.
+const WITHOUT_EFFECT: [&str; 10] =
+    ["defaults", "async", "loud", "silent", "mand", "nomand", "noiversion", "nolazytime", "norelatime", "rnorelatime"];
 
 const PROPAGATIONS: [(&str, u64); 8] = [
     ("private", libc::MS_PRIVATE),
@@ -81,7 +89,7 @@ pub fn is_label(key: &str) -> bool {
 /// All names of options that are not a filesystem's own, sorted.
 pub fn names() -> Vec<String> {
     let attributes = ATTRIBUTES.iter().flat_map(|(name, ..)| [(*name).to_owned(), format!("r{name}")]);
-    let others = ["bind", "rbind", "idmap", "ridmap", "tmpcopyup", "sync", "dirsync", "lazytime"];
+    let others = ["bind", "rbind", "remount", "idmap", "ridmap", "tmpcopyup", "sync", "dirsync", "lazytime"];
     let others = others.iter().chain(&WITHOUT_EFFECT).chain(PROPAGATIONS.iter().map(|(name, _)| name));
     let mut all: Vec<String> = attributes.chain(others.map(|name| (*name).to_owned())).collect();
     all.sort();
@@ -91,14 +99,13 @@ pub fn names() -> Vec<String> {
 /// Reads the options of `mount`.
 ///
 /// # Errors
-/// `BadSpec` for an idmapped mount that is not a bind; `Unsupported` for an option that is not supported: it is
-/// refused, never silently left out.
+/// `BadSpec` for an option that a mount of this kind cannot have: it is refused, never silently left out.
 pub fn of(mount: &Mount) -> Result<Options> {
     let mut options = Options::default();
     if mount.typ().as_deref() == Some("bind") {
         options.bind = Some(false);
     }
-    if mount.uid_mappings().is_some() || mount.gid_mappings().is_some() {
+    if has_mappings(mount) {
         options.idmap = Some(false);
     }
     let at = mount.destination().display();
@@ -109,27 +116,35 @@ pub fn of(mount: &Mount) -> Result<Options> {
             "idmap" => options.idmap = Some(false),
             "ridmap" => options.idmap = Some(true),
             "tmpcopyup" => options.copy_up = true,
-            "remount" => {
-                return Err(Error::new(Kind::Unsupported, format!("mount {at}: the option remount is not supported")));
-            }
+            "remount" => options.remount = true,
             name if WITHOUT_EFFECT.contains(&name) => {}
             name => options.add(name),
         }
     }
-    if options.idmap.is_some() && options.bind.is_none() {
-        return Err(Error::new(Kind::BadSpec, format!("mount {at}: only a bind can be idmapped")));
+    let refused = |what: &str| Err(Error::new(Kind::BadSpec, format!("mount {at}: {what}")));
+    if options.idmap.is_some() && options.is_new_bind().is_none() {
+        return refused("only a new bind can be idmapped");
     }
-    if options.copy_up && mount.typ().as_deref() != Some("tmpfs") {
-        return Err(Error::new(Kind::BadSpec, format!("mount {at}: tmpcopyup is for a tmpfs")));
+    if options.copy_up && (mount.typ().as_deref() != Some("tmpfs") || options.bind.is_some() || options.remount) {
+        return refused("tmpcopyup is for a new tmpfs");
+    }
+    if let Some((option, _)) = options.data.first().filter(|_| options.bind.is_some()) {
+        return refused(&format!("{option} is an option of a filesystem, and a bind makes none"));
     }
     Ok(options)
+}
+
+/// Whether `mount` has its own mappings of owners; an empty list is none.
+pub fn has_mappings(mount: &Mount) -> bool {
+    let mut lists = [mount.uid_mappings(), mount.gid_mappings()].into_iter().flatten();
+    lists.any(|mappings| !mappings.is_empty())
 }
 
 impl Options {
     fn add(&mut self, name: &str) {
         let attribute = |name: &str| ATTRIBUTES.iter().find(|(n, ..)| *n == name);
         if let Some((_, propagation)) = PROPAGATIONS.iter().find(|(n, _)| *n == name) {
-            self.propagation = Some(*propagation);
+            self.propagation = Some((*propagation, name.starts_with('r')));
         } else if let Some(&(_, set, bits)) = attribute(name) {
             put(&mut self.set, &mut self.clear, set, bits, name);
         } else if let Some(&(_, set, bits)) = name.strip_prefix('r').and_then(attribute) {
@@ -196,7 +211,7 @@ mod tests {
         assert_eq!(options.bind, Some(true));
         assert_eq!(options.set, libc::MOUNT_ATTR_RDONLY);
         assert_eq!(options.set_recursive, libc::MOUNT_ATTR_NOSUID);
-        assert_eq!(options.propagation, Some(libc::MS_SLAVE));
+        assert_eq!(options.propagation, Some((libc::MS_SLAVE, true)));
         assert_eq!(options.data, [("size".to_owned(), Some("64m".to_owned())), ("newinstance".to_owned(), None)]);
     }
 
@@ -204,7 +219,7 @@ mod tests {
     fn no_option_that_is_named_is_taken_for_a_filesystem_s_own() {
         // The kernel handles these three for every filesystem, so they are passed on.
         for name in names().into_iter().filter(|name| !["sync", "dirsync", "lazytime"].contains(&name.as_str())) {
-            let kind = if name == "tmpcopyup" { "tmpfs" } else { "bind" };
+            let kind = if name.ends_with("idmap") { "bind" } else { "tmpfs" };
             let mount = MountBuilder::default().destination("/x").typ(kind).options(vec![name.clone()]).build();
             assert_eq!(of(&mount.expect("a mount")).expect("a known option").data, [], "{name}");
         }
@@ -227,7 +242,10 @@ mod tests {
         assert_eq!(of("tmpfs", "idmap").map_err(|e| e.kind()), Err(Kind::BadSpec));
         assert_eq!(of("tmpfs", "tmpcopyup").map(|o| o.copy_up), Ok(true));
         assert_eq!(of("bind", "tmpcopyup").map_err(|e| e.kind()), Err(Kind::BadSpec));
-        let error = of("bind", "remount").expect_err("refused");
-        assert_eq!((error.kind(), error.to_string().contains("remount")), (Kind::Unsupported, true));
+        assert_eq!(of("bind", "remount").map(|o| o.is_new_bind()), Ok(None));
+        for option in ["size=1m", "sync", "lazytime", "iversion", "nosuch"] {
+            let error = of("bind", option).expect_err("refused").to_string();
+            assert!(error.contains(option.split('=').next().unwrap_or(option)), "{error}");
+        }
     }
 }

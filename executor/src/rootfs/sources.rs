@@ -7,14 +7,17 @@
 //! ```
 //!
 //! With a new user namespace, the shim opens them, or a worker with its own mount namespace stages them: the child
-//! lacks the rights.
+//! lacks the rights. Otherwise the child opens each source when its turn comes: then mountinfo lists the mounts in the
+//! order of the spec. A source below the root folder is always opened so, inside the root: it may lie in an earlier
+//! mount, and the image's symlinks must not lead to the host.
 
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, MountAttributes};
-use oci_spec::runtime::{LinuxIdMapping, Mount, Spec};
+use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Mount, Spec};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -25,6 +28,7 @@ use super::stage::{self, Stage};
 use super::trees::Trees;
 use super::{devices, host_view};
 use crate::idmap::Idmap;
+use crate::inside_root::{self, Symlinks};
 
 /// The folder below the stage that the child's own stage is mounted over.
 const OWN: &str = "own";
@@ -34,18 +38,44 @@ const OWN: &str = "own";
 pub struct Sources {
     /// The root folder.
     pub root: OwnedFd,
-    /// One entry for each mount of the spec; `None` if it is not a bind.
-    pub binds: Vec<Option<Bind>>,
+    /// One entry for each mount of the spec.
+    pub all: Vec<Source>,
     /// Device nodes that the child cannot make itself, or has no place for.
     pub nodes: Option<OwnedFd>,
     /// Where these trees are, and all that are made later.
     pub trees: Trees,
 }
 
+/// The source of one mount of the spec.
+#[derive(Debug)]
+pub enum Source {
+    /// The mount is not a bind.
+    None,
+    /// What the bind shows.
+    Opened(Bind),
+    /// To be opened once all earlier mounts are in place.
+    Later(Place),
+}
+
+/// Where the source of a bind is.
+#[derive(Debug)]
+pub enum Place {
+    /// A path on the host.
+    Host(PathBuf),
+    /// A path in the root filesystem.
+    Root(PathBuf),
+}
+
+impl Source {
+    fn opened(&self) -> Option<&Bind> {
+        if let Source::Opened(bind) = self { Some(bind) } else { None }
+    }
+}
+
 impl Sources {
     /// Adds the fds that must stay open until the root is set up.
     pub fn push_fds(&self, fds: &mut Vec<RawFd>) {
-        let binds = self.binds.iter().flatten();
+        let binds = self.all.iter().filter_map(Source::opened);
         let binds = binds.flat_map(|bind| std::iter::once(&bind.tree).chain(bind.below.iter().map(|(_, tree)| tree)));
         let all = binds.chain(&self.nodes).chain([&self.root]);
         fds.extend(all.map(|fd| fd.as_raw_fd()));
@@ -68,28 +98,41 @@ pub fn open(spec: &Spec, bundle: &Path, in_user_namespace: bool, nobody: Option<
     trees
         .change(root.as_fd(), true, slave)
         .doing(Kind::Internal, || format!("cannot part {} from the host", path.display()))?;
-    let mut binds = Vec::new();
+    let mut all = Vec::new();
     for mount in spec.mounts().iter().flatten() {
         let options = options::of(mount)?;
-        let copy = |recursive| -> Result<Bind> {
+        let copy = |recursive| -> Result<Source> {
             if bowline_spec::hides_owners(mount) {
                 let bind = host_view::detached(&trees, mount, nobody)?;
                 for tree in std::iter::once(&bind.tree).chain(bind.below.iter().map(|(_, tree)| tree)) {
                     apply(&trees, tree, recursive, &options, mount)?;
                 }
-                return Ok(bind);
+                return Ok(Source::Opened(bind));
             }
-            let tree = trees.copy(source(mount), recursive).map_err(|errno| no_source(mount, errno))?;
+            // By then, a mount of the host is the host's peer no more.
+            let shared = options.propagation.is_some_and(|(propagation, _)| propagation == libc::MS_SHARED);
+            let tree = match place(mount, bundle, &path)? {
+                place @ Place::Root(_) if options.idmap.is_none() => return Ok(Source::Later(place)),
+                place @ Place::Host(_) if !in_user_namespace && !shared && options.idmap.is_none() => {
+                    return Ok(Source::Later(place));
+                }
+                Place::Host(source) => trees.copy(&source, recursive),
+                // Only the shim can map owners, so this one cannot lie in an earlier mount.
+                Place::Root(inside) => open_path(&path)
+                    .and_then(|root| open_inside(root.as_fd(), &inside))
+                    .and_then(|source| trees.copy_of(source.as_fd(), recursive)),
+            };
+            let tree = tree.map_err(|errno| no_source(mount, errno))?;
             if let Some(below) = options.idmap {
                 show_owners(&tree, below && recursive, mount, spec)?;
             }
             apply(&trees, &tree, recursive, &options, mount)?;
-            Ok(tree.into())
+            Ok(Source::Opened(tree.into()))
         };
-        binds.push(options.bind.map(copy).transpose()?);
+        all.push(options.is_new_bind().map(copy).transpose()?.unwrap_or(Source::None));
     }
     let nodes = devices::beforehand(&trees, spec, in_user_namespace)?;
-    Ok(Sources { root, binds, nodes, trees })
+    Ok(Sources { root, all, nodes, trees })
 }
 
 /// For kernels without detached mounts: mounts the sources on a stage, in the caller's own mount namespace, and
@@ -99,7 +142,7 @@ pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> 
     let propagation = options::before_the_root(spec)?;
     let mut shared = false;
     for mount in spec.mounts().iter().flatten() {
-        shared |= options::of(mount)?.propagation == Some(libc::MS_SHARED);
+        shared |= options::of(mount)?.propagation.is_some_and(|(propagation, _)| propagation == libc::MS_SHARED);
     }
     if shared {
         let message = "mounts cannot be shared with the host where the kernel lacks fsopen or mount_setattr";
@@ -115,8 +158,10 @@ pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> 
             let message = format!("mount {}: cannot be idmapped by this kernel", mount.destination().display());
             return Err(Error::new(Kind::Unsupported, message).hint("Linux 5.12 can"));
         }
-        if let Some(recursive) = options.bind {
-            let fd = open_path(source(mount)).map_err(|errno| no_source(mount, errno))?;
+        if let Some(recursive) = options.is_new_bind()
+            && let Place::Host(source) = place(mount, bundle, &path)?
+        {
+            let fd = open_path(&source).map_err(|errno| no_source(mount, errno))?;
             binds.push((mount, options, recursive, fd));
         }
     }
@@ -142,7 +187,7 @@ pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> 
 }
 
 /// Opens what [`stage()`] has put into the working directory.
-pub fn take_up(spec: &Spec) -> Result<Sources> {
+pub fn take_up(spec: &Spec, bundle: &Path) -> Result<Sources> {
     let what = || "cannot find the staged mounts";
     let outer = open_path(Path::new(".")).doing(Kind::Internal, what)?;
     let spot = |number: usize| stage::open_spot(outer.as_fd(), &number.to_string()).doing(Kind::Internal, what);
@@ -150,12 +195,18 @@ pub fn take_up(spec: &Spec) -> Result<Sources> {
     let locked = spot(0)?;
     stage::bind(locked.as_fd(), locked.as_fd(), true).doing(Kind::Internal, || "cannot bind the root filesystem")?;
     let root = spot(0)?;
-    let mut binds = Vec::new();
-    let mut number = 0;
+    let path = root_path(spec, bundle)?;
+    let (mut all, mut number) = (Vec::new(), 0);
     for mount in spec.mounts().iter().flatten() {
-        let is_bind = options::of(mount)?.bind.is_some();
-        number += usize::from(is_bind);
-        binds.push(is_bind.then(|| spot(number)).transpose()?.map(Bind::from));
+        let place = options::of(mount)?.is_new_bind().map(|_| place(mount, bundle, &path)).transpose()?;
+        all.push(match place {
+            None => Source::None,
+            Some(place @ Place::Root(_)) => Source::Later(place),
+            Some(Place::Host(_)) => {
+                number += 1;
+                Source::Opened(spot(number)?.into())
+            }
+        });
     }
     // The device nodes come last, if there are any.
     let nodes = match stage::open_spot(outer.as_fd(), &(number + 1).to_string()) {
@@ -165,7 +216,7 @@ pub fn take_up(spec: &Spec) -> Result<Sources> {
     let open_own = || stage::open_spot(outer.as_fd(), OWN);
     let own = open_own().doing(Kind::Internal, what)?;
     let stage = Stage::new(own.as_fd(), open_own).doing(Kind::Internal, || "cannot make a stage for mounts")?;
-    Ok(Sources { root, binds, nodes, trees: Trees::Staged(stage) })
+    Ok(Sources { root, all, nodes, trees: Trees::Staged(stage) })
 }
 
 /// Makes the root of `sources` a mount of this mount namespace. Must be called before the child gives up the uid
@@ -215,35 +266,110 @@ pub fn are_idmapped(spec: &Spec) -> Result<bool> {
     Ok(idmapped)
 }
 
+/// Opens the source of the bind `mount`, with whatever is mounted in `root` by now.
+///
+/// # Errors
+/// `BadSpec` naming the source.
+pub fn open_late(
+    trees: &Trees,
+    root: BorrowedFd<'_>,
+    mount: &Mount,
+    options: &Options,
+    place: &Place,
+) -> Result<OwnedFd> {
+    let recursive = options.bind.unwrap_or(false);
+    let tree = match place {
+        Place::Host(path) => trees.copy(path, recursive),
+        Place::Root(path) => open_inside(root, path).and_then(|source| trees.copy_of(source.as_fd(), recursive)),
+    };
+    let tree = tree.map_err(|errno| no_source(mount, errno))?;
+    apply(trees, &tree, recursive, options, mount)?;
+    Ok(tree)
+}
+
+fn open_inside(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
+    inside_root::open(root, path, OFlags::PATH | OFlags::CLOEXEC, Symlinks::Followed)
+}
+
+/// Where the source of the bind `mount` is: a relative one is in the bundle. `root` is the path of the root folder.
+fn place(mount: &Mount, bundle: &Path, root: &Path) -> Result<Place> {
+    if bowline_spec::hides_owners(mount) {
+        return Ok(Place::Host(mount.destination().clone()));
+    }
+    let source = mount.source().as_deref().filter(|source| !source.as_os_str().is_empty());
+    let missing = || Error::new(Kind::BadSpec, format!("mount {}: it has no source", mount.destination().display()));
+    let source = source.ok_or_else(missing)?;
+    let path = bundle.join(source);
+    // By its text, as runc takes it: `..` leads to the parent of what the path says, not of where a symlink leads.
+    let path = if source.is_relative() || path.starts_with(root) { cleaned(&path) } else { path };
+    let root = cleaned(root);
+    Ok(match path.strip_prefix(&root) {
+        Ok(inside) if root != Path::new("/") => Place::Root(inside.to_owned()),
+        _ => Place::Host(path),
+    })
+}
+
+/// The absolute `path` without `..`.
+fn cleaned(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::from("/");
+    for part in inside_root::parts(path) {
+        if part == ".." {
+            clean.pop();
+        } else {
+            clean.push(part);
+        }
+    }
+    clean
+}
+
 /// Makes `tree` show its files' owners by the mount's mappings, else by those of the task's user namespace.
 fn show_owners(tree: &OwnedFd, recursive: bool, mount: &Mount, spec: &Spec) -> Result<()> {
     let linux = spec.linux().as_ref();
-    let own = mount.uid_mappings().is_some() || mount.gid_mappings().is_some();
-    let idmap = match own {
-        true => Idmap { uids: flat(mount.uid_mappings()), gids: flat(mount.gid_mappings()) },
-        false => Idmap {
-            uids: linux.map_or_else(Vec::new, |l| flat(l.uid_mappings())),
-            gids: linux.map_or_else(Vec::new, |l| flat(l.gid_mappings())),
-        },
-    };
     let what = || format!("mount {}", mount.destination().display());
-    let owners = idmap.user_namespace().map_err(|error| error.within(what()))?;
+    let owners = match (options::has_mappings(mount), joined_user_namespace(spec)) {
+        (false, Some(path)) => File::open(path)
+            .map(OwnedFd::from)
+            .doing(Kind::BadSpec, || format!("{}: cannot open {}", what(), path.display())),
+        (own, _) => {
+            let idmap = match own {
+                true => Idmap { uids: flat(mount.uid_mappings()), gids: flat(mount.gid_mappings()) },
+                false => Idmap {
+                    uids: linux.map_or_else(Vec::new, |l| flat(l.uid_mappings())),
+                    gids: linux.map_or_else(Vec::new, |l| flat(l.gid_mappings())),
+                },
+            };
+            idmap.user_namespace().map_err(|error| error.within(what()))
+        }
+    }?;
     sys::mount_idmap(tree.as_fd(), recursive, owners.as_fd())
         .doing(Kind::Unsupported, || format!("{}: its filesystem or this kernel cannot map owners", what()))
+}
+
+/// The path of the user namespace that the task joins.
+fn joined_user_namespace(spec: &Spec) -> Option<&Path> {
+    let namespaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
+    let user = namespaces.into_iter().flatten().find(|n| n.typ() == LinuxNamespaceType::User)?;
+    user.path().as_deref().filter(|path| !path.as_os_str().is_empty())
 }
 
 fn flat(mappings: &Option<Vec<LinuxIdMapping>>) -> Vec<LinuxIdMapping> {
     mappings.clone().unwrap_or_default()
 }
 
-/// Applies a bind's options: attributes to the top mount alone unless they are recursive, propagation to all of it.
+/// Applies a bind's options: attributes and propagation to the top mount alone unless they are recursive.
 fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options, mount: &Mount) -> Result<()> {
     let of = |what: &str| format!("mount {}: {what}", mount.destination().display());
     let tree = tree.as_fd();
-    // The bind is never a peer of the host's mount unless its options ask for that.
-    let propagation = options.propagation.unwrap_or(libc::MS_SLAVE);
-    let propagation = MountAttributes { propagation, ..MountAttributes::default() };
-    trees.change(tree, recursive, propagation).doing(Kind::Internal, || of("cannot set its propagation"))?;
+    let propagate = |propagation, recursive| {
+        let change = MountAttributes { propagation, ..MountAttributes::default() };
+        trees.change(tree, recursive, change).doing(Kind::Internal, || of("cannot set its propagation"))
+    };
+    let (wanted, below) = options.propagation.unwrap_or((libc::MS_SLAVE, true));
+    // No mount is a peer of the host's unless the options ask for that.
+    if recursive && !below {
+        propagate(libc::MS_SLAVE, true)?;
+    }
+    propagate(wanted, recursive && below)?;
     if options.set | options.clear != 0 {
         let one = MountAttributes { set: options.set, clear: options.clear, propagation: 0 };
         trees.change(tree, false, one).doing(Kind::Internal, || of("cannot set its attributes"))?;
@@ -255,12 +381,9 @@ fn apply(trees: &Trees, tree: &OwnedFd, recursive: bool, options: &Options, moun
     Ok(())
 }
 
-fn source(mount: &Mount) -> &Path {
-    mount.source().as_deref().unwrap_or(Path::new(""))
-}
-
 fn no_source(mount: &Mount, errno: Errno) -> Error {
-    let (destination, source) = (mount.destination().display(), source(mount).display());
+    let source = mount.source().as_deref().unwrap_or(Path::new(""));
+    let (destination, source) = (mount.destination().display(), source.display());
     Error::new(Kind::BadSpec, format!("mount {destination}: cannot open its source {source}: {errno}"))
 }
 

@@ -127,6 +127,15 @@ pub fn mount_new(filesystem: &Filesystem<'_>, target: BorrowedFd<'_>) -> Result<
     }
 }
 
+/// Gives the filesystem that is mounted at `target` other options, and its mount other attributes.
+pub fn remount_filesystem(filesystem: &Filesystem<'_>, target: BorrowedFd<'_>) -> Result<()> {
+    let (data, flags) = data(filesystem)?;
+    let atime = filesystem.attributes & (ATIME_FIELD | libc::MOUNT_ATTR_NODIRATIME) != 0;
+    let flags = flags | remount_flags(0, filesystem.attributes, if atime { ATIME_FIELD } else { 0 });
+    mount::mount_remount(at(target), flags, data.as_c_str())
+        .doing(Kind::BadSpec, || format!("cannot remount a {} filesystem", filesystem.kind))
+}
+
 /// Opens the topmost mount at `name` of the stage `dir`.
 pub fn open_spot(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {
     fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())

@@ -82,6 +82,10 @@ impl Prepared<'_> {
         // Inside a user namespace the host's paths may be closed to the child, and the child has no
         // helper for the maps of idmapped mounts.
         let beforehand = namespaces.in_user_namespace() || rootfs::are_idmapped(spec)?;
+        if beforehand && namespaces.joins(libc::CLONE_NEWNS) {
+            let message = "namespaces.mount: a joined one with a user namespace or idmapped mounts is not supported";
+            return Err(Error::new(Kind::Unsupported, message));
+        }
         let stages = namespaces.in_user_namespace() && !sys::has_mount_fds();
         // The shim makes it: a helper of init would count among the task's processes.
         let nobody = rootfs::hide_owners(spec).then(idmap::nobodys).flatten();

@@ -8,6 +8,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
 use libc::c_int;
 use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Spec};
+use rustix::fs;
 
 pub use crate::idmap::host_ids;
 
@@ -22,8 +23,7 @@ impl Namespaces {
     /// Reads the namespaces from the spec.
     ///
     /// # Errors
-    /// `Unsupported` without a mount namespace of the task's own: its root
-    /// would be set up in the host's.
+    /// `Unsupported` without a mount namespace: the root would be set up in the host's.
     pub fn of(spec: &Spec) -> Result<Namespaces> {
         let mut namespaces = Namespaces::default();
         let linux = spec.linux().as_ref();
@@ -34,11 +34,10 @@ impl Namespaces {
                 _ => namespaces.new |= flag,
             }
         }
-        if !namespaces.is_new(libc::CLONE_NEWNS) {
-            return Err(Error::new(
-                Kind::Unsupported,
-                "a task needs a mount namespace of its own; joining one or using the host's is not supported",
-            ));
+        if !namespaces.is_new(libc::CLONE_NEWNS) && !namespaces.joins(libc::CLONE_NEWNS) {
+            let message = "namespaces: without a mount namespace, the task's mounts would be made in the host's, and \
+                           outlive the task";
+            return Err(Error::new(Kind::Unsupported, message).hint("add a namespace of type mount"));
         }
         Ok(namespaces)
     }
@@ -53,7 +52,8 @@ impl Namespaces {
         self.is_new(libc::CLONE_NEWUSER) || self.joins(libc::CLONE_NEWUSER)
     }
 
-    fn joins(&self, flag: c_int) -> bool {
+    /// Whether the namespace of this kind is joined.
+    pub fn joins(&self, flag: c_int) -> bool {
         self.join.iter().any(|(f, _)| *f == flag)
     }
 
@@ -80,13 +80,36 @@ impl Namespaces {
     ///
     /// # Errors
     /// `BadSpec` naming the path.
-    pub fn open_joined(&self) -> Result<Vec<Joined<'_>>> {
+    pub fn open_joined<'a>(&'a self) -> Result<Vec<Joined<'a>>> {
         let open = |(flag, path): &'_ (c_int, PathBuf)| {
             File::open(path)
                 .doing(Kind::BadSpec, || format!("namespaces.{}: cannot open {}", name(*flag), path.display()))
         };
-        self.join.iter().map(|pair| Ok(Joined { flag: pair.0, path: &pair.1, fd: open(pair)?.into() })).collect()
+        let joined = |pair: &'a (c_int, PathBuf)| -> Result<Joined<'a>> {
+            let fd = open(pair)?.into();
+            if pair.0 == libc::CLONE_NEWNS {
+                refuse_hosts_mounts(&fd)?;
+            }
+            Ok(Joined { flag: pair.0, path: &pair.1, fd })
+        };
+        self.join.iter().map(joined).collect()
     }
+}
+
+/// Refuses a mount namespace that is the shim's or the host's: the task's root becomes the root of the namespace that
+/// it joins, and of every process in it.
+fn refuse_hosts_mounts(namespace: &OwnedFd) -> Result<()> {
+    let what = || "namespaces.mount: cannot examine it";
+    let id = |stat: fs::Stat| (stat.st_dev, stat.st_ino);
+    let joined = id(fs::fstat(namespace).doing(Kind::Internal, what)?);
+    let own = id(fs::stat("/proc/self/ns/mnt").doing(Kind::Internal, what)?);
+    // A shim in a container has no access to the first process of the host.
+    let hosts = fs::stat("/proc/1/ns/mnt").ok().map(id);
+    if joined == own || Some(joined) == hosts {
+        let message = "namespaces.mount: it is the host's, whose root would be replaced by the task's";
+        return Err(Error::new(Kind::BadSpec, message));
+    }
+    Ok(())
 }
 
 /// An open namespace to join.

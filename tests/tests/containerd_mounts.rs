@@ -360,6 +360,42 @@ fn propagation_is_of_the_top_mount_unless_it_is_recursive() {
     host.assert_nothing_left();
 }
 
+#[test]
+fn a_mount_namespace_may_be_joined() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let holder = Holder::new(&["--mount", "--propagation", "private"]);
+    let path = holder.namespace("mnt");
+    let namespace = fs::read_link(&path).expect("a process");
+    let bundle = containerd.bundle().script("readlink /proc/self/ns/mnt; ls -d /etc/passwd /dev/null").edit(|config| {
+        let all = config["linux"]["namespaces"].as_array_mut().expect("a list");
+        let mount = all.iter_mut().find(|namespace| namespace["type"] == "mount").expect("there is one");
+        mount["path"] = json!(path);
+    });
+    assert_says(&containerd, &bundle, &format!("{}\n/dev/null\n/etc/passwd", namespace.display()));
+    drop(holder);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_hosts_mount_namespace_is_not_for_a_container() {
+    let host = Host::new();
+    if host.reference_fails("it mounts there, and leaves that behind") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("true").without_namespace("mount");
+    let message = refusal(&containerd, &bundle);
+    assert!(message.contains("mount namespace") && message.contains("host's"), "{message}");
+    let joined = json!({ "type": "mount", "path": "/proc/self/ns/mnt" });
+    let bundle = containerd.bundle().script("true").without_namespace("mount").edit(|config| {
+        config["linux"]["namespaces"].as_array_mut().expect("a list").push(joined);
+    });
+    let message = refusal(&containerd, &bundle);
+    assert!(message.contains("namespaces.mount") && message.contains("host's"), "{message}");
+    host.assert_nothing_left();
+}
+
 /// Gives the bundle a new user namespace, and its root that namespace's owner.
 fn in_user_namespace(bundle: Bundle) -> Bundle {
     let owned = Command::new("chown").arg("-R").arg("100000:100000").arg(bundle.rootfs()).status();

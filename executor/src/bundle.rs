@@ -82,13 +82,12 @@ fn text(path: &Path) -> Result<(Vec<u8>, PathBuf)> {
 /// # Errors
 /// `BadSpec` for an invalid configuration.
 pub fn parse(text: &[u8], file: &Path) -> Result<(Spec, Option<LinuxSeccomp>)> {
-    let spec =
-        tolerance::spec(text).doing(Kind::BadSpec, || format!("{} is not an OCI configuration", file.display()))?;
-    checked(spec).map_err(|error| error.within(file.display()))
+    tolerance::spec(text).and_then(checked).map_err(|error| error.within(file.display()))
 }
 
 fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
     let missing = |what: &str| Error::new(Kind::BadSpec, format!("{what}: missing"));
+    check_version(spec.version())?;
     check_process(spec.process().as_ref().ok_or_else(|| missing("process"))?)?;
     let root = spec.root().as_ref().ok_or_else(|| missing("root"))?;
     if root.path().as_os_str().is_empty() {
@@ -106,6 +105,24 @@ fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
         seccomp
     });
     Ok((spec, seccomp))
+}
+
+/// Refuses a configuration of another major version, which would be misread. runc takes one without a version.
+fn check_version(version: &str) -> Result<()> {
+    let core = version.split(['-', '+']).next().unwrap_or_default();
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parts: Vec<&str> = core.split('.').collect();
+    let why = match parts.as_slice() {
+        _ if version.is_empty() => return Ok(()),
+        [major, minor, patch] if [major, minor, patch].into_iter().all(|part| number(part)) => {
+            if *major == "1" {
+                return Ok(());
+            }
+            "only configurations of version 1 can be run"
+        }
+        _ => "it is not a version like 1.2.0",
+    };
+    Err(Error::new(Kind::BadSpec, format!("ociVersion: {version:?}: {why}")))
 }
 
 /// Device rules list what a container may use beyond the devices common to all containers; without
@@ -247,6 +264,17 @@ mod tests {
         }
         let none = tempfile::tempdir().expect("a folder");
         assert_eq!(read(none.path()).expect_err("empty").kind(), Kind::NotFound);
+    }
+
+    #[test]
+    fn a_configuration_of_another_version_is_refused() {
+        for good in ["", "1.0.0", "1.0.0-rc5-dev", "1.0.2-dev", "1.3.0+x", "1.99.0"] {
+            assert_eq!(check_version(good).map_err(|e| e.to_string()), Ok(()), "{good}");
+        }
+        for bad in ["2.0.0", "0.5.0", "1.0", "1", "v1.0.0", "1.0.0.0", "1.x.0", "1..0", "-", "one"] {
+            let error = check_version(bad).expect_err(bad);
+            assert!(error.to_string().contains("ociVersion"), "{error}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! image's. A hook that fails ends the list. Must not: decide what a failure means.
 
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
@@ -159,12 +159,12 @@ impl Container<'_> {
     /// Runs the hooks inside the container, as children of its init, which has one thread and waits for
     /// them itself. A hook without an environment gets that of the container's process, `env`, as with other
     /// runtimes.
-    pub fn run_inside<E: AsRef<OsStr>>(&self, point: Point, cwd: &Path, env: &[E]) -> Result<()> {
+    pub fn run_inside(&self, point: Point, cwd: &Path, env: impl FnOnce() -> Vec<OsString>) -> Result<()> {
         if !self.has(point) {
             return Ok(());
         }
         let state = self.state(point, Some(std::process::id().cast_signed()))?;
-        let env: Vec<OsString> = env.iter().map(|variable| variable.as_ref().to_owned()).collect();
+        let env = env();
         for (number, hook) in self.hooks(point).iter().enumerate() {
             let name = name(point, number, hook);
             let done = program(hook, cwd, &env, &state).and_then(|(program, timeout)| {
@@ -242,7 +242,7 @@ mod tests {
     fn run(hooks: &str, point: Point) -> Result<()> {
         let spec = spec(hooks);
         let dir = Path::new("/tmp");
-        Container { id: "web", bundle: dir, spec: &spec }.run_inside(point, dir, &["B=2"])
+        Container { id: "web", bundle: dir, spec: &spec }.run_inside(point, dir, || vec!["B=2".into()])
     }
 
     #[test]

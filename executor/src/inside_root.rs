@@ -102,6 +102,19 @@ pub fn is_on_magic(link: &OwnedFd) -> Result<bool> {
     Ok(WITH_MAGIC_LINKS.contains(&kind))
 }
 
+/// Whether `path` is the folder `name` of the root, judged by its text alone.
+pub fn is_at(path: &Path, name: &str) -> bool {
+    let mut left = Vec::new();
+    for part in parts(path) {
+        if part == ".." {
+            left.pop();
+        } else {
+            left.push(part);
+        }
+    }
+    left == [name]
+}
+
 /// The names in `path` and each `..`, in their order.
 pub fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
     path.components().filter_map(|component| match component {

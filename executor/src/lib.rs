@@ -60,6 +60,7 @@ mod member;
 mod namespaces;
 pub mod network;
 mod notify;
+pub mod oci;
 mod owners;
 pub mod pages;
 mod past_shim;

@@ -161,7 +161,7 @@ fn flag(kind: LinuxNamespaceType) -> Result<c_int> {
         LinuxNamespaceType::Pid => libc::CLONE_NEWPID,
         LinuxNamespaceType::Network => libc::CLONE_NEWNET,
         LinuxNamespaceType::Time => {
-            return Err(Error::new(Kind::Unsupported, "time namespaces are not supported"));
+            return Err(Error::new(Kind::Unsupported, "linux.namespaces: time namespaces are not supported"));
         }
     })
 }

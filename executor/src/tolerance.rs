@@ -9,33 +9,42 @@
 
 use std::collections::BTreeSet;
 
+use bowline_error::Result;
 use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{Capabilities, Capability, Process, Spec};
 use rustix::thread::{self, CapabilitySet};
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
-use serde_json::{Result, Value, json};
+use serde_json::{Value, json};
+
+use crate::oci;
 
 /// Flags of the scheduler: the name that the specification gives them, and the one that oci-spec does.
 const SCHEDULER_FLAGS: [(&str, &str); 2] =
     [("SCHED_FLAG_RESET_ON_FORK", "SCHED_RESET_ON_FORK"), ("SCHED_FLAG_DL_OVERRUN", "SCHED_FLAG_D_L_OVERRUN")];
 
 /// Parses a configuration.
+///
+/// # Errors
+/// As [`oci::parse`].
 pub fn spec(text: &[u8]) -> Result<Spec> {
-    parsed(text, |config: &mut Value| config.get_mut("process").is_some_and(adapt))
+    parsed(text, "an OCI configuration", |config: &mut Value| config.get_mut("process").is_some_and(adapt))
 }
 
 /// Parses the process of an exec.
+///
+/// # Errors
+/// As [`oci::parse`].
 pub fn process(text: &[u8]) -> Result<Process> {
-    parsed(text, adapt)
+    parsed(text, "an OCI process", adapt)
 }
 
 /// Parses `text` as it is, or as `adapt` makes it. `adapt` returns whether it has changed anything.
-fn parsed<T: DeserializeOwned>(text: &[u8], adapt: impl FnOnce(&mut Value) -> bool) -> Result<T> {
-    serde_json::from_slice(text).or_else(|error| {
-        let mut value: Value = serde_json::from_slice(text)?;
-        // The first error says where in the text it is.
-        if adapt(&mut value) { serde_json::from_value(value) } else { Err(error) }
+fn parsed<T: DeserializeOwned>(text: &[u8], what: &str, adapt: impl FnOnce(&mut Value) -> bool) -> Result<T> {
+    oci::parse(text, what).or_else(|error| {
+        // This error says where in the text it is.
+        let Ok(mut value) = serde_json::from_slice(text) else { return Err(error) };
+        if adapt(&mut value) { oci::parse(value.to_string().as_bytes(), what) } else { Err(error) }
     })
 }
 
@@ -51,7 +60,7 @@ fn adapt(process: &mut Value) -> bool {
     let mut unknown = BTreeSet::new();
     for set in sets.into_iter().flat_map(|sets| sets.values_mut()).filter_map(Value::as_array_mut) {
         set.retain(|name| {
-            let known = !name.is_string() || Capability::deserialize(&*name).is_ok();
+            let known = !name.is_string() || Capability::deserialize(name as &Value).is_ok();
             if !known {
                 unknown.extend(name.as_str().map(str::to_owned));
             }
@@ -144,6 +153,6 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_its_place() {
         let error = spec(b"{\n\"ociVersion\": 1}").expect_err("no version");
-        assert_eq!(error.line(), 2, "{error}");
+        assert!(error.to_string().contains("line 2"), "{error}");
     }
 }

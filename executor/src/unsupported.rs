@@ -8,7 +8,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use bowline_error::{Error, Kind, Result};
-use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
+use oci_spec::runtime::{
+    Linux, LinuxDeviceType, LinuxIOPriority, LinuxNamespaceType, LinuxSchedulerPolicy, Process, Scheduler, Spec,
+};
 
 use crate::lsm;
 
@@ -27,7 +29,18 @@ pub fn check(spec: &Spec) -> Result<()> {
             return Err(Error::new(Kind::BadSpec, message));
         }
     }
+    let others = [
+        ("solaris", spec.solaris().is_some()),
+        ("windows", spec.windows().is_some()),
+        ("vm", spec.vm().is_some()),
+        ("zos", spec.zos().is_some()),
+    ];
+    if let Some((name, _)) = others.into_iter().find(|(_, set)| *set) {
+        return unsupported(&format!("{name}: a container of another platform"));
+    }
     let Some(linux) = spec.linux() else { return Ok(()) };
+    check_namespaces(linux)?;
+    check_devices(spec, linux)?;
     if let Some(label) = linux.mount_label().as_deref().filter(|label| !label.is_empty()) {
         lsm::check_label("linux.mountLabel", label)?;
     }
@@ -55,7 +68,93 @@ pub fn check(spec: &Spec) -> Result<()> {
 /// # Errors
 /// As [`check`].
 pub fn check_process(process: &Process) -> Result<()> {
+    let has = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+    for (name, set) in [("commandLine", process.command_line()), ("user.username", process.user().username())] {
+        if has(set) {
+            let message = format!("process.{name} is for Windows and not supported");
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+    }
+    let most = u64::from(u16::MAX);
+    if let Some(size) = process.console_size().filter(|size| size.height() > most || size.width() > most) {
+        return Err(bad(format!("process.consoleSize: {}x{} is too large", size.height(), size.width())));
+    }
+    let rlimits = process.rlimits().as_deref().unwrap_or_default();
+    for (index, rlimit) in rlimits.iter().enumerate() {
+        if rlimits[..index].iter().any(|other| other.typ() == rlimit.typ()) {
+            return Err(bad(format!("process.rlimits: {} is there twice", rlimit.typ())));
+        }
+    }
+    if let Some(priority) = process.io_priority().as_ref().map(LinuxIOPriority::priority)
+        && !(0..8).contains(&priority)
+    {
+        return Err(bad(format!("process.ioPriority.priority: {priority} is not 0 to 7")));
+    }
+    process.scheduler().as_ref().map_or(Ok(()), check_scheduler)?;
     lsm::check(process)
+}
+
+fn bad(message: String) -> Error {
+    Error::new(Kind::BadSpec, message)
+}
+
+/// Refuses attributes that the kernel would leave out, or change, for this policy (sched_setattr(2)).
+fn check_scheduler(scheduler: &Scheduler) -> Result<()> {
+    use LinuxSchedulerPolicy::{SchedBatch, SchedDeadline, SchedFifo, SchedOther, SchedRr};
+    let policy = scheduler.policy();
+    let is = |policies: &[LinuxSchedulerPolicy]| policies.contains(policy);
+    let (nice, priority) = (scheduler.nice().unwrap_or(0), scheduler.priority().unwrap_or(0));
+    let times = [("runtime", scheduler.runtime()), ("deadline", scheduler.deadline()), ("period", scheduler.period())];
+    let time = times.into_iter().find(|(_, time)| time.is_some_and(|time| time != 0));
+    let refused = |name: &str| Err(bad(format!("process.scheduler.{name}: {policy} has none")));
+    match time {
+        _ if nice != 0 && !is(&[SchedOther, SchedBatch]) => refused("nice"),
+        _ if !(-20..=19).contains(&nice) => Err(bad(format!("process.scheduler.nice: {nice} is not -20 to 19"))),
+        _ if priority != 0 && !is(&[SchedFifo, SchedRr]) => refused("priority"),
+        Some((name, _)) if !is(&[SchedDeadline]) => refused(name),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses namespaces that are asked for twice, and id maps that belong to none.
+fn check_namespaces(linux: &Linux) -> Result<()> {
+    let namespaces = linux.namespaces().as_deref().unwrap_or_default();
+    for (index, namespace) in namespaces.iter().enumerate() {
+        if namespaces[..index].iter().any(|other| other.typ() == namespace.typ()) {
+            return Err(bad(format!("linux.namespaces: {} is there twice", namespace.typ())));
+        }
+    }
+    let user = namespaces.iter().find(|namespace| namespace.typ() == LinuxNamespaceType::User);
+    let new = user.is_some_and(|user| user.path().as_ref().is_none_or(|path| path.as_os_str().is_empty()));
+    for (name, mappings) in [("uidMappings", linux.uid_mappings()), ("gidMappings", linux.gid_mappings())] {
+        let none = mappings.as_ref().is_none_or(Vec::is_empty);
+        if !none && user.is_none() {
+            return Err(bad(format!("linux.{name}: there is no user namespace to map")));
+        }
+        if none && new {
+            return Err(bad(format!("linux.{name}: missing for a new user namespace")));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses devices that are none, and those that nobody would make.
+fn check_devices(spec: &Spec, linux: &Linux) -> Result<()> {
+    let devices = linux.devices().as_deref().unwrap_or_default();
+    if let Some(device) = devices.iter().find(|device| device.typ() == LinuxDeviceType::A) {
+        return Err(bad(format!("linux.devices: {}: the type has to be c, u, b or p", device.path().display())));
+    }
+    let over_dev = spec.mounts().iter().flatten().rev().find(|mount| mount.destination() == Path::new("/dev"));
+    match over_dev.map(|mount| mount.typ().as_deref() == Some("tmpfs")) {
+        Some(true) => Ok(()),
+        _ if devices.is_empty() => Ok(()),
+        // runc does the same, and `docker run -v /dev:/dev --device …` asks for both.
+        Some(false) => {
+            tracing::warn!("linux.devices has no effect: /dev is a mount of the configuration's own");
+            Ok(())
+        }
+        None => Err(bad("linux.devices: devices are made in a tmpfs at /dev, and none is mounted".to_owned())),
+    }
 }
 
 /// The file of a sysctl below `/proc/sys`. If a slash comes first, dots are part of names;

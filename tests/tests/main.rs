@@ -74,6 +74,7 @@ mod explain;
 mod fallbacks;
 mod faults;
 mod faults_managers;
+mod fields;
 mod gc;
 mod hardening;
 mod health;

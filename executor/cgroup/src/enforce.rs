@@ -18,6 +18,7 @@ use crate::cgroup::Cgroup;
 use crate::files::Writer;
 use crate::layout::Layout;
 use crate::limit::{self, Amount, Ids, Limit, Write};
+use crate::only;
 use crate::systemd::{self, Property, Unit};
 use crate::tree::{read_at, write_at};
 use crate::version::Version;
@@ -98,18 +99,31 @@ impl Layout {
 
     /// The limits of `resources`, in the form in which systemd keeps them if the cgroup is a unit's.
     fn limits_of(&self, cgroup: &Cgroup, resources: &LinuxResources) -> Result<Vec<Limit>> {
-        let limits = self.limits(resources)?;
+        let mut limits = self.limits(resources)?;
+        only::log(resources, self.version());
+        let unset = resources.memory().is_none_or(|memory| memory.limit().is_none_or(|limit| limit == 0));
+        if self.version() == Version::V2 && unset {
+            limits.iter_mut().try_for_each(|limit| self.with_memory(cgroup, limit))?;
+        }
         Ok(if cgroup.unit().is_some() { systemd::kept(limits) } else { limits })
     }
 
     fn limits(&self, resources: &LinuxResources) -> Result<Vec<Limit>> {
-        if self.version() == Version::V1
-            && let Some((key, value)) = resources.unified().iter().flatten().min()
-        {
-            let message = format!("cannot set {key} to {value}: it is a cgroup v2 key, and this host has cgroup v1");
-            return Err(Error::new(Kind::Unsupported, message));
-        }
-        limit::of(resources)
+        let limits = limit::of(resources)?;
+        only::check(resources, &limits, self.version())?;
+        Ok(limits)
+    }
+
+    /// Completes a limit of memory and swap together with the memory limit in effect: v2 limits swap alone.
+    fn with_memory(&self, cgroup: &Cgroup, limit: &mut Limit) -> Result<()> {
+        let Limit::MemoryAndSwapMax { both: Amount(Some(both)), memory } = limit else { return Ok(()) };
+        let most = cgroup.dir(0).and_then(|dir| v2::memory_max(dir)).ok_or_else(|| {
+            let message = format!("linux.resources.memory.swap: {both} bytes are for memory and swap together");
+            Error::new(Kind::BadSpec, message).hint("cgroup v2 limits swap alone: set memory.limit too")
+        })?;
+        limit::check_swap(*both, most)?;
+        *memory = Some(most);
+        Ok(())
     }
 
     /// The writes that put a limit into this host's files.
@@ -134,8 +148,12 @@ impl Layout {
         let mut again = Vec::new();
         let mut writer = Writer::default();
         for limit in limits {
+            let named = |error: Error| match limit {
+                Limit::V1 { field, .. } => error.within(format_args!("linux.resources.{field}")),
+                _ => error,
+            };
             for write in self.writes(limit) {
-                let dir = self.dir_for(cgroup, &write)?;
+                let dir = self.dir_for(cgroup, &write).map_err(named)?;
                 let before = |dir: BorrowedFd<'_>, write: &Write| before(dir, limit, write);
                 if let (Version::V2, Limit::Cpus(ids) | Limit::MemoryNodes(ids)) = (self.version(), limit) {
                     check_cpuset(cgroup, dir, ids, &write)?;
@@ -143,7 +161,7 @@ impl Layout {
                 let (write, written) = self.write(cgroup, dir, write, &mut writer, before)?;
                 match written {
                     Err(Errno::INVAL) => again.push((limit, write)),
-                    written => judge(cgroup, dir, limit, &write, written)?,
+                    written => judge(cgroup, dir, limit, &write, written).map_err(named)?,
                 }
             }
         }

@@ -20,6 +20,7 @@ mod identity;
 mod join;
 mod layout;
 mod limit;
+mod only;
 mod oom;
 mod path;
 mod pressure;

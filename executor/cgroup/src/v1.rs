@@ -80,6 +80,10 @@ pub fn writes(limit: &Limit) -> Vec<Write> {
             vec![Write::of_device("blkio", file, *device, most.0.unwrap_or(0), "0")]
         }
         Limit::Hugepages { size, most } => one("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), &figure(*most)),
+        Limit::CpuIdle(idle) => vec![Write::cpu_idle(*idle)],
+        Limit::CpuBurst(burst) => vec![Write::new("cpu", "cpu.cfs_burst_us", burst).met_without(*burst == 0)],
+        Limit::Rdma { device, most } => vec![Write::rdma(device, most)],
+        Limit::V1 { write, .. } => vec![write.clone()],
         // `Layout::limits` refuses limits that only v2 has.
         Limit::SwapMax(_)
         | Limit::ZswapMax(_)

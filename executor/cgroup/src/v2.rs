@@ -40,7 +40,7 @@ const NO_IO_WEIGHT: &str = "default";
 const BFQ_WEIGHT: &str = "io.bfq.weight";
 
 /// The controllers that limit and account tasks.
-const WANTED: [&str; 6] = ["cpu", "cpuset", "io", "memory", "pids", "hugetlb"];
+const WANTED: [&str; 8] = ["cpu", "cpuset", "io", "memory", "pids", "hugetlb", "rdma", "misc"];
 
 /// Hands the controllers of the cgroup `dir` down to its children.
 ///
@@ -78,7 +78,11 @@ pub fn write(limit: &Limit) -> Option<Write> {
     let amount =
         |controller, file: &str, most: Amount| Some(Write::new(controller, file, most).met_without(most.0.is_none()));
     match limit {
-        Limit::Device(_) | Limit::Swappiness(_) => None,
+        // `only` refuses limits that only v1 has, or says that there is no need for them.
+        Limit::Device(_) | Limit::Swappiness(_) | Limit::V1 { .. } => None,
+        Limit::CpuIdle(idle) => Some(Write::cpu_idle(*idle)),
+        Limit::CpuBurst(burst) => Some(Write::new("cpu", "cpu.max.burst", burst).met_without(*burst == 0)),
+        Limit::Rdma { device, most } => Some(Write::rdma(device, most)),
         Limit::MemoryMax(most) => amount("memory", MEMORY_MAX, *most),
         Limit::MemoryAndSwapMax { .. } | Limit::SwapMax(_) => {
             let most = swap(limit)?;
@@ -143,6 +147,11 @@ pub fn swap(limit: &Limit) -> Option<Amount> {
         Limit::SwapMax(most) => Some(*most),
         _ => None,
     }
+}
+
+/// The memory limit in effect; `None` if there is none.
+pub fn memory_max(dir: BorrowedFd<'_>) -> Option<u64> {
+    read_at(dir, MEMORY_MAX).ok()?.trim().parse().ok()
 }
 
 /// Reclaims memory until no more than `most` bytes are used: when more is in use than a new limit

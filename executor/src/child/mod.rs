@@ -25,10 +25,10 @@ pub use handed::Handed;
 pub use scheduling::first_affinity;
 
 use std::convert::Infallible;
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 
 use bowline_cgroup::Entry;
@@ -188,7 +188,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
             sys::write_fd(report, &[HOOKS]).doing(Kind::Internal, || "the shim has gone")?;
             await_order(orders, HOOKED)?;
         }
-        let env = payload.process.env().as_deref().unwrap_or_default();
+        let env = || payload.process.env().iter().flatten().map(OsString::from).collect();
         container.run_inside(Point::CreateContainer, &rootfs::path(spec, bundle)?, env)
     };
     let wants_null = payload.stdio.wants_null();
@@ -216,8 +216,8 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
         if early {
             held()?;
         }
-        let env: Vec<&OsStr> = program.envp.iter().map(|variable| OsStr::from_bytes(variable.as_bytes())).collect();
-        container.run_inside(Point::StartContainer, payload.process.cwd(), &env)
+        let env = || program.envp().iter().map(|variable| OsString::from_vec(variable.to_bytes().to_vec())).collect();
+        container.run_inside(Point::StartContainer, payload.process.cwd(), env)
     };
     let outcome = confine::execute(payload, labels.as_ref(), &program, last);
     // Not returned: the filter may deny what the destructors here call.

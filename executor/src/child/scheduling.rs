@@ -23,8 +23,8 @@ pub fn apply(process: &Process) -> Result<()> {
             IOPriorityClass::IoprioClassBe => 2,
             IOPriorityClass::IoprioClassIdle => 3,
         };
-        let level = i32::try_from(priority).ok().filter(|level| (0..8).contains(level));
-        let level = level.ok_or_else(|| Error::new(Kind::BadSpec, format!("{}: it is 0 to 7", what())))?;
+        // `unsupported` has checked that it is 0 to 7.
+        let level = i32::try_from(priority).doing(Kind::BadSpec, what)?;
         sys::ioprio_set(number << 13 | level).doing(Kind::BadSpec, what)?;
     }
     Ok(())

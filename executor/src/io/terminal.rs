@@ -14,6 +14,7 @@ use std::rc::Rc;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
+use oci_spec::runtime::Process;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
@@ -30,6 +31,16 @@ pub struct WindowSize {
 }
 
 impl WindowSize {
+    /// This size or, if it is unknown, the one that the configuration of the terminal's process names.
+    pub fn or_of(self, process: &Process) -> WindowSize {
+        let unknown = self == WindowSize::default();
+        let characters = |count: u64| u16::try_from(count).unwrap_or(u16::MAX);
+        match process.console_size().filter(|_| unknown) {
+            Some(size) => WindowSize { rows: characters(size.height()), columns: characters(size.width()) },
+            None => self,
+        }
+    }
+
     /// Sets the size of the terminal at `fd`; the kernel notifies its foreground processes.
     pub fn set(self, fd: impl AsFd) -> Result<()> {
         let size = Winsize { ws_row: self.rows, ws_col: self.columns, ws_xpixel: 0, ws_ypixel: 0 };

@@ -22,10 +22,9 @@ use rustix::mount::{self, MountFlags, MountPropagationFlags};
 use super::filesystem::Filesystem;
 use super::inside::{self, Make};
 use super::options::{self, Options};
-use super::seal;
 use super::stage;
 use super::trees::Trees;
-use crate::idmap;
+use crate::{idmap, inside_root};
 
 /// Devices that every container has (OCI runtime spec, "Default Devices"). The
 /// null device is the first.
@@ -118,6 +117,8 @@ struct Node<'a> {
     mode: Mode,
     uid: Option<u32>,
     gid: Option<u32>,
+    /// Whether every container has it: then whatever is there already stands.
+    by_default: bool,
 }
 
 impl<'a> Node<'a> {
@@ -125,7 +126,7 @@ impl<'a> Node<'a> {
         let (path, major, minor) = DEFAULT[index];
         let number = fs::makedev(major, minor);
         let (kind, mode) = (FileType::CharacterDevice, Mode::from_raw_mode(0o666));
-        Node { path: Path::new(path), kind, number, mode, uid: None, gid: None }
+        Node { path: Path::new(path), kind, number, mode, uid: None, gid: None, by_default: true }
     }
 
     fn of(device: &'a LinuxDevice) -> Result<Node<'a>> {
@@ -138,8 +139,24 @@ impl<'a> Node<'a> {
         let number =
             |n: i64| u32::try_from(n).doing(Kind::BadSpec, || format!("devices: {} has a bad number", path.display()));
         let number = fs::makedev(number(device.major())?, number(device.minor())?);
-        let mode = Mode::from_raw_mode(device.file_mode().unwrap_or(0o666));
-        Ok(Node { path, kind, number, mode, uid: device.uid(), gid: device.gid() })
+        // Some managers send the mode with the bits of the type.
+        let mode = Mode::from_raw_mode(device.file_mode().unwrap_or(0o666) & 0o7777);
+        Ok(Node { path, kind, number, mode, uid: device.uid(), gid: device.gid(), by_default: false })
+    }
+
+    /// Whether `stat` is that of such a device. A FIFO has no number.
+    fn is(&self, stat: &fs::Stat) -> bool {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        kind == self.kind && (kind == FileType::Fifo || stat.st_rdev == self.number)
+    }
+
+    /// Refuses a file in the device's place that is none.
+    fn check(&self, there: rustix::io::Result<fs::Stat>) -> Result<()> {
+        if self.by_default || there.is_ok_and(|stat| self.is(&stat)) {
+            return Ok(());
+        }
+        let message = format!("linux.devices: {} is there already and is not this device", self.path.display());
+        Err(Error::new(Kind::BadSpec, message))
     }
 
     /// Creates the node as `name` in `parent`; `false` if something is there already.
@@ -147,7 +164,10 @@ impl<'a> Node<'a> {
         let what = || format!("cannot create device {}", self.path.display());
         match fs::mknodat(parent, name, self.kind, self.mode, self.number) {
             Ok(()) => {}
-            Err(Errno::EXIST) => return Ok(false),
+            Err(Errno::EXIST) => {
+                self.check(fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW))?;
+                return Ok(false);
+            }
             Err(errno) => return Err(Error::new(Kind::Internal, format!("{}: {errno}", what()))),
         }
         let (uid, gid) = (self.uid.map(Uid::from_raw), self.gid.map(Gid::from_raw));
@@ -163,7 +183,18 @@ fn nodes(spec: &Spec) -> Result<Vec<Node<'_>>> {
     let mut all: Vec<_> = (0..DEFAULT.len()).map(Node::default).collect();
     let linux = spec.linux().as_ref();
     for device in linux.and_then(|l| l.devices().as_ref()).into_iter().flatten() {
-        all.push(Node::of(device)?);
+        let node = Node::of(device)?;
+        // The configuration's owner and mode hold for a device that is there by default. Callers take the first for
+        // the null device.
+        match all.iter_mut().find(|other| other.path == node.path) {
+            None => all.push(node),
+            Some(other) if (other.kind, other.number) == (node.kind, node.number) => *other = node,
+            Some(other) if other.by_default && node.path != Path::new(DEFAULT[0].0) => *other = node,
+            Some(_) => {
+                let message = format!("linux.devices: {} is two devices", node.path.display());
+                return Err(Error::new(Kind::BadSpec, message));
+            }
+        }
     }
     Ok(all)
 }
@@ -172,7 +203,7 @@ fn nodes(spec: &Spec) -> Result<Vec<Node<'_>>> {
 /// host's.
 pub fn is_own(mount: &Mount, options: &Options) -> bool {
     let tmpfs = mount.typ().as_deref() == Some("tmpfs") && options.bind.is_none() && !options.remount;
-    tmpfs && seal::is_at(mount.destination(), "dev")
+    tmpfs && inside_root::is_at(mount.destination(), "dev")
 }
 
 /// Makes the nodes that init cannot make itself, or has no place for: a tree with a node for each device, or with
@@ -282,8 +313,15 @@ fn bind(trees: &Trees, root: BorrowedFd<'_>, dev: &OwnedFd, nodes: &[Node<'_>], 
     let mut copies = trees.copies_in(tree, dev, names).doing(Kind::Internal, || "cannot copy the task's devices")?;
     for (node, copy) in nodes.iter().zip(&copies) {
         let (base, path) = place(root, dev, node.path);
-        let target = inside::open(base, &path, Make::File)?;
         let what = || format!("cannot create device {}", node.path.display());
+        let target = match inside::open(base, &path, Make::Nothing) {
+            Ok(there) => {
+                node.check(fs::fstat(&there))?;
+                there
+            }
+            Err(error) if error.kind() == Kind::NotFound => inside::open(base, &path, Make::File)?,
+            Err(error) => return Err(error),
+        };
         trees.attach(copy, &target).doing(Kind::Internal, what)?;
     }
     Ok(copies.swap_remove(0))

@@ -260,7 +260,7 @@ fn refuse_proc(target: &OwnedFd, tree: &OwnedFd, mount: &Mount) -> Result<()> {
 /// Refuses anything but procfs at `/proc` (CVE-2019-19921): it would hold no kernel files to protect, and programs
 /// would believe what it says.
 fn refuse_false_proc(tree: &OwnedFd, mount: &Mount) -> Result<()> {
-    if !seal::is_at(mount.destination(), "proc") || seal::is_procfs(tree.as_fd()) {
+    if !crate::inside_root::is_at(mount.destination(), "proc") || seal::is_procfs(tree.as_fd()) {
         return Ok(());
     }
     Err(Error::new(Kind::BadSpec, "only procfs may be mounted at /proc").hint("mount it elsewhere"))

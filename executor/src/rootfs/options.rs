@@ -180,7 +180,7 @@ pub fn root_propagation(spec: &Spec) -> Result<Option<u64>> {
     let name = spec.linux().as_ref().and_then(|l| l.rootfs_propagation().clone());
     let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
     let known = PROPAGATIONS.iter().find(|(n, _)| *n == name);
-    let unknown = || Error::new(Kind::BadSpec, format!("rootfsPropagation: {name} is unknown"));
+    let unknown = || Error::new(Kind::BadSpec, format!("linux.rootfsPropagation: {name} is unknown"));
     Ok(Some(known.ok_or_else(unknown)?.1))
 }
 

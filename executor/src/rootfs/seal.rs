@@ -41,7 +41,9 @@ impl<'a> Place<'a> {
     pub fn new(root: BorrowedFd<'a>, spec: &Spec) -> Result<Place<'a>> {
         let is_mounted = |name: &str, kind: Option<&str>| {
             let mut mounts = spec.mounts().iter().flatten();
-            mounts.any(|mount| is_at(mount.destination(), name) && (kind.is_none() || mount.typ().as_deref() == kind))
+            mounts.any(|mount| {
+                inside_root::is_at(mount.destination(), name) && (kind.is_none() || mount.typ().as_deref() == kind)
+            })
         };
         let proc = open_folder(root, "proc").ok().filter(|proc| is_procfs(proc.as_fd()));
         if proc.is_none() && is_mounted("proc", None) {
@@ -84,19 +86,6 @@ impl<'a> Place<'a> {
 pub fn is_procfs(fd: BorrowedFd<'_>) -> bool {
     fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == libc::PROC_SUPER_MAGIC)
         && fs::fstat(fd).is_ok_and(|stat| stat.st_ino == PROC_ROOT)
-}
-
-/// Whether `path` is the folder `name` of the root, judged by its text alone.
-pub fn is_at(path: &Path, name: &str) -> bool {
-    let mut left = Vec::new();
-    for part in inside_root::parts(path) {
-        if part == ".." {
-            left.pop();
-        } else {
-            left.push(part);
-        }
-    }
-    left == [name]
 }
 
 fn open_folder(root: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {

@@ -353,7 +353,9 @@ fn wire(request: &Exec, targets: Option<[Target; 2]>, owner: Owner) -> Result<(S
     let tails = [stdout, stderr];
     let Exec { stdin: input, terminal, .. } = request;
     let [stdout, stderr] = &targets.unwrap_or_else(|| [request.stdout.clone(), request.stderr.clone()]);
-    let (logs, direct, released, terminal) = ([None, None], request.direct, request.released.clone(), *terminal);
+    let wanted = request.process.as_deref();
+    let terminal = terminal.map(|size| wanted.map_or(size, |process| size.or_of(process)));
+    let (logs, direct, released) = ([None, None], request.direct, request.released.clone());
     // A program that the exec leaves behind may write to the exec's file as long as it lives.
     let follow = direct;
     let (stdio, wiring) =

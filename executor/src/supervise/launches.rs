@@ -302,7 +302,7 @@ impl Supervisor {
             owner: owner(&plan.spec, process, &plan.particulars),
             logs,
             tails: [tail.clone(), tail.clone()],
-            terminal: process.and_then(Process::terminal).unwrap_or(false).then_some(size),
+            terminal: process.filter(|process| process.terminal() == Some(true)).map(|process| size.or_of(process)),
             direct,
             // All processes of a task end with its init.
             released: None,

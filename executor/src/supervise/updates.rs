@@ -41,7 +41,11 @@ impl Supervisor {
     pub async fn limit(self: &Rc<Self>, id: &TaskId, changes: &LinuxResources) -> Result<()> {
         let task = self.task(id)?;
         let _turn = task.turns.updating.lock().await;
-        self.change(&task, &bundle::limits(changes.clone())).await
+        let mut changes = bundle::limits(changes.clone());
+        // Managers send the rules of the configuration along, without the devices that every container has. Like
+        // runc, leave those in effect alone.
+        changes.set_devices(None);
+        self.change(&task, &changes).await
     }
 
     async fn change(&self, task: &Task, changes: &LinuxResources) -> Result<()> {

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bowline_executor::{
-    Attachment, Bundle, Checkpoint, Doing, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers,
-    pages, parse_process,
+    Attachment, Bundle, Checkpoint, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers, oci, pages,
+    parse_process,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -452,8 +452,7 @@ impl Service {
         checked(&request.exec_id)?;
         let spec = request.spec.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
         let spec = parse_process(spec);
-        let spec = spec.doing(Kind::BadSpec, || "the exec's spec is not an OCI process");
-        let mut spec = spec.map_err(|e| refused(&e))?;
+        let mut spec = spec.map_err(|e| refused(&e.within("the exec's spec")))?;
         spec.set_terminal(Some(request.terminal));
         let io =
             Io { stdin: request.stdin, stdout: request.stdout, stderr: request.stderr, terminal: request.terminal };
@@ -509,9 +508,8 @@ impl Service {
     async fn update(&self, request: UpdateTaskRequest) -> Answer<Empty> {
         let id = self.id(&request.id)?;
         let resources = request.resources.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
-        let resources = serde_json::from_slice::<LinuxResources>(resources);
-        let resources = resources.doing(Kind::BadSpec, || "the resources are not OCI's of Linux");
-        let resources = resources.map_err(|e| refused(&e))?;
+        let resources = oci::parse::<LinuxResources>(resources, "OCI's resources of Linux");
+        let resources = resources.map_err(|e| refused(&e.within("the resources")))?;
         if self.process(&id, "", |init| init.status == Status::STOPPED)? {
             return Err(wrong_state(format!("container {id} is stopped and cannot be updated")));
         }

@@ -166,9 +166,23 @@ impl<'h> Containerd<'h> {
         Shim::dial(&address, &self.namespace)
     }
 
+    /// Like [`Self::start`]; also what the shim logs.
+    #[track_caller]
+    pub fn start_heard(&self, bundle: &Bundle) -> (Shim, Output) {
+        let path = bundle.path.join("log");
+        make_fifo(&path);
+        let log = Output::open(&path);
+        let address = self.started(bundle, None).unwrap_or_else(|said| panic!("start: {said}"));
+        (Shim::dial(&address, &self.namespace), log)
+    }
+
     /// The address of the shim, or what it says instead.
     pub fn try_start(&self, bundle: &Bundle, options: Option<&Any>) -> Result<PathBuf, String> {
         self.read_log(bundle);
+        self.started(bundle, options)
+    }
+
+    fn started(&self, bundle: &Bundle, options: Option<&Any>) -> Result<PathBuf, String> {
         let stdin = options.map(|options| options.write_to_bytes().expect("a message")).unwrap_or_default();
         let (succeeded, said) = self.answer_of(self.command(bundle, &["start"]), &stdin);
         let said = String::from_utf8_lossy(&said).into_owned();

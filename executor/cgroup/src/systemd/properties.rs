@@ -140,6 +140,8 @@ fn property(out: &mut Vec<Property>, limit: &Limit, version: Version) {
             let Some(weight) = v2::cpu_weight(limit) else { return };
             ("CPUWeight", weight)
         }
+        // The weight that means idle, since systemd 252: any other would be written over it.
+        (Limit::CpuIdle(1), Version::V2) => ("CPUWeight", 0),
         (Limit::CpuQuota(cpu), _) => return quota(out, cpu, version),
         (Limit::CpuQuotaAlone(cpu), _) => return quota(out, &alone(*cpu), version),
         (Limit::Cpus(cpus), _) => return set(out, "AllowedCPUs", cpus),
@@ -179,7 +181,17 @@ fn property(out: &mut Vec<Property>, limit: &Limit, version: Version) {
             | Limit::CpuWeight(_),
             Version::V1,
         )
-        | (Limit::Device(_) | Limit::Swappiness(_) | Limit::Hugepages { .. } | Limit::Raw { .. }, _) => return,
+        | (
+            Limit::Device(_)
+            | Limit::Swappiness(_)
+            | Limit::Hugepages { .. }
+            | Limit::CpuBurst(_)
+            | Limit::CpuIdle(_)
+            | Limit::Rdma { .. }
+            | Limit::V1 { .. }
+            | Limit::Raw { .. },
+            _,
+        ) => return,
     };
     put(out, name, Value::Number(number));
 }

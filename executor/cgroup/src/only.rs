@@ -1,0 +1,48 @@
+//! What a configuration asks for and one version of cgroups alone has.
+//!
+//! On the other version it is refused by name. Some of it is sent by managers although it means nothing there, and
+//! runc starts: that is logged. Pure, but for the log.
+
+use bowline_error::{Error, Kind, Result};
+use oci_spec::runtime::LinuxResources;
+
+use crate::limit::Limit;
+use crate::version::Version;
+
+/// Refuses what this version does not have.
+///
+/// # Errors
+/// `Unsupported` naming the field.
+pub fn check(resources: &LinuxResources, limits: &[Limit], version: Version) -> Result<()> {
+    match version {
+        Version::V1 => {
+            let Some((key, value)) = resources.unified().iter().flatten().min() else { return Ok(()) };
+            let message = format!("cannot set {key} to {value}: it is a cgroup v2 key, and this host has cgroup v1");
+            Err(Error::new(Kind::Unsupported, message))
+        }
+        Version::V2 => {
+            // Every cgroup of v2 counts what is below it.
+            let only = limits.iter().find_map(|limit| match limit {
+                Limit::V1 { field, write } if !write.met_without => Some(*field),
+                _ => None,
+            });
+            let Some(field) = only else { return Ok(()) };
+            let message = format!("linux.resources.{field}: only cgroup v1 has it, and this host has cgroup v2");
+            Err(Error::new(Kind::Unsupported, message))
+        }
+    }
+}
+
+/// Logs what is set and has no effect.
+pub fn log(resources: &LinuxResources, version: Version) {
+    let none = |field: &str, why: &str| tracing::warn!("linux.resources.{field} has no effect: {why}");
+    let Some(memory) = resources.memory() else { return };
+    for (field, set) in [("memory.kernel", memory.kernel()), ("memory.kernelTCP", memory.kernel_tcp())] {
+        if set.is_some_and(|most| most != 0) {
+            none(field, "the kernel counts this memory with all other, under memory.limit");
+        }
+    }
+    if version == Version::V2 && memory.swappiness().is_some() {
+        none("memory.swappiness", "cgroup v2 has one for the whole host");
+    }
+}

@@ -1,0 +1,482 @@
+//! Fields of a configuration that a runtime may forget: each has its effect, or is refused by its name, or the log
+//! says that it has none. What the kernel's files show is the witness.
+
+use std::fs;
+use std::path::Path;
+
+use bowline_tests::Host;
+use bowline_tests::harness::containerd::{Bundle, Code, Containerd, Running, Stdio, is_reference};
+use bowline_tests::harness::{hierarchies, hierarchy, only_v2, skip};
+use serde_json::{Value, json};
+
+/// Sets what is at this place of a configuration: `linux.devices[0].path`.
+pub fn set(config: &mut Value, place: &str, value: Value) {
+    let mut at = config;
+    for part in place.replace("[]", "[0]").replace('[', ".[").split('.') {
+        at = match part.strip_prefix('[').and_then(|index| index.strip_suffix(']')) {
+            Some(index) => {
+                if !at.is_array() {
+                    *at = json!([]);
+                }
+                let index: usize = index.parse().expect("a number");
+                let list = at.as_array_mut().expect("a list");
+                while list.len() <= index {
+                    list.push(Value::Null);
+                }
+                &mut list[index]
+            }
+            None => {
+                if !at.is_object() {
+                    *at = json!({});
+                }
+                &mut at[part]
+            }
+        };
+    }
+    *at = value;
+}
+
+/// Each of these values at its place makes Create fail with a message that has the words.
+#[track_caller]
+pub fn assert_refused(cases: &[(&str, Value, &str)]) {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let mut bundle = containerd.bundle().script("sleep 1000");
+    let good = bundle.config.clone();
+    let shim = containerd.start(&bundle);
+    for (place, value, words) in cases {
+        bundle = bundle.edit(|config| {
+            *config = good.clone();
+            set(config, place, value.clone());
+        });
+        match shim.create(&bundle, &Stdio::null()) {
+            Ok(_) => panic!("{place}: {value} is taken"),
+            // containerd's shim for runc has its own words, and one code for all.
+            Err(_) if is_reference() => {}
+            Err(failure) => {
+                assert!(failure.message.contains(words), "{place}: {value}: {failure:?}");
+                assert_ne!(failure.code, Code::UNKNOWN, "{failure:?}");
+            }
+        }
+    }
+    shim.assert_alive();
+    shim.over();
+    host.assert_nothing_left();
+}
+
+/// Whether containerd's own shim is tested, which fails here: says why, and the test is over.
+pub fn reference_fails(why: &str) -> bool {
+    let host = Host::new();
+    let fails = host.reference_fails(why);
+    if !fails {
+        host.assert_nothing_left();
+    }
+    fails
+}
+
+/// Runs `script` with this configuration: what it says.
+#[track_caller]
+pub fn said_with(script: &str, edit: impl FnOnce(&mut Value)) -> String {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script(script).edit(edit);
+    let said = said(&containerd, &bundle);
+    host.assert_nothing_left();
+    said
+}
+
+/// Runs a bundle to its end: what it says.
+#[track_caller]
+pub fn said(containerd: &Containerd<'_>, bundle: &Bundle) -> String {
+    let io = bundle.fifos("init");
+    let shim = containerd.start(bundle);
+    let (stdout, stderr) = io.open();
+    shim.run(bundle, &io);
+    let status = shim.status_at_end(&bundle.id, "");
+    let text = stdout.to_end();
+    assert_eq!(status, 0, "{text}{}", stderr.map(|stderr| stderr.to_end()).unwrap_or_default());
+    shim.end(&bundle.id);
+    text.trim_end().to_owned()
+}
+
+/// A container that sleeps, with these resources besides.
+#[track_caller]
+fn limited<'h>(containerd: &Containerd<'h>, place: &str, value: Value) -> Running<'h> {
+    let bundle = containerd.bundle().script("sleep 1000");
+    let bundle = bundle.edit(|config| set(config, &format!("linux.resources.{place}"), value));
+    let io = bundle.fifos("init");
+    containerd.run_with(bundle, &io)
+}
+
+/// Whether this controller is one of v1's here.
+fn is_mounted(controller: &str) -> bool {
+    hierarchies().iter().any(|(names, _)| names.split(',').any(|name| name == controller))
+}
+
+#[test]
+fn the_oom_killer_can_be_switched_off() {
+    if only_v2() {
+        return assert_refused(&[("linux.resources.memory.disableOOMKiller", json!(true), "memory.disableOOMKiller")]);
+    }
+    let host = Host::new();
+    let containerd = host.containerd();
+    let memory = json!({ "limit": 64 << 20, "disableOOMKiller": true, "useHierarchy": true });
+    let running = limited(&containerd, "memory", memory);
+    assert!(running.cgroup_file("memory", "memory.oom_control").starts_with("oom_kill_disable 1"));
+    assert_eq!(running.cgroup_file("memory", "memory.use_hierarchy"), "1");
+    running.end();
+}
+
+#[test]
+fn an_oom_killer_that_is_not_switched_off_stays() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = limited(&containerd, "memory", json!({ "disableOOMKiller": false, "kernel": 0 }));
+    if !only_v2() {
+        assert!(running.cgroup_file("memory", "memory.oom_control").starts_with("oom_kill_disable 0"));
+    }
+    running.end();
+}
+
+#[test]
+fn cpu_time_that_nobody_wants_and_that_was_left_over() {
+    let host = Host::new();
+    if host.reference_fails("runc 1.1 does not know them") {
+        return;
+    }
+    let containerd = host.containerd();
+    let cpu = json!({ "quota": 50000, "period": 100000, "burst": 20000, "shares": 512, "idle": 1 });
+    let running = limited(&containerd, "cpu", cpu);
+    let burst = if only_v2() { "cpu.max.burst" } else { "cpu.cfs_burst_us" };
+    let files = |running: &Running<'_>| [running.cgroup_file("cpu", "cpu.idle"), running.cgroup_file("cpu", burst)];
+    assert_eq!(files(&running), ["1", "20000"]);
+    let none = json!({ "cpu": { "idle": 0, "burst": 0, "shares": 256 } });
+    running.shim.update(&running.id, &none).expect("an update");
+    assert_eq!(files(&running), ["0", "0"]);
+    running.end();
+}
+
+/// Whether the host has time for realtime processes that no other cgroup has been given.
+pub fn has_realtime_left() -> bool {
+    let time = |folder: &Path| fs::read_to_string(folder.join("cpu.rt_runtime_us")).ok()?.trim().parse::<i64>().ok();
+    let top = hierarchy("cpu");
+    let others =
+        fs::read_dir(&top).into_iter().flatten().flatten().filter_map(|entry| time(&entry.path())).sum::<i64>();
+    let left = time(&top).is_some_and(|all| all - others >= 100_000);
+    if !left {
+        skip("other cgroups have all the time of realtime processes");
+    }
+    left
+}
+
+#[test]
+fn time_for_realtime_processes() {
+    if only_v2() || !hierarchy("cpu").join("cpu.rt_runtime_us").exists() {
+        return assert_refused(&[("linux.resources.cpu.realtimeRuntime", json!(10000), "cpu.realtimeRuntime")]);
+    }
+    if !has_realtime_left() {
+        return;
+    }
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("sleep 1000");
+    // Below the root, which has such time to give: a new cgroup has none.
+    let path = format!("/{}", bundle.id);
+    let bundle = bundle.edit(|config| {
+        config["linux"]["cgroupsPath"] = json!(path);
+        config["linux"]["resources"]["cpu"] = json!({ "realtimeRuntime": 2000, "realtimePeriod": 500000 });
+    });
+    let shim = containerd.start(&bundle);
+    shim.run(&bundle, &Stdio::null());
+    let folder = hierarchy("cpu").join(&path[1..]);
+    let file = |name: &str| fs::read_to_string(folder.join(name)).expect("a file of the cgroup").trim().to_owned();
+    assert_eq!([file("cpu.rt_runtime_us"), file("cpu.rt_period_us")], ["2000", "500000"]);
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_class_and_priorities_of_packets() {
+    let classified = [("linux.resources.network.classID", json!(7), "network.classID")];
+    let priorities = json!([{ "name": "lo", "priority": 3 }]);
+    let prioritized = [("linux.resources.network.priorities", priorities.clone(), "network.priorities")];
+    if !is_mounted("net_cls") {
+        assert_refused(&classified);
+    } else {
+        let host = Host::new();
+        let containerd = host.containerd();
+        let running = limited(&containerd, "network.classID", json!(7));
+        assert_eq!(running.cgroup_file("net_cls", "net_cls.classid"), "7");
+        running.end();
+    }
+    if !is_mounted("net_prio") {
+        assert_refused(&prioritized);
+    } else {
+        let host = Host::new();
+        let containerd = host.containerd();
+        let running = limited(&containerd, "network.priorities", priorities);
+        assert!(running.cgroup_file("net_prio", "net_prio.ifpriomap").contains("lo 3"));
+        running.end();
+    }
+}
+
+#[test]
+fn an_rdma_device_that_is_not_there_is_refused() {
+    let most = json!({ "mlx5_9": { "hcaHandles": 3, "hcaObjects": 10000 } });
+    assert_refused(&[("linux.resources.rdma", most, "rdma.max")]);
+}
+
+#[test]
+fn a_leaf_weight_that_no_kernel_has_is_refused() {
+    if hierarchy("blkio").join("blkio.leaf_weight").exists() {
+        return;
+    }
+    let device = json!([{ "major": 8, "minor": 0, "leafWeight": 100 }]);
+    assert_refused(&[
+        ("linux.resources.blockIO.leafWeight", json!(100), "blockIO.leafWeight"),
+        ("linux.resources.blockIO.weightDevice", device, "leafWeight"),
+    ]);
+    let host = Host::new();
+    let containerd = host.containerd();
+    limited(&containerd, "blockIO", json!({ "weight": 0, "leafWeight": 0 })).end();
+}
+
+#[test]
+fn huge_pages_are_limited_or_refused() {
+    let limits = json!([{ "pageSize": "2MB", "limit": 4 << 20 }]);
+    let unified = hierarchies().into_iter().find(|(names, _)| names.is_empty()).map(|(_, mount)| mount);
+    let on_v2 = unified.is_some_and(|mount| {
+        fs::read_to_string(mount.join("cgroup.controllers")).is_ok_and(|names| names.contains("hugetlb"))
+    });
+    if is_reference() || !on_v2 && !is_mounted("hugetlb") {
+        return assert_refused(&[("linux.resources.hugepageLimits", limits, "hugetlb")]);
+    }
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = limited(&containerd, "hugepageLimits", limits);
+    let file = if is_mounted("hugetlb") { "hugetlb.2MB.limit_in_bytes" } else { "hugetlb.2MB.max" };
+    assert_eq!(running.cgroup_file("hugetlb", file), (4 << 20).to_string());
+    running.end();
+}
+
+#[test]
+fn a_terminal_has_the_size_that_the_configuration_says() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("busybox stty size; sleep 1000").terminal();
+    let bundle = bundle.edit(|config| config["process"]["consoleSize"] = json!({ "height": 31, "width": 97 }));
+    let io = bundle.fifos_of_terminal("init");
+    let running = containerd.run_with(bundle, &io);
+    running.stdout.wait_for("31 97");
+
+    let io = running.bundle.fifos_of_terminal("e");
+    let (stdout, _) = io.open();
+    let mut process = running.bundle.process(&["/bin/sh", "-c", "busybox stty size"]);
+    process["terminal"] = json!(true);
+    process["consoleSize"] = json!({ "height": 22, "width": 77 });
+    running.shim.exec(&running.id, "e", &process, &io).expect("added");
+    running.shim.start(&running.id, "e").expect("started");
+    stdout.wait_for("22 77");
+    assert_eq!(running.shim.status_at_end(&running.id, "e"), 0);
+    running.shim.delete(&running.id, "e").expect("deleted");
+    running.end();
+}
+
+#[test]
+fn a_device_over_another_file_is_refused() {
+    if reference_fails("runc keeps the file that is there") {
+        return;
+    }
+    let device = |path: &str| json!([{ "path": path, "type": "c", "major": 1, "minor": 3 }]);
+    let two = json!([
+        { "path": "/dev/mine", "type": "c", "major": 1, "minor": 3 },
+        { "path": "/dev/mine", "type": "c", "major": 1, "minor": 5 },
+    ]);
+    assert_refused(&[
+        ("linux.devices", device("/etc/passwd"), "/etc/passwd"),
+        ("linux.devices", device("/dev/shm"), "/dev/shm"),
+        ("linux.devices", two, "/dev/mine"),
+        ("linux.devices", json!([{ "path": "/dev/x", "type": "a", "major": 1, "minor": 3 }]), "linux.devices"),
+        ("linux.devices", json!([{ "path": "/dev/null", "type": "c", "major": 1, "minor": 5 }]), "/dev/null"),
+    ]);
+}
+
+#[test]
+fn a_device_over_another_file_is_refused_in_a_user_namespace_too() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let map = json!([{ "containerID": 0, "hostID": 100000, "size": 65536 }]);
+    let bundle = containerd.bundle().script("true").edit(|config| {
+        config["linux"]["namespaces"].as_array_mut().expect("a list").push(json!({ "type": "user" }));
+        config["linux"]["uidMappings"] = map.clone();
+        config["linux"]["gidMappings"] = map;
+        config["linux"]["devices"] = json!([{ "path": "/etc/passwd", "type": "c", "major": 1, "minor": 3 }]);
+    });
+    let shim = containerd.start(&bundle);
+    let failure = shim.create(&bundle, &Stdio::null()).expect_err("a file is there");
+    assert!(failure.message.contains("/etc/passwd"), "{failure:?}");
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_device_that_every_container_has_takes_owner_and_mode_of_the_configuration() {
+    if reference_fails("runc then denies the device, unless a rule allows it") {
+        return;
+    }
+    let stat = "stat -c '%n %a %u %g %t:%T' /dev/null /dev/zero /dev/mine";
+    let devices = json!([
+        { "path": "/dev/zero", "type": "c", "major": 1, "minor": 5, "fileMode": 0o640, "uid": 5, "gid": 6 },
+        // Some managers send the bits of the type along.
+        { "path": "/dev/null", "type": "u", "major": 1, "minor": 3, "fileMode": 0o020622 },
+        { "path": "/dev/mine", "type": "c", "major": 1, "minor": 7 },
+    ]);
+    let said = said_with(stat, |config| config["linux"]["devices"] = devices);
+    assert_eq!(said, "/dev/null 622 0 0 1:3\n/dev/zero 640 5 6 1:5\n/dev/mine 666 0 0 1:7");
+}
+
+#[test]
+fn what_runc_refuses_is_refused_too_and_named() {
+    let namespaces = |more: Value| json!([{ "type": "pid" }, { "type": "mount" }, more]);
+    let map = json!([{ "containerID": 0, "hostID": 100000, "size": 65536 }]);
+    let rule = |more: Value| {
+        let mut rule = json!({ "allow": true, "access": "rw", "type": "c", "major": 1, "minor": 3 });
+        rule.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        json!([{ "allow": false, "access": "rwm" }, rule])
+    };
+    let mut cases = vec![
+        ("linux.namespaces", namespaces(json!({ "type": "pid" })), "pid"),
+        ("linux.namespaces", namespaces(json!({ "type": "dreams" })), "dreams"),
+        ("linux.uidMappings", map.clone(), "user namespace"),
+        ("linux.gidMappings", map, "user namespace"),
+        ("linux.namespaces", namespaces(json!({ "type": "user" })), "apping"),
+        ("linux.sysctl", json!({ "kernel.core_pattern": "|/x" }), "kernel.core_pattern"),
+        ("linux.rootfsPropagation", json!("sideways"), "sideways"),
+        ("linux.resources.devices", rule(json!({ "type": "p" })), "type"),
+        ("linux.resources.devices", rule(json!({ "access": "" })), "access"),
+        (
+            "linux.resources.unified",
+            if only_v2() { json!({ "no.such": "1" }) } else { json!({ "memory.high": "1" }) },
+            "",
+        ),
+        ("process.rlimits", json!([{ "type": "RLIMIT_NOISE", "hard": 1, "soft": 1 }]), "RLIMIT_NOISE"),
+        ("process.cwd", json!("tmp"), "wd"),
+        ("process.args", json!([]), "args"),
+        ("process", Value::Null, "process"),
+        ("process.selinuxLabel", json!("u:r:t:s0"), "elinux"),
+        ("root", Value::Null, "root"),
+    ];
+    if !is_reference() {
+        // Since runc 1.2 and 1.3.
+        let priority = json!({ "class": "IOPRIO_CLASS_BE", "priority": 8 });
+        cases.push(("process.ioPriority", priority, "process.ioPriority.priority"));
+        cases.push(("process.scheduler", json!({ "policy": "SCHED_DREAM" }), "process.scheduler.policy"));
+    }
+    assert_refused(&cases);
+}
+
+#[test]
+fn what_runc_leaves_out_without_a_word_is_refused() {
+    if reference_fails("runc leaves them out") {
+        return;
+    }
+    let twice = json!([
+        { "type": "RLIMIT_NOFILE", "hard": 64, "soft": 64 },
+        { "type": "RLIMIT_NOFILE", "hard": 32, "soft": 32 },
+    ]);
+    let rule = |more: Value| {
+        let mut rule = json!({ "allow": true, "access": "rw", "type": "c", "major": 1, "minor": 3 });
+        rule.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        json!([{ "allow": false, "access": "rwm" }, rule])
+    };
+    let memory = "linux.resources.memory";
+    let scheduler = "process.scheduler";
+    assert_refused(&[
+        ("ociVersion", json!("2.0.0"), "ociVersion"),
+        ("ociVersion", json!("one"), "ociVersion"),
+        ("process.rlimits", twice, "RLIMIT_NOFILE"),
+        ("process.consoleSize", json!({ "height": 70000, "width": 1 }), "consoleSize"),
+        (scheduler, json!({ "policy": "SCHED_BATCH", "nice": 20 }), "scheduler.nice"),
+        (scheduler, json!({ "policy": "SCHED_IDLE", "nice": 1 }), "scheduler.nice"),
+        (scheduler, json!({ "policy": "SCHED_OTHER", "priority": 1 }), "scheduler.priority"),
+        (scheduler, json!({ "policy": "SCHED_OTHER", "runtime": 1000000 }), "scheduler.runtime"),
+        ("linux.resources.devices", rule(json!({ "access": "rx" })), "devices[1].access"),
+        ("linux.resources.devices", rule(json!({ "major": 4294967296u64 })), "devices[1].major"),
+        ("linux.resources.devices", rule(json!({ "minor": -2 })), "devices[1].minor"),
+        (memory, json!({ "limit": 64 << 20, "swap": -2 }), "memory.swap"),
+        (memory, json!({ "limit": -5 }), "memory.limit"),
+        (memory, json!({ "limit": 64 << 20, "swap": 32 << 20 }), "swap"),
+    ]);
+}
+
+#[test]
+fn what_has_no_effect_is_in_the_log() {
+    let host = Host::new();
+    if host.reference_fails("runc knows some of it, and is silent about the rest") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("sleep 1000").edit(|config| {
+        config["linux"]["resources"]["memory"] = json!({ "kernel": 64 << 20, "kernelTCP": 32 << 20, "swappiness": 7 });
+        config["freebsd"] = json!({ "devices": [] });
+        config["process"]["user"]["shoes"] = json!(44);
+    });
+    let (shim, log) = containerd.start_heard(&bundle);
+    shim.run(&bundle, &Stdio::null());
+    for field in ["memory.kernel ", "memory.kernelTCP ", "freebsd ", "process.user.shoes "] {
+        log.wait_for(&format!("{field}has no effect"));
+    }
+    if only_v2() {
+        log.wait_for("memory.swappiness has no effect");
+    }
+    shim.end(&bundle.id);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_rule_for_all_kinds_of_one_number_is_for_no_other() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let script = "busybox mknod /dev/loop c 10 237; busybox mknod /dev/full2 c 1 7; \
+                  cat /dev/loop 2>&1 | grep -c 'not permitted'; head -c 1 /dev/full2 | busybox wc -c";
+    let bundle = containerd.bundle().script(script).edit(|config| {
+        let rules = json!([{ "allow": false, "access": "rwm" }, { "allow": true, "type": "a", "major": 1, "minor": 7, "access": "r" }]);
+        config["linux"]["resources"]["devices"] = rules;
+        config["process"]["capabilities"]["bounding"].as_array_mut().expect("a list").push(json!("CAP_MKNOD"));
+    });
+    // runc takes this rule for every device.
+    if !host.reference_fails("runc takes this rule for every device") {
+        assert_eq!(said(&containerd, &bundle), "1\n1");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_update_leaves_the_devices_alone() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = containerd.run("sleep 1000");
+    let rules = json!([{ "allow": false, "access": "rwm" }]);
+    running.shim.update(&running.id, &json!({ "devices": rules, "cpu": { "shares": 512 } })).expect("an update");
+    assert_eq!(running.exec("e", "echo yes > /dev/null && echo yes"), (0, "yes\n".to_owned()));
+    running.end();
+}
+
+#[test]
+fn on_v2_a_limit_with_swap_is_never_lost() {
+    if !only_v2() {
+        return;
+    }
+    assert_refused(&[("linux.resources.memory", json!({ "swap": 64 << 20 }), "memory.swap")]);
+    let host = Host::new();
+    let containerd = host.containerd();
+    let running = limited(&containerd, "memory", json!({ "limit": 64 << 20, "swap": 96 << 20 }));
+    let swap = |running: &Running<'_>| running.cgroup_file("memory", "memory.swap.max");
+    assert_eq!(swap(&running), (32 << 20).to_string());
+    running.shim.update(&running.id, &json!({ "memory": { "swap": 80 << 20 } })).expect("an update");
+    assert_eq!(swap(&running), (16 << 20).to_string(), "memory and swap together");
+    let less = running.shim.update(&running.id, &json!({ "memory": { "swap": 32 << 20 } }));
+    assert!(less.expect_err("less than memory alone").message.contains("swap"));
+    assert_eq!(swap(&running), (16 << 20).to_string());
+    running.end();
+}

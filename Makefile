@@ -152,7 +152,7 @@ endef
 # case holds there: `make test-all`.
 VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
 	containerd_metrics containerd_oom containerd_options cost damaged_records delegation descriptors devices docker \
-	doctor exec exec_delegated exec_security exit_report fields gc hostile_ends hostile_execs hostile_frozen hostile_kernel hostile_leaving \
+	doctor exec exec_delegated exec_security exit_report fields fields_effect gc hostile_ends hostile_execs hostile_frozen hostile_kernel hostile_leaving \
 	hostile_silent_shim hostile_state host_limits limits many metrics_unit run \
 	sandbox_budgets sandbox_limits \
 	sandbox_systemd shim_cgroup shim_death slice stats stop units update watch \

@@ -75,6 +75,8 @@ mod fallbacks;
 mod faults;
 mod faults_managers;
 mod fields;
+mod fields_effect;
+mod fields_table;
 mod gc;
 mod hardening;
 mod health;

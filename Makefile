@@ -165,11 +165,14 @@ VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_syst
 	sandbox_life::a_sandbox_that_somebody_has_frozen_can_be_removed_by_force
 # As on kernels that lack something of cgroup v2: the tests that start and kill.
 VM_ABSENT ?= cgroup.kill clone_into_cgroup
+# The documentation's commands that need such a system.
+VM_DOCS ?= scripts/check-docs
 test-vm: build debug
 	@scripts/need vm
 	integration/vm 'failed=0; /opt/bowline/cases.sh $(VM_TESTS) || failed=1; \
-		for absent in $(VM_ABSENT); do /opt/bowline/cases.sh --absent $$absent exec fallbacks stop || failed=1; done; exit $$failed' \
-		$(addprefix $(BIN)/,$(BINARIES)) $(CASES) $(ABSENT) integration/cases.sh
+		for absent in $(VM_ABSENT); do /opt/bowline/cases.sh --absent $$absent exec fallbacks stop || failed=1; done; \
+		$(if $(VM_DOCS),/opt/bowline/$(VM_DOCS) --vm /opt/bowline || failed=1;) exit $$failed' \
+		$(addprefix $(BIN)/,$(BINARIES)) $(CASES) $(ABSENT) integration/cases.sh README.md docs scripts apparmor
 
 # The system that it boots.
 .PHONY: vm-image
@@ -192,7 +195,7 @@ test-bookworm test-sid: test-%:
 ## test-systemd-v1   the tests of what is asked of systemd and of the watch, on bookworm with cgroup v1
 .PHONY: test-systemd-v1
 test-systemd-v1:
-	SUITE=bookworm CGROUP=v1 $(MAKE) test-vm VM_ABSENT= \
+	SUITE=bookworm CGROUP=v1 $(MAKE) test-vm VM_ABSENT= VM_DOCS= \
 		VM_TESTS="bad_input_limits host_limits slice metrics metrics_unit watch"
 
 ## bench     measures bowline beside crun, runc and the kernel alone: minutes; see docs/bench.md

@@ -164,7 +164,8 @@ fn load(payload: &Payload<'_>) -> Result<()> {
     let Some((program, flags)) = payload.filter else { return Ok(()) };
     if payload.last_words.is_some() {
         // Leave the allocator what an error takes: the filter may deny the calls by which it gets more.
-        drop(Vec::<u8>::with_capacity(SPARE));
+        // Opaque, or the compiler leaves the allocation out.
+        drop(std::hint::black_box(Vec::<u8>::with_capacity(SPARE)));
     }
     let loaded = sys::seccomp_load(program, flags).doing(Kind::Unsupported, || "cannot load the seccomp filter")?;
     let (Some(listener), Some(socket)) = (loaded, payload.notify) else { return Ok(()) };

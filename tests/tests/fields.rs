@@ -347,8 +347,6 @@ fn what_runc_refuses_is_refused_too_and_named() {
     let mut cases = vec![
         ("linux.namespaces", namespaces(json!({ "type": "pid" })), "pid"),
         ("linux.namespaces", namespaces(json!({ "type": "dreams" })), "dreams"),
-        ("linux.uidMappings", map.clone(), "user namespace"),
-        ("linux.gidMappings", map, "user namespace"),
         ("linux.namespaces", namespaces(json!({ "type": "user" })), "apping"),
         ("linux.sysctl", json!({ "kernel.core_pattern": "|/x" }), "kernel.core_pattern"),
         ("linux.rootfsPropagation", json!("sideways"), "sideways"),
@@ -368,6 +366,8 @@ fn what_runc_refuses_is_refused_too_and_named() {
     ];
     if !is_reference() {
         // Since runc 1.2 and 1.3.
+        cases.push(("linux.uidMappings", map.clone(), "linux.uidMappings"));
+        cases.push(("linux.gidMappings", map, "linux.gidMappings"));
         let priority = json!({ "class": "IOPRIO_CLASS_BE", "priority": 8 });
         cases.push(("process.ioPriority", priority, "process.ioPriority.priority"));
         cases.push(("process.scheduler", json!({ "policy": "SCHED_DREAM" }), "process.scheduler.policy"));

@@ -303,6 +303,9 @@ fn the_cgroup_is_at_its_path() {
 
 #[test]
 fn a_system_call_gets_the_answer_of_its_rule() {
+    if reference_fails("runc 1.1 knows no flags") {
+        return;
+    }
     let script = "mkdir /tmp/a 2>&1 | grep -o 'Function not implemented'; busybox chmod 4755 /tmp 2>&1 | grep -o 'No data'; \
                   busybox chmod 755 /tmp && echo yes; grep Seccomp: /proc/self/status | busybox cut -f2";
     let said = said_with(script, |config| {

@@ -395,7 +395,7 @@ fn a_service_that_there_is_not() {
     let mut other = containerd.dial(&running.shim.socket);
     other.service = "nobodys.Service";
     let failure = other.state(&running.id, "").expect_err("no such service");
-    assert_eq!(failure.code, Code::FAILED_PRECONDITION, "{failure:?}");
+    assert_eq!(failure.code, Code::UNIMPLEMENTED, "{failure:?}");
     is_served(&running.shim, &running.id);
     drop(other);
     running.end();

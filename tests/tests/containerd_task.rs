@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::Duration;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Code, Stdio, api, protobuf};
@@ -359,10 +358,6 @@ fn an_unknown_call_is_unimplemented_and_the_shim_lives() {
     let running = containerd.run("sleep 1000");
     let failure = running.shim.send::<api::StateResponse>("Nonsense", &api::StateRequest::new()).wait();
     assert_eq!(failure.expect_err("there is none").code, Code::UNIMPLEMENTED);
-    let nothing = api::StateRequest::new();
-    let service = "containerd.services.transfer.v1.Transfer";
-    let failure = running.shim.client.send::<api::StateResponse>(service, "Transfer", &nothing, Duration::ZERO).wait();
-    assert_eq!(failure.expect_err("there is no such service").code, Code::UNIMPLEMENTED);
     running.shim.assert_alive();
     running.end();
 }

@@ -254,9 +254,10 @@ impl Stream {
     /// Reads once; false when there is nothing to read now.
     fn read(&mut self, readiness: Readiness) -> bool {
         let mut chunk = [0u8; CHUNK];
+        let terminal = self.route.goes_with_process;
         let outcome = match readiness {
-            Readiness::Kept => self.from.try_io(Interest::READABLE, |mut from| from.read(&mut chunk)),
-            Readiness::Ignored => self.from.get_ref().read(&mut chunk),
+            Readiness::Kept => self.from.try_io(Interest::READABLE, |from| fill(from, &mut chunk, terminal)),
+            Readiness::Ignored => fill(self.from.get_ref(), &mut chunk, terminal),
         };
         match outcome {
             Ok(length @ 1..) => {
@@ -275,6 +276,20 @@ impl Stream {
             }
         }
     }
+}
+
+/// Reads what there is. A terminal returns less than a page at a time, even if it holds more: each read would cost a
+/// write, and a turn of the loop.
+fn fill(mut from: &File, chunk: &mut [u8], terminal: bool) -> io::Result<usize> {
+    let mut length = from.read(chunk)?;
+    while terminal && (1..chunk.len()).contains(&length) {
+        match from.read(&mut chunk[length..]) {
+            Ok(more @ 1..) => length += more,
+            // The next read tells again.
+            Ok(0) | Err(_) => break,
+        }
+    }
+    Ok(length)
 }
 
 /// Waits until an outlet that has bytes pending takes some.

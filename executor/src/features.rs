@@ -10,7 +10,7 @@ use crate::hooks::Point;
 use crate::rootfs::mount_options;
 
 /// The OCI versions of configurations that the executor understands.
-const OCI_VERSIONS: [&str; 2] = ["1.0.0", "1.2.1"];
+const OCI_VERSIONS: [&str; 2] = ["1.0.0", "1.3.0"];
 
 /// Whether mounts with `uidMappings` and `gidMappings` are made.
 const IDMAPPED_MOUNTS: bool = true;
@@ -105,8 +105,9 @@ const SECCOMP_FLAGS: [&str; 4] = [
     "SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV",
 ];
 
-/// The list, as the OCI writes it in JSON.
-pub fn features() -> Value {
+/// The list, as the OCI writes it in JSON. `annotations` are those of a configuration by which the caller decides
+/// something.
+pub fn features(annotations: &[&str]) -> Value {
     let [oldest, newest] = OCI_VERSIONS;
     json!({
         "ociVersionMin": oldest,
@@ -133,10 +134,12 @@ pub fn features() -> Value {
             },
             "apparmor": { "enabled": true },
             "selinux": { "enabled": true },
-            "intelRdt": { "enabled": false },
+            "memoryPolicy": { "modes": [], "flags": [] },
+            "intelRdt": { "enabled": false, "schemata": false, "monitoring": false },
             "mountExtensions": { "idmap": { "enabled": IDMAPPED_MOUNTS } },
             "netDevices": { "enabled": false },
         },
+        "potentiallyUnsafeConfigAnnotations": annotations,
         "annotations": { "dev.bowline.version": env!("CARGO_PKG_VERSION") },
     })
 }
@@ -184,7 +187,7 @@ mod tests {
 
     #[test]
     fn containerd_finds_what_it_looks_for() {
-        let features = features();
+        let features = features(&[]);
         let has = |list: &Value, name: &str| list.as_array().is_some_and(|list| list.contains(&json!(name)));
         assert!(has(&features["mountOptions"], "rro"), "recursive read-only mounts");
         assert!(has(&features["linux"]["namespaces"], "user"));

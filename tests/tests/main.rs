@@ -35,6 +35,7 @@ mod containerd_daemon;
 mod containerd_environment;
 mod containerd_events;
 mod containerd_exec;
+mod containerd_features;
 mod containerd_hooks;
 mod containerd_invocation;
 mod containerd_io;

@@ -6,6 +6,7 @@ use protobuf::Message as _;
 use protobuf::well_known_types::any::Any;
 
 use super::options::Options;
+use super::start::GROUPS;
 use super::{RUNTIME, bootstrap};
 
 /// The type of the OCI's features, which are JSON, as containerd registers it.
@@ -18,7 +19,8 @@ const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/featur
 pub fn answer(stdin: Vec<u8>) -> Result<Vec<u8>> {
     let options = bootstrap::any(&stdin)?;
     Options::parse(options.as_ref())?;
-    let features = serde_json::to_vec(&features()).doing(Kind::Internal, || "cannot write the features as JSON")?;
+    let features =
+        serde_json::to_vec(&features(&GROUPS)).doing(Kind::Internal, || "cannot write the features as JSON")?;
     let features = Any { type_url: FEATURES.to_owned(), value: features, ..Any::default() };
     let version = RuntimeVersion { version: VERSION.to_owned(), ..RuntimeVersion::default() };
     let info = RuntimeInfo {
@@ -46,7 +48,7 @@ mod tests {
         assert!(info.options.is_none());
         assert_eq!(info.features.type_url, FEATURES);
         let told: serde_json::Value = serde_json::from_slice(&info.features.value).unwrap();
-        assert_eq!(told, features());
+        assert_eq!(told, features(&GROUPS));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::invocation::Invocation;
 use super::options::Options;
 
 /// Annotations that name a container's group; the first one found counts.
-const GROUPS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
+pub const GROUPS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
 
 /// Starts the serving process of the container's group, unless it already runs.
 ///

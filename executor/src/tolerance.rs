@@ -68,7 +68,7 @@ fn adapt(process: &mut Value) -> bool {
         });
     }
     if !unknown.is_empty() {
-        warn_of("nobody knows", unknown);
+        warn_of(unknown);
         adapted = true;
     }
     let flags = fields.get_mut("scheduler").and_then(|scheduler| scheduler.get_mut("flags"));
@@ -104,14 +104,15 @@ pub fn grant(process: &mut Process) {
         .set_inheritable(granted(of.inheritable()))
         .set_ambient(granted(of.ambient()));
     if !lacking.is_empty() {
-        warn_of("this host does not give", lacking);
+        warn_of(lacking);
         process.set_capabilities(Some(sets));
     }
 }
 
-fn warn_of(which: &str, names: BTreeSet<String>) {
+/// The words are runc's, because people search for them in logs.
+fn warn_of(names: BTreeSet<String>) {
     let names: Vec<String> = names.into_iter().collect();
-    tracing::warn!("process.capabilities: what {which} is left out: {}", names.join(", "));
+    tracing::warn!("process.capabilities: ignoring unknown or unavailable capabilities: [{}]", names.join(" "));
 }
 
 #[cfg(test)]

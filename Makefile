@@ -115,7 +115,7 @@ $(foreach facility,$(FACILITIES),$(call test-absent,$(facility))$(newline))
 endef
 
 # All that a host of any cgroup version has: without cgroup.kill, which is of v2 alone.
-FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup
+FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup close_range_cloexec
 # Whatever makes, copies or changes mounts; fsopen is also how the shim's binary is sealed.
 TESTS_fsopen = $(TESTS_mount_setattr) containerd_start shim_death state_disk
 TESTS_mount_setattr = fallbacks bad_input_description bad_input_image devices exec_security hostile_dev hostile_host_view \
@@ -124,6 +124,8 @@ TESTS_mount_setattr = fallbacks bad_input_description bad_input_image devices ex
 # Whatever resolves a path of the image.
 TESTS_openat2 = fallbacks bad_input_cli bad_input_image devices exec hostile_dev hostile_image_files hostile_mounts \
 	mounts namespaces run security terminal
+# Whatever counts the files of a process.
+TESTS_close_range_cloexec = fallbacks descriptors exec_security
 # Whatever starts, counts, limits or kills processes.
 TESTS_clone_into_cgroup = fallbacks exec exec_security exit_report limits many run shim_cgroup shim_death stop
 

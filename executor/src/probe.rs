@@ -42,6 +42,9 @@ pub struct Hierarchy {
     pub writable: bool,
     /// Whether its cgroups have `cgroup.kill`; `None` if there is no cgroup that would show it.
     pub has_kill: Option<bool>,
+    /// Whether its cgroups measure the most memory in use at a time by `memory.peak`; `None` if
+    /// there is no cgroup that would show it.
+    pub has_peak: Option<bool>,
     /// Whether its cgroups can limit swap, by `memory.swap.max` or on v1
     /// `memory.memsw.limit_in_bytes`; `None` if there is no cgroup that would show it.
     pub has_swap_limit: Option<bool>,
@@ -56,10 +59,11 @@ pub fn cgroups() -> Result<Cgroups> {
     let describe = |hierarchy: &cgroup::Hierarchy| {
         let mount = hierarchy.mount();
         let writable = rustix::fs::accessat(CWD, mount, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok();
+        // A hierarchy without the controller would not have it in any case.
+        let counts = hierarchy.has_below("memory.current") == Some(true);
+        let of_memory = |file: &str| counts.then(|| hierarchy.has_below(file)).flatten();
         let has_swap_limit = if hierarchy.unified {
-            // A hierarchy without the controller would not have it in any case.
-            let counts = hierarchy.has_below("memory.current") == Some(true);
-            counts.then(|| hierarchy.has_below("memory.swap.max")).flatten()
+            of_memory("memory.swap.max")
         } else {
             Some(mount.join("memory.memsw.limit_in_bytes").exists())
         };
@@ -69,6 +73,7 @@ pub fn cgroups() -> Result<Cgroups> {
             unified: hierarchy.unified,
             writable,
             has_kill: hierarchy.has_below("cgroup.kill").map(|has| has && !sys::absent("cgroup.kill")),
+            has_peak: of_memory("memory.peak"),
             has_swap_limit,
         }
     };
@@ -131,6 +136,11 @@ pub fn libseccomp() -> Option<String> {
 /// Whether mounts can be made, copied, changed and attached through fds.
 pub fn mounts_through_fds() -> bool {
     sys::has_mount_fds()
+}
+
+/// Whether many fds can be marked close-on-exec in one call.
+pub fn marks_many_fds() -> bool {
+    sys::marks_many_fds()
 }
 
 /// Whether the kernel resolves paths below a root.

@@ -36,8 +36,8 @@ mod trace;
 pub use daemon::Daemon;
 pub use elsewhere::Elsewhere;
 pub use kernel::{
-    cgroup_of, children_of, disk, fds_of, hierarchies, hierarchy, holders_of, namespace_of, only_v2, process_exists,
-    status_lines, unix_sockets,
+    cgroup_of, children_of, disk, fds_of, hierarchies, hierarchy, holders_of, lacks, namespace_of, only_v2,
+    process_exists, status_lines, unix_sockets,
 };
 pub use limits::{Limits, weight};
 pub use process::Process;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{binary, cgroup_of, eventually, hierarchies};
+use bowline_tests::harness::{binary, cgroup_of, eventually, hierarchies, lacks};
 use rustix::fs::{Gid, Uid, chown};
 
 /// What the binaries are told to take for absent.
@@ -16,7 +16,7 @@ fn absent() -> Option<String> {
 
 /// Whether mounts are made by mount(2).
 fn without_mount_fds() -> bool {
-    absent().is_some_and(|name| ["fsopen", "mount_setattr"].contains(&&*name))
+    lacks("fsopen") || lacks("mount_setattr")
 }
 
 #[test]
@@ -45,24 +45,24 @@ fn what_is_to_be_absent_is_taken_for_absent_by_manager_and_shim() {
 #[test]
 fn doctor_says_the_effect_of_the_lack() {
     let host = Host::new();
-    let lacking: &[&str] = match absent().as_deref() {
-        Some("fsopen") => &["mounts through files", "overlayfs"],
-        Some("mount_setattr") => &["mounts through files"],
-        Some("openat2") => &["openat2"],
-        Some("clone_into_cgroup") => &["cloning into a cgroup"],
-        // Which v1 has nothing of.
-        Some("cgroup.kill") => &["cgroup.kill"],
-        _ => &[],
-    };
+    let rows = [
+        ("mounts through files", without_mount_fds()),
+        ("openat2", lacks("openat2")),
+        ("cloning into a cgroup", lacks("clone_into_cgroup")),
+        ("close_range", lacks("close_range_cloexec")),
+        // v1 has nothing of these two.
+        ("cgroup.kill", lacks("cgroup.kill")),
+        ("memory.peak", lacks("memory.peak")),
+    ];
     let found = host.bowline(["doctor", "--json"]).assert_code(0).json();
     for fact in found["facts"].as_array().expect("a list") {
         let name = fact["name"].as_str().expect("a name");
-        if lacking.contains(&name) {
-            assert!(fact["state"] == "lacks" && fact["effect"].is_string(), "{fact}");
-        } else if ["mounts through files", "overlayfs", "openat2", "cloning into a cgroup"].contains(&name) {
-            // What has nothing to do with it is there, where this kernel is of today.
-            assert!(fact["state"] == "has" || name == "overlayfs", "{fact}");
+        let Some((_, lacking)) = rows.iter().find(|row| row.0 == name) else { continue };
+        if fact["state"] == "unknown" {
+            continue;
         }
+        assert_eq!(fact["state"], if *lacking { "lacks" } else { "has" }, "{fact}");
+        assert_eq!(fact["effect"].is_string(), *lacking, "{fact}");
     }
     host.assert_nothing_left();
 }
@@ -73,7 +73,7 @@ fn the_shim_runs_from_memory_where_it_cannot_have_an_overlay() {
     let task = host.task("exec sleep 1000").start();
     let exe = fs::read_link(format!("/proc/{}/exe", task.shim_pid())).expect("a process has a binary");
     let in_memory = exe.to_string_lossy().starts_with("/memfd:");
-    assert_eq!(in_memory, absent().as_deref() == Some("fsopen"), "{}", exe.display());
+    assert_eq!(in_memory, lacks("fsopen"), "{}", exe.display());
     task.end();
     host.assert_nothing_left();
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::Stdio;
-use bowline_tests::harness::{Ran, binary};
+use bowline_tests::harness::{Ran, binary, lacks};
 
 const ALL: [&str; 3] = ["bowline", "bowline-shim", "containerd-shim-bowline-v1"];
 
@@ -119,7 +119,7 @@ fn the_next_shim_is_what_was_installed_last() {
 #[test]
 fn all_shims_of_a_program_share_one_copy_that_nobody_else_may_read() {
     // Without overlays each has a copy in memory.
-    if std::env::var("BOWLINE_ABSENT").is_ok_and(|absent| absent.contains("fsopen")) {
+    if lacks("fsopen") {
         return;
     }
     let host = Host::new();

@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 ///
 /// `fsopen` stands for all of the mount API of Linux 5.2: fsopen, fsconfig,
 /// fsmount, open_tree and move_mount.
-const FACILITIES: [&str; 5] = ["fsopen", "mount_setattr", "openat2", "clone_into_cgroup", "cgroup.kill"];
+const FACILITIES: [&str; 6] =
+    ["fsopen", "mount_setattr", "openat2", "clone_into_cgroup", "cgroup.kill", "close_range_cloexec"];
 
 /// Whether `facility` is taken for absent.
 ///

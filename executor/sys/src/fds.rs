@@ -2,12 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 
-use libc::{c_int, c_long};
+use libc::c_long;
+use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::check;
+use super::recent::{is_absent, mark_close_on_exec};
 
 /// Duplicates `fd` to `number`, in place of what is there, and keeps it open across an execve.
 ///
@@ -82,12 +85,25 @@ pub fn read_fd(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     check(rc as c_long).map(|length| length as usize)
 }
 
-/// Marks every fd from 3 on close-on-exec.
+/// The highest number that [`close_all_but`] has kept: what was opened since has the lowest free numbers.
+static KEPT: AtomicI32 = AtomicI32::new(0);
+
+/// How many fds a child opens at most between [`close_all_but`] and its execve, and many more.
+const OPENED: RawFd = 1024;
+
+/// Marks every fd from 3 on close-on-exec, in a child that has called [`close_all_but`].
+///
+/// Before Linux 5.11 the fds are marked one by one. Their numbers are not listed in `/proc`: the child may have none.
 pub fn close_on_exec_from_3() -> io::Result<()> {
-    const CLOSE_RANGE_CLOEXEC: c_int = 4;
-    // SAFETY: with this flag nothing is closed, only marked.
-    let rc = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, CLOSE_RANGE_CLOEXEC) };
-    check(rc).map(drop)
+    match mark_close_on_exec(3, u32::MAX) {
+        Err(errno) if is_absent(errno) || errno == Errno::INVAL => {}
+        outcome => return outcome.map_err(io::Error::from),
+    }
+    for fd in 3..KEPT.load(Ordering::Relaxed).saturating_add(OPENED) {
+        // SAFETY: only a flag is set, and a number that is not open is EBADF.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    Ok(())
 }
 
 /// Closes every fd from 3 on but `keep`, in a process that owns none of the rest.
@@ -96,6 +112,7 @@ pub fn close_on_exec_from_3() -> io::Result<()> {
 /// closed; and for the first step of a program, before it owns any fds.
 pub fn close_all_but(keep: &mut [RawFd]) {
     keep.sort_unstable();
+    KEPT.store(keep.last().copied().unwrap_or(0), Ordering::Relaxed);
     let mut first: RawFd = 3;
     let ends = [RawFd::MAX];
     for &fd in keep.iter().chain(&ends) {

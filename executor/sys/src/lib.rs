@@ -45,7 +45,7 @@ pub use processes::{
     exit_now, fork, in_user_namespace, ioprio_set, is_child, new_session_keyring, overwrite_command_line, personality,
     pid_of, pidfd_open, pidfd_send_signal, reap, run_on_any_cpu, sched_setattr, setns, unshare,
 };
-pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, move_mount, open_tree, openat2};
+pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, marks_many_fds, move_mount, open_tree, openat2};
 pub use signals::{block_signals, default_signals, wait_for_signal};
 
 fn own(fd: RawFd) -> OwnedFd {

@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | fsopen and its like, open_tree, move_mount | 5.2 | `ENOSYS` |
 //! | openat2 | 5.6 | `ENOSYS` |
+//! | close_range with CLOSE_RANGE_CLOEXEC | 5.11 | `EINVAL`, `ENOSYS` |
 //! | mount_setattr | 5.12 | `ENOSYS` |
 //!
 //! An outer seccomp filter that is older than the call may answer `EPERM` instead: see
@@ -34,6 +35,23 @@ fn present(facility: &str) -> Result<()> {
 pub fn openat2(root: BorrowedFd<'_>, path: &Path, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
     present("openat2")?;
     rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+}
+
+/// Marks the fds `first` to `last` close-on-exec: close_range(2) with CLOSE_RANGE_CLOEXEC.
+pub fn mark_close_on_exec(first: u32, last: u32) -> Result<()> {
+    const CLOSE_RANGE_CLOEXEC: libc::c_int = 4;
+    if absent("close_range_cloexec") {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: with this flag nothing is closed, only marked.
+    let rc = unsafe { libc::syscall(libc::SYS_close_range, first, last, CLOSE_RANGE_CLOEXEC) };
+    super::check(rc).map(drop).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+}
+
+/// Whether many fds can be marked close-on-exec in one call.
+pub fn marks_many_fds() -> bool {
+    // No fd has the last number.
+    mark_close_on_exec(u32::MAX, u32::MAX).is_ok()
 }
 
 /// Whether mounts can be made, copied, changed and attached through fds.
@@ -123,6 +141,10 @@ mod tests {
         let changed = sys::mount_setattr(root.as_fd(), false, sys::MountAttributes::default());
         let unknown = changed.is_err_and(|error| error.raw_os_error() == Some(libc::ENOSYS));
         assert_eq!(unknown, absent("mount_setattr"));
+        assert_eq!(marks_many_fds(), !absent("close_range_cloexec"));
+        let kept = rustix::io::dup(&root).expect("a number is free");
+        sys::close_on_exec_from_3().expect("by one way or the other");
+        assert_eq!(rustix::io::fcntl_getfd(&kept), Ok(rustix::io::FdFlags::CLOEXEC));
         // Cloned as our parent's child, because a caller with any number of threads may ask for that.
         let cloned = sys::clone3(libc::CLONE_PARENT as u64, Some(-1)).expect_err("no such cgroup");
         assert_eq!(cloned.raw_os_error() == Some(libc::E2BIG), absent("clone_into_cgroup"));

@@ -149,3 +149,30 @@ pub(super) fn ignores_signals() -> bool {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("the kernel says so");
     u64::from_str_radix(ignored.trim(), 16).expect("a mask") & INT_AND_QUIT != 0
 }
+
+/// Whether the kernel lacks `facility`, or `BOWLINE_ABSENT` says that it does. Files and figures are those of cgroup v2.
+pub fn lacks(facility: &str) -> bool {
+    let since = match facility {
+        "fsopen" => (5, 2),
+        "openat2" => (5, 6),
+        "clone_into_cgroup" => (5, 7),
+        "close_range_cloexec" => (5, 11),
+        "mount_setattr" => (5, 12),
+        "cgroup.kill" | "cpu.bursts" => (5, 14),
+        "memory.events.oom_group_kill" => (5, 17),
+        "memory.kernel_bytes" => (5, 18),
+        "memory.peak" => (5, 19),
+        "cgroup.pressure" => (6, 1),
+        _ => panic!("{facility} is in no list"),
+    };
+    let told = std::env::var("BOWLINE_ABSENT").is_ok_and(|absent| absent.split(',').any(|name| name == facility));
+    told || release() < since
+}
+
+/// The major and minor version of this kernel.
+fn release() -> (u32, u32) {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}

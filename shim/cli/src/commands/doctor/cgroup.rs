@@ -48,7 +48,7 @@ pub fn facts() -> Vec<Fact> {
     facts.extend(CONTROLLERS.iter().map(|controller| available(&cgroups, controller)));
     if cgroups.v2 {
         facts.push(handed_down(&cgroups));
-        facts.push(kill(&cgroups));
+        facts.extend([kill(&cgroups), peak(&cgroups)]);
         facts.push(Fact::has("freezing", "by cgroup.freeze"));
         facts.push(Fact::has("device rules", "by eBPF, as there is no controller on v2"));
     } else {
@@ -181,6 +181,19 @@ fn kill(cgroups: &Cgroups) -> Fact {
             Fact::lacks(name, "no", effect).fix("a kernel from Linux 5.14 on")
         }
         None => Fact::new(name, super::State::Unknown, "there is no cgroup that would show it"),
+    }
+}
+
+fn peak(cgroups: &Cgroups) -> Fact {
+    let name = "memory.peak";
+    match hierarchy_of(cgroups, "memory").and_then(|h| h.has_peak) {
+        Some(true) => Fact::has(name, "yes"),
+        Some(false) => {
+            let effect = "the most memory that a task had at a time is not measured, and a memory limit below what is in \
+                          use is refused";
+            Fact::lacks(name, "no", effect).fix("a kernel from Linux 5.19 on")
+        }
+        None => Fact::new(name, super::State::Unknown, "there is no cgroup with memory that would show it"),
     }
 }
 

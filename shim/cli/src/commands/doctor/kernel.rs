@@ -6,12 +6,11 @@ use bowline_executor::probe;
 
 use super::{Fact, setting};
 
-/// The oldest supported kernel: the first with close_range and CLOSE_RANGE_CLOEXEC, which keep the shim's files from
-/// tasks.
-const OLDEST: (u32, u32) = (5, 11);
+/// The oldest kernel that bowline is tested on. Its close_range, of 5.9, keeps the shim's files from tasks.
+const OLDEST: (u32, u32) = (5, 10);
 
 pub fn facts(root: bool) -> Vec<Fact> {
-    let mut facts = vec![version(), openat2(), pressure()];
+    let mut facts = vec![version(), openat2(), close_range(), pressure()];
     if root {
         facts.extend([mounts(), clone_into_cgroup(), overlay(), idmapped_mounts()]);
     } else {
@@ -46,6 +45,16 @@ fn openat2() -> Fact {
         return Fact::has(name, "yes");
     }
     Fact::lacks(name, "no", "paths of an image are resolved step by step instead").fix("a kernel from Linux 5.6 on")
+}
+
+fn close_range() -> Fact {
+    let name = "close_range";
+    if probe::marks_many_fds() {
+        return Fact::has(name, "with CLOSE_RANGE_CLOEXEC");
+    }
+    let effect = "the shim's files are kept from a program one by one: a process starts a little later";
+    Fact::lacks(name, "without CLOSE_RANGE_CLOEXEC", effect)
+        .fix("a kernel from Linux 5.11 on, or an outer seccomp filter that allows it")
 }
 
 fn mounts() -> Fact {
@@ -85,7 +94,11 @@ fn idmapped_mounts() -> Fact {
     let name = "idmapped mounts";
     match probe::idmapped_mount() {
         Ok(()) => Fact::has(name, "yes"),
-        Err(error) => Fact::lacks(name, error.to_string(), "nothing: this version makes none"),
+        Err(error) => {
+            let effect =
+                "mounts that map owners are refused; of the host's /etc a task gets a copy of what programs need";
+            Fact::lacks(name, error.to_string(), effect).fix("a kernel from Linux 5.12 on")
+        }
     }
 }
 
@@ -106,6 +119,6 @@ mod tests {
     fn a_release_is_read_up_to_its_suffix() {
         assert_eq!(numbers("6.12.38+deb13-amd64"), (6, 12));
         assert_eq!(numbers("5.10-rc1"), (5, 10));
-        assert!(numbers("5.10.0-30-amd64") < OLDEST);
+        assert!(numbers("5.9.16") < OLDEST && numbers("5.10.0-30-amd64") >= OLDEST);
     }
 }

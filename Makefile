@@ -73,7 +73,8 @@ test-host: need-test demo check-docs unit build-bench test-deb debug
 .PHONY: test-all
 test-all: test-host
 	$(MAKE) test-remade
-	$(MAKE) test-vm VM_TESTS=all
+	@# Three times as many cases as otherwise, those of containerd and of Kubernetes among them.
+	MINUTES=180 $(MAKE) test-vm VM_TESTS=all
 
 # One selection and one set of features for whatever cargo builds for tests, so
 # that nothing is compiled twice.
@@ -189,9 +190,9 @@ test-reference: need-test
 	UNDER_TEST=reference $(RUN_AS_ROOT) $(CARGO_TEST) --no-fail-fast --test cases -- containerd_ cri_ hostile_
 
 # Older and newer systems than the one that every change is tested on.
-## test-bookworm, test-sid   the same on Debian's releases before and to come
-.PHONY: test-bookworm test-sid
-test-bookworm test-sid: test-%:
+## test-bullseye, test-bookworm, test-sid   the same on Debian's releases before and to come
+.PHONY: test-bullseye test-bookworm test-sid
+test-bullseye test-bookworm test-sid: test-%:
 	SUITE=$* $(MAKE) test-vm
 
 ## test-systemd-v1   the tests of what is asked of systemd and of the watch, on bookworm with cgroup v1

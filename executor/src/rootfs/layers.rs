@@ -87,6 +87,9 @@ pub fn unmount_blocking(root: &Path) -> Result<()> {
 fn attach(root: &Path, layer: &Layer) -> Result<()> {
     let (mount, idmap) = described(layer)?;
     let options = options::of(&mount)?;
+    if options.remount {
+        return Err(Error::new(Kind::Unsupported, "the option remount is not supported for the root"));
+    }
     let here = open_path(Path::new(".")).doing(Kind::Internal, || "cannot open the working directory")?;
     let done = match options.bind {
         Some(recursive) => bind(root, layer, &options, recursive, idmap.as_ref()),

@@ -144,8 +144,10 @@ fn check_devices(spec: &Spec, linux: &Linux) -> Result<()> {
     if let Some(device) = devices.iter().find(|device| device.typ() == LinuxDeviceType::A) {
         return Err(bad(format!("linux.devices: {}: the type has to be c, u, b or p", device.path().display())));
     }
-    let over_dev = spec.mounts().iter().flatten().rev().find(|mount| mount.destination() == Path::new("/dev"));
-    match over_dev.map(|mount| mount.typ().as_deref() == Some("tmpfs")) {
+    let at_dev = spec.mounts().iter().flatten().filter(|mount| mount.destination() == Path::new("/dev"));
+    // A tmpfs counts though it is mounted anew, or something is mounted over it.
+    let own = at_dev.map(|mount| mount.typ().as_deref() == Some("tmpfs")).max();
+    match own {
         Some(true) => Ok(()),
         _ if devices.is_empty() => Ok(()),
         // runc does the same, and `docker run -v /dev:/dev --device …` asks for both.

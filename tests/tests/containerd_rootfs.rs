@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Bundle, Containerd, Shim, Stdio, api};
@@ -229,5 +230,72 @@ fn a_mount_may_shift_its_owners() {
     assert_eq!(bundle.path.join("lower/etc/passwd").metadata().expect("a file").uid(), 0);
     assert!(is_unmounted(&bundle));
     shim.over();
+    host.assert_nothing_left();
+}
+
+/// An image file with the filesystem of the bundle's root; `None`, said aloud, where it cannot be made.
+fn image(host: &Host, bundle: &Bundle) -> Option<PathBuf> {
+    let image = bundle.path.join("image");
+    let mut make = Command::new("mkfs.ext4");
+    make.args(["-q", "-d"]).arg(bundle.path.join("lower")).arg(&image).arg("16M");
+    match make.output() {
+        Ok(made) => {
+            assert!(made.status.success(), "{made:?}");
+            Some(image)
+        }
+        Err(_) => {
+            host.not_tested("mkfs.ext4 is not installed");
+            None
+        }
+    }
+}
+
+/// Whether no loop device has this file.
+fn is_detached(image: &Path) -> bool {
+    let devices = fs::read_dir("/sys/block").expect("sysfs").flatten();
+    let mut files = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    !files.any(|file| file.trim_end() == text(image))
+}
+
+#[test]
+fn a_root_may_be_an_image_in_a_file() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "test -e /etc/passwd && echo new >/file");
+    let Some(image) = image(&host, &bundle) else { return };
+    let shim = containerd.start(&bundle);
+    assert_eq!(run(&shim, &bundle, &[mount("ext4", &text(&image), &["loop", "rw"])]), 0);
+    assert!(is_unmounted(&bundle) && is_detached(&image));
+    // What was written is in the image, and one that is read-only stays as it is.
+    let before = fs::read(&image).expect("the image");
+    let mut request = shim.creation(&bundle, &Stdio::null());
+    request.rootfs = vec![mount("ext4", &text(&image), &["loop", "ro"])];
+    shim.create_by(&request).expect("created");
+    assert_eq!(bundle.read("rootfs/file"), "new\n");
+    assert!(fs::write(bundle.rootfs().join("file"), "").is_err());
+    shim.kill(&bundle.id, "", 9).expect("alive");
+    shim.status_at_end(&bundle.id, "");
+    shim.delete(&bundle.id, "").expect("deleted");
+    assert!(is_unmounted(&bundle) && is_detached(&image));
+    assert!(fs::read(&image).expect("the image") == before, "it was changed");
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_image_has_no_loop_device_after_the_shim_has_died() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = bundle(&containerd, "sleep 1000");
+    let Some(image) = image(&host, &bundle) else { return };
+    let shim = containerd.start(&bundle);
+    let mut request = shim.creation(&bundle, &Stdio::null());
+    request.rootfs = vec![mount("ext4", &text(&image), &["loop"])];
+    shim.create_by(&request).expect("created");
+    assert!(!is_detached(&image));
+    shim.kill_shim();
+    containerd.delete_action(&bundle);
+    assert!(is_unmounted(&bundle));
+    bowline_tests::harness::eventually("the device is free", || is_detached(&image).then_some(()));
     host.assert_nothing_left();
 }

@@ -5,6 +5,7 @@
 //! too. A mount that fails undoes those before it. Mounts are found through mountinfo, so that `unmount` takes down
 //! whatever a crash left behind. Must not: guess an option's meaning; follow an image's symlinks out.
 
+mod loops;
 mod mapped;
 mod overlay;
 mod unmount;
@@ -85,24 +86,44 @@ pub fn unmount_blocking(root: &Path) -> Result<()> {
 }
 
 fn attach(root: &Path, layer: &Layer) -> Result<()> {
-    let (mount, idmap) = described(layer)?;
+    let Described { mount, idmap, image, direct } = described(layer)?;
     let options = options::of(&mount)?;
     if options.remount {
         return Err(Error::new(Kind::Unsupported, "the option remount is not supported for the root"));
     }
     let here = open_path(Path::new(".")).doing(Kind::Internal, || "cannot open the working directory")?;
     let done = match options.bind {
+        Some(_) if image => {
+            Err(Error::new(Kind::BadSpec, "the option loop is for a filesystem, and a bind makes none"))
+        }
         Some(recursive) => bind(root, layer, &options, recursive, idmap.as_ref()),
+        None if image => {
+            let read_only = options.all_set() & libc::MOUNT_ATTR_RDONLY != 0;
+            let device = loops::attach(Path::new(&layer.source), read_only, direct)?;
+            let layer = Layer { source: device.path.clone(), ..layer.clone() };
+            filesystem(root, &layer, &options, idmap.as_ref())
+        }
         None => filesystem(root, layer, &options, idmap.as_ref()),
     };
     rustix::process::fchdir(here).doing(Kind::Internal, || "cannot get back to the working directory")?;
     done
 }
 
-/// The layer as an OCI mount, and its idmap, which the OCI mount leaves out.
-fn described(layer: &Layer) -> Result<(OciMount, Option<Idmap>)> {
+/// A layer as an OCI mount, with what an OCI mount has no place for.
+struct Described {
+    mount: OciMount,
+    idmap: Option<Idmap>,
+    /// Whether the source is a file that needs a loop device.
+    image: bool,
+    /// Whether that device leaves out the page cache.
+    direct: bool,
+}
+
+fn described(layer: &Layer) -> Result<Described> {
     let refused = |what: String| Err(Error::new(Kind::Unsupported, what));
-    let mut idmap = None::<Idmap>;
+    let image = layer.options.iter().any(|option| option == "loop");
+    let (mut idmap, mut direct) = (None::<Idmap>, false);
+    refuse_unfinished(layer)?;
     let mut plain = Vec::new();
     for option in &layer.options {
         let (key, value) = option.split_once('=').unwrap_or((option, ""));
@@ -114,9 +135,8 @@ fn described(layer: &Layer) -> Result<(OciMount, Option<Idmap>)> {
                 let idmap = idmap.get_or_insert_default();
                 if key == "uidmap" { &mut idmap.uids } else { &mut idmap.gids }.extend(mappings);
             }
-            "loop" => {
-                return refused("the option loop is not supported: attach the image to a loop device first".to_owned());
-            }
+            "loop" if value.is_empty() => {}
+            "direct-io" if image => direct = true,
             _ if key.starts_with("X-containerd.") => {
                 return refused(format!("the option {option} is for its manager, which was to carry it out"));
             }
@@ -131,7 +151,18 @@ fn described(layer: &Layer) -> Result<(OciMount, Option<Idmap>)> {
         plain.push("rbind".to_owned());
     }
     let mount = MountBuilder::default().destination(&layer.target).typ(kind).source(&layer.source).options(plain);
-    Ok((mount.build().doing(Kind::Internal, || "cannot describe a mount")?, idmap))
+    let mount = mount.build().doing(Kind::Internal, || "cannot describe a mount")?;
+    Ok(Described { mount, idmap, image, direct })
+}
+
+/// Refuses what containerd's mount manager was to carry out: it formats, makes folders and fills in places before it
+/// hands mounts to a shim that does not say it does so itself.
+fn refuse_unfinished(layer: &Layer) -> Result<()> {
+    let texts = [&layer.source, &layer.target].into_iter().chain(&layer.options);
+    let kind = ["format/", "mkdir/", "mkfs/"].iter().any(|prefix| layer.kind.starts_with(prefix));
+    let unfinished = texts.into_iter().find(|text| text.contains("{{"));
+    let Some(what) = kind.then_some(&layer.kind).or(unfinished) else { return Ok(()) };
+    Err(Error::new(Kind::Unsupported, format!("{what} is for its manager, which was to carry it out")))
 }
 
 /// Opens the place where a layer goes, with whatever is mounted there by now.
@@ -347,7 +378,6 @@ mod tests {
             let source = dir.path();
             for (bad, why) in [
                 (layer("nosuchfs", source, "", &[]), "nosuchfs"),
-                (layer("ext4", source, "", &["loop"]), "loop"),
                 (layer("bind", source, "", &["X-containerd.upper=1"]), "X-containerd.upper=1"),
                 (layer("bind", source, "", &["size=1"]), "size"),
                 (layer("bind", &source.join("no"), "", &["rbind"]), "no"),
@@ -355,6 +385,11 @@ mod tests {
                 (layer("bind", source, "", &["uidmap=0:0"]), "uidmap=0:0"),
                 (layer("tmpfs", source, "", &["uidmap=0:0:1", "gidmap=0:0:1"]), "tmpfs"),
                 (layer("fuse3.x", source, "", &[]), "fuse3"),
+                (layer("bind", source, "", &["rbind", "loop"]), "loop"),
+                (layer("bind", source, "", &["bind", "remount", "ro"]), "remount"),
+                (layer("ext4", &source.join("no"), "", &["loop"]), "no"),
+                (layer("format/mkdir/overlay", source, "", &[]), "format/mkdir/overlay"),
+                (layer("bind", Path::new("{{ mount 0 }}/upper"), "", &["rbind"]), "{{ mount 0 }}"),
             ] {
                 let error = mount_blocking(&root, &[good.clone(), bad]).expect_err("refused");
                 assert!(error.to_string().contains(why), "{error}");

@@ -16,6 +16,7 @@ mod absent {
 mod fds;
 mod filters;
 mod links;
+mod loops;
 mod memory;
 pub mod mountinfo;
 mod mounts;
@@ -38,6 +39,7 @@ pub use fds::{
 };
 pub use filters::{attach_device_program, seccomp_load};
 pub use links::{loopback_up, remove_bridge};
+pub use loops::{LOOP_AUTOCLEAR, LOOP_DIRECT_IO, LOOP_READ_ONLY, configure_loop, free_loop};
 pub use memory::{SharedPid, SharedText, give_back_memory};
 pub use mounts::{MountAttributes, mount_idmap, mount_setattr};
 pub use processes::{

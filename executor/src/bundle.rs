@@ -17,7 +17,7 @@ use oci_spec::runtime::{
 };
 use serde::Deserialize;
 
-use crate::tolerance;
+use crate::{rootfs, tolerance};
 
 /// The name of the configuration file (OCI runtime specification, "Filesystem Bundle").
 const CONFIG: &str = "config.json";
@@ -95,6 +95,14 @@ fn checked(mut spec: Spec) -> Result<(Spec, Option<LinuxSeccomp>)> {
     }
     if spec.linux().is_none() {
         return Err(missing("linux").hint("only containers of Linux can be run"));
+    }
+    for mount in spec.mounts().iter().flatten() {
+        for option in rootfs::read_mount_options(mount)?.ignored {
+            let at = mount.destination().display();
+            tracing::warn!(
+                "mount {at}: {option} has no effect: it is an option of a filesystem, and a bind makes none"
+            );
+        }
     }
     let seccomp = spec.linux_mut().as_mut().and_then(|linux| {
         let resources = linux.resources().clone().unwrap_or_default();

@@ -44,7 +44,6 @@ use inside::Make;
 pub use inside::refuse_host_links;
 use options::Options;
 pub use options::names as mount_options;
-#[cfg(feature = "fuzzing")]
 pub use options::of as read_mount_options;
 use remount::Made;
 pub use sources::{

@@ -47,6 +47,12 @@ impl Signal {
         self.0
     }
 
+    /// Whether it ends a process that does nothing about it: signal(7).
+    pub const fn ends_by_default(self) -> bool {
+        // CHLD, CONT, STOP, TSTP, TTIN, TTOU, URG and WINCH.
+        !matches!(self.0, 17..=23 | 28)
+    }
+
     /// Its name without `SIG`: `TERM`, `RTMIN+3`. The two that glibc keeps for
     /// itself have none, and give their number.
     pub fn name(self) -> String {

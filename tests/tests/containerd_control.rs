@@ -87,6 +87,26 @@ fn a_created_container_can_be_killed() {
     host.assert_nothing_left();
 }
 
+/// A manager that stops it would wait for its whole grace period.
+#[test]
+fn a_created_container_ends_by_a_signal_that_ends_processes() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    for signal in [1, 2, 15] {
+        let bundle = containerd.bundle();
+        let shim = containerd.start(&bundle);
+        shim.create(&bundle, &Stdio::null()).expect("created");
+        // WINCH ends nothing.
+        shim.kill(&bundle.id, "", 28).expect("sent");
+        assert_eq!(shim.status(&bundle.id, ""), "CREATED");
+        shim.kill(&bundle.id, "", signal).expect("sent");
+        assert!(shim.status_at_end(&bundle.id, "") > 128);
+        shim.delete(&bundle.id, "").expect("deleted");
+        shim.over();
+    }
+    host.assert_nothing_left();
+}
+
 #[test]
 fn pids_are_those_of_the_cgroup_and_name_the_execs() {
     let host = Host::new();

@@ -282,16 +282,22 @@ impl Task {
         if !self.is_live() {
             return Err(self.has_exited());
         }
-        if signal == Signal::KILL {
+        if signal == Signal::KILL || self.is_held_from(signal) {
             // A frozen process does not even die, and no process may be left.
             return self.happen(layout, Trigger::Kill);
         }
         self.send(signal.number())
     }
 
+    /// Whether the kernel would not deliver `signal`, although it ends a process: an init that waits for its start is
+    /// the first of its pid namespace, and handles nothing. It dies all the same, as it does with runc.
+    fn is_held_from(&self, signal: Signal) -> bool {
+        signal.ends_by_default() && self.status() == Status::Created && self.namespaces.is_new(libc::CLONE_NEWPID)
+    }
+
     /// Sends a signal to all processes of the task.
     pub fn signal_all(self: &Rc<Self>, layout: &Rc<Layout>, signal: Signal) -> Result<()> {
-        if signal == Signal::KILL {
+        if signal == Signal::KILL || self.is_held_from(signal) {
             return self.signal(layout, signal);
         }
         self.with_cgroup(|c| layout.signal(c, signal.number()))?;

@@ -107,8 +107,11 @@ fn check_scheduler(scheduler: &Scheduler) -> Result<()> {
     let times = [("runtime", scheduler.runtime()), ("deadline", scheduler.deadline()), ("period", scheduler.period())];
     let time = times.into_iter().find(|(_, time)| time.is_some_and(|time| time != 0));
     let refused = |name: &str| Err(bad(format!("process.scheduler.{name}: {policy} has none")));
+    if nice != 0 && !is(&[SchedOther, SchedBatch]) {
+        // As with runc: a manager may set one whatever the policy.
+        tracing::warn!("process.scheduler.nice has no effect: {policy} has none");
+    }
     match time {
-        _ if nice != 0 && !is(&[SchedOther, SchedBatch]) => refused("nice"),
         _ if !(-20..=19).contains(&nice) => Err(bad(format!("process.scheduler.nice: {nice} is not -20 to 19"))),
         _ if priority != 0 && !is(&[SchedFifo, SchedRr]) => refused("priority"),
         Some((name, _)) if !is(&[SchedDeadline]) => refused(name),

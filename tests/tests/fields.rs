@@ -397,7 +397,6 @@ fn what_runc_leaves_out_without_a_word_is_refused() {
         ("process.rlimits", twice, "RLIMIT_NOFILE"),
         ("process.consoleSize", json!({ "height": 70000, "width": 1 }), "consoleSize"),
         (scheduler, json!({ "policy": "SCHED_BATCH", "nice": 20 }), "scheduler.nice"),
-        (scheduler, json!({ "policy": "SCHED_IDLE", "nice": 1 }), "scheduler.nice"),
         (scheduler, json!({ "policy": "SCHED_OTHER", "priority": 1 }), "scheduler.priority"),
         (scheduler, json!({ "policy": "SCHED_OTHER", "runtime": 1000000 }), "scheduler.runtime"),
         ("linux.resources.devices", rule(json!({ "access": "rx" })), "devices[1].access"),
@@ -420,10 +419,11 @@ fn what_has_no_effect_is_in_the_log() {
         config["linux"]["resources"]["memory"] = json!({ "kernel": 64 << 20, "kernelTCP": 32 << 20, "swappiness": 7 });
         config["freebsd"] = json!({ "devices": [] });
         config["process"]["user"]["shoes"] = json!(44);
+        config["process"]["scheduler"] = json!({ "policy": "SCHED_IDLE", "nice": 1 });
     });
     let (shim, log) = containerd.start_heard(&bundle);
     shim.run(&bundle, &Stdio::null());
-    for field in ["memory.kernel ", "memory.kernelTCP ", "freebsd ", "process.user.shoes "] {
+    for field in ["memory.kernel ", "memory.kernelTCP ", "freebsd ", "process.user.shoes ", "process.scheduler.nice "] {
         log.wait_for(&format!("{field}has no effect"));
     }
     if only_v2() {

@@ -14,10 +14,9 @@ use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{Capabilities, Capability, Process, Spec};
 use rustix::thread::{self, CapabilitySet};
 use serde::Deserialize as _;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::oci;
+use crate::oci::{self, Sent};
 
 /// Flags of the scheduler: the name that the specification gives them, and the one that oci-spec does.
 const SCHEDULER_FLAGS: [(&str, &str); 2] =
@@ -28,7 +27,7 @@ const SCHEDULER_FLAGS: [(&str, &str); 2] =
 /// # Errors
 /// As [`oci::parse`].
 pub fn spec(text: &[u8]) -> Result<Spec> {
-    parsed(text, "an OCI configuration", |config: &mut Value| config.get_mut("process").is_some_and(adapt))
+    parsed(text, |config: &mut Value| config.get_mut("process").is_some_and(adapt))
 }
 
 /// Parses the process of an exec.
@@ -36,15 +35,15 @@ pub fn spec(text: &[u8]) -> Result<Spec> {
 /// # Errors
 /// As [`oci::parse`].
 pub fn process(text: &[u8]) -> Result<Process> {
-    parsed(text, "an OCI process", adapt)
+    parsed(text, adapt)
 }
 
 /// Parses `text` as it is, or as `adapt` makes it. `adapt` returns whether it has changed anything.
-fn parsed<T: DeserializeOwned>(text: &[u8], what: &str, adapt: impl FnOnce(&mut Value) -> bool) -> Result<T> {
-    oci::parse(text, what).or_else(|error| {
+fn parsed<T: Sent>(text: &[u8], adapt: impl FnOnce(&mut Value) -> bool) -> Result<T> {
+    oci::parse(text).or_else(|error| {
         // This error says where in the text it is.
         let Ok(mut value) = serde_json::from_slice(text) else { return Err(error) };
-        if adapt(&mut value) { oci::parse(value.to_string().as_bytes(), what) } else { Err(error) }
+        if adapt(&mut value) { oci::parse(value.to_string().as_bytes()) } else { Err(error) }
     })
 }
 

@@ -508,7 +508,7 @@ impl Service {
     async fn update(&self, request: UpdateTaskRequest) -> Answer<Empty> {
         let id = self.id(&request.id)?;
         let resources = request.resources.as_ref().map(|any| any.value.as_slice()).unwrap_or_default();
-        let resources = oci::parse::<LinuxResources>(resources, "OCI's resources of Linux");
+        let resources = oci::parse::<LinuxResources>(resources);
         let resources = resources.map_err(|e| refused(&e.within("the resources")))?;
         if self.process(&id, "", |init| init.status == Status::STOPPED)? {
             return Err(wrong_state(format!("container {id} is stopped and cannot be updated")));

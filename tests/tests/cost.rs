@@ -89,11 +89,11 @@ fn cost_of_an_exec_in_system_calls() {
     let calls = of_the_shim(&host, &task, || {
         task.exec("exit 0").assert_code(0);
     });
-    Recorded { v1: 128, v2: 122 }.assert_calls("an exec, in the shim, its worker and the exec", &calls);
+    Recorded { v1: 130, v2: 124 }.assert_calls("an exec, in the shim, its worker and the exec", &calls);
     let calls = of_the_shim(&host, &task, || {
         task.exec_with(["--timeout=60s"], "exit 0").assert_code(0);
     });
-    Recorded { v1: 140, v2: 128 }.assert_calls("an exec with a deadline", &calls);
+    Recorded { v1: 142, v2: 130 }.assert_calls("an exec with a deadline", &calls);
     let mut exec = host.command(binary("bowline"));
     exec.args(["exec", task.id(), "--", "/bin/sh", "-c", "exit 0"]);
     let calls = calls_of_ours(&trace(&host, &exec), "/bin/sh");
@@ -221,7 +221,7 @@ fn cost_of_what_has_left_in_pages_is_none() {
 #[test]
 fn cost_of_the_binaries_in_bytes() {
     let Some(host) = host() else { return };
-    for (name, most) in [("bowline", 8320), ("bowline-shim", 4760), ("containerd-shim-bowline-v1", 5010)] {
+    for (name, most) in [("bowline", 8320), ("bowline-shim", 4870), ("containerd-shim-bowline-v1", 5120)] {
         let size = fs::metadata(binary(name)).expect("it is there").len() as usize;
         Recorded { v1: most, v2: most }.assert_holds(&format!("KiB of {name}"), size.div_ceil(1024), "");
     }

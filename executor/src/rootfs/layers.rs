@@ -91,6 +91,10 @@ fn attach(root: &Path, layer: &Layer) -> Result<()> {
     if options.remount {
         return Err(Error::new(Kind::Unsupported, "the option remount is not supported for the root"));
     }
+    if let Some(option) = options.ignored.first() {
+        let message = format!("{option} is an option of a filesystem, and a bind makes none");
+        return Err(Error::new(Kind::BadSpec, message));
+    }
     let here = open_path(Path::new(".")).doing(Kind::Internal, || "cannot open the working directory")?;
     let done = match options.bind {
         Some(_) if image => {

@@ -183,7 +183,7 @@ fn idmapped_badly() {
     let without_maps = test.mount("/mnt", "bind", &source, &["rbind", "idmap"]).run();
     assert!(without_maps.error().starts_with("BadSpec: mount /mnt: "), "{without_maps:?}");
     let no_bind = Test::new("true").mount("/mnt", "tmpfs", "tmpfs", &["idmap"]).run();
-    assert!(no_bind.error().contains("only a bind"), "{no_bind:?}");
+    assert!(no_bind.error().contains("only a new bind"), "{no_bind:?}");
     let unmappable = Test::new("true").add(
         "/mounts",
         json!({"destination": "/mnt", "type": "bind", "source": "/proc",

@@ -119,7 +119,7 @@ endef
 FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup close_range_cloexec
 # Whatever makes, copies or changes mounts; fsopen is also how the shim's binary is sealed.
 TESTS_fsopen = $(TESTS_mount_setattr) containerd_start shim_death state_disk
-TESTS_mount_setattr = fallbacks bad_input_description bad_input_image devices exec_security hostile_dev hostile_host_view \
+TESTS_mount_setattr = fallbacks bad_input_description bad_input_image containerd_mounts devices exec_security hostile_dev hostile_host_view \
 	hostile_mounts hostile_null mounts namespaces output \
 	run security terminal
 # Whatever resolves a path of the image.

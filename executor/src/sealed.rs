@@ -17,6 +17,10 @@ use std::path::Path;
 use bowline_error::{Doing, Kind, Result};
 use bowline_sys as sys;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+
+/// How often to try again to seal a copy whose pages are in use elsewhere.
+const SEALINGS: u32 = 20;
 
 /// Opens `binary` for execution through `/proc/self/fd/<n>`.
 ///
@@ -65,7 +69,14 @@ fn memory_copy(binary: &Path) -> io::Result<OwnedFd> {
     copies::copy_whole(binary, &copy)?;
     rustix::fs::fchmod(&copy, Mode::from_raw_mode(0o500))?;
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
-    rustix::fs::fcntl_add_seals(&copy, seals)?;
+    // While a page is in use elsewhere, as by the compaction of memory, the kernel waits for some milliseconds, and then
+    // refuses.
+    let mut tries = 0..SEALINGS;
+    while let Err(errno) = rustix::fs::fcntl_add_seals(&copy, seals) {
+        if errno != Errno::BUSY || tries.next().is_none() {
+            return Err(errno.into());
+        }
+    }
     // This fd was written through: open the file anew, without the right to write.
     Ok(rustix::fs::open(
         format!("/proc/self/fd/{}", copy.as_raw_fd()),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use bowline_spec::Invalid;
 use bowline_spec::signal::Signal;
 
-/// What is sent: a signal, or for `0` none. That only checks, as with kill(2), whether there is whom to send it to.
+/// What is sent: a signal, or for `0` none. That only checks, as with kill(2), whether the process exists.
 #[derive(Debug, Clone, Copy)]
 pub struct SignalOrNone(pub Option<Signal>);
 

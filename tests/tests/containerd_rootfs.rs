@@ -285,6 +285,9 @@ fn a_root_may_be_an_image_in_a_file() {
 #[test]
 fn an_image_has_no_loop_device_after_the_shim_has_died() {
     let host = Host::new();
+    if host.reference_fails("a shim that is killed leaves its socket") {
+        return;
+    }
     let containerd = host.containerd();
     let bundle = bundle(&containerd, "sleep 1000");
     let Some(image) = image(&host, &bundle) else { return };

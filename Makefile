@@ -53,7 +53,7 @@ demo: build
 test: need-test
 	@scripts/need build
 	@scripts/need vm
-	$(SIDE_BY_SIDE) build debug build-unit $(CARGO_DEB) vm-image
+	$(SIDE_BY_SIDE) build debug $(CARGO_DEB) vm-image
 	$(MAKE) test-host
 	$(MAKE) test-vm
 
@@ -63,7 +63,7 @@ SIDE_BY_SIDE = +@$(MAKE) --no-print-directory --jobs --output-sync=target BESIDE
 
 ## test-host all tests on this host
 .PHONY: test-host
-test-host: need-test demo check-docs unit build-bench test-deb debug
+test-host: need-test demo check-docs unit test-deb debug
 	$(CARGO_TEST) --doc
 	$(RUN_AS_ROOT) $(CARGO_TEST) --no-fail-fast --test bundle --test networks
 	$(call run-cases,$(BIN)) all
@@ -89,11 +89,12 @@ KEPT = BOWLINE_BIN_DIR,BOWLINE_ABSENT,BOWLINE_REMADE,UNDER_TEST,CI,RUST_TEST_THR
 RUN_AS_ROOT = $(if $(ROOT),$(RUNNER)="sudo --preserve-env=$(KEPT)")
 
 # Debug binaries, which can take what the kernel has for absent, and the
-# program of the black-box tests; `target/cases` leads to it.
+# program of the black-box tests; `target/cases` leads to it. With all tests: without them cargo gives other
+# features to the libraries, and compiles each of them twice.
 .PHONY: debug
 debug:
 	@scripts/need build
-	cargo build $(EVERYTHING)
+	cargo build $(EVERYTHING) --all-targets
 	@cases=$$($(CARGO_TEST) --no-run --test cases --message-format json 2>/dev/null | \
 		sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p') && ln -sfn "$$cases" $(CASES)
 	@rm -rf $(ABSENT) && mkdir -p $(ABSENT)
@@ -263,10 +264,6 @@ unit: need-test
 	$(CARGO_TEST) $(UNIT)
 
 UNIT = --lib --bins --test golden --test properties --test reference --test layers
-
-.PHONY: build-unit
-build-unit: debug
-	$(CARGO_TEST) --no-run $(UNIT) --test bundle --test networks
 
 ## check     formatting, lints, unit tests, the layer test, dependencies
 .PHONY: check

@@ -74,7 +74,7 @@ pub struct Daemon {
     /// Containers that are not removed yet.
     left: BTreeSet<String>,
     sleeper: Value,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Daemon {
@@ -119,8 +119,7 @@ impl Daemon {
             error.hint(log.lines().last().unwrap_or("its log is empty").to_owned())
         })?;
         let (exits, left) = (Mutex::new(exits), BTreeSet::new());
-        let daemon =
-            Daemon { runtime, grpc, exits, kind, name, cgroup, child, started: 0, left, sleeper, _folder: folder };
+        let daemon = Daemon { runtime, grpc, exits, kind, name, cgroup, child, started: 0, left, sleeper, folder };
         Ok(Some(daemon))
     }
 }

@@ -208,6 +208,8 @@ fn containerd(
     rows.extend(managed::within(rounds, &mut managers)?);
     say("measuring containerd: kill, delete");
     rows.extend(managed::kill(rounds, &mut managers)?);
+    say("measuring containerd: output");
+    rows.extend(managed::output(&mut rounds.fewer(if arguments.small { 1 } else { 5 }), &mut managers, on)?);
     say("measuring containerd: several at once");
     let (count, times) = if arguments.small { (4, 1) } else { (50, 5) };
     rows.extend(managed::together(&mut rounds.fewer(times), &mut managers, count)?);

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use bowline_executor::Result;
 
+use serde_json::json;
+
 use crate::containerd::{Daemon, Runtimes, Sleeper};
 use crate::contenders::{Contenders, Job};
 use crate::memory::{self, Sleepers as _};
@@ -15,6 +17,9 @@ use crate::table::{BOWLINE, COLUMNS, CRUN, Figure, RUNC, Row};
 
 /// Tasks that a manager starts or ends at a time.
 const AT_ONCE: usize = 10;
+/// How many times `dd` writes 64 KiB, and what that makes.
+const WRITES: &str = "count=320";
+const WRITTEN: u64 = 320 * 64 * 1024;
 
 /// A containerd for each contender, by column.
 pub struct Managers {
@@ -82,6 +87,21 @@ pub fn within(rounds: &mut Rounds, on: &mut Managers) -> Result<Vec<Row>> {
     }
     for (daemon, one) in on.daemons.iter_mut().flatten().zip(held.into_iter().flatten()) {
         daemon.end(one)?;
+    }
+    Ok(rows)
+}
+
+/// Much output, through a terminal and without.
+pub fn output(rounds: &mut Rounds, on: &mut Managers, contenders: &Contenders) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (name, terminal) in [("containerd: 20 MB to a FIFO", false), ("containerd: 20 MB to a terminal", true)] {
+        let job =
+            contenders.job(&["/bin/busybox", "dd", "if=/dev/zero", "bs=64k", "status=none", WRITES], "default")?;
+        let mut spec = job.spec;
+        spec["process"]["terminal"] = json!(terminal);
+        rows.extend(rounds.measure([name], Gap::None, on, ready, |on, column| {
+            Ok([on.at(column).map(|daemon| daemon.output(&spec, terminal, WRITTEN)).transpose()?])
+        })?);
     }
     Ok(rows)
 }

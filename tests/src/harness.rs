@@ -116,14 +116,19 @@ pub fn makes_futures_again() -> bool {
 
 /// One of the binaries under test: in `BOWLINE_BIN_DIR`, or where cargo put it.
 pub fn binary(name: &str) -> PathBuf {
-    let folder = std::env::var_os("BOWLINE_BIN_DIR").map(PathBuf::from).unwrap_or_else(|| {
-        let test = std::env::current_exe().expect("a test has a path");
-        let deps = test.parent().expect("a test is in a folder");
-        deps.parent().expect("deps is in the target folder").to_owned()
-    });
-    let path = folder.join(name);
+    let Some(folder) = std::env::var_os("BOWLINE_BIN_DIR") else { return beside_tests(name) };
+    let path = Path::new(&folder).join(name);
     assert!(path.exists(), "{} is missing: build it with `make build`", path.display());
     path
+}
+
+/// A program that cargo has built with the tests, wherever the binaries under test are.
+#[track_caller]
+pub fn beside_tests(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let folders = test.ancestors().skip(1).take(2);
+    let path = folders.map(|folder| folder.join(name)).find(|path| path.exists());
+    path.unwrap_or_else(|| panic!("{name} is missing: build it with `make debug`"))
 }
 
 /// Copies a binary under test to `to`. By another program: what another case starts

@@ -5,13 +5,13 @@ use std::fs;
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::binary;
+use bowline_tests::harness::{beside_tests, binary};
 use rustix::process::Signal;
 use serde_json::Value;
 
 /// The bench, small, with this host's marker in all that it makes.
 fn bench(host: &Host, args: &[&str]) -> Command {
-    let mut command = host.command(binary("bowline-bench"));
+    let mut command = host.command(beside_tests("bowline-bench"));
     let shim = binary("bowline-shim");
     command.env("BOWLINE_BIN_DIR", shim.parent().expect("a binary is in a folder"));
     command.args(["--small", "--name", host.prefix(), "--json"]).arg(host.work().join("bench.json")).args(args);
@@ -37,7 +37,7 @@ fn a_small_bench_of_sandboxes_fills_every_row() {
 
 #[test]
 fn a_small_bench_through_containerd_fills_every_row() {
-    fills(&["containerd"], 13, 6);
+    fills(&["containerd"], 15, 6);
 }
 
 /// Runs the bench for `what`, and sees that so many rows and figures are filled.

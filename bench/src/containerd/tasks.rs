@@ -5,10 +5,15 @@
 //! Must not: count what is no part of a task's life, as the container's record.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::{Duration, Instant};
 
 use bowline_executor::{Doing, Error, Kind, Result};
 use protobuf::{Message, MessageField};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::io::ioctl_fionbio;
 use serde_json::{Value, json};
 
 use super::proto::{self, *};
@@ -70,6 +75,50 @@ impl Daemon {
         self.forget(&id)?;
         expect(status, 0)?;
         Ok(took)
+    }
+
+    /// A task that writes `bytes` of output and ends: from its start until it
+    /// has ended and all of the output is read.
+    pub fn output(&mut self, spec: &Value, terminal: bool, bytes: u64) -> Result<Duration> {
+        let what = || "cannot read a task's output";
+        let id = self.container(spec)?;
+        let fifo = self.folder.path().join(&id);
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).doing(Kind::Internal, what)?;
+        let reader = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&fifo);
+        let mut reader = reader.doing(Kind::Internal, what)?;
+        ioctl_fionbio(&reader, false).doing(Kind::Internal, what)?;
+        let stdout = fifo.to_string_lossy().into_owned();
+        let request = CreateTaskRequest { container_id: id.clone(), stdout, terminal, ..Default::default() };
+        self.block(self.ask("Create", &request))?;
+        // The shim has it open from now on.
+        let read = std::thread::spawn(move || {
+            let (mut buffer, mut read) = (vec![0; 64 * 1024], 0);
+            loop {
+                match reader.read(&mut buffer)? {
+                    0 => break Ok::<_, std::io::Error>((read, Instant::now())),
+                    length => read += length as u64,
+                }
+                if read >= bytes {
+                    break Ok((read, Instant::now()));
+                }
+            }
+        });
+        let begin = Instant::now();
+        let (status, ended) = self.block(async {
+            let status = self.exit([(id.as_str(), id.as_str())], async || self.ask("Start", &of(&id)).await).await?;
+            let ended = Instant::now();
+            // What is not read yet stays in the FIFO, which now ends.
+            self.ask("Delete", &of(&id)).await?;
+            Ok((status, ended))
+        })?;
+        let read = read.join().map_err(|_| Error::new(Kind::Internal, what()))?;
+        let (read, at) = read.doing(Kind::Internal, what)?;
+        self.forget(&id)?;
+        expect(status, 0)?;
+        if read != bytes {
+            return Err(Error::new(Kind::Internal, format!("a task wrote {bytes} bytes, of which {read} arrived")));
+        }
+        Ok(ended.max(at) - begin)
     }
 
     /// Tasks that sleep, created and started `at_once` at a time: until all are.

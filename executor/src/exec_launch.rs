@@ -16,13 +16,14 @@ use bowline_cgroup::Entry;
 use bowline_error::{Doing, Kind, Result};
 use bowline_sys as sys;
 use oci_spec::runtime::{Process, Spec};
+use rustix::fs::{self, Mode, OFlags};
 
 use crate::child::{self, Handed, Payload};
 use crate::hooks::{Container, Point};
 use crate::io::{self, Stdio};
 use crate::launch::{self, Live, Report};
 use crate::lsm::Labels;
-use crate::namespaces::Namespaces;
+use crate::namespaces::{self, Namespaces};
 use crate::seccomp::Filter;
 use crate::{notify, rootfs, unsupported};
 
@@ -70,8 +71,14 @@ impl Exec<'_> {
             // Use the host's /proc, before the task's comes into sight.
             child::oom_score_adj("self", self.process)?;
             child::first_affinity(self.process)?;
-            sys::setns(init, self.namespaces.exec_flags())
-                .doing(Kind::WrongState, || "cannot enter the task's namespaces")?;
+            let what = || "cannot enter the task's namespaces";
+            // Without a mount namespace, the task's root is that of its processes alone.
+            let root = self.namespaces.shares_mounts().then(|| open_root(self.init)).transpose()?;
+            let flags = self.namespaces.exec_flags();
+            if flags != 0 {
+                sys::setns(init, flags).doing(Kind::WrongState, what)?;
+            }
+            root.map_or(Ok(()), |root| namespaces::change_root(root.as_fd())).doing(Kind::WrongState, what)?;
             Ok(null)
         };
         let labels = Labels::of(self.process)?;
@@ -100,4 +107,11 @@ impl Exec<'_> {
         drop(tell);
         Report::new(report, Some(worker), notify, last_words)
     }
+}
+
+/// Opens the root of init, which is unreaped: its pid is its own.
+fn open_root(init: &Live) -> Result<OwnedFd> {
+    let path = format!("/proc/{}/root", init.pid);
+    fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .doing(Kind::WrongState, || format!("cannot open {path}"))
 }

@@ -86,6 +86,8 @@ impl Prepared<'_> {
             let message = "namespaces.mount: a joined one with a user namespace or idmapped mounts is not supported";
             return Err(Error::new(Kind::Unsupported, message));
         }
+        // Opened here, as the child is cloned into another.
+        let mounts = namespaces.shares_mounts().then(namespaces::open_own_mounts).transpose()?;
         let stages = namespaces.in_user_namespace() && !sys::has_mount_fds();
         // The shim makes it: a helper of init would count among the task's processes.
         let nobody = rootfs::hide_owners(spec).then(idmap::nobodys).flatten();
@@ -103,7 +105,7 @@ impl Prepared<'_> {
         let labels = Labels::of(process)?;
         let flags = namespaces.clone_flags();
         let mut keep = vec![hear.as_raw_fd()];
-        keep.extend([&theirs, &nobody].into_iter().flatten().map(|fd| fd.as_raw_fd()));
+        keep.extend([&theirs, &nobody, &mounts].into_iter().flatten().map(|fd| fd.as_raw_fd()));
         keep.extend(labels.as_ref().map(Labels::fd));
         if let Some(sources) = &sources {
             sources.push_fds(&mut keep);
@@ -122,7 +124,8 @@ impl Prepared<'_> {
                 labels: labels.as_ref(),
             };
             let nobody = nobody.as_ref().map(OwnedFd::as_fd);
-            let init = Init { spec, id, bundle, namespaces: &namespaces, sources, nobody, orders: hear.as_raw_fd() };
+            let (mounts, orders) = (mounts.as_ref().map(OwnedFd::as_fd), hear.as_raw_fd());
+            let init = Init { spec, id, bundle, namespaces: &namespaces, sources, nobody, mounts, orders };
             child::run_init(&payload, init, tell.as_raw_fd())
         };
         let enter = || {

@@ -1,7 +1,7 @@
 //! Which namespaces a task gets new, which it joins, and which it shares with the host.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Error, Kind, Result};
@@ -23,7 +23,7 @@ impl Namespaces {
     /// Reads the namespaces from the spec.
     ///
     /// # Errors
-    /// `Unsupported` without a mount namespace: the root would be set up in the host's.
+    /// `Unsupported` without a mount namespace, but with a user namespace: its root may not enter the host's mounts.
     pub fn of(spec: &Spec) -> Result<Namespaces> {
         let mut namespaces = Namespaces::default();
         let linux = spec.linux().as_ref();
@@ -34,9 +34,8 @@ impl Namespaces {
                 _ => namespaces.new |= flag,
             }
         }
-        if !namespaces.is_new(libc::CLONE_NEWNS) && !namespaces.joins(libc::CLONE_NEWNS) {
-            let message = "namespaces: without a mount namespace, the task's mounts would be made in the host's, and \
-                           outlive the task";
+        if namespaces.shares_mounts() && namespaces.in_user_namespace() {
+            let message = "namespaces: a user namespace without a mount namespace is not supported";
             return Err(Error::new(Kind::Unsupported, message).hint("add a namespace of type mount"));
         }
         Ok(namespaces)
@@ -57,10 +56,17 @@ impl Namespaces {
         self.join.iter().any(|(f, _)| *f == flag)
     }
 
+    /// Whether the task has the shim's mount namespace, which is the host's.
+    pub fn shares_mounts(&self) -> bool {
+        !self.is_new(libc::CLONE_NEWNS) && !self.joins(libc::CLONE_NEWNS)
+    }
+
     /// The namespaces that `clone3` makes. The cgroup namespace is not among them: the child
-    /// unshares it once it is in its cgroup, so that this cgroup is its root.
+    /// unshares it once it is in its cgroup, so that this cgroup is its root. A task in the host's
+    /// mount namespace has its root set up in another, so that no mount of it is left behind.
     pub fn clone_flags(&self) -> u64 {
-        (self.new & !libc::CLONE_NEWCGROUP) as u64
+        let setup = if self.shares_mounts() { libc::CLONE_NEWNS } else { 0 };
+        (self.new & !libc::CLONE_NEWCGROUP | setup) as u64
     }
 
     /// The namespaces that an exec must enter by `setns` on init's pidfd: all that differ from the
@@ -107,9 +113,28 @@ fn refuse_hosts_mounts(namespace: &OwnedFd) -> Result<()> {
     let hosts = fs::stat("/proc/1/ns/mnt").ok().map(id);
     if joined == own || Some(joined) == hosts {
         let message = "namespaces.mount: it is the host's, whose root would be replaced by the task's";
-        return Err(Error::new(Kind::BadSpec, message));
+        return Err(Error::new(Kind::BadSpec, message).hint("leave the mount namespace out to share the host's"));
     }
     Ok(())
+}
+
+/// Opens the shim's mount namespace, for a task that shares it.
+///
+/// # Errors
+/// `Unsupported` on kernels without detached mounts.
+pub fn open_own_mounts() -> Result<OwnedFd> {
+    if !sys::has_mount_fds() {
+        let message = "namespaces: a task without a mount namespace needs detached mounts, which this kernel lacks";
+        return Err(Error::new(Kind::Unsupported, message).hint("add a namespace of type mount, or use Linux 5.12"));
+    }
+    let opened = File::open("/proc/self/ns/mnt").doing(Kind::Internal, || "cannot open the mount namespace")?;
+    Ok(opened.into())
+}
+
+/// Makes `root` the root and the working directory of this process, which keeps its mount namespace.
+pub fn change_root(root: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    rustix::process::fchdir(root)?;
+    rustix::process::chroot(".")
 }
 
 /// An open namespace to join.

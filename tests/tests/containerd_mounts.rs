@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{self, Bundle, Containerd};
-use bowline_tests::harness::lacks;
+use bowline_tests::harness::{lacks, namespace_of};
 use serde_json::{Value, json};
 
 fn text(path: &Path) -> &str {
@@ -372,20 +372,72 @@ fn a_mount_namespace_may_be_joined() {
 }
 
 #[test]
-fn the_hosts_mount_namespace_is_not_for_a_container() {
+fn without_a_mount_namespace_a_container_has_the_hosts_and_leaves_no_mount_in_it() {
+    let host = Host::new();
+    if host.reference_fails("its mounts stay on the host") {
+        return;
+    }
+    let containerd = host.containerd();
+    let mounts = || fs::read_to_string("/proc/self/mountinfo").expect("procfs");
+    let rootfs = |bundle: &Bundle| mounts().contains(bundle.rootfs().to_str().expect("ASCII"));
+    let bundle = containerd.bundle().script("readlink /proc/self/ns/mnt; ls -d /etc/passwd /dev/null; sleep 1000");
+    let bundle = bundle.without_namespace("mount");
+    let io = bundle.fifos("init");
+    let running = containerd.run_with(bundle, &io);
+    let own = namespace_of(std::process::id().cast_signed(), "mnt");
+    running.stdout.wait_for(&format!("{own}\n/dev/null\n/etc/passwd\n"));
+    assert_eq!(namespace_of(running.pid, "mnt"), own);
+    assert!(!rootfs(&running.bundle), "{}", mounts());
+    // An exec is in the container's root too.
+    let mark = format!("of-{}", running.id);
+    fs::write(running.bundle.rootfs().join(&mark), "").expect("the work folder is writable");
+    let (status, seen) = running.exec("e", &format!("readlink /proc/self/ns/mnt; ls -d /{mark} /proc/self"));
+    assert_eq!((status, seen), (0, format!("{own}\n/{mark}\n/proc/self\n")));
+    running.end();
+    host.assert_nothing_left();
+    assert!(!mounts().contains(host.work().to_str().expect("ASCII")), "{}", mounts());
+}
+
+#[test]
+fn a_container_without_a_mount_namespace_masks_paths_and_runs_hooks_in_its_own_root() {
+    let host = Host::new();
+    if host.reference_fails("it refuses masked paths without a mount namespace") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().without_namespace("mount").edit(|config| {
+        config["linux"]["maskedPaths"] = json!(["/proc/kcore", "/proc/keys"]);
+        config["linux"]["readonlyPaths"] = json!(["/proc/sys"]);
+        config["root"]["readonly"] = json!(true);
+    });
+    let script = "wc -c </proc/keys; touch /x 2>/dev/null || echo closed; \
+                  echo x 2>/dev/null >/proc/sys/kernel/hostname || echo closed";
+    assert_says(&containerd, &bundle.script(script), "0\nclosed\nclosed");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_hosts_mount_namespace_is_shared_without_a_path_and_not_with_users_of_its_own() {
     let host = Host::new();
     if host.reference_fails("it mounts there, and leaves that behind") {
         return;
     }
     let containerd = host.containerd();
-    let bundle = containerd.bundle().script("true").without_namespace("mount");
-    let message = refusal(&containerd, &bundle);
-    assert!(message.contains("mount namespace") && message.contains("host's"), "{message}");
-    let joined = json!({ "type": "mount", "path": "/proc/self/ns/mnt" });
-    let bundle = containerd.bundle().script("true").without_namespace("mount").edit(|config| {
-        config["linux"]["namespaces"].as_array_mut().expect("a list").push(joined);
+    let namespace = |of: serde_json::Value| {
+        containerd.bundle().script("true").without_namespace("mount").edit(|config| {
+            config["linux"]["namespaces"].as_array_mut().expect("a list").push(of);
+            for map in ["uidMappings", "gidMappings"] {
+                config["linux"][map] = json!([{ "containerID": 0, "hostID": 100_000, "size": 65536 }]);
+            }
+        })
+    };
+    let message = refusal(&containerd, &namespace(json!({ "type": "user" })));
+    assert!(message.contains("without a mount namespace"), "{message}");
+    let by_path = namespace(json!({ "type": "mount", "path": "/proc/self/ns/mnt" })).edit(|config| {
+        let linux = config["linux"].as_object_mut().expect("a section");
+        linux.retain(|key, _| !key.ends_with("Mappings"));
     });
-    let message = refusal(&containerd, &bundle);
+    let message = refusal(&containerd, &by_path);
     assert!(message.contains("namespaces.mount") && message.contains("host's"), "{message}");
     host.assert_nothing_left();
 }

@@ -100,6 +100,8 @@ pub struct Init<'a> {
     pub sources: Option<Sources>,
     /// The user namespace that hides the owners of files in the host view.
     pub nobody: Option<BorrowedFd<'a>>,
+    /// The host's mount namespace, if the task shares it.
+    pub mounts: Option<BorrowedFd<'a>>,
     /// The descriptor that [`MAPPED`] and [`START`] come from.
     pub orders: RawFd,
 }
@@ -134,14 +136,8 @@ pub fn tell_error(report: RawFd, error: &Error) {
     let _ = sys::write_fd(report, &message);
 }
 
-/// The error that [`tell_error`] has sent.
-pub fn error_of(message: &[u8]) -> Option<Error> {
-    const HEAD: usize = 5;
-    (message.first() == Some(&ERROR)).then(|| serde_json::from_slice(message.get(HEAD..)?).ok())?
-}
-
 fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<Infallible> {
-    let Init { spec, id, bundle, namespaces, sources, nobody, orders } = init;
+    let Init { spec, id, bundle, namespaces, sources, nobody, mounts, orders } = init;
     let container = Container { id, bundle, spec };
     let mut sources = sources;
     let labels = begin(payload)?;
@@ -192,7 +188,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
         container.run_inside(Point::CreateContainer, &rootfs::path(spec, bundle)?, env)
     };
     let wants_null = payload.stdio.wants_null();
-    let entered = rootfs::enter(spec, &sources, namespaces.in_user_namespace(), wants_null, hooks)?;
+    let entered = rootfs::enter(spec, &sources, namespaces.in_user_namespace(), mounts, wants_null, hooks)?;
     if let (Some(pty), Some(wish)) = (&entered.terminal, &payload.stdio.terminal) {
         terminal::take(wish, payload.process, pty)?;
     }

@@ -32,7 +32,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys::MountAttributes;
+use bowline_sys::{self as sys, MountAttributes};
 use oci_spec::runtime::{Mount, Spec};
 use rustix::fs::{self, FileType, Mode};
 use rustix::mount::UnmountFlags;
@@ -53,6 +53,8 @@ pub use sources::{
 pub use terminal::{Pty, open as open_terminal};
 use trees::Trees;
 
+use crate::namespaces;
+
 /// What init keeps when it enters its root.
 pub struct Entered {
     /// Init's terminal, if it gets one.
@@ -61,12 +63,14 @@ pub struct Entered {
     pub null: Option<OwnedFd>,
 }
 
-/// Fills the attached root, seals it, and makes it the root of this process. `hooks` is called when all mounts are
+/// Fills the attached root, seals it, and makes it the root of this process: of its mount namespace or, in the
+/// namespace `shared` if that is given, of this process and its children alone. `hooks` is called when all mounts are
 /// in place, nothing is read-only or masked yet, and the root is still the host's.
 pub fn enter(
     spec: &Spec,
     sources: &Sources,
     in_user_namespace: bool,
+    shared: Option<BorrowedFd<'_>>,
     wants_null: bool,
     hooks: impl FnOnce() -> Result<()>,
 ) -> Result<Entered> {
@@ -112,11 +116,20 @@ pub fn enter(
             .change(root, false, closed)
             .doing(Kind::Internal, || "cannot make the root filesystem read-only")?;
     }
-    pivot(&sources.trees, root)?;
-    // Only now, because a shared mount cannot become the root.
     let propagation = options::root_propagation(spec)?.unwrap_or(libc::MS_SLAVE);
     let change = MountAttributes { propagation, ..MountAttributes::default() };
-    sources.trees.change(root, false, change).doing(Kind::Internal, || "cannot set the propagation of the root")?;
+    let what = || "cannot set the propagation of the root";
+    match shared {
+        Some(namespace) => {
+            let copy = leave(&sources.trees, root, namespace)?;
+            sources.trees.change(copy.as_fd(), false, change).doing(Kind::Internal, what)?;
+        }
+        None => {
+            pivot(&sources.trees, root)?;
+            // Only now, because a shared mount cannot become the root.
+            sources.trees.change(root, false, change).doing(Kind::Internal, what)?;
+        }
+    }
     Ok(Entered { terminal, null })
 }
 
@@ -301,6 +314,15 @@ fn hosts_sys(trees: &Trees) -> Result<OwnedFd> {
     let change = MountAttributes { set, clear: 0, propagation: libc::MS_SLAVE };
     trees.change(tree.as_fd(), true, change).doing(Kind::Internal, what)?;
     Ok(tree)
+}
+
+/// Enters the mount namespace `shared`, and there a copy of the root that belongs to no namespace: it goes away with the
+/// last process that has it as its root, and nothing in the namespace shows it. Returns the copy.
+fn leave(trees: &Trees, root: BorrowedFd<'_>, shared: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let copy = trees.copy_of(root, true).doing(Kind::Internal, || "cannot copy the root filesystem")?;
+    sys::setns(shared, libc::CLONE_NEWNS).doing(Kind::Unsupported, || "cannot enter the host's mount namespace")?;
+    namespaces::change_root(copy.as_fd()).doing(Kind::Internal, || "cannot make it the root")?;
+    Ok(copy)
 }
 
 fn pivot(trees: &Trees, root: BorrowedFd<'_>) -> Result<()> {

@@ -308,6 +308,17 @@ impl Report {
         }
     }
 
+    /// Waits until a process that executes nothing is set up.
+    pub async fn set_up(&mut self) -> Result<()> {
+        match self.after_pid().await? {
+            Word::Ready => Ok(()),
+            Word::Failed(error) => Err(error),
+            Word::Pid(_) | Word::Closed | Word::Hooks | Word::End => {
+                Err(Error::new(Kind::Internal, "a process died while it was being set up"))
+            }
+        }
+    }
+
     /// Waits until the program is executed, which closes the pipe.
     pub async fn executed(&mut self) -> Result<()> {
         match self.after_pid().await? {

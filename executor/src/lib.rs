@@ -106,6 +106,7 @@ pub use folder::{ATTACHED, Folder, Lock, Owner, Record, StateDir, died_with_shim
 pub use health::{Check, Health, HealthStatus};
 pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
 pub use host::configure;
+pub use idmap::Idmap;
 pub use inheritance::{Limits as InheritedLimits, leave_behind};
 pub use io::{Attachment, Input, Logger, Ready, Released, TAIL, Target, WindowSize};
 pub use lifecycle::Status;

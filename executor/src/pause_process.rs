@@ -4,6 +4,8 @@
 //! ```text
 //!   start ─clone─► child: fds, cgroup, network ─► names, sysctls ─► empty root
 //!     └► Starting ◄─ READY ─ rights given up ◄───────────────────────┘
+//!
+//! In a user namespace, a worker joins that first and clones the child there, so that it owns the other namespaces.
 //!                            └► waits for signals: reaps, or ends
 //! ```
 //!
@@ -18,22 +20,29 @@ use std::ffi::CStr;
 use std::fs::{self, File};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bowline_cgroup::Entry;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
 use libc::c_int;
 use oci_spec::runtime::LinuxNamespaceType;
+use rustix::fs::{Stat, fstat, stat};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::process::Signal;
 
 use crate::child::{self, Handed};
+use crate::clock::Moment;
+use crate::idmap::Idmap;
 use crate::io;
-use crate::launch::{Live, clone_child};
-use crate::{inheritance, network, unsupported, worker};
+use crate::launch::{Live, Report, clone_child, clone_through_worker};
+use crate::{inheritance, network, unsupported};
 
 /// Its name in every list of processes.
 const NAME: &CStr = c"pause";
+
+/// How long a worker may take to clone the process.
+const CLONING: Duration = Duration::from_secs(10);
 
 /// The namespaces of a pause process. It shares with the shim what is not named here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,6 +55,8 @@ pub struct Pause {
     pub uts: bool,
     /// Whether the process is the first of a new pid namespace.
     pub pid: bool,
+    /// The maps of a user namespace that owns the others. A network at a path comes with its own, which is taken.
+    pub users: Option<Idmap>,
     /// The host name in its UTS namespace.
     pub hostname: Option<String>,
     /// The sysctls of its namespaces, by key.
@@ -66,19 +77,20 @@ pub enum Net {
 
 /// The process is cloned and sets itself up.
 pub struct Starting {
-    /// The process; it is signalled by its pidfd, and reaped as every child is.
-    pub live: Live,
-    report: OwnedFd,
+    live: Option<Live>,
+    report: Report,
 }
 
-/// Starts the process, in the cgroups of `entry` if there is one. The caller claims its end before awaiting anything.
+/// Starts the process, in the cgroups of `entry` if there is one.
 ///
 /// # Errors
-/// `BadSpec` for a name or a sysctl that would change the host's, or a network that cannot be
-/// opened; `Unsupported` when the kernel makes no such namespaces.
+/// `BadSpec` for a name or a sysctl that would change the host's, a network that cannot be opened or that does not
+/// belong to the wanted user namespace, or maps that the kernel refuses; `Unsupported` when the kernel makes no such
+/// namespaces.
 pub fn start(wanted: &Pause, entry: Option<&Entry>) -> Result<Starting> {
     wanted.check()?;
     let joined = wanted.open_network()?;
+    let users = wanted.open_users(joined.as_ref())?;
     let (report, tell) = io::pipe()?;
     let alone = Entry::none();
     let become_it = |entry: &Entry| {
@@ -86,23 +98,39 @@ pub fn start(wanted: &Pause, entry: Option<&Entry>) -> Result<Starting> {
         child::tell_error(tell.as_raw_fd(), &error);
     };
     let handed = Handed::new(tell.as_fd(), joined.iter().map(|fd| fd.as_raw_fd()).collect());
-    let live = clone_child(wanted.clone_flags(), entry.unwrap_or(&alone), &handed, become_it)?;
-    Ok(Starting { live, report })
+    let (flags, entry) = (wanted.clone_flags(), entry.unwrap_or(&alone));
+    let (live, worker) = match &users {
+        None => (Some(clone_child(flags, entry, &handed, become_it)?), None),
+        Some(users) => {
+            let enter = || {
+                let what = || "cannot join the pod's user namespace";
+                sys::setns(users.as_fd(), libc::CLONE_NEWUSER).doing(Kind::Unsupported, what).map(|()| None)
+            };
+            (None, Some(clone_through_worker(flags, entry, &handed, enter, become_it)?))
+        }
+    };
+    drop(tell);
+    Ok(Starting { live, report: Report::new(report, worker, None, None)? })
 }
 
 impl Starting {
+    /// Returns the process, as soon as its pid is known. It is signalled by its pidfd, and reaped as every child is.
+    pub async fn live(&mut self) -> Result<Live> {
+        if let Some(live) = self.live.take() {
+            return Ok(live);
+        }
+        let closed = || Error::new(Kind::WrongState, "the cgroup of the pause process takes no process");
+        let pid = self.report.cloned(Moment::now().after(CLONING).come()).await?.ok_or_else(closed)?;
+        let pidfd = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"))?;
+        Ok(Live { pid, pidfd })
+    }
+
     /// Waits until the namespaces are set up as requested.
     ///
     /// # Errors
     /// What the process could not do: it then ends by itself.
-    pub async fn ready(self) -> Result<Live> {
-        let said = worker::read_to_end(self.report).await;
-        let said = said.doing(Kind::Internal, || "cannot hear from the pause process")?;
-        if said == [child::READY] {
-            return Ok(self.live);
-        }
-        Err(child::error_of(&said)
-            .unwrap_or_else(|| Error::new(Kind::Internal, "the pause process died while it was being set up")))
+    pub async fn ready(mut self) -> Result<()> {
+        self.report.set_up().await
     }
 }
 
@@ -134,6 +162,21 @@ impl Pause {
         Ok(Some(opened.into()))
     }
 
+    /// The user namespace, if one is wanted: that of the network, which is `joined`, or a new one.
+    fn open_users(&self, joined: Option<&OwnedFd>) -> Result<Option<OwnedFd>> {
+        let Some(maps) = &self.users else { return Ok(None) };
+        let Some(network) = joined else { return maps.user_namespace().map(Some) };
+        let what = || "network: cannot find the user namespace that it belongs to";
+        let owner = sys::owner_of_namespace(network.as_fd()).doing(Kind::BadSpec, what)?;
+        let id = |stat: Stat| (stat.st_dev, stat.st_ino);
+        let own = id(stat("/proc/self/ns/user").doing(Kind::Internal, what)?);
+        if id(fstat(&owner).doing(Kind::Internal, what)?) == own {
+            let message = "network: it belongs to the host's user namespace, and the pod wants one of its own";
+            return Err(Error::new(Kind::BadSpec, message).hint("make the network in the pod's user namespace"));
+        }
+        Ok(Some(owner))
+    }
+
     fn clone_flags(&self) -> u64 {
         let wanted = [
             (true, libc::CLONE_NEWNS),
@@ -150,6 +193,10 @@ impl Pause {
 fn become_pause(wanted: &Pause, joined: Option<&OwnedFd>, entry: &Entry, report: RawFd) -> Result<Infallible> {
     sys::default_signals(1..=64);
     let what = || "cannot set the pause process up";
+    if wanted.users.is_some() {
+        // Its ids are still those of the shim, which are not mapped.
+        child::set_ids(0, 0, &[])?;
+    }
     // If the shim has died by now, it takes no report, and SIGPIPE ends this process.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).doing(Kind::Internal, what)?;
     entry.join().doing(Kind::Internal, || format!("cannot join cgroup {}", entry.path()))?;

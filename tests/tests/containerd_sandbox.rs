@@ -119,8 +119,10 @@ fn what_cannot_be_done_is_refused_by_name() {
         sandbox.end();
         (failure.code, failure.message)
     };
-    for (mode, name) in [(0, "POD"), (1, "CONTAINER"), (3, "TARGET")] {
-        let users = refused(pod(Pod { users: Some(mode), ..Pod::default() }), &[]);
+    let no_maps = refused(pod(Pod { users: Some((0, None)), ..Pod::default() }), &[]);
+    assert!(no_maps.0 == Code::INVALID_ARGUMENT && no_maps.1.contains("userns_options.uids"), "{no_maps:?}");
+    for (mode, name) in [(1, "CONTAINER"), (3, "TARGET")] {
+        let users = refused(pod(Pod { users: Some((mode, None)), ..Pod::default() }), &[]);
         let named = users.1.contains("user namespace") && users.1.contains(name);
         assert!(users.0 == Code::FAILED_PRECONDITION && named, "{users:?}");
     }

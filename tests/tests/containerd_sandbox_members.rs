@@ -7,7 +7,7 @@ use std::process::Command;
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Bundle, Code, Pod, Sandbox, Stdio};
 use bowline_tests::harness::{eventually, namespace_of, process_exists, status_lines};
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use serde_json::json;
 
 /// What CRI has every member join.
@@ -118,6 +118,96 @@ fn the_network_that_containerd_gives_is_held_until_the_end() {
     assert_eq!(inside.count(), 0, "nobody is in it");
     unmount(&path, UnmountFlags::empty()).expect("it is its manager's still");
     sandbox.end();
+    host.assert_nothing_left();
+}
+
+/// Everybody in a pod with users of its own.
+const USERS: [&str; 4] = ["network", "ipc", "uts", "user"];
+
+/// A bundle of a member of such a pod, whose root snapshotters give to the pod's root.
+fn in_users(bundle: Bundle) -> Bundle {
+    let owned = Command::new("chown").args(["-R", "100000:100000"]).arg(bundle.rootfs()).status();
+    assert!(owned.expect("chown").success());
+    bundle.edit(|config| {
+        let namespaces = config["linux"]["namespaces"].as_array_mut().expect("a list");
+        namespaces.push(json!({ "type": "user" }));
+    })
+}
+
+#[test]
+fn a_pod_with_users_of_its_own_is_a_user_namespace_that_owns_the_others() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let sysctls = [("net.ipv4.ip_unprivileged_port_start", "77")];
+    let users = Some((0, Some([100_000, 65_536])));
+    let sandbox = containerd.sandbox(&Pod { users, pid: 0, hostname: "of-the-pod", sysctls: &sysctls, ..USUAL });
+    for (file, line) in [("uid_map", "0 100000 65536"), ("gid_map", "0 100000 65536")] {
+        let map = fs::read_to_string(format!("/proc/{}/{file}", sandbox.pid)).expect("it runs");
+        assert_eq!(map.split_whitespace().collect::<Vec<_>>().join(" "), line);
+    }
+    let ids = "100000\t100000\t100000\t100000";
+    assert_eq!(status_lines(sandbox.pid, &["Uid:", "Gid:"]), format!("Uid:\t{ids}\nGid:\t{ids}"));
+    // The kernel mounts the member's /sys and /proc only if the network and the pids belong to its user namespace.
+    let script = "cat /proc/self/uid_map | busybox awk '{print $1, $2, $3}'; hostname; \
+                  cat /proc/sys/net/ipv4/ip_unprivileged_port_start; ls -d /sys/class/net/lo /proc/1";
+    let kinds = [&USERS[..], &["pid"]].concat();
+    let said = said(&sandbox, in_users(containerd.bundle()), &kinds, script);
+    assert_eq!(said, "0 100000 65536\nof-the-pod\n77\n/proc/1\n/sys/class/net/lo\n");
+    let pid = sandbox.run(&sandbox.member(in_users(containerd.bundle().script("sleep 1000")), &kinds));
+    for kind in ["net", "ipc", "uts", "user", "pid"] {
+        assert_eq!(namespace_of(pid, kind), sandbox.namespace(kind), "{kind}");
+        assert_ne!(namespace_of(pid, kind), ours(kind), "{kind}");
+    }
+    sandbox.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_network_that_containerd_gives_comes_with_the_user_namespace_that_it_belongs_to() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let path = host.work().join("network");
+    fs::write(&path, "").expect("the work folder is writable");
+    // As containerd makes it: by a process in a user namespace, which then leaves.
+    let mut holder = Command::new("unshare").args(["--user", "--net", "sleep", "1000"]).spawn().expect("util-linux");
+    let pid = holder.id().cast_signed();
+    eventually("it is in its namespaces", || (namespace_of(pid, "net") != ours("net")).then_some(()));
+    for file in ["uid_map", "gid_map"] {
+        fs::write(format!("/proc/{pid}/{file}"), "0 100000 65536").expect("it has none");
+    }
+    let (network, users) = (namespace_of(pid, "net"), namespace_of(pid, "user"));
+    mount_bind(format!("/proc/{pid}/ns/net"), &path).expect("a namespace can be bound");
+    holder.kill().and_then(|()| holder.wait()).expect("it sleeps");
+    let sandbox = containerd.sandbox_by(|request| {
+        request.options = Some(Pod { users: Some((0, Some([100_000, 65_536]))), ..USUAL }.options()).into();
+        request.netns_path = path.to_str().expect("ASCII").to_owned();
+    });
+    assert_eq!((sandbox.namespace("net"), sandbox.namespace("user")), (network, users));
+    let script = "ls -d /sys/class/net/lo";
+    assert_eq!(said(&sandbox, in_users(containerd.bundle()), &USERS, script), "/sys/class/net/lo\n");
+    sandbox.end();
+    unmount(&path, UnmountFlags::empty()).expect("it is its manager's");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_network_of_the_host_s_users_is_refused_to_a_pod_with_users_of_its_own() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let path = host.work().join("network");
+    fs::write(&path, "").expect("the work folder is writable");
+    let made = Command::new("unshare").arg(format!("--net={}", path.display())).arg("true").status();
+    assert!(made.expect("util-linux").success());
+    let mut sandbox = containerd.new_sandbox();
+    let created = sandbox.create(|request| {
+        request.options = Some(Pod { users: Some((0, Some([100_000, 65_536]))), ..USUAL }.options()).into();
+        request.netns_path = path.to_str().expect("ASCII").to_owned();
+    });
+    let refused = created.map(drop).and_then(|()| sandbox.start().map(drop)).expect_err("it is refused");
+    assert_eq!(refused.code, Code::INVALID_ARGUMENT, "{refused:?}");
+    assert!(refused.message.contains("belongs to the host's user namespace"), "{refused:?}");
+    sandbox.end();
+    unmount(&path, UnmountFlags::empty()).expect("it is its manager's");
     host.assert_nothing_left();
 }
 

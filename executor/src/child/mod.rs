@@ -20,7 +20,7 @@ mod scheduling;
 mod terminal;
 
 pub use capabilities::give_up as give_up_capabilities;
-pub use confine::oom_score_adj;
+pub use confine::{oom_score_adj, set_ids};
 pub use handed::Handed;
 pub use scheduling::first_affinity;
 

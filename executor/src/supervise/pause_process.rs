@@ -24,12 +24,13 @@ impl Supervisor {
             return Err(Error::new(Kind::AlreadyExists, "there is a pause process here already"));
         }
         let expecting = self.children.expect();
-        let starting = pause_process::start(wanted, entry)?;
-        let pid = starting.live.pid;
+        let mut starting = pause_process::start(wanted, entry)?;
+        let live = starting.live().await?;
+        let pid = live.pid;
         let claim = expecting.claim(pid);
         drop(expecting);
         match starting.ready().await {
-            Ok(live) => {
+            Ok(()) => {
                 *self.pauses.0.borrow_mut() = Some(Rc::new(Paused { live, claim }));
                 Ok(pid)
             }

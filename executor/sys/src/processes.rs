@@ -272,6 +272,17 @@ pub fn setns(fd: BorrowedFd<'_>, flags: c_int) -> io::Result<()> {
     check(c_long::from(rc)).map(drop)
 }
 
+/// Opens the user namespace that owns the namespace `fd`: ioctl_ns(2).
+///
+/// # Errors
+/// `EPERM` when that is not the caller's or one below it; `ENOTTY` when `fd` is no namespace.
+pub fn owner_of_namespace(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const NS_GET_USERNS: u32 = 0xb701;
+    // SAFETY: NS_GET_USERNS takes no argument.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), NS_GET_USERNS as _) };
+    check(c_long::from(rc)).map(|fd| own(fd as RawFd))
+}
+
 /// Moves the caller from the namespaces in `flags` (CLONE_NEW*) to new ones.
 pub fn unshare(flags: c_int) -> io::Result<()> {
     // SAFETY: only namespace flags are passed by this crate, never CLONE_FILES

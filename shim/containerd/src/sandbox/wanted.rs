@@ -14,9 +14,9 @@ use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Kind, Pause, PauseNet, Result, checked_cgroup_path};
+use bowline_executor::{Doing, Error, Idmap, Kind, Pause, PauseNet, Result, checked_cgroup_path};
 use containerd_shim_protos::sandbox_api::CreateSandboxRequest;
-use oci_spec::runtime::{Linux, LinuxNamespaceType, Spec};
+use oci_spec::runtime::{Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespaceType, Spec};
 use protobuf::Message as _;
 
 #[allow(missing_docs, unsafe_code, nonstandard_style, unused, clippy::all, clippy::unwrap_used)]
@@ -24,7 +24,7 @@ mod podsandbox {
     include!(concat!(env!("OUT_DIR"), "/podsandbox.rs"));
 }
 
-use podsandbox::{DNSConfig, NamespaceMode, NamespaceOption, PodSandboxConfig};
+use podsandbox::{DNSConfig, IDMapping, NamespaceMode, NamespaceOption, PodSandboxConfig, UserNamespace};
 
 /// The type of CRI's description of a pod.
 const POD: &str = "runtime.v1.PodSandboxConfig";
@@ -88,21 +88,15 @@ impl Wanted {
             mode.enum_value()
                 .map_err(|number| Error::new(Kind::BadSpec, format!("namespace_options.{name}: {number} is no mode")))
         };
-        if let Some(users) = options.userns_options.as_ref() {
-            let named = match mode(users.mode, "userns_options")? {
+        let users = match options.userns_options.as_ref() {
+            None => None,
+            Some(users) => match mode(users.mode, "userns_options")? {
                 NamespaceMode::NODE => None,
-                NamespaceMode::POD => Some("POD"),
-                NamespaceMode::CONTAINER => Some("CONTAINER"),
-                NamespaceMode::TARGET => Some("TARGET"),
-            };
-            if let Some(named) = named {
-                let message = format!(
-                    "namespace_options.userns_options: a user namespace of mode {named} is not supported with the \
-                     sandboxer \"shim\""
-                );
-                return Err(Error::new(Kind::Unsupported, message).hint("the sandboxer \"podsandbox\" has POD"));
-            }
-        }
+                NamespaceMode::POD => Some(maps(users)?),
+                NamespaceMode::CONTAINER => return Err(no_users("CONTAINER")),
+                NamespaceMode::TARGET => return Err(no_users("TARGET")),
+            },
+        };
         let of_host = mode(options.network, "network")? == NamespaceMode::NODE;
         let net = match given {
             _ if of_host => PauseNet::Host,
@@ -115,6 +109,7 @@ impl Wanted {
             // A pod in the host's network has the host's name.
             uts: !of_host,
             pid: mode(options.pid, "pid")? == NamespaceMode::POD,
+            users,
             hostname: Some(pod.hostname.clone()).filter(|name| !name.is_empty() && !of_host),
             sysctls: linux.map(|linux| linux.sysctls.clone().into_iter().collect()).unwrap_or_default(),
         };
@@ -172,6 +167,28 @@ impl Wanted {
     }
 }
 
+fn no_users(mode: &str) -> Error {
+    let message = format!("namespace_options.userns_options: a pod has no user namespace of mode {mode}");
+    Error::new(Kind::Unsupported, message).hint("the modes are POD and NODE")
+}
+
+/// The maps of a pod's user namespace. containerd, too, wants one of each that has a root user.
+fn maps(users: &UserNamespace) -> Result<Idmap> {
+    let map = |name: &str, given: &[IDMapping]| -> Result<Vec<LinuxIdMapping>> {
+        let [map] = given else {
+            let message = format!("namespace_options.userns_options.{name}: one mapping, not {}", given.len());
+            return Err(Error::new(Kind::BadSpec, message));
+        };
+        if map.container_id != 0 || map.length == 0 {
+            let message = format!("namespace_options.userns_options.{name}: the mapping leaves out the pod's root");
+            return Err(Error::new(Kind::BadSpec, message).hint("set container_id to 0, and a length"));
+        }
+        let mapping = LinuxIdMappingBuilder::default().container_id(0u32).host_id(map.host_id).size(map.length).build();
+        mapping.map(|mapping| vec![mapping]).doing(Kind::Internal, || "cannot make a mapping")
+    };
+    Ok(Idmap { uids: map("uids", &users.uids)?, gids: map("gids", &users.gids)? })
+}
+
 /// A cgroup that is given as a path: not the name of a unit, and not the root.
 fn cgroup(path: Option<&str>) -> Result<Option<String>> {
     let path = path.filter(|path| path.starts_with('/') && *path != "/");
@@ -211,7 +228,7 @@ mod tests {
     use protobuf::MessageField;
     use serde_json::{Value, json};
 
-    use super::podsandbox::{LinuxPodSandboxConfig, LinuxSandboxSecurityContext, UserNamespace};
+    use super::podsandbox::{LinuxPodSandboxConfig, LinuxSandboxSecurityContext};
     use super::*;
 
     fn pod(namespaces: NamespaceOption) -> PodSandboxConfig {
@@ -251,9 +268,21 @@ mod tests {
 
     #[test]
     fn what_a_pod_cannot_have_is_refused() {
-        let users = UserNamespace { mode: NamespaceMode::POD.into(), ..UserNamespace::default() };
-        let modes = NamespaceOption { userns_options: MessageField::some(users), ..NamespaceOption::default() };
-        assert_eq!(Wanted::of_pod(&pod(modes), None).map_err(|e| e.kind()), Err(Kind::Unsupported));
+        use NamespaceMode::{CONTAINER, NODE, POD, TARGET};
+        let users = |mode: NamespaceMode, maps: &[IDMapping]| {
+            let (uids, gids) = (maps.to_vec(), maps.to_vec());
+            let users = UserNamespace { mode: mode.into(), uids, gids, ..UserNamespace::default() };
+            let modes = NamespaceOption { userns_options: MessageField::some(users), ..NamespaceOption::default() };
+            Wanted::of_pod(&pod(modes), None).map(|wanted| wanted.pause.users.is_some()).map_err(|e| e.kind())
+        };
+        let map = |container_id, length| IDMapping { host_id: 9, container_id, length, ..IDMapping::default() };
+        assert_eq!(users(POD, &[map(0, 5)]), Ok(true));
+        assert_eq!(users(NODE, &[]), Ok(false));
+        for maps in [&[][..], &[map(0, 5), map(5, 5)], &[map(1, 5)], &[map(0, 0)]] {
+            assert_eq!(users(POD, maps), Err(Kind::BadSpec), "{maps:?}");
+        }
+        assert_eq!(users(CONTAINER, &[]), Err(Kind::Unsupported));
+        assert_eq!(users(TARGET, &[]), Err(Kind::Unsupported));
         let unknown = NamespaceOption { pid: protobuf::EnumOrUnknown::from_i32(9), ..NamespaceOption::default() };
         let refused = Wanted::of_pod(&pod(unknown), None).expect_err("no such mode");
         assert!(refused.kind() == Kind::BadSpec && refused.to_string().contains("namespace_options.pid"), "{refused}");

@@ -9,7 +9,7 @@ use protobuf::MessageField;
 use protobuf::well_known_types::any::Any;
 use serde_json::json;
 
-use super::start::field;
+use super::start::{field, number};
 use super::{Bundle, Containerd, Failure, Pending, Shim, Stdio, any};
 use crate::harness::namespace_of;
 
@@ -27,8 +27,9 @@ pub struct Pod<'a> {
     pub pid: u8,
     /// 0 its own, 2 the host's.
     pub ipc: u8,
-    /// The mode of the user namespace that it asks for, if it does.
-    pub users: Option<u8>,
+    /// The mode of the user namespace that it asks for, if it does, and the map of users and groups: the host's id of
+    /// its root, and how many ids there are.
+    pub users: Option<(u8, Option<[u32; 2]>)>,
     /// Its name.
     pub hostname: &'a str,
     pub cgroup: &'a str,
@@ -40,10 +41,12 @@ pub struct Pod<'a> {
 impl Pod<'_> {
     /// As CRI sends it.
     pub fn options(&self) -> Any {
-        let number = |number: u8, value: u8| vec![number << 3, value];
-        let mut namespaces = [number(1, self.network), number(2, self.pid), number(3, self.ipc)].concat();
-        if let Some(mode) = self.users {
-            namespaces.extend(field(5, number(1, mode)));
+        let modes = [(1, self.network), (2, self.pid), (3, self.ipc)];
+        let mut namespaces: Vec<u8> = modes.iter().flat_map(|(kind, mode)| number(*kind, u32::from(*mode))).collect();
+        if let Some((mode, map)) = self.users {
+            let map = map.map(|[host, length]| [number(1, host), number(3, length)].concat());
+            let maps = map.map(|map| [field(2, &map), field(3, map)].concat()).unwrap_or_default();
+            namespaces.extend(field(5, [number(1, u32::from(mode)), maps].concat()));
         }
         let mut linux = [field(1, self.cgroup), field(2, field(1, namespaces))].concat();
         for (key, value) in self.sysctls {

@@ -20,14 +20,22 @@ pub const GENERIC_OPTIONS: &str = "runtimeoptions.v1.Options";
 /// A field of a protobuf message: bytes or text.
 pub fn field(number: u8, value: impl AsRef<[u8]>) -> Vec<u8> {
     let value = value.as_ref();
-    let mut bytes = vec![number << 3 | 2];
-    let mut length = value.len();
-    while length > 0x7f {
-        bytes.push(length as u8 | 0x80);
-        length >>= 7;
+    [vec![number << 3 | 2], varint(value.len()), value.to_vec()].concat()
+}
+
+/// A field of a protobuf message: a number.
+pub fn number(number: u8, value: u32) -> Vec<u8> {
+    [vec![number << 3], varint(value as usize)].concat()
+}
+
+fn varint(mut value: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value > 0x7f {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
     }
-    bytes.push(length as u8);
-    [bytes, value.to_vec()].concat()
+    bytes.push(value as u8);
+    bytes
 }
 
 /// An `Any`.

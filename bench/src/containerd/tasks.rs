@@ -88,7 +88,9 @@ impl Daemon {
         let mut reader = reader.doing(Kind::Internal, what)?;
         ioctl_fionbio(&reader, false).doing(Kind::Internal, what)?;
         let stdout = fifo.to_string_lossy().into_owned();
-        let request = CreateTaskRequest { container_id: id.clone(), stdout, terminal, ..Default::default() };
+        // A terminal has no stderr of its own.
+        let stderr = if terminal { String::new() } else { stdout.clone() };
+        let request = CreateTaskRequest { container_id: id.clone(), stdout, stderr, terminal, ..Default::default() };
         self.block(self.ask("Create", &request))?;
         // The shim has it open from now on.
         let read = std::thread::spawn(move || {

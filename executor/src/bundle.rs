@@ -40,7 +40,21 @@ pub fn root(path: &Path) -> PathBuf {
 /// bundle that is a symlink, which could lead elsewhere by the next look.
 pub fn read(path: &Path) -> Result<(Spec, Option<LinuxSeccomp>)> {
     let (text, file) = text(path)?;
-    parse(&text, &file)
+    let (mut spec, seccomp) = parse(&text, &file)?;
+    lead_inside(&mut spec, path);
+    Ok((spec, seccomp))
+}
+
+/// Takes the root filesystem's own path off destinations that begin with it: some managers name the place on the host.
+/// So does runc.
+fn lead_inside(spec: &mut Spec, bundle: &Path) {
+    let Some(root) = spec.root().as_ref().map(|root| bundle.join(root.path())) else { return };
+    for mount in spec.mounts_mut().iter_mut().flatten().filter(|_| root != Path::new("/")) {
+        if let Ok(inside) = mount.destination().strip_prefix(&root) {
+            let inside = Path::new("/").join(inside);
+            mount.set_destination(inside);
+        }
+    }
 }
 
 /// The cgroup that the configuration in the bundle at `path` asks for, if it asks for one and can

@@ -28,7 +28,7 @@ impl Namespaces {
         let mut namespaces = Namespaces::default();
         let linux = spec.linux().as_ref();
         for namespace in linux.and_then(|l| l.namespaces().as_ref()).into_iter().flatten() {
-            let flag = flag(namespace.typ())?;
+            let flag = flag(namespace.typ());
             match namespace.path() {
                 Some(path) if !path.as_os_str().is_empty() => namespaces.join.push((flag, path.clone())),
                 _ => namespaces.new |= flag,
@@ -62,11 +62,12 @@ impl Namespaces {
     }
 
     /// The namespaces that `clone3` makes. The cgroup namespace is not among them: the child
-    /// unshares it once it is in its cgroup, so that this cgroup is its root. A task in the host's
+    /// unshares it once it is in its cgroup, so that this cgroup is its root; nor is the time
+    /// namespace, whose offsets are set before anybody is in it. A task in the host's
     /// mount namespace has its root set up in another, so that no mount of it is left behind.
     pub fn clone_flags(&self) -> u64 {
         let setup = if self.shares_mounts() { libc::CLONE_NEWNS } else { 0 };
-        (self.new & !libc::CLONE_NEWCGROUP | setup) as u64
+        (self.new & !(libc::CLONE_NEWCGROUP | sys::CLONE_NEWTIME) | setup) as u64
     }
 
     /// The namespaces that an exec must enter by `setns` on init's pidfd: all that differ from the
@@ -176,8 +177,8 @@ fn line(mapping: &LinuxIdMapping) -> String {
     format!("{} {} {}\n", mapping.container_id(), mapping.host_id(), mapping.size())
 }
 
-fn flag(kind: LinuxNamespaceType) -> Result<c_int> {
-    Ok(match kind {
+fn flag(kind: LinuxNamespaceType) -> c_int {
+    match kind {
         LinuxNamespaceType::Mount => libc::CLONE_NEWNS,
         LinuxNamespaceType::Cgroup => libc::CLONE_NEWCGROUP,
         LinuxNamespaceType::Uts => libc::CLONE_NEWUTS,
@@ -185,10 +186,8 @@ fn flag(kind: LinuxNamespaceType) -> Result<c_int> {
         LinuxNamespaceType::User => libc::CLONE_NEWUSER,
         LinuxNamespaceType::Pid => libc::CLONE_NEWPID,
         LinuxNamespaceType::Network => libc::CLONE_NEWNET,
-        LinuxNamespaceType::Time => {
-            return Err(Error::new(Kind::Unsupported, "linux.namespaces: time namespaces are not supported"));
-        }
-    })
+        LinuxNamespaceType::Time => sys::CLONE_NEWTIME,
+    }
 }
 
 fn name(flag: c_int) -> &'static str {
@@ -199,6 +198,7 @@ fn name(flag: c_int) -> &'static str {
         libc::CLONE_NEWUSER => "user",
         libc::CLONE_NEWPID => "pid",
         libc::CLONE_NEWNET => "network",
+        sys::CLONE_NEWTIME => "time",
         _ => "mount",
     }
 }

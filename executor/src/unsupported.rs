@@ -13,6 +13,7 @@ use oci_spec::runtime::{
 };
 
 use crate::lsm;
+use crate::{memory_policy, time_namespace};
 
 /// Refuses what the executor does not do.
 ///
@@ -44,14 +45,10 @@ pub fn check(spec: &Spec) -> Result<()> {
     if let Some(label) = linux.mount_label().as_deref().filter(|label| !label.is_empty()) {
         lsm::check_label("linux.mountLabel", label)?;
     }
-    if linux.time_offsets().as_ref().is_some_and(|offsets| !offsets.is_empty()) {
-        return unsupported("linux.timeOffsets: a time namespace");
-    }
+    time_namespace::check(spec)?;
+    memory_policy::check(spec)?;
     if linux.intel_rdt().is_some() {
         return unsupported("linux.intelRdt");
-    }
-    if linux.memory_policy().is_some() {
-        return unsupported("linux.memoryPolicy");
     }
     if linux.net_devices().as_ref().is_some_and(|devices| !devices.is_empty()) {
         return unsupported("linux.netDevices: moving network devices");
@@ -251,7 +248,7 @@ mod tests {
     fn what_is_not_done_is_named() {
         for (more, name) in [
             (r#""mountLabel":"system_u:object_r:x:s0""#, "mountLabel"),
-            (r#""timeOffsets":{"monotonic":{"secs":1}}"#, "timeOffsets"),
+            (r#""timeOffsets":{"realtime":{"secs":1}}"#, "timeOffsets"),
             (r#""intelRdt":{"closID":"x"}"#, "intelRdt"),
             (r#""netDevices":{"eth0":{"name":"eth1"}}"#, "netDevices"),
             (r#","process":{"user":{"uid":0,"gid":0},"cwd":"/","selinuxLabel":"u:r:t:s0"}"#, "selinuxLabel"),

@@ -102,7 +102,5 @@ fn what_is_not_claimed_is_refused_by_name() {
     is_refused(&containerd, &without("intelRdt", &json!({ "closID": "x" })), "intelRdt");
     assert_eq!(linux["netDevices"]["enabled"], false);
     is_refused(&containerd, &without("netDevices", &json!({ "lo": {} })), "netDevices");
-    assert_eq!(linux["memoryPolicy"], json!({ "modes": [], "flags": [] }));
-    is_refused(&containerd, &without("memoryPolicy", &json!({ "mode": "MPOL_DEFAULT" })), "memoryPolicy");
     host.assert_nothing_left();
 }

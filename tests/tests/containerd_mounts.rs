@@ -442,24 +442,12 @@ fn the_hosts_mount_namespace_is_shared_without_a_path_and_not_with_users_of_its_
     host.assert_nothing_left();
 }
 
-/// Gives the bundle a new user namespace, and its root that namespace's owner.
-fn in_user_namespace(bundle: Bundle) -> Bundle {
-    let owned = Command::new("chown").arg("-R").arg("100000:100000").arg(bundle.rootfs()).status();
-    assert!(owned.expect("chown").success());
-    bundle.edit(|config| {
-        config["linux"]["namespaces"].as_array_mut().expect("a list").push(json!({ "type": "user" }));
-        for map in ["uidMappings", "gidMappings"] {
-            config["linux"][map] = json!([{ "containerID": 0, "hostID": 100_000, "size": 65536 }]);
-        }
-    })
-}
-
 #[test]
 fn sys_may_be_bound_into_a_user_namespace_that_has_the_hosts_network() {
     let host = Host::new();
     let containerd = host.containerd();
     let script = "test -e /sys/class/net/lo && test -d /sys/fs/cgroup && grep -o ' /sys sysfs ro,' /proc/mounts";
-    let bundle = in_user_namespace(containerd.bundle().script(script).without_namespace("network")).edit(|config| {
+    let bundle = containerd.bundle().script(script).without_namespace("network").with_users().edit(|config| {
         let all = config["mounts"].as_array_mut().expect("a list");
         let sys = all.iter_mut().find(|mount| mount["destination"] == "/sys").expect("there is one");
         let options = json!(["rbind", "nosuid", "noexec", "nodev", "ro"]);
@@ -480,7 +468,7 @@ fn sys_may_be_bound_into_a_user_namespace_that_is_joined() {
     }
     let (user, network) = (holder.namespace("user"), holder.namespace("net"));
     let script = "id -u; grep -o ' /sys sysfs ro,' /proc/mounts; ls -d /sys/class/net/lo";
-    let bundle = in_user_namespace(containerd.bundle().script(script)).edit(|config| {
+    let bundle = containerd.bundle().script(script).with_users().edit(|config| {
         for namespace in config["linux"]["namespaces"].as_array_mut().expect("a list") {
             match namespace["type"].as_str() {
                 Some("user") => namespace["path"] = json!(user),

@@ -126,9 +126,7 @@ const USERS: [&str; 4] = ["network", "ipc", "uts", "user"];
 
 /// A bundle of a member of such a pod, whose root snapshotters give to the pod's root.
 fn in_users(bundle: Bundle) -> Bundle {
-    let owned = Command::new("chown").args(["-R", "100000:100000"]).arg(bundle.rootfs()).status();
-    assert!(owned.expect("chown").success());
-    bundle.edit(|config| {
+    bundle.owned_by(100_000).edit(|config| {
         let namespaces = config["linux"]["namespaces"].as_array_mut().expect("a list");
         namespaces.push(json!({ "type": "user" }));
     })

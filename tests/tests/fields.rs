@@ -365,7 +365,18 @@ fn what_runc_refuses_is_refused_too_and_named() {
         ("root", Value::Null, "root"),
     ];
     if !is_reference() {
-        // Since runc 1.2 and 1.3.
+        // Since runc 1.2, 1.3 and 1.4.
+        cases.push(("linux.timeOffsets", json!({ "monotonic": { "secs": 1 } }), "linux.timeOffsets"));
+        for (policy, named) in [
+            (json!({}), "linux.memoryPolicy"),
+            (json!({ "mode": "INTERLEAVE", "nodes": "0" }), "linux.memoryPolicy.mode"),
+            (json!({ "mode": "MPOL_PREFERRED", "nodes": "0", "flags": ["badflag"] }), "linux.memoryPolicy.flags"),
+            (json!({ "mode": "MPOL_DEFAULT", "nodes": "0-7" }), "requires 0 nodes but got 8"),
+            (json!({ "mode": "MPOL_BIND", "nodes": "0-9876543210" }), "linux.memoryPolicy.nodes"),
+            (json!({ "mode": "MPOL_BIND", "nodes": "1000" }), "linux.memoryPolicy"),
+        ] {
+            cases.push(("linux.memoryPolicy", policy, named));
+        }
         cases.push(("linux.uidMappings", map.clone(), "linux.uidMappings"));
         cases.push(("linux.gidMappings", map, "linux.gidMappings"));
         let priority = json!({ "class": "IOPRIO_CLASS_BE", "priority": 8 });

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Stdio, is_reference};
-use bowline_tests::harness::{only_v2, skip};
+use bowline_tests::harness::{namespace_of, only_v2, skip};
 use serde_json::json;
 
 use crate::fields::{has_realtime_left, reference_fails, said, said_with};
@@ -124,11 +124,95 @@ fn the_propagation_of_the_root_is_what_the_configuration_says() {
     if reference_fails("runc shares the root only where the host does") {
         return;
     }
-    let script = "grep '^[0-9]* [0-9]* [0-9:]* [^ ]* / ' /proc/self/mountinfo | grep -c shared: ; true";
-    for (name, shared) in [("private", "0"), ("shared", "1")] {
-        let said = said_with(script, |config| config["linux"]["rootfsPropagation"] = json!(name));
-        assert_eq!(said, shared, "{name}");
+    let script = "grep '^[0-9]* [0-9]* [0-9:]* [^ ]* / ' /proc/self/mountinfo >/tmp/root; \
+                  busybox grep -c shared: /tmp/root; busybox grep -c master: /tmp/root; true";
+    // Shared is among a group of its own: nothing of the host's reaches it.
+    for (name, expected) in [("private", "0\n0"), ("shared", "1\n0")] {
+        let said = said_with(script, |config| {
+            config["linux"]["rootfsPropagation"] = json!(name);
+            let tmpfs = json!({ "destination": "/tmp", "type": "tmpfs", "source": "tmpfs" });
+            config["mounts"].as_array_mut().expect("a list").push(tmpfs);
+        });
+        assert_eq!(said, expected, "{name}");
     }
+}
+
+/// `monotonic` and `boottime`, each with its seconds and nanoseconds.
+const OFFSETS: &str = "cat /proc/self/timens_offsets | busybox awk '{print $1, $2, $3}'";
+
+#[test]
+fn clocks_of_a_time_namespace_are_as_far_ahead_as_the_configuration_says() {
+    if reference_fails("runc 1.1 knows no time namespaces") {
+        return;
+    }
+    let host = Host::new();
+    let containerd = host.containerd();
+    let offsets =
+        json!({ "monotonic": { "secs": 7881, "nanosecs": 2_718_281 }, "boottime": { "secs": 1337, "nanosecs": 3 } });
+    for users in [false, true] {
+        let mut bundle =
+            containerd.bundle().script(&format!("{OFFSETS}; busybox cut -d . -f 1 /proc/uptime; sleep 1000"));
+        if users {
+            bundle = bundle.with_users();
+        }
+        let bundle = bundle.edit(|config| {
+            let linux = &mut config["linux"];
+            linux["namespaces"].as_array_mut().expect("a list").push(json!({ "type": "time" }));
+            linux["timeOffsets"] = offsets.clone();
+        });
+        let io = bundle.fifos("init");
+        let running = containerd.run_with(bundle, &io);
+        let expected = "monotonic 7881 2718281\nboottime 1337 3\n";
+        running.stdout.wait_for(expected);
+        // The shim's own clocks are the host's, and an exec has the container's.
+        assert_eq!(namespace_of(running.shim.pid(), "time"), namespace_of(std::process::id().cast_signed(), "time"));
+        assert_eq!(running.exec("e", OFFSETS), (0, expected.to_owned()));
+        assert_ne!(namespace_of(running.pid, "time"), namespace_of(running.shim.pid(), "time"));
+        running.end();
+    }
+    let none = said_with(OFFSETS, |config| {
+        config["linux"]["namespaces"].as_array_mut().expect("a list").push(json!({ "type": "time" }));
+    });
+    assert_eq!(none, "monotonic 0 0\nboottime 0 0");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn memory_is_allocated_by_the_policy_that_the_configuration_says() {
+    if reference_fails("runc 1.1 knows no memory policies") {
+        return;
+    }
+    let host = Host::new();
+    let containerd = host.containerd();
+    let policy = "busybox head -n 1 /proc/self/numa_maps | busybox cut -d ' ' -f 2";
+    for (wanted, seen) in [
+        (json!({ "mode": "MPOL_INTERLEAVE", "nodes": "0" }), "interleave:0"),
+        (json!({ "mode": "MPOL_BIND", "nodes": "0", "flags": ["MPOL_F_STATIC_NODES"] }), "bind=static:0"),
+        (json!({ "mode": "MPOL_DEFAULT" }), "default"),
+    ] {
+        let bundle = containerd.bundle().script(&format!("{policy}; sleep 1000"));
+        let bundle = bundle.edit(|config| config["linux"]["memoryPolicy"] = wanted.clone());
+        let io = bundle.fifos("init");
+        let running = containerd.run_with(bundle, &io);
+        running.stdout.wait_for(&format!("{seen}\n"));
+        assert_eq!(running.exec("e", policy), (0, format!("{seen}\n")), "{wanted}");
+        running.end();
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_destination_that_names_the_root_on_the_host_is_inside_it() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("cat /mnt/of-the-root/file");
+    let source = host.work().join("source");
+    fs::create_dir(&source).expect("ours");
+    fs::write(source.join("file"), "text").expect("ours");
+    let inside = bundle.rootfs().join("mnt/of-the-root");
+    let bind = json!({ "destination": inside, "type": "bind", "source": source, "options": ["rbind"] });
+    assert_eq!(said(&containerd, &bundle.mount(&bind)), "text");
+    host.assert_nothing_left();
 }
 
 #[test]

@@ -41,8 +41,8 @@ use crate::hooks::{Container, Point};
 use crate::io::{End, Stdio};
 use crate::lsm::{Labels, Opened};
 use crate::namespaces::Namespaces;
-use crate::network;
 use crate::rootfs::{self, Sources};
+use crate::{memory_policy, network, time_namespace};
 
 /// First byte of a message on the report pipe: init is set up and waits for [`START`].
 pub const READY: u8 = b'R';
@@ -151,6 +151,9 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     if namespaces.is_new(libc::CLONE_NEWCGROUP) {
         sys::unshare(libc::CLONE_NEWCGROUP).doing(Kind::Unsupported, || "cannot make a cgroup namespace")?;
     }
+    if namespaces.is_new(sys::CLONE_NEWTIME) {
+        time_namespace::enter_new(spec)?;
+    }
     let sources = match sources.take() {
         Some(sources) => sources,
         None if sys::has_mount_fds() => rootfs::open_sources(spec, bundle, namespaces.in_user_namespace(), nobody)?,
@@ -198,6 +201,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     command::check_folder(payload.process)?;
     let program = command::find(payload.process)?;
     confine::set_rlimits(payload.process)?;
+    memory_policy::apply(payload.spec)?;
     let held = || {
         sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
         await_order(orders, START)
@@ -233,6 +237,7 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
     }
     let program = command::find(payload.process)?;
     confine::set_rlimits(payload.process)?;
+    memory_policy::apply(payload.spec)?;
     let outcome = confine::execute(payload, labels.as_ref(), &program, || Ok(()));
     // Not returned: see `become_init`.
     fail(payload, report, outcome)

@@ -116,20 +116,12 @@ pub fn enter(
             .change(root, false, closed)
             .doing(Kind::Internal, || "cannot make the root filesystem read-only")?;
     }
-    let propagation = options::root_propagation(spec)?.unwrap_or(libc::MS_SLAVE);
-    let change = MountAttributes { propagation, ..MountAttributes::default() };
-    let what = || "cannot set the propagation of the root";
-    match shared {
-        Some(namespace) => {
-            let copy = leave(&sources.trees, root, namespace)?;
-            sources.trees.change(copy.as_fd(), false, change).doing(Kind::Internal, what)?;
-        }
-        None => {
-            pivot(&sources.trees, root)?;
-            // Only now, because a shared mount cannot become the root.
-            sources.trees.change(root, false, change).doing(Kind::Internal, what)?;
-        }
+    let copy = shared.map(|shared| leave(&sources.trees, root, shared)).transpose()?;
+    if copy.is_none() {
+        pivot(&sources.trees, root)?;
     }
+    // Only now, because a shared mount cannot become the root.
+    propagate(&sources.trees, copy.as_ref().map_or(root, OwnedFd::as_fd), options::root_propagation(spec)?)?;
     Ok(Entered { terminal, null })
 }
 
@@ -314,6 +306,17 @@ fn hosts_sys(trees: &Trees) -> Result<OwnedFd> {
     let change = MountAttributes { set, clear: 0, propagation: libc::MS_SLAVE };
     trees.change(tree.as_fd(), true, change).doing(Kind::Internal, what)?;
     Ok(tree)
+}
+
+/// Sets the propagation of the root: what the spec says, or what is mounted on the host reaches it, and nothing goes back.
+fn propagate(trees: &Trees, root: BorrowedFd<'_>, wanted: Option<u64>) -> Result<()> {
+    let wanted = wanted.unwrap_or(libc::MS_SLAVE);
+    // A shared root is one of a group of its own: it leaves the host's first.
+    let first = (wanted == libc::MS_SHARED).then_some(libc::MS_PRIVATE);
+    first.into_iter().chain([wanted]).try_for_each(|propagation| {
+        let change = MountAttributes { propagation, ..MountAttributes::default() };
+        trees.change(root, false, change).doing(Kind::Internal, || "cannot set the propagation of the root")
+    })
 }
 
 /// Enters the mount namespace `shared`, and there a copy of the root that belongs to no namespace: it goes away with the

@@ -15,6 +15,9 @@ use super::memory::SharedPid;
 use super::signals::with_signals_blocked;
 use super::{absent, check, own};
 
+/// The time namespace (linux/sched.h), which libc does not have for every target.
+pub const CLONE_NEWTIME: c_int = 0x80;
+
 /// clone3 flags beyond 32 bits (linux/sched.h), which libc gives as an int.
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
@@ -355,6 +358,19 @@ pub fn default_memory_policy() -> io::Result<()> {
     const MPOL_DEFAULT: c_int = 0;
     // SAFETY: the default policy takes no nodes, by a null mask of no bits.
     let rc = unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_DEFAULT, ptr::null::<libc::c_ulong>(), 0) };
+    check(rc).map(drop)
+}
+
+/// Sets by which nodes the calling thread, and what it executes, allocates memory (set_mempolicy(2)). `mode` includes
+/// its flags; node n is bit n % 64 of `nodes[n / 64]`.
+pub fn set_memory_policy(mode: c_int, nodes: &[u64]) -> io::Result<()> {
+    // The kernel takes one bit less than it is told, and a mode without nodes a null mask.
+    let (mask, bits) = match nodes.iter().any(|bits| *bits != 0) {
+        true => (nodes.as_ptr(), nodes.len() * 64 + 1),
+        false => (ptr::null(), 0),
+    };
+    // SAFETY: the mask has as many bits as are read of it.
+    let rc = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, bits) };
     check(rc).map(drop)
 }
 

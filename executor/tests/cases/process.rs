@@ -89,13 +89,12 @@ fn refused() {
         ("/linux/mountLabel", json!("u:r:t:s0"), "mountLabel"),
         ("/linux/intelRdt", json!({"closID": "x"}), "intelRdt"),
         ("/linux/timeOffsets", json!({"monotonic": {"secs": 1}}), "timeOffsets"),
+        ("/linux/memoryPolicy", json!({"mode": "MPOL_BIND", "nodes": "x"}), "memoryPolicy"),
         ("/process/apparmorProfile", json!("no-such-profile"), "apparmor"),
     ] {
         let ended = Test::new("true").set(pointer, value).run();
         assert!(ended.error().contains(name), "{ended:?}");
     }
-    let time = Test::new("true").add("/linux/namespaces", json!({"type": "time"})).run();
-    assert!(time.error().contains("time namespace"), "{time:?}");
     let unknown = Test::new("true").add("/linux/namespaces", json!({"type": "colour"})).run();
     assert!(unknown.error().starts_with("BadSpec") && unknown.error().contains("colour"), "{unknown:?}");
 }

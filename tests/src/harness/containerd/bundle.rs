@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -79,6 +80,23 @@ impl Bundle {
         self.edit(|config| {
             let all = config["linux"]["namespaces"].as_array_mut().expect("a list");
             all.retain(|namespace| namespace["type"] != kind);
+        })
+    }
+
+    /// Its root filesystem belongs to this user and group of the host, as snapshotters give it to a mapped root.
+    pub fn owned_by(self, id: u32) -> Bundle {
+        let owned = Command::new("chown").arg("-R").arg(format!("{id}:{id}")).arg(self.rootfs()).status();
+        assert!(owned.expect("coreutils").success());
+        self
+    }
+
+    /// With a user namespace of its own.
+    pub fn with_users(self) -> Bundle {
+        self.owned_by(100_000).edit(|config| {
+            config["linux"]["namespaces"].as_array_mut().expect("a list").push(json!({ "type": "user" }));
+            for map in ["uidMappings", "gidMappings"] {
+                config["linux"][map] = json!([{ "containerID": 0, "hostID": 100_000, "size": 65536 }]);
+            }
         })
     }
 

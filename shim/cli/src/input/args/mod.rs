@@ -508,23 +508,23 @@ pub struct TopArgs {
     pub interval: Duration,
 }
 
-/// Limits as typed; `max` lifts one.
+/// Limits as typed; `max` or `-1` lifts one.
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
     /// The most memory: 64M, max
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub memory: Option<Ceiling<ByteSize>>,
     /// Swap beyond the memory limit: 16M, max
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub swap: Option<Ceiling<ByteSize>>,
     /// Memory beyond which the task is slowed down (cgroup v2): 48M, max
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub memory_high: Option<Ceiling<ByteSize>>,
     /// Memory up to which the kernel spares the task: 16M, 0
     #[arg(long, value_name = "SIZE")]
     pub memory_low: Option<ByteSize>,
     /// The most CPU time, in CPUs: 0.5, max
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub cpus: Option<Ceiling<Cpus>>,
     /// The weight when CPU time is short: 2 to 262144
     #[arg(long)]
@@ -536,7 +536,7 @@ pub struct UpdateArgs {
     #[arg(long, value_name = "NODES")]
     pub mems: Option<IdSet>,
     /// The most processes and threads: 64, max
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub pids: Option<Ceiling<u64>>,
     /// Block devices: weight=500, or /dev/sda,read_bps=1M,write_iops=max; may be repeated
     #[arg(long, value_name = "IO")]

@@ -1,5 +1,5 @@
 //! Mixed load for a while: what a task's shim and the machine have at the end is
-//! what they had at the start. Two minutes; `make soak FOR=10m` for longer.
+//! what they had at the start. Most of a minute; `make soak FOR=10m` for longer.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use bowline_tests::harness::{Task, children_of, eventually, fds_of, is_slow, sta
 
 /// How long, by `BOWLINE_SOAK`, such as `90s`, `10m` or `1h`.
 fn asked() -> Duration {
-    let asked = std::env::var("BOWLINE_SOAK").unwrap_or_else(|_| if is_slow() { "20s" } else { "2m" }.to_owned());
+    let asked = std::env::var("BOWLINE_SOAK").unwrap_or_else(|_| if is_slow() { "20s" } else { "40s" }.to_owned());
     let (number, unit) = asked.split_at(asked.len().saturating_sub(1));
     let seconds = match unit {
         "s" => 1,

@@ -132,6 +132,8 @@ fn a_poststart_hook_that_fails_stops_the_container() {
     assert!(!skipped.exists() && !stopped.exists());
     shim.delete(&bundle.id, "").expect("deleted");
     assert!(stopped.exists());
+    containerd.events.wait_for(&bundle.id, "delete");
+    assert_eq!(containerd.events.of(&bundle.id), ["create", "exit", "delete"], "it is not told to have started");
     shim.over();
     host.assert_nothing_left();
 }

@@ -118,10 +118,10 @@ impl Supervisor {
             // When the task has ended, systemd may have removed the cgroup that counts its kills.
             self.watch_oom(&task);
         }
-        self.run_poststart_hooks(&task).await?;
+        let pid = self.settle_start(&task).await?;
         self.begin_checks(&task);
         self.begin_watch(&task, watched);
-        Ok(Launched { pid: task.facts.look(|facts| facts.record.pid).unwrap_or_default() })
+        Ok(Launched { pid })
     }
 
     /// Sets a task up without starting it, for a manager that starts it separately.
@@ -165,7 +165,16 @@ impl Supervisor {
             None => return Err(Error::new(Kind::WrongState, format!("task {id} was started already"))),
         }
         self.started(&task)?;
-        self.run_poststart_hooks(&task).await
+        self.settle_start(&task).await.map(drop)
+    }
+
+    /// Runs the hooks of a program that runs, and tells the manager, whose start has then succeeded. Returns the pid of
+    /// init, which may have ended.
+    async fn settle_start(&self, task: &Rc<Task>) -> Result<i32> {
+        self.run_poststart_hooks(task).await?;
+        let pid = task.facts.look(|facts| facts.record.pid).unwrap_or_default();
+        self.tell_manager(task, || Happening::Started { pid });
+        Ok(pid)
     }
 
     /// Records and reports that the program was executed.
@@ -182,8 +191,6 @@ impl Supervisor {
             });
         }
         self.tell_launched(task);
-        let pid = task.pid().unwrap_or_default();
-        self.tell_manager(task, || Happening::Started { pid });
         Ok(())
     }
 

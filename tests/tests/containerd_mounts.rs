@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -517,5 +517,25 @@ fn options_of_access_times_have_their_effect() {
     let said = "noatime noatime\nnorelatime relatime\nnodiratime nodiratime,relatime";
     assert_says(&containerd, &bundle.script(script), said);
     drop(own);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_idmapped_mount_without_maps_of_its_own_has_the_containers() {
+    let host = Host::new();
+    if host.reference_fails("runc knows them since 1.2") {
+        return;
+    }
+    let containerd = host.containerd();
+    let source = host.work().join("source");
+    fs::create_dir(&source).expect("ours");
+    fs::write(source.join("file"), "").expect("ours");
+    chown(source.join("file"), Some(5), Some(6)).expect("root may");
+    let mount = |options: &[&str]| {
+        let bind = json!({ "type": "bind", "source": source, "destination": "/mnt", "options": options });
+        containerd.bundle().script("busybox stat -c '%u %g' /mnt/file").with_users().mount(&bind)
+    };
+    assert_says(&containerd, &mount(&["rbind", "idmap"]), "5 6");
+    assert_says(&containerd, &mount(&["rbind"]), "65534 65534");
     host.assert_nothing_left();
 }

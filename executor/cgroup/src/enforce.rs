@@ -17,11 +17,13 @@ use rustix::io::Errno;
 use crate::cgroup::Cgroup;
 use crate::files::Writer;
 use crate::layout::Layout;
-use crate::limit::{self, Amount, Ids, Limit, Write};
+use crate::limit::{self, Limit};
 use crate::only;
 use crate::systemd::{self, Property, Unit};
 use crate::tree::{read_at, write_at};
+use crate::values::{Amount, Ids};
 use crate::version::Version;
+use crate::write::Write;
 use crate::{devices, v1, v2};
 
 impl Layout {

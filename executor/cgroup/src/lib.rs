@@ -30,7 +30,9 @@ mod threads;
 mod tree;
 mod v1;
 mod v2;
+mod values;
 mod version;
+mod write;
 
 pub use cgroup::Cgroup;
 pub use destroy::{Destroyed, Permit, has_ended};

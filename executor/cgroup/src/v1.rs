@@ -9,8 +9,10 @@ use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags, openat};
 
-use crate::limit::{self, Amount, CpuQuota, IoWeight, Limit, Rate, Write};
+use crate::limit::Limit;
 use crate::tree::{collect_processes, names_below, open_dir, read_at, signal_below, write_at};
+use crate::values::{Amount, CpuQuota, IoWeight, Rate};
+use crate::write::{self, Write};
 
 /// The file through which a thread joins a cgroup.
 pub const TASKS: &str = "tasks";
@@ -142,7 +144,7 @@ fn fill_cpuset(top: BorrowedFd<'_>, path: &str, file: &str) -> rustix::io::Resul
 /// The error for a memory limit that the kernel could not reclaim down to.
 pub fn no_room(dir: BorrowedFd<'_>, limit: &str) -> Error {
     let used = read_at(dir, "memory.usage_in_bytes").unwrap_or_default();
-    limit::no_room(MEMORY_MAX, limit, used.trim())
+    write::no_room(MEMORY_MAX, limit, used.trim())
 }
 
 /// Registers an eventfd to which the kernel writes when memory has run out in `dir` or above it;

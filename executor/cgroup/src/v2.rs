@@ -10,8 +10,10 @@ use bowline_sys as sys;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use crate::limit::{self, Amount, CpuQuota, IoWeight, Limit, PERIOD, Rate, Write};
+use crate::limit::Limit;
 use crate::tree::{members_below, read_at, signal_below, write_at};
+use crate::values::{Amount, CpuQuota, IoWeight, PERIOD, Rate};
+use crate::write::{self, Write};
 
 /// The file through which a process joins a cgroup.
 pub const PROCS: &str = "cgroup.procs";
@@ -166,7 +168,7 @@ pub fn make_room(dir: BorrowedFd<'_>, most: u64) -> Result<()> {
         let _ = write_at(dir, "memory.reclaim", &excess.to_string());
     }
     match used() {
-        Some(used) if used > most => Err(limit::no_room(MEMORY_MAX, most, &used.to_string())),
+        Some(used) if used > most => Err(write::no_room(MEMORY_MAX, most, &used.to_string())),
         _ => Ok(()),
     }
 }

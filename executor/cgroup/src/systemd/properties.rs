@@ -14,8 +14,9 @@
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
 use serde::{Deserialize, Serialize};
 
-use crate::limit::{Amount, CpuQuota, Device, Ids, IoWeight, Limit, PERIOD, Rate};
+use crate::limit::Limit;
 use crate::v2;
+use crate::values::{Amount, CpuQuota, Device, Ids, IoWeight, PERIOD, Rate};
 use crate::version::Version;
 
 /// A property of a unit.
@@ -280,7 +281,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::limit::of_file;
+    use crate::limit::file::of_file;
     use crate::v1;
 
     fn properties_of(limits: &[Limit], version: Version) -> Vec<Property> {

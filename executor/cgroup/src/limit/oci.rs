@@ -1,0 +1,214 @@
+//! The limits that an OCI configuration means.
+
+use bowline_error::{Error, Kind, Result};
+use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType, LinuxResources, LinuxThrottleDevice};
+
+use super::Limit;
+use super::file::of_file;
+use crate::values::{Amount, CpuQuota, Device, IoWeight, Rate};
+use crate::write::Write;
+
+/// The limits of `resources`, in an order in which the kernel takes them.
+///
+/// # Errors
+/// `BadSpec` naming the field, for a value that the kernel would take for another, or not at all.
+pub fn of(resources: &LinuxResources) -> Result<Vec<Limit>> {
+    let mut out = Vec::new();
+    for (index, rule) in resources.devices().iter().flatten().enumerate() {
+        device(&mut out, index, rule)?;
+    }
+    memory(&mut out, resources)?;
+    cpu(&mut out, resources);
+    // OCI's 0 means no limit here too.
+    out.extend(resources.pids().map(|pids| Limit::Pids(Amount(Amount::oci(pids.limit()).0.filter(|most| *most > 0)))));
+    block_io(&mut out, resources);
+    let mut files: Vec<(&String, &String)> = resources.unified().iter().flatten().collect();
+    files.sort_unstable();
+    out.extend(files.into_iter().flat_map(|(file, value)| of_file(file, value)));
+    let hugepages = resources.hugepage_limits().iter().flatten();
+    out.extend(hugepages.map(|of| Limit::Hugepages { size: of.page_size().clone(), most: Amount::oci(of.limit()) }));
+    for (device, most) in resources.rdma().iter().flatten() {
+        let words = [("hca_handle", most.hca_handles()), ("hca_object", most.hca_objects())];
+        let words = words.into_iter().filter_map(|(key, most)| Some(format!("{key}={}", most?)));
+        let most = words.collect::<Vec<_>>().join(" ");
+        if !most.is_empty() {
+            out.push(Limit::Rdma { device: device.clone(), most });
+        }
+    }
+    network(&mut out, resources);
+    Ok(out)
+}
+
+/// A rule of the device allow-list. One for "all" devices with a number or less than full access is two rules: v1's
+/// file would take it for every device.
+fn device(out: &mut Vec<Limit>, index: usize, rule: &LinuxDeviceCgroup) -> Result<()> {
+    let bad = |what: &str| Err(Error::new(Kind::BadSpec, format!("linux.resources.devices[{index}].{what}")));
+    let access = rule.access().as_deref().unwrap_or_default();
+    if access.is_empty() || access.contains(|letter| !"rwm".contains(letter)) {
+        return bad(&format!("access: {access:?} is not made of r, w and m"));
+    }
+    for (name, number) in [("major", rule.major()), ("minor", rule.minor())] {
+        // -1 is every number.
+        if let Some(number) = number.filter(|number| !(-1..=i64::from(i32::MAX)).contains(number)) {
+            return bad(&format!("{name}: {number} is no device number"));
+        }
+    }
+    match rule.typ() {
+        Some(LinuxDeviceType::P | LinuxDeviceType::U) => bad("type: it has to be a, b or c"),
+        Some(LinuxDeviceType::B | LinuxDeviceType::C) => {
+            out.push(Limit::Device(rule.clone()));
+            Ok(())
+        }
+        Some(LinuxDeviceType::A) | None => {
+            let every = |number: Option<i64>| number.is_none_or(|number| number < 0);
+            if every(rule.major()) && every(rule.minor()) && "rwm".chars().all(|letter| access.contains(letter)) {
+                out.push(Limit::Device(rule.clone()));
+                return Ok(());
+            }
+            for kind in [LinuxDeviceType::B, LinuxDeviceType::C] {
+                let mut one = rule.clone();
+                one.set_typ(Some(kind));
+                out.push(Limit::Device(one));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn memory(out: &mut Vec<Limit>, resources: &LinuxResources) -> Result<()> {
+    let Some(memory) = resources.memory() else { return Ok(()) };
+    for (name, figure) in [("limit", memory.limit()), ("swap", memory.swap()), ("reservation", memory.reservation())] {
+        if let Some(figure) = figure.filter(|figure| *figure < -1) {
+            let message = format!("linux.resources.memory.{name}: {figure} is negative");
+            return Err(Error::new(Kind::BadSpec, message).hint("-1 is no limit"));
+        }
+    }
+    // 0 means "not set", as in runc.
+    let set = |figure: Option<i64>| figure.filter(|figure| *figure != 0).map(Amount::oci);
+    let most = set(memory.limit()).and_then(|most| most.0);
+    if memory.use_hierarchy() == Some(true) {
+        // Every cgroup has it since Linux 5.11, and on v2.
+        let write = Write::new("memory", "memory.use_hierarchy", 1).met_without(true);
+        out.push(Limit::V1 { field: "memory.useHierarchy", write });
+    }
+    // The memory limit first: a new cgroup has no limit with swap yet, and v1 wants the limit
+    // with swap to be at least the memory limit at all times.
+    out.extend(set(memory.limit()).map(Limit::MemoryMax));
+    if let Some(both) = set(memory.swap()) {
+        if let (Amount(Some(both)), Some(most)) = (both, most) {
+            check_swap(both, most)?;
+        }
+        out.push(Limit::MemoryAndSwapMax { both, memory: most });
+    }
+    out.extend(memory.reservation().map(|low| Limit::MemoryLow(Amount::oci(low))));
+    out.extend(memory.swappiness().map(Limit::Swappiness));
+    if memory.disable_oom_killer() == Some(true) {
+        let write = Write::new("memory", "memory.oom_control", 1);
+        out.push(Limit::V1 { field: "memory.disableOOMKiller", write });
+    }
+    Ok(())
+}
+
+/// Refuses less memory and swap together than memory alone.
+pub fn check_swap(both: u64, most: u64) -> Result<()> {
+    if both >= most {
+        return Ok(());
+    }
+    let message = format!("memory and swap together are limited to {both} bytes, memory alone to {most}");
+    Err(Error::new(Kind::BadSpec, message).hint("the first has to be at least the second"))
+}
+
+fn cpu(out: &mut Vec<Limit>, resources: &LinuxResources) {
+    let Some(cpu) = resources.cpu() else { return };
+    out.extend(cpu.shares().map(Limit::CpuShares));
+    let quota = CpuQuota { quota: cpu.quota(), period: cpu.period() };
+    if quota.quota.is_some() || quota.period.is_some() {
+        out.push(Limit::CpuQuota(quota));
+    }
+    // After the quota, which it may not exceed.
+    out.extend(cpu.burst().map(Limit::CpuBurst));
+    // After the shares, which the kernel sets back as it changes.
+    out.extend(cpu.idle().map(Limit::CpuIdle));
+    let realtime = |field, file, figure: Option<String>| {
+        figure.map(|figure| Limit::V1 { field, write: Write::new("cpu", file, figure) })
+    };
+    // The period first: the time has to fit into it.
+    let period = cpu.realtime_period().filter(|period| *period != 0).map(|period| period.to_string());
+    out.extend(realtime("cpu.realtimePeriod", "cpu.rt_period_us", period));
+    let time = cpu.realtime_runtime().filter(|time| *time != 0).map(|time| time.to_string());
+    out.extend(realtime("cpu.realtimeRuntime", "cpu.rt_runtime_us", time));
+    out.extend(cpu.cpus().as_deref().map(|cpus| Limit::Cpus(cpus.into())));
+    out.extend(cpu.mems().as_deref().map(|nodes| Limit::MemoryNodes(nodes.into())));
+}
+
+fn block_io(out: &mut Vec<Limit>, resources: &LinuxResources) {
+    let Some(io) = resources.block_io() else { return };
+    let weight = |device, weight| Limit::IoWeight { device, weight: IoWeight::Blkio(weight) };
+    // The kernel's weights begin at 10; 0 is none.
+    let set = |weight: Option<u16>| weight.filter(|weight| *weight != 0);
+    out.extend(set(io.weight()).map(|all| weight(None, all)));
+    out.extend(
+        set(io.leaf_weight())
+            .map(|all| Limit::V1 { field: "blockIO.leafWeight", write: Write::new("blkio", "blkio.leaf_weight", all) }),
+    );
+    for of in io.weight_device().iter().flatten() {
+        let device = Device(of.major(), of.minor());
+        out.extend(set(of.weight()).map(|its| weight(Some(device), its)));
+        out.extend(set(of.leaf_weight()).map(|its| Limit::V1 {
+            field: "blockIO.weightDevice.leafWeight",
+            write: Write::of_device("blkio", "blkio.leaf_weight_device", device, its, "0"),
+        }));
+    }
+    out.extend(rates(Rate::BytesRead, io.throttle_read_bps_device()));
+    out.extend(rates(Rate::BytesWritten, io.throttle_write_bps_device()));
+    out.extend(rates(Rate::Reads, io.throttle_read_iops_device()));
+    out.extend(rates(Rate::Writes, io.throttle_write_iops_device()));
+}
+
+fn network(out: &mut Vec<Limit>, resources: &LinuxResources) {
+    let Some(network) = resources.network() else { return };
+    out.extend(
+        network.class_id().filter(|class| *class != 0).map(|class| Limit::V1 {
+            field: "network.classID",
+            write: Write::new("net_cls", "net_cls.classid", class),
+        }),
+    );
+    out.extend(network.priorities().iter().flatten().map(|of| Limit::V1 {
+        field: "network.priorities",
+        write: Write::of_line("net_prio", "net_prio.ifpriomap", of.name(), of.priority(), "0"),
+    }));
+}
+
+fn rates(of: Rate, devices: &Option<Vec<LinuxThrottleDevice>>) -> impl Iterator<Item = Limit> {
+    devices.iter().flatten().map(move |device| Limit::IoRate {
+        device: Device(device.major(), device.minor()),
+        of,
+        // OCI's 0 means no limit.
+        most: Amount(Some(device.rate()).filter(|rate| *rate > 0)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use oci_spec::runtime::{LinuxMemoryBuilder, LinuxResourcesBuilder};
+
+    use super::*;
+
+    fn of_memory(limit: i64, swap: i64) -> Result<Vec<Limit>> {
+        let memory = LinuxMemoryBuilder::default().limit(limit).swap(swap).build().expect("memory");
+        of(&LinuxResourcesBuilder::default().memory(memory).build().expect("resources"))
+    }
+
+    #[test]
+    fn less_memory_and_swap_than_memory_is_refused() {
+        assert_eq!(of_memory(2, 1).expect_err("less").kind(), Kind::BadSpec);
+    }
+
+    #[test]
+    fn nothing_of_memory_is_what_nobody_has_set() {
+        assert_eq!(of_memory(2, 0), Ok(vec![Limit::MemoryMax(Amount(Some(2)))]));
+        assert_eq!(of_memory(0, 0), Ok(vec![]));
+        let none = Limit::MemoryAndSwapMax { both: Amount(None), memory: Some(2) };
+        assert_eq!(of_memory(2, -1), Ok(vec![Limit::MemoryMax(Amount(Some(2))), none]));
+    }
+}

@@ -171,6 +171,10 @@ pub struct Capabilities {
     /// Taken from the default ones, before anything is added.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drop: Vec<Entry>,
+    /// Those that a user other than root keeps in the programs that it executes; by default what `add` names, and
+    /// none with `[]`. ALL stands for all that the task has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ambient: Option<Vec<Entry>>,
 }
 
 impl Capabilities {
@@ -195,6 +199,20 @@ impl Capabilities {
         }));
         allowed
     }
+
+    /// The ambient ones of a task that has `allowed`: those named, else, for a user other than root, what is added.
+    ///
+    /// Source: nomad, `configureCapabilities` in drivers/shared/executor; there it is all that the task has.
+    pub fn ambient_of(&self, allowed: &BTreeSet<Capability>, is_root: bool) -> BTreeSet<Capability> {
+        let added: &[Entry] = if is_root { &[] } else { &self.add };
+        let entries = self.ambient.as_deref().unwrap_or(added);
+        let named = entries.iter().filter_map(|entry| match entry {
+            Entry::One(capability) => Some(*capability),
+            Entry::All => None,
+        });
+        let all = entries.contains(&Entry::All).then_some(allowed);
+        named.chain(all.into_iter().flatten().copied()).collect()
+    }
 }
 
 /// [`DEFAULT`] as a set.
@@ -209,7 +227,7 @@ mod tests {
 
     fn capabilities(add: &[&str], drop: &[&str]) -> Capabilities {
         let entries = |names: &[&str]| names.iter().map(|n| n.parse().unwrap()).collect();
-        Capabilities { add: entries(add), drop: entries(drop) }
+        Capabilities { add: entries(add), drop: entries(drop), ambient: None }
     }
 
     fn mask(set: &BTreeSet<Capability>) -> u64 {
@@ -254,5 +272,23 @@ mod tests {
         assert!(capabilities(&["KILL"], &["KILL"]).allowed().contains(&"KILL".parse().unwrap()));
         let most = capabilities(&["ALL"], &["SYS_ADMIN"]).allowed();
         assert_eq!(most.len(), 40);
+    }
+
+    #[test]
+    fn what_is_added_is_ambient_for_a_user_other_than_root() {
+        let of = |capabilities: &Capabilities, is_root| {
+            let allowed = capabilities.allowed();
+            mask(&capabilities.ambient_of(&allowed, is_root))
+        };
+        let added = capabilities(&["KILL", "NET_RAW"], &[]);
+        assert_eq!((of(&added, false), of(&added, true)), (1 << 5 | 1 << 13, 0));
+        assert_eq!(of(&capabilities(&["ALL"], &["SYS_ADMIN"]), false), (1 << 41) - 1 - (1 << 21));
+        assert_eq!(of(&capabilities(&[], &[]), false), 0);
+        let ambient = |names: &[&str]| Capabilities {
+            ambient: Some(names.iter().map(|name| name.parse().unwrap()).collect()),
+            ..added.clone()
+        };
+        assert_eq!((of(&ambient(&[]), false), of(&ambient(&["CHOWN"]), false)), (0, 1));
+        assert_eq!((of(&ambient(&["CHOWN"]), true), of(&ambient(&["ALL"]), false)), (1, 0xa80405fb | 1 << 13));
     }
 }

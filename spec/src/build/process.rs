@@ -1,6 +1,6 @@
 //! Who runs what, with which rights.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use oci_spec::runtime::{LinuxCapabilities, LinuxSeccomp, PosixRlimit, PosixRlimitBuilder, Process, User as OciUser};
 
@@ -25,7 +25,7 @@ pub(super) fn process(task: &Task, host: &Host) -> Result<Process, Invalid> {
         .set_args(Some(args))
         .set_env(Some(environment(task, host)))
         .set_cwd(task.workdir.clone().unwrap_or_else(|| "/".into()))
-        .set_capabilities(Some(capabilities(task, host)))
+        .set_capabilities(Some(capabilities(task, host)?))
         .set_rlimits(rlimits(&task.rlimits))
         .set_no_new_privileges(Some(task.no_new_privs.unwrap_or(true)))
         .set_apparmor_profile(task.apparmor.as_ref().or(host.apparmor.as_ref()).cloned())
@@ -76,25 +76,31 @@ fn environment(task: &Task, host: &Host) -> Vec<String> {
     env.into_iter().map(|(k, v)| format!("{k}={v}")).collect()
 }
 
-/// Bounding, permitted and effective are the allowed ones, whoever the user is:
-/// as Docker and containerd write them. The kernel clears permitted and
-/// effective when a user other than root calls execve, and the bounding set
-/// then limits what set-user-ID programs could bring back. Nothing is
-/// inheritable (CVE-2022-24769), nothing ambient: a user other than root ends
-/// up with none.
-fn capabilities(task: &Task, host: &Host) -> LinuxCapabilities {
-    let all = || host.capabilities.clone().unwrap_or_else(Capability::all);
-    let allowed = || -> oci_spec::runtime::Capabilities {
-        let allowed = task.capabilities.allowed_of(all()).into_iter();
-        allowed.map(|capability| capability.to_oci()).collect()
+/// Bounding, permitted and effective are the allowed ones, whoever the user is: as Docker and containerd write them.
+/// When a user other than root calls execve, the kernel leaves it the ambient ones of these; the bounding set limits
+/// what set-user-ID programs could bring back. Inheritable is what the kernel asks for of ambient ones and nothing
+/// else (CVE-2022-24769).
+///
+/// # Errors
+/// An ambient capability that is named, and that this host does not give.
+fn capabilities(task: &Task, host: &Host) -> Result<LinuxCapabilities, Invalid> {
+    let all = host.capabilities.clone().unwrap_or_else(Capability::all);
+    let allowed = task.capabilities.allowed_of(all);
+    let ambient = task.capabilities.ambient_of(&allowed, host.user.uid == 0);
+    if let Some(lacking) = ambient.difference(&allowed).next() {
+        return Err(Invalid::new("capabilities.ambient", format!("this host has no {lacking} to give")));
+    }
+    let set = |of: &BTreeSet<Capability>| -> oci_spec::runtime::Capabilities {
+        of.iter().map(|capability| capability.to_oci()).collect()
     };
+    let kept = || (!ambient.is_empty()).then(|| set(&ambient));
     let mut sets = LinuxCapabilities::default();
-    sets.set_bounding(Some(allowed()))
-        .set_permitted(Some(allowed()))
-        .set_effective(Some(allowed()))
-        .set_inheritable(None)
-        .set_ambient(None);
-    sets
+    sets.set_bounding(Some(set(&allowed)))
+        .set_permitted(Some(set(&allowed)))
+        .set_effective(Some(set(&allowed)))
+        .set_inheritable(kept())
+        .set_ambient(kept());
+    Ok(sets)
 }
 
 fn rlimits(limits: &BTreeMap<Resource, Rlimit>) -> Option<Vec<PosixRlimit>> {
@@ -145,6 +151,28 @@ mod tests {
         assert_eq!(env(""), ["HOME=/home/a", path.as_str()]);
         assert_eq!(env("env = {PATH = '/a', HOME = '/b', A = '1'}"), ["A=1", "HOME=/b", "PATH=/a"]);
         assert!(env("hostname = 'web'").contains(&"HOSTNAME=web".into()));
+    }
+
+    #[test]
+    fn ambient_capabilities_are_inheritable_and_nothing_else_is() {
+        let sets = |toml: &str, uid: u32| {
+            let spec = built(toml, |host| host.user.uid = uid);
+            let sets = spec.process().as_ref().unwrap().capabilities().clone().unwrap();
+            let names = |set: &Option<oci_spec::runtime::Capabilities>| {
+                let mut names: Vec<String> = set.iter().flatten().map(ToString::to_string).collect();
+                names.sort();
+                names
+            };
+            assert_eq!(names(sets.ambient()), names(sets.inheritable()), "{toml}");
+            names(sets.ambient())
+        };
+        let add = "capabilities.add = ['NET_RAW', 'CHOWN']";
+        assert_eq!(sets(add, 1000), ["CHOWN", "NET_RAW"]);
+        assert!(sets(add, 0).is_empty() && sets("", 1000).is_empty());
+        assert_eq!(sets("capabilities = {add = ['NET_RAW'], ambient = ['KILL']}", 0), ["KILL"]);
+        let few = |host: &mut crate::Host| host.capabilities = Some(["CHOWN".parse().unwrap()].into());
+        let toml = "capabilities = {add = ['ALL'], ambient = ['SYS_TIME']}";
+        refused_on(toml, few, "capabilities.ambient", "no CAP_SYS_TIME to give");
     }
 
     #[test]

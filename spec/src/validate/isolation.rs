@@ -1,6 +1,7 @@
 //! Namespaces, kernel settings, filters and labels of security modules.
 
 use super::{absolute, no_nul, no_parent, require};
+use crate::capability::Capability;
 use crate::invalid::Invalid;
 use crate::task::{Namespace, Seccomp, Task};
 
@@ -14,6 +15,7 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
         sysctl(task, &field, name)?;
         no_nul(&field, value)?;
     }
+    ambient(task)?;
     if let Seccomp::File(path) = task.seccomp() {
         absolute("seccomp", path)?;
     }
@@ -25,6 +27,16 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
         cgroup_path(cgroup)?;
     }
     Ok(())
+}
+
+/// A capability can be ambient only in a task that has it.
+fn ambient(task: &Task) -> Result<(), Invalid> {
+    let allowed = task.capabilities.allowed();
+    let lacking = task.capabilities.ambient_of(&allowed, true).difference(&allowed).next().copied();
+    require(lacking.is_none(), "capabilities.ambient", || {
+        let name = lacking.map_or("", Capability::name);
+        format!("names {name}, which the task does not have; add {name} to capabilities.add, or leave it out here")
+    })
 }
 
 fn namespaces(task: &Task) -> Result<(), Invalid> {
@@ -139,6 +151,16 @@ mod tests {
     fn refused_sysctl(name: &str, namespaces: &str, reason: &str) {
         let toml = format!("sysctls = {{'{name}' = '1'}}\n{namespaces}");
         refused(&toml, &format!("sysctls.{name}"), reason);
+    }
+
+    #[test]
+    fn only_what_the_task_has_is_ambient() {
+        accepted("capabilities.ambient = ['CHOWN']");
+        accepted("capabilities = {add = ['NET_ADMIN'], ambient = ['ALL']}");
+        accepted("capabilities = {add = ['NET_ADMIN'], ambient = []}");
+        refused("capabilities.ambient = ['NET_ADMIN']", "capabilities.ambient", "NET_ADMIN, which the task does not");
+        refused("capabilities = {drop = ['KILL'], ambient = ['KILL']}", "capabilities.ambient", "add KILL");
+        refused("capabilities.ambient = ['ROOT']", "capabilities.ambient[0]", "not a capability");
     }
 
     #[test]

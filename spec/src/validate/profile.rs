@@ -30,6 +30,8 @@ fn untrusted(task: &Task) -> Result<(), Invalid> {
     }
     contradicts("namespaces.user", *of.user() == Namespace::Host, user)?;
     contradicts("capabilities.add", task.capabilities.add.is_empty(), "which has no capabilities")?;
+    let ambient = task.capabilities.ambient.as_ref().is_none_or(Vec::is_empty);
+    contradicts("capabilities.ambient", ambient, "which has no capabilities")?;
     contradicts("no_new_privs", task.no_new_privs != Some(false), "which gets no new privileges")?;
     contradicts("seccomp", *task.seccomp() == Seccomp::Default, "which has the default filter")?;
     let confined = task.apparmor.as_deref() != Some("unconfined");
@@ -73,6 +75,7 @@ mod tests {
             ("namespaces.cgroup = 'host'", "namespaces.cgroup"),
             ("namespaces.user = '/proc/1/ns/user'", "namespaces.user"),
             ("capabilities.add = ['CHOWN']", "capabilities.add"),
+            ("capabilities.ambient = ['CHOWN']", "capabilities.ambient"),
             ("no_new_privs = false", "no_new_privs"),
             ("seccomp = 'unconfined'", "seccomp"),
             ("seccomp = '/a.json'", "seccomp"),

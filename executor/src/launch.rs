@@ -47,6 +47,8 @@ pub struct Prepared<'a> {
     pub stdio: Stdio,
     /// Whether init stays in the session keyring instead of beginning one.
     pub keeps_keyring: bool,
+    /// The folders in which a command without a `/` is looked for before PATH.
+    pub own_folders: &'a [&'a str],
 }
 
 /// A live process of the task.
@@ -74,7 +76,7 @@ pub struct Held {
 impl Prepared<'_> {
     /// Clones init. From here on the caller must reap it.
     pub fn clone_init(self) -> Result<Starting> {
-        let Prepared { id, spec, bundle, cgroup, filter, stdio, keeps_keyring } = self;
+        let Prepared { id, spec, bundle, cgroup, filter, stdio, keeps_keyring, own_folders } = self;
         let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
         unsupported::check(spec)?;
         let namespaces = Namespaces::of(spec)?;
@@ -125,7 +127,8 @@ impl Prepared<'_> {
             };
             let nobody = nobody.as_ref().map(OwnedFd::as_fd);
             let (mounts, orders) = (mounts.as_ref().map(OwnedFd::as_fd), hear.as_raw_fd());
-            let init = Init { spec, id, bundle, namespaces: &namespaces, sources, nobody, mounts, orders };
+            let namespaces = &namespaces;
+            let init = Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, orders };
             child::run_init(&payload, init, tell.as_raw_fd())
         };
         let enter = || {

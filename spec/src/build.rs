@@ -34,6 +34,12 @@ const OCI_VERSION: &str = "1.0.2";
 /// PATH where the description gives none.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Where a command without a `/` is looked for before PATH, inside the root: the task's folder and the one that it
+/// brings its own files in.
+///
+/// Source: nomad, `lookupTaskBin` in drivers/shared/executor.
+pub const OWN_FOLDERS: &[&str] = &["/local", "/"];
+
 /// What of the host a task without a root filesystem of its own sees,
 /// read-only: what Nomad's executor links into its chroot.
 pub const HOST_VIEW: &[&str] =

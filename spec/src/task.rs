@@ -56,7 +56,7 @@ pub struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<TaskId>,
 
-    /// The program: a path inside the root, or a name looked up in the task's `PATH`.
+    /// The program: a path inside the root, or a name looked up in `/local`, in `/`, then in the task's `PATH`.
     pub command: String,
     /// Its arguments, without the program's own name.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -1,6 +1,7 @@
-//! Finds the program inside the root: as given, else by PATH.
+//! Finds the program inside the root: as given, else in the task's own folders, else by PATH.
 //!
-//! A file that exists but may not be executed is never made executable.
+//! A file that exists but may not be executed is never made executable. PATH passes over it as a shell does; in the
+//! task's own folders it is refused, because the task has brought it to run it.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -28,11 +29,11 @@ pub fn check_folder(process: &Process) -> Result<()> {
     }
 }
 
-/// Finds the process's program in the root that the caller is in.
+/// Finds the process's program in the root that the caller is in: a bare name in `own`, then in the folders of PATH.
 ///
 /// # Errors
 /// `CommandNotFound` and `NotExecutable` name the path or paths looked at.
-pub fn find(process: &Process) -> Result<Image> {
+pub fn find(process: &Process, own: &[&str]) -> Result<Image> {
     let args = process.args().as_deref().unwrap_or_default();
     let env = environment::of(process);
     let Some(name) = args.first() else {
@@ -42,19 +43,34 @@ pub fn find(process: &Process) -> Result<Image> {
         let path = process.cwd().join(name);
         match examine(&path) {
             Found::Program => path,
-            Found::Other(why) => return Err(not_executable(name, &path, why)),
             Found::Nothing => {
                 return Err(Error::new(
                     Kind::CommandNotFound,
                     format!("cannot run {name}: {}: no such file or directory in the root filesystem", path.display()),
                 ));
             }
+            found => return Err(not_executable(name, &path, &found)),
         }
     } else {
-        search(name, environment::value(&env, "PATH").unwrap_or_default())?
+        match among_own(name, own)? {
+            Some(path) => path,
+            None => search(name, environment::value(&env, "PATH").unwrap_or_default())?,
+        }
     };
     let c_strings = |texts: &[String]| texts.iter().map(|text| c_string(text.as_bytes())).collect::<Result<Vec<_>>>();
     Ok(Image::new(c_string(path.as_os_str().as_bytes())?, c_strings(args)?, c_strings(&env)?))
+}
+
+/// Finds `name` in the task's own folders. What is no file there, such as `/etc`, is passed over.
+fn among_own(name: &str, own: &[&str]) -> Result<Option<PathBuf>> {
+    for candidate in own.iter().map(|folder| Path::new(folder).join(name)) {
+        match examine(&candidate) {
+            Found::Program => return Ok(Some(candidate)),
+            Found::File => return Err(not_executable(name, &candidate, &Found::File)),
+            Found::Folder | Found::Other | Found::Nothing => {}
+        }
+    }
+    Ok(None)
 }
 
 fn search(name: &str, path: &str) -> Result<PathBuf> {
@@ -63,10 +79,10 @@ fn search(name: &str, path: &str) -> Result<PathBuf> {
         let candidate = Path::new(folder).join(name);
         match examine(&candidate) {
             Found::Program => return Ok(candidate),
-            Found::Other(why) => {
-                refused.get_or_insert(not_executable(name, &candidate, why));
-            }
             Found::Nothing => {}
+            found => {
+                refused.get_or_insert(not_executable(name, &candidate, &found));
+            }
         }
     }
     Err(refused.unwrap_or_else(|| {
@@ -79,7 +95,10 @@ fn search(name: &str, path: &str) -> Result<PathBuf> {
 
 enum Found {
     Program,
-    Other(&'static str),
+    /// A file that nobody may execute.
+    File,
+    Folder,
+    Other,
     Nothing,
 }
 
@@ -88,14 +107,19 @@ fn examine(path: &Path) -> Found {
         Err(_) => Found::Nothing,
         Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile if stat.st_mode & 0o111 != 0 => Found::Program,
-            FileType::RegularFile => Found::Other("it is not executable"),
-            FileType::Directory => Found::Other("it is a folder"),
-            _ => Found::Other("it is not a file"),
+            FileType::RegularFile => Found::File,
+            FileType::Directory => Found::Folder,
+            _ => Found::Other,
         },
     }
 }
 
-fn not_executable(name: &str, path: &Path, why: &str) -> Error {
+fn not_executable(name: &str, path: &Path, found: &Found) -> Error {
+    let why = match found {
+        Found::Folder => "it is a folder",
+        Found::Other => "it is not a file",
+        Found::Program | Found::File | Found::Nothing => "it is not executable",
+    };
     Error::new(Kind::NotExecutable, format!("cannot run {name}: {}: permission denied: {why}", path.display()))
 }
 

@@ -102,6 +102,8 @@ pub struct Init<'a> {
     pub nobody: Option<BorrowedFd<'a>>,
     /// The host's mount namespace, if the task shares it.
     pub mounts: Option<BorrowedFd<'a>>,
+    /// The folders in which a command without a `/` is looked for before PATH.
+    pub own_folders: &'a [&'a str],
     /// The descriptor that [`MAPPED`] and [`START`] come from.
     pub orders: RawFd,
 }
@@ -137,7 +139,7 @@ pub fn tell_error(report: RawFd, error: &Error) {
 }
 
 fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<Infallible> {
-    let Init { spec, id, bundle, namespaces, sources, nobody, mounts, orders } = init;
+    let Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, orders } = init;
     let container = Container { id, bundle, spec };
     let mut sources = sources;
     let labels = begin(payload)?;
@@ -199,7 +201,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
         take_null(payload.stdio, null.as_fd())?;
     }
     command::check_folder(payload.process)?;
-    let program = command::find(payload.process)?;
+    let program = command::find(payload.process, own_folders)?;
     confine::set_rlimits(payload.process)?;
     memory_policy::apply(payload.spec)?;
     let held = || {
@@ -235,7 +237,8 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
         let root = root.doing(Kind::Internal, || "cannot open the task's root")?;
         terminal::take(wish, payload.process, &rootfs::open_terminal(root.as_fd())?)?;
     }
-    let program = command::find(payload.process)?;
+    // As with Nomad, an exec's command is looked for by PATH alone.
+    let program = command::find(payload.process, &[])?;
     confine::set_rlimits(payload.process)?;
     memory_policy::apply(payload.spec)?;
     let outcome = confine::execute(payload, labels.as_ref(), &program, || Ok(()));

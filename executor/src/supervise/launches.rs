@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use bowline_cgroup::{Cgroup, CgroupIdentity, Driver, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_spec::TaskProfile;
 use bowline_spec::id::TaskId;
+use bowline_spec::{OWN_FOLDERS, TaskProfile};
 use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
 
@@ -530,7 +530,9 @@ impl Supervisor {
         let limited = self.limit_new(&cgroup, plan);
         let (bundle, filter) = (plan.folder.path(), filter.as_ref());
         let (id, keeps_keyring) = (id.as_str(), plan.particulars.keeps_keyring);
-        let prepared = Prepared { id, spec, bundle, cgroup: &cgroup, filter, stdio, keeps_keyring };
+        // A manager's configuration says by PATH alone where its command is.
+        let own_folders = if plan.record.task.is_some() { OWN_FOLDERS } else { &[] };
+        let prepared = Prepared { id, spec, bundle, cgroup: &cgroup, filter, stdio, keeps_keyring, own_folders };
         let cloned = match limited.and_then(|()| prepared.clone_init()) {
             Ok(mut starting) => {
                 let leaving = self.facts.until_it(|facts| facts.life.is_leaving());

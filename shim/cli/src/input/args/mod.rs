@@ -94,7 +94,7 @@ pub enum Command {
         /// The tasks
         #[arg(required = true, value_name = "ID")]
         ids: Vec<TaskRef>,
-        /// The signal, by name or number; 0 sends none: it fails for a task that has ended
+        /// The signal, by name or number; 0 or SIGNULL sends none: it fails for a task that has ended
         #[arg(short, long, default_value = "KILL")]
         signal: SignalOrNone,
     },

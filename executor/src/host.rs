@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 
 use bowline_cgroup as cgroup;
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::budget::MemoryQos;
 use bowline_spec::capability::{Capability, Entry};
 use bowline_spec::untrusted::{HOME, UIDS};
 use bowline_spec::{DeviceNode, HOST_VIEW, Host, Namespace, Seccomp, Task, TaskProfile, Update, UserIds};
 use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
+use rustix::param::page_size;
 
 use crate::claimed_uid::ClaimedUid;
 use crate::identity::{self, Wanted};
@@ -190,6 +192,14 @@ pub fn hugepage_sizes() -> BTreeSet<String> {
             })
         })
         .collect()
+}
+
+/// How the kubelet's rule spares and slows down memory on this host, all of which its tasks may have.
+pub fn memory_qos() -> MemoryQos {
+    let info = rustix::system::sysinfo();
+    // The types differ between architectures.
+    let total = info.totalram as u64 * u64::from(info.mem_unit);
+    MemoryQos::new(total, page_size() as u64)
 }
 
 /// Major and minor version of the running kernel.

@@ -9,14 +9,14 @@ use std::rc::Rc;
 
 use bowline_cgroup::Unit;
 use bowline_error::{Error, Kind, Result};
-use bowline_spec::budget::{self, Class, Joint, Share};
+use bowline_spec::budget::{self, Class, Joint, MemoryQos, Share};
 use bowline_spec::id::TaskId;
 use bowline_spec::{Enforcement, Sandbox as Joined, Task as Description, Update};
 use oci_spec::runtime::{LinuxCpu, LinuxResources};
 
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
-use crate::{sandbox, worker};
+use crate::{host, sandbox, worker};
 
 type Shares = BTreeMap<TaskId, Share>;
 
@@ -40,7 +40,7 @@ impl Supervisor {
         let _turn = sandbox.budgeting.lock().await;
         let mut shares = sandbox.facts.look(|facts| facts.shares.clone());
         change(&mut shares);
-        let (class, joint) = sandbox.facts.look(|facts| joint(&facts.record.sandbox, &shares))?;
+        let (class, joint) = sandbox.facts.look(|facts| self.joint(&facts.record.sandbox, &shares))?;
         self.enforce(sandbox, &shares, joint).await?;
         sandbox.facts.change(|facts| (facts.class, facts.shares) = (class, shares));
         Ok(())
@@ -83,7 +83,7 @@ impl Supervisor {
         let _turn = sandbox.budgeting.lock().await;
         let (mut shares, before) = sandbox.facts.look(|facts| (facts.shares.clone(), facts.joint.clone()));
         shares.insert(id.clone(), share);
-        let (class, after) = sandbox.facts.look(|facts| joint(&facts.record.sandbox, &shares))?;
+        let (class, after) = sandbox.facts.look(|facts| self.joint(&facts.record.sandbox, &shares))?;
         self.enforce(sandbox, &shares, before.with_room_for(&after)).await?;
         let changed = act().await;
         let as_before = || (sandbox.facts.look(|facts| facts.shares.clone()), before);
@@ -101,10 +101,21 @@ impl Supervisor {
         let _turn = sandbox.budgeting.lock().await;
         let shares = sandbox.facts.look(|facts| facts.shares.clone());
         let changed = sandbox.facts.look(|facts| sandbox::changed(&facts.record, update))?.sandbox;
-        let (class, joint) = joint(&changed, &shares)?;
+        let (class, joint) = self.joint(&changed, &shares)?;
         self.enforce(&sandbox, &shares, joint).await?;
         sandbox.facts.change(|facts| (facts.class, facts.record.sandbox) = (class, changed));
         sandbox.keep_record()
+    }
+
+    /// The class and the joint limits of these members.
+    pub(super) fn joint(&self, sandbox: &Joined, shares: &Shares) -> Result<(Class, Joint)> {
+        let shares: Vec<Share> = shares.values().cloned().collect();
+        Ok(budget::joint(sandbox, &shares, self.memory_qos())?)
+    }
+
+    /// How memory is spared and slowed down: by cgroup v2 alone.
+    pub(super) fn memory_qos(&self) -> Option<MemoryQos> {
+        self.layout.is_unified("memory").then(host::memory_qos)
     }
 
     /// Writes those limits of `joint` that are not in effect yet: all of them, or none.
@@ -205,12 +216,6 @@ impl Supervisor {
 }
 
 type Step<'a> = Box<dyn Fn(&Joint) -> Joint + 'a>;
-
-/// The class and the joint limits of these members.
-fn joint(sandbox: &Joined, shares: &Shares) -> Result<(Class, Joint)> {
-    let shares: Vec<Share> = shares.values().cloned().collect();
-    Ok(budget::joint(sandbox, &shares)?)
-}
 
 fn share(id: &TaskId, task: &Description, resources: Option<&LinuxResources>) -> Result<Share> {
     let none = LinuxResources::default();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use bowline_cgroup::{Cgroup, Layout};
 use bowline_error::{Error, Kind, Result};
-use bowline_spec::budget::own_shares;
+use bowline_spec::budget::{MemoryQos, own_memory, own_shares};
 use bowline_spec::id::TaskId;
 use bowline_spec::{Mount, Namespace, NetworkMode, Task as Description};
 use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
@@ -115,8 +115,15 @@ impl Sandbox {
         }
     }
 
-    /// A member's description, completed with what the member shares; the shared pid namespace is at `pids`.
-    pub(super) fn joined(&self, task: &Description, id: &TaskId, pids: Option<PathBuf>) -> Result<Description> {
+    /// A member's description, completed with what the member shares, and with what the rule of the budget gives it
+    /// in its own cgroup; the shared pid namespace is at `pids`.
+    pub(super) fn joined(
+        &self,
+        task: &Description,
+        id: &TaskId,
+        pids: Option<PathBuf>,
+        memory_qos: Option<MemoryQos>,
+    ) -> Result<Description> {
         let record = self.facts.look(|facts| facts.record.clone());
         let shared = &self.handles.borrow().shared;
         let refuse = |field: &str, why: &str| Err(Error::new(Kind::BadSpec, format!("{field}: {why}")));
@@ -129,6 +136,7 @@ impl Sandbox {
         let mut joined = task.clone();
         joined.cgroup = Some(PathBuf::from(record.cgroup_of(id)));
         joined.cpu.shares = own_shares(&record.sandbox, task);
+        joined.unified.extend(own_memory(&record.sandbox, task, memory_qos));
         let of = &mut joined.namespaces;
         let fill = |own: &mut Option<Namespace>, path: Option<PathBuf>| {
             if own.is_none() {

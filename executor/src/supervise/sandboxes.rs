@@ -9,10 +9,10 @@
 //! `crate::sandbox` has the sandbox's files; `bowline_spec::budget` computes what its members may use together, and
 //! `budgets` puts that into effect.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bowline_error::{Error, Kind, Result};
-use bowline_spec::budget;
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::{Enforcement, Task as Description};
@@ -47,7 +47,7 @@ impl Supervisor {
     /// `BadSpec` for a setting that a member cannot have itself.
     pub(super) fn joined(&self, sandbox: &Sandbox, task: &Description, id: &TaskId) -> Result<Description> {
         let pids = if task.namespaces.pid.is_none() { self.pids_of(sandbox)? } else { None };
-        sandbox.joined(task, id, pids)
+        sandbox.joined(task, id, pids, self.memory_qos())
     }
 
     fn our_sandbox(&self) -> Result<Rc<Sandbox>> {
@@ -123,7 +123,7 @@ impl Supervisor {
         let cgroup = match &unit {
             None => self.layout.create(&path)?,
             Some(slice) => {
-                let (_, joint) = budget::joint(&description, &[])?;
+                let (_, joint) = self.joint(&description, &BTreeMap::new())?;
                 let off = description.cgroup == Enforcement::Off;
                 let resources = if off { LinuxResources::default() } else { joint.to_oci() };
                 units::create_slice(&self.layout, &self.config.systemd, slice, &resources).await?

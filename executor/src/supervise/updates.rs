@@ -5,6 +5,7 @@ use std::rc::Rc;
 use bowline_cgroup::Unit;
 use bowline_error::Result;
 use bowline_spec::Update;
+use bowline_spec::budget::own_memory;
 use bowline_spec::id::TaskId;
 use oci_spec::runtime::LinuxResources;
 
@@ -25,6 +26,11 @@ impl Supervisor {
                 if let Some(cpu) = changes.cpu_mut() {
                     // A pod's rule makes them of the limit.
                     cpu.set_shares(joined.cpu.shares);
+                }
+                let by_rule = sandbox.facts.look(|f| own_memory(&f.record.sandbox, &merged, self.memory_qos()));
+                let files = changes.unified().iter().flatten().any(|(file, _)| by_rule.contains_key(file));
+                if files || changes.memory().is_some() && !by_rule.is_empty() {
+                    changes.unified_mut().get_or_insert_default().extend(by_rule);
                 }
                 let spec = host::configure_unfiltered(&joined, id.as_str(), None)?;
                 let resources = spec.linux().as_ref().and_then(|l| l.resources().clone()).unwrap_or_default();

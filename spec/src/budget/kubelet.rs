@@ -6,7 +6,7 @@
 //!   both ─────────────────────────────────────────► memory.high
 //!
 //! Source: kubernetes, pkg/kubelet/cm/helpers_linux.go; memory QoS as in its
-//! enhancement proposal 2570.
+//! enhancement proposal 2570, and of a container as in pkg/kubelet/kuberuntime.
 
 use std::collections::BTreeMap;
 
@@ -60,6 +60,14 @@ impl MemoryQos {
         let exact = u128::from(request) + beyond * u128::from(self.throttle_percent) / 100;
         let page = u128::from(self.page.max(1));
         u64::try_from(exact / page * page).ok().filter(|high| *high > request)
+    }
+
+    /// memory.min and memory.high of one container with these needs. Whoever may have just what it asks for, or
+    /// asks for nothing and may have everything, is not slowed down.
+    pub fn of_container(&self, needs: &Needs) -> (Option<u64>, Option<u64>) {
+        let (request, limit) = (needs.request.memory, Some(needs.limit.memory).filter(|limit| *limit > 0));
+        let high = if request == needs.limit.memory { None } else { self.high(request, limit) };
+        (Some(request).filter(|min| *min > 0), high)
     }
 }
 
@@ -213,6 +221,21 @@ mod tests {
         assert_eq!(pod.pids, None, "0 is none");
         let none = joint(&[needs((0, 0), (0, 0))], &settings).1;
         assert_eq!((none.memory_min, none.memory_high), (None, qos.high(0, None)));
+    }
+
+    /// TestGenerateContainerConfigWithMemoryQoSEnforced.
+    #[test]
+    fn a_container_is_spared_what_it_asks_for_and_slowed_down_before_its_limit() {
+        let qos = MemoryQos::new(1 << 30, 4096);
+        for (request, limit, expected) in [
+            (128, 256, (Some(128 * MIB), Some(255_012_864 / 4096 * 4096))),
+            (128, 0, (Some(128 * MIB), qos.high(128 * MIB, None))),
+            (64, 64, (Some(64 * MIB), None)),
+            (0, 64, (None, qos.high(0, Some(64 * MIB)))),
+            (0, 0, (None, None)),
+        ] {
+            assert_eq!(qos.of_container(&needs((0, request), (0, limit))), expected, "{request} {limit}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Which rule makes a sandbox's joint budget, and that each member fits.
 
-use super::{Class, Joint, Member, Needs, SHARES, ecs, kata, kubelet};
+use std::collections::BTreeMap;
+
+use super::{Class, Joint, Member, MemoryQos, Needs, SHARES, ecs, kata, kubelet};
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
@@ -26,12 +28,13 @@ impl Share {
     }
 }
 
-/// What `sandbox` as a whole may use with these members, and its class.
+/// What `sandbox` as a whole may use with these members, and its class. `memory_qos` is this host's, if it has memory
+/// on cgroup v2; only the kubelet's rule uses it.
 ///
 /// # Errors
 /// A member that cannot have what it asks for, with both figures; a CPU limit
 /// below what the kernel takes.
-pub fn joint(sandbox: &Sandbox, shares: &[Share]) -> Result<(Class, Joint), Invalid> {
+pub fn joint(sandbox: &Sandbox, shares: &[Share], memory_qos: Option<MemoryQos>) -> Result<(Class, Joint), Invalid> {
     let members: Vec<Member> = shares.iter().map(|share| share.member.clone()).collect();
     let needs: Vec<Needs> = shares.iter().map(|share| share.needs.clone()).collect();
     let joint = match sandbox.budget {
@@ -56,6 +59,7 @@ pub fn joint(sandbox: &Sandbox, shares: &[Share]) -> Result<(Class, Joint), Inva
             let settings = kubelet::Settings {
                 period_us: sandbox.cpu.period_us(),
                 pids: sandbox.pids.and_then(at),
+                memory_qos,
                 ..kubelet::Settings::default()
             };
             let (_, made) = kubelet::joint(&needs, &settings);
@@ -82,6 +86,21 @@ pub fn own_shares(sandbox: &Sandbox, member: &Task) -> Option<u64> {
     }
 }
 
+/// The files of cgroup v2 by which `member`'s own memory is spared and slowed down, each that its description does
+/// not name itself: only the kubelet's rule makes some.
+///
+/// Source: kubernetes, `generateLinuxContainerResources` in pkg/kubelet/kuberuntime.
+pub fn own_memory(sandbox: &Sandbox, member: &Task, memory_qos: Option<MemoryQos>) -> BTreeMap<String, String> {
+    let by_rule = sandbox.budget == Budget::Pod && sandbox.cgroup != Enforcement::Off;
+    let Some(qos) = memory_qos.filter(|_| by_rule) else { return BTreeMap::new() };
+    let (min, high) = qos.of_container(&Needs::of(member));
+    let named = |file: &str| member.unified.contains_key(file) || file == "memory.high" && member.memory.high.is_some();
+    let min = min.unwrap_or_default().to_string();
+    let high = high.map_or_else(|| "max".to_owned(), |high| high.to_string());
+    let files = [("memory.min", min), ("memory.high", high)].into_iter().filter(|(file, _)| !named(file));
+    files.map(|(file, value)| (file.to_owned(), value)).collect()
+}
+
 fn at<T>(most: Ceiling<T>) -> Option<T> {
     match most {
         Ceiling::At(most) => Some(most),
@@ -103,7 +122,7 @@ mod tests {
     }
 
     fn joint(sandbox: &str, shares: &[Share]) -> Result<(Class, Joint), Invalid> {
-        super::joint(&parse_sandbox(sandbox, Format::Toml).unwrap(), shares)
+        super::joint(&parse_sandbox(sandbox, Format::Toml).unwrap(), shares, None)
     }
 
     #[test]
@@ -139,6 +158,33 @@ mod tests {
         ] {
             assert_eq!(own(sandbox, task), shares, "{sandbox}; {task}");
         }
+    }
+
+    #[test]
+    fn a_pods_member_is_spared_what_it_asks_for() {
+        let qos = MemoryQos::new(1 << 30, 4096);
+        let files = |sandbox: &str, task: &str| {
+            let sandbox = parse_sandbox(sandbox, Format::Toml).unwrap();
+            let task = parse(&format!("command = 'true'\n{task}"), Format::Toml).unwrap();
+            let files = own_memory(&sandbox, &task, Some(qos)).into_iter();
+            files.map(|(file, value)| format!("{file}={value}")).collect::<Vec<_>>().join(" ")
+        };
+        let pod = "budget = 'pod'";
+        let half = "memory = {limit = '64M', low = '32M'}";
+        assert_eq!(files(pod, half), "memory.high=63750144 memory.min=33554432");
+        assert_eq!(files(pod, "memory.limit = '64M'"), "memory.high=max memory.min=67108864");
+        assert_eq!(files(pod, ""), "memory.high=max memory.min=0");
+        assert_eq!(files(pod, "memory = {limit = '64M', low = '32M', high = '48M'}"), "memory.min=33554432");
+        assert_eq!(files(pod, &format!("{half}\nunified = {{'memory.min' = '0'}}")), "memory.high=63750144");
+        for sandbox in ["", "budget = 'members'", "budget = 'pod'\ncgroup = 'off'"] {
+            assert_eq!(files(sandbox, half), "", "{sandbox}");
+        }
+        let of_pod = |qos| {
+            let sandbox = parse_sandbox(pod, Format::Toml).unwrap();
+            let joint = super::joint(&sandbox, &[share("one", None, half)], qos).unwrap().1;
+            (joint.memory_min, joint.memory_high)
+        };
+        assert_eq!((of_pod(Some(qos)), of_pod(None)), ((Some(32 << 20), Some(63_750_144)), (None, None)));
     }
 
     #[test]

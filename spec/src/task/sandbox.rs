@@ -82,7 +82,8 @@ pub enum Budget {
     Given,
     /// CPU time is what the members may have together, as in Kata; the rest is given.
     Members,
-    /// All but pids is what the members ask for and may have, as the kubelet makes it of a pod's containers.
+    /// All but pids is what the members ask for and may have, as the kubelet makes it of a pod's containers; on cgroup
+    /// v2 with `memory.min` and `memory.high`, of the sandbox and of each member.
     Pod,
 }
 

@@ -15,6 +15,8 @@
 //! `-` becomes `_`); a sandbox's slice has `-` escaped as systemd-escape(1)
 //! does, so that none is within another.
 
+use std::collections::BTreeSet;
+
 use crate::budget::Class;
 use crate::id::TaskId;
 use crate::invalid::Invalid;
@@ -87,6 +89,34 @@ impl SandboxPlace {
     }
 }
 
+/// The cgroup that the kubelet has above all pods.
+pub const PODS: &str = "kubepods";
+
+/// The uids in a list of pods that are alive: one a line; empty lines and those that begin with `#` do not count.
+///
+/// # Errors
+/// What is not the uid of a pod, by its line; a list without any.
+pub fn pods_alive(list: &str) -> Result<BTreeSet<String>, Invalid> {
+    let lines = list.lines().map(str::trim).enumerate().filter(|(_, uid)| !uid.is_empty() && !uid.starts_with('#'));
+    let uid = |(index, uid): (usize, &str)| {
+        let wrong = |invalid: Invalid| Invalid { line: Some(index + 1), ..invalid };
+        check_uid(uid).map(|()| uid.to_owned()).map_err(wrong)
+    };
+    let uids: BTreeSet<String> = lines.map(uid).collect::<Result<_, _>>()?;
+    if uids.is_empty() {
+        return Err(Invalid::value("names no pod: every pod would be an orphan"));
+    }
+    Ok(uids)
+}
+
+/// In a slice's name `-` is written `_`, so a uid with `_` would not be read back.
+fn check_uid(uid: &str) -> Result<(), Invalid> {
+    if uid.is_empty() || !uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+        return Err(Invalid::value(format!("{uid:?} is not the uid of a pod: letters, digits and '-'")));
+    }
+    Ok(())
+}
+
 /// The cgroup of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodPlace {
@@ -103,9 +133,7 @@ impl PodPlace {
     /// A uid with anything but letters, digits and `-`. A part of the root that is
     /// not a valid name, contains `_` (which would parse back as `-`), or is a class.
     pub fn new(root: &str, class: Class, uid: &str) -> Result<PodPlace, Invalid> {
-        if uid.is_empty() || !uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
-            return Err(Invalid::value(format!("{uid:?} is not the uid of a pod: letters, digits and '-'")));
-        }
+        check_uid(uid)?;
         let classes = [Class::Burstable, Class::BestEffort].map(below_root);
         let part = |part: &str| {
             if part.contains('_') || classes.contains(&Some(part)) {
@@ -316,6 +344,18 @@ mod tests {
         {
             assert_eq!(SandboxPlace::of_path(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn a_list_of_pods_has_a_uid_a_line() {
+        let read = |list: &str| pods_alive(list).map(|uids| uids.into_iter().collect::<Vec<_>>().join(" "));
+        assert_eq!(read("# web\n1234-abcd\n\n  b2 \r\nb2\n").unwrap(), "1234-abcd b2");
+        let error = read("1\n1234_abcd").unwrap_err();
+        assert_eq!((error.line, error.reason.contains("\"1234_abcd\" is not the uid")), (Some(2), true), "{error}");
+        for none in ["", "\n\n", "# nothing"] {
+            assert!(read(none).unwrap_err().reason.contains("names no pod"), "{none:?}");
+        }
+        assert!(read("a b").is_err() && read("/kubepods/pod1").is_err());
     }
 
     #[test]

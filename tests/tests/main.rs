@@ -119,6 +119,7 @@ mod output;
 mod output_lost;
 mod output_reader_gone;
 mod record;
+mod reference_kubelet;
 mod reference_nomad;
 mod remade;
 mod run;

@@ -21,7 +21,7 @@ use oci_spec::runtime::LinuxResources;
 use serde::Serialize;
 
 pub use self::configuration::Configuration;
-pub use self::orphans::{Left, Outcome, What};
+pub use self::orphans::{Left, Outcome, Pods, What};
 use crate::stats::Stats;
 use crate::systemd::Systemd;
 use crate::{figures, host, stats};
@@ -307,7 +307,8 @@ mod tests {
             assert_eq!(cgroups.destroy(path), Ok(Destroyed::default()));
             assert!(cgroups.place(path, &[1]).is_ok_and(|placed| placed.skipped.is_empty()));
         }
-        assert_eq!(cgroups.left_behind(&StateDir::new(dir.path()), Some("kubepods")), Ok(Vec::new()));
+        let pods = Pods { root: "kubepods", alive: None };
+        assert_eq!(cgroups.left_behind(&StateDir::new(dir.path()), Some(pods)), Ok(Vec::new()));
         assert_eq!(cgroups.ensure("a", false).expect_err("no path").kind(), Kind::BadSpec);
     }
 

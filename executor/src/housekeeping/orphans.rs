@@ -8,7 +8,7 @@
 //! does not was left behind. Right before a removal the owner is looked up again, and a cgroup that
 //! has one by then is left alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -84,6 +84,9 @@ pub struct Left {
     /// The folder of a task or of remains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
+    /// Whether it has an owner, and is therefore left alone: a pod that is not known to be alive.
+    #[serde(skip)]
+    pub owned: bool,
 }
 
 /// The result of clearing an orphan.
@@ -95,6 +98,15 @@ pub enum Outcome {
     Owned,
 }
 
+/// Where to look for pods, and which of them are no orphans.
+#[derive(Debug, Clone, Copy)]
+pub struct Pods<'a> {
+    /// The cgroup above all pods, such as `kubepods`.
+    pub root: &'a str,
+    /// The uids of the pods that are alive, where somebody knows them.
+    pub alive: Option<&'a BTreeSet<String>>,
+}
+
 /// A cgroup that may be an orphan.
 #[derive(Debug)]
 struct Candidate {
@@ -103,22 +115,38 @@ struct Candidate {
     path: String,
     /// The mounts of the hierarchies that have the cgroup.
     mounts: Vec<PathBuf>,
+    /// Whether a living shim has to do with it.
+    owned: bool,
+}
+
+impl Candidate {
+    fn new(what: What, id: String, path: String) -> Candidate {
+        Candidate { what, id, path, mounts: Vec::new(), owned: false }
+    }
 }
 
 impl Cgroups {
-    /// Finds all orphans that are bowline's; with `pods_root`, such as `kubepods`, also pods below
-    /// that root, of any class.
+    /// Finds all orphans that are bowline's; with `pods`, also pods below their root, of any class.
     ///
     /// A cgroup has an owner if a living shim, of any state folder, belongs to it or has started a
-    /// process in it, or if it has a folder in `state` that is in use.
+    /// process in it, or if it has a folder in `state` that is in use. A pod that is known to be alive
+    /// is no orphan. One that is not, and has an owner all the same, is found as `owned`: it may be
+    /// younger than the list of those that live.
     ///
     /// # Errors
     /// `BadSpec` for a root that can hold no pods; `Internal` when the state
     /// folder cannot be read.
-    pub fn left_behind(&self, state: &StateDir, pods_root: Option<&str>) -> Result<Vec<Left>> {
-        let mut candidates = self.candidates(pods_root)?;
+    pub fn left_behind(&self, state: &StateDir, pods: Option<Pods<'_>>) -> Result<Vec<Left>> {
+        let alive = pods.and_then(|pods| pods.alive);
+        let mut candidates = self.candidates(pods.map(|pods| pods.root))?;
         let shims = Shims::living();
-        candidates.retain(|candidate| !self.is_owned(&shims, candidate) && self.is_there(&candidate.path));
+        candidates.retain_mut(|candidate| {
+            let is_pod = candidate.what == What::Pod;
+            candidate.owned = self.is_owned(&shims, candidate);
+            let is_listed = is_pod && alive.is_some_and(|alive| alive.contains(&candidate.id));
+            let is_told = is_pod && alive.is_some();
+            !is_listed && (!candidate.owned || is_told) && self.is_there(&candidate.path)
+        });
         let mut left = Vec::new();
         for id in state.all_ids()? {
             let folder = state.folder(&id);
@@ -134,7 +162,7 @@ impl Cgroups {
                 Held::ByUs(_) | Held::Missing => {}
             }
         }
-        left.extend(candidates.into_iter().map(|candidate| self.orphan(state, candidate)));
+        left.extend(candidates.into_iter().map(|candidate| self.orphan(state, candidate, alive.is_some())));
         left.extend(remains(state));
         left.sort_by(|a, b| (a.what, &a.id).cmp(&(b.what, &b.id)));
         Ok(left)
@@ -199,7 +227,7 @@ impl Cgroups {
             for name in hierarchy.children(parent) {
                 let path = format!("{parent}/{name}");
                 let Some(id) = id(&path) else { continue };
-                let new = || Candidate { what, id, path: path.clone(), mounts: Vec::new() };
+                let new = || Candidate::new(what, id, path.clone());
                 found.entry(path.clone()).or_insert_with(new).mounts.push(hierarchy.mount().to_owned());
             }
         }
@@ -228,17 +256,27 @@ impl Cgroups {
         self.exists(path).is_ok_and(|mounts| !mounts.is_empty())
     }
 
-    fn orphan(&self, state: &StateDir, candidate: Candidate) -> Left {
-        let Candidate { what, id, path, mounts } = candidate;
+    fn orphan(&self, state: &StateDir, candidate: Candidate, pods_are_listed: bool) -> Left {
+        let Candidate { what, id, path, mounts, owned } = candidate;
         let processes = self.layout.processes_at(&path).len();
         let there = place_of(&path, &mounts);
         let folder = folder_of(state, what, &id).filter(|folder| folder.exists().unwrap_or(true));
         let why = match (what, folder) {
+            (What::Pod, _) if owned => {
+                format!(
+                    "it is not among the pods that are alive, but a shim that lives has started something in {there}"
+                )
+            }
+            (What::Pod, _) if pods_are_listed => {
+                format!(
+                    "it is not among the pods that are alive, and no shim that lives has started anything in {there}"
+                )
+            }
             (What::Pod, _) => format!("no shim that lives has started anything in {there}"),
             (_, Some(_)) => format!("what it was of has ended and its shim has gone, but not {there}"),
             (_, None) => format!("no shim lives, and no folder in {} is there, for {there}", state.path().display()),
         };
-        Left { what, id, why: with_processes(why, processes), cgroups: vec![path], processes, folder: None }
+        Left { what, id, why: with_processes(why, processes), cgroups: vec![path], processes, folder: None, owned }
     }
 
     /// What a dead shim has left of the task in `folder`, if anything.
@@ -269,7 +307,7 @@ impl Cgroups {
         }
         let why = with_processes("its shim died before it".to_owned(), pids.len());
         let (id, folder) = (id.to_string(), Some(folder.path().to_owned()));
-        Some(Left { what, id, why, cgroups, processes: pids.len(), folder })
+        Some(Left { what, id, why, cgroups, processes: pids.len(), folder, owned: false })
     }
 
     fn clear_orphan(&self, state: &StateDir, left: &Left) -> Result<bool> {
@@ -281,12 +319,19 @@ impl Cgroups {
             Held::Missing => None,
         };
         for path in &left.cgroups {
-            let candidate = Candidate { what: left.what, id: left.id.clone(), path: path.clone(), mounts: Vec::new() };
+            let candidate = Candidate::new(left.what, left.id.clone(), path.clone());
             let permit = || {
                 let created = lock.is_none() && folder.as_ref().is_some_and(|folder| folder.exists().unwrap_or(true));
                 !created && !self.is_owned(&Shims::living(), &candidate)
             };
-            self.destroy_if(path, Some(&permit))?;
+            // As the kubelet does: what takes long to end disturbs nobody meanwhile.
+            let slowed = (left.what == What::Pod && permit()).then(|| self.reduce_cpu(path));
+            match (self.destroy_if(path, Some(&permit)), slowed) {
+                (Err(error), Some(Err(slow))) if error.kind() != Kind::WrongState && slow.kind() != Kind::NotFound => {
+                    return together([slow, error]).map(|()| true);
+                }
+                (destroyed, _) => drop(destroyed?),
+            }
             if let Some((parent, _)) =
                 path.rsplit_once('/').filter(|_| left.what != What::Pod && unit_of(path).is_none())
             {
@@ -401,6 +446,7 @@ fn remains(state: &StateDir) -> Vec<Left> {
         cgroups: Vec::new(),
         processes: 0,
         folder: Some(path),
+        owned: false,
     };
     all.map(left).collect()
 }

@@ -1,12 +1,14 @@
 //! `gc`: lists and removes orphans.
 
-use bowline_executor::housekeeping::{Cgroups, Left, Outcome};
+use bowline_executor::housekeeping::{Cgroups, Left, Outcome, Pods};
 use bowline_executor::{Result, StateDir};
+use bowline_spec::place::PODS;
 use serde::Serialize;
 
 use crate::input::args::GcArgs;
+use crate::input::description;
 use crate::input::several::settle;
-use crate::{say, say_json};
+use crate::{complain, say, say_json};
 use bowline_client::spawn;
 
 /// One orphan, as `--json` prints it.
@@ -21,11 +23,18 @@ struct Row {
 
 /// Runs `bowline gc`. An orphan that cannot be removed does not stop the rest.
 pub fn run(state: &StateDir, args: &GcArgs) -> Result<u8> {
+    let alive = args.alive.as_deref().map(description::read_pods).transpose()?;
+    let root = args.pods_root.as_deref().or(alive.is_some().then_some(PODS));
+    let pods = root.map(|root| Pods { root, alive: alive.as_ref() });
     let cgroups = Cgroups::of_host(spawn::systemd()?)?;
-    let mut left = cgroups.left_behind(state, args.pods_root.as_deref())?;
+    let mut left = cgroups.left_behind(state, pods)?;
     left.retain(|one| args.ids.is_empty() || args.ids.contains(&one.id));
     let (mut rows, mut code) = (Vec::new(), None);
     for one in left {
+        if one.owned {
+            complain(&format!("{} {} is left alone: {}", one.what.as_str(), one.id, one.why), None);
+            continue;
+        }
         let line = format!("{} {}: {}", one.what.as_str(), one.id, one.why);
         let outcome = if args.dry_run { Ok(Outcome::Removed) } else { cgroups.clear(state, &one) };
         let row = match outcome {

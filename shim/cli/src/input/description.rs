@@ -1,9 +1,11 @@
-//! Reads descriptions of tasks and sandboxes from files.
+//! Reads descriptions of tasks and sandboxes, and lists of pods, from files.
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::Path;
 
 use bowline_executor::{Doing, Error, Kind, Result};
+use bowline_spec::place::pods_alive;
 use bowline_spec::{Format, Sandbox, Task};
 
 /// Reads a task's description and applies `on_top` to it; `-` is stdin.
@@ -28,14 +30,29 @@ pub fn read_sandbox(file: &Path, on_top: impl FnOnce(&mut Sandbox)) -> Result<Sa
     })
 }
 
-fn text_of(file: &Path) -> Result<(String, Format)> {
+/// Reads a list of pods that are alive; `-` is stdin.
+///
+/// # Errors
+/// `Usage`, naming file and line.
+pub fn read_pods(file: &Path) -> Result<BTreeSet<String>> {
+    let text = text(file, Kind::Usage)?;
+    let uids = pods_alive(&text).doing(Kind::Usage, || file.display().to_string());
+    uids.map_err(|error| error.hint("write the uid of each pod that is alive, one a line"))
+}
+
+fn text(file: &Path, kind: Kind) -> Result<String> {
     let what = || format!("cannot read {}", file.display());
     let mut text = String::new();
     if file == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text).doing(Kind::BadSpec, what)?;
+        std::io::stdin().read_to_string(&mut text).doing(kind, what)?;
     } else {
-        text = std::fs::read_to_string(file).doing(Kind::BadSpec, what)?;
+        text = std::fs::read_to_string(file).doing(kind, what)?;
     }
+    Ok(text)
+}
+
+fn text_of(file: &Path) -> Result<(String, Format)> {
+    let text = text(file, Kind::BadSpec)?;
     let json =
         file.extension().is_some_and(|e| e == "json") || file == Path::new("-") && text.trim_start().starts_with('{');
     Ok((text, if json { Format::Json } else { Format::Toml }))

@@ -5,16 +5,13 @@
 use bowline_executor::{Doing, Kind, Result};
 use bowline_spec::Invalid;
 use bowline_spec::budget::Class;
-use bowline_spec::place::{PodPlace, SandboxPlace};
+use bowline_spec::place::{PODS, PodPlace, SandboxPlace};
 use bowline_spec::unit;
 use serde_json::json;
 
 use super::NOWHERE;
 use crate::input::args::cgroup::{NameArgs, NamingDriver};
 use crate::{say, say_json};
-
-/// The cgroup that the kubelet has above all pods.
-const PODS: &str = "kubepods";
 
 /// The cgroup that bowline has above all sandboxes.
 const SANDBOXES: &str = "bowline";

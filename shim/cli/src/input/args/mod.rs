@@ -410,6 +410,9 @@ pub struct GcArgs {
     /// Look for pods below this cgroup too, whose shim has gone: kubepods
     #[arg(long, value_name = "ROOT")]
     pub pods_root: Option<String>,
+    /// The pods that are alive, by their uids, one a line; - for stdin. Others are orphans if their shim has gone
+    #[arg(long, value_name = "FILE")]
+    pub alive: Option<PathBuf>,
     /// Sandboxes, tasks or pods, by their whole ids [default: all]
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,

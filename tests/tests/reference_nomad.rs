@@ -348,16 +348,26 @@ fn quota(task: &Task<'_>) -> String {
 #[test]
 fn configure_cgroups_takes_fractions_of_a_cpu_down_to_a_thousandth() {
     let host = Host::new();
-    for (limit, expected) in [
-        ("{limit = 0.125}", "12500 100000"),
-        ("{limit = 0.01}", "1000 100000"),
+    // So little time is not enough to start in.
+    let start = |period: &str| {
+        host.described(&format!("command = 'sleep'\nargs = ['1000']\ncpu = {{limit = 1, period = '{period}'}}")).start()
+    };
+    for (period, limit, expected) in [
+        ("100ms", "0.125", "12500 100000"),
+        ("100ms", "0.01", "1000 100000"),
         // The least quota is a millisecond; of a second that is a thousandth.
-        ("{limit = 0.001, period = '1s'}", "1000 1000000"),
+        ("1s", "0.001", "1000 1000000"),
     ] {
-        let task = host.described(&format!("command = 'sleep'\nargs = ['1000']\ncpu = {limit}")).start();
-        assert_eq!(quota(&task), expected, "{limit}");
+        let task = start(period);
+        task.bowline("update", [&format!("--cpus={limit}")]).assert_code(0);
+        assert_eq!(quota(&task), expected, "{limit} of {period}");
+        task.bowline("update", ["--cpus=1"]).assert_code(0);
         task.end();
     }
+    let task = start("100ms");
+    task.bowline("update", ["--cpus=0.001"]).assert_refused(125, &["cpu.limit", "100 µs", "at least 1000"]);
+    assert_eq!(quota(&task), "100000 100000");
+    task.end();
     for (limit, parts) in [
         ("{limit = 0.001}", ["cpu.limit", "100 µs", "at least 1000"]),
         ("{limit = 0.0009, period = '1s'}", ["cpu.limit", "900 µs", "at least 1000"]),

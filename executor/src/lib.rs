@@ -78,6 +78,7 @@ pub mod sandbox_namespaces;
 mod sealed;
 mod seccomp;
 pub mod spare;
+mod spared_memory;
 mod stats;
 mod supervise;
 pub mod systemd;

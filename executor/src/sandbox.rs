@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::folder::{Folder, Lock, StateDir};
 use crate::network::{self, Connected};
 use crate::rootfs::layers;
+use crate::spared_memory;
 use crate::systemd::Systemd;
 use crate::undo::{LeftAlone, OVERHEAD, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
 
@@ -367,6 +368,9 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     }
     for unit in &places.units {
         keep(systemd.stop(unit));
+    }
+    for path in &places.own {
+        spared_memory::settle(&layout, systemd, path);
     }
     first.map_or(Ok(alone), Err)
 }

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Elsewhere, Limits, Process, Ran, Sandbox, Task, binary, eventually, only_v2, process_exists, weight,
+    Elsewhere, Limits, Process, Ran, Sandbox, Task, assert_shows, binary, eventually, has_systemd, hierarchy, only_v2,
+    process_exists, weight,
 };
 
 /// A member that does nothing, with these limits.
@@ -90,6 +91,48 @@ fn resource_config_for_pod_enforces_memory_qos_on_v2() {
     host.assert_nothing_left();
 }
 
+/// What a cgroup of v2 is never reclaimed of, in bytes.
+fn min_of(path: &str) -> String {
+    let file = hierarchy("memory").join(path).join("memory.min");
+    fs::read_to_string(&file).map_or_else(|_| "gone".to_owned(), |text| text.trim().to_owned())
+}
+
+/// The kernel honours memory.min only as far as the cgroup above has it.
+#[test]
+fn set_memory_qos_has_the_sum_of_all_pods_above_them() {
+    if !only_v2() {
+        return;
+    }
+    // Other cases have pods too.
+    let host = Host::alone();
+    for (driver, above) in [("cgroupfs", "bowline"), ("systemd", "bowline.slice")] {
+        if driver == "systemd" && !has_systemd() {
+            continue;
+        }
+        let pod = || host.sandbox().flag(format!("--cgroup-driver={driver}")).toml("budget = 'pod'").create();
+        let (one, two, plain) = (pod(), pod(), host.sandbox().flag(format!("--cgroup-driver={driver}")).create());
+        let first = member(&one, "memory.limit = '64M'");
+        member(&plain, "memory.limit = '16M'");
+        assert_eq!(min_of(above), "67108864", "{driver}");
+        member(&two, "memory = {limit = '64M', low = '32M'}");
+        assert_eq!(min_of(above), "100663296", "{driver}");
+        if driver == "systemd" {
+            assert_shows("bowline.slice", &["MemoryMin=100663296"]);
+        }
+        first.bowline("update", ["--memory=128M"]).assert_code(0);
+        assert_eq!(min_of(above), "167772160", "{driver}");
+        one.rm(["-f"]);
+        assert_eq!(min_of(above), "33554432", "{driver}");
+        // What a shim that died has left counts until it is removed.
+        two.kill_shim();
+        assert_eq!(min_of(above), "33554432", "{driver}");
+        two.rm(["-f"]);
+        assert_eq!(min_of(above), "0", "{driver}");
+        plain.rm(["-f"]);
+    }
+    host.assert_nothing_left();
+}
+
 /// Where one is slowed down that asks for `request` bytes and has at most `limit`.
 fn slowed_down_at(request: u64, limit: u64) -> u64 {
     (request + (limit - request) * 9 / 10) / 4096 * 4096
@@ -139,7 +182,9 @@ fn milli_cpu_to_quota_and_shares_of_a_thousandth_of_a_cpu() {
     let host = Host::new();
     let sandbox = host.sandbox().toml("budget = 'pod'").create();
     let limits = || sandbox.limits();
-    let one = member(&sandbox, "cpu = {limit = 0.001, period = '1s'}");
+    // So little time is not enough to start in.
+    let one = member(&sandbox, "cpu = {limit = 1, period = '1s'}");
+    one.bowline("update", ["--cpus=0.001"]).assert_code(0);
     // The pod's quota is at least a millisecond of its own period, and its shares are at least 2.
     assert_eq!((limits().cpu.as_str(), limits().weight), ("1000 100000", weight(2)));
     let two = member(&sandbox, "cpu.limit = 0.125");
@@ -147,6 +192,7 @@ fn milli_cpu_to_quota_and_shares_of_a_thousandth_of_a_cpu() {
     sandbox
         .described("command = 'true'\ncpu.limit = 0.001")
         .assert_refused(125, &["cpu.limit", "100 µs", "at least 1000"]);
+    one.bowline("update", ["--cpus=1"]).assert_code(0);
     one.end();
     two.end();
     host.assert_nothing_left();

@@ -20,6 +20,7 @@ mod identity;
 mod join;
 mod layout;
 mod limit;
+mod memory_min;
 mod only;
 mod oom;
 mod path;

@@ -16,7 +16,7 @@ use oci_spec::runtime::{LinuxCpu, LinuxResources};
 
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
-use crate::{host, sandbox, worker};
+use crate::{host, sandbox, spared_memory, worker};
 
 type Shares = BTreeMap<TaskId, Share>;
 
@@ -209,7 +209,14 @@ impl Supervisor {
                 !shares.iter().any(|(id, share)| has_own(file, share) && record.folder_of(id) == child)
             };
             let tell = |unit: &Unit, properties| self.config.systemd.change(unit, properties);
-            worker::start("the joint limits", || self.layout.change_whole(cgroup, &changes, follows, tell))?
+            let spares_other = joint.memory_min != before.memory_min;
+            worker::start("the joint limits", || {
+                self.layout.change_whole(cgroup, &changes, follows, tell)?;
+                if spares_other {
+                    spared_memory::settle(&self.layout, &self.config.systemd, &record.cgroup);
+                }
+                Ok(())
+            })?
         };
         worker.answer().await.map_err(|error| error.within(format_args!("sandbox {}", sandbox.id())))
     }

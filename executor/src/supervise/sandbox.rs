@@ -22,8 +22,8 @@ use crate::lifecycle::sandbox::{Life, Trigger};
 use crate::network;
 use crate::rootfs::layers::{self, Layer};
 use crate::sandbox::SandboxRecord;
-use crate::sandbox_namespaces;
 use crate::systemd::Systemd;
+use crate::{sandbox_namespaces, spared_memory, worker};
 
 /// The size limit of the members' `/dev/shm`, the same as everywhere.
 const SHM_SIZE: &str = "size=64m";
@@ -246,6 +246,14 @@ impl Sandbox {
         let cgroup = self.handles.borrow_mut().cgroup.take();
         if let Some(cgroup) = cgroup {
             remove_cgroup(layout, systemd, cgroup).await;
+            let spared = self.facts.look(|facts| facts.joint.memory_min.map(|_| facts.record.cgroup.clone()));
+            if let Some(path) = spared {
+                let settle = || {
+                    spared_memory::settle(layout, systemd, &path);
+                    Ok(())
+                };
+                worker::run("memory.min", settle).await?;
+            }
         }
         self.facts.change(|facts| facts.record.taken_down = true);
         self.keep_record()

@@ -4,6 +4,7 @@
 //! serialised; the defaults stand with each field and are filled in by `build`.
 //! A caller merges flags by writing fields, then calls [`Task::validate`].
 
+mod app_mesh;
 mod health;
 mod isolation;
 mod limits;
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use app_mesh::AppMesh;
 pub use health::{Healthcheck, OnUnhealthy};
 pub use isolation::{IdMapping, Namespace, Namespaces, Seccomp};
 pub(crate) use limits::period_us;

@@ -1,10 +1,12 @@
 //! Lists for the plugins that the ECS agent runs: amazon-ecs-cni-plugins, whose
 //! names begin with `ecs-`, and amazon-vpc-cni-plugins.
 
+use std::num::NonZeroU16;
+
 use serde_json::{Map, Value, json};
 
 use crate::address::Cidr;
-use crate::task::{Interface, Proxy, Redirect};
+use crate::task::{AppMesh, Interface, Proxy, Redirect};
 
 /// The versions of CNI that the agent runs either with.
 const OF_ECS: &str = "0.3.0";
@@ -107,6 +109,27 @@ pub fn proxy(proxy: &Proxy) -> Value {
         ]);
     }
     list(OF_ECS, "ecs-serviceconnect", plugin)
+}
+
+/// What leads traffic through App Mesh's proxy. The plugin reads numbers as text.
+pub fn app_mesh(of: &AppMesh) -> Value {
+    let text = |number: &dyn std::fmt::Display| json!(number.to_string());
+    let ports = |ports: &[NonZeroU16]| {
+        let ports: Vec<Value> = ports.iter().map(|port| text(port)).collect();
+        (!ports.is_empty()).then_some(Value::Array(ports))
+    };
+    let plugin = some([
+        ("type", Some(json!("aws-appmesh"))),
+        ("ignoredUID", of.ignored_uid.map(|uid| text(&uid))),
+        ("ignoredGID", of.ignored_gid.map(|gid| text(&gid))),
+        ("proxyIngressPort", of.ingress.map(|port| text(&port))),
+        ("proxyEgressPort", Some(text(&of.egress))),
+        ("appPorts", ports(&of.app_ports)),
+        ("egressIgnoredPorts", ports(&of.ignored_ports)),
+        ("egressIgnoredIPs", (!of.ignored_ips.is_empty()).then(|| json!(of.ignored_ips))),
+        ("enableIPv6", of.ipv6.then_some(json!(true))),
+    ]);
+    list(OF_ECS, "aws-appmesh", plugin)
 }
 
 fn mode(redirect: Redirect) -> &'static str {

@@ -9,6 +9,7 @@
 //!   vlan          vpc-branch-eni                         vpc-branch-eni
 //!   list          the list itself                        the list itself
 //!   proxy         ecs-serviceconnect                     ecs-serviceconnect
+//!   app_mesh      aws-appmesh                            aws-appmesh
 //! ```
 //!
 //! `executor::network` runs them. Must not: know whether a plugin is there.
@@ -59,8 +60,8 @@ impl Network {
         };
         let mut all: Vec<Attachment> = self.interfaces.iter().enumerate().map(made).collect();
         let interface = all.first().map(|first| first.interface.clone()).unwrap_or_default();
-        let proxy = self.proxy.as_ref().map(|proxy| List::Made(ecs::proxy(proxy)));
-        all.extend(proxy.map(|list| Attachment { interface, list }));
+        let proxy = self.proxy.as_ref().map(ecs::proxy).or(self.app_mesh.as_ref().map(ecs::app_mesh));
+        all.extend(proxy.map(|list| Attachment { interface, list: List::Made(list) }));
         all
     }
 

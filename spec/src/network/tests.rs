@@ -220,6 +220,31 @@ fn the_proxy_is_the_last_list() {
     }
 }
 
+/// As NewAppMeshConfig has it, for what amazon-vpc-cni-plugins reads.
+#[test]
+fn app_mesh_is_set_up_last_by_its_plugin() {
+    for (mesh, expected) in [
+        ("egress = 15001\nignored_uid = 1337", json!({"ignoredUID": "1337", "proxyEgressPort": "15001"})),
+        (
+            "egress = 15001\ningress = 15000\napp_ports = [80, 8080]\nignored_gid = 0\nignored_ports = [22]\n\
+             ignored_ips = ['169.254.170.2', '10.0.0.0/8', 'fd00::1']\nipv6 = true",
+            json!({
+                "ignoredGID": "0", "proxyIngressPort": "15000", "proxyEgressPort": "15001",
+                "appPorts": ["80", "8080"], "egressIgnoredPorts": ["22"],
+                "egressIgnoredIPs": ["169.254.170.2", "10.0.0.0/8", "fd00::1"], "enableIPv6": true,
+            }),
+        ),
+    ] {
+        let toml =
+            format!("[network]\ninterfaces = [{{association = 'bridge', name = 'net0'}}]\n[network.app_mesh]\n{mesh}");
+        let all = network(&toml).attachments("web");
+        let mut plugin = expected;
+        plugin["type"] = json!("aws-appmesh");
+        let list = json!({"cniVersion": "0.3.0", "name": "aws-appmesh", "plugins": [plugin]});
+        assert_eq!(all[1], Attachment { interface: "net0".into(), list: List::Made(list) }, "{mesh}");
+    }
+}
+
 #[test]
 fn ports_are_mapped_once_by_the_first_bridge() {
     let network = network(

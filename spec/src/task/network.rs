@@ -10,7 +10,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
+use super::{AppMesh, is_default};
 use crate::address::{Cidr, MacAddress};
 use crate::invalid::Invalid;
 use crate::text::text_value;
@@ -45,6 +45,9 @@ pub struct Network {
     /// A proxy in the sandbox that its traffic is led through; set up last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<Proxy>,
+    /// App Mesh's proxy in the sandbox, by ECS's plugin `aws-appmesh`, instead of `proxy`; set up last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_mesh: Option<AppMesh>,
     /// Arguments for every plugin, its `CNI_ARGS`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, String>,

@@ -1,11 +1,12 @@
 //! The network of a sandbox: which fields go together.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use super::{absolute, no_nul, require};
 use crate::address::Cidr;
 use crate::invalid::Invalid;
-use crate::task::{Association, Egress, Interface, Network, NetworkMode, Plugins, Proxy, Redirect};
+use crate::task::{AppMesh, Association, Egress, Interface, Network, NetworkMode, Plugins, Proxy, Redirect};
 
 /// The kernel's bounds of an Ethernet interface (linux/if_ether.h).
 const MTU: std::ops::RangeInclusive<u16> = 68..=65535;
@@ -40,6 +41,10 @@ pub(super) fn check(network: &Network) -> Result<(), Invalid> {
     if let Some(proxy) = &network.proxy {
         check_proxy(proxy)?;
     }
+    if let Some(mesh) = &network.app_mesh {
+        require(network.proxy.is_none(), "network.app_mesh", || "and network.proxy exclude each other".into())?;
+        check_app_mesh(mesh)?;
+    }
     for (name, value) in &network.args {
         let field = format!("network.args.{name}");
         let sound = |text: &str| !text.contains([';', '=', '\0']);
@@ -64,6 +69,7 @@ fn asked_of(network: &Network, mode: &NetworkMode) -> Result<(), Invalid> {
         ("network.interfaces", !network.interfaces.is_empty()),
         ("network.ports", !network.ports.is_empty()),
         ("network.proxy", network.proxy.is_some()),
+        ("network.app_mesh", network.app_mesh.is_some()),
         ("network.args", !network.args.is_empty()),
     ];
     for (field, asked) in made {
@@ -203,6 +209,25 @@ fn check_proxy(proxy: &Proxy) -> Result<(), Invalid> {
         require(fresh, &at("intercept"), || "is an earlier one's too".into())?;
     }
     proxy.egress.as_ref().map_or(Ok(()), |egress| check_egress(proxy, egress))
+}
+
+/// What the plugin demands.
+fn check_app_mesh(mesh: &AppMesh) -> Result<(), Invalid> {
+    let at = |name: &str| format!("network.app_mesh.{name}");
+    require(mesh.ignored_uid.is_some() || mesh.ignored_gid.is_some(), &at("ignored_uid"), || {
+        "is missing, and so is ignored_gid: what the proxy itself sends would come back to it".into()
+    })?;
+    require(mesh.ingress.is_some() || mesh.app_ports.is_empty(), &at("ingress"), || {
+        "is missing: the proxy's port for what comes in to app_ports".into()
+    })?;
+    require(mesh.ingress.is_none() || !mesh.app_ports.is_empty(), &at("app_ports"), || {
+        "is missing: the ports whose traffic goes to the port of ingress".into()
+    })?;
+    for (index, ip) in mesh.ignored_ips.iter().enumerate() {
+        let fine = ip.parse::<IpAddr>().is_ok() || ip.parse::<Cidr>().is_ok();
+        require(fine, &at(&format!("ignored_ips[{index}]")), || format!("{ip:?} is neither an address nor a network"))?;
+    }
+    Ok(())
 }
 
 fn check_egress(proxy: &Proxy, egress: &Egress) -> Result<(), Invalid> {

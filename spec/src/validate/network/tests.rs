@@ -169,3 +169,26 @@ fn a_proxy_listens_and_knows_for_what() {
         assert!(error.reason.contains(reason), "{proxy}: {error}");
     }
 }
+
+#[test]
+fn app_mesh_has_what_its_plugin_demands() {
+    let mesh =
+        |fields: &str| format!("network = {{interfaces = [{{association = 'bridge'}}], app_mesh = {{{fields}}}}}");
+    accepted(&mesh("egress = 15001, ignored_uid = 1337"));
+    accepted(&mesh(
+        "egress = 15001, ignored_gid = 0, ingress = 15000, app_ports = [80], ignored_ips = ['::1', '10.0.0.0/8']",
+    ));
+    for (fields, field, reason) in [
+        ("egress = 15001", "ignored_uid", "come back to it"),
+        ("egress = 1, ignored_uid = 1, app_ports = [80]", "ingress", "is missing"),
+        ("egress = 1, ignored_uid = 1, ingress = 2", "app_ports", "is missing"),
+        ("egress = 1, ignored_uid = 1, ignored_ips = ['web']", "ignored_ips[0]", "neither an address nor a network"),
+    ] {
+        refused(&mesh(fields), &format!(".app_mesh.{field}"), reason);
+    }
+    refused("network.app_mesh = {egress = 1, ignored_uid = 1}", ".app_mesh", "needs network.mode = \"cni\"");
+    refused("network.app_mesh = {ignored_uid = 1}", ".app_mesh", "missing field `egress`");
+    let both = "network = {interfaces = [{association = 'bridge'}], proxy = {ingress = [{listener = 1}]}, \
+                app_mesh = {egress = 1, ignored_uid = 1}}";
+    refused(both, ".app_mesh", "exclude each other");
+}

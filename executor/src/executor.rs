@@ -149,16 +149,20 @@ impl Executor {
 
     /// Charges processes that help the sandbox to a cgroup beside it, as the shim is. Returns the
     /// pids that are no processes.
+    ///
+    /// # Errors
+    /// `NotFound` if none of them is a process.
     pub async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
         self.begun().await?.work("a move of helpers", async |it| it.charge_helpers(pids).await).await
     }
 
-    /// Removes the sandbox; then the shim leaves. With `force`, its members are killed first.
+    /// Removes the sandbox; then the shim leaves. With `force`, its members are killed first. Returns the
+    /// helpers that were moved to the root cgroup, as theirs is gone.
     ///
     /// # Errors
     /// `WrongState` while members run; the error of a plugin that cannot undo what it has added:
     /// the caller may try again.
-    pub async fn remove_sandbox(&self, force: bool) -> Result<()> {
+    pub async fn remove_sandbox(&self, force: bool) -> Result<Vec<i32>> {
         self.to_launch()
             .await?
             .work_held("the removal of the sandbox", async move |it| it.remove_sandbox(force).await)
@@ -327,13 +331,14 @@ impl Executor {
         self.begun().await?.work_on(id, "a checkpoint", async move |it, id| it.checkpoint(id, &checkpoint).await).await
     }
 
-    /// Changes limits of a running task: all that `update` names, or none.
+    /// Changes limits of a running task: all that `update` names, or none. Returns what is different from the request,
+    /// as that a member of a sandbox is still held to the others' limits: a sentence each.
     ///
     /// # Errors
     /// `BadSpec` when the changed description makes no sense or the kernel
     /// refuses a value; `Unsupported` when this host has no such limit;
     /// `NotFound` when the task has ended.
-    pub async fn update(&self, id: &TaskId, update: Update) -> Result<()> {
+    pub async fn update(&self, id: &TaskId, update: Update) -> Result<Vec<String>> {
         self.begun().await?.work_on(id, "a change of limits", async move |it, id| it.update(id, &update).await).await
     }
 

@@ -121,7 +121,7 @@ pub use pause_process::{Net as PauseNet, Pause};
 pub use report::{Enforcement, ExitReport, StoppedBy};
 pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, PauseEnd, Process, Source, TaskState};
 pub use rootfs::{layers, mount_options};
-pub use sandbox::{Budget, SandboxRecord, SandboxState, give_up_damaged_networks, undo_sandbox};
+pub use sandbox::{Budget, SandboxRecord, SandboxState, Undone, give_up_damaged_networks, undo_sandbox};
 pub use sealed::open as open_sealed;
 pub use stats::{
     Cpu as CpuStats, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats, Memory as MemoryStats,

@@ -59,6 +59,12 @@ impl Shims {
         self.sandboxes.contains(id)
     }
 
+    /// Whether a shim lives that may be in the cgroup `name`: one of a sandbox whose id the name ends with, as the names
+    /// of overhead cgroups may have any prefix.
+    pub fn may_be_in(&self, name: &str) -> bool {
+        self.sandboxes.iter().any(|id| name.ends_with(id.as_str()))
+    }
+
     /// Whether one of `pids` is a shim, or was started below a shim or below a process that has the
     /// lock of one of the tasks `ids`. A process of another pid namespace, which reads as 0, counts
     /// too, because it may be one.

@@ -131,7 +131,7 @@ pub fn kill_shim(folder: &Folder) -> Result<()> {
     let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
     // On v1 a frozen process does not die.
     let layout = cgroup::detect()?;
-    let above = sandbox.as_ref().and_then(|record| record.cgroups(&id).0[0].cloned());
+    let above = sandbox.as_ref().and_then(|record| record.cgroups(&layout, &id).0[0].cloned());
     for path in overheads_of(&id).into_iter().chain([cgroup::of_sandbox(&id)]).chain(above) {
         if let Ok(Some(cgroup)) = layout.open(&path) {
             let _ = layout.freeze(&cgroup, false);

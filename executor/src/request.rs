@@ -112,6 +112,8 @@ pub struct Bundle {
 pub struct Launched {
     /// Init's pid.
     pub pid: i32,
+    /// What was changed of the limits of a sandbox's member, a sentence each.
+    pub notes: Vec<String>,
 }
 
 /// An additional process in a task.

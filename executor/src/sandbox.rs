@@ -16,7 +16,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use bowline_cgroup::{self as cgroup, Driver, Layout, Unit};
+use bowline_cgroup::{self as cgroup, CgroupIdentity, Driver, Layout, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::budget::{Class, Joint};
 use bowline_spec::id::TaskId;
@@ -32,7 +32,7 @@ use crate::spared_memory;
 use crate::systemd::Systemd;
 use crate::undo::{LeftAlone, OVERHEAD, is_nobodys, left_alone, overheads_of, undo, undo_cgroup};
 
-/// The parent of the cgroups of all sandboxes.
+/// The parent of the cgroups of sandboxes, unless their descriptions name another place.
 const PREFIX: &str = "bowline";
 
 const RECORD: &str = "sandbox.json";
@@ -53,6 +53,13 @@ pub struct SandboxRecord {
     /// The systemd unit of that cgroup, where systemd makes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,
+    /// The identity of the cgroup, where the description names its place: others may make cgroups there too. Before the
+    /// cgroup is made, it says the boot alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<CgroupIdentity>,
+    /// How many parts of the cgroup's path existed before, by hierarchy, where parents were made with it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parents_made: BTreeMap<PathBuf, usize>,
     /// The cgroup that the shim and its helpers are charged to, where they have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead: Option<String>,
@@ -80,25 +87,28 @@ impl SandboxRecord {
     /// The record of a requested sandbox `id`.
     ///
     /// # Errors
-    /// `BadSpec` for an id that makes a unit's name too long.
+    /// `BadSpec` for an id that makes a unit's name too long, and for a place that is another sandbox's, or a slice
+    /// without systemd.
     pub fn new(id: &TaskId, sandbox: Sandbox, driver: Driver) -> Result<SandboxRecord> {
-        let place = SandboxPlace::new(PREFIX, id.as_str())?;
-        let beside = SandboxPlace::new(OVERHEAD, id.as_str())?;
+        let place = place_of(&sandbox, id)?;
         let by_systemd = driver == Driver::Systemd;
+        if let Some(chosen) = sandbox.place.as_ref().filter(|chosen| chosen.is_slice() && !by_systemd) {
+            let path = place.cgroupfs();
+            let message = format!("place: {chosen} is made by systemd, and the cgroup driver is cgroupfs");
+            return Err(Error::new(Kind::BadSpec, message).hint(format!("write {path}, or --cgroup-driver systemd")));
+        }
         let unit = by_systemd.then(|| Unit::of_sandbox(&place)).transpose()?;
-        let (overhead, overhead_unit) = match sandbox.overhead {
-            Overhead::Beside => (Some(beside.cgroupfs()), by_systemd.then(|| Unit::of_sandboxs_shim(&beside))),
-            Overhead::Inside => (Some(place.cgroupfs() + "/overhead"), by_systemd.then(|| Unit::of_shim(id.as_str()))),
-            Overhead::Inherit | Overhead::Root => (None, None),
-        };
-        let overhead_unit = overhead_unit.transpose()?;
+        let (overhead, overhead_unit) = overhead_of(&sandbox, id, by_systemd)?;
+        let identity = sandbox.place.as_ref().and_then(|_| CgroupIdentity::to_come());
         Ok(SandboxRecord {
             sandbox,
             created_at: Timestamp::now(),
             shim_pid: None,
             cgroup: unit.as_ref().map_or_else(|| place.cgroupfs(), Unit::path),
             unit,
-            overhead: overhead_unit.as_ref().map(Unit::path).or(overhead),
+            identity,
+            parents_made: BTreeMap::new(),
+            overhead,
             overhead_unit,
             namespaces: BTreeMap::new(),
             pause_pid: None,
@@ -110,20 +120,40 @@ impl SandboxRecord {
 
     /// The cgroups of the record that are where bowline makes them for `id`, the sandbox's own and
     /// its shim's; and those that are left alone.
-    pub(crate) fn cgroups(&self, id: &str) -> ([Option<&String>; 2], LeftAlone) {
-        let place = SandboxPlace::new(PREFIX, id).ok();
+    pub(crate) fn cgroups(&self, layout: &Layout, id: &str) -> ([Option<&String>; 2], LeftAlone) {
+        let of_id = id.parse::<TaskId>().ok();
+        let place = of_id.as_ref().and_then(|id| place_of(&self.sandbox, id).ok());
         let places = place.iter().flat_map(|place| [Some(place.cgroupfs()), place.systemd().ok()]).flatten();
-        let why = "bowline makes none of this sandbox's there";
+        let elsewhere = "bowline makes none of this sandbox's there";
         let mut alone = Vec::new();
-        let mut keep = |path: &String, fits: bool| {
-            if !fits {
-                alone.push(left_alone(path, why));
-            }
-            fits
+        let mut keep = |path: &String, why: Option<&str>| {
+            alone.extend(why.map(|why| left_alone(path, why)));
+            why.is_none()
         };
-        let own = Some(&self.cgroup).filter(|path| keep(path, places.into_iter().any(|place| place == **path)));
-        let overhead = self.overhead.as_ref().filter(|path| keep(path, overheads_of(id).contains(path)));
+        let is_there = places.into_iter().any(|place| place == self.cgroup);
+        let why = if is_there { self.is_anothers(layout) } else { Some(elsewhere) };
+        let own = Some(&self.cgroup).filter(|path| keep(path, why));
+        let expected = [false, true].map(|by_systemd| overhead_of(&self.sandbox, of_id.as_ref()?, by_systemd).ok()?.0);
+        let is_ours =
+            |path: &String| overheads_of(id).contains(path) || expected.iter().flatten().any(|its| its == path);
+        let overhead = self.overhead.as_ref().filter(|path| keep(path, (!is_ours(path)).then_some(elsewhere)));
         ([own, overhead], alone)
+    }
+
+    /// Whether the description names a place where the cgroup was not made yet, as far as the record says.
+    fn is_not_made_yet(&self) -> bool {
+        self.identity.as_ref().is_some_and(|identity| identity.is_of_this_boot() && identity.cgroups.is_empty())
+    }
+
+    /// Why the cgroup that is at the place of the record, if any, is not taken for the sandbox's.
+    fn is_anothers(&self, layout: &Layout) -> Option<&'static str> {
+        let identity = self.identity.as_ref()?;
+        let cgroup = layout.open(&self.cgroup).ok().flatten()?;
+        match () {
+            () if !identity.is_of_this_boot() => Some("the sandbox was of an earlier boot of this host"),
+            () if identity.is_of(layout, &cgroup) => None,
+            () => Some("it is not the one that was made for the sandbox"),
+        }
     }
 
     /// The name of a member's cgroup inside the sandbox's.
@@ -147,6 +177,33 @@ impl SandboxRecord {
             None => format!("{}/{id}", self.cgroup),
         }
     }
+}
+
+/// Where the cgroup of the sandbox `id` is.
+fn place_of(sandbox: &Sandbox, id: &TaskId) -> Result<SandboxPlace> {
+    Ok(match &sandbox.place {
+        Some(place) => place.of(id)?,
+        None => SandboxPlace::new(PREFIX, id.as_str())?,
+    })
+}
+
+/// Where the shim of the sandbox `id` is charged, if it has a cgroup of its own, and as which unit of systemd's.
+fn overhead_of(sandbox: &Sandbox, id: &TaskId, by_systemd: bool) -> Result<(Option<String>, Option<Unit>)> {
+    let prefix = sandbox.overhead_prefix.as_deref().unwrap_or_default();
+    let place = match sandbox.overhead {
+        Overhead::Beside => SandboxPlace::new(OVERHEAD, id.as_str())?,
+        Overhead::Inside => place_of(sandbox, id)?,
+        Overhead::Inherit | Overhead::Root => return Ok((None, None)),
+    };
+    if by_systemd {
+        let unit = Unit::of_sandboxs_shim(&place, prefix)?;
+        return Ok((Some(unit.path()), Some(unit)));
+    }
+    let path = match sandbox.overhead {
+        Overhead::Inside => format!("{}/{prefix}overhead", place.cgroupfs()),
+        _ => SandboxPlace::new(OVERHEAD, &format!("{prefix}{id}"))?.cgroupfs(),
+    };
+    Ok((Some(path), None))
 }
 
 /// A sandbox as it is now.
@@ -173,6 +230,10 @@ pub struct Budget {
     pub cpu_shares: Option<u64>,
     pub cpu_quota_usec: Option<u64>,
     pub cpu_period_usec: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_realtime_usec: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_realtime_period_usec: Option<u64>,
     pub cpus: Option<String>,
     pub mems: Option<String>,
     pub memory_bytes: Option<u64>,
@@ -190,6 +251,8 @@ impl From<&Joint> for Budget {
             cpu_shares: joint.shares,
             cpu_quota_usec: joint.quota_us,
             cpu_period_usec: joint.period_us,
+            cpu_realtime_usec: joint.rt_runtime_us,
+            cpu_realtime_period_usec: joint.rt_period_us,
             cpus: joint.cpus.as_ref().map(ToString::to_string),
             mems: joint.mems.as_ref().map(ToString::to_string),
             memory_bytes: joint.memory,
@@ -290,8 +353,8 @@ struct Places {
 
 impl Places {
     /// The cgroups that the record names.
-    fn of_record(record: &SandboxRecord, id: &TaskId) -> (Places, LeftAlone) {
-        let ([own, overhead], alone) = record.cgroups(id.as_str());
+    fn of_record(layout: &Layout, record: &SandboxRecord, id: &TaskId) -> (Places, LeftAlone) {
+        let ([own, overhead], alone) = record.cgroups(layout, id.as_str());
         let units = [(&record.overhead_unit, overhead), (&record.unit, own)].into_iter();
         let units = units.filter_map(|(unit, path)| unit.as_ref().filter(|unit| Some(&unit.path()) == path));
         let units = units.cloned().collect();
@@ -323,20 +386,29 @@ impl Places {
     }
 }
 
+/// What undoing a sandbox has come to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Undone {
+    /// The helpers that were moved to the root cgroup, as theirs is gone.
+    pub moved: Vec<i32>,
+    /// What was left alone.
+    pub alone: LeftAlone,
+}
+
 /// Undoes what a sandbox whose shim died has left: its members, its networks, its cgroups. Blocks;
 /// the caller removes the folders. Does nothing for a sandbox that was taken down. If the record is
 /// damaged, looks for the cgroups where bowline makes them.
 ///
 /// # Errors
 /// The first error; everything is tried. `Damaged` if the record of what plugins must undo cannot be read.
-pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<LeftAlone> {
+pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<Undone> {
     let folder = state.folder(id);
     let record = match folder.sandbox() {
         Err(error) if error.kind() == Kind::Damaged => None,
         record => Some(record?.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no sandbox named {id}")))?),
     };
     if record.as_ref().is_some_and(|record| record.taken_down) {
-        return Ok(Vec::new());
+        return Ok(Undone::default());
     }
     let mut first = None;
     let mut keep = |done: Result<()>| {
@@ -345,7 +417,11 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
         }
     };
     let layout = cgroup::detect()?;
-    let found = record.as_ref().map(|record| Places::of_record(record, id));
+    if let Some(cut_short) = record.as_ref().filter(|record| record.is_not_made_yet()) {
+        // The cgroup may have been made; another's has processes, or its own limits, and stays.
+        let _ = layout.remove_unused(&cut_short.cgroup);
+    }
+    let found = record.as_ref().map(|record| Places::of_record(&layout, record, id));
     let (places, mut alone) = found.unwrap_or_else(|| Places::of_id(&layout, &folder, id));
     for path in &places.own {
         if let Ok(Some(cgroup)) = layout.open(path) {
@@ -356,15 +432,19 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     for member in state.members(id)? {
         keep(undo(&state.folder(&member), systemd).map(|more| alone.extend(more)));
     }
-    let sandbox = record.map(|record| record.sandbox).unwrap_or_default();
-    let networks = network::del(folder.path(), sandbox.network.plugin_timeout());
+    let timeout = record.as_ref().map(|record| record.sandbox.network.plugin_timeout()).unwrap_or_default();
+    let networks = network::del(folder.path(), timeout);
     keep(networks.map_err(|error| folder.hinted(error, "sandbox rm")));
     keep(layers::unmount_blocking(&folder.shm()));
+    let mut moved = Vec::new();
     for path in &places.overheads {
-        keep(let_go(&layout, path));
+        keep(let_go(&layout, path).map(|more| moved.extend(more)));
     }
     for path in places.overheads.iter().chain(&places.own) {
         keep(undo_cgroup(&layout, &folder, path, None));
+    }
+    if let Some(record) = record.filter(|record| places.own.contains(&record.cgroup)) {
+        layout.remove_parents_made(&record.cgroup, &record.parents_made);
     }
     for unit in &places.units {
         keep(systemd.stop(unit));
@@ -372,7 +452,7 @@ pub fn undo_sandbox(state: &StateDir, id: &TaskId, systemd: &Systemd) -> Result<
     for path in &places.own {
         spared_memory::settle(&layout, systemd, path);
     }
-    first.map_or(Ok(alone), Err)
+    first.map_or(Ok(Undone { moved, alone }), Err)
 }
 
 /// Gives up what plugins should undo for the sandbox, if the record of that is damaged; returns a sentence about it.
@@ -388,8 +468,11 @@ pub fn give_up_damaged_networks(folder: &Folder) -> Result<Option<String>> {
 }
 
 /// Moves helpers that were charged to the overhead cgroup to the root: it is not for us to kill
-/// them, and the shim's own processes have ended with it.
-fn let_go(layout: &Layout, overhead: &str) -> Result<()> {
-    let Some(cgroup) = layout.open(overhead)? else { return Ok(()) };
-    layout.place("/", &layout.processes(&cgroup)).map(drop)
+/// them, and the shim's own processes have ended with it. Returns those that were moved.
+fn let_go(layout: &Layout, overhead: &str) -> Result<Vec<i32>> {
+    let Some(cgroup) = layout.open(overhead)? else { return Ok(Vec::new()) };
+    let mut helpers = layout.processes(&cgroup);
+    let gone = layout.place("/", &helpers)?;
+    helpers.retain(|pid| !gone.contains(pid));
+    Ok(helpers)
 }

@@ -278,7 +278,7 @@ pub(crate) fn left_alone(path: &str, why: &str) -> String {
 /// The cgroups that the shim of a task or sandbox may be charged to.
 pub(crate) fn overheads_of(id: &str) -> Vec<String> {
     let beside = SandboxPlace::new(OVERHEAD, id).ok();
-    let units = [Unit::of_shim(id).ok(), beside.as_ref().and_then(|place| Unit::of_sandboxs_shim(place).ok())];
+    let units = [Unit::of_shim(id).ok(), beside.as_ref().and_then(|place| Unit::of_sandboxs_shim(place, "").ok())];
     let paths = units.into_iter().flatten().map(|unit| unit.path());
     paths.chain([cgroup::of_sandbox(id) + "/overhead"]).chain(beside.map(|place| place.cgroupfs())).collect()
 }

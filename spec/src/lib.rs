@@ -46,7 +46,9 @@ pub use build::{
 pub use format::Format;
 pub use id::TaskId;
 pub use invalid::Invalid;
-pub use parse::{parse, parse_sandbox, parse_sandbox_with, parse_update, parse_with, sandbox_schema, schema};
+pub use parse::{
+    parse, parse_member_with, parse_sandbox, parse_sandbox_with, parse_update, parse_with, sandbox_schema, schema,
+};
 pub use signal::Signal;
 pub use task::{
     Access, Association, Budget, Cpu, DEFAULT_PIDS, Device, Egress, Enforcement, Healthcheck, IdMapping, Ingress,

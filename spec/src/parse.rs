@@ -24,10 +24,27 @@ pub fn parse(text: &str, format: Format) -> Result<Task, Invalid> {
 /// # Errors
 /// As [`parse`]; the place is that of the field in the text, whoever set it.
 pub fn parse_with(text: &str, format: Format, on_top: impl FnOnce(&mut Task)) -> Result<Task, Invalid> {
-    let mut task: Task = read(text, format)?;
-    on_top(&mut task);
-    task.validate().map_err(|error| found_in(error, text, format))?;
-    Ok(task)
+    parse_valid(text, format, on_top, Task::validate)
+}
+
+/// Like [`parse_with`], for a member of a sandbox.
+///
+/// # Errors
+/// What [`Task::validate_member`] finds.
+pub fn parse_member_with(text: &str, format: Format, on_top: impl FnOnce(&mut Task)) -> Result<Task, Invalid> {
+    parse_valid(text, format, on_top, Task::validate_member)
+}
+
+fn parse_valid<T: DeserializeOwned>(
+    text: &str,
+    format: Format,
+    on_top: impl FnOnce(&mut T),
+    validate: impl FnOnce(&T) -> Result<(), Invalid>,
+) -> Result<T, Invalid> {
+    let mut described: T = read(text, format)?;
+    on_top(&mut described);
+    validate(&described).map_err(|error| found_in(error, text, format))?;
+    Ok(described)
 }
 
 /// The description of a sandbox in `text`, validated.
@@ -43,10 +60,7 @@ pub fn parse_sandbox(text: &str, format: Format) -> Result<Sandbox, Invalid> {
 /// # Errors
 /// As [`parse_with`].
 pub fn parse_sandbox_with(text: &str, format: Format, on_top: impl FnOnce(&mut Sandbox)) -> Result<Sandbox, Invalid> {
-    let mut sandbox: Sandbox = read(text, format)?;
-    on_top(&mut sandbox);
-    sandbox.validate().map_err(|error| found_in(error, text, format))?;
-    Ok(sandbox)
+    parse_valid(text, format, on_top, Sandbox::validate)
 }
 
 /// The update in `text`; what it makes of a task is checked when it is applied.
@@ -232,7 +246,9 @@ mod tests {
             "name",
             "network",
             "overhead",
+            "overhead_prefix",
             "pids",
+            "place",
             "qos",
             "share_pid",
         ];

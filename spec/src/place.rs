@@ -17,7 +17,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::budget::Class;
+use crate::class::Class;
 use crate::id::TaskId;
 use crate::invalid::Invalid;
 use crate::unit;

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use app_mesh::AppMesh;
 pub use health::{Healthcheck, OnUnhealthy};
 pub use isolation::{IdMapping, Namespace, Namespaces, Seccomp};
-pub(crate) use limits::period_us;
+pub(crate) use limits::REALTIME_PERIOD_US;
 pub use limits::{Cpu, DEFAULT_PERIOD_US, Io, IoDevice, Memory};
 pub use log::{Log, LogFormat};
 pub use mount::{Access, Device, Mount, MountKind, Propagation};

@@ -52,6 +52,12 @@ pub struct CpuUpdate {
     /// How often the limit is renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<Duration>,
+    /// CPU time for realtime scheduling.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub realtime: Option<Duration>,
+    /// How often that is renewed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub realtime_period: Option<Duration>,
     /// The CPUs the task may run on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpuset: Option<IdSet>,
@@ -184,6 +190,8 @@ impl CpuUpdate {
         cpu.shares = self.shares.or(cpu.shares);
         set(&mut cpu.limit, self.limit);
         cpu.period = self.period.or(cpu.period);
+        cpu.realtime = self.realtime.or(cpu.realtime);
+        cpu.realtime_period = self.realtime_period.or(cpu.realtime_period);
         cpu.cpuset = self.cpuset.clone().or(cpu.cpuset.take());
         cpu.mems = self.mems.clone().or(cpu.mems.take());
     }

@@ -29,6 +29,16 @@ impl Task {
     /// # Errors
     /// The first field that does not.
     pub fn validate(&self) -> Result<(), Invalid> {
+        self.validate_member()?;
+        limits::shares(self.cpu.shares)
+    }
+
+    /// Like [`Task::validate`], for a member of a sandbox: it may name any number of CPU shares, of which the sandbox's
+    /// rule makes what the kernel takes.
+    ///
+    /// # Errors
+    /// As [`Task::validate`].
+    pub fn validate_member(&self) -> Result<(), Invalid> {
         process::check(self)?;
         health::check(self)?;
         identity::check(self)?;

@@ -121,6 +121,8 @@ mod output_reader_gone;
 mod record;
 mod reference_kubelet;
 mod reference_nomad;
+mod reference_ecs;
+mod reference_kata;
 mod remade;
 mod run;
 mod sandbox_budget_writes;

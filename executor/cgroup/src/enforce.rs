@@ -42,6 +42,21 @@ impl Layout {
         self.write_all(cgroup, &limits, |_, _, _| Ok(()))
     }
 
+    /// Takes away a cgroup's time for realtime scheduling. OCI cannot say that: its 0 changes nothing.
+    ///
+    /// # Errors
+    /// `Internal` while a cgroup below still has such time, or a process here needs it.
+    pub fn release_realtime(&self, cgroup: &Cgroup) -> Result<()> {
+        const FILE: &str = "cpu.rt_runtime_us";
+        let Some(dir) = self.index("cpu").and_then(|index| cgroup.dir(index)) else { return Ok(()) };
+        match write_at(dir, FILE, "0") {
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV) => Ok(()),
+            Err(errno) => {
+                Err(Error::new(Kind::Internal, format!("cannot write 0 to {FILE} of cgroup {}: {errno}", cgroup.path)))
+            }
+        }
+    }
+
     /// The properties to start a unit with these limits.
     pub fn properties(&self, resources: Option<&LinuxResources>) -> Result<Vec<Property>> {
         let limits = resources.map_or(Ok(Vec::new()), |resources| self.limits(resources))?;

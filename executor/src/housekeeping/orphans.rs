@@ -163,6 +163,8 @@ impl Cgroups {
                 Held::ByUs(_) | Held::Missing => {}
             }
         }
+        // The name of a sandbox's overhead cgroup may begin with anything: its record says whose it is.
+        candidates.retain(|candidate| !left.iter().any(|left| left.cgroups.contains(&candidate.path)));
         left.extend(candidates.into_iter().map(|candidate| self.orphan(state, candidate, alive.is_some())));
         left.extend(remains(state));
         left.sort_by(|a, b| (a.what, &a.id).cmp(&(b.what, &b.id)));
@@ -235,7 +237,12 @@ impl Cgroups {
     }
 
     fn is_owned(&self, shims: &Shims, candidate: &Candidate) -> bool {
-        candidate.what != What::Pod && shims.have(&candidate.id) || self.is_in_use(shims, &candidate.path)
+        let has_shim = match candidate.what {
+            What::Pod => false,
+            What::Overhead => shims.may_be_in(&candidate.id),
+            What::Sandbox | What::Task | What::Remains => shims.have(&candidate.id),
+        };
+        has_shim || self.is_in_use(shims, &candidate.path)
     }
 
     /// Whether a living shim has started something in the cgroup at `path`, or belongs to the
@@ -289,7 +296,7 @@ impl Cgroups {
         // Leave alone what is not the task's, whatever the record says.
         let recorded = record.map(|record| cgroups_of(&self.layout, folder, &record).0);
         let recorded = recorded.or(sandbox.map(|record| {
-            let (own, _) = record.cgroups(id.as_str());
+            let (own, _) = record.cgroups(&self.layout, id.as_str());
             own.into_iter().flatten().cloned().collect()
         }));
         let mut cgroups: Vec<String> = recorded.into_iter().flatten().filter(|path| self.is_there(path)).collect();

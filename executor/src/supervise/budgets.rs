@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use bowline_cgroup::Unit;
 use bowline_error::{Error, Kind, Result};
@@ -46,7 +47,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Adds a task that is about to be launched to the budget.
+    /// Adds a task that is about to be launched to the budget. `notes` say what was changed of its limits.
     ///
     /// # Errors
     /// `BadSpec` with both figures if the task does not fit.
@@ -56,8 +57,9 @@ impl Supervisor {
         id: &TaskId,
         task: &Description,
         resources: Option<&LinuxResources>,
+        notes: Vec<String>,
     ) -> Result<()> {
-        let share = share(id, task, resources)?;
+        let share = Share { notes, ..share(id, task, resources)? };
         self.budget(sandbox, |shares| drop(shares.insert(id.clone(), share))).await
     }
 
@@ -70,21 +72,24 @@ impl Supervisor {
         }
     }
 
-    /// Changes a member's limits with `act`, and the joint limits to match.
+    /// Changes a member's limits with `act`, and the joint limits to match. `notes` say what was changed of the
+    /// request; without them, those from before stay. Returns the notes that there were not before.
     pub(super) async fn change_member(
         &self,
         sandbox: &Rc<Sandbox>,
         task: &Description,
-        id: &TaskId,
+        (id, notes): (&TaskId, Option<Vec<String>>),
         resources: &LinuxResources,
         act: impl AsyncFnOnce() -> Result<()>,
-    ) -> Result<()> {
-        let share = share(id, task, Some(resources))?;
+    ) -> Result<Vec<String>> {
+        let mut share = share(id, task, Some(resources))?;
         let _turn = sandbox.budgeting.lock().await;
         let (mut shares, before) = sandbox.facts.look(|facts| (facts.shares.clone(), facts.joint.clone()));
+        share.notes = notes.or(shares.get(id).map(|share| share.notes.clone())).unwrap_or_default();
         shares.insert(id.clone(), share);
         let (class, after) = sandbox.facts.look(|facts| self.joint(&facts.record.sandbox, &shares))?;
         self.enforce(sandbox, &shares, before.with_room_for(&after)).await?;
+        let said = new_notes(&before, &after);
         let changed = act().await;
         let as_before = || (sandbox.facts.look(|facts| facts.shares.clone()), before);
         let (shares, joint) = if changed.is_ok() { (shares, after) } else { as_before() };
@@ -92,7 +97,7 @@ impl Supervisor {
         if changed.is_ok() {
             sandbox.facts.change(|facts| (facts.class, facts.shares) = (class, shares));
         }
-        changed.and(settled)
+        changed.and(settled).map(|()| said)
     }
 
     /// Changes the limits of the sandbox itself.
@@ -134,6 +139,9 @@ impl Supervisor {
             },
         };
         let other = sandbox.facts.change(|facts| {
+            for note in new_notes(&facts.joint, &joint) {
+                tracing::warn!("{note}");
+            }
             facts.joint = joint;
             std::mem::replace(&mut facts.record.unenforced, unenforced.clone()) != unenforced
         });
@@ -197,7 +205,8 @@ impl Supervisor {
                 lifted.1.then(|| cpu.set_mems(mems));
                 changes.set_cpu((cpu != LinuxCpu::default()).then_some(cpu));
             }
-            if changes == LinuxResources::default() {
+            let released = before.rt_runtime_us.is_some() && joint.rt_runtime_us.is_none();
+            if changes == LinuxResources::default() && !released {
                 return Ok(());
             }
             let record = &facts.record;
@@ -210,8 +219,13 @@ impl Supervisor {
             };
             let tell = |unit: &Unit, properties| self.config.systemd.change(unit, properties);
             let spares_other = joint.memory_min != before.memory_min;
-            worker::start("the joint limits", || {
+            let change = || {
                 self.layout.change_whole(cgroup, &changes, follows, tell)?;
+                if released { self.layout.release_realtime(cgroup) } else { Ok(()) }
+            };
+            let lowered = joint.has_less_realtime_than(before);
+            worker::start("the joint limits", || {
+                if lowered { patiently(change) } else { change() }?;
                 if spares_other {
                     spared_memory::settle(&self.layout, &self.config.systemd, &record.cgroup);
                 }
@@ -222,7 +236,28 @@ impl Supervisor {
     }
 }
 
+/// How long a member that has gone may keep its time for realtime scheduling: the kernel gives that back a grace period
+/// of RCU later, and reports it to nobody.
+const GIVEN_BACK: Duration = Duration::from_secs(1);
+
+/// Repeats a change that takes away what a member that has just gone had. Blocks: for workers.
+fn patiently(change: impl Fn() -> Result<()>) -> Result<()> {
+    let (begun, mut wait) = (Instant::now(), Duration::from_millis(1));
+    loop {
+        match change() {
+            Err(_) if begun.elapsed() < GIVEN_BACK => std::thread::sleep(wait),
+            done => return done,
+        }
+        wait *= 2;
+    }
+}
+
 type Step<'a> = Box<dyn Fn(&Joint) -> Joint + 'a>;
+
+/// What the notes of `after` say that those of `before` do not.
+fn new_notes(before: &Joint, after: &Joint) -> Vec<String> {
+    after.notes.iter().filter(|note| !before.notes.contains(note)).cloned().collect()
+}
 
 fn share(id: &TaskId, task: &Description, resources: Option<&LinuxResources>) -> Result<Share> {
     let none = LinuxResources::default();

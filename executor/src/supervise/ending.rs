@@ -141,7 +141,7 @@ impl Task {
         }
         // The shim of a sandbox stays where it is for the sandbox's life.
         if !supervisor.any_lives() && supervisor.sandbox().is_none() {
-            supervisor.overhead.leave(&supervisor.layout).await;
+            drop(supervisor.overhead.leave(&supervisor.layout).await);
         }
         self.facts.change(|facts| facts.cgroups = Cgroups::Removed);
     }

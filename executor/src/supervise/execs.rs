@@ -69,7 +69,7 @@ impl Supervisor {
         let name = request.name.clone().unwrap_or_default();
         self.tell_of_exec(&task, Happening::ExecStarted { name, pid });
         self.see_exec_off(&task, number);
-        Ok(Launched { pid })
+        Ok(Launched { pid, notes: Vec::new() })
     }
 
     /// Starts a health check, which reports only by its outcome.

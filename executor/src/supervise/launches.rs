@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use bowline_cgroup::{Cgroup, CgroupIdentity, Driver, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::budget::settled_shares;
 use bowline_spec::id::TaskId;
 use bowline_spec::{OWN_FOLDERS, TaskProfile};
 use jiff::Timestamp;
@@ -19,7 +20,7 @@ use super::supervisor::{Leave, Supervisor, leaving_now};
 use super::task::Task;
 use super::units::remove_cgroup;
 use super::units::{self, Placeholder};
-use crate::facts::Particulars;
+use crate::facts::{Particulars, SandboxFacts};
 use crate::folder::{Folder, Record};
 use crate::io::{self, Connections, Input, Logger, Logging, Owner, Stdio, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
@@ -89,7 +90,11 @@ impl Supervisor {
         };
         let _launching = sandbox.enter().await?;
         let id = launch.id.clone();
-        let launched = self.launch_one(launch).await;
+        let mut launched = self.launch_one(launch).await;
+        if let Ok(launched) = &mut launched {
+            let notes = |facts: &SandboxFacts| facts.shares.get(&id).map(|share| share.notes.clone());
+            launched.notes = sandbox.facts.look(notes).unwrap_or_default();
+        }
         // A running task leaves the budget when it ends.
         if launched.is_err() && self.task(&id).is_err() {
             self.leave_budget(&sandbox, &id).await;
@@ -121,7 +126,7 @@ impl Supervisor {
         let pid = self.settle_start(&task).await?;
         self.begin_checks(&task);
         self.begin_watch(&task, watched);
-        Ok(Launched { pid })
+        Ok(Launched { pid, notes: Vec::new() })
     }
 
     /// Sets a task up without starting it, for a manager that starts it separately.
@@ -140,7 +145,7 @@ impl Supervisor {
         let pid = task.pid().unwrap_or_default();
         self.tell_manager(&task, || Happening::Created { pid });
         self.see_off(&task);
-        Ok(Launched { pid })
+        Ok(Launched { pid, notes: Vec::new() })
     }
 
     /// Starts a created task. An exit in the meantime is reported afterwards.
@@ -396,9 +401,12 @@ impl Supervisor {
         &self,
         sandbox: &Rc<Sandbox>,
         id: &TaskId,
-        task: bowline_spec::Task,
+        mut task: bowline_spec::Task,
         durable: bool,
     ) -> Result<LaunchPlan> {
+        let asked = task.cpu.shares;
+        let (shares, notes) = sandbox.facts.look(|facts| settled_shares(&facts.record.sandbox, id.as_str(), asked));
+        task.cpu.shares = shares;
         let folder = self.config.state.folder(id);
         let lock = folder.lock_shared()?;
         let joined = self.joined(sandbox, &task, id)?;
@@ -408,7 +416,7 @@ impl Supervisor {
             make_root(&folder, &spec)?;
         }
         let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
-        self.join_budget(sandbox, id, &task, resources).await?;
+        self.join_budget(sandbox, id, &task, resources, notes).await?;
         let (cgroup, unit) = sandbox.facts.look(|facts| (facts.record.cgroup_of(id), facts.record.unit_of(id)));
         let unit = unit?;
         let of = Some(sandbox.id().clone());

@@ -232,8 +232,8 @@ impl Sandbox {
     }
 
     /// Undoes as much as was made. What plugins refuse to undo stays, with everything that they need for another
-    /// try.
-    pub(super) async fn take_down(&self, overhead: &Overhead, systemd: &Systemd, layout: &Layout) -> Result<()> {
+    /// try. Returns the helpers that were moved to the root cgroup.
+    pub(super) async fn take_down(&self, overhead: &Overhead, systemd: &Systemd, layout: &Layout) -> Result<Vec<i32>> {
         let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
         if network.mode() == NetworkMode::Cni {
             network::serving::del(self.folder.path(), network.plugin_timeout()).await?;
@@ -242,7 +242,7 @@ impl Sandbox {
         let shared = std::mem::take(&mut self.handles.borrow_mut().shared);
         drop(shared);
         layers::unmount(&self.folder.shm()).await?;
-        overhead.leave(layout).await;
+        let moved = overhead.leave(layout).await;
         let cgroup = self.handles.borrow_mut().cgroup.take();
         if let Some(cgroup) = cgroup {
             remove_cgroup(layout, systemd, cgroup).await;
@@ -256,6 +256,6 @@ impl Sandbox {
             }
         }
         self.facts.change(|facts| facts.record.taken_down = true);
-        self.keep_record()
+        self.keep_record().map(|()| moved)
     }
 }

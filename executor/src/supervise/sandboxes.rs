@@ -100,7 +100,7 @@ impl Supervisor {
                 let taken_down = sandbox.take_down(&self.overhead, &self.config.systemd, &self.layout).await;
                 sandbox.happen(Trigger::Removed);
                 Err(match taken_down {
-                    Ok(()) => error,
+                    Ok(_) => error,
                     Err(left) => error.hint(format!("besides, {left}")),
                 })
             }
@@ -129,7 +129,14 @@ impl Supervisor {
                 units::create_slice(&self.layout, &self.config.systemd, slice, &resources).await?
             }
         };
+        let is_ours_to_know = sandbox.facts.change(|SandboxFacts { record, .. }| {
+            record.parents_made = self.layout.parents_made(&cgroup);
+            record.identity.as_mut().map(|identity| identity.cgroups = self.layout.files_of(&cgroup)).is_some()
+        });
         sandbox.handles.borrow_mut().cgroup = Some(cgroup);
+        if is_ours_to_know {
+            sandbox.keep_record()?;
+        }
         self.budget(sandbox, |_| {}).await
     }
 
@@ -163,6 +170,9 @@ impl Supervisor {
     }
 
     /// Charges the sandbox's helper processes beside it. Returns the pids that no longer exist.
+    ///
+    /// # Errors
+    /// `NotFound` if none exists.
     pub async fn charge_helpers(&self, pids: Vec<i32>) -> Result<Vec<i32>> {
         let sandbox = self.our_sandbox()?;
         let path = sandbox.facts.look(|facts| facts.record.overhead.clone()).ok_or_else(|| {
@@ -171,17 +181,26 @@ impl Supervisor {
             Error::new(Kind::WrongState, none)
         })?;
         let gone = worker::run("helpers", || self.layout.place(&path, &pids)).await?;
+        if gone.len() == pids.len() {
+            let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
+            let what = match pids.len() {
+                0 => "no process is named".to_owned(),
+                1 => format!("{} is not a process", pids[0]),
+                _ => format!("none of {} is a process", pids.join(", ")),
+            };
+            return Err(Error::new(Kind::NotFound, format!("nothing is charged to sandbox {}: {what}", sandbox.id)));
+        }
         self.facts.change(|facts| facts.helpers.extend(pids.iter().filter_map(|pid| ProcessIdentity::of(*pid))));
         Ok(gone)
     }
 
-    /// Takes the sandbox down; the shim leaves afterwards.
+    /// Takes the sandbox down; the shim leaves afterwards. Returns the helpers that were moved to the root cgroup.
     ///
     /// # Errors
     /// `WrongState` while members run, unless `force` is set; the errors of plugins that cannot undo what they
     /// added. The removal can then be tried again.
-    pub async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<()> {
-        let Some(sandbox) = self.sandbox() else { return self.remove_unmade(force).await };
+    pub async fn remove_sandbox(self: &Rc<Self>, force: bool) -> Result<Vec<i32>> {
+        let Some(sandbox) = self.sandbox() else { return self.remove_unmade(force).await.map(|()| Vec::new()) };
         if !sandbox.happen(Trigger::Remove { by_force: force }) {
             return Err(sandbox.is_removed());
         }
@@ -211,7 +230,7 @@ impl Supervisor {
         Ok(())
     }
 
-    async fn end_sandbox(self: &Rc<Self>, sandbox: &Rc<Sandbox>, force: bool) -> Result<()> {
+    async fn end_sandbox(self: &Rc<Self>, sandbox: &Rc<Sandbox>, force: bool) -> Result<Vec<i32>> {
         if force {
             sandbox.thaw(&self.layout);
             self.kill_members();

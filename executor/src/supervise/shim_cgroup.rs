@@ -172,32 +172,36 @@ impl Overhead {
         layout.remove_empty(&self.sandbox);
     }
 
-    /// Moves the shim from its own cgroup to the root, and removes that cgroup.
-    pub async fn leave(&self, layout: &Layout) {
+    /// Moves the shim from its own cgroup to the root, and removes that cgroup. Returns the helpers that were moved
+    /// along.
+    pub async fn leave(&self, layout: &Layout) -> Vec<i32> {
         let mut turn = self.entered.lock().await;
-        let Some(entered) = turn.take() else { return };
-        let left = charge(layout, "/").await;
-        if left.is_ok() {
-            self.let_go(layout).await;
+        let Some(entered) = turn.take() else { return Vec::new() };
+        if let Err(error) = charge(layout, "/").await {
+            tracing::error!(%error, "the overhead cgroup stays behind");
+            return Vec::new();
         }
-        match (left, entered) {
-            (Ok(()), Entered::Cgroup(cgroup)) => remove_cgroup(layout, &self.systemd, cgroup).await,
-            (Ok(()), Entered::Unit(unit)) => units::stop(&self.systemd, &unit).await,
-            (Err(error), _) => tracing::error!(%error, "the overhead cgroup stays behind"),
+        let moved = self.let_go(layout).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "helpers are left where they were charged");
+            Vec::new()
+        });
+        match entered {
+            Entered::Cgroup(cgroup) => remove_cgroup(layout, &self.systemd, cgroup).await,
+            Entered::Unit(unit) => units::stop(&self.systemd, &unit).await,
         }
+        moved
     }
 
-    /// Moves helpers that still live in the shim's own cgroup to the root.
-    async fn let_go(&self, layout: &Layout) {
-        let others = match layout.open(&self.own_path()) {
-            Ok(cgroup) => cgroup.map(|cgroup| layout.processes(&cgroup)).unwrap_or_default(),
-            Err(error) => return tracing::error!(%error, "helpers are left where they were charged"),
-        };
-        if !others.is_empty()
-            && let Err(error) = worker::run("helpers", || layout.place("/", &others)).await
-        {
-            tracing::error!(%error, "helpers are left where they were charged");
+    /// Moves helpers that still live in the shim's own cgroup to the root. Returns those that were moved.
+    async fn let_go(&self, layout: &Layout) -> Result<Vec<i32>> {
+        let Some(cgroup) = layout.open(&self.own_path())? else { return Ok(Vec::new()) };
+        let mut helpers = layout.processes(&cgroup);
+        if helpers.is_empty() {
+            return Ok(helpers);
         }
+        let gone = worker::run("helpers", || layout.place("/", &helpers)).await?;
+        helpers.retain(|pid| !gone.contains(pid));
+        Ok(helpers)
     }
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use bowline_cgroup::Unit;
 use bowline_error::Result;
 use bowline_spec::Update;
-use bowline_spec::budget::own_memory;
+use bowline_spec::budget::{own_memory, settled_shares};
 use bowline_spec::id::TaskId;
 use oci_spec::runtime::LinuxResources;
 
@@ -15,12 +15,16 @@ use crate::events::Event;
 use crate::{bundle, host, worker};
 
 impl Supervisor {
-    pub async fn update(self: &Rc<Self>, id: &TaskId, update: &Update) -> Result<()> {
+    /// Changes a task's limits, and its sandbox's with them. Returns what that changes for the task besides, a sentence
+    /// each.
+    pub async fn update(self: &Rc<Self>, id: &TaskId, update: &Update) -> Result<Vec<String>> {
         let task = self.task(id)?;
         let _turn = task.turns.updating.lock().await;
+        let (update, notes) = self.settled(id, update);
+        let update = &update;
         let (merged, mut changes) = task.facts.look(|facts| host::change(facts.record.description()?, update))?;
-        match self.sandbox() {
-            None => self.change(&task, &changes).await?,
+        let said = match self.sandbox() {
+            None => self.change(&task, &changes).await.map(|()| Vec::new())?,
             Some(sandbox) => {
                 let joined = self.joined(&sandbox, &merged, id)?;
                 if let Some(cpu) = changes.cpu_mut() {
@@ -34,13 +38,24 @@ impl Supervisor {
                 }
                 let spec = host::configure_unfiltered(&joined, id.as_str(), None)?;
                 let resources = spec.linux().as_ref().and_then(|l| l.resources().clone()).unwrap_or_default();
-                self.change_member(&sandbox, &merged, id, &resources, async || self.change(&task, &changes).await)
-                    .await?;
+                let act = async || self.change(&task, &changes).await;
+                self.change_member(&sandbox, &merged, (id, notes), &resources, act).await?
             }
-        }
+        };
         task.facts.change(|facts| facts.record.task = Some(merged));
         self.tell(&task, Event::Updated { limits: Some(Box::new(update.clone())) });
-        task.facts.look(|facts| task.folder.write_record(&facts.record))
+        task.facts.look(|facts| task.folder.write_record(&facts.record))?;
+        Ok(said)
+    }
+
+    /// `update` with CPU shares that the kernel takes, for a member of a sandbox; and notes if it names shares.
+    fn settled(&self, id: &TaskId, update: &Update) -> (Update, Option<Vec<String>>) {
+        let mut update = update.clone();
+        let Some(sandbox) = self.sandbox().filter(|_| update.cpu.shares.is_some()) else { return (update, None) };
+        let asked = update.cpu.shares;
+        let (shares, notes) = sandbox.facts.look(|facts| settled_shares(&facts.record.sandbox, id.as_str(), asked));
+        update.cpu.shares = shares;
+        (update, Some(notes))
     }
 
     /// Changes the limits of a task whose manager computes them.

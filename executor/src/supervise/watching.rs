@@ -251,7 +251,7 @@ impl Supervisor {
     async fn lift(self: &Rc<Self>, task: &Task) -> Result<()> {
         let update = task.facts.look(|facts| facts.record.task.as_ref().and_then(Update::lifting));
         match update {
-            Some(update) => self.update(&task.id, &update).await,
+            Some(update) => self.update(&task.id, &update).await.map(drop),
             None => Ok(()),
         }
     }

@@ -275,11 +275,11 @@ impl Shim {
         self.answer(self.client.resize(patient(), &request)).await.map(drop)
     }
 
-    /// Changes limits, given as JSON.
-    pub async fn update(&self, update: String) -> Result<()> {
+    /// Changes limits, given as JSON. Returns what is different from the request.
+    pub async fn update(&self, update: String) -> Result<Vec<String>> {
         let request = UpdateRequest { id: self.id.clone(), update, ..UpdateRequest::default() };
         self.version().await?;
-        self.answer(self.client.update(patient(), &request)).await.map(drop)
+        self.answer(self.client.update(patient(), &request)).await.map(|response| response.notes)
     }
 
     pub async fn processes(&self) -> Result<Vec<Process>> {

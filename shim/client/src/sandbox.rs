@@ -101,14 +101,14 @@ impl Shim {
         Ok(answer.skipped)
     }
 
-    /// Removes the sandbox; `force` kills its members first. Succeeds if the shim dies or leaves by itself: the caller
-    /// then cleans up the rest.
-    pub async fn remove_sandbox(&self, force: bool) -> Result<()> {
+    /// Removes the sandbox; `force` kills its members first. Returns the helpers that live on in the root cgroup.
+    /// Succeeds if the shim dies or leaves by itself: the caller then cleans up the rest.
+    pub async fn remove_sandbox(&self, force: bool) -> Result<Vec<i32>> {
         let request = RemoveSandboxRequest { force, ..RemoveSandboxRequest::default() };
         let removed = async {
             match self.client.remove_sandbox(patient(), &request).await {
-                Ok(_) => Ok(()),
-                Err(error) if from_status(&error).is_none_or(|told| told.kind() == Kind::NotFound) => Ok(()),
+                Ok(response) => Ok(response.moved),
+                Err(error) if from_status(&error).is_none_or(|told| told.kind() == Kind::NotFound) => Ok(Vec::new()),
                 Err(error) => Err(self.refused(&error)),
             }
         };

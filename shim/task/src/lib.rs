@@ -21,9 +21,9 @@ use bowline_protocol::calls::{
 use bowline_protocol::wire::proto::bowline as proto;
 use bowline_protocol::wire::proto::bowline::{
     AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FactsResponse,
-    FiguresResponse, LaunchRequest, LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest, ResizeRequest,
-    SandboxStateResponse, SignalRequest, StateResponse, StatsResponse, StopRequest, TaskRequest, UpdateRequest,
-    VersionResponse, WaitResponse,
+    FiguresResponse, LaunchRequest, LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest,
+    RemoveSandboxResponse, ResizeRequest, SandboxStateResponse, SignalRequest, StateResponse, StatsResponse,
+    StopRequest, TaskRequest, UpdateRequest, UpdateResponse, VersionResponse, WaitResponse,
 };
 use bowline_protocol::wire::{NAME, json, to_status};
 
@@ -159,7 +159,9 @@ async fn exec_outcome(begun: &BegunExec) -> Answer<ExecResponse> {
 impl Service {
     async fn launch(&self, request: LaunchRequest) -> Answer<LaunchResponse> {
         let id = id(&request.id)?;
-        let task = bowline_spec::parse(&request.task, Format::Json).map_err(|invalid| to_status(&invalid.into()))?;
+        // Whether it is a member, the executor knows, which validates a task that is none.
+        let task = bowline_spec::parse_member_with(&request.task, Format::Json, |_| {});
+        let task = task.map_err(|invalid| to_status(&invalid.into()))?;
         let launch = Launch {
             stdin: input(&request.stdin),
             stdout: read_by(&request.stdout, request.foreground),
@@ -172,7 +174,7 @@ impl Service {
             ..Launch::new(id, task)
         };
         let launched = self.executor.launch(launch).await.map_err(|e| to_status(&e))?;
-        Ok(LaunchResponse { pid: launched.pid, ..LaunchResponse::default() })
+        Ok(LaunchResponse { pid: launched.pid, notes: launched.notes, ..LaunchResponse::default() })
     }
 
     async fn wait(&self, request: TaskRequest) -> Answer<WaitResponse> {
@@ -239,9 +241,9 @@ impl Service {
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn update(&self, request: UpdateRequest) -> Answer<Empty> {
-        let done = self.executor.update(&id(&request.id)?, update(&request)?).await;
-        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    async fn update(&self, request: UpdateRequest) -> Answer<UpdateResponse> {
+        let notes = self.executor.update(&id(&request.id)?, update(&request)?).await.map_err(|e| to_status(&e))?;
+        Ok(UpdateResponse { notes, ..UpdateResponse::default() })
     }
 
     async fn processes(&self, request: TaskRequest) -> Answer<ProcessesResponse> {
@@ -304,9 +306,9 @@ impl Service {
         Ok(ChargeHelpersResponse { skipped, ..ChargeHelpersResponse::default() })
     }
 
-    async fn remove_sandbox(&self, request: RemoveSandboxRequest) -> Answer<Empty> {
-        let done = self.executor.remove_sandbox(request.force).await;
-        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
+    async fn remove_sandbox(&self, request: RemoveSandboxRequest) -> Answer<RemoveSandboxResponse> {
+        let moved = self.executor.remove_sandbox(request.force).await.map_err(|e| to_status(&e))?;
+        Ok(RemoveSandboxResponse { moved, ..RemoveSandboxResponse::default() })
     }
 
     async fn version(&self, _: Empty) -> Answer<VersionResponse> {

@@ -37,13 +37,14 @@ pub fn joint(sandbox: &Sandbox, members: &[Member]) -> Result<Joint, Invalid> {
         joint.quota_us = Some(quota_us("cpu.limit", limit, cpu.period_us())?);
         joint.period_us = Some(cpu.period_us());
     }
+    (joint.rt_runtime_us, joint.rt_period_us) = cpu.realtime_us().unzip();
     for member in members {
         fits(&joint, member)?;
     }
     // Each member's shares are set with or without a quota: what changes them is said in any case.
     let sum = sum_of_shares(members, &mut joint.notes);
     joint.shares = match (cpu.shares, cpu.limit) {
-        (Some(shares), _) => Some(shares),
+        (Some(shares), _) => Some(clamped("the sandbox", shares, &mut joint.notes)),
         (None, Some(_)) => None,
         (None, None) => Some(clamped("the sandbox", sum, &mut joint.notes)),
     };
@@ -54,7 +55,7 @@ pub fn joint(sandbox: &Sandbox, members: &[Member]) -> Result<Joint, Invalid> {
 ///
 /// # Errors
 /// What it cannot have, with both figures. The field is the member's own:
-/// `memory.limit`, `cpu.limit` or `hugepages.2MB`.
+/// `memory.limit`, `cpu.limit`, `cpu.realtime` or `hugepages.2MB`.
 pub fn fits(joint: &Joint, member: &Member) -> Result<(), Invalid> {
     let name = &member.name;
     if let (Some(asked), Some(has)) = (member.memory, joint.memory)
@@ -69,6 +70,14 @@ pub fn fits(joint: &Joint, member: &Member) -> Result<(), Invalid> {
             let cpus = |quota: u64, period: u64| quota as f64 / period as f64;
             let (asked, has) = (cpus(asked, every), cpus(has, period));
             return Err(Invalid::new("cpu.limit", format!("{name} asks for {asked} CPUs, and its sandbox has {has}")));
+        }
+    }
+    if let (Some(asked), every) = (member.rt_runtime_us, member.rt_period_us.unwrap_or(super::REALTIME_PERIOD_US)) {
+        let (has, period) = (joint.rt_runtime_us.unwrap_or(0), joint.rt_period_us.unwrap_or(every));
+        if u128::from(asked) * u128::from(period) > u128::from(has) * u128::from(every) {
+            let has = if has == 0 { "none".to_owned() } else { format!("{has} µs of every {period} µs") };
+            let reason = format!("{name} asks for {asked} µs of every {every} µs, and its sandbox has {has}");
+            return Err(Invalid::new("cpu.realtime", reason));
         }
     }
     for (size, asked) in &member.hugepages {
@@ -172,6 +181,16 @@ mod tests {
         let pages = Member { hugepages: [(2 << 20, 6 << 20)].into(), ..member("C1", None) };
         assert_eq!(refused(pages), "hugepages.2MB: C1 asks for 6M, and its sandbox has 4M");
 
+        let realtime = Member { rt_runtime_us: Some(2000), ..member("C1", None) };
+        assert_eq!(
+            refused(realtime.clone()),
+            "cpu.realtime: C1 asks for 2000 µs of every 1000000 µs, and its sandbox has none"
+        );
+        let some = sandbox("cpu = {realtime = '1ms', realtime_period = '500ms'}");
+        joint(&some, std::slice::from_ref(&realtime)).expect("as much");
+        let more = Member { rt_runtime_us: Some(2001), ..realtime };
+        assert!(joint(&some, &[more]).unwrap_err().reason.contains("has 1000 µs of every 500000 µs"));
+
         let just = Member { memory: Some(512 << 20), quota_us: Some(50_000), ..member("C1", None) };
         joint(&given, &[just.clone(), just]).expect("each fits; together they may ask for more");
         joint(&Sandbox::default(), &[cpu]).expect("nothing is given");
@@ -181,6 +200,23 @@ mod tests {
     fn shares_that_are_given_are_not_summed() {
         let joint = joint(&sandbox("cpu = {shares = 100, limit = 1}"), &[member("web", Some(7))]).unwrap();
         assert_eq!((joint.shares, joint.quota_us), (Some(100), Some(100_000)));
+    }
+
+    #[test]
+    fn shares_that_the_kernel_does_not_take_are_changed_and_said() {
+        for (given, shares, notes) in [(0, 2, 1), (1, 2, 1), (2, 2, 0), (262_144, 262_144, 0), (262_145, 262_144, 1)] {
+            let joint = joint(&sandbox(&format!("cpu.shares = {given}")), &[]).unwrap();
+            assert_eq!((joint.shares, joint.notes.len()), (Some(shares), notes), "{given}");
+        }
+    }
+
+    /// A thousandth of a CPU is more than the kernel takes by the second alone.
+    #[test]
+    fn a_thousandth_of_a_cpu_needs_a_long_period() {
+        let error = joint(&sandbox("cpu = {limit = 0.01}"), &[]).map(|joint| joint.quota_us);
+        assert_eq!(error, Ok(Some(1000)));
+        let long = joint(&sandbox("cpu = {limit = 0.001, period = '1s'}"), &[]).unwrap();
+        assert_eq!((long.quota_us, long.period_us), (Some(1000), Some(1_000_000)));
     }
 
     #[test]

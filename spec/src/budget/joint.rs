@@ -56,8 +56,8 @@ impl Joint {
     /// What has to change where `before` is in effect, as OCI resources: what
     /// is the same in both is left out, and what is lifted is −1 or "max".
     ///
-    /// CPUs and memory nodes cannot be lifted but by those of the cgroup above,
-    /// and realtime limits not at all: they stay as they are.
+    /// CPUs and memory nodes cannot be lifted but by those of the cgroup above;
+    /// OCI cannot take away time for realtime scheduling: they stay as they are.
     pub fn changes_from(&self, before: &Joint) -> LinuxResources {
         let mut changes = LinuxResources::default();
         changes
@@ -82,10 +82,13 @@ impl Joint {
             IdSet::new(before.ids() | after.ids())
         };
         let cpu = if self.has_more_time_than(after) { self } else { after };
+        let realtime = if self.rt_share() >= after.rt_share() { self } else { after };
         let page = |(size, most): (&u64, &u64)| Some((*size, *after.hugepages.get(size)?.max(most)));
         Joint {
             quota_us: cpu.quota_us,
             period_us: cpu.period_us,
+            rt_runtime_us: realtime.rt_runtime_us,
+            rt_period_us: realtime.rt_period_us,
             cpus: both(&self.cpus, &after.cpus),
             mems: both(&self.mems, &after.mems),
             memory: more(self.memory, after.memory),
@@ -104,6 +107,17 @@ impl Joint {
             (Some(_), None) => false,
             (Some(own), Some(others)) => u128::from(own) * period(other) >= u128::from(others) * period(self),
         }
+    }
+
+    /// Whether there is less time for realtime scheduling than in `before`.
+    pub fn has_less_realtime_than(&self, before: &Joint) -> bool {
+        self.rt_share() < before.rt_share()
+    }
+
+    /// Time for realtime scheduling, in millionths of a period.
+    fn rt_share(&self) -> u128 {
+        let period = self.rt_period_us.unwrap_or(super::REALTIME_PERIOD_US).max(1);
+        u128::from(self.rt_runtime_us.unwrap_or(0)) * 1_000_000 / u128::from(period)
     }
 
     fn cpu(&self, before: &Joint) -> Option<LinuxCpu> {
@@ -244,6 +258,11 @@ mod tests {
         let room = some().with_room_for(&other);
         assert_eq!((room.shares, room.cpus, room.pids), (Some(7), Some("0-2".parse().unwrap()), None));
         assert_eq!((room.memory, room.hugepages), (Some(64 << 20), [(2 << 20, 8 << 20)].into()));
+        let realtime = |runtime, period| Joint { rt_runtime_us: runtime, rt_period_us: period, ..Joint::default() };
+        let (more, less) = (realtime(Some(2000), Some(10_000)), realtime(Some(3000), Some(1_000_000)));
+        for room in [more.with_room_for(&less), less.with_room_for(&more), more.with_room_for(&Joint::default())] {
+            assert_eq!((room.rt_runtime_us, room.rt_period_us), (Some(2000), Some(10_000)));
+        }
         let free = Joint { quota_us: None, period_us: None, cpus: None, ..some() };
         assert_eq!((some().with_room_for(&free).quota_us, free.with_room_for(&some()).cpus), (None, None));
     }

@@ -23,10 +23,11 @@ pub use joint::Joint;
 pub use kubelet::MemoryQos;
 pub use member::Member;
 pub use qos::{Amounts, Class, Needs};
-pub use rule::{Share, joint, own_memory, own_shares};
+pub use rule::{Share, joint, own_memory, own_shares, settled_shares};
 
 use crate::invalid::Invalid;
 pub use crate::task::DEFAULT_PERIOD_US;
+use crate::task::REALTIME_PERIOD_US;
 use crate::values::Cpus;
 
 /// MIN_SHARES and MAX_SHARES of the kernel's scheduler.

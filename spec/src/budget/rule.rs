@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Class, Joint, Member, MemoryQos, Needs, SHARES, ecs, kata, kubelet};
+use super::{Class, Joint, Member, MemoryQos, Needs, SHARES, clamped, ecs, kata, kubelet};
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
@@ -16,6 +16,9 @@ pub struct Share {
     pub member: Member,
     /// What it asks for and may have, as a pod's container does.
     pub needs: Needs,
+    /// What was changed of what it asks for, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 impl Share {
@@ -24,7 +27,7 @@ impl Share {
     /// # Errors
     /// As [`Member::of_oci`].
     pub fn of(name: &str, task: &Task, resources: &oci_spec::runtime::LinuxResources) -> Result<Share, Invalid> {
-        Ok(Share { member: Member::of_oci(name, resources)?, needs: Needs::of(task) })
+        Ok(Share { member: Member::of_oci(name, resources)?, needs: Needs::of(task), notes: Vec::new() })
     }
 }
 
@@ -37,7 +40,14 @@ impl Share {
 pub fn joint(sandbox: &Sandbox, shares: &[Share], memory_qos: Option<MemoryQos>) -> Result<(Class, Joint), Invalid> {
     let members: Vec<Member> = shares.iter().map(|share| share.member.clone()).collect();
     let needs: Vec<Needs> = shares.iter().map(|share| share.needs.clone()).collect();
-    let joint = match sandbox.budget {
+    let changed = shares.iter().flat_map(|share| share.notes.iter().cloned());
+    if sandbox.cgroup == Enforcement::Off {
+        let ignored = limits_of(sandbox)
+            .into_iter()
+            .map(|field| format!("the sandbox: {field} is ignored, as cgroup is \"off\""));
+        return Ok((sandbox.class(&needs), Joint { notes: changed.chain(ignored).collect(), ..Joint::default() }));
+    }
+    let mut joint = match sandbox.budget {
         Budget::Given => ecs::joint(sandbox, &members)?,
         Budget::Members => {
             // What is given of the rest, and of CPUs where nobody names any.
@@ -69,7 +79,36 @@ pub fn joint(sandbox: &Sandbox, shares: &[Share], memory_qos: Option<MemoryQos>)
     };
     // What the members add up to may be less than one of them has, where their periods differ.
     members.iter().try_for_each(|member| ecs::fits(&joint, member))?;
+    joint.notes.splice(..0, changed);
     Ok((sandbox.class(&needs), joint))
+}
+
+/// The fields of the joint limits that `sandbox` asks for.
+fn limits_of(sandbox: &Sandbox) -> Vec<&'static str> {
+    let (cpu, memory) = (&sandbox.cpu, &sandbox.memory);
+    let all = [
+        ("cpu.shares", cpu.shares.is_some()),
+        ("cpu.limit", cpu.limit.is_some()),
+        ("cpu.realtime", cpu.realtime.is_some()),
+        ("cpu.cpuset", cpu.cpuset.is_some()),
+        ("cpu.mems", cpu.mems.is_some()),
+        ("memory.limit", memory.limit.is_some()),
+        ("memory.high", memory.high.is_some()),
+        ("memory.low", memory.low.is_some()),
+        ("memory.swap", memory.swap.is_some()),
+        ("pids", sandbox.pids.is_some()),
+        ("hugepages", !sandbox.hugepages.is_empty()),
+    ];
+    all.into_iter().filter(|(_, asked)| *asked).map(|(field, _)| field).collect()
+}
+
+/// CPU shares that a member asks for, as they are counted and written, and a note if that changed them: what the kernel
+/// does not take becomes the nearest that it does. For the budget that members make, 0 asks for none, as in Kata.
+pub fn settled_shares(sandbox: &Sandbox, name: &str, asked: Option<u64>) -> (Option<u64>, Vec<String>) {
+    let asked = asked.filter(|shares| *shares > 0 || sandbox.budget != Budget::Members);
+    let mut notes = Vec::new();
+    let settled = asked.map(|shares| clamped(name, shares, &mut notes));
+    (settled, notes)
 }
 
 /// The CPU shares of `member` in its own cgroup: what the joint budget counts for it, so that a member that asks for
@@ -118,7 +157,7 @@ mod tests {
         let task = parse(&format!("command = 'true'\n{task}"), Format::Toml).unwrap();
         let memory = task.memory.limit.map(ByteSize::as_u64);
         let member = Member { name: name.into(), quota_us, memory, ..Member::default() };
-        Share { member, needs: Needs::of(&task) }
+        Share { member, needs: Needs::of(&task), notes: Vec::new() }
     }
 
     fn joint(sandbox: &str, shares: &[Share]) -> Result<(Class, Joint), Invalid> {
@@ -185,6 +224,35 @@ mod tests {
             (joint.memory_min, joint.memory_high)
         };
         assert_eq!((of_pod(Some(qos)), of_pod(None)), ((Some(32 << 20), Some(63_750_144)), (None, None)));
+    }
+
+    #[test]
+    fn shares_that_the_kernel_does_not_take_are_settled_and_said() {
+        let settled = |budget: &str, asked| {
+            let sandbox = parse_sandbox(&format!("budget = '{budget}'"), Format::Toml).unwrap();
+            let (shares, notes) = settled_shares(&sandbox, "web", Some(asked));
+            (shares, notes.len())
+        };
+        for budget in ["given", "members", "pod"] {
+            for (asked, expected) in
+                [(1, (2, 1)), (2, (2, 0)), (262_144, (262_144, 0)), (262_145, (262_144, 1)), (u64::MAX, (262_144, 1))]
+            {
+                assert_eq!(settled(budget, asked), (Some(expected.0), expected.1), "{budget}: {asked}");
+            }
+        }
+        assert_eq!([settled("given", 0), settled("pod", 0)], [(Some(2), 1); 2]);
+        assert_eq!(settled("members", 0), (None, 0), "zero is unset");
+        let share = Share { notes: vec!["web: said".into()], ..share("web", None, "") };
+        assert_eq!(joint("", &[share]).unwrap().1.notes, ["web: said"]);
+    }
+
+    #[test]
+    fn a_limit_that_nothing_enforces_is_ignored_and_said() {
+        let large = share("large", None, "memory.limit = '2G'");
+        let (class, joint) = joint("cgroup = 'off'\nmemory.limit = '1G'\npids = 3", &[large]).unwrap();
+        let said =
+            ["memory.limit", "pids"].map(|field| format!("the sandbox: {field} is ignored, as cgroup is \"off\""));
+        assert_eq!((class, joint), (Class::Burstable, Joint { notes: said.into(), ..Joint::default() }));
     }
 
     #[test]

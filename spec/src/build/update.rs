@@ -52,6 +52,10 @@ fn cpu(update: &CpuUpdate, merged: &Task, whole: Option<&LinuxCpu>) -> Option<Li
         cpu.set_period(Some(merged.cpu.period_us()));
     }
     let whole = whole.cloned().unwrap_or_default();
+    if update.realtime.is_some() || update.realtime_period.is_some() {
+        cpu.set_realtime_runtime(whole.realtime_runtime());
+        cpu.set_realtime_period(whole.realtime_period());
+    }
     cpu.set_cpus(update.cpuset.as_ref().and_then(|_| whole.cpus().clone()));
     cpu.set_mems(update.mems.as_ref().and_then(|_| whole.mems().clone()));
     (cpu != LinuxCpu::default()).then_some(cpu)

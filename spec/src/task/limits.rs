@@ -8,12 +8,15 @@ use crate::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
 /// How often a quota is renewed where nobody says otherwise, in µs.
 pub const DEFAULT_PERIOD_US: u64 = 100_000;
 
+/// How often the kernel renews the time for realtime scheduling, in µs.
+pub(crate) const REALTIME_PERIOD_US: u64 = 1_000_000;
+
 /// CPU time, of a task or of all members of a sandbox together.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cpu {
     /// The weight against other cgroups when CPU time is short: 2 to 262144;
-    /// of a task the kernel's 1024 by default.
+    /// of a task the kernel's 1024 by default. What a sandbox or its member names beyond that becomes the nearest of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<u64>,
     /// The most CPU time, in CPUs; at least 0.01 with the default period.
@@ -22,6 +25,13 @@ pub struct Cpu {
     /// How often the limit is renewed: 1ms to 1s; 100ms by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<Duration>,
+    /// CPU time for realtime scheduling in each `realtime_period`, such as `10ms`; none by default. cgroup v1 only, of
+    /// what the cgroups above have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub realtime: Option<Duration>,
+    /// How often that is renewed; 1s by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub realtime_period: Option<Duration>,
     /// The CPUs to run on, such as `0-1,3`; all by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpuset: Option<IdSet>,
@@ -42,9 +52,21 @@ impl Cpu {
     }
 }
 
+impl Cpu {
+    /// Runtime and period for realtime scheduling, in µs, where there is any.
+    pub fn realtime_us(&self) -> Option<(u64, u64)> {
+        let period = self.realtime_period.map_or(REALTIME_PERIOD_US, us);
+        self.realtime.map(|runtime| (us(runtime), period))
+    }
+}
+
 /// `period` in µs, with its default.
-pub(crate) fn period_us(period: Option<Duration>) -> u64 {
-    period.map_or(DEFAULT_PERIOD_US, |period| u64::try_from(period.as_std().as_micros()).unwrap_or(u64::MAX))
+fn period_us(period: Option<Duration>) -> u64 {
+    period.map_or(DEFAULT_PERIOD_US, us)
+}
+
+fn us(span: Duration) -> u64 {
+    u64::try_from(span.as_std().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Memory and swap, of a task or of all members of a sandbox together.

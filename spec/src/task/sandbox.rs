@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Cpu, Memory, Network, Task, is_default};
 use crate::class::Class;
 use crate::id::TaskId;
-use crate::values::{ByteSize, Ceiling};
+use crate::values::{ByteSize, Ceiling, Place};
 
 /// A sandbox: tasks under one budget.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -17,6 +17,11 @@ pub struct Sandbox {
     /// The sandbox's id; made up by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<TaskId>,
+    /// Where its cgroup is: a path that ends with its id, such as `/ecs/web`, or with a slash, behind which the id
+    /// comes; or a slice of systemd's, such as `ecstasks-web.slice`. Below `/bowline` by default. Without a name, it is
+    /// named as its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<Place>,
     /// CPU time of all members together. Without shares and a limit, its shares are the sum over the members.
     #[serde(skip_serializing_if = "is_default")]
     pub cpu: Cpu,
@@ -53,6 +58,10 @@ pub struct Sandbox {
     /// Where its shim and other helpers are charged; "beside" by default.
     #[serde(skip_serializing_if = "is_default")]
     pub overhead: Overhead,
+    /// What the name of the cgroup begins with that its shim and other helpers are charged to, such as `kata_`, for who
+    /// tells cgroups apart by their names; nothing by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overhead_prefix: Option<String>,
     /// The members that it begins with, launched in this order; more can join.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<Task>,
@@ -107,7 +116,7 @@ pub enum Enforcement {
     Required,
     /// It runs without them, and says so.
     BestEffort,
-    /// There are no joint limits, and none may be asked for.
+    /// There are no joint limits; those that are asked for are ignored, which is said.
     Off,
 }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::{no_nul, require};
 use crate::budget::{SHARES, quota_us};
 use crate::invalid::Invalid;
-use crate::task::{IoDevice, Task, period_us};
-use crate::values::{ByteSize, Ceiling, Cpus, Duration};
+use crate::task::{Cpu, IoDevice, Task};
+use crate::values::{ByteSize, Ceiling};
 
 /// Below this nothing starts reliably; Docker's floor too.
 const LEAST_MEMORY: ByteSize = ByteSize::mib(6);
@@ -15,7 +15,7 @@ const LEAST_MEMORY: ByteSize = ByteSize::mib(6);
 const WEIGHTS: std::ops::RangeInclusive<u16> = 10..=1000;
 
 pub(super) fn check(task: &Task) -> Result<(), Invalid> {
-    cpu(task.cpu.shares, task.cpu.limit, task.cpu.period)?;
+    cpu(&task.cpu)?;
     let of = &task.memory;
     memory(of.limit, of.high, of.low, of.swap)?;
     pids(task.pids, "the task")?;
@@ -38,20 +38,30 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     })
 }
 
-pub(super) fn cpu(shares: Option<u64>, limit: Option<Cpus>, period: Option<Duration>) -> Result<(), Invalid> {
-    if let Some(shares) = shares {
-        require(SHARES.contains(&shares), "cpu.shares", || {
-            format!("{shares} is not between {} and {}", SHARES.start(), SHARES.end())
-        })?;
-    }
-    if let Some(period) = period {
+/// Refuses shares that the kernel does not take.
+pub(super) fn shares(shares: Option<u64>) -> Result<(), Invalid> {
+    let Some(shares) = shares else { return Ok(()) };
+    require(SHARES.contains(&shares), "cpu.shares", || {
+        format!("{shares} is not between {} and {}", SHARES.start(), SHARES.end())
+    })
+}
+
+/// Checks CPU time, but for shares.
+pub(super) fn cpu(cpu: &Cpu) -> Result<(), Invalid> {
+    if let Some(period) = cpu.period {
         let bounds = std::time::Duration::from_millis(1)..=std::time::Duration::from_secs(1);
         require(bounds.contains(&period.as_std()), "cpu.period", || format!("{period} is not between 1ms and 1s"))?;
     }
-    if let Some(limit) = limit {
-        quota_us("cpu.limit", limit, period_us(period))?;
+    if let Some(limit) = cpu.limit {
+        quota_us("cpu.limit", limit, cpu.period_us())?;
     }
-    Ok(())
+    require(cpu.realtime.is_some() || cpu.realtime_period.is_none(), "cpu.realtime_period", || {
+        "needs cpu.realtime, the time in each period".into()
+    })?;
+    let Some((runtime, period)) = cpu.realtime_us() else { return Ok(()) };
+    require((1..=period).contains(&runtime), "cpu.realtime", || {
+        format!("{runtime} µs are not between 1 and the period, {period} µs")
+    })
 }
 
 pub(super) fn memory(
@@ -160,6 +170,11 @@ mod tests {
         refused("cpu.period = '1001ms'", "cpu.period", "between 1ms and 1s");
         refused("cpu.shares = 1", "cpu.shares", "between 2 and 262144");
         refused("cpu.shares = 262145", "cpu.shares", "between 2 and 262144");
+        accepted("cpu = {realtime = '10ms', realtime_period = '10ms'}");
+        accepted("cpu.realtime = '1s'");
+        refused("cpu.realtime = '1001ms'", "cpu.realtime", "1000000 µs");
+        refused("cpu.realtime = 0", "cpu.realtime", "between 1 and");
+        refused("cpu.realtime_period = '1s'", "cpu.realtime_period", "needs cpu.realtime");
         refused("cpu.cpuset = '1-0'", "cpu.cpuset", "not a list");
         refused("cpu.mems = ''", "cpu.mems", "not a list");
     }

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use super::require;
 use super::{identity, limits, network};
+use crate::id::TaskId;
 use crate::invalid::Invalid;
-use crate::task::{Budget, Enforcement, Overhead, Sandbox};
+use crate::task::{Budget, Overhead, Sandbox};
 
 impl Sandbox {
     /// Whether the description makes sense, whatever the host and the members.
@@ -14,13 +15,16 @@ impl Sandbox {
     /// The first field that does not.
     pub fn validate(&self) -> Result<(), Invalid> {
         let (cpu, memory) = (&self.cpu, &self.memory);
-        limits::cpu(cpu.shares, cpu.limit, cpu.period)?;
+        limits::cpu(cpu)?;
         limits::memory(memory.limit, memory.high, memory.low, memory.swap)?;
         limits::pids(self.pids, "the sandbox")?;
         limits::hugepages(&self.hugepages)?;
         require(self.page_limits().len() == self.hugepages.len(), "hugepages", || "names a page size twice".into())?;
         self.hostname.as_deref().map_or(Ok(()), identity::check_hostname)?;
-        limits_without_cgroup(self)?;
+        if let (Some(place), Some(name)) = (&self.place, &self.name) {
+            place.of(name)?;
+        }
+        overhead(self)?;
         limits_of_members(self)?;
         members(self)?;
         network::check(&self.network)
@@ -29,14 +33,15 @@ impl Sandbox {
 
 /// Checks each member as a task, and that its name differs from the others' and the sandbox's.
 fn members(sandbox: &Sandbox) -> Result<(), Invalid> {
+    let inside = format!("{}overhead", sandbox.overhead_prefix.as_deref().unwrap_or_default());
     let mut names: BTreeSet<&str> = sandbox.name.as_deref().into_iter().collect();
     if sandbox.overhead == Overhead::Inside {
         // It is a cgroup beside theirs.
-        names.insert("overhead");
+        names.insert(&inside);
     }
     for (index, member) in sandbox.members.iter().enumerate() {
         let field = |name: &str| format!("members[{index}].{name}");
-        member.validate().map_err(|error| {
+        member.validate_member().map_err(|error| {
             let inside = field(&error.field);
             Invalid { field: inside, ..error }
         })?;
@@ -46,6 +51,21 @@ fn members(sandbox: &Sandbox) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Checks that the prefix of the overhead cgroup's name can be one, and that there is such a cgroup.
+fn overhead(sandbox: &Sandbox) -> Result<(), Invalid> {
+    let Some(prefix) = &sandbox.overhead_prefix else { return Ok(()) };
+    let field = "overhead_prefix";
+    let apart = matches!(sandbox.overhead, Overhead::Beside | Overhead::Inside);
+    require(apart, field, || {
+        "needs overhead = \"beside\" or \"inside\": otherwise the shim has no cgroup of its own".into()
+    })?;
+    require(!prefix.is_empty(), field, || "is empty; leave it out".into())?;
+    TaskId::of_manager(prefix).map(drop).map_err(|error| {
+        let reason = error.reason.replace("is not an id", "cannot begin a cgroup's name");
+        Invalid::new(field, reason)
+    })
+}
+
 /// Refuses joint limits that the rule computes from the members.
 fn limits_of_members(sandbox: &Sandbox) -> Result<(), Invalid> {
     let (cpu, memory) = (&sandbox.cpu, &sandbox.memory);
@@ -53,6 +73,7 @@ fn limits_of_members(sandbox: &Sandbox) -> Result<(), Invalid> {
     let given = [
         ("cpu.shares", of_members && cpu.shares.is_some()),
         ("cpu.limit", of_members && cpu.limit.is_some()),
+        ("cpu.realtime", of_members && cpu.realtime.is_some()),
         ("memory.limit", of_pod && memory.limit.is_some()),
         ("memory.low", of_pod && memory.low.is_some()),
         ("memory.high", of_pod && memory.high.is_some()),
@@ -61,27 +82,6 @@ fn limits_of_members(sandbox: &Sandbox) -> Result<(), Invalid> {
     let given = given.into_iter().find(|(_, given)| *given);
     require(given.is_none(), given.map_or("", |(field, _)| field), || {
         format!("is given, and budget = \"{}\" makes it of the members'; leave one out", sandbox.budget.as_str())
-    })
-}
-
-/// Refuses limits together with `cgroup = "off"`, which enforces nothing.
-fn limits_without_cgroup(sandbox: &Sandbox) -> Result<(), Invalid> {
-    let (cpu, memory) = (&sandbox.cpu, &sandbox.memory);
-    let asked = [
-        ("cpu.shares", cpu.shares.is_some()),
-        ("cpu.limit", cpu.limit.is_some()),
-        ("cpu.cpuset", cpu.cpuset.is_some()),
-        ("cpu.mems", cpu.mems.is_some()),
-        ("memory.limit", memory.limit.is_some()),
-        ("memory.high", memory.high.is_some()),
-        ("memory.low", memory.low.is_some()),
-        ("pids", sandbox.pids.is_some()),
-        ("hugepages", !sandbox.hugepages.is_empty()),
-    ];
-    let asked = asked.into_iter().find(|(_, asked)| *asked && sandbox.cgroup == Enforcement::Off);
-    require(asked.is_none(), "cgroup", || {
-        let field = asked.map_or("", |(field, _)| field);
-        format!("is \"off\", and nothing enforces {field} then; leave one out, or write \"best-effort\"")
     })
 }
 
@@ -114,7 +114,6 @@ mod tests {
         refused("cpu.limit = 0.009", "cpu.limit", "at least 1000");
         refused("cpu = {limit = 0.5, period = '1ms'}", "cpu.limit", "500 µs");
         refused("cpu.period = '2s'", "cpu.period", "between 1ms and 1s");
-        refused("cpu.shares = 1", "cpu.shares", "between 2 and 262144");
         refused("memory.limit = '5M'", "memory.limit", "below what can start");
         refused("memory = {limit = '64M', high = '65M'}", "memory.high", "above memory.limit");
         refused("memory.swap = '1G'", "memory.swap", "needs memory.limit");
@@ -140,6 +139,31 @@ mod tests {
         refused("name = 'x'\nmembers = [{command = 'a', name = 'x'}]", "members[0].name", "taken");
         refused("overhead = 'inside'\nmembers = [{command = 'a', name = 'overhead'}]", "members[0].name", "taken");
         refused("overhead = 'outside'", "overhead", "unknown variant");
+        accepted("overhead = 'inside'\noverhead_prefix = 'kata_'\nmembers = [{command = 'a', name = 'overhead'}]");
+        let named =
+            "overhead = 'inside'\noverhead_prefix = 'kata_'\nmembers = [{command = 'a', name = 'kata_overhead'}]";
+        refused(named, "members[0].name", "taken");
+    }
+
+    #[test]
+    fn a_prefix_begins_the_name_of_a_cgroup_that_there_is() {
+        accepted("overhead_prefix = 'kata_'");
+        for prefix in ["", "-", "a/b", "../", "_a", "a b"] {
+            refused(&format!("overhead_prefix = '{prefix}'"), "overhead_prefix", "");
+        }
+        for overhead in ["inherit", "root"] {
+            refused(&format!("overhead = '{overhead}'\noverhead_prefix = 'kata_'"), "overhead_prefix", "of its own");
+        }
+    }
+
+    #[test]
+    fn a_place_is_its_own_sandboxs() {
+        accepted("place = '/ecs/web'");
+        accepted("name = 'web'\nplace = '/ecs/web'");
+        accepted("name = 'web'\nplace = '/ecs/'");
+        accepted("place = 'ecstasks-web.slice'");
+        refused("name = 'shop'\nplace = '/ecs/web'", "place", "of a sandbox web, and this one is shop");
+        refused("place = '/ecs/../web'", "place", "..");
     }
 
     #[test]
@@ -153,10 +177,17 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_of_a_cgroup_that_there_is_not() {
+    fn shares_that_the_kernel_does_not_take_are_the_rules_to_change() {
+        for shares in [0, 1, 262_145, i64::MAX] {
+            accepted(&format!("cpu.shares = {shares}\nmembers = [{{command = 'true', cpu.shares = {shares}}}]"));
+        }
+        refused("cpu.shares = -1", "cpu.shares", "invalid value");
+    }
+
+    #[test]
+    fn limits_may_be_asked_of_a_cgroup_that_enforces_none() {
         accepted("cgroup = 'off'\nqos = 'best-effort'\ncpu.period = '50ms'");
+        accepted("cgroup = 'off'\nmemory.limit = '64M'\npids = 3");
         accepted("cgroup = 'best-effort'\nmemory.limit = '64M'");
-        refused("cgroup = 'off'\nmemory.limit = '64M'", "cgroup", "enforces memory.limit");
-        refused("cgroup = 'off'\npids = 3", "cgroup", "enforces pids");
     }
 }

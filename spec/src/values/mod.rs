@@ -8,6 +8,7 @@ mod cpus;
 mod duration;
 mod id_set;
 mod mode;
+mod place;
 mod size;
 
 pub use ceiling::Ceiling;
@@ -15,4 +16,5 @@ pub use cpus::Cpus;
 pub use duration::Duration;
 pub use id_set::IdSet;
 pub use mode::Mode;
+pub use place::Place;
 pub use size::ByteSize;

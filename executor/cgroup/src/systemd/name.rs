@@ -67,8 +67,13 @@ impl Unit {
 
     /// The scope of the sandbox's shim, beside the scopes of its tasks, whose ids have no colon.
     pub fn of_shim(sandbox: &str) -> Result<Unit> {
-        let name = format!("bowline-{}:overhead", escaped(sandbox));
-        Ok(Unit { own_slice: true, ..Unit::scope(name, slice_of(sandbox))? })
+        Unit::of_shim_in(slice_of(sandbox), sandbox, "")
+    }
+
+    /// The scope of the sandbox's shim in the slice, or the place, of the sandbox; its name begins with `prefix`.
+    fn of_shim_in(slice: String, sandbox: &str, prefix: &str) -> Result<Unit> {
+        let stem = format!("{prefix}bowline-{}:overhead", escaped(sandbox));
+        Ok(Unit { own_slice: true, ..Unit::scope(stem, slice)? })
     }
 
     /// The slice of a sandbox at `place`; its members are in it.
@@ -82,10 +87,9 @@ impl Unit {
         Unit::scope(format!("bowline-{}", escaped(id)), sandbox.name.clone())
     }
 
-    /// The scope of a sandbox's shim, in a slice of its own at `place`.
-    pub fn of_sandboxs_shim(place: &SandboxPlace) -> Result<Unit> {
-        let stem = format!("bowline-{}:overhead", escaped(place.id()));
-        Ok(Unit { own_slice: true, ..Unit::scope(stem, place.slice()?)? })
+    /// The scope of a sandbox's shim, in the slice at `place`; its name begins with `prefix`.
+    pub fn of_sandboxs_shim(place: &SandboxPlace, prefix: &str) -> Result<Unit> {
+        Unit::of_shim_in(place.slice()?, place.id(), prefix)
     }
 
     /// The scope of the shim, for a task in its sandbox's own slice.
@@ -277,7 +281,9 @@ mod tests {
         let sandbox = Unit::of_sandbox(&place("bowline")).expect("short");
         assert_eq!(sandbox.path(), "/bowline.slice/bowline-web\\x2d1.slice");
         assert_eq!((sandbox.is_slice(), sandbox.own_slices()), (true, vec!["bowline.slice".into(), ROOT.into()]));
-        let shim = Unit::of_sandboxs_shim(&place("bowline-overhead")).expect("short");
+        let prefixed = Unit::of_sandboxs_shim(&place("ecs"), "kata_").expect("short");
+        assert_eq!(prefixed.path(), "/ecs.slice/ecs-web\\x2d1.slice/kata_bowline-web-1:overhead.scope");
+        let shim = Unit::of_sandboxs_shim(&place("bowline-overhead"), "").expect("short");
         assert_eq!(shim.name, "bowline-web-1:overhead.scope");
         assert_eq!(shim.slice, "bowline\\x2doverhead-web\\x2d1.slice");
         assert!(!shim.path().starts_with(&sandbox.path()), "{}", shim.path());

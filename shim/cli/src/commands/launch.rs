@@ -30,7 +30,7 @@ use crate::{TIMED_OUT, complain, reach, say, say_json};
 use bowline_client::patience::lock_after;
 use bowline_client::spawn;
 use bowline_client::{Presence, Shim};
-use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest};
+use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest, LaunchResponse};
 
 /// Runs `bowline run`: a task in the foreground; exits with its code.
 pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
@@ -55,9 +55,12 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     };
     let attached = task.terminal && !json;
     let request = in_foreground(request(&task, &wanted)?, session.attachment(), attached);
-    if let Err(error) = up.shim.launch(request).await {
-        let _ = session.what_is_there();
-        return Err(up.abandon(error));
+    match up.shim.launch(request).await {
+        Ok(launched) => tell_notes(&launched),
+        Err(error) => {
+            let _ = session.what_is_there();
+            return Err(up.abandon(error));
+        }
     }
     tell_of_slice(&up.folder, &id);
     let (report, timed_out) = match watch(&up, &mut session, &id, timeout, attached).await {
@@ -128,8 +131,9 @@ pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup).await?;
     let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
     let launched = progress::during(line, up.shim.launch(request(&task, &wanted)?)).await;
-    if launched.is_ok() {
+    if let Ok(launched) = &launched {
         tell_of_slice(&up.folder, &id);
+        tell_notes(launched);
     }
     match launched {
         Ok(launched) if json => say_json(&serde_json::json!({"id": id, "pid": launched.pid})).map(|()| 0),
@@ -145,6 +149,7 @@ pub async fn start_member(state: &StateDir, sandbox: &TaskId, mut task: Task) ->
     let up = Up::for_task(state, &id, Some(sandbox), &ShimCgroup::default()).await?;
     let wanted = Wanted { durable: false, driver: CgroupDriver::Auto, slice: None };
     match up.shim.launch(request(&task, &wanted)?).await {
+        // `sandbox create` prints the notes of all members.
         Ok(_) => Ok(()),
         Err(error) => Err(up.abandon(error)),
     }
@@ -318,11 +323,13 @@ fn describe_task(mut args: TaskArgs) -> Result<(TaskId, Task)> {
     if let Some(rootfs) = &mut args.rootfs {
         *rootfs = std::path::absolute(&*rootfs).doing(Kind::Usage, || "--rootfs: not a path")?;
     }
+    let is_member = args.sandbox.is_some();
     let task = match args.file.take() {
-        Some(file) => description::read(&file, |task| lay_on_top(task, args))?,
+        Some(file) => description::read(&file, is_member, |task| lay_on_top(task, args))?,
         None => {
             let mut task = Task::default();
             lay_on_top(&mut task, args);
+            // Flags set no CPU shares, which are the members' difference.
             task.validate().map_err(Error::from)?;
             task
         }
@@ -393,6 +400,13 @@ fn request(task: &Task, wanted: &Wanted) -> Result<LaunchRequest> {
         slice: wanted.slice.clone().unwrap_or_default(),
         ..LaunchRequest::default()
     })
+}
+
+/// Reports on stderr what was changed of a member's limits.
+fn tell_notes(launched: &LaunchResponse) {
+    for note in &launched.notes {
+        complain(note, None);
+    }
 }
 
 /// Reports on stderr that a running task is not in the slice that it should be in.

@@ -7,11 +7,14 @@ use bowline_spec::{CpuUpdate, MemoryUpdate, Update};
 
 use crate::input::args::UpdateArgs;
 use crate::input::io::IoArg;
-use crate::reach;
+use crate::{complain, reach};
 
 pub async fn run(state: &StateDir, id: &TaskId, args: UpdateArgs) -> Result<u8> {
     let update = serde_json::to_string(&update(args)?).doing(Kind::Internal, || "cannot write the update as JSON")?;
-    reach::live(state, id).await?.update(update).await.map(|()| 0)
+    for note in reach::live(state, id).await?.update(update).await? {
+        complain(&note, None);
+    }
+    Ok(0)
 }
 
 /// Makes an update from the flags.
@@ -24,6 +27,8 @@ pub fn update(args: UpdateArgs) -> Result<Update> {
             shares: args.cpu_shares,
             limit: args.cpus,
             period: None,
+            realtime: args.realtime,
+            realtime_period: args.realtime_period,
             cpuset: args.cpuset,
             mems: args.mems,
         },

@@ -8,13 +8,17 @@ use bowline_executor::{Doing, Error, Kind, Result};
 use bowline_spec::place::pods_alive;
 use bowline_spec::{Format, Sandbox, Task};
 
-/// Reads a task's description and applies `on_top` to it; `-` is stdin.
+/// Reads the description of a task, or of a member of a sandbox, and applies `on_top` to it; `-` is stdin.
 ///
 /// # Errors
 /// `BadSpec`, naming file, field and line.
-pub fn read(file: &Path, on_top: impl FnOnce(&mut Task)) -> Result<Task> {
+pub fn read(file: &Path, is_member: bool, on_top: impl FnOnce(&mut Task)) -> Result<Task> {
     let (text, format) = text_of(file)?;
-    bowline_spec::parse_with(&text, format, on_top).map_err(|invalid| {
+    let task = match is_member {
+        true => bowline_spec::parse_member_with(&text, format, on_top),
+        false => bowline_spec::parse_with(&text, format, on_top),
+    };
+    task.map_err(|invalid| {
         Error::from(invalid).within(file.display()).hint("`bowline schema` prints every field and its form")
     })
 }

@@ -4,10 +4,11 @@
 
 mod name;
 
-use bowline_executor::housekeeping::{Cgroups, Configuration, Usage};
+use bowline_executor::housekeeping::{Cgroups, Configuration, Destroyed, Usage};
 use bowline_executor::{Error, Kind, Result};
 use bowline_spec::values::{ByteSize, Ceiling};
 use oci_spec::runtime::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
+use serde_json::json;
 
 use crate::input::args::cgroup::{CgroupCommand, SetArgs};
 use crate::ui::numbers::{count, cpu_time, or_dash, size};
@@ -51,8 +52,12 @@ pub fn run(command: CgroupCommand) -> Result<u8> {
         }
         CgroupCommand::ReduceCpu { at } => cgroups()?.reduce_cpu(at.path.as_str()).map(|()| 0),
         CgroupCommand::Kill { at } => cgroups()?.kill(at.path.as_str()).map(|()| 0),
-        CgroupCommand::Destroy { at } => {
+        CgroupCommand::Destroy { at, json } => {
             let destroyed = cgroups()?.destroy(at.path.as_str())?;
+            if json {
+                let Destroyed { was_there, moved } = destroyed;
+                return say_json(&json!({"was_there": was_there, "moved": moved})).map(|()| 0);
+            }
             for pid in destroyed.moved {
                 complain(&format!("{pid} did not end, and was moved to a parent of {}", at.path), None);
             }

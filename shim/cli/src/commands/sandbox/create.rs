@@ -1,6 +1,7 @@
 //! `sandbox create`: creates a folder, a shim and a sandbox from a description, and starts the first members.
 
 use bowline_executor::{Error, Result, SandboxRecord, ShimCgroup, StateDir};
+use bowline_spec::values::Place;
 use bowline_spec::{Overhead, Sandbox};
 
 use super::{examine, remove, warn};
@@ -20,7 +21,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
             sandbox
         }
     };
-    let id = match &sandbox.name {
+    let id = match sandbox.name.as_ref().or(sandbox.place.as_ref().and_then(Place::id)) {
         Some(id) => id.clone(),
         None => made_up("sandbox")?,
     };
@@ -55,6 +56,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
 /// Applies the flags on top of what a file says.
 fn lay_on_top(sandbox: &mut Sandbox, args: CreateArgs) {
     sandbox.name = args.name.or(sandbox.name.take());
+    sandbox.place = args.place.or(sandbox.place.take());
     sandbox.memory.limit = args.memory.or(sandbox.memory.limit);
     sandbox.cpu.limit = args.cpus.or(sandbox.cpu.limit);
     sandbox.cpu.cpuset = args.cpuset.or(sandbox.cpu.cpuset.take());

@@ -43,14 +43,24 @@ pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
             }
             Ok(0)
         }
-        SandboxCommand::Charge { id, pids } => {
-            for pid in bowline_client::sandbox::of(state, &id).await?.charge_helpers(pids).await? {
-                complain(&format!("{pid} is not a process; it is left out"), None);
-            }
-            Ok(0)
-        }
+        SandboxCommand::Charge { id, pids } => charge(state, &id, &pids).await,
         SandboxCommand::Rm { ids, force } => remove::run(state, &ids, force).await,
     }
+}
+
+/// Charges processes and reports those that are none.
+///
+/// # Errors
+/// `NotFound` if nothing could be charged.
+async fn charge(state: &StateDir, id: &TaskId, pids: &[String]) -> Result<u8> {
+    let shim = bowline_client::sandbox::of(state, id).await?;
+    let (numbers, others): (Vec<_>, Vec<_>) = pids.iter().partition(|pid| pid.parse::<i32>().is_ok_and(|pid| pid > 0));
+    let numbers: Vec<i32> = numbers.iter().filter_map(|pid| pid.parse().ok()).collect();
+    let skipped = shim.charge_helpers(numbers).await?;
+    for pid in others.into_iter().cloned().chain(skipped.iter().map(ToString::to_string)) {
+        complain(&format!("{pid} is not a process; it is left out"), None);
+    }
+    Ok(0)
 }
 
 /// A sandbox, as `inspect` and `ls` print it.

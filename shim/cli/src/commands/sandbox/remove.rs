@@ -1,7 +1,8 @@
 //! `sandbox rm`: removes the members, then the sandbox, then their records.
 
 use bowline_executor::{
-    Doing, Error, Folder, Kind, Lock, Result, StateDir, give_up_damaged_networks, kill_shim, undo_sandbox, until_free,
+    Doing, Error, Folder, Kind, Lock, Result, StateDir, Undone, give_up_damaged_networks, kill_shim, undo_sandbox,
+    until_free,
 };
 use bowline_spec::id::TaskId;
 
@@ -34,7 +35,7 @@ pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
             drop(killed.await.doing(Kind::Internal, || "cannot end the shim")??);
             complain(&format!("the shim of sandbox {id} was not answering: it was killed with the members"), None);
         }
-        done => done?,
+        done => tell_moved(id, &done?),
     }
     let lock = lock_after(&folder).await?;
     let (state, id) = (state.clone(), id.clone());
@@ -42,8 +43,15 @@ pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     done.await.doing(Kind::Internal, || "cannot remove the sandbox")?
 }
 
-/// Asks the sandbox's shim to take the sandbox down, if the shim lives.
-async fn remove_by_shim(folder: &Folder, id: &TaskId, force: bool) -> Result<()> {
+/// Reports on stderr which helpers of the sandbox live on.
+fn tell_moved(id: &TaskId, pids: &[i32]) {
+    for pid in pids {
+        complain(&format!("process {pid}, which was charged to sandbox {id}, is in the root cgroup now"), None);
+    }
+}
+
+/// Asks the sandbox's shim to take the sandbox down, if the shim lives. Returns the helpers that live on.
+async fn remove_by_shim(folder: &Folder, id: &TaskId, force: bool) -> Result<Vec<i32>> {
     let found = match bowline_client::find(folder, id).await {
         Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
         found => found?,
@@ -53,7 +61,7 @@ async fn remove_by_shim(folder: &Folder, id: &TaskId, force: bool) -> Result<()>
         Presence::Starting => {
             Err(Error::new(Kind::WrongState, format!("sandbox {id} is still being made")).hint("try again in a moment"))
         }
-        Presence::Dead | Presence::Exited(_) => Ok(()),
+        Presence::Dead | Presence::Exited(_) => Ok(Vec::new()),
     }
 }
 
@@ -69,7 +77,8 @@ fn forget(state: &StateDir, id: &TaskId, folder: &Folder, lock: Lock, force: boo
     } else {
         folder.sandbox()?;
     }
-    let alone = undo_sandbox(state, id, &spawn::systemd()?)?;
+    let Undone { moved, alone } = undo_sandbox(state, id, &spawn::systemd()?)?;
+    tell_moved(id, &moved);
     for member in state.members(id)? {
         let folder = state.folder(&member);
         // Without the sandbox's shim, any process that launches or removes a member is about to exit.

@@ -95,6 +95,9 @@ pub enum CgroupCommand {
     Destroy {
         #[command(flatten)]
         at: At,
+        /// Print what was there, and what was moved to a parent, as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Move single threads to a cgroup
     Place {

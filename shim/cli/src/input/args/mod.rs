@@ -532,6 +532,12 @@ pub struct UpdateArgs {
     /// The weight when CPU time is short: 2 to 262144
     #[arg(long)]
     pub cpu_shares: Option<u64>,
+    /// CPU time for realtime scheduling in each --realtime-period (cgroup v1): 10ms
+    #[arg(long, value_name = "TIME")]
+    pub realtime: Option<Duration>,
+    /// How often that is renewed: 1s
+    #[arg(long, value_name = "TIME")]
+    pub realtime_period: Option<Duration>,
     /// The CPUs the task may run on: 0-1,3
     #[arg(long, value_name = "CPUS")]
     pub cpuset: Option<IdSet>,

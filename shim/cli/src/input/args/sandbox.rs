@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bowline_executor::CgroupDriver;
 use bowline_spec::budget::Class;
 use bowline_spec::id::TaskId;
-use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
+use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet, Place};
 use bowline_spec::{Enforcement, NetworkMode, Port};
 use clap::{Args, Subcommand};
 
@@ -54,8 +54,8 @@ pub enum SandboxCommand {
         /// The sandbox
         id: TaskId,
         /// The processes; a pid without a process is skipped and reported
-        #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-        pids: Vec<i32>,
+        #[arg(required = true, value_name = "PID", allow_negative_numbers = true)]
+        pids: Vec<String>,
     },
     /// Remove sandboxes, with those of their members that have ended
     Rm {
@@ -77,6 +77,9 @@ pub struct CreateArgs {
     /// A sandbox's description: TOML, or JSON if it ends in .json; - for stdin
     #[arg(short, long, value_name = "F")]
     pub file: Option<PathBuf>,
+    /// Where its cgroup is: /ecs/ID, or /ecs/ for whatever id, or a slice of systemd's, ecstasks-ID.slice [default: /bowline/ID]
+    #[arg(long, value_name = "PATH")]
+    pub place: Option<Place>,
     /// The most memory of all members: 64M, 1G
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,

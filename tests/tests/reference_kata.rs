@@ -1,0 +1,270 @@
+//! What Kata does of a sandbox's cgroups, function by function, with the kernel's files as witness. What it does
+//! besides is in `sandbox_budgets`, `sandbox_limits` and `cgroup_commands`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{
+    Limits, Process, Sandbox, Task, cgroup_of, eventually, has_systemd, hierarchies, hierarchy, only_v2, skip, weight,
+};
+use rustix::process::Signal;
+use serde_json::json;
+
+const IDLE: &str = "exec sleep 1000";
+
+/// A process that helps a sandbox.
+fn helper(host: &Host) -> Process {
+    let mut command = host.command("sleep");
+    command.arg("1000");
+    host.spawn_command(command)
+}
+
+fn end(helper: Process) {
+    helper.signal(Signal::KILL);
+    helper.finish();
+}
+
+/// It has ended, and is counted no more.
+#[track_caller]
+fn leave(sandbox: &Sandbox<'_>, task: &Task<'_>) {
+    task.end();
+    eventually(format_args!("{} is no member", task.id()), || {
+        let members = sandbox.inspect()["members"].clone();
+        (!members.as_array().expect("a list").contains(&task.id().into())).then_some(())
+    });
+}
+
+/// The process is in `path` in every hierarchy that has a controller.
+#[track_caller]
+fn assert_in(pid: i32, path: &str) {
+    let mut found = cgroup_of(pid);
+    if found.len() > 1 {
+        // On a hybrid host that limits nothing.
+        found.remove("");
+    }
+    assert!(!found.is_empty() && found.values().all(|place| place == path), "{pid}: {found:#?}, not {path}");
+}
+
+#[test]
+fn rename_cgroup_path() {
+    let host = Host::new();
+    let sandbox = host.sandbox().toml("overhead_prefix = 'kata_'\npids = 3").create();
+    let overhead = format!("/bowline-overhead/kata_{}", sandbox.id());
+    assert_eq!(sandbox.inspect()["overhead"], *overhead);
+    assert_in(sandbox.shim_pid(), &overhead);
+    assert_eq!(Limits::of(&overhead).pids, "max");
+    let helper = helper(&host);
+    sandbox.bowline("charge", [&*helper.pid().to_string()]).assert_code(0);
+    assert_in(helper.pid(), &overhead);
+    let found = host.bowline(["gc", "--dry-run"]).assert_code(0).out();
+    assert!(!found.contains(sandbox.id()), "{found}");
+    end(helper);
+    // After a crash it is known by the record, once.
+    sandbox.kill_shim();
+    let found = host.bowline(["gc", "--dry-run"]).assert_code(0).out();
+    assert_eq!(found.lines().filter(|line| line.contains(sandbox.id())).count(), 1, "{found}");
+    sandbox.rm([]);
+    let there = |path: &str| hierarchies().into_iter().map(|(_, mount)| mount.join(&path[1..])).find(|at| at.exists());
+    assert_eq!(there(&overhead), None);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn rename_cgroup_path_inside_the_sandbox() {
+    let host = Host::new();
+    let sandbox = host.sandbox().toml("overhead = 'inside'\noverhead_prefix = 'kata_'").create();
+    assert_in(sandbox.shim_pid(), &format!("/bowline/{}/kata_overhead", sandbox.id()));
+    sandbox.rm([]);
+    host.sandbox()
+        .toml("overhead = 'root'\noverhead_prefix = 'kata_'")
+        .assert_refused(125, &["overhead_prefix", "beside"]);
+    host.sandbox().toml("overhead_prefix = '../'").assert_refused(125, &["overhead_prefix", "../"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn rename_cgroup_path_by_systemd() {
+    if !has_systemd() {
+        return;
+    }
+    let host = Host::new();
+    let sandbox = host.sandbox().toml("overhead_prefix = 'kata_'").flag("--cgroup-driver=systemd").create();
+    let scope = format!("kata_bowline-{}:overhead.scope", sandbox.id());
+    let inspected = sandbox.inspect();
+    assert_eq!(inspected["overhead_unit"]["name"], *scope);
+    assert_in(sandbox.shim_pid(), inspected["overhead"].as_str().expect("a path"));
+    sandbox.rm([]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn move_to_parent_as_it_is_deleted() {
+    let host = Host::new();
+    for crash in [false, true] {
+        let sandbox = host.sandbox().create();
+        let mut helper = helper(&host);
+        sandbox.bowline("charge", [&*helper.pid().to_string()]).assert_code(0);
+        if crash {
+            sandbox.kill_shim();
+        }
+        let ran = sandbox.bowline("rm", []);
+        let told = format!(
+            "process {}, which was charged to sandbox {}, is in the root cgroup now",
+            helper.pid(),
+            sandbox.id()
+        );
+        assert!(ran.assert_code(0).err().contains(&told), "{crash}: {ran}");
+        assert!(helper.is_running(), "it is nobody's to kill");
+        assert_in(helper.pid(), "/");
+        end(helper);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn delete_says_what_was_there() {
+    let host = Host::new();
+    let cgroup = host.elsewhere("own");
+    let answer = |path: &str| host.bowline(["cgroup", "destroy", path, "--json"]).assert_code(0).json();
+    assert_eq!(answer(cgroup.path()), json!({"was_there": true, "moved": []}));
+    assert_eq!(answer(cgroup.path()), json!({"was_there": false, "moved": []}), "already gone is fine");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn add_process_of_none() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    for (pids, why) in [
+        (&["4194303"][..], "4194303 is not a process"),
+        (&["4194302", "4194303"], "none of 4194302, 4194303 is a process"),
+        (&["web", "0", "-1"], "no process is named"),
+    ] {
+        let ran = host.bowline(["sandbox", "charge", sandbox.id()].into_iter().chain(pids.iter().copied()));
+        ran.assert_refused(125, &["nothing is charged", sandbox.id(), why]);
+    }
+    // What is none beside one that is is skipped.
+    let helper = helper(&host);
+    let pid = helper.pid().to_string();
+    let ran = sandbox.bowline("charge", ["web", "-1", &pid, "4194303"]);
+    for skipped in ["web", "-1", "4194303"] {
+        assert!(ran.assert_code(0).err().contains(&format!("{skipped} is not a process")), "{ran}");
+    }
+    assert_in(helper.pid(), &format!("/bowline-overhead/{}", sandbox.id()));
+    end(helper);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn update_container_whose_limit_is_lifted() {
+    let host = Host::new();
+    let sandbox = host.sandbox().toml("budget = 'members'").create();
+    let [one, two] = [0.2, 0.3].map(|cpus| sandbox.task(IDLE).flag(format!("--cpus={cpus}")).start());
+    let ran = one.bowline("update", ["--cpus=max"]);
+    let told = format!("{} has no CPU limit of its own, and is held to that of the other members", one.id());
+    assert!(ran.assert_code(0).err().contains(&told), "{ran}");
+    assert_eq!(sandbox.limits().cpu, "30000 100000");
+    // What holds nobody, and what is the same, is not said.
+    assert_eq!(two.bowline("update", ["--cpus=0.4"]).assert_code(0).err(), "");
+    assert_eq!(two.bowline("update", ["--cpus=max"]).assert_code(0).err(), "");
+    assert_eq!(sandbox.limits().cpu, "max 100000");
+    leave(&sandbox, &one);
+    leave(&sandbox, &two);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn update_resources_as_the_last_container_ends() {
+    let host = Host::new();
+    for (budget, none) in [("members", 1024), ("given", 2), ("pod", 2)] {
+        let sandbox = host.sandbox().toml(&format!("budget = '{budget}'")).create();
+        assert_eq!(sandbox.limits().weight, weight(none), "{budget}");
+        let member = |shares: u64| {
+            sandbox.described(&format!("command = 'sleep'\nargs = ['1000']\ncpu.shares = {shares}")).start()
+        };
+        let (one, two) = (member(3000), member(500));
+        leave(&sandbox, &one);
+        let shares = sandbox.limits().weight;
+        // A pod's go by thousandths of a CPU.
+        assert!([weight(500), weight(499)].contains(&shares), "{budget}: {shares}");
+        leave(&sandbox, &two);
+        assert_eq!(sandbox.limits().weight, weight(none), "{budget}");
+        // Also of one that is killed, and removed at once.
+        let last = member(4000);
+        last.bowline("rm", ["-f"]).assert_code(0);
+        eventually("the last is no member", || (sandbox.inspect()["members"] == json!([])).then_some(()));
+        assert_eq!(sandbox.limits().weight, weight(none), "{budget}");
+        sandbox.rm([]);
+    }
+    host.assert_nothing_left();
+}
+
+/// Whether the host's root cgroup has time for realtime scheduling that no other has been given.
+fn has_realtime() -> bool {
+    let top = hierarchy("cpu");
+    let time = |folder: PathBuf| -> Option<i64> {
+        fs::read_to_string(folder.join("cpu.rt_runtime_us")).ok()?.trim().parse().ok()
+    };
+    let others: i64 = fs::read_dir(&top).into_iter().flatten().flatten().filter_map(|entry| time(entry.path())).sum();
+    time(top).is_some_and(|all| all - others >= 100_000)
+}
+
+#[test]
+fn cpu_resources_with_realtime() {
+    let host = Host::new();
+    if only_v2() || !hierarchy("cpu").join("cpu.rt_runtime_us").exists() {
+        let sandbox = host.sandbox().toml("cpu.realtime = '1ms'");
+        sandbox.assert_refused(125, &["cpu.realtimeRuntime"]);
+        return host.assert_nothing_left();
+    }
+    if !has_realtime() {
+        skip("other cgroups have all the time of realtime processes");
+        return host.assert_nothing_left();
+    }
+    // A new cgroup has none: what is above the sandbox gets some by hand.
+    let above = host.elsewhere("rt");
+    let file = |path: &str, file: &str| {
+        let path = hierarchy("cpu").join(&path[1..]).join(file);
+        fs::read_to_string(path).expect("a file of the cgroup").trim().to_owned()
+    };
+    fs::write(hierarchy("cpu").join(&above.path()[1..]).join("cpu.rt_runtime_us"), "50000").expect("root may");
+    let build = host.sandbox().toml(&format!("budget = 'members'\nplace = '{}/'", above.path()));
+    let sandbox = build.create();
+    let at = sandbox.inspect()["cgroup"].as_str().expect("a path").to_owned();
+    let joint = || [file(&at, "cpu.rt_runtime_us"), file(&at, "cpu.rt_period_us")];
+    assert_eq!(joint()[0], "0");
+    let member = |realtime: &str| {
+        sandbox.described(&format!("command = 'sleep'\nargs = ['1000']\ncpu.realtime = '{realtime}'")).start()
+    };
+    let one = member("2ms");
+    assert_eq!(joint(), ["2000", "1000000"]);
+    let two = member("3ms");
+    assert_eq!(joint(), ["5000", "1000000"]);
+    assert_eq!(two.cgroup_file("cpu", "cpu.rt_runtime_us"), "3000");
+    let budget = sandbox.inspect()["budget"].clone();
+    assert_eq!((&budget["cpu_realtime_usec"], &budget["cpu_realtime_period_usec"]), (&json!(5000), &json!(1_000_000)));
+    // Up and down.
+    one.bowline("update", ["--realtime=10ms"]).assert_code(0);
+    assert_eq!((joint()[0].as_str(), one.cgroup_file("cpu", "cpu.rt_runtime_us").as_str()), ("13000", "10000"));
+    one.bowline("update", ["--realtime=1ms"]).assert_code(0);
+    assert_eq!((joint()[0].as_str(), one.cgroup_file("cpu", "cpu.rt_runtime_us").as_str()), ("4000", "1000"));
+    leave(&sandbox, &one);
+    assert_eq!(joint()[0], "3000");
+    leave(&sandbox, &two);
+    assert_eq!(joint()[0], "0", "what nobody has is the others' to have");
+    sandbox.bowline("update", ["--realtime=1ms"]).assert_refused(125, &["cpu.realtime", "members"]);
+    sandbox.rm([]);
+    // One that is given holds the members.
+    let given = host.sandbox().toml(&format!("cpu.realtime = '4ms'\nplace = '{}/'", above.path())).create();
+    given
+        .described("command = 'true'\ncpu.realtime = '5ms'")
+        .assert_refused(125, &["cpu.realtime", "5000 µs of every 1000000 µs", "4000 µs"]);
+    given.rm([]);
+    let none = host.sandbox().create();
+    none.described("command = 'true'\ncpu.realtime = '5ms'")
+        .assert_refused(125, &["cpu.realtime", "its sandbox has none"]);
+    none.rm([]);
+    host.bowline(["cgroup", "destroy", above.path()]).assert_code(0);
+    host.assert_nothing_left();
+}

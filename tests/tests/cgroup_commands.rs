@@ -462,7 +462,7 @@ fn flags_that_cannot_be_meant_are_bad_usage() {
         "--shares=262145",
         "--memory=x",
         "--pids=0",
-        "--pids=-1",
+        "--pids=-2",
         "--cpuset=x",
         "--hugepages=2MB",
         "--hugepages=2MB=x",

@@ -177,8 +177,11 @@ fn update_container_whose_limit_is_lifted() {
 #[test]
 fn update_resources_as_the_last_container_ends() {
     let host = Host::new();
-    for (budget, none) in [("members", 1024), ("given", 2), ("pod", 2)] {
-        let sandbox = host.sandbox().toml(&format!("budget = '{budget}'")).create();
+    let drivers = if has_systemd() { vec!["cgroupfs", "systemd"] } else { vec!["cgroupfs"] };
+    let budgets = [("members", 1024), ("given", 2), ("pod", 2)];
+    for (driver, (budget, none)) in drivers.into_iter().flat_map(|driver| budgets.map(|of| (driver, of))) {
+        let build = host.sandbox().toml(&format!("budget = '{budget}'"));
+        let sandbox = build.flag(format!("--cgroup-driver={driver}")).create();
         assert_eq!(sandbox.limits().weight, weight(none), "{budget}");
         let member = |shares: u64| {
             sandbox.described(&format!("command = 'sleep'\nargs = ['1000']\ncpu.shares = {shares}")).start()
@@ -255,6 +258,12 @@ fn cpu_resources_with_realtime() {
     assert_eq!(joint()[0], "0", "what nobody has is the others' to have");
     sandbox.bowline("update", ["--realtime=1ms"]).assert_refused(125, &["cpu.realtime", "members"]);
     sandbox.rm([]);
+    // Nothing above has any of it where nobody gave it some.
+    host.sandbox()
+        .toml("cpu.realtime = '4ms'")
+        .assert_refused(125, &["cpu.rt_runtime_us", "the cgroup above has less"]);
+    host.described("command = 'true'\ncpu.realtime = '4ms'")
+        .assert_refused(125, &["cpu.rt_runtime_us", "the cgroup above"]);
     // One that is given holds the members.
     let given = host.sandbox().toml(&format!("cpu.realtime = '4ms'\nplace = '{}/'", above.path())).create();
     given

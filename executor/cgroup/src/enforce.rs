@@ -250,6 +250,12 @@ fn judge(
         (Err(Errno::BUSY), Limit::MemoryMax(_)) => Err(v1::no_room(dir, &write.value)),
         (Err(Errno::ACCESS), Limit::Cpus(_) | Limit::MemoryNodes(_)) => Err(outside_parent(cgroup, write)),
         (Err(Errno::ACCESS), Limit::Raw { .. }) => Err(refused(Kind::BadSpec, &"it cannot be written")),
+        (Err(Errno::INVAL), Limit::V1 { field: "cpu.realtimeRuntime", .. }) => {
+            let why = "the cgroup above has less of it left, or those below have more";
+            Err(refused(Kind::BadSpec, &why).hint(
+                "a new cgroup has none: write as much to cpu.rt_runtime_us of every cgroup above, from the top down",
+            ))
+        }
         (Err(errno @ (Errno::INVAL | Errno::RANGE | Errno::NODEV | Errno::BUSY | Errno::NOSPC)), _) => {
             Err(refused(Kind::BadSpec, &errno))
         }

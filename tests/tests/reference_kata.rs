@@ -218,7 +218,7 @@ fn cpu_resources_with_realtime() {
     let host = Host::new();
     if only_v2() || !hierarchy("cpu").join("cpu.rt_runtime_us").exists() {
         let sandbox = host.sandbox().toml("cpu.realtime = '1ms'");
-        sandbox.assert_refused(125, &["cpu.realtimeRuntime"]);
+        sandbox.assert_refused(125, &["cpu.realtime", "only cgroup v1"]);
         return host.assert_nothing_left();
     }
     if !has_realtime() {

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Build, Process, Task, cgroup_of, eventually, hierarchies, makes_futures_again, only_v2, process_exists,
-    status_lines,
+    Build, Process, Task, cgroup_of, eventually, has_systemd, hierarchies, makes_futures_again, only_v2,
+    process_exists, status_lines,
 };
 use serde_json::Value;
 
@@ -260,6 +260,11 @@ fn memory_pressure_of_a_task_whose_page_cache_does_not_fit() {
 fn stranger(host: &Host, path: &str, variable: Option<String>) -> Process {
     let mut command = Command::new("sleep");
     command.arg("1000").envs(variable.map(|value| ("BOWLINE_SHIM", value)));
+    stranger_of(host, path, command)
+}
+
+/// The same, of this command.
+fn stranger_of(host: &Host, path: &str, command: Command) -> Process {
     let process = host.spawn_command(command);
     for (_, top) in hierarchies() {
         let file = top.join(&path[1..]).join("cgroup.procs");
@@ -296,6 +301,88 @@ fn strangers_in_the_shims_cgroup_are_told_of() {
         process.finish();
     }
     task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_command_line_of_a_stranger_is_told_up_to_64_characters() {
+    let host = Host::new();
+    let toml = "[watch.unexpected_processes]\nevery = '100ms'";
+    let task = watched(&host, "exec sleep 1000", toml).start();
+    let line = format!("sleep\n\u{fc} {}", "x".repeat(80));
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "kill -STOP $$", &line]);
+    let stranger = stranger_of(&host, &overhead(&task), command);
+    let finding = found(&host, &task, "unexpected_processes");
+    assert_eq!(pids(&finding), [i64::from(stranger.pid())], "{finding}");
+    let told = finding["processes"][0]["command"].as_str().expect("text");
+    let whole = format!("/bin/sh -c kill -STOP $$ sleep \u{fc} {}", "x".repeat(80));
+    assert_eq!(told, whole.chars().take(64).collect::<String>(), "{finding}");
+    stranger.signal(rustix::process::Signal::KILL);
+    stranger.finish();
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_zombie_in_the_shims_cgroup_is_nobody() {
+    let host = Host::new();
+    let toml = "[watch.unexpected_processes]\nevery = '100ms'";
+    let task = watched(&host, "exec sleep 1000", toml).start();
+    let path = overhead(&task);
+    // It goes on as a program that waits for no child: the child, which has said its pid, stays as a zombie.
+    let go = host.work().join("go");
+    let script = "until test -e $0; do sleep 0.05; done; sh -c 'echo $$' & exec sleep 1000";
+    let mut command = host.command("/bin/sh");
+    command.env("BOWLINE_SHIM", task.id()).args(["-c", script]).arg(&go);
+    let parent = stranger_of(&host, &path, command);
+    parent.read_stdout();
+    fs::write(go, "").expect("the work folder is writable");
+    let child: i32 = eventually("the child has ended", || {
+        let pid: i32 = parent.said().trim().parse().ok()?;
+        status_lines(pid, &["State"]).contains('Z').then_some(pid)
+    });
+    assert!(cgroup_of(child).values().any(|at| *at == path), "it is there");
+    // Once somebody was found, the shim has looked twice.
+    let stranger = stranger(&host, &path, None);
+    let finding = found(&host, &task, "unexpected_processes");
+    assert_eq!((pids(&finding), &finding["others"]), (vec![i64::from(stranger.pid())], &0.into()), "{finding}");
+    for process in [stranger, parent] {
+        process.signal(rustix::process::Signal::KILL);
+        process.finish();
+    }
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn swapped_memory_counts_as_in_use() {
+    // Not on a machine of others': it gets swap.
+    if !(only_v2() && has_systemd()) {
+        return;
+    }
+    let host = Host::alone();
+    let Some(disk) = host.on_disk() else { return };
+    let file = disk.join("swap");
+    let file = file.to_str().expect("ASCII");
+    let sh = |script: String| {
+        let done = Command::new("/bin/sh").args(["-c", &script]).status().expect("it runs");
+        assert!(done.success(), "{script}: {done}");
+    };
+    sh(format!(
+        "dd if=/dev/zero of={file} bs=1M count=128 status=none; chmod 600 {file}; mkswap -q {file}; swapon {file}"
+    ));
+    // Of 60 MiB of its own no more than 32 are in memory.
+    let script = "(head -c 60M /dev/zero; exec sleep 1000) | tail -c 60M";
+    let toml = "memory = {limit = '32M', swap = '96M'}\nwatch.memory = {above = '40M', every = '100ms'}";
+    let task = watched(&host, script, toml).start();
+    let finding = found(&host, &task, "memory");
+    assert_eq!((&finding["part"], figure(&finding, "above_bytes")), (&"total".into(), 40 << 20), "{finding}");
+    assert!(figure(&finding, "bytes") > 40 << 20, "{finding}");
+    let in_kernel = |file: &str| task.cgroup_file("memory", file).parse::<u64>().expect("a number");
+    assert!(in_kernel("memory.max") == 32 << 20 && in_kernel("memory.current") <= 32 << 20);
+    task.end();
+    sh(format!("swapoff {file}; rm {file}"));
     host.assert_nothing_left();
 }
 

@@ -6,7 +6,8 @@
 //! of their own, and are not expected in this one.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 
 use bowline_sys::proc_stat::{self, ProcStat};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,9 @@ const NAMED: usize = 5;
 /// The most generations that are followed. A chain is longer only if somebody wants it to be.
 const GENERATIONS: usize = 1000;
 
+/// How much of a command line is told, in characters.
+const TOLD: usize = 64;
+
 /// An unexpected process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Stray {
@@ -28,6 +32,10 @@ pub struct Stray {
     pub pid: i32,
     /// The process's name: at most 15 bytes.
     pub name: String,
+    /// The first 64 characters of its command line; empty for a process that has none, such as a
+    /// thread of the kernel's.
+    #[serde(default)]
+    pub command: String,
 }
 
 /// A process, by its pid and its start time: another process may have the pid by the next look.
@@ -71,7 +79,9 @@ pub struct Family<'a> {
 
 /// Those of `pids` that are not expected.
 pub fn unexpected(pids: &[i32], family: &Family<'_>) -> Vec<(ProcessIdentity, Stray)> {
-    strays(pids, family, stat, |pid| is_marked(pid, family.mark))
+    let mut strays = strays(pids, family, stat, |pid| is_marked(pid, family.mark));
+    strays.iter_mut().for_each(|(_, stray)| stray.command = command(stray.pid));
+    strays
 }
 
 fn strays(
@@ -88,7 +98,7 @@ fn strays(
             return None;
         }
         let identity = ProcessIdentity { pid: *pid, started: found.started };
-        Some((identity, Stray { pid: *pid, name: found.name }))
+        Some((identity, Stray { pid: *pid, name: found.name, command: String::new() }))
     };
     pids.iter().filter_map(stray).collect()
 }
@@ -122,6 +132,22 @@ fn is_marked(pid: i32, mark: &str) -> bool {
     let wanted = format!("{MARKER}={mark}");
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+}
+
+/// The beginning of a process's command line.
+fn command(pid: i32) -> String {
+    let mut bytes = Vec::new();
+    // A character has four bytes at most.
+    let file = File::open(format!("/proc/{pid}/cmdline"));
+    let _ = file.and_then(|file| file.take(4 * TOLD as u64).read_to_end(&mut bytes));
+    readable(&bytes)
+}
+
+/// A command line, whose arguments end with NUL, as a line of text.
+fn readable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let line: String = text.trim_end_matches('\0').chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    line.chars().take(TOLD).collect()
 }
 
 /// The processes of the last look: a new one may be on its way elsewhere.
@@ -195,8 +221,18 @@ mod tests {
         assert_eq!(found(&[40], |pid| Some(process(if pid == 40 { 41 } else { 40 }, false)), 0), [40]);
     }
 
+    #[test]
+    fn a_command_line_is_one_line_of_64_characters() {
+        assert_eq!(readable(b"/bin/sh\0-c\0echo a\nb\0"), "/bin/sh -c echo a b");
+        assert_eq!(readable("\u{fc}".repeat(70).as_bytes()), "\u{fc}".repeat(64));
+        assert_eq!((readable(b""), readable(b"a\xffb\0")), (String::new(), "a\u{fffd}b".to_owned()));
+        assert_eq!(command(0), "");
+        assert!(command(std::process::id().cast_signed()).len() >= 10);
+    }
+
     fn strangers(pids: impl IntoIterator<Item = i32>) -> Vec<(ProcessIdentity, Stray)> {
-        let stranger = |pid| (ProcessIdentity { pid, started: 1 }, Stray { pid, name: String::new() });
+        let stranger =
+            |pid| (ProcessIdentity { pid, started: 1 }, Stray { pid, name: String::new(), command: String::new() });
         pids.into_iter().map(stranger).collect()
     }
 

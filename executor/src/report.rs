@@ -96,14 +96,14 @@ impl ExitReport {
     }
 }
 
-/// Whether a task is in the systemd slice that it was launched for; the limits of the slice then apply to the task.
+/// Whether the systemd slice that a task was launched for limits the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enforcement {
     /// The slice.
     pub slice: String,
-    /// Whether the task is in the slice.
+    /// Whether the task is in the slice, and the slice had limits, or one that it is in, when the task started.
     pub enforced: bool,
-    /// Why the task is not in the slice.
+    /// Why not: systemd has refused the task a place in the slice, or nothing limits the slice.
     pub reason: Option<String>,
 }
 

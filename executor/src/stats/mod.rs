@@ -106,6 +106,16 @@ pub fn throttled_usec(layout: &Layout, cgroup: &Cgroup) -> Option<u64> {
     }
 }
 
+/// Whether the CPU time, the memory or the number of processes is limited in the cgroup at `path` or in one above it.
+pub fn is_limited(layout: &Layout, path: &str) -> bool {
+    let mut ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
+    ends.any(|end| {
+        let Ok(Some(cgroup)) = layout.open(&path[..end]) else { return false };
+        let Stats { cpu, memory, pids, .. } = read(layout, &cgroup, &[]);
+        [cpu.limit_usec, memory.limit_bytes, memory.high_bytes, pids.limit].iter().any(Option::is_some)
+    })
+}
+
 /// How many processes of the cgroup were killed for want of memory.
 pub fn oom_kills(layout: &Layout, cgroup: &Cgroup) -> u64 {
     last(layout, cgroup).oom_kills.unwrap_or(0)

@@ -33,9 +33,14 @@ impl LaunchPlan {
         let path = self.spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_ref());
         self.record.cgroup = path.and_then(|path| path.to_str()).unwrap_or_default().to_owned();
         self.record.unit = None;
+        self.is_not_held(why.message().to_owned());
+    }
+
+    /// Records why no limits of the slice hold for the task.
+    pub fn is_not_held(&mut self, why: String) {
         if let Some(enforcement) = &mut self.record.enforcement {
             enforcement.enforced = false;
-            enforcement.reason = Some(why.message().to_owned());
+            enforcement.reason = Some(why);
         }
     }
 }

@@ -9,6 +9,7 @@ use bowline_cgroup::{Cgroup, CgroupIdentity, Driver, Unit};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::budget::settled_shares;
 use bowline_spec::id::TaskId;
+use bowline_spec::unit::slice_path;
 use bowline_spec::{OWN_FOLDERS, TaskProfile};
 use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
@@ -33,7 +34,7 @@ use crate::report::Enforcement;
 use crate::request::{Bundle, Launch, Launched, Source};
 use crate::rootfs::layers::{self, Layer};
 use crate::seccomp::{self, Profile};
-use crate::{bundle, claimed_uid, host, tolerance, waits};
+use crate::{bundle, claimed_uid, host, stats, tolerance, waits};
 
 /// A task that is set up but has not executed its program yet.
 struct Created {
@@ -486,9 +487,16 @@ impl Supervisor {
     }
 
     /// Creates the task's cgroup. Where systemd refuses a slice that belongs to somebody else, the task falls back
-    /// to its default cgroup.
+    /// to its default cgroup. A slice that nobody limits enforces nothing.
     async fn make_cgroup_or_other(&self, plan: &mut LaunchPlan) -> Result<(Cgroup, Option<Placeholder>)> {
-        match self.make_cgroup(plan).await {
+        let made = self.make_cgroup(plan).await;
+        let slice = plan.record.enforcement.as_ref().map(|enforcement| enforcement.slice.clone());
+        if let (Ok(_), Some(slice)) = (&made, slice)
+            && !stats::is_limited(&self.layout, &slice_path(&slice))
+        {
+            plan.is_not_held(format!("nothing limits {slice}"));
+        }
+        match made {
             Err(error) if plan.record.enforcement.is_some() && plan.record.unit.is_some() => {
                 tracing::warn!(%error, "the task is started outside of its slice");
                 plan.do_without_slice(&error);

@@ -35,7 +35,7 @@ use crate::report::ExitReport;
 use crate::reserve::{Put, Reserve};
 use crate::{record, trust};
 
-pub use state_dir::StateDir;
+pub use state_dir::{LASTING, StateDir};
 pub use task_record::{Record, died_with_shim};
 
 /// The record of the task.

@@ -1,21 +1,27 @@
 //! What the state folder records of the host's units: which are tracked, and which limits were applied.
 //!
 //! ```text
-//!   <state>/.limits/  lock          held for as long as somebody changes either
-//!                     tracked.json  units whose figures are among the metrics
-//!                     applied.json  what `limits apply` has set, for its undoing
+//!   <state>/.limits/               lock          held for as long as somebody changes either
+//!                                  applied.json  what `limits apply` has set, for its undoing
+//!   /var/lib/bowline/units/<state>/tracked.json  units whose figures are among the metrics
 //! ```
 //!
+//! Limits end with the boot, as the state folder does; which units are tracked does not. Older
+//! versions kept `tracked.json` in the state folder: it is read there until it is written again.
 //! Files are written whole, by rename. Must not: ask systemd.
 
-use std::fs::DirBuilder;
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
 
 use bowline_error::{Doing, Kind, Result};
 use bowline_spec::host_limits::{Manifest, UnitName};
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{Folder, Lock, StateDir};
+use crate::systemd::host::DropIn;
 
 /// The folder, beside the tasks'. Ids never begin with a dot.
 const FOLDER: &str = ".limits";
@@ -27,7 +33,7 @@ const APPLIED: &str = "applied.json";
 pub struct Tracked {
     /// The name of the unit.
     pub unit: UnitName,
-    /// The unit's cgroup below every hierarchy that systemd manages, while the unit is active.
+    /// Where the unit's cgroup was when the unit was tracked, or will be: the unit may have moved.
     pub cgroup: String,
 }
 
@@ -38,6 +44,9 @@ pub struct Applied {
     pub manifest: Manifest,
     /// The slices that were made for these limits.
     pub made: Vec<UnitName>,
+    /// Drop-ins of services that were there before ours took their place.
+    #[serde(default)]
+    pub kept: BTreeMap<UnitName, Vec<DropIn>>,
 }
 
 /// The tracked units, sorted by name.
@@ -45,12 +54,17 @@ pub struct Applied {
 /// # Errors
 /// `Internal` when the record cannot be read.
 pub fn read(state: &StateDir) -> Result<Vec<Tracked>> {
-    Ok(folder(state).read(TRACKED)?.unwrap_or_default())
+    let (_, lasting) = state.lasting();
+    match Folder::at(lasting).read(TRACKED)? {
+        Some(units) => Ok(units),
+        None => Ok(folder(state).read(TRACKED)?.unwrap_or_default()),
+    }
 }
 
 /// The records of the host's units, locked against other changes.
 #[derive(Debug)]
 pub struct Held {
+    state: StateDir,
     folder: Folder,
     _lock: Lock,
 }
@@ -62,21 +76,33 @@ impl Held {
     /// `Internal` where the state folder cannot be written to.
     pub fn take(state: &StateDir) -> Result<Held> {
         let folder = folder(state);
-        let what = || format!("cannot create {}", folder.path().display());
-        DirBuilder::new().mode(0o700).recursive(true).create(folder.path()).doing(Kind::Internal, what)?;
+        create(folder.path())?;
         let lock = folder.lock()?;
-        Ok(Held { folder, _lock: lock })
+        Ok(Held { state: state.clone(), folder, _lock: lock })
     }
 
     /// The units that are tracked.
     pub fn tracked(&self) -> Result<Vec<Tracked>> {
-        Ok(self.folder.read(TRACKED)?.unwrap_or_default())
+        read(&self.state)
     }
 
     /// Records which units are tracked from now on.
     pub fn track(&self, mut units: Vec<Tracked>) -> Result<()> {
         units.sort_by(|one, other| one.unit.cmp(&other.unit));
-        self.folder.write(TRACKED, &units)
+        let (top, lasting) = self.state.lasting();
+        if units.is_empty() {
+            forget(&lasting.join(TRACKED))?;
+            // The folders of this state folder, as far as no other one's are in them.
+            let _ =
+                lasting.ancestors().take_while(|folder| *folder != top).all(|folder| fs::remove_dir(folder).is_ok());
+        } else {
+            // All users may read the folder above, as they need for programs.
+            fs::create_dir_all(top).doing(Kind::Internal, || format!("cannot create {}", top.display()))?;
+            // Once more where another state folder's last unit went meanwhile, and with it a folder above.
+            create(&lasting).or_else(|_| create(&lasting))?;
+            Folder::at(lasting).write(TRACKED, &units)?;
+        }
+        forget(&self.folder.path().join(TRACKED))
     }
 
     /// Records the applied limits.
@@ -102,6 +128,18 @@ fn folder(state: &StateDir) -> Folder {
     Folder::at(state.path().join(FOLDER))
 }
 
+fn create(folder: &Path) -> Result<()> {
+    let made = DirBuilder::new().mode(0o700).recursive(true).create(folder);
+    made.doing(Kind::Internal, || format!("cannot create {}", folder.display()))
+}
+
+fn forget(file: &Path) -> Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed.doing(Kind::Internal, || format!("cannot remove {}", file.display())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,7 +151,7 @@ mod tests {
     #[test]
     fn what_is_tracked_is_read_by_anybody_and_sorted() {
         let dir = tempfile::tempdir().expect("a folder");
-        let state = StateDir::new(dir.path().join("state"));
+        let state = StateDir::new(dir.path().join("state")).lasting_in(dir.path().join("lasting"));
         assert_eq!(read(&state), Ok(Vec::new()));
         let held = Held::take(&state).expect("free");
         held.track(vec![unit("b.service"), unit("a.service")]).expect("writable");
@@ -124,9 +162,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_tracked_outlives_the_state_folder() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (path, lasting) = (dir.path().join("state"), dir.path().join("lasting"));
+        let state = StateDir::new(&path).lasting_in(&lasting);
+        Held::take(&state).expect("free").track(vec![unit("a.service")]).expect("writable");
+        fs::remove_dir_all(&path).expect("ours");
+        assert_eq!(read(&state), Ok(vec![unit("a.service")]));
+        assert_eq!(read(&StateDir::new(dir.path().join("other")).lasting_in(&lasting)), Ok(Vec::new()));
+        Held::take(&state).expect("free").track(Vec::new()).expect("writable");
+        assert!(fs::read_dir(&lasting).expect("it stays").next().is_none(), "nothing is left in it");
+    }
+
+    #[test]
+    fn what_an_older_version_has_tracked_is_tracked() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let state = StateDir::new(dir.path().join("state")).lasting_in(dir.path().join("lasting"));
+        let held = Held::take(&state).expect("free");
+        held.folder.write(TRACKED, &vec![unit("a.service")]).expect("writable");
+        assert_eq!(read(&state), Ok(vec![unit("a.service")]));
+        held.track(Vec::new()).expect("writable");
+        assert_eq!(read(&state), Ok(Vec::new()));
+    }
+
+    #[test]
     fn two_who_change_it_wait_for_each_other() {
         let dir = tempfile::tempdir().expect("a folder");
-        let state = StateDir::new(dir.path());
+        let state = StateDir::new(dir.path()).lasting_in(dir.path().join("lasting"));
         let add = |name: String| {
             let held = Held::take(&state).expect("sooner or later");
             let mut units = held.tracked().expect("whole");
@@ -144,7 +206,7 @@ mod tests {
     #[test]
     fn what_is_damaged_is_named() {
         let dir = tempfile::tempdir().expect("a folder");
-        let state = StateDir::new(dir.path());
+        let state = StateDir::new(dir.path()).lasting_in(dir.path().join("lasting"));
         drop(Held::take(&state));
         std::fs::write(dir.path().join(".limits/tracked.json"), "[{\"unit\": \"../x\"").expect("writable");
         let error = read(&state).expect_err("no JSON");

@@ -19,6 +19,7 @@ pub mod containerd;
 pub mod cri;
 mod daemon;
 mod elsewhere;
+pub mod host_units;
 mod kernel;
 mod leftovers;
 mod limits;
@@ -46,7 +47,7 @@ pub use ran::Ran;
 pub use root::{Root, Tmpfs};
 pub use sandbox::{Sandbox, SandboxBuild};
 pub use screen::{COLUMNS, ROWS, Screen};
-pub use systemd::{assert_forgotten, assert_no_unit_files, assert_shows, has_systemd, show, systemctl};
+pub use systemd::{Installed, assert_forgotten, assert_no_unit_files, assert_shows, has_systemd, show, systemctl};
 pub use task::{Build, Report, Task};
 pub use trace::{Trace, calls_of_ours, trace};
 

@@ -31,6 +31,10 @@ fn what_is_no_json_is_told_with_line_and_column() {
 fn a_manifest_that_names_nothing_is_told() {
     assert_refused("{}", &["neither a slice nor a service"]);
     assert_refused("{\"slices\": [], \"services\": []}", &["neither a slice nor a service"]);
+    assert_refused(
+        "{\"slices\": [{\"name\": \"a.slice\"}], \"on_failure\": \"stop\"}",
+        &["unknown variant `stop`", "disable"],
+    );
     assert_refused("{\"service\": [{}]}", &["unknown field `service`", "(line 1, column 10)"]);
 }
 
@@ -59,7 +63,7 @@ fn services_that_make_no_sense_are_told_one_by_one() {
         {"name": "../a.service", "memory": "1G"},
         {"name": "a..b.service", "memory": "1G"},
         {"name": "a.service", "cpu_percent": 0},
-        {"name": "b.service"},
+        {"name": "b.service", "memory": 5},
         7
     ]}"#;
     let file = host.file("limits.json", services);
@@ -71,7 +75,7 @@ fn services_that_make_no_sense_are_told_one_by_one() {
         "bowline: skipped services[0].name (../a.service): \"../a.service\" is no unit's name: it has '/'",
         "bowline: skipped services[1].name (a..b.service): \"a..b.service\" is no unit's name: it has two dots in a row",
         "bowline: skipped services[2].cpu_percent (a.service): 0 is not above 0 percent",
-        "bowline: skipped services[3] (b.service): neither cpu_percent nor memory is given",
+        "bowline: skipped services[3].memory (b.service): 5 is less than 1M",
         "bowline: skipped services[4]: invalid type",
         "(line 4, column ",
     ] {

@@ -2,106 +2,12 @@
 //! without systemd; what makes no sense there either: `bad_input_limits`.
 
 use std::fs;
-use std::io::ErrorKind;
-use std::process::Command;
+use std::path::Path;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{
-    Ran, assert_forgotten, assert_no_unit_files, assert_shows, has_systemd, hierarchy, only_v2, process_exists, show,
-    systemctl,
-};
+use bowline_tests::harness::host_units::{Units, assert_unlimited, cpu_in_kernel, memory_in_kernel, memory_property};
+use bowline_tests::harness::{assert_forgotten, assert_shows, has_systemd, process_exists, systemctl};
 use serde_json::{Value, json};
-
-/// Units of this test's own.
-struct Units<'h> {
-    host: &'h Host,
-    services: Vec<String>,
-}
-
-impl<'h> Units<'h> {
-    fn new(host: &'h Host) -> Units<'h> {
-        Units { host, services: Vec::new() }
-    }
-
-    /// A slice's name, in none but the root; with a part, in that one.
-    fn slice(&self, part: &str) -> String {
-        let stem = self.host.prefix().replace('-', "\\x2d");
-        if part.is_empty() { format!("{stem}.slice") } else { format!("{stem}-{part}.slice") }
-    }
-
-    /// A service that runs, in `system.slice`.
-    fn service(&mut self, name: &str) -> String {
-        let unit = format!("{}-{name}.service", self.host.prefix());
-        let mut run = Command::new("systemd-run");
-        let done = run.args(["--quiet", "--collect", "--unit", &unit, "sleep", "1000"]).status().expect("it is there");
-        assert!(done.success(), "{done}");
-        self.services.push(unit.clone());
-        unit
-    }
-
-    /// `limits VERB` of this manifest.
-    fn limits(&self, verb: &[&str], manifest: &Value) -> Ran {
-        let file = self.host.file("limits.json", &manifest.to_string());
-        let mut args = vec!["limits"];
-        args.extend(verb);
-        args.push(file.to_str().expect("ASCII"));
-        self.host.bowline(args)
-    }
-
-    fn reset(&self) -> Ran {
-        self.host.bowline(["limits", "reset"])
-    }
-
-    /// Nothing of all this is left.
-    fn end(self, slices: &[String]) {
-        self.services.iter().for_each(|unit| systemctl(&["stop", "--", unit]));
-        self.host.assert_nothing_left();
-        slices.iter().for_each(|slice| assert_forgotten(slice));
-        assert_no_unit_files(slices.iter().map(String::as_str).collect::<Vec<_>>().as_slice());
-    }
-}
-
-/// What the kernel has in this file of the unit's cgroup; nothing where systemd has made none, as it does for who needs
-/// none of the controller.
-fn in_kernel(unit: &str, controller: &str, name: &str) -> Option<String> {
-    let path = show(unit, "ControlGroup");
-    let file = hierarchy(controller).join(path.trim_start_matches("ControlGroup=").trim_start_matches('/')).join(name);
-    match fs::read_to_string(&file) {
-        Ok(text) => Some(text.trim_end().to_owned()),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => panic!("{}: {error}", file.display()),
-    }
-}
-
-/// The kernel's limit of its memory, in bytes.
-fn memory_in_kernel(unit: &str) -> Option<u64> {
-    let file = if only_v2() { "memory.max" } else { "memory.limit_in_bytes" };
-    let limit = in_kernel(unit, "memory", file)?;
-    // v1 has no other word for "max" than the largest multiple of a page.
-    (limit != "max").then(|| limit.parse().expect("a number")).filter(|limit| *limit < i64::MAX as u64 >> 1)
-}
-
-/// The kernel's limit of its CPU time, in µs for each 100 ms.
-fn cpu_in_kernel(unit: &str) -> Option<u64> {
-    let (quota, period) = if only_v2() {
-        let limit = in_kernel(unit, "cpu", "cpu.max")?;
-        limit.split_once(' ').map(|(quota, period)| (quota.to_owned(), period.to_owned())).expect("two words")
-    } else {
-        (in_kernel(unit, "cpu", "cpu.cfs_quota_us")?, in_kernel(unit, "cpu", "cpu.cfs_period_us")?)
-    };
-    assert_eq!(period, "100000", "{unit}");
-    (quota != "max" && quota != "-1").then(|| quota.parse().expect("a number"))
-}
-
-#[track_caller]
-fn assert_unlimited(unit: &str) {
-    assert_eq!((cpu_in_kernel(unit), memory_in_kernel(unit)), (None, None), "{unit}");
-}
-
-/// systemd's property of the most memory, with this value.
-fn memory_property(value: &str) -> String {
-    format!("{}={value}", if only_v2() { "MemoryMax" } else { "MemoryLimit" })
-}
 
 #[test]
 fn slices_and_services_have_the_limits_of_the_manifest_in_the_kernel() {
@@ -229,7 +135,7 @@ fn services_that_cannot_be_limited_are_skipped_and_the_rest_is_done() {
     assert_eq!(ran.out(), format!("changed {good}: memory 64M"), "{ran}");
     for part in [
         format!("skipped {missing}: this host has no such unit (not-found)"),
-        format!("skipped {elsewhere}: it is in system.slice, and should be in user.slice; it is left alone"),
+        format!("skipped {elsewhere}: it is in system.slice, should be in user.slice; it is left alone"),
         "skipped services[2].name (../x.service): ".to_owned(),
         "skipped services[3].cpu_percent (y.service): ".to_owned(),
     ] {
@@ -239,7 +145,7 @@ fn services_that_cannot_be_limited_are_skipped_and_the_rest_is_done() {
     let shown = units.limits(&["show", "--json"], &manifest).json();
     assert_eq!(shown[0]["loaded"], false);
     assert_eq!(shown[1]["note"], "is in system.slice, should be in user.slice");
-    units.reset().assert_says(&format!("changed {good}: memory unlimited"));
+    units.reset().assert_says(&format!("reset {good}: memory unlimited"));
     assert_eq!(memory_in_kernel(&good), None);
     units.end(&[]);
 }
@@ -263,11 +169,11 @@ fn what_an_earlier_manifest_has_made_is_cleaned_up_first() {
         "services": [{"name": b, "cpu_percent": 10}],
     });
     let said = [
-        format!("changed {a}: memory unlimited"),
         format!("changed {old}: memory unlimited"),
+        format!("reset {a}: memory unlimited"),
         format!("stopped {old}"),
         format!("changed {kept}: cpu unlimited"),
-        format!("changed {b}: memory unlimited"),
+        format!("reset {b}: memory unlimited"),
     ];
     units.limits(&["apply"], &second).assert_says(&said.join("\n"));
     assert_forgotten(&old);
@@ -294,7 +200,8 @@ fn units_are_tracked_with_their_cgroups_and_none_is_lost() {
         one.finish().assert_says("");
     }
     host.bowline(["limits", "track"]).assert_says(&all.join("\n"));
-    let text = fs::read_to_string(host.state().join(".limits/tracked.json")).expect("there");
+    let kept = Path::new("/var/lib/bowline/units").join(host.state().strip_prefix("/").expect("absolute"));
+    let text = fs::read_to_string(kept.join("tracked.json")).expect("there");
     let tracked: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(tracked[0], json!({"unit": all[0], "cgroup": format!("/system.slice/{}", all[0])}));
     host.bowline(["limits", "track", &all[0]]).assert_says("");
@@ -304,5 +211,7 @@ fn units_are_tracked_with_their_cgroups_and_none_is_lost() {
     let ran = host.bowline(["limits", "untrack", &all[1], &all[2]]);
     ran.assert_refused(1, &[&all[1], "is not tracked"]);
     host.bowline(["limits", "track"]).assert_says(&all[0]);
+    host.bowline(["limits", "untrack", &all[0]]).assert_says("");
+    assert!(!kept.exists(), "nothing is kept of nothing");
     units.end(&[]);
 }

@@ -79,25 +79,77 @@ fn one_that_comes_back_does_what_it_was_asked_for() {
     host.assert_nothing_left();
 }
 
+/// A systemd that has every unit, each under the name that it is asked for, where `answer` says nothing else.
+fn host_bus(host: &Host, answer: impl Fn(&str, &str) -> Option<Reply> + Send + 'static) -> Bus {
+    let mut asked = String::new();
+    Bus::at(&host.work().join("bus"), move |method, name| {
+        if method == "LoadUnit" {
+            asked = name.to_owned();
+        }
+        match (answer(method, name), obedient(method, name)) {
+            (Some(reply), _) => reply,
+            (None, Reply::Properties(mut all)) => {
+                all[0].1.clone_from(&asked);
+                Reply::Properties(all)
+            }
+            (None, reply) => reply,
+        }
+    })
+}
+
+/// `bowline limits ARGS` on a host that this systemd runs.
+fn limits(host: &Host, bus: &Bus, args: &str) -> Command {
+    let mut command = host.command("unshare");
+    let script = format!(
+        "mount -t tmpfs none /run && mkdir -p /run/systemd/system && exec {} limits {args}",
+        binary("bowline").display()
+    );
+    command.env("DBUS_SYSTEM_BUS_ADDRESS", bus.address());
+    command.args(["--mount", "--propagation=private", "/bin/sh", "-c", &script]);
+    command
+}
+
+#[test]
+fn a_unit_that_goes_between_look_and_change_is_skipped_and_the_rest_is_done() {
+    let host = Host::new();
+    let bus = host_bus(&host, |method, name| {
+        (method == "SetUnitProperties" && name.starts_with("gone")).then_some(Reply::Refused(NO_SUCH_UNIT))
+    });
+    let services =
+        ["one", "gone", "two"].map(|name| serde_json::json!({"name": format!("{name}.service"), "memory": "64M"}));
+    let file = host.file("limits.json", &serde_json::json!({ "services": services }).to_string());
+    let ran = host.execute(limits(&host, &bus, &format!("apply {}", file.display())));
+    ran.assert_code(1);
+    assert_eq!(ran.out(), "changed one.service: memory 64M\nchanged two.service: memory 64M", "{ran}");
+    assert!(ran.err().contains("skipped gone.service: it has gone since it was looked at"), "{ran}");
+    let applied = std::fs::read_to_string(host.state().join(".limits/applied.json")).expect("there");
+    assert!(applied.contains("two.service") && !applied.contains("gone.service"), "it has no limits: {applied}");
+    drop(bus);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_slice_that_goes_between_look_and_change_is_started() {
+    let host = Host::new();
+    let bus = host_bus(&host, |method, _| match method {
+        "SetUnitProperties" => Some(Reply::Refused(NO_SUCH_UNIT)),
+        _ => None,
+    });
+    let file = host.file("limits.json", r#"{"slices": [{"name": "gone.slice", "memory": "64M"}]}"#);
+    let ran = host.execute(limits(&host, &bus, &format!("apply {}", file.display())));
+    ran.assert_says("started gone.slice: memory 64M");
+    drop(bus);
+    host.assert_nothing_left();
+}
+
 #[test]
 fn limits_go_on_with_the_next_unit_and_say_which_was_skipped() {
     let host = Host::new();
     let silent = |name: &str| name.starts_with("silent");
-    let bus = Bus::at(&host.work().join("bus"), move |method, name| match method {
-        "LoadUnit" | "SetUnitProperties" if silent(name) => Reply::NoReply,
-        _ => obedient(method, name),
+    let bus = host_bus(&host, move |method, name| {
+        (matches!(method, "LoadUnit" | "SetUnitProperties") && silent(name)).then_some(Reply::NoReply)
     });
-    // It runs a host where systemd does.
-    let limits = |args: &str| {
-        let mut command = host.command("unshare");
-        let script = format!(
-            "mount -t tmpfs none /run && mkdir -p /run/systemd/system && exec {} limits {args}",
-            binary("bowline").display()
-        );
-        command.env("DBUS_SYSTEM_BUS_ADDRESS", bus.address());
-        command.args(["--mount", "--propagation=private", "/bin/sh", "-c", &script]);
-        host.execute(command)
-    };
+    let limits = |args: &str| host.execute(limits(&host, &bus, args));
     let services = |names: &[&str]| {
         let all = names.iter().map(|name| serde_json::json!({"name": name, "memory": "64M"}));
         let manifest = serde_json::json!({ "services": all.collect::<Vec<_>>() });

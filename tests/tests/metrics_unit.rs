@@ -4,12 +4,13 @@
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use bowline_tests::Host;
 use bowline_tests::harness::metrics::{Samples, ask};
-use bowline_tests::harness::{assert_forgotten, assert_shows, binary, eventually, has_systemd, lacks, systemctl};
+use bowline_tests::harness::{
+    Installed, assert_forgotten, assert_shows, binary, eventually, has_systemd, lacks, systemctl,
+};
 
 const DOCS: &str = include_str!("../../docs/metrics.md");
 
@@ -22,36 +23,6 @@ fn unit(changes: &[(&str, &str)]) -> String {
         assert_eq!(unit.matches(from).count(), 1, "{from} in {unit}");
         unit.replace(from, to)
     })
-}
-
-/// A unit that is installed until this is dropped.
-struct Installed {
-    name: String,
-    file: PathBuf,
-}
-
-impl Installed {
-    fn new(name: String, text: &str) -> Installed {
-        let file = Path::new("/run/systemd/system").join(&name);
-        fs::write(&file, text).expect("root may");
-        systemctl(&["daemon-reload"]);
-        Installed { name, file }
-    }
-
-    /// What it has written.
-    fn said(&self) -> String {
-        let mut journalctl = Command::new("journalctl");
-        journalctl.args(["--quiet", "--no-pager", "--output=cat", "--unit", &self.name]);
-        String::from_utf8(journalctl.output().expect("it is there").stdout).expect("text")
-    }
-}
-
-impl Drop for Installed {
-    fn drop(&mut self) {
-        let _ = Command::new("systemctl").args(["stop", "--", &self.name]).status();
-        let _ = fs::remove_file(&self.file);
-        let _ = Command::new("systemctl").arg("daemon-reload").status();
-    }
 }
 
 #[test]

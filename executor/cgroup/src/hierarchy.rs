@@ -117,7 +117,8 @@ impl Hierarchy {
 
     /// The names of the cgroups directly below `path`; none if `path` does not exist.
     pub fn children(&self, path: &str) -> Vec<String> {
-        open_dir(&self.dir, Path::new(&path[1..])).map_or_else(|_| Vec::new(), |dir| tree::names_below(dir.as_fd()))
+        let below = if path == "/" { "." } else { &path[1..] };
+        open_dir(&self.dir, Path::new(below)).map_or_else(|_| Vec::new(), |dir| tree::names_below(dir.as_fd()))
     }
 
     fn join_file(&self) -> &'static str {

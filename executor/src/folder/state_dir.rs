@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
@@ -13,16 +13,36 @@ use rustix::io::Errno;
 use super::{EVENTS, Folder, LONGEST_SOCKET_PATH, Lock, cannot};
 use crate::trust;
 
+/// What outlives a reboot, which the state folder usually does not: all of bowline's files on disk
+/// but the installed ones.
+pub const LASTING: &str = "/var/lib/bowline";
+
 /// The folder that holds one folder for each task.
 #[derive(Debug, Clone)]
 pub struct StateDir {
     path: PathBuf,
+    lasting: PathBuf,
 }
 
 impl StateDir {
     /// The state folder at `path`, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> StateDir {
-        StateDir { path: path.into() }
+        StateDir { path: path.into(), lasting: PathBuf::from(LASTING) }
+    }
+
+    /// The same, with what outlives a reboot below `folder`.
+    pub fn lasting_in(self, folder: impl Into<PathBuf>) -> StateDir {
+        StateDir { lasting: folder.into(), ..self }
+    }
+
+    /// What outlives a reboot, and the part of it that belongs to this state folder.
+    pub(crate) fn lasting(&self) -> (&Path, PathBuf) {
+        // By another path to it, it is the same state folder.
+        let path = fs::canonicalize(&self.path).or_else(|_| std::path::absolute(&self.path));
+        let path = path.unwrap_or_else(|_| self.path.clone());
+        let names = path.components().filter(|part| matches!(part, Component::Normal(_)));
+        let folder = names.fold(self.lasting.join("units"), |folder, name| folder.join(name));
+        (&self.lasting, folder)
     }
 
     /// Checks that only our user and root decide what is in the folder.

@@ -11,6 +11,7 @@
 
 mod configuration;
 mod orphans;
+mod unit_cgroup;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

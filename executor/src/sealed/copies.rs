@@ -21,8 +21,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
 
-/// Not below `/run`, whose memory cannot be reclaimed.
-const FOLDER: &str = "/var/lib/bowline/programs";
+use crate::folder::LASTING;
+
+/// Below [`LASTING`], and not below `/run`, whose memory cannot be reclaimed.
+const FOLDER: &str = "programs";
 /// The name of a program in the folder of its digest.
 pub const PROGRAM: &str = "program";
 const BY_SOURCE: &str = "by-source";
@@ -34,7 +36,7 @@ const NEW: &str = ".new-";
 /// # Errors
 /// Why no copy can be kept: a read-only or full disk, no right to write, or a folder that is not ours alone.
 pub fn of(program: &Path) -> io::Result<PathBuf> {
-    Copies::at(PathBuf::from(FOLDER))?.of(program)
+    Copies::at(Path::new(LASTING).join(FOLDER))?.of(program)
 }
 
 struct Copies(PathBuf);

@@ -2,6 +2,10 @@
 //!
 //! For the program `bowline` itself, which talks to systemd in its own process.
 
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
 use super::Property;
 
 /// A request to systemd.
@@ -25,6 +29,30 @@ pub enum Question {
     },
     /// Stop a slice, never what is in it.
     StopSlice(String),
+    /// Give units back what their own files say, all at a time.
+    Revert(Vec<Revert>),
+    /// Remove drop-ins, and have systemd read the files of all units anew.
+    RemoveDropIns(Vec<PathBuf>),
+}
+
+/// Properties of a unit that are to be what the unit's own files say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revert {
+    /// The unit's own name.
+    pub unit: String,
+    /// The names of the properties.
+    pub properties: Vec<String>,
+    /// Drop-ins that were there before ours took their place.
+    pub kept: Vec<DropIn>,
+}
+
+/// A file that changes a unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropIn {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its content.
+    pub text: String,
 }
 
 /// The answer of systemd.
@@ -57,6 +85,8 @@ pub struct HostUnit {
     pub memory: u64,
     /// Whether CPU time and memory are counted, whatever the limits.
     pub accounting: [bool; 2],
+    /// Whether the unit has no file of its own: its files go when it ends.
+    pub transient: bool,
 }
 
 /// The property that limits memory: systemd has one for each cgroup version.

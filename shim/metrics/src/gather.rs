@@ -342,7 +342,9 @@ pub fn gather_units(state: &StateDir, scrape: &mut Scrape) {
         Err(error) => return failed(&error),
     };
     for unit in units {
-        let figures = match cgroups.figures(&unit.cgroup) {
+        // A unit moves with its slice; one that does not run is told where it was.
+        let cgroup = cgroups.of_unit(unit.unit.as_str(), &unit.cgroup).unwrap_or(unit.cgroup);
+        let figures = match cgroups.figures(&cgroup) {
             Ok(mut figures) => {
                 name_devices(&mut figures);
                 Some(figures)
@@ -354,7 +356,7 @@ pub fn gather_units(state: &StateDir, scrape: &mut Scrape) {
                 None
             }
         };
-        scrape.units.push(Unit { unit: unit.unit.to_string(), cgroup: unit.cgroup, figures });
+        scrape.units.push(Unit { unit: unit.unit.to_string(), cgroup, figures });
     }
 }
 

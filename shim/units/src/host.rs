@@ -1,32 +1,19 @@
 //! Looks at the host's own systemd units, limits them, and creates slices for them.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io::ErrorKind;
-use std::path::Path;
 
 use bowline_executor::systemd::Property;
-use bowline_executor::systemd::host::{Answer, HostUnit, Question, memory_property};
+use bowline_executor::systemd::host::{Answer, HostUnit, Question, Revert, memory_property};
 use bowline_executor::{Doing as _, Kind, Result, Unit, is_cgroup_v2};
 use bowline_spec::unit::{ROOT, parent};
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 
+use super::drop_ins::{self, CONTROL};
 use super::{Job, NO_SUCH_UNIT, Refusal, SYSTEMD, Signals, Systemd, UNIT_EXISTS, values};
 
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
-
-/// Where systemd stores properties that apply until the next boot.
-const CONTROL: &str = "/run/systemd/system.control";
-
-/// The files below [`CONTROL`] for the properties that we set.
-const FILES: [&str; 5] = [
-    "50-CPUQuota.conf",
-    "50-MemoryMax.conf",
-    "50-MemoryLimit.conf",
-    "50-CPUAccounting.conf",
-    "50-MemoryAccounting.conf",
-];
+const CPU_QUOTA: &str = "CPUQuotaPerSecUSec";
 
 /// Carries out one request about the host's units.
 ///
@@ -53,8 +40,43 @@ pub async fn answer(question: Question) -> Result<Answer> {
         Question::StopSlice(slice) => {
             stop_slice(&systemd, &slice).await.map_err(|e| e.within(format_args!("cannot stop {slice}")))?;
         }
+        Question::Revert(units) => revert(&systemd, &units).await?,
+        Question::RemoveDropIns(files) => {
+            let units = drop_ins::units_of(&files).into_iter().map(as_it_is).collect::<Result<Vec<_>>>()?;
+            files.iter().try_for_each(|file| drop_ins::remove(file))?;
+            revert(&systemd, &units).await?;
+        }
     }
     Ok(Answer::Done)
+}
+
+/// A unit whose limits are to be what its files say as they are, those of others included.
+fn as_it_is(unit: String) -> Result<Revert> {
+    let properties = vec![CPU_QUOTA.to_owned(), memory_property(is_cgroup_v2()).to_owned()];
+    Ok(Revert { kept: drop_ins::set(&unit)?, unit, properties })
+}
+
+/// Has units as their own files say, in systemd and in the kernel.
+async fn revert(systemd: &Systemd, units: &[Revert]) -> Result<()> {
+    units.iter().try_for_each(drop_ins::revert)?;
+    systemd.read_files().await?;
+    // Of a unit that runs, the kernel keeps its limits until a property is set (systemd 257): set what the files say,
+    // which leaves files of its own.
+    for Revert { unit, properties, .. } in units {
+        let now = look(systemd, unit).await?;
+        let limits = [(CPU_QUOTA, now.cpu_quota), (memory_property(is_cgroup_v2()), now.memory)];
+        let limits = limits.into_iter().filter(|(name, _)| properties.iter().any(|property| property == name));
+        let limits: Vec<_> = limits.map(|(name, value)| (name, Variant::from(value))).collect();
+        if !now.active || limits.is_empty() {
+            continue;
+        }
+        match systemd.call("SetUnitProperties", &(unit, true, limits)).await {
+            Err(Refusal::Named(name, _)) if name == NO_SUCH_UNIT => {}
+            set => drop(set?),
+        }
+    }
+    units.iter().try_for_each(drop_ins::revert)?;
+    systemd.read_files().await
 }
 
 type Properties = HashMap<String, OwnedVariant>;
@@ -66,6 +88,7 @@ async fn look(systemd: &Systemd, name: &str) -> Result<HostUnit> {
     let mut unit = systemd.properties(&path, UNIT).await?;
     let id = text(&mut unit, "Id");
     let load_state = text(&mut unit, "LoadState");
+    let transient = is_set(&mut unit, "Transient");
     let active = !matches!(text(&mut unit, "ActiveState").as_str(), "inactive" | "failed" | "maintenance");
     let ending = id.rsplit('.').next().unwrap_or_default();
     let kind = ending.get(..1).unwrap_or_default().to_uppercase() + ending.get(1..).unwrap_or_default();
@@ -77,9 +100,10 @@ async fn look(systemd: &Systemd, name: &str) -> Result<HostUnit> {
         active,
         slice: text(&mut more, "Slice"),
         cgroup: text(&mut more, "ControlGroup"),
-        cpu_quota: number(&mut more, "CPUQuotaPerSecUSec"),
+        cpu_quota: number(&mut more, CPU_QUOTA),
         memory: number(&mut more, memory_property(is_cgroup_v2())),
         accounting: [flag(&mut more, "CPUAccounting"), flag(&mut more, "MemoryAccounting")],
+        transient,
     })
 }
 
@@ -90,6 +114,11 @@ fn text(properties: &mut Properties, name: &str) -> String {
 /// A number, or `u64::MAX` (no limit) where systemd has no such property.
 fn number(properties: &mut Properties, name: &str) -> u64 {
     properties.remove(name).and_then(|value| u64::try_from(value).ok()).unwrap_or(u64::MAX)
+}
+
+/// A flag, or false where systemd has no such property.
+fn is_set(properties: &mut Properties, name: &str) -> bool {
+    properties.remove(name).and_then(|value| bool::try_from(value).ok()).unwrap_or_default()
 }
 
 /// A flag, or true where systemd no longer has the property, because it then always counts.
@@ -170,7 +199,7 @@ async fn is_left_over(systemd: &Systemd, slice: &str) -> Result<bool> {
 async fn stop_slice(systemd: &Systemd, slice: &str) -> Result<()> {
     let mut signals = systemd.subscribe().await?;
     // The files of a transient unit outlive it and prevent a new unit of the same name.
-    forget_files(Path::new(CONTROL), slice)?;
+    drop_ins::forget(CONTROL, slice)?;
     match systemd.call("StopUnit", &(slice, "ignore-dependencies")).await {
         Ok(answer) => systemd.finished(&mut signals, answer.job()?).await,
         Err(Refusal::Named(name, _)) if name == NO_SUCH_UNIT => Ok(()),
@@ -178,23 +207,15 @@ async fn stop_slice(systemd: &Systemd, slice: &str) -> Result<()> {
     }
 }
 
-/// Removes the files below `control` for the properties that we set.
-fn forget_files(control: &Path, unit: &str) -> Result<()> {
-    let folder = control.join(format!("{unit}.d"));
-    for file in FILES.map(|name| folder.join(name)) {
-        match fs::remove_file(&file) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).doing(Kind::Internal, || format!("cannot remove {}", file.display()));
-            }
-            _ => {}
-        }
-    }
-    // The folder may hold files of others.
-    let _ = fs::remove_dir(folder);
-    Ok(())
-}
-
 impl Systemd {
+    /// Has systemd read the files of all units anew.
+    async fn read_files(&self) -> Result<()> {
+        let read = self.call("Reload", &()).await;
+        read.map(drop).map_err(|e| {
+            bowline_executor::Error::from(e).within("cannot have systemd read the files of its units anew")
+        })
+    }
+
     async fn properties(&self, path: &OwnedObjectPath, interface: &str) -> Result<Properties> {
         let answer = self.ask(path.as_str(), PROPERTIES, "GetAll", &(interface,)).await?;
         answer
@@ -202,28 +223,5 @@ impl Systemd {
             .body()
             .deserialize()
             .doing(Kind::Internal, || format!("systemd answered without properties of {interface}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_we_have_set_is_forgotten() {
-        let control = std::env::temp_dir().join(format!("bowline-units-{}", std::process::id()));
-        let folder = control.join("a.slice.d");
-        fs::create_dir_all(&folder).expect("writable");
-        for name in [FILES[0], FILES[1], "50-TasksMax.conf"] {
-            fs::write(folder.join(name), "").expect("writable");
-        }
-        forget_files(&control, "a.slice").expect("ours");
-        forget_files(&control, "b.slice").expect("there is none");
-        let left: Vec<_> = fs::read_dir(&folder).expect("somebody's").flatten().map(|e| e.file_name()).collect();
-        assert_eq!(left, ["50-TasksMax.conf"]);
-        fs::remove_file(folder.join("50-TasksMax.conf")).expect("ours");
-        forget_files(&control, "a.slice").expect("empty");
-        assert!(!folder.exists());
-        fs::remove_dir(control).expect("empty");
     }
 }

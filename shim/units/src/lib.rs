@@ -12,6 +12,7 @@
 //!
 //! Every wait has one of the timeouts below.
 
+pub mod drop_ins;
 mod host;
 
 use std::future::poll_fn;

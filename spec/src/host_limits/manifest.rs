@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{Change, CpuPercent, UnitKind, UnitName};
 use crate::invalid::Invalid;
 use crate::parse::{Format, found_in, read};
+use crate::task::is_default;
 use crate::values::ByteSize;
 
 /// The least memory that an entry may leave: with less nothing runs, and what is
@@ -31,33 +32,54 @@ pub struct Manifest {
     /// Services that the host has: each by itself.
     #[serde(default)]
     pub services: Vec<Service>,
+    /// What happens to the other limits when a slice fails.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub on_failure: OnFailure,
 }
 
-/// A slice and its limits. It is in the one that its name says: `a-b.slice` is
+/// What happens when a slice cannot be as wanted, or systemd refuses to start a
+/// task in a slice of the manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFailure {
+    /// All limits stay as they were before.
+    #[default]
+    Keep,
+    /// All limits that were applied are lifted, those of services too.
+    Disable,
+}
+
+/// A slice and its limits; without any it has no quota, and CPU time and memory
+/// are counted. It is in the one that its name says: `a-b.slice` is
 /// in `a.slice`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Slice {
     /// Its name, which ends with `.slice`.
     pub name: UnitName,
-    /// The most CPU time, in percent of one CPU. Default: as it is.
+    /// The most CPU time, in percent of one CPU. Default: as it is, or none if
+    /// there is no `memory` either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<CpuPercent>,
-    /// The most memory. Default: as it is.
+    /// The most memory. Default: as it is, or any if there is no `cpu_percent`
+    /// either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
 }
 
-/// A service of the host's and its limits, of which there is at least one.
+/// A service of the host's and its limits; without any it has no quota, and CPU
+/// time and memory are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
     /// Its name, which ends with `.service`.
     pub name: UnitName,
-    /// The most CPU time, in percent of one CPU. Default: as it is.
+    /// The most CPU time, in percent of one CPU. Default: as it is, or none if
+    /// there is no `memory` either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<CpuPercent>,
-    /// The most memory. Default: as it is.
+    /// The most memory. Default: as it is, or any if there is no `cpu_percent`
+    /// either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     /// The slice that it should be in; it is left alone in another. Default: any.
@@ -93,11 +115,7 @@ impl Service {
         if let Some(slice) = &self.slice {
             of_kind("slice", slice, UnitKind::Slice, "slice, as it does not end with .slice")?;
         }
-        enough(self.memory)?;
-        if self.wanted().is_nothing() {
-            return Err(Invalid::value("neither cpu_percent nor memory is given: it limits nothing"));
-        }
-        Ok(())
+        enough(self.memory)
     }
 }
 
@@ -118,6 +136,8 @@ struct Raw {
     slices: Vec<Value>,
     #[serde(default)]
     services: Vec<Value>,
+    #[serde(default)]
+    on_failure: OnFailure,
 }
 
 /// The manifest in `text`, which is JSON.
@@ -130,7 +150,8 @@ pub fn parse(text: &str) -> Result<Parsed, Invalid> {
     if raw.slices.is_empty() && raw.services.is_empty() {
         return Err(Invalid::value("it names neither a slice nor a service: there is nothing to limit"));
     }
-    let mut parsed = Parsed { manifest: Manifest::default(), skipped: Vec::new() };
+    let manifest = Manifest { on_failure: raw.on_failure, ..Manifest::default() };
+    let mut parsed = Parsed { manifest, skipped: Vec::new() };
     for (index, value) in raw.slices.iter().enumerate() {
         let place = Place { list: "slices", index, value, text };
         let slice: Slice = place.read(Slice::check)?;
@@ -213,6 +234,7 @@ fn enough(memory: Option<ByteSize>) -> Result<(), Invalid> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::host_limits::{CpuQuota, INFINITY};
 
     fn refused(text: &str) -> Invalid {
         parse(text).expect_err(text)
@@ -230,12 +252,18 @@ mod tests {
     fn a_manifest_names_slices_and_services() {
         let text = r#"{
             "slices": [{"name": "agents.slice", "cpu_percent": 50, "memory": "512M"}, {"name": "jobs.slice"}],
-            "services": [{"name": "cron.service", "cpu_percent": 25, "memory": "200M", "slice": "system.slice"}]
+            "services": [
+                {"name": "cron.service", "cpu_percent": 25, "memory": "200M", "slice": "system.slice"},
+                {"name": "dbus.service"}
+            ],
+            "on_failure": "disable"
         }"#;
         let Parsed { manifest, skipped } = parse(text).unwrap();
         assert_eq!(skipped, []);
         assert_eq!(manifest.slices[0].wanted(), Change::to("50".parse().ok(), Some(ByteSize::mib(512))));
-        assert!(manifest.slices[1].wanted().is_nothing());
+        let no_quota = Change { cpu: Some(CpuQuota::NONE), memory: Some(INFINITY) };
+        assert_eq!((manifest.slices[1].wanted(), manifest.services[1].wanted()), (no_quota, no_quota));
+        assert_eq!(manifest.on_failure, OnFailure::Disable);
         assert_eq!(manifest.services[0].slice.as_ref().map(UnitName::as_str), Some("system.slice"));
         let written = serde_json::to_string(&manifest).unwrap();
         assert_eq!(parse(&written).unwrap().manifest, manifest);
@@ -253,6 +281,7 @@ mod tests {
             ("{\"slices\": [], \"services\": []}", "nothing to limit", None),
             ("{\"slices\": {}}", "expected a sequence", Some(1)),
             ("{\"service\": []}", "unknown field", Some(1)),
+            ("{\"slices\": [{\"name\": \"a.slice\"}], \"on_failure\": \"stop\"}", "unknown variant `stop`", Some(1)),
         ] {
             let error = refused(text);
             assert!(error.to_string().contains(part), "{text}: {error}");
@@ -295,7 +324,6 @@ mod tests {
             ),
             (r#"{"name": "a.service", "memory": 512}"#, ["services[0].memory (a.service): ", "512 is less than 1M"]),
             (r#"{"name": "a.service", "memory": "-1G"}"#, ["services[0].memory (a.service): ", "is not a size"]),
-            (r#"{"name": "a.service"}"#, ["services[0] (a.service): ", "limits nothing"]),
             (r#"{"memory": "1G"}"#, ["services[0]: ", "missing field"]),
             (r#"{"name": 5, "memory": "1G"}"#, ["services[0].name: ", "invalid type"]),
             ("7", ["services[0]: ", "invalid type"]),

@@ -7,12 +7,14 @@
 //! the host's and each its own affair: a wrong entry is skipped, and said.
 //! Pure: asks systemd nothing.
 
+mod drop_in;
 mod manifest;
 mod percent;
 mod quota;
 mod unit_name;
 
-pub use manifest::{LEAST_MEMORY, Manifest, Parsed, Service, Slice, parse, schema};
+pub use drop_in::is_of_older_version;
+pub use manifest::{LEAST_MEMORY, Manifest, OnFailure, Parsed, Service, Slice, parse, schema};
 pub use percent::CpuPercent;
 pub use quota::CpuQuota;
 pub use unit_name::{UnitKind, UnitName};
@@ -41,8 +43,11 @@ pub struct Change {
 }
 
 impl Change {
-    /// What an entry of a manifest asks for.
+    /// What an entry of a manifest asks for; one that names no limit asks for none.
     pub fn to(cpu: Option<CpuPercent>, memory: Option<ByteSize>) -> Change {
+        if cpu.is_none() && memory.is_none() {
+            return Change { cpu: Some(CpuQuota::NONE), memory: Some(INFINITY) };
+        }
         Change { cpu: cpu.map(CpuQuota::from), memory: memory.map(ByteSize::as_u64) }
     }
 
@@ -55,6 +60,12 @@ impl Change {
     pub fn after(self, before: Change) -> Change {
         let lifted = before.lifted();
         Change { cpu: self.cpu.or(lifted.cpu), memory: self.memory.or(lifted.memory) }
+    }
+
+    /// As much of it as `other` says nothing of.
+    pub fn without(self, other: Change) -> Change {
+        let cpu = self.cpu.filter(|_| other.cpu.is_none());
+        Change { cpu, memory: self.memory.filter(|_| other.memory.is_none()) }
     }
 
     /// As much of it as differs from what is in force.
@@ -102,6 +113,8 @@ mod tests {
         assert_eq!(change(Some(100_000), None).after(before), change(Some(100_000), Some(INFINITY)));
         assert_eq!(change(None, None).after(change(None, None)), change(None, None));
         assert_eq!(before.lifted(), change(Some(INFINITY), Some(INFINITY)));
+        assert_eq!(before.without(change(Some(100_000), None)), change(None, Some(1 << 20)));
+        assert!(before.without(before).is_nothing());
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! What systemd says of its units, where it runs this host.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::eventually;
+
+/// Where units are installed until the next boot.
+const UNITS: &str = "/run/systemd/system";
 
 /// Whether systemd runs this host.
 pub fn has_systemd() -> bool {
@@ -55,4 +58,60 @@ pub fn assert_no_unit_files(names: &[&str]) {
 pub fn systemctl(args: &[&str]) {
     let done = Command::new("systemctl").args(args).status().expect("systemctl runs");
     assert!(done.success(), "systemctl {args:?}: {done}");
+}
+
+/// A unit's file that is installed, until this is dropped.
+pub struct Installed {
+    /// The unit's name.
+    pub name: String,
+    file: PathBuf,
+    /// Its other names, as links, and what else was put beside it.
+    beside: Vec<PathBuf>,
+}
+
+impl Installed {
+    /// A unit of this name, which does not run yet.
+    pub fn new(name: String, text: &str) -> Installed {
+        let file = Path::new(UNITS).join(&name);
+        fs::write(&file, text).expect("root may");
+        systemctl(&["daemon-reload"]);
+        Installed { name, file, beside: Vec::new() }
+    }
+
+    /// Another name of it.
+    pub fn also(&mut self, name: &str) {
+        let link = Path::new(UNITS).join(name);
+        std::os::unix::fs::symlink(&self.file, &link).expect("root may");
+        self.beside.push(link);
+        systemctl(&["daemon-reload"]);
+    }
+
+    /// A drop-in of it, which systemd has read.
+    pub fn drop_in(&mut self, name: &str, text: &str) -> PathBuf {
+        let folder = Path::new(UNITS).join(format!("{}.d", self.name));
+        fs::create_dir_all(&folder).expect("root may");
+        let file = folder.join(name);
+        fs::write(&file, text).expect("root may");
+        self.beside.push(file.clone());
+        systemctl(&["daemon-reload"]);
+        file
+    }
+
+    /// What it has written.
+    pub fn said(&self) -> String {
+        let mut journalctl = Command::new("journalctl");
+        journalctl.args(["--quiet", "--no-pager", "--output=cat", "--unit", &self.name]);
+        String::from_utf8(journalctl.output().expect("it is there").stdout).expect("text")
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let _ = Command::new("systemctl").args(["stop", "--", &self.name]).status();
+        for file in self.beside.iter().chain([&self.file]) {
+            let _ = fs::remove_file(file);
+        }
+        let _ = fs::remove_dir(Path::new(UNITS).join(format!("{}.d", self.name)));
+        let _ = Command::new("systemctl").arg("daemon-reload").status();
+    }
 }

@@ -17,6 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::task::JoinHandle;
 
 use crate::commands::attach;
+use crate::commands::limits;
 use crate::commands::rm;
 use crate::input::args::{RunArgs, TaskArgs};
 use crate::input::description;
@@ -62,7 +63,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
             return Err(up.abandon(error));
         }
     }
-    tell_of_slice(&up.folder, &id);
+    tell_of_slice(state, &up.folder, &id).await;
     let (report, timed_out) = match watch(&up, &mut session, &id, timeout, attached).await {
         Ok(Seen::Ended(report, timed_out)) => (report, timed_out),
         Ok(Seen::Left) => {
@@ -132,7 +133,7 @@ pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
     let launched = progress::during(line, up.shim.launch(request(&task, &wanted)?)).await;
     if let Ok(launched) = &launched {
-        tell_of_slice(&up.folder, &id);
+        tell_of_slice(state, &up.folder, &id).await;
         tell_notes(launched);
     }
     match launched {
@@ -409,16 +410,18 @@ fn tell_notes(launched: &LaunchResponse) {
     }
 }
 
-/// Reports on stderr that a running task is not in the slice that it should be in.
-fn tell_of_slice(folder: &Folder, id: &TaskId) {
+/// Reports on stderr that no limits of the slice that it was launched for hold for a running task. Where systemd has
+/// refused it a place there, the manifest of the slice may ask for more.
+async fn tell_of_slice(state: &StateDir, folder: &Folder, id: &TaskId) {
+    let Ok(Some(record)) = folder.record() else { return };
     // The exit report names the slice too.
-    let Some(Enforcement { slice, enforced: false, reason }) =
-        folder.record().ok().flatten().and_then(|record| record.enforcement)
-    else {
-        return;
-    };
+    let Some(Enforcement { slice, enforced: false, reason }) = record.enforcement else { return };
     let why = reason.unwrap_or_default();
+    if record.unit.is_some() {
+        return complain(&format!("task {id} runs in {slice}, which does not hold it to anything: {why}"), None);
+    }
     complain(&format!("task {id} runs outside of {slice}, whose limits do not hold for it: {why}"), None);
+    limits::give_up(state, &slice).await;
 }
 
 /// How watching a task in the foreground ended.

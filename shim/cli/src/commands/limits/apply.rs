@@ -4,12 +4,15 @@
 
 use bowline_executor::host_units::{Applied, Held};
 use bowline_executor::housekeeping::Cgroups;
-use bowline_executor::systemd::host::HostUnit;
+use bowline_executor::systemd::host::{DropIn, HostUnit};
 use bowline_executor::{Error, Kind, Result, StateDir};
-use bowline_spec::host_limits::{Change, Manifest, Service, Slice, UnitName};
+use bowline_spec::host_limits::{Change, Manifest, OnFailure, Service, Slice, UnitName};
+use bowline_spec::unit::{folder, slice_path};
 
-use super::bus::{Bus, in_force};
+use super::bus::{Bus, Reset, in_force};
+use super::found::{Found, elsewhere, found};
 use bowline_client::spawn;
+use bowline_units::drop_ins;
 
 /// What was done to a slice, and what undoes it.
 enum Done {
@@ -20,10 +23,19 @@ enum Done {
 /// Applies `manifest` in place of what was applied before.
 ///
 /// # Errors
-/// The first error that keeps a slice from being as wanted. No slice and no service then has other limits than before.
+/// The first error that keeps a slice from being as wanted. No slice and no service then has other limits than before,
+/// or none has any, as the manifest asks.
 pub async fn apply(state: &StateDir, bus: &mut Bus, mut manifest: Manifest) -> Result<()> {
     let held = Held::take(state)?;
     let before = held.applied()?;
+    let mut services = found(bus, manifest.services.clone()).await?;
+    let typed = std::mem::take(&mut manifest.services);
+    // By their own names.
+    manifest.services = services.iter().map(|found| found.service.clone()).collect();
+    let typed = typed.iter().map(|service| &service.name);
+    if remove_leftovers(bus, names(&manifest).chain(names(&before.manifest)).chain(typed)).await {
+        services = found(bus, manifest.services.clone()).await?;
+    }
     let named = |name: &UnitName| names(&manifest).any(|one| one == name);
     let old = clear(bus, &before, |name| !named(name)).await?;
     // Slices come before the slices in them.
@@ -34,38 +46,101 @@ pub async fn apply(state: &StateDir, bus: &mut Bus, mut manifest: Manifest) -> R
     made.extend(missing.map(|(slice, _)| slice.name.clone()));
     made.sort();
     made.dedup();
-    put(&held, bus, &Applied { manifest: joined(&manifest, &old.manifest), made: made.clone() })?;
+    let mut kept = old.kept.clone();
+    for name in manifest.services.iter().map(|service| &service.name) {
+        let known = before.manifest.services.iter().any(|known| known.name == *name);
+        let there = if known { Vec::new() } else { drop_ins::set(name.as_str())? };
+        if !there.is_empty() {
+            kept.insert(name.clone(), there);
+        }
+    }
+    let to_be = Applied { manifest: joined(&manifest, &old.manifest), made: made.clone(), kept: kept.clone() };
+    put(&held, bus, &to_be)?;
     if let Err(error) = slices(bus, &manifest.slices, units, &before).await {
         put(&held, bus, &old)?;
-        return Err(error);
+        return match manifest.on_failure {
+            OnFailure::Keep => Err(error),
+            OnFailure::Disable => Err(without_limits(&held, bus, &old, error).await),
+        };
     }
-    let services = services(bus, &manifest.services, &before).await?;
-    put(&held, bus, &Applied { manifest: Manifest { slices: manifest.slices, services }, made })
+    let services = limit_services(bus, services, &before).await?;
+    kept.retain(|name, _| services.iter().any(|service| service.name == *name));
+    put(&held, bus, &Applied { manifest: Manifest { services, ..manifest }, made, kept })
 }
 
-/// Lifts the limits that `manifest` names, or all that were applied.
+/// Lifts all limits that were applied after `error`. Returns it, with a hint on the result.
+async fn without_limits(held: &Held, bus: &mut Bus, applied: &Applied, error: Error) -> Error {
+    let lifted = async {
+        let left = clear(bus, applied, |_| true).await?;
+        put(held, bus, &left)
+    };
+    match lifted.await {
+        Ok(()) => error.hint("all limits that were applied are lifted, as on_failure of the manifest asks"),
+        Err(left) => error.hint(format!("on_failure of the manifest asks to lift all limits, but {left}")),
+    }
+}
+
+/// Lifts all limits that were applied, where a task has no place in `slice` and the manifest that limits it asks for
+/// that. Returns whether it did.
+pub async fn give_up(state: &StateDir, bus: &mut Bus, slice: &str) -> Result<bool> {
+    let held = Held::take(state)?;
+    let applied = held.applied()?;
+    let holds = |one: &Slice| slice_path(slice).split('/').any(|name| name == folder(one.name.as_str()));
+    if applied.manifest.on_failure != OnFailure::Disable || !applied.manifest.slices.iter().any(holds) {
+        return Ok(false);
+    }
+    let left = clear(bus, &applied, |_| true).await?;
+    put(&held, bus, &left).map(|()| true)
+}
+
+/// Removes what older versions have left among the drop-ins of these units. Returns whether that changes what is in
+/// force.
+async fn remove_leftovers(bus: &mut Bus, units: impl Iterator<Item = &UnitName>) -> bool {
+    let mut files: Vec<_> = units.flat_map(|unit| drop_ins::of_older_versions(unit.as_str())).collect();
+    files.sort();
+    files.dedup();
+    let some = !files.is_empty() && !bus.dry_run;
+    // What cannot be removed keeps nobody from limiting the unit.
+    if let Err(error) = bus.remove(files).await {
+        bus.skip(&format!("leftovers of an older version: {error}"));
+    }
+    some
+}
+
+/// Gives back the limits that `manifest` names, or all that were applied.
 pub async fn reset(state: &StateDir, bus: &mut Bus, manifest: Option<Manifest>) -> Result<()> {
     let held = Held::take(state)?;
     let applied = held.applied()?;
-    let Some(manifest) = manifest else {
+    let Some(mut manifest) = manifest else {
         let left = clear(bus, &applied, |_| true).await?;
         return put(&held, bus, &left);
     };
-    for service in &manifest.services {
+    let services = found(bus, std::mem::take(&mut manifest.services)).await?;
+    manifest.services = services.iter().map(|found| found.service.clone()).collect();
+    let mut resets = Vec::new();
+    for Found { service, unit } in services {
         let known = applied.manifest.services.iter().any(|one| one.name == service.name);
-        if !known && let Some(unit) = theirs(bus, service).await? {
-            bus.change(&service.name, service.wanted().lifted().differing(in_force(&unit)), [true; 2]).await?;
+        let there = unit.is_some_and(|unit| !known && is_theirs(bus, &service, &unit));
+        if there && is_set(&service.name)? {
+            let (limits, kept) = (service.wanted().lifted(), Vec::new());
+            resets.push(Reset { unit: service.name, limits, accounting: true, kept });
         }
     }
     for slice in &manifest.slices {
         let known = applied.manifest.slices.iter().any(|one| one.name == slice.name);
         let unit = bus.look_at(&slice.name).await?;
-        if !known && unit.active {
-            bus.change(&slice.name, slice.wanted().lifted().differing(in_force(&unit)), [true; 2]).await?;
+        if !known && unit.active && (unit.transient || is_set(&slice.name)?) {
+            resets.extend(lift(bus, slice, &unit).await?);
         }
     }
+    bus.reset(&resets).await?;
     let left = clear(bus, &applied, |name| names(&manifest).any(|one| one == name)).await?;
     put(&held, bus, &left)
+}
+
+/// Whether somebody has set properties of the unit until the next boot.
+fn is_set(unit: &UnitName) -> Result<bool> {
+    Ok(!drop_ins::set(unit.as_str())?.is_empty())
 }
 
 fn put(held: &Held, bus: &Bus, applied: &Applied) -> Result<()> {
@@ -91,26 +166,26 @@ fn joined(first: &Manifest, second: &Manifest) -> Manifest {
     all
 }
 
-/// Lifts the applied limits of units for which `over` returns true, and stops slices that were started for them and are
-/// empty. Returns what is still applied.
+/// Takes back the applied limits of units for which `over` returns true, and stops slices that were started for them
+/// and are empty. Returns what is still applied.
 async fn clear(bus: &mut Bus, applied: &Applied, over: impl Fn(&UnitName) -> bool) -> Result<Applied> {
     let mut left = applied.clone();
     left.manifest.services.retain(|service| !over(&service.name));
     left.manifest.slices.retain(|slice| !over(&slice.name));
+    let mut resets = Vec::new();
     for service in applied.manifest.services.iter().filter(|service| over(&service.name)) {
-        let lifted = async {
-            let unit = bus.look_at(&service.name).await?;
+        match unanswered(bus.look_at(&service.name).await)? {
             // A unit that is gone has no limits.
-            match unit.loaded {
-                true => {
-                    bus.change(&service.name, service.wanted().lifted().differing(in_force(&unit)), [true; 2]).await
-                }
-                false => Ok(()),
+            Ok(unit) if !unit.loaded => {}
+            Ok(_) => {
+                let kept = applied.kept.get(&service.name).cloned().unwrap_or_default();
+                let limits = service.wanted().lifted();
+                resets.push(Reset { unit: service.name.clone(), limits, accounting: true, kept });
             }
-        };
-        if let Some(error) = unanswered(lifted.await)? {
-            bus.skip(&format!("{}: {error}; its limits stay", service.name));
-            left.manifest.services.push(service.clone());
+            Err(error) => {
+                bus.skip(&format!("{}: {error}; its limits stay", service.name));
+                left.manifest.services.push(service.clone());
+            }
         }
     }
     // Slices come after the slices in them.
@@ -119,9 +194,17 @@ async fn clear(bus: &mut Bus, applied: &Applied, over: impl Fn(&UnitName) -> boo
     for slice in slices {
         let unit = bus.look_at(&slice.name).await?;
         if unit.active {
-            bus.change(&slice.name, slice.wanted().lifted().differing(in_force(&unit)), [true; 2]).await?;
+            resets.extend(lift(bus, slice, &unit).await?);
         }
     }
+    if let Err(error) = unanswered(bus.reset(&resets).await)? {
+        let of_resets = |name: &UnitName| resets.iter().any(|reset| reset.unit == *name);
+        let units: Vec<_> = resets.iter().map(|reset| reset.unit.as_str()).collect();
+        bus.skip(&format!("{}: {error}; their limits stay", units.join(", ")));
+        left.manifest.services.extend(applied.manifest.services.iter().filter(|one| of_resets(&one.name)).cloned());
+        left.manifest.slices.extend(applied.manifest.slices.iter().filter(|one| of_resets(&one.name)).cloned());
+    }
+    left.kept.retain(|name, _| left.manifest.services.iter().any(|service| service.name == *name));
     let mut made: Vec<UnitName> = left.made.iter().filter(|name| over(name)).cloned().collect();
     made.sort_by(|one, other| stem(other).cmp(stem(one)));
     for name in made {
@@ -138,11 +221,22 @@ async fn clear(bus: &mut Bus, applied: &Applied, over: impl Fn(&UnitName) -> boo
     Ok(left)
 }
 
-/// Returns the error if systemd gave no answer about a unit; passes on any other error.
-fn unanswered(done: Result<()>) -> Result<Option<Error>> {
+/// Lifts the limits of a slice that has no file of its own, as its limits are what it was started with. Returns what is
+/// to be taken back of another one.
+async fn lift(bus: &Bus, slice: &Slice, unit: &HostUnit) -> Result<Option<Reset>> {
+    let limits = slice.wanted().lifted();
+    if unit.transient {
+        bus.change(&slice.name, limits.differing(in_force(unit)), [true; 2]).await?;
+        return Ok(None);
+    }
+    Ok(Some(Reset { unit: slice.name.clone(), limits, accounting: true, kept: Vec::new() }))
+}
+
+/// Separates systemd's giving no answer about a unit, which keeps nobody from the next one, from any other error.
+fn unanswered<T>(done: Result<T>) -> Result<Result<T>> {
     match done {
-        Err(error) if error.kind() == Kind::Unavailable => Ok(Some(error)),
-        done => done.map(|()| None),
+        Err(error) if error.kind() != Kind::Unavailable => Err(error),
+        done => Ok(done),
     }
 }
 
@@ -172,7 +266,14 @@ async fn one_slice(bus: &Bus, slice: &Slice, unit: &HostUnit, before: &Applied) 
     let earlier = before.manifest.slices.iter().find(|one| one.name == *name).map(Slice::wanted).unwrap_or_default();
     let now = in_force(unit);
     let change = slice.wanted().after(earlier).differing(now);
-    bus.change(name, change, unit.accounting).await?;
+    match bus.change(name, change, unit.accounting).await {
+        // It has ended since we looked.
+        Err(error) if error.kind() == Kind::NotFound => {
+            bus.start_slice(name, slice.wanted()).await?;
+            return Ok(Some(Done::Started(name.clone())));
+        }
+        changed => changed?,
+    }
     Ok((!change.is_nothing()).then(|| Done::Changed(name.clone(), change.undone(now))))
 }
 
@@ -193,25 +294,22 @@ async fn roll_back(bus: &Bus, done: Vec<Done>, error: Error) -> Error {
 }
 
 /// Brings services into the wanted state, each independently. Returns those that have limits now.
-async fn services(bus: &mut Bus, services: &[Service], before: &Applied) -> Result<Vec<Service>> {
+async fn limit_services(bus: &mut Bus, services: Vec<Found>, before: &Applied) -> Result<Vec<Service>> {
     let mut applied = Vec::new();
-    for service in services {
+    for Found { service, unit } in services {
         let earlier = before.manifest.services.iter().find(|one| one.name == service.name);
-        let unit = match theirs(bus, service).await {
-            Err(error) if error.kind() == Kind::Unavailable => {
-                bus.skip(&error.to_string());
-                None
-            }
-            unit => unit?,
-        };
-        let Some(unit) = unit else {
+        let Some(unit) = unit.filter(|unit| is_theirs(bus, &service, unit)) else {
             // Limits that were set before remain.
             applied.extend(earlier.cloned());
             continue;
         };
-        let wanted = service.wanted().after(earlier.map(Service::wanted).unwrap_or_default());
-        match bus.change(&service.name, wanted.differing(in_force(&unit)), [true; 2]).await {
-            Ok(()) => applied.push(service.clone()),
+        let kept = before.kept.get(&service.name).cloned().unwrap_or_default();
+        match limit(bus, &service, &unit, earlier, kept).await {
+            Ok(()) => applied.push(service),
+            // A unit that is gone has no limits.
+            Err(error) if error.kind() == Kind::NotFound => {
+                bus.skip(&format!("{}: it has gone since it was looked at", service.name));
+            }
             Err(error) => {
                 bus.skip(&error.to_string());
                 applied.extend(earlier.cloned());
@@ -221,19 +319,32 @@ async fn services(bus: &mut Bus, services: &[Service], before: &Applied) -> Resu
     Ok(applied)
 }
 
-/// Looks up a service. Reports and skips one that the host does not have, or that is in another slice than wanted.
-async fn theirs(bus: &mut Bus, service: &Service) -> Result<Option<HostUnit>> {
+/// Gives back the limits of a service that only the earlier manifest names, and sets those that differ.
+async fn limit(
+    bus: &Bus,
+    service: &Service,
+    unit: &HostUnit,
+    earlier: Option<&Service>,
+    kept: Vec<DropIn>,
+) -> Result<()> {
+    let wanted = service.wanted();
+    let over = earlier.map(Service::wanted).unwrap_or_default().without(wanted);
+    if !over.is_nothing() {
+        bus.reset(&[Reset { unit: service.name.clone(), limits: over.lifted(), accounting: false, kept }]).await?;
+    }
+    bus.change(&service.name, wanted.differing(in_force(unit)), unit.accounting).await
+}
+
+/// Whether a service is where it should be. Reports and skips one that the host does not have, or that is in another
+/// slice than wanted.
+fn is_theirs(bus: &mut Bus, service: &Service, unit: &HostUnit) -> bool {
     let name = &service.name;
-    let unit = bus.look_at(name).await?;
     if !unit.loaded {
         bus.skip(&format!("{name}: this host has no such unit ({})", unit.load_state));
-        return Ok(None);
+    } else if let Some(place) = service.slice.as_ref().and_then(|slice| elsewhere(unit, slice)) {
+        bus.skip(&format!("{name}: it {place}; it is left alone"));
+    } else {
+        return true;
     }
-    match &service.slice {
-        Some(slice) if slice.as_str() != unit.slice => {
-            bus.skip(&format!("{name}: it is in {}, and should be in {slice}; it is left alone", unit.slice));
-            Ok(None)
-        }
-        _ => Ok(Some(unit)),
-    }
+    false
 }

@@ -1,7 +1,9 @@
 //! Asks systemd about the host's units and changes them. Prints a line on stdout for each change, and one on stderr for
 //! each thing that was skipped.
 
-use bowline_executor::systemd::host::{Answer, HostUnit, Question, memory_property};
+use std::path::PathBuf;
+
+use bowline_executor::systemd::host::{Answer, DropIn, HostUnit, Question, Revert, memory_property};
 use bowline_executor::systemd::{Property, Value};
 use bowline_executor::{Error, Kind, Result, is_cgroup_v2};
 use bowline_spec::host_limits::{Change, CpuQuota, INFINITY, InForce, UnitName};
@@ -14,12 +16,34 @@ use crate::say;
 pub struct Bus {
     /// Whether changes are only printed, not made.
     pub dry_run: bool,
+    /// Prints a line about a change.
+    say: fn(&str) -> Result<()>,
     skipped: bool,
+}
+
+/// Limits of a unit that are taken back.
+pub struct Reset {
+    pub unit: UnitName,
+    /// The limits that were set.
+    pub limits: Change,
+    /// Whether the accounting goes with them.
+    pub accounting: bool,
+    /// Drop-ins that were there before.
+    pub kept: Vec<DropIn>,
 }
 
 impl Bus {
     pub fn new(dry_run: bool) -> Bus {
-        Bus { dry_run, skipped: false }
+        Bus { dry_run, say, skipped: false }
+    }
+
+    /// Access for a command whose stdout is a task's: changes are told on stderr.
+    pub fn beside_a_task() -> Bus {
+        let say = |line: &str| {
+            complain(line, None);
+            Ok(())
+        };
+        Bus { dry_run: false, say, skipped: false }
     }
 
     /// Reports that something is skipped; the rest goes on.
@@ -56,7 +80,7 @@ impl Bus {
     pub async fn start_slice(&self, name: &UnitName, limits: Change) -> Result<()> {
         let properties = [accounting([false; 2]), properties(limits)].concat();
         let question = Question::StartSlice { slice: name.to_string(), properties };
-        self.act("start", "started", name, &told(limits), question).await
+        self.act("start", "started", name, &told(limits, [true; 2]), question).await
     }
 
     /// Changes limits of a unit. Also turns on the accounting of CPU and memory where `counts` says that it is off.
@@ -66,7 +90,42 @@ impl Bus {
             return Ok(());
         }
         let question = Question::Change { unit: name.to_string(), properties };
-        self.act("change", "changed", name, &told(limits), question).await
+        self.act("change", "changed", name, &told(limits, counts), question).await
+    }
+
+    /// Takes limits back, so that the units have what their own files say.
+    pub async fn reset(&self, resets: &[Reset]) -> Result<()> {
+        if resets.is_empty() {
+            return Ok(());
+        }
+        if self.dry_run {
+            let limits = |reset: &Reset| format!("would reset {}: {}", reset.unit, names(reset.limits).join(", "));
+            return resets.iter().try_for_each(|reset| (self.say)(&limits(reset)));
+        }
+        let revert = |reset: &Reset| {
+            let accounting = if reset.accounting { accounting([false; 2]) } else { Vec::new() };
+            let properties = [accounting, properties(reset.limits)].concat();
+            let properties = properties.into_iter().map(|property| property.name).collect();
+            Revert { unit: reset.unit.to_string(), properties, kept: reset.kept.clone() }
+        };
+        bowline_units::answer(Question::Revert(resets.iter().map(revert).collect())).await?;
+        let units = self.look(resets.iter().map(|reset| &reset.unit)).await?;
+        for (Reset { unit, limits, .. }, now) in resets.iter().zip(units) {
+            (self.say)(&format!("reset {unit}: {}", told(limits.undone(in_force(&now)), [true; 2])))?;
+        }
+        Ok(())
+    }
+
+    /// Removes drop-ins that an older version has left.
+    pub async fn remove(&self, files: Vec<PathBuf>) -> Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        if !self.dry_run {
+            bowline_units::answer(Question::RemoveDropIns(files.clone())).await?;
+        }
+        let verb = if self.dry_run { "would remove" } else { "removed" };
+        files.iter().try_for_each(|file| (self.say)(&format!("{verb} {}, of an older version", file.display())))
     }
 
     /// Stops a slice that has no processes.
@@ -77,10 +136,10 @@ impl Bus {
     async fn act(&self, verb: &str, past: &str, name: &UnitName, more: &str, question: Question) -> Result<()> {
         let colon = if more.is_empty() { "" } else { ": " };
         if self.dry_run {
-            return say(&format!("would {verb} {name}{colon}{more}"));
+            return (self.say)(&format!("would {verb} {name}{colon}{more}"));
         }
         bowline_units::answer(question).await?;
-        say(&format!("{past} {name}{colon}{more}"))
+        (self.say)(&format!("{past} {name}{colon}{more}"))
     }
 }
 
@@ -112,10 +171,17 @@ pub fn memory_text(most: u64) -> String {
     if most == INFINITY { "unlimited".to_owned() } else { ByteSize::bytes(most).to_string() }
 }
 
-fn told(limits: Change) -> String {
+/// Formats limits, and the accounting that is turned on where `counts` says that it is off.
+fn told(limits: Change, counts: [bool; 2]) -> String {
     let cpu = limits.cpu.map(|cpu| format!("cpu {}", cpu_text(cpu)));
     let memory = limits.memory.map(|most| format!("memory {}", memory_text(most)));
-    cpu.into_iter().chain(memory).collect::<Vec<_>>().join(", ")
+    let counted = ["cpu accounting", "memory accounting"].into_iter().zip(counts).filter(|(_, counts)| !counts);
+    let counted = counted.map(|(what, _)| what.to_owned());
+    cpu.into_iter().chain(memory).chain(counted).collect::<Vec<_>>().join(", ")
+}
+
+fn names(limits: Change) -> Vec<&'static str> {
+    limits.cpu.map(|_| "cpu").into_iter().chain(limits.memory.map(|_| "memory")).collect()
 }
 
 #[cfg(test)]
@@ -125,9 +191,10 @@ mod tests {
     #[test]
     fn limits_are_told_as_a_person_writes_them() {
         let limits = Change { cpu: Some(CpuQuota::per_second(250_000)), memory: Some(200 << 20) };
-        assert_eq!(told(limits), "cpu 25%, memory 200M");
-        assert_eq!(told(limits.lifted()), "cpu unlimited, memory unlimited");
-        assert_eq!(told(Change::default()), "");
+        assert_eq!(told(limits, [true; 2]), "cpu 25%, memory 200M");
+        assert_eq!(told(limits.lifted(), [true, false]), "cpu unlimited, memory unlimited, memory accounting");
+        assert_eq!(told(Change::default(), [true; 2]), "");
+        assert_eq!(names(limits), ["cpu", "memory"]);
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //!   manifest ─► parsed ─► leftovers lifted ─► slices, all or none ─► services ─► recorded
 //! ```
 //!
-//! `apply` makes changes, `bus` talks to systemd and notes what was skipped, `show` compares, and `track` chooses units
-//! for the metrics. Must not: stop or kill anything that runs.
+//! `apply` makes changes, `bus` talks to systemd and notes what was skipped, `found` knows a unit by all its names,
+//! `show` compares, and `track` chooses units for the metrics. Must not: stop or kill anything that runs.
 
 mod apply;
 mod bus;
+mod found;
 mod show;
 mod track;
 
@@ -17,8 +18,8 @@ use std::io::Read;
 use std::path::Path;
 
 use bowline_executor::housekeeping::runs_systemd;
-use bowline_executor::{Doing, Error, Kind, Result, StateDir, probe};
-use bowline_spec::host_limits::{self, Manifest, Parsed};
+use bowline_executor::{Doing, Error, Kind, Result, StateDir, host_units, probe};
+use bowline_spec::host_limits::{self, Manifest, OnFailure, Parsed};
 
 use self::bus::Bus;
 use crate::input::args::limits::LimitsCommand;
@@ -53,7 +54,7 @@ pub async fn run(state: &StateDir, command: LimitsCommand) -> Result<u8> {
             let mut bus = Bus::new(false);
             let manifest = file.map(|file| manifest(&file, &mut bus)).transpose()?;
             supported()?;
-            show::run(state, &bus, manifest, json).await?;
+            show::run(state, &mut bus, manifest, json).await?;
             Ok(bus.code())
         }
         LimitsCommand::Track { units } if units.is_empty() => track::list(state),
@@ -62,6 +63,19 @@ pub async fn run(state: &StateDir, command: LimitsCommand) -> Result<u8> {
             track::track(state, &Bus::new(false), units).await
         }
         LimitsCommand::Untrack { units } => track::untrack(state, &units),
+    }
+}
+
+/// Lifts the limits of the host's units after a task found no place in `slice`, if their manifest asks for that. Tells
+/// what it does on stderr, and never fails the task.
+pub async fn give_up(state: &StateDir, slice: &str) {
+    if host_units::applied(state).is_ok_and(|applied| applied.manifest.on_failure == OnFailure::Keep) {
+        return;
+    }
+    match apply::give_up(state, &mut Bus::beside_a_task(), slice).await {
+        Ok(true) => complain("all limits that were applied are lifted, as on_failure of their manifest asks", None),
+        Ok(false) => {}
+        Err(error) => complain(&format!("on_failure of the manifest asks to lift all limits, but {error}"), None),
     }
 }
 

@@ -2,10 +2,11 @@
 
 use bowline_executor::systemd::host::HostUnit;
 use bowline_executor::{Result, StateDir, host_units};
-use bowline_spec::host_limits::{Change, Manifest, UnitName};
+use bowline_spec::host_limits::{Change, INFINITY, Manifest, UnitName};
 use serde::Serialize;
 
 use super::bus::{Bus, cpu_text, in_force, memory_text};
+use super::found::{elsewhere, found};
 use crate::ui::numbers::or_dash;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
@@ -36,17 +37,19 @@ struct Row {
 }
 
 /// Prints the limits that `manifest` wants, or those that were applied, beside those in force.
-pub async fn run(state: &StateDir, bus: &Bus, manifest: Option<Manifest>, json: bool) -> Result<()> {
+pub async fn run(state: &StateDir, bus: &mut Bus, manifest: Option<Manifest>, json: bool) -> Result<()> {
     let manifest = match manifest {
         Some(manifest) => manifest,
         None => host_units::applied(state)?.manifest,
     };
-    let slices = manifest.slices.iter().map(|slice| (&slice.name, slice.wanted(), None));
-    let services = manifest.services.iter().map(|one| (&one.name, one.wanted(), one.slice.as_ref()));
-    let wanted: Vec<_> = slices.chain(services).collect();
-    let units = bus.look(wanted.iter().map(|(name, ..)| *name)).await?;
-    let rows: Vec<Row> =
-        wanted.iter().zip(units).map(|((name, wanted, slice), unit)| row(name, *wanted, *slice, unit)).collect();
+    let slices = bus.look(manifest.slices.iter().map(|slice| &slice.name)).await?;
+    let mut rows: Vec<Row> =
+        manifest.slices.iter().zip(slices).map(|(slice, unit)| row(&slice.name, slice.wanted(), None, unit)).collect();
+    let services = found(bus, manifest.services).await?.into_iter();
+    rows.extend(services.filter_map(|one| {
+        let wanted = one.service.wanted();
+        Some(row(&one.service.name, wanted, one.service.slice.as_ref(), one.unit?))
+    }));
     if json {
         return say_json(&rows);
     }
@@ -68,9 +71,10 @@ pub async fn run(state: &StateDir, bus: &Bus, manifest: Option<Manifest>, json: 
 fn row(name: &UnitName, wanted: Change, slice: Option<&UnitName>, unit: HostUnit) -> Row {
     let now = in_force(&unit);
     let there = unit.loaded.then_some(now);
-    let note = match slice {
+    let elsewhere = slice.and_then(|slice| elsewhere(&unit, slice));
+    let note = match elsewhere {
         _ if !unit.loaded => Some(format!("this host has no such unit ({})", unit.load_state)),
-        Some(slice) if slice.as_str() != unit.slice => Some(format!("is in {}, should be in {slice}", unit.slice)),
+        Some(elsewhere) => Some(elsewhere),
         // A slice has limits only while it is active.
         _ if !unit.active && name.as_str().ends_with(".slice") => Some("is not started".to_owned()),
         _ if !wanted.differing(now).is_nothing() => Some("differs".to_owned()),
@@ -85,8 +89,8 @@ fn row(name: &UnitName, wanted: Change, slice: Option<&UnitName>, unit: HostUnit
         cgroup: known(unit.cgroup.clone()),
         cpu_percent_wanted: wanted.cpu.and_then(|cpu| cpu.percent()),
         cpu_percent: there.and_then(|now| now.cpu.percent()),
-        memory_bytes_wanted: wanted.memory,
-        memory_bytes: there.map(|now| now.memory).filter(|most| *most != bowline_spec::host_limits::INFINITY),
+        memory_bytes_wanted: wanted.memory.filter(|most| *most != INFINITY),
+        memory_bytes: there.map(|now| now.memory).filter(|most| *most != INFINITY),
         as_wanted: note.is_none(),
         note,
         cells: [

@@ -21,7 +21,7 @@ pub enum LimitsCommand {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Lift limits, and end slices that were made for them and are empty
+    /// Give units back what their own files say, and end slices that were made for limits and are empty
     Reset {
         /// The manifest whose limits they are [default: all that were applied]
         file: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub enum LimitsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Add units to the metrics
+    /// Add units to the metrics, also after a reboot
     Track {
         /// The units, which must exist [default: print the tracked units]
         #[arg(value_name = "UNIT")]

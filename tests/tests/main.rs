@@ -123,6 +123,7 @@ mod reference_ecs;
 mod reference_kata;
 mod reference_kubelet;
 mod reference_nomad;
+mod reference_azure;
 mod remade;
 mod run;
 mod sandbox_budget_writes;

@@ -180,7 +180,7 @@ VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_syst
 	containerd_metrics containerd_oom containerd_options cost damaged_records delegation descriptors devices docker \
 	doctor exec exec_delegated exec_security exit_report fields fields_effect gc hostile_ends hostile_execs hostile_frozen hostile_kernel hostile_leaving \
 	hostile_silent_shim hostile_state host_limits limits many metrics_unit run \
-	reference_ecs reference_kata reference_kubelet reference_nomad sandbox_budgets sandbox_limits \
+	reference_azure reference_ecs reference_kata reference_kubelet reference_nomad sandbox_budgets sandbox_limits \
 	sandbox_systemd shim_cgroup shim_death slice stats stop units update watch \
 	conformance::limits_of_the_cgroup containerd_bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
 	containerd_control::pause_freezes_and_resume_thaws containerd_control::update_changes_limits_of_what_runs \

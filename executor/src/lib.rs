@@ -1,7 +1,10 @@
 //! Launches, supervises, limits and reports on tasks, in one thread.
 //!
-//! [`serve`] runs the loop; an [`Executor`] is how everything else talks to it.
-//! A shim with one task looks like this:
+//! For a program that is made to be an executor: a shim, or an agent that forks a process for this. Any other program
+//! links the crate `bowline-client`, which asks such a process.
+//!
+//! [`serve`] runs the loop; an [`Executor`] is how everything else talks to it. One executor has as many tasks as it is
+//! asked for. An executor with one task looks like this; `examples/agent.rs` has several.
 //!
 //! ```no_run
 //! # use bowline_executor::{Config, Launch, ShimCgroup, StateDir, serve, systemd::Systemd};
@@ -22,6 +25,28 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # What it asks of its process
+//!
+//! - **One thread.** [`serve`] runs in it, and starts no other. A child runs Rust code between clone and execve, which is
+//!   sound only if no other thread held a lock, such as the allocator's.
+//! - **All children are the executor's.** It reaps with `waitpid(-1)`: whoever else waits for a child, as
+//!   `std::process::Command` does, may find it gone.
+//! - **Its signals**: SIGCHLD; SIGTERM and SIGINT, which stop all tasks as their descriptions say, then end the loop. All
+//!   others have their default effect from [`serve`] on, and SIGPIPE is ignored.
+//! - **The process is changed for good**: it is not dumpable, so that no task can trace it; nice value, I/O priority, CPU
+//!   affinity and memory policy are the system's defaults, so that no task inherits others; it moves to the cgroup that
+//!   [`ShimCgroup`] names.
+//! - **Root**, in the host's pid namespace, and libseccomp when the program is linked.
+//! - **One executor a process, once**: a second [`serve`] finds the signal handlers of the first.
+//! - **Nothing blocks the loop**: what takes long is done elsewhere, or every deadline and every exit waits for it.
+//!
+//! # What it does not do
+//!
+//! - Serve a socket: `bowline` finds a task of an embedded executor in the state folder, and its report and events, but
+//!   cannot stop it or run a command in it. The crate `bowline-shim` is the server that does.
+//! - Survive: a task whose executor is killed has no supervisor. `bowline rm`, or [`undo()`], ends and removes it.
+//! - Share a budget, unless it is a sandbox's: see [`Executor::create_sandbox`].
 
 #![warn(missing_docs)]
 
@@ -100,7 +125,7 @@ pub use bowline_cgroup::{
 pub use bowline_error::{Doing, Error, Kind, Result};
 #[cfg(feature = "absent")]
 pub use bowline_sys::all_absent;
-pub use bowline_sys::{close_all_but, inherited_fd, proc_stat};
+pub use bowline_sys::{close_all_but, hand_down, inherited_fd, proc_stat, watch_for};
 pub use checkpoint::{Checkpoint, Criu};
 pub use executor::Executor;
 pub use facts::{ExecEnd, Killed, Particulars};

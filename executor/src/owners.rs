@@ -155,6 +155,12 @@ pub fn is_bowline(pid: i32) -> bool {
     name_of(pid).contains("bowline")
 }
 
+/// Whether some process holds the lock of the folder at `path`. Makes no lock where there is none.
+pub fn is_locked(path: &Path) -> bool {
+    let lock = fs::File::open(path.join(LOCK));
+    lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
+}
+
 /// Whether `pid` is the command, `bowline`.
 fn is_command(pid: i32) -> bool {
     name_of(pid) == "bowline"

@@ -102,10 +102,11 @@ impl StateDir {
         builder.mode(0o700).recursive(true);
         builder.create(&self.path).map_err(|error| cannot("create the state folder", &self.path, &error))?;
         builder.recursive(false);
-        // Ids never begin with a dot.
-        let aside = Folder::at(self.path.join(format!(".new-{id}-{}", std::process::id())));
+        // Ids never begin with a dot. By thread, as several of one program may want the same id at a time.
+        let thread = rustix::thread::gettid().as_raw_nonzero();
+        let aside = Folder::at(self.path.join(format!(".new-{id}-{thread}")));
         let created = builder.create(&aside.path).or_else(|error| match error.kind() {
-            // Left by a process that was killed and had this pid.
+            // Left by a thread that was killed and had this number.
             ErrorKind::AlreadyExists => fs::remove_dir_all(&aside.path).and_then(|()| builder.create(&aside.path)),
             _ => Err(error),
         });

@@ -446,6 +446,8 @@ fn remains(state: &StateDir) -> Vec<Left> {
         })
     });
     let dead = |pid: &Option<i32>| !pid.is_some_and(owners::is_bowline);
+    // A program that links the library, and has another name, holds the folder's lock meanwhile.
+    let of_state = of_state.filter(|(_, _, _, path)| !owners::is_locked(path));
     // A process that has ended by itself since the listing has removed its own folder.
     let all = of_state.chain(attached).filter(|(_, pid, _, path)| dead(pid) && path.exists());
     let left = |(id, _, why, path): (String, _, &str, _)| Left {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::c_long;
@@ -20,6 +21,19 @@ pub fn place_fd(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
     // SAFETY: the borrow keeps `fd` open; the caller upholds the rest.
     let rc = unsafe { libc::dup2(fd.as_raw_fd(), number) };
     check(c_long::from(rc)).map(drop)
+}
+
+/// Lets the program that `command` starts inherit `fds`, under the numbers that they have here, and closes them here once
+/// the command is dropped.
+///
+/// No program that another thread starts meanwhile inherits them, as it would if close-on-exec were cleared here.
+pub fn hand_down(command: &mut impl CommandExt, fds: Vec<OwnedFd>) {
+    let share = move || {
+        // Neither allocates nor takes a lock: another thread may have held one at the fork.
+        fds.iter().try_for_each(|fd| rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())).map_err(Into::into)
+    };
+    // SAFETY: between fork and execve the closure makes system calls alone, and touches no memory but the list of fds.
+    unsafe { command.pre_exec(share) };
 }
 
 /// Takes over an fd that our parent process handed down by number.

@@ -19,6 +19,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 pub use crate::lsm::{DEFAULT_PROFILE, has_default_profile};
 use crate::sealed;
+use crate::seccomp;
 
 /// The cgroup hierarchies of this host.
 #[derive(Debug)]
@@ -129,8 +130,7 @@ pub fn seccomp_filter() -> io::Result<()> {
 
 /// The version of libseccomp that compiles filters.
 pub fn libseccomp() -> Option<String> {
-    let version = libseccomp::ScmpVersion::current().ok()?;
-    Some(format!("{}.{}.{}", version.major, version.minor, version.micro))
+    seccomp::library()
 }
 
 /// Whether mounts can be made, copied, changed and attached through fds.

@@ -122,6 +122,22 @@ fn unsafe_is_in_one_crate() {
     assert_none("unsafe outside of its crate", found.collect());
 }
 
+/// A program that links the client needs no C library for that: libseccomp is behind a feature, which the client's own
+/// dependencies do not ask for.
+#[test]
+fn the_client_links_no_libseccomp() {
+    let tree = |package: &str| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = std::process::Command::new(cargo);
+        command.args(["tree", "--offline", "--locked", "--edges", "normal", "--package", package]).current_dir(top());
+        let ran = command.output().expect("cargo runs this test");
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).expect("text")
+    };
+    assert!(tree("bowline-shim").contains("libseccomp"));
+    assert!(!tree("bowline-client").contains("libseccomp"));
+}
+
 #[test]
 fn calls_that_a_kernel_may_lack_are_in_one_file() {
     let all = ["spec", "executor", "shim"].into_iter().flat_map(sources).filter(|source| source.name != RECENT);

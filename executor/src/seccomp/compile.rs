@@ -17,6 +17,12 @@ pub fn compile(profile: &LinuxSeccomp) -> Result<Vec<u8>> {
     Ok(rewrite::shorter(whole(profile)?))
 }
 
+/// The version of libseccomp, such as `2.5.4`.
+pub fn library() -> Option<String> {
+    let version = libseccomp::ScmpVersion::current().ok()?;
+    Some(format!("{}.{}.{}", version.major, version.minor, version.micro))
+}
+
 /// The names in a profile's rules that this libseccomp does not know. Such a call meets the default action, or the
 /// answer for newer calls, as in other runtimes.
 pub fn unknown(profile: &LinuxSeccomp) -> Vec<&str> {

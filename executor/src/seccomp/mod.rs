@@ -6,13 +6,38 @@
 //! libseccomp takes 12–18 ms for the default profile, and dirties half a megabyte of memory: a worker runs it, once
 //! for all tasks of this host.
 
+#[cfg(feature = "seccomp")]
 mod architecture;
+#[cfg_attr(not(feature = "seccomp"), allow(dead_code, reason = "nothing is compiled"))]
 mod bpf;
 mod cache;
+#[cfg(feature = "seccomp")]
 mod compile;
+#[cfg(feature = "seccomp")]
 mod graph;
+#[cfg(feature = "seccomp")]
 mod newer;
+#[cfg(feature = "seccomp")]
 mod rewrite;
+/// In the place of what compiles, in a program that is linked without libseccomp.
+#[cfg(not(feature = "seccomp"))]
+mod compile {
+    use bowline_error::{Error, Kind, Result};
+    use oci_spec::runtime::LinuxSeccomp;
+
+    pub fn compile(_: &LinuxSeccomp) -> Result<Vec<u8>> {
+        Err(Error::new(Kind::Unsupported, "seccomp: this program was built without libseccomp, and launches no task")
+            .hint("build it with the feature `seccomp` of bowline-executor, or have a shim launch the task"))
+    }
+
+    pub fn unknown(_: &LinuxSeccomp) -> Vec<&str> {
+        Vec::new()
+    }
+
+    pub fn library() -> Option<String> {
+        None
+    }
+}
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -26,6 +51,8 @@ use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompFilterFlag
 use sha2::{Digest, Sha256};
 
 use crate::worker;
+
+pub use compile::library;
 
 /// Changes when the format of cached filters changes, or the way they are compiled.
 const FORMAT: &str = "bowline-seccomp-3";
@@ -205,7 +232,7 @@ pub async fn filter(profile: Profile, cache: &Path) -> Result<Filter> {
 
 /// The key of a cached filter: profile, architecture, and everything that compiles it.
 fn key(profile: &Profile) -> Result<String> {
-    let library = libseccomp::ScmpVersion::current().map_or_else(|_| String::new(), |v| v.to_string());
+    let library = library().unwrap_or_default();
     let name = profile.name()?;
     let mut digest = Sha256::new();
     for part in [
@@ -241,7 +268,7 @@ fn load_flags(profile: &LinuxSeccomp) -> Result<u64> {
     Ok(flags)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "seccomp"))]
 mod equivalence;
 
 #[cfg(test)]

@@ -171,6 +171,9 @@ impl Executor {
 
     /// Launches a task; returns once its program is executed.
     ///
+    /// A task from a description whose id is the name of the executor's own folder has that folder. For any other the
+    /// executor makes one in the state folder, and holds its lock until the task has ended.
+    ///
     /// # Errors
     /// `AlreadyExists`, `BadSpec`, `CommandNotFound`, `NotExecutable`,
     /// `Unsupported`: nothing of the task is then left.
@@ -196,7 +199,8 @@ impl Executor {
     }
 
     /// Forgets a task that has ended, once all of its output is written or given up; its id is then
-    /// free. A task whose program does not run yet is killed.
+    /// free. A task whose program does not run yet is killed. A folder that the executor has made
+    /// for the task is removed.
     ///
     /// # Errors
     /// `WrongState` while the task runs.

@@ -377,6 +377,23 @@ impl Folder {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
+    /// Removes the folder of a task that was made here, unless a command holds it by now; what cannot be removed is
+    /// logged.
+    pub(crate) fn remove_unheld(&self) {
+        let removed = match self.owner() {
+            Ok(Owner::Nobody(lock)) => self.remove(lock),
+            Ok(Owner::Shim) => return,
+            Err(error) => Err(error),
+        };
+        match removed {
+            // Somebody else removed it first.
+            Err(error) if error.kind() != Kind::NotFound => {
+                tracing::error!(%error, path = %self.path.display(), "a folder is left behind");
+            }
+            _ => {}
+        }
+    }
+
     /// Removes a folder whose making failed; what cannot be removed is logged.
     fn discard(&self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {

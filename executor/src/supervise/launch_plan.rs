@@ -21,7 +21,9 @@ pub struct LaunchPlan {
     pub folder: Folder,
     /// Space reserved in `folder` for the exit report.
     pub reserve: Option<Reserve>,
-    /// The lock of `folder`, for a member of a sandbox.
+    /// Whether the executor has made `folder`, and removes it with the task.
+    pub owns_folder: bool,
+    /// The lock of `folder`, where that is not the executor's own.
     pub lock: Option<Lock>,
     /// The user that was claimed for the task.
     pub claimed: Option<ClaimedUid>,

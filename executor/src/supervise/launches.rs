@@ -22,7 +22,7 @@ use super::task::Task;
 use super::units::remove_cgroup;
 use super::units::{self, Placeholder};
 use crate::facts::{Particulars, SandboxFacts};
-use crate::folder::{Folder, Record};
+use crate::folder::{Folder, Lock, Record};
 use crate::io::{self, Connections, Input, Logger, Logging, Owner, Stdio, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
 use crate::lifecycle::task::{Life, Trigger};
@@ -227,6 +227,9 @@ impl Supervisor {
         self.run_poststop_hooks(task).await;
         self.tasks.borrow_mut().remove(&task.id);
         drop(task.handles.borrow_mut().lock.take());
+        if task.owns_folder {
+            task.folder.remove_unheld();
+        }
         if let Err(error) = task.happen(&self.layout, Trigger::Done) {
             tracing::error!(%error, "a launch that failed is not done with");
         }
@@ -274,13 +277,18 @@ impl Supervisor {
             Source::Bundle(bundle) => self.plan_bundle(&id, bundle, launch.driver, durable).await?,
         };
         plan.particulars = launch.particulars.clone();
-        let folder = plan.folder.clone();
+        let (folder, owns_folder) = (plan.folder.clone(), plan.owns_folder);
         // Written before anything is created that a crash would leave behind.
-        folder.write_record(&plan.record)?;
-        let made = self.make(id, plan, launch, expecting).await;
-        if made.is_err() {
+        let made = match folder.write_record(&plan.record) {
+            Ok(()) => self.make(id, plan, launch, expecting).await,
+            // Drops the lock of the folder.
+            Err(error) => Err(error).inspect_err(|_| drop(plan)),
+        };
+        match &made {
+            Err(_) if owns_folder => folder.remove_unheld(),
             // The record says what to kill after a crash, and by then that may belong to another task.
-            folder.forget_launch();
+            Err(_) => folder.forget_launch(),
+            Ok(_) => {}
         }
         made
     }
@@ -373,28 +381,52 @@ impl Supervisor {
 
     /// Turns a description into the plan of its launch.
     async fn plan(&self, id: &TaskId, task: bowline_spec::Task, launch: &Launch) -> Result<LaunchPlan> {
+        if id.as_str() == self.config.folder.name() {
+            return self.plan_in(self.config.folder.clone(), None, id, task, launch).await;
+        }
+        // Further tasks of one executor: each has a folder of its own, as members of a sandbox have.
+        let (folder, lock) = self.config.state.create(id)?;
+        match self.plan_in(folder.clone(), Some(lock), id, task, launch).await {
+            Ok(plan) => Ok(LaunchPlan { owns_folder: true, ..plan }),
+            Err(error) => {
+                folder.remove_unheld();
+                Err(error)
+            }
+        }
+    }
+
+    async fn plan_in(
+        &self,
+        folder: Folder,
+        lock: Option<Lock>,
+        id: &TaskId,
+        task: bowline_spec::Task,
+        launch: &Launch,
+    ) -> Result<LaunchPlan> {
         let task = task.settled().into_owned();
         let claimed = task.profile.map(|TaskProfile::Untrusted| claimed_uid::claim()).transpose()?;
         let spec = host::configure_unfiltered(&task, id.as_str(), claimed.as_ref())?;
         let profile = host::profile(&task)?;
         if task.rootfs.is_none() {
-            make_root(&self.config.folder, &spec)?;
+            make_root(&folder, &spec)?;
         }
         let cgroup = spec.linux().as_ref().and_then(|l| l.cgroups_path().as_ref());
         let cgroup = cgroup.and_then(|path| path.to_str()).unwrap_or_default().to_owned();
-        let sandbox = self.config.folder.name();
+        let sandbox = folder.name();
         let asked = task.cgroup.is_some().then_some(&*cgroup);
         let unit = match &launch.slice {
             None => launch.driver.unit_of(asked, &sandbox, id.as_str())?,
             Some(slice) => Some(units::in_slice(slice, asked, launch.driver, id)?),
         };
         if unit.as_ref().is_some_and(|unit| unit.own_slice) {
-            self.overhead.be_unit(&self.layout, &sandbox)?;
+            self.overhead.be_unit(&self.layout, &self.config.folder.name())?;
         }
         let enforcement = launch.slice.clone().map(|slice| Enforcement { slice, enforced: true, reason: None });
         let durable = launch.durable;
-        let record = Record { task: Some(task), durable, enforcement, ..self.record(cgroup, unit) };
-        Ok(LaunchPlan { claimed, ..self.planned(spec, profile, record, self.config.folder.clone()).await? })
+        // The executor's own cgroup goes with its own folder, not with that of a further task.
+        let overhead = self.overhead.path().filter(|_| lock.is_none());
+        let record = Record { task: Some(task), durable, enforcement, overhead, ..self.record(cgroup, unit) };
+        Ok(LaunchPlan { claimed, lock, ..self.planned(spec, profile, record, folder).await? })
     }
 
     /// Plans a member of a sandbox and adds it to the joint budget.
@@ -460,6 +492,7 @@ impl Supervisor {
             record: Box::new(record),
             particulars: Particulars::default(),
             folder,
+            owns_folder: false,
             reserve: None,
             lock: None,
             claimed: None,

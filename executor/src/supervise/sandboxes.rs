@@ -292,7 +292,10 @@ impl Supervisor {
 
     /// Forgets a member that has ended, once everything that its end requires is done.
     pub(super) async fn forget_member(self: &Rc<Self>, task: &Task) {
-        let Some(sandbox) = self.sandbox() else { return };
+        let Some(sandbox) = self.sandbox() else {
+            // The folder of a further task may be removed by others now.
+            return drop(task.handles.borrow_mut().lock.take());
+        };
         self.tasks.borrow_mut().remove(&task.id);
         // The member's socket leads to the sandbox's shim, which no longer knows the member.
         if let Err(error) = std::fs::remove_file(task.folder.socket()) {

@@ -481,6 +481,9 @@ impl Supervisor {
         }
         task.happen(&self.layout, Trigger::Removed)?;
         self.tasks.borrow_mut().remove(id);
+        if task.owns_folder {
+            task.folder.remove_unheld();
+        }
         Ok(())
     }
 

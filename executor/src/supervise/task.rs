@@ -51,6 +51,8 @@ pub struct Task {
     pub filter: Option<Filter>,
     /// Where the record is kept.
     pub folder: Folder,
+    /// Whether the executor has made the folder, and removes it with the task.
+    pub owns_folder: bool,
     pub facts: Known<TaskFacts>,
     pub handles: RefCell<TaskHandles>,
     pub turns: Turns,
@@ -72,7 +74,18 @@ pub struct Turns {
 
 impl Task {
     pub fn new(id: TaskId, plan: LaunchPlan, live: Live, claim: Claim, tail: Tail, cgroup: Cgroup) -> Task {
-        let LaunchPlan { spec, namespaces, filter, mut record, particulars, folder, reserve, lock, claimed } = plan;
+        let LaunchPlan {
+            spec,
+            namespaces,
+            filter,
+            mut record,
+            particulars,
+            folder,
+            owns_folder,
+            reserve,
+            lock,
+            claimed,
+        } = plan;
         record.pid = Some(live.pid);
         record.pid_started = proc_stat::started(live.pid);
         let handles = TaskHandles { reserve, lock, claimed, ..TaskHandles::new(live, claim, tail, cgroup) };
@@ -82,6 +95,7 @@ impl Task {
             namespaces,
             filter,
             folder,
+            owns_folder,
             facts: Known::new(TaskFacts::new(record, particulars)),
             handles: RefCell::new(handles),
             turns: Turns::default(),

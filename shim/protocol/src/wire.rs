@@ -22,6 +22,10 @@ use proto::bowline::ErrorDetail;
 /// The full name of the service.
 pub const NAME: &str = "bowline.v1.Bowline";
 
+/// How much of the service a shim of this version serves. Grows by one with each release that adds a call, a field or a
+/// meaning; a shim from before it was counted serves 0.
+pub const REVISION: u32 = 1;
+
 /// Encodes an answer that is JSON in a message.
 ///
 /// # Errors
@@ -67,14 +71,33 @@ pub fn from_status(error: &ttrpc::Error) -> Option<Error> {
     let ttrpc::Error::RpcStatus(status) = error else { return None };
     let detail = status.details.iter().find(|any| any.type_url == "bowline.v1.ErrorDetail");
     let detail = detail.and_then(|any| ErrorDetail::parse_from_bytes(&any.value).ok()).unwrap_or_default();
-    let kind = serde_json::from_str(&detail.kind).unwrap_or(Kind::Internal);
+    // A call that this shim does not know, for example, is refused without a detail.
+    let kind = serde_json::from_str(&detail.kind).unwrap_or_else(|_| kind_of(status.code()));
     let error = Error::new(kind, status.message.clone());
     Some(if detail.hint.is_empty() { error } else { error.hint(detail.hint) })
+}
+
+/// What a code alone tells.
+#[allow(clippy::wildcard_enum_match_arm, reason = "the rest are the codes that no error of ours becomes")]
+fn kind_of(code: Code) -> Kind {
+    match code {
+        Code::UNIMPLEMENTED => Kind::Unsupported,
+        Code::UNAVAILABLE => Kind::Unavailable,
+        Code::INVALID_ARGUMENT => Kind::Usage,
+        _ => Kind::Internal,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_a_shim_does_not_know_is_unsupported() {
+        let status = ttrpc::get_status(Code::UNIMPLEMENTED, "method Teleport");
+        let error = from_status(&ttrpc::Error::RpcStatus(status)).expect("it was refused");
+        assert_eq!((error.kind(), error.message()), (Kind::Unsupported, "method Teleport"));
+    }
 
     #[test]
     fn kind_text_and_hint_survive_the_wire() {

@@ -25,7 +25,7 @@ use bowline_protocol::wire::proto::bowline::{
     RemoveSandboxResponse, ResizeRequest, SandboxStateResponse, SignalRequest, StateResponse, StatsResponse,
     StopRequest, TaskRequest, UpdateRequest, UpdateResponse, VersionResponse, WaitResponse,
 };
-use bowline_protocol::wire::{NAME, json, to_status};
+use bowline_protocol::wire::{NAME, REVISION, json, to_status};
 
 /// Serves `listener` until the executor has closed and all answers are written.
 pub async fn serve(executor: Executor, listener: UnixListener) -> Result<()> {
@@ -312,7 +312,7 @@ impl Service {
     }
 
     async fn version(&self, _: Empty) -> Answer<VersionResponse> {
-        Ok(VersionResponse { version: VERSION.to_owned(), ..VersionResponse::default() })
+        Ok(VersionResponse { version: VERSION.to_owned(), revision: REVISION, ..VersionResponse::default() })
     }
 }
 

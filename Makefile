@@ -106,7 +106,7 @@ RUNNER = CARGO_TARGET_$(shell tr a-z- A-Z_ <<<$(HOST))_RUNNER
 KEPT = BOWLINE_BIN_DIR,BOWLINE_ABSENT,BOWLINE_REMADE,UNDER_TEST,CI,RUST_TEST_THREADS
 RUN_AS_ROOT = $(if $(ROOT),$(RUNNER)="sudo --preserve-env=$(KEPT)")
 
-# Debug binaries, which can take what the kernel has for absent, and the
+# Debug binaries, which can take what the kernel has for absent, the examples, and the
 # program of the black-box tests; `target/cases` leads to it. With all tests: without them cargo gives other
 # features to the libraries, and compiles each of them twice.
 .PHONY: debug
@@ -123,9 +123,12 @@ debug:
 		strip --strip-debug -o $(ABSENT)/new $(TARGET)/debug/$$binary || exit; \
 		cmp --silent $(ABSENT)/new $(ABSENT)/$$binary || mv $(ABSENT)/new $(ABSENT)/$$binary; \
 	done; rm -f $(ABSENT)/new
+	@# Where the virtual machine finds them, beside the cases.
+	@mkdir -p $(EXAMPLES) && cp --update $(addprefix $(TARGET)/debug/examples/,agent embedded-agent) $(EXAMPLES)/
 
 CASES = $(abspath $(TARGET)/cases)
 ABSENT = $(abspath $(TARGET)/absent)
+EXAMPLES = $(abspath $(TARGET)/examples)
 
 ## test-fallbacks   the tests that meet what a kernel may lack, with each such thing taken for absent
 .PHONY: test-fallbacks
@@ -198,8 +201,8 @@ test-vm: build debug
 	integration/vm 'failed=0; /opt/bowline/cases.sh $(VM_TESTS) || failed=1; \
 		for absent in $(VM_ABSENT); do /opt/bowline/cases.sh --absent $$absent exec fallbacks stop || failed=1; done; \
 		$(if $(VM_DOCS),/opt/bowline/$(VM_DOCS) --vm /opt/bowline || failed=1;) exit $$failed' \
-		$(addprefix $(BIN)/,$(BINARIES)) $(TARGET)/debug/bowline-bench $(CASES) $(ABSENT) integration/cases.sh README.md docs \
-		scripts apparmor
+		$(addprefix $(BIN)/,$(BINARIES)) $(TARGET)/debug/bowline-bench $(CASES) $(ABSENT) $(EXAMPLES) integration/cases.sh \
+		README.md docs scripts apparmor
 
 # The system that it boots.
 .PHONY: vm-image
@@ -302,6 +305,8 @@ lint:
 	@scripts/need check
 	cargo clippy $(EVERYTHING) --all-targets -- -D warnings
 	cargo clippy --locked --workspace -- -D warnings
+	@# As other programs link it: without libseccomp.
+	cargo clippy --locked --package bowline-client -- -D warnings
 
 .PHONY: dependencies
 dependencies: $(DENY)

@@ -45,7 +45,8 @@
 //!
 //! - Serve a socket: `bowline` finds a task of an embedded executor in the state folder, and its report and events, but
 //!   cannot stop it or run a command in it. The crate `bowline-shim` is the server that does.
-//! - Survive: a task whose executor is killed has no supervisor. `bowline rm`, or [`undo()`], ends and removes it.
+//! - Survive: a task whose executor is killed has no supervisor. `bowline rm`, or [`undo()`], ends and removes it, and
+//!   `bowline gc` the executor's own cgroup.
 //! - Share a budget, unless it is a sandbox's: see [`Executor::create_sandbox`].
 
 #![warn(missing_docs)]

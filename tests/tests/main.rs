@@ -105,6 +105,7 @@ mod hostile_state;
 mod hostile_streams;
 mod installed_files;
 mod interrupt;
+mod library;
 mod limits;
 mod logs;
 mod logs_disk;

@@ -14,9 +14,7 @@ mod ui;
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
-use bowline_client::{exited, starting};
-use bowline_executor::{Doing, Error, Kind, Result, StateDir};
-use bowline_spec::id::TaskId;
+use bowline_executor::{Doing, Kind, Result, StateDir};
 use clap::Parser as _;
 
 use commands::{
@@ -158,10 +156,4 @@ fn show(lines: &[String]) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         shown => shown.doing(Kind::Internal, || "cannot write to stdout"),
     }
-}
-
-/// The error for a task whose shim died.
-fn dead(id: &TaskId) -> Error {
-    Error::new(Kind::WrongState, format!("the shim of task {id} died before the task; how that ended is not known"))
-        .hint(format!("`bowline rm {id}` cleans up after it"))
 }

@@ -2,21 +2,16 @@
 
 use std::time::Duration as Elapsed;
 
-use bowline_client::{Presence, Shim};
+use bowline_client::Shim;
 use bowline_executor::{Doing as _, Folder, Kind, PastShim, Result, StateDir};
 use bowline_spec::id::TaskId;
 
+use crate::complain;
 use crate::ui::progress;
-use crate::{complain, dead, exited, starting};
 
 /// Returns the shim of a running task.
 pub async fn live(state: &StateDir, id: &TaskId) -> Result<Shim> {
-    match bowline_client::find(&state.folder(id), id).await? {
-        Presence::Live(shim) => Ok(shim),
-        Presence::Exited(_) => Err(exited(id)),
-        Presence::Dead => Err(dead(id)),
-        Presence::Starting => Err(starting(id)),
-    }
+    bowline_client::live(&state.folder(id), id).await
 }
 
 /// The hint after going past a shim: when the exit report is written.

@@ -15,7 +15,7 @@ use bowline_executor::proc_stat::{self, ProcStat};
 use bowline_executor::{Error, Folder, Kind, Lock, Owner, Result, is_frozen};
 use tokio::time::{sleep, timeout};
 
-use super::{connect, patient};
+use crate::connection::{connect, patient};
 use bowline_protocol::wire::proto::bowline::Empty;
 
 /// The time between two looks.

@@ -3,7 +3,8 @@
 use bowline_executor::{Doing, Error, Folder, Kind, Result, SandboxState, StateDir, Stats};
 use bowline_spec::id::TaskId;
 
-use super::{Presence, Shim, find, patient};
+use crate::connection::patient;
+use crate::shim::{Presence, Shim, find};
 use bowline_protocol::wire::from_status;
 use bowline_protocol::wire::proto::bowline::{ChargeHelpersRequest, Empty, RemoveSandboxRequest, UpdateRequest};
 

@@ -12,7 +12,7 @@ use bowline_executor::{Doing, Error, Folder, Kind, Owner, Result};
 use tokio::time::timeout;
 use ttrpc::context;
 
-use super::connect_at;
+use crate::connection::connect_at;
 use bowline_protocol::wire::from_status;
 use bowline_protocol::wire::proto::bowline::Empty;
 

@@ -11,9 +11,8 @@ use std::process::{Child, Command, Stdio};
 use bowline_executor::pages::FRUGAL;
 use bowline_executor::systemd::Systemd;
 use bowline_executor::watch::MARKER;
-use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, open_sealed};
+use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, hand_down, open_sealed};
 use rustix::fs::OFlags;
-use rustix::io::{FdFlags, fcntl_setfd};
 
 /// The environment variables that the shim inherits.
 const HANDED_DOWN: &[&str] = &[
@@ -26,13 +25,43 @@ const HANDED_DOWN: &[&str] = &[
     "BOWLINE_REMADE",
 ];
 
-/// Starts a shim for `folder`; its socket accepts connections when this returns. The shim is our child until we end. It
-/// leaves when the child's stdin closes, unless it was asked for something. Its binary is the one beside ours.
-pub fn spawn(folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
-    spawn_from(&binary()?, folder, lock, shim_cgroup)
+/// Where bowline's programs are.
+#[derive(Debug, Clone, Default)]
+pub struct Programs {
+    shim: Option<PathBuf>,
 }
 
-/// Like [`spawn`], with the shim's binary at `binary`.
+impl Programs {
+    /// With the shim's binary at `shim`.
+    pub fn with_shim(shim: PathBuf) -> Programs {
+        Programs { shim: Some(shim) }
+    }
+
+    /// The shim's binary: the one that was named, else the one beside our own binary, else the first in the PATH.
+    ///
+    /// # Errors
+    /// `Internal` when there is none.
+    pub fn shim(&self) -> Result<PathBuf> {
+        let named = match &self.shim {
+            Some(named) => named.clone(),
+            None => beside_or_in_path(&ourselves()?, "bowline-shim"),
+        };
+        if named.is_file() {
+            return Ok(named);
+        }
+        Err(Error::new(Kind::Internal, format!("cannot find {}", named.display()))
+            .hint("bowline and bowline-shim are installed side by side; install both"))
+    }
+
+    /// Access to systemd for a program that is not a shim and cleans up after one.
+    pub fn systemd(&self) -> Result<Systemd> {
+        let beside = self.shim.clone().map_or_else(ourselves, Ok)?;
+        Ok(Systemd::by(bowline(&beside)))
+    }
+}
+
+/// Starts a shim for `folder` from the binary at `binary`; its socket accepts connections when this returns. The shim is
+/// our child until we end. It leaves when the child's stdin closes, unless it was asked for something.
 pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
     let what = || format!("cannot start a shim for {}", folder.path().display());
     let listener = listen(folder)?;
@@ -50,16 +79,14 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
     let listener = above(listener.into()).doing(Kind::Internal, what)?;
     let lock = above(lock.into_fd()).doing(Kind::Internal, what)?;
     let sealed = above(sealed).doing(Kind::Internal, what)?;
-    let handed = [(listener, "3"), (lock, "4")];
-    for (fd, _) in &handed {
-        fcntl_setfd(fd, FdFlags::empty()).doing(Kind::Internal, what)?;
-    }
-    let fds: Vec<String> = handed.iter().map(|(fd, _)| fd.as_raw_fd().to_string()).collect();
-    Command::new(format!("/proc/self/fd/{}", sealed.as_raw_fd()))
+    let numbers = [&listener, &lock].map(|fd| fd.as_raw_fd().to_string());
+    let mut command = Command::new(format!("/proc/self/fd/{}", sealed.as_raw_fd()));
+    hand_down(&mut command, vec![listener, lock]);
+    command
         .arg0("bowline-shim")
         .arg("--folder")
         .arg(folder.path())
-        .args(["--shim-cgroup", &shim_cgroup.to_string(), "--listener-fd", &fds[0], "--lock-fd", &fds[1]])
+        .args(["--shim-cgroup", &shim_cgroup.to_string(), "--listener-fd", &numbers[0], "--lock-fd", &numbers[1]])
         .arg("--bowline")
         .arg(bowline(binary))
         .env_clear()
@@ -93,26 +120,21 @@ pub fn ourselves() -> Result<PathBuf> {
 /// The path of `bowline` for a shim whose binary is at `shim`: beside it, else in the PATH, else beside it although
 /// missing. The shim runs from a sealed copy and cannot find `bowline` itself. A path, so that an upgrade takes effect.
 pub fn bowline(shim: &Path) -> PathBuf {
-    let beside = shim.with_file_name("bowline");
+    beside_or_in_path(shim, "bowline")
+}
+
+/// Where the program `name` is: beside `program`, else in the PATH, else beside it although missing.
+fn beside_or_in_path(program: &Path, name: &str) -> PathBuf {
+    let beside = program.with_file_name(name);
     if beside.is_file() {
         return beside;
     }
     let folders = std::env::var_os("PATH").unwrap_or_default();
-    let mut found = std::env::split_paths(&folders).filter(|folder| folder.is_absolute()).map(|f| f.join("bowline"));
+    let mut found = std::env::split_paths(&folders).filter(|folder| folder.is_absolute()).map(|f| f.join(name));
     found.find(|path| path.is_file()).unwrap_or(beside)
 }
 
-/// Access to systemd for a program that is not a shim and cleans up after one.
+/// Access to systemd for one of bowline's own programs that is not a shim and cleans up after one.
 pub fn systemd() -> Result<Systemd> {
-    Ok(Systemd::by(bowline(&ourselves()?)))
-}
-
-/// The path of the shim's binary, beside ours.
-fn binary() -> Result<PathBuf> {
-    let binary = ourselves()?.with_file_name("bowline-shim");
-    if binary.is_file() {
-        return Ok(binary);
-    }
-    Err(Error::new(Kind::Internal, format!("cannot find {}", binary.display()))
-        .hint("bowline and bowline-shim are installed side by side; install both"))
+    Programs::default().systemd()
 }

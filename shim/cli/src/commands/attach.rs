@@ -8,8 +8,8 @@ use crate::ui::outcome;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
-use crate::{FAILED, complain, exited, reach, starting};
-use bowline_client::Shim;
+use crate::{FAILED, complain, reach};
+use bowline_client::{Shim, exited, starting};
 use bowline_protocol::wire::proto::bowline::WindowSize;
 
 /// Runs `bowline attach`; exits with the task's code if the task ends.

@@ -3,18 +3,15 @@
 //! Asks no shim: the journal outlives them. Must not: wake up while nothing is written.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::os::fd::AsFd as _;
 
+use bowline_client::Changes;
 use bowline_executor::events::{Entry, Event, Reader as JournalReader};
 use bowline_executor::{Doing, Error, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::inotify;
 
 use crate::complain;
 use crate::input::args::EventsArgs;
@@ -38,7 +35,7 @@ pub fn run(state: &StateDir, args: &EventsArgs) -> Result<u8> {
             return Ok(0);
         }
         let Some(changes) = &changes else { return Ok(0) };
-        if !changes.wait(args.until.map(|until| until.timestamp()))? {
+        if !wait(changes, args.until.map(|until| until.timestamp()))? {
             return Ok(0);
         }
         let damaged = reader.damaged();
@@ -135,45 +132,26 @@ fn details(event: &Event) -> Vec<String> {
     }
 }
 
-/// Watches a folder for writes.
-struct Changes(OwnedFd);
-
-impl Changes {
-    /// Watches `folder`, and creates it if necessary: there may be no task yet.
-    fn of(folder: &Path) -> Result<Changes> {
-        let what = || format!("cannot watch {}", folder.display());
-        let mut builder = fs::DirBuilder::new();
-        builder.mode(0o700).recursive(true).create(folder).doing(Kind::Internal, what)?;
-        let events = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK);
-        let events = events.doing(Kind::Internal, what)?;
-        let flags = inotify::WatchFlags::MODIFY | inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
-        inotify::add_watch(&events, folder, flags).doing(Kind::Internal, what)?;
-        Ok(Changes(events))
-    }
-
-    /// Waits for a change; false if `until` is over or nobody reads stdout any more.
-    fn wait(&self, until: Option<Timestamp>) -> Result<bool> {
-        let stdout = io::stdout();
-        loop {
-            let timeout = match until.map(|until| until.duration_since(Timestamp::now())) {
-                Some(left) if !left.is_positive() => return Ok(false),
-                Some(left) => Some(Timespec { tv_sec: left.as_secs(), tv_nsec: left.subsec_nanos().into() }),
-                None => None,
-            };
-            let mut fds =
-                [PollFd::new(&self.0, PollFlags::IN), PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::empty())];
-            match poll(&mut fds, timeout.as_ref()) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
-                answer => answer.doing(Kind::Internal, || "cannot wait for events")?,
-            };
-            if Reader::after(fds[1].revents()) == Reader::Gone {
-                return Ok(false);
-            }
-            // Discard the notifications: the journal is read again anyway.
-            let mut buffer = [0u8; 4096];
-            while rustix::io::read(&self.0, &mut buffer).is_ok_and(|length| length > 0) {}
-            return Ok(true);
+/// Waits for a change; false if `until` is over or nobody reads stdout any more.
+fn wait(changes: &Changes, until: Option<Timestamp>) -> Result<bool> {
+    let stdout = io::stdout();
+    loop {
+        let timeout = match until.map(|until| until.duration_since(Timestamp::now())) {
+            Some(left) if !left.is_positive() => return Ok(false),
+            Some(left) => Some(Timespec { tv_sec: left.as_secs(), tv_nsec: left.subsec_nanos().into() }),
+            None => None,
+        };
+        let mut fds =
+            [PollFd::new(changes, PollFlags::IN), PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::empty())];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+            answer => answer.doing(Kind::Internal, || "cannot wait for events")?,
+        };
+        if Reader::after(fds[1].revents()) == Reader::Gone {
+            return Ok(false);
         }
+        changes.discard();
+        return Ok(true);
     }
 }
 

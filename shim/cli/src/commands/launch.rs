@@ -1,19 +1,17 @@
 //! `run` and `start`: create a folder, a shim and a task from a description.
 
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::Child;
 use std::time::Duration;
 
+use bowline_client::spawn::Programs;
+use bowline_client::up::{Up, made_up};
+use bowline_client::{dead, remove_ended};
 use bowline_executor::{
-    CgroupDriver, Doing, Enforcement, Error, ExitReport, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo,
-    undo_sandbox,
+    CgroupDriver, Doing, Enforcement, Error, ExitReport, Folder, Kind, Result, ShimCgroup, StateDir,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::values::Ceiling;
 use bowline_spec::{LogFormat, Task, TaskProfile};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::task::JoinHandle;
 
 use crate::commands::attach;
@@ -28,9 +26,6 @@ use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
 use crate::{TIMED_OUT, complain, reach, say, say_json};
-use bowline_client::patience::lock_after;
-use bowline_client::spawn;
-use bowline_client::{Presence, Shim};
 use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest, LaunchResponse};
 
 /// Runs `bowline run`: a task in the foreground; exits with its code.
@@ -47,10 +42,10 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     }
     let sandbox = args.sandbox.clone();
     let (id, task) = describe_task(args)?;
-    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup).await?;
+    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
     let outputs = outputs(&task, json);
     let wish = Wish { input: interactive, outputs, raw, keys };
-    let mut session = match Session::begin(&up.folder, &wish) {
+    let mut session = match Session::begin(up.folder(), &wish) {
         Ok(session) => session,
         Err(error) => return Err(up.abandon(error)),
     };
@@ -63,7 +58,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
             return Err(up.abandon(error));
         }
     }
-    tell_of_slice(state, &up.folder, &id).await;
+    tell_of_slice(state, up.folder(), &id).await;
     let (report, timed_out) = match watch(&up, &mut session, &id, timeout, attached).await {
         Ok(Seen::Ended(report, timed_out)) => (report, timed_out),
         Ok(Seen::Left) => {
@@ -87,14 +82,14 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         false => session.until_closed(),
     };
     if report.shim_died {
-        return Err(up.bereft(crate::dead(&id), rm));
+        return Err(up.bereft(dead(&id), rm));
     }
     if report.unwritten.is_some() {
-        up.leave_unwritten(&id, &report, rm)?;
+        leave_unwritten(up, &id, &report, rm)?;
     } else {
         let (folder, died) = up.done().await?;
         match rm {
-            true if died => rm::remove_ended(&folder, folder.lock()?)?,
+            true if died => rm::say_left_alone(&remove_ended(&folder, folder.lock()?, &Programs::default())?),
             true => folder.remove(folder.lock()?)?,
             false => {}
         }
@@ -129,11 +124,11 @@ pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     let (id, mut task) = describe_task(args)?;
     // Keep a log by default, as nothing else receives the output.
     task.log.format.get_or_insert(LogFormat::Json);
-    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup).await?;
+    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
     let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
     let launched = progress::during(line, up.shim.launch(request(&task, &wanted)?)).await;
     if let Ok(launched) = &launched {
-        tell_of_slice(state, &up.folder, &id).await;
+        tell_of_slice(state, up.folder(), &id).await;
         tell_notes(launched);
     }
     match launched {
@@ -147,7 +142,7 @@ pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
 pub async fn start_member(state: &StateDir, sandbox: &TaskId, mut task: Task) -> Result<()> {
     let id = named(&task)?;
     task.log.format.get_or_insert(LogFormat::Json);
-    let up = Up::for_task(state, &id, Some(sandbox), &ShimCgroup::default()).await?;
+    let up = Up::for_task(state, &id, Some(sandbox), &ShimCgroup::default(), &Programs::default()).await?;
     let wanted = Wanted { durable: false, driver: CgroupDriver::Auto, slice: None };
     match up.shim.launch(request(&task, &wanted)?).await {
         // `sandbox create` prints the notes of all members.
@@ -156,167 +151,16 @@ pub async fn start_member(state: &StateDir, sandbox: &TaskId, mut task: Task) ->
     }
 }
 
-/// A running shim that has not launched its task yet.
-pub struct Up {
-    folder: Folder,
-    by: By,
-    pub shim: Shim,
-}
-
-/// Who owns the shim: we or a sandbox.
-enum By {
-    /// The shim is our child process.
-    Us(Child),
-    /// The shim is a sandbox's. We hold a lock on the member's folder until the shim takes one.
-    Sandbox(Lock),
-}
-
-impl Up {
-    /// Returns a shim for the task `id`: its sandbox's, or a new one.
-    async fn for_task(state: &StateDir, id: &TaskId, sandbox: Option<&TaskId>, shim_cgroup: &ShimCgroup) -> Result<Up> {
-        let Some(sandbox) = sandbox else { return Up::shim(id, shim_cgroup, || state.create(id)).await };
-        let shim = bowline_client::sandbox::of(state, sandbox).await?;
-        let (folder, lock) = state.create_member(id, sandbox)?;
-        Ok(Up { shim: shim.member(id, folder.clone()), folder, by: By::Sandbox(lock) })
+/// Handles a task that has ended but whose report its shim cannot write yet. Without `rm`, the shim stays until it can;
+/// with `rm`, removes the task, which lets the shim exit.
+fn leave_unwritten(up: Up, id: &TaskId, report: &ExitReport, rm: bool) -> Result<()> {
+    if rm {
+        return up.let_go().remove_unwritten(report);
     }
-
-    /// Starts a new shim for the folder that `create` makes.
-    pub async fn shim(
-        id: &TaskId,
-        shim_cgroup: &ShimCgroup,
-        create: impl FnOnce() -> Result<(Folder, Lock)>,
-    ) -> Result<Up> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(Error::new(Kind::Unsupported, "cannot launch a task without being root: permission denied")
-                .hint("run bowline as root; rootless is not supported yet"));
-        }
-        let (folder, lock) = create()?;
-        let mut child = match spawn::spawn(&folder, lock, shim_cgroup) {
-            Ok(child) => child,
-            Err(error) => return Err(discard(&folder, error)),
-        };
-        match bowline_client::find(&folder, id).await {
-            Ok(Presence::Live(shim)) => Ok(Up { folder, by: By::Us(child), shim }),
-            other => {
-                // SIGKILL does no harm: the shim serves no task yet.
-                let _ = child.kill();
-                let _ = child.wait();
-                let error = other.err().unwrap_or_else(|| Error::new(Kind::Internal, "the shim died as it started"));
-                Err(discard(&folder, error))
-            }
-        }
-    }
-
-    /// Waits until the shim has finished after the task's end. Returns the folder, and whether the shim died or failed
-    /// before it finished.
-    ///
-    /// # Errors
-    /// `Unavailable` if the shim does not answer meanwhile.
-    async fn done(self) -> Result<(Folder, bool)> {
-        let Up { folder, by, shim } = self;
-        drop(shim);
-        match by {
-            By::Us(mut child) => {
-                if !ends(&child) {
-                    drop(lock_after(&folder).await?);
-                }
-                let status = child.wait().doing(Kind::Internal, || "cannot wait for the shim")?;
-                Ok((folder, !status.success()))
-            }
-            By::Sandbox(lock) => {
-                drop(lock);
-                drop(lock_after(&folder).await?);
-                // Should the sandbox's shim die, cleaning up the sandbox also cleans up the member.
-                Ok((folder, false))
-            }
-        }
-    }
-
-    /// Handles a task that has ended but whose report its shim cannot write yet. Without `rm`, the shim stays until it
-    /// can; with `rm`, removes the task, which lets the shim exit.
-    fn leave_unwritten(self, id: &TaskId, report: &ExitReport, rm: bool) -> Result<()> {
-        if rm {
-            let Up { folder, by, shim } = self;
-            drop((by, shim));
-            return folder.remove_unwritten(report);
-        }
-        let why = report.unwritten.as_deref().unwrap_or_default();
-        let hint = format!("its shim keeps it until the disk takes it; until then `bowline wait {id}` asks the shim");
-        complain(&format!("the exit report of task {id} is not written yet: {why}"), Some(&hint));
-        Ok(())
-    }
-
-    /// With `rm`, cleans up after a shim of ours that died before its task; for a sandbox's shim, removing the sandbox
-    /// does that. Returns the error.
-    fn bereft(self, error: Error, rm: bool) -> Error {
-        match (&self.by, rm) {
-            // Drop the hint, which suggests this clean-up.
-            (By::Us(_), true) => self.abandon(Error::new(error.kind(), error.message())),
-            (By::Us(_), false) | (By::Sandbox(_), _) => error,
-        }
-    }
-
-    /// Undoes everything after a failed launch; returns the error.
-    pub fn abandon(self, error: Error) -> Error {
-        let Up { folder, by, shim } = self;
-        drop(shim);
-        let mut child = match by {
-            By::Us(child) => child,
-            By::Sandbox(lock) => {
-                drop(lock);
-                return discard(&folder, error);
-            }
-        };
-        // The shim has undone the failed launch by now.
-        let killed = dismiss(&mut child);
-        // A shim that was killed did not undo what it had made. Never undo after a shim that exited by itself: what it
-        // was refused, such as a cgroup, belongs to somebody else.
-        let undone =
-            if killed { spawn::systemd().and_then(|systemd| undo(&folder, &systemd)).map(drop) } else { Ok(()) };
-        let error = match undone {
-            Ok(()) => error,
-            Err(left) => error.hint(format!("besides, {left}")),
-        };
-        discard(&folder, error)
-    }
-
-    /// Gives up a sandbox that could not be created. Networks that plugins cannot undo are kept for another try.
-    pub fn abandon_sandbox(self, state: &StateDir, id: &TaskId, error: Error) -> Error {
-        let Up { folder, by, shim } = self;
-        drop(shim);
-        if let By::Us(mut child) = by {
-            dismiss(&mut child);
-        }
-        match spawn::systemd().and_then(|systemd| undo_sandbox(state, id, &systemd)) {
-            Ok(_) => discard(&folder, error),
-            Err(left) if left.kind() == Kind::NotFound => error,
-            Err(left) => error.hint(format!("besides, {left}; `bowline sandbox rm {id}` tries again")),
-        }
-    }
-}
-
-/// Whether a shim that has sent its report exits within a second, as nearly all do.
-fn ends(child: &Child) -> bool {
-    const SOON: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-    let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return false };
-    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&SOON)).is_ok_and(|ready| ready > 0)
-}
-
-/// Stops our own shim, which would otherwise wait for a request forever. Returns whether a signal killed it.
-fn dismiss(child: &mut Child) -> bool {
-    if let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
-        let _ = pidfd_send_signal(pidfd, Signal::TERM);
-    }
-    child.wait().is_ok_and(|status| status.signal().is_some())
-}
-
-fn discard(folder: &Folder, error: Error) -> Error {
-    match folder.lock().and_then(|lock| folder.remove(lock)) {
-        Ok(()) => error,
-        // Somebody else removed the folder meanwhile.
-        Err(left) if left.kind() == Kind::NotFound => error,
-        Err(left) => error.hint(format!("besides, {left}")),
-    }
+    let why = report.unwritten.as_deref().unwrap_or_default();
+    let hint = format!("its shim keeps it until the disk takes it; until then `bowline wait {id}` asks the shim");
+    complain(&format!("the exit report of task {id} is not written yet: {why}"), Some(&hint));
+    Ok(())
 }
 
 /// Returns the task that flags and file describe, with an id.
@@ -365,17 +209,6 @@ fn lay_on_top(task: &mut Task, args: TaskArgs) {
     task.log.max_size = args.log_size.or(task.log.max_size);
     task.log.max_files = args.log_files.or(task.log.max_files);
     task.env.extend(args.env);
-}
-
-/// Makes a unique id for a task or a sandbox, from 48 random bits.
-pub fn made_up(kind: &str) -> Result<TaskId> {
-    use std::io::Read as _;
-    let what = || "cannot make up an id";
-    let mut random = [0u8; 6];
-    let mut source = std::fs::File::open("/dev/urandom").doing(Kind::Internal, what)?;
-    source.read_exact(&mut random).doing(Kind::Internal, what)?;
-    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{kind}-{hex}").parse().doing(Kind::Internal, what)
 }
 
 /// Launch options that are not part of the description.
@@ -475,7 +308,7 @@ async fn stop(up: &Up, id: &TaskId, grace: Option<u64>) -> Option<JoinHandle<Res
     match up.shim.stop(None, grace).await {
         Err(error) if error.kind() == Kind::Unavailable => {
             complain(&format!("{error}; task {id} is stopped past it"), None);
-            let (folder, id, grace) = (up.folder.clone(), id.clone(), grace.map(Duration::from_millis));
+            let (folder, id, grace) = (up.folder().clone(), id.clone(), grace.map(Duration::from_millis));
             let stopped = async move { reach::past_shim(&folder, &id, move |task| task.stop(None, grace)).await };
             Some(tokio::spawn(stopped))
         }

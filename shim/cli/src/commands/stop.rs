@@ -2,7 +2,6 @@
 
 use std::time::Duration as Elapsed;
 
-use bowline_client::Presence;
 use bowline_executor::{Folder, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -12,7 +11,6 @@ use crate::input::named::TaskRef;
 use crate::input::several::each;
 use crate::reach::past_shim;
 use crate::ui::progress;
-use crate::{dead, starting};
 
 /// Stops tasks and returns when they have ended.
 pub async fn run(state: &StateDir, names: &[TaskRef], signal: Option<Signal>, grace: Option<Duration>) -> Result<u8> {
@@ -39,36 +37,11 @@ fn grace_of(folder: &Folder) -> Option<Elapsed> {
 }
 
 async fn stop_one(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
-    match stop_by_shim(folder, id, signal, grace).await {
+    let grace = grace.map(Duration::as_std);
+    match bowline_client::stop(folder, id, signal, grace).await {
         Err(error) if error.kind() == Kind::Unavailable => {
-            past_shim(folder, id, move |task| task.stop(signal, grace.map(Duration::as_std))).await
+            past_shim(folder, id, move |task| task.stop(signal, grace)).await
         }
-        done => done,
-    }
-}
-
-async fn stop_by_shim(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
-    let shim = match bowline_client::find(folder, id).await? {
-        Presence::Live(shim) => shim,
-        // The task has already ended.
-        Presence::Exited(_) => return Ok(()),
-        Presence::Dead => return Err(dead(id)),
-        Presence::Starting => return Err(starting(id)),
-    };
-    let grace = grace.map(|grace| u64::try_from(grace.as_std().as_millis()).unwrap_or(u64::MAX));
-    let asked = shim.stop(signal.map(Signal::number), grace).await;
-    if let Err(error) = &asked
-        && error.kind() == Kind::Unavailable
-    {
-        return asked;
-    }
-    // The task may have ended by itself, and its shim with it, before the request.
-    let report = shim.wait_answering().await?;
-    if report.shim_died {
-        return Err(dead(id));
-    }
-    match asked {
-        Err(error) if error.kind() == Kind::Usage => Err(error),
-        _ => Ok(()),
+        done => done.map(drop),
     }
 }

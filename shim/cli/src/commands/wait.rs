@@ -1,13 +1,13 @@
 //! `bowline wait`: waits for tasks to end and prints how they ended.
 
-use bowline_client::Presence;
-use bowline_executor::{ExitReport, Folder, Result, StateDir, died_with_shim};
+use bowline_client::dead;
+use bowline_executor::{ExitReport, Result, StateDir};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
 use crate::input::named::TaskRef;
 use crate::input::several::each;
-use crate::{dead, say, say_json, starting};
+use crate::{say, say_json};
 
 /// The report of one of several tasks.
 #[derive(Debug, Serialize)]
@@ -22,7 +22,7 @@ struct Named {
 pub async fn run(state: &StateDir, names: &[TaskRef], json: bool) -> Result<u8> {
     let act = |id: TaskId| {
         let folder = state.folder(&id);
-        async move { report(&folder, &id).await }
+        async move { bowline_client::report(&folder, &id).await }
     };
     let mut reports = Vec::new();
     let code = each(state, names, act)
@@ -41,13 +41,4 @@ pub async fn run(state: &StateDir, names: &[TaskRef], json: bool) -> Result<u8> 
         (_, true) => say_json(&reports)?,
     }
     Ok(code)
-}
-
-async fn report(folder: &Folder, id: &TaskId) -> Result<ExitReport> {
-    match bowline_client::find(folder, id).await? {
-        Presence::Live(shim) => shim.wait().await,
-        Presence::Exited(report) => Ok(*report),
-        Presence::Dead => Ok(died_with_shim(folder.record()?.as_ref())),
-        Presence::Starting => Err(starting(id)),
-    }
 }

@@ -9,7 +9,7 @@ use crate::FAILED;
 pub fn code(id: &TaskId, report: &ExitReport) -> Result<u8> {
     match report.exit_code {
         Some(code) => Ok(u8::try_from(code).unwrap_or(FAILED)),
-        None => Err(crate::dead(id)),
+        None => Err(bowline_client::dead(id)),
     }
 }
 

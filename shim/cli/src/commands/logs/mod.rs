@@ -11,9 +11,10 @@ use bowline_executor::{Error, Folder, Kind, LogFiles, LogLine, LogStream, Record
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
 
+use crate::complain;
 use crate::input::args::LogsArgs;
 use crate::ui::reader::Reader;
-use crate::{complain, dead, starting};
+use bowline_client::{dead, starting};
 use files::{Chain, Content};
 use print::Printer;
 use watch::{Shim, Watch};

@@ -1,11 +1,13 @@
 //! `sandbox create`: creates a folder, a shim and a sandbox from a description, and starts the first members.
 
+use bowline_client::spawn::Programs;
+use bowline_client::up::{Up, made_up};
 use bowline_executor::{Error, Result, SandboxRecord, ShimCgroup, StateDir};
 use bowline_spec::values::Place;
 use bowline_spec::{Overhead, Sandbox};
 
 use super::{examine, remove, warn};
-use crate::commands::launch::{self, Up, made_up};
+use crate::commands::launch;
 use crate::input::args::sandbox::CreateArgs;
 use crate::input::description;
 use crate::{say, say_json};
@@ -32,7 +34,7 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         Overhead::Root => ShimCgroup::Root,
     };
     let record = SandboxRecord::new(&id, sandbox, driver)?;
-    let up = Up::shim(&id, &shim_cgroup, || state.create_sandbox(&id, &record)).await?;
+    let up = Up::shim(&id, &shim_cgroup, &Programs::default(), || state.create_sandbox(&id, &record)).await?;
     if let Err(error) = up.shim.create_sandbox().await {
         return Err(up.abandon_sandbox(state, &id, error));
     }

@@ -23,8 +23,9 @@ use tokio::time::Instant;
 use crate::input::args::StatsArgs;
 use crate::ui::plot;
 use crate::ui::session::watch_signals;
-use crate::{dead, reach, say};
+use crate::{reach, say};
 use bowline_client::Shim;
+use bowline_client::dead;
 use file::{Because, Header, Writer};
 
 /// The default time between two readings.

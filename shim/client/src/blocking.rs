@@ -1,0 +1,250 @@
+//! The same calls for a program without an event loop.
+//!
+//! ```no_run
+//! use bowline_client::{Exec, Start, blocking};
+//!
+//! # fn main() -> bowline_client::Result<()> {
+//! let client = blocking::Client::new(bowline_client::STATE)?;
+//! let task = client.start(Start::from_toml("command = '/bin/sleep'\nargs = ['1000']")?)?;
+//! let said = task.exec(Exec::new(["/bin/echo", "hello"]))?;
+//! assert_eq!(said.stdout, b"hello\n");
+//! task.stop()?;
+//! task.remove(false)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each call has an event loop of its own, of two descriptors, in the calling thread, and leaves no thread, no
+//! connection and no descriptor behind. Any number of threads may call at a time.
+//!
+//! Called within an event loop of tokio, which it would block, a call fails with `Usage`. Every other error is that of
+//! the call of the same name in [`crate::Client`] or [`crate::Task`].
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bowline_executor::events::Entry;
+use bowline_executor::{Doing, Error, ExecOutcome, ExitReport, Kind, Result, Stats};
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+
+use crate::children;
+use crate::client;
+use crate::ending::Removed;
+use crate::events;
+use crate::exec::Exec;
+use crate::start::Start;
+use crate::task::{self, State};
+
+/// Like [`crate::Client`].
+#[derive(Debug, Clone)]
+pub struct Client(client::Client);
+
+impl Client {
+    /// Like [`crate::Client::new`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn new(path: impl AsRef<Path>) -> Result<Client> {
+        client::Client::new(path).map(Client)
+    }
+
+    /// Like [`crate::Client::with_shim`].
+    #[must_use]
+    pub fn with_shim(self, binary: impl Into<PathBuf>) -> Client {
+        Client(self.0.with_shim(binary))
+    }
+
+    /// Like [`crate::Client::start`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn start(&self, start: Start) -> Result<Task> {
+        block_on(self.0.start(start)).map(Task)
+    }
+
+    /// Like [`crate::Client::task`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn task(&self, id: &str) -> Result<Task> {
+        self.0.task(id).map(Task)
+    }
+
+    /// Like [`crate::Client::tasks`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn tasks(&self) -> Result<Vec<Task>> {
+        Ok(self.0.tasks()?.into_iter().map(Task).collect())
+    }
+
+    /// Like [`crate::Client::events`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn events(&self) -> Result<Events> {
+        self.0.events().map(Events)
+    }
+}
+
+/// Like [`crate::Task`].
+#[derive(Debug, Clone)]
+pub struct Task(task::Task);
+
+impl Task {
+    /// The task's id.
+    pub fn id(&self) -> &TaskId {
+        self.0.id()
+    }
+
+    /// Like [`crate::Task::state`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn state(&self) -> Result<State> {
+        block_on(self.0.state())
+    }
+
+    /// Like [`crate::Task::wait`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn wait(&self) -> Result<ExitReport> {
+        block_on(self.0.wait())
+    }
+
+    /// Like [`Task::wait`], for at most `timeout`; `None` when the task has not ended by then.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn wait_for(&self, timeout: Duration) -> Result<Option<ExitReport>> {
+        block_on(within(timeout, self.0.wait()))
+    }
+
+    /// Like [`crate::Task::exec`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn exec(&self, exec: Exec) -> Result<ExecOutcome> {
+        block_on(self.0.exec(exec))
+    }
+
+    /// Like [`crate::Task::stats`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn stats(&self) -> Result<Stats> {
+        block_on(self.0.stats())
+    }
+
+    /// Like [`crate::Task::events`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn events(&self) -> Result<Events> {
+        self.0.events().map(Events)
+    }
+
+    /// Like [`crate::Task::stop`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn stop(&self) -> Result<ExitReport> {
+        block_on(self.0.stop())
+    }
+
+    /// Like [`crate::Task::stop_with`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn stop_with(&self, signal: Option<Signal>, grace: Option<Duration>) -> Result<ExitReport> {
+        block_on(self.0.stop_with(signal, grace))
+    }
+
+    /// Like [`crate::Task::signal`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        block_on(self.0.signal(signal))
+    }
+
+    /// Like [`crate::Task::pause`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn pause(&self) -> Result<()> {
+        block_on(self.0.pause())
+    }
+
+    /// Like [`crate::Task::resume`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn resume(&self) -> Result<()> {
+        block_on(self.0.resume())
+    }
+
+    /// Like [`crate::Task::update_toml`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn update_toml(&self, limits: &str) -> Result<Vec<String>> {
+        block_on(self.0.update_toml(limits))
+    }
+
+    /// Like [`crate::Task::remove`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn remove(&self, force: bool) -> Result<Removed> {
+        let removed = block_on(self.0.removal(force))?.carry_out();
+        children::collect();
+        removed
+    }
+}
+
+/// Like [`crate::Events`].
+pub struct Events(events::Events);
+
+impl Events {
+    /// Like [`crate::Events::past`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn past(&mut self) -> Result<Vec<Entry>> {
+        self.0.past()
+    }
+
+    /// Like [`crate::Events::next`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn wait_for_next(&mut self) -> Result<Entry> {
+        block_on(self.0.next())
+    }
+
+    /// Like [`Events::wait_for_next`], for at most `timeout`; `None` when there was no event by then.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Entry>> {
+        block_on(within(timeout, self.0.next()))
+    }
+}
+
+async fn within<T>(timeout: Duration, call: impl Future<Output = Result<T>>) -> Result<Option<T>> {
+    tokio::time::timeout(timeout, call).await.ok().transpose()
+}
+
+/// Runs a call to its end. Its event loop goes with it, and so does its connection: one that is kept would be closed by
+/// the next call only, and a leaving shim waits for that.
+fn block_on<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
+    if tokio::runtime::Handle::try_current().is_ok() {
+        return Err(Error::new(Kind::Usage, "a blocking call would block the event loop that it was made in")
+            .hint("use `bowline_client::Client` in async code, or a thread of your own"));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    runtime.doing(Kind::Internal, || "cannot start an event loop")?.block_on(call)
+}

@@ -1,0 +1,207 @@
+//! The end of a task: waiting for it, bringing it about, and removing what is left.
+//!
+//! ```text
+//!   remove ─► shim answers: [force] stop ─┐
+//!          ─► ended ──────────────────────┼─► its lock is free ─► Removal ─► folder gone
+//!          ─► shim died ──────────────────┤
+//!          ─► shim silent: [force] killed ┘
+//! ```
+
+use std::time::Duration;
+
+use bowline_executor::{
+    Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, died_with_shim, kill_shim, undo, undo_rest,
+    until_free,
+};
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+
+use crate::patience::lock_after;
+use crate::shim::{Presence, Shim, dead, find, is_held, starting, unwritten};
+use crate::spawn::Programs;
+
+/// Waits for the end of the task in `folder`, also if that is past or nobody saw it.
+///
+/// # Errors
+/// `NotFound` when there is no such task; `WrongState` while it is being launched.
+pub async fn report(folder: &Folder, id: &TaskId) -> Result<ExitReport> {
+    match find(folder, id).await? {
+        Presence::Live(shim) => shim.wait().await,
+        Presence::Exited(report) => Ok(*report),
+        Presence::Dead => Ok(died_with_shim(folder.record()?.as_ref())),
+        Presence::Starting => Err(starting(id)),
+    }
+}
+
+/// Stops the task in `folder` and waits for its end; an absent value is the description's.
+///
+/// # Errors
+/// `Unavailable` when its shim does not answer; `WrongState` when the shim died.
+pub async fn stop(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<ExitReport> {
+    let shim = match find(folder, id).await? {
+        Presence::Live(shim) => shim,
+        // The task has already ended.
+        Presence::Exited(report) => return Ok(*report),
+        Presence::Dead => return Err(dead(id)),
+        Presence::Starting => return Err(starting(id)),
+    };
+    let grace = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
+    let asked = shim.stop(signal.map(Signal::number), grace).await;
+    if let Err(error) = &asked
+        && error.kind() == Kind::Unavailable
+    {
+        return Err(error.clone());
+    }
+    // The task may have ended by itself, and its shim with it, before the request.
+    let report = shim.wait_answering().await?;
+    if report.shim_died {
+        return Err(dead(id));
+    }
+    match asked {
+        Err(error) if error.kind() == Kind::Usage => Err(error),
+        _ => Ok(report),
+    }
+}
+
+/// The rest of a removal, once no shim is needed for it any more.
+pub struct Removal {
+    folder: Folder,
+    programs: Programs,
+    how: How,
+}
+
+enum How {
+    /// The task has ended and nobody has its folder.
+    Ended(Lock),
+    /// The task has ended, and its shim cannot write this report.
+    Unwritten(Box<ExitReport>),
+    /// Its shim died; the flag says whether damaged records are to be removed too.
+    Dead(bool),
+    /// Its shim lives and does not answer.
+    Silent,
+}
+
+/// What a removal has to tell.
+#[derive(Debug, Default)]
+pub struct Removed {
+    /// What the record of the task names and was not known to be the task's: it is still there. A sentence each.
+    pub left_alone: LeftAlone,
+    /// The shim did not answer, and was killed with the task.
+    pub past_shim: bool,
+}
+
+/// Prepares the removal of the task in `folder`. With `force`, a task that runs is killed, a shim that does not answer
+/// too, and damaged records are no obstacle.
+///
+/// # Errors
+/// `NotFound` when there is no such task; `WrongState` for one that has not ended, without `force`.
+pub async fn remove(folder: Folder, id: &TaskId, force: bool, programs: &Programs) -> Result<Removal> {
+    let how = match ended(&folder, id, force).await {
+        Err(error) if force && error.kind() == Kind::Unavailable => How::Silent,
+        how => how?,
+    };
+    Ok(Removal { folder, programs: programs.clone(), how })
+}
+
+async fn ended(folder: &Folder, id: &TaskId, force: bool) -> Result<How> {
+    let found = match find(folder, id).await {
+        // No shim answers, and its records cannot be read.
+        Err(error) if force && error.kind() == Kind::Damaged => Presence::Dead,
+        found => found?,
+    };
+    match found {
+        // A task whose folder is not held has ended, as its report is written before anybody hears of its end. Or it is
+        // a member whose starter was killed: the sandbox's shim knows nothing of it.
+        Presence::Live(shim) if is_held(folder)? => {
+            if let Some(report) = end(&shim, folder, id, force).await? {
+                return Ok(How::Unwritten(Box::new(report)));
+            }
+        }
+        Presence::Live(_) | Presence::Exited(_) => {}
+        Presence::Dead => return Ok(How::Dead(force)),
+        Presence::Starting => return Err(starting(id)),
+    }
+    // Wait until the shim is done with output and cgroups.
+    let lock = lock_after(folder).await?;
+    match folder.exit() {
+        Ok(Some(_)) => Ok(How::Ended(lock)),
+        Err(error) if !force || error.kind() != Kind::Damaged => Err(error),
+        Ok(None) | Err(_) => Ok(How::Dead(force)),
+    }
+}
+
+/// Ends a running task if `force` allows it. Returns its report if the shim cannot write that.
+async fn end(shim: &Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<Option<ExitReport>> {
+    if !force {
+        if let Ok(Some(state)) = shim.state().await
+            && let Some(report) = unwritten(&state)?
+        {
+            return Ok(Some(report));
+        }
+        return Err(Error::new(Kind::WrongState, format!("task {id} has not ended"))
+            .hint(format!("stop it with `bowline stop {id}`, or kill and remove it with `bowline rm -f {id}`")));
+    }
+    match shim.stop(Some(Signal::KILL.number()), Some(0)).await {
+        // The shim runs before it is asked to launch the task. While somebody holds the folder, that request is still
+        // to come; otherwise the process that would have sent it was killed.
+        Err(error) if error.kind() == Kind::NotFound && folder.exit()?.is_none() => {
+            if is_held(folder)? {
+                Err(starting(id))
+            } else {
+                Ok(None)
+            }
+        }
+        Err(error) if error.kind() == Kind::Unavailable => Err(error),
+        // The task may end before the shim gets the request.
+        Ok(()) | Err(_) => {
+            shim.wait_answering().await.map(|report| Some(report).filter(|report| report.unwritten.is_some()))
+        }
+    }
+}
+
+impl Removal {
+    /// Ends what is left, and removes the folder. Blocks until it is gone.
+    ///
+    /// # Errors
+    /// What cannot be ended or removed.
+    pub fn carry_out(self) -> Result<Removed> {
+        let Removal { folder, programs, how } = self;
+        let left_alone = match how {
+            How::Ended(lock) => remove_ended(&folder, lock, &programs)?,
+            How::Unwritten(report) => folder.remove_unwritten(&report).map(|()| LeftAlone::default())?,
+            How::Dead(force) => clean_up(&folder, force, &programs)?,
+            How::Silent => {
+                kill_shim(&folder)?;
+                drop(until_free(&folder)?);
+                let left_alone = clean_up(&folder, true, &programs)?;
+                return Ok(Removed { left_alone, past_shim: true });
+            }
+        };
+        Ok(Removed { left_alone, past_shim: false })
+    }
+}
+
+/// Removes a task whose report is written, and what its shim left if that died afterwards. Blocks.
+///
+/// # Errors
+/// What cannot be ended or removed.
+pub fn remove_ended(folder: &Folder, lock: Lock, programs: &Programs) -> Result<LeftAlone> {
+    let alone = undo_rest(folder, || programs.systemd())?;
+    folder.remove(lock)?;
+    Ok(alone)
+}
+
+/// Removes what a dead shim has left. If its records are damaged, `force` is needed.
+fn clean_up(folder: &Folder, force: bool, programs: &Programs) -> Result<LeftAlone> {
+    let Owner::Nobody(lock) = folder.owner()? else {
+        return Err(Error::new(Kind::WrongState, format!("{} is in use", folder.path().display()))
+            .hint("somebody else is launching or removing this task; try again in a moment"));
+    };
+    if !force {
+        folder.record()?;
+        folder.exit()?;
+    }
+    let alone = undo(folder, &programs.systemd()?)?;
+    folder.remove(lock)?;
+    Ok(alone)
+}

@@ -1,0 +1,414 @@
+//! Asks the shim of a task; once the shim is gone, reads what it left behind.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, died_with_shim};
+use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
+use bowline_protocol::wire::{REVISION, from_status};
+use tokio::time::timeout;
+
+use crate::connection::{connect, connect_at, patient};
+use crate::patience::{self, BEFORE_ASKING, Patience, lock_after, silent};
+use bowline_protocol::wire::proto::bowline::{
+    AttachRequest, Empty, ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, Process, ResizeRequest,
+    SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, WindowSize,
+};
+
+/// How long to wait before asking a shim again whether it answers, during a long call.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A connection to the shim of one task.
+pub struct Shim {
+    pub(crate) client: BowlineClient,
+    pub(crate) id: String,
+    pub(crate) folder: Folder,
+}
+
+/// The state of a task, by who can answer for it.
+pub enum Presence {
+    /// The shim answers.
+    Live(Shim),
+    /// The task has ended and left this report.
+    Exited(Box<ExitReport>),
+    /// The shim died before the task ended.
+    Dead,
+    /// The shim is not up yet.
+    Starting,
+}
+
+/// The error for a task that does not exist.
+pub fn unknown(id: &str) -> Error {
+    Error::new(Kind::NotFound, format!("there is no task named {id}")).hint("`bowline ps` lists all tasks")
+}
+
+/// The error for a call that needs a running task while the task is still being launched.
+pub fn starting(id: &str) -> Error {
+    Error::new(Kind::WrongState, format!("task {id} is still being launched")).hint("try again in a moment")
+}
+
+/// The error for a call that needs a running task after the task has ended.
+pub fn exited(id: &str) -> Error {
+    Error::new(Kind::WrongState, format!("task {id} has exited"))
+        .hint(format!("`bowline wait --json {id}` tells how, `bowline rm {id}` removes it"))
+}
+
+/// The error for a task whose shim died.
+pub fn dead(id: &str) -> Error {
+    Error::new(Kind::WrongState, format!("the shim of task {id} died before the task; how that ended is not known"))
+        .hint(format!("`bowline rm {id}` cleans up after it"))
+}
+
+/// Connects to the shim of the running task in `folder`.
+///
+/// # Errors
+/// As [`find`]; `WrongState` when the task has ended, its shim died, or it is still being launched.
+pub async fn live(folder: &Folder, id: &str) -> Result<Shim> {
+    match find(folder, id).await? {
+        Presence::Live(shim) => Ok(shim),
+        Presence::Exited(_) => Err(exited(id)),
+        Presence::Dead => Err(dead(id)),
+        Presence::Starting => Err(starting(id)),
+    }
+}
+
+/// Finds out who answers for the task in `folder`.
+///
+/// # Errors
+/// `NotFound` when there is no such task; `Unavailable` when its shim accepts no connections and does not end.
+pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
+    loop {
+        let found = match connect(folder).await {
+            Ok(client) => return Ok(Presence::Live(Shim { client, id: id.to_owned(), folder: folder.clone() })),
+            Err(_) if !folder.exists()? => return Err(unknown(id)),
+            // The socket's backlog is full: the shim accepts nobody.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(silent(id)),
+            Err(error) => without_shim(folder, error.kind()).await,
+        };
+        // The folder was removed while we looked.
+        match found.map_err(|error| if error.kind() == Kind::NotFound { unknown(id) } else { error })? {
+            Some(presence) => return Ok(presence),
+            None => continue,
+        }
+    }
+}
+
+/// Finds out who answers after connecting failed with `refused`; `None` if the socket exists by now, so that the caller
+/// retries.
+async fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Presence>> {
+    // A socket that exists and refuses belongs to a shim that is leaving or gone.
+    if refused == ErrorKind::NotFound {
+        if folder.socket().exists() {
+            return Ok(None);
+        }
+        // A member of a sandbox that has ended has no socket either.
+        if !has_report(folder)? && matches!(folder.owner()?, Owner::Shim) {
+            return Ok(Some(Presence::Starting));
+        }
+    }
+    gone(folder).await.map(Some)
+}
+
+/// Whether a live shim has answered that it has no such task.
+fn is_unknown(error: &ttrpc::Error) -> bool {
+    from_status(error).is_some_and(|told| told.kind() == Kind::NotFound)
+}
+
+/// Whether a shim holds the folder of a task that has not ended.
+pub fn is_held(folder: &Folder) -> Result<bool> {
+    Ok(!has_report(folder)? && matches!(folder.owner()?, Owner::Shim))
+}
+
+/// Whether there is a report. A damaged one does not count: a live shim writes another.
+fn has_report(folder: &Folder) -> Result<bool> {
+    match folder.exit() {
+        Err(error) if error.kind() == Kind::Damaged => Ok(false),
+        exit => exit.map(|exit| exit.is_some()),
+    }
+}
+
+impl Shim {
+    fn request(&self) -> TaskRequest {
+        TaskRequest { id: self.id.clone(), ..TaskRequest::default() }
+    }
+
+    /// The error of a failed call; explains a broken connection by what the shim has left behind.
+    fn failed(&self, error: &ttrpc::Error) -> Error {
+        let told = from_status(error);
+        let is_gone = told.as_ref().is_none_or(|error| error.kind() == Kind::NotFound);
+        if is_gone && matches!(self.folder.exit(), Ok(Some(_))) {
+            return exited(&self.id);
+        }
+        let Some(told) = told else {
+            if matches!(self.folder.exists(), Ok(false)) {
+                return unknown(&self.id);
+            }
+            let log = std::fs::read_to_string(self.folder.file("shim.log")).unwrap_or_default();
+            let last = log.lines().last().unwrap_or("it left no word in shim.log");
+            return Error::new(Kind::Internal, format!("the shim of task {} broke off: {error}; {last}", self.id));
+        };
+        match (told.kind(), told.hint_text()) {
+            (Kind::NotFound | Kind::WrongState, None) => {
+                told.hint(format!("`bowline inspect {}` tells how the task stands", self.id))
+            }
+            _ => told,
+        }
+    }
+
+    /// The result of `call`, or an error when the shim stops answering.
+    async fn answer<T>(&self, call: impl Future<Output = ttrpc::Result<T>>) -> Result<T> {
+        self.unless_silent(async { call.await.map_err(|e| self.failed(&e)) }).await
+    }
+
+    /// The result of `call`, which explains its own failure, or an error when the shim stops answering.
+    pub(crate) async fn unless_silent<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            answer = call => answer,
+            error = self.silence() => Err(error),
+        }
+    }
+
+    /// Returns an error once the shim stops answering, to await beside a long call.
+    pub async fn silence(&self) -> Error {
+        loop {
+            if let Err(silent) = self.answers().await {
+                return silent;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Like [`Shim::silence`], but never returns once the shim has answered, for a call that may last as long as a
+    /// task.
+    pub async fn silence_at_first(&self) -> Error {
+        match self.answers().await {
+            Err(silent) => silent,
+            Ok(()) => std::future::pending().await,
+        }
+    }
+
+    /// Checks that the shim answers.
+    async fn answers(&self) -> Result<()> {
+        let mut patience = Patience::with(&self.folder);
+        // Usually the call itself is answered at once.
+        for _ in 0..BEFORE_ASKING {
+            patience.look().await;
+        }
+        let request = Empty::default();
+        let version = self.client.version(patient(), &request);
+        tokio::pin!(version);
+        loop {
+            tokio::select! {
+                biased;
+                // Also on an error: a broken connection fails the call itself.
+                _ = &mut version => return Ok(()),
+                over = patience.is_over() => if over {
+                    return Err(silent(&self.id));
+                },
+            }
+        }
+    }
+
+    /// Launches the task; answers once its program is executed.
+    pub async fn launch(&self, mut request: LaunchRequest) -> Result<LaunchResponse> {
+        request.id.clone_from(&self.id);
+        self.client.launch(patient(), &request).await.map_err(|e| self.failed(&e))
+    }
+
+    /// Waits for the end of the task, even if the shim ends first.
+    pub async fn wait(&self) -> Result<ExitReport> {
+        match self.client.wait(patient(), &self.request()).await {
+            Ok(response) => {
+                let report = serde_json::from_str(&response.report);
+                report.doing(Kind::Internal, || "the shim's report is damaged")
+            }
+            // Nobody has asked the shim to launch the task yet.
+            Err(error) if is_unknown(&error) && is_held(&self.folder)? => Err(starting(&self.id)),
+            // The shim turned us away, for example because it has too many files open.
+            Err(error) if patience::serves(&self.folder).await => Err(self.failed(&error)),
+            // The shim went before it answered: it left a report, or died.
+            Err(_) => gone(&self.folder).await?.report(&self.folder),
+        }
+    }
+
+    /// Waits for the end of a task that was asked to end.
+    ///
+    /// # Errors
+    /// `Unavailable` when the shim stops answering meanwhile.
+    pub async fn wait_answering(&self) -> Result<ExitReport> {
+        self.unless_silent(self.wait()).await
+    }
+
+    // Signal, pause, resume and update first check that the shim answers: a stopped shim would carry out the change
+    // when it continues, whatever the caller has done instead.
+
+    /// Sends a signal to init.
+    pub async fn signal(&self, signal: i32) -> Result<()> {
+        let request = SignalRequest { id: self.id.clone(), signal, ..SignalRequest::default() };
+        self.version().await?;
+        self.answer(self.client.signal(patient(), &request)).await.map(drop)
+    }
+
+    /// Begins to shut the task down.
+    pub async fn stop(&self, signal: Option<i32>, grace_ms: Option<u64>) -> Result<()> {
+        let request = StopRequest { id: self.id.clone(), signal, grace_ms, ..StopRequest::default() };
+        self.answer(self.client.stop(patient(), &request)).await.map(drop)
+    }
+
+    /// Freezes all processes of the task.
+    pub async fn pause(&self) -> Result<()> {
+        self.version().await?;
+        self.answer(self.client.pause(patient(), &self.request())).await.map(drop)
+    }
+
+    /// Lets a paused task go on.
+    pub async fn resume(&self) -> Result<()> {
+        self.version().await?;
+        self.answer(self.client.resume(patient(), &self.request())).await.map(drop)
+    }
+
+    /// Runs a command in the task.
+    pub async fn exec(&self, mut request: ExecRequest) -> Result<ExecResponse> {
+        request.id.clone_from(&self.id);
+        self.client.exec(patient(), &request).await.map_err(|e| self.failed(&e))
+    }
+
+    /// Connects FIFOs to the task's streams.
+    pub async fn attach(&self, mut request: AttachRequest) -> Result<()> {
+        request.id.clone_from(&self.id);
+        self.answer(self.client.attach(patient(), &request)).await.map(drop)
+    }
+
+    /// Sets the terminal size of the task, or of its exec named `exec`.
+    pub async fn resize(&self, exec: &str, size: WindowSize) -> Result<()> {
+        let (id, exec) = (self.id.clone(), exec.to_owned());
+        let request = ResizeRequest { id, exec, size: Some(size).into(), ..ResizeRequest::default() };
+        self.answer(self.client.resize(patient(), &request)).await.map(drop)
+    }
+
+    /// Changes limits, given as JSON. Returns what is different from the request.
+    pub async fn update(&self, update: String) -> Result<Vec<String>> {
+        let request = UpdateRequest { id: self.id.clone(), update, ..UpdateRequest::default() };
+        self.version().await?;
+        self.answer(self.client.update(patient(), &request)).await.map(|response| response.notes)
+    }
+
+    /// All processes of the task.
+    pub async fn processes(&self) -> Result<Vec<Process>> {
+        self.answer(self.client.processes(patient(), &self.request())).await.map(|response| response.processes)
+    }
+
+    /// The version of the shim; the call has no effect.
+    pub async fn version(&self) -> Result<String> {
+        self.answer(self.client.version(patient(), &Empty::default())).await.map(|response| response.version)
+    }
+
+    /// Checks that the shim serves all that [`REVISION`] of `bowline.v1` has.
+    ///
+    /// # Errors
+    /// `Unsupported` when the shim is of an older bowline.
+    pub async fn check_revision(&self) -> Result<()> {
+        let told = self.answer(self.client.version(patient(), &Empty::default())).await?;
+        if told.revision >= REVISION {
+            return Ok(());
+        }
+        let (id, version, revision) = (&self.id, told.version, told.revision);
+        let message = format!(
+            "the shim of {id} is of bowline {version} and serves revision {revision} of bowline.v1; this program needs {REVISION}"
+        );
+        Err(Error::new(Kind::Unsupported, message)
+            .hint("install a bowline-shim that is not older than the library; tasks of the old one end with its own `bowline`"))
+    }
+
+    /// Everything that the shim knows, as JSON.
+    pub async fn facts(&self) -> Result<String> {
+        self.answer(self.client.facts(patient(), &Empty::default())).await.map(|response| response.facts)
+    }
+
+    /// The resource usage of the task, as JSON.
+    pub async fn stats(&self) -> Result<String> {
+        self.answer(self.client.stats(patient(), &self.request())).await.map(|response| response.stats)
+    }
+
+    /// The state of the task; `None` while it is being launched.
+    pub async fn state(&self) -> Result<Option<StateResponse>> {
+        match self.answer(self.client.state(patient(), &self.request())).await {
+            Ok(state) => Ok(Some(state)),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The exit report that a shim cannot write yet, if `state` contains one.
+///
+/// # Errors
+/// `Internal` when it is not a report.
+pub fn unwritten(state: &StateResponse) -> Result<Option<ExitReport>> {
+    let report = Some(&state.unwritten).filter(|text| !text.is_empty()).map(|text| serde_json::from_str(text));
+    report.transpose().doing(Kind::Internal, || "the shim's report is damaged")
+}
+
+/// How long a shim that is known by its address alone may take to tell its facts.
+const FACTS_WITHIN: Duration = Duration::from_secs(5);
+
+/// Everything that the shim at `address` knows, as JSON. `address` is a socket's path, with or without `unix://`.
+///
+/// # Errors
+/// `NotFound` when nobody listens there, `Unavailable` when no answer comes within five seconds.
+pub async fn facts_at(address: &str) -> Result<String> {
+    let path = address.trim().trim_start_matches("unix://");
+    let client = connect_at(Path::new(path)).await.doing(Kind::NotFound, || format!("no shim listens at {path}"))?;
+    let silent = |how: String| Error::new(Kind::Unavailable, format!("the shim at {path} does not answer{how}"));
+    let answer = timeout(FACTS_WITHIN, client.facts(patient(), &Empty::default())).await;
+    let answer = answer.map_err(|_| silent(format!(" within {} s", FACTS_WITHIN.as_secs())))?;
+    answer
+        .map(|answer| answer.facts)
+        .map_err(|error| from_status(&error).unwrap_or_else(|| silent(format!(": {error}"))))
+}
+
+/// What a leaving shim has left behind. Waits until it is gone, because its report is complete before it ends.
+async fn gone(folder: &Folder) -> Result<Presence> {
+    if let Some(report) = folder.exit()? {
+        return Ok(Presence::Exited(Box::new(report)));
+    }
+    drop(lock_after(folder).await?);
+    let report = folder.exit()?;
+    Ok(report.map_or(Presence::Dead, |report| Presence::Exited(Box::new(report))))
+}
+
+impl Presence {
+    /// The report of a task that has ended, also if no shim saw its end.
+    pub(crate) fn report(self, folder: &Folder) -> Result<ExitReport> {
+        match self {
+            Presence::Exited(report) => Ok(*report),
+            Presence::Dead | Presence::Live(_) | Presence::Starting => Ok(died_with_shim(folder.record()?.as_ref())),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use bowline_executor::StateDir;
+
+    use super::*;
+
+    #[test]
+    fn a_shim_that_comes_up_while_somebody_looks_is_not_taken_for_one_that_goes() {
+        let root = tempfile::tempdir().unwrap();
+        let (folder, lock) = StateDir::new(root.path()).create(&"web".parse().unwrap()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let look = |refused| runtime.block_on(without_shim(&folder, refused)).unwrap();
+        assert!(matches!(look(ErrorKind::NotFound), Some(Presence::Starting)));
+        let listener = UnixListener::bind(folder.socket()).unwrap();
+        // Waiting for the lock would mean waiting for the end of the shim.
+        assert!(look(ErrorKind::NotFound).is_none());
+        drop((listener, lock));
+        assert!(matches!(look(ErrorKind::ConnectionRefused), Some(Presence::Dead)));
+    }
+}

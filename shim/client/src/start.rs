@@ -1,0 +1,95 @@
+//! What a program asks for when it starts a task.
+
+use bowline_executor::{CgroupDriver, Doing, Error, Kind, Result, ShimCgroup};
+use bowline_protocol::wire::proto::bowline::LaunchRequest;
+use bowline_spec::id::TaskId;
+use bowline_spec::{Format, LogFormat, Task as Description};
+
+use crate::up::made_up;
+
+/// A task to start: its description, and what is not part of that.
+///
+/// ```
+/// # fn main() -> bowline_client::Result<()> {
+/// let start = bowline_client::Start::from_toml("name = 'web'\ncommand = '/bin/sleep'\nargs = ['1000']")?;
+/// # let _ = start.durable();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Start {
+    description: Description,
+    durable: bool,
+    driver: CgroupDriver,
+    slice: Option<String>,
+    pub(crate) sandbox: Option<TaskId>,
+    pub(crate) shim_cgroup: ShimCgroup,
+}
+
+impl Start {
+    /// Starts what `description` says. Without a `name` the task gets an id like `task-0123456789ab`. Without a
+    /// `log.format` its output is logged as JSON lines in its folder, as `bowline start` does.
+    pub fn new(description: Description) -> Start {
+        let (driver, shim_cgroup) = (CgroupDriver::default(), ShimCgroup::default());
+        Start { description, durable: false, driver, slice: None, sandbox: None, shim_cgroup }
+    }
+
+    /// Starts what this TOML says, in the form of `docs/reference.md`.
+    ///
+    /// # Errors
+    /// `BadSpec` with the field, the line and the column.
+    pub fn from_toml(text: &str) -> Result<Start> {
+        Ok(Start::new(bowline_spec::parse(text, Format::Toml)?))
+    }
+
+    /// Like [`Start::from_toml`], for the same fields as JSON.
+    ///
+    /// # Errors
+    /// `BadSpec` with the field, the line and the column.
+    pub fn from_json(text: &str) -> Result<Start> {
+        Ok(Start::new(bowline_spec::parse(text, Format::Json)?))
+    }
+
+    /// Has the exit report synced to disk before anybody is told of the end, so that it survives a power loss.
+    #[must_use]
+    pub fn durable(self) -> Start {
+        Start { durable: true, ..self }
+    }
+
+    /// Who makes the task's cgroup; by default cgroupfs, or systemd where the description's `cgroup` asks for a unit.
+    #[must_use]
+    pub fn cgroup_driver(self, driver: CgroupDriver) -> Start {
+        Start { driver, ..self }
+    }
+
+    /// The slice of systemd that the task's scope is in, such as `batch.slice`. Where systemd refuses, the task runs
+    /// outside of it, and the exit report's `enforcement` says why.
+    #[must_use]
+    pub fn slice(self, slice: impl Into<String>) -> Start {
+        Start { slice: Some(slice.into()), ..self }
+    }
+
+    /// Makes the task a member of the sandbox `id`, which exists.
+    #[must_use]
+    pub fn in_sandbox(self, id: TaskId) -> Start {
+        Start { sandbox: Some(id), ..self }
+    }
+
+    /// The cgroup that the shim's own use is charged to; a sandbox's shim has one already.
+    #[must_use]
+    pub fn shim_cgroup(self, shim_cgroup: ShimCgroup) -> Start {
+        Start { shim_cgroup, ..self }
+    }
+
+    /// The id of the task, and the request to its shim.
+    pub(crate) fn request(self) -> Result<(TaskId, LaunchRequest)> {
+        let Start { mut description, durable, driver, slice, .. } = self;
+        description.validate().map_err(Error::from)?;
+        let id = description.name.clone().map_or_else(|| made_up("task"), Ok)?;
+        description.log.format.get_or_insert(LogFormat::Json);
+        let task = serde_json::to_string(&description);
+        let task = task.doing(Kind::Internal, || "cannot write the description as JSON")?;
+        let (cgroup_driver, slice) = (driver.to_string(), slice.unwrap_or_default());
+        Ok((id, LaunchRequest { task, durable, cgroup_driver, slice, ..LaunchRequest::default() }))
+    }
+}

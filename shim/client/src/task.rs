@@ -1,0 +1,239 @@
+//! One task, as a program sees it.
+//!
+//! Every call connects to the task's shim and leaves it again, so a handle costs nothing while it is kept, and works as
+//! well after the program, or the shim, was restarted.
+
+use std::time::Duration;
+
+use bowline_executor::{
+    Doing, Error, ExecOutcome, ExitReport, Folder, Health, Kind, Result, StateDir, Stats, Status, died_with_shim,
+};
+use bowline_spec::id::TaskId;
+use bowline_spec::signal::Signal;
+use bowline_spec::{Format, Update};
+
+use crate::children;
+use crate::ending::{self, Removal, Removed};
+use crate::events::Events;
+use crate::exec::{Exec, outcome};
+use crate::shim::{self, Presence, Shim, find, is_held};
+use crate::spawn::Programs;
+
+/// A handle to a task: cheap to clone, and no task ends because one is dropped.
+///
+/// Errors that every call may return, besides its own:
+///
+/// - `NotFound`: the task was removed.
+/// - `WrongState`: the task has ended, its shim has died, or it is still being launched.
+/// - `Unavailable`: the shim lives and has not answered for two seconds.
+/// - `Unsupported`: the shim is of an older bowline, which lacks a call that this library needs.
+#[derive(Debug, Clone)]
+pub struct Task {
+    id: TaskId,
+    folder: Folder,
+    state: StateDir,
+    programs: Programs,
+}
+
+/// Where a task is in its life.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct State {
+    /// The word for it.
+    pub status: Status,
+    /// The pid of the task's init on the host, while init lives.
+    pub pid: Option<i32>,
+    /// The results of its health checks, if it has any and runs.
+    pub health: Option<Health>,
+    /// How it has ended, once it has.
+    pub report: Option<Box<ExitReport>>,
+}
+
+impl Task {
+    pub(crate) fn new(state: &StateDir, id: TaskId, programs: &Programs) -> Task {
+        Task { folder: state.folder(&id), id, state: state.clone(), programs: programs.clone() }
+    }
+
+    /// The task's id.
+    pub fn id(&self) -> &TaskId {
+        &self.id
+    }
+
+    /// The shim of the running task, which serves what this library needs.
+    async fn live(&self) -> Result<Shim> {
+        let shim = shim::live(&self.folder, &self.id).await?;
+        shim.check_revision().await?;
+        Ok(shim)
+    }
+
+    /// Where the task is in its life.
+    pub async fn state(&self) -> Result<State> {
+        let plain = |status, report| State { status, pid: None, health: None, report };
+        let shim = match find(&self.folder, &self.id).await? {
+            Presence::Live(shim) => shim,
+            Presence::Exited(report) => return Ok(plain(Status::Exited, Some(report))),
+            Presence::Dead => {
+                let report = died_with_shim(self.folder.record()?.as_ref());
+                return Ok(plain(Status::Exited, Some(Box::new(report))));
+            }
+            Presence::Starting => return Ok(plain(Status::Created, None)),
+        };
+        shim.check_revision().await?;
+        let told = match shim.state().await {
+            Ok(Some(told)) => told,
+            Ok(None) if is_held(&self.folder)? => return Ok(plain(Status::Created, None)),
+            // It ended as we asked.
+            Ok(None) => return ended(self.folder.exit()?, &self.id),
+            Err(error) if error.kind() == Kind::WrongState => return ended(self.folder.exit()?, &self.id),
+            Err(error) => return Err(error),
+        };
+        let damaged = || "the shim's word on its task is damaged";
+        let status = serde_json::from_value(told.status.clone().into()).doing(Kind::Internal, damaged)?;
+        let health = Some(&told.health).filter(|text| !text.is_empty()).map(|text| serde_json::from_str(text));
+        let health = health.transpose().doing(Kind::Internal, damaged)?;
+        let report = shim::unwritten(&told)?.or(self.folder.exit()?).map(Box::new);
+        Ok(State { status, pid: Some(told.pid).filter(|pid| *pid > 0), health, report })
+    }
+
+    /// Waits for the task's end, and returns how it has ended. Any number of callers may wait, also after the end, and
+    /// each may stop to wait. The report of a task whose shim died has `shim_died`, and no exit code.
+    ///
+    /// # Errors
+    /// `WrongState` only while the task is being launched.
+    pub async fn wait(&self) -> Result<ExitReport> {
+        let report = ending::report(&self.folder, &self.id).await;
+        children::collect();
+        report
+    }
+
+    /// Runs a command in the task, and returns its exit code and the end of its output.
+    ///
+    /// # Errors
+    /// `CommandNotFound`, `NotExecutable`; `BadSpec` for a user or a folder that the task does not have. A deadline that
+    /// passes is an outcome, and an error of kind `Timeout` only when the shim does not answer after it.
+    pub async fn exec(&self, exec: Exec) -> Result<ExecOutcome> {
+        let shim = self.live().await?;
+        let timeout = exec.timeout;
+        // The shim enforces the timeout, unless it does not answer.
+        let silence = async {
+            let Some(timeout) = timeout else { return shim.silence_at_first().await };
+            tokio::time::sleep(timeout).await;
+            let silent = shim.silence().await;
+            Error::new(Kind::Timeout, format!("the command did not end within {timeout:?}, and {silent}"))
+                .hint("when the shim goes on, it kills the command with all that this had started")
+        };
+        tokio::select! {
+            biased;
+            told = shim.exec(exec.request()) => outcome(told?),
+            error = silence => Err(error),
+        }
+    }
+
+    /// What the task uses now. The figures are counters: for a rate, read twice.
+    pub async fn stats(&self) -> Result<Stats> {
+        let stats = self.live().await?.stats().await?;
+        serde_json::from_str(&stats).doing(Kind::Internal, || "the shim's statistics are damaged")
+    }
+
+    /// The events of this task, from the oldest that is known.
+    ///
+    /// # Errors
+    /// `Internal` when the journal cannot be read or watched.
+    pub fn events(&self) -> Result<Events> {
+        Events::open(self.state.events(), Some(self.id.clone()))
+    }
+
+    /// Stops the task as its description says: by default SIGTERM, and SIGKILL to all that is left after ten seconds.
+    /// Returns once it has ended, also if it had ended before.
+    pub async fn stop(&self) -> Result<ExitReport> {
+        self.stop_with(None, None).await
+    }
+
+    /// Like [`Task::stop`], with this signal and this time until SIGKILL; `None` is the description's.
+    pub async fn stop_with(&self, signal: Option<Signal>, grace: Option<Duration>) -> Result<ExitReport> {
+        let report = ending::stop(&self.folder, &self.id, signal, grace).await;
+        children::collect();
+        report
+    }
+
+    /// Sends a signal to the task's init.
+    pub async fn signal(&self, signal: Signal) -> Result<()> {
+        self.live().await?.signal(signal.number()).await
+    }
+
+    /// Freezes all processes of the task; returns once they have stopped.
+    pub async fn pause(&self) -> Result<()> {
+        self.live().await?.pause().await
+    }
+
+    /// Lets a paused task go on.
+    pub async fn resume(&self) -> Result<()> {
+        self.live().await?.resume().await
+    }
+
+    /// Changes limits: all that `update` names, or none. Returns what is different from the request, a sentence each,
+    /// such as shares that the kernel does not take.
+    ///
+    /// # Errors
+    /// `BadSpec` for limits that make no sense together or that the kernel refuses, `Unsupported` for one that this host
+    /// does not have.
+    pub async fn update(&self, update: &Update) -> Result<Vec<String>> {
+        let update = serde_json::to_string(update).doing(Kind::Internal, || "cannot write the update as JSON")?;
+        self.live().await?.update(update).await
+    }
+
+    /// Like [`Task::update`], with the limits as TOML, in the form of a description: `memory.limit = '64M'`.
+    ///
+    /// # Errors
+    /// As [`Task::update`]; `BadSpec` with the field, the line and the column.
+    pub async fn update_toml(&self, limits: &str) -> Result<Vec<String>> {
+        self.update(&bowline_spec::parse_update(limits, Format::Toml)?).await
+    }
+
+    /// Removes a task that has ended: its folder, and what a shim that died has left. Its id is free then.
+    ///
+    /// With `force`, a task that runs is killed first, a shim that does not answer with it, and damaged records are no
+    /// obstacle.
+    ///
+    /// # Errors
+    /// `WrongState` for a task that has not ended, without `force`; `Damaged` for records that cannot be read.
+    pub async fn remove(&self, force: bool) -> Result<Removed> {
+        let removal = self.removal(force).await?;
+        let removed = tokio::task::spawn_blocking(move || removal.carry_out()).await;
+        children::collect();
+        removed.doing(Kind::Internal, || "cannot remove the task")?
+    }
+
+    /// The part of [`Task::remove`] that waits for others.
+    pub(crate) async fn removal(&self, force: bool) -> Result<Removal> {
+        ending::remove(self.folder.clone(), &self.id, force, &self.programs).await
+    }
+}
+
+fn ended(report: Option<ExitReport>, id: &TaskId) -> Result<State> {
+    let report = report.ok_or_else(|| shim::dead(id))?;
+    Ok(State { status: Status::Exited, pid: None, health: None, report: Some(Box::new(report)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a runtime with several threads asks for; compiled, not run.
+    #[allow(dead_code)]
+    fn every_call_may_be_made_in_any_thread(task: Task, events: &mut Events, update: &Update) {
+        fn sends<T: Send>(_: T) {}
+        sends(task.state());
+        sends(task.wait());
+        sends(task.exec(Exec::default()));
+        sends(task.stats());
+        sends(task.stop());
+        sends(task.signal(Signal::KILL));
+        sends(task.pause());
+        sends(task.resume());
+        sends(task.update(update));
+        sends(task.remove(false));
+        sends(events.next());
+        sends(task);
+    }
+}

@@ -1,0 +1,214 @@
+//! A shim that is up, from its start until its task runs without us, or until both are given up.
+//!
+//! ```text
+//!   folder made and locked ─► shim started ─► Up ─► launched ─► let_go, done
+//!                                              └─► refused ──► abandon
+//! ```
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Child;
+
+use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo, undo_sandbox};
+use bowline_spec::id::TaskId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::children;
+use crate::patience::lock_after;
+use crate::sandbox;
+use crate::shim::{Presence, Shim, find};
+use crate::spawn::{self, Programs};
+
+/// A running shim that has not launched its task yet.
+pub struct Up {
+    folder: Folder,
+    by: By,
+    programs: Programs,
+    /// How to ask it.
+    pub shim: Shim,
+}
+
+/// Who owns the shim: we or a sandbox.
+enum By {
+    /// The shim is our child process.
+    Us(Child),
+    /// The shim is a sandbox's. We hold a lock on the member's folder until the shim takes one.
+    Sandbox(Lock),
+}
+
+impl Up {
+    /// Returns a shim for the task `id`: its sandbox's, or a new one.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the id is taken; `NotFound` without that sandbox; `Unsupported` without root.
+    pub async fn for_task(
+        state: &StateDir,
+        id: &TaskId,
+        sandbox: Option<&TaskId>,
+        shim_cgroup: &ShimCgroup,
+        programs: &Programs,
+    ) -> Result<Up> {
+        let Some(sandbox) = sandbox else { return Up::shim(id, shim_cgroup, programs, || state.create(id)).await };
+        let shim = sandbox::of(state, sandbox).await?;
+        let (folder, lock) = state.create_member(id, sandbox)?;
+        let (by, programs) = (By::Sandbox(lock), programs.clone());
+        Ok(Up { shim: shim.member(id, folder.clone()), folder, by, programs })
+    }
+
+    /// Starts a new shim for the folder that `create` makes.
+    ///
+    /// # Errors
+    /// That of `create`; `Unsupported` without root. Nothing is left then.
+    pub async fn shim(
+        id: &TaskId,
+        shim_cgroup: &ShimCgroup,
+        programs: &Programs,
+        create: impl FnOnce() -> Result<(Folder, Lock)>,
+    ) -> Result<Up> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::new(Kind::Unsupported, "cannot launch a task without being root: permission denied")
+                .hint("run bowline as root; rootless is not supported yet"));
+        }
+        let binary = programs.shim()?;
+        let (folder, lock) = create()?;
+        let mut child = match spawn::spawn_from(&binary, &folder, lock, shim_cgroup) {
+            Ok(child) => child,
+            Err(error) => return Err(discard(&folder, error)),
+        };
+        match find(&folder, id).await {
+            Ok(Presence::Live(shim)) => Ok(Up { folder, by: By::Us(child), programs: programs.clone(), shim }),
+            other => {
+                // SIGKILL does no harm: the shim serves no task yet.
+                let _ = child.kill();
+                let _ = child.wait();
+                let error = other.err().unwrap_or_else(|| Error::new(Kind::Internal, "the shim died as it started"));
+                Err(discard(&folder, error))
+            }
+        }
+    }
+
+    /// The task's folder.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Lets the shim go on without us; returns the task's folder. Whether it was our child or not, it lives as long as
+    /// what it has launched, and its end is collected: see `children`.
+    pub fn let_go(self) -> Folder {
+        let Up { folder, by, programs: _, shim } = self;
+        drop(shim);
+        match by {
+            By::Us(child) => children::keep(child),
+            By::Sandbox(lock) => drop(lock),
+        }
+        folder
+    }
+
+    /// Waits until the shim has finished after the task's end. Returns the folder, and whether the shim died or failed
+    /// before it finished.
+    ///
+    /// # Errors
+    /// `Unavailable` if the shim does not answer meanwhile.
+    pub async fn done(self) -> Result<(Folder, bool)> {
+        let Up { folder, by, programs: _, shim } = self;
+        drop(shim);
+        match by {
+            By::Us(mut child) => {
+                if !ends(&child) {
+                    drop(lock_after(&folder).await?);
+                }
+                let status = child.wait().doing(Kind::Internal, || "cannot wait for the shim")?;
+                Ok((folder, !status.success()))
+            }
+            By::Sandbox(lock) => {
+                drop(lock);
+                drop(lock_after(&folder).await?);
+                // Should the sandbox's shim die, cleaning up the sandbox also cleans up the member.
+                Ok((folder, false))
+            }
+        }
+    }
+
+    /// With `rm`, cleans up after a shim of ours that died before its task; for a sandbox's shim, removing the sandbox
+    /// does that. Returns the error.
+    pub fn bereft(self, error: Error, rm: bool) -> Error {
+        match (&self.by, rm) {
+            // Drop the hint, which suggests this clean-up.
+            (By::Us(_), true) => self.abandon(Error::new(error.kind(), error.message())),
+            (By::Us(_), false) | (By::Sandbox(_), _) => error,
+        }
+    }
+
+    /// Undoes everything after a failed launch; returns the error.
+    pub fn abandon(self, error: Error) -> Error {
+        let Up { folder, by, programs, shim } = self;
+        drop(shim);
+        let mut child = match by {
+            By::Us(child) => child,
+            By::Sandbox(lock) => {
+                drop(lock);
+                return discard(&folder, error);
+            }
+        };
+        // The shim has undone the failed launch by now.
+        let killed = dismiss(&mut child);
+        // A shim that was killed did not undo what it had made. Never undo after a shim that exited by itself: what it
+        // was refused, such as a cgroup, belongs to somebody else.
+        let undone =
+            if killed { programs.systemd().and_then(|systemd| undo(&folder, &systemd)).map(drop) } else { Ok(()) };
+        let error = match undone {
+            Ok(()) => error,
+            Err(left) => error.hint(format!("besides, {left}")),
+        };
+        discard(&folder, error)
+    }
+
+    /// Gives up a sandbox that could not be created. Networks that plugins cannot undo are kept for another try.
+    pub fn abandon_sandbox(self, state: &StateDir, id: &TaskId, error: Error) -> Error {
+        let Up { folder, by, programs, shim } = self;
+        drop(shim);
+        if let By::Us(mut child) = by {
+            dismiss(&mut child);
+        }
+        match programs.systemd().and_then(|systemd| undo_sandbox(state, id, &systemd)) {
+            Ok(_) => discard(&folder, error),
+            Err(left) if left.kind() == Kind::NotFound => error,
+            Err(left) => error.hint(format!("besides, {left}; `bowline sandbox rm {id}` tries again")),
+        }
+    }
+}
+
+/// Makes a unique id for a task or a sandbox, from 48 random bits.
+pub fn made_up(kind: &str) -> Result<TaskId> {
+    use std::io::Read as _;
+    let what = || "cannot make up an id";
+    let mut random = [0u8; 6];
+    let mut source = std::fs::File::open("/dev/urandom").doing(Kind::Internal, what)?;
+    source.read_exact(&mut random).doing(Kind::Internal, what)?;
+    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{kind}-{hex}").parse().doing(Kind::Internal, what)
+}
+
+/// Whether a shim that has sent its report exits within a second, as nearly all do.
+fn ends(child: &Child) -> bool {
+    const SOON: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+    let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return false };
+    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&SOON)).is_ok_and(|ready| ready > 0)
+}
+
+/// Stops our own shim, which would otherwise wait for a request forever. Returns whether a signal killed it.
+fn dismiss(child: &mut Child) -> bool {
+    if let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
+        let _ = pidfd_send_signal(pidfd, Signal::TERM);
+    }
+    child.wait().is_ok_and(|status| status.signal().is_some())
+}
+
+fn discard(folder: &Folder, error: Error) -> Error {
+    match folder.lock().and_then(|lock| folder.remove(lock)) {
+        Ok(()) => error,
+        // Somebody else removed the folder meanwhile.
+        Err(left) if left.kind() == Kind::NotFound => error,
+        Err(left) => error.hint(format!("besides, {left}")),
+    }
+}

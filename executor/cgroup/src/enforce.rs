@@ -78,7 +78,15 @@ impl Layout {
         tell: impl FnOnce(&Unit, Vec<Property>) -> Result<()>,
     ) -> Result<()> {
         let mut undo = Vec::new();
+        let mut tell = Some(tell);
+        let mut told = |limits: &[Limit]| match (cgroup.unit(), tell.take()) {
+            (Some(unit), Some(tell)) => tell(unit, systemd::of_limits(limits, self.version())),
+            _ => Ok(()),
+        };
         let changed = self.limits_of(cgroup, resources).and_then(|limits| {
+            if self.lacks_controllers(cgroup, &limits) {
+                told(&limits)?;
+            }
             self.write_all(cgroup, &limits, |dir, limit, write| {
                 // The value before the first write to a file, or to a line of it.
                 let was = now(dir, write);
@@ -89,13 +97,27 @@ impl Layout {
                 }
             })?;
             // systemd writes the same values once more, and again when it is reloaded.
-            cgroup.unit().map_or(Ok(()), |unit| tell(unit, systemd::of_limits(&limits, self.version())))
+            told(&limits)
         });
         if changed.is_err() {
             undo.reverse();
             self.restore(cgroup, undo);
         }
         changed
+    }
+
+    /// Whether systemd has yet to hand a unit's cgroup a controller for these limits: it hands down those that its units
+    /// ask for, and takes others away.
+    fn lacks_controllers(&self, cgroup: &Cgroup, limits: &[Limit]) -> bool {
+        let unit = cgroup.unit().filter(|_| self.version() == Version::V2);
+        let (Some(_), Some(dir), [top, ..]) = (unit, cgroup.dir(0), &*self.hierarchies) else { return false };
+        let has = read_at(dir, "cgroup.controllers").unwrap_or_default();
+        let lacks = |controller: &str| {
+            systemd::CONTROLLERS.contains(&controller)
+                && top.controllers.iter().any(|there| there == controller)
+                && !has.split_whitespace().any(|there| there == controller)
+        };
+        limits.iter().flat_map(|limit| self.writes(limit)).any(|write| !write.met_without && lacks(write.controller))
     }
 
     /// Puts the old values back, in as many rounds as pairs of files may need.

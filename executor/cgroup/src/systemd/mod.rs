@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   name ─► start, with a process in it ─► its cgroup adopted ─► init cloned into it
-//!        ─► change: files, then properties ─► stop, once all have ended
+//!        ─► change: files, then properties; first those where it has to hand a controller down
+//!        ─► stop, once all have ended
 //! ```
 //!
 //! systemd owns the cgroup's folder, bowline what is in it and below (`Delegate=`). A unit has a
@@ -19,4 +20,4 @@ mod properties;
 
 pub use driver::Driver;
 pub use name::Unit;
-pub use properties::{Property, Value, kept, of_limits};
+pub use properties::{CONTROLLERS, Property, Value, kept, of_limits};

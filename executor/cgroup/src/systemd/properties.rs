@@ -46,6 +46,9 @@ pub enum Value {
     Rules(Vec<(String, String)>),
 }
 
+/// The controllers of v2 that systemd hands down to a unit with a property of theirs (systemd.resource-control(5)).
+pub const CONTROLLERS: [&str; 5] = ["cpu", "cpuset", "io", "memory", "pids"];
+
 /// "No limit", in numbers.
 const INFINITY: u64 = u64::MAX;
 

@@ -166,9 +166,7 @@ impl Starting {
                 let pid = self.report.cloned(give_up).await?;
                 let closed = || Error::new(Kind::WrongState, "the task's cgroup takes no process");
                 let pid = pid.ok_or_else(closed)?;
-                // Init is held, so it ends only by accident.
-                let pidfd = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"))?;
-                Ok(Live { pid, pidfd })
+                self.report.open(pid).await
             }
         }
     }
@@ -308,6 +306,21 @@ impl Report {
             if !matches!(word, Word::Pid(_)) {
                 return Ok(word);
             }
+        }
+    }
+
+    /// Opens the process that [`Report::cloned`] has named.
+    ///
+    /// # Errors
+    /// Why the process has failed, if it has ended already.
+    pub async fn open(&mut self, pid: i32) -> Result<Live> {
+        let opened = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"));
+        match opened {
+            Ok(pidfd) => Ok(Live { pid, pidfd }),
+            Err(gone) => match self.after_pid().await? {
+                Word::Failed(error) => Err(error),
+                Word::Pid(_) | Word::Closed | Word::Hooks | Word::Ready | Word::End => Err(gone),
+            },
         }
     }
 

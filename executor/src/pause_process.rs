@@ -121,8 +121,7 @@ impl Starting {
         }
         let closed = || Error::new(Kind::WrongState, "the cgroup of the pause process takes no process");
         let pid = self.report.cloned(Moment::now().after(CLONING).come()).await?.ok_or_else(closed)?;
-        let pidfd = sys::pidfd_open(pid).doing(Kind::Internal, || format!("cannot open process {pid}"))?;
-        Ok(Live { pid, pidfd })
+        self.report.open(pid).await
     }
 
     /// Waits until the namespaces are set up as requested.

@@ -49,3 +49,28 @@ pub fn enter_new(spec: &Spec) -> Result<()> {
     let namespace = File::open("/proc/self/ns/time_for_children").doing(Kind::Internal, what)?;
     sys::setns(namespace.as_fd(), sys::CLONE_NEWTIME).doing(Kind::Internal, what)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn checked(namespaces: &Value, offsets: &Value) -> Result<()> {
+        let linux = json!({ "namespaces": namespaces, "timeOffsets": offsets });
+        check(&serde_json::from_value(json!({ "ociVersion": "1.2.0", "linux": linux })).expect("a configuration"))
+    }
+
+    #[test]
+    fn offsets_are_of_clocks_in_a_new_namespace() {
+        let (new, joined) = (json!([{ "type": "time" }]), json!([{ "type": "time", "path": "/proc/1/ns/time" }]));
+        let offset = json!({ "secs": -1, "nanosecs": 5 });
+        let both = json!({ "monotonic": offset, "boottime": offset });
+        assert_eq!(checked(&new, &both), Ok(()));
+        assert_eq!(checked(&joined, &json!({})), Ok(()));
+        for (namespaces, offsets) in [(&joined, &both), (&json!([]), &both), (&new, &json!({ "realtime": offset }))] {
+            let refused = checked(namespaces, offsets).expect_err("it is refused");
+            assert_eq!(refused.kind(), Kind::BadSpec, "{namespaces} {offsets}");
+        }
+    }
+}

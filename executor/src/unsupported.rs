@@ -248,7 +248,6 @@ mod tests {
     fn what_is_not_done_is_named() {
         for (more, name) in [
             (r#""mountLabel":"system_u:object_r:x:s0""#, "mountLabel"),
-            (r#""timeOffsets":{"realtime":{"secs":1}}"#, "timeOffsets"),
             (r#""intelRdt":{"closID":"x"}"#, "intelRdt"),
             (r#""netDevices":{"eth0":{"name":"eth1"}}"#, "netDevices"),
             (r#","process":{"user":{"uid":0,"gid":0},"cwd":"/","selinuxLabel":"u:r:t:s0"}"#, "selinuxLabel"),

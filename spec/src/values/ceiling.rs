@@ -21,8 +21,7 @@ impl<T: FromStr> FromStr for Ceiling<T> {
 
     fn from_str(text: &str) -> Result<Ceiling<T>, Invalid> {
         match text.trim().to_ascii_lowercase().as_str() {
-            // As runc and docker have it.
-            "unlimited" | "max" | "-1" => Ok(Ceiling::Unlimited),
+            "unlimited" | "max" => Ok(Ceiling::Unlimited),
             value => value
                 .parse()
                 .map(Ceiling::At)
@@ -79,14 +78,13 @@ mod tests {
     fn a_limit_and_no_limit_are_read() {
         assert_eq!("64".parse(), Ok(Ceiling::At(64u64)));
         assert_eq!("max".parse(), Ok(Ceiling::<u64>::Unlimited));
-        assert_eq!("-1".parse(), Ok(Ceiling::<u64>::Unlimited));
         assert_eq!("Unlimited".parse(), Ok(Ceiling::<u64>::Unlimited));
         assert_eq!("1G".parse(), Ok(Ceiling::At(ByteSize::mib(1024))));
     }
 
     #[test]
     fn what_is_neither_is_refused() {
-        for text in ["", "-2", "infinite", "1.5"] {
+        for text in ["", "-1", "infinite", "1.5"] {
             assert!(text.parse::<Ceiling<u64>>().is_err(), "{text}");
         }
     }

@@ -8,7 +8,7 @@ use bowline_spec::budget::Class;
 use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
-use crate::input::args::{variable, word};
+use crate::input::args::{ceiling, variable, word};
 
 /// The path of a cgroup below every hierarchy: absolute, plain, not the root.
 #[derive(Debug, Clone)]
@@ -156,16 +156,16 @@ pub struct At {
 #[group(required = true, multiple = true)]
 pub struct SetArgs {
     /// The most CPU time, in CPUs: 0.5, max
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<Cpus>)]
     pub cpus: Option<Ceiling<Cpus>>,
     /// The weight when CPU time is short: 2 to 262144
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=262_144))]
     pub shares: Option<u64>,
     /// The most memory: 64M, max
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
     pub memory: Option<Ceiling<ByteSize>>,
     /// The most processes and threads: 64, max
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<u64>)]
     pub pids: Option<Ceiling<u64>>,
     /// The CPUs it may run on: 0-1,3
     #[arg(long, value_name = "CPUS")]

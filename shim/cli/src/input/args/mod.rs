@@ -8,6 +8,7 @@ pub mod limits;
 pub mod sandbox;
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use bowline_executor::{CgroupDriver, LogStream, ShimCgroup, VERSION};
 use bowline_spec::LogFormat;
@@ -515,19 +516,19 @@ pub struct TopArgs {
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
     /// The most memory: 64M, max
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
     pub memory: Option<Ceiling<ByteSize>>,
     /// Swap beyond the memory limit: 16M, max
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
     pub swap: Option<Ceiling<ByteSize>>,
     /// Memory beyond which the task is slowed down (cgroup v2): 48M, max
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
     pub memory_high: Option<Ceiling<ByteSize>>,
     /// Memory up to which the kernel spares the task: 16M, 0
     #[arg(long, value_name = "SIZE")]
     pub memory_low: Option<ByteSize>,
     /// The most CPU time, in CPUs: 0.5, max
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<Cpus>)]
     pub cpus: Option<Ceiling<Cpus>>,
     /// The weight when CPU time is short: 2 to 262144
     #[arg(long)]
@@ -545,7 +546,7 @@ pub struct UpdateArgs {
     #[arg(long, value_name = "NODES")]
     pub mems: Option<IdSet>,
     /// The most processes and threads: 64, max
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<u64>)]
     pub pids: Option<Ceiling<u64>>,
     /// Block devices: weight=500, or /dev/sda,read_bps=1M,write_iops=max; may be repeated
     #[arg(long, value_name = "IO")]
@@ -564,6 +565,14 @@ fn stream() -> impl TypedValueParser<Value = LogStream> {
         true => LogStream::Stdout,
         false => LogStream::Stderr,
     })
+}
+
+/// A limit, `max`, or `-1` as runc and docker write it.
+pub fn ceiling<T: FromStr>(text: &str) -> std::result::Result<Ceiling<T>, String> {
+    match text {
+        "-1" => Ok(Ceiling::Unlimited),
+        text => text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string()),
+    }
 }
 
 fn interval(text: &str) -> std::result::Result<Duration, String> {

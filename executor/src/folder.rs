@@ -285,12 +285,17 @@ impl Folder {
     /// Removes the folder of a task that has ended. Others see all of it disappear at once, so that
     /// nobody finds half a task, or locks a folder that is going.
     pub fn remove(&self, lock: Lock) -> Result<()> {
+        self.remove_saying(lock, Folder::last_events)
+    }
+
+    /// Removes the folder and writes the `last` events to the journal.
+    fn remove_saying(&self, lock: Lock, last: impl FnOnce(&Folder) -> Vec<Entry>) -> Result<()> {
         // While this call waited for the lock, another process may have removed the folder.
         let ours = lock.0.metadata().map_err(|error| cannot("look into", &self.path, &error))?;
         if !fs::metadata(self.file(LOCK)).is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino())) {
             return Ok(());
         }
-        let mut last = self.last_events();
+        let mut last = last(self);
         let aside = self.aside();
         let renamed = fs::rename(&self.path, &aside).or_else(|error| match error.kind() {
             // Left by a process that was killed and had this pid.
@@ -341,10 +346,10 @@ impl Folder {
     /// to write it. None for a launch that failed.
     pub(crate) fn last_events(&self) -> Vec<Entry> {
         let Ok(id) = self.name().parse::<TaskId>() else { return Vec::new() };
-        let entry = |seq, event| Entry { time: Timestamp::now(), id: id.clone(), seq, event, lost: 0 };
-        if let Ok(Some(report)) = self.exit() {
-            return vec![entry(report.events.saturating_add(1), Event::Removed)];
+        if let Some(removed) = self.event_after_report(&id) {
+            return vec![removed];
         }
+        let entry = |seq, event| Entry { time: Timestamp::now(), id: id.clone(), seq, event, lost: 0 };
         let record = self.record();
         if matches!(&record, Ok(None)) || matches!(&record, Ok(Some(record)) if record.started_at.is_none()) {
             return Vec::new();
@@ -363,6 +368,13 @@ impl Folder {
         vec![entry(last.saturating_add(1), exited), entry(last.saturating_add(2), Event::Removed)]
     }
 
+    /// The removal of a task that has a report, which has all other events.
+    fn event_after_report(&self, id: &TaskId) -> Option<Entry> {
+        let report = self.exit().ok().flatten()?;
+        let seq = report.events.saturating_add(1);
+        Some(Entry { time: Timestamp::now(), id: id.clone(), seq, event: Event::Removed, lost: 0 })
+    }
+
     /// The task's events in the journal, from its creation on: an earlier task may have had the same name.
     pub(crate) fn written_events(&self) -> Vec<Entry> {
         let read = Reader::open(self.path.with_file_name(EVENTS)).and_then(|mut journal| journal.read());
@@ -378,10 +390,14 @@ impl Folder {
     }
 
     /// Removes the folder of a task that was made here, unless a command holds it by now; what cannot be removed is
-    /// logged.
+    /// logged. A launch that failed has no events, so the journal is not read.
     pub(crate) fn remove_unheld(&self) {
+        let last = |folder: &Folder| {
+            let id = folder.name().parse().ok();
+            id.and_then(|id| folder.event_after_report(&id)).into_iter().collect()
+        };
         let removed = match self.owner() {
-            Ok(Owner::Nobody(lock)) => self.remove(lock),
+            Ok(Owner::Nobody(lock)) => self.remove_saying(lock, last),
             Ok(Owner::Shim) => return,
             Err(error) => Err(error),
         };

@@ -92,7 +92,7 @@ all-in-vm:
 	$(foreach release,$(RELEASES),$(ONE_BY_ONE) test-$(release) VM_TESTS="$(RELEASE_TESTS)" VM_ABSENT= VM_DOCS=$(newline)	)
 RELEASES = bullseye bookworm sid
 # What an older or a newer kernel, systemd and containerd could break, each in some cases.
-RELEASE_TESTS = doctor exec fallbacks fields_effect limits mounts namespaces run seccomp stop containerd_daemon containerd_task
+RELEASE_TESTS = doctor exec fallbacks fields_effect limits mounts namespaces run seccomp stop containerd_task
 
 # One selection and one set of features for whatever cargo builds for tests, so
 # that nothing is compiled twice.

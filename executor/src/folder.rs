@@ -346,10 +346,10 @@ impl Folder {
     /// to write it. None for a launch that failed.
     pub(crate) fn last_events(&self) -> Vec<Entry> {
         let Ok(id) = self.name().parse::<TaskId>() else { return Vec::new() };
-        if let Some(removed) = self.event_after_report(&id) {
-            return vec![removed];
-        }
         let entry = |seq, event| Entry { time: Timestamp::now(), id: id.clone(), seq, event, lost: 0 };
+        if let Ok(Some(report)) = self.exit() {
+            return vec![entry(report.events.saturating_add(1), Event::Removed)];
+        }
         let record = self.record();
         if matches!(&record, Ok(None)) || matches!(&record, Ok(Some(record)) if record.started_at.is_none()) {
             return Vec::new();
@@ -368,13 +368,6 @@ impl Folder {
         vec![entry(last.saturating_add(1), exited), entry(last.saturating_add(2), Event::Removed)]
     }
 
-    /// The removal of a task that has a report, which has all other events.
-    fn event_after_report(&self, id: &TaskId) -> Option<Entry> {
-        let report = self.exit().ok().flatten()?;
-        let seq = report.events.saturating_add(1);
-        Some(Entry { time: Timestamp::now(), id: id.clone(), seq, event: Event::Removed, lost: 0 })
-    }
-
     /// The task's events in the journal, from its creation on: an earlier task may have had the same name.
     pub(crate) fn written_events(&self) -> Vec<Entry> {
         let read = Reader::open(self.path.with_file_name(EVENTS)).and_then(|mut journal| journal.read());
@@ -390,11 +383,12 @@ impl Folder {
     }
 
     /// Removes the folder of a task that was made here, unless a command holds it by now; what cannot be removed is
-    /// logged. A launch that failed has no events, so the journal is not read.
-    pub(crate) fn remove_unheld(&self) {
+    /// logged. `events` is how many a task that has ended had, its end included; a launch that failed has none.
+    pub(crate) fn remove_unheld(&self, events: Option<u64>) {
         let last = |folder: &Folder| {
-            let id = folder.name().parse().ok();
-            id.and_then(|id| folder.event_after_report(&id)).into_iter().collect()
+            let (id, events) = (folder.name().parse().ok(), events.map(|events| events.saturating_add(1)));
+            let removed = |(id, seq)| Entry { time: Timestamp::now(), id, seq, event: Event::Removed, lost: 0 };
+            id.zip(events).map(removed).into_iter().collect()
         };
         let removed = match self.owner() {
             Ok(Owner::Nobody(lock)) => self.remove_saying(lock, last),

@@ -228,7 +228,7 @@ impl Supervisor {
         self.tasks.borrow_mut().remove(&task.id);
         drop(task.handles.borrow_mut().lock.take());
         if task.owns_folder {
-            task.folder.remove_unheld();
+            task.folder.remove_unheld(None);
         }
         if let Err(error) = task.happen(&self.layout, Trigger::Done) {
             tracing::error!(%error, "a launch that failed is not done with");
@@ -285,7 +285,7 @@ impl Supervisor {
             Err(error) => Err(error).inspect_err(|_| drop(plan)),
         };
         match &made {
-            Err(_) if owns_folder => folder.remove_unheld(),
+            Err(_) if owns_folder => folder.remove_unheld(None),
             // The record says what to kill after a crash, and by then that may belong to another task.
             Err(_) => folder.forget_launch(),
             Ok(_) => {}
@@ -389,7 +389,7 @@ impl Supervisor {
         match self.plan_in(folder.clone(), Some(lock), id, task, launch).await {
             Ok(plan) => Ok(LaunchPlan { owns_folder: true, ..plan }),
             Err(error) => {
-                folder.remove_unheld();
+                folder.remove_unheld(None);
                 Err(error)
             }
         }

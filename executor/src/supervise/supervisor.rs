@@ -482,7 +482,7 @@ impl Supervisor {
         task.happen(&self.layout, Trigger::Removed)?;
         self.tasks.borrow_mut().remove(id);
         if task.owns_folder {
-            task.folder.remove_unheld();
+            task.folder.remove_unheld(task.facts.look(|facts| facts.report.as_ref().map(|report| report.events)));
         }
         Ok(())
     }

@@ -1,14 +1,12 @@
 //! The NUMA memory policy of a container's processes: set_mempolicy(2).
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::values::IdSet;
 use bowline_sys as sys;
 use oci_spec::runtime::{LinuxMemoryPolicy, MemoryPolicyFlagType, MemoryPolicyModeType, Spec};
 
-/// More nodes than any kernel has (`MAX_NUMNODES` is at most 1024).
-const MOST_NODES: usize = 1024;
-
-/// The nodes of a policy, a bit each.
-type Nodes = [u64; MOST_NODES / 64];
+/// The nodes of a policy, a bit each: 1,024, more than any kernel has (`MAX_NUMNODES`).
+type Nodes = [u64; 16];
 
 /// Checks the policy, if the configuration has one.
 ///
@@ -54,20 +52,17 @@ fn mode(policy: &LinuxMemoryPolicy) -> i32 {
 
 /// The nodes, which are written as `0-3,7`.
 fn nodes(policy: &LinuxMemoryPolicy) -> Result<Nodes> {
-    let mut nodes = [0; MOST_NODES / 64];
+    let mut nodes = Nodes::default();
     let text = text(policy);
-    let bad = |part: &str| {
-        let message = format!("linux.memoryPolicy.nodes: invalid memory policy node {part:?} in {text:?}");
+    let bad = || {
+        let message = format!("linux.memoryPolicy.nodes: invalid memory policy node in {text:?}");
         Error::new(Kind::BadSpec, message).hint("list nodes and ranges of them, such as 0-3,7")
     };
-    for part in text.split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|node| *node < MOST_NODES);
-        let range = number(first).zip(number(last)).filter(|(first, last)| first <= last);
-        let (first, last) = range.ok_or_else(|| bad(part))?;
-        (first..=last).for_each(|node| nodes[node / 64] |= 1 << (node % 64));
+    let listed = if text.is_empty() { None } else { Some(text.parse::<IdSet>().map_err(|_| bad())?) };
+    for id in listed.iter().flat_map(IdSet::ids) {
+        *nodes.get_mut(*id as usize / 64).ok_or_else(bad)? |= 1 << (id % 64);
     }
-    let count: u32 = nodes.iter().map(|bits: &u64| bits.count_ones()).sum();
+    let count = listed.as_ref().map_or(0, |listed| listed.ids().len());
     let takes_none = matches!(policy.mode(), MemoryPolicyModeType::MpolDefault | MemoryPolicyModeType::MpolLocal);
     if takes_none && count > 0 {
         let message = format!("linux.memoryPolicy.nodes: {} mode requires 0 nodes but got {count}", policy.mode());

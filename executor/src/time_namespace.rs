@@ -6,7 +6,9 @@ use std::os::fd::AsFd as _;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
-use oci_spec::runtime::{LinuxNamespaceType, Spec};
+use oci_spec::runtime::Spec;
+
+use crate::namespaces::Namespaces;
 
 /// The clocks that have an offset.
 const CLOCKS: [&str; 2] = ["boottime", "monotonic"];
@@ -22,9 +24,7 @@ pub fn check(spec: &Spec) -> Result<()> {
         let message = format!("linux.timeOffsets: {clock:?} is no clock that can have an offset");
         return Err(Error::new(Kind::BadSpec, message).hint(format!("the clocks are {}", CLOCKS.join(" and "))));
     }
-    let is_new = |path: Option<&std::path::Path>| path.is_none_or(|path| path.as_os_str().is_empty());
-    let mut namespaces = linux.namespaces().iter().flatten();
-    if !namespaces.any(|n| n.typ() == LinuxNamespaceType::Time && is_new(n.path().as_deref())) {
+    if !Namespaces::of(spec)?.is_new(sys::CLONE_NEWTIME) {
         let message = "linux.timeOffsets: without a new time namespace they would be of somebody else's";
         return Err(Error::new(Kind::BadSpec, message).hint("add a namespace of type time, without a path"));
     }

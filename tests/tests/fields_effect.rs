@@ -168,6 +168,12 @@ fn clocks_of_a_time_namespace_are_as_far_ahead_as_the_configuration_says() {
         assert_eq!(namespace_of(running.shim.pid(), "time"), namespace_of(std::process::id().cast_signed(), "time"));
         assert_eq!(running.exec("e", OFFSETS), (0, expected.to_owned()));
         assert_ne!(namespace_of(running.pid, "time"), namespace_of(running.shim.pid(), "time"));
+        let joined = said_with(OFFSETS, |config| {
+            let path = format!("/proc/{}/ns/time", running.pid);
+            let all = config["linux"]["namespaces"].as_array_mut().expect("a list");
+            all.push(json!({ "type": "time", "path": path }));
+        });
+        assert_eq!(joined, expected.trim_end());
         running.end();
     }
     let none = said_with(OFFSETS, |config| {

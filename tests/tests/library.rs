@@ -1,4 +1,4 @@
-//! The two ways to use bowline from a program of one's own: the crate `bowline-client`, which this program links as any
+//! The two ways to use bowline from another program: the crate `bowline-client`, which this program links as any
 //! other does, and the executor in a process of its own. The shims are the binaries under test.
 //!
 //! This program has many threads, and starts others from all of them meanwhile.

@@ -214,7 +214,7 @@ fn set_extension_services_quota_of_a_unit_with_several_names_once() {
     unit.also(&alias);
     unit.also(&other);
     let name = unit.name.clone();
-    // The same of both names, and the manifest's order counts where they differ.
+    // Both names lead to one unit. Where their entries differ, the later one in the manifest counts.
     let same = json!({"services": [{"name": alias, "memory": "64M"}, {"name": name, "memory": "64M"}]});
     units.limits(&["apply"], &same).assert_says(&format!("changed {name}: memory 64M"));
     let twice = json!({"services": [{"name": alias, "memory": "64M"}, {"name": other, "memory": "128M"}]});

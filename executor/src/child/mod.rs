@@ -27,7 +27,7 @@ pub use scheduling::first_affinity;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 
@@ -194,6 +194,8 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     };
     let wants_null = payload.stdio.wants_null();
     let entered = rootfs::enter(spec, &sources, namespaces.in_user_namespace(), mounts, wants_null, hooks)?;
+    // Nothing that runs inside is to come by the host's mounts.
+    mounts.into_iter().for_each(|mounts| sys::close_fd(mounts.as_raw_fd()));
     if let (Some(pty), Some(wish)) = (&entered.terminal, &payload.stdio.terminal) {
         terminal::take(wish, payload.process, pty)?;
     }

@@ -25,6 +25,7 @@ mod launches;
 mod overview;
 mod pause_process;
 mod pauses;
+mod planning;
 mod sandbox;
 mod sandboxes;
 mod shim_cgroup;

@@ -50,7 +50,7 @@ impl Start {
         Ok(Start::new(bowline_spec::parse(text, Format::Json)?))
     }
 
-    /// Has the exit report synced to disk before anybody is told of the end, so that it survives a power loss.
+    /// Syncs the exit report to disk before the exit is reported, so that the report survives a power loss.
     #[must_use]
     pub fn durable(self) -> Start {
         Start { durable: true, ..self }

@@ -5,7 +5,7 @@ use bowline_spec::id::TaskId;
 use bowline_spec::values::ByteSize;
 use bowline_spec::{CpuUpdate, MemoryUpdate, Update};
 
-use crate::input::args::UpdateArgs;
+use crate::input::args::update::UpdateArgs;
 use crate::input::io::IoArg;
 use crate::{complain, reach};
 

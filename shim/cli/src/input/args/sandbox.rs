@@ -9,7 +9,8 @@ use bowline_spec::values::{ByteSize, Ceiling, Cpus, IdSet, Place};
 use bowline_spec::{Enforcement, NetworkMode, Port};
 use clap::{Args, Subcommand};
 
-use crate::input::args::{UpdateArgs, word};
+use crate::input::args::update::UpdateArgs;
+use crate::input::args::word;
 
 #[derive(Debug, Subcommand)]
 pub enum SandboxCommand {

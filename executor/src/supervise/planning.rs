@@ -1,0 +1,186 @@
+//! Turns what is asked for into the plan of a launch: of a description, a member of a sandbox, or a manager's bundle.
+//!
+//! Must not: start a process, or make a cgroup.
+
+use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::rc::Rc;
+
+use bowline_cgroup::{CgroupIdentity, Driver, Unit};
+use bowline_error::{Doing, Kind, Result};
+use bowline_spec::budget::settled_shares;
+use bowline_spec::id::TaskId;
+use bowline_spec::{Task as Description, TaskProfile};
+use jiff::Timestamp;
+use oci_spec::runtime::Spec;
+
+use super::launch_plan::LaunchPlan;
+use super::sandbox::Sandbox;
+use super::supervisor::Supervisor;
+use super::units;
+use crate::facts::Particulars;
+use crate::folder::{Folder, Lock, Record};
+use crate::namespaces::{self, Namespaces};
+use crate::report::Enforcement;
+use crate::request::{Bundle, Launch};
+use crate::seccomp::{self, Profile};
+use crate::{bundle, claimed_uid, host, tolerance};
+
+impl Supervisor {
+    /// Turns a description into the plan of its launch. A task that is not the executor's first gets a folder of its own,
+    /// as a member of a sandbox has.
+    pub(super) async fn plan(&self, id: &TaskId, task: Description, launch: &Launch) -> Result<LaunchPlan> {
+        let (folder, lock) = match id.as_str() == self.config.folder.name() {
+            true => (self.config.folder.clone(), None),
+            false => self.config.state.create(id).map(|(folder, lock)| (folder, Some(lock)))?,
+        };
+        let made = lock.is_some().then(|| folder.clone());
+        let plan = self.plan_in(folder, lock, id, task, launch).await;
+        if let (Err(_), Some(folder)) = (&plan, made) {
+            folder.remove_unheld(None);
+        }
+        plan
+    }
+
+    async fn plan_in(
+        &self,
+        folder: Folder,
+        lock: Option<Lock>,
+        id: &TaskId,
+        task: Description,
+        launch: &Launch,
+    ) -> Result<LaunchPlan> {
+        let task = task.settled().into_owned();
+        let claimed = task.profile.map(|TaskProfile::Untrusted| claimed_uid::claim()).transpose()?;
+        let spec = host::configure_unfiltered(&task, id.as_str(), claimed.as_ref())?;
+        let profile = host::profile(&task)?;
+        if task.rootfs.is_none() {
+            make_root(&folder, &spec)?;
+        }
+        let cgroup = spec.linux().as_ref().and_then(|l| l.cgroups_path().as_ref());
+        let cgroup = cgroup.and_then(|path| path.to_str()).unwrap_or_default().to_owned();
+        let sandbox = folder.name();
+        let asked = task.cgroup.is_some().then_some(&*cgroup);
+        let unit = match &launch.slice {
+            None => launch.driver.unit_of(asked, &sandbox, id.as_str())?,
+            Some(slice) => Some(units::in_slice(slice, asked, launch.driver, id)?),
+        };
+        if unit.as_ref().is_some_and(|unit| unit.own_slice) {
+            self.overhead.be_unit(&self.layout, &self.config.folder.name())?;
+        }
+        let enforcement = launch.slice.clone().map(|slice| Enforcement { slice, enforced: true, reason: None });
+        let durable = launch.durable;
+        // The executor's own cgroup goes with its own folder, not with that of a further task.
+        let owns_folder = lock.is_some();
+        let overhead = self.overhead.path().filter(|_| !owns_folder);
+        let record = Record { task: Some(task), durable, enforcement, overhead, ..self.record(cgroup, unit) };
+        Ok(LaunchPlan { claimed, owns_folder, lock, ..self.planned(spec, profile, record, folder).await? })
+    }
+
+    /// Plans a member of a sandbox and adds it to the joint budget.
+    pub(super) async fn plan_member(
+        &self,
+        sandbox: &Rc<Sandbox>,
+        id: &TaskId,
+        mut task: Description,
+        durable: bool,
+    ) -> Result<LaunchPlan> {
+        let asked = task.cpu.shares;
+        let (shares, notes) = sandbox.facts.look(|facts| settled_shares(&facts.record.sandbox, id.as_str(), asked));
+        task.cpu.shares = shares;
+        let folder = self.config.state.folder(id);
+        let lock = folder.lock_shared()?;
+        let joined = self.joined(sandbox, &task, id)?;
+        let spec = host::configure_unfiltered(&joined, id.as_str(), None)?;
+        let profile = host::profile(&joined)?;
+        if task.rootfs.is_none() {
+            make_root(&folder, &spec)?;
+        }
+        let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
+        self.join_budget(sandbox, id, &task, resources, notes).await?;
+        let (cgroup, unit) = sandbox.facts.look(|facts| (facts.record.cgroup_of(id), facts.record.unit_of(id)));
+        let unit = unit?;
+        let of = Some(sandbox.id().clone());
+        let record = Record { task: Some(task), durable, sandbox: of, overhead: None, ..self.record(cgroup, unit) };
+        Ok(LaunchPlan { lock: Some(lock), ..self.planned(spec, profile, record, folder).await? })
+    }
+
+    /// Plans the launch of a manager's bundle.
+    pub(super) async fn plan_bundle(
+        &self,
+        id: &TaskId,
+        bundle: Bundle,
+        driver: Driver,
+        durable: bool,
+    ) -> Result<LaunchPlan> {
+        let (mut spec, seccomp) = bundle::read(&bundle.path)?;
+        if let Some(member) = &bundle.member {
+            member.fit(&mut spec)?;
+        }
+        if !Namespaces::of(&spec)?.in_user_namespace() {
+            spec.process_mut().iter_mut().for_each(tolerance::grant);
+        }
+        let asked = bundle::asked_cgroup(&spec);
+        let unit = driver.unit_of(asked, id.as_str(), id.as_str())?;
+        let record = Record { durable, ..self.record(bundle::cgroup_path(asked, id), unit) };
+        let profile = seccomp.map(|profile| Profile::Given(Box::new(profile)));
+        self.planned(spec, profile, record, Folder::at(bundle.path)).await
+    }
+
+    async fn planned(
+        &self,
+        spec: Spec,
+        profile: Option<Profile>,
+        record: Record,
+        folder: Folder,
+    ) -> Result<LaunchPlan> {
+        let namespaces = Namespaces::of(&spec)?;
+        let filter = match profile {
+            Some(profile) => Some(seccomp::filter(profile, &self.config.state.filter_cache()).await?),
+            None => None,
+        };
+        Ok(LaunchPlan {
+            spec: Box::new(spec),
+            namespaces,
+            filter,
+            record: Box::new(record),
+            particulars: Particulars::default(),
+            folder,
+            owns_folder: false,
+            reserve: None,
+            lock: None,
+            claimed: None,
+        })
+    }
+
+    /// The record of a task whose launch begins.
+    fn record(&self, cgroup: String, unit: Option<Unit>) -> Record {
+        Record {
+            created_at: Timestamp::now(),
+            started_at: None,
+            pid: None,
+            pid_started: None,
+            shim_pid: std::process::id().cast_signed(),
+            cgroup: unit.as_ref().map_or(cgroup, Unit::path),
+            identity: CgroupIdentity::to_come(),
+            parents_made: BTreeMap::new(),
+            unit,
+            overhead: self.overhead.path(),
+            sandbox: None,
+            durable: false,
+            enforcement: None,
+            task: None,
+        }
+    }
+}
+
+/// Creates the empty folder that the host view is mounted into. In a user namespace, that namespace's root creates
+/// the mount points, so it owns the folder.
+fn make_root(folder: &Folder, spec: &Spec) -> Result<()> {
+    let path = folder.file("rootfs");
+    let what = || format!("cannot create {}", path.display());
+    DirBuilder::new().mode(0o755).create(&path).doing(Kind::Internal, what)?;
+    let (uid, gid) = namespaces::host_ids(spec, 0, 0);
+    std::os::unix::fs::chown(&path, Some(uid), Some(gid)).doing(Kind::Internal, what)
+}

@@ -1,0 +1,65 @@
+//! The arguments of `bowline update`, and limits that can be lifted.
+
+use std::str::FromStr;
+
+use bowline_spec::Invalid;
+use bowline_spec::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
+use clap::Args;
+
+use crate::input::args::variable;
+use crate::input::io::IoArg;
+
+/// Limits as typed; `max` or `-1` lifts one.
+#[derive(Debug, Args)]
+pub struct UpdateArgs {
+    /// The most memory: 64M, max
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
+    pub memory: Option<Ceiling<ByteSize>>,
+    /// Swap beyond the memory limit: 16M, max
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
+    pub swap: Option<Ceiling<ByteSize>>,
+    /// Memory beyond which the task is slowed down (cgroup v2): 48M, max
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
+    pub memory_high: Option<Ceiling<ByteSize>>,
+    /// Memory up to which the kernel spares the task: 16M, 0
+    #[arg(long, value_name = "SIZE")]
+    pub memory_low: Option<ByteSize>,
+    /// The most CPU time, in CPUs: 0.5, max
+    #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<Cpus>)]
+    pub cpus: Option<Ceiling<Cpus>>,
+    /// The weight when CPU time is short: 2 to 262144
+    #[arg(long)]
+    pub cpu_shares: Option<u64>,
+    /// CPU time for realtime scheduling in each --realtime-period (cgroup v1): 10ms
+    #[arg(long, value_name = "TIME")]
+    pub realtime: Option<Duration>,
+    /// How often that is renewed: 1s
+    #[arg(long, value_name = "TIME")]
+    pub realtime_period: Option<Duration>,
+    /// The CPUs the task may run on: 0-1,3
+    #[arg(long, value_name = "CPUS")]
+    pub cpuset: Option<IdSet>,
+    /// The memory nodes it may use: 0
+    #[arg(long, value_name = "NODES")]
+    pub mems: Option<IdSet>,
+    /// The most processes and threads: 64, max
+    #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<u64>)]
+    pub pids: Option<Ceiling<u64>>,
+    /// Block devices: weight=500, or /dev/sda,read_bps=1M,write_iops=max; may be repeated
+    #[arg(long, value_name = "IO")]
+    pub io: Vec<IoArg>,
+    /// Huge pages by their size: 2MB=64M; may be repeated
+    #[arg(long, value_name = "PAGE=SIZE", value_parser = variable)]
+    pub hugepages: Vec<(String, String)>,
+    /// A raw cgroup v2 file: memory.oom.group=1; may be repeated
+    #[arg(long, value_name = "FILE=VALUE", value_parser = variable)]
+    pub unified: Vec<(String, String)>,
+}
+
+/// A limit, `max`, or `-1` as runc and docker write it.
+pub fn ceiling<T: FromStr>(text: &str) -> Result<Ceiling<T>, String> {
+    match text {
+        "-1" => Ok(Ceiling::Unlimited),
+        text => text.parse().map_err(|wrong: Invalid| wrong.to_string()),
+    }
+}

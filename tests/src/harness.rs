@@ -37,8 +37,8 @@ mod trace;
 pub use daemon::Daemon;
 pub use elsewhere::Elsewhere;
 pub use kernel::{
-    cgroup_of, children_of, disk, fds_of, hierarchies, hierarchy, holders_of, lacks, namespace_of, only_v2,
-    process_exists, status_lines, unix_sockets,
+    assert_cgroup_is, assert_cgroup_is_below, cgroup_of, children_of, disk, fds_of, hierarchies, hierarchy, holders_of,
+    lacks, namespace_of, only_v2, process_exists, status_lines, unix_sockets,
 };
 pub use limits::{Limits, weight};
 pub use process::Process;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Limits, Ran, Sandbox, SandboxBuild, Task, assert_forgotten, cgroup_of, has_systemd, hierarchies, only_v2,
+    Limits, Ran, Sandbox, SandboxBuild, assert_cgroup_is_below, assert_forgotten, has_systemd, hierarchies,
     process_exists, weight,
 };
 use serde_json::{Value, json};
@@ -22,22 +22,6 @@ fn place(host: &Host, of: &SandboxBuild<'_>) -> String {
 fn there(path: &str) -> Vec<PathBuf> {
     let folders = hierarchies().into_iter().map(|(_, mount)| mount.join(&path[1..]));
     folders.filter(|folder| folder.exists()).collect()
-}
-
-/// The process is below `path` in every hierarchy that has a controller.
-#[track_caller]
-fn assert_below(pid: i32, path: &str) {
-    let mut found = cgroup_of(pid);
-    if found.len() > 1 {
-        // On a hybrid host that limits nothing.
-        found.remove("");
-    }
-    assert!(!found.is_empty() && found.values().all(|place| place.starts_with(path)), "{pid}: {found:#?}, not {path}");
-}
-
-/// The CPU shares, or on v2 the weight, of a member's own cgroup.
-fn own_weight(task: &Task<'_>) -> u64 {
-    task.cgroup_file("cpu", if only_v2() { "cpu.weight" } else { "cpu.shares" }).parse().expect("a number")
 }
 
 fn notes(sandbox: &Sandbox<'_>) -> String {
@@ -58,7 +42,7 @@ fn build_cgroup_root() {
     assert_eq!(sandbox.inspect()["cgroup"], *at);
     assert_eq!(Limits::of(&at).memory, "67108864");
     let member = sandbox.task(IDLE).start();
-    assert_below(member.pid(), &format!("{at}/{}", member.id()));
+    assert_cgroup_is_below(member.pid(), &format!("{at}/{}", member.id()));
     assert!(host.bowline(["gc", "--dry-run"]).assert_code(0).out().lines().all(|line| !line.contains(sandbox.id())));
     member.end();
     sandbox.rm([]);
@@ -106,7 +90,7 @@ fn build_cgroup_root_by_systemd() {
     // Which controllers besides there are in a slice that other sandboxes share changes with them.
     assert_eq!(sandbox.cgroup_file("pids", "pids.max"), "50");
     let member = sandbox.task(IDLE).start();
-    assert_below(member.pid(), &format!("{at}/bowline-{}.scope", member.id()));
+    assert_cgroup_is_below(member.pid(), &format!("{at}/bowline-{}.scope", member.id()));
     member.end();
     sandbox.rm([]);
     assert_forgotten(&slice);
@@ -222,7 +206,7 @@ fn docker_cpu_shares() {
     ] {
         let (told, task) = member(shares);
         sum = (sum + has).min(262_144);
-        assert_eq!((own_weight(&task), sandbox.limits().weight), (weight(has), weight(sum)), "{shares}");
+        assert_eq!((task.cpu_weight(), sandbox.limits().weight), (weight(has), weight(sum)), "{shares}");
         let line = format!("{}: {shares} CPU shares are {said}", task.id());
         for (place, text) in [("answer", &told), ("log", &log(&sandbox)), ("inspect", &notes(&sandbox))] {
             assert_eq!(text.contains(&line), !said.is_empty(), "{shares}: {place}: {text}");
@@ -233,9 +217,9 @@ fn docker_cpu_shares() {
     let (one, others) = tasks.split_first().expect("five");
     let ran = one.bowline("update", ["--cpu-shares=300000"]);
     assert!(ran.assert_code(0).err().contains("300000 CPU shares are above the most"), "{ran}");
-    assert_eq!(own_weight(one), weight(262_144));
+    assert_eq!(one.cpu_weight(), weight(262_144));
     let ran = one.bowline("update", ["--cpu-shares=512"]);
-    assert_eq!((ran.assert_code(0).err().contains(one.id()), own_weight(one)), (false, weight(512)), "{ran}");
+    assert_eq!((ran.assert_code(0).err().contains(one.id()), one.cpu_weight()), (false, weight(512)), "{ran}");
     assert!(!notes(&sandbox).contains(one.id()), "{}", notes(&sandbox));
     // A limit that does not concern them changes nothing of what is said.
     let last = others.last().expect("four");

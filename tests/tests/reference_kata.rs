@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Limits, Process, Sandbox, Task, cgroup_of, eventually, has_systemd, hierarchies, hierarchy, only_v2, skip, weight,
+    Limits, Process, Sandbox, assert_cgroup_is, eventually, has_systemd, hierarchies, hierarchy, only_v2, skip, weight,
 };
 use rustix::process::Signal;
 use serde_json::json;
@@ -25,38 +25,17 @@ fn end(helper: Process) {
     helper.finish();
 }
 
-/// It has ended, and is counted no more.
-#[track_caller]
-fn leave(sandbox: &Sandbox<'_>, task: &Task<'_>) {
-    task.end();
-    eventually(format_args!("{} is no member", task.id()), || {
-        let members = sandbox.inspect()["members"].clone();
-        (!members.as_array().expect("a list").contains(&task.id().into())).then_some(())
-    });
-}
-
-/// The process is in `path` in every hierarchy that has a controller.
-#[track_caller]
-fn assert_in(pid: i32, path: &str) {
-    let mut found = cgroup_of(pid);
-    if found.len() > 1 {
-        // On a hybrid host that limits nothing.
-        found.remove("");
-    }
-    assert!(!found.is_empty() && found.values().all(|place| place == path), "{pid}: {found:#?}, not {path}");
-}
-
 #[test]
 fn rename_cgroup_path() {
     let host = Host::new();
     let sandbox = host.sandbox().toml("overhead_prefix = 'kata_'\npids = 3").create();
     let overhead = format!("/bowline-overhead/kata_{}", sandbox.id());
     assert_eq!(sandbox.inspect()["overhead"], *overhead);
-    assert_in(sandbox.shim_pid(), &overhead);
+    assert_cgroup_is(sandbox.shim_pid(), &overhead);
     assert_eq!(Limits::of(&overhead).pids, "max");
     let helper = helper(&host);
     sandbox.bowline("charge", [&*helper.pid().to_string()]).assert_code(0);
-    assert_in(helper.pid(), &overhead);
+    assert_cgroup_is(helper.pid(), &overhead);
     let found = host.bowline(["gc", "--dry-run"]).assert_code(0).out();
     assert!(!found.contains(sandbox.id()), "{found}");
     end(helper);
@@ -74,7 +53,7 @@ fn rename_cgroup_path() {
 fn rename_cgroup_path_inside_the_sandbox() {
     let host = Host::new();
     let sandbox = host.sandbox().toml("overhead = 'inside'\noverhead_prefix = 'kata_'").create();
-    assert_in(sandbox.shim_pid(), &format!("/bowline/{}/kata_overhead", sandbox.id()));
+    assert_cgroup_is(sandbox.shim_pid(), &format!("/bowline/{}/kata_overhead", sandbox.id()));
     sandbox.rm([]);
     host.sandbox()
         .toml("overhead = 'root'\noverhead_prefix = 'kata_'")
@@ -93,7 +72,7 @@ fn rename_cgroup_path_by_systemd() {
     let scope = format!("kata_bowline-{}:overhead.scope", sandbox.id());
     let inspected = sandbox.inspect();
     assert_eq!(inspected["overhead_unit"]["name"], *scope);
-    assert_in(sandbox.shim_pid(), inspected["overhead"].as_str().expect("a path"));
+    assert_cgroup_is(sandbox.shim_pid(), inspected["overhead"].as_str().expect("a path"));
     sandbox.rm([]);
     host.assert_nothing_left();
 }
@@ -116,7 +95,7 @@ fn move_to_parent_as_it_is_deleted() {
         );
         assert!(ran.assert_code(0).err().contains(&told), "{crash}: {ran}");
         assert!(helper.is_running(), "it is nobody's to kill");
-        assert_in(helper.pid(), "/");
+        assert_cgroup_is(helper.pid(), "/");
         end(helper);
     }
     host.assert_nothing_left();
@@ -151,7 +130,7 @@ fn add_process_of_none() {
     for skipped in ["web", "-1", "4194303"] {
         assert!(ran.assert_code(0).err().contains(&format!("{skipped} is not a process")), "{ran}");
     }
-    assert_in(helper.pid(), &format!("/bowline-overhead/{}", sandbox.id()));
+    assert_cgroup_is(helper.pid(), &format!("/bowline-overhead/{}", sandbox.id()));
     end(helper);
     host.assert_nothing_left();
 }
@@ -169,8 +148,8 @@ fn update_container_whose_limit_is_lifted() {
     assert_eq!(two.bowline("update", ["--cpus=0.4"]).assert_code(0).err(), "");
     assert_eq!(two.bowline("update", ["--cpus=max"]).assert_code(0).err(), "");
     assert_eq!(sandbox.limits().cpu, "max 100000");
-    leave(&sandbox, &one);
-    leave(&sandbox, &two);
+    sandbox.lose(&one);
+    sandbox.lose(&two);
     host.assert_nothing_left();
 }
 
@@ -196,11 +175,11 @@ fn update_resources_as_the_last_container_ends() {
             sandbox.described(&format!("command = 'sleep'\nargs = ['1000']\ncpu.shares = {shares}")).start()
         };
         let (one, two) = (member(3000), member(500));
-        leave(&sandbox, &one);
+        sandbox.lose(&one);
         let shares = weight_of(&sandbox);
         // A pod's go by thousandths of a CPU.
         assert!([of(500), of(499)].contains(&shares), "{budget}: {shares:?}");
-        leave(&sandbox, &two);
+        sandbox.lose(&two);
         assert_eq!(weight_of(&sandbox), of(none), "{budget}");
         // Also of one that is killed, and removed at once.
         let last = member(4000);
@@ -261,9 +240,9 @@ fn cpu_resources_with_realtime() {
     assert_eq!((joint()[0].as_str(), one.cgroup_file("cpu", "cpu.rt_runtime_us").as_str()), ("13000", "10000"));
     one.bowline("update", ["--realtime=1ms"]).assert_code(0);
     assert_eq!((joint()[0].as_str(), one.cgroup_file("cpu", "cpu.rt_runtime_us").as_str()), ("4000", "1000"));
-    leave(&sandbox, &one);
+    sandbox.lose(&one);
     assert_eq!(joint()[0], "3000");
-    leave(&sandbox, &two);
+    sandbox.lose(&two);
     assert_eq!(joint()[0], "0", "what nobody has is the others' to have");
     sandbox.bowline("update", ["--realtime=1ms"]).assert_refused(125, &["cpu.realtime", "members"]);
     sandbox.rm([]);

@@ -11,21 +11,6 @@ fn member<'h>(sandbox: &Sandbox<'h>, limits: &str) -> Task<'h> {
     sandbox.described(&format!("command = 'sleep'\nargs = ['1000']\n{limits}")).start()
 }
 
-/// It has ended, and is counted no more.
-#[track_caller]
-fn leave(sandbox: &Sandbox<'_>, task: &Task<'_>) {
-    task.end();
-    eventually(format_args!("{} is no member", task.id()), || {
-        let members = sandbox.inspect()["members"].clone();
-        (!members.as_array().expect("a list").contains(&task.id().into())).then_some(())
-    });
-}
-
-/// The CPU shares, or on v2 the weight, of a member's own cgroup.
-fn own_weight(task: &Task<'_>) -> u64 {
-    task.cgroup_file("cpu", if only_v2() { "cpu.weight" } else { "cpu.shares" }).parse().expect("a number")
-}
-
 fn has_two_cpus() -> bool {
     Path::new("/sys/devices/system/cpu/cpu1").exists()
 }
@@ -41,10 +26,14 @@ fn shares_are_the_members_sum_where_no_cpu_limit_is_given() {
     let two = member(&sandbox, "cpu.shares = 256");
     let modest = member(&sandbox, "");
     assert_eq!(shares(), weight(770), "who asks for none has the least");
-    assert_eq!([&one, &two, &modest].map(own_weight), [512, 256, 2].map(weight), "and weighs no more beside others");
+    assert_eq!(
+        [&one, &two, &modest].map(|task| task.cpu_weight()),
+        [512, 256, 2].map(weight),
+        "and weighs no more beside others"
+    );
     two.bowline("update", ["--cpu-shares=1024"]).assert_code(0);
-    assert_eq!((shares(), own_weight(&two)), (weight(1538), weight(1024)));
-    leave(&sandbox, &one);
+    assert_eq!((shares(), two.cpu_weight()), (weight(1538), weight(1024)));
+    sandbox.lose(&one);
     assert_eq!(shares(), weight(1026));
     let most = member(&sandbox, "cpu.shares = 262144");
     assert_eq!(shares(), weight(262_144));
@@ -58,7 +47,7 @@ fn shares_are_the_members_sum_where_no_cpu_limit_is_given() {
     sandbox.update(["--cpu-shares=300"]);
     assert_eq!(shares(), weight(300), "what is given is not summed");
     for task in [two, modest, most] {
-        leave(&sandbox, &task);
+        sandbox.lose(&task);
     }
     assert_eq!(shares(), weight(300));
     host.assert_nothing_left();
@@ -90,10 +79,10 @@ fn the_members_limits_make_the_budget_and_follow_them() {
     one.bowline("update", ["--cpus=max"]).assert_code(0);
     assert_eq!((limits().cpu.as_str(), quota_of(&one).as_str()), ("30000 100000", "max"));
     sandbox.bowline("update", ["--cpus=1"]).assert_refused(125, &["cpu.limit", "members"]);
-    leave(&sandbox, &two);
+    sandbox.lose(&two);
     assert_eq!((limits().cpu.as_str(), limits().weight), ("max 100000", weight(100)));
-    leave(&sandbox, &one);
-    leave(&sandbox, &free);
+    sandbox.lose(&one);
+    sandbox.lose(&free);
     assert_eq!(limits().weight, weight(1024), "the kernel's own, as nobody asks");
     host.assert_nothing_left();
 }
@@ -125,11 +114,11 @@ fn cpus_are_those_that_members_name_and_all_when_nobody_does() {
     assert_eq!((cpus(), frees()), ("1".to_owned(), "1".to_owned()));
     let two = member(&sandbox, "cpu.cpuset = '0'");
     assert_eq!((cpus(), frees()), ("0-1".to_owned(), "0-1".to_owned()));
-    leave(&sandbox, &one);
+    sandbox.lose(&one);
     assert_eq!((cpus(), frees()), ("0".to_owned(), "0".to_owned()));
-    leave(&sandbox, &two);
+    sandbox.lose(&two);
     assert_eq!((cpus(), frees()), (all.clone(), all));
-    leave(&sandbox, &free);
+    sandbox.lose(&free);
     host.assert_nothing_left();
 }
 
@@ -177,18 +166,22 @@ fn a_pod_has_what_its_members_ask_for_and_may_have() {
     assert_eq!((limits().cpu.as_str(), limits().memory.as_str()), ("max 100000", "218103808"));
     let none = member(&sandbox, "");
     assert_eq!((limits().cpu.as_str(), limits().memory.as_str()), ("max 100000", "max"));
-    assert_eq!([&one, &two, &free, &none].map(own_weight), [204, 102, 2, 2].map(weight), "as in the kubelet's pods");
+    assert_eq!(
+        [&one, &two, &free, &none].map(|task| task.cpu_weight()),
+        [204, 102, 2, 2].map(weight),
+        "as in the kubelet's pods"
+    );
     one.bowline("update", ["--cpus=0.5"]).assert_code(0);
-    assert_eq!(own_weight(&one), weight(512));
+    assert_eq!(one.cpu_weight(), weight(512));
     one.bowline("update", ["--cpus=0.2"]).assert_code(0);
-    leave(&sandbox, &none);
-    leave(&sandbox, &free);
+    sandbox.lose(&none);
+    sandbox.lose(&free);
     assert_eq!((limits().cpu.as_str(), limits().memory.as_str()), ("30000 100000", "201326592"));
     sandbox.bowline("update", ["--memory=1G"]).assert_refused(125, &["memory.limit", "pod"]);
     sandbox.update(["--pids=200"]);
     assert_eq!((limits().pids.as_str(), limits().memory.as_str()), ("200", "201326592"));
-    leave(&sandbox, &two);
-    leave(&sandbox, &one);
+    sandbox.lose(&two);
+    sandbox.lose(&one);
     assert_eq!((limits().cpu.as_str(), limits().memory.as_str()), ("max 100000", "max"));
     assert_eq!(limits().weight, weight(2));
     host.assert_nothing_left();
@@ -212,9 +205,9 @@ fn a_pods_huge_pages_come_and_go_with_its_members() {
     let file = files.iter().find(|file| file.exists()).expect("one of the two");
     let limit = || std::fs::read_to_string(file).expect("it is there").trim_end().to_owned();
     assert_eq!(limit(), "12582912");
-    leave(&sandbox, &one);
+    sandbox.lose(&one);
     assert_eq!(limit(), "4194304");
-    leave(&sandbox, &two);
+    sandbox.lose(&two);
     assert!(limit() == "max" || limit().parse::<u64>().is_ok_and(|bytes| bytes > 1 << 62), "{}", limit());
     host.assert_nothing_left();
 }
@@ -233,11 +226,11 @@ fn the_class_is_what_members_make_or_the_one_that_is_given() {
     assert_eq!(class(&sandbox), "guaranteed");
     let free = member(&sandbox, "");
     assert_eq!(class(&sandbox), "burstable");
-    leave(&sandbox, &held);
+    sandbox.lose(&held);
     assert_eq!(class(&sandbox), "best-effort");
     let listed = host.bowline(["sandbox", "ls"]).out();
     assert!(listed.contains(sandbox.id()) && listed.contains("best-effort"), "{listed}");
-    leave(&sandbox, &free);
+    sandbox.lose(&free);
     let given = host.sandbox().flag("--qos=burstable").create();
     member(&given, "cpu.limit = 0.2\nmemory.limit = '64M'").end();
     assert_eq!(class(&given), "burstable");
@@ -261,7 +254,7 @@ fn members_that_come_and_go_at_the_same_time_are_all_counted() {
     }
     eventually("four are left", || (sandbox.inspect()["members"].as_array()?.len() == 4).then_some(()));
     assert_eq!(sandbox.limits().cpu, "40000 100000");
-    updated.iter().for_each(|task| leave(&sandbox, task));
+    updated.iter().for_each(|task| sandbox.lose(task));
     assert_eq!(sandbox.limits().cpu, "max 100000");
     host.assert_nothing_left();
 }

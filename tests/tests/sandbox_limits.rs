@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Instant;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Limits, Sandbox, cgroup_of, eventually, is_slow, only_v2, weight};
+use bowline_tests::harness::{Limits, Sandbox, assert_cgroup_is, eventually, is_slow, only_v2, weight};
 
 const IDLE: &str = "exec sleep 1000";
 
@@ -315,24 +315,13 @@ fn a_fork_bomb_stops_at_the_joint_limit() {
     host.assert_nothing_left();
 }
 
-/// The process is in `path` in every hierarchy that has a controller.
-#[track_caller]
-fn assert_in(pid: i32, path: &str) {
-    let mut found = cgroup_of(pid);
-    if found.len() > 1 {
-        // On a hybrid host that limits nothing.
-        found.remove("");
-    }
-    assert!(!found.is_empty() && found.values().all(|place| place == path), "{pid}: {found:#?}, not {path}");
-}
-
 #[test]
 fn shim_and_helpers_are_charged_beside_the_sandbox_without_limits() {
     let host = Host::new();
     let sandbox = host.sandbox().flag("--memory=64M").flag("--pids=2").flag("--cpus=0.1").create();
     let overhead = format!("/bowline-overhead/{}", sandbox.id());
     assert_eq!(sandbox.inspect()["overhead"], *overhead);
-    assert_in(sandbox.shim_pid(), &overhead);
+    assert_cgroup_is(sandbox.shim_pid(), &overhead);
     let limits = Limits::of(&overhead);
     assert_eq!((limits.cpu.as_str(), limits.memory.as_str(), limits.pids.as_str()), ("max 100000", "max", "max"));
     let mut command = host.command("sleep");
@@ -342,11 +331,11 @@ fn shim_and_helpers_are_charged_beside_the_sandbox_without_limits() {
     let ran = sandbox.bowline("charge", [&pid, "4194303"]);
     ran.assert_code(0);
     assert!(ran.err().contains("4194303") && !ran.err().contains(&pid), "{ran}");
-    assert_in(helper.pid(), &overhead);
+    assert_cgroup_is(helper.pid(), &overhead);
     assert_eq!(sandbox.processes(), [0; 0], "it counts for nothing inside");
     // A member does not change where they are.
     let task = sandbox.task(IDLE).start();
-    assert_in(sandbox.shim_pid(), &overhead);
+    assert_cgroup_is(sandbox.shim_pid(), &overhead);
     task.end();
     helper.signal(rustix::process::Signal::KILL);
     helper.finish();
@@ -363,7 +352,7 @@ fn a_helper_that_outlives_its_sandbox_is_let_go() {
     sandbox.bowline("charge", [&*helper.pid().to_string()]).assert_code(0);
     sandbox.rm([]);
     assert!(helper.is_running(), "it is nobody's to kill");
-    assert_in(helper.pid(), "/");
+    assert_cgroup_is(helper.pid(), "/");
     helper.signal(rustix::process::Signal::KILL);
     helper.finish();
     host.assert_nothing_left();
@@ -381,7 +370,7 @@ fn a_helper_is_let_go_when_the_shim_has_died_too() {
     sandbox.kill_shim();
     sandbox.rm([]);
     assert!(helper.is_running(), "it is nobody's to kill");
-    assert_in(helper.pid(), "/");
+    assert_cgroup_is(helper.pid(), "/");
     helper.signal(rustix::process::Signal::KILL);
     helper.finish();
     host.assert_nothing_left();

@@ -10,8 +10,8 @@
 use std::time::Duration;
 
 use bowline_executor::{
-    Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, died_with_shim, kill_shim, undo, undo_rest,
-    until_free,
+    Doing as _, Error, ExitReport, Folder, Kind, LeftAlone, Lock, Owner, Result, died_with_shim, kill_shim, undo,
+    undo_rest, until_free,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -160,6 +160,12 @@ async fn end(shim: &Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<O
 }
 
 impl Removal {
+    /// Like [`Removal::carry_out`], in a thread for work that blocks: the event loop goes on meanwhile.
+    pub async fn carry_out_aside(self) -> Result<Removed> {
+        let removed = tokio::task::spawn_blocking(move || self.carry_out()).await;
+        removed.doing(Kind::Internal, || "cannot remove the task")?
+    }
+
     /// Ends what is left, and removes the folder. Blocks until it is gone.
     ///
     /// # Errors

@@ -198,10 +198,9 @@ impl Task {
     /// # Errors
     /// `WrongState` for a task that has not ended, without `force`; `Damaged` for records that cannot be read.
     pub async fn remove(&self, force: bool) -> Result<Removed> {
-        let removal = self.removal(force).await?;
-        let removed = tokio::task::spawn_blocking(move || removal.carry_out()).await;
+        let removed = self.removal(force).await?.carry_out_aside().await;
         children::collect();
-        removed.doing(Kind::Internal, || "cannot remove the task")?
+        removed
     }
 
     /// The part of [`Task::remove`] that waits for others.

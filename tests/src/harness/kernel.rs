@@ -176,3 +176,25 @@ fn release() -> (u32, u32) {
     let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
+
+/// The process is in `path` in every hierarchy that has a controller.
+#[track_caller]
+pub fn assert_cgroup_is(pid: i32, path: &str) {
+    assert_cgroups(pid, path, |place| place == path);
+}
+
+/// The process is below `path` in every hierarchy that has a controller.
+#[track_caller]
+pub fn assert_cgroup_is_below(pid: i32, path: &str) {
+    assert_cgroups(pid, path, |place| place.starts_with(path));
+}
+
+#[track_caller]
+fn assert_cgroups(pid: i32, path: &str, fits: impl Fn(&String) -> bool) {
+    let mut found = cgroup_of(pid);
+    if found.len() > 1 {
+        // On a hybrid host that limits nothing.
+        found.remove("");
+    }
+    assert!(!found.is_empty() && found.values().all(fits), "{pid}: {found:#?}, not {path}");
+}

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{Build, Host, Limits, Process, Ran, eventually, kernel};
+use super::{Build, Host, Limits, Process, Ran, Task, eventually, kernel};
 
 /// A sandbox that is not made yet.
 #[must_use]
@@ -116,6 +116,16 @@ impl<'h> Sandbox<'h> {
     #[track_caller]
     pub fn bowline<const N: usize>(&self, verb: &str, args: [&str; N]) -> Ran {
         self.host.bowline(["sandbox", verb, &self.id].into_iter().chain(args))
+    }
+
+    /// Ends a member; returns once it is counted no more.
+    #[track_caller]
+    pub fn lose(&self, member: &Task<'_>) {
+        member.end();
+        eventually(format_args!("{} is no member", member.id()), || {
+            let members = self.inspect()["members"].clone();
+            (!members.as_array().expect("a list").contains(&member.id().into())).then_some(())
+        });
     }
 
     /// What `sandbox inspect` says.

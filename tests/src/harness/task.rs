@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{Host, Process, Pty, Ran, Sandbox, eventually, kernel};
+use super::{Host, Process, Pty, Ran, Sandbox, eventually, kernel, only_v2};
 
 /// A task that is not launched yet.
 #[must_use]
@@ -313,6 +313,12 @@ impl<'h> Task<'h> {
         let path = self.cgroup(controller).join(file);
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
         text.trim_end().to_owned()
+    }
+
+    /// The CPU shares of its own cgroup, or on v2 the weight.
+    #[track_caller]
+    pub fn cpu_weight(&self) -> u64 {
+        self.cgroup_file("cpu", if only_v2() { "cpu.weight" } else { "cpu.shares" }).parse().expect("a number")
     }
 
     /// The pids in its cgroup and in those below it.

@@ -2,7 +2,7 @@
 
 use bowline_client::Presence;
 use bowline_client::spawn::Programs;
-use bowline_executor::{Doing, Kind, LeftAlone, Result, StateDir};
+use bowline_executor::{Kind, LeftAlone, Result, StateDir};
 use bowline_spec::id::TaskId;
 
 use crate::input::named::TaskRef;
@@ -52,9 +52,8 @@ async fn remove_and_say(state: &StateDir, id: &TaskId) -> Result<()> {
 
 async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     let removal = bowline_client::remove(state.folder(id), id, force, &Programs::default()).await?;
-    // On a thread, so that other tasks are handled meanwhile.
-    let removed = tokio::task::spawn_blocking(move || removal.carry_out()).await;
-    let removed = removed.doing(Kind::Internal, || "cannot remove the task")??;
+    // Aside, so that other tasks are handled meanwhile.
+    let removed = removal.carry_out_aside().await?;
     say_left_alone(&removed.left_alone);
     if removed.past_shim {
         complain(&format!("the shim of task {id} was not answering: it was killed with the task"), None);

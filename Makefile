@@ -54,12 +54,11 @@ test: need-test
 	@scripts/need build
 	@scripts/need vm
 	$(SIDE_BY_SIDE) build debug $(CARGO_DEB) vm-image
-	$(MAKE) test-host
-	@# Not beside the fallbacks: an emulated machine that waits for a processor makes more system calls than are recorded.
-	$(MAKE) test-vm
+	$(MAKE) test-once
+	$(SIDE_BY_SIDE) test-fallbacks test-vm
 
-# A compiler's last step keeps one processor busy. What a target says comes as one
-# piece, when it has ended.
+# A compiler's last step keeps one processor busy, and cases mostly wait. What a
+# target says comes as one piece, when it has ended.
 SIDE_BY_SIDE = +@$(MAKE) --no-print-directory --jobs --output-sync=target BESIDE=yes
 
 ## test-host all tests on this host

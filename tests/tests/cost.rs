@@ -28,8 +28,18 @@ impl Recorded {
         assert!(count <= most, "{what}: {count}, where {most} are recorded\n{details}");
     }
 
+    /// Counts the calls that `make` returns. A busy machine can only add calls, by making one process look twice for
+    /// what another has not done yet, so too high a count is taken again.
     #[track_caller]
-    fn assert_calls(&self, what: &str, calls: &[String]) {
+    fn assert_calls(&self, what: &str, mut make: impl FnMut() -> Vec<String>) {
+        let most = if only_v2() { self.v2 } else { self.v1 };
+        let mut calls = make();
+        for _ in 1..TRIES {
+            if calls.len() <= most {
+                break;
+            }
+            calls = make();
+        }
         let mut each: BTreeMap<&str, usize> = BTreeMap::new();
         calls.iter().for_each(|call| *each.entry(call).or_default() += 1);
         let mut each: Vec<_> = each.into_iter().collect();
@@ -37,6 +47,9 @@ impl Recorded {
         self.assert_holds(&format!("system calls of {what}"), calls.len(), &format!("{each:?}"));
     }
 }
+
+/// How often a count is taken that is too high.
+const TRIES: usize = 4;
 
 /// A host of its own, for release binaries: a debug one checks each fd, and is
 /// ten times as large. Nothing is measured with those.
@@ -74,11 +87,13 @@ fn cost_of_a_launch_in_system_calls() {
     let Some(host) = host() else { return };
     // The filter is compiled once, for all tasks to come.
     host.task("true").run().assert_code(0);
-    let mut run = host.command(binary("bowline"));
-    // The cgroup of its own that a shim enters when its task has run for 100 ms is not part of this one.
-    run.args(["run", "--name", &host.new_id(), "--rm", "--shim-cgroup=inherit", "--", "/bin/sh", "-c", "exit 0"]);
-    let calls = calls_of_ours(&trace(&host, &run), "/bin/sh");
-    Recorded { v1: 1520, v2: 1446 }.assert_calls("`bowline run`, its shim and init, from start to end", &calls);
+    let run = || {
+        let mut run = host.command(binary("bowline"));
+        // The cgroup of its own that a shim enters when its task has run for 100 ms is not part of this one.
+        run.args(["run", "--name", &host.new_id(), "--rm", "--shim-cgroup=inherit", "--", "/bin/sh", "-c", "exit 0"]);
+        calls_of_ours(&trace(&host, &run), "/bin/sh")
+    };
+    Recorded { v1: 1520, v2: 1446 }.assert_calls("`bowline run`, its shim and init, from start to end", run);
     host.assert_nothing_left();
 }
 
@@ -86,18 +101,24 @@ fn cost_of_a_launch_in_system_calls() {
 fn cost_of_an_exec_in_system_calls() {
     let Some(host) = host() else { return };
     let task = idle(&host);
-    let calls = of_the_shim(&host, &task, || {
-        task.exec("exit 0").assert_code(0);
-    });
-    Recorded { v1: 130, v2: 124 }.assert_calls("an exec, in the shim, its worker and the exec", &calls);
-    let calls = of_the_shim(&host, &task, || {
-        task.exec_with(["--timeout=60s"], "exit 0").assert_code(0);
-    });
-    Recorded { v1: 142, v2: 130 }.assert_calls("an exec with a deadline", &calls);
-    let mut exec = host.command(binary("bowline"));
-    exec.args(["exec", task.id(), "--", "/bin/sh", "-c", "exit 0"]);
-    let calls = calls_of_ours(&trace(&host, &exec), "/bin/sh");
-    Recorded { v1: 174, v2: 174 }.assert_calls("the command `bowline exec`", &calls);
+    let exec = || {
+        of_the_shim(&host, &task, || {
+            task.exec("exit 0").assert_code(0);
+        })
+    };
+    Recorded { v1: 130, v2: 124 }.assert_calls("an exec, in the shim, its worker and the exec", exec);
+    let limited = || {
+        of_the_shim(&host, &task, || {
+            task.exec_with(["--timeout=60s"], "exit 0").assert_code(0);
+        })
+    };
+    Recorded { v1: 142, v2: 130 }.assert_calls("an exec with a deadline", limited);
+    let command = || {
+        let mut exec = host.command(binary("bowline"));
+        exec.args(["exec", task.id(), "--", "/bin/sh", "-c", "exit 0"]);
+        calls_of_ours(&trace(&host, &exec), "/bin/sh")
+    };
+    Recorded { v1: 174, v2: 174 }.assert_calls("the command `bowline exec`", command);
     task.end();
     host.assert_nothing_left();
 }
@@ -106,14 +127,14 @@ fn cost_of_an_exec_in_system_calls() {
 fn cost_of_statistics_and_a_stop_in_system_calls() {
     let Some(host) = host() else { return };
     let task = idle(&host);
-    let calls = of_the_shim(&host, &task, || {
-        task.stats();
-    });
-    Recorded { v1: 178, v2: 141 }.assert_calls("statistics", &calls);
-    let calls = of_the_shim(&host, &task, || {
-        task.end();
-    });
-    Recorded { v1: 290, v2: 176 }.assert_calls("a stop, until the shim has left", &calls);
+    let stats = || of_the_shim(&host, &task, || drop(task.stats()));
+    Recorded { v1: 178, v2: 141 }.assert_calls("statistics", stats);
+    task.end();
+    let stop = || {
+        let task = idle(&host);
+        of_the_shim(&host, &task, || drop(task.end()))
+    };
+    Recorded { v1: 290, v2: 176 }.assert_calls("a stop, until the shim has left", stop);
     host.assert_nothing_left();
 }
 

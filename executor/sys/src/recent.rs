@@ -31,10 +31,22 @@ fn present(facility: &str) -> Result<()> {
     if absent(facility) { Err(Errno::NOSYS) } else { Ok(()) }
 }
 
+/// How often a path is opened again. Each time something else on the host was renamed or mounted meanwhile.
+const OPENINGS: u32 = 1000;
+
 /// Opens a path below `root`: openat2(2).
+///
+/// A rename or a mount anywhere on the host, during a step up with `..`, makes the kernel answer EAGAIN: it is not sure
+/// then that the step stays below `root`.
 pub fn openat2(root: BorrowedFd<'_>, path: &Path, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
     present("openat2")?;
-    rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+    let mut again = 0..OPENINGS;
+    loop {
+        match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN) if again.next().is_some() => {}
+            opened => return opened,
+        }
+    }
 }
 
 /// Marks the fds `first` to `last` close-on-exec: close_range(2) with CLOSE_RANGE_CLOEXEC.

@@ -37,8 +37,8 @@ mod trace;
 pub use daemon::Daemon;
 pub use elsewhere::Elsewhere;
 pub use kernel::{
-    assert_cgroup_is, assert_cgroup_is_below, cgroup_of, children_of, disk, fds_of, hierarchies, hierarchy, holders_of,
-    lacks, namespace_of, only_v2, process_exists, status_lines, unix_sockets,
+    assert_cgroup_is, assert_cgroup_is_below, cgroup_of, child_pids, children_of, disk, fds_of, hierarchies, hierarchy,
+    holders_of, lacks, name_of, namespace_of, only_v2, process_exists, status_lines, unix_sockets,
 };
 pub use limits::{Limits, weight};
 pub use process::Process;
@@ -121,6 +121,13 @@ pub fn binary(name: &str) -> PathBuf {
     let path = Path::new(&folder).join(name);
     assert!(path.exists(), "{} is missing: build it with `make build`", path.display());
     path
+}
+
+/// Whether the binaries under test are debug ones: those check each fd, can take what the kernel has for absent, and are ten
+/// times as large.
+pub fn is_debug() -> bool {
+    const DEBUG: u64 = 20_000_000;
+    fs::metadata(binary("bowline-shim")).expect("it is there").len() >= DEBUG
 }
 
 /// A program that cargo has built with the tests, wherever the binaries under test are.

@@ -7,7 +7,7 @@ use std::fs;
 
 use bowline_tests::Host;
 use bowline_tests::harness::{
-    Process, Task, Trace, binary, calls_of_ours, cgroup_of, eventually, fds_of, only_v2, trace,
+    Process, Task, Trace, binary, calls_of_ours, cgroup_of, eventually, fds_of, is_debug, only_v2, trace,
 };
 use rustix::process::Signal;
 
@@ -54,8 +54,7 @@ const TRIES: usize = 4;
 /// A host of its own, for release binaries: a debug one checks each fd, and is
 /// ten times as large. Nothing is measured with those.
 fn host() -> Option<Host> {
-    const DEBUG: u64 = 20_000_000;
-    (fs::metadata(binary("bowline-shim")).expect("it is there").len() < DEBUG).then(Host::alone)
+    (!is_debug()).then(Host::alone)
 }
 
 /// A process's own memory, in KiB: what is no file's. Pages of its binary are

@@ -198,3 +198,14 @@ fn assert_cgroups(pid: i32, path: &str, fits: impl Fn(&String) -> bool) {
     }
     assert!(!found.is_empty() && found.values().all(fits), "{pid}: {found:#?}, not {path}");
 }
+
+/// The name of the process with this pid, as in `/proc/PID/comm`; empty where there is none.
+pub fn name_of(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// The pids of the children of the first thread of the process with this pid.
+pub fn child_pids(pid: i32) -> Vec<i32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}

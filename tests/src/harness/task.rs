@@ -321,10 +321,22 @@ impl<'h> Task<'h> {
         self.cgroup_file("cpu", if only_v2() { "cpu.weight" } else { "cpu.shares" }).parse().expect("a number")
     }
 
-    /// The pids in its cgroup and in those below it.
+    /// The pids in its cgroup and in those below it, but for bowline's own init.
     #[track_caller]
     pub fn processes(&self) -> Vec<i32> {
-        kernel::processes_below(&self.cgroup("freezer"))
+        let mut pids = kernel::processes_below(&self.cgroup("freezer"));
+        pids.retain(|pid| kernel::name_of(*pid) != "bowline-init");
+        pids
+    }
+
+    /// The pid of its program, also where bowline's own init is above it.
+    #[track_caller]
+    pub fn program_pid(&self) -> i32 {
+        let init = self.pid();
+        match kernel::name_of(init).as_str() {
+            "bowline-init" => kernel::child_pids(init).first().copied().expect("it has its program"),
+            _ => init,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ BIN = $(abspath $(TARGET)/bin)
 # Namespaces and cgroups need root.
 ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
 # What is installed. containerd finds the last by its name.
-BINARIES = bowline bowline-shim containerd-shim-bowline-v1
+BINARIES = bowline bowline-shim bowline-init containerd-shim-bowline-v1
 DENY = $(TARGET)/tools/bin/cargo-deny
 CARGO_DEB = $(TARGET)/tools/bin/cargo-deb
 CARGO_FUZZ = $(TARGET)/tools/bin/cargo-fuzz
@@ -24,11 +24,11 @@ DEB = $(TARGET)/deb/bowline.deb
 help:
 	@sed -n 's/^## /  make /p' Makefile
 
-## build     release binaries: static, three files, nothing else needed to run them
+## build     release binaries: static, four files, nothing else needed to run them
 .PHONY: build
 build:
 	@scripts/need build
-	$(call release,bowline bowline-shim bowline-containerd)
+	$(call release,bowline bowline-shim bowline-init bowline-containerd)
 
 # The list of what has to be relocated, packed; glibc reads it since 2.36.
 GLIBC = $(lastword $(shell getconf GNU_LIBC_VERSION))
@@ -88,7 +88,7 @@ all-here:
 	$(ONE_BY_ONE) soak FOR=3m
 	$(ONE_BY_ONE) fuzz FOR=20
 all-in-vm:
-	MINUTES=80 $(ONE_BY_ONE) test-vm VM_TESTS=all
+	$(ONE_BY_ONE) test-vm VM_TESTS=all MINUTES=80
 	$(foreach release,$(RELEASES),$(ONE_BY_ONE) test-$(release) VM_TESTS="$(RELEASE_TESTS)" VM_ABSENT= VM_DOCS=$(newline)	)
 RELEASES = bullseye bookworm sid
 # What an older or a newer kernel, systemd and containerd could break, each in some cases.
@@ -182,7 +182,7 @@ endef
 VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
 	containerd_metrics containerd_oom containerd_options cost damaged_records delegation descriptors devices docker \
 	doctor exec exec_delegated exec_security exit_report fields fields_effect gc hostile_ends hostile_execs hostile_frozen hostile_kernel hostile_leaving \
-	hostile_silent_shim hostile_state host_limits limits many metrics_unit run \
+	hostile_silent_shim hostile_state host_limits init limits many metrics_unit run \
 	reference_azure reference_ecs reference_kata reference_kubelet reference_nomad sandbox_budgets sandbox_limits \
 	sandbox_systemd shim_cgroup shim_death slice stats stop units update watch \
 	conformance::limits_of_the_cgroup containerd_bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
@@ -289,7 +289,8 @@ check-docs: need-test build
 unit: need-test
 	$(CARGO_TEST) $(UNIT)
 
-UNIT = --lib --bins --test golden --test properties --test reference --test layers
+# bowline-init has no standard library, and so no tests beside its code: see `tests/tests/init.rs`.
+UNIT = --exclude bowline-init --lib --bins --test golden --test properties --test reference --test layers
 
 ## check     formatting, lints, unit tests, the layer test, dependencies
 .PHONY: check

@@ -96,6 +96,15 @@ impl Contenders {
         Ok(Job { description: described(&task)?, spec, command: command.to_vec() })
     }
 
+    /// The description of the same task below bowline's own init, as JSON.
+    pub fn job_with_init(&self, command: &[&'static str], seccomp: &str) -> Result<String> {
+        let mut task = self.task(command)?;
+        task.namespaces.network = Some(Namespace::Private);
+        task.seccomp = Some(seccomp.parse()?);
+        task.init = true;
+        described(&task)
+    }
+
     /// A member of a sandbox that runs `command`, with the default filter; as JSON.
     pub fn member(&self, command: &[&'static str]) -> Result<String> {
         described(&self.task(command)?)

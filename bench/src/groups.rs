@@ -51,6 +51,23 @@ pub fn commands(rounds: &mut Rounds, on: &mut Contenders) -> Result<Vec<Row>> {
     Ok(rows.into())
 }
 
+/// What bowline's own init adds to a launch: with it, and by turns without.
+pub fn init(rounds: &mut Rounds, on: &mut Contenders) -> Result<Vec<Row>> {
+    let (without, with) = (on.job(&["/bin/true"], "default")?, on.job_with_init(&["/bin/true"], "default")?);
+    let names = ["launch, no init: exit known", "launch, init: exit known", "launch, init: removed"];
+    let prepare = |on: &mut Contenders| if on.shims.waiting() < 2 { on.shims.prepare(AHEAD) } else { Ok(()) };
+    let rows = rounds.measure(names, Gap::None, on, prepare, |on, column| {
+        if column != BOWLINE {
+            return Ok([None; 3]);
+        }
+        let [bare, _] = on.shims.launch(&without.description)?;
+        let [known, removed] = on.shims.launch(&with)?;
+        Ok([bare, known, removed].map(Some))
+    })?;
+    on.shims.dismiss();
+    Ok(rows.into())
+}
+
 /// Several at once, for each of them.
 pub fn together(rounds: &mut Rounds, on: &mut Contenders, count: usize) -> Result<Vec<Row>> {
     let job = on.job(&["/bin/true"], "default")?;

@@ -145,6 +145,7 @@ fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> Resu
     if arguments.wants(What::Commands) {
         say("measuring create, start, delete");
         rows.extend(groups::commands(rounds, on)?);
+        rows.extend(groups::init(rounds, on)?);
     }
     if arguments.wants(What::Exec) || arguments.wants(What::Calls) {
         let held = Held::start(on)?;

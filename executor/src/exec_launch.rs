@@ -82,6 +82,10 @@ impl Exec<'_> {
             Ok(null)
         };
         let labels = Labels::of(self.process)?;
+        let own_cgroup = self.namespaces.own_cgroup_namespace();
+        // Inside its user namespace, nobody may look into an init that is not dumpable, which setns asks of a pidfd.
+        let cgroup = (own_cgroup && self.namespaces.in_user_namespace()).then(|| open_cgroup_namespace(self.init));
+        let cgroup = cgroup.transpose()?;
         let become_exec = |entry: &Entry| {
             let payload = Payload {
                 process: self.process,
@@ -93,14 +97,15 @@ impl Exec<'_> {
                 entry,
                 keeps_keyring: self.keeps_keyring,
                 labels: labels.as_ref(),
+                init: None,
             };
-            let cgroup_of = self.namespaces.own_cgroup_namespace().then_some(init);
+            let cgroup_of = own_cgroup.then(|| cgroup.as_ref().map_or(init, OwnedFd::as_fd));
             child::run_exec(&payload, cgroup_of, tell.as_raw_fd())
         };
         let mut keep: Vec<RawFd> = theirs.iter().map(|fd| fd.as_raw_fd()).collect();
         keep.extend(labels.as_ref().map(Labels::fd));
-        if self.namespaces.own_cgroup_namespace() {
-            keep.push(init.as_raw_fd());
+        if own_cgroup {
+            keep.push(cgroup.as_ref().map_or(init, OwnedFd::as_fd).as_raw_fd());
         }
         let handed = Handed::new(tell.as_fd(), keep).with_streams(self.stdio, self.null);
         let worker = launch::clone_through_worker(0, &self.entry, &handed, enter, become_exec)?;
@@ -113,5 +118,12 @@ impl Exec<'_> {
 fn open_root(init: &Live) -> Result<OwnedFd> {
     let path = format!("/proc/{}/root", init.pid);
     fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .doing(Kind::WrongState, || format!("cannot open {path}"))
+}
+
+/// Opens the cgroup namespace of init, which is unreaped.
+fn open_cgroup_namespace(init: &Live) -> Result<OwnedFd> {
+    let path = format!("/proc/{}/ns/cgroup", init.pid);
+    fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .doing(Kind::WrongState, || format!("cannot open {path}"))
 }

@@ -151,7 +151,7 @@ pub struct TaskFacts {
     pub limit_met: Option<u64>,
     /// When to count kills for want of memory again.
     pub oom_looks: VecDeque<Moment>,
-    /// The end of init, from its claim; gathered when facts are read.
+    /// How the task's program has ended, once init was reaped or keeps nothing but output.
     pub end: Option<End>,
     /// The counters of its cgroup at that time, where systemd may remove the cgroup.
     pub counted: Option<Last>,

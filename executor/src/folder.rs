@@ -4,6 +4,7 @@
 //!   <state>/<id>/  lock         held by the shim for as long as it lives
 //!                  task.json    what is needed to find and undo the task
 //!                  exit.json    the exit report, once there is one
+//!                  status       how the workload has ended, from its `bowline-init`
 //!                  shim.sock    where the shim answers
 //!                  log.json…, or stdout.log…, stderr.log…: the task's log
 //!                  shim.log, rootfs/
@@ -120,6 +121,11 @@ impl Folder {
     /// The path of the shim's socket.
     pub fn socket(&self) -> PathBuf {
         self.path.join("shim.sock")
+    }
+
+    /// Where `bowline-init` stores how the workload has ended: see `init_program`.
+    pub fn status(&self) -> PathBuf {
+        self.path.join("status")
     }
 
     /// The path of a file in the folder.

@@ -22,6 +22,7 @@ use crate::child::{self, Handed, Init, Payload};
 use crate::hooks::{Container, Point};
 use crate::idmap;
 use crate::inheritance;
+use crate::init_program::InitProgram;
 use crate::io::{self, Stdio};
 use crate::lsm::Labels;
 use crate::namespaces::{self, Namespaces};
@@ -49,6 +50,8 @@ pub struct Prepared<'a> {
     pub keeps_keyring: bool,
     /// The folders in which a command without a `/` is looked for before PATH.
     pub own_folders: &'a [&'a str],
+    /// The program that stays above the workload as its init, if there is one.
+    pub init: Option<InitProgram>,
 }
 
 /// A live process of the task.
@@ -76,7 +79,7 @@ pub struct Held {
 impl Prepared<'_> {
     /// Clones init. From here on the caller must reap it.
     pub fn clone_init(self) -> Result<Starting> {
-        let Prepared { id, spec, bundle, cgroup, filter, stdio, keeps_keyring, own_folders } = self;
+        let Prepared { id, spec, bundle, cgroup, filter, stdio, keeps_keyring, own_folders, init } = self;
         let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
         unsupported::check(spec)?;
         let namespaces = Namespaces::of(spec)?;
@@ -109,6 +112,7 @@ impl Prepared<'_> {
         let mut keep = vec![hear.as_raw_fd()];
         keep.extend([&theirs, &nobody, &mounts].into_iter().flatten().map(|fd| fd.as_raw_fd()));
         keep.extend(labels.as_ref().map(Labels::fd));
+        keep.extend(init.iter().flat_map(InitProgram::fds));
         if let Some(sources) = &sources {
             sources.push_fds(&mut keep);
         }
@@ -124,12 +128,13 @@ impl Prepared<'_> {
                 entry,
                 keeps_keyring,
                 labels: labels.as_ref(),
+                init: init.as_ref(),
             };
             let nobody = nobody.as_ref().map(OwnedFd::as_fd);
             let (mounts, orders) = (mounts.as_ref().map(OwnedFd::as_fd), hear.as_raw_fd());
             let namespaces = &namespaces;
-            let init = Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, orders };
-            child::run_init(&payload, init, tell.as_raw_fd())
+            let itself = Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, orders };
+            child::run_init(&payload, itself, tell.as_raw_fd())
         };
         let enter = || {
             if stages {

@@ -74,6 +74,7 @@ pub mod housekeeping;
 mod identity;
 mod idmap;
 mod inheritance;
+mod init_program;
 mod inside_root;
 mod io;
 mod known;

@@ -29,8 +29,17 @@ const SEALINGS: u32 = 20;
 pub fn open(binary: &Path) -> Result<OwnedFd> {
     kept_copy(binary).or_else(|error| {
         tracing::debug!(%error, "no copy on disk for the shim's binary; copying it into memory");
-        memory_copy(binary).doing(Kind::Internal, || format!("cannot copy {} into memory", binary.display()))
+        memory_copy(binary, FOR_US).doing(Kind::Internal, || format!("cannot copy {} into memory", binary.display()))
     })
+}
+
+/// Like [`open`], for a program of few pages that a task's user executes: a copy in memory, which is quicker made than
+/// an overlay, where the kernel executes one.
+///
+/// # Errors
+/// What the system answered.
+pub fn open_small(binary: &Path) -> io::Result<OwnedFd> {
+    memory_copy(binary, FOR_ALL)
 }
 
 fn kept_copy(binary: &Path) -> io::Result<OwnedFd> {
@@ -63,11 +72,16 @@ fn escape(folder: &Path) -> String {
     folder.to_string_lossy().replace('\\', "\\\\").replace(':', "\\:")
 }
 
-fn memory_copy(binary: &Path) -> io::Result<OwnedFd> {
+/// The mode of a copy in memory that bowline alone executes, and of one that every user may execute. Nobody else may
+/// read it: the kernel then hides the process from its first instruction on.
+const FOR_US: Mode = Mode::from_raw_mode(0o500);
+const FOR_ALL: Mode = Mode::from_raw_mode(0o511);
+
+fn memory_copy(binary: &Path, mode: Mode) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let copy = File::from(rustix::fs::memfd_create("bowline-shim", flags)?);
+    let copy = File::from(rustix::fs::memfd_create("bowline", flags)?);
     copies::copy_whole(binary, &copy)?;
-    rustix::fs::fchmod(&copy, Mode::from_raw_mode(0o500))?;
+    rustix::fs::fchmod(&copy, mode)?;
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     // While a page is in use elsewhere, as by the compaction of memory, the kernel waits for some milliseconds, and then
     // refuses.

@@ -75,6 +75,10 @@ pub struct Task {
     /// false by default. A terminal always is.
     #[serde(skip_serializing_if = "is_default")]
     pub stdin: bool,
+    /// Whether a small init of bowline's is above the program: it forwards signals, reaps orphans, and keeps output and
+    /// exit status when the shim dies; false by default.
+    #[serde(skip_serializing_if = "is_default")]
+    pub init: bool,
     /// The working directory inside the root; `/` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<PathBuf>,

@@ -103,6 +103,7 @@ mod hostile_seize;
 mod hostile_silent_shim;
 mod hostile_state;
 mod hostile_streams;
+mod init;
 mod installed_files;
 mod interrupt;
 mod library;

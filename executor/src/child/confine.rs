@@ -6,13 +6,14 @@ use std::convert::Infallible;
 use std::os::fd::AsFd as _;
 
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys::{self as sys, Image};
+use bowline_sys::{self as sys, Cloned, Image};
 use oci_spec::runtime::{PosixRlimit, PosixRlimitType, Process};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 
 use super::{Payload, capabilities, scheduling};
+use crate::init_program::InitProgram;
 use crate::lsm::Opened;
 use crate::{inheritance, notify};
 
@@ -23,6 +24,12 @@ pub fn execute(
     program: &Image,
     last: impl FnOnce() -> Result<()>,
 ) -> Result<Infallible> {
+    if let Some(init) = payload.init {
+        match sys::fork().map_err(|error| too_few(&error))? {
+            Cloned::Parent { pid, .. } => return Err(become_init_program(payload, labels, init, pid, program)?),
+            Cloned::Child => begin_workload(payload)?,
+        }
+    }
     let process = payload.process;
     scheduling::apply(process)?;
     scheduling::personality(payload.spec)?;
@@ -41,14 +48,7 @@ pub fn execute(
         // Without no_new_privs only a privileged process may load a filter.
         load(payload)?;
     }
-    if let Some(wanted) = process.capabilities() {
-        capabilities::bound(wanted)?;
-    }
-    let groups = user.additional_gids().as_deref().unwrap_or_default();
-    set_ids(user.uid(), user.gid(), groups)?;
-    if let Some(wanted) = process.capabilities() {
-        capabilities::apply(wanted)?;
-    }
+    take_identity(process)?;
     entered.or_else(|_| enter(process))?;
     if late {
         rustix::thread::set_no_new_privs(true).doing(Kind::Internal, || "cannot set no_new_privs")?;
@@ -57,6 +57,56 @@ pub fn execute(
     last()?;
     let error = program.execute();
     Err(refused(program, &error))
+}
+
+/// Becomes the process's user, with its capabilities.
+fn take_identity(process: &Process) -> Result<()> {
+    let user = process.user();
+    if let Some(wanted) = process.capabilities() {
+        capabilities::bound(wanted)?;
+    }
+    let groups = user.additional_gids().as_deref().unwrap_or_default();
+    set_ids(user.uid(), user.gid(), groups)?;
+    process.capabilities().as_ref().map_or(Ok(()), capabilities::apply)
+}
+
+/// The workload, a child of the calling process by now, goes on as init would without the program: it leads a session,
+/// with the terminal.
+fn begin_workload(payload: &Payload<'_>) -> Result<()> {
+    rustix::process::setsid().doing(Kind::Internal, || "cannot begin a session")?;
+    if payload.stdio.terminal.is_some() {
+        let what = || "cannot set up the terminal";
+        rustix::process::ioctl_tiocsctty(std::io::stdin()).doing(Kind::Internal, what)?;
+    }
+    Ok(())
+}
+
+/// Becomes `bowline-init`, with the workload's rights and without its filter, which may deny what it does. Returns the
+/// error for which that failed.
+fn become_init_program(
+    payload: &Payload<'_>,
+    labels: Option<&Opened<'_>>,
+    init: &InitProgram,
+    workload: i32,
+    program: &Image,
+) -> Result<Error> {
+    labels.map_or(Ok(()), Opened::apply)?;
+    sys::close_on_exec_from_3().doing(Kind::Internal, || "cannot close the shim's files")?;
+    rustix::process::chdir("/").doing(Kind::Internal, || "cannot change to /")?;
+    take_identity(payload.process)?;
+    if payload.process.no_new_privileges() == Some(true) {
+        rustix::thread::set_no_new_privs(true).doing(Kind::Internal, || "cannot set no_new_privs")?;
+    }
+    // What comes before it waits for signals is kept for it.
+    sys::block_signals(&sys::ALL_SIGNALS);
+    Ok(init.execute(workload, program))
+}
+
+fn too_few(error: &std::io::Error) -> Error {
+    let again = error.raw_os_error() == Some(libc::EAGAIN);
+    let kind = if again { Kind::BadSpec } else { Kind::Internal };
+    let error = Error::new(kind, format!("cannot start the workload below its init: {error}"));
+    if again { error.hint("raise the limit of processes by one") } else { error }
 }
 
 /// Sets user, groups and group permanently, and keeps capabilities for the next step. With fewer capabilities, any

@@ -38,6 +38,7 @@ use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{Mode, OFlags};
 
 use crate::hooks::{Container, Point};
+use crate::init_program::InitProgram;
 use crate::io::{End, Stdio};
 use crate::lsm::{Labels, Opened};
 use crate::namespaces::Namespaces;
@@ -84,6 +85,8 @@ pub struct Payload<'a> {
     pub keeps_keyring: bool,
     /// Its AppArmor profile and SELinux label, if it has any.
     pub labels: Option<&'a Labels<'a>>,
+    /// The program that stays above the workload as its init, if there is one.
+    pub init: Option<&'a InitProgram>,
 }
 
 /// What init needs in addition.
@@ -198,6 +201,9 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     mounts.into_iter().for_each(|mounts| sys::close_fd(mounts.as_raw_fd()));
     if let (Some(pty), Some(wish)) = (&entered.terminal, &payload.stdio.terminal) {
         terminal::take(wish, payload.process, pty)?;
+        if payload.init.is_none() {
+            terminal::control(pty)?;
+        }
     }
     if let Some(null) = &entered.null {
         take_null(payload.stdio, null.as_fd())?;
@@ -237,7 +243,9 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
     if let Some(wish) = &payload.stdio.terminal {
         let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let root = root.doing(Kind::Internal, || "cannot open the task's root")?;
-        terminal::take(wish, payload.process, &rootfs::open_terminal(root.as_fd())?)?;
+        let pty = rootfs::open_terminal(root.as_fd())?;
+        terminal::take(wish, payload.process, &pty)?;
+        terminal::control(&pty)?;
     }
     // As with Nomad, an exec's command is looked for by PATH alone.
     let program = command::find(payload.process, &[])?;

@@ -12,8 +12,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use crate::io::Wish;
 use crate::rootfs::Pty;
 
-/// Hands both ends of `pty` to the shim, and makes it the controlling terminal
-/// and the standard streams of this process, which leads a session.
+/// Hands both ends of `pty` to the shim, and makes it the standard streams of this process.
 pub fn take(wish: &Wish, process: &Process, pty: &Pty) -> Result<()> {
     let what = || "cannot set up the terminal";
     // The terminal belongs to its user; its group stays that of all terminals.
@@ -25,8 +24,12 @@ pub fn take(wish: &Wish, process: &Process, pty: &Pty) -> Result<()> {
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
     // Descriptors travel with at least one byte of data.
     sendmsg(&wish.socket, &[IoSlice::new(b"t")], &mut ancillary, SendFlags::NOSIGNAL).doing(Kind::Internal, what)?;
-    rustix::process::ioctl_tiocsctty(&pty.slave).doing(Kind::Internal, what)?;
     rustix::stdio::dup2_stdin(&pty.slave).doing(Kind::Internal, what)?;
     rustix::stdio::dup2_stdout(&pty.slave).doing(Kind::Internal, what)?;
     rustix::stdio::dup2_stderr(&pty.slave).doing(Kind::Internal, what)
+}
+
+/// Makes the terminal the controlling one of this process, which leads a session.
+pub fn control(pty: &Pty) -> Result<()> {
+    rustix::process::ioctl_tiocsctty(&pty.slave).doing(Kind::Internal, || "cannot set up the terminal")
 }

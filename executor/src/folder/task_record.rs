@@ -28,6 +28,12 @@ pub struct Record {
     /// process with this pid is not init. `None` in a record of an older bowline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_started: Option<u64>,
+    /// Whether init is `bowline-init`, and the program its child.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub init: bool,
+    /// The pid of that program, once it was executed and if the kernel tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload_pid: Option<i32>,
     /// The shim's pid.
     pub shim_pid: i32,
     /// The task's cgroup path below every hierarchy.
@@ -56,6 +62,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// The pid of the task's program.
+    pub fn program_pid(&self) -> Option<i32> {
+        self.workload_pid.or(self.pid)
+    }
+
     /// The description that the task was launched from.
     ///
     /// # Errors

@@ -21,6 +21,8 @@ pub struct Stdio {
     pub stderr: End,
     /// If set, the process makes itself a terminal, which replaces all three streams.
     pub terminal: Option<Wish>,
+    /// Further reading ends of the outputs' pipes, for an init that keeps the pipes open.
+    pub kept: Vec<OwnedFd>,
 }
 
 /// The process's end of one standard stream.

@@ -21,6 +21,7 @@
 
 mod end;
 mod input;
+mod kept;
 mod logger;
 mod outlet;
 mod relay;
@@ -42,6 +43,7 @@ use tokio::sync::{mpsc, watch};
 use end::is_null;
 pub use end::{End, Owner, Stdio, pipe};
 pub use input::Input;
+use kept::{Keeper, KeptEnd};
 pub use logger::{Gone, Logger, Logging, Ready};
 pub use terminal::{WindowSize, Wish};
 
@@ -79,6 +81,8 @@ pub struct Connections<'a> {
     pub released: Option<Released>,
     /// Whether its pipes are read for as long as any process writes to them, even after the process itself has ended.
     pub follow: bool,
+    /// Whether an init keeps the pipes of its outputs open: see [`Stdio::kept`].
+    pub kept: bool,
 }
 
 /// The shim's side of a process's streams while the process is being set up.
@@ -104,6 +108,17 @@ pub struct Pumps {
     /// Set once the process has ended.
     process_ended: watch::Sender<bool>,
     lines: Lines,
+    kept: Option<Kept>,
+}
+
+/// The reading ends that an init keeps.
+#[derive(Debug, Default)]
+struct Kept {
+    /// The ends, until the init gets them.
+    ends: Vec<OwnedFd>,
+    /// How many there are.
+    count: u32,
+    keeper: Keeper,
 }
 
 /// Handles for joining a process's streams.
@@ -133,14 +148,16 @@ pub struct Attachment {
 ///
 /// Returns the process's ends and the shim's side.
 pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
-    let Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, released, follow } = wanted;
+    let Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, released, follow, kept } = wanted;
     let ([out_log, err_log], [out_tail, err_tail]) = (logs, tails);
     if let Some(size) = terminal {
         let (wish, awaited) = terminal::wish(size)?;
-        let stdio = Stdio { stdin: End::Null, stdout: End::Null, stderr: End::Null, terminal: Some(wish) };
+        let stdio =
+            Stdio { stdin: End::Null, stdout: End::Null, stderr: End::Null, terminal: Some(wish), kept: Vec::new() };
         return Ok((stdio, Wiring::Terminal { awaited, outlet: Outlet::open(stdout)?, log: out_log, tail: out_tail }));
     }
     let mut pumps = Pumps::new(None, None);
+    pumps.kept = kept.then(Kept::default);
     let stdin = pumps.open_input(input, owner)?;
     let way = Way { owner, direct, released, follow };
     let out = pumps.open_output("stdout", stdout, &way, out_log, out_tail)?;
@@ -150,7 +167,8 @@ pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
         End::Fd(pipe) if one => End::Fd(pipe.try_clone().doing(Kind::Internal, || "cannot give a process its stderr")?),
         _ => pumps.open_output("stderr", stderr, &way, err_log, err_tail)?,
     };
-    Ok((Stdio { stdin, stdout: out, stderr: err, terminal: None }, Wiring::Pipes(pumps)))
+    let kept = pumps.kept.as_mut().map(|kept| std::mem::take(&mut kept.ends)).unwrap_or_default();
+    Ok((Stdio { stdin, stdout: out, stderr: err, terminal: None, kept }, Wiring::Pipes(pumps)))
 }
 
 impl Wiring {
@@ -162,7 +180,12 @@ impl Wiring {
                 let terminal = awaited.receive()?;
                 let from = terminal.master.clone();
                 let mut pumps = Pumps::new(Some(from.clone()), Some(Rc::new(terminal)));
-                pumps.begin("terminal", from, outlet, log, tail, false);
+                pumps.begin(
+                    "terminal",
+                    from,
+                    outlet,
+                    Route { log, tail, goes_with_process: true, follow: false, kept: None },
+                );
                 Ok(pumps)
             }
         }
@@ -194,11 +217,20 @@ fn unread(owner: Owner) -> Result<OwnedFd> {
     Ok(write)
 }
 
+impl Kept {
+    /// Keeps another end of the pipe that `read` is one of.
+    fn keep(&mut self, read: &OwnedFd) -> std::io::Result<KeptEnd> {
+        self.ends.push(read.try_clone()?);
+        self.count += 1;
+        Ok(KeptEnd { keeper: self.keeper.clone(), index: self.count - 1 })
+    }
+}
+
 impl Pumps {
     fn new(input: Option<Rc<AsyncFd<File>>>, terminal: Option<Rc<Terminal>>) -> Pumps {
         let (process_ended, ended) = watch::channel(false);
         let lines = Lines { outputs: Vec::new(), input, terminal, process_ended: ended, progress: Vec::new() };
-        Pumps { process_ended, lines }
+        Pumps { process_ended, lines, kept: None }
     }
 
     /// Creates the process's end of an output; pumps the other end if the shim reads it.
@@ -236,9 +268,17 @@ impl Pumps {
         way.owner.take(&write)?;
         let what = || format!("cannot watch {name}");
         rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, what)?;
+        let kept = self.kept.as_mut().map(|kept| kept.keep(&read)).transpose().doing(Kind::Internal, what)?;
         let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
-        self.begin(name, from, outlet, log, tail, way.follow);
+        self.begin(name, from, outlet, Route { log, tail, goes_with_process: false, follow: way.follow, kept });
         Ok(End::Fd(write))
+    }
+
+    /// Names the init that keeps the pipes open.
+    pub fn kept_by(&self, init: OwnedFd) {
+        if let Some(kept) = &self.kept {
+            kept.keeper.be(init);
+        }
     }
 
     /// Creates a pipe that is copied into `fifo` until the process is released; returns the process's end.
@@ -251,21 +291,11 @@ impl Pumps {
         Ok(write)
     }
 
-    fn begin(
-        &mut self,
-        name: &'static str,
-        from: Rc<AsyncFd<File>>,
-        outlet: Outlet,
-        log: Option<log::Writer>,
-        tail: Tail,
-        follow: bool,
-    ) {
+    fn begin(&mut self, name: &'static str, from: Rc<AsyncFd<File>>, outlet: Outlet, route: Route) {
         let (invite, guests) = mpsc::unbounded_channel();
         let (tell, hear) = watch::channel(Progress::default());
-        let goes_with_process = self.lines.terminal.is_some();
         let process_ended = self.lines.process_ended.clone();
-        Stream::new(name, from, outlet, guests, Route { log, tail, goes_with_process, follow }, process_ended, tell)
-            .begin();
+        Stream::new(name, from, outlet, guests, route, process_ended, tell).begin();
         self.lines.progress.push(hear);
         self.lines.outputs.push(invite);
     }

@@ -14,6 +14,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
 
+use super::kept::KeptEnd;
 use super::outlet::{Outlet, Readiness};
 use super::tail::Tail;
 use crate::clock::Moment;
@@ -66,6 +67,8 @@ pub struct Route {
     pub goes_with_process: bool,
     /// Whether a pipe is read on for other writers after the process has ended.
     pub follow: bool,
+    /// The end of the pipe that an init keeps, if one does.
+    pub kept: Option<KeptEnd>,
 }
 
 /// How far a stream has come.
@@ -165,6 +168,9 @@ impl Stream {
             self.tell.send_if_modified(|progress| std::mem::replace(&mut progress.dropped, dropped) != dropped);
         }
         self.flush_log();
+        if let Some(kept) = self.route.kept.take().filter(|_| !*self.process_ended.borrow()) {
+            kept.close();
+        }
         let dropped = self.dropped();
         if dropped > 0 {
             tracing::warn!(stream = self.name, bytes = dropped, "output dropped");

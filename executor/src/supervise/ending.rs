@@ -37,8 +37,8 @@ impl Task {
                 | Life::Paused
                 | Life::Stopping(_)
                 | Life::Killing(_) => {
-                    let claim = self.handles.borrow().claim.clone();
-                    claim.ended().await;
+                    let end = self.program_ended().await;
+                    self.facts.change(|facts| facts.end = Some(end));
                     self.comes_to(&supervisor, Trigger::Reaped);
                 }
                 Life::Undoing | Life::Undone | Life::Over | Life::Removing | Life::Removed => return,
@@ -64,8 +64,14 @@ impl Task {
 
     /// Makes the report, once all remaining processes are killed and all output is read.
     async fn make_report(self: &Rc<Self>, supervisor: &Rc<Supervisor>) {
-        self.kill_rest(&supervisor.layout).await;
         let pumps = self.handles.borrow().pumps.clone();
+        if self.keeps_output()
+            && let Some(pumps) = &pumps
+        {
+            // Before init is killed: with it goes what the shim, should it die now, has not read.
+            pumps.finish().await;
+        }
+        self.kill_rest(&supervisor.layout).await;
         if let Some(pumps) = &pumps {
             pumps.finish().await;
         }
@@ -221,14 +227,11 @@ impl Task {
         last.oom_kills = last.oom_kills.max(Some(told).filter(|kills| *kills > 0));
         last.own_limit_met = last.own_limit_met.or(limit_met);
         supervisor.tell_oom(self, last.oom_kills);
-        let (end, output_tail) = {
-            let handles = self.handles.borrow();
-            (handles.claim.end(), String::from_utf8_lossy(&handles.tail.borrow().to_vec()).into_owned())
-        };
+        let output_tail = String::from_utf8_lossy(&self.handles.borrow().tail.borrow().to_vec()).into_owned();
         let output_dropped_bytes = self.output_dropped();
         self.facts.look(|facts| {
             // Init was reaped, perhaps before the shim learned that its program was executed.
-            let End { ended, at } = end.unwrap_or_else(|| End::now(Ended::Signaled(libc::SIGKILL)));
+            let End { ended, at } = facts.end.unwrap_or_else(|| End::now(Ended::Signaled(libc::SIGKILL)));
             let exited_at = facts.record.started_at.map_or(at, |started_at| at.max(started_at));
             let by_shim = |signal| facts.sent.contains(&signal);
             let signal = match ended {

@@ -141,7 +141,7 @@ impl Supervisor {
         let (last, init) = task.facts.look(|TaskFacts { record, .. }| {
             let handles = task.handles.borrow();
             let last = handles.kernel_log.as_ref().and_then(|log| log.last_kill(&record.cgroup));
-            let init = last.as_ref().map(|last| Some(last.pid) == record.pid);
+            let init = last.as_ref().map(|last| Some(last.pid) == record.program_pid());
             (last, init)
         });
         self.tell(task, Event::Oom { kills, last, init });

@@ -358,8 +358,19 @@ fn wire(request: &Exec, targets: Option<[Target; 2]>, owner: Owner) -> Result<(S
     let (logs, direct, released) = ([None, None], request.direct, request.released.clone());
     // A program that the exec leaves behind may write to the exec's file as long as it lives.
     let follow = direct;
-    let (stdio, wiring) =
-        io::wire(Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, released, follow })?;
+    let (stdio, wiring) = io::wire(Connections {
+        input,
+        stdout,
+        stderr,
+        owner,
+        logs,
+        tails,
+        terminal,
+        direct,
+        released,
+        follow,
+        kept: false,
+    })?;
     Ok((stdio, wiring, kept))
 }
 

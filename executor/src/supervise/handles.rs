@@ -4,10 +4,12 @@
 //! Must not: know anything that a new process could not find out from the facts and the descriptors.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use bowline_cgroup::{Cgroup, ExecGroup};
+use tokio::io::unix::AsyncFd;
 
 use crate::claim::Claim;
 use crate::claimed_uid::ClaimedUid;
@@ -27,6 +29,8 @@ pub struct TaskHandles {
     pub init: Option<Live>,
     /// Reports init's exit.
     pub claim: Claim,
+    /// Readable once the workload has ended and its init keeps output that nobody has read.
+    pub keeps: Option<Rc<AsyncFd<File>>>,
     /// The task's cgroup; `None` once the exit has been reported.
     pub cgroup: Option<Cgroup>,
     /// The processes in the cgroup that were killed last, until they have ended.
@@ -107,6 +111,7 @@ impl TaskHandles {
         TaskHandles {
             init: Some(init),
             claim,
+            keeps: None,
             cgroup: Some(cgroup),
             dying: Dying { killed: Rc::default(), since: Moment::now() },
             held: None,

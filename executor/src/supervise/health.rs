@@ -157,7 +157,7 @@ impl Task {
     fn init_ends(&self) -> bool {
         // An unreaped process keeps its pid.
         let claim = self.handles.borrow().claim.clone();
-        !claim.is_unreaped() || all_threads_end(claim.pid)
+        !claim.is_unreaped() || all_threads_end(claim.pid) || self.workload_ended().is_some()
     }
 
     /// Waits for the result of the check that is under way.

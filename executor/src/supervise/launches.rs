@@ -1,14 +1,19 @@
 //! A launch, from description to running task. A launch that fails is undone.
 
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use bowline_cgroup::Cgroup;
-use bowline_error::{Error, Kind, Result};
+use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::OWN_FOLDERS;
 use bowline_spec::id::TaskId;
 use bowline_spec::unit::slice_path;
+use bowline_sys as sys;
 use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use super::children::Expecting;
 use super::launch_plan::LaunchPlan;
@@ -18,6 +23,7 @@ use super::units::remove_cgroup;
 use super::units::{self, Placeholder};
 use crate::facts::{Particulars, SandboxFacts};
 use crate::folder::Record;
+use crate::init_program::InitProgram;
 use crate::io::{self, Connections, Input, Logger, Logging, Owner, Stdio, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
 use crate::lifecycle::task::{Life, Trigger};
@@ -112,6 +118,7 @@ impl Supervisor {
             Err(error) => return Err(self.undo(&task, error).await),
         };
         self.started(&task)?;
+        task.may_close_pipes();
         self.see_off(&task);
         if task.facts.look(|facts| facts.record.unit.is_some()) {
             // When the task has ended, systemd may have removed the cgroup that counts its kills.
@@ -178,7 +185,11 @@ impl Supervisor {
 
     /// Records and reports that the program was executed.
     fn started(self: &Rc<Self>, task: &Rc<Task>) -> Result<()> {
-        task.facts.change(|facts| facts.record.started_at = Some(Timestamp::now()));
+        let workload_pid = task.find_workload();
+        task.facts.change(|facts| {
+            facts.record.started_at = Some(Timestamp::now());
+            facts.record.workload_pid = workload_pid;
+        });
         task.happen(&self.layout, Trigger::Started)?;
         self.keep_record(task);
         if task.facts.look(|facts| facts.record.durable) {
@@ -309,7 +320,7 @@ impl Supervisor {
         };
         let process = plan.spec.process().as_ref();
         let tail = io::new_tail(io::TAIL);
-        let (stdio, wiring) = io::wire(Connections {
+        let (mut stdio, wiring) = io::wire(Connections {
             input: if stdin == Input::Null && open { &Input::Open } else { &stdin },
             stdout: &said.stdout.map_or(stdout, Target::Path),
             stderr: &said.stderr.map_or(stderr, Target::Path),
@@ -321,10 +332,12 @@ impl Supervisor {
             // All processes of a task end with its init.
             released: None,
             follow: false,
+            kept: plan.record.init,
         })?;
+        let (init, keeps) = self.prepare_init(&plan, std::mem::take(&mut stdio.kept))?.unzip();
         let (cgroup, starting, live) = match &checkpoint {
             None => {
-                let (cgroup, starting, live) = self.clone_init(&id, &mut plan, stdio).await?;
+                let (cgroup, starting, live) = self.clone_init(&id, &mut plan, stdio, init).await?;
                 (cgroup, Some(starting), live)
             }
             Some(images) => {
@@ -339,6 +352,7 @@ impl Supervisor {
             identity.cgroups = self.layout.files_of(&cgroup);
         }
         let task = Rc::new(Task::new(id.clone(), plan, live, claim, tail, cgroup));
+        task.handles.borrow_mut().keeps = keeps;
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
 
         let ready = async {
@@ -363,6 +377,19 @@ impl Supervisor {
             }
             Err(error) => Err(self.undo(&task, error).await),
         }
+    }
+
+    /// Prepares the task's `bowline-init`, if it has one, and what says that it keeps output.
+    fn prepare_init(&self, plan: &LaunchPlan, kept: Vec<OwnedFd>) -> Result<Option<(InitProgram, Rc<AsyncFd<File>>)>> {
+        if !plan.record.init {
+            return Ok(None);
+        }
+        let without = || Error::new(Kind::Unsupported, "init: this executor has no bowline-init");
+        let binary = self.config.init.as_deref().ok_or_else(without)?;
+        let (init, hear) = InitProgram::prepare(binary, &plan.folder, kept)?;
+        let hear =
+            sys::watch_for(File::from(hear), Interest::READABLE).doing(Kind::Internal, || "cannot watch a pipe")?;
+        Ok(Some((init, Rc::new(hear))))
     }
 
     /// Starts the logger that takes a process's output, if there is one.
@@ -426,7 +453,13 @@ impl Supervisor {
     }
 
     /// Creates the task's cgroup, applies the limits and clones init into it.
-    async fn clone_init(&self, id: &TaskId, plan: &mut LaunchPlan, stdio: Stdio) -> Result<(Cgroup, Starting, Live)> {
+    async fn clone_init(
+        &self,
+        id: &TaskId,
+        plan: &mut LaunchPlan,
+        stdio: Stdio,
+        init: Option<InitProgram>,
+    ) -> Result<(Cgroup, Starting, Live)> {
         let (cgroup, placeholder) = self.make_cgroup_or_other(plan).await?;
         let LaunchPlan { spec, filter, .. } = &*plan;
         let limited = self.limit_new(&cgroup, plan);
@@ -434,7 +467,7 @@ impl Supervisor {
         let (id, keeps_keyring) = (id.as_str(), plan.particulars.keeps_keyring);
         // A manager's configuration says by PATH alone where its command is.
         let own_folders = if plan.record.task.is_some() { OWN_FOLDERS } else { &[] };
-        let prepared = Prepared { id, spec, bundle, cgroup: &cgroup, filter, stdio, keeps_keyring, own_folders };
+        let prepared = Prepared { id, spec, bundle, cgroup: &cgroup, filter, stdio, keeps_keyring, own_folders, init };
         let cloned = match limited.and_then(|()| prepared.clone_init()) {
             Ok(mut starting) => {
                 let leaving = self.facts.until_it(|facts| facts.life.is_leaving());

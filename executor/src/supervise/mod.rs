@@ -34,6 +34,7 @@ mod task;
 mod units;
 mod updates;
 mod watching;
+mod workload;
 
 pub use execs::BegunExec;
 pub use shim_cgroup::ShimCgroup;

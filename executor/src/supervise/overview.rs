@@ -41,7 +41,7 @@ impl Supervisor {
             let mut facts = task.facts.look(Clone::clone);
             let handles = task.handles.borrow();
             facts.output = Some(output([&handles.tail].into_iter(), handles.lines()));
-            facts.end = handles.claim.end();
+            facts.end = facts.end.or_else(|| handles.claim.end());
             for (number, exec) in &mut facts.execs {
                 // An exec with a pid is unreaped, so its pid cannot be reused.
                 exec.pid_started = exec.pid.and_then(proc_stat::started);

@@ -74,7 +74,8 @@ impl Supervisor {
         // The executor's own cgroup goes with its own folder, not with that of a further task.
         let owns_folder = lock.is_some();
         let overhead = self.overhead.path().filter(|_| !owns_folder);
-        let record = Record { task: Some(task), durable, enforcement, overhead, ..self.record(cgroup, unit) };
+        let init = task.init;
+        let record = Record { task: Some(task), durable, enforcement, overhead, init, ..self.record(cgroup, unit) };
         Ok(LaunchPlan { claimed, owns_folder, lock, ..self.planned(spec, profile, record, folder).await? })
     }
 
@@ -102,7 +103,9 @@ impl Supervisor {
         let (cgroup, unit) = sandbox.facts.look(|facts| (facts.record.cgroup_of(id), facts.record.unit_of(id)));
         let unit = unit?;
         let of = Some(sandbox.id().clone());
-        let record = Record { task: Some(task), durable, sandbox: of, overhead: None, ..self.record(cgroup, unit) };
+        let init = task.init;
+        let record =
+            Record { task: Some(task), durable, sandbox: of, overhead: None, init, ..self.record(cgroup, unit) };
         Ok(LaunchPlan { lock: Some(lock), ..self.planned(spec, profile, record, folder).await? })
     }
 
@@ -161,6 +164,8 @@ impl Supervisor {
             started_at: None,
             pid: None,
             pid_started: None,
+            init: false,
+            workload_pid: None,
             shim_pid: std::process::id().cast_signed(),
             cgroup: unit.as_ref().map_or(cgroup, Unit::path),
             identity: CgroupIdentity::to_come(),

@@ -3,6 +3,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -54,12 +55,23 @@ pub struct Config {
     pub tell: Option<Teller>,
     /// The limits that tasks get where their description names none.
     pub limits: Limits,
+    /// Where `bowline-init` is, if tasks from descriptions can have it as their init.
+    pub init: Option<PathBuf>,
 }
 
 impl Config {
     /// The configuration of a shim that leaves with its last task and writes the journal.
     pub fn new(folder: Folder, state: StateDir, shim_cgroup: ShimCgroup, systemd: Systemd) -> Config {
-        Config { folder, state, shim_cgroup, systemd, leave: Leave::default(), tell: None, limits: Limits::default() }
+        Config {
+            folder,
+            state,
+            shim_cgroup,
+            systemd,
+            leave: Leave::default(),
+            tell: None,
+            limits: Limits::default(),
+            init: None,
+        }
     }
 }
 

@@ -322,7 +322,9 @@ impl Task {
         let sent = {
             let handles = self.handles.borrow();
             let init = handles.init.as_ref().ok_or_else(|| self.has_exited())?;
-            sys::pidfd_send_signal(init.pidfd.as_fd(), signal)
+            // Init forwards what it can wait for. Nothing waits for a stop.
+            let workload = if signal == libc::SIGSTOP { self.open_workload() } else { None };
+            sys::pidfd_send_signal(workload.as_ref().unwrap_or(&init.pidfd).as_fd(), signal)
         };
         match sent {
             // Ended already, and not yet reaped.
@@ -337,8 +339,11 @@ impl Task {
     /// Kills everything in the task's cgroup repeatedly, until it is empty.
     fn kill(self: &Rc<Self>, layout: &Rc<Layout>) -> Result<()> {
         let processes = self.with_cgroup(|c| layout.processes(c).len())?;
-        let beside_init = processes.saturating_sub(1) as u64;
-        self.facts.change(|facts| facts.killed.get_or_insert(beside_init).to_owned());
+        self.facts.change(|facts| {
+            // Besides the program, and besides an init of ours.
+            let program = 1 + usize::from(facts.record.init);
+            facts.killed.get_or_insert(processes.saturating_sub(program) as u64).to_owned()
+        });
         self.send(libc::SIGKILL)?;
         // The kernel kills a pid namespace's processes with its init, which only has to be thawed to die, unless
         // another process freezes its cgroup or a parent again.
@@ -364,6 +369,7 @@ impl Task {
         loop {
             let Dying { killed, since } = self.handles.borrow().dying.clone();
             all_ended(layout, &killed, since).await;
+            let keeper = usize::from(self.keeps_output());
             let killed = self.with_cgroup(|c| layout.kill(c)).unwrap_or_default();
             let count = killed.len() as u64;
             self.handles.borrow_mut().dying = Dying { killed: Rc::from(killed), since: Moment::now() };
@@ -372,7 +378,8 @@ impl Task {
             }
             self.facts.change(|facts| {
                 if facts.life == Life::Exited {
-                    facts.rest_killed += count;
+                    // An init that has kept output is not among the rest.
+                    facts.rest_killed += count.saturating_sub(keeper as u64);
                 }
             });
         }

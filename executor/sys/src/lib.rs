@@ -45,11 +45,11 @@ pub use mounts::{MountAttributes, mount_idmap, mount_setattr};
 pub use processes::{
     CLONE_NEWTIME, Cloned, Ended, Image, SchedulingAttributes, clone_beside, clone3, clones_into_cgroups,
     default_memory_policy, exit_now, fork, in_user_namespace, ioprio_set, is_child, new_session_keyring,
-    overwrite_command_line, owner_of_namespace, personality, pid_of, pidfd_open, pidfd_send_signal, reap,
-    run_on_any_cpu, sched_setattr, set_memory_policy, setns, unshare,
+    overwrite_command_line, owner_of_namespace, personality, pid_of, pidfd_open, pidfd_send_signal, pidfd_send_value,
+    reap, run_on_any_cpu, sched_setattr, set_memory_policy, setns, unshare,
 };
 pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, marks_many_fds, move_mount, open_tree, openat2};
-pub use signals::{block_signals, default_signals, wait_for_signal};
+pub use signals::{ALL_SIGNALS, block_signals, default_signals, wait_for_signal};
 
 fn own(fd: RawFd) -> OwnedFd {
     // SAFETY: every caller passes an fd that the kernel has just returned and that nothing else knows of.

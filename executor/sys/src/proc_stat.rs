@@ -35,6 +35,11 @@ pub fn started(pid: i32) -> Option<u64> {
     ProcStat::parse(&read(pid)?)?.started()
 }
 
+/// The pid of the parent of the process that has this pid now.
+pub fn parent(pid: i32) -> Option<i32> {
+    ProcStat::parse(&read(pid)?)?.parent()
+}
+
 /// The content of a stat file.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcStat<'a> {

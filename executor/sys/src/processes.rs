@@ -251,6 +251,27 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: c_int) -> io::Result<()>
     check(rc).map(drop)
 }
 
+/// Like [`pidfd_send_signal`], with a value for a process that waits for it (sigqueue(3)).
+pub fn pidfd_send_value(pidfd: BorrowedFd<'_>, signal: c_int, value: u64) -> io::Result<()> {
+    /// The kernel's siginfo_t of a queued signal on 64-bit machines, 128 bytes (sigaction(2)).
+    #[repr(C)]
+    struct Queued {
+        number: c_int,
+        errno: c_int,
+        code: c_int,
+        align: c_int,
+        pid: pid_t,
+        uid: libc::uid_t,
+        value: u64,
+        rest: [u64; 12],
+    }
+    let (pid, uid) = (std::process::id().cast_signed(), rustix::process::getuid().as_raw());
+    let queued = Queued { number: signal, errno: 0, code: libc::SI_QUEUE, align: 0, pid, uid, value, rest: [0; 12] };
+    // SAFETY: the borrow keeps the fd open, and `queued` is as large as what the kernel reads.
+    let rc = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, &raw const queued, 0) };
+    check(rc).map(drop)
+}
+
 /// Opens a pidfd of `pid`. The caller must know that the pid cannot have been
 /// reused: it is its own unreaped child, or is verified afterwards.
 pub fn pidfd_open(pid: pid_t) -> io::Result<OwnedFd> {
@@ -379,7 +400,7 @@ pub fn set_memory_policy(mode: c_int, nodes: &[u64]) -> io::Result<()> {
 pub struct Image {
     path: CString,
     // The pointers are into these.
-    _argv: Vec<CString>,
+    argv: Vec<CString>,
     envp: Vec<CString>,
     argv_pointers: Vec<*const libc::c_char>,
     envp_pointers: Vec<*const libc::c_char>,
@@ -390,7 +411,7 @@ impl Image {
     pub fn new(path: CString, argv: Vec<CString>, envp: Vec<CString>) -> Image {
         let pointers = |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect();
         let (argv_pointers, envp_pointers) = (pointers(&argv), pointers(&envp));
-        Image { path, _argv: argv, envp, argv_pointers, envp_pointers }
+        Image { path, argv, envp, argv_pointers, envp_pointers }
     }
 
     /// Where the program is.
@@ -401,6 +422,21 @@ impl Image {
     /// Its environment.
     pub fn envp(&self) -> &[CString] {
         &self.envp
+    }
+
+    /// Its arguments.
+    pub fn argv(&self) -> &[CString] {
+        &self.argv
+    }
+
+    /// Executes the file behind `fd` with these arguments and variables, whatever is at the path; returns only if that
+    /// fails.
+    pub fn execute_file(&self, fd: BorrowedFd<'_>) -> io::Error {
+        let (argv, envp) = (self.argv_pointers.as_ptr(), self.envp_pointers.as_ptr());
+        let empty = c"".as_ptr();
+        // SAFETY: as for `execute`; the empty path says that the file is `fd` itself.
+        unsafe { libc::syscall(libc::SYS_execveat, fd.as_raw_fd(), empty, argv, envp, libc::AT_EMPTY_PATH) };
+        io::Error::last_os_error()
     }
 
     /// Executes the program; returns only if that fails.

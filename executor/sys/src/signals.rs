@@ -27,6 +27,17 @@ pub fn default_signals(signals: impl IntoIterator<Item = c_int>) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut()) };
 }
 
+/// Every signal there is, but for those two that the C library keeps to itself.
+pub const ALL_SIGNALS: [c_int; 64] = {
+    let mut all = [0; 64];
+    let mut at = 0;
+    while at < all.len() {
+        all[at] = at as c_int + 1;
+        at += 1;
+    }
+    all
+};
+
 /// Blocks these signals and no others.
 pub fn block_signals(signals: &[c_int]) {
     let set = signal_set(signals);

@@ -89,6 +89,8 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .args(["--shim-cgroup", &shim_cgroup.to_string(), "--listener-fd", &numbers[0], "--lock-fd", &numbers[1]])
         .arg("--bowline")
         .arg(bowline(binary))
+        .arg("--init")
+        .arg(beside_or_in_path(binary, "bowline-init"))
         .env_clear()
         .envs(std::env::vars_os().filter(|(key, _)| HANDED_DOWN.iter().any(|name| key == name)))
         .env(MARKER, folder.name().as_str())

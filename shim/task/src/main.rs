@@ -40,16 +40,17 @@ struct Arguments {
     folder: PathBuf,
     shim_cgroup: ShimCgroup,
     systemd: Systemd,
+    init: Option<PathBuf>,
     listener: RawFd,
     lock: RawFd,
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
     let usage = |what: &str| {
-        let usage = "usage: bowline-shim --folder DIR --bowline FILE [--shim-cgroup MODE]";
+        let usage = "usage: bowline-shim --folder DIR --bowline FILE [--init FILE] [--shim-cgroup MODE]";
         Error::new(Kind::Usage, format!("{usage}: {what}"))
     };
-    let (mut folder, mut bowline) = (None, None);
+    let (mut folder, mut bowline, mut init) = (None, None, None);
     let (mut shim_cgroup, mut listener, mut lock) = (ShimCgroup::default(), LISTENER_FD, LOCK_FD);
     while let Some(flag) = args.next() {
         let value = args.next().ok_or_else(|| usage(&format!("{flag} needs a value")))?;
@@ -58,6 +59,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
             "--folder" => folder = Some(PathBuf::from(&value)),
             "--shim-cgroup" => shim_cgroup = value.parse()?,
             "--bowline" => bowline = Some(PathBuf::from(&value)),
+            "--init" => init = Some(PathBuf::from(&value)),
             "--listener-fd" => listener = number()?,
             "--lock-fd" => lock = number()?,
             _ => return Err(usage(&format!("unknown flag {flag}"))),
@@ -65,7 +67,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
     }
     let folder = folder.ok_or_else(|| usage("--folder is missing"))?;
     let systemd = Systemd::by(bowline.ok_or_else(|| usage("--bowline is missing"))?);
-    Ok(Arguments { folder, shim_cgroup, systemd, listener, lock })
+    Ok(Arguments { folder, shim_cgroup, systemd, init, listener, lock })
 }
 
 fn run(args: impl Iterator<Item = String>) -> Result<()> {
@@ -87,8 +89,9 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
         .doing(Kind::Internal, || "cannot become a subreaper")?;
     std::env::set_current_dir("/").doing(Kind::Internal, || "cannot change to /")?;
     let state = arguments.folder.parent().unwrap_or(std::path::Path::new("/"));
-    let Arguments { folder, shim_cgroup, systemd, .. } = &arguments;
+    let Arguments { folder, shim_cgroup, systemd, init, .. } = &arguments;
     let config = Config::new(Folder::at(folder), StateDir::new(state), shim_cgroup.clone(), systemd.clone());
+    let config = Config { init: init.clone(), ..config };
     serve(config, |executor| async move {
         if let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() {
             executor.leave_with(stdin);

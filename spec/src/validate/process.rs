@@ -33,6 +33,9 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     }
     environment(task)?;
     all_strings(task)?;
+    require(!task.init || task.pids != Some(Ceiling::At(1)), "init", || {
+        "is a process of its own, and pids allows one alone; raise pids to 2".into()
+    })?;
     if let Some(workdir) = &task.workdir {
         absolute("workdir", workdir)?;
     }

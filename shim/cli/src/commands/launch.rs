@@ -200,6 +200,7 @@ fn lay_on_top(task: &mut Task, args: TaskArgs) {
     task.pids = args.pids.map(Ceiling::At).or(task.pids);
     task.user = args.user.or(task.user.take());
     task.profile = args.untrusted.then_some(TaskProfile::Untrusted).or(task.profile);
+    task.init |= args.init;
     task.stdin |= args.interactive;
     task.terminal |= args.tty;
     if let (true, Ok(term)) = (args.tty, std::env::var("TERM")) {

@@ -265,6 +265,9 @@ pub struct TaskArgs {
     /// Give it a terminal
     #[arg(short, long)]
     pub tty: bool,
+    /// Run the command below an init that forwards signals, reaps, and keeps output and exit status if the shim dies
+    #[arg(long)]
+    pub init: bool,
     /// Where the shim itself is charged: inherit, root, overhead, or a cgroup path
     #[arg(long, value_name = "MODE", default_value = "overhead")]
     pub shim_cgroup: ShimCgroup,

@@ -1,0 +1,69 @@
+//! A task's program where `bowline-init` is above it: which process it is, and how it has ended.
+
+use std::fs;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use bowline_sys::{self as sys, Ended, proc_stat};
+
+use super::task::Task;
+use crate::claim::End;
+use crate::init_program;
+
+impl Task {
+    /// Waits until the task's program has ended: with init, unless that keeps its output.
+    pub(super) async fn program_ended(&self) -> End {
+        let (claim, keeps) = {
+            let handles = self.handles.borrow();
+            (handles.claim.clone(), handles.keeps.clone())
+        };
+        if let Some(keeps) = keeps {
+            tokio::select! {
+                biased;
+                _ = claim.ended() => {}
+                // Also readable when init has ended, before it is reaped.
+                _ = keeps.readable() => {}
+            }
+            if let Some(ended) = self.workload_ended() {
+                return claim.end().map_or_else(|| End::now(ended), |end| End { ended, ..end });
+            }
+        }
+        claim.ended().await
+    }
+
+    /// How the program below `bowline-init` has ended, if it has.
+    pub(super) fn workload_ended(&self) -> Option<Ended> {
+        self.facts.look(|facts| facts.record.init).then(|| init_program::workload_ended(&self.folder)).flatten()
+    }
+
+    /// Whether the program has ended and its init lives on, for output that was not read.
+    pub(super) fn keeps_output(&self) -> bool {
+        self.handles.borrow().keeps.is_some() && self.handles.borrow().claim.is_unreaped()
+    }
+
+    /// Lets init, which runs by now, close the pipes that nobody reads any more.
+    pub(super) fn may_close_pipes(&self) {
+        let handles = self.handles.borrow();
+        let (Some(_), Some(init), Some(pumps)) = (&handles.keeps, &handles.init, &handles.pumps) else { return };
+        match init.pidfd.try_clone() {
+            Ok(init) => pumps.kept_by(init),
+            Err(error) => tracing::warn!(%error, "a task's init keeps pipes open that nobody reads"),
+        }
+    }
+
+    /// The pid of the program below `bowline-init`, its first child; `None` where it has ended or the kernel tells no
+    /// children.
+    pub(super) fn find_workload(&self) -> Option<i32> {
+        let pid = self.facts.look(|facts| facts.record.pid.filter(|_| facts.record.init))?;
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        children.split_whitespace().next()?.parse().ok()
+    }
+
+    /// The program below `bowline-init`, if it lives.
+    pub(super) fn open_workload(&self) -> Option<OwnedFd> {
+        let (init, workload) = self.facts.look(|facts| facts.record.pid.zip(facts.record.workload_pid))?;
+        let pidfd = sys::pidfd_open(workload).ok()?;
+        // By now the pid may be another process's: the parent tells, as the pidfd is open.
+        let parent = proc_stat::parent(workload)?;
+        (parent == init && sys::pidfd_send_signal(pidfd.as_fd(), 0).is_ok()).then_some(pidfd)
+    }
+}

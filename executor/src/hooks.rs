@@ -5,9 +5,11 @@
 //!   start:  confined ─► startContainer ─► execve ─► poststart        delete: poststop
 //! ```
 //!
-//! The shim, in its loop, runs the hooks of the runtime's namespaces; the container's init runs
+//! Workers of the shim run the hooks of the runtime's namespaces; the container's init runs
 //! those of the container, the last of them confined as the program will be, because they are the
-//! image's. A hook that fails ends the list. Must not: decide what a failure means.
+//! image's. A hook that fails ends the list. At its timeout a hook is killed with all that descends
+//! from it: by its worker, or by the end of the container, whose cgroup init's hooks are in. Must
+//! not: decide what a failure means.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -17,10 +19,10 @@ use std::time::Duration;
 use bowline_error::{Doing, Error, Kind, Result};
 use oci_spec::runtime::{ContainerState, Hook, Spec, StateBuilder};
 
-use crate::claim::Claim;
 use crate::pages::FRUGAL;
 use crate::program::Program;
 use crate::tolerance;
+use crate::worker::Worker;
 
 /// The timeout of a hook that sets none: a network may take long, but nothing waits for ever.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -126,19 +128,12 @@ impl Container<'_> {
         serde_json::to_vec(&state.build().doing(Kind::Internal, what)?).doing(Kind::Internal, what)
     }
 
-    /// Runs the hooks of `point` as children of the shim, one after the other. `claim` returns a
-    /// child's `Claim`; the caller expects the children from before this call. `failed` is given an error that names
+    /// Runs the hooks of `point`, each in a worker, one after the other. `failed` is given an error that names
     /// the hook that failed, and what it wrote; the list goes on if it returns none.
     ///
     /// # Errors
     /// What `failed` returns.
-    pub async fn run(
-        &self,
-        point: Point,
-        pid: Option<i32>,
-        claim: impl Fn(i32) -> Claim,
-        failed: impl Fn(Error) -> Result<()>,
-    ) -> Result<()> {
+    pub async fn run(&self, point: Point, pid: Option<i32>, failed: impl Fn(Error) -> Result<()>) -> Result<()> {
         if !self.has(point) {
             return Ok(());
         }
@@ -146,8 +141,9 @@ impl Container<'_> {
         for (number, hook) in self.hooks(point).iter().enumerate() {
             let name = name(point, number, hook);
             let env = surroundings();
-            let outcome = match program(hook, self.bundle, &env, &state) {
-                Ok((program, timeout)) => program.run(&claim, timeout).await,
+            let started = program(hook, self.bundle, &env, &state);
+            let outcome = match started.and_then(|(program, timeout)| program.run_apart(timeout)) {
+                Ok(worker) => worker.answer().await,
                 Err(error) => Err(error),
             };
             let done = outcome.map_err(|error| error.within(&name)).and_then(|outcome| outcome.success(&name));
@@ -190,7 +186,8 @@ pub fn run_poststop(id: &str, bundle: &Path) -> Result<()> {
     let (mut first, env) = (Ok(()), surroundings());
     for (number, hook) in container.hooks(Point::Poststop).iter().enumerate() {
         let name = name(Point::Poststop, number, hook);
-        let outcome = program(hook, bundle, &env, &state).and_then(|(program, timeout)| program.run_blocking(timeout));
+        let started = program(hook, bundle, &env, &state).and_then(|(program, timeout)| program.run_apart(timeout));
+        let outcome = started.and_then(Worker::answer_blocking);
         let done = outcome.map_err(|error| error.within(&name)).and_then(|outcome| outcome.success(&name));
         first = first.and(done);
     }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Not by `Command`, whose status the shim's sweep would take. In the shim the sweep reaps the
-//! child, and the starter claims its end; a worker or a task's init waits for the child itself.
+//! child, and the starter claims its end; a worker or a task's init waits for the child itself. A
+//! worker of its own also finds the descendants that have left the program's session.
 //! Signals go by pidfd alone. Must not: know what it runs or why, choose an environment.
 
 mod started;
@@ -26,10 +27,9 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Cloned, Image};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::Signal;
 
-use crate::claim::Claim;
 use crate::inheritance;
+use crate::worker::{self, Worker};
 
 /// A program to run, and how to run it.
 #[derive(Debug)]
@@ -146,12 +146,8 @@ impl<'a> Program<'a> {
         let starter = rustix::process::getpid();
         match clone().doing(Kind::Internal, what)? {
             Cloned::Child => {
-                if self.bound {
-                    let bound = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-                    // The end of a starter that has ended by now would send no signal.
-                    if bound.is_err() || rustix::process::getppid() != Some(starter) {
-                        sys::exit_now(127);
-                    }
+                if self.bound && worker::end_with(starter).is_err() {
+                    sys::exit_now(127);
                 }
                 let floor = self.fds.iter().map(|(_, number)| number + 1).max().unwrap_or(3).max(3);
                 let tell = rustix::io::fcntl_dupfd_cloexec(&tell, floor).unwrap_or(tell);
@@ -200,20 +196,23 @@ impl<'a> Program<'a> {
         CString::new(self.path.as_os_str().as_bytes()).unwrap_or_default()
     }
 
-    /// Runs the program in the shim until it ends; kills it at the deadline. `claim` returns the
-    /// child's `Claim`; the caller expects the child from before this call.
+    /// Runs the program in a worker, which kills it at the deadline, with all that descends from it: the worker is
+    /// the parent of each process that loses its own. The worker's answer has the program's end.
     ///
     /// # Errors
-    /// `Timeout`; `CommandNotFound` or `NotExecutable` when the program cannot be run.
-    pub async fn run(&self, claim: impl FnOnce(i32) -> Claim, timeout: Duration) -> Result<Outcome> {
-        let mut started = self.start()?;
-        let claim = claim(started.pid);
-        started.finish(&claim, timeout).await
-    }
-
-    /// Like [`Self::run`], in a worker or a task's init, which wait for nothing else.
-    pub fn run_blocking(&self, timeout: Duration) -> Result<Outcome> {
-        self.start()?.finish_blocking(timeout)
+    /// Those of the worker's answer: `Timeout`; `CommandNotFound` or `NotExecutable` when the program cannot be run.
+    pub fn run_apart(self, timeout: Duration) -> Result<Worker<Outcome>> {
+        let program = self.bound();
+        let keep: Vec<RawFd> = program.stdin.iter().map(|fd| fd.as_raw_fd()).collect();
+        worker::start_apart("a program", &keep, || {
+            let own = Some(rustix::process::getpid());
+            rustix::process::set_child_subreaper(own).doing(Kind::Internal, || "cannot become a subreaper")?;
+            let outcome = program.start()?.finish_blocking(timeout);
+            if matches!(&outcome, Err(error) if error.kind() == Kind::Timeout) {
+                started::kill_descendants();
+            }
+            outcome
+        })
     }
 }
 
@@ -251,7 +250,7 @@ mod tests {
 
     use super::started::OUTPUT;
     use super::*;
-    use crate::claim::End;
+    use crate::claim::{Claim, End};
     use bowline_sys::Ended;
 
     const SHELL: &str = "/bin/sh";

@@ -3,11 +3,12 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::marker::PhantomData;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Cloned};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, set_parent_process_death_signal, waitid};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::unix::AsyncFd;
 
@@ -40,11 +41,47 @@ where
     T: Serialize,
     F: FnOnce() -> Result<T>,
 {
+    start_with(name, |_| Ok(()), work)
+}
+
+/// Like [`start`], for work that may take long: of its starter's fds the worker has `keep` and the standard streams
+/// alone, and it is killed when its starter ends.
+pub fn start_apart<T, F>(name: &'static str, keep: &[RawFd], work: F) -> Result<Worker<T>>
+where
+    T: Serialize,
+    F: FnOnce() -> Result<T>,
+{
+    let starter = getpid();
+    let leave = |answer| {
+        // Handlers of the shim's write to fds that are closed here.
+        sys::default_signals(1..=64);
+        sys::close_all_but(&mut [keep, &[answer]].concat());
+        end_with(starter).doing(Kind::Internal, || format!("the starter of the worker for {name} has ended"))
+    };
+    start_with(name, leave, work)
+}
+
+/// Has the calling process killed when the thread that has cloned it ends; `starter` is the process of that thread.
+///
+/// # Errors
+/// Also when the starter has ended by now, which sends no signal.
+pub fn end_with(starter: Pid) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid() == Some(starter) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+/// Runs `prepare` in the worker before `work`, with the fd by which the worker answers.
+fn start_with<T, F>(name: &'static str, prepare: impl FnOnce(RawFd) -> Result<()>, work: F) -> Result<Worker<T>>
+where
+    T: Serialize,
+    F: FnOnce() -> Result<T>,
+{
     let what = || format!("cannot start a worker for {name}");
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
     match sys::clone3(0, None).doing(Kind::Internal, what)? {
         Cloned::Child => {
-            let answer = serde_json::to_vec(&work()).unwrap_or_default();
+            let answer = prepare(write.as_raw_fd()).and_then(|()| work());
+            let answer = serde_json::to_vec(&answer).unwrap_or_default();
             let written = std::fs::File::from(write).write_all(&answer);
             sys::exit_now(i32::from(written.is_err()));
         }
@@ -60,12 +97,28 @@ impl<T: DeserializeOwned> Worker<T> {
         let answer = answer.doing(Kind::Internal, || format!("no answer from the worker for {name}"))?;
         // The worker is in the shim's cgroup, which it must not keep busy.
         ended(self.pidfd).await;
-        if answer.is_empty() {
-            return Err(Error::new(Kind::Internal, format!("the worker for {name} died without an answer")));
-        }
-        serde_json::from_slice::<Result<T>>(&answer)
-            .doing(Kind::Internal, || format!("bad answer from the worker for {name}"))?
+        understood(name, &answer)
     }
+
+    /// Like [`Worker::answer`], in a process that has no loop, and that nobody else reaps children of.
+    pub fn answer_blocking(self) -> Result<T> {
+        let name = self.name;
+        let mut answer = Vec::new();
+        let read = std::fs::File::from(self.answer).read_to_end(&mut answer);
+        read.doing(Kind::Internal, || format!("no answer from the worker for {name}"))?;
+        // What it has answered counts, not how it ended.
+        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+        understood(name, &answer)
+    }
+}
+
+/// Decodes the answer of a worker.
+fn understood<T: DeserializeOwned>(name: &str, answer: &[u8]) -> Result<T> {
+    if answer.is_empty() {
+        return Err(Error::new(Kind::Internal, format!("the worker for {name} died without an answer")));
+    }
+    serde_json::from_slice::<Result<T>>(answer)
+        .doing(Kind::Internal, || format!("bad answer from the worker for {name}"))?
 }
 
 /// Waits until the process behind a pidfd has ended.

@@ -185,29 +185,87 @@ fn a_hook_of_start_that_fails_stops_the_container() {
     host.assert_nothing_left();
 }
 
+/// A script that starts a process in the hook's session, one that leaves it, and one that leaves it and loses its parent.
+/// Each writes its pid to `pids`.
+fn descendants(pids: &Path) -> String {
+    let sleeper = format!("echo $$ >>{}; exec sleep 1000", pids.display());
+    // No output: the hook's is complete when it ends.
+    let start = format!("sh -c '{sleeper}' & setsid sh -c '{sleeper}' & (setsid sh -c '{sleeper}' &)");
+    format!("({start}) >/dev/null 2>&1; until [ $(wc -l <{pids}) = 3 ]; do sleep 0.01; done", pids = pids.display())
+}
+
+fn pids_in(file: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(file).expect("the hook has run");
+    text.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()
+}
+
 #[test]
-fn a_hook_that_takes_too_long_is_killed_with_its_children() {
+fn a_hook_that_takes_too_long_is_killed_with_its_descendants() {
     let host = Host::new();
     if host.reference_fails("it kills the hook alone") {
         return;
     }
     let containerd = host.containerd();
-    for point in ["createRuntime", "createContainer"] {
+    for point in ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"] {
         let pids = host.work().join(point);
-        // The hook waits for a child, which holds the pipe of its output.
-        let mut slow = hook(&format!("sleep 1000 & echo $! $$ >{}; wait", pids.display()));
+        fs::write(&pids, "").expect("the work folder is writable");
+        let mut slow = hook(&format!("{}; echo $$ >>{}; exec sleep 1000", descendants(&pids), pids.display()));
         slow["timeout"] = json!(1);
         // The end of a pid namespace would kill them too.
-        let bundle = with_hooks(containerd.bundle().without_namespace("pid"), &json!({ point: [slow] }));
+        let bundle = containerd.bundle().script("sleep 1000").without_namespace("pid").edit(|config| {
+            config["hooks"] = json!({ point: [slow] });
+            // The image's hooks write there too.
+            let work = host.work();
+            config["mounts"]
+                .as_array_mut()
+                .expect("a list")
+                .push(json!({"destination": work, "type": "bind", "source": work, "options": ["bind", "rw"]}));
+        });
         let shim = containerd.start(&bundle);
-        let failure = shim.create(&bundle, &Stdio::null()).expect_err("it does not end");
-        assert!(failure.message.contains(point) && failure.message.contains("1s"), "{failure:?}");
-        assert_ne!(failure.code, Code::OK);
-        let pids = fs::read_to_string(pids).expect("the hook has run");
-        for pid in pids.split_whitespace().map(|pid| pid.parse::<i32>().expect("a number")) {
-            eventually(format!("the end of {pid}"), || (!process_exists(pid)).then_some(()));
+        let created = shim.create(&bundle, &Stdio::null());
+        let failed = match (point, created) {
+            ("prestart" | "createRuntime" | "createContainer", created) => created.map(drop),
+            (_, created) => created.and_then(|_| shim.start(&bundle.id, "").map(drop)),
+        };
+        match failed {
+            Err(failure) => {
+                assert!(failure.message.contains(point) && failure.message.contains("1s"), "{failure:?}");
+                assert_ne!(failure.code, Code::OK);
+            }
+            Ok(()) => assert_eq!(point, "poststop", "it does not end"),
+        }
+        if !["prestart", "createRuntime", "createContainer"].contains(&point) {
+            let _ = shim.kill(&bundle.id, "", 9);
+            shim.wait(&bundle.id, "").expect("an end");
+            shim.delete(&bundle.id, "").expect("deleted");
+        }
+        let all = pids_in(&pids);
+        assert_eq!(all.len(), 4, "{point}");
+        for pid in all {
+            eventually(format!("the end of {pid} at {point}"), || (!process_exists(pid)).then_some(()));
         }
         shim.over();
     }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_a_hook_leaves_running_lives_on_if_the_hook_ends_in_time() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let pids = host.work().join("pids");
+    fs::write(&pids, "").expect("the work folder is writable");
+    let bundle = with_hooks(
+        containerd.bundle().script("sleep 1000"),
+        &json!({ "createRuntime": [hook(&descendants(&pids)), hook("exit 0")] }),
+    );
+    let shim = containerd.start(&bundle);
+    shim.run(&bundle, &Stdio::null());
+    for pid in pids_in(&pids) {
+        assert!(process_exists(pid), "{pid}");
+        let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is there");
+    }
+    shim.end(&bundle.id);
     host.assert_nothing_left();
 }

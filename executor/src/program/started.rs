@@ -7,9 +7,11 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_sys::proc_stat::{self, ProcStat};
 use bowline_sys::{self as sys, Ended};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
 use crate::worker::{self, PipeReader};
@@ -35,7 +37,7 @@ pub struct Started {
 }
 
 /// How a program ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The exit code or the signal.
     pub ended: Ended,
@@ -89,11 +91,11 @@ impl Started {
         let mut output = Vec::new();
         let mut reader = self.output.as_ref();
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let wait = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) };
+            let left = time_left(deadline);
+            let late = Instant::now() >= deadline;
             let mut fds = vec![PollFd::new(&self.pidfd, PollFlags::IN)];
             fds.extend(reader.map(|fd| PollFd::new(fd, PollFlags::IN)));
-            match poll(&mut fds, Some(&wait)) {
+            match poll(&mut fds, Some(&left)) {
                 Err(rustix::io::Errno::INTR) => continue,
                 ready => ready.doing(Kind::Internal, what)?,
             };
@@ -105,10 +107,10 @@ impl Started {
                 reader = None;
             } else if ended && !readable {
                 break;
-            } else if left.is_zero() {
+            } else if late {
                 self.kill_with_children();
-                // It was killed, so it ends.
-                let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+                wait_for_killed(&self.pidfd, Instant::now() + DYING);
+                let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
                 return Err(self.timed_out(timeout));
             }
         }
@@ -155,6 +157,49 @@ impl Outcome {
         let said = if said.is_empty() { String::new() } else { format!(": {said}") };
         Err(Error::new(Kind::Internal, format!("{what} failed: {how}{said}")))
     }
+}
+
+/// Kills all descendants of the calling process, which has one thread and is the subreaper of the
+/// program's. Returns when they have ended, or after [`DYING`].
+pub fn kill_descendants() {
+    let until = Instant::now() + DYING;
+    loop {
+        // Nobody else reaps them, so a pid stays theirs.
+        let children: Vec<OwnedFd> = children().filter_map(|pid| sys::pidfd_open(pid).ok()).collect();
+        if children.is_empty() || Instant::now() >= until {
+            return;
+        }
+        for child in &children {
+            let _ = sys::pidfd_send_signal(child.as_fd(), libc::SIGKILL);
+            wait_for_killed(child, until);
+        }
+        // The children of those that have ended are children of this process now.
+        while matches!(sys::reap(), Ok(Some(_))) {}
+    }
+}
+
+/// The pids of the calling process's children. Not from its file `children`, which a kernel may lack.
+fn children() -> impl Iterator<Item = i32> {
+    let own = std::process::id().cast_signed();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(move |pid| proc_stat::read(*pid).and_then(|stat| ProcStat::parse(&stat)?.pid(4)) == Some(own))
+}
+
+/// Waits until a process has ended that was sent SIGKILL, but not longer than `until`: it may be deep in the kernel.
+fn wait_for_killed(pidfd: &OwnedFd, until: Instant) {
+    loop {
+        let left = time_left(until);
+        match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&left)) {
+            Err(rustix::io::Errno::INTR) => {}
+            _ => return,
+        }
+    }
+}
+
+fn time_left(until: Instant) -> Timespec {
+    let left = until.saturating_duration_since(Instant::now());
+    Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) }
 }
 
 async fn next(reader: &mut Option<PipeReader>, output: &mut Vec<u8>) -> bool {

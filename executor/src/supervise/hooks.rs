@@ -23,8 +23,7 @@ impl Supervisor {
     /// Names the first hook that fails; the container must then not be created.
     pub(super) async fn run_create_hooks(&self, task: &Task, pid: i32) -> Result<()> {
         for point in [Point::Prestart, Point::CreateRuntime] {
-            let expecting = self.children.expect();
-            task.container().run(point, Some(pid), |child| expecting.claim(child), Err).await?;
+            task.container().run(point, Some(pid), Err).await?;
         }
         Ok(())
     }
@@ -35,9 +34,8 @@ impl Supervisor {
     /// # Errors
     /// Names the first hook that fails.
     pub(super) async fn run_poststart_hooks(&self, task: &Rc<Task>) -> Result<()> {
-        let (container, expecting) = (task.container(), self.children.expect());
-        let run = container.run(Point::Poststart, task.pid(), |child| expecting.claim(child), Err);
-        let Err(error) = run.await else { return Ok(()) };
+        let run = task.container().run(Point::Poststart, task.pid(), Err).await;
+        let Err(error) = run else { return Ok(()) };
         match task.signal(&self.layout, Signal::KILL) {
             // It has ended by itself.
             Err(left) if left.kind() == Kind::NotFound => {}
@@ -49,13 +47,11 @@ impl Supervisor {
 
     /// Runs the hooks of a container that is gone: all of them. A failure is only logged.
     pub(super) async fn run_poststop_hooks(&self, task: &Task) {
-        let (container, expecting) = (task.container(), self.children.expect());
         let failed = |error: Error| {
             tracing::warn!(%error, id = %task.id, "a hook failed");
             Ok(())
         };
-        let run = container.run(Point::Poststop, None, |child| expecting.claim(child), failed);
-        if let Err(error) = run.await {
+        if let Err(error) = task.container().run(Point::Poststop, None, failed).await {
             tracing::warn!(%error, id = %task.id, "the poststop hooks were not run");
         }
     }

@@ -26,7 +26,7 @@ use crate::init_program::InitProgram;
 use crate::io::{self, Stdio};
 use crate::lsm::Labels;
 use crate::namespaces::{self, Namespaces};
-use crate::notify::{self, Notify};
+use crate::notify::{self, Handing, Notify};
 use crate::rootfs;
 use crate::seccomp::Filter;
 use crate::unsupported;
@@ -201,7 +201,10 @@ impl Starting {
             word = self.report.next().await?;
         }
         match word {
-            Word::Ready => Ok(Held { orders: self.orders, report: self.report }),
+            Word::Ready => {
+                self.report.handed_over().await?;
+                Ok(Held { orders: self.orders, report: self.report })
+            }
             Word::Failed(error) => Err(error),
             Word::Pid(_) | Word::Closed | Word::Hooks | Word::End => {
                 Err(Error::new(Kind::Internal, "init died while it was being set up"))
@@ -228,6 +231,8 @@ pub struct Report {
     worker: Option<Worker>,
     /// Who gets the listener of the process's filter, until the pid is known.
     notify: Option<Notify>,
+    /// The handing over of that listener, from then on.
+    handing: Option<Handing>,
     /// Where a process leaves an error that it may not write to the pipe.
     last_words: Option<SharedText>,
 }
@@ -251,7 +256,7 @@ impl Report {
         last_words: Option<SharedText>,
     ) -> Result<Report> {
         let pipe = PipeReader::new(pipe).doing(Kind::Internal, || "cannot watch a report pipe")?;
-        Ok(Report { pipe, buffer: Vec::new(), early: None, worker, notify, last_words })
+        Ok(Report { pipe, buffer: Vec::new(), early: None, worker, notify, handing: None, last_words })
     }
 
     /// The pid of the child that a worker has cloned for the shim. The child may have ended by now,
@@ -296,7 +301,15 @@ impl Report {
 
     fn notify_of(&mut self, pid: i32) {
         if let Some(notify) = self.notify.take() {
-            notify.forward(pid);
+            self.handing = Some(notify.forward(pid));
+        }
+    }
+
+    /// Waits until the agent has the listener of the process's filter, if there is one.
+    async fn handed_over(&self) -> Result<()> {
+        match &self.handing {
+            Some(handing) => handing.done().await,
+            None => Ok(()),
         }
     }
 
@@ -340,10 +353,10 @@ impl Report {
         }
     }
 
-    /// Waits until the program is executed, which closes the pipe.
+    /// Waits until the program is executed, which closes the pipe, and the agent has the listener of its filter.
     pub async fn executed(&mut self) -> Result<()> {
         match self.after_pid().await? {
-            Word::End => Ok(()),
+            Word::End => self.handed_over().await,
             Word::Failed(error) => Err(error),
             Word::Pid(_) | Word::Closed | Word::Hooks | Word::Ready => {
                 Err(Error::new(Kind::Internal, "unexpected word from a process"))
@@ -357,7 +370,19 @@ impl Report {
                 self.buffer.drain(..length);
                 return Ok(word);
             }
-            let more = self.pipe.read_more(&mut self.buffer).await;
+            let handing = self.handing.as_ref();
+            let not_handed_over = async {
+                match handing {
+                    Some(handing) => handing.failure().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let more = tokio::select! {
+                // What the process says of its own failure counts more.
+                biased;
+                more = self.pipe.read_more(&mut self.buffer) => more,
+                error = not_handed_over => return Err(error),
+            };
             if more.doing(Kind::Internal, || "cannot read a report pipe")? == 0 {
                 let error = self.last_words.take().and_then(|words| words.get()).map(|text| error_from(&text));
                 return Ok(error.map_or(Word::End, Word::Failed));

@@ -7,13 +7,14 @@
 //! ```
 //!
 //! The shim connects to the agent before it clones the process, so that a missing agent is an error
-//! of the launch. The shim's copies of the listener are closed at once: if the agent goes, the
-//! process's calls fail with ENOSYS. Must not: let a task wait for the agent; look at what is
-//! notified.
+//! of the launch, as is an agent that does not take the listener. The shim's copies of the listener
+//! are closed at once: if the agent goes later, the process's calls fail with ENOSYS. Must not: let
+//! the process wait for the agent; look at what is notified.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
+use crate::known::Known;
 use crate::seccomp::Listener;
 use crate::waits;
 
@@ -59,7 +61,8 @@ pub fn prepare(listener: &Listener, state: &[u8]) -> Result<(Notify, OwnedFd)> {
     let process = sys::watch_for(process, Interest::READABLE).doing(Kind::Internal, what)?;
     let agent = sys::watch_for(agent, Interest::WRITABLE).doing(Kind::Internal, what)?;
     let state = serde_json::from_slice(state).doing(Kind::Internal, || "cannot read a container's state")?;
-    Ok((Notify { process, offer: Offer { agent, metadata: listener.metadata.clone(), state } }, theirs))
+    let offer = Offer { agent, path: listener.path.clone(), metadata: listener.metadata.clone(), state };
+    Ok((Notify { process, offer }, theirs))
 }
 
 /// Sends `fd`, with a text to carry it. Returns how much of the text was sent.
@@ -72,23 +75,45 @@ pub fn send(socket: BorrowedFd<'_>, text: &[u8], fd: BorrowedFd<'_>) -> rustix::
 }
 
 impl Notify {
-    /// Passes on the listener of process `pid` when it comes. The caller must not wait for this:
-    /// the process may cause notifications while it still sets up.
-    pub fn forward(self, pid: i32) {
-        let (process, offer) = (Rc::new(self.process), Rc::new(self.offer));
+    /// Passes on the listener of process `pid` when it comes. The process must be able to go on meanwhile: it may
+    /// cause notifications while it still sets up.
+    pub fn forward(self, pid: i32) -> Handing {
+        let (process, offer, handing) = (Rc::new(self.process), Rc::new(self.offer), Handing::default());
+        let outcome = handing.outcome.clone();
         waits::begin(move || {
-            let (process, offer) = (process.clone(), offer.clone());
+            let (process, offer, outcome) = (process.clone(), offer.clone(), outcome.clone());
             async move {
                 // The listener has come, or the process has ended.
                 let _ = process.readable().await;
                 let listener = receive(process.get_ref().as_fd());
                 waits::work("a seccomp listener handed over", None, async move {
-                    if let Err(error) = offer.accepted(pid, listener).await {
-                        tracing::error!(%error, pid, "nobody answers for a process's system calls");
-                    }
+                    let done = offer.accepted(pid, listener).await;
+                    outcome.change(|outcome| *outcome = Some(done));
                 });
             }
         });
+        handing
+    }
+}
+
+/// The handing over of a listener, which happens by itself.
+#[derive(Default)]
+pub struct Handing {
+    outcome: Rc<Known<Option<Result<()>>>>,
+}
+
+impl Handing {
+    /// Waits until the agent has the listener, or until the process has ended without one.
+    ///
+    /// # Errors
+    /// The agent has not taken the listener.
+    pub async fn done(&self) -> Result<()> {
+        self.outcome.until(Clone::clone).await
+    }
+
+    /// Waits for an agent that does not take the listener, and returns why.
+    pub async fn failure(&self) -> Error {
+        self.outcome.until(|outcome| outcome.as_ref()?.as_ref().err().cloned()).await
     }
 }
 
@@ -96,14 +121,19 @@ impl Notify {
 #[derive(Debug)]
 struct Offer {
     agent: AsyncFd<OwnedFd>,
+    path: PathBuf,
     metadata: String,
     state: Value,
 }
 
 impl Offer {
-    async fn accepted(&self, pid: i32, listener: Result<OwnedFd>) -> Result<()> {
-        let sent = timeout(PATIENCE, self.send(pid, listener?)).await;
-        sent.unwrap_or_else(|_| Err(Error::new(Kind::Timeout, format!("the agent reads nothing for {PATIENCE:?}"))))
+    /// Hands over the listener, if the process has sent one.
+    async fn accepted(&self, pid: i32, listener: Result<Option<OwnedFd>>) -> Result<()> {
+        let Some(listener) = listener? else { return Ok(()) };
+        let late = |_| Err(Error::new(Kind::Timeout, format!("the agent reads nothing for {PATIENCE:?}")));
+        let sent = timeout(PATIENCE, self.send(pid, listener)).await.unwrap_or_else(late);
+        let path = self.path.display();
+        sent.map_err(|error| error.within(format!("seccomp: cannot hand the listener to the agent at {path}")))
     }
 
     async fn send(&self, pid: i32, listener: OwnedFd) -> Result<()> {
@@ -120,7 +150,7 @@ impl Offer {
             "state": state,
         });
         let text = message.to_string();
-        let what = || "cannot hand over a seccomp listener";
+        let what = || "cannot send";
         let agent = self.agent.get_ref().as_fd();
         let mut sent = send(agent, text.as_bytes(), listener.as_fd()).doing(Kind::Internal, what)?;
         drop(listener);
@@ -134,17 +164,22 @@ impl Offer {
     }
 }
 
-fn receive(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
+/// Receives the listener; `None` if the process has ended before it had a filter.
+fn receive(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
+    let what = || "seccomp: cannot take over the listener";
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    recvmsg(socket, &mut [IoSliceMut::new(&mut [0u8])], &mut ancillary, flags)
-        .doing(Kind::Internal, || "cannot take over a seccomp listener")?;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut [0u8])], &mut ancillary, flags);
+    if received.doing(Kind::Internal, what)?.bytes == 0 {
+        return Ok(None);
+    }
     let mut fds = ancillary.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
-    fds.next().ok_or_else(|| Error::new(Kind::Internal, "a process has ended before it had a filter"))
+    // The shim may have no room for another fd.
+    fds.next().map(Some).ok_or_else(|| Error::new(Kind::Internal, what()))
 }
 
 #[cfg(test)]
@@ -168,8 +203,8 @@ mod tests {
         runtime.block_on(async {
             let agent = sys::watch_for(ours.into(), Interest::WRITABLE).expect("watched");
             let listener: OwnedFd = std::fs::File::open("/dev/null").expect("there").into();
-            let offer = Offer { agent, metadata: "m".to_owned(), state };
-            offer.accepted(7, Ok(listener)).await.expect("handed over");
+            let offer = Offer { agent, path: PathBuf::new(), metadata: "m".to_owned(), state };
+            offer.accepted(7, Ok(Some(listener))).await.expect("handed over");
         });
         let text = reader.join().expect("it ends").expect("text");
         let message: Value = serde_json::from_str(&text).expect("whole");

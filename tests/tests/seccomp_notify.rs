@@ -1,6 +1,6 @@
 //! Seccomp's notifications: an agent gets the listener of each process's filter, under containerd and from `bowline`.
 
-use std::io::IoSliceMut;
+use std::io::{IoSliceMut, Read as _};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -97,6 +97,52 @@ fn the_listener_comes_while_the_container_is_created() {
     assert_eq!(shim.status_at_end(&bundle.id, ""), 3);
     shim.delete(&bundle.id, "").expect("deleted");
     shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_agent_that_does_not_take_a_listener_fails_the_create_or_the_exec() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    // More than a socket has room for: the agent leaves in the middle.
+    let long = "x".repeat(1 << 20);
+    for takes_first in [false, true] {
+        let path = host.work().join(format!("agent-{takes_first}.sock"));
+        let listener = UnixListener::bind(&path).expect("the work folder is writable");
+        let agent = std::thread::spawn(move || {
+            if takes_first {
+                let (mut socket, _) = listener.accept().expect("a connection");
+                std::io::copy(&mut socket, &mut std::io::sink()).expect("a message");
+            }
+            let (mut socket, _) = listener.accept().expect("a connection");
+            socket.read_exact(&mut [0; 64]).expect("the beginning of a message");
+        });
+        let bundle = containerd.bundle().script("sleep 1000").annotation("a", &long).edit(|config| {
+            config["linux"]["seccomp"] = profile(&path, &["mkdir", "mkdirat"]);
+        });
+        let shim = containerd.start(&bundle);
+        let created = shim.create(&bundle, &Stdio::null());
+        let failed = if takes_first {
+            created.expect("the agent has taken it");
+            shim.start(&bundle.id, "").expect("started");
+            shim.exec(&bundle.id, "e", &bundle.process(&["/bin/true"]), &Stdio::null()).expect("added");
+            let failed = shim.start(&bundle.id, "e").map(drop);
+            shim.delete(&bundle.id, "e").expect("deleted");
+            shim.kill(&bundle.id, "", 9).expect("sent");
+            shim.wait(&bundle.id, "").expect("an end");
+            shim.delete(&bundle.id, "").expect("deleted");
+            failed
+        } else {
+            created.map(drop)
+        };
+        let failure = failed.expect_err("the agent has gone");
+        if !is_reference() {
+            assert!(failure.message.contains(path.to_str().expect("ASCII")), "{failure:?}");
+            assert!(failure.message.contains("listener"), "{failure:?}");
+        }
+        agent.join().expect("it has heard");
+        shim.over();
+    }
     host.assert_nothing_left();
 }
 

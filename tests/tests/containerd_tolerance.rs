@@ -114,6 +114,28 @@ fn flags_of_the_scheduler_have_the_specification_s_names() {
 }
 
 #[test]
+fn deadlines_beside_a_choice_of_cpus_fail_the_create() {
+    let host = Host::new();
+    if host.reference_fails("runc before 1.2 knows no scheduler") {
+        return;
+    }
+    let containerd = host.containerd();
+    let bundle = containerd.bundle().script("exit 0").edit(|config| {
+        config["linux"]["resources"]["cpu"] = json!({"cpus": "0"});
+        config["process"]["scheduler"] = json!({
+            "policy": "SCHED_DEADLINE", "runtime": 1_000_000, "deadline": 10_000_000, "period": 10_000_000,
+        });
+    });
+    let shim = containerd.start(&bundle);
+    let failure = shim.create(&bundle, &Stdio::null()).expect_err("the kernel refuses it");
+    for named in ["process.scheduler", "SCHED_DEADLINE", "cpu.cpus"] {
+        assert!(failure.message.contains(named), "{failure:?}");
+    }
+    shim.over();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_process_without_a_user_is_root() {
     let host = Host::new();
     let containerd = host.containerd();

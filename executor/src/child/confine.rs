@@ -31,7 +31,6 @@ pub fn execute(
         }
     }
     let process = payload.process;
-    scheduling::apply(process)?;
     scheduling::personality(payload.spec)?;
     // This only announces the profile: it holds from execve on, and what follows is still unconfined.
     labels.map_or(Ok(()), Opened::apply)?;

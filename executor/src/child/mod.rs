@@ -212,6 +212,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     let program = command::find(payload.process, own_folders)?;
     confine::set_rlimits(payload.process)?;
     memory_policy::apply(payload.spec)?;
+    scheduling::apply(payload.process)?;
     let held = || {
         sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
         await_order(orders, START)
@@ -251,6 +252,7 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
     let program = command::find(payload.process, &[])?;
     confine::set_rlimits(payload.process)?;
     memory_policy::apply(payload.spec)?;
+    scheduling::apply(payload.process)?;
     let outcome = confine::execute(payload, labels.as_ref(), &program, || Ok(()));
     // Not returned: see `become_init`.
     fail(payload, report, outcome)

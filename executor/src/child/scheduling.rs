@@ -9,11 +9,20 @@ use oci_spec::runtime::{
 };
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Applies the process's scheduler and I/O priority.
+/// Applies the process's scheduler and I/O priority. Init does so before it is ready, so that one that this host
+/// cannot give fails the creation of the container, as with runc.
 pub fn apply(process: &Process) -> Result<()> {
     if let Some(wanted) = process.scheduler() {
         let what = || format!("process.scheduler: cannot become {}", wanted.policy());
-        sys::sched_setattr(&attributes(wanted)?).doing(Kind::BadSpec, what)?;
+        let set = sys::sched_setattr(&attributes(wanted)?);
+        // EPERM where the process may not run on all CPUs that share deadlines (sched_setattr(2)).
+        let denied = set.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPERM));
+        set.doing(Kind::BadSpec, what).map_err(|error| match wanted.policy() {
+            LinuxSchedulerPolicy::SchedDeadline if denied => {
+                error.hint("the kernel refuses it beside linux.resources.cpu.cpus: leave these out, or name all CPUs")
+            }
+            _ => error,
+        })?;
     }
     if let Some(wanted) = process.io_priority() {
         let (class, priority) = (wanted.class(), wanted.priority());

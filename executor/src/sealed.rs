@@ -33,11 +33,10 @@ pub fn open(binary: &Path) -> Result<OwnedFd> {
     })
 }
 
-/// Like [`open`], for a program of few pages that a task's user executes: a copy in memory, which is quicker made than
-/// an overlay, where the kernel executes one.
+/// Like [`open`], for a program of few pages that a task's user executes: always a copy in memory.
 ///
 /// # Errors
-/// What the system answered.
+/// What the system answered. Executing it fails where `vm.memfd_noexec` is 2.
 pub fn open_small(binary: &Path) -> io::Result<OwnedFd> {
     memory_copy(binary, FOR_ALL)
 }

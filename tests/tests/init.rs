@@ -246,3 +246,20 @@ fn members_of_a_sandbox_may_share_processes() {
     sandbox.rm([]);
     host.assert_nothing_left();
 }
+
+#[test]
+fn a_program_whose_shim_is_killed_writes_on_and_its_end_is_stored() {
+    let host = Host::new();
+    let task = host.task("until [ -e /tmp/go ]; do sleep 0.05; done; echo more; exit 3").flag("--init").start();
+    task.wait_until_running();
+    let (init, program) = (init_of(&task), task.program_pid());
+    task.kill_shim(task.shim_pid());
+    fs::write(format!("/proc/{program}/root/tmp/go"), "").expect("writable");
+    eventually("the program has ended", || (!process_exists(program)).then_some(()));
+    assert!(process_exists(init), "it keeps what nobody has read");
+    let stored = fs::read(task.file("status")).expect("readable");
+    // Exit code 3, as of wait(2): without init, the write would have failed.
+    assert_eq!(stored, ((1u64 << 32) | (3 << 8)).to_ne_bytes());
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.assert_nothing_left_without_rm();
+}

@@ -118,11 +118,12 @@ debug:
 	@mkdir -p $(ABSENT)
 	@# Without what only a debugger reads: a shim that runs from memory is copied into it, 60 MB each time. Not smaller:
 	@# tests know a debug binary by its size.
-	@# Somebody else may be running those that are there, and unchanged.
+	@# Somebody else may be running those that are there, and unchanged, or be making them.
 	@for binary in $(BINARIES); do \
-		strip --strip-debug -o $(ABSENT)/new $(TARGET)/debug/$$binary || exit; \
-		cmp --silent $(ABSENT)/new $(ABSENT)/$$binary || mv $(ABSENT)/new $(ABSENT)/$$binary; \
-	done; rm -f $(ABSENT)/new
+		new=$(ABSENT)/$$binary.$$$$; \
+		strip --strip-debug -o $$new $(TARGET)/debug/$$binary || exit; \
+		cmp --silent $$new $(ABSENT)/$$binary || mv $$new $(ABSENT)/$$binary || exit; rm -f $$new; \
+	done
 	@# Where the virtual machine finds them, beside the cases.
 	@mkdir -p $(EXAMPLES) && cp --update $(addprefix $(TARGET)/debug/examples/,agent embedded-agent) $(EXAMPLES)/
 

@@ -60,9 +60,16 @@ fn what_a_shim_knows_can_be_asked_for() {
     let exec = host.spawn(["exec", task.id(), "--timeout", "1h", "--", "sleep", "1000"]);
     let facts = || task.bowline("inspect", ["--facts"]).assert_code(0).json();
     let of_task = |facts: &Value| facts["tasks"][task.id()].clone();
+    let open_calls = |facts: &Value| {
+        let connections = facts["connections"].as_array().expect("a list").iter();
+        let open = connections.flat_map(|connection| connection["open"].as_array().expect("a list").clone());
+        open.map(|call| json!([call["method"], call["begun"]])).collect::<Vec<Value>>()
+    };
+    // The call learns of the exec's number a moment after the exec runs.
     let running = eventually("the exec runs", || {
         let facts = facts();
-        (of_task(&facts)["execs"]["1"]["life"] == "running").then_some(facts)
+        let begun = open_calls(&facts).contains(&json!(["Exec", 1]));
+        (begun && of_task(&facts)["execs"]["1"]["life"] == "running").then_some(facts)
     });
     let shim = task.shim_pid();
     assert_eq!((&running["pid"], &running["pid_started"]), (&shim.into(), &started(shim).into()));
@@ -72,10 +79,8 @@ fn what_a_shim_knows_can_be_asked_for() {
     assert_eq!((&known["life"], &known["record"]["pid"]), (&"running".into(), &task.pid().into()));
     assert_eq!(known["record"]["pid_started"], started(task.pid()));
     assert_eq!(known["output"]["tails"], json!(["ready\n"]));
-    let connections = running["connections"].as_array().expect("a list").iter();
-    let open = connections.flat_map(|connection| connection["open"].as_array().expect("a list").clone());
-    let open: Vec<Value> = open.map(|call| json!([call["method"], call["begun"]])).collect();
-    assert!(open.contains(&json!(["Exec", 1])) && open.contains(&json!(["Facts", null])), "{open:?}");
+    let open = open_calls(&running);
+    assert!(open.contains(&json!(["Facts", null])), "{open:?}");
     let pid = known["execs"]["1"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("a pid");
     assert_eq!(known["execs"]["1"]["pid_started"], started(pid));
     let left = known["execs"]["1"]["deadline"].as_u64().expect("a deadline") - monotonic_ns();

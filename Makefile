@@ -318,7 +318,7 @@ $(DENY):
 	@scripts/need build
 	cargo install --locked --debug --root $(TARGET)/tools cargo-deny
 
-## install   binaries, man pages, completions into $(DESTDIR)$(PREFIX), an AppArmor profile into $(DESTDIR)$(SYSCONFDIR); without cargo, binaries already built
+## install   binaries, man pages, completions, units of systemd into $(DESTDIR)$(PREFIX), an AppArmor profile into $(DESTDIR)$(SYSCONFDIR); without cargo, binaries already built
 .PHONY: install
 install: $(if $(shell command -v cargo),build)
 	install -d $(addprefix $(INSTALLED)/,bin $(MAN) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION)))
@@ -328,9 +328,17 @@ install: $(if $(shell command -v cargo),build)
 	$(BIN)/bowline completions zsh >$(INSTALLED)/$(ZSH_COMPLETION)
 	$(BIN)/bowline completions fish >$(INSTALLED)/$(FISH_COMPLETION)
 	install -D -m 644 apparmor/bowline-default $(DESTDIR)$(SYSCONFDIR)/apparmor.d/bowline-default
+	install -d $(INSTALLED)/$(UNITS)
+	$(call units,$(PREFIX)/bin,$(INSTALLED)/$(UNITS))
+
+# systemd's units, which name where the binaries are.
+define units
+for unit in systemd/*; do sed 's,@bindir@,$(1),' $$unit >$(2)/$${unit##*/} && chmod 644 $(2)/$${unit##*/}; done
+endef
 
 INSTALLED = $(DESTDIR)$(PREFIX)
 MAN = share/man/man1
+UNITS = lib/systemd/system
 # Where each shell looks for what is not its own.
 BASH_COMPLETION = share/bash-completion/completions/bowline
 ZSH_COMPLETION = share/zsh/site-functions/_bowline
@@ -340,7 +348,8 @@ FISH_COMPLETION = share/fish/vendor_completions.d/bowline.fish
 .PHONY: deb
 deb: build $(CARGO_DEB)
 	rm -rf $(BIN)/package
-	install -d $(BIN)/package/man
+	install -d $(BIN)/package/man $(BIN)/package/systemd
+	$(call units,/usr/bin,$(BIN)/package/systemd)
 	$(BIN)/bowline man $(BIN)/package/man
 	gzip -9n $(BIN)/package/man/*
 	$(BIN)/bowline completions bash >$(BIN)/package/bowline.bash

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use bowline_client::spawn::{self, spawn_from};
+use bowline_client::spawn::{self, Begin, spawn_from};
 use bowline_client::{Presence, Shim};
 use bowline_executor::systemd::Systemd;
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo};
@@ -82,7 +82,7 @@ impl Shims {
     }
 
     fn spawn(&self, id: &TaskId, folder: Folder, lock: Lock) -> Result<Up> {
-        let child = spawn_from(&self.binary, &folder, lock, &ShimCgroup::default())?;
+        let child = spawn_from(&self.binary, &folder, lock, &ShimCgroup::default(), Begin::Empty)?;
         let what = || format!("cannot watch the shim of {id}");
         let gone = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).doing(Kind::Internal, what)?;
         let found = self.runtime.block_on(bowline_client::find(&folder, id))?;
@@ -112,7 +112,7 @@ impl Shims {
         let begin = Instant::now();
         let report = self.runtime.block_on(async {
             up.shim.launch(request).await?;
-            up.shim.wait().await
+            waited(&up.shim).await
         })?;
         let exited = begin.elapsed();
         up.wait_until_gone();
@@ -130,7 +130,7 @@ impl Shims {
         let reports = self.runtime.block_on(async {
             let tasks = all.iter().map(|up| async {
                 up.shim.launch(request(description)).await?;
-                up.shim.wait().await
+                waited(&up.shim).await
             });
             together(tasks.collect()).await
         });
@@ -241,6 +241,11 @@ impl Drop for Up {
 
 fn request(description: &str) -> LaunchRequest {
     LaunchRequest { task: description.to_owned(), ..LaunchRequest::default() }
+}
+
+/// The report of a task, whose shim must outlive it.
+async fn waited(shim: &Shim) -> Result<ExitReport> {
+    shim.wait().await?.ok_or_else(|| Error::new(Kind::Internal, "a shim died before its task"))
 }
 
 fn expect_success(code: Option<i32>) -> Result<()> {

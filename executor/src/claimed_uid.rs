@@ -58,6 +58,21 @@ pub fn claim() -> Result<ClaimedUid> {
     Err(Error::new(Kind::Internal, all).hint("`ps -eo uid,pid,args` and `bowline ps` show who uses them"))
 }
 
+/// Claims the number of a task whose shim died, which the task's processes may have.
+///
+/// # Errors
+/// `WrongState` when another shim has it.
+pub fn claim_again(uid: u32) -> Result<ClaimedUid> {
+    let file = open(Path::new(LOCKS))?;
+    let what = || format!("cannot claim user {uid}");
+    let offset = uid.checked_sub(UIDS.start).filter(|_| UIDS.contains(&uid));
+    let offset = offset.ok_or_else(|| Error::new(Kind::Damaged, format!("{}: it is no task's own", what())))?;
+    if sys::lock_byte(file.as_fd(), offset).doing(Kind::Internal, what)? {
+        return Ok(ClaimedUid { uid, _lock: file.into() });
+    }
+    Err(Error::new(Kind::WrongState, format!("{}: another shim has it", what())))
+}
+
 fn open(path: &Path) -> Result<File> {
     let what = || format!("cannot open {}", path.display());
     let mut options = File::options();

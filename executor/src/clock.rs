@@ -18,6 +18,16 @@ impl Moment {
         Moment(seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default())
     }
 
+    /// The moment as a number, which [`Moment::of`] takes back.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The moment that had this number, in this boot.
+    pub fn of(number: u64) -> Moment {
+        Moment(number)
+    }
+
     /// The moment `span` after this one; the clock's last moment if that is beyond it.
     pub fn after(self, span: Duration) -> Moment {
         Moment(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))

@@ -60,6 +60,9 @@ impl Executor {
     pub(crate) async fn run(&self, config: Config) -> Result<()> {
         let ended = match Supervisor::begin(config).await {
             Ok(supervisor) => {
+                if supervisor.config.adopt {
+                    supervisor.adopt().await?;
+                }
                 self.0.change(|turns| *turns = Loop::Turns(supervisor.clone()));
                 supervisor.run().await
             }
@@ -89,9 +92,14 @@ impl Executor {
         })
     }
 
+    /// Returns once calls are answered; of a shim that takes a task over, once it has done that.
+    pub async fn ready(&self) {
+        self.0.until_it(|turns| !matches!(turns, Loop::Begins)).await;
+    }
+
     /// The loop, once it is prepared.
     async fn begun(&self) -> Result<Rc<Supervisor>> {
-        self.0.until_it(|turns| !matches!(turns, Loop::Begins)).await;
+        self.ready().await;
         self.supervisor()
     }
 

@@ -37,7 +37,7 @@ use crate::reserve::{Put, Reserve};
 use crate::{record, trust};
 
 pub use state_dir::{LASTING, StateDir};
-pub use task_record::{Record, died_with_shim};
+pub use task_record::{Record, Remembered, died_with_shim};
 
 /// The record of the task.
 const RECORD: &str = "task.json";

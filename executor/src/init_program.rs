@@ -17,6 +17,7 @@ use std::process::ExitStatus;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{Ended, Image};
+use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::folder::Folder;
 use crate::io::pipe;
@@ -84,6 +85,45 @@ impl InitProgram {
         let argv = words.chain(shown.argv().iter().cloned()).collect();
         Image::new(c"bowline-init".into(), argv, Vec::new())
     }
+}
+
+/// What a running `bowline-init` keeps for a shim to come.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The end of a pipe that becomes readable when the workload has ended and output is unread.
+    pub notify: Option<OwnedFd>,
+    /// A reading end of each output, in their order; `None` for one that was closed.
+    pub outputs: Vec<Option<OwnedFd>>,
+}
+
+/// Opens what the `bowline-init` with this pid keeps; its command line says by which numbers.
+///
+/// # Errors
+/// `Internal` when the process has another command line.
+pub fn reopen(pid: i32) -> Result<Kept> {
+    let what = || format!("cannot find what {NAME} {pid} keeps");
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).doing(Kind::Internal, what)?;
+    let words = line.split(|byte| *byte == 0).skip(1).take_while(|word| *word != b"--");
+    let numbers: Option<Vec<RawFd>> = words.map(|word| std::str::from_utf8(word).ok()?.parse().ok()).collect();
+    match numbers.as_deref() {
+        Some([_, _, notify, outputs @ ..]) => Ok(Kept {
+            notify: open_pipe(pid, *notify),
+            outputs: outputs.iter().map(|fd| open_pipe(pid, *fd)).collect(),
+        }),
+        // It has ended, and has no command line any more.
+        Some([]) if line.is_empty() => Ok(Kept::default()),
+        Some(_) | None => Err(Error::new(Kind::Internal, what())),
+    }
+}
+
+/// Opens another reading end of the pipe that process `pid` has as `fd`; `None` when that is no pipe.
+fn open_pipe(pid: i32, fd: RawFd) -> Option<OwnedFd> {
+    // Not opened before it is known what it is: opening anything else may have an effect, or wait.
+    let path = rustix::fs::open(format!("/proc/{pid}/fd/{fd}"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&path).ok()?.st_mode);
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = || rustix::fs::open(format!("/proc/self/fd/{}", path.as_raw_fd()), flags, Mode::empty()).ok();
+    (kind == FileType::Fifo).then(open).flatten()
 }
 
 /// How the workload of the task in `folder` has ended, if that is known: its init has stored it.

@@ -72,6 +72,14 @@ impl Launch {
             particulars: Particulars::default(),
         }
     }
+
+    /// The FIFOs of the client that has the task in its foreground.
+    pub(crate) fn foreground(&self) -> [Option<PathBuf>; 2] {
+        [&self.stdout, &self.stderr].map(|target| match target {
+            Target::Foreground(path) => Some(path.clone()),
+            Target::Null | Target::Path(_) | Target::Own(_) => None,
+        })
+    }
 }
 
 /// What a task is made from.

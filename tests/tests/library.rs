@@ -279,18 +279,21 @@ fn a_state_folder_that_is_not_there_or_not_safe_is_named() {
 }
 
 #[test]
-fn a_shim_that_is_gone_and_a_task_that_has_ended_are_told_apart() {
+fn a_task_whose_shim_died_gets_a_new_one_and_one_that_has_ended_none() {
     let host = Host::new();
     let (lost, ended) = (start(&host, "exec sleep 1000"), start(&host, "exit 4"));
-    let id = lost.id().as_str();
     let shim = Pid::from_raw(shim_of(&host, &lost)).expect("a pid");
     kill_process(shim, Signal::KILL).expect("it lives");
-    assert!(lost.wait().expect("nobody saw its end").shim_died);
-    assert_error(lost.stats(), Kind::WrongState, &[id, "died before the task"]);
-    assert_error(lost.exec(Exec::new(["true"])), Kind::WrongState, &[id, "died before the task"]);
-    assert_error(lost.stop(), Kind::WrongState, &[id, "died before the task"]);
-    assert!(lost.state().expect("it is known").report.expect("of a kind").shim_died);
-    lost.remove(false).expect("it is cleaned up after");
+    eventually("the shim is gone", || (!process_exists(shim.as_raw_nonzero().get())).then_some(()));
+    assert_eq!(lost.exec(Exec::new(["/bin/sh", "-c", "exit 3"])).expect("it runs").end, ExecEnd::Exited(3));
+    assert_eq!(lost.state().expect("it is known").status, Status::Running);
+    let report = lost.stop().expect("it stops");
+    assert_eq!(
+        (report.signal.as_deref(), report.shim_died),
+        (Some("SIGKILL"), false),
+        "a `sleep` that is the first process ignores SIGTERM"
+    );
+    lost.remove(false).expect("it has ended");
 
     assert_eq!(ended.wait().expect("it ends").exit_code, Some(4));
     assert_error(ended.exec(Exec::new(["true"])), Kind::WrongState, &["has exited"]);

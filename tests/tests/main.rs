@@ -5,6 +5,7 @@
 //! A case that measures time or the whole machine says `Host::alone()`, which
 //! waits until it is the only one that runs.
 
+mod adoption;
 mod apparmor;
 mod attach;
 mod bad_input_cli;

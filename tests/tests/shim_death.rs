@@ -25,36 +25,6 @@ fn the_status_says_that_the_shim_is_dead() {
 }
 
 #[test]
-fn wait_says_that_the_shim_died() {
-    let host = Host::new();
-    let task = host.task("exec sleep 1000").start();
-    let waiter = host.spawn(["wait", task.id()]);
-    let json_waiter = host.spawn(["wait", "--json", task.id()]);
-    eventually("both wait", || (task.socket_ends() >= 3).then_some(()));
-    task.kill_shim(task.shim_pid());
-    waiter.finish().assert_refused(125, &[task.id(), "shim"]);
-    let ran = json_waiter.finish();
-    let report = ran.assert_code(0).json();
-    assert_eq!(report["shim_died"], true, "{report}");
-    assert!(report["exit_code"].is_null() && report["signal"].is_null(), "nobody knows: {report}");
-    task.bowline("rm", ["-f"]).assert_code(0);
-    host.assert_nothing_left_without_rm();
-}
-
-#[test]
-fn a_run_in_the_foreground_says_that_the_shim_died() {
-    let host = Host::new();
-    let (task, run) = host.task("echo ready; exec sleep 1000").spawn();
-    run.wait_for_out("ready");
-    task.kill_shim(task.shim_pid());
-    let ran = run.finish();
-    ran.assert_code(125);
-    assert!(ran.err().starts_with("bowline: ") && ran.err().contains(task.id()), "{ran}");
-    task.bowline("rm", ["-f"]).assert_code(0);
-    host.assert_nothing_left_without_rm();
-}
-
-#[test]
 fn rm_kills_what_still_lives_and_removes_everything() {
     for force in [&["rm"][..], &["rm", "-f"]] {
         let host = Host::new();
@@ -102,19 +72,6 @@ fn an_exec_whose_shim_dies_is_an_error_and_is_cleaned_up() {
     let ran = exec.finish();
     ran.assert_code(125);
     assert!(ran.err().starts_with("bowline: "), "{ran}");
-    task.bowline("rm", ["-f"]).assert_code(0);
-    host.assert_nothing_left_without_rm();
-}
-
-#[test]
-fn what_needs_the_shim_is_a_clear_error() {
-    let host = Host::new();
-    let task = host.task("exec sleep 1000").start();
-    task.kill_shim(task.shim_pid());
-    for verb in ["stats", "pause", "stop", "kill"] {
-        task.bowline(verb, []).assert_refused(125, &[task.id(), "shim"]);
-    }
-    task.bowline("exec", ["--", "true"]).assert_refused(125, &[task.id(), "shim"]);
     task.bowline("rm", ["-f"]).assert_code(0);
     host.assert_nothing_left_without_rm();
 }

@@ -129,7 +129,7 @@ fn our_terminal_is_restored_however_it_ends() {
             "TERM" => terminal.process().signal(Signal::TERM),
             "HUP" => terminal.process().signal(Signal::HUP),
             "detach" => terminal.type_keys("\x10\x11"),
-            _ => task.kill_shim(task.shim_pid()),
+            _ => task.crash_shim(),
         }
         eventually(format_args!("restored after {how}"), || terminal.is_restored().then_some(()));
         terminal.finish();

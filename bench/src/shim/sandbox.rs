@@ -8,7 +8,7 @@ use bowline_executor::{CgroupDriver, ExitReport, Folder, Lock, Result, SandboxRe
 use bowline_spec::Format;
 use bowline_spec::id::TaskId;
 
-use super::{Shims, Up, expect_success, request};
+use super::{Shims, Up, expect_success, request, waited};
 
 /// Each limit is there that the kernel has a file for everywhere.
 const DESCRIPTION: &str = "network.mode = 'none'\ncpu.limit = 2\nmemory.limit = '256M'\npids = 512";
@@ -61,7 +61,7 @@ impl Shims {
         let Joining { folder, lock, shim } = sandbox.join(self)?;
         let report: ExitReport = self.runtime.block_on(async {
             shim.launch(request(description)).await?;
-            shim.wait().await
+            waited(&shim).await
         })?;
         let exited = begin.elapsed();
         drop(lock);

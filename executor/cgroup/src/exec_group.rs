@@ -54,6 +54,28 @@ impl ExecGroup {
         self.number
     }
 
+    /// Stores a number with the cgroup, for whoever opens it after us; `None` removes it. Processes in the task cannot
+    /// change it: attributes in `trusted` need CAP_SYS_ADMIN on the host (xattr(7)).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn note(&self, number: Option<u64>) -> rustix::io::Result<()> {
+        match number {
+            Some(number) => fs::fsetxattr(&self.dir, NOTE, number.to_string().as_bytes(), fs::XattrFlags::empty()),
+            None => match fs::fremovexattr(&self.dir, NOTE) {
+                Err(Errno::NODATA) => Ok(()),
+                removed => removed,
+            },
+        }
+    }
+
+    /// The number that [`ExecGroup::note`] has stored.
+    pub fn noted(&self) -> Option<u64> {
+        let mut text = [0; 20];
+        let length = fs::fgetxattr(&self.dir, NOTE, &mut text).ok()?;
+        std::str::from_utf8(text.get(..length)?).ok()?.parse().ok()
+    }
+
     /// Whether nothing is left of the last exec.
     pub fn is_empty(&self) -> bool {
         let mut pids = Vec::new();
@@ -61,6 +83,9 @@ impl ExecGroup {
         pids.is_empty()
     }
 }
+
+/// The extended attribute of [`ExecGroup::note`].
+const NOTE: &str = "trusted.bowline";
 
 /// A cgroup of the unified hierarchy that the task has made below its own.
 #[derive(Debug)]
@@ -83,13 +108,21 @@ impl Layout {
     /// alone), so that everything the exec starts can be found again. It is removed with the
     /// task's.
     pub fn create_exec_group(&self, cgroup: &Cgroup, name: &str, number: u64) -> Result<ExecGroup> {
-        let path = format!("{}/{name}", cgroup.path);
-        let what = || format!("cannot create cgroup {path}");
-        let index = self.index(FREEZER);
-        let parent = index.and_then(|i| cgroup.member(i));
-        let parent = &parent.ok_or_else(|| Error::new(Kind::NotFound, what()))?.made;
-        let parent = parent.dir().doing(Kind::NotFound, what)?;
+        let what = || format!("cannot create cgroup {}/{name}", cgroup.path);
+        let parent = self.freezer(cgroup).ok_or_else(|| Error::new(Kind::NotFound, what()))?;
         fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)).doing(Kind::Internal, what)?;
+        self.open_exec_group(cgroup, name, number)
+    }
+
+    /// Opens a cgroup that [`Layout::create_exec_group`] has made.
+    ///
+    /// # Errors
+    /// `NotFound` when the task's cgroup is gone; `Internal` when this one is.
+    pub fn open_exec_group(&self, cgroup: &Cgroup, name: &str, number: u64) -> Result<ExecGroup> {
+        let path = format!("{}/{name}", cgroup.path);
+        let what = || format!("cannot open cgroup {path}");
+        let parent = self.freezer(cgroup).ok_or_else(|| Error::new(Kind::NotFound, what()))?;
+        let index = self.index(FREEZER);
         let dir = open_dir(parent, Path::new(name)).doing(Kind::Internal, what)?;
         let file = match self.version {
             Version::V1 => TASKS,
@@ -97,6 +130,15 @@ impl Layout {
         };
         let tasks = open_to_join(dir.as_fd(), file).doing(Kind::Internal, what)?;
         Ok(ExecGroup { version: self.version, freezer: index.unwrap_or_default(), number, path, dir, tasks })
+    }
+
+    /// The names of the cgroups right below the one that execs' are made in.
+    pub fn names_below(&self, cgroup: &Cgroup) -> Vec<String> {
+        let entries = self.freezer(cgroup).and_then(|dir| fs::Dir::read_from(dir).ok());
+        let folders =
+            entries.into_iter().flatten().flatten().filter(|entry| entry.file_type() == fs::FileType::Directory);
+        let names = folders.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+        names.filter(|name| !name.starts_with('.')).collect()
     }
 
     /// Removes the cgroup of an exec, unless a process is in it; returns whether it is gone.

@@ -1,6 +1,6 @@
 //! The record of a task on disk, `task.json`, and the report of a task whose shim died first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use bowline_cgroup::{CgroupIdentity, Unit};
@@ -8,9 +8,13 @@ use bowline_error::{Error, Kind, Result};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
 use jiff::Timestamp;
+use oci_spec::runtime::User;
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Enforcement, ExitReport};
+use crate::health::Health;
+use crate::lifecycle::shutdown::StopPlan;
+use crate::report::{Enforcement, ExitReport, StoppedBy};
+use crate::watch::Finding;
 
 /// The record of a task on disk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -59,12 +63,69 @@ pub struct Record {
     /// The slice that the task was launched for, if there is one, and whether the task is in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
+    /// The user and groups that the description named when the task was launched: by now, files inside may give the name
+    /// to others. Absent for a bundle, and in a record of an older bowline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<User>,
+    /// The FIFOs of the client that has the task in its foreground, for stdout and stderr.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub foreground: [Option<PathBuf>; 2],
+    /// What has happened to the task that a later shim cannot find out; absent while nothing has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remembered: Option<Box<Remembered>>,
+}
+
+/// What a shim that takes a task over goes on from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Remembered {
+    /// How the task is being stopped.
+    pub stop: Option<StopPlan>,
+    /// What has stopped the task, or is stopping it.
+    pub stopped_by: Option<StoppedBy>,
+    /// The finding for which its watch has stopped it.
+    pub stopped_for: Option<Finding>,
+    /// Signals that were sent to init, each once.
+    pub sent: BTreeSet<i32>,
+    /// The results of its health checks.
+    pub health: Option<Health>,
+    /// Kills for want of memory that were reported.
+    pub oom_kills: u64,
+    /// How often its own limit was hit when the last of them was reported.
+    pub limit_met: Option<u64>,
+}
+
+fn is_none(paths: &[Option<PathBuf>; 2]) -> bool {
+    paths.iter().all(Option::is_none)
 }
 
 impl Record {
     /// The pid of the task's program.
     pub fn program_pid(&self) -> Option<i32> {
         self.workload_pid.or(self.pid)
+    }
+
+    /// Whether a shim can take the task over.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn adoptable(&self) -> std::result::Result<(), &'static str> {
+        if self.task.is_none() {
+            return Err("it was made from a bundle, whose manager cleans up");
+        }
+        if self.sandbox.is_some() {
+            return Err("it is a member of a sandbox");
+        }
+        if self.started_at.is_none() {
+            return Err("its launch was not complete");
+        }
+        if self.user.is_none() {
+            return Err("its record is of an older bowline");
+        }
+        match self.identity.as_ref().is_some_and(CgroupIdentity::is_of_this_boot) {
+            true => Ok(()),
+            false => Err("it is of an earlier boot of this host"),
+        }
     }
 
     /// The description that the task was launched from.

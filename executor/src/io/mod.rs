@@ -171,6 +171,39 @@ pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
     Ok((Stdio { stdin, stdout: out, stderr: err, terminal: None, kept }, Wiring::Pipes(pumps)))
 }
 
+/// An output that an init has kept open while no shim read it.
+pub struct KeptOutput<'a> {
+    /// The process's name for the stream.
+    pub name: &'static str,
+    /// A reading end of its pipe.
+    pub read: OwnedFd,
+    /// The place of the end that the init keeps among all those.
+    pub index: u32,
+    /// Where the output goes.
+    pub target: &'a Target,
+    /// The log of the output.
+    pub log: Option<log::Writer>,
+    /// The last bytes of the output.
+    pub tail: Tail,
+}
+
+/// Pumps outputs that `init` keeps, on the current `LocalSet`.
+pub fn take_over<'a>(init: Option<OwnedFd>, kept: impl IntoIterator<Item = KeptOutput<'a>>) -> Result<Pumps> {
+    let mut pumps = Pumps::new(None, None);
+    let keeper = Keeper::default();
+    for KeptOutput { name, read, index, target, log, tail } in kept {
+        let what = || format!("cannot watch {name}");
+        let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
+        let kept = Some(KeptEnd { keeper: keeper.clone(), index });
+        let route = Route { log, tail, goes_with_process: false, follow: false, kept };
+        pumps.begin(name, from, Outlet::open(target)?, route);
+    }
+    if let Some(init) = init {
+        keeper.be(init);
+    }
+    Ok(pumps)
+}
+
 impl Wiring {
     /// Starts pumping, once the process has reported that it is set up.
     pub fn connect(self) -> Result<Pumps> {

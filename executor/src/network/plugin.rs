@@ -158,6 +158,7 @@ impl Plugins<'_> {
             Ended::Exited(0) => return Ok(said),
             Ended::Exited(code) => format!("exit code {code}"),
             Ended::Signaled(signal) => format!("killed by signal {signal}"),
+            Ended::Unknown => "its end is not known".to_owned(),
         };
         if let Some(error) = failure_in(&said.answer) {
             return Err(Failed { error: error.within(what()), orderly: true });

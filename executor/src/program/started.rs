@@ -152,6 +152,7 @@ impl Outcome {
             Ended::Exited(0) => return Ok(()),
             Ended::Exited(code) => format!("exit code {code}"),
             Ended::Signaled(signal) => format!("killed by signal {signal}"),
+            Ended::Unknown => "its end is not known".to_owned(),
         };
         let said = self.output.trim();
         let said = if said.is_empty() { String::new() } else { format!(": {said}") };

@@ -236,7 +236,7 @@ impl Task {
             let by_shim = |signal| facts.sent.contains(&signal);
             let signal = match ended {
                 Ended::Signaled(signal) => Some(signal),
-                Ended::Exited(_) => None,
+                Ended::Exited(_) | Ended::Unknown => None,
             };
             let oom = OomFacts {
                 kills: last.oom_kills,
@@ -250,7 +250,7 @@ impl Task {
             let by_kernel = self.namespaces.is_new(libc::CLONE_NEWPID);
             let processes_killed = facts.killed.or((!by_kernel).then_some(facts.rest_killed));
             ExitReport {
-                exit_code: Some(ended.code()),
+                exit_code: (ended != Ended::Unknown).then(|| ended.code()),
                 signal: signal.map(signal_name),
                 signal_sent_by_shim: signal.is_some_and(by_shim),
                 stopped_by: facts.stopped_by,
@@ -277,7 +277,8 @@ impl Task {
                 health: facts.health.clone(),
                 events: facts.events + 1,
                 enforcement: record.enforcement.clone(),
-                shim_died: false,
+                // Its shim did, and nobody has kept how it ended.
+                shim_died: ended == Ended::Unknown,
                 unwritten: None,
             }
         })

@@ -55,6 +55,30 @@ impl Supervisor {
     }
 }
 
+impl Supervisor {
+    /// Kills all that is in the cgroup of an exec, which another shim has begun, at its deadline.
+    pub(super) fn kill_group_at(self: &Rc<Self>, task: &Rc<Task>, group: Rc<ExecGroup>, deadline: Moment) {
+        let (supervisor, task) = (self.clone(), task.clone());
+        waits::begin(move || {
+            let (supervisor, task, group) = (supervisor.clone(), task.clone(), group.clone());
+            async move {
+                let over = task.facts.until_it(|facts| facts.life.is_reaped());
+                if tokio::time::timeout(deadline.to_come(), over).await.is_ok() {
+                    return;
+                }
+                loop {
+                    let killed = group.kill();
+                    if killed.is_empty() {
+                        break;
+                    }
+                    all_ended(&supervisor.layout, &killed, deadline).await;
+                }
+                task.facts.change(|facts| facts.exec_groups_left.push_back(group.number()));
+            }
+        });
+    }
+}
+
 /// An exec that is being killed.
 struct Killing {
     claim: Claim,

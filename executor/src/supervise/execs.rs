@@ -106,7 +106,7 @@ impl Supervisor {
         }
         let process = task.exec_process(request)?;
         let deadline = request.timeout.map(|timeout| Moment::now().after(timeout));
-        let group = deadline.and_then(|_| self.exec_group(task));
+        let group = deadline.and_then(|deadline| self.exec_group(task, deadline));
         let number = task.facts.change(|facts| {
             let group = group.as_ref().map(|group| group.number());
             facts.keep_exec(ExecFacts { by, name: request.name.clone(), deadline, group, ..ExecFacts::default() })
@@ -122,11 +122,17 @@ impl Supervisor {
 
     /// Returns a cgroup for an exec: the spare empty one, or a new one. A daemon that an exec left behind keeps
     /// that exec's cgroup. `None` if no cgroup can be created, for instance because of a limit on their number.
-    fn exec_group(&self, task: &Task) -> Option<Rc<ExecGroup>> {
+    fn exec_group(&self, task: &Task, deadline: Moment) -> Option<Rc<ExecGroup>> {
         let free = task.handles.borrow_mut().exec_group.take();
-        if free.is_some() {
-            return free;
+        let group = free.or_else(|| self.new_exec_group(task))?;
+        // For the shim that takes the task over, should this one die.
+        if let Err(error) = group.note(Some(deadline.number())) {
+            tracing::warn!(%error, "an exec's deadline ends with its shim");
         }
+        Some(group)
+    }
+
+    fn new_exec_group(&self, task: &Task) -> Option<Rc<ExecGroup>> {
         // The oldest leftover cgroup may be empty by now. One is tried for each cgroup that is created, so that
         // there are never many more of them than daemons.
         let oldest = task.facts.change(|facts| facts.exec_groups_left.pop_front());
@@ -146,13 +152,34 @@ impl Supervisor {
         let group = task.handles.borrow_mut().execs.get_mut(&number).and_then(|exec| exec.group.take());
         let Some(group) = group else { return };
         let is_killed = |exec: &ExecFacts| exec.killed_at.is_some() && !exec.all_dead;
-        if !group.is_empty() || task.facts.look(|facts| facts.execs.get(&number).is_some_and(is_killed)) {
+        let is_killed = task.facts.look(|facts| facts.execs.get(&number).is_some_and(is_killed));
+        if is_killed || !group.is_empty() {
+            // What an exec that has ended in time leaves behind has no deadline.
+            if let (false, Err(error)) = (is_killed, group.note(None)) {
+                tracing::warn!(%error, "what an exec has left may be killed at its deadline");
+            }
             task.facts.change(|facts| facts.exec_groups_left.push_back(group.number()));
             return;
         }
         let second = task.handles.borrow_mut().exec_group.replace(group);
         if let Some(second) = second {
             self.remove_group(task, second.number());
+        }
+    }
+
+    /// Takes over the cgroups of execs that a shim before this one has made: each exec that runs keeps its deadline.
+    pub(super) fn take_over_exec_groups(self: &Rc<Self>, task: &Rc<Task>) {
+        let names = task.with_cgroup(|cgroup| self.layout.names_below(cgroup)).unwrap_or_default();
+        let mut numbers: Vec<u64> = names.iter().filter_map(|name| group_number(name)).collect();
+        numbers.sort_unstable();
+        task.facts.change(|facts| facts.exec_groups_made = numbers.last().copied().unwrap_or_default());
+        for number in numbers {
+            let opened = task.with_cgroup(|c| self.layout.open_exec_group(c, &group_name(number), number));
+            let deadline = opened.and_then(|opened| opened).ok().filter(|group| !group.is_empty());
+            match deadline.and_then(|group| Some((group.noted()?, group))) {
+                Some((deadline, group)) => self.kill_group_at(task, Rc::new(group), Moment::of(deadline)),
+                None => self.remove_group(task, number),
+            }
         }
     }
 
@@ -385,6 +412,11 @@ fn connect(wiring: Wiring, request: &Exec) -> Result<Pumps> {
 
 fn group_name(number: u64) -> String {
     format!("exec-{number}")
+}
+
+/// The number in a name that [`group_name`] has made.
+fn group_number(name: &str) -> Option<u64> {
+    name.strip_prefix("exec-")?.parse().ok().filter(|number| group_name(*number) == name)
 }
 
 impl Task {

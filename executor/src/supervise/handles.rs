@@ -106,13 +106,13 @@ pub struct SandboxHandles {
 }
 
 impl TaskHandles {
-    /// The handles of a task whose init has just been cloned.
-    pub fn new(init: Live, claim: Claim, tail: Tail, cgroup: Cgroup) -> TaskHandles {
+    /// The handles of a task that has no streams yet. Of one that has ended, init and cgroup may be gone.
+    pub fn new(init: Option<Live>, claim: Claim, tail: Tail, cgroup: Option<Cgroup>) -> TaskHandles {
         TaskHandles {
-            init: Some(init),
+            init,
             claim,
             keeps: None,
-            cgroup: Some(cgroup),
+            cgroup,
             dying: Dying { killed: Rc::default(), since: Moment::now() },
             held: None,
             pumps: None,

@@ -122,6 +122,7 @@ impl Supervisor {
             return;
         }
         self.tell(task, Event::Health { status: now, failing_streak });
+        self.remember(task);
         if now == HealthStatus::Unhealthy && rules.on_unhealthy == OnUnhealthy::Stop {
             let stopped = self.shutdown(&task.id, None, None, StoppedBy::Health);
             if let Err(error) = stopped {

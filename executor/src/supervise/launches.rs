@@ -204,13 +204,13 @@ impl Supervisor {
         Ok(())
     }
 
-    fn keep_record(&self, task: &Task) {
+    pub(super) fn keep_record(&self, task: &Task) {
         if let Err(error) = task.facts.look(|facts| task.folder.write_record(&facts.record)) {
             tracing::error!(%error, "the record lacks what became of the task");
         }
     }
 
-    fn see_off(self: &Rc<Self>, task: &Rc<Task>) {
+    pub(super) fn see_off(self: &Rc<Self>, task: &Rc<Task>) {
         self.hold();
         let (supervisor, task) = (self.clone(), task.clone());
         waits::begin(move || task.clone().see_off(supervisor.clone()));

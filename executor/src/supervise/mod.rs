@@ -9,6 +9,7 @@
 //! Single-threaded: everything here runs on one `LocalSet`, and a call that waits lets the others continue. The
 //! rules are elsewhere: `lifecycle` and `shutdown` decide.
 
+mod adoption;
 mod budgets;
 mod checkpoints;
 mod children;

@@ -75,7 +75,9 @@ impl Supervisor {
         let owns_folder = lock.is_some();
         let overhead = self.overhead.path().filter(|_| !owns_folder);
         let init = task.init;
-        let record = Record { task: Some(task), durable, enforcement, overhead, init, ..self.record(cgroup, unit) };
+        let (user, foreground) = (spec.process().as_ref().map(|process| process.user().clone()), launch.foreground());
+        let record = self.record(cgroup, unit);
+        let record = Record { task: Some(task), durable, enforcement, overhead, init, user, foreground, ..record };
         Ok(LaunchPlan { claimed, owns_folder, lock, ..self.planned(spec, profile, record, folder).await? })
     }
 
@@ -131,7 +133,7 @@ impl Supervisor {
         self.planned(spec, profile, record, Folder::at(bundle.path)).await
     }
 
-    async fn planned(
+    pub(super) async fn planned(
         &self,
         spec: Spec,
         profile: Option<Profile>,
@@ -175,6 +177,9 @@ impl Supervisor {
             sandbox: None,
             durable: false,
             enforcement: None,
+            user: None,
+            foreground: Default::default(),
+            remembered: None,
             task: None,
         }
     }

@@ -57,6 +57,8 @@ pub struct Config {
     pub limits: Limits,
     /// Where `bowline-init` is, if tasks from descriptions can have it as their init.
     pub init: Option<PathBuf>,
+    /// Whether the folder is that of a task whose shim died, which this one takes over.
+    pub adopt: bool,
 }
 
 impl Config {
@@ -71,6 +73,7 @@ impl Config {
             tell: None,
             limits: Limits::default(),
             init: None,
+            adopt: false,
         }
     }
 }
@@ -88,7 +91,7 @@ pub enum Leave {
 
 /// All tasks of one shim.
 pub(crate) struct Supervisor {
-    pub(super) config: Config,
+    pub(crate) config: Config,
     pub(super) layout: Rc<Layout>,
     pub(super) tasks: RefCell<BTreeMap<TaskId, Rc<Task>>>,
     pub(super) children: Children,
@@ -392,6 +395,7 @@ impl Supervisor {
         let now = Moment::now();
         let plan = StopPlan::new(signal.unwrap_or(default_signal), grace.unwrap_or(default_grace), now);
         let done = task.happen(&self.layout, Trigger::Stop(plan, now));
+        self.remember(&task);
         self.changed.notify_one();
         done
     }

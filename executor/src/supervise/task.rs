@@ -73,22 +73,18 @@ pub struct Turns {
 }
 
 impl Task {
-    pub fn new(id: TaskId, plan: LaunchPlan, live: Live, claim: Claim, tail: Tail, cgroup: Cgroup) -> Task {
-        let LaunchPlan {
-            spec,
-            namespaces,
-            filter,
-            mut record,
-            particulars,
-            folder,
-            owns_folder,
-            reserve,
-            lock,
-            claimed,
-        } = plan;
-        record.pid = Some(live.pid);
-        record.pid_started = proc_stat::started(live.pid);
-        let handles = TaskHandles { reserve, lock, claimed, ..TaskHandles::new(live, claim, tail, cgroup) };
+    /// A task as `plan` has it, whose init is `live`.
+    pub fn new(id: TaskId, mut plan: LaunchPlan, live: Live, claim: Claim, tail: Tail, cgroup: Cgroup) -> Task {
+        plan.record.pid = Some(live.pid);
+        plan.record.pid_started = proc_stat::started(live.pid);
+        Task::with(id, plan, TaskHandles::new(Some(live), claim, tail, Some(cgroup)))
+    }
+
+    /// A task as `plan` has it, whose record says which process is its init.
+    pub fn with(id: TaskId, plan: LaunchPlan, handles: TaskHandles) -> Task {
+        let LaunchPlan { spec, namespaces, filter, record, particulars, folder, owns_folder, reserve, lock, claimed } =
+            plan;
+        let handles = TaskHandles { reserve, lock, claimed, ..handles };
         Task {
             id,
             spec,

@@ -12,6 +12,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde::{Deserialize, Serialize};
 
 use super::memory::SharedPid;
+use super::proc_stat::{self, ProcStat};
 use super::signals::with_signals_blocked;
 use super::{absent, check, own};
 
@@ -196,14 +197,17 @@ pub enum Ended {
     Exited(i32),
     /// By this signal.
     Signaled(i32),
+    /// In a way that nobody can tell any more: its parent was another process.
+    Unknown,
 }
 
 impl Ended {
-    /// The code a shell would report: the exit code, or 128 + the signal.
+    /// The code a shell would report: the exit code, or 128 + the signal; 255 where nobody knows.
     pub fn code(self) -> i32 {
         match self {
             Ended::Exited(code) => code,
             Ended::Signaled(signal) => 128 + signal,
+            Ended::Unknown => 255,
         }
     }
 }
@@ -236,6 +240,47 @@ fn ended(status: c_int) -> Ended {
     } else {
         Ended::Exited(libc::WEXITSTATUS(status))
     }
+}
+
+/// How a process has ended whose parent is another one: `None` while it runs, [`Ended::Unknown`] if it was reaped and
+/// the kernel does not keep its status. `pidfd` was opened while it was not reaped.
+///
+/// Needs the rights to look into the process, as ptrace(2) has them.
+pub fn ended_elsewhere(pidfd: BorrowedFd<'_>) -> Option<Ended> {
+    if let Some(status) = kept_status(pidfd) {
+        return Some(ended(status));
+    }
+    // A process that nobody has reaped has its status in its stat file.
+    if let Some(pid) = pid_of(pidfd)
+        && let Some(text) = proc_stat::read(pid)
+        // The pid was still its own after the file was read.
+        && pid_of(pidfd).is_some()
+    {
+        let stat = ProcStat::parse(&text)?;
+        return stat.has_ended().then(|| stat.number(52).map_or(Ended::Unknown, |status| ended(status as c_int)));
+    }
+    // Reaped while we looked.
+    Some(kept_status(pidfd).map_or(Ended::Unknown, ended))
+}
+
+/// The wait status that the kernel keeps of a process that was reaped (PIDFD_GET_INFO, since Linux 6.15).
+fn kept_status(pidfd: BorrowedFd<'_>) -> Option<c_int> {
+    /// As in include/uapi/linux/pidfd.h, of the first version.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        mask: u64,
+        cgroup: u64,
+        ids: [u32; 11],
+        exit_code: i32,
+    }
+    const EXIT: u64 = 1 << 3;
+    /// `_IOWR(0xFF, 11, struct pidfd_info)`.
+    const GET_INFO: libc::c_ulong = 0xC000_FF0B | (size_of::<Info>() as libc::c_ulong) << 16;
+    let mut info = Info { mask: EXIT, ..Info::default() };
+    // SAFETY: the borrow keeps the fd open, and the kernel writes no more than the size that the request names.
+    let rc = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFO as _, &raw mut info) };
+    (rc == 0 && info.mask & EXIT != 0).then_some(info.exit_code)
 }
 
 /// Sends `signal` to the process behind `pidfd`.

@@ -18,8 +18,8 @@ use bowline_executor::{Doing, Kind, Result, StateDir};
 use clap::Parser as _;
 
 use commands::{
-    attach, cgroup, completions, doctor, events, exec, explain, gc, inspect, kill, launch, limits, logs, man, pause,
-    ps, resume, rm, sandbox, schema, spec, stats, stop, top, units, update, wait,
+    adopt, attach, cgroup, completions, doctor, events, exec, explain, gc, inspect, kill, launch, limits, logs, man,
+    pause, ps, resume, rm, sandbox, schema, spec, stats, stop, top, units, update, wait,
 };
 use input::args::{Cli, Command};
 use input::misuse;
@@ -74,6 +74,7 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Explain { id, json } => explain::run(&state, &id.resolve(&state)?, json).await,
         Command::Metrics(args) => bowline_metrics::run(&state, args, say).await,
         Command::Pause { ids } => pause::run(&state, &ids).await,
+        Command::Adopt { ids, all } => adopt::run(&state, &ids, all).await,
         Command::Resume { ids } => resume::run(&state, &ids).await,
         Command::Rm { ids, force, exited: false } => rm::run(&state, &ids, force).await,
         Command::Rm { exited: true, .. } => rm::exited(&state).await,

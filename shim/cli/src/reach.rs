@@ -3,15 +3,16 @@
 use std::time::Duration as Elapsed;
 
 use bowline_client::Shim;
+use bowline_client::spawn::Programs;
 use bowline_executor::{Doing as _, Folder, Kind, PastShim, Result, StateDir};
 use bowline_spec::id::TaskId;
 
 use crate::complain;
 use crate::ui::progress;
 
-/// Returns the shim of a running task.
+/// Returns the shim of a running task: a new one, if that died.
 pub async fn live(state: &StateDir, id: &TaskId) -> Result<Shim> {
-    bowline_client::live(&state.folder(id), id).await
+    bowline_client::live(&state.folder(id), id, &Programs::default()).await
 }
 
 /// The hint after going past a shim: when the exit report is written.

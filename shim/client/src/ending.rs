@@ -16,29 +16,43 @@ use bowline_executor::{
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 
+use crate::adopt::find_or_adopt;
 use crate::patience::lock_after;
 use crate::shim::{Presence, Shim, dead, find, is_held, starting, unwritten};
 use crate::spawn::Programs;
 
-/// Waits for the end of the task in `folder`, also if that is past or nobody saw it.
+/// Waits for the end of the task in `folder`, also if that is past or nobody saw it. A task whose shim died, or dies
+/// meanwhile, gets a new one.
 ///
 /// # Errors
 /// `NotFound` when there is no such task; `WrongState` while it is being launched.
-pub async fn report(folder: &Folder, id: &TaskId) -> Result<ExitReport> {
-    match find(folder, id).await? {
-        Presence::Live(shim) => shim.wait().await,
-        Presence::Exited(report) => Ok(*report),
-        Presence::Dead => Ok(died_with_shim(folder.record()?.as_ref())),
-        Presence::Starting => Err(starting(id)),
+pub async fn report(folder: &Folder, id: &TaskId, programs: &Programs) -> Result<ExitReport> {
+    loop {
+        match find_or_adopt(folder, id, programs).await? {
+            Presence::Live(shim) => {
+                if let Some(report) = shim.wait().await? {
+                    return Ok(report);
+                }
+            }
+            Presence::Exited(report) => return Ok(*report),
+            Presence::Dead => return Ok(died_with_shim(folder.record()?.as_ref())),
+            Presence::Starting => return Err(starting(id)),
+        }
     }
 }
 
 /// Stops the task in `folder` and waits for its end; an absent value is the description's.
 ///
 /// # Errors
-/// `Unavailable` when its shim does not answer; `WrongState` when the shim died.
-pub async fn stop(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<ExitReport> {
-    let shim = match find(folder, id).await? {
+/// `Unavailable` when its shim does not answer; `WrongState` when nobody knows how it ended, as its shim died.
+pub async fn stop(
+    folder: &Folder,
+    id: &TaskId,
+    signal: Option<Signal>,
+    grace: Option<Duration>,
+    programs: &Programs,
+) -> Result<ExitReport> {
+    let shim = match find_or_adopt(folder, id, programs).await? {
         Presence::Live(shim) => shim,
         // The task has already ended.
         Presence::Exited(report) => return Ok(*report),
@@ -53,13 +67,16 @@ pub async fn stop(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: O
         return Err(error.clone());
     }
     // The task may have ended by itself, and its shim with it, before the request.
-    let report = shim.wait_answering().await?;
-    if report.shim_died {
+    let ended = match shim.wait_answering().await? {
+        Some(report) => report,
+        None => report(folder, id, programs).await?,
+    };
+    if ended.shim_died {
         return Err(dead(id));
     }
     match asked {
         Err(error) if error.kind() == Kind::Usage => Err(error),
-        _ => Ok(report),
+        _ => Ok(ended),
     }
 }
 
@@ -153,9 +170,7 @@ async fn end(shim: &Shim, folder: &Folder, id: &TaskId, force: bool) -> Result<O
         }
         Err(error) if error.kind() == Kind::Unavailable => Err(error),
         // The task may end before the shim gets the request.
-        Ok(()) | Err(_) => {
-            shim.wait_answering().await.map(|report| Some(report).filter(|report| report.unwritten.is_some()))
-        }
+        Ok(()) | Err(_) => shim.wait_answering().await.map(|report| report.filter(|report| report.unwritten.is_some())),
     }
 }
 

@@ -32,6 +32,7 @@
 
 #![warn(missing_docs)]
 
+mod adopt;
 pub mod blocking;
 mod children;
 mod client;
@@ -68,8 +69,10 @@ pub use start::Start;
 pub use task::{State, Task};
 
 #[doc(hidden)]
+pub use adopt::{adopt, find_or_adopt, live};
+#[doc(hidden)]
 pub use ending::{Removal, remove, remove_ended, report, stop};
 #[doc(hidden)]
 pub use events::Changes;
 #[doc(hidden)]
-pub use shim::{Presence, Shim, dead, exited, facts_at, find, is_held, live, starting, unknown, unwritten};
+pub use shim::{Presence, Shim, dead, exited, facts_at, find, is_held, starting, unknown, unwritten};

@@ -70,7 +70,7 @@ impl Shim {
 
     /// This shim, asked about the member with this folder.
     pub fn member(&self, id: &TaskId, folder: Folder) -> Shim {
-        Shim { client: self.client.clone(), id: id.to_string(), folder }
+        Shim { client: self.client.clone(), id: id.to_string(), folder, socket: None }
     }
 
     pub async fn create_sandbox(&self) -> Result<()> {

@@ -1,10 +1,11 @@
 //! Asks the shim of a task; once the shim is gone, reads what it left behind.
 
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, died_with_shim};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
 use bowline_protocol::wire::{REVISION, from_status};
 use tokio::time::timeout;
@@ -20,11 +21,17 @@ use bowline_protocol::wire::proto::bowline::{
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A connection to the shim of one task.
+#[derive(Clone)]
 pub struct Shim {
     pub(crate) client: BowlineClient,
     pub(crate) id: String,
     pub(crate) folder: Folder,
+    /// The one that the connection was made to; absent where the shim is a sandbox's.
+    pub(crate) socket: Option<Socket>,
 }
+
+/// Which socket a shim has: its inode, and when that was made.
+type Socket = (u64, (i64, i64));
 
 /// The state of a task, by who can answer for it.
 pub enum Presence {
@@ -60,27 +67,17 @@ pub fn dead(id: &str) -> Error {
         .hint(format!("`bowline rm {id}` cleans up after it"))
 }
 
-/// Connects to the shim of the running task in `folder`.
-///
-/// # Errors
-/// As [`find`]; `WrongState` when the task has ended, its shim died, or it is still being launched.
-pub async fn live(folder: &Folder, id: &str) -> Result<Shim> {
-    match find(folder, id).await? {
-        Presence::Live(shim) => Ok(shim),
-        Presence::Exited(_) => Err(exited(id)),
-        Presence::Dead => Err(dead(id)),
-        Presence::Starting => Err(starting(id)),
-    }
-}
-
 /// Finds out who answers for the task in `folder`.
 ///
 /// # Errors
 /// `NotFound` when there is no such task; `Unavailable` when its shim accepts no connections and does not end.
 pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
     loop {
+        let socket = socket_of(folder);
         let found = match connect(folder).await {
-            Ok(client) => return Ok(Presence::Live(Shim { client, id: id.to_owned(), folder: folder.clone() })),
+            Ok(client) => {
+                return Ok(Presence::Live(Shim { client, id: id.to_owned(), folder: folder.clone(), socket }));
+            }
             Err(_) if !folder.exists()? => return Err(unknown(id)),
             // The socket's backlog is full: the shim accepts nobody.
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(silent(id)),
@@ -108,6 +105,12 @@ async fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Pres
         }
     }
     gone(folder).await.map(Some)
+}
+
+/// Which socket is in the folder; a new shim has a new one.
+fn socket_of(folder: &Folder) -> Option<Socket> {
+    let meta = std::fs::metadata(folder.socket()).ok()?;
+    Some((meta.ino(), (meta.ctime(), meta.ctime_nsec())))
 }
 
 /// Whether a live shim has answered that it has no such task.
@@ -217,27 +220,38 @@ impl Shim {
         self.client.launch(patient(), &request).await.map_err(|e| self.failed(&e))
     }
 
-    /// Waits for the end of the task, even if the shim ends first.
-    pub async fn wait(&self) -> Result<ExitReport> {
+    /// Waits for the end of the task, even if the shim ends first; `None` when the shim died before the task.
+    pub async fn wait(&self) -> Result<Option<ExitReport>> {
         match self.client.wait(patient(), &self.request()).await {
             Ok(response) => {
                 let report = serde_json::from_str(&response.report);
-                report.doing(Kind::Internal, || "the shim's report is damaged")
+                report.doing(Kind::Internal, || "the shim's report is damaged").map(Some)
             }
             // Nobody has asked the shim to launch the task yet.
             Err(error) if is_unknown(&error) && is_held(&self.folder)? => Err(starting(&self.id)),
+            // A new shim has taken the task over.
+            Err(_) if self.has_successor() => Ok(None),
             // The shim turned us away, for example because it has too many files open.
             Err(error) if patience::serves(&self.folder).await => Err(self.failed(&error)),
             // The shim went before it answered: it left a report, or died.
-            Err(_) => gone(&self.folder).await?.report(&self.folder),
+            Err(_) => Ok(match gone(&self.folder).await? {
+                Presence::Exited(report) => Some(*report),
+                Presence::Dead | Presence::Live(_) | Presence::Starting => None,
+            }),
         }
     }
 
-    /// Waits for the end of a task that was asked to end.
+    /// Whether the folder has the socket of another shim by now.
+    fn has_successor(&self) -> bool {
+        let now = socket_of(&self.folder);
+        self.socket.zip(now).is_some_and(|(then, now)| then != now)
+    }
+
+    /// Waits for the end of a task that was asked to end; `None` when the shim died before the task.
     ///
     /// # Errors
     /// `Unavailable` when the shim stops answering meanwhile.
-    pub async fn wait_answering(&self) -> Result<ExitReport> {
+    pub async fn wait_answering(&self) -> Result<Option<ExitReport>> {
         self.unless_silent(self.wait()).await
     }
 
@@ -377,16 +391,6 @@ async fn gone(folder: &Folder) -> Result<Presence> {
     drop(lock_after(folder).await?);
     let report = folder.exit()?;
     Ok(report.map_or(Presence::Dead, |report| Presence::Exited(Box::new(report))))
-}
-
-impl Presence {
-    /// The report of a task that has ended, also if no shim saw its end.
-    pub(crate) fn report(self, folder: &Folder) -> Result<ExitReport> {
-        match self {
-            Presence::Exited(report) => Ok(*report),
-            Presence::Dead | Presence::Live(_) | Presence::Starting => Ok(died_with_shim(folder.record()?.as_ref())),
-        }
-    }
 }
 
 #[cfg(test)]

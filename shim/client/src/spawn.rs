@@ -60,9 +60,18 @@ impl Programs {
     }
 }
 
+/// What a new shim begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begin {
+    /// Nothing: it leaves when the child's stdin closes, unless it was asked for something.
+    Empty,
+    /// The task in its folder, whose shim died: see [`crate::adopt`].
+    Adopting,
+}
+
 /// Starts a shim for `folder` from the binary at `binary`; its socket accepts connections when this returns. The shim is
-/// our child until we end. It leaves when the child's stdin closes, unless it was asked for something.
-pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup) -> Result<Child> {
+/// our child until we end.
+pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup, begin: Begin) -> Result<Child> {
     let what = || format!("cannot start a shim for {}", folder.path().display());
     let listener = listen(folder)?;
     let sealed = open_sealed(binary)?;
@@ -91,6 +100,7 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .arg(bowline(binary))
         .arg("--init")
         .arg(beside_or_in_path(binary, "bowline-init"))
+        .args((begin == Begin::Adopting).then_some("--adopt"))
         .env_clear()
         .envs(std::env::vars_os().filter(|(key, _)| HANDED_DOWN.iter().any(|name| key == name)))
         .env(MARKER, folder.name().as_str())
@@ -109,6 +119,8 @@ fn listen(folder: &Folder) -> Result<UnixListener> {
     let socket = folder.socket();
     let what = || format!("cannot listen at {}", socket.display());
     let aside = folder.file("shim");
+    // Left by whoever was killed in between.
+    let _ = std::fs::remove_file(&aside);
     let listener = UnixListener::bind(&aside).doing(Kind::Internal, what)?;
     std::fs::rename(&aside, &socket).doing(Kind::Internal, what)?;
     Ok(listener)

@@ -12,6 +12,7 @@ use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::{Format, Update};
 
+use crate::adopt;
 use crate::children;
 use crate::ending::{self, Removal, Removed};
 use crate::events::Events;
@@ -61,7 +62,7 @@ impl Task {
 
     /// The shim of the running task, which serves what this library needs.
     async fn live(&self) -> Result<Shim> {
-        let shim = shim::live(&self.folder, &self.id).await?;
+        let shim = adopt::live(&self.folder, &self.id, &self.programs).await?;
         shim.check_revision().await?;
         Ok(shim)
     }
@@ -96,12 +97,13 @@ impl Task {
     }
 
     /// Waits for the task's end, and returns how it has ended. Any number of callers may wait, also after the end, and
-    /// each may stop to wait. The report of a task whose shim died has `shim_died`, and no exit code.
+    /// each may stop to wait. A task whose shim died gets a new one. Where nobody knows how the task has ended, the
+    /// report has `shim_died`, and no exit code.
     ///
     /// # Errors
     /// `WrongState` only while the task is being launched.
     pub async fn wait(&self) -> Result<ExitReport> {
-        let report = ending::report(&self.folder, &self.id).await;
+        let report = ending::report(&self.folder, &self.id, &self.programs).await;
         children::collect();
         report
     }
@@ -151,7 +153,7 @@ impl Task {
 
     /// Like [`Task::stop`], with this signal and this time until SIGKILL; `None` is the description's.
     pub async fn stop_with(&self, signal: Option<Signal>, grace: Option<Duration>) -> Result<ExitReport> {
-        let report = ending::stop(&self.folder, &self.id, signal, grace).await;
+        let report = ending::stop(&self.folder, &self.id, signal, grace, &self.programs).await;
         children::collect();
         report
     }

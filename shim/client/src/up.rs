@@ -17,7 +17,7 @@ use crate::children;
 use crate::patience::lock_after;
 use crate::sandbox;
 use crate::shim::{Presence, Shim, find};
-use crate::spawn::{self, Programs};
+use crate::spawn::{self, Begin, Programs};
 
 /// A running shim that has not launched its task yet.
 pub struct Up {
@@ -71,7 +71,7 @@ impl Up {
         }
         let binary = programs.shim()?;
         let (folder, lock) = create()?;
-        let mut child = match spawn::spawn_from(&binary, &folder, lock, shim_cgroup) {
+        let mut child = match spawn::spawn_from(&binary, &folder, lock, shim_cgroup, Begin::Empty) {
             Ok(child) => child,
             Err(error) => return Err(discard(&folder, error)),
         };
@@ -118,6 +118,10 @@ impl Up {
                     drop(lock_after(&folder).await?);
                 }
                 let status = child.wait().doing(Kind::Internal, || "cannot wait for the shim")?;
+                if !status.success() {
+                    // Another may have taken the task over.
+                    drop(lock_after(&folder).await?);
+                }
                 Ok((folder, !status.success()))
             }
             By::Sandbox(lock) => {

@@ -43,16 +43,22 @@ struct Arguments {
     init: Option<PathBuf>,
     listener: RawFd,
     lock: RawFd,
+    adopt: bool,
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
     let usage = |what: &str| {
-        let usage = "usage: bowline-shim --folder DIR --bowline FILE [--init FILE] [--shim-cgroup MODE]";
+        let usage = "usage: bowline-shim --folder DIR --bowline FILE [--init FILE] [--shim-cgroup MODE] [--adopt]";
         Error::new(Kind::Usage, format!("{usage}: {what}"))
     };
     let (mut folder, mut bowline, mut init) = (None, None, None);
     let (mut shim_cgroup, mut listener, mut lock) = (ShimCgroup::default(), LISTENER_FD, LOCK_FD);
+    let mut adopt = false;
     while let Some(flag) = args.next() {
+        if flag == "--adopt" {
+            adopt = true;
+            continue;
+        }
         let value = args.next().ok_or_else(|| usage(&format!("{flag} needs a value")))?;
         let number = || value.parse().map_err(|_| usage(&format!("{flag} needs a number")));
         match flag.as_str() {
@@ -67,7 +73,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
     }
     let folder = folder.ok_or_else(|| usage("--folder is missing"))?;
     let systemd = Systemd::by(bowline.ok_or_else(|| usage("--bowline is missing"))?);
-    Ok(Arguments { folder, shim_cgroup, systemd, init, listener, lock })
+    Ok(Arguments { folder, shim_cgroup, systemd, init, listener, lock, adopt })
 }
 
 fn run(args: impl Iterator<Item = String>) -> Result<()> {
@@ -89,11 +95,15 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
         .doing(Kind::Internal, || "cannot become a subreaper")?;
     std::env::set_current_dir("/").doing(Kind::Internal, || "cannot change to /")?;
     let state = arguments.folder.parent().unwrap_or(std::path::Path::new("/"));
-    let Arguments { folder, shim_cgroup, systemd, init, .. } = &arguments;
+    let Arguments { folder, shim_cgroup, systemd, init, adopt, .. } = &arguments;
     let config = Config::new(Folder::at(folder), StateDir::new(state), shim_cgroup.clone(), systemd.clone());
-    let config = Config { init: init.clone(), ..config };
+    let adopt = *adopt;
+    let config = Config { init: init.clone(), adopt, ..config };
     serve(config, |executor| async move {
-        if let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() {
+        if adopt {
+            // Whoever connects meanwhile waits in the socket's backlog.
+            executor.ready().await;
+        } else if let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() {
             executor.leave_with(stdin);
         }
         bowline_shim::serve(executor, UnixListener::from(listener)).await?;

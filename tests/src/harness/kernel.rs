@@ -163,6 +163,7 @@ pub fn lacks(facility: &str) -> bool {
         "memory.kernel_bytes" => (5, 18),
         "memory.peak" => (5, 19),
         "cgroup.pressure" => (6, 1),
+        "PIDFD_INFO_EXIT" => (6, 15),
         _ => panic!("{facility} is in no list"),
     };
     let told = std::env::var("BOWLINE_ABSENT").is_ok_and(|absent| absent.split(',').any(|name| name == facility));

@@ -300,6 +300,14 @@ impl<'h> Task<'h> {
         eventually("nobody listens any more", || UnixStream::connect(&socket).is_err().then_some(()));
     }
 
+    /// Kills its shim, as a crash would; somebody may have a new one started at once.
+    #[track_caller]
+    pub fn crash_shim(&self) {
+        let shim = self.shim_pid_on_disk();
+        kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("the shim lives");
+        eventually(format_args!("the shim {shim} is gone"), || (!kernel::process_exists(shim)).then_some(()));
+    }
+
     /// Its cgroup's folder in the hierarchy of `controller`.
     #[track_caller]
     pub fn cgroup(&self, controller: &str) -> PathBuf {

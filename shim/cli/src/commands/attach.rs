@@ -1,6 +1,8 @@
 //! `attach`: connects to a running task's streams, until the user detaches or the task ends.
 
-use bowline_executor::{Error, Kind, Result, StateDir};
+use std::pin::Pin;
+
+use bowline_executor::{Error, ExitReport, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 
 use crate::input::args::AttachArgs;
@@ -14,7 +16,7 @@ use bowline_protocol::wire::proto::bowline::WindowSize;
 
 /// Runs `bowline attach`; exits with the task's code if the task ends.
 pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> {
-    let shim = reach::live(state, id).await?;
+    let mut shim = reach::live(state, id).await?;
     let folder = state.folder(id);
     // Trust the report: the shim may be about to exit.
     let ended = |error: Error| match folder.exit() {
@@ -38,11 +40,17 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
     if raw {
         redraw(&shim).await;
     }
-    let end = shim.wait();
-    tokio::pin!(end);
+    let mut end = until_end(&shim);
     let report = loop {
         tokio::select! {
-            report = &mut end => break report?,
+            report = &mut end => match report? {
+                Some(report) => break report,
+                None => {
+                    shim = reach::live(state, id).await.map_err(ended)?;
+                    shim.attach(session.attachment()).await.map_err(ended)?;
+                    end = until_end(&shim);
+                }
+            },
             happened = session.happened() => match happened {
                 Happened::Resized => resize(&shim, "").await,
                 Happened::Interrupted(signal) if args.sig_proxy => {
@@ -69,6 +77,12 @@ pub async fn run(state: &StateDir, id: &TaskId, args: AttachArgs) -> Result<u8> 
     let passed = session.until_closed();
     passed.map_err(|error| outcome::lost(error, id, &report))?;
     outcome::code(id, &report)
+}
+
+/// Waits for the end of the shim's task; `None` when the shim dies before it.
+pub fn until_end(shim: &Shim) -> Pin<Box<dyn Future<Output = Result<Option<ExitReport>>>>> {
+    let shim = shim.clone();
+    Box::pin(async move { shim.wait().await })
 }
 
 /// Gives a terminal in the task the size of ours. `exec` is empty for the task itself.

@@ -12,7 +12,7 @@ use crate::input::args::ExecArgs;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
-use crate::{FAILED, say_json};
+use crate::{FAILED, reach, say_json};
 use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse};
 
 /// How a command ended, and its captured output, as `--json` prints it.
@@ -61,7 +61,7 @@ fn lost(error: Error, outcome: &ExecResponse) -> Error {
 /// `Timeout` if the command did not end in time.
 pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
     let folder = state.folder(id);
-    let shim = bowline_client::live(&folder, id).await?;
+    let shim = reach::live(state, id).await?;
     let json = args.json;
     if args.tty {
         terminal::require()?;

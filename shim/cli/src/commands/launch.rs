@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bowline_client::spawn::Programs;
 use bowline_client::up::{Up, made_up};
-use bowline_client::{dead, remove_ended};
+use bowline_client::{Presence, Shim, dead, find_or_adopt, remove_ended};
 use bowline_executor::{
     CgroupDriver, Doing, Enforcement, Error, ExitReport, Folder, Kind, Result, ShimCgroup, StateDir,
 };
@@ -274,27 +274,45 @@ enum Seen {
 /// # Errors
 /// `Unavailable` if the task was stopped past its shim, which does not answer.
 async fn watch(up: &Up, session: &mut Session, id: &TaskId, timeout: Option<Duration>, attached: bool) -> Result<Seen> {
-    let shim = &up.shim;
-    let (end, late) = (shim.wait(), after(timeout));
-    tokio::pin!(end, late);
+    let mut shim = up.shim.clone();
+    let (mut end, late) = (attach::until_end(&shim), after(timeout));
+    tokio::pin!(late);
     let mut timed_out = false;
     let mut grace = None;
+    let mut asked = None;
     let mut past_shim = None;
     loop {
         tokio::select! {
-            report = &mut end => return report.map(|report| Seen::Ended(Box::new(report), timed_out)),
+            report = &mut end => match report? {
+                Some(report) => return Ok(Seen::Ended(Box::new(report), timed_out)),
+                // A new shim opens our streams again.
+                None => match find_or_adopt(up.folder(), id, &Programs::default()).await? {
+                    Presence::Live(new) => {
+                        end = attach::until_end(&new);
+                        shim = new;
+                        // The one that died may not have heard of it.
+                        if let Some(grace) = asked {
+                            past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
+                        }
+                    }
+                    Presence::Exited(report) => return Ok(Seen::Ended(report, timed_out)),
+                    Presence::Dead | Presence::Starting => return Err(dead(id)),
+                },
+            },
             ended = ended_past_shim(&mut past_shim) => return Err(ended.err().unwrap_or_else(|| unknown_end(id))),
             () = &mut late, if !timed_out => {
                 timed_out = true;
                 complain(&format!("task {id} is stopped: its time is over"), None);
-                past_shim = stop(up, id, grace).await.or(past_shim);
+                asked = Some(grace);
+                past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
             }
             happened = session.happened() => match happened {
                 Happened::Interrupted(_) => {
-                    past_shim = stop(up, id, grace).await.or(past_shim);
+                    asked = Some(grace);
+                    past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
                     grace = Some(0);
                 }
-                Happened::Resized => attach::resize(shim, "").await,
+                Happened::Resized => attach::resize(&shim, "").await,
                 Happened::Left => return Ok(Seen::Left),
                 Happened::Unread if attached => return Ok(Seen::Unread),
                 // The task's pipe is closed, but the task may run on.
@@ -305,11 +323,11 @@ async fn watch(up: &Up, session: &mut Session, id: &TaskId, timeout: Option<Dura
 }
 
 /// Stops the task through its shim. If the shim does not answer, starts to stop the task past it.
-async fn stop(up: &Up, id: &TaskId, grace: Option<u64>) -> Option<JoinHandle<Result<()>>> {
-    match up.shim.stop(None, grace).await {
+async fn stop(shim: &Shim, folder: &Folder, id: &TaskId, grace: Option<u64>) -> Option<JoinHandle<Result<()>>> {
+    match shim.stop(None, grace).await {
         Err(error) if error.kind() == Kind::Unavailable => {
             complain(&format!("{error}; task {id} is stopped past it"), None);
-            let (folder, id, grace) = (up.folder().clone(), id.clone(), grace.map(Duration::from_millis));
+            let (folder, id, grace) = (folder.clone(), id.clone(), grace.map(Duration::from_millis));
             let stopped = async move { reach::past_shim(&folder, &id, move |task| task.stop(None, grace)).await };
             Some(tokio::spawn(stopped))
         }

@@ -1,5 +1,6 @@
 //! The commands of the command line, each in a file of its name; `run` and `start` are in `launch`.
 
+pub mod adopt;
 pub mod attach;
 pub mod cgroup;
 pub mod completions;

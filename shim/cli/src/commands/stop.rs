@@ -2,6 +2,7 @@
 
 use std::time::Duration as Elapsed;
 
+use bowline_client::spawn::Programs;
 use bowline_executor::{Folder, Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -38,7 +39,7 @@ fn grace_of(folder: &Folder) -> Option<Elapsed> {
 
 async fn stop_one(folder: &Folder, id: &TaskId, signal: Option<Signal>, grace: Option<Duration>) -> Result<()> {
     let grace = grace.map(Duration::as_std);
-    match bowline_client::stop(folder, id, signal, grace).await {
+    match bowline_client::stop(folder, id, signal, grace, &Programs::default()).await {
         Err(error) if error.kind() == Kind::Unavailable => {
             past_shim(folder, id, move |task| task.stop(signal, grace)).await
         }

@@ -1,6 +1,7 @@
 //! `bowline wait`: waits for tasks to end and prints how they ended.
 
 use bowline_client::dead;
+use bowline_client::spawn::Programs;
 use bowline_executor::{ExitReport, Result, StateDir};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
@@ -22,7 +23,7 @@ struct Named {
 pub async fn run(state: &StateDir, names: &[TaskRef], json: bool) -> Result<u8> {
     let act = |id: TaskId| {
         let folder = state.folder(&id);
-        async move { bowline_client::report(&folder, &id).await }
+        async move { bowline_client::report(&folder, &id, &Programs::default()).await }
     };
     let mut reports = Vec::new();
     let code = each(state, names, act)

@@ -25,6 +25,12 @@ impl FromStr for TaskRef {
     }
 }
 
+impl From<TaskId> for TaskRef {
+    fn from(id: TaskId) -> TaskRef {
+        TaskRef(id)
+    }
+}
+
 impl TaskRef {
     /// Returns the id of the task that is meant.
     ///

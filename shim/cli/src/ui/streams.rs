@@ -39,6 +39,8 @@ pub struct Streams {
     /// The path that the shim writes stderr to; empty if stderr is not passed on.
     pub stderr: String,
     folder: TempDir,
+    /// Writing ends of our own: a FIFO does not end when a shim dies, as the next one may open it again.
+    kept_open: Vec<File>,
     copies: Vec<JoinHandle<Result<()>>>,
     /// While this is open, a writer may still open an empty FIFO.
     writers_may_come: OwnedFd,
@@ -54,10 +56,11 @@ impl Streams {
         let own = tempfile::Builder::new().prefix(&prefix).tempdir_in(folder.path()).doing(Kind::Internal, what)?;
         let (no_more, writers_may_come) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Kind::Internal, what)?;
-        let mut copies = Vec::new();
+        let (mut copies, mut kept_open) = (Vec::new(), Vec::new());
         let mut begin = |name: &'static str, output: BorrowedFd<'static>, end: Option<oneshot::Sender<()>>| {
             let path = own.path().join(name);
             let fifo = fifo(&path, OFlags::RDONLY).doing(Kind::Internal, what)?;
+            kept_open.push(File::options().write(true).open(&path).doing(Kind::Internal, what)?);
             let no_more = no_more.try_clone().doing(Kind::Internal, what)?;
             copies.push(std::thread::spawn(move || {
                 let copied = copy(fifo, &no_more, output);
@@ -76,7 +79,7 @@ impl Streams {
         if wanted.stderr {
             stderr = begin("stderr", rustix::stdio::stderr(), None)?;
         }
-        Ok((Streams { stdout, stderr, folder: own, copies, writers_may_come }, unread))
+        Ok((Streams { stdout, stderr, folder: own, kept_open, copies, writers_may_come }, unread))
     }
 
     /// A name that no other attachment to the task has.
@@ -101,6 +104,7 @@ impl Streams {
     /// # Errors
     /// `Internal` if some output could not be written.
     pub fn until_closed(self) -> Result<()> {
+        drop(self.kept_open);
         join(self.copies)
     }
 

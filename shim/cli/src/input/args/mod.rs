@@ -151,6 +151,15 @@ pub enum Command {
         #[arg(required = true, value_name = "ID")]
         ids: Vec<TaskRef>,
     },
+    /// Start new shims for tasks whose shims died; print the ids of those tasks
+    Adopt {
+        /// The tasks
+        #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "ID")]
+        ids: Vec<TaskRef>,
+        /// Each whose shim died and that can be taken over
+        #[arg(long)]
+        all: bool,
+    },
     /// Let paused tasks continue
     Resume {
         /// The tasks

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bowline_executor::events::{Entry, Reader};
-use bowline_executor::{Doing, Error, ExitReport, Kind, Result, StateDir, Stats};
+use bowline_executor::{Doing, Error, ExitReport, Kind, Result, StateDir, Stats, died_with_shim};
 use bowline_spec::id::TaskId;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
@@ -136,7 +136,10 @@ impl Recorder {
                 shim.stats().await
             };
             let stats = tokio::select! {
-                report = &mut end => return report.map(|report| End::Exited(Box::new(report))),
+                report = &mut end => {
+                    let report = report?.unwrap_or_else(|| died_with_shim(None));
+                    return Ok(End::Exited(Box::new(report)));
+                }
                 Some(_) = signals.recv() => return Ok(End::Asked),
                 () = &mut over => return Ok(End::TimeOver),
                 stats = read => stats,

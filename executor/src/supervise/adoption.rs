@@ -1,0 +1,252 @@
+//! Takes over a task whose shim died: from its record, its processes and its cgroup.
+//!
+//! ```text
+//!   record ─► launched, in this boot ─► init, by pid and start time ─┐
+//!                                   └─► cgroup, by its identity ─────┴─► supervised like any other task
+//! ```
+//!
+//! The new shim is not the parent of the task's processes. `bowline-init` has kept the output and the end of the
+//! program; without it the output has ended, and the kernel may tell the end. Must not: signal or change anything that
+//! is not known to be the task's.
+
+use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::rc::Rc;
+
+use bowline_cgroup::Cgroup;
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::id::TaskId;
+use bowline_sys::{self as sys, Ended, proc_stat};
+use oci_spec::runtime::User;
+use tokio::io::Interest;
+
+use super::handles::TaskHandles;
+use super::launch_plan::LaunchPlan;
+use super::supervisor::Supervisor;
+use super::task::Task;
+use crate::claim::{Claim, End};
+use crate::claimed_uid;
+use crate::facts::TaskFacts;
+use crate::folder::{Record, Remembered};
+use crate::host;
+use crate::init_program::{self, Kept};
+use crate::io::{self, KeptOutput, Pumps, Tail, Target};
+use crate::launch::Live;
+use crate::lifecycle::shim;
+use crate::lifecycle::task::Life;
+use crate::log::{self, LogFiles};
+use crate::waits;
+
+impl Supervisor {
+    /// Takes over the task of the shim's folder, whose lock the shim holds. A task that has ended meanwhile gets its
+    /// report.
+    ///
+    /// # Errors
+    /// `WrongState` for a task that cannot be taken over; then nothing has changed.
+    pub async fn adopt(self: &Rc<Self>) -> Result<()> {
+        let folder = &self.config.folder;
+        let id: TaskId = folder.name().parse().map_err(Error::from)?;
+        let none = || Error::new(Kind::NotFound, format!("there is no record of task {id}"));
+        let mut record = folder.record()?.ok_or_else(none)?;
+        let refused = |why: &str| Error::new(Kind::WrongState, format!("task {id} cannot be taken over: {why}"));
+        record.adoptable().map_err(refused)?;
+        let (Some(pid), Some(started)) = (record.pid, record.pid_started) else {
+            return Err(refused("it had no init"));
+        };
+        let init = open_process(pid, started).map(|pidfd| Live { pid, pidfd });
+        let cgroup = self.cgroup_of(&record)?;
+        if init.is_some() && cgroup.is_none() {
+            return Err(refused("its cgroup is gone, or another one has its path"));
+        }
+        if record.unit.as_ref().is_some_and(|unit| unit.own_slice) {
+            self.overhead.be_unit(&self.layout, &folder.name())?;
+        }
+        record.shim_pid = std::process::id().cast_signed();
+        let plan = self.plan_adopted(&id, record).await?;
+        plan.folder.write_record(&plan.record)?;
+        let task = self.register(id.clone(), plan, init, cgroup)?;
+        tracing::warn!(%id, "took over a task whose shim died");
+        self.go_on_with(&task);
+        Ok(())
+    }
+
+    /// The cgroup of a record, if it is there and is the one that the task was started in.
+    fn cgroup_of(&self, record: &Record) -> Result<Option<Cgroup>> {
+        let found = self.layout.open(&record.cgroup)?;
+        let is_its = |cgroup: &Cgroup| record.identity.as_ref().is_some_and(|of| of.is_of(&self.layout, cgroup));
+        match (found.filter(is_its), &record.unit) {
+            (Some(_), Some(unit)) => self.layout.adopt(unit).map(Some),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// The plan that the task was launched by, for its execs and updates.
+    async fn plan_adopted(&self, id: &TaskId, record: Record) -> Result<LaunchPlan> {
+        let description = record.description()?;
+        let own = record.user.as_ref().filter(|_| description.profile.is_some()).map(User::uid);
+        let claimed = own.map(claimed_uid::claim_again).transpose()?;
+        let mut spec = host::configure_unfiltered(description, id.as_str(), claimed.as_ref())?;
+        if let (Some(process), Some(user)) = (spec.process_mut(), &record.user) {
+            process.set_user(user.clone());
+        }
+        let profile = host::profile(description)?;
+        let reserve = Some(self.config.folder.reserve_exit()?);
+        Ok(LaunchPlan { claimed, reserve, ..self.planned(spec, profile, record, self.config.folder.clone()).await? })
+    }
+
+    /// Adds the task to those of the shim, as its record and its processes show it.
+    fn register(&self, id: TaskId, plan: LaunchPlan, init: Option<Live>, cgroup: Option<Cgroup>) -> Result<Rc<Task>> {
+        let kept = match &init {
+            Some(live) if plan.record.init => init_program::reopen(live.pid)?,
+            Some(_) | None => Kept::default(),
+        };
+        let tail = io::new_tail(io::TAIL);
+        let pumps = pumps(&plan, &id, &init, kept.outputs, &tail)?;
+        let claim = claim(&plan, &init)?;
+        let frozen = cgroup.as_ref().is_some_and(|cgroup| self.layout.is_frozen(cgroup));
+        let events = plan.folder.written_events().last().map_or(0, |entry| entry.seq);
+        let task = Task::with(id.clone(), plan, TaskHandles::new(init, claim, tail, cgroup));
+        let keeps = kept.notify.map(|notify| sys::watch_for(File::from(notify), Interest::READABLE)).transpose();
+        let keeps = keeps.doing(Kind::Internal, || "cannot watch a pipe")?;
+        {
+            let mut handles = task.handles.borrow_mut();
+            (handles.keeps, handles.pumps) = (keeps.map(Rc::new), Some(Rc::new(pumps)));
+        }
+        // Its init says so once, and had nobody to say it to.
+        let end = task.workload_ended().map(End::now);
+        task.facts.change(|facts| {
+            facts.go_on_from(frozen, events);
+            facts.end = end;
+        });
+        let task = Rc::new(task);
+        self.tasks.borrow_mut().insert(id, task.clone());
+        Ok(task)
+    }
+
+    /// Writes down what a later shim cannot find out by itself, should this one die.
+    pub(super) fn remember(&self, task: &Task) {
+        let remembered = task.facts.change(|facts| {
+            // A task that is being killed ends whoever watches it.
+            let lives_on = matches!(facts.life, Life::Running | Life::Paused | Life::Stopping(_));
+            let remembers = lives_on && facts.record.adoptable().is_ok();
+            if remembers {
+                facts.record.remembered = Some(Box::new(facts.to_remember()));
+            }
+            remembers
+        });
+        if remembered {
+            self.keep_record(task);
+        }
+    }
+
+    /// Supervises the task from here on.
+    fn go_on_with(self: &Rc<Self>, task: &Rc<Task>) {
+        self.see_off(task);
+        self.happen(shim::Trigger::Last);
+        if !task.is_live() || task.handles.borrow().init.is_none() {
+            return;
+        }
+        if task.facts.look(|facts| facts.record.unit.is_some()) {
+            self.watch_oom(task);
+        }
+        self.take_over_exec_groups(task);
+        let health = task.facts.look(|facts| facts.health.clone());
+        self.begin_checks(task);
+        if health.is_some() {
+            task.facts.change(|facts| facts.health = health);
+        }
+        match self.open_watch(task) {
+            Ok(watch) => self.begin_watch(task, watch),
+            Err(error) => tracing::error!(%error, "a task that was taken over is not watched"),
+        }
+        self.settle(task.id.clone());
+    }
+}
+
+impl TaskFacts {
+    fn to_remember(&self) -> Remembered {
+        let stop = if let Life::Stopping(plan) = self.life { Some(plan) } else { None };
+        Remembered {
+            stop,
+            stopped_by: self.stopped_by,
+            stopped_for: self.stopped_for.clone(),
+            sent: self.sent.clone(),
+            health: self.health.clone(),
+            oom_kills: self.oom_kills,
+            limit_met: self.limit_met,
+        }
+    }
+
+    /// Sets what a shim before this one knew: the task was launched, and what the record remembers has happened.
+    fn go_on_from(&mut self, frozen: bool, events: u64) {
+        let Remembered { stop, stopped_by, stopped_for, sent, health, oom_kills, limit_met } =
+            self.record.remembered.as_deref().cloned().unwrap_or_default();
+        self.life = match stop {
+            Some(plan) => Life::Stopping(plan),
+            None if frozen => Life::Paused,
+            None => Life::Running,
+        };
+        (self.stopped_by, self.stopped_for, self.sent, self.health) = (stopped_by, stopped_for, sent, health);
+        (self.oom_kills, self.limit_met, self.events) = (oom_kills, limit_met, events);
+    }
+}
+
+/// Opens the process with this pid, if it is the one that started then.
+fn open_process(pid: i32, started: u64) -> Option<OwnedFd> {
+    let pidfd = sys::pidfd_open(pid).ok()?;
+    let is_it = proc_stat::started(pid) == Some(started) && sys::pid_of(pidfd.as_fd()) == Some(pid);
+    is_it.then_some(pidfd)
+}
+
+/// The claim on the end of an init that is another process's child.
+fn claim(plan: &LaunchPlan, init: &Option<Live>) -> Result<Claim> {
+    let claim = Claim::new(plan.record.pid.unwrap_or_default());
+    let Some(live) = init else {
+        let known = plan.record.init.then(|| init_program::workload_ended(&plan.folder)).flatten();
+        claim.reaped(End::now(known.unwrap_or(Ended::Unknown)));
+        return Ok(claim);
+    };
+    let what = || "cannot watch a task's init";
+    let pidfd = live.pidfd.try_clone().doing(Kind::Internal, what)?;
+    let pidfd = Rc::new(sys::watch_for(File::from(pidfd), Interest::READABLE).doing(Kind::Internal, what)?);
+    let of = claim.clone();
+    waits::begin(move || {
+        let (claim, pidfd) = (of.clone(), pidfd.clone());
+        async move {
+            if pidfd.readable().await.is_ok() && claim.is_unreaped() {
+                let ended = sys::ended_elsewhere(pidfd.get_ref().as_fd());
+                claim.reaped(End::now(ended.unwrap_or(Ended::Unknown)));
+            }
+        }
+    });
+    Ok(claim)
+}
+
+/// The task's streams, as far as its init has kept them.
+fn pumps(
+    plan: &LaunchPlan,
+    id: &TaskId,
+    init: &Option<Live>,
+    outputs: Vec<Option<OwnedFd>>,
+    tail: &Tail,
+) -> Result<Pumps> {
+    let description = plan.record.description()?;
+    let logs = log::open(description, &LogFiles::of(description, id, plan.folder.path()))?;
+    let said = [&description.output.stdout, &description.output.stderr];
+    let targets: Vec<Target> = said.into_iter().zip(&plan.record.foreground).map(target).collect();
+    let names = ["stdout", "stderr"];
+    let outputs = outputs.into_iter().zip(names).zip(&targets).zip(logs).zip(0..);
+    let kept = outputs.filter_map(|((((read, name), target), log), index)| {
+        Some(KeptOutput { name, read: read?, index, target, log, tail: tail.clone() })
+    });
+    let keeper = init.as_ref().and_then(|live| live.pidfd.try_clone().ok());
+    io::take_over(keeper, kept)
+}
+
+fn target((said, foreground): (&Option<std::path::PathBuf>, &Option<std::path::PathBuf>)) -> Target {
+    match (said, foreground) {
+        (Some(file), _) => Target::Path(file.clone()),
+        (None, Some(fifo)) => Target::Foreground(fifo.clone()),
+        (None, None) => Target::Null,
+    }
+}

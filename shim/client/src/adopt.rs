@@ -1,0 +1,112 @@
+//! Starts a new shim for a task whose shim died.
+//!
+//! ```text
+//!   dead ─► its lock is ours ─► shim that takes the task over ─► answers
+//!      └──► somebody else has it: their shim is found
+//! ```
+
+use std::process::Child;
+use std::time::Duration;
+
+use bowline_executor::{Error, Folder, Kind, Lock, Owner, Result, ShimCgroup};
+use bowline_protocol::wire::proto::bowline::Empty;
+use tokio::time::sleep;
+
+use crate::children;
+use crate::connection::{connect, patient};
+use crate::patience::{Patience, silent};
+use crate::shim::{Presence, Shim, dead, exited, find, starting};
+use crate::spawn::{Begin, Programs, spawn_from};
+
+/// Who answers for the task in `folder`: a new shim, where its shim died and the task can be taken over.
+///
+/// # Errors
+/// As [`find`]; why a new shim could not take the task over.
+pub async fn find_or_adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<Presence> {
+    loop {
+        match find(folder, id).await? {
+            Presence::Dead if adopt(folder, id, programs).await? => {}
+            found => return Ok(found),
+        }
+    }
+}
+
+/// Connects to the shim of the running task in `folder`; to a new one if that died.
+///
+/// # Errors
+/// As [`find_or_adopt`]; `WrongState` when the task has ended, cannot be taken over, or is still being launched.
+pub async fn live(folder: &Folder, id: &str, programs: &Programs) -> Result<Shim> {
+    match find_or_adopt(folder, id, programs).await? {
+        Presence::Live(shim) => Ok(shim),
+        Presence::Exited(_) => Err(exited(id)),
+        Presence::Dead => Err(dead(id)),
+        Presence::Starting => Err(starting(id)),
+    }
+}
+
+/// Has a new shim take over the task in `folder`, whose shim died. Returns whether there may be one now, from
+/// whomever: else the task cannot be taken over.
+///
+/// # Errors
+/// `Internal` when the new shim fails.
+pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<bool> {
+    let record = match folder.record() {
+        Err(error) if error.kind() == Kind::Damaged => return Ok(false),
+        record => record?,
+    };
+    let Some(record) = record.filter(|record| record.adoptable().is_ok()) else { return Ok(false) };
+    if !rustix::process::geteuid().is_root() {
+        return Ok(false);
+    }
+    let Some(lock) = lock_or_shim(folder, id).await? else { return Ok(true) };
+    if folder.exit()?.is_some() {
+        // Somebody else has taken it over, and it has ended.
+        return Ok(true);
+    }
+    let shim_cgroup = if record.overhead.is_some() { ShimCgroup::Overhead } else { ShimCgroup::Root };
+    let child = spawn_from(&programs.shim()?, folder, lock, &shim_cgroup, Begin::Adopting)?;
+    answers(folder, id, child).await.map(|()| true)
+}
+
+/// Takes the lock of a dead shim; `None` when somebody else's new shim accepts connections.
+async fn lock_or_shim(folder: &Folder, id: &str) -> Result<Option<Lock>> {
+    let mut patience = Patience::with(folder);
+    let mut wait = Duration::from_micros(200);
+    loop {
+        if let Owner::Nobody(lock) = folder.owner()? {
+            return Ok(Some(lock));
+        }
+        if connect(folder).await.is_ok() {
+            return Ok(None);
+        }
+        // Whoever has the lock is about to listen, or the old shim is about to be gone.
+        if wait < Duration::from_millis(100) {
+            sleep(wait).await;
+            wait *= 2;
+        } else if patience.is_over().await {
+            return Err(silent(id));
+        }
+    }
+}
+
+/// Waits until the shim that takes the task over answers.
+async fn answers(folder: &Folder, id: &str, mut shim: Child) -> Result<()> {
+    let answer = match connect(folder).await {
+        Ok(client) => client.version(patient(), &Empty::default()).await.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let Err(why) = answer else {
+        children::keep(shim);
+        return Ok(());
+    };
+    // It was the shim's end that cut the call off.
+    let ended = shim.wait();
+    if ended.is_ok_and(|status| status.success()) {
+        // The task had ended, and has its report now.
+        return Ok(());
+    }
+    let log = std::fs::read_to_string(folder.file("shim.log")).unwrap_or_default();
+    let said = log.lines().last().unwrap_or(&why);
+    Err(Error::new(Kind::Internal, format!("no new shim can take over task {id}, whose shim died: {said}"))
+        .hint(format!("`bowline rm -f {id}` ends and removes what is left of it")))
+}

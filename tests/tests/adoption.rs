@@ -1,0 +1,391 @@
+//! A task whose shim died goes on under a new one.
+
+use std::fs;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Task, child_pids, eventually, fds_of, lacks, name_of, process_exists, status_lines};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// Writes a line when told to, until it is told to end.
+const WRITER: &str = "n=0; until [ -e /tmp/end ]; do n=$((n+1)); echo line $n; until [ -e /tmp/$n ] || [ -e /tmp/end ]; \
+                      do sleep 0.02; done; done; exit 7";
+
+/// Makes a file in the `/tmp` of a task, whose program this is.
+fn touch(program: i32, name: &str) {
+    fs::write(format!("/proc/{program}/root/tmp/{name}"), "").expect("writable");
+}
+
+fn lines(count: usize) -> String {
+    (1..=count).map(|n| format!("line {n}\n")).collect()
+}
+
+/// How often the task was taken over, by its shims' words.
+fn takeovers(task: &Task<'_>) -> usize {
+    task.log("shim.log").matches("took over").count()
+}
+
+/// Changes a field of the task's record, as its shim would have written it.
+fn change_record(task: &Task<'_>, change: impl FnOnce(&mut Value)) {
+    let mut record: Value = serde_json::from_str(&task.log("task.json")).expect("JSON");
+    change(&mut record);
+    fs::write(task.file("task.json"), record.to_string()).expect("writable");
+}
+
+#[test]
+fn who_waits_learns_the_real_exit_code_and_no_output_is_lost() {
+    let host = Host::new();
+    let task = host.task(WRITER).flag("--init").start();
+    let program = task.program_pid();
+    let waiters: Vec<_> = (0..5).map(|_| host.spawn(["wait", task.id()])).collect();
+    eventually("all wait", || (task.socket_ends() > waiters.len()).then_some(()));
+    for line in 1..=4 {
+        task.wait_for_line(&format!("line {line}"));
+        task.crash_shim();
+        touch(program, &line.to_string());
+    }
+    task.wait_for_line("line 5");
+    touch(program, "end");
+    for waiter in waiters {
+        waiter.finish().assert_says("7");
+    }
+    assert_eq!(task.said("stdout"), lines(5));
+    assert_eq!(takeovers(&task), 4, "one of five is first each time");
+    assert_eq!(task.wait()["shim_died"], false);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_run_in_the_foreground_goes_on_reading() {
+    let host = Host::new();
+    let (task, run) = host.task(WRITER).flag("--init").spawn();
+    run.read_stdout();
+    run.wait_for_out("line 1\n");
+    let program = task.program_pid();
+    for line in 1..=3 {
+        run.wait_for_out(&format!("line {line}\n"));
+        task.crash_shim();
+        touch(program, &line.to_string());
+    }
+    run.wait_for_out("line 4\n");
+    touch(program, "end");
+    let ran = run.finish();
+    ran.assert_code(7);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), lines(4));
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_interrupt_of_a_run_stops_the_task_under_its_new_shim() {
+    let host = Host::new();
+    let (task, run) = host.task("trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done").flag("--init").spawn();
+    run.wait_for_out("ready");
+    task.crash_shim();
+    eventually("there is a new shim", || (takeovers(&task) == 1).then_some(()));
+    run.signal(Signal::INT);
+    run.finish().assert_code(6);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn who_is_attached_is_attached_again() {
+    let host = Host::new();
+    let task = host.task(WRITER).flag("--init").start();
+    task.wait_for_line("line 1");
+    let program = task.program_pid();
+    let attached = host.spawn(["attach", "--no-stdin", task.id()]);
+    attached.read_stdout();
+    let is_read = || fds_of(task.shim_pid_on_disk()).iter().any(|name| name.contains("/attach-"));
+    eventually("it is attached", || is_read().then_some(()));
+    touch(program, "1");
+    attached.wait_for_out("line 2\n");
+    task.crash_shim();
+    eventually("it is attached again", || (takeovers(&task) == 1 && is_read()).then_some(()));
+    touch(program, "2");
+    attached.wait_for_out("line 3\n");
+    touch(program, "end");
+    attached.finish().assert_code(7);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn without_init_the_kernel_may_tell_the_exit_code() {
+    let host = Host::new();
+    let task = host.task("until [ -e /tmp/end ]; do sleep 0.02; done; exit 9").toml("init = false").start();
+    let program = task.pid();
+    task.crash_shim();
+    let waiter = host.spawn(["wait", "--json", task.id()]);
+    eventually("there is a new shim", || (takeovers(&task) == 1).then_some(()));
+    touch(program, "end");
+    let report = waiter.finish().assert_code(0).json();
+    let known = if lacks("PIDFD_INFO_EXIT") { (json!(null), json!(true)) } else { (json!(9), json!(false)) };
+    assert_eq!((&report["exit_code"], &report["shim_died"]), (&known.0, &known.1), "{report}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_ended_without_a_shim_has_its_code_and_output_all_the_same() {
+    let host = Host::new();
+    let task = host.task(WRITER).flag("--init").start();
+    task.wait_for_line("line 1");
+    let program = task.program_pid();
+    task.kill_shim(task.shim_pid());
+    touch(program, "1");
+    touch(program, "end");
+    eventually("the program has ended", || (!process_exists(program)).then_some(()));
+    assert_eq!(task.status(), "dead");
+    task.wait().assert_code(7);
+    assert!(task.said("stdout").starts_with("line 1\n"), "{}", task.said("stdout"));
+    assert!(!process_exists(task.shim_pid_on_disk()), "its shim leaves as ever");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn where_nobody_knows_the_exit_code_the_report_says_so() {
+    let host = Host::new();
+    let task = host.task("until [ -e /tmp/end ]; do sleep 0.02; done; exit 9").toml("init = false").start();
+    let program = task.pid();
+    task.kill_shim(task.shim_pid());
+    touch(program, "end");
+    let entry = format!("/proc/{program}");
+    eventually("it was reaped by another process", || (!fs::exists(&entry).expect("readable")).then_some(()));
+    let ran = task.bowline("wait", []);
+    ran.assert_refused(125, &[task.id(), "not known"]);
+    assert_eq!(task.wait()["shim_died"], true);
+    task.bowline("rm", []).assert_code(0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn all_that_needs_a_shim_gets_one() {
+    let host = Host::new();
+    for verb in
+        [&["exec", "--", "true"][..], &["stats", "--json"], &["top", "--once"], &["pause"], &["kill", "--signal=0"]]
+    {
+        let task = host.task("exec sleep 1000").flag("--init").start();
+        task.kill_shim(task.shim_pid());
+        host.bowline([verb[0], task.id()].iter().chain(&verb[1..])).assert_code(0);
+        task.stop(["--grace=50s"]).assert_killed_by("TERM");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_exec_has_the_protection_that_it_had_before() {
+    let host = Host::new();
+    let look = "grep -E '^(Uid|Gid|Groups|CapPrm|CapEff|CapBnd|CapAmb|NoNewPrivs|Seccomp|Cpus_allowed):' /proc/self/status; \
+                cat /proc/self/cgroup; ls /proc/self/fd | wc -l; env; ulimit -n";
+    for flags in [&["--init"][..], &["--init", "--untrusted"], &["--init", "--user=1000:1000"]] {
+        let task = flags.iter().fold(host.task("exec sleep 1000"), |task, flag| task.flag(*flag)).start();
+        let before = task.exec(look).out();
+        task.kill_shim(task.shim_pid());
+        assert_eq!(task.exec(look).out(), before);
+        task.end();
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_stop_keeps_its_deadline_and_its_reason() {
+    let host = Host::new();
+    let task = host.task("trap '' TERM; echo ready; while :; do sleep 0.05; done").flag("--init").start();
+    task.wait_for_line("ready");
+    let stop = host.spawn(["stop", "--grace=2s", task.id()]);
+    eventually("it is being stopped", || (task.status() == "stopping").then_some(()));
+    task.crash_shim();
+    stop.finish().assert_code(0);
+    let report = task.wait();
+    report.assert_killed_by("KILL");
+    assert_eq!(
+        (&report["stopped_by"], &report["signal_sent_by_shim"]),
+        (&json!("request"), &json!(true)),
+        "{report:?}"
+    );
+    host.assert_nothing_left();
+}
+
+#[test]
+fn an_exec_keeps_its_deadline_and_what_it_left_has_none() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag("--init").start();
+    let left = task.exec_with(["--timeout=3s"], "setsid sleep 1001 >/dev/null 2>&1 & echo $!");
+    left.assert_code(0);
+    let exec = task.spawn_exec(["--timeout=3s"], "setsid sleep 1002 & exec sleep 1003");
+    let sleeps = |seconds: &str| {
+        let line = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        task.processes().iter().filter(|pid| line(pid).contains(seconds)).count()
+    };
+    eventually("both run", || (sleeps("1002") + sleeps("1003") == 2).then_some(()));
+    task.crash_shim();
+    exec.finish().assert_code(125);
+    task.bowline("adopt", []).assert_says(task.id());
+    eventually("the deadline came", || (sleeps("1002") + sleeps("1003") == 0).then_some(()));
+    assert_eq!(sleeps("1001"), 1, "that exec had ended in time");
+    // Another exec with a deadline has a cgroup of its own again.
+    task.exec_with(["--timeout=50s"], "exit 3").assert_code(3);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_paused_task_is_still_paused() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag("--init").start();
+    task.bowline("pause", []).assert_code(0);
+    task.kill_shim(task.shim_pid());
+    task.bowline("adopt", []).assert_says(task.id());
+    assert_eq!(task.status(), "paused");
+    task.bowline("resume", []).assert_code(0);
+    assert_eq!(task.status(), "running");
+    task.stop(["--grace=50s"]).assert_killed_by("TERM");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn health_is_remembered_and_checked_on() {
+    let host = Host::new();
+    let toml = "command = 'sleep'\nargs = ['1000']\ninit = true\n\
+                [healthcheck]\nexec = ['sh', '-c', 'test -e /tmp/sick']\ninterval = '10ms'\nretries = 1";
+    let task = host.described(toml).start();
+    eventually("it is unhealthy", || (task.inspect()["health"]["status"] == "unhealthy").then_some(()));
+    task.kill_shim(task.shim_pid());
+    task.bowline("adopt", []).assert_says(task.id());
+    assert_eq!(task.inspect()["health"]["status"], "unhealthy");
+    touch(task.program_pid(), "sick");
+    eventually("it is healthy", || (task.inspect()["health"]["status"] == "healthy").then_some(()));
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn limits_change_and_kills_are_counted_once() {
+    let host = Host::new();
+    let hog = "(tail /dev/zero); echo survived; exec sleep 1000";
+    let task = host.task(hog).flag("--init").flag("--memory=32M").start();
+    task.wait_for_line("survived");
+    let ooms = || {
+        let events = host.bowline(["events", "--json", task.id()]).assert_code(0).out();
+        events.lines().filter(|line| line.contains("\"oom\"")).count()
+    };
+    eventually("the kill is told", || (ooms() == 1).then_some(()));
+    task.kill_shim(task.shim_pid());
+    task.bowline("update", ["--memory=64M"]).assert_code(0);
+    assert_eq!(task.stats()["memory"]["limit_bytes"], 64 << 20);
+    let report = task.end();
+    assert_eq!((report.number("oom_kills"), ooms()), (1, 1), "{report:?}");
+    let all = host.bowline(["events", "--json", task.id()]).assert_code(0).out();
+    let numbers: Vec<u64> = all
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["seq"].as_u64().expect("one"))
+        .collect();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<u64>>(), "{all}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn all_are_taken_over_at_once() {
+    let host = Host::new();
+    let tasks: Vec<_> = (0..3).map(|_| host.task("exec sleep 1000").flag("--init").start()).collect();
+    tasks[..2].iter().for_each(|task| task.kill_shim(task.shim_pid()));
+    let mut taken: Vec<String> =
+        host.bowline(["adopt", "--all"]).assert_code(0).out().lines().map(str::to_owned).collect();
+    taken.sort();
+    let mut dead: Vec<&str> = tasks[..2].iter().map(Task::id).collect();
+    dead.sort_unstable();
+    assert_eq!(taken, dead);
+    host.bowline(["adopt", "--all"]).assert_says("");
+    for task in &tasks {
+        task.bowline("adopt", []).assert_says("");
+        task.end();
+        task.bowline("adopt", []).assert_says("");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_pid_that_is_another_processs_is_left_alone() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag("--init").start();
+    let init = task.pid();
+    task.kill_shim(task.shim_pid());
+    let mut other = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
+    kill_process(Pid::from_raw(init).expect("a pid"), Signal::KILL).expect("it lives");
+    eventually("init is gone", || (!process_exists(init)).then_some(()));
+    change_record(&task, |record| record["pid"] = other.id().into());
+    let report = task.wait();
+    assert_eq!((&report["exit_code"], &report["shim_died"]), (&json!(null), &json!(true)), "{report:?}");
+    assert!(other.try_wait().expect("a child").is_none(), "another process was signalled");
+    other.kill().expect("it lives");
+    other.wait().expect("a child");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_cannot_be_taken_over_is_refused_and_untouched() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag("--init").start();
+    let program = task.program_pid();
+    task.kill_shim(task.shim_pid());
+    let record = task.log("task.json");
+    for (field, value, why) in [
+        ("/identity/boot", json!("another"), "boot"),
+        ("/started_at", json!(null), "launch"),
+        ("/sandbox", json!("some"), "sandbox"),
+    ] {
+        change_record(&task, |record| match record.pointer_mut(field) {
+            Some(old) => *old = value,
+            None => record[&field[1..]] = value,
+        });
+        task.bowline("adopt", []).assert_refused(125, &[task.id(), why]);
+        host.bowline(["adopt", "--all"]).assert_says("");
+        for verb in ["stats", "pause", "stop", "kill", "wait"] {
+            task.bowline(verb, []).assert_refused(125, &[task.id(), "shim"]);
+        }
+        task.bowline("exec", ["--", "true"]).assert_refused(125, &[task.id(), "shim"]);
+        let report = task.wait();
+        assert_eq!(
+            (&report["shim_died"], &report["exit_code"]),
+            (&json!(true), &json!(null)),
+            "nobody knows: {report:?}"
+        );
+        fs::write(task.file("task.json"), &record).expect("writable");
+    }
+    change_record(&task, |record| record["cgroup"] = json!("/bowline"));
+    task.bowline("adopt", []).assert_refused(125, &[task.id(), "cgroup"]);
+    fs::write(task.file("task.json"), &record).expect("writable");
+    assert!(process_exists(program));
+    task.bowline("adopt", []).assert_says(task.id());
+    assert_eq!(task.program_pid(), program);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_that_is_taken_over_keeps_its_user_to_itself() {
+    let host = Host::new();
+    let tasks: Vec<_> =
+        (0..2).map(|_| host.task("exec sleep 1000").flag("--init").flag("--untrusted").start()).collect();
+    let user = |task: &Task<'_>| status_lines(task.program_pid(), &["Uid"]);
+    let before = user(&tasks[0]);
+    tasks[0].kill_shim(tasks[0].shim_pid());
+    tasks[0].bowline("adopt", []).assert_says(tasks[0].id());
+    assert_eq!(user(&tasks[0]), before);
+    assert_ne!(user(&tasks[1]), before);
+    assert_eq!(tasks[0].exec("id -u").out(), before.split_whitespace().nth(1).expect("a number"));
+    tasks.iter().for_each(|task| drop(task.end()));
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_new_shim_leaves_nothing_of_the_old_ones_open() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag("--init").start();
+    task.kill_shim(task.shim_pid());
+    task.bowline("adopt", []).assert_says(task.id());
+    let init = task.pid();
+    assert_eq!(name_of(init), "bowline-init");
+    assert_eq!(child_pids(init).len(), 1);
+    assert_eq!(name_of(task.shim_pid()), "bowline-shim");
+    task.stop(["--grace=50s"]).assert_killed_by("TERM");
+    host.assert_nothing_left();
+}

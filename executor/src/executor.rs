@@ -60,8 +60,9 @@ impl Executor {
     pub(crate) async fn run(&self, config: Config) -> Result<()> {
         let ended = match Supervisor::begin(config).await {
             Ok(supervisor) => {
-                if supervisor.config.adopt {
-                    supervisor.adopt().await?;
+                if let Some(events) = supervisor.config.adopt {
+                    // Apart from this future, which every shim has.
+                    Box::pin(supervisor.adopt(events)).await?;
                 }
                 self.0.change(|turns| *turns = Loop::Turns(supervisor.clone()));
                 supervisor.run().await

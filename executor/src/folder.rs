@@ -374,6 +374,11 @@ impl Folder {
         vec![entry(last.saturating_add(1), exited), entry(last.saturating_add(2), Event::Removed)]
     }
 
+    /// How many events the journal has of the task.
+    pub fn events(&self) -> u64 {
+        self.written_events().last().map_or(0, |entry| entry.seq)
+    }
+
     /// The task's events in the journal, from its creation on: an earlier task may have had the same name.
     pub(crate) fn written_events(&self) -> Vec<Entry> {
         let read = Reader::open(self.path.with_file_name(EVENTS)).and_then(|mut journal| journal.read());

@@ -5,7 +5,8 @@
 //! freed pieces by size, each of which holds on to the page that it is on, and free pages between
 //! pieces that are in use. [`FRUGAL`] turns the first off where a shim is started; the second are
 //! given back when a client, an exec or a check has left, as soon as the loop has nothing else to
-//! do: a few system calls for an exec. Must not: know who has left.
+//! do: a few system calls for an exec. Of its own program the kernel maps the pages around each that is used; a shim that
+//! was launched needs few of them again. Must not: know who has left.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -24,6 +25,13 @@ static LEFT: AtomicUsize = AtomicUsize::new(0);
 /// Notes that something has left: a client with what it has asked for, an exec, or a health check.
 pub fn left() {
     LEFT.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Lets go of the program's pages that nothing has used since its start, and of the others until they are used again.
+/// Call this when the shim may be idle for long, and nobody waits.
+pub fn rest() {
+    left();
+    sys::let_go_of_code();
 }
 
 /// Gives back what is free if anything has left since the last call. Call this before the loop waits.

@@ -38,12 +38,12 @@ use crate::log::{self, LogFiles};
 use crate::waits;
 
 impl Supervisor {
-    /// Takes over the task of the shim's folder, whose lock the shim holds. A task that has ended meanwhile gets its
-    /// report.
+    /// Takes over the task of the shim's folder, whose lock the shim holds, after this many events. A task that has ended
+    /// meanwhile gets its report.
     ///
     /// # Errors
     /// `WrongState` for a task that cannot be taken over; then nothing has changed.
-    pub async fn adopt(self: &Rc<Self>) -> Result<()> {
+    pub async fn adopt(self: &Rc<Self>, events: u64) -> Result<()> {
         let folder = &self.config.folder;
         let id: TaskId = folder.name().parse().map_err(Error::from)?;
         let none = || Error::new(Kind::NotFound, format!("there is no record of task {id}"));
@@ -65,6 +65,7 @@ impl Supervisor {
         let plan = self.plan_adopted(&id, record).await?;
         plan.folder.write_record(&plan.record)?;
         let task = self.register(id.clone(), plan, init, cgroup)?;
+        task.facts.change(|facts| facts.events = events);
         tracing::warn!(%id, "took over a task whose shim died");
         self.go_on_with(&task);
         Ok(())
@@ -104,7 +105,6 @@ impl Supervisor {
         let pumps = pumps(&plan, &id, &init, kept.outputs, &tail)?;
         let claim = claim(&plan, &init)?;
         let frozen = cgroup.as_ref().is_some_and(|cgroup| self.layout.is_frozen(cgroup));
-        let events = plan.folder.written_events().last().map_or(0, |entry| entry.seq);
         let task = Task::with(id.clone(), plan, TaskHandles::new(init, claim, tail, cgroup));
         let keeps = kept.notify.map(|notify| sys::watch_for(File::from(notify), Interest::READABLE)).transpose();
         let keeps = keeps.doing(Kind::Internal, || "cannot watch a pipe")?;
@@ -115,7 +115,7 @@ impl Supervisor {
         // Its init says so once, and had nobody to say it to.
         let end = task.workload_ended().map(End::now);
         task.facts.change(|facts| {
-            facts.go_on_from(frozen, events);
+            facts.go_on_from(frozen);
             facts.end = end;
         });
         let task = Rc::new(task);
@@ -178,7 +178,7 @@ impl TaskFacts {
     }
 
     /// Sets what a shim before this one knew: the task was launched, and what the record remembers has happened.
-    fn go_on_from(&mut self, frozen: bool, events: u64) {
+    fn go_on_from(&mut self, frozen: bool) {
         let Remembered { stop, stopped_by, stopped_for, sent, health, oom_kills, limit_met } =
             self.record.remembered.as_deref().cloned().unwrap_or_default();
         self.life = match stop {
@@ -187,7 +187,7 @@ impl TaskFacts {
             None => Life::Running,
         };
         (self.stopped_by, self.stopped_for, self.sent, self.health) = (stopped_by, stopped_for, sent, health);
-        (self.oom_kills, self.limit_met, self.events) = (oom_kills, limit_met, events);
+        (self.oom_kills, self.limit_met) = (oom_kills, limit_met);
     }
 }
 

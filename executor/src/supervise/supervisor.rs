@@ -57,8 +57,9 @@ pub struct Config {
     pub limits: Limits,
     /// Where `bowline-init` is, if tasks from descriptions can have it as their init.
     pub init: Option<PathBuf>,
-    /// Whether the folder is that of a task whose shim died, which this one takes over.
-    pub adopt: bool,
+    /// Set when the folder is that of a task whose shim died, which this one takes over: how many events the journal has
+    /// of the task. Whoever starts the shim reads that; no shim has the code for it.
+    pub adopt: Option<u64>,
 }
 
 impl Config {
@@ -73,7 +74,7 @@ impl Config {
             tell: None,
             limits: Limits::default(),
             init: None,
-            adopt: false,
+            adopt: None,
         }
     }
 }
@@ -320,7 +321,7 @@ impl Supervisor {
             tracing::error!(%error, "the shim is charged to the root cgroup");
         }
         // The launch is over, and the shim may be idle for days.
-        pages::left();
+        pages::rest();
     }
 
     /// Checks that a launch may go on. Checked again once the launched task can be stopped, because an earlier stop

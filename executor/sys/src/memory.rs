@@ -10,6 +10,21 @@ pub fn give_back_memory() {
     unsafe { libc::malloc_trim(0) };
 }
 
+/// Unmaps the pages of the program's code and constants, which are those of its file: each is mapped again when it is
+/// used, from the page cache, with its neighbours.
+pub fn let_go_of_code() {
+    unsafe extern "C" {
+        /// The first byte of the program, and the end of its code (ld(1)).
+        static __executable_start: u8;
+        static etext: u8;
+    }
+    let (start, end) = ((&raw const __executable_start).addr(), (&raw const etext).addr());
+    let length = end.saturating_sub(start) / rustix::param::page_size() * rustix::param::page_size();
+    // SAFETY: up to the end of the code, all is mapped from the program's file and never written to: what is read there
+    // later is the same. An error changes nothing.
+    unsafe { libc::madvise((&raw const __executable_start).cast_mut().cast(), length, libc::MADV_DONTNEED) };
+}
+
 /// A pid in a page that the shim shares with a worker. The kernel stores the pid of the worker's
 /// child there (clone(2), CLONE_PARENT_SETTID) before the child runs, so the shim knows it even if
 /// the worker was killed before it could report.

@@ -64,7 +64,7 @@ pub async fn adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<boo
         return Ok(true);
     }
     let shim_cgroup = if record.overhead.is_some() { ShimCgroup::Overhead } else { ShimCgroup::Root };
-    let child = spawn_from(&programs.shim()?, folder, lock, &shim_cgroup, Begin::Adopting)?;
+    let child = spawn_from(&programs.shim()?, folder, lock, &shim_cgroup, Begin::Adopting(folder.events()))?;
     answers(folder, id, child).await.map(|()| true)
 }
 

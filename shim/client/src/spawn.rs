@@ -65,8 +65,17 @@ impl Programs {
 pub enum Begin {
     /// Nothing: it leaves when the child's stdin closes, unless it was asked for something.
     Empty,
-    /// The task in its folder, whose shim died: see [`crate::adopt`].
-    Adopting,
+    /// The task in its folder, whose shim died, after so many events: see [`crate::adopt`].
+    Adopting(u64),
+}
+
+impl Begin {
+    fn flags(self) -> Vec<String> {
+        match self {
+            Begin::Empty => Vec::new(),
+            Begin::Adopting(events) => vec!["--adopt".to_owned(), events.to_string()],
+        }
+    }
 }
 
 /// Starts a shim for `folder` from the binary at `binary`; its socket accepts connections when this returns. The shim is
@@ -100,7 +109,7 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .arg(bowline(binary))
         .arg("--init")
         .arg(beside_or_in_path(binary, "bowline-init"))
-        .args((begin == Begin::Adopting).then_some("--adopt"))
+        .args(begin.flags())
         .env_clear()
         .envs(std::env::vars_os().filter(|(key, _)| HANDED_DOWN.iter().any(|name| key == name)))
         .env(MARKER, folder.name().as_str())

@@ -43,24 +43,22 @@ struct Arguments {
     init: Option<PathBuf>,
     listener: RawFd,
     lock: RawFd,
-    adopt: bool,
+    adopt: Option<u64>,
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
     let usage = |what: &str| {
-        let usage = "usage: bowline-shim --folder DIR --bowline FILE [--init FILE] [--shim-cgroup MODE] [--adopt]";
+        let usage =
+            "usage: bowline-shim --folder DIR --bowline FILE [--init FILE] [--shim-cgroup MODE] [--adopt EVENTS]";
         Error::new(Kind::Usage, format!("{usage}: {what}"))
     };
     let (mut folder, mut bowline, mut init) = (None, None, None);
     let (mut shim_cgroup, mut listener, mut lock) = (ShimCgroup::default(), LISTENER_FD, LOCK_FD);
-    let mut adopt = false;
+    let mut adopt = None;
     while let Some(flag) = args.next() {
-        if flag == "--adopt" {
-            adopt = true;
-            continue;
-        }
         let value = args.next().ok_or_else(|| usage(&format!("{flag} needs a value")))?;
         let number = || value.parse().map_err(|_| usage(&format!("{flag} needs a number")));
+        let count = || value.parse().map_err(|_| usage(&format!("{flag} needs a number")));
         match flag.as_str() {
             "--folder" => folder = Some(PathBuf::from(&value)),
             "--shim-cgroup" => shim_cgroup = value.parse()?,
@@ -68,6 +66,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
             "--init" => init = Some(PathBuf::from(&value)),
             "--listener-fd" => listener = number()?,
             "--lock-fd" => lock = number()?,
+            "--adopt" => adopt = Some(count()?),
             _ => return Err(usage(&format!("unknown flag {flag}"))),
         }
     }
@@ -100,7 +99,7 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     let adopt = *adopt;
     let config = Config { init: init.clone(), adopt, ..config };
     serve(config, |executor| async move {
-        if adopt {
+        if adopt.is_some() {
             // Whoever connects meanwhile waits in the socket's backlog.
             executor.ready().await;
         } else if let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() {

@@ -19,24 +19,6 @@ fn an_unknown_flag_or_command_is_bad_usage() {
 }
 
 #[test]
-fn no_command_at_all_is_bad_usage() {
-    let host = Host::new();
-    let ran = host.bowline([] as [&str; 0]);
-    assert_eq!(ran.code, Some(2), "{ran}");
-    host.assert_nothing_left();
-}
-
-#[test]
-fn help_and_version_are_answers() {
-    let host = Host::new();
-    for args in [&["--help"][..], &["run", "--help"], &["--version"], &["exec", "--help"]] {
-        let ran = host.bowline(args);
-        assert!(ran.code == Some(0) && !ran.stdout.is_empty() && ran.stderr.is_empty(), "{ran}");
-    }
-    host.assert_nothing_left();
-}
-
-#[test]
 fn a_malformed_value_is_bad_usage_and_names_the_flag() {
     for (flag, value) in [
         ("--memory", "64Q"),

@@ -204,3 +204,16 @@ fn as_json_it_is_a_list_with_every_figure() {
     end(tasks);
     host.assert_nothing_left();
 }
+
+#[test]
+fn it_goes_by_the_names_that_others_have_for_it() {
+    let host = Host::new();
+    let tasks = three(&host);
+    let ids = host.bowline(["ps", "-q"]).assert_code(0).out();
+    assert_eq!(ids.lines().count(), 3);
+    for args in [&["ls", "-q"][..], &["list", "-q"], &["ps", "-a", "-q"], &["ps", "-aq"], &["ls", "--all", "-q"]] {
+        host.bowline(args).assert_says(&ids);
+    }
+    end(tasks);
+    host.assert_nothing_left();
+}

@@ -17,8 +17,9 @@ fn commands(host: &Host) -> Vec<String> {
 fn below(host: &Host, group: &[&str]) -> Vec<String> {
     let help = host.bowline(group.iter().chain(&["--help"])).assert_code(0).out();
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let names = listed.filter_map(|line| line.split_whitespace().next());
-    names.filter(|name| *name != "help").map(str::to_owned).collect()
+    // The second line of a long description is further to the right.
+    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|name| !["", "help"].contains(name)).map(str::to_owned).collect()
 }
 
 fn pages(host: &Host) -> Vec<String> {
@@ -63,6 +64,18 @@ fn the_page_of_bowline_has_exit_codes_environment_and_files() {
     let text = host.bowline(["man"]).assert_code(0).out();
     for part in ["EXIT STATUS", "ENVIRONMENT", "FILES", "125", "BOWLINE_STATE", "exit.json"] {
         assert!(text.contains(part), "{part} is missing\n{text}");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn every_page_has_examples() {
+    let host = Host::new();
+    for page in pages(&host) {
+        let text = fs::read_to_string(host.work().join(&page)).expect("text");
+        let examples = text.split_once(".SH EXAMPLES\n").unwrap_or_else(|| panic!("{page} has none\n{text}")).1;
+        assert!(examples.starts_with(".PP\n\\fBbowline "), "{page}: {examples}");
+        assert!(!text.contains(".SH EXTRA"), "{page}: {text}");
     }
     host.assert_nothing_left();
 }

@@ -192,6 +192,11 @@ fn what_is_there_is_not_written_over_and_what_makes_no_sense_is_refused() {
     host.bowline(["stats", "--record", free]).assert_refused(2, &["one task"]);
     host.bowline(["stats", "--record", free, task.id(), "other"]).assert_refused(2, &["one task"]);
     host.bowline(["stats", "--plot", free]).assert_refused(2, &["needs something"]);
+    for (name, format) in [("x.png", "PNG"), ("x.JPG", "JPG"), ("/no/such/folder/x.pdf", "PDF")] {
+        let ran = host.bowline(["stats", "--record", free, "--plot", name, task.id()]);
+        ran.assert_refused(2, &[name, "SVG", format]);
+        assert!(ran.err().contains("x.svg"), "{ran}");
+    }
     for flags in [["--from", mine], ["--for", "1s"], ["--record", free]] {
         host.bowline(["stats", "--json"].iter().chain(&flags)).assert_code(2);
     }

@@ -10,6 +10,39 @@ fn run_passes_the_exit_code_through() {
 }
 
 #[test]
+fn what_follows_the_first_word_is_the_command_s() {
+    let host = Host::new();
+    let run = |args: &[&str]| {
+        let id = host.new_id();
+        host.bowline(["run", "--rm", "--name", &id].iter().chain(args))
+    };
+    run(&["echo", "hi"]).assert_says("hi");
+    run(&["echo", "--rm", "-n", "--json", "--", "--help"]).assert_says("--rm -n --json -- --help");
+    run(&["--env", "X=1", "sh", "-c", "echo $X $0", "--env"]).assert_says("1 --env");
+    run(&["--", "echo", "--", "hi"]).assert_says("-- hi");
+    let task = host.task("exec sleep 1000").start();
+    host.bowline(["exec", task.id(), "echo", "--json", "hi"]).assert_says("--json hi");
+    host.bowline(["exec", "--env", "X=1", task.id(), "sh", "-c", "echo $X"]).assert_says("1");
+    host.bowline(["exec", task.id(), "--env", "X=1", "sh", "-c", "echo $X"]).assert_says("1");
+    task.end();
+    let id = host.new_id();
+    host.bowline(["start", "--name", &id, "sh", "-c", "echo $0", "--name"]).assert_says(&id);
+    let started = host.adopt(&id);
+    started.wait_for_line("--name");
+    started.wait();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_flag_that_is_none_is_not_taken_for_a_command() {
+    let host = Host::new();
+    for args in [&["run", "--mem", "5", "true"][..], &["run", "-x", "true"], &["exec", "x", "--no-such-flag", "true"]] {
+        host.bowline(args).assert_refused(2, &["unexpected argument"]);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
 fn run_passes_both_streams_through() {
     let host = Host::new();
     let ran = host.task("echo out; echo err >&2").run();

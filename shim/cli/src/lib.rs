@@ -22,7 +22,7 @@ use commands::{
     pause, ps, resume, rm, sandbox, schema, spec, stats, stop, top, units, update, wait,
 };
 use input::args::{Cli, Command};
-use input::misuse;
+use input::{completion, misuse};
 use ui::{colour, reader};
 
 /// Exit code when bowline itself fails.
@@ -34,6 +34,9 @@ const USAGE: u8 = 2;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    if completion::answer() {
+        return ExitCode::SUCCESS;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return misuse::tell(&error),

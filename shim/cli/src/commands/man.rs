@@ -95,6 +95,7 @@ fn page(command: &clap::Command, top: bool) -> std::io::Result<Vec<u8>> {
         man.render_subcommands_section(&mut out)?;
     }
     let mut roff = Roff::new();
+    examples(&mut roff, command);
     list(&mut roff, "EXIT STATUS", &EXIT_STATUS);
     let variables = environment(command);
     let variables: Vec<(&str, &str)> = variables.iter().map(|(name, help)| (name.as_str(), help.as_str())).collect();
@@ -117,6 +118,15 @@ fn environment(command: &clap::Command) -> BTreeMap<String, String> {
         Some((name, format!("{}; --{flag} comes first.", argument.get_help()?)))
     });
     variables.collect()
+}
+
+/// The lines of the command's help below their heading, each as it is typed.
+fn examples(roff: &mut Roff, command: &clap::Command) {
+    let Some(text) = command.get_after_help() else { return };
+    roff.control("SH", ["EXAMPLES"]);
+    for line in text.to_string().lines().skip(1) {
+        roff.control("PP", []).text([bold(line.trim())]);
+    }
 }
 
 fn list(roff: &mut Roff, heading: &str, items: &[(&str, &str)]) {

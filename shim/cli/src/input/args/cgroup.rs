@@ -10,6 +10,7 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use crate::input::args::update::ceiling;
 use crate::input::args::{variable, word};
+use crate::input::examples;
 
 /// The path of a cgroup below every hierarchy: absolute, plain, not the root.
 #[derive(Debug, Clone)]
@@ -47,11 +48,13 @@ pub struct CgroupArgs {
 #[derive(Debug, Subcommand)]
 pub enum CgroupCommand {
     /// Print where this cgroup exists; exit with 1 if nowhere
+    #[command(after_help = examples::CGROUP_EXISTS)]
     Exists {
         #[command(flatten)]
         at: At,
     },
     /// Make a cgroup with its parents, wherever it is missing
+    #[command(after_help = examples::CGROUP_ENSURE)]
     Ensure {
         #[command(flatten)]
         at: At,
@@ -60,6 +63,7 @@ pub enum CgroupCommand {
         threaded: bool,
     },
     /// Print what a cgroup uses now
+    #[command(after_help = examples::CGROUP_USAGE)]
     Usage {
         #[command(flatten)]
         at: At,
@@ -68,6 +72,7 @@ pub enum CgroupCommand {
         json: bool,
     },
     /// Print the limits of a cgroup
+    #[command(after_help = examples::CGROUP_SHOW)]
     Show {
         #[command(flatten)]
         at: At,
@@ -76,6 +81,7 @@ pub enum CgroupCommand {
         json: bool,
     },
     /// Change limits of a cgroup: all that are named, or none
+    #[command(after_help = examples::CGROUP_SET)]
     Set {
         #[command(flatten)]
         at: At,
@@ -83,16 +89,19 @@ pub enum CgroupCommand {
         limits: SetArgs,
     },
     /// Give a cgroup the least CPU time when CPU time is short
+    #[command(after_help = examples::CGROUP_REDUCE_CPU)]
     ReduceCpu {
         #[command(flatten)]
         at: At,
     },
     /// Kill every process of a cgroup and of those below it
+    #[command(after_help = examples::CGROUP_KILL)]
     Kill {
         #[command(flatten)]
         at: At,
     },
     /// Kill every process of a cgroup and remove it with all below it
+    #[command(after_help = examples::CGROUP_DESTROY)]
     Destroy {
         #[command(flatten)]
         at: At,
@@ -101,6 +110,7 @@ pub enum CgroupCommand {
         json: bool,
     },
     /// Move single threads to a cgroup
+    #[command(after_help = examples::CGROUP_PLACE)]
     Place {
         #[command(flatten)]
         at: At,
@@ -109,6 +119,7 @@ pub enum CgroupCommand {
         tids: Vec<String>,
     },
     /// Print the cgroup of a pod or a sandbox by its name, or whose cgroup a path is; exit with 1 if nobody's
+    #[command(after_help = examples::CGROUP_NAME)]
     Name(NameArgs),
 }
 
@@ -156,16 +167,16 @@ pub struct At {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true)]
 pub struct SetArgs {
-    /// The most CPU time, in CPUs: 0.5, max
+    /// CPU limit, in CPUs: 0.5, max
     #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<Cpus>)]
     pub cpus: Option<Ceiling<Cpus>>,
     /// The weight when CPU time is short: 2 to 262144
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=262_144))]
     pub shares: Option<u64>,
-    /// The most memory: 64M, max
+    /// Memory limit: 64M, max
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
     pub memory: Option<Ceiling<ByteSize>>,
-    /// The most processes and threads: 64, max
+    /// Limit of processes and threads: 64, max
     #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<u64>)]
     pub pids: Option<Ceiling<u64>>,
     /// The CPUs it may run on: 0-1,3

@@ -18,12 +18,13 @@ use bowline_spec::signal::Signal;
 use bowline_spec::user::User;
 use bowline_spec::values::{ByteSize, Cpus, Duration};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use self::cgroup::CgroupArgs;
 use self::limits::LimitsArgs;
 pub use self::sandbox::SandboxCommand;
 use self::update::UpdateArgs;
+use super::examples;
 use super::filter::Filter;
 use crate::input::moment::Moment;
 use crate::input::named::TaskRef;
@@ -31,16 +32,24 @@ use crate::input::signal::SignalOrNone;
 use crate::ui::detach::{self, DetachKeys};
 use bowline_metrics::args::MetricsArgs;
 
+/// The heading in every help above the flags that every command has.
+pub const GLOBAL: &str = "Global options";
+
 /// Runs a command isolated and limited, watches it, and takes it down with grace.
 #[derive(Debug, Parser)]
 #[command(name = "bowline", version = VERSION, about, subcommand_required = true, arg_required_else_help = true)]
+#[command(disable_help_flag = true, after_help = examples::BOWLINE)]
 pub struct Cli {
     /// The folder that keeps the records of tasks
-    #[arg(long, global = true, env = "BOWLINE_STATE", value_name = "DIR", default_value = "/run/bowline")]
+    #[arg(long, global = true, env = "BOWLINE_STATE", value_name = "DIR", default_value = bowline_client::STATE)]
+    #[arg(help_heading = GLOBAL)]
     pub state: PathBuf,
     /// When to use colours; NO_COLOR means never
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = GLOBAL)]
     pub color: clap::ColorChoice,
+    /// Print help
+    #[arg(short, long, global = true, action = ArgAction::Help, help_heading = GLOBAL)]
+    help: Option<bool>,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -48,6 +57,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a task in the foreground; exit with its code
+    #[command(after_help = examples::RUN)]
     Run {
         #[command(flatten)]
         task: TaskArgs,
@@ -57,6 +67,7 @@ pub enum Command {
         how: RunArgs,
     },
     /// Start a task in the background; print its id
+    #[command(after_help = examples::START)]
     Start {
         #[command(flatten)]
         task: TaskArgs,
@@ -65,6 +76,7 @@ pub enum Command {
         json: bool,
     },
     /// Attach to a running task's streams; exit with its code if it ends
+    #[command(after_help = examples::ATTACH)]
     Attach {
         /// The task
         id: TaskRef,
@@ -72,6 +84,7 @@ pub enum Command {
         attach: AttachArgs,
     },
     /// Run a command in a running task; exit with its code, 124 on a timeout
+    #[command(after_help = examples::EXEC)]
     Exec {
         /// The task
         id: TaskRef,
@@ -79,6 +92,7 @@ pub enum Command {
         exec: ExecArgs,
     },
     /// Stop tasks: a signal, then SIGKILL when the grace is over
+    #[command(after_help = examples::STOP)]
     Stop {
         /// The tasks
         #[arg(required = true, value_name = "ID")]
@@ -91,6 +105,7 @@ pub enum Command {
         grace: Option<Duration>,
     },
     /// Send a signal to tasks
+    #[command(after_help = examples::KILL)]
     Kill {
         /// The tasks
         #[arg(required = true, value_name = "ID")]
@@ -100,6 +115,7 @@ pub enum Command {
         signal: SignalOrNone,
     },
     /// Wait for tasks to end; print their exit codes
+    #[command(after_help = examples::WAIT)]
     Wait {
         /// The tasks
         #[arg(required = true, value_name = "ID")]
@@ -109,10 +125,13 @@ pub enum Command {
         json: bool,
     },
     /// Print everything known about tasks, as JSON
+    #[command(after_help = examples::INSPECT)]
     Inspect(InspectArgs),
     /// List all tasks
+    #[command(visible_aliases = ["ls", "list"], after_help = examples::PS)]
     Ps(PsArgs),
     /// Print what a task has written
+    #[command(after_help = examples::LOGS)]
     Logs {
         /// The task
         id: TaskRef,
@@ -120,10 +139,13 @@ pub enum Command {
         logs: LogsArgs,
     },
     /// Print what tasks use now
+    #[command(after_help = examples::STATS)]
     Stats(StatsArgs),
     /// Show the processes of tasks, the busiest first
+    #[command(after_help = examples::TOP)]
     Top(TopArgs),
     /// Change limits of a running task: all that are named, or none
+    #[command(after_help = examples::UPDATE)]
     Update {
         /// The task
         id: TaskRef,
@@ -131,11 +153,13 @@ pub enum Command {
         limits: UpdateArgs,
     },
     /// Print the events of tasks, oldest first
+    #[command(after_help = examples::EVENTS)]
     Events {
         #[command(flatten)]
         args: EventsArgs,
     },
     /// Explain why a task ended, or is slow, with the figures behind it
+    #[command(after_help = examples::EXPLAIN)]
     Explain {
         /// The task
         id: TaskRef,
@@ -144,8 +168,10 @@ pub enum Command {
         json: bool,
     },
     /// Serve metrics of all tasks, for Prometheus and similar tools
+    #[command(after_help = examples::METRICS)]
     Metrics(MetricsArgs),
     /// Freeze all processes of tasks
+    #[command(after_help = examples::PAUSE)]
     Pause {
         /// The tasks
         #[arg(required = true, value_name = "ID")]
@@ -161,12 +187,14 @@ pub enum Command {
         all: bool,
     },
     /// Let paused tasks continue
+    #[command(after_help = examples::RESUME)]
     Resume {
         /// The tasks
         #[arg(required = true, value_name = "ID")]
         ids: Vec<TaskRef>,
     },
     /// Remove tasks that have ended, or clean up after those whose shim died
+    #[command(after_help = examples::RM)]
     Rm {
         /// The tasks
         #[arg(required_unless_present = "exited", conflicts_with = "exited", value_name = "ID")]
@@ -179,24 +207,28 @@ pub enum Command {
         exited: bool,
     },
     /// Tasks under one budget, which share a network
+    #[command(after_help = examples::SANDBOX)]
     Sandbox {
         #[command(subcommand)]
         command: SandboxCommand,
     },
     /// Remove leftovers: cgroups without a shim, what a shim that died has left
+    #[command(after_help = examples::GC)]
     Gc(GcArgs),
     /// Look at, make, change and remove a cgroup by its path
-    #[command(disable_help_subcommand = true, subcommand_required = true, arg_required_else_help = true)]
+    #[command(disable_help_subcommand = true, subcommand_required = true, arg_required_else_help = true, after_help = examples::CGROUP)]
     Cgroup(CgroupArgs),
     /// Limit the host's own slices and services as a manifest says, by systemd
-    #[command(disable_help_subcommand = true, subcommand_required = true, arg_required_else_help = true)]
+    #[command(disable_help_subcommand = true, subcommand_required = true, arg_required_else_help = true, after_help = examples::LIMITS)]
     Limits(LimitsArgs),
     /// Print the OCI configuration that a description stands for
+    #[command(after_help = examples::SPEC)]
     Spec {
         /// The description: TOML, or JSON if it ends in .json; - for stdin
         file: PathBuf,
     },
     /// Print the JSON schema of the task description
+    #[command(after_help = examples::SCHEMA)]
     Schema {
         /// Print the schema of a sandbox's description instead
         #[arg(long)]
@@ -206,12 +238,14 @@ pub enum Command {
         limits: bool,
     },
     /// Print what this host can do, the effect of each problem, and the command that fixes it
+    #[command(after_help = examples::DOCTOR)]
     Doctor {
         /// As JSON
         #[arg(long)]
         json: bool,
     },
     /// Print a script that completes commands and flags in a shell
+    #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// The shell
         shell: CompletedShell,
@@ -250,13 +284,13 @@ pub struct TaskArgs {
     /// The folder with the task's root filesystem [default: a view of the host's]
     #[arg(long, value_name = "DIR")]
     pub rootfs: Option<PathBuf>,
-    /// The most memory: 64M, 1G
+    /// Memory limit: 64M, 1G
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,
-    /// The most CPU time, in CPUs: 0.5
+    /// CPU limit, in CPUs: 0.5
     #[arg(long)]
     pub cpus: Option<Cpus>,
-    /// The most processes and threads
+    /// Limit of processes and threads
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub pids: Option<u64>,
     /// An environment variable; may be repeated
@@ -298,8 +332,8 @@ pub struct TaskArgs {
     /// How many log files to keep [default: 5]
     #[arg(long, value_name = "N")]
     pub log_files: Option<u32>,
-    /// The command and its arguments
-    #[arg(last = true, value_name = "CMD")]
+    /// The command and its arguments; whatever follows its first word is the command's, flags too
+    #[arg(trailing_var_arg = true, value_name = "CMD", value_hint = ValueHint::AnyPath)]
     pub command: Vec<String>,
 }
 
@@ -388,8 +422,8 @@ pub struct ExecArgs {
     /// Print how it ended and the last 4 KiB of each stream, as JSON
     #[arg(long)]
     pub json: bool,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The command and its arguments; whatever follows its first word is the command's, flags too
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::AnyPath)]
     pub command: Vec<String>,
 }
 
@@ -449,6 +483,9 @@ pub struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub struct PsArgs {
+    /// Accepted as docker has it: all tasks are listed in any case
+    #[arg(short, long)]
+    pub all: bool,
     /// As JSON
     #[arg(long)]
     pub json: bool,

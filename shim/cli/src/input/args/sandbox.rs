@@ -11,12 +11,15 @@ use clap::{Args, Subcommand};
 
 use crate::input::args::update::UpdateArgs;
 use crate::input::args::word;
+use crate::input::examples;
 
 #[derive(Debug, Subcommand)]
 pub enum SandboxCommand {
     /// Make a sandbox, with its limits and its network; print its id
+    #[command(after_help = examples::SANDBOX_CREATE)]
     Create(Box<CreateArgs>),
     /// List all sandboxes
+    #[command(visible_alias = "list", after_help = examples::SANDBOX_LS)]
     Ls {
         /// As JSON
         #[arg(long)]
@@ -26,11 +29,13 @@ pub enum SandboxCommand {
         quiet: bool,
     },
     /// Print everything known about a sandbox, as JSON
+    #[command(after_help = examples::SANDBOX_INSPECT)]
     Inspect {
         /// The sandbox
         id: TaskId,
     },
     /// Print what a sandbox's members use together
+    #[command(after_help = examples::SANDBOX_STATS)]
     Stats {
         /// The sandbox
         id: TaskId,
@@ -39,6 +44,7 @@ pub enum SandboxCommand {
         json: bool,
     },
     /// Change a sandbox's limits: all that are named, or none
+    #[command(after_help = examples::SANDBOX_UPDATE)]
     Update {
         /// The sandbox
         id: TaskId,
@@ -46,11 +52,13 @@ pub enum SandboxCommand {
         limits: Box<UpdateArgs>,
     },
     /// Ask the plugins whether a sandbox's network is as they made it
+    #[command(after_help = examples::SANDBOX_CHECK)]
     Check {
         /// The sandbox
         id: TaskId,
     },
     /// Charge a sandbox's helper processes beside it, like its shim
+    #[command(after_help = examples::SANDBOX_CHARGE)]
     Charge {
         /// The sandbox
         id: TaskId,
@@ -59,6 +67,7 @@ pub enum SandboxCommand {
         pids: Vec<String>,
     },
     /// Remove sandboxes, with those of their members that have ended
+    #[command(after_help = examples::SANDBOX_RM)]
     Rm {
         /// The sandboxes
         #[arg(required = true, value_name = "ID")]
@@ -81,16 +90,16 @@ pub struct CreateArgs {
     /// Where its cgroup is: /ecs/ID, or /ecs/ for whatever id, or a slice of systemd's, ecstasks-ID.slice [default: /bowline/ID]
     #[arg(long, value_name = "PATH")]
     pub place: Option<Place>,
-    /// The most memory of all members: 64M, 1G
+    /// Memory limit of all members together: 64M, 1G
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,
-    /// The most CPU time of all members, in CPUs: 0.5
+    /// CPU limit of all members together, in CPUs: 0.5
     #[arg(long)]
     pub cpus: Option<Cpus>,
     /// The CPUs they may run on: 0-1,3
     #[arg(long, value_name = "CPUS")]
     pub cpuset: Option<IdSet>,
-    /// The most processes and threads of all members
+    /// Limit of processes and threads of all members together
     #[arg(long)]
     pub pids: Option<Ceiling<u64>>,
     /// The class of service: guaranteed, burstable or best-effort [default: what the members make]

@@ -12,10 +12,10 @@ use crate::input::io::IoArg;
 /// Limits as typed; `max` or `-1` lifts one.
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
-    /// The most memory: 64M, max
+    /// Memory limit: 64M, max
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
     pub memory: Option<Ceiling<ByteSize>>,
-    /// Swap beyond the memory limit: 16M, max
+    /// Swap limit, beyond the memory limit: 16M, max
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
     pub swap: Option<Ceiling<ByteSize>>,
     /// Memory beyond which the task is slowed down (cgroup v2): 48M, max
@@ -24,7 +24,7 @@ pub struct UpdateArgs {
     /// Memory up to which the kernel spares the task: 16M, 0
     #[arg(long, value_name = "SIZE")]
     pub memory_low: Option<ByteSize>,
-    /// The most CPU time, in CPUs: 0.5, max
+    /// CPU limit, in CPUs: 0.5, max
     #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<Cpus>)]
     pub cpus: Option<Ceiling<Cpus>>,
     /// The weight when CPU time is short: 2 to 262144
@@ -42,7 +42,7 @@ pub struct UpdateArgs {
     /// The memory nodes it may use: 0
     #[arg(long, value_name = "NODES")]
     pub mems: Option<IdSet>,
-    /// The most processes and threads: 64, max
+    /// Limit of processes and threads: 64, max
     #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<u64>)]
     pub pids: Option<Ceiling<u64>>,
     /// Block devices: weight=500, or /dev/sda,read_bps=1M,write_iops=max; may be repeated

@@ -30,6 +30,9 @@ use panel::{cpu, memory, pids};
 use scale::Scale;
 use svg::Svg;
 
+/// Endings of names that promise a picture in another format.
+const OTHER_FORMATS: [&str; 10] = ["avif", "bmp", "eps", "gif", "jpeg", "jpg", "pdf", "png", "ps", "webp"];
+
 /// The start of every picture file; [`writable`] recognises our own pictures by it.
 const BEGIN: &str = "<svg ";
 
@@ -60,8 +63,17 @@ pub fn draw(recording: &Path, picture: &Path) -> Result<()> {
 /// Checks that `picture` can be written: only an earlier picture may be overwritten.
 ///
 /// # Errors
-/// `AlreadyExists` if the file is something else; `Usage` if no file can be there.
+/// `AlreadyExists` if the file is something else; `Usage` if its name promises another format than SVG, or if no file
+/// can be there.
 pub fn writable(picture: &Path) -> Result<()> {
+    if let Some(format) = other_format(picture) {
+        let message = format!("cannot draw to {}: pictures are SVG, not {}", picture.display(), format.to_uppercase());
+        let svg = picture.with_extension("svg");
+        return Err(Error::new(Kind::Usage, message).hint(format!(
+            "write --plot {}; a browser shows it, and `rsvg-convert` turns it into PNG or PDF",
+            svg.display()
+        )));
+    }
     let what = || format!("cannot draw to {}", picture.display());
     let mut begin = vec![0; BEGIN.len()];
     match File::open(picture).and_then(|mut file| file.read_exact(&mut begin)) {
@@ -74,6 +86,11 @@ pub fn writable(picture: &Path) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(other(picture)),
         Err(error) => Err(error).doing(Kind::Usage, what),
     }
+}
+
+fn other_format(picture: &Path) -> Option<String> {
+    let ending = picture.extension()?.to_str()?.to_ascii_lowercase();
+    OTHER_FORMATS.contains(&ending.as_str()).then_some(ending)
 }
 
 fn other(picture: &Path) -> Error {

@@ -124,6 +124,8 @@ pub struct TaskFacts {
     pub checks: Option<Checks>,
     /// What its watch has seen.
     pub watched: Watched,
+    /// When its time is over, if it is limited and not over yet.
+    pub times_out_at: Option<Moment>,
     /// What has stopped the task, or is stopping it.
     pub stopped_by: Option<StoppedBy>,
     /// The finding for which its watch has stopped it.
@@ -267,6 +269,7 @@ impl TaskFacts {
             health: None,
             checks: None,
             watched: Watched::default(),
+            times_out_at: None,
             stopped_by: None,
             stopped_for: None,
             sent: BTreeSet::new(),

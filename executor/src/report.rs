@@ -117,6 +117,8 @@ pub enum StoppedBy {
     Health,
     /// The shim, because a policy of the task's watch says so.
     Watch,
+    /// The shim, because the task's time was over.
+    Timeout,
 }
 
 impl StoppedBy {
@@ -126,6 +128,7 @@ impl StoppedBy {
             StoppedBy::Request => "request",
             StoppedBy::Health => "health",
             StoppedBy::Watch => "watch",
+            StoppedBy::Timeout => "timeout",
         }
     }
 }

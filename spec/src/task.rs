@@ -180,6 +180,10 @@ pub struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
 
+    /// How long the task may run, from the execution of its command on, pauses included; then it is stopped as `stop`
+    /// says. No limit by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
     /// A command by which the shim asks whether the task is healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthcheck: Option<Healthcheck>,

@@ -205,6 +205,18 @@ fn a_stop_keeps_its_deadline_and_its_reason() {
 }
 
 #[test]
+fn a_limit_of_its_time_counts_from_its_start() {
+    let host = Host::new();
+    let task =
+        host.task("trap 'exit 6' TERM; while :; do sleep 0.05; done").flag("--init").flag("--timeout=3s").start();
+    task.kill_shim(task.shim_pid());
+    task.bowline("adopt", []).assert_says(task.id());
+    let report = task.wait();
+    assert_eq!(report.assert_code(6)["stopped_by"], "timeout", "{report:?}");
+    host.assert_nothing_left();
+}
+
+#[test]
 fn an_exec_keeps_its_deadline_and_what_it_left_has_none() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").flag("--init").start();

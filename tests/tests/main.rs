@@ -151,6 +151,7 @@ mod stdin;
 mod stop;
 mod terminal;
 mod terminal_screen;
+mod timeout;
 mod units;
 mod untrusted;
 mod update;

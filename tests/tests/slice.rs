@@ -1,5 +1,4 @@
-//! `run --slice`: in a scope below a slice where systemd makes one; else outside, and that is said. With its time limit
-//! and what is captured of its output.
+//! `run --slice`: in a scope below a slice where systemd makes one; else outside, and that is said.
 
 use bowline_tests::Host;
 use bowline_tests::harness::{Build, assert_forgotten, cgroup_of, has_systemd, only_v2, show};
@@ -113,38 +112,5 @@ fn what_is_no_slice_or_goes_with_none_is_bad_usage() {
     refused(slice(SLICE).flag("--cgroup-driver=cgroupfs"), "cgroup driver is cgroupfs");
     refused(slice(SLICE).flag("--sandbox=x"), "cannot be used with");
     refused(slice(SLICE).toml("cgroup = '/a/b'"), "its description has the cgroup \"/a/b\"");
-    host.assert_nothing_left();
-}
-
-#[test]
-fn a_command_whose_time_is_over_is_stopped_with_grace() {
-    let host = Host::new();
-    let script = "trap 'echo bye; exit 3' TERM; echo ready; sleep 1000 & wait";
-    let ran = host.task(script).flag("--timeout=700ms").flag("--json").flag("--rm").run();
-    ran.assert_code(124);
-    let report = ran.json();
-    assert_eq!((&report["exit_code"], &report["stopped_by"]), (&3.into(), &"request".into()), "{ran}");
-    assert_eq!(report["output_tail"], "ready\nbye\n", "{ran}");
-    assert!(ran.err().starts_with("bowline: task ") && ran.err().ends_with(" is stopped: its time is over"), "{ran}");
-    host.assert_nothing_left();
-}
-
-#[test]
-fn one_that_does_not_hear_is_killed() {
-    let host = Host::new();
-    let build = host.described("command = '/bin/sh'\nargs = ['-c', 'trap \"\" TERM; while :; do sleep 1; done']");
-    let ran = build.toml("stop.grace = '200ms'").flag("--timeout=300ms").flag("--json").flag("--rm").run();
-    ran.assert_code(124);
-    assert_eq!(ran.json()["signal"], "SIGKILL", "{ran}");
-    host.assert_nothing_left();
-}
-
-#[test]
-fn one_that_ends_in_time_has_its_own_code_and_output() {
-    let host = Host::new();
-    let ran = host.task("echo out; exit 3").flag("--timeout=1h").run();
-    ran.assert_code(3);
-    assert_eq!((ran.out().as_str(), ran.err().as_str()), ("out", ""), "{ran}");
-    host.task("exit 0").flag("--timeout=0").run().assert_refused(2, &["--timeout: 0"]);
     host.assert_nothing_left();
 }

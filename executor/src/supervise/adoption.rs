@@ -32,8 +32,8 @@ use crate::host;
 use crate::init_program::{self, Kept};
 use crate::io::{self, KeptOutput, Pumps, Tail, Target};
 use crate::launch::Live;
-use crate::lifecycle::shim;
 use crate::lifecycle::task::Life;
+use crate::lifecycle::{Status, shim};
 use crate::log::{self, LogFiles};
 use crate::waits;
 
@@ -151,6 +151,9 @@ impl Supervisor {
         }
         self.take_over_exec_groups(task);
         let health = task.facts.look(|facts| facts.health.clone());
+        if task.status() != Status::Stopping {
+            self.begin_timeout(task);
+        }
         self.begin_checks(task);
         if health.is_some() {
             task.facts.change(|facts| facts.health = health);

@@ -127,6 +127,7 @@ impl Supervisor {
         let pid = self.settle_start(&task).await?;
         self.begin_checks(&task);
         self.begin_watch(&task, watched);
+        self.begin_timeout(&task);
         Ok(Launched { pid, notes: Vec::new() })
     }
 

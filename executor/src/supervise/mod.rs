@@ -32,6 +32,7 @@ mod sandboxes;
 mod shim_cgroup;
 mod supervisor;
 mod task;
+mod timeout;
 mod units;
 mod updates;
 mod watching;

@@ -36,6 +36,9 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     require(!task.init || task.pids != Some(Ceiling::At(1)), "init", || {
         "is a process of its own, and pids allows one alone; raise pids to 2".into()
     })?;
+    require(task.timeout.is_none_or(|timeout| !timeout.as_std().is_zero()), "timeout", || {
+        "is 0, which leaves no time to run; write how long, such as 10s".into()
+    })?;
     if let Some(workdir) = &task.workdir {
         absolute("workdir", workdir)?;
     }

@@ -7,7 +7,7 @@ use bowline_client::spawn::Programs;
 use bowline_client::up::{Up, made_up};
 use bowline_client::{Presence, Shim, dead, find_or_adopt, remove_ended};
 use bowline_executor::{
-    CgroupDriver, Doing, Enforcement, Error, ExitReport, Folder, Kind, Result, ShimCgroup, StateDir,
+    CgroupDriver, Doing, Enforcement, Error, ExitReport, Folder, Kind, Result, ShimCgroup, StateDir, StoppedBy,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::values::Ceiling;
@@ -30,11 +30,7 @@ use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest, Launc
 
 /// Runs `bowline run`: a task in the foreground; exits with its code.
 pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
-    let RunArgs { rm, timeout, json } = how;
-    let timeout = timeout.map(bowline_spec::values::Duration::as_std);
-    if timeout.is_some_and(|timeout| timeout.is_zero()) {
-        return Err(Error::new(Kind::Usage, "--timeout: 0 leaves no time to run").hint("write it as 500ms, or 2s"));
-    }
+    let RunArgs { rm, json } = how;
     let (shim_cgroup, wanted) = (args.shim_cgroup.clone(), Wanted::of(&args));
     let (interactive, raw) = (args.interactive, args.tty);
     if raw {
@@ -59,8 +55,8 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         }
     }
     tell_of_slice(state, up.folder(), &id).await;
-    let (report, timed_out) = match watch(&up, &mut session, &id, timeout, attached).await {
-        Ok(Seen::Ended(report, timed_out)) => (report, timed_out),
+    let report = match watch(&up, &mut session, &task, &id, attached).await {
+        Ok(Seen::Ended(report)) => report,
         Ok(Seen::Left) => {
             drop(session);
             attach::left(&id, rm);
@@ -95,7 +91,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         }
     }
     passed.map_err(|error| outcome::lost(error, &id, &report))?;
-    if timed_out { Ok(TIMED_OUT) } else { outcome::code(&id, &report) }
+    if report.stopped_by == Some(StoppedBy::Timeout) { Ok(TIMED_OUT) } else { outcome::code(&id, &report) }
 }
 
 /// Adds our streams to the request. A task with a terminal is attached to instead.
@@ -198,6 +194,7 @@ fn lay_on_top(task: &mut Task, args: TaskArgs) {
     task.memory.limit = args.memory.or(task.memory.limit);
     task.cpu.limit = args.cpus.or(task.cpu.limit);
     task.pids = args.pids.map(Ceiling::At).or(task.pids);
+    task.timeout = args.timeout.or(task.timeout);
     task.user = args.user.or(task.user.take());
     task.profile = args.untrusted.then_some(TaskProfile::Untrusted).or(task.profile);
     task.init |= args.init;
@@ -260,56 +257,84 @@ async fn tell_of_slice(state: &StateDir, folder: &Folder, id: &TaskId) {
 
 /// How watching a task in the foreground ended.
 enum Seen {
-    /// The task has ended; the flag says whether it timed out.
-    Ended(Box<ExitReport>, bool),
+    /// The task has ended.
+    Ended(Box<ExitReport>),
     /// The user detached, and the task runs on.
     Left,
     /// Nobody reads the task's terminal any more; the task runs on.
     Unread,
 }
 
-/// Waits for the task's end. The first interrupt stops the task as its description says, the next one kills it. The
-/// timeout stops it too. If we are `attached`, the user may detach.
+/// How long a task that is being stopped may take before a line says so.
+const QUIET: Duration = Duration::from_secs(1);
+/// How long after a task's time is over we look whether its shim is about it.
+const SHIM_IS_LATE: Duration = Duration::from_secs(1);
+
+/// Waits for the task's end. The first interrupt stops the task as its description says, the next one kills it. When the
+/// task's time is over, its shim stops it. If we are `attached`, the user may detach.
 ///
 /// # Errors
 /// `Unavailable` if the task was stopped past its shim, which does not answer.
-async fn watch(up: &Up, session: &mut Session, id: &TaskId, timeout: Option<Duration>, attached: bool) -> Result<Seen> {
+async fn watch(up: &Up, session: &mut Session, task: &Task, id: &TaskId, attached: bool) -> Result<Seen> {
     let mut shim = up.shim.clone();
-    let (mut end, late) = (attach::until_end(&shim), after(timeout));
-    tokio::pin!(late);
-    let mut timed_out = false;
+    let timeout = task.timeout.map(|timeout| timeout.as_std());
+    let (over, late) = (after(timeout), after(timeout.map(|timeout| timeout + SHIM_IS_LATE)));
+    let (mut end, still_there) = (attach::until_end(&shim), after(None));
+    tokio::pin!(over, late, still_there);
+    let (mut is_over, mut is_late) = (false, false);
     let mut grace = None;
     let mut asked = None;
     let mut past_shim = None;
     loop {
         tokio::select! {
-            report = &mut end => match report? {
-                Some(report) => return Ok(Seen::Ended(Box::new(report), timed_out)),
-                // A new shim opens our streams again.
-                None => match find_or_adopt(up.folder(), id, &Programs::default()).await? {
-                    Presence::Live(new) => {
-                        end = attach::until_end(&new);
-                        shim = new;
-                        // The one that died may not have heard of it.
-                        if let Some(grace) = asked {
-                            past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
+            report = &mut end => {
+                let report = match report? {
+                    Some(report) => Box::new(report),
+                    None => match find_or_adopt(up.folder(), id, &Programs::default()).await? {
+                        // A new shim opens our streams again.
+                        Presence::Live(new) => {
+                            end = attach::until_end(&new);
+                            shim = new;
+                            // The one that died may not have heard of it.
+                            if let Some(grace) = asked {
+                                past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
+                            }
+                            continue;
                         }
-                    }
-                    Presence::Exited(report) => return Ok(Seen::Ended(report, timed_out)),
-                    Presence::Dead | Presence::Starting => return Err(dead(id)),
-                },
-            },
+                        Presence::Exited(report) => report,
+                        Presence::Dead | Presence::Starting => return Err(dead(id)),
+                    },
+                };
+                // Its shim may have been done before we looked at the clock.
+                if !is_over && report.stopped_by == Some(StoppedBy::Timeout) {
+                    tell_of_timeout(id);
+                }
+                return Ok(Seen::Ended(report));
+            }
             ended = ended_past_shim(&mut past_shim) => return Err(ended.err().unwrap_or_else(|| unknown_end(id))),
-            () = &mut late, if !timed_out => {
-                timed_out = true;
-                complain(&format!("task {id} is stopped: its time is over"), None);
-                asked = Some(grace);
-                past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
+            () = &mut over, if !is_over => {
+                is_over = true;
+                tell_of_timeout(id);
+                still_there.set(after(Some(QUIET)));
+                grace = Some(0);
+            }
+            () = &mut late, if !is_late => {
+                is_late = true;
+                // No news for a shim that has stopped the task: this does not shorten the grace.
+                past_shim = stop(&shim, up.folder(), id, None).await.or(past_shim);
+            }
+            () = &mut still_there => {
+                still_there.set(after(None));
+                // In a terminal of its own, Ctrl-C is the task's.
+                if !attached {
+                    tell_of_grace(task, id);
+                }
             }
             happened = session.happened() => match happened {
                 Happened::Interrupted(_) => {
                     asked = Some(grace);
                     past_shim = stop(&shim, up.folder(), id, grace).await.or(past_shim);
+                    still_there.set(after(grace.is_none().then_some(QUIET)));
                     grace = Some(0);
                 }
                 Happened::Resized => attach::resize(&shim, "").await,
@@ -320,6 +345,21 @@ async fn watch(up: &Up, session: &mut Session, id: &TaskId, timeout: Option<Dura
             }
         }
     }
+}
+
+fn tell_of_timeout(id: &TaskId) {
+    complain(&format!("task {id} is stopped: its time is over"), None);
+}
+
+/// Says that a task which is being stopped has not ended yet, and what may be done about it.
+fn tell_of_grace(task: &Task, id: &TaskId) {
+    let left = task.stop.grace().saturating_sub(QUIET);
+    if left.is_zero() {
+        return;
+    }
+    let message =
+        format!("task {id} has not ended on {}: it is killed in {} s", task.stop.signal(), left.as_secs_f64().ceil());
+    complain(&message, Some("Ctrl-C kills it now"));
 }
 
 /// Stops the task through its shim. If the shim does not answer, starts to stop the task past it.

@@ -18,7 +18,7 @@ const EXIT_STATUS: [(&str, &str); 7] = [
     ("0", "It was done; run, exec: the command exited with 0."),
     ("1-255", "run, exec: the command exited with it, or with 128 + the number of the signal that ended it."),
     ("2", "The command line makes no sense."),
-    ("124", "exec: the deadline came first."),
+    ("124", "exec: the deadline came first; run: the task was stopped as its timeout was over."),
     ("125", "bowline itself failed, what was asked for cannot be done, or output is lost."),
     ("126", "run, start, exec: the command cannot be executed."),
     ("127", "run, start, exec: the command was not found."),

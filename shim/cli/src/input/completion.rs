@@ -149,7 +149,8 @@ mod tests {
             let named = command.get_arguments().filter_map(|argument| what_it_names(argument, of_sandboxes));
             named.map(|named| matches!(named, Named::Sandbox)).collect::<Vec<_>>()
         };
-        for command in ["attach", "exec", "stop", "kill", "wait", "inspect", "logs", "stats", "top", "update", "events"] {
+        for command in ["attach", "exec", "stop", "kill", "wait", "inspect", "logs", "stats", "top", "update", "events"]
+        {
             assert_eq!(kinds(command, None), [false], "{command}");
         }
         assert_eq!(kinds("run", None), [true]);

@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::CommandFactory as _;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::input::args::Cli;
 use crate::{USAGE, complain};

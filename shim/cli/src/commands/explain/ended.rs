@@ -124,6 +124,9 @@ fn stopped(report: &ExitReport, by: StoppedBy) -> Finding {
         let streak = report.health.as_ref().map(|health| health.failing_streak);
         return Finding::cause("stopped_by_health", sentence).with("failing_streak", streak);
     }
+    if by == StoppedBy::Timeout {
+        return Finding::cause("stopped_by_timeout", format!("it was stopped as its time was over: {ended}"));
+    }
     let found = report.stopped_for.as_ref();
     let why = found.map_or_else(String::new, |found| format!(", as {} says: {}", found.policy(), sentence(found)));
     Finding::cause("stopped_by_watch", format!("it was stopped by its watch{why}; {ended}"))

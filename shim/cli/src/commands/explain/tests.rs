@@ -76,6 +76,8 @@ fn an_end_is_explained_by_what_is_known_of_it() {
         &["SIGSEGV", "memory that it does not"],
     );
     has(&ended(&[&killed], json!({"signal_sent_by_shim": true})), "killed_by_request", cause, &["SIGKILL", "`kill`"]);
+    let timeout = json!({"exit_code": 3, "stopped_by": "timeout"});
+    has(&of_end(timeout), "stopped_by_timeout", cause, &["its time was over", "exit code 3"]);
     let stop = json!({"signal_sent_by_shim": true, "stopped_by": "request"});
     has(&ended(&[&killed], stop), "stopped_by_request", cause, &["grace was over", "SIGKILL"]);
     has(&of_end(json!({"exit_code": 7, "stopped_by": "request"})), "stopped_by_request", cause, &["exit code 7"]);

@@ -320,6 +320,9 @@ pub struct TaskArgs {
     /// The systemd slice for the task's scope; if systemd refuses, the task starts outside it, and says so
     #[arg(long, value_name = "SLICE", value_parser = slice, conflicts_with = "sandbox")]
     pub slice: Option<String>,
+    /// Stop it after this long, as its description says: 500ms, 2s, 10m; `run` then exits with 124
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
+    pub timeout: Option<Duration>,
     /// Sync the exit report and all other records to disk before the exit is reported
     #[arg(long)]
     pub durable: bool,
@@ -343,9 +346,6 @@ pub struct RunArgs {
     /// Remove the task once it has ended
     #[arg(long)]
     pub rm: bool,
-    /// Stop it after this long, as its description says, and exit with 124: 500ms, 2s
-    #[arg(long)]
-    pub timeout: Option<Duration>,
     /// Print its exit report, with the last 4 KiB of its output, instead of its output
     #[arg(long, conflicts_with = "tty")]
     pub json: bool,
@@ -573,6 +573,14 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
     let interval: Duration = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
     // Short intervals are refused, as each reading takes the shim's time too.
     if interval < Duration::from_millis(100) { Err(format!("{text} is shorter than 100ms")) } else { Ok(interval) }
+}
+
+fn timeout(text: &str) -> std::result::Result<Duration, String> {
+    let timeout: Duration = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
+    if timeout == Duration::default() {
+        return Err(format!("{text} leaves no time to run; write it as 500ms, or 2s"));
+    }
+    Ok(timeout)
 }
 
 fn slice(text: &str) -> std::result::Result<String, String> {

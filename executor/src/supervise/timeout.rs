@@ -1,0 +1,43 @@
+//! Stops a task when its time is over, as its description limits it.
+//!
+//! ```text
+//!   executed ─► until times_out_at ─► stop: signal, grace, SIGKILL
+//! ```
+//!
+//! A task without a limit has no future for it. Must not: decide how a task is stopped, which is the job of
+//! `lifecycle`.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::supervisor::Supervisor;
+use super::task::Task;
+use super::watching::until_end;
+use crate::clock::Moment;
+use crate::report::StoppedBy;
+
+impl Supervisor {
+    /// Begins to wait until the time of a task that runs is over, if its description limits it.
+    pub(super) fn begin_timeout(self: &Rc<Self>, task: &Rc<Task>) {
+        let limit = task.facts.look(|facts| facts.record.task.as_ref().and_then(|task| task.timeout));
+        let Some(limit) = limit else { return };
+        let started = task.facts.look(|facts| facts.record.started_at);
+        // More than nothing if an earlier shim has launched it.
+        let has_run = started.map_or(0, |started| Timestamp::now().as_millisecond() - started.as_millisecond());
+        let left = limit.as_std().saturating_sub(Duration::from_millis(u64::try_from(has_run).unwrap_or_default()));
+        task.facts.change(|facts| facts.times_out_at = Some(Moment::now().after(left)));
+        let supervisor = self.clone();
+        until_end(task, async move |task| supervisor.time_out(task).await);
+    }
+
+    async fn time_out(self: &Rc<Self>, task: &Rc<Task>) {
+        let Some(then) = task.facts.look(|facts| facts.times_out_at) else { return };
+        then.come().await;
+        task.facts.change(|facts| facts.times_out_at = None);
+        if let Err(error) = self.shutdown(&task.id, None, None, StoppedBy::Timeout) {
+            tracing::error!(%error, id = %task.id, "cannot stop a task whose time is over");
+        }
+    }
+}

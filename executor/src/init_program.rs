@@ -9,7 +9,7 @@
 //! the shim. Must not: be given a right that the workload lacks, or anything of the host's but its own files.
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -43,8 +43,15 @@ impl InitProgram {
     /// `Internal` where the program is missing or the folder cannot be written to.
     pub fn prepare(binary: &Path, folder: &Folder, kept: Vec<OwnedFd>) -> Result<(InitProgram, OwnedFd)> {
         let missing = || format!("cannot use {}", binary.display());
-        let opened = sealed::open_small(binary).doing(Kind::Internal, missing);
-        let binary = opened.map_err(|e| e.hint("install bowline-init beside bowline-shim"))?;
+        let opened = sealed::open_small(binary);
+        let hint = match &opened {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                "set the sysctl vm.memfd_noexec below 2, or do without by `init = false`"
+            }
+            _ => "install bowline-init beside bowline-shim, or do without by `init = false`",
+        };
+        let opened = opened.doing(Kind::Internal, missing);
+        let binary = opened.map_err(|error| error.hint(hint))?;
         let path = folder.status();
         let opened = trust::open(File::options().read(true).write(true).create(true).truncate(true), &path);
         let status = opened.and_then(|mut file| {

@@ -33,12 +33,15 @@ pub fn open(binary: &Path) -> Result<OwnedFd> {
     })
 }
 
-/// Like [`open`], for a program of few pages that a task's user executes: always a copy in memory.
+/// Like [`open`], for a program of few pages that a task's user executes: a copy in memory where those are allowed.
 ///
 /// # Errors
-/// What the system answered. Executing it fails where `vm.memfd_noexec` is 2.
+/// What the system answered: `PermissionDenied` where `vm.memfd_noexec` is 2 and there can be no copy on disk.
 pub fn open_small(binary: &Path) -> io::Result<OwnedFd> {
-    memory_copy(binary, FOR_ALL)
+    memory_copy(binary, FOR_ALL).or_else(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => kept_copy(binary).map_err(|_| error),
+        _ => Err(error),
+    })
 }
 
 fn kept_copy(binary: &Path) -> io::Result<OwnedFd> {
@@ -76,9 +79,18 @@ fn escape(folder: &Path) -> String {
 const FOR_US: Mode = Mode::from_raw_mode(0o500);
 const FOR_ALL: Mode = Mode::from_raw_mode(0o511);
 
-fn memory_copy(binary: &Path, mode: Mode) -> io::Result<OwnedFd> {
+/// A file in memory that may become executable.
+fn executable_memory() -> rustix::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let copy = File::from(rustix::fs::memfd_create("bowline", flags)?);
+    // Before Linux 6.3 there is no such flag, and every file may.
+    match rustix::fs::memfd_create("bowline", flags | MemfdFlags::EXEC) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create("bowline", flags),
+        made => made,
+    }
+}
+
+fn memory_copy(binary: &Path, mode: Mode) -> io::Result<OwnedFd> {
+    let copy = File::from(executable_memory()?);
     copies::copy_whole(binary, &copy)?;
     rustix::fs::fchmod(&copy, mode)?;
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;

@@ -14,6 +14,10 @@ fn init_of(task: &Task<'_>) -> i32 {
     init
 }
 
+/// Prints the name of the first process, once that executes its program: it does so beside the command. Forks nothing.
+const FIRST: &str = "while read -r name </proc/1/comm; do \
+    case $name in bowline-shim|memfd:*|program|[0-9]*) ;; *) break ;; esac; done; echo $name";
+
 #[test]
 fn who_asks_for_it_has_it_in_any_root() {
     let host = Host::new();
@@ -170,6 +174,26 @@ fn where_there_is_no_room_or_no_program_for_it_that_is_said() {
     let mut command = host.command(alone.join("bowline"));
     command.args(["run", "--rm", "--init", "--name", &host.new_id(), "--", "true"]).env("PATH", "/usr/bin:/bin");
     host.execute(command).assert_refused(125, &["bowline-init"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn where_programs_in_memory_are_forbidden_it_runs_from_disk() {
+    let host = Host::new();
+    // The sysctl is the pid namespace's own, and can only be raised.
+    let script = "cd /proc/sys/vm; [ -e memfd_noexec ] || exit 99; echo $1 >memfd_noexec && \
+        exec \"$0\" run --rm --name \"$2\" --user=1000:1000 --init -- sh -c \"$3\"";
+    for level in ["1", "2"] {
+        let mut command = host.command("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "/bin/sh", "-c", script]);
+        command.arg(binary("bowline")).args([level, &host.new_id(), FIRST]);
+        let ran = host.execute(command);
+        if ran.code == Some(99) {
+            // Before Linux 6.3 they are never forbidden.
+            break;
+        }
+        assert_eq!(ran.assert_code(0).out(), "bowline-init");
+    }
     host.assert_nothing_left();
 }
 

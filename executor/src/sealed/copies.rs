@@ -12,9 +12,9 @@
 //! that another user could have written to.
 
 use std::fmt::Write as _;
-use std::fs::{DirBuilder, File, Metadata};
+use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -92,7 +92,9 @@ impl Copies {
 
     fn copy_aside(&self, program: &Path, aside: &Path) -> io::Result<PathBuf> {
         let copy = aside.join(PROGRAM);
-        let to = File::options().write(true).create_new(true).mode(0o500).open(&copy)?;
+        let to = File::options().write(true).create_new(true).open(&copy)?;
+        // Whatever the umask. Other users come by the descriptor alone, as the folders are ours: see `open_small`.
+        to.set_permissions(Permissions::from_mode(0o511))?;
         let (before, digest) = copy_whole(program, &to)?;
         to.sync_data()?;
         drop(to);
@@ -194,8 +196,6 @@ fn ours_alone(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     fn copies(dir: &Path) -> Copies {

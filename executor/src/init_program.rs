@@ -11,13 +11,16 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::ExitStatus;
 
 use bowline_error::{Doing, Error, Kind, Result};
-use bowline_sys::{Ended, Image};
+use bowline_sys::{self as sys, Ended, Image};
 use rustix::fs::{FileType, Mode, OFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::folder::Folder;
 use crate::io::pipe;
@@ -35,13 +38,19 @@ pub struct InitProgram {
     kept: Vec<OwnedFd>,
 }
 
+/// Where the shim learns of the workload's end. Open from the launch on: the end of a task needs no descriptor.
+#[derive(Debug)]
+pub struct InitWatch {
+    status: File,
+    notify: AsyncFd<File>,
+}
+
 impl InitProgram {
-    /// Prepares the program at `binary` for the task of `folder`, to keep the reading ends `kept`. Returns the end of a
-    /// pipe that becomes readable when the workload has ended and output is unread.
+    /// Prepares the program at `binary` for the task of `folder`, to keep the reading ends `kept`.
     ///
     /// # Errors
     /// `Internal` where the program is missing or the folder cannot be written to.
-    pub fn prepare(binary: &Path, folder: &Folder, kept: Vec<OwnedFd>) -> Result<(InitProgram, OwnedFd)> {
+    pub fn prepare(binary: &Path, folder: &Folder, kept: Vec<OwnedFd>) -> Result<(InitProgram, InitWatch)> {
         let missing = || format!("cannot use {}", binary.display());
         let opened = sealed::open_small(binary);
         let hint = match &opened {
@@ -60,7 +69,8 @@ impl InitProgram {
         });
         let status = status.doing(Kind::Internal, || format!("cannot write {}", path.display()))?;
         let (hear, notify) = pipe()?;
-        Ok((InitProgram { binary, status, notify, kept }, hear))
+        let watch = InitWatch::new(status.try_clone().doing(Kind::Internal, || "cannot open a file twice")?, hear)?;
+        Ok((InitProgram { binary, status, notify, kept }, watch))
     }
 
     /// The descriptors that the program needs, by number.
@@ -94,27 +104,44 @@ impl InitProgram {
     }
 }
 
+impl InitWatch {
+    fn new(status: File, notify: OwnedFd) -> Result<InitWatch> {
+        let notify = sys::watch_for(File::from(notify), Interest::READABLE);
+        Ok(InitWatch { status, notify: notify.doing(Kind::Internal, || "cannot watch a pipe")? })
+    }
+
+    /// Waits until the workload has ended and output is unread, or init has ended, perhaps before it is reaped.
+    pub async fn changed(&self) {
+        let _ = self.notify.readable().await;
+    }
+
+    /// How the workload has ended, if it has and init has stored it.
+    pub fn workload_ended(&self) -> Option<Ended> {
+        stored_in(&self.status)
+    }
+}
+
 /// What a running `bowline-init` keeps for a shim to come.
 #[derive(Debug, Default)]
 pub struct Kept {
-    /// The end of a pipe that becomes readable when the workload has ended and output is unread.
-    pub notify: Option<OwnedFd>,
+    /// Where the shim learns of the workload's end.
+    pub watch: Option<InitWatch>,
     /// A reading end of each output, in their order; `None` for one that was closed.
     pub outputs: Vec<Option<OwnedFd>>,
 }
 
-/// Opens what the `bowline-init` with this pid keeps; its command line says by which numbers.
+/// Opens what the `bowline-init` with this pid keeps for the task of `folder`; its command line says by which numbers.
 ///
 /// # Errors
-/// `Internal` when the process has another command line.
-pub fn reopen(pid: i32) -> Result<Kept> {
+/// `Internal` when the process has another command line, or the task's status cannot be read.
+pub fn reopen(pid: i32, folder: &Folder) -> Result<Kept> {
     let what = || format!("cannot find what {NAME} {pid} keeps");
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).doing(Kind::Internal, what)?;
     let words = line.split(|byte| *byte == 0).skip(1).take_while(|word| *word != b"--");
     let numbers: Option<Vec<RawFd>> = words.map(|word| std::str::from_utf8(word).ok()?.parse().ok()).collect();
     match numbers.as_deref() {
         Some([_, _, notify, outputs @ ..]) => Ok(Kept {
-            notify: open_pipe(pid, *notify),
+            watch: open_pipe(pid, *notify).map(|notify| InitWatch::new(open_status(folder)?, notify)).transpose()?,
             outputs: outputs.iter().map(|fd| open_pipe(pid, *fd)).collect(),
         }),
         // It has ended, and has no command line any more.
@@ -133,11 +160,21 @@ fn open_pipe(pid: i32, fd: RawFd) -> Option<OwnedFd> {
     (kind == FileType::Fifo).then(open).flatten()
 }
 
+fn open_status(folder: &Folder) -> Result<File> {
+    let path = folder.status();
+    trust::open(File::options().read(true), &path).doing(Kind::Internal, || format!("cannot read {}", path.display()))
+}
+
 /// How the workload of the task in `folder` has ended, if that is known: its init has stored it.
 pub fn workload_ended(folder: &Folder) -> Option<Ended> {
-    let stored = trust::read(&folder.status()).ok()?;
-    let number = u64::from_ne_bytes(stored.get(..bowline_init::PAGE)?.try_into().ok()?);
-    let status = ExitStatus::from_raw(bowline_init::status(number)?);
+    stored_in(&open_status(folder).ok()?)
+}
+
+/// What a `bowline-init` has stored in the file that it has mapped.
+fn stored_in(status: &File) -> Option<Ended> {
+    let mut stored = [0; bowline_init::PAGE];
+    status.read_exact_at(&mut stored, 0).ok()?;
+    let status = ExitStatus::from_raw(bowline_init::status(u64::from_ne_bytes(stored))?);
     Some(match status.signal() {
         Some(signal) => Ended::Signaled(signal),
         None => Ended::Exited(status.code().unwrap_or_default()),

@@ -98,7 +98,7 @@ impl Supervisor {
     /// Adds the task to those of the shim, as its record and its processes show it.
     fn register(&self, id: TaskId, plan: LaunchPlan, init: Option<Live>, cgroup: Option<Cgroup>) -> Result<Rc<Task>> {
         let kept = match &init {
-            Some(live) if plan.record.init => init_program::reopen(live.pid)?,
+            Some(live) if plan.record.init => init_program::reopen(live.pid, &plan.folder)?,
             Some(_) | None => Kept::default(),
         };
         let tail = io::new_tail(io::TAIL);
@@ -106,11 +106,9 @@ impl Supervisor {
         let claim = claim(&plan, &init)?;
         let frozen = cgroup.as_ref().is_some_and(|cgroup| self.layout.is_frozen(cgroup));
         let task = Task::with(id.clone(), plan, TaskHandles::new(init, claim, tail, cgroup));
-        let keeps = kept.notify.map(|notify| sys::watch_for(File::from(notify), Interest::READABLE)).transpose();
-        let keeps = keeps.doing(Kind::Internal, || "cannot watch a pipe")?;
         {
             let mut handles = task.handles.borrow_mut();
-            (handles.keeps, handles.pumps) = (keeps.map(Rc::new), Some(Rc::new(pumps)));
+            (handles.init_watch, handles.pumps) = (kept.watch.map(Rc::new), Some(Rc::new(pumps)));
         }
         // Its init says so once, and had nobody to say it to.
         let end = task.workload_ended().map(End::now);

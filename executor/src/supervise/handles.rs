@@ -4,17 +4,16 @@
 //! Must not: know anything that a new process could not find out from the facts and the descriptors.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use bowline_cgroup::{Cgroup, ExecGroup};
-use tokio::io::unix::AsyncFd;
 
 use crate::claim::Claim;
 use crate::claimed_uid::ClaimedUid;
 use crate::clock::Moment;
 use crate::folder::Lock;
+use crate::init_program::InitWatch;
 use crate::io::{Gone, Lines, Pumps, Tail};
 use crate::launch::{Held, Live};
 use crate::reserve::Reserve;
@@ -29,8 +28,8 @@ pub struct TaskHandles {
     pub init: Option<Live>,
     /// Reports init's exit.
     pub claim: Claim,
-    /// Readable once the workload has ended and its init keeps output that nobody has read.
-    pub keeps: Option<Rc<AsyncFd<File>>>,
+    /// Where the shim learns of the workload's end, if `bowline-init` is above it.
+    pub init_watch: Option<Rc<InitWatch>>,
     /// The task's cgroup; `None` once the exit has been reported.
     pub cgroup: Option<Cgroup>,
     /// The processes in the cgroup that were killed last, until they have ended.
@@ -111,7 +110,7 @@ impl TaskHandles {
         TaskHandles {
             init,
             claim,
-            keeps: None,
+            init_watch: None,
             cgroup,
             dying: Dying { killed: Rc::default(), since: Moment::now() },
             held: None,

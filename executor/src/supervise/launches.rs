@@ -1,19 +1,15 @@
 //! A launch, from description to running task. A launch that fails is undone.
 
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use bowline_cgroup::Cgroup;
-use bowline_error::{Doing, Error, Kind, Result};
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::OWN_FOLDERS;
 use bowline_spec::id::TaskId;
 use bowline_spec::unit::slice_path;
-use bowline_sys as sys;
 use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 use super::children::Expecting;
 use super::launch_plan::LaunchPlan;
@@ -23,7 +19,7 @@ use super::units::remove_cgroup;
 use super::units::{self, Placeholder};
 use crate::facts::{Particulars, SandboxFacts};
 use crate::folder::Record;
-use crate::init_program::InitProgram;
+use crate::init_program::{InitProgram, InitWatch};
 use crate::io::{self, Connections, Input, Logger, Logging, Owner, Stdio, Target};
 use crate::launch::{Held, Live, Prepared, Starting};
 use crate::lifecycle::task::{Life, Trigger};
@@ -335,7 +331,7 @@ impl Supervisor {
             follow: false,
             kept: plan.record.init,
         })?;
-        let (init, keeps) = self.prepare_init(&plan, std::mem::take(&mut stdio.kept))?.unzip();
+        let (init, init_watch) = self.prepare_init(&plan, std::mem::take(&mut stdio.kept))?.unzip();
         let (cgroup, starting, live) = match &checkpoint {
             None => {
                 let (cgroup, starting, live) = self.clone_init(&id, &mut plan, stdio, init).await?;
@@ -353,7 +349,7 @@ impl Supervisor {
             identity.cgroups = self.layout.files_of(&cgroup);
         }
         let task = Rc::new(Task::new(id.clone(), plan, live, claim, tail, cgroup));
-        task.handles.borrow_mut().keeps = keeps;
+        task.handles.borrow_mut().init_watch = init_watch.map(Rc::new);
         self.tasks.borrow_mut().insert(id.clone(), task.clone());
 
         let ready = async {
@@ -380,17 +376,14 @@ impl Supervisor {
         }
     }
 
-    /// Prepares the task's `bowline-init`, if it has one, and what says that it keeps output.
-    fn prepare_init(&self, plan: &LaunchPlan, kept: Vec<OwnedFd>) -> Result<Option<(InitProgram, Rc<AsyncFd<File>>)>> {
+    /// Prepares the task's `bowline-init`, if it has one, and how the shim learns from it.
+    fn prepare_init(&self, plan: &LaunchPlan, kept: Vec<OwnedFd>) -> Result<Option<(InitProgram, InitWatch)>> {
         if !plan.record.init {
             return Ok(None);
         }
         let without = || Error::new(Kind::Unsupported, "init: this executor has no bowline-init");
         let binary = self.config.init.as_deref().ok_or_else(without)?;
-        let (init, hear) = InitProgram::prepare(binary, &plan.folder, kept)?;
-        let hear =
-            sys::watch_for(File::from(hear), Interest::READABLE).doing(Kind::Internal, || "cannot watch a pipe")?;
-        Ok(Some((init, Rc::new(hear))))
+        InitProgram::prepare(binary, &plan.folder, kept).map(Some)
     }
 
     /// Starts the logger that takes a process's output, if there is one.

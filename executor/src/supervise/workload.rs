@@ -7,7 +7,6 @@ use bowline_sys::{self as sys, Ended, proc_stat};
 
 use super::task::Task;
 use crate::claim::End;
-use crate::init_program;
 
 impl Task {
     /// Waits until the task's program has ended: with init, unless that keeps its output.
@@ -15,16 +14,15 @@ impl Task {
         if let Some(end) = self.facts.look(|facts| facts.end) {
             return end;
         }
-        let (claim, keeps) = {
+        let (claim, init_watch) = {
             let handles = self.handles.borrow();
-            (handles.claim.clone(), handles.keeps.clone())
+            (handles.claim.clone(), handles.init_watch.clone())
         };
-        if let Some(keeps) = keeps {
+        if let Some(init_watch) = init_watch {
             tokio::select! {
                 biased;
                 _ = claim.ended() => {}
-                // Also readable when init has ended, before it is reaped.
-                _ = keeps.readable() => {}
+                () = init_watch.changed() => {}
             }
             if let Some(ended) = self.workload_ended() {
                 return claim.end().map_or_else(|| End::now(ended), |end| End { ended, ..end });
@@ -35,18 +33,18 @@ impl Task {
 
     /// How the program below `bowline-init` has ended, if it has.
     pub(super) fn workload_ended(&self) -> Option<Ended> {
-        self.facts.look(|facts| facts.record.init).then(|| init_program::workload_ended(&self.folder)).flatten()
+        self.handles.borrow().init_watch.as_ref()?.workload_ended()
     }
 
     /// Whether the program has ended and its init lives on, for output that was not read.
     pub(super) fn keeps_output(&self) -> bool {
-        self.handles.borrow().keeps.is_some() && self.handles.borrow().claim.is_unreaped()
+        self.handles.borrow().init_watch.is_some() && self.handles.borrow().claim.is_unreaped()
     }
 
     /// Lets init, which runs by now, close the pipes that nobody reads any more.
     pub(super) fn may_close_pipes(&self) {
         let handles = self.handles.borrow();
-        let (Some(_), Some(init), Some(pumps)) = (&handles.keeps, &handles.init, &handles.pumps) else { return };
+        let (Some(_), Some(init), Some(pumps)) = (&handles.init_watch, &handles.init, &handles.pumps) else { return };
         match init.pidfd.try_clone() {
             Ok(init) => pumps.kept_by(init),
             Err(error) => tracing::warn!(%error, "a task's init keeps pipes open that nobody reads"),

@@ -64,7 +64,7 @@ fn an_init_that_ran_out_of_memory() {
     assert_eq!(oom["figures"]["oom_kills"], report["oom_kills"]);
     assert_eq!(oom["figures"]["memory_peak_bytes"], report["memory_peak_bytes"]);
     assert_eq!(found["findings"][0], oom, "the cause comes first");
-    assert!(said(&task).out().contains("cause    the kernel killed its first process"), "{}", said(&task));
+    assert!(said(&task).out().contains("cause    the kernel killed its command"), "{}", said(&task));
     host.assert_nothing_left();
 }
 

@@ -70,8 +70,7 @@ fn was(number: u64) -> &'static str {
 /// Returns why the task ended.
 fn end(facts: &Facts, report: &ExitReport) -> Finding {
     let finding = if report.oom_killed_init == Some(true) {
-        let sentence =
-            format!("the kernel killed its first process, as memory ran out: {}", out_of_memory(facts, report));
+        let sentence = format!("the kernel killed its command, as memory ran out: {}", out_of_memory(facts, report));
         with_memory(Finding::cause("oom_killed", sentence), report)
     } else if let Some(by) = report.stopped_by {
         stopped(report, by)
@@ -148,14 +147,14 @@ fn signalled(report: &ExitReport, signal: &str) -> Finding {
         }
         None => ": not sent by its shim, so by itself or somebody else".to_owned(),
     };
-    Finding::cause("signal", format!("{signal} ended its first process{why}")).with("oom_kills", report.oom_kills)
+    Finding::cause("signal", format!("{signal} ended its command{why}")).with("oom_kills", report.oom_kills)
 }
 
 fn exited(report: &ExitReport) -> Finding {
     let Some(code) = report.exit_code else {
         return Finding::note("ended", "it has ended; with which exit code is not known");
     };
-    let by_itself = format!("its first process ended by itself with exit code {code}");
+    let by_itself = format!("its command ended by itself with exit code {code}");
     if code == 0 {
         return Finding::note("success", format!("{by_itself}: all is well, by its own word"));
     }

@@ -218,7 +218,7 @@ fn a_person_reads_the_cause_first() {
     let plain: Vec<String> =
         lines(&explanation).iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect();
     assert_eq!(plain[0], "web ended 2 min ago with exit code 3, after it ran for 12.3 s");
-    assert_eq!(plain[1], "cause    its first process ended by itself with exit code 3; its last word: x");
+    assert_eq!(plain[1], "cause    its command ended by itself with exit code 3; its last word: x");
     assert!(
         plain[2].starts_with("warning  1 B of its output") && plain[3].starts_with("note     last output: x"),
         "{plain:?}"

@@ -101,7 +101,7 @@ impl Contenders {
         let mut task = self.task(command)?;
         task.namespaces.network = Some(Namespace::Private);
         task.seccomp = Some(seccomp.parse()?);
-        task.init = true;
+        task.init = Some(true);
         described(&task)
     }
 

@@ -76,9 +76,10 @@ pub struct Task {
     #[serde(skip_serializing_if = "is_default")]
     pub stdin: bool,
     /// Whether a small init of bowline's is above the program: it forwards signals, reaps orphans, and keeps output and
-    /// exit status when the shim dies; false by default.
-    #[serde(skip_serializing_if = "is_default")]
-    pub init: bool,
+    /// exit status when the shim dies; true by default for the host view, unless `pids` or `rlimits.nproc` allow one
+    /// process alone, and false for a folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init: Option<bool>,
     /// The working directory inside the root; `/` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<PathBuf>,
@@ -234,6 +235,15 @@ impl Task {
         self.seccomp.as_ref().unwrap_or(&Seccomp::Default)
     }
 
+    /// Whether an init is above the program, with its default. A default takes no process from a task that may have one
+    /// alone.
+    pub fn init(&self) -> bool {
+        let nproc = self.rlimits.iter().find(|(resource, _)| resource.name() == "nproc");
+        let has_room = |limit| !matches!(limit, Ceiling::At(0 | 1));
+        let roomy = has_room(self.pids()) && nproc.is_none_or(|(_, limit)| has_room(limit.soft));
+        self.init.unwrap_or(self.rootfs.is_none() && roomy)
+    }
+
     /// The most processes and threads, with its default.
     pub fn pids(&self) -> Ceiling<u64> {
         self.pids.unwrap_or(Ceiling::At(DEFAULT_PIDS))
@@ -275,4 +285,23 @@ pub struct Output {
     /// For standard error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Format, parse};
+
+    #[test]
+    fn the_host_view_has_an_init_unless_the_task_may_have_one_process_alone() {
+        let init = |more: &str| {
+            let task = parse(&format!("command = 'x'\n{more}"), Format::Toml).expect("a description");
+            task.init()
+        };
+        for with in ["", "pids = 2", "pids = 'max'", "rlimits.nproc = 2", "rootfs = '/r'\ninit = true"] {
+            assert!(init(with), "{with}");
+        }
+        for without in ["rootfs = '/r'", "pids = 1", "rlimits.nproc = '1:9'", "init = false"] {
+            assert!(!init(without), "{without}");
+        }
+    }
 }

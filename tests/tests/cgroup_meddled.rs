@@ -25,8 +25,8 @@ fn thaw(task: &Task<'_>) {
 /// Moves all processes of the task away, as root may.
 fn empty(task: &Task<'_>, elsewhere: &Elsewhere) {
     eventually("its cgroup is empty", || {
-        elsewhere.take(&task.processes());
-        task.processes().is_empty().then_some(())
+        elsewhere.take(&task.all_processes());
+        task.all_processes().is_empty().then_some(())
     });
 }
 
@@ -80,7 +80,7 @@ fn a_frozen_task_is_still_measured() {
     let task = host.task("exec sleep 1000").start();
     freeze(&task);
     let stats = task.stats();
-    assert_eq!(stats["pids"]["current"], 1, "{stats}");
+    assert_eq!(stats["pids"]["current"], 2, "the command and its init: {stats}");
     assert!(stats["memory"]["usage_bytes"].is_u64(), "{stats}");
     task.end();
     host.assert_nothing_left();
@@ -99,7 +99,7 @@ fn a_deadline_holds_in_a_frozen_task_and_its_exec_never_runs() {
         assert_eq!((&ran.json()["killed"], &ran.json()["stderr"]), (&"cgroup".into(), &"".into()), "{ran}");
     }
     thaw(&task);
-    eventually("what was killed is gone", || (task.processes() == [task.pid()]).then_some(()));
+    eventually("what was killed is gone", || (task.processes() == [task.program_pid()]).then_some(()));
     task.exec_with(["--timeout=50s"], "echo alive").assert_says("alive");
     task.end();
     host.assert_nothing_left();

@@ -86,13 +86,17 @@ fn cost_of_a_launch_in_system_calls() {
     let Some(host) = host() else { return };
     // The filter is compiled once, for all tasks to come.
     host.task("true").run().assert_code(0);
-    let run = || {
+    let run = |init: &str| {
         let mut run = host.command(binary("bowline"));
         // The cgroup of its own that a shim enters when its task has run for 100 ms is not part of this one.
-        run.args(["run", "--name", &host.new_id(), "--rm", "--shim-cgroup=inherit", "--", "/bin/sh", "-c", "exit 0"]);
+        run.args(["run", "--name", &host.new_id(), "--rm", "--shim-cgroup=inherit", init, "--"]);
+        run.args(["/bin/sh", "-c", "exit 0"]);
         calls_of_ours(&trace(&host, &run), "/bin/sh")
     };
-    Recorded { v1: 1520, v2: 1446 }.assert_calls("`bowline run`, its shim and init, from start to end", run);
+    let bare = || run("--init=false");
+    Recorded { v1: 1520, v2: 1446 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
+    let default = || run("--init");
+    Recorded { v1: 1620, v2: 1546 }.assert_calls("the same with bowline-init", default);
     host.assert_nothing_left();
 }
 
@@ -149,7 +153,7 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
     };
     eventually("its clients have gone", || (task.socket_ends() == 1).then_some(()));
     let before = count();
-    Recorded { v1: 99, v2: 57 }.assert_holds("descriptors of an idle shim", before, &format!("{:?}", fds_of(shim)));
+    Recorded { v1: 103, v2: 61 }.assert_holds("descriptors of an idle shim", before, &format!("{:?}", fds_of(shim)));
     Recorded { v1: 480, v2: 560 }.assert_holds("KiB of an idle shim's own memory", own_memory(shim), "");
     for _ in 0..100 {
         task.exec("exit 0").assert_code(0);
@@ -202,7 +206,7 @@ fn cost_of_what_has_left_in_pages_is_none() {
     let at_once = || {
         let all: Vec<Process> = (0..20).map(|_| task.spawn_exec([], "echo begun; exec sleep 1000")).collect();
         all.iter().for_each(|exec| exec.wait_for_out("begun"));
-        task.exec("pkill -f '[s]leep 1000' || killall sleep; true");
+        task.exec("pkill -x sleep || killall sleep; true");
         all.into_iter().for_each(|exec| drop(exec.finish()));
     };
     // Code that runs for the first time writes to data of its own, what is made once stays, and the loop forgets closed

@@ -40,8 +40,8 @@ fn dead(host: &Host) -> (Task<'_>, Vec<i32>) {
     let toml = "command = 'sh'\nargs = ['-c', 'sleep 1000 & echo ready; exec sleep 1000']\nnamespaces.pid = 'host'";
     let task = host.described(toml).start();
     task.wait_for_line("ready");
-    let pids = task.processes();
-    assert_eq!(pids.len(), 2, "{pids:?}");
+    let pids = task.all_processes();
+    assert_eq!(pids.len(), 3, "{pids:?}");
     task.kill_shim(task.shim_pid());
     (task, pids)
 }

@@ -70,7 +70,7 @@ fn a_task_in_a_delegated_unit_has_its_limits() {
     for (file, value) in [("memory.max", "67108864"), ("cpu.max", "50000 100000"), ("pids.max", "17")] {
         assert_eq!(task.cgroup_file("memory", file), value, "{file}");
     }
-    assert_eq!(task.processes(), [task.pid()]);
+    assert_eq!(task.processes(), [task.program_pid()]);
     task.exec("exec tail /dev/zero").assert_code(137);
     assert!(systemctl(&["daemon-reload"]));
     assert_eq!(task.cgroup_file("memory", "memory.max"), "67108864");

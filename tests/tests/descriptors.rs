@@ -165,7 +165,7 @@ fn execs_at_the_same_time_keep_no_more_than_one() {
     let before = open(&task);
     let all: Vec<Process> = (0..5).map(|_| task.spawn_exec(["--timeout=60s"], "echo begun; exec sleep 1000")).collect();
     all.iter().for_each(|exec| exec.wait_for_out("begun"));
-    task.exec("pkill -f '[s]leep 1000' || killall sleep; true");
+    task.exec("pkill -x sleep || killall sleep; true");
     all.into_iter().for_each(|exec| drop(exec.finish()));
     assert_as_before(&task, &before, "execs");
     task.end();
@@ -184,7 +184,7 @@ fn a_group_whose_daemon_has_ended_is_removed() {
         task.exec_with(["--timeout=60s"], "sleep 1000 >/dev/null 2>&1 & true").assert_code(0);
     }
     assert!(groups() >= 4);
-    task.exec("pkill -f '[s]leep 1000' || killall sleep; true");
+    task.exec("pkill -x sleep || killall sleep; true");
     eventually("they have ended", || (task.processes().len() <= 2).then_some(()));
     // Each that is made anew, as those that are free are in use, takes an old one away.
     for _ in 0..4 {

@@ -132,7 +132,7 @@ fn at_the_deadline_daemons_in_sessions_of_their_own_are_gone_too() {
     let ran = task.exec_with(["--timeout=4s"], daemons);
     ran.assert_code(124);
     assert!(ran.out().contains("one") && ran.out().contains("two"), "both daemons were there\n{ran}");
-    assert_eq!(task.processes(), [task.pid()], "only init is left");
+    assert_eq!(task.processes(), [task.program_pid()], "only init is left");
     task.end();
     host.assert_nothing_left();
 }
@@ -143,7 +143,7 @@ fn at_the_deadline_a_fork_bomb_is_gone_too() {
     let task = host.task(IDLE).flag("--pids=64").start();
     let ran = task.exec_with(["--timeout=3s"], "f() { f & f; }; echo begun; f 2>/dev/null");
     assert!(ran.code == Some(124) || ran.code == Some(2), "{ran}");
-    eventually("only init is left", || (task.processes() == [task.pid()]).then_some(()));
+    eventually("only init is left", || (task.processes() == [task.program_pid()]).then_some(()));
     task.exec("true").assert_code(0);
     task.end();
     host.assert_nothing_left();
@@ -156,7 +156,7 @@ fn a_deadline_that_is_met_changes_nothing() {
     for _ in 0..5 {
         task.exec_with(["--timeout=50s"], "echo quick; exit 3").assert_code(3);
     }
-    assert_eq!(task.processes(), [task.pid()]);
+    assert_eq!(task.processes(), [task.program_pid()]);
     let groups = std::fs::read_dir(task.cgroup("freezer")).expect("a cgroup").flatten().filter(|e| e.path().is_dir());
     assert!(groups.count() <= 1, "at most one is kept, for the next exec");
     task.end();

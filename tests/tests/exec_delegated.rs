@@ -15,7 +15,7 @@ fn hand_down(task: &Task<'_>) -> PathBuf {
     let top = task.cgroup("memory");
     let inner = top.join("inner");
     fs::create_dir(&inner).expect("root may");
-    for pid in task.processes() {
+    for pid in task.all_processes() {
         fs::write(inner.join("cgroup.procs"), pid.to_string()).expect("it lives");
     }
     fs::write(top.join("cgroup.subtree_control"), "+memory").expect("no process is in it");
@@ -44,7 +44,7 @@ fn an_exec_goes_where_init_is() {
     task.exec("exit 3").assert_code(3);
     let exec = task.spawn_exec([], "echo begun; exec sleep 1000");
     exec.wait_for_out("begun");
-    let other = task.processes().into_iter().find(|pid| *pid != task.pid()).expect("the exec");
+    let other = task.processes().into_iter().find(|pid| *pid != task.program_pid()).expect("the exec");
     assert_eq!(cgroup_of(other)[""], format!("{}/inner", path_of(&task)));
     assert_eq!(cgroup_of(other), cgroup_of(task.pid()));
     task.end();
@@ -86,7 +86,7 @@ fn an_exec_with_a_deadline_has_a_cgroup_of_its_own_there_too() {
     let ran = task.exec_with(["--json", "--timeout=3s"], "setsid sleep 1000 & exec sleep 1000");
     ran.assert_code(124);
     assert_eq!(ran.json()["killed"], "cgroup", "{ran}");
-    assert_eq!(task.processes(), [task.pid()]);
+    assert_eq!(task.processes(), [task.program_pid()]);
     task.end();
     host.assert_nothing_left();
 }
@@ -132,9 +132,9 @@ fn an_exec_is_put_nowhere_without_the_tasks_limits() {
     let task = host.task(IDLE).start();
     hand_down(&task);
     let elsewhere = host.elsewhere("elsewhere");
-    elsewhere.take(&[task.pid()]);
+    elsewhere.take(&task.all_processes());
     task.bowline("exec", ["--", "true"]).assert_refused(125, &[elsewhere.path(), &path_of(&task)]);
-    assert_eq!(task.processes(), [0; 0]);
+    assert_eq!(task.all_processes(), [0; 0]);
     task.end();
     elsewhere.remove();
     host.assert_nothing_left();

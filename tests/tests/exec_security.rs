@@ -19,7 +19,7 @@ fn rights_of(pid: &str) -> String {
 fn the_seccomp_filter_applies() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
-    assert_eq!(status_lines(task.pid(), &["Seccomp:"]), "Seccomp:\t2", "the task itself");
+    assert_eq!(status_lines(task.program_pid(), &["Seccomp:"]), "Seccomp:\t2", "the task itself");
     task.exec("grep Seccomp: /proc/self/status").assert_says("Seccomp:\t2");
     task.exec("unshare --mount true").assert_code(1);
     task.end();
@@ -27,14 +27,14 @@ fn the_seccomp_filter_applies() {
 }
 
 #[test]
-fn rights_are_those_of_init() {
-    for user in ["root", "nobody"] {
+fn rights_are_those_of_the_command() {
+    for (user, init, command) in [("root", "--init=false", "1"), ("root", "--init", "2"), ("nobody", "--init", "2")] {
         let host = Host::new();
-        let task = host.task("exec sleep 1000").flag(format!("--user={user}")).start();
-        let ran = task.exec(&format!("{}; echo ---; {}", rights_of("1"), rights_of("self")));
+        let task = host.task("exec sleep 1000").flag(format!("--user={user}")).flag(init).start();
+        let ran = task.exec(&format!("{}; echo ---; {}", rights_of(command), rights_of("self")));
         let out = ran.assert_code(0).out();
-        let (init, exec) = out.split_once("---\n").expect("two parts");
-        assert_eq!(init.trim_end(), exec, "{ran}");
+        let (command, exec) = out.split_once("---\n").expect("two parts");
+        assert_eq!(command.trim_end(), exec, "{ran}");
         assert!(exec.contains("NoNewPrivs:\t1"), "{ran}");
         task.end();
         host.assert_nothing_left();
@@ -46,7 +46,7 @@ fn capabilities_that_were_added_or_dropped_are_so_for_execs() {
     let host = Host::new();
     let toml = "command = 'sleep'\nargs = ['1000']\ncapabilities = {add = ['NET_ADMIN'], drop = ['MKNOD', 'CHOWN']}";
     let task = host.described(toml).start();
-    let masks = status_lines(task.pid(), &["CapBnd", "CapEff", "CapPrm"]);
+    let masks = status_lines(task.program_pid(), &["CapBnd", "CapEff", "CapPrm"]);
     assert!(masks.contains("CapEff:\t00000000a00415fa"), "{masks}");
     task.exec("grep -E '^Cap(Bnd|Eff|Prm)' /proc/self/status | sort").assert_says(&sorted(&masks));
     task.end();
@@ -98,7 +98,7 @@ fn its_cgroups_are_inits_seen_from_inside_and_outside() {
     task.exec("cmp /proc/self/cgroup /proc/1/cgroup && cut -d: -f3 /proc/self/cgroup | sort -u").assert_says("/");
     let exec = task.spawn_exec([], "echo begun; exec sleep 1000");
     exec.wait_for_out("begun");
-    let [pid] = task.processes().into_iter().filter(|pid| *pid != task.pid()).collect::<Vec<_>>()[..] else {
+    let [pid] = task.processes().into_iter().filter(|pid| *pid != task.program_pid()).collect::<Vec<_>>()[..] else {
         panic!("expected one more process than init");
     };
     assert_eq!(cgroup_of(pid), cgroup_of(task.pid()));
@@ -114,7 +114,7 @@ fn an_exec_with_a_deadline_is_in_the_tasks_cgroups_too() {
     let exec = task.spawn_exec(["--timeout=50s"], "echo begun; exec sleep 1000");
     exec.wait_for_out("begun");
     let init = cgroup_of(task.pid());
-    for pid in task.processes().into_iter().filter(|pid| *pid != task.pid()) {
+    for pid in task.processes().into_iter().filter(|pid| *pid != task.program_pid()) {
         for (controllers, path) in cgroup_of(pid) {
             let of_init = &init[&controllers];
             let own = controllers == "freezer" || only_v2();
@@ -147,7 +147,7 @@ fn inside_a_user_namespace_the_map_is_inits() {
     task.exec(&format!("{}; echo ---; {}", rights_of("1"), rights_of("self"))).assert_code(0);
     let exec = task.spawn_exec([], "echo begun; exec sleep 1000");
     exec.wait_for_out("begun");
-    let other = task.processes().into_iter().find(|pid| *pid != task.pid()).expect("the exec");
+    let other = task.processes().into_iter().find(|pid| *pid != task.program_pid()).expect("the exec");
     let uids = status_lines(other, &["Uid"]);
     assert_eq!(uids, "Uid:\t200000\t200000\t200000\t200000", "on the host it is not root");
     assert_eq!(namespace_of(other, "user"), namespace_of(task.pid(), "user"));

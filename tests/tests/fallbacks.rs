@@ -184,9 +184,9 @@ fn init_and_execs_are_in_the_tasks_cgroup_of_every_hierarchy() {
         let cgroups = cgroup_of(pid);
         mounted.iter().all(|names| cgroups.get(names).is_some_and(|path| path.contains(task.id())))
     };
-    eventually("all three are in all", || {
-        let pids = task.processes();
-        (pids.len() == 3 && pids.into_iter().all(is_in)).then_some(())
+    eventually("all are in all", || {
+        let pids = task.all_processes();
+        (pids.len() == 4 && pids.into_iter().all(is_in)).then_some(())
     });
     task.end();
     for exec in execs {

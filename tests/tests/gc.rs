@@ -51,7 +51,7 @@ fn dead(host: &Host) -> Task<'_> {
 /// A task whose shim died, as another state folder sees it, or after its own was removed.
 fn dead_elsewhere(host: &Host) -> (String, Vec<i32>, Elsewhere) {
     let task = dead(host);
-    let (id, pids) = (task.id().to_owned(), task.processes());
+    let (id, pids) = (task.id().to_owned(), task.all_processes());
     fs::remove_dir_all(host.state().join(&id)).expect("ours");
     let cgroup = host.cgroup(&format!("/bowline/{id}"));
     (id, pids, cgroup)
@@ -80,7 +80,7 @@ fn the_processes_of_an_orphan_are_ended() {
     let (id, pids, cgroup) = dead_elsewhere(&host);
     let ran = gc(&host, ["--dry-run", &id]);
     assert!(ran.assert_code(0).out().ends_with(&format!("; {} processes", pids.len())), "{ran}");
-    assert!(pids.len() == 2 && pids.iter().all(|pid| process_exists(*pid)), "a dry run touches nothing: {pids:?}");
+    assert!(pids.len() == 3 && pids.iter().all(|pid| process_exists(*pid)), "a dry run touches nothing: {pids:?}");
     gc(&host, [&id]).assert_code(0);
     assert!(!pids.iter().any(|pid| process_exists(*pid)), "gone when it returns");
     assert_gone(&cgroup);
@@ -162,7 +162,7 @@ fn a_task_that_lives_is_touched_by_nobody() {
 fn what_a_shim_that_died_has_left_is_undone_and_its_folder_stays() {
     let host = Host::new();
     let task = dead(&host);
-    let (pids, cgroup) = (task.processes(), host.cgroup(&format!("/bowline/{}", task.id())));
+    let (pids, cgroup) = (task.all_processes(), host.cgroup(&format!("/bowline/{}", task.id())));
     let ran = gc(&host, ["--dry-run", task.id()]);
     assert!(ran.assert_code(0).out().starts_with(&format!("task {}: ", task.id())), "{ran}");
     assert_eq!(ran.out().lines().count(), 1, "{ran}");
@@ -248,7 +248,7 @@ fn the_units_of_an_orphan_are_stopped() {
     }
     let host = Host::new();
     let task = host.task(IDLE).flag("--cgroup-driver=systemd").start();
-    let (id, pids) = (task.id().to_owned(), task.processes());
+    let (id, pids) = (task.id().to_owned(), task.all_processes());
     task.kill_shim(task.shim_pid());
     fs::remove_dir_all(host.state().join(&id)).expect("ours");
     let ran = gc(&host, [&id]);

@@ -299,7 +299,7 @@ fn a_check_that_the_tasks_end_cuts_short_is_none() {
 #[test]
 fn a_check_that_the_tasks_end_cuts_short_is_none_however_long_that_end_takes() {
     let host = Host::new();
-    let task = checked(&host, OBEDIENT, "exec sleep 4242", "timeout = '1h'\nretries = 1").start();
+    let task = checked(&host, OBEDIENT, "exec sleep 4242", "timeout = '1h'\nretries = 1").flag("--init=false").start();
     task.wait_for_line("ready");
     let exec = task.spawn_exec([], "echo begun; exec sleep 1000");
     exec.wait_for_out("begun");

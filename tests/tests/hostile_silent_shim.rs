@@ -106,7 +106,7 @@ fn stop_goes_past_it_and_the_exit_is_reported_once_it_goes_on() {
     let graceful = host.task("trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done").start();
     graceful.wait_for_line("ready");
     let deaf = with_daemons(&host);
-    let processes = deaf.processes();
+    let processes = deaf.all_processes();
     let stopped = [&graceful, &deaf].map(|task| Stopped::stop(task.shim_pid()));
     for (task, grace) in [(&graceful, "--grace=60s"), (&deaf, "--grace=100ms")] {
         let ran = task.bowline("stop", [grace]);
@@ -157,7 +157,7 @@ fn kill_goes_past_it_with_any_signal() {
 fn rm_by_force_ends_the_task_and_the_shim() {
     let host = Host::new();
     let task = with_daemons(&host);
-    let (processes, shim) = (task.processes(), task.shim_pid());
+    let (processes, shim) = (task.all_processes(), task.shim_pid());
     let _stopped = Stopped::stop(shim);
     task.bowline("rm", []).assert_refused(125, &[task.id(), "not ended"]);
     task.bowline("rm", ["-f"]).assert_code(0);
@@ -212,7 +212,7 @@ fn whoever_a_record_names_that_is_not_the_tasks_is_left_alone() {
     // The kernel says in hundredths of a second when a process started.
     let task = host.task("sleep 0.1; sleep 1000 & echo ready; wait").start();
     task.wait_for_line("ready");
-    let child = *task.processes().iter().find(|pid| **pid != task.pid()).expect("sleep");
+    let child = *task.processes().iter().find(|pid| **pid != task.program_pid()).expect("sleep");
     let kept = fs::read(task.file("task.json")).expect("a record");
     let stopped = Stopped::stop(task.shim_pid());
     edit(&task, |record| record["pid"] = json!(child));

@@ -3,7 +3,7 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, binary, child_pids, eventually, name_of, process_exists};
+use bowline_tests::harness::{Build, Task, binary, child_pids, eventually, name_of, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The init of `task`, which is bowline's own.
@@ -19,14 +19,44 @@ const FIRST: &str = "while read -r name </proc/1/comm; do \
     case $name in bowline-shim|memfd:*|program|[0-9]*) ;; *) break ;; esac; done; echo $name";
 
 #[test]
-fn who_asks_for_it_has_it_in_any_root() {
+fn the_host_view_has_it_and_any_other_root_on_request() {
     let host = Host::new();
     let root = host.busybox_root();
-    let first = "tr '\\0' ' ' </proc/1/cmdline | cut -d ' ' -f 1";
-    assert_eq!(host.task(first).run().out(), "/bin/sh");
-    assert_eq!(host.task(first).flag("--init").run().out(), "bowline-init");
-    assert_eq!(host.task(first).rootfs(root.path()).flag("--init").run().out(), "bowline-init");
-    assert_eq!(host.described("command = 'cat'\nargs = ['/proc/1/comm']\ninit = true").run().out(), "bowline-init");
+    assert_eq!(host.task(FIRST).run().out(), "bowline-init");
+    assert_eq!(host.task(FIRST).flag("--init=false").run().out(), "sh");
+    assert_eq!(host.task(FIRST).rootfs(root.path()).run().out(), "sh");
+    for flag in ["--init", "--init=true"] {
+        assert_eq!(host.task(FIRST).rootfs(root.path()).flag(flag).run().out(), "bowline-init");
+    }
+    assert_eq!(described(&host, "").run().out(), "bowline-init");
+    assert_eq!(described(&host, "init = false").run().out(), "sh");
+    assert_eq!(described(&host, &format!("rootfs = {:?}\ninit = true", root.path())).run().out(), "bowline-init");
+    host.assert_nothing_left();
+}
+
+/// A task that prints the name of its first process, with these lines in its description.
+fn described<'h>(host: &'h Host, more: &str) -> Build<'h> {
+    host.described(&format!("command = 'sh'\nargs = ['-c', '{FIRST}']\n{more}"))
+}
+
+#[test]
+fn members_of_a_sandbox_have_it_as_other_tasks_do() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    for (flag, first) in [("--init", "bowline-init"), ("--init=false", "sh")] {
+        assert_eq!(host.task(FIRST).in_sandbox(&sandbox).flag(flag).run().out(), first);
+    }
+    assert_eq!(sandbox.described(&format!("command = 'sh'\nargs = ['-c', '{FIRST}']")).run().out(), "bowline-init");
+    sandbox.rm([]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn by_default_it_takes_no_process_from_a_task_that_may_have_one_alone() {
+    let host = Host::new();
+    for (limit, first) in [("pids = 1", "sh"), ("rlimits.nproc = 1", "sh"), ("pids = 2", "bowline-init")] {
+        assert_eq!(described(&host, &format!("user = 4711\n{limit}")).run().out(), first, "{limit}");
+    }
     host.assert_nothing_left();
 }
 
@@ -171,9 +201,14 @@ fn where_there_is_no_room_or_no_program_for_it_that_is_said() {
     for name in ["bowline", "bowline-shim"] {
         fs::copy(binary(name), alone.join(name)).expect("copied");
     }
-    let mut command = host.command(alone.join("bowline"));
-    command.args(["run", "--rm", "--init", "--name", &host.new_id(), "--", "true"]).env("PATH", "/usr/bin:/bin");
-    host.execute(command).assert_refused(125, &["bowline-init"]);
+    let run = |flags: &[&str]| {
+        let mut command = host.command(alone.join("bowline"));
+        command.args(["run", "--rm", "--name", &host.new_id()]).args(flags);
+        command.args(["--", "cat", "/proc/1/comm"]).env("PATH", "/usr/bin:/bin");
+        host.execute(command)
+    };
+    run(&["--init"]).assert_refused(125, &["bowline-init"]);
+    assert_eq!(run(&[]).assert_code(0).out(), "cat");
     host.assert_nothing_left();
 }
 

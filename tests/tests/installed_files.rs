@@ -9,7 +9,7 @@ use bowline_tests::Host;
 use bowline_tests::harness::containerd::Stdio;
 use bowline_tests::harness::{Ran, binary, lacks};
 
-const ALL: [&str; 3] = ["bowline", "bowline-shim", "containerd-shim-bowline-v1"];
+const ALL: [&str; 4] = ["bowline", "bowline-shim", "containerd-shim-bowline-v1", "bowline-init"];
 
 /// The binaries, installed into a folder of the test's own.
 fn installed(host: &Host) -> PathBuf {

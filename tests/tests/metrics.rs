@@ -37,7 +37,8 @@ fn figures_are_those_of_the_kernel() {
     let task = host.task(script).flag("--memory=128M").flag("--cpus=0.25").flag("--pids=50").start();
     task.wait_for_line("ready");
     // Once it sleeps nothing of it changes.
-    let sleeps = || fs::read_to_string(format!("/proc/{}/comm", task.pid())).is_ok_and(|name| name == "sleep\n");
+    let sleeps =
+        || fs::read_to_string(format!("/proc/{}/comm", task.program_pid())).is_ok_and(|name| name == "sleep\n");
     eventually("it sleeps", || sleeps().then_some(()));
     let metrics = host.metrics();
     let of = |name: &str| metrics.of_task(name, task.id(), "");
@@ -61,7 +62,7 @@ fn figures_are_those_of_the_kernel() {
     assert!((memory - cache - of("memory_working_set_bytes")).abs() < 2e6, "{memory} {cache}");
     assert_eq!(of("memory_limit_bytes"), 128.0 * 1048576.0);
     assert!(lacks("memory.peak") || of("memory_peak_bytes") > 20e6);
-    assert_eq!((of("pids"), of("pids_limit"), of("oom_kills_total")), (1.0, 50.0, 0.0));
+    assert_eq!((of("pids"), of("pids_limit"), of("oom_kills_total")), (2.0, 50.0, 0.0));
     assert_eq!(of("up"), 1.0);
     for (state, is) in [("running", 1.0), ("created", 0.0), ("exited", 0.0), ("dead", 0.0)] {
         assert_eq!(metrics.of_task("state", task.id(), &format!(",state=\"{state}\"")), is);
@@ -210,10 +211,10 @@ fn members_and_their_sandbox_are_told_of() {
     let metrics = host.metrics();
     let of =
         |name: &str| metrics.value(&format!("bowline_sandbox_{name}{{sandbox=\"{}\",namespace=\"\"}}", sandbox.id()));
-    assert_eq!((of("up"), of("members"), of("memory_limit_bytes"), of("pids")), (1.0, 2.0, 268435456.0, 2.0));
+    assert_eq!((of("up"), of("members"), of("memory_limit_bytes"), of("pids")), (1.0, 2.0, 268435456.0, 4.0));
     for task in &tasks {
         let pids = format!("bowline_task_pids{{task=\"{}\",sandbox=\"{}\",namespace=\"\"}}", task.id(), sandbox.id());
-        assert_eq!(metrics.value(&pids), 1.0);
+        assert_eq!(metrics.value(&pids), 2.0);
         let (id, sandbox) = (task.id(), sandbox.id());
         let info = format!("bowline_task_info{{task=\"{id}\",sandbox=\"{sandbox}\",namespace=\"\",shim=\"{sandbox}\"");
         assert_eq!(metrics.with(&info).len(), 1);
@@ -262,7 +263,7 @@ fn a_shim_that_is_stopped_holds_up_no_scrape() {
     assert!(states.is_empty(), "nobody knows: {states:?}");
     for task in &others {
         assert_eq!(metrics.of_task("up", task.id(), ""), 1.0);
-        assert_eq!(metrics.of_task("pids", task.id(), ""), 1.0);
+        assert_eq!(metrics.of_task("pids", task.id(), ""), 2.0);
     }
     kill(stuck.shim_pid_on_disk(), Signal::CONT);
     assert_eq!(exporter.scrape().of_task("up", stuck.id(), ""), 1.0);
@@ -339,7 +340,7 @@ fn units_that_are_tracked_are_told_of() {
     let metrics = host.metrics();
     let labels = format!("{{unit=\"there.service\",cgroup=\"{cgroup}\"}}");
     assert_eq!(metrics.value(&format!("bowline_unit_up{labels}")), 1.0);
-    assert_eq!(metrics.value(&format!("bowline_unit_pids{labels}")), 1.0);
+    assert_eq!(metrics.value(&format!("bowline_unit_pids{labels}")), 2.0);
     let memory = metrics.value(&format!("bowline_unit_memory_usage_bytes{labels}"));
     assert!((memory - metrics.of_task("memory_usage_bytes", task.id(), "")).abs() < 2e6, "{memory}");
     for name in ["cpu_usage_seconds_total", "cpu_throttled_seconds_total"] {

@@ -39,14 +39,16 @@ fn each_can_be_the_hosts() {
 }
 
 #[test]
-fn init_is_process_1_and_sees_its_own_alone() {
+fn a_command_comes_first_or_after_its_init_and_sees_its_own_alone() {
     let host = Host::new();
-    let ran = host.task("echo $$; ls -d /proc/[0-9]* | wc -l").run();
-    let out = ran.assert_code(0).out();
-    let lines: Vec<_> = out.lines().collect();
-    assert_eq!(lines[0], "1", "{ran}");
-    // The shell, ls, wc, and perhaps a shell between.
-    assert!(lines[1].trim().parse::<u32>().is_ok_and(|n| n <= 4), "{ran}");
+    for (flag, own, most) in [("--init=false", "1", 4), ("--init", "2", 5)] {
+        let ran = host.task("echo $$; ls -d /proc/[0-9]* | wc -l").flag(flag).run();
+        let out = ran.assert_code(0).out();
+        let lines: Vec<_> = out.lines().collect();
+        assert_eq!(lines[0], own, "{ran}");
+        // Init, the shell, ls, wc, and perhaps a shell between.
+        assert!(lines[1].trim().parse::<u32>().is_ok_and(|n| n <= most), "{ran}");
+    }
     host.assert_nothing_left();
 }
 
@@ -79,7 +81,7 @@ fn a_task_can_join_the_namespaces_of_another_by_path() {
 #[test]
 fn a_task_can_join_the_pid_namespace_of_another() {
     let host = Host::new();
-    let first = host.task("echo ready; exec sleep 1000").start();
+    let first = host.task("echo ready; exec sleep 1000").flag("--init=false").start();
     let pid = first.pid();
     let second = host.described(&format!("{IDLE}namespaces.pid = '/proc/{pid}/ns/pid'")).start();
     assert_eq!(namespace_of(second.pid(), "pid"), namespace_of(pid, "pid"));

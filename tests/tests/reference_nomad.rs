@@ -153,7 +153,7 @@ fn configure_capabilities_has_its_effect_in_the_task_and_in_its_execs() {
     let toml = "user = 'nobody'\ncapabilities.add = ['NET_ADMIN']";
     let task = host.task(IDLE).toml(toml).start();
     let sets = ["CapInh", "CapPrm", "CapEff", "CapAmb"];
-    let masks = status_lines(task.pid(), &sets);
+    let masks = status_lines(task.program_pid(), &sets);
     assert_eq!(masks.matches("0000000000001000").count(), 4, "{masks}");
     task.exec("grep CapEff /proc/self/status").assert_says("CapEff:\t0000000000001000");
     task.end();
@@ -224,7 +224,7 @@ fn signal_takes_every_name_that_signal_lookup_has() {
     }
     let state = |expected: &str| {
         eventually(format_args!("it is {expected}"), || {
-            status_lines(task.pid(), &["State"]).contains(expected).then_some(())
+            status_lines(task.program_pid(), &["State"]).contains(expected).then_some(())
         })
     };
     kill("SIGSTOP").assert_code(0);
@@ -311,7 +311,7 @@ fn stats_has_every_measured_field() {
 #[track_caller]
 fn assert_by_pid(task: &Task<'_>, stats: &Value) {
     let processes = stats["processes"].as_array().expect("a list");
-    assert_eq!(processes.len(), task.processes().len(), "{stats}");
+    assert_eq!(processes.len(), task.all_processes().len(), "{stats}");
     for process in processes {
         for name in ["user_usec", "system_usec", "rss_bytes"] {
             assert!(process[name].is_u64(), "{name} in {process}");

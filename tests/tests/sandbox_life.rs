@@ -333,8 +333,8 @@ fn a_shim_that_dies_while_members_start_and_end_leaves_what_rm_undoes() {
 fn empty_and_remove(task: &Task<'_>, elsewhere: &Elsewhere) {
     let path = task.inspect()["cgroup"].as_str().expect("a path")[1..].to_owned();
     eventually("its cgroup is empty", || {
-        elsewhere.take(&task.processes());
-        task.processes().is_empty().then_some(())
+        elsewhere.take(&task.all_processes());
+        task.all_processes().is_empty().then_some(())
     });
     for (_, mount) in hierarchies() {
         let folder = mount.join(&path);
@@ -389,7 +389,7 @@ fn a_shim_that_died_is_told_of_and_rm_undoes_everything() {
         for force in [&[][..], &["-f"]] {
             let host = Host::new();
             let (sandbox, one, two) = with_a_dead_shim(&host, flags);
-            let pids: Vec<i32> = one.processes().into_iter().chain(two.processes()).collect();
+            let pids: Vec<i32> = one.all_processes().into_iter().chain(two.all_processes()).collect();
             assert_eq!((sandbox.status().as_str(), one.status().as_str()), ("dead", "dead"));
             let listed = host.bowline(["ps", "--json"]).assert_code(0).json();
             assert!(listed.as_array().is_some_and(|all| all.iter().all(|task| task["status"] == "dead")), "{listed}");
@@ -411,7 +411,7 @@ fn a_shim_that_died_is_told_of_and_rm_undoes_everything() {
 fn a_member_of_a_dead_shim_is_removed_by_itself_and_the_others_stay() {
     let host = Host::new();
     let (sandbox, one, two) = with_a_dead_shim(&host, &[]);
-    let (ones, twos) = (one.processes(), two.processes());
+    let (ones, twos) = (one.all_processes(), two.all_processes());
     one.bowline("rm", ["-f"]).assert_code(0);
     assert!(!ones.iter().any(|pid| process_exists(*pid)));
     assert!(!one.file("").exists() && twos.iter().all(|pid| process_exists(*pid)), "the other lives on");

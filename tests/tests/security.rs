@@ -94,8 +94,10 @@ fn tmp_is_private_and_for_everybody() {
 fn the_host_root_cannot_be_reached_through_init() {
     let host = Host::new();
     let script = "ls /proc/1/root/; cd /proc/1/cwd; pwd -P; ls -d ../../../../../../work 2>/dev/null; true";
-    let ran = host.task(script).run();
-    assert!(!ran.out().contains("work"), "{ran}");
+    for init in ["--init", "--init=false"] {
+        let ran = host.task(script).flag(init).run();
+        assert!(!ran.out().contains("work"), "{ran}");
+    }
     host.assert_nothing_left();
 }
 
@@ -103,7 +105,7 @@ fn the_host_root_cannot_be_reached_through_init() {
 fn the_capabilities_are_the_default_thirteen() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").start();
-    let masks = status_lines(task.pid(), &["Cap"]);
+    let masks = status_lines(task.program_pid(), &["Cap"]);
     let expected = [
         "CapInh:\t0000000000000000",
         "CapPrm:\t00000000a80405fb",
@@ -120,7 +122,7 @@ fn the_capabilities_are_the_default_thirteen() {
 fn a_user_that_is_not_root_has_no_capabilities() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").flag("--user=nobody").start();
-    let masks = status_lines(task.pid(), &["CapPrm", "CapEff", "CapAmb"]);
+    let masks = status_lines(task.program_pid(), &["CapPrm", "CapEff", "CapAmb"]);
     assert_eq!(masks.matches("0000000000000000").count(), 3, "{masks}");
     task.end();
     host.assert_nothing_left();
@@ -183,7 +185,7 @@ fn no_fd_of_the_shim_leaks_into_the_task() {
     let host = Host::new();
     host.task_of(["/bin/ls", "/proc/self/fd"]).run().assert_says("0\n1\n2\n3");
     let task = host.task_of(["sleep", "1000"]).start();
-    let fds = fds_of(task.pid());
+    let fds = fds_of(task.program_pid());
     assert_eq!(fds.len(), 3, "{fds:?}");
     assert!(fds.iter().all(|fd| fd.starts_with("pipe:") || fd == "/dev/null"), "{fds:?}");
     task.end();
@@ -200,7 +202,7 @@ fn no_fd_of_whoever_starts_it_leaks_into_the_shim_or_the_task() {
     shell.args(["-c", &script]).arg(binary("bowline"));
     host.execute(shell).assert_says(&id);
     let task = host.adopt(&id);
-    for pid in [task.pid(), task.shim_pid()] {
+    for pid in [task.pid(), task.program_pid(), task.shim_pid()] {
         let fds = fds_of(pid);
         assert!(!fds.iter().any(|fd| fd.contains("secret")), "{fds:?}");
     }
@@ -211,8 +213,8 @@ fn no_fd_of_whoever_starts_it_leaks_into_the_shim_or_the_task() {
 #[test]
 fn signals_umask_and_session_are_fresh() {
     assert_says(
-        "umask; grep -E '^Sig(Blk|Ign)' /proc/self/status; set -- $(cat /proc/1/stat); echo $1 $5 $6",
-        "0022\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n1 1 1",
+        "umask; grep -E '^Sig(Blk|Ign)' /proc/self/status; set -- $(cat /proc/$$/stat); echo $1 $5 $6",
+        "0022\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n2 2 2",
     );
 }
 

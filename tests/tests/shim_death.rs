@@ -29,7 +29,7 @@ fn rm_kills_what_still_lives_and_removes_everything() {
     for force in [&["rm"][..], &["rm", "-f"]] {
         let host = Host::new();
         let task = with_daemons(&host);
-        let pids = task.processes();
+        let pids = task.all_processes();
         task.kill_shim(task.shim_pid());
         assert!(pids.iter().all(|pid| process_exists(*pid)), "the task outlives its shim");
         host.bowline(force.iter().chain([&task.id()])).assert_code(0);

@@ -190,7 +190,7 @@ fn delete_has_bowline_stop_the_unit_of_a_dead_shim() {
 fn a_shim_of_the_command_line_runs_what_an_upgrade_has_put_there() {
     let host = Host::new();
     let folder = folder(&host, "bin");
-    for name in ["bowline", "bowline-shim"] {
+    for name in ["bowline", "bowline-shim", "bowline-init"] {
         copy_binary(name, &folder.join(name));
     }
     // It runs, and its file is gone by the time it starts a shim.

@@ -14,7 +14,7 @@ const USERS: std::ops::Range<u32> = 2_130_706_432..2_130_771_968;
 /// The user of a task, which is all of its users and groups.
 #[track_caller]
 fn user_of(task: &Task<'_>) -> u32 {
-    let lines = status_lines(task.pid(), &["Uid", "Gid", "Groups"]);
+    let lines = status_lines(task.program_pid(), &["Uid", "Gid", "Groups"]);
     let numbers: BTreeSet<u32> = lines.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     assert_eq!(numbers.len(), 1, "{lines}");
     numbers.into_iter().next().expect("one")
@@ -69,7 +69,7 @@ fn nobody_but_root_can_keep_users_from_tasks() {
 fn it_has_no_rights_and_little_of_everything() {
     let host = Host::new();
     let task = host.task("exec sleep 1000").flag("--untrusted").start();
-    let pid = task.pid();
+    let pid = task.program_pid();
     let status = status_lines(pid, &["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp:"]);
     assert_eq!(status.matches("0000000000000000").count(), 5, "{status}");
     assert!(status.contains("NoNewPrivs:\t1") && status.contains("Seccomp:\t2"), "{status}");

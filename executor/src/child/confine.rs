@@ -105,7 +105,7 @@ fn too_few(error: &std::io::Error) -> Error {
     let again = error.raw_os_error() == Some(libc::EAGAIN);
     let kind = if again { Kind::BadSpec } else { Kind::Internal };
     let error = Error::new(kind, format!("cannot start the workload below its init: {error}"));
-    if again { error.hint("raise the limit of processes by one") } else { error }
+    if again { error.hint("raise the limit of processes by one, or write `init = false`") } else { error }
 }
 
 /// Sets user, groups and group permanently, and keeps capabilities for the next step. With fewer capabilities, any

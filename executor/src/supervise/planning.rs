@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
 use std::rc::Rc;
 
 use bowline_cgroup::{CgroupIdentity, Driver, Unit};
@@ -74,7 +75,7 @@ impl Supervisor {
         // The executor's own cgroup goes with its own folder, not with that of a further task.
         let owns_folder = lock.is_some();
         let overhead = self.overhead.path().filter(|_| !owns_folder);
-        let init = task.init;
+        let init = self.has_init(&task);
         let (user, foreground) = (spec.process().as_ref().map(|process| process.user().clone()), launch.foreground());
         let record = self.record(cgroup, unit);
         let record = Record { task: Some(task), durable, enforcement, overhead, init, user, foreground, ..record };
@@ -105,7 +106,7 @@ impl Supervisor {
         let (cgroup, unit) = sandbox.facts.look(|facts| (facts.record.cgroup_of(id), facts.record.unit_of(id)));
         let unit = unit?;
         let of = Some(sandbox.id().clone());
-        let init = task.init;
+        let init = self.has_init(&task);
         let record =
             Record { task: Some(task), durable, sandbox: of, overhead: None, init, ..self.record(cgroup, unit) };
         Ok(LaunchPlan { lock: Some(lock), ..self.planned(spec, profile, record, folder).await? })
@@ -157,6 +158,18 @@ impl Supervisor {
             lock: None,
             claimed: None,
         })
+    }
+
+    /// Whether the task gets `bowline-init`. A default does without a program that is not installed.
+    fn has_init(&self, task: &Description) -> bool {
+        if task.init.is_some() || !task.init() {
+            return task.init();
+        }
+        let found = self.config.init.as_deref().is_some_and(Path::exists);
+        if let (false, Some(missing)) = (found, &self.config.init) {
+            tracing::warn!(missing = %missing.display(), "no init is above the task's command: bowline-init is missing");
+        }
+        found
     }
 
     /// The record of a task whose launch begins.

@@ -55,7 +55,8 @@ pub struct Config {
     pub tell: Option<Teller>,
     /// The limits that tasks get where their description names none.
     pub limits: Limits,
-    /// Where `bowline-init` is, if tasks from descriptions can have it as their init.
+    /// Where `bowline-init` is, which by default is above the command of a task with the host view. Without it such a
+    /// task has no init, and a description that asks for one is refused.
     pub init: Option<PathBuf>,
     /// Set when the folder is that of a task whose shim died, which this one takes over: how many events the journal has
     /// of the task. Whoever starts the shim reads that; no shim has the code for it.

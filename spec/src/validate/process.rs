@@ -33,7 +33,7 @@ pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     }
     environment(task)?;
     all_strings(task)?;
-    require(!task.init || task.pids != Some(Ceiling::At(1)), "init", || {
+    require(task.init != Some(true) || task.pids != Some(Ceiling::At(1)), "init", || {
         "is a process of its own, and pids allows one alone; raise pids to 2".into()
     })?;
     require(task.timeout.is_none_or(|timeout| !timeout.as_std().is_zero()), "timeout", || {

@@ -332,9 +332,15 @@ impl<'h> Task<'h> {
     /// The pids in its cgroup and in those below it, but for bowline's own init.
     #[track_caller]
     pub fn processes(&self) -> Vec<i32> {
-        let mut pids = kernel::processes_below(&self.cgroup("freezer"));
+        let mut pids = self.all_processes();
         pids.retain(|pid| kernel::name_of(*pid) != "bowline-init");
         pids
+    }
+
+    /// The pids in its cgroup and in those below it, with bowline's own init.
+    #[track_caller]
+    pub fn all_processes(&self) -> Vec<i32> {
+        kernel::processes_below(&self.cgroup("freezer"))
     }
 
     /// The pid of its program, also where bowline's own init is above it.

@@ -197,7 +197,7 @@ fn lay_on_top(task: &mut Task, args: TaskArgs) {
     task.timeout = args.timeout.or(task.timeout);
     task.user = args.user.or(task.user.take());
     task.profile = args.untrusted.then_some(TaskProfile::Untrusted).or(task.profile);
-    task.init |= args.init;
+    task.init = args.init.or(task.init);
     task.stdin |= args.interactive;
     task.terminal |= args.tty;
     if let (true, Ok(term)) = (args.tty, std::env::var("TERM")) {

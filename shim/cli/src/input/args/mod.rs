@@ -308,9 +308,10 @@ pub struct TaskArgs {
     /// Give it a terminal
     #[arg(short, long)]
     pub tty: bool,
-    /// Run the command below an init that forwards signals, reaps, and keeps output and exit status if the shim dies
-    #[arg(long)]
-    pub init: bool,
+    /// Whether an init is above the command: it forwards signals, reaps, and keeps output and exit status if the shim
+    /// dies [default: true without --rootfs]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub init: Option<bool>,
     /// Where the shim itself is charged: inherit, root, overhead, or a cgroup path
     #[arg(long, value_name = "MODE", default_value = "overhead")]
     pub shim_cgroup: ShimCgroup,

@@ -209,6 +209,9 @@ fn where_there_is_no_room_or_no_program_for_it_that_is_said() {
     };
     run(&["--init"]).assert_refused(125, &["bowline-init"]);
     assert_eq!(run(&[]).assert_code(0).out(), "cat");
+    let mut command = host.command(alone.join("bowline"));
+    command.arg("doctor").env("PATH", "/usr/bin:/bin");
+    assert!(host.execute(command).out().contains("bowline-init: not found"));
     host.assert_nothing_left();
 }
 

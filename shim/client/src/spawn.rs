@@ -53,6 +53,11 @@ impl Programs {
             .hint("bowline and bowline-shim are installed side by side; install both"))
     }
 
+    /// `bowline-init`, which a shim looks for beside its own binary and in the PATH; `None` where it is missing.
+    pub fn init(&self) -> Option<PathBuf> {
+        self.shim().ok().map(|shim| init(&shim)).filter(|path| path.is_file())
+    }
+
     /// Access to systemd for a program that is not a shim and cleans up after one.
     pub fn systemd(&self) -> Result<Systemd> {
         let beside = self.shim.clone().map_or_else(ourselves, Ok)?;
@@ -108,7 +113,7 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .arg("--bowline")
         .arg(bowline(binary))
         .arg("--init")
-        .arg(beside_or_in_path(binary, "bowline-init"))
+        .arg(init(binary))
         .args(begin.flags())
         .env_clear()
         .envs(std::env::vars_os().filter(|(key, _)| HANDED_DOWN.iter().any(|name| key == name)))
@@ -144,6 +149,11 @@ pub fn ourselves() -> Result<PathBuf> {
 /// missing. The shim runs from a sealed copy and cannot find `bowline` itself. A path, so that an upgrade takes effect.
 pub fn bowline(shim: &Path) -> PathBuf {
     beside_or_in_path(shim, "bowline")
+}
+
+/// The path of `bowline-init` for a shim whose binary is at `shim`, as [`bowline`] finds its own.
+fn init(shim: &Path) -> PathBuf {
+    beside_or_in_path(shim, "bowline-init")
 }
 
 /// Where the program `name` is: beside `program`, else in the PATH, else beside it although missing.

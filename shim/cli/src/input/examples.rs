@@ -99,6 +99,11 @@ Examples:
   bowline pause web
   bowline pause web db";
 
+pub const ADOPT: &str = "\
+Examples:
+  bowline adopt web
+  bowline adopt --all";
+
 pub const RESUME: &str = "\
 Examples:
   bowline resume web

@@ -178,6 +178,7 @@ pub enum Command {
         ids: Vec<TaskRef>,
     },
     /// Start new shims for tasks whose shims died; print the ids of those tasks
+    #[command(after_help = examples::ADOPT)]
     Adopt {
         /// The tasks
         #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "ID")]

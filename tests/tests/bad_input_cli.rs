@@ -29,7 +29,7 @@ fn a_malformed_value_is_bad_usage_and_names_the_flag() {
         ("--cpus", "x"),
         ("--cpus", "nan"),
         ("--pids", "0"),
-        ("--pids", "-1"),
+        ("--pids", "-2"),
         ("--pids", "x"),
         ("--env", "=x"),
         ("--user", ""),

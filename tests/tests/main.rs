@@ -18,6 +18,7 @@ mod bench;
 mod cgroup_commands;
 mod cgroup_meddled;
 mod cgroup_systemd;
+mod cli_flags;
 mod cli_help;
 mod cli_inspect;
 mod cli_many;

@@ -60,6 +60,7 @@ async fn run(cli: Cli) -> Result<u8> {
         state.check()?;
     }
     match cli.command {
+        Command::Run { task, how, .. } if how.detach => launch::start(&state, task, how.json).await,
         Command::Run { task, detach, how } => launch::run(&state, task, detach.detach_keys, how).await,
         Command::Start { task, json } => launch::start(&state, task, json).await,
         Command::Attach { id, attach } => attach::run(&state, &id.resolve(&state)?, attach).await,

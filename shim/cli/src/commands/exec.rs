@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::commands::attach;
 use crate::input::args::ExecArgs;
+use crate::input::environment::variables;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
@@ -71,11 +72,12 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
     let mut session = Session::begin(&folder, &wish)?;
     let name = session.name();
     let streams = session.attachment();
+    let env = variables(&args.env_file, args.env)?;
     let term = std::env::var("TERM").ok().filter(|_| args.tty).map(|term| ("TERM".to_owned(), term));
     let timeout = args.timeout.map(|timeout| timeout.as_std());
     let request = ExecRequest {
         command: args.command,
-        env: term.into_iter().chain(args.env).map(|(key, value)| format!("{key}={value}")).collect(),
+        env: term.into_iter().chain(env).map(|(key, value)| format!("{key}={value}")).collect(),
         workdir: args.workdir.map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
         user: args.user.map(|user| user.to_string()).unwrap_or_default(),
         timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),

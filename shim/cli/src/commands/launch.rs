@@ -10,15 +10,16 @@ use bowline_executor::{
     CgroupDriver, Doing, Enforcement, Error, ExitReport, Folder, Kind, Result, ShimCgroup, StateDir, StoppedBy,
 };
 use bowline_spec::id::TaskId;
-use bowline_spec::values::Ceiling;
-use bowline_spec::{LogFormat, Task, TaskProfile};
+use bowline_spec::{LogFormat, Task};
 use tokio::task::JoinHandle;
 
 use crate::commands::attach;
 use crate::commands::limits;
 use crate::commands::rm;
-use crate::input::args::{RunArgs, TaskArgs};
+use crate::input::args::RunArgs;
+use crate::input::args::task::TaskArgs;
 use crate::input::description;
+use crate::input::flags::Flags;
 use crate::ui::detach::DetachKeys;
 use crate::ui::outcome;
 use crate::ui::progress;
@@ -30,14 +31,14 @@ use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest, Launc
 
 /// Runs `bowline run`: a task in the foreground; exits with its code.
 pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
-    let RunArgs { rm, json } = how;
-    let (shim_cgroup, wanted) = (args.shim_cgroup.clone(), Wanted::of(&args));
+    let RunArgs { rm, json, .. } = how;
+    let (shim_cgroup, wanted) = (args.shim.cgroup.clone(), Wanted::of(&args));
     let (interactive, raw) = (args.interactive, args.tty);
     if raw {
         terminal::require()?;
     }
-    let sandbox = args.sandbox.clone();
-    let (id, task) = describe_task(args)?;
+    let sandbox = args.isolation.sandbox.clone();
+    let (id, task) = describe_task(state, args).await?;
     let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
     let outputs = outputs(&task, json);
     let wish = Wish { input: interactive, outputs, raw, keys };
@@ -115,9 +116,9 @@ fn outputs(task: &Task, json: bool) -> Outputs {
 
 /// Runs `bowline start`: a task in the background; prints its id.
 pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
-    let (shim_cgroup, wanted) = (args.shim_cgroup.clone(), Wanted::of(&args));
-    let sandbox = args.sandbox.clone();
-    let (id, mut task) = describe_task(args)?;
+    let (shim_cgroup, wanted) = (args.shim.cgroup.clone(), Wanted::of(&args));
+    let sandbox = args.isolation.sandbox.clone();
+    let (id, mut task) = describe_task(state, args).await?;
     // Keep a log by default, as nothing else receives the output.
     task.log.format.get_or_insert(LogFormat::Json);
     let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
@@ -159,54 +160,34 @@ fn leave_unwritten(up: Up, id: &TaskId, report: &ExitReport, rm: bool) -> Result
     Ok(())
 }
 
-/// Returns the task that flags and file describe, with an id.
-fn describe_task(mut args: TaskArgs) -> Result<(TaskId, Task)> {
-    if let Some(rootfs) = &mut args.rootfs {
-        *rootfs = std::path::absolute(&*rootfs).doing(Kind::Usage, || "--rootfs: not a path")?;
-    }
-    let is_member = args.sandbox.is_some();
-    let task = match args.file.take() {
-        Some(file) => description::read(&file, is_member, |task| lay_on_top(task, args))?,
+/// Returns the task that flags and file describe, with an id. Removes a task with that id if it is to be replaced.
+async fn describe_task(state: &StateDir, mut args: TaskArgs) -> Result<(TaskId, Task)> {
+    let (replace, is_member) = (args.replace, args.isolation.sandbox.is_some());
+    let file = args.file.take();
+    let flags = Flags::of(args)?;
+    let task = match file {
+        Some(file) => description::read(&file, is_member, |task| flags.lay_on(task))?,
         None => {
             let mut task = Task::default();
-            lay_on_top(&mut task, args);
+            flags.lay_on(&mut task)?;
             // Flags set no CPU shares, which are the members' difference.
             task.validate().map_err(Error::from)?;
             task
         }
     };
+    if replace {
+        let Some(id) = &task.name else {
+            let error = Error::new(Kind::Usage, "--replace: the task has no name");
+            return Err(error.hint("name it by --name, or in its description"));
+        };
+        rm::replaced(state, id).await?;
+    }
     Ok((named(&task)?, task))
 }
 
 /// The id from the description, or a random one.
 fn named(task: &Task) -> Result<TaskId> {
     task.name.clone().map_or_else(|| made_up("task"), Ok)
-}
-
-/// Applies the flags on top of what a file says.
-fn lay_on_top(task: &mut Task, args: TaskArgs) {
-    if let Some((command, rest)) = args.command.split_first() {
-        task.command.clone_from(command);
-        task.args = rest.to_vec();
-    }
-    task.rootfs = args.rootfs.or(task.rootfs.take());
-    task.name = args.name.or(task.name.take());
-    task.memory.limit = args.memory.or(task.memory.limit);
-    task.cpu.limit = args.cpus.or(task.cpu.limit);
-    task.pids = args.pids.map(Ceiling::At).or(task.pids);
-    task.timeout = args.timeout.or(task.timeout);
-    task.user = args.user.or(task.user.take());
-    task.profile = args.untrusted.then_some(TaskProfile::Untrusted).or(task.profile);
-    task.init = args.init.or(task.init);
-    task.stdin |= args.interactive;
-    task.terminal |= args.tty;
-    if let (true, Ok(term)) = (args.tty, std::env::var("TERM")) {
-        task.env.entry("TERM".to_owned()).or_insert(term);
-    }
-    task.log.format = args.log.or(task.log.format);
-    task.log.max_size = args.log_size.or(task.log.max_size);
-    task.log.max_files = args.log_files.or(task.log.max_files);
-    task.env.extend(args.env);
 }
 
 /// Launch options that are not part of the description.
@@ -218,7 +199,7 @@ struct Wanted {
 
 impl Wanted {
     fn of(args: &TaskArgs) -> Wanted {
-        Wanted { durable: args.durable, driver: args.cgroup_driver, slice: args.slice.clone() }
+        Wanted { durable: args.shim.durable, driver: args.shim.driver, slice: args.shim.slice.clone() }
     }
 }
 

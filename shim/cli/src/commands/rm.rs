@@ -41,6 +41,14 @@ pub async fn exited(state: &StateDir) -> Result<u8> {
     Ok(code.unwrap_or(0))
 }
 
+/// Removes the task that another one of its name replaces, if there is one.
+pub async fn replaced(state: &StateDir, id: &TaskId) -> Result<()> {
+    match remove(state, id, true).await {
+        Err(error) if error.kind() == Kind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
 fn has_ended(state: &StateDir, id: &TaskId) -> bool {
     state.folder(id).exit().is_ok_and(|report| report.is_some())
 }

@@ -11,13 +11,17 @@ use bowline_spec::{Format, Sandbox, Task};
 /// Reads the description of a task, or of a member of a sandbox, and applies `on_top` to it; `-` is stdin.
 ///
 /// # Errors
-/// `BadSpec`, naming file, field and line.
-pub fn read(file: &Path, is_member: bool, on_top: impl FnOnce(&mut Task)) -> Result<Task> {
+/// `BadSpec`, naming file, field and line; that of `on_top`.
+pub fn read(file: &Path, is_member: bool, on_top: impl FnOnce(&mut Task) -> Result<()>) -> Result<Task> {
     let (text, format) = text_of(file)?;
+    let mut laid_on = Ok(());
+    let on_top = |task: &mut Task| laid_on = on_top(task);
     let task = match is_member {
         true => bowline_spec::parse_member_with(&text, format, on_top),
         false => bowline_spec::parse_with(&text, format, on_top),
     };
+    // What it has left undone is what would be wrong then.
+    laid_on?;
     task.map_err(|invalid| {
         Error::from(invalid).within(file.display()).hint("`bowline schema` prints every field and its form")
     })

@@ -61,7 +61,7 @@ Examples:
 pub const LOGS: &str = "\
 Examples:
   bowline logs --follow web
-  bowline logs --since '10m ago' --tail 100 --timestamps web";
+  bowline logs --since 10m --tail 100 --timestamps web";
 
 pub const STATS: &str = "\
 Examples:
@@ -82,7 +82,7 @@ Examples:
 pub const EVENTS: &str = "\
 Examples:
   bowline events --follow
-  bowline events --since '1h ago' --json web";
+  bowline events --since 1h --json web";
 
 pub const EXPLAIN: &str = "\
 Examples:

@@ -3,11 +3,16 @@
 pub mod args;
 pub mod completion;
 pub mod description;
+pub mod environment;
 pub mod examples;
 pub mod filter;
+pub mod flags;
 pub mod io;
 pub mod misuse;
 pub mod moment;
+pub mod mounts;
 pub mod named;
+pub mod security;
+pub mod set;
 pub mod several;
 pub mod signal;

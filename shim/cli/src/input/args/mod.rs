@@ -6,26 +6,27 @@
 pub mod cgroup;
 pub mod limits;
 pub mod sandbox;
+pub mod task;
 pub mod update;
 
 use std::path::PathBuf;
 
-use bowline_executor::{CgroupDriver, LogStream, ShimCgroup, VERSION};
-use bowline_spec::LogFormat;
-use bowline_spec::host_limits::{UnitKind, UnitName};
+use bowline_executor::{LogStream, VERSION};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
 use bowline_spec::user::User;
-use bowline_spec::values::{ByteSize, Cpus, Duration};
+use bowline_spec::values::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use self::cgroup::CgroupArgs;
 use self::limits::LimitsArgs;
 pub use self::sandbox::SandboxCommand;
+use self::task::TaskArgs;
 use self::update::UpdateArgs;
 use super::examples;
 use super::filter::Filter;
+use crate::input::environment::Variable;
 use crate::input::moment::Moment;
 use crate::input::named::TaskRef;
 use crate::input::signal::SignalOrNone;
@@ -100,8 +101,8 @@ pub enum Command {
         /// The signal, by name or number [default: the description's, else TERM]
         #[arg(short, long)]
         signal: Option<Signal>,
-        /// How long to wait before killing [default: the description's, else 10s]
-        #[arg(long)]
+        /// How long to wait before killing; a number is seconds [default: the description's, else 10s]
+        #[arg(short = 't', long, visible_alias = "time")]
         grace: Option<Duration>,
     },
     /// Send a signal to tasks
@@ -270,85 +271,16 @@ pub enum CompletedShell {
     Zsh,
 }
 
-/// A task as typed: a description, flags on top of it, and the command.
-#[derive(Debug, Args)]
-pub struct TaskArgs {
-    /// The task's id [default: made up]
-    #[arg(long, value_name = "ID")]
-    pub name: Option<TaskId>,
-    /// A task description: TOML, or JSON if it ends in .json; - for stdin
-    #[arg(short, long, value_name = "F")]
-    pub file: Option<PathBuf>,
-    /// The sandbox to join; what made the sandbox's cgroup makes the task's too
-    #[arg(long, value_name = "ID", conflicts_with = "shim_cgroup")]
-    pub sandbox: Option<TaskId>,
-    /// The folder with the task's root filesystem [default: a view of the host's]
-    #[arg(long, value_name = "DIR")]
-    pub rootfs: Option<PathBuf>,
-    /// Memory limit: 64M, 1G
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<ByteSize>,
-    /// CPU limit, in CPUs: 0.5
-    #[arg(long)]
-    pub cpus: Option<Cpus>,
-    /// Limit of processes and threads
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    pub pids: Option<u64>,
-    /// An environment variable; may be repeated
-    #[arg(long, value_name = "K=V", value_parser = variable)]
-    pub env: Vec<(String, String)>,
-    /// The user, by name or number, perhaps with a group: web, 1000:1000
-    #[arg(long)]
-    pub user: Option<User>,
-    /// For untrusted code: its own user, no network, no capabilities, little of everything
-    #[arg(long, conflicts_with_all = ["user", "sandbox"])]
-    pub untrusted: bool,
-    /// Pass stdin on; for a task in the background, keep it open for `attach`
-    #[arg(short, long)]
-    pub interactive: bool,
-    /// Give it a terminal
-    #[arg(short, long)]
-    pub tty: bool,
-    /// Whether an init is above the command: it forwards signals, reaps, and keeps output and exit status if the shim
-    /// dies [default: true without --rootfs]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub init: Option<bool>,
-    /// Where the shim itself is charged: inherit, root, overhead, or a cgroup path
-    #[arg(long, value_name = "MODE", default_value = "overhead")]
-    pub shim_cgroup: ShimCgroup,
-    /// What makes the task's cgroup: cgroupfs, systemd, or auto (systemd if the path is slice:prefix:name)
-    #[arg(long, value_name = "DRIVER", env = "BOWLINE_CGROUP_DRIVER", default_value = "auto")]
-    pub cgroup_driver: CgroupDriver,
-    /// The systemd slice for the task's scope; if systemd refuses, the task starts outside it, and says so
-    #[arg(long, value_name = "SLICE", value_parser = slice, conflicts_with = "sandbox")]
-    pub slice: Option<String>,
-    /// Stop it after this long, as its description says: 500ms, 2s, 10m; `run` then exits with 124
-    #[arg(long, value_name = "TIME", value_parser = timeout)]
-    pub timeout: Option<Duration>,
-    /// Sync the exit report and all other records to disk before the exit is reported
-    #[arg(long)]
-    pub durable: bool,
-    /// How output is kept: json, raw or none [default: json for start]
-    #[arg(long, value_name = "FORMAT")]
-    pub log: Option<LogFormat>,
-    /// How large a log file may become [default: 10M]
-    #[arg(long, value_name = "SIZE")]
-    pub log_size: Option<ByteSize>,
-    /// How many log files to keep [default: 5]
-    #[arg(long, value_name = "N")]
-    pub log_files: Option<u32>,
-    /// The command and its arguments; whatever follows its first word is the command's, flags too
-    #[arg(trailing_var_arg = true, value_name = "CMD", value_hint = ValueHint::AnyPath)]
-    pub command: Vec<String>,
-}
-
 /// What is done about a task in the foreground.
 #[derive(Debug, Args)]
 pub struct RunArgs {
+    /// Run it in the background and print its id, as `start` does
+    #[arg(short, long, conflicts_with = "rm")]
+    pub detach: bool,
     /// Remove the task once it has ended
     #[arg(long)]
     pub rm: bool,
-    /// Print its exit report, with the last 4 KiB of its output, instead of its output
+    /// Print its exit report, with the last 4 KiB of its output, instead of its output; with -d id and pid
     #[arg(long, conflicts_with = "tty")]
     pub json: bool,
 }
@@ -413,13 +345,16 @@ pub struct ExecArgs {
     #[arg(long)]
     pub timeout: Option<Duration>,
     /// The user [default: the task's]
-    #[arg(long)]
+    #[arg(short, long)]
     pub user: Option<User>,
-    /// An environment variable on top of the task's; may be repeated
-    #[arg(long, value_name = "K=V", value_parser = variable)]
-    pub env: Vec<(String, String)>,
+    /// A variable on top of the task's, or the name of one that is set here; may be repeated
+    #[arg(short, long, value_name = "K=V")]
+    pub env: Vec<Variable>,
+    /// A file of variables, one K=V a line; --env comes first; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Vec<PathBuf>,
     /// The working directory [default: the task's]
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     pub workdir: Option<PathBuf>,
     /// Print how it ended and the last 4 KiB of each stream, as JSON
     #[arg(long)]
@@ -575,22 +510,6 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
     let interval: Duration = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
     // Short intervals are refused, as each reading takes the shim's time too.
     if interval < Duration::from_millis(100) { Err(format!("{text} is shorter than 100ms")) } else { Ok(interval) }
-}
-
-fn timeout(text: &str) -> std::result::Result<Duration, String> {
-    let timeout: Duration = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
-    if timeout == Duration::default() {
-        return Err(format!("{text} leaves no time to run; write it as 500ms, or 2s"));
-    }
-    Ok(timeout)
-}
-
-fn slice(text: &str) -> std::result::Result<String, String> {
-    let name: UnitName = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
-    match name.kind() {
-        UnitKind::Slice => Ok(name.to_string()),
-        UnitKind::Service | UnitKind::Scope => Err(format!("{name} is no slice, as it does not end with .slice")),
-    }
 }
 
 /// Parses a word as a description would contain it.

@@ -91,16 +91,16 @@ pub struct CreateArgs {
     #[arg(long, value_name = "PATH")]
     pub place: Option<Place>,
     /// Memory limit of all members together: 64M, 1G
-    #[arg(long, value_name = "SIZE")]
+    #[arg(short, long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,
     /// CPU limit of all members together, in CPUs: 0.5
     #[arg(long)]
     pub cpus: Option<Cpus>,
     /// The CPUs they may run on: 0-1,3
-    #[arg(long, value_name = "CPUS")]
+    #[arg(long, value_name = "CPUS", visible_alias = "cpuset-cpus")]
     pub cpuset: Option<IdSet>,
     /// Limit of processes and threads of all members together
-    #[arg(long)]
+    #[arg(long, visible_alias = "pids-limit")]
     pub pids: Option<Ceiling<u64>>,
     /// The class of service: guaranteed, burstable or best-effort [default: what the members make]
     #[arg(long, value_parser = word::<Class>)]
@@ -108,8 +108,8 @@ pub struct CreateArgs {
     /// What becomes of limits that this host cannot enforce: required, best-effort or off
     #[arg(long, value_name = "MODE", value_parser = word::<Enforcement>)]
     pub cgroup: Option<Enforcement>,
-    /// The network: host, none, cni, or the path of a network namespace [default: host]
-    #[arg(long, value_name = "NETWORK")]
+    /// The network: host, none or private, cni, or the path of a network namespace [default: host]
+    #[arg(long, value_name = "NETWORK", value_parser = network, visible_alias = "net")]
     pub network: Option<NetworkMode>,
     /// A port of the host that leads to one of the sandbox: 8080:80, 53:53/udp; may be repeated
     #[arg(short, long, value_name = "HOST:SANDBOX", value_parser = port)]
@@ -126,6 +126,12 @@ pub struct CreateArgs {
     /// Print everything known about it, as JSON, instead of the id
     #[arg(long)]
     pub json: bool,
+}
+
+/// Parses a network; `private` is what tasks call `none`.
+fn network(text: &str) -> Result<NetworkMode, String> {
+    let text = if text == "private" { "none" } else { text };
+    text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())
 }
 
 /// Parses a port: `[ADDRESS:]HOST[:SANDBOX][/PROTOCOL]`.

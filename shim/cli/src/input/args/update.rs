@@ -13,7 +13,7 @@ use crate::input::io::IoArg;
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
     /// Memory limit: 64M, max
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
+    #[arg(short, long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
     pub memory: Option<Ceiling<ByteSize>>,
     /// Swap limit, beyond the memory limit: 16M, max
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>)]
@@ -37,13 +37,13 @@ pub struct UpdateArgs {
     #[arg(long, value_name = "TIME")]
     pub realtime_period: Option<Duration>,
     /// The CPUs the task may run on: 0-1,3
-    #[arg(long, value_name = "CPUS")]
+    #[arg(long, value_name = "CPUS", visible_alias = "cpuset-cpus")]
     pub cpuset: Option<IdSet>,
     /// The memory nodes it may use: 0
     #[arg(long, value_name = "NODES")]
     pub mems: Option<IdSet>,
     /// Limit of processes and threads: 64, max
-    #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<u64>)]
+    #[arg(long, allow_negative_numbers = true, value_parser = ceiling::<u64>, visible_alias = "pids-limit")]
     pub pids: Option<Ceiling<u64>>,
     /// Block devices: weight=500, or /dev/sda,read_bps=1M,write_iops=max; may be repeated
     #[arg(long, value_name = "IO")]

@@ -1,0 +1,256 @@
+//! The flags of `run` and `start` that say what a task is, in docker's names where docker has one.
+//!
+//! Each stands for a field of the description. Must not: decide what a flag does to a description, which is the job of
+//! `input::flags`.
+
+use std::path::PathBuf;
+
+use bowline_executor::{CgroupDriver, ShimCgroup};
+use bowline_spec::capability::Entry;
+use bowline_spec::host_limits::{UnitKind, UnitName};
+use bowline_spec::id::TaskId;
+use bowline_spec::rlimit::{Resource, Rlimit};
+use bowline_spec::signal::Signal;
+use bowline_spec::user::User;
+use bowline_spec::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
+use bowline_spec::{Device, LogFormat, Mount, Namespace, OnUnhealthy};
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, ValueHint};
+
+use super::update::ceiling;
+use super::word;
+use crate::input::environment::Variable;
+use crate::input::mounts::{device, mount, tmpfs, volume};
+use crate::input::security::{SecurityOpt, label, network, ulimit};
+use crate::input::set::Setting;
+
+const LIMITS: &str = "Limits";
+const FILES: &str = "Files and devices";
+const ISOLATION: &str = "Isolation";
+const HEALTH: &str = "Health checks";
+const OUTPUT: &str = "Logs";
+const SHIM: &str = "Shim and cgroup";
+
+/// A task as typed: a description, flags on top of it, and the command.
+#[derive(Debug, Args)]
+pub struct TaskArgs {
+    /// The task's id [default: made up]
+    #[arg(long, value_name = "ID")]
+    pub name: Option<TaskId>,
+    /// Remove a task of that name first, as `rm -f` does
+    #[arg(long)]
+    pub replace: bool,
+    /// A task description: TOML, or JSON if it ends in .json; - for stdin
+    #[arg(short, long, value_name = "F")]
+    pub file: Option<PathBuf>,
+    /// Any field of the description, over all else: memory.high=48M, env."A.B"=x, args[0]=x; null removes it
+    #[arg(long, value_name = "FIELD=VALUE")]
+    pub set: Vec<Setting>,
+    /// An environment variable, or the name of one that is set here; may be repeated
+    #[arg(short, long, value_name = "K=V")]
+    pub env: Vec<Variable>,
+    /// A file of variables, one K=V a line; --env comes first; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Vec<PathBuf>,
+    /// The working directory
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
+    pub workdir: Option<PathBuf>,
+    /// A name and a value that are kept with the task: tier=web; may be repeated
+    #[arg(short, long, value_name = "K=V", value_parser = label)]
+    pub label: Vec<(String, String)>,
+    /// Pass stdin on; for a task in the background, keep it open for `attach`
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Give it a terminal
+    #[arg(short, long)]
+    pub tty: bool,
+    /// Whether an init is above the command: it forwards signals, reaps, and keeps output and exit status if the shim
+    /// dies [default: true without --rootfs]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub init: Option<bool>,
+    /// Stop it after this long, as its description says: 500ms, 2s, 10m; `run` then exits with 124
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
+    pub timeout: Option<Duration>,
+    /// The signal that asks it to end [default: TERM]
+    #[arg(long, value_name = "SIGNAL")]
+    pub stop_signal: Option<Signal>,
+    /// How long it may then take before it is killed; a number is seconds [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    pub stop_timeout: Option<Duration>,
+    /// The command and its arguments; whatever follows its first word is the command's, flags too
+    #[arg(trailing_var_arg = true, value_name = "CMD", value_hint = ValueHint::AnyPath)]
+    pub command: Vec<String>,
+    #[command(flatten)]
+    pub limits: LimitFlags,
+    #[command(flatten)]
+    pub files: FileFlags,
+    #[command(flatten)]
+    pub isolation: IsolationFlags,
+    #[command(flatten)]
+    pub health: HealthFlags,
+    #[command(flatten)]
+    pub log: LogFlags,
+    #[command(flatten)]
+    pub shim: ShimFlags,
+}
+
+/// How much the task may use.
+#[derive(Debug, Args)]
+pub struct LimitFlags {
+    /// Memory limit: 64M, 1G
+    #[arg(short, long, value_name = "SIZE", help_heading = LIMITS)]
+    pub memory: Option<ByteSize>,
+    /// Limit of memory and swap together: 128M; -1 for no limit of swap
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = ceiling::<ByteSize>, help_heading = LIMITS)]
+    pub memory_swap: Option<Ceiling<ByteSize>>,
+    /// CPU limit, in CPUs: 0.5
+    #[arg(long, help_heading = LIMITS)]
+    pub cpus: Option<Cpus>,
+    /// The CPUs that it may run on: 0-1,3
+    #[arg(long, value_name = "CPUS", visible_alias = "cpuset", help_heading = LIMITS)]
+    pub cpuset_cpus: Option<IdSet>,
+    /// Limit of processes and threads; -1 for none
+    #[arg(long, visible_alias = "pids-limit", allow_negative_numbers = true, value_parser = pids, help_heading = LIMITS)]
+    pub pids: Option<Ceiling<u64>>,
+    /// A resource limit of each process: nofile=1024, core=0:-1; may be repeated
+    #[arg(long, value_name = "NAME=SOFT[:HARD]", value_parser = ulimit, help_heading = LIMITS)]
+    pub ulimit: Vec<(Resource, Rlimit)>,
+}
+
+/// What the task sees of the host's files and devices.
+#[derive(Debug, Args)]
+pub struct FileFlags {
+    /// The folder with the task's root filesystem [default: a view of the host's]
+    #[arg(long, value_name = "DIR", help_heading = FILES)]
+    pub rootfs: Option<PathBuf>,
+    /// Make the root itself read-only, as it is without --rootfs
+    #[arg(long, help_heading = FILES)]
+    pub read_only: bool,
+    /// A file or folder of the host, which must be there, and its place in the task; may be repeated
+    #[arg(short, long, value_name = "SRC:DST[:ro]", value_parser = volume, help_heading = FILES)]
+    pub volume: Vec<Mount>,
+    /// The same in another form: type=bind,source=SRC,target=DST,readonly, or type=tmpfs,target=DST
+    #[arg(long, value_name = "FIELDS", value_parser = mount, help_heading = FILES)]
+    pub mount: Vec<Mount>,
+    /// An empty folder in memory: /scratch, /scratch:size=64M,mode=1777; may be repeated
+    #[arg(long, value_name = "DST[:OPTIONS]", value_parser = tmpfs, help_heading = FILES)]
+    pub tmpfs: Vec<Mount>,
+    /// A device of the host's: /dev/kvm, /dev/sda:/dev/disk:r; may be repeated
+    #[arg(long, value_name = "HOST[:PATH][:rwm]", value_parser = device, help_heading = FILES)]
+    pub device: Vec<Device>,
+}
+
+/// Who the task is, and what keeps it apart.
+#[derive(Debug, Args)]
+pub struct IsolationFlags {
+    /// The user, by name or number, perhaps with a group: web, 1000:1000
+    #[arg(short, long, help_heading = ISOLATION)]
+    pub user: Option<User>,
+    /// For untrusted code: its own user, no network, no capabilities, little of everything
+    #[arg(long, conflicts_with_all = ["user", "sandbox"], help_heading = ISOLATION)]
+    pub untrusted: bool,
+    /// The sandbox to join; what made the sandbox's cgroup makes the task's too
+    #[arg(long, value_name = "ID", conflicts_with = "shim_cgroup", help_heading = ISOLATION)]
+    pub sandbox: Option<TaskId>,
+    /// host, private or none (a loopback interface alone), or the path of a network namespace [default: host]
+    #[arg(long, value_parser = network, visible_alias = "net", conflicts_with = "sandbox", help_heading = ISOLATION)]
+    pub network: Option<Namespace>,
+    /// The host name inside [default: the host's]
+    #[arg(long, value_name = "NAME", conflicts_with = "sandbox", help_heading = ISOLATION)]
+    pub hostname: Option<String>,
+    /// A capability to add to the default ones: NET_ADMIN, ALL; may be repeated
+    #[arg(long, value_name = "CAP", help_heading = ISOLATION)]
+    pub cap_add: Vec<Entry>,
+    /// A capability to take from the default ones: CHOWN, ALL; may be repeated
+    #[arg(long, value_name = "CAP", help_heading = ISOLATION)]
+    pub cap_drop: Vec<Entry>,
+    /// seccomp=unconfined, seccomp=PROFILE.json, apparmor=PROFILE or no-new-privileges[=false]; may be repeated
+    #[arg(long, value_name = "OPTION", help_heading = ISOLATION)]
+    pub security_opt: Vec<SecurityOpt>,
+}
+
+/// How the shim asks whether the task is healthy.
+#[derive(Debug, Args)]
+pub struct HealthFlags {
+    /// A command for a shell in the task; exit code 0 is healthy
+    #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new(), help_heading = HEALTH)]
+    pub health_cmd: Option<String>,
+    /// The time between two checks [default: 30s]
+    #[arg(long, value_name = "TIME", help_heading = HEALTH)]
+    pub health_interval: Option<Duration>,
+    /// How long a check may take [default: 30s]
+    #[arg(long, value_name = "TIME", help_heading = HEALTH)]
+    pub health_timeout: Option<Duration>,
+    /// How many failures in a row make it unhealthy [default: 3]
+    #[arg(long, value_name = "N", help_heading = HEALTH)]
+    pub health_retries: Option<u32>,
+    /// How long after its start failures do not count [default: 0]
+    #[arg(long, value_name = "TIME", help_heading = HEALTH)]
+    pub health_start_period: Option<Duration>,
+    /// The time between two checks in that period [default: 5s]
+    #[arg(long, value_name = "TIME", help_heading = HEALTH)]
+    pub health_start_interval: Option<Duration>,
+    /// What becomes of it when it is unhealthy: none or stop [default: none]
+    #[arg(long, value_name = "ACTION", value_parser = word::<OnUnhealthy>, help_heading = HEALTH)]
+    pub health_on_failure: Option<OnUnhealthy>,
+    /// Without the checks that the description asks for
+    #[arg(long, conflicts_with = "health_cmd", help_heading = HEALTH)]
+    pub no_healthcheck: bool,
+}
+
+/// What is kept of the task's output.
+#[derive(Debug, Args)]
+pub struct LogFlags {
+    /// How output is kept: json, raw or none [default: json for a task in the background]
+    #[arg(long = "log", value_name = "FORMAT", help_heading = OUTPUT)]
+    pub format: Option<LogFormat>,
+    /// How large a log file may become [default: 10M]
+    #[arg(long = "log-size", value_name = "SIZE", help_heading = OUTPUT)]
+    pub size: Option<ByteSize>,
+    /// How many log files to keep [default: 5]
+    #[arg(long = "log-files", value_name = "N", help_heading = OUTPUT)]
+    pub files: Option<u32>,
+}
+
+/// How the task is launched, of which its description says nothing.
+#[derive(Debug, Args)]
+pub struct ShimFlags {
+    /// Where the shim itself is charged: inherit, root, overhead, or a cgroup path
+    #[arg(long = "shim-cgroup", id = "shim_cgroup", value_name = "MODE", default_value = "overhead", help_heading = SHIM)]
+    pub cgroup: ShimCgroup,
+    /// What makes the task's cgroup: cgroupfs, systemd, or auto (systemd if the path is slice:prefix:name)
+    #[arg(long = "cgroup-driver", value_name = "DRIVER", env = "BOWLINE_CGROUP_DRIVER", default_value = "auto")]
+    #[arg(help_heading = SHIM)]
+    pub driver: CgroupDriver,
+    /// The systemd slice for the task's scope; if systemd refuses, the task starts outside it, and says so
+    #[arg(long, value_name = "SLICE", value_parser = slice, conflicts_with = "sandbox", help_heading = SHIM)]
+    pub slice: Option<String>,
+    /// Sync the exit report and all other records to disk before the exit is reported
+    #[arg(long, help_heading = SHIM)]
+    pub durable: bool,
+}
+
+fn timeout(text: &str) -> std::result::Result<Duration, String> {
+    let timeout: Duration = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
+    if timeout == Duration::default() {
+        return Err(format!("{text} leaves no time to run; write it as 500ms, or 2s"));
+    }
+    Ok(timeout)
+}
+
+fn pids(text: &str) -> std::result::Result<Ceiling<u64>, String> {
+    match ceiling(text)? {
+        Ceiling::At(0) => {
+            Err("0 leaves no room for the command itself; write 1 or more, or -1 for no limit".to_owned())
+        }
+        limit => Ok(limit),
+    }
+}
+
+fn slice(text: &str) -> std::result::Result<String, String> {
+    let name: UnitName = text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())?;
+    match name.kind() {
+        UnitKind::Slice => Ok(name.to_string()),
+        UnitKind::Service | UnitKind::Scope => Err(format!("{name} is no slice, as it does not end with .slice")),
+    }
+}

@@ -1,0 +1,188 @@
+//! From flags to a description: what each flag of `run` and `start` is there, on top of what a file says.
+//!
+//!   TaskArgs ─ Flags::of: files and folders are looked at ─► Flags ─ lay_on ─► the description
+//!
+//! Flags win over the file, and `--set` over both. Must not: launch anything.
+
+use bowline_executor::{Doing as _, Error, Kind, Result};
+use bowline_spec::capability::Entry;
+use bowline_spec::values::{ByteSize, Ceiling};
+use bowline_spec::{Healthcheck, Mount, Task, TaskProfile};
+
+use crate::input::args::task::{FileFlags, HealthFlags, IsolationFlags, LimitFlags, TaskArgs};
+use crate::input::environment;
+use crate::input::mounts;
+use crate::input::security::SecurityOpt;
+use crate::input::set::{self, Setting};
+
+/// Flags whose files and folders have been looked at.
+pub struct Flags {
+    args: TaskArgs,
+    env: Vec<(String, String)>,
+    mounts: Vec<Mount>,
+}
+
+impl Flags {
+    /// Reads what the flags name.
+    ///
+    /// # Errors
+    /// `Usage` for an env file that cannot be read, `NotFound` for a source of a mount that does not exist.
+    pub fn of(mut args: TaskArgs) -> Result<Flags> {
+        let env = environment::variables(&args.env_file, std::mem::take(&mut args.env))?;
+        let FileFlags { rootfs, volume, mount, tmpfs, .. } = &mut args.files;
+        if let Some(rootfs) = rootfs {
+            *rootfs = std::path::absolute(&*rootfs).doing(Kind::Usage, || "--rootfs: not a path")?;
+        }
+        let mut mounts: Vec<Mount> = [volume, mount, tmpfs].into_iter().flat_map(std::mem::take).collect();
+        // What is mounted below another comes later, in whatever order they are typed.
+        mounts.sort_by_key(|mount| mount.destination.components().count());
+        Ok(Flags { env, mounts: mounts::with_sources(mounts)?, args })
+    }
+
+    /// Sets what the flags say in `task`.
+    ///
+    /// # Errors
+    /// `Usage` for flags that need others, `BadSpec` for a field that `--set` cannot set.
+    pub fn lay_on(self, task: &mut Task) -> Result<()> {
+        let Flags { args, env, mounts } = self;
+        if let Some((command, rest)) = args.command.split_first() {
+            task.command.clone_from(command);
+            task.args = rest.to_vec();
+        }
+        task.name = args.name.or(task.name.take());
+        task.env.extend(env);
+        task.workdir = args.workdir.or(task.workdir.take());
+        task.labels.extend(args.label);
+        task.init = args.init.or(task.init);
+        task.stdin |= args.interactive;
+        task.terminal |= args.tty;
+        if let (true, Ok(term)) = (args.tty, std::env::var("TERM")) {
+            task.env.entry("TERM".to_owned()).or_insert(term);
+        }
+        task.timeout = args.timeout.or(task.timeout);
+        task.stop.signal = args.stop_signal.or(task.stop.signal);
+        task.stop.grace = args.stop_timeout.or(task.stop.grace);
+        limits(task, args.limits)?;
+        task.mounts.extend(mounts);
+        files(task, args.files);
+        isolation(task, args.isolation);
+        health(task, args.health)?;
+        task.log.format = args.log.format.or(task.log.format);
+        task.log.max_size = args.log.size.or(task.log.max_size);
+        task.log.max_files = args.log.files.or(task.log.max_files);
+        args.set.iter().try_for_each(|setting| set(task, setting))
+    }
+}
+
+fn limits(task: &mut Task, flags: LimitFlags) -> Result<()> {
+    task.memory.limit = flags.memory.or(task.memory.limit);
+    if let Some(both) = flags.memory_swap {
+        task.memory.swap = Some(swap(task.memory.limit, both)?);
+    }
+    task.cpu.limit = flags.cpus.or(task.cpu.limit);
+    task.cpu.cpuset = flags.cpuset_cpus.or(task.cpu.cpuset.take());
+    task.pids = flags.pids.or(task.pids);
+    task.rlimits.extend(flags.ulimit);
+    Ok(())
+}
+
+/// What docker's limit of memory and swap together leaves for swap.
+fn swap(memory: Option<ByteSize>, both: Ceiling<ByteSize>) -> Result<Ceiling<ByteSize>> {
+    let refused = |why: &str| {
+        Error::new(Kind::Usage, format!("--memory-swap: {why}"))
+            .hint("it is the limit of memory and swap together: --memory 64M --memory-swap 128M leaves 64M of swap")
+    };
+    let Ceiling::At(both) = both else { return Ok(Ceiling::Unlimited) };
+    let memory = memory.ok_or_else(|| refused("there is no limit of memory"))?;
+    let swap = both.as_u64().checked_sub(memory.as_u64());
+    let swap = swap.ok_or_else(|| refused(&format!("{both} is less than the memory limit, {memory}")))?;
+    Ok(Ceiling::At(ByteSize::bytes(swap)))
+}
+
+fn files(task: &mut Task, flags: FileFlags) {
+    task.rootfs = flags.rootfs.or(task.rootfs.take());
+    if flags.read_only {
+        task.readonly_rootfs = Some(true);
+    }
+    task.devices.extend(flags.device);
+}
+
+fn isolation(task: &mut Task, flags: IsolationFlags) {
+    task.user = flags.user.or(task.user.take());
+    task.profile = flags.untrusted.then_some(TaskProfile::Untrusted).or(task.profile);
+    task.namespaces.network = flags.network.or(task.namespaces.network.take());
+    task.hostname = flags.hostname.or(task.hostname.take());
+    add(&mut task.capabilities.add, flags.cap_add);
+    add(&mut task.capabilities.drop, flags.cap_drop);
+    for option in flags.security_opt {
+        match option {
+            SecurityOpt::Seccomp(seccomp) => task.seccomp = Some(seccomp),
+            SecurityOpt::Apparmor(profile) => task.apparmor = Some(profile),
+            SecurityOpt::NoNewPrivileges(on) => task.no_new_privs = Some(on),
+        }
+    }
+}
+
+/// Adds capabilities that are not there yet.
+fn add(to: &mut Vec<Entry>, entries: Vec<Entry>) {
+    for entry in entries {
+        if !to.contains(&entry) {
+            to.push(entry);
+        }
+    }
+}
+
+fn health(task: &mut Task, flags: HealthFlags) -> Result<()> {
+    if flags.no_healthcheck {
+        task.healthcheck = None;
+    }
+    if let Some(command) = flags.health_cmd {
+        let exec = ["/bin/sh".to_owned(), "-c".to_owned(), command].into();
+        task.healthcheck = Some(Healthcheck { exec, ..task.healthcheck.take().unwrap_or_default() });
+    }
+    let how = Healthcheck {
+        interval: flags.health_interval,
+        timeout: flags.health_timeout,
+        retries: flags.health_retries,
+        start_period: flags.health_start_period,
+        start_interval: flags.health_start_interval,
+        on_unhealthy: flags.health_on_failure.unwrap_or_default(),
+        ..Healthcheck::default()
+    };
+    let Some(check) = &mut task.healthcheck else {
+        let message = "flags that begin with --health- say how a check is made, and there is none";
+        let error = Error::new(Kind::Usage, message).hint("name its command by --health-cmd 'test -e /tmp/ready'");
+        return if how == Healthcheck::default() { Ok(()) } else { Err(error) };
+    };
+    check.interval = how.interval.or(check.interval);
+    check.timeout = how.timeout.or(check.timeout);
+    check.retries = how.retries.or(check.retries);
+    check.start_period = how.start_period.or(check.start_period);
+    check.start_interval = how.start_interval.or(check.start_interval);
+    check.on_unhealthy = flags.health_on_failure.unwrap_or(check.on_unhealthy);
+    Ok(())
+}
+
+fn set(task: &mut Task, setting: &Setting) -> Result<()> {
+    set::set(task, setting).map_err(|invalid| {
+        Error::from(invalid)
+            .within("--set")
+            .hint("docs/reference.md and `bowline schema` have every field and its form")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn swap_is_what_is_left_of_both() {
+        let size = |text: &str| text.parse::<ByteSize>().expect("a size");
+        let of = |memory: Option<&str>, both: &str| swap(memory.map(size), Ceiling::At(size(both)));
+        assert_eq!(of(Some("64M"), "128M").expect("enough"), Ceiling::At(size("64M")));
+        assert_eq!(of(Some("64M"), "64M").expect("none"), Ceiling::At(size("0")));
+        assert_eq!(swap(None, Ceiling::Unlimited).expect("no limit"), Ceiling::Unlimited);
+        assert_eq!(of(Some("64M"), "32M").expect_err("less").kind(), Kind::Usage);
+        assert_eq!(of(None, "32M").expect_err("of what").kind(), Kind::Usage);
+    }
+}

@@ -14,7 +14,7 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 
 use super::{Payload, capabilities, scheduling};
 use crate::init_program::InitProgram;
-use crate::lsm::Opened;
+use crate::lsm::{Labels, Opened};
 use crate::{inheritance, notify};
 
 /// Confines the calling process as its spec says, calls `last`, and executes the program.
@@ -24,12 +24,18 @@ pub fn execute(
     program: &Image,
     last: impl FnOnce() -> Result<()>,
 ) -> Result<Infallible> {
+    let mut own = None;
     if let Some(init) = payload.init {
         match sys::fork().map_err(|error| too_few(&error))? {
             Cloned::Parent { pid, .. } => return Err(become_init_program(payload, labels, init, pid, program)?),
-            Cloned::Child => begin_workload(payload)?,
+            Cloned::Child => {
+                begin_workload(payload)?;
+                // Those of its parent refuse it.
+                own = payload.labels.map(Labels::open).transpose()?;
+            }
         }
     }
+    let labels = own.as_ref().or(labels);
     let process = payload.process;
     scheduling::personality(payload.spec)?;
     // This only announces the profile: it holds from execve on, and what follows is still unconfined.

@@ -262,8 +262,9 @@ fn become_exec(payload: &Payload<'_>, cgroup_of: Option<BorrowedFd<'_>>, report:
 /// one has arranged its fds already.
 fn begin<'a>(payload: &Payload<'a>) -> Result<Option<Opened<'a>>> {
     let labels = payload.labels.map(Labels::open).transpose()?;
-    // Close the host's /proc.
-    payload.labels.map(Labels::fd).into_iter().for_each(sys::close_fd);
+    // Close the host's /proc. A workload below `bowline-init` opens files of its own there.
+    let over = payload.labels.filter(|_| payload.init.is_none());
+    over.map(Labels::fd).into_iter().for_each(sys::close_fd);
     sys::default_signals([libc::SIGPIPE]);
     payload.entry.join().doing(Kind::Internal, || format!("cannot join cgroup {}", payload.entry.path()))?;
     rustix::process::setsid().doing(Kind::Internal, || "cannot begin a session")?;

@@ -28,7 +28,14 @@ impl Task {
                 return claim.end().map_or_else(|| End::now(ended), |end| End { ended, ..end });
             }
         }
-        claim.ended().await
+        let end = claim.ended().await;
+        self.facts.look(|facts| match end.ended {
+            // Whoever has killed both at once knows how they ended, also where the kernel does not tell.
+            Ended::Unknown if facts.record.init && facts.sent.contains(&libc::SIGKILL) => {
+                End { ended: Ended::Signaled(libc::SIGKILL), ..end }
+            }
+            _ => end,
+        })
     }
 
     /// How the program below `bowline-init` has ended, if it has.

@@ -118,8 +118,9 @@ fn without_init_the_kernel_may_tell_the_exit_code() {
     eventually("there is a new shim", || (takeovers(&task) == 1).then_some(()));
     touch(program, "end");
     let report = waiter.finish().assert_code(0).json();
-    let known = if lacks("PIDFD_INFO_EXIT") { (json!(null), json!(true)) } else { (json!(9), json!(false)) };
-    assert_eq!((&report["exit_code"], &report["shim_died"]), (&known.0, &known.1), "{report}");
+    let is = |code, died| report["exit_code"] == code && report["shim_died"] == died;
+    // Where the kernel does not keep it, the new shim may still be faster than whoever reaps.
+    assert!(is(json!(9), false) || lacks("PIDFD_INFO_EXIT") && is(json!(null), true), "{report}");
     host.assert_nothing_left();
 }
 

@@ -5,6 +5,7 @@
 //!      └──► somebody else has it: their shim is found
 //! ```
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 use std::time::Duration;
 
@@ -18,17 +19,21 @@ use crate::patience::{Patience, silent};
 use crate::shim::{Presence, Shim, dead, exited, find, starting};
 use crate::spawn::{Begin, Programs, spawn_from};
 
+/// How many new shims are started for a caller, where somebody kills each.
+const MOST: usize = 20;
+
 /// Who answers for the task in `folder`: a new shim, where its shim died and the task can be taken over.
 ///
 /// # Errors
 /// As [`find`]; why a new shim could not take the task over.
 pub async fn find_or_adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<Presence> {
-    loop {
+    for _ in 0..MOST {
         match find(folder, id).await? {
             Presence::Dead if adopt(folder, id, programs).await? => {}
             found => return Ok(found),
         }
     }
+    find(folder, id).await
 }
 
 /// Connects to the shim of the running task in `folder`; to a new one if that died.
@@ -101,8 +106,8 @@ async fn answers(folder: &Folder, id: &str, mut shim: Child) -> Result<()> {
     };
     // It was the shim's end that cut the call off.
     let ended = shim.wait();
-    if ended.is_ok_and(|status| status.success()) {
-        // The task had ended, and has its report now.
+    if ended.is_ok_and(|status| status.success() || status.signal().is_some()) {
+        // The task had ended, and has its report now; or the shim was killed too.
         return Ok(());
     }
     let log = std::fs::read_to_string(folder.file("shim.log")).unwrap_or_default();

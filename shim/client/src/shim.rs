@@ -229,10 +229,11 @@ impl Shim {
             }
             // Nobody has asked the shim to launch the task yet.
             Err(error) if is_unknown(&error) && is_held(&self.folder)? => Err(starting(&self.id)),
-            // A new shim has taken the task over.
-            Err(_) if self.has_successor() => Ok(None),
-            // The shim turned us away, for example because it has too many files open.
-            Err(error) if patience::serves(&self.folder).await => Err(self.failed(&error)),
+            // A new shim has taken the task over, or this one turned us away, for example because it has too many files open.
+            Err(error) if patience::serves(&self.folder).await => match self.has_successor() {
+                true => Ok(None),
+                false => Err(self.failed(&error)),
+            },
             // The shim went before it answered: it left a report, or died.
             Err(_) => Ok(match gone(&self.folder).await? {
                 Presence::Exited(report) => Some(*report),

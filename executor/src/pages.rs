@@ -27,10 +27,9 @@ pub fn left() {
     LEFT.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Lets go of the program's pages that nothing has used since its start, and of the others until they are used again.
-/// Call this when the shim may be idle for long, and nobody waits.
-pub fn rest() {
-    left();
+/// Lets go of the program's pages until they are used again. Call this when the shim may be idle for long, and nobody
+/// waits; never in a program that somebody else has linked, as it may have changed its own code.
+pub fn let_go_of_code() {
     sys::let_go_of_code();
 }
 

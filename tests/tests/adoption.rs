@@ -25,6 +25,10 @@ fn takeovers(task: &Task<'_>) -> usize {
     task.log("shim.log").matches("took over").count()
 }
 
+fn signal_shim(task: &Task<'_>, signal: Signal) {
+    kill_process(Pid::from_raw(task.shim_pid_on_disk()).expect("a pid"), signal).expect("it lives");
+}
+
 /// Changes a field of the task's record, as its shim would have written it.
 fn change_record(task: &Task<'_>, change: impl FnOnce(&mut Value)) {
     let mut record: Value = serde_json::from_str(&task.log("task.json")).expect("JSON");
@@ -202,6 +206,61 @@ fn a_stop_keeps_its_deadline_and_its_reason() {
         (&json!("request"), &json!(true)),
         "{report:?}"
     );
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_stop_that_its_shim_did_not_hear_is_asked_of_the_next() {
+    let host = Host::new();
+    let task = host.task("trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done").start();
+    task.wait_for_line("ready");
+    signal_shim(&task, Signal::STOP);
+    let stop = host.spawn(["stop", "--grace=50s", task.id()]);
+    eventually("it has asked", || (task.socket_ends() >= 2).then_some(()));
+    task.crash_shim();
+    stop.finish().assert_code(0);
+    task.wait().assert_code(6);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_reader_that_goes_with_the_shim_takes_nothing_else_along() {
+    let host = Host::new();
+    let (task, run) = host.task(WRITER).spawn();
+    run.wait_for_out("line 1");
+    let program = task.program_pid();
+    signal_shim(&task, Signal::STOP);
+    run.signal(Signal::KILL);
+    run.finish();
+    for entry in fs::read_dir(task.file("")).expect("its folder").flatten() {
+        if entry.file_name().to_string_lossy().starts_with("attach-") {
+            fs::remove_dir_all(entry.path()).expect("what `gc` would remove");
+        }
+    }
+    task.crash_shim();
+    task.bowline("adopt", []).assert_says(task.id());
+    touch(program, "1");
+    touch(program, "end");
+    task.wait().assert_code(7);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn without_init_output_ends_with_the_shim_and_a_terminal_hangs_up() {
+    let host = Host::new();
+    let writes = "trap '' PIPE; until [ -e /tmp/end ]; do sleep 0.02; done; echo more 2>/dev/null || exit 9";
+    let task = host.task(writes).toml("init = false").start();
+    let program = task.pid();
+    task.kill_shim(task.shim_pid());
+    task.bowline("adopt", []).assert_says(task.id());
+    touch(program, "end");
+    let report = task.wait();
+    assert!(report["exit_code"] == 9 || lacks("PIDFD_INFO_EXIT"), "its write has failed: {report:?}");
+
+    let task = host.task("trap 'exit 8' HUP; while :; do sleep 0.05; done").flag("--tty").flag("--interactive").start();
+    task.wait_until_running();
+    task.crash_shim();
+    task.wait().assert_code(8);
     host.assert_nothing_left();
 }
 

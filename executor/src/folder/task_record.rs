@@ -105,6 +105,11 @@ impl Record {
         self.workload_pid.or(self.pid)
     }
 
+    /// Whether a shim may have to take the task over: it was launched from a description, and is in no sandbox.
+    pub fn outlives_shim(&self) -> bool {
+        self.task.is_some() && self.sandbox.is_none()
+    }
+
     /// Whether a shim can take the task over.
     ///
     /// # Errors

@@ -196,7 +196,12 @@ pub fn take_over<'a>(init: Option<OwnedFd>, kept: impl IntoIterator<Item = KeptO
         let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
         let kept = Some(KeptEnd { keeper: keeper.clone(), index });
         let route = Route { log, tail, goes_with_process: false, follow: false, kept };
-        pumps.begin(name, from, Outlet::open(target)?, route);
+        // Its reader may have gone with the shim before. The task goes on.
+        let outlet = Outlet::open(target).or_else(|error| {
+            tracing::warn!(%error, stream = name, "output goes nowhere but to the log");
+            Outlet::open(&Target::Null)
+        })?;
+        pumps.begin(name, from, outlet, route);
     }
     if let Some(init) = init {
         keeper.be(init);

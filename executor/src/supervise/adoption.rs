@@ -42,7 +42,8 @@ impl Supervisor {
     /// meanwhile gets its report.
     ///
     /// # Errors
-    /// `WrongState` for a task that cannot be taken over; then nothing has changed.
+    /// `WrongState` for a task that cannot be taken over; `BadSpec` where its description does not fit the host any more.
+    /// The task runs on untouched.
     pub async fn adopt(self: &Rc<Self>, events: u64) -> Result<()> {
         let folder = &self.config.folder;
         let id: TaskId = folder.name().parse().map_err(Error::from)?;
@@ -123,16 +124,9 @@ impl Supervisor {
 
     /// Writes down what a later shim cannot find out by itself, should this one die.
     pub(super) fn remember(&self, task: &Task) {
-        let remembered = task.facts.change(|facts| {
-            // A task that is being killed ends whoever watches it.
-            let lives_on = matches!(facts.life, Life::Running | Life::Paused | Life::Stopping(_));
-            let remembers = lives_on && facts.record.adoptable().is_ok();
-            if remembers {
-                facts.record.remembered = Some(Box::new(facts.to_remember()));
-            }
-            remembers
-        });
-        if remembered {
+        // A task that is being killed ends whoever watches it.
+        let lives_on = |life: Life| matches!(life, Life::Running | Life::Paused | Life::Stopping(_));
+        if task.facts.look(|facts| lives_on(facts.life) && facts.record.outlives_shim()) {
             self.keep_record(task);
         }
     }
@@ -161,6 +155,17 @@ impl Supervisor {
             Err(error) => tracing::error!(%error, "a task that was taken over is not watched"),
         }
         self.settle(task.id.clone());
+    }
+}
+
+impl Task {
+    /// Writes the record as it is now, with what a later shim is to remember.
+    pub(super) fn write_record(&self) -> Result<()> {
+        self.facts.note(|facts| {
+            let remembered = Some(facts.to_remember()).filter(|some| *some != Remembered::default());
+            facts.record.remembered = remembered.filter(|_| facts.record.outlives_shim()).map(Box::new);
+        });
+        self.facts.look(|facts| self.folder.write_record(&facts.record))
     }
 }
 

@@ -126,7 +126,9 @@ impl Supervisor {
         let free = task.handles.borrow_mut().exec_group.take();
         let group = free.or_else(|| self.new_exec_group(task))?;
         // For the shim that takes the task over, should this one die.
-        if let Err(error) = group.note(Some(deadline.number())) {
+        if task.facts.look(|facts| facts.record.outlives_shim())
+            && let Err(error) = group.note(Some(deadline.number()))
+        {
             tracing::warn!(%error, "an exec's deadline ends with its shim");
         }
         Some(group)

@@ -202,7 +202,7 @@ impl Supervisor {
     }
 
     pub(super) fn keep_record(&self, task: &Task) {
-        if let Err(error) = task.facts.look(|facts| task.folder.write_record(&facts.record)) {
+        if let Err(error) = task.write_record() {
             tracing::error!(%error, "the record lacks what became of the task");
         }
     }

@@ -61,6 +61,8 @@ pub struct Config {
     /// Set when the folder is that of a task whose shim died, which this one takes over: how many events the journal has
     /// of the task. Whoever starts the shim reads that; no shim has the code for it.
     pub adopt: Option<u64>,
+    /// Whether the process is a shim and nothing besides, whose program may be let go of page by page.
+    pub only_a_shim: bool,
 }
 
 impl Config {
@@ -76,6 +78,7 @@ impl Config {
             limits: Limits::default(),
             init: None,
             adopt: None,
+            only_a_shim: false,
         }
     }
 }
@@ -322,7 +325,10 @@ impl Supervisor {
             tracing::error!(%error, "the shim is charged to the root cgroup");
         }
         // The launch is over, and the shim may be idle for days.
-        pages::rest();
+        pages::left();
+        if self.config.only_a_shim {
+            pages::let_go_of_code();
+        }
     }
 
     /// Checks that a launch may go on. Checked again once the launched task can be stopped, because an earlier stop

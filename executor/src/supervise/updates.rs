@@ -44,7 +44,7 @@ impl Supervisor {
         };
         task.facts.change(|facts| facts.record.task = Some(merged));
         self.tell(&task, Event::Updated { limits: Some(Box::new(update.clone())) });
-        task.facts.look(|facts| task.folder.write_record(&facts.record))?;
+        task.write_record()?;
         Ok(said)
     }
 

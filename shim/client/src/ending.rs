@@ -52,31 +52,30 @@ pub async fn stop(
     grace: Option<Duration>,
     programs: &Programs,
 ) -> Result<ExitReport> {
-    let shim = match find_or_adopt(folder, id, programs).await? {
-        Presence::Live(shim) => shim,
-        // The task has already ended.
-        Presence::Exited(report) => return Ok(*report),
-        Presence::Dead => return Err(dead(id)),
-        Presence::Starting => return Err(starting(id)),
-    };
     let grace = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
-    let asked = shim.stop(signal.map(Signal::number), grace).await;
-    if let Err(error) = &asked
-        && error.kind() == Kind::Unavailable
-    {
-        return Err(error.clone());
-    }
-    // The task may have ended by itself, and its shim with it, before the request.
-    let ended = match shim.wait_answering().await? {
-        Some(report) => report,
-        None => report(folder, id, programs).await?,
-    };
-    if ended.shim_died {
-        return Err(dead(id));
-    }
-    match asked {
-        Err(error) if error.kind() == Kind::Usage => Err(error),
-        _ => Ok(ended),
+    loop {
+        let shim = match find_or_adopt(folder, id, programs).await? {
+            Presence::Live(shim) => shim,
+            // The task has already ended.
+            Presence::Exited(report) if report.shim_died => return Err(dead(id)),
+            Presence::Exited(report) => return Ok(*report),
+            Presence::Dead => return Err(dead(id)),
+            Presence::Starting => return Err(starting(id)),
+        };
+        let asked = shim.stop(signal.map(Signal::number), grace).await;
+        if let Err(error) = &asked
+            && error.kind() == Kind::Unavailable
+        {
+            return Err(error.clone());
+        }
+        // The task may have ended by itself, and its shim with it, before the request.
+        match (shim.wait_answering().await?, asked) {
+            // The next shim is asked too, as this one may not have heard of it.
+            (None, _) => {}
+            (Some(_), Err(error)) if error.kind() == Kind::Usage => return Err(error),
+            (Some(report), _) if report.shim_died => return Err(dead(id)),
+            (Some(report), _) => return Ok(report),
+        }
     }
 }
 

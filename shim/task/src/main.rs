@@ -97,7 +97,7 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     let Arguments { folder, shim_cgroup, systemd, init, adopt, .. } = &arguments;
     let config = Config::new(Folder::at(folder), StateDir::new(state), shim_cgroup.clone(), systemd.clone());
     let adopt = *adopt;
-    let config = Config { init: init.clone(), adopt, ..config };
+    let config = Config { init: init.clone(), adopt, only_a_shim: true, ..config };
     serve(config, |executor| async move {
         if adopt.is_some() {
             // Whoever connects meanwhile waits in the socket's backlog.

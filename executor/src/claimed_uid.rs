@@ -20,6 +20,9 @@ use bowline_sys as sys;
 use rustix::fs::Uid;
 use rustix::io::Errno;
 use rustix::process::{geteuid, getpriority_user};
+use serde::{Deserialize, Serialize};
+
+use crate::handover::Fd;
 
 /// The file with a byte for each number, one for the whole host.
 const LOCKS: &str = "/run/bowline-users";
@@ -29,7 +32,27 @@ const LOCKS: &str = "/run/bowline-users";
 pub struct ClaimedUid {
     /// The user id, which is the group id too.
     pub uid: u32,
-    _lock: OwnedFd,
+    lock: OwnedFd,
+}
+
+/// A claim, as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    uid: u32,
+    lock: Fd,
+}
+
+impl Handed {
+    pub fn take(self) -> Result<ClaimedUid> {
+        Ok(ClaimedUid { uid: self.uid, lock: self.lock.take()? })
+    }
+}
+
+impl ClaimedUid {
+    /// The claim for the program that is executed in the shim's place.
+    pub fn hand_over(&self) -> Handed {
+        Handed { uid: self.uid, lock: Fd::of(&self.lock) }
+    }
 }
 
 /// Claims a number of [`UIDS`].
@@ -48,7 +71,7 @@ pub fn claim() -> Result<ClaimedUid> {
             continue;
         }
         match getpriority_user(Uid::from_raw(uid)) {
-            Err(Errno::SRCH) => return Ok(ClaimedUid { uid, _lock: file.into() }),
+            Err(Errno::SRCH) => return Ok(ClaimedUid { uid, lock: file.into() }),
             // Closing this file releases the lock too.
             Ok(_) => {}
             Err(errno) => return Err(errno).doing(Kind::Internal, what),
@@ -68,7 +91,7 @@ pub fn claim_again(uid: u32) -> Result<ClaimedUid> {
     let offset = uid.checked_sub(UIDS.start).filter(|_| UIDS.contains(&uid));
     let offset = offset.ok_or_else(|| Error::new(Kind::Damaged, format!("{}: it is no task's own", what())))?;
     if sys::lock_byte(file.as_fd(), offset).doing(Kind::Internal, what)? {
-        return Ok(ClaimedUid { uid, _lock: file.into() });
+        return Ok(ClaimedUid { uid, lock: file.into() });
     }
     Err(Error::new(Kind::WrongState, format!("{}: another shim has it", what())))
 }

@@ -5,6 +5,7 @@
 //!
 //! Must not: know how a call is carried out.
 
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use oci_spec::runtime::LinuxResources;
 use tokio::io::Interest;
 
 use crate::checkpoint::Checkpoint;
-use crate::facts::Facts;
+use crate::facts::{Facts, WantedUpgrade};
 use crate::figures::Figures;
 use crate::io::{Attachment, WindowSize};
 use crate::known::Known;
@@ -27,12 +28,16 @@ use crate::report::ExitReport;
 use crate::request::{Exec, Launch, Launched, PauseEnd, Process, TaskState};
 use crate::sandbox::SandboxState;
 use crate::stats::Stats;
-use crate::supervise::{BegunExec, Config, Supervisor};
+use crate::supervise::{BegunExec, Config, Handed, Supervisor};
+use crate::upgrade::{self, Manager};
 use crate::waits;
 
 /// A handle to the loop. Cheap to clone.
 #[derive(Clone)]
-pub struct Executor(Rc<Known<Loop>>);
+pub struct Executor {
+    state: Rc<Known<Loop>>,
+    manager: Rc<RefCell<Option<Rc<dyn Manager>>>>,
+}
 
 /// The state of the loop.
 enum Loop {
@@ -53,39 +58,94 @@ fn gone() -> Error {
 impl Executor {
     /// An executor whose loop [`Self::run`] prepares and runs: calls to it wait until then.
     pub(crate) fn new() -> Executor {
-        Executor(Rc::new(Known::new(Loop::Begins)))
+        Executor { state: Rc::new(Known::new(Loop::Begins)), manager: Rc::default() }
     }
 
-    /// Runs the loop; returns when it has ended.
-    pub(crate) async fn run(&self, config: Config) -> Result<()> {
-        let ended = match Supervisor::begin(config).await {
+    /// Runs the loop, with what the program before this one has handed over; returns when it has ended.
+    pub(crate) async fn run(&self, config: Config, handed: Option<Box<Handed>>) -> Result<()> {
+        let begun = match handed {
+            Some(handed) => Supervisor::take_over(config, *handed).inspect(|supervisor| supervisor.go_on_waiting()),
+            None => Supervisor::begin(config).await,
+        };
+        let ended = match begun {
             Ok(supervisor) => {
                 if let Some(events) = supervisor.config.adopt {
                     // Apart from this future, which every shim has.
                     Box::pin(supervisor.adopt(events)).await?;
                 }
-                self.0.change(|turns| *turns = Loop::Turns(supervisor.clone()));
+                self.state.change(|turns| *turns = Loop::Turns(supervisor.clone()));
                 supervisor.run().await
             }
             Err(error) => {
                 tracing::error!(%error, "no task can be launched");
-                self.0.change(|turns| *turns = Loop::Failed(error));
+                self.state.change(|turns| *turns = Loop::Failed(error));
                 self.closed().await;
                 Ok(())
             }
         };
-        self.0.change(|turns| *turns = Loop::Gone);
+        self.state.change(|turns| *turns = Loop::Gone);
         ended
     }
 
     /// An executor whose loop has ended: it refuses every call.
     #[cfg(feature = "fuzzing")]
     pub fn gone() -> Executor {
-        Executor(Rc::new(Known::new(Loop::Gone)))
+        Executor { state: Rc::new(Known::new(Loop::Gone)), manager: Rc::default() }
+    }
+
+    /// Names what is handed over besides the tasks when the shim is upgraded. Without it no upgrade is possible.
+    pub fn managed_by(&self, manager: Rc<dyn Manager>) {
+        *self.manager.borrow_mut() = Some(manager);
+    }
+
+    /// Executes the programs of all upgrades that are asked for: returns never, as this program is then gone.
+    pub(crate) async fn upgrade_when_asked(&self) -> std::convert::Infallible {
+        loop {
+            self.ready().await;
+            let Ok(supervisor) = self.supervisor() else { return std::future::pending().await };
+            let wanted = supervisor.upgrade_wanted().await;
+            let manager = self.manager.borrow().clone();
+            let outcome = match manager {
+                Some(manager) => Box::pin(upgrade::execute(&supervisor, &*manager, &wanted)).await,
+                None => Err(Error::new(Kind::Unsupported, "this shim cannot be upgraded")),
+            };
+            supervisor.end_upgrade(outcome);
+        }
+    }
+
+    /// Begins to replace the shim's program by another, which goes on with its tasks. Returns the number to wait for.
+    ///
+    /// # Errors
+    /// `NotFound` when the shim is leaving.
+    pub fn begin_upgrade(&self, wanted: WantedUpgrade) -> Result<u64> {
+        Ok(self.supervisor()?.begin_upgrade(wanted))
+    }
+
+    /// Waits for the end of an upgrade.
+    ///
+    /// # Errors
+    /// Why the shim was not upgraded: nothing has changed then.
+    pub async fn upgraded(&self, number: u64) -> Result<()> {
+        self.begun().await?.upgraded(number).await
+    }
+
+    /// Says how the upgrade has ended by which this program runs: `refused` is why it runs again.
+    pub fn end_upgrade(&self, refused: Option<String>) {
+        if let Ok(supervisor) = self.supervisor() {
+            supervisor.end_upgrade(refused.map_or(Ok(()), |why| Err(Error::new(Kind::NotExecutable, why))));
+        }
+    }
+
+    /// The exec with this number of a task, which the program before this one has begun.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not known any more.
+    pub async fn begun_exec(&self, id: &TaskId, number: u64) -> Result<BegunExec> {
+        self.begun().await?.begun_exec(id, number)
     }
 
     fn supervisor(&self) -> Result<Rc<Supervisor>> {
-        self.0.look(|turns| match turns {
+        self.state.look(|turns| match turns {
             Loop::Begins => Err(Error::new(Kind::NotFound, "the shim is being started: it has no task yet")),
             Loop::Turns(supervisor) => Ok(supervisor.clone()),
             Loop::Failed(error) => Err(error.clone()),
@@ -95,7 +155,7 @@ impl Executor {
 
     /// Returns once calls are answered; of a shim that takes a task over, once it has done that.
     pub async fn ready(&self) {
-        self.0.until_it(|turns| !matches!(turns, Loop::Begins)).await;
+        self.state.until_it(|turns| !matches!(turns, Loop::Begins)).await;
     }
 
     /// The loop, once it is prepared.
@@ -112,7 +172,7 @@ impl Executor {
 
     /// Ends a loop that could not start, once a caller has its error or nobody is left to ask.
     fn give_up(&self) {
-        self.0.change(|turns| {
+        self.state.change(|turns| {
             if let Loop::Failed(_) = turns {
                 *turns = Loop::Gone;
             }
@@ -121,7 +181,7 @@ impl Executor {
 
     /// Returns when no more requests will be answered.
     pub async fn closed(&self) {
-        self.0.until_it(|turns| matches!(turns, Loop::Gone)).await;
+        self.state.until_it(|turns| matches!(turns, Loop::Gone)).await;
     }
 
     /// Makes the sandbox that the shim's folder describes. From then on a launched task becomes a

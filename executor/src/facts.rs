@@ -62,6 +62,20 @@ pub struct ShimFacts {
     pub charged_in: Option<String>,
     /// The pause process, or the last one; gathered when facts are read.
     pub pause: Option<PauseFacts>,
+    /// What is known of upgrades of the shim.
+    #[serde(default)]
+    pub upgrades: Upgrades,
+}
+
+/// What a shim knows of its upgrades.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Upgrades {
+    /// How many were begun.
+    pub begun: u64,
+    /// What the one under way is to do.
+    pub wanted: Option<WantedUpgrade>,
+    /// How the last one ended.
+    pub outcome: Option<Result<(), bowline_error::Error>>,
 }
 
 /// What a shim knows of a pause process.
@@ -71,6 +85,15 @@ pub struct PauseFacts {
     pub pid: Option<i32>,
     /// The end of the process, once it was reaped.
     pub end: Option<End>,
+}
+
+/// An upgrade that was asked for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WantedUpgrade {
+    /// The new program.
+    pub program: PathBuf,
+    /// Whether it is only asked whether it could take over.
+    pub dry_run: bool,
 }
 
 /// What a shim knows of its sandbox.

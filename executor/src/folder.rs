@@ -22,7 +22,7 @@ mod task_record;
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -71,6 +71,12 @@ pub enum Owner {
 /// The lock of a folder, held.
 #[derive(Debug)]
 pub struct Lock(File);
+
+impl AsFd for Lock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 impl Lock {
     /// The fd to hand to the shim: the lock is held for as long as any copy is open.

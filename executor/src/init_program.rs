@@ -19,10 +19,12 @@ use std::process::ExitStatus;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Ended, Image};
 use rustix::fs::{FileType, Mode, OFlags};
+use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::folder::Folder;
+use crate::handover::Fd;
 use crate::io::pipe;
 use crate::{sealed, trust};
 
@@ -104,7 +106,25 @@ impl InitProgram {
     }
 }
 
+/// An [`InitWatch`], as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    status: Fd,
+    notify: Fd,
+}
+
+impl Handed {
+    pub fn take(self) -> Result<InitWatch> {
+        InitWatch::new(File::from(self.status.take()?), self.notify.take()?)
+    }
+}
+
 impl InitWatch {
+    /// The same for the program that is executed in the shim's place.
+    pub fn hand_over(&self) -> Handed {
+        Handed { status: Fd::of(&self.status), notify: Fd::of(self.notify.get_ref()) }
+    }
+
     fn new(status: File, notify: OwnedFd) -> Result<InitWatch> {
         let notify = sys::watch_for(File::from(notify), Interest::READABLE);
         Ok(InitWatch { status, notify: notify.doing(Kind::Internal, || "cannot watch a pipe")? })

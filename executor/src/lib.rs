@@ -66,6 +66,7 @@ pub mod figures;
 mod folder;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod handover;
 mod health;
 mod hooks;
 mod host;
@@ -114,6 +115,7 @@ mod tolerance;
 mod trust;
 mod undo;
 mod unsupported;
+pub mod upgrade;
 pub mod waits;
 pub mod watch;
 mod worker;
@@ -155,7 +157,7 @@ pub use stats::{
     MemoryAccount as MemoryAccountStats, MemoryEvents as MemoryEventsStats, Pids as PidsStats, Pressure,
     Process as ProcessStats, Rdma as RdmaStats, Stall, Stats,
 };
-pub use supervise::{BegunExec, Config, Leave, ShimCgroup};
+pub use supervise::{BegunExec, Config, Handed, Leave, ShimCgroup};
 pub use tolerance::process as parse_process;
 pub use undo::{LeftAlone, undo, undo_bundle, undo_rest};
 
@@ -178,6 +180,18 @@ where
     Fut: Future<Output = Result<()>> + 'static,
 {
     bowline_sys::default_signals((1..=64).filter(|signal| *signal != libc::SIGPIPE));
+    serve_on(config, None, manager)
+}
+
+/// Like [`serve`], with what the program before this one has handed over.
+///
+/// # Errors
+/// As [`serve`]; `Damaged` when something is missing of what was handed over.
+pub fn serve_on<F, Fut>(config: Config, handover: Option<Handed>, manager: F) -> Result<()>
+where
+    F: FnOnce(Executor) -> Fut,
+    Fut: Future<Output = Result<()>> + 'static,
+{
     inheritance::leave_behind(config.limits)?;
     spare::keep();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -189,9 +203,12 @@ where
     LocalSet::new().block_on(&runtime, async move {
         let executor = Executor::new();
         let mut manager = tokio::task::spawn_local(manager(executor.clone()));
-        let over = executor.run(config);
+        let over = executor.run(config, handover.map(Box::new));
         tokio::pin!(over);
+        let upgraded = executor.upgrade_when_asked();
+        tokio::pin!(upgraded);
         tokio::select! {
+            never = &mut upgraded => match never {},
             over = &mut over => {
                 over?;
                 manager.await.unwrap_or(Ok(()))

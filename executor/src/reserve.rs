@@ -18,6 +18,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
+use crate::handover::Fd;
 use crate::report::ExitReport;
 use crate::{record, trust};
 
@@ -32,7 +33,8 @@ pub struct Reserve {
 }
 
 /// How far the report has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Stage {
     Empty,
     /// The whole report is in the file, which has the name of the reserve.
@@ -51,7 +53,25 @@ pub enum Put {
     Unwanted,
 }
 
+/// A reserve, as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    file: Fd,
+    stage: Stage,
+}
+
+impl Handed {
+    pub fn take(self) -> bowline_error::Result<Reserve> {
+        Ok(Reserve { file: File::from(self.file.take()?), stage: self.stage })
+    }
+}
+
 impl Reserve {
+    /// The reserve for the program that is executed in the shim's place.
+    pub fn hand_over(&self) -> Handed {
+        Handed { file: Fd::of(&self.file), stage: self.stage }
+    }
+
     /// Reserves room for a report in a new file at `temporary`.
     pub fn take(temporary: &Path) -> io::Result<Reserve> {
         let file = trust::create(temporary)?;

@@ -26,7 +26,9 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
+use serde::{Deserialize, Serialize};
 
+use crate::handover::Fd;
 use crate::{network, unsupported, worker};
 
 /// What the members will share.
@@ -107,7 +109,29 @@ impl Wanted {
     }
 }
 
+/// The namespaces, as a shim hands them over. Their numbers are in the paths by which members join them.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    network: Option<Fd>,
+    ipc: Option<Fd>,
+    uts: Option<Fd>,
+}
+
+impl Handed {
+    pub(crate) fn take(self) -> Result<Shared> {
+        let taken = |fd: Option<Fd>| fd.map(Fd::take).transpose();
+        let (network, ipc, uts) = (taken(self.network)?, taken(self.ipc)?, taken(self.uts)?);
+        Ok(Shared { network, ipc, uts, later: BTreeMap::new() })
+    }
+}
+
 impl Shared {
+    /// The namespaces for the program that is executed in the shim's place. All interfaces have their settings.
+    pub fn hand_over(&self) -> Handed {
+        let handed = |fd: &Option<OwnedFd>| fd.as_ref().map(Fd::of);
+        Handed { network: handed(&self.network), ipc: handed(&self.ipc), uts: handed(&self.uts) }
+    }
+
     /// The path by which others reach the network namespace, while this shim lives.
     pub fn network(&self) -> Option<PathBuf> {
         self.network.as_ref().map(path)

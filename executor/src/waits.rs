@@ -11,12 +11,16 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::rc::Rc;
 
+use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
 
 use crate::clock::Moment;
+use crate::known::Known;
 
 /// A job that has not finished.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -33,6 +37,11 @@ pub struct Work {
 thread_local! {
     static UNDER_WAY: RefCell<BTreeMap<u64, Work>> = const { RefCell::new(BTreeMap::new()) };
     static BEGUN: Cell<u64> = const { Cell::new(0) };
+    static RESTING: Rc<Known<bool>> = Rc::default();
+    static CLOSED: Cell<bool> = const { Cell::new(false) };
+    /// How many futures of waits exist.
+    static AWAKE: Cell<usize> = const { Cell::new(0) };
+    static STEPS: Rc<Notify> = Rc::default();
 }
 
 /// All unfinished work, oldest first.
@@ -44,7 +53,92 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Begins a wait. `make` creates its future, as often as needed.
 pub fn begin<F: Future<Output = ()> + 'static>(make: impl Fn() -> F + 'static) {
-    go_on(Box::pin(lasting(make)));
+    go_on(Box::pin(stay(Box::new(move || Box::pin(make())))));
+}
+
+/// Waits with a future of `make`, which does not exist while the shim is at rest.
+async fn stay(make: Box<dyn Fn() -> Boxed<()>>) {
+    let resting = RESTING.with(Rc::clone);
+    loop {
+        {
+            let _awake = Awake::new();
+            tokio::select! {
+                biased;
+                () = resting.until_it(|resting| *resting) => {}
+                () = lasting(&make) => return,
+            }
+        }
+        resting.until_it(|resting| !*resting).await;
+    }
+}
+
+/// Counts a future of a wait.
+struct Awake;
+
+impl Awake {
+    fn new() -> Awake {
+        AWAKE.set(AWAKE.get() + 1);
+        Awake
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        AWAKE.set(AWAKE.get() - 1);
+    }
+}
+
+/// While this exists the shim is at rest, or comes to rest: no call begins, and in the end no future of a wait exists.
+/// All that the shim knows and waits for is then in its facts and handles. Dropping this makes the futures again.
+pub struct Rest(());
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        CLOSED.set(false);
+        // Wakes those too that have waited for this to open.
+        RESTING.with(Rc::clone).change(|resting| *resting = false);
+    }
+}
+
+/// Whether no call is begun, because the shim comes to rest.
+pub fn is_closed() -> bool {
+    CLOSED.get()
+}
+
+/// Says that a call has made a step, so that the shim may be at rest now.
+pub fn stepped() {
+    STEPS.with(|steps| steps.notify_one());
+}
+
+/// Whether there is no unfinished work.
+pub fn is_idle() -> bool {
+    UNDER_WAY.with_borrow(BTreeMap::is_empty)
+}
+
+/// Brings the shim to rest: begins nothing more, waits until all work has ended and `calls_wait` is true, and drops the
+/// futures of all waits.
+///
+/// # Errors
+/// `WrongState` when work goes on at `give_up`.
+pub async fn come_to_rest(calls_wait: impl Fn() -> bool, give_up: Moment) -> Result<Rest> {
+    CLOSED.set(true);
+    let rest = Rest(());
+    let steps = STEPS.with(Rc::clone);
+    while !is_idle() || !calls_wait() {
+        if timeout(give_up.to_come(), steps.notified()).await.is_err() {
+            let busy = under_way().into_iter().next();
+            let busy = busy.map_or(Cow::Borrowed("a call"), |work| work.what);
+            return Err(
+                Error::new(Kind::WrongState, format!("the shim is busy: {busy} goes on")).hint("try again later")
+            );
+        }
+    }
+    RESTING.with(Rc::clone).change(|resting| *resting = true);
+    while AWAKE.get() > 0 {
+        // Each was woken, and is dropped when its turn comes.
+        tokio::task::yield_now().await;
+    }
+    Ok(rest)
 }
 
 /// Begins a job: `what` names it, `of` is the task that it belongs to.
@@ -59,6 +153,7 @@ fn begin_work(what: &'static str, of: Option<TaskId>, work: Boxed<()>) {
     go_on(Box::pin(async move {
         work.await;
         UNDER_WAY.with_borrow_mut(|all| all.remove(&number));
+        stepped();
     }));
 }
 

@@ -156,5 +156,6 @@ mod timeout;
 mod units;
 mod untrusted;
 mod update;
+mod upgrade;
 mod wait;
 mod watch;

@@ -9,15 +9,17 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
+use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, watch};
 
 use super::end::{End, Owner, is_null, pipe};
+use crate::handover::Fd;
 use crate::{pages, waits};
 
 /// Bytes passed on at a time: what a pipe holds. The buffer exists for as long as input is fed.
@@ -36,33 +38,41 @@ pub enum Input {
 }
 
 impl Input {
-    /// Returns the process's end, and for [`Input::Open`] the end to feed. A FIFO is read until it or the process ends.
-    pub fn open(
-        &self,
-        owner: Owner,
-        process_ended: &watch::Receiver<bool>,
-    ) -> Result<(End, Option<Rc<AsyncFd<File>>>)> {
+    /// Returns the process's end, for [`Input::Open`] the end to feed, and who feeds it. A FIFO is read until it or the
+    /// process ends.
+    pub fn open(&self, owner: Owner, process_ended: &watch::Receiver<bool>) -> Result<Opened> {
         match self {
-            Input::Null => Ok((End::Null, None)),
-            Input::Open => fed(owner).map(|(end, write)| (End::Fd(end), Some(write))),
+            Input::Null => Ok((End::Null, None, None)),
+            Input::Open => fed(owner).map(|(end, write)| (End::Fd(end), Some(write), None)),
             Input::Path(path) => {
                 let what = || format!("cannot set up {}", path.display());
                 let file = open(path)?;
                 if !file.metadata().doing(Kind::Internal, what)?.file_type().is_fifo() {
                     if is_null(&file)? {
-                        return Ok((End::Null, None));
+                        return Ok((End::Null, None, None));
                     }
                     // The process did not ask for a non-blocking stream.
                     rustix::io::ioctl_fionbio(&file, false).doing(Kind::Internal, what)?;
-                    return Ok((End::Fd(file.into()), None));
+                    return Ok((End::Fd(file.into()), None, None));
                 }
                 let (end, write) = fed(owner)?;
                 let from = sys::watch(file).doing(Kind::Internal, what)?;
-                begin(from, write, process_ended.clone());
-                Ok((End::Fd(end), None))
+                let feeding = begin(Feed::new(from, write), process_ended.clone());
+                Ok((End::Fd(end), None, Some(feeding)))
             }
         }
     }
+}
+
+/// See [`Input::open`].
+type Opened = (End, Option<Rc<AsyncFd<File>>>, Option<Feeding>);
+
+/// A feed, for as long as it is under way.
+pub type Feeding = Weak<Mutex<Feed>>;
+
+/// Watches an end that was handed over.
+pub fn watched(fd: Fd) -> Result<AsyncFd<File>> {
+    sys::watch(File::from(fd.take()?)).doing(Kind::Internal, || "cannot watch an input")
 }
 
 /// Creates a pipe; returns the process's end and the end to feed.
@@ -88,14 +98,14 @@ fn open(path: &Path) -> Result<File> {
 
 /// Passes on what an attached client writes into the FIFO at `path`, until the FIFO ends, the
 /// process takes no more, or the process has ended.
-pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, process_ended: watch::Receiver<bool>) -> Result<()> {
+pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, process_ended: watch::Receiver<bool>) -> Result<Feeding> {
     let from = sys::watch(open(path)?).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?;
-    begin(from, to, process_ended);
-    Ok(())
+    Ok(begin(Feed::new(from, to), process_ended))
 }
 
-fn begin(from: AsyncFd<File>, to: Rc<AsyncFd<File>>, process_ended: watch::Receiver<bool>) {
-    let feed = Rc::new(Mutex::new(Feed { from, to, chunk: vec![0u8; CHUNK], rest: 0..0 }));
+fn begin(feed: Feed, process_ended: watch::Receiver<bool>) -> Feeding {
+    let feed = Rc::new(Mutex::new(feed));
+    let while_it_lasts = Rc::downgrade(&feed);
     waits::begin(move || {
         let (feed, mut process_ended) = (feed.clone(), process_ended.clone());
         async move {
@@ -108,10 +118,38 @@ fn begin(from: AsyncFd<File>, to: Rc<AsyncFd<File>>, process_ended: watch::Recei
             pages::left();
         }
     });
+    while_it_lasts
+}
+
+/// A feed, as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    from: Fd,
+    /// `None` for the input that the process's streams have in common.
+    to: Option<Fd>,
+    rest: Vec<u8>,
+}
+
+impl Handed {
+    /// Goes on with the feed, whose process has the input `common` for all who attach.
+    pub fn take(
+        self,
+        common: Option<&Rc<AsyncFd<File>>>,
+        process_ended: watch::Receiver<bool>,
+    ) -> Result<Option<Feeding>> {
+        let from = watched(self.from)?;
+        let own = self.to.map(watched).transpose()?.map(Rc::new);
+        let Some(to) = own.or_else(|| common.cloned()) else { return Ok(None) };
+        let mut feed = Feed::new(from, to);
+        feed.chunk[..self.rest.len()].copy_from_slice(&self.rest);
+        feed.rest = 0..self.rest.len();
+        Ok(Some(begin(feed, process_ended)))
+    }
 }
 
 /// Input on its way to a process.
-struct Feed {
+#[derive(Debug)]
+pub struct Feed {
     from: AsyncFd<File>,
     to: Rc<AsyncFd<File>>,
     /// The last chunk that was read.
@@ -121,6 +159,20 @@ struct Feed {
 }
 
 impl Feed {
+    fn new(from: AsyncFd<File>, to: Rc<AsyncFd<File>>) -> Feed {
+        Feed { from, to, chunk: vec![0u8; CHUNK], rest: 0..0 }
+    }
+
+    /// The feed for the program that is executed in the shim's place.
+    pub fn hand_over(&self, common: Option<&Rc<AsyncFd<File>>>) -> Handed {
+        let is_common = common.is_some_and(|common| Rc::ptr_eq(common, &self.to));
+        Handed {
+            from: Fd::of(self.from.get_ref()),
+            to: (!is_common).then(|| Fd::of(self.to.get_ref())),
+            rest: self.chunk[self.rest.clone()].to_vec(),
+        }
+    }
+
     async fn pass_on(&mut self) -> io::Result<()> {
         loop {
             while !self.rest.is_empty() {

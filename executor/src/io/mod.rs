@@ -20,6 +20,7 @@
 //! task's state.
 
 mod end;
+mod handed;
 mod input;
 mod kept;
 mod logger;
@@ -29,19 +30,21 @@ mod stream;
 mod tail;
 mod terminal;
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 
 use end::is_null;
 pub use end::{End, Owner, Stdio, pipe};
+pub use handed::{Handed, Taken};
 pub use input::Input;
 use kept::{Keeper, KeptEnd};
 pub use logger::{Gone, Logger, Logging, Ready};
@@ -109,6 +112,15 @@ pub struct Pumps {
     process_ended: watch::Sender<bool>,
     lines: Lines,
     kept: Option<Kept>,
+    /// The outputs, in their order.
+    flows: Vec<Flow>,
+}
+
+/// An output that is pumped, while it is.
+#[derive(Debug)]
+enum Flow {
+    Stream(Weak<Mutex<Stream>>),
+    Relay(Weak<Mutex<Relay>>),
 }
 
 /// The reading ends that an init keeps.
@@ -131,6 +143,8 @@ pub struct Lines {
     process_ended: watch::Receiver<bool>,
     /// How far each output has come.
     progress: Vec<watch::Receiver<Progress>>,
+    /// Who writes to its input.
+    feeds: Rc<RefCell<Vec<input::Feeding>>>,
 }
 
 /// The FIFOs of a client that attaches.
@@ -267,8 +281,9 @@ impl Kept {
 impl Pumps {
     fn new(input: Option<Rc<AsyncFd<File>>>, terminal: Option<Rc<Terminal>>) -> Pumps {
         let (process_ended, ended) = watch::channel(false);
-        let lines = Lines { outputs: Vec::new(), input, terminal, process_ended: ended, progress: Vec::new() };
-        Pumps { process_ended, lines, kept: None }
+        let (outputs, progress, feeds) = (Vec::new(), Vec::new(), Rc::default());
+        let lines = Lines { outputs, input, terminal, process_ended: ended, progress, feeds };
+        Pumps { process_ended, lines, kept: None, flows: Vec::new() }
     }
 
     /// Creates the process's end of an output; pumps the other end if the shim reads it.
@@ -324,7 +339,8 @@ impl Pumps {
         let (read, write) = pipe()?;
         owner.take(&write)?;
         let (tell, hear) = watch::channel(Progress::default());
-        Relay::new(name, read, fifo, self.lines.process_ended.clone(), released, tell)?.begin();
+        let relay = Relay::new(name, read, fifo, self.lines.process_ended.clone(), released, tell)?;
+        self.flows.push(Flow::Relay(relay.begin()));
         self.lines.progress.push(hear);
         Ok(write)
     }
@@ -333,15 +349,17 @@ impl Pumps {
         let (invite, guests) = mpsc::unbounded_channel();
         let (tell, hear) = watch::channel(Progress::default());
         let process_ended = self.lines.process_ended.clone();
-        Stream::new(name, from, outlet, guests, route, process_ended, tell).begin();
+        let stream = Stream::new(name, from, outlet, guests, route, process_ended, tell);
+        self.flows.push(Flow::Stream(stream.begin()));
         self.lines.progress.push(hear);
         self.lines.outputs.push(invite);
     }
 
     /// Creates the process's end of its stdin; keeps the other end if input is fed.
     fn open_input(&mut self, input: &Input, owner: Owner) -> Result<End> {
-        let (stdin, fed) = input.open(owner, &self.lines.process_ended)?;
+        let (stdin, fed, feeding) = input.open(owner, &self.lines.process_ended)?;
         self.lines.input = fed;
+        feeding.into_iter().for_each(|feeding| self.lines.is_fed(feeding));
         Ok(stdin)
     }
 
@@ -373,6 +391,12 @@ impl Pumps {
 }
 
 impl Lines {
+    fn is_fed(&self, feeding: input::Feeding) {
+        let mut feeds = self.feeds.borrow_mut();
+        feeds.retain(|feed| feed.strong_count() > 0);
+        feeds.push(feeding);
+    }
+
     /// Whether the process has a terminal.
     pub fn has_terminal(&self) -> bool {
         self.terminal.is_some()
@@ -406,7 +430,10 @@ impl Lines {
         }
         match (&attachment.stdin, &self.input) {
             (None, _) => Ok(()),
-            (Some(path), Some(to)) => input::feed(path, to.clone(), self.process_ended.clone()),
+            (Some(path), Some(to)) => {
+                self.is_fed(input::feed(path, to.clone(), self.process_ended.clone())?);
+                Ok(())
+            }
             (Some(_), None) => Err(Error::new(Kind::WrongState, "its stdin is not open to those who attach")
                 .hint("start the task with -i to keep stdin open, or attach with --no-stdin")),
         }

@@ -16,10 +16,12 @@ use std::time::Duration;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
+use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::clock::Moment;
+use crate::handover::Fd;
 
 /// Where a stream goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,7 +66,8 @@ impl Sink {
 }
 
 /// The reader that an outlet serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Reader {
     /// The reader that the task is connected to; bytes that it refuses are counted.
     Own,
@@ -86,7 +89,44 @@ pub struct Outlet {
     gone: bool,
 }
 
+/// An outlet, as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    /// `None` for an outlet that leads nowhere.
+    sink: Option<Fd>,
+    pending: Vec<u8>,
+    dropped: u64,
+    reader: Reader,
+    stalled: Option<Moment>,
+    gone: bool,
+}
+
+impl Handed {
+    pub fn take(self) -> Result<Outlet> {
+        let Handed { sink, pending, dropped, reader, stalled, gone } = self;
+        let what = || "cannot watch where output goes";
+        let sink = match sink.map(Fd::take).transpose()?.map(File::from) {
+            None => Sink::Null,
+            Some(file) => {
+                let kind = file.metadata().doing(Kind::Internal, what)?.file_type();
+                Sink::of(file, kind).doing(Kind::Internal, what)?
+            }
+        };
+        Ok(Outlet { sink, pending, dropped, reader, stalled, gone })
+    }
+}
+
 impl Outlet {
+    pub fn hand_over(&self) -> Handed {
+        let sink = match &self.sink {
+            Sink::Null => None,
+            Sink::File(file) => Some(Fd::of(file)),
+            Sink::Watched(fifo) => Some(Fd::of(fifo.get_ref())),
+        };
+        let Outlet { dropped, reader, stalled, gone, .. } = *self;
+        Handed { sink, pending: self.pending.clone(), dropped, reader, stalled, gone }
+    }
+
     /// Opens the target that the task itself is connected to.
     pub fn open(target: &Target) -> Result<Outlet> {
         match target {

@@ -5,19 +5,22 @@ use std::fs::File;
 use std::future::{pending, poll_fn};
 use std::io::{self, Read as _};
 use std::ops::ControlFlow;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Poll;
 
+use bowline_error::{Doing, Kind, Result};
+use bowline_sys as sys;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
 
-use super::kept::KeptEnd;
-use super::outlet::{Outlet, Readiness};
+use super::kept::{Keeper, KeptEnd};
+use super::outlet::{self, Outlet, Readiness};
 use super::tail::Tail;
 use crate::clock::Moment;
+use crate::handover::Fd;
 use crate::lifecycle::shutdown::DRAIN;
 use crate::{log, waits};
 
@@ -82,6 +85,67 @@ pub struct Progress {
     pub dropped: u64,
 }
 
+/// A stream, as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    /// `None` for a terminal, which is handed over by itself.
+    from: Option<Fd>,
+    outlets: Vec<outlet::Handed>,
+    /// Which of the streams' logs it has.
+    pub log: Option<log::LogStream>,
+    follow: bool,
+    /// The place of the end that an init keeps.
+    kept: Option<u32>,
+    unlogged: u64,
+    over: bool,
+    last_words: bool,
+    abandoned: bool,
+    drains_until: Option<Moment>,
+    progress: Progress,
+}
+
+/// What a stream that is taken over is connected to.
+pub struct Joined {
+    pub name: &'static str,
+    pub terminal: Option<Rc<AsyncFd<File>>>,
+    pub log: Option<log::Writer>,
+    pub tail: Tail,
+    pub keeper: Keeper,
+    pub process_ended: watch::Receiver<bool>,
+}
+
+impl Handed {
+    /// Takes the stream over. Returns it with where its guests are sent and its progress is heard.
+    pub fn take(self, joined: Joined) -> Result<(Stream, mpsc::UnboundedSender<Outlet>, watch::Receiver<Progress>)> {
+        let Joined { name, terminal, log, tail, keeper, process_ended } = joined;
+        let what = || format!("cannot watch {name}");
+        let goes_with_process = self.from.is_none();
+        let from = match (self.from, terminal) {
+            (Some(pipe), _) => Rc::new(sys::watch(File::from(pipe.take()?)).doing(Kind::Internal, what)?),
+            (None, Some(terminal)) => terminal,
+            (None, None) => return Err(bowline_error::Error::new(Kind::Damaged, what())),
+        };
+        let (invite, guests) = mpsc::unbounded_channel();
+        let (tell, hear) = watch::channel(self.progress);
+        let kept = self.kept.map(|index| KeptEnd { keeper, index });
+        let stream = Stream {
+            name,
+            from,
+            outlets: self.outlets.into_iter().map(outlet::Handed::take).collect::<Result<_>>()?,
+            guests,
+            route: Route { log, tail, goes_with_process, follow: self.follow, kept },
+            process_ended,
+            tell,
+            unlogged: self.unlogged,
+            over: self.over,
+            last_words: self.last_words,
+            abandoned: self.abandoned,
+            drains_until: self.drains_until,
+        };
+        Ok((stream, invite, hear))
+    }
+}
+
 enum Step {
     Read,
     Flush,
@@ -119,14 +183,42 @@ impl Stream {
         }
     }
 
-    /// Passes the stream on until it ends, or until its process has ended and its readers take nothing more.
-    pub fn begin(mut self) {
+    /// Passes the stream on until it ends, or until its process has ended and its readers take nothing more. What is
+    /// returned is there until then.
+    pub fn begin(mut self) -> Weak<Mutex<Stream>> {
         self.part();
         let stream = Rc::new(Mutex::new(self));
+        let while_it_lasts = Rc::downgrade(&stream);
         waits::begin(move || {
             let stream = stream.clone();
             async move { stream.lock().await.pump().await }
         });
+        while_it_lasts
+    }
+
+    /// The stream for the program that is executed in the shim's place.
+    pub fn hand_over(&mut self) -> Handed {
+        while let Ok(guest) = self.guests.try_recv() {
+            self.outlets.push(guest);
+        }
+        Handed {
+            from: (!self.route.goes_with_process).then(|| Fd::of(self.from.get_ref())),
+            outlets: self.outlets.iter().map(Outlet::hand_over).collect(),
+            log: self.route.log.as_ref().map(log::Writer::stream),
+            follow: self.route.follow,
+            kept: self.route.kept.as_ref().map(|kept| kept.index),
+            unlogged: self.unlogged,
+            over: self.over,
+            last_words: self.last_words,
+            abandoned: self.abandoned,
+            drains_until: self.drains_until,
+            progress: *self.tell.borrow(),
+        }
+    }
+
+    /// The log that the stream shares with others of its process.
+    pub fn log(&self) -> Option<&log::Writer> {
+        self.route.log.as_ref()
     }
 
     async fn pump(&mut self) {

@@ -19,7 +19,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
 use rustix::termios::{Winsize, tcsetwinsize};
+use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
+
+use crate::handover::Fd;
 
 /// The size of a terminal, in characters; 0 is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -100,7 +103,26 @@ impl Awaited {
     }
 }
 
+/// A terminal, as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    master: Fd,
+    slave: Fd,
+}
+
+impl Handed {
+    pub fn take(self) -> Result<Terminal> {
+        let master = sys::watch(File::from(self.master.take()?)).doing(Kind::Internal, || "cannot watch a terminal")?;
+        Ok(Terminal { master: Rc::new(master), slave: self.slave.take()? })
+    }
+}
+
 impl Terminal {
+    /// The terminal for the program that is executed in the shim's place.
+    pub fn hand_over(&self) -> Handed {
+        Handed { master: Fd::of(self.master.get_ref()), slave: Fd::of(&self.slave) }
+    }
+
     /// Sets the size of the terminal.
     pub fn resize(&self, size: WindowSize) -> Result<()> {
         size.set(&self.slave)

@@ -20,6 +20,7 @@ use std::rc::Rc;
 use bowline_error::Result;
 use bowline_spec::{LogFormat, Task};
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use batch::Batch;
 use line::Format;
@@ -62,34 +63,70 @@ struct Log {
 /// # Errors
 /// `BadSpec` for a file that cannot be opened.
 pub fn open(task: &Task, files: &LogFiles) -> Result<[Option<Writer>; 2]> {
+    let [out, err] = unopened(task, files);
+    if let Some(writer) = out.as_ref().or(err.as_ref()) {
+        writer.log.borrow_mut().files.iter_mut().try_for_each(Rotated::open)?;
+    }
+    Ok([out, err])
+}
+
+/// A log, as a shim hands it over: what is in no file yet.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Handed {
+    held: [Vec<u8>; 2],
+    /// How many bytes each file lacks.
+    lost: Vec<u64>,
+}
+
+/// Goes on with the log of `task` at `files`, which are opened by the next write.
+pub fn go_on(task: &Task, files: &LogFiles, handed: Handed) -> [Option<Writer>; 2] {
+    let writers = unopened(task, files);
+    if let Some(writer) = writers.iter().flatten().next() {
+        let mut log = writer.log.borrow_mut();
+        log.held = handed.held;
+        log.files.iter_mut().zip(handed.lost).for_each(|(file, lost)| file.lost = lost);
+    }
+    writers
+}
+
+fn unopened(task: &Task, files: &LogFiles) -> [Option<Writer>; 2] {
     let format = match task.log.format() {
         LogFormat::Json => Format::Json,
         LogFormat::Raw => Format::Raw,
-        LogFormat::None => return Ok([None, None]),
+        LogFormat::None => return [None, None],
     };
     if files.is_empty() {
-        return Ok([None, None]);
+        return [None, None];
     }
     let max_size = task.log.max_size();
-    let mut opened = Vec::new();
-    for (_, path) in files.all() {
-        opened.push(Rotated::open(path, max_size, task.log.max_files(), format)?);
-    }
+    let of = |(_, path): (_, &std::path::Path)| Rotated::at(path, max_size, task.log.max_files(), format);
+    let unopened = files.all().into_iter().map(of).collect();
     let most = usize::try_from(max_size).unwrap_or(usize::MAX);
     let (piece, at_once) = match format {
         // Escaping may turn each byte into six, and the rest of the line needs room.
         Format::Json => (PIECE.min(most / 8), 0),
         Format::Raw => (PIECE.min(most), AT_ONCE.min(most / 8)),
     };
-    let log = Rc::new(RefCell::new(Log { files: opened, held: Default::default(), format, piece, at_once }));
+    let log = Rc::new(RefCell::new(Log { files: unopened, held: Default::default(), format, piece, at_once }));
     let writer = |stream| files.has(stream).then(|| Writer { log: log.clone(), stream });
-    Ok([writer(LogStream::Stdout), writer(LogStream::Stderr)])
+    [writer(LogStream::Stdout), writer(LogStream::Stderr)]
 }
 
 impl Writer {
     /// Keeps `bytes`. Returns how many bytes were dropped.
     pub fn write(&self, bytes: &[u8]) -> u64 {
         self.log.borrow_mut().write(self.stream, bytes)
+    }
+
+    /// The stream that is kept.
+    pub fn stream(&self) -> LogStream {
+        self.stream
+    }
+
+    /// The log for the program that is executed in the shim's place.
+    pub fn hand_over(&self) -> Handed {
+        let log = self.log.borrow();
+        Handed { held: log.held.clone(), lost: log.files.iter().map(|file| file.lost).collect() }
     }
 
     /// Keeps the held part of a line that may never end, such as a prompt. Returns how many bytes

@@ -29,18 +29,21 @@ pub struct Rotated {
     /// The open file, if it could be written last time.
     file: Option<File>,
     /// How many of the task's bytes are missing and not noted yet.
-    lost: u64,
+    pub lost: u64,
 }
 
 impl Rotated {
-    /// Opens the file at `path`, which may have content already.
-    pub fn open(path: &Path, limit: u64, keep: u32, format: Format) -> Result<Rotated> {
-        let mut log = Rotated { path: path.to_owned(), limit, keep, format, file: None, lost: 0 };
-        log.size().map_err(|error| {
-            Error::new(Kind::BadSpec, format!("log: cannot open {}: {error}", path.display()))
+    /// The file at `path`, which the next write opens, and which may have content already.
+    pub fn at(path: &Path, limit: u64, keep: u32, format: Format) -> Rotated {
+        Rotated { path: path.to_owned(), limit, keep, format, file: None, lost: 0 }
+    }
+
+    /// Opens the file now.
+    pub fn open(&mut self) -> Result<()> {
+        self.size().map(drop).map_err(|error| {
+            Error::new(Kind::BadSpec, format!("log: cannot open {}: {error}", self.path.display()))
                 .hint("the folder must exist and be writable, and nothing but a file may have that name")
-        })?;
-        Ok(log)
+        })
     }
 
     /// Appends the pieces of `batch`. Returns how many of the task's bytes were dropped.
@@ -223,7 +226,7 @@ mod tests {
         let path = dir.path().join("log");
         let one = batch(&["line"]);
         // Two lines fit.
-        let mut log = Rotated::open(&path, one.len() as u64 * 2 + 1, 3, Format::Json).unwrap();
+        let mut log = Rotated::at(&path, one.len() as u64 * 2 + 1, 3, Format::Json);
         for count in 1..=9 {
             assert_eq!(log.append(&batch(&["a", "b"][..1 + count % 2])), 0);
         }
@@ -236,7 +239,7 @@ mod tests {
     fn a_file_that_is_removed_is_made_anew() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = Rotated::open(&path, 10_000, 2, Format::Json).unwrap();
+        let mut log = Rotated::at(&path, 10_000, 2, Format::Json);
         assert_eq!(log.append(&batch(&["first"])), 0);
         fs::remove_file(&path).unwrap();
         assert_eq!(log.append(&batch(&["second"])), 0);
@@ -249,7 +252,7 @@ mod tests {
         let folder = dir.path().join("logs");
         fs::create_dir(&folder).unwrap();
         let path = folder.join("log");
-        let mut log = Rotated::open(&path, 10_000, 2, Format::Json).unwrap();
+        let mut log = Rotated::at(&path, 10_000, 2, Format::Json);
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(log.append(&batch(&["123", "1234"])), 9);
         fs::create_dir(&folder).unwrap();
@@ -265,7 +268,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         fs::write(&path, "{\"time\":").unwrap();
-        let mut log = Rotated::open(&path, 10_000, 2, Format::Json).unwrap();
+        let mut log = Rotated::at(&path, 10_000, 2, Format::Json);
         assert_eq!(log.append(&batch(&["x"])), 0);
         assert_eq!(lines(&path), 1);
         assert_eq!(fs::read_to_string(rotated_file(&path, 1)).unwrap(), "{\"time\":");

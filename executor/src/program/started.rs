@@ -79,7 +79,8 @@ impl Started {
         };
         // A process that the program left running may hold the pipe, and write without end: take
         // what is there now, as far as it is kept.
-        while output.len() < OUTPUT && self.output.as_ref().is_some_and(|pipe| read_some(pipe, &mut output)) {}
+        output.extend(self.said());
+        output.truncate(OUTPUT);
         self.executed().await?;
         Ok(outcome(ended, output))
     }
@@ -123,6 +124,16 @@ impl Started {
         File::from(self.report).read_to_end(&mut said).doing(Kind::Internal, || "cannot hear of a program")?;
         understood(&self.path, &said)?;
         Ok(outcome(ended, output))
+    }
+
+    /// What the program, which has ended, has written, as far as that is kept.
+    pub fn said(&self) -> Vec<u8> {
+        let mut output = Vec::new();
+        let Some(pipe) = self.output.as_ref().filter(|pipe| rustix::io::ioctl_fionbio(pipe, true).is_ok()) else {
+            return output;
+        };
+        while output.len() < OUTPUT && read_some(pipe, &mut output) {}
+        output
     }
 
     /// Kills the process; `ESRCH` means that it has ended.

@@ -48,6 +48,7 @@ use bowline_spec::capability::Capability;
 use bowline_spec::seccomp;
 use bowline_sys::SharedText;
 use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompFilterFlag, LinuxSyscall};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::worker;
@@ -68,6 +69,30 @@ pub struct Filter {
     pub listener: Option<Rc<Listener>>,
     /// Whether it allows what a process calls to report an error.
     reports: bool,
+}
+
+/// A filter, as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    program: Vec<u8>,
+    flags: u64,
+    listener: Option<Listener>,
+    reports: bool,
+}
+
+impl Handed {
+    pub fn take(self) -> Filter {
+        let Handed { program, flags, listener, reports } = self;
+        Filter { program: program.into(), flags, listener: listener.map(Rc::new), reports }
+    }
+}
+
+impl Filter {
+    /// The filter for the program that is executed in the shim's place.
+    pub fn hand_over(&self) -> Handed {
+        let listener = self.listener.as_deref().cloned();
+        Handed { program: self.program.to_vec(), flags: self.flags, listener, reports: self.reports }
+    }
 }
 
 /// What a process may call between its filter and the end of its report: it allocates, writes, and exits.
@@ -109,7 +134,7 @@ fn allows(program: &[bpf::Op], call: libc::c_long) -> bool {
 const SECCOMP_RET_DATA: u32 = 0xffff;
 
 /// The process that receives the listener of each process's filter.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listener {
     /// The Unix socket where it listens.
     pub path: PathBuf,

@@ -73,7 +73,7 @@ impl Supervisor {
     }
 
     /// The cgroup of a record, if it is there and is the one that the task was started in.
-    fn cgroup_of(&self, record: &Record) -> Result<Option<Cgroup>> {
+    pub(super) fn cgroup_of(&self, record: &Record) -> Result<Option<Cgroup>> {
         let found = self.layout.open(&record.cgroup)?;
         let is_its = |cgroup: &Cgroup| record.identity.as_ref().is_some_and(|of| of.is_of(&self.layout, cgroup));
         match (found.filter(is_its), &record.unit) {
@@ -212,6 +212,12 @@ fn claim(plan: &LaunchPlan, init: &Option<Live>) -> Result<Claim> {
         claim.reaped(End::now(known.unwrap_or(Ended::Unknown)));
         return Ok(claim);
     };
+    claim_by_pidfd(live)
+}
+
+/// The claim on the end of another process's child.
+pub fn claim_by_pidfd(live: &Live) -> Result<Claim> {
+    let claim = Claim::new(live.pid);
     let what = || "cannot watch a task's init";
     let pidfd = live.pidfd.try_clone().doing(Kind::Internal, what)?;
     let pidfd = Rc::new(sys::watch_for(File::from(pidfd), Interest::READABLE).doing(Kind::Internal, what)?);

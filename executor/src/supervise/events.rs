@@ -157,9 +157,8 @@ impl Supervisor {
     /// task's end.
     pub(super) fn watch_oom(self: &Rc<Self>, task: &Rc<Task>) {
         let Ok(Some(watch)) = task.with_cgroup(|cgroup| self.layout.watch_oom(cgroup)) else { return };
-        if let Some(log) = KernelLog::from_now() {
-            task.handles.borrow_mut().kernel_log = Some(log);
-        }
+        let kernel_log = task.handles.borrow_mut().kernel_log.take();
+        task.handles.borrow_mut().kernel_log = kernel_log.or_else(KernelLog::from_now);
         let (supervisor, watch) = (self.clone(), Rc::new(watch));
         until_end(task, async move |task| supervisor.hear_of_oom(task, &watch).await);
     }

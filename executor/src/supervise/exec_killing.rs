@@ -39,6 +39,12 @@ impl Supervisor {
     fn begin_killing(self: &Rc<Self>, task: &Rc<Task>, number: u64, claim: Claim, in_group: bool) -> Moment {
         let since = Moment::now();
         task.facts.change(|facts| facts.execs.get_mut(&number).map(|exec| exec.killed_at = Some(since)));
+        self.kill_on(task, number, claim, in_group, since);
+        since
+    }
+
+    /// Goes on with what [`Self::begin_killing`] has begun.
+    pub(super) fn kill_on(self: &Rc<Self>, task: &Rc<Task>, number: u64, claim: Claim, in_group: bool, since: Moment) {
         let group = task.handles.borrow().execs.get(&number).and_then(|exec| exec.group.clone());
         let killing = Rc::new(Killing::begin(claim, group.filter(|_| in_group), since));
         let (supervisor, task) = (self.clone(), task.clone());
@@ -51,7 +57,6 @@ impl Supervisor {
                 }
             }
         });
-        since
     }
 }
 

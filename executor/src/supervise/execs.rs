@@ -34,6 +34,11 @@ pub struct BegunExec {
 }
 
 impl BegunExec {
+    /// The exec with this number, which the program before this one has begun.
+    pub(crate) fn again(task: Rc<Task>, number: u64) -> BegunExec {
+        BegunExec { task, number }
+    }
+
     /// The number of the exec within its task.
     pub fn number(&self) -> u64 {
         self.number
@@ -175,7 +180,24 @@ impl Supervisor {
         let mut numbers: Vec<u64> = names.iter().filter_map(|name| group_number(name)).collect();
         numbers.sort_unstable();
         task.facts.change(|facts| facts.exec_groups_made = numbers.last().copied().unwrap_or_default());
-        for number in numbers {
+        self.kill_groups_in_time(task, &numbers);
+    }
+
+    /// Goes on with the deadlines of those that an earlier shim has made, which belong to no exec that this one knows.
+    pub(super) fn go_on_with_exec_groups(self: &Rc<Self>, task: &Rc<Task>) {
+        let spare = task.handles.borrow().exec_group.as_ref().map(|group| group.number());
+        let known = |number: &u64| {
+            let is_execs = |facts: &TaskFacts| facts.execs.values().any(|exec| exec.group == Some(*number));
+            spare == Some(*number)
+                || task.facts.look(|facts| is_execs(facts) || facts.exec_groups_left.contains(number))
+        };
+        let names = task.with_cgroup(|cgroup| self.layout.names_below(cgroup)).unwrap_or_default();
+        let numbers: Vec<u64> = names.iter().filter_map(|name| group_number(name)).filter(|n| !known(n)).collect();
+        self.kill_groups_in_time(task, &numbers);
+    }
+
+    fn kill_groups_in_time(self: &Rc<Self>, task: &Rc<Task>, numbers: &[u64]) {
+        for &number in numbers {
             let opened = task.with_cgroup(|c| self.layout.open_exec_group(c, &group_name(number), number));
             let deadline = opened.and_then(|opened| opened).ok().filter(|group| !group.is_empty());
             match deadline.and_then(|group| Some((group.noted()?, group))) {
@@ -248,7 +270,7 @@ impl Supervisor {
     }
 
     /// Follows an exec in the background until it ends or its deadline kills it.
-    fn see_exec_off(self: &Rc<Self>, task: &Rc<Task>, number: u64) {
+    pub(super) fn see_exec_off(self: &Rc<Self>, task: &Rc<Task>, number: u64) {
         let (supervisor, task) = (self.clone(), task.clone());
         waits::begin(move || {
             let (supervisor, task) = (supervisor.clone(), task.clone());
@@ -412,7 +434,7 @@ fn connect(wiring: Wiring, request: &Exec) -> Result<Pumps> {
     Ok(pumps)
 }
 
-fn group_name(number: u64) -> String {
+pub(super) fn group_name(number: u64) -> String {
     format!("exec-{number}")
 }
 

@@ -36,12 +36,19 @@ use crate::waits;
 impl Supervisor {
     /// Starts a task's health checks, if its description has any.
     pub(super) fn begin_checks(self: &Rc<Self>, task: &Rc<Task>) {
+        task.facts.change(|facts| {
+            if facts.record.task.as_ref().is_some_and(|task| task.healthcheck.is_some()) {
+                facts.health = Some(Health::default());
+                facts.checks = Some(Checks { begun: Moment::now(), due: None, under_way: None });
+            }
+        });
+        self.go_on_checking(task);
+    }
+
+    /// Checks a task from where its facts are.
+    pub(super) fn go_on_checking(self: &Rc<Self>, task: &Rc<Task>) {
         let rules = task.facts.look(|facts| facts.record.task.as_ref().and_then(|task| task.healthcheck.clone()));
         let Some(rules) = rules else { return };
-        task.facts.change(|facts| {
-            facts.health = Some(Health::default());
-            facts.checks = Some(Checks { begun: Moment::now(), due: None, under_way: None });
-        });
         let (supervisor, task, rules) = (self.clone(), task.clone(), Rc::new(rules));
         waits::begin(move || {
             let (supervisor, task, rules) = (supervisor.clone(), task.clone(), rules.clone());

@@ -209,6 +209,11 @@ impl Supervisor {
 
     pub(super) fn see_off(self: &Rc<Self>, task: &Rc<Task>) {
         self.hold();
+        self.follow(task);
+    }
+
+    /// Waits for the end of a task, and takes it through that.
+    pub(super) fn follow(self: &Rc<Self>, task: &Rc<Task>) {
         let (supervisor, task) = (self.clone(), task.clone());
         waits::begin(move || task.clone().see_off(supervisor.clone()));
     }

@@ -19,6 +19,7 @@ mod exec_killing;
 mod exec_process;
 mod execs;
 mod handles;
+mod handover;
 mod health;
 mod hooks;
 mod launch_plan;
@@ -39,6 +40,7 @@ mod watching;
 mod workload;
 
 pub use execs::BegunExec;
+pub use handover::Handed;
 pub use shim_cgroup::ShimCgroup;
 pub(crate) use supervisor::Supervisor;
 pub use supervisor::{Config, Leave};

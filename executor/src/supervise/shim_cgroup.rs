@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bowline_cgroup::{self as cgroup, Cgroup, Entry, Layout, Unit, Version};
 use bowline_error::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
 use crate::systemd::Systemd;
@@ -74,6 +75,8 @@ pub struct Overhead {
     entered: Mutex<Option<Entered>>,
 }
 
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Own {
     Unit(Unit),
     Path(String),
@@ -85,7 +88,38 @@ enum Entered {
     Unit(Unit),
 }
 
+/// Where a shim is charged, as it hands that over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    own: Option<Own>,
+    entered: bool,
+}
+
 impl Overhead {
+    /// Where the shim is charged, for the program that is executed in its place. Nothing moves the shim meanwhile.
+    pub fn hand_over(&self) -> Handed {
+        Handed { own: self.own.get().cloned(), entered: self.charged_in().is_some() }
+    }
+
+    /// Goes on where the program before this one was.
+    pub fn take(
+        mode: &ShimCgroup,
+        sandbox: &str,
+        systemd: &Systemd,
+        layout: &Layout,
+        handed: Handed,
+    ) -> Result<Overhead> {
+        let (mode, sandbox, systemd) = (mode.clone(), sandbox.to_owned(), systemd.clone());
+        let own = handed.own.map_or_else(OnceCell::new, OnceCell::from);
+        let overhead = Overhead { mode, sandbox, own, systemd, entered: Mutex::default() };
+        let entered = match overhead.own.get() {
+            _ if !handed.entered => None,
+            Some(Own::Unit(unit)) => Some(Entered::Unit(unit.clone())),
+            Some(Own::Path(_)) | None => layout.open(&overhead.own_path())?.map(Entered::Cgroup),
+        };
+        Ok(Overhead { entered: Mutex::new(entered), ..overhead })
+    }
+
     /// Leaves the manager's cgroups, as the mode says. `sandbox` is the parent of the cgroups of the shim and its
     /// tasks.
     pub async fn begin(mode: &ShimCgroup, sandbox: &str, systemd: &Systemd, layout: &Layout) -> Result<Overhead> {

@@ -11,11 +11,12 @@ use bowline_cgroup::{self as cgroup, Cgroup, Layout};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
+use bowline_sys as sys;
 use tokio::sync::{Mutex, Notify};
 
 use crate::clock::Moment;
 use crate::events::{Event, Journal};
-use crate::facts::ShimFacts;
+use crate::facts::{ShimFacts, WantedUpgrade};
 use crate::folder::{Folder, StateDir};
 use crate::host;
 use crate::inheritance::Limits;
@@ -99,7 +100,7 @@ pub(crate) struct Supervisor {
     pub(crate) config: Config,
     pub(super) layout: Rc<Layout>,
     pub(super) tasks: RefCell<BTreeMap<TaskId, Rc<Task>>>,
-    pub(super) children: Children,
+    pub(crate) children: Children,
     pub(super) facts: Known<ShimFacts>,
     /// Wakes the loop, which then checks again what it waits for.
     pub(super) changed: Notify,
@@ -142,8 +143,13 @@ impl Supervisor {
         if config.tell.is_none() {
             layout.prepare(&sandbox)?;
         }
+        Ok(Rc::new(Supervisor::with(config, layout, overhead)))
+    }
+
+    /// A supervisor without tasks.
+    pub(super) fn with(config: Config, layout: Rc<Layout>, overhead: Overhead) -> Supervisor {
         let journal = config.tell.is_none().then(|| RefCell::new(Journal::new(config.state.events())));
-        Ok(Rc::new(Supervisor {
+        Supervisor {
             config,
             layout,
             tasks: RefCell::default(),
@@ -156,7 +162,7 @@ impl Supervisor {
             page_sizes: OnceCell::new(),
             pauses: Pauses::default(),
             pausing: Mutex::default(),
-        }))
+        }
     }
 
     /// Runs the loop until the last task has ended and all of its output is written, or until the manager goes away
@@ -171,6 +177,11 @@ impl Supervisor {
     async fn serve(self: &Rc<Self>) -> Result<()> {
         let mut child_ended = Incoming::new(&[libc::SIGCHLD])?;
         let mut leave = Incoming::new(&[libc::SIGTERM, libc::SIGINT])?;
+        if self.facts.look(|facts| facts.upgrades.begun > 0) {
+            // What came while one program was executed in the other's place is handled now.
+            sys::block_signals(&[]);
+            self.children.sweep();
+        }
         loop {
             if self.is_over() {
                 return Ok(());
@@ -188,6 +199,43 @@ impl Supervisor {
     /// Whether nothing keeps the shim alive any more.
     pub fn is_over(&self) -> bool {
         self.facts.look(|facts| facts.life.is_over())
+    }
+
+    /// Whether the shim was told to leave.
+    pub fn is_leaving(&self) -> bool {
+        self.facts.look(|facts| facts.life.is_leaving())
+    }
+
+    /// Asks for an upgrade, unless one is under way; returns the number of that.
+    pub fn begin_upgrade(&self, wanted: WantedUpgrade) -> u64 {
+        self.facts.change(|facts| {
+            let upgrades = &mut facts.upgrades;
+            if upgrades.wanted.is_none() {
+                upgrades.begun += 1;
+                (upgrades.wanted, upgrades.outcome) = (Some(wanted), None);
+            }
+            upgrades.begun
+        })
+    }
+
+    /// The upgrade that was asked for.
+    pub async fn upgrade_wanted(&self) -> WantedUpgrade {
+        self.facts.until(|facts| facts.upgrades.wanted.clone()).await
+    }
+
+    /// Says how the upgrade that was asked for has ended.
+    pub fn end_upgrade(&self, outcome: Result<()>) {
+        self.facts.change(|facts| (facts.upgrades.wanted, facts.upgrades.outcome) = (None, Some(outcome)));
+    }
+
+    /// Waits for the end of the upgrade with this number.
+    pub async fn upgraded(&self, number: u64) -> Result<()> {
+        let ended = |facts: &ShimFacts| match &facts.upgrades {
+            // A later one was begun after its end.
+            upgrades if upgrades.begun > number => Some(Ok(())),
+            upgrades => upgrades.outcome.clone(),
+        };
+        self.facts.until(ended).await
     }
 
     /// Runs `act` to completion, even if its caller goes away.
@@ -274,20 +322,25 @@ impl Supervisor {
                 return;
             }
             self.hold();
-            let supervisor = self.clone();
-            waits::begin(move || {
-                let (supervisor, sandbox) = (supervisor.clone(), sandbox.clone());
-                async move {
-                    supervisor.members_are_over().await;
-                    waits::work("the removal of the sandbox", None, async move {
-                        supervisor.leave_sandbox(&sandbox).await;
-                        supervisor.release();
-                    });
-                }
-            });
+            self.leave_after_members(sandbox);
             return;
         }
         self.stop_tasks();
+    }
+
+    /// Removes the sandbox once its members are over. Whoever calls this holds the shim until then.
+    pub(super) fn leave_after_members(self: &Rc<Self>, sandbox: Rc<Sandbox>) {
+        let supervisor = self.clone();
+        waits::begin(move || {
+            let (supervisor, sandbox) = (supervisor.clone(), sandbox.clone());
+            async move {
+                supervisor.members_are_over().await;
+                waits::work("the removal of the sandbox", None, async move {
+                    supervisor.leave_sandbox(&sandbox).await;
+                    supervisor.release();
+                });
+            }
+        });
     }
 
     fn stop_tasks(self: &Rc<Self>) {
@@ -303,7 +356,11 @@ impl Supervisor {
     pub(super) fn settle(self: &Rc<Self>, id: TaskId) {
         let Ok(task) = self.task(&id) else { return };
         task.facts.note(|facts| facts.settles_at = Some(Moment::now().after(SETTLED)));
-        let supervisor = self.clone();
+        self.settle_in_time(&task);
+    }
+
+    pub(super) fn settle_in_time(self: &Rc<Self>, task: &Rc<Task>) {
+        let (supervisor, task) = (self.clone(), task.clone());
         waits::begin(move || {
             let (supervisor, task) = (supervisor.clone(), task.clone());
             async move {

@@ -345,6 +345,13 @@ impl Task {
         // another process freezes its cgroup or a parent again.
         let with_init = self.namespaces.is_new(libc::CLONE_NEWPID);
         let thawed = if with_init { self.with_cgroup(|c| layout.freeze(c, false)) } else { Ok(Ok(())) };
+        self.kill_to_the_last(layout);
+        thawed?
+    }
+
+    /// Goes on with a kill, until the cgroup is empty.
+    pub(super) fn kill_to_the_last(self: &Rc<Self>, layout: &Rc<Layout>) {
+        let with_init = self.namespaces.is_new(libc::CLONE_NEWPID);
         let (task, layout, first_look) = (self.clone(), layout.clone(), Moment::now().after(FIRST_LOOK));
         waits::begin(move || {
             let (task, layout) = (task.clone(), layout.clone());
@@ -356,7 +363,6 @@ impl Task {
                 }
             }
         });
-        thawed?
     }
 
     /// Kills the processes in the cgroup until none is left. Counts those that outlive init.

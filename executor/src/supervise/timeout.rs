@@ -28,6 +28,11 @@ impl Supervisor {
         let has_run = started.map_or(0, |started| Timestamp::now().as_millisecond() - started.as_millisecond());
         let left = limit.as_std().saturating_sub(Duration::from_millis(u64::try_from(has_run).unwrap_or_default()));
         task.facts.change(|facts| facts.times_out_at = Some(Moment::now().after(left)));
+        self.time_out_on_time(task);
+    }
+
+    /// Stops the task when its time is over.
+    pub(super) fn time_out_on_time(self: &Rc<Self>, task: &Rc<Task>) {
         let supervisor = self.clone();
         until_end(task, async move |task| supervisor.time_out(task).await);
     }

@@ -10,6 +10,8 @@ use rustix::fs::{Mode, OFlags, SeekFrom, open, seek};
 use rustix::io::{Errno, read};
 use serde::{Deserialize, Serialize};
 
+use crate::handover::Fd;
+
 /// The longest record (PRINTKRB_RECORD_MAX in the kernel, and its prefix).
 const LONGEST: usize = 8192;
 
@@ -29,6 +31,16 @@ pub struct Kill {
 pub struct KernelLog(OwnedFd);
 
 impl KernelLog {
+    /// The log for the program that is executed in the shim's place, from where it was read.
+    pub fn hand_over(&self) -> Fd {
+        Fd::of(&self.0)
+    }
+
+    /// Goes on where the program before this one has read.
+    pub fn take(log: Fd) -> bowline_error::Result<KernelLog> {
+        log.take().map(KernelLog)
+    }
+
     /// The log from now on; `None` where it cannot be read.
     pub fn from_now() -> Option<KernelLog> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -52,6 +52,13 @@ pub fn inherited_fd(number: RawFd) -> Option<OwnedFd> {
     Some(fd)
 }
 
+/// Sets the flags of an fd that its owner keeps open.
+pub fn set_fd_flags(number: RawFd, flags: rustix::io::FdFlags) -> io::Result<()> {
+    // SAFETY: only flags are set, and a number that is not open is EBADF.
+    let rc = unsafe { libc::fcntl(number, libc::F_SETFD, flags.bits()) };
+    check(c_long::from(rc)).map(drop)
+}
+
 /// Locks the byte at `offset` of a file for this open file description, until its last fd is closed
 /// (F_OFD_SETLK). `false` when another description has the lock.
 pub fn lock_byte(file: BorrowedFd<'_>, offset: u32) -> io::Result<bool> {

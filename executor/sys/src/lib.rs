@@ -35,7 +35,7 @@ pub use absent::absent;
 pub use absent::all as all_absent;
 pub use fds::{
     close_all, close_all_but, close_fd, close_on_exec_from_3, hand_down, inherited_fd, lock_byte, place_fd, read_fd,
-    watch, watch_for, write_fd,
+    set_fd_flags, watch, watch_for, write_fd,
 };
 pub use filters::{attach_device_program, seccomp_load};
 pub use links::{loopback_up, remove_bridge};
@@ -49,7 +49,7 @@ pub use processes::{
     pidfd_send_signal, pidfd_send_value, reap, run_on_any_cpu, sched_setattr, set_memory_policy, setns, unshare,
 };
 pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, marks_many_fds, move_mount, open_tree, openat2};
-pub use signals::{ALL_SIGNALS, block_signals, default_signals, wait_for_signal};
+pub use signals::{ALL_SIGNALS, block_signals, default_signals, wait_for_signal, with_signals_blocked};
 
 fn own(fd: RawFd) -> OwnedFd {
     // SAFETY: every caller passes an fd that the kernel has just returned and that nothing else knows of.

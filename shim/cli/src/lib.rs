@@ -19,7 +19,7 @@ use clap::Parser as _;
 
 use commands::{
     adopt, attach, cgroup, completions, doctor, events, exec, explain, gc, inspect, kill, launch, limits, logs, man,
-    pause, ps, resume, rm, sandbox, schema, spec, stats, stop, top, units, update, wait,
+    pause, ps, resume, rm, sandbox, schema, spec, stats, stop, top, units, update, upgrade, wait,
 };
 use input::args::{Cli, Command};
 use input::{completion, misuse};
@@ -79,6 +79,7 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Metrics(args) => bowline_metrics::run(&state, args, say).await,
         Command::Pause { ids } => pause::run(&state, &ids).await,
         Command::Adopt { ids, all } => adopt::run(&state, &ids, all).await,
+        Command::Upgrade { ids, all, dry_run, shim } => upgrade::run(&state, &ids, all, dry_run, shim).await,
         Command::Resume { ids } => resume::run(&state, &ids).await,
         Command::Rm { ids, force, exited: false } => rm::run(&state, &ids, force).await,
         Command::Rm { exited: true, .. } => rm::exited(&state).await,

@@ -5,16 +5,16 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result};
+use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, open_sealed};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
-use bowline_protocol::wire::{REVISION, from_status};
+use bowline_protocol::wire::{NEEDED, from_status};
 use tokio::time::timeout;
 
 use crate::connection::{connect, connect_at, patient};
 use crate::patience::{self, BEFORE_ASKING, Patience, lock_after, silent};
 use bowline_protocol::wire::proto::bowline::{
     AttachRequest, Empty, ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, Process, ResizeRequest,
-    SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, WindowSize,
+    SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, UpgradeRequest, WindowSize,
 };
 
 /// How long to wait before asking a shim again whether it answers, during a long call.
@@ -320,21 +320,35 @@ impl Shim {
         self.answer(self.client.version(patient(), &Empty::default())).await.map(|response| response.version)
     }
 
-    /// Checks that the shim serves all that [`REVISION`] of `bowline.v1` has.
+    /// Checks that the shim serves all that revision [`NEEDED`] of `bowline.v1` has.
     ///
     /// # Errors
     /// `Unsupported` when the shim is of an older bowline.
     pub async fn check_revision(&self) -> Result<()> {
         let told = self.answer(self.client.version(patient(), &Empty::default())).await?;
-        if told.revision >= REVISION {
+        if told.revision >= NEEDED {
             return Ok(());
         }
         let (id, version, revision) = (&self.id, told.version, told.revision);
         let message = format!(
-            "the shim of {id} is of bowline {version} and serves revision {revision} of bowline.v1; this program needs {REVISION}"
+            "the shim of {id} is of bowline {version} and serves revision {revision} of bowline.v1; this program needs {NEEDED}"
         );
         Err(Error::new(Kind::Unsupported, message)
             .hint("install a bowline-shim that is not older than the library; tasks of the old one end with its own `bowline`"))
+    }
+
+    /// Replaces the shim's program by the one at `program`, which goes on with the task; or only asks it whether it
+    /// could. Returns its version.
+    ///
+    /// # Errors
+    /// Why the shim runs on as it was; `Unsupported` when it is too old for this.
+    pub async fn upgrade(&self, program: &Path, dry_run: bool) -> Result<String> {
+        // A copy is made once, not by each shim.
+        drop(open_sealed(program)?);
+        let program = program.to_string_lossy().into_owned();
+        let request = UpgradeRequest { program, dry_run, ..UpgradeRequest::default() };
+        let answer = self.client.upgrade(patient(), &request).await;
+        answer.map(|answer| answer.version).map_err(|error| self.failed(&error))
     }
 
     /// Everything that the shim knows, as JSON.

@@ -101,7 +101,8 @@ impl Services for Served {
 async fn serve(executor: Executor, service: Service, listener: UnixListener) -> Result<()> {
     let (sandboxes, connections) = (Rc::new(Sandboxes(service.clone())), service.connections.clone());
     let tasks = Rc::new(service);
-    let server = Server::new(Rc::new(Served { tasks: tasks.clone(), sandboxes }), connections).lingering(LINGER);
+    let server = Server::new(Rc::new(Served { tasks: tasks.clone(), sandboxes }), connections);
+    let server = Rc::new(server.lingering(LINGER));
     let served = server.serve(listener, executor.closed()).await;
     tasks.free_address();
     served?;

@@ -1,14 +1,17 @@
 //! Serves `bowline.v1` on the shim's socket: turns requests into executor calls and encodes the answers.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bowline_executor::facts::Facts;
+use bowline_executor::facts::{Facts, WantedUpgrade};
+use bowline_executor::handover::Fd;
+use bowline_executor::upgrade::Manager;
 use bowline_executor::{
-    Attachment, BegunExec, CgroupDriver, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Result, Target, VERSION,
-    WindowSize,
+    Attachment, BegunExec, CgroupDriver, Doing as _, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Lock, Result,
+    Target, VERSION, WindowSize,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -16,22 +19,81 @@ use bowline_spec::{Format, Update};
 use jiff::Timestamp;
 
 use bowline_protocol::calls::{
-    Answer, Call, Connections, Outline, Server, Services, begin_and_wait, call, unknown_method, unknown_service, wait,
+    Answer, Call, Connections, Handed, Outline, Server, Services, begin_and_wait, call, unknown_method,
+    unknown_service, wait,
 };
 use bowline_protocol::wire::proto::bowline as proto;
 use bowline_protocol::wire::proto::bowline::{
     AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FactsResponse,
     FiguresResponse, LaunchRequest, LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest,
     RemoveSandboxResponse, ResizeRequest, SandboxStateResponse, SignalRequest, StateResponse, StatsResponse,
-    StopRequest, TaskRequest, UpdateRequest, UpdateResponse, VersionResponse, WaitResponse,
+    StopRequest, TaskRequest, UpdateRequest, UpdateResponse, UpgradeRequest, UpgradeResponse, VersionResponse,
+    WaitResponse,
 };
 use bowline_protocol::wire::{NAME, REVISION, json, to_status};
 
-/// Serves `listener` until the executor has closed and all answers are written.
-pub async fn serve(executor: Executor, listener: UnixListener) -> Result<()> {
+/// What a shim serves with, and hands over when its program is replaced.
+pub struct Door {
+    /// The listening socket.
+    pub listener: UnixListener,
+    /// The lock of the shim's folder.
+    pub lock: Lock,
+    /// The connections that the program before this one had.
+    pub connections: Handed,
+}
+
+/// A [`Door`], as a shim hands it over.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct HandedDoor {
+    listener: Fd,
+    lock: Fd,
+    connections: Handed,
+}
+
+impl Door {
+    /// The door that the program before this one has handed over.
+    ///
+    /// # Errors
+    /// `Damaged` when it is not whole.
+    pub fn take(handed: &str) -> Result<Door> {
+        let door: HandedDoor = serde_json::from_str(handed).doing(Kind::Damaged, || "cannot read the connections")?;
+        let (listener, lock) = (UnixListener::from(door.listener.take()?), Lock::from_fd(door.lock.take()?));
+        Ok(Door { listener, lock, connections: door.connections })
+    }
+}
+
+/// What is handed over when the shim's program is replaced.
+struct Kept {
+    listener: OwnedFd,
+    lock: Lock,
+    connections: Connections,
+}
+
+impl Manager for Kept {
+    fn hand_over(&self) -> Result<String> {
+        let (listener, lock) = (Fd::of(&self.listener), Fd::of(&self.lock));
+        let door = HandedDoor { listener, lock, connections: self.connections.hand_over() };
+        serde_json::to_string(&door).doing(Kind::Internal, || "cannot write the connections")
+    }
+
+    fn calls_wait(&self) -> bool {
+        self.connections.calls_wait()
+    }
+}
+
+/// Serves at the door until the executor has closed and all answers are written.
+pub async fn serve(executor: Executor, door: Door) -> Result<()> {
     let connections = Connections::default();
+    let what = || "cannot serve the shim's socket";
+    let listener = door.listener.try_clone().doing(Kind::Internal, what)?;
+    executor.managed_by(Rc::new(Kept {
+        listener: door.listener.into(),
+        lock: door.lock,
+        connections: connections.clone(),
+    }));
     let service = Service { executor: executor.clone(), connections: connections.clone() };
-    let server = Server::new(Rc::new(service), connections);
+    let server = Rc::new(Server::new(Rc::new(service), connections));
+    server.go_on(door.connections)?;
     server.serve(listener, executor.closed()).await?;
     server.leave().await;
     Ok(())
@@ -83,6 +145,20 @@ impl Services for Service {
             "UpdateSandbox" => call(self, payload, Service::update_sandbox),
             "ChargeHelpers" => call(self, payload, Service::charge_helpers),
             "RemoveSandbox" => call(self, payload, Service::remove_sandbox),
+            "Upgrade" => begin_and_wait(self, payload, Service::begin_upgrade, Upgrading::ended),
+            _ => Err(unknown_method(method)),
+        }
+    }
+
+    fn wait_again(self: &Rc<Self>, service: &str, method: &str, payload: &[u8], begun: u64) -> Answer<Call> {
+        match (service, method) {
+            (NAME, "Exec") => wait(self, payload, async move |it: &Service, request: ExecRequest| {
+                let begun = it.executor.begun_exec(&id(&request.id)?, begun).await.map_err(|e| to_status(&e))?;
+                exec_outcome(&begun).await
+            }),
+            (NAME, "Upgrade") => wait(self, payload, async move |it: &Service, _: UpgradeRequest| {
+                Upgrading { executor: it.executor.clone(), number: begun }.ended().await
+            }),
             _ => Err(unknown_method(method)),
         }
     }
@@ -156,7 +232,26 @@ async fn exec_outcome(begun: &BegunExec) -> Answer<ExecResponse> {
     })
 }
 
+/// An upgrade that was begun.
+struct Upgrading {
+    executor: Executor,
+    number: u64,
+}
+
+impl Upgrading {
+    async fn ended(&self) -> Answer<UpgradeResponse> {
+        self.executor.upgraded(self.number).await.map_err(|e| to_status(&e))?;
+        Ok(UpgradeResponse { version: VERSION.to_owned(), ..UpgradeResponse::default() })
+    }
+}
+
 impl Service {
+    async fn begin_upgrade(&self, request: UpgradeRequest) -> Answer<(u64, Upgrading)> {
+        let wanted = WantedUpgrade { program: PathBuf::from(request.program), dry_run: request.dry_run };
+        let number = self.executor.begin_upgrade(wanted).map_err(|e| to_status(&e))?;
+        Ok((number, Upgrading { executor: self.executor.clone(), number }))
+    }
+
     async fn launch(&self, request: LaunchRequest) -> Answer<LaunchResponse> {
         let id = id(&request.id)?;
         // Whether it is a member, the executor knows, which validates a task that is none.

@@ -9,9 +9,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bowline_executor::systemd::Systemd;
+use bowline_executor::upgrade::{Handover, READ_FACTS, REFUSED, TAKE_OVER, read_facts};
 use bowline_executor::{
-    Config, Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd, serve,
+    Config, Doing, Error, Executor, Folder, Kind, Lock, Result, ShimCgroup, StateDir, close_all_but, inherited_fd,
+    serve, serve_on,
 };
+use bowline_protocol::calls::Handed;
+use bowline_shim::Door;
 
 /// The fd of the listening socket, unless `--listener-fd` gives another.
 const LISTENER_FD: RawFd = 3;
@@ -19,6 +23,15 @@ const LISTENER_FD: RawFd = 3;
 const LOCK_FD: RawFd = 4;
 
 fn main() -> ExitCode {
+    if std::env::args().skip(1).eq([READ_FACTS]) {
+        return match read_facts() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let level = std::env::var("BOWLINE_LOG").ok().and_then(|level| level.parse().ok());
     tracing_subscriber::fmt()
         .with_max_level(level.unwrap_or(tracing::Level::WARN))
@@ -44,6 +57,10 @@ struct Arguments {
     listener: RawFd,
     lock: RawFd,
     adopt: Option<u64>,
+    /// The file with what the program before this one has handed over.
+    facts: Option<RawFd>,
+    /// Why the program that was to take over has executed this one again.
+    refused: Option<String>,
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
@@ -54,7 +71,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
     };
     let (mut folder, mut bowline, mut init) = (None, None, None);
     let (mut shim_cgroup, mut listener, mut lock) = (ShimCgroup::default(), LISTENER_FD, LOCK_FD);
-    let mut adopt = None;
+    let (mut adopt, mut facts, mut refused) = (None, None, None);
     while let Some(flag) = args.next() {
         let value = args.next().ok_or_else(|| usage(&format!("{flag} needs a value")))?;
         let number = || value.parse().map_err(|_| usage(&format!("{flag} needs a number")));
@@ -67,24 +84,25 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
             "--listener-fd" => listener = number()?,
             "--lock-fd" => lock = number()?,
             "--adopt" => adopt = Some(count()?),
+            TAKE_OVER => facts = Some(number()?),
+            REFUSED => refused = Some(value.clone()),
             _ => return Err(usage(&format!("unknown flag {flag}"))),
         }
     }
     let folder = folder.ok_or_else(|| usage("--folder is missing"))?;
     let systemd = Systemd::by(bowline.ok_or_else(|| usage("--bowline is missing"))?);
-    Ok(Arguments { folder, shim_cgroup, systemd, init, listener, lock, adopt })
+    Ok(Arguments { folder, shim_cgroup, systemd, init, listener, lock, adopt, facts, refused })
 }
 
 fn run(args: impl Iterator<Item = String>) -> Result<()> {
     #[cfg(feature = "absent")]
     tracing::warn!("taken for absent: {}", bowline_executor::all_absent().join(" "));
     let arguments = parse(args)?;
-    // The parent may have passed on more open fds than it names.
-    close_all_but(&mut [arguments.listener, arguments.lock]);
-    let missing = |what: &str| Error::new(Kind::Usage, format!("{what} was not handed down"));
-    let listener = inherited_fd(arguments.listener).ok_or_else(|| missing("the listening socket"))?;
-    let lock = inherited_fd(arguments.lock).ok_or_else(|| missing("the lock"))?;
-    let _lock = Lock::from_fd(lock);
+    let handover = arguments.facts.map(Handover::take).transpose()?;
+    let (handed, door) = match handover {
+        Some(handover) => (Some(handover.executor), Door::take(&handover.manager)?),
+        None => (None, first_door(&arguments)?),
+    };
     // Use a separate session, so that Ctrl-C at the manager's terminal does not reach the shim. `setsid` fails only for
     // a process group leader, which has one already.
     let _ = rustix::process::setsid();
@@ -94,19 +112,37 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
         .doing(Kind::Internal, || "cannot become a subreaper")?;
     std::env::set_current_dir("/").doing(Kind::Internal, || "cannot change to /")?;
     let state = arguments.folder.parent().unwrap_or(std::path::Path::new("/"));
-    let Arguments { folder, shim_cgroup, systemd, init, adopt, .. } = &arguments;
+    let Arguments { folder, shim_cgroup, systemd, init, adopt, refused, .. } = &arguments;
+    let takes_over = handed.is_some();
+    let (adopt, refused) = (adopt.filter(|_| !takes_over), refused.clone());
     let config = Config::new(Folder::at(folder), StateDir::new(state), shim_cgroup.clone(), systemd.clone());
-    let adopt = *adopt;
     let config = Config { init: init.clone(), adopt, only_a_shim: true, ..config };
-    serve(config, |executor| async move {
-        if adopt.is_some() {
+    let manager = |executor: Executor| async move {
+        if takes_over {
+            executor.ready().await;
+            executor.end_upgrade(refused);
+        } else if adopt.is_some() {
             // Whoever connects meanwhile waits in the socket's backlog.
             executor.ready().await;
         } else if let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() {
             executor.leave_with(stdin);
         }
-        bowline_shim::serve(executor, UnixListener::from(listener)).await?;
+        bowline_shim::serve(executor, door).await?;
         // Everything is answered and removed: the kernel frees the rest faster than dropping it piece by piece.
         std::process::exit(0)
-    })
+    };
+    match handed {
+        Some(handed) => serve_on(config, Some(handed), manager),
+        None => serve(config, manager),
+    }
+}
+
+/// What the shim's starter has handed down.
+fn first_door(arguments: &Arguments) -> Result<Door> {
+    // The parent may have passed on more open fds than it names.
+    close_all_but(&mut [arguments.listener, arguments.lock]);
+    let missing = |what: &str| Error::new(Kind::Usage, format!("{what} was not handed down"));
+    let listener = inherited_fd(arguments.listener).ok_or_else(|| missing("the listening socket"))?;
+    let lock = inherited_fd(arguments.lock).ok_or_else(|| missing("the lock"))?;
+    Ok(Door { listener: UnixListener::from(listener), lock: Lock::from_fd(lock), connections: Handed::default() })
 }

@@ -39,8 +39,11 @@ async fn orphans(state: &StateDir) -> Result<Vec<TaskRef>> {
 /// Has a new shim take over the task, if its shim died. A task that has a shim or has ended is left as it is.
 async fn adopt(state: &StateDir, id: &TaskId) -> Result<()> {
     let folder = state.folder(id);
-    if !matches!(find(&folder, id).await?, Presence::Dead) {
-        return Ok(());
+    match find(&folder, id).await? {
+        Presence::Dead => {}
+        // One that has just been killed may still accept connections.
+        Presence::Live(shim) if shim.version().await.is_err() => {}
+        Presence::Live(_) | Presence::Exited(_) | Presence::Starting => return Ok(()),
     }
     let found = find_or_adopt(&folder, id, &Programs::default()).await?;
     if matches!(found, Presence::Dead) {

@@ -27,4 +27,5 @@ pub mod stop;
 pub mod top;
 pub mod units;
 pub mod update;
+pub mod upgrade;
 pub mod wait;

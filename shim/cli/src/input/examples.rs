@@ -104,6 +104,12 @@ Examples:
   bowline adopt web
   bowline adopt --all";
 
+pub const UPGRADE: &str = "\
+Examples:
+  bowline upgrade web
+  bowline upgrade --all --dry-run
+  bowline upgrade --all";
+
 pub const RESUME: &str = "\
 Examples:
   bowline resume web

@@ -50,6 +50,12 @@ impl TaskRef {
     }
 }
 
+/// Like [`resolve`], where a name may also be the whole id of a sandbox.
+pub fn resolve_shims(state: &StateDir, names: &[TaskRef]) -> Vec<Result<TaskId>> {
+    let is_sandbox = |name: &TaskRef| state.folder(&name.0).is_sandbox();
+    names.iter().map(|name| if is_sandbox(name) { Ok(name.0.clone()) } else { name.resolve(state) }).collect()
+}
+
 /// Resolves each name, in the order given and without duplicates. A name that matches no task gives an error in its
 /// place.
 pub fn resolve(state: &StateDir, names: &[TaskRef]) -> Vec<Result<TaskId>> {

@@ -27,13 +27,22 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,
 {
+    each_of(named::resolve(state, names), act)
+}
+
+/// Like [`each`], where it is known already which are meant.
+pub fn each_of<T, F>(ids: Vec<Result<TaskId>>, act: impl Fn(TaskId) -> F) -> Each<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
     let mut watched = Vec::new();
     let mut begin = |id: TaskId| {
         let handle = tokio::spawn(act(id.clone()));
         watched.push((id, handle.abort_handle()));
         handle
     };
-    let work = named::resolve(state, names).into_iter().map(|id| id.map(&mut begin)).collect::<Vec<_>>();
+    let work = ids.into_iter().map(|id| id.map(&mut begin)).collect::<Vec<_>>();
     Each { work, watched, forgiven: None }
 }
 

@@ -16,9 +16,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bowline_executor::clock::Moment;
-use bowline_executor::pages;
-use futures::StreamExt as _;
+use bowline_executor::handover::Fd;
+use bowline_executor::{Doing as _, Kind, pages, waits};
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use protobuf::Message as _;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
@@ -54,7 +55,7 @@ pub struct Facts {
 }
 
 /// A call without an answer yet, with everything needed to call again.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Open {
     /// The number of the call, chosen by the client.
     pub stream: u32,
@@ -66,6 +67,8 @@ pub struct Open {
     pub deadline: Option<Moment>,
     /// The number of what the call has begun, if it now waits for its end.
     pub begun: Option<u64>,
+    /// Whether it only waits, so that it can be made again.
+    pub only_waits: bool,
 }
 
 /// What `inspect --facts` prints of a connection.
@@ -142,13 +145,20 @@ impl Facts {
             Err(_) => return Err(get_status(Code::DEADLINE_EXCEEDED, "timeout")),
         };
         let Request { service, method, payload, .. } = request;
-        Ok(Some(Open { stream, service, method, payload, deadline, begun: None }))
+        Ok(Some(Open { stream, service, method, payload, deadline, begun: None, only_waits: false }))
     }
 
     /// Records that a call has begun something with this number.
     fn has_begun(&mut self, stream: u32, number: u64) {
         if let Some(open) = self.open.iter_mut().find(|open| open.stream == stream) {
-            open.begun = Some(number);
+            (open.begun, open.only_waits) = (Some(number), true);
+        }
+    }
+
+    /// Records whether a call only waits.
+    fn only_waits(&mut self, stream: u32, only_waits: bool) {
+        if let Some(open) = self.open.iter_mut().find(|open| open.stream == stream) {
+            open.only_waits = only_waits;
         }
     }
 
@@ -178,6 +188,11 @@ impl Facts {
             // An idle connection keeps no memory.
             self.unwritten = Vec::new();
         }
+    }
+
+    /// The same once more.
+    fn again(&self) -> Facts {
+        Facts { frames: self.frames.clone(), open: self.open.clone(), unwritten: self.unwritten.clone() }
     }
 
     /// Whether more requests may be read.
@@ -214,6 +229,22 @@ impl Facts {
     }
 }
 
+/// A connection, as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    facts: Facts,
+    socket: Fd,
+}
+
+impl Handed {
+    pub fn take(self) -> bowline_executor::Result<Connection> {
+        let what = || "cannot watch a connection";
+        let socket = std::os::unix::net::UnixStream::from(self.socket.take()?);
+        let socket = UnixStream::from_std(socket).doing(Kind::Internal, what)?;
+        Ok(Connection { facts: self.facts, socket })
+    }
+}
+
 /// A client's connection. When it is dropped, the memory that its requests took is given back.
 pub struct Connection {
     pub facts: Facts,
@@ -223,6 +254,11 @@ pub struct Connection {
 impl Connection {
     pub fn new(socket: UnixStream) -> Connection {
         Connection { facts: Facts::default(), socket }
+    }
+
+    /// The connection for the program that is executed in the shim's place.
+    pub fn hand_over(&self) -> Handed {
+        Handed { facts: self.facts.again(), socket: Fd::of(&self.socket) }
     }
 
     /// Writes pending answers, as far as the client reads them.
@@ -264,7 +300,25 @@ enum Next {
 
 impl<S: Services> Serving<S> {
     pub fn new(connection: Rc<RefCell<Connection>>, services: Rc<S>) -> Serving<S> {
-        Serving { connection, services, calls: FuturesUnordered::new() }
+        let calls = FuturesUnordered::new();
+        // Those that the program before this one has taken.
+        let mut refused = Vec::new();
+        for open in connection.borrow().facts.open() {
+            let (service, method, payload) = (&open.service, &open.method, &open.payload);
+            let call = match open.begun {
+                Some(number) => services.wait_again(service, method, payload, number),
+                None => services.call(service, method, payload),
+            };
+            let deadline = open.deadline.map(|deadline| Box::pin(sleep(deadline.to_come())));
+            match call {
+                Ok(call) => calls.push(Awaited(Some(Waiting { stream: open.stream, call, deadline }))),
+                Err(status) => refused.push((open.stream, status)),
+            }
+        }
+        for (stream, status) in refused {
+            connection.borrow_mut().facts.answered(stream, Err(status));
+        }
+        Serving { connection, services, calls }
     }
 
     /// Serves the connection until the client has gone or, once `leaving` is true, until all open calls are answered
@@ -305,6 +359,7 @@ impl<S: Services> Serving<S> {
         loop {
             while let Poll::Ready(Some((mut waiting, step))) = self.calls.poll_next_unpin(context) {
                 let facts = &mut self.connection.borrow_mut().facts;
+                waits::stepped();
                 match step {
                     Step::Answered(answer) => facts.answered(waiting.stream, answer),
                     Step::Begun(number, wait) => {
@@ -321,7 +376,7 @@ impl<S: Services> Serving<S> {
             if leaving && connection.facts.is_done() {
                 return Poll::Ready(Ok(Next::Over));
             }
-            if !leaving && !connection.facts.takes_more() {
+            if !leaving && (waits::is_closed() || !connection.facts.takes_more()) {
                 return Poll::Pending;
             }
             let mut piece = [MaybeUninit::uninit(); PIECE];
@@ -333,6 +388,7 @@ impl<S: Services> Serving<S> {
                 let (stream, deadline) = (open.stream, open.deadline.map(|deadline| sleep(deadline.to_come())));
                 match self.services.call(&open.service, &open.method, &open.payload) {
                     Ok(call) => {
+                        connection.facts.only_waits(stream, call.only_waits);
                         self.calls.push(Awaited(Some(Waiting { stream, call, deadline: deadline.map(Box::pin) })))
                     }
                     Err(status) => connection.facts.answered(stream, Err(status)),
@@ -360,7 +416,7 @@ impl Future for Awaited {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(mut waiting) = self.0.take() else { return Poll::Pending };
-        if let Poll::Ready(step) = waiting.call.as_mut().poll(context) {
+        if let Poll::Ready(step) = waiting.call.poll_unpin(context) {
             return Poll::Ready((waiting, step));
         }
         if waiting.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(context).is_ready()) {

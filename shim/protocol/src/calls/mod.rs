@@ -18,6 +18,7 @@ mod server;
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use bowline_executor::waits;
 use protobuf::Message;
@@ -27,13 +28,35 @@ use ttrpc::proto::{Code, Status};
 #[cfg(feature = "fuzzing")]
 pub use connection::Facts;
 pub use connection::Outline;
-pub use server::{Connections, Server};
+pub use server::{Connections, Handed, Server};
 
 /// The result of a call.
 pub type Answer<T> = Result<T, Status>;
 
 /// A call in progress.
-pub type Call = Pin<Box<dyn Future<Output = Step>>>;
+pub struct Call {
+    future: Pin<Box<dyn Future<Output = Step>>>,
+    /// Whether it only waits, and can be made again.
+    only_waits: bool,
+}
+
+impl Call {
+    fn new(future: impl Future<Output = Step> + 'static) -> Call {
+        Call { future: Box::pin(future), only_waits: false }
+    }
+
+    fn waiting(future: impl Future<Output = Step> + 'static) -> Call {
+        Call { future: Box::pin(future), only_waits: true }
+    }
+}
+
+impl Future for Call {
+    type Output = Step;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Step> {
+        self.future.as_mut().poll(context)
+    }
+}
 
 /// One step of a call.
 pub enum Step {
@@ -50,6 +73,15 @@ pub trait Services {
     /// # Errors
     /// [`unknown_service`], [`unknown_method`], and the errors of [`call`].
     fn call(self: &Rc<Self>, service: &str, method: &str, payload: &[u8]) -> Answer<Call>;
+
+    /// Waits again for the end of what a call has begun, under this number, before the shim's program was replaced.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    fn wait_again(self: &Rc<Self>, service: &str, method: &str, payload: &[u8], begun: u64) -> Answer<Call> {
+        let _ = (service, payload, begun);
+        Err(unknown_method(method))
+    }
 }
 
 /// Calls `method` of `service` with the encoded request `payload`.
@@ -68,7 +100,7 @@ where
 {
     let request = asked::<Q>(payload)?;
     let service = service.clone();
-    Ok(Box::pin(async move { answered(method(&service, request).await) }))
+    Ok(Call::new(async move { answered(method(&service, request).await) }))
 }
 
 fn asked<Q: Message>(payload: &[u8]) -> Answer<Q> {
@@ -100,11 +132,11 @@ where
 {
     let request = asked::<Q>(payload)?;
     let service = service.clone();
-    Ok(Box::pin(async move {
+    Ok(Call::new(async move {
         match begin(&service, request).await {
             Ok((number, begun)) => {
                 let wait = async move { answered(waits::lasting(|| end(&begun)).await) };
-                Step::Begun(number, Box::pin(wait))
+                Step::Begun(number, Call::waiting(wait))
             }
             Err(status) => Step::Answered(Err(status)),
         }
@@ -125,9 +157,10 @@ where
     Q: Message + Clone,
     A: Message,
 {
-    call(service, payload, async move |service: &S, request: Q| {
+    let call = call(service, payload, async move |service: &S, request: Q| {
         waits::lasting(|| method(service, request.clone())).await
-    })
+    })?;
+    Ok(Call { only_waits: true, ..call })
 }
 
 /// The error for an unknown service.

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_executor::{Doing, Kind, Result, waits};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
-use super::connection::{Connection, Outline, Serving};
+use super::connection::{self, Connection, Outline, Serving};
 use super::{Services, accept};
 
 /// How long a leaving shim waits for the last answers to be ready and read; then it leaves without them.
@@ -23,6 +24,23 @@ impl Connections {
     /// What `inspect --facts` prints of the connections.
     pub fn outlines(&self) -> Vec<Outline> {
         self.0.borrow().iter().map(|connection| connection.borrow().facts.outline()).collect()
+    }
+}
+
+/// The connections, as a shim hands them over.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Handed(Vec<connection::Handed>);
+
+impl Connections {
+    /// The connections for the program that is executed in the shim's place. Called while the shim is at rest.
+    pub fn hand_over(&self) -> Handed {
+        Handed(self.0.borrow().iter().map(|connection| connection.borrow().hand_over()).collect())
+    }
+
+    /// Whether each open call only waits, and can be made again.
+    pub fn calls_wait(&self) -> bool {
+        self.0.borrow().iter().all(|connection| connection.borrow().facts.open().iter().all(|open| open.only_waits))
     }
 }
 
@@ -51,20 +69,38 @@ impl<S: Services + 'static> Server<S> {
     ///
     /// # Errors
     /// `Internal` when the listener cannot be used.
-    pub async fn serve(&self, listener: UnixListener, closed: impl Future<Output = ()>) -> Result<()> {
+    pub async fn serve(self: &Rc<Self>, listener: UnixListener, closed: impl Future<Output = ()>) -> Result<()> {
         let what = || "cannot serve the shim's socket";
         listener.set_nonblocking(true).doing(Kind::Internal, what)?;
-        let listener = tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?;
-        let all_who_come = async {
-            loop {
-                self.begin(Connection::new(accept::next(&listener).await));
+        let listener = Rc::new(tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?);
+        let (is_closed, until) = watch::channel(false);
+        let server = self.clone();
+        waits::begin(move || {
+            let (server, listener, mut until) = (server.clone(), listener.clone(), until.clone());
+            async move {
+                let all_who_come = async {
+                    loop {
+                        server.begin(Connection::new(accept::next(&listener).await));
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    _ = until.wait_for(|closed| *closed) => {}
+                    () = all_who_come => {}
+                }
             }
-        };
-        tokio::select! {
-            biased;
-            () = closed => Ok(()),
-            () = all_who_come => Ok(()),
-        }
+        });
+        closed.await;
+        is_closed.send_replace(true);
+        Ok(())
+    }
+
+    /// Serves the connections that the program before this one has handed over.
+    ///
+    /// # Errors
+    /// `Damaged` when one is missing.
+    pub fn go_on(self: &Rc<Self>, handed: Handed) -> Result<()> {
+        handed.0.into_iter().try_for_each(|connection| connection.take().map(|connection| self.begin(connection)))
     }
 
     fn begin(&self, connection: Connection) {
@@ -83,7 +119,7 @@ impl<S: Services + 'static> Server<S> {
     }
 
     /// Takes no more requests, and returns once all open calls are answered and written, or given up.
-    pub async fn leave(self) {
+    pub async fn leave(&self) {
         self.leaving.send_replace(true);
         if timeout(LAST_ANSWERS, self.leaving.closed()).await.is_ok() {
             return;

@@ -188,6 +188,22 @@ pub enum Command {
         #[arg(long)]
         all: bool,
     },
+    /// Replace the program of the shims of running tasks by the installed one; print the ids of those tasks
+    #[command(after_help = examples::UPGRADE)]
+    Upgrade {
+        /// The tasks, or sandboxes
+        #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "ID")]
+        ids: Vec<TaskRef>,
+        /// Each that runs
+        #[arg(long)]
+        all: bool,
+        /// Only find out whether the installed shim could take over
+        #[arg(long)]
+        dry_run: bool,
+        /// The new shim; by default the one that is installed beside this program
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        shim: Option<PathBuf>,
+    },
     /// Let paused tasks continue
     #[command(after_help = examples::RESUME)]
     Resume {

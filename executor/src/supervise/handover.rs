@@ -1,0 +1,394 @@
+//! All tasks of a shim, handed over to the program that is executed in its place, and taken over there.
+//!
+//! ```text
+//!   at rest ─► facts, descriptors by number ─► execve ─► handles from both ─► waits from facts
+//! ```
+//!
+//! The program goes on as the parent of all children, with the same descriptors. Only cgroups are opened anew, by the
+//! identity in their record. Must not: change a task.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use bowline_cgroup::{self as cgroup, Layout};
+use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::id::TaskId;
+use bowline_sys as sys;
+use oci_spec::runtime::Spec;
+use serde::{Deserialize, Serialize};
+
+use super::execs::BegunExec;
+use super::handles::{Dying, ExecHandles, SandboxHandles, TaskHandles};
+use super::launch_plan::LaunchPlan;
+use super::pauses::Paused;
+use super::sandbox::Sandbox;
+use super::shim_cgroup::{self, Overhead};
+use super::supervisor::{Config, Supervisor};
+use super::task::Task;
+use super::{adoption, execs};
+use crate::claim::{Claim, End};
+use crate::clock::Moment;
+use crate::facts::{Cgroups, ExecFacts, SandboxFacts, ShimFacts, TaskFacts};
+use crate::folder::{Folder, Lock};
+use crate::handover::Fd;
+use crate::io::{self, Tail, Taken};
+use crate::known::Known;
+use crate::launch::{HandedHeld, Live};
+use crate::lifecycle::task::Life;
+use crate::log::{self, LogFiles};
+use crate::namespaces::Namespaces;
+use crate::stats::Stats;
+use crate::watch::KernelLog;
+use crate::{claimed_uid, init_program, reserve, sandbox_namespaces, seccomp};
+
+/// Everything that a shim knows and holds.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    shim: ShimFacts,
+    overhead: shim_cgroup::Handed,
+    pause: Option<HandedProcess>,
+    sandbox: Option<HandedSandbox>,
+    tasks: BTreeMap<TaskId, HandedTask>,
+}
+
+/// A child, which may have ended.
+#[derive(Debug, Serialize, Deserialize)]
+struct HandedProcess {
+    pid: i32,
+    pidfd: Option<Fd>,
+    end: Option<End>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct HandedSandbox {
+    id: TaskId,
+    folder: PathBuf,
+    facts: SandboxFacts,
+    shared: sandbox_namespaces::Handed,
+    /// The members' pid namespace. Its number is in the path by which they join it.
+    pids: Option<Fd>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct HandedTask {
+    facts: TaskFacts,
+    spec: Box<Spec>,
+    filter: Option<seccomp::Handed>,
+    folder: PathBuf,
+    owns_folder: bool,
+    init: HandedProcess,
+    init_watch: Option<init_program::Handed>,
+    /// Processes that were sent SIGKILL, and when.
+    dying: (Vec<Fd>, Moment),
+    held: Option<HandedHeld>,
+    pumps: Option<io::Handed>,
+    tail: HandedTail,
+    execs: BTreeMap<u64, HandedExec>,
+    /// The number of the empty cgroup for an exec.
+    exec_group: Option<u64>,
+    last_stats: Option<Box<Stats>>,
+    kernel_log: Option<Fd>,
+    reserve: Option<reserve::Handed>,
+    lock: Option<Fd>,
+    claimed: Option<claimed_uid::Handed>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct HandedExec {
+    process: Option<HandedProcess>,
+    pumps: Option<io::Handed>,
+    tails: Vec<HandedTail>,
+    /// The number of its cgroup.
+    group: Option<u64>,
+}
+
+/// The last bytes of an output, and how many are kept at most.
+#[derive(Debug, Serialize, Deserialize)]
+struct HandedTail {
+    most: usize,
+    bytes: Vec<u8>,
+}
+
+impl Supervisor {
+    /// Everything for the program that is executed in the shim's place. Called while the shim is at rest.
+    ///
+    /// # Errors
+    /// `WrongState` when there is nothing that could be handed over, or something that cannot be.
+    pub fn hand_over(&self) -> Result<Handed> {
+        let refused =
+            |why: String| Err(Error::new(Kind::WrongState, format!("the shim cannot be upgraded now: {why}")));
+        let tasks = self.tasks.borrow();
+        if tasks.is_empty() && self.sandbox().is_none() {
+            return refused("it has no task".to_owned());
+        }
+        for (id, task) in &*tasks {
+            if task.handles.borrow().logging.as_ref().is_some_and(|gone| gone.look(|gone| !gone)) {
+                return refused(format!("a logger takes the output of task {id}"));
+            }
+        }
+        let pause = self.pauses.0.borrow().as_deref().map(|paused| HandedProcess {
+            pid: paused.live.pid,
+            pidfd: Some(Fd::of(&paused.live.pidfd)),
+            end: paused.claim.end(),
+        });
+        Ok(Handed {
+            shim: self.facts.look(Clone::clone),
+            overhead: self.overhead.hand_over(),
+            pause,
+            sandbox: self.sandbox().map(|sandbox| sandbox.hand_over()),
+            tasks: tasks.iter().map(|(id, task)| (id.clone(), task.hand_over())).collect(),
+        })
+    }
+
+    /// A supervisor with everything that the program before this one has handed over.
+    ///
+    /// # Errors
+    /// `Damaged` when something is missing; `Internal` when something cannot be opened again.
+    pub fn take_over(config: Config, handed: Handed) -> Result<Rc<Supervisor>> {
+        let layout = Rc::new(cgroup::detect()?);
+        let name = cgroup::of_sandbox(&config.folder.name());
+        let overhead = Overhead::take(&config.shim_cgroup, &name, &config.systemd, &layout, handed.overhead)?;
+        let it = Rc::new(Supervisor::with(config, layout, overhead));
+        it.facts.note(|facts| *facts = handed.shim);
+        if let Some(pause) = handed.pause {
+            let (live, claim) = it.process(pause)?;
+            let live = live.ok_or_else(|| Error::new(Kind::Damaged, "the pause process has no descriptor"))?;
+            *it.pauses.0.borrow_mut() = Some(Rc::new(Paused { live, claim }));
+        }
+        if let Some(sandbox) = handed.sandbox {
+            *it.sandbox.borrow_mut() = Some(Rc::new(sandbox.take(&it.layout)?));
+        }
+        for (id, task) in handed.tasks {
+            let task = it.take_task(&id, task).map_err(|error| error.within(format_args!("task {id}")))?;
+            it.tasks.borrow_mut().insert(id, Rc::new(task));
+        }
+        Ok(it)
+    }
+
+    /// Waits for everything that the program before this one has waited for.
+    pub fn go_on_waiting(self: &Rc<Self>) {
+        let tasks: Vec<Rc<Task>> = self.tasks.borrow().values().cloned().collect();
+        for task in &tasks {
+            self.follow(task);
+            self.go_on_with_execs(task);
+            let (life, settles, times_out, checked) = task.facts.look(|facts| {
+                (facts.life, facts.settles_at.is_some(), facts.times_out_at.is_some(), facts.checks.is_some())
+            });
+            if settles {
+                self.settle_in_time(task);
+            }
+            if life.is_reaped() || task.handles.borrow().cgroup.is_none() {
+                continue;
+            }
+            if let Life::Killing(_) = life {
+                task.kill_to_the_last(&self.layout);
+            }
+            if task.handles.borrow().kernel_log.is_some() {
+                self.watch_oom(task);
+            }
+            if times_out {
+                self.time_out_on_time(task);
+            }
+            if checked {
+                self.go_on_checking(task);
+            }
+            match self.open_watch(task) {
+                Ok(watch) => self.begin_watch(task, watch),
+                Err(error) => tracing::error!(%error, id = %task.id, "a task is not watched any more"),
+            }
+        }
+        if let Some(sandbox) = self.sandbox()
+            && self.facts.look(|facts| facts.life.is_leaving())
+        {
+            self.leave_after_members(sandbox);
+        }
+    }
+
+    fn go_on_with_execs(self: &Rc<Self>, task: &Rc<Task>) {
+        let execs: Vec<(u64, ExecFacts)> = task.facts.look(|facts| facts.execs.clone().into_iter().collect());
+        for (number, exec) in execs {
+            self.see_exec_off(task, number);
+            if let (Some(since), false, Some((claim, in_group))) =
+                (exec.killed_at, exec.all_dead, task.exec_claim(number))
+            {
+                self.kill_on(task, number, claim, in_group, since);
+            }
+        }
+        // Those of execs that a shim has begun whose end this one's program before has adopted.
+        self.go_on_with_exec_groups(task);
+    }
+
+    /// An exec that the program before this one has begun.
+    ///
+    /// # Errors
+    /// `NotFound` when its task or it is not known any more.
+    pub fn begun_exec(&self, id: &TaskId, number: u64) -> Result<BegunExec> {
+        Ok(BegunExec::again(self.task(id)?, number))
+    }
+
+    fn process(&self, handed: HandedProcess) -> Result<(Option<Live>, Claim)> {
+        let HandedProcess { pid, pidfd, end } = handed;
+        let live = pidfd.map(Fd::take).transpose()?.map(|pidfd| Live { pid, pidfd });
+        let claim = match (end, &live) {
+            (Some(end), _) => {
+                let claim = Claim::new(pid);
+                claim.reaped(end);
+                claim
+            }
+            // A task that was adopted is another process's child.
+            (None, Some(live)) if !sys::is_child(pid) => adoption::claim_by_pidfd(live)?,
+            (None, _) => self.children.claim_again(pid),
+        };
+        Ok((live, claim))
+    }
+
+    fn take_task(&self, id: &TaskId, handed: HandedTask) -> Result<Task> {
+        let HandedTask { facts, spec, filter, folder, owns_folder, init, pumps, tail, execs, exec_group, .. } = handed;
+        let (live, claim) = self.process(init)?;
+        let mut cgroup = match facts.cgroups {
+            Cgroups::InUse => self.cgroup_of(&facts.record)?,
+            Cgroups::Removing | Cgroups::Removed => None,
+        };
+        if let (Some(cgroup), Some(sandbox)) = (&mut cgroup, self.sandbox()) {
+            sandbox.facts.look(|facts| cgroup.stay_in(&facts.record.cgroup));
+        }
+        let tail = tail.take();
+        let log = |handed| match facts.record.description() {
+            Ok(task) => log::go_on(task, &LogFiles::of(task, id, &folder), handed),
+            // A manager keeps its own logs.
+            Err(_) => [None, None],
+        };
+        let init_pidfd = live.as_ref().filter(|_| facts.record.init).map(|live| live.pidfd.try_clone());
+        let keeper = init_pidfd.transpose().doing(Kind::Internal, || "cannot open a pidfd twice")?;
+        let taken = Taken { tails: std::slice::from_ref(&tail), keeper, released: None, log: &log };
+        let pumps = pumps.map(|pumps| pumps.take(&taken)).transpose()?.map(Rc::new);
+        let mut handles = TaskHandles::new(live, claim, tail, cgroup);
+        let (dying, since) = handed.dying;
+        handles.dying = Dying { killed: dying.into_iter().map(Fd::take).collect::<Result<_>>()?, since };
+        handles.init_watch = handed.init_watch.map(init_program::Handed::take).transpose()?.map(Rc::new);
+        handles.held = handed.held.map(HandedHeld::take).transpose()?;
+        handles.pumps = pumps;
+        handles.last_stats = handed.last_stats;
+        handles.kernel_log = handed.kernel_log.map(KernelLog::take).transpose()?;
+        handles.exec_group = exec_group.and_then(|number| self.open_group(&handles, number));
+        for (number, exec) in execs {
+            let HandedExec { process, pumps, tails, group } = exec;
+            let (live, claim) = process.map(|process| self.process(process)).transpose()?.unzip();
+            let tails: Vec<Tail> = tails.into_iter().map(HandedTail::take).collect();
+            let none = |_| [None, None];
+            let no_tail = [io::new_tail(0)];
+            let all = if tails.is_empty() { &no_tail[..] } else { &tails };
+            let taken = Taken { tails: all, keeper: None, released: None, log: &none };
+            let pumps = pumps.map(|pumps| pumps.take(&taken)).transpose()?.map(Rc::new);
+            let group = group.and_then(|number| self.open_group(&handles, number));
+            let pidfd = live.flatten().map(|live| live.pidfd);
+            handles.execs.insert(number, ExecHandles { claim, pidfd, pumps, tails, group });
+        }
+        let plan = LaunchPlan {
+            namespaces: Namespaces::of(&spec)?,
+            spec,
+            filter: filter.map(seccomp::Handed::take),
+            record: facts.record.clone(),
+            particulars: facts.particulars.clone(),
+            folder: Folder::at(folder),
+            owns_folder,
+            reserve: handed.reserve.map(reserve::Handed::take).transpose()?,
+            lock: handed.lock.map(Fd::take).transpose()?.map(Lock::from_fd),
+            claimed: handed.claimed.map(claimed_uid::Handed::take).transpose()?,
+        };
+        let task = Task::with(id.clone(), plan, handles);
+        task.facts.note(|now| *now = facts);
+        Ok(task)
+    }
+
+    fn open_group(&self, handles: &TaskHandles, number: u64) -> Option<Rc<cgroup::ExecGroup>> {
+        let cgroup = handles.cgroup.as_ref()?;
+        self.layout.open_exec_group(cgroup, &execs::group_name(number), number).ok().map(Rc::new)
+    }
+}
+
+impl Task {
+    fn hand_over(&self) -> HandedTask {
+        let handles = self.handles.borrow();
+        let pidfd = handles.init.as_ref().map(|init| Fd::of(&init.pidfd));
+        HandedTask {
+            facts: self.facts.look(Clone::clone),
+            spec: self.spec.clone(),
+            filter: self.filter.as_ref().map(seccomp::Filter::hand_over),
+            folder: self.folder.path().to_owned(),
+            owns_folder: self.owns_folder,
+            init: HandedProcess { pid: handles.claim.pid, pidfd, end: handles.claim.end() },
+            init_watch: handles.init_watch.as_deref().map(init_program::InitWatch::hand_over),
+            dying: (handles.dying.killed.iter().map(Fd::of).collect(), handles.dying.since),
+            held: handles.held.as_ref().map(crate::launch::Held::hand_over),
+            pumps: handles.pumps.as_deref().map(io::Pumps::hand_over),
+            tail: HandedTail::of(&handles.tail),
+            execs: handles.execs.iter().map(|(number, exec)| (*number, exec.hand_over())).collect(),
+            exec_group: handles.exec_group.as_ref().map(|group| group.number()),
+            last_stats: handles.last_stats.clone(),
+            kernel_log: handles.kernel_log.as_ref().map(KernelLog::hand_over),
+            reserve: handles.reserve.as_ref().map(reserve::Reserve::hand_over),
+            lock: handles.lock.as_ref().map(Fd::of),
+            claimed: handles.claimed.as_ref().map(claimed_uid::ClaimedUid::hand_over),
+        }
+    }
+}
+
+impl ExecHandles {
+    fn hand_over(&self) -> HandedExec {
+        let process = self.claim.as_ref().map(|claim| HandedProcess {
+            pid: claim.pid,
+            pidfd: self.pidfd.as_ref().map(Fd::of),
+            end: claim.end(),
+        });
+        HandedExec {
+            process,
+            pumps: self.pumps.as_deref().map(io::Pumps::hand_over),
+            tails: self.tails.iter().map(HandedTail::of).collect(),
+            group: self.group.as_ref().map(|group| group.number()),
+        }
+    }
+}
+
+impl HandedTail {
+    fn of(tail: &Tail) -> HandedTail {
+        let tail = tail.borrow();
+        HandedTail { most: tail.capacity(), bytes: tail.to_vec() }
+    }
+
+    fn take(self) -> Tail {
+        let tail = io::new_tail(self.most);
+        tail.borrow_mut().extend_from_slice(&self.bytes);
+        tail
+    }
+}
+
+impl Sandbox {
+    fn hand_over(&self) -> HandedSandbox {
+        let handles = self.handles.borrow();
+        HandedSandbox {
+            id: self.id.clone(),
+            folder: self.folder.path().to_owned(),
+            facts: self.facts.look(Clone::clone),
+            shared: handles.shared.hand_over(),
+            pids: handles.pids.as_ref().map(Fd::of),
+        }
+    }
+}
+
+impl HandedSandbox {
+    fn take(self, layout: &Layout) -> Result<Sandbox> {
+        let record = self.facts.record.clone();
+        let found = layout.open(&record.cgroup)?;
+        let cgroup = match &record.unit {
+            Some(unit) if found.is_some() => Some(layout.adopt(unit)?),
+            _ => found,
+        };
+        let sandbox =
+            Sandbox { facts: Known::new(self.facts), ..Sandbox::new(self.id, Folder::at(self.folder), record) };
+        *sandbox.handles.borrow_mut() =
+            SandboxHandles { cgroup, shared: self.shared.take()?, pids: self.pids.map(Fd::take).transpose()? };
+        Ok(sandbox)
+    }
+}

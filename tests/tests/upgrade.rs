@@ -1,0 +1,293 @@
+//! A shim's program is replaced while its tasks run, and nobody notices.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Task, eventually, fds_of};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Writes a line when told to, until it is told to end.
+const WRITER: &str = "n=0; until [ -e /tmp/end ]; do n=$((n+1)); echo line $n; until [ -e /tmp/$n ] || [ -e /tmp/end ]; \
+                      do sleep 0.02; done; done; exit 7";
+
+/// Makes a file in the `/tmp` of a task, whose program this is.
+fn touch(program: i32, name: &str) {
+    fs::write(format!("/proc/{program}/root/tmp/{name}"), "").expect("writable");
+}
+
+fn facts(task: &Task<'_>) -> Value {
+    task.bowline("inspect", ["--facts"]).assert_code(0).json()
+}
+
+/// How many upgrades of its shim have succeeded or failed.
+fn upgrades(task: &Task<'_>) -> u64 {
+    facts(task)["shim"]["upgrades"]["begun"].as_u64().expect("a number")
+}
+
+fn upgrade(task: &Task<'_>) {
+    let shim = task.shim_pid();
+    let before = upgrades(task);
+    task.bowline("upgrade", []).assert_says(task.id());
+    assert_eq!((task.shim_pid(), upgrades(task)), (shim, before + 1), "the same process, another program");
+    let command = fs::read_to_string(format!("/proc/{shim}/cmdline")).expect("it lives");
+    assert!(command.contains("--take-over"), "{command}");
+}
+
+#[test]
+fn who_waits_notices_nothing_and_the_exit_code_is_real() {
+    let host = Host::new();
+    let task = host.task(WRITER).toml("init = false").start();
+    let program = task.pid();
+    let waiters: Vec<_> = (0..3).map(|_| host.spawn(["wait", task.id()])).collect();
+    eventually("all wait", || (task.socket_ends() > waiters.len()).then_some(()));
+    for line in 1..=5 {
+        task.wait_for_line(&format!("line {line}"));
+        upgrade(&task);
+        touch(program, &line.to_string());
+    }
+    task.wait_for_line("line 6");
+    assert_eq!(task.pid(), program);
+    touch(program, "end");
+    for waiter in waiters {
+        waiter.finish().assert_says("7");
+    }
+    assert_eq!(task.said("stdout"), (1..=6).map(|n| format!("line {n}\n")).collect::<String>());
+    assert!(!task.log("shim.log").contains("ERROR"), "{}", task.log("shim.log"));
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_run_in_the_foreground_goes_on() {
+    let host = Host::new();
+    let (task, run) = host.task(WRITER).spawn();
+    run.read_stdout();
+    run.wait_for_out("line 1\n");
+    task.wait_until_running();
+    let program = task.program_pid();
+    for line in 1..=4 {
+        run.wait_for_out(&format!("line {line}\n"));
+        upgrade(&task);
+        touch(program, &line.to_string());
+    }
+    run.wait_for_out("line 5\n");
+    touch(program, "end");
+    let ran = run.finish();
+    ran.assert_code(7);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), (1..=5).map(|n| format!("line {n}\n")).collect::<String>());
+    host.assert_nothing_left();
+}
+
+#[test]
+fn every_byte_of_a_busy_task_arrives_in_order() {
+    let host = Host::new();
+    // About 20 MB, on both streams.
+    let script = "i=0; while [ $i -lt 40 ]; do seq $((i*40000)) $((i*40000+39999)); echo $i >&2; i=$((i+1)); done";
+    let (task, run) = host.task(script).spawn();
+    run.read_stdout();
+    run.wait_for_out("1000\n");
+    let mut made = 0;
+    while !run.has_said("1200000\n") && task.bowline("upgrade", []).code == Some(0) {
+        made += 1;
+    }
+    let ran = run.finish();
+    ran.assert_code(0);
+    let expected: String = (0..1_600_000).map(|n| format!("{n}\n")).collect();
+    assert!(String::from_utf8_lossy(&ran.stdout) == expected, "{} bytes of {}", ran.stdout.len(), expected.len());
+    assert_eq!(String::from_utf8_lossy(&ran.stderr), (0..40).map(|n| format!("{n}\n")).collect::<String>());
+    assert!(made > 0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn execs_go_on_with_their_output_and_their_deadlines() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let waits = task.spawn_exec([], "echo begun; until [ -e /tmp/go ]; do sleep 0.02; done; echo done; exit 5");
+    let late = task.spawn_exec(["--timeout", "3s"], "setsid sleep 1000 & echo begun; sleep 1000");
+    for exec in [&waits, &late] {
+        exec.read_stdout();
+        exec.wait_for_out("begun\n");
+    }
+    upgrade(&task);
+    task.exec("touch /tmp/go").assert_code(0);
+    let ran = waits.finish();
+    ran.assert_code(5);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "begun\ndone\n");
+    late.finish().assert_code(124);
+    eventually("all of the late one is dead", || (task.all_processes().len() == 2).then_some(()));
+    upgrade(&task);
+    task.exec_with(["--timeout", "5s"], "exit 4").assert_code(4);
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_terminal_and_who_is_attached_stay() {
+    let host = Host::new();
+    let task = host.task("while read line; do echo \"got $line\"; done").flag("-t").flag("-i").start();
+    let terminal = task.in_terminal("attach", []);
+    terminal.type_keys("one\r");
+    terminal.wait_for("got one");
+    upgrade(&task);
+    terminal.type_keys("two\r");
+    terminal.wait_for("got two");
+    upgrade(&task);
+    terminal.type_keys("three\r");
+    terminal.wait_for("got three");
+    task.bowline("rm", ["-f"]).assert_code(0);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn checks_limits_and_a_stop_go_on() {
+    let host = Host::new();
+    let check = "[healthcheck]\nexec = [\"test\", \"!\", \"-e\", \"/tmp/sick\"]\ninterval = \"100ms\"\nretries = 2\n";
+    let task = host.task("trap '' TERM; while :; do sleep 0.05; done").toml(check).start();
+    let health = |is: &str| task.inspect()["health"]["status"] == is;
+    eventually("it is healthy", || health("healthy").then_some(()));
+    upgrade(&task);
+    assert!(health("healthy"));
+    touch(task.program_pid(), "sick");
+    eventually("it is not", || health("unhealthy").then_some(()));
+    let stop = host.spawn(["stop", "--grace", "3s", task.id()]);
+    eventually("it stops", || (task.status() == "stopping").then_some(()));
+    upgrade(&task);
+    assert_eq!(task.status(), "stopping");
+    stop.finish().assert_code(0);
+    task.wait().assert_killed_by("KILL");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_paused_task_stays_paused() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    task.bowline("pause", []).assert_code(0);
+    upgrade(&task);
+    assert_eq!(task.status(), "paused");
+    task.bowline("resume", []).assert_code(0);
+    assert_eq!(task.end().number("events"), 5, "created, started, paused, resumed, exited");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_sandbox_goes_on_with_all_members() {
+    let host = Host::new();
+    let sandbox = host.sandbox().toml("share_pid = true").create();
+    let first = host.task("exec sleep 1000").in_sandbox(&sandbox).start();
+    host.bowline(["upgrade", sandbox.id()]).assert_says(sandbox.id());
+    let second = host.task("exec sleep 1000").in_sandbox(&sandbox).start();
+    assert_eq!(first.shim_pid(), second.shim_pid());
+    host.bowline(["upgrade", "--all"]).assert_says(sandbox.id());
+    let sees = second.exec("ps -e | grep -c sleep").out();
+    assert_eq!(sees.trim(), "2", "they share their pids");
+    first.end();
+    second.end();
+    sandbox.rm([]);
+    host.assert_nothing_left();
+}
+
+/// A program in the place of the new shim: it writes `text` to `stream`, and does what `then` says.
+fn program(name: &str, stream: u8, text: &str, then: &[u8]) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+    // write(stream, text, its length)
+    let mut code = vec![0xb8, 1, 0, 0, 0, 0xbf, stream, 0, 0, 0, 0xba];
+    code.extend(u32::try_from(text.len()).expect("short").to_le_bytes());
+    // lea rsi, [rip + what lies between]; syscall
+    code.extend([0x48, 0x8d, 0x35]);
+    code.extend(u32::try_from(2 + then.len()).expect("short").to_le_bytes());
+    code.extend([0x0f, 0x05]);
+    code.extend(then);
+    code.extend(text.as_bytes());
+    let (base, head) = (0x40_0000_u64, 64 + 56);
+    let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec();
+    for number in [base + head, 64, 0] {
+        file.extend(number.to_le_bytes());
+    }
+    file.extend(0_u32.to_le_bytes());
+    for number in [64_u16, 56, 1, 0, 0, 0] {
+        file.extend(number.to_le_bytes());
+    }
+    let size = head + code.len() as u64;
+    // Loaded whole, to be read and executed.
+    file.extend(1_u32.to_le_bytes());
+    file.extend(5_u32.to_le_bytes());
+    for number in [0, base, base, size, size, 0x1000] {
+        file.extend(number.to_le_bytes());
+    }
+    file.extend(code);
+    fs::write(&path, file).expect("writable");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
+    path
+}
+
+/// exit(code)
+fn exit(code: u8) -> [u8; 12] {
+    [0xb8, 60, 0, 0, 0, 0xbf, code, 0, 0, 0, 0x0f, 0x05]
+}
+
+/// An instruction that there is not.
+const CRASH: [u8; 2] = [0x0f, 0x0b];
+
+#[test]
+fn what_cannot_take_over_changes_nothing() {
+    let host = Host::new();
+    let task = host.task(WRITER).start();
+    task.wait_for_line("line 1");
+    let shim = task.shim_pid();
+    let refused = |program: &PathBuf, why: &str| {
+        let shim = program.to_str().expect("text");
+        let ran = task.bowline("upgrade", ["--shim", shim]);
+        assert_ne!(ran.code, Some(0));
+        assert!(ran.err().contains(why), "{}", ran.err());
+        assert!(ran.err().contains("runs on as it was"), "{}", ran.err());
+    };
+    let damaged = program("damaged", 1, "", b"");
+    fs::write(&damaged, "\u{7f}ELF no more").expect("writable");
+    refused(&"/bin/true".into(), "it is no shim of bowline");
+    eventually("the shim is where it is charged", || facts(&task)["shim"]["charged_in"].is_string().then_some(()));
+    let held = fds_of(shim).len();
+    refused(&"/nowhere/bowline-shim".into(), "No such file");
+    refused(&damaged, "cannot run");
+    refused(&program("crashes", 1, "{\"reads\":[1,1]}\n", &CRASH), "it was ended by signal 4 as it read the facts");
+    refused(&program("refuses", 2, "these facts are strange\n", &exit(1)), "these facts are strange");
+    refused(&program("older", 1, "{\"reads\":[0,0]}\n", &exit(0)), "it reads facts of version 0 to 0");
+    assert_eq!((task.shim_pid(), fds_of(shim).len()), (shim, held), "nothing is left open");
+    touch(task.program_pid(), "1");
+    task.wait_for_line("line 2");
+    upgrade(&task);
+    touch(task.program_pid(), "2");
+    task.wait_for_line("line 3");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_dry_run_asks_and_changes_nothing() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let shim = task.shim_pid();
+    host.bowline(["upgrade", "--all", "--dry-run"]).assert_says(task.id());
+    let command = fs::read_to_string(format!("/proc/{shim}/cmdline")).expect("it lives");
+    assert!(!command.contains("--take-over"), "{command}");
+    task.end();
+    task.bowline("upgrade", []).assert_code(125);
+    host.bowline(["upgrade", "--all"]).assert_says("");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_signal_to_the_shim_is_not_lost() {
+    let host = Host::new();
+    let task = host.task("trap 'exit 4' TERM; while :; do sleep 0.02; done").start();
+    for _ in 0..5 {
+        upgrade(&task);
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_raw(task.shim_pid()).expect("a pid"), Signal::TERM)
+        .expect("it lives");
+    task.wait().assert_code(4);
+    host.assert_nothing_left();
+}

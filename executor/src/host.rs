@@ -11,7 +11,7 @@ use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::budget::MemoryQos;
 use bowline_spec::capability::{Capability, Entry};
 use bowline_spec::untrusted::{HOME, UIDS};
-use bowline_spec::{DeviceNode, HOST_VIEW, Host, Namespace, Seccomp, Task, TaskProfile, Update, UserIds};
+use bowline_spec::{DeviceNode, HOST_VIEW, Host, Namespace, RESOLV_CONF, Seccomp, Task, TaskProfile, Update, UserIds};
 use oci_spec::runtime::{LinuxResources, LinuxSeccomp, Spec};
 use rustix::param::page_size;
 
@@ -88,6 +88,7 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
         user,
         // Looked up only for tasks that need it.
         view: if task.rootfs.is_none() { host_view() } else { Vec::new() },
+        resolver: if task.rootfs.is_none() { resolver() } else { None },
         capabilities: given(task),
         devices: devices(task)?,
         apparmor: apparmor(task),
@@ -143,6 +144,15 @@ fn given(task: &Task) -> Option<BTreeSet<Capability>> {
 
 fn host_view() -> Vec<PathBuf> {
     HOST_VIEW.iter().map(PathBuf::from).filter(|path| path.exists()).collect()
+}
+
+/// The file that the host's `/etc/resolv.conf` leads to, if the task cannot see it otherwise, and everybody may read
+/// it. A kernel's own file is in the task's `/proc` too.
+fn resolver() -> Option<PathBuf> {
+    let path = fs::canonicalize(RESOLV_CONF).ok()?;
+    let meta = fs::metadata(&path).ok()?;
+    let is_seen = HOST_VIEW.iter().chain(&["/proc", "/sys", "/dev"]).any(|seen| path.starts_with(seen));
+    (meta.is_file() && meta.mode() & 0o004 != 0 && !is_seen).then_some(path)
 }
 
 fn devices(task: &Task) -> Result<BTreeMap<PathBuf, DeviceNode>> {

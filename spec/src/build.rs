@@ -24,7 +24,7 @@ use serde_json::Value;
 use crate::capability::Capability;
 use crate::invalid::Invalid;
 use crate::task::{IdMapping, Namespace, Task};
-pub use mounts::{ETC, hides_owners};
+pub use mounts::{ETC, OPT, RESOLV_CONF, hides_owners};
 pub use resources::common_device_rules;
 pub use update::build_update;
 
@@ -40,10 +40,8 @@ pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 /// Source: nomad, `lookupTaskBin` in drivers/shared/executor.
 pub const OWN_FOLDERS: &[&str] = &["/local", "/"];
 
-/// What of the host a task without a root filesystem of its own sees,
-/// read-only: what Nomad's executor links into its chroot.
-pub const HOST_VIEW: &[&str] =
-    &["/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/run/systemd/resolve", "/sbin", "/usr"];
+/// What of the host a task without a root filesystem of its own sees, read-only.
+pub const HOST_VIEW: &[&str] = &["/bin", ETC, "/lib", "/lib32", "/lib64", OPT, "/sbin", "/usr"];
 
 /// Files of `/proc` and `/sys` that reveal the host and that no task needs: hidden.
 pub const MASKED_PATHS: &[&str] = &[
@@ -71,6 +69,8 @@ pub struct Host {
     pub user: UserIds,
     /// Those of [`HOST_VIEW`] that exist on this host.
     pub view: Vec<PathBuf>,
+    /// The file outside of [`HOST_VIEW`] that `/etc/resolv.conf` leads to, if everybody may read it.
+    pub resolver: Option<PathBuf>,
     /// The capabilities that the host gives a task: what `add = ["ALL"]` stands for. `None` for all there are.
     pub capabilities: Option<BTreeSet<Capability>>,
     /// CPUs online.

@@ -191,11 +191,58 @@ fn an_etc_that_is_a_mount_with_mounts_below_is_shown_as_it_is() {
 }
 
 #[test]
-fn a_link_of_etc_to_what_the_resolver_writes_leads_there() {
+fn a_link_of_etc_to_what_the_resolver_writes_leads_there_and_to_nothing_else_of_run() {
     let host = Host::new();
-    let script = "mount -t tmpfs run /run; mkdir /run/resolvconf; echo nameserver 127.9.9.9 > /run/resolvconf/resolv.conf; \
-                  rm -f $etc/resolv.conf; ln -s ../run/resolvconf/resolv.conf $etc/resolv.conf";
-    with_etc(&host, script, "cat /etc/resolv.conf").assert_says("nameserver 127.9.9.9");
+    // With a folder of run, and with what a socket and a secret there stand for.
+    for (folder, link) in [
+        ("/run/systemd/resolve", "../run/systemd/resolve/stub-resolv.conf"),
+        ("/run/resolvconf", "/run/resolvconf/stub-resolv.conf"),
+        ("/run/NetworkManager", "/var/run/NetworkManager/stub-resolv.conf"),
+        ("/mnt/wsl", "/mnt/wsl/stub-resolv.conf"),
+    ] {
+        let script = format!(
+            "mount -t tmpfs run /run; mount -t tmpfs mnt /mnt; mkdir -p {folder}; cd {folder}; echo nameserver 127.9.9.9 > stub-resolv.conf; \
+             mkfifo io.systemd.Resolve; echo secret > secret; echo secret > /run/secret; \
+             rm -f $etc/resolv.conf; ln -s {link} $etc/resolv.conf"
+        );
+        let inside = "cat /etc/resolv.conf; (echo x >> /etc/resolv.conf) 2>/dev/null || echo read-only; find /run /mnt /var/run ! -type d 2>/dev/null | wc -l";
+        let ran = with_etc(&host, &script, inside);
+        ran.assert_says("nameserver 127.9.9.9\nread-only\n1");
+        std::fs::remove_dir_all(host.work().join("etc")).expect("the next one makes it");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_link_to_what_is_missing_closed_or_no_file_is_left_as_it_is() {
+    let host = Host::new();
+    for make in ["true", "echo closed > it; chmod 600 it", "mkfifo it", "ln -s /proc/version it"] {
+        let script =
+            format!("mount -t tmpfs run /run; cd /run; {make}; rm -f $etc/resolv.conf; ln -s /run/it $etc/resolv.conf");
+        with_etc(&host, &script, "ls /run; readlink /etc/resolv.conf").assert_says("/run/it");
+        std::fs::remove_dir_all(host.work().join("etc")).expect("the next one makes it");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn opt_is_shown_as_everybody_may_read_it_or_not_at_all() {
+    let host = Host::new();
+    let mapped = !lacks("fsopen") && !lacks("mount_setattr") && !lacks("openat2");
+    let (open, closed) = (Own::file(&host, "/opt", "open", 0o644), Own::file(&host, "/opt", "closed", 0o600));
+    for toml in ["", "no_new_privs = false\n"] {
+        let read = reads(&[&open.path(), &closed.path()]);
+        let ran = host.described(&format!("command = 'sh'\nargs = ['-c', \"\"\"{read}\"\"\"]\n{toml}")).run();
+        ran.assert_says(&format!("{}end", if mapped { SECRET } else { "" }));
+    }
+    // An overlay shows its owners whatever is done.
+    let script = format!(
+        "cd {}; mkdir lower up; echo open > lower/open; mount -t tmpfs up up; mkdir up/up up/work; \
+         mount -t overlay over -o lowerdir=lower,upperdir=up/up,workdir=up/work /opt",
+        host.work().display()
+    );
+    with_mounts(&host, &script, "ls -A /opt; touch /opt/x 2>/dev/null || echo read-only").assert_says("read-only");
+    drop((open, closed));
     host.assert_nothing_left();
 }
 

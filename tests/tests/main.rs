@@ -85,6 +85,7 @@ mod gc;
 mod hardening;
 mod health;
 mod host_limits;
+mod host_view;
 mod hostile_binary;
 mod hostile_bus;
 mod hostile_clients;

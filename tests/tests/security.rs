@@ -68,7 +68,7 @@ fn no_mount_is_writable_but_the_tasks_own() {
     let script =
         "while read _ at _ how _; do case $how in rw,*) [ ! -d $at ] || echo $at;; esac; done < /proc/mounts | sort";
     let ran = host.task(script).run();
-    ran.assert_says("/dev\n/dev/mqueue\n/dev/pts\n/dev/shm\n/proc\n/tmp");
+    ran.assert_says("/dev\n/dev/mqueue\n/dev/pts\n/dev/shm\n/proc\n/root\n/run\n/tmp\n/var/tmp");
     host.assert_nothing_left();
 }
 
@@ -76,7 +76,9 @@ fn no_mount_is_writable_but_the_tasks_own() {
 fn the_host_view_is_read_only_and_nothing_of_the_root_is_seen_but_it() {
     let host = Host::new();
     let ran = host
-        .task("for d in / /usr /etc /bin; do touch $d/x && echo $d; done; ls -d /root /home /var /work /boot /run")
+        .task(
+            "for d in / /usr /etc /bin; do touch $d/x && echo $d; done; ls -d /home /work /boot /var/lib; ls -A /root",
+        )
         .run();
     assert_eq!(ran.out(), "", "{ran}");
     assert_eq!(ran.err().matches("Read-only file system").count(), 4, "{ran}");

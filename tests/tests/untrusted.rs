@@ -112,9 +112,11 @@ fn its_home_is_empty_and_its_own_and_nothing_else_is_there_to_write() {
 #[test]
 fn it_sees_programs_and_etc_and_nothing_else_of_the_host() {
     let host = Host::new();
-    let ran = host.task("ls /; ls /run 2>/dev/null; cat /etc/shadow 2>/dev/null; true").flag("--untrusted").run();
+    let ran =
+        host.task("ls /; ls -A /run /var/tmp | grep -v :; cat /etc/shadow 2>/dev/null; true").flag("--untrusted").run();
     let seen: Vec<String> = ran.assert_code(0).out().lines().map(str::to_owned).collect();
-    let known = ["bin", "dev", "etc", "home", "lib", "lib32", "lib64", "proc", "sbin", "sys", "tmp", "usr"];
+    let known =
+        ["bin", "dev", "etc", "home", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "tmp", "usr", "var", ""];
     assert!(seen.iter().all(|name| known.contains(&name.as_str())), "{seen:?}");
     host.assert_nothing_left();
 }

@@ -4,6 +4,7 @@
 //! ```text
 //!   idmapped, where kernel and filesystem can
 //!      └ else  /etc: a copy of what programs need
+//!              /opt: nothing
 //!              the others: each mount of them that can be, the rest as it is
 //! ```
 //!
@@ -19,7 +20,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use bowline_error::{Doing, Kind, Result};
-use bowline_spec::ETC;
+use bowline_spec::{ETC, OPT};
 use bowline_sys::{self as sys, mountinfo};
 use oci_spec::runtime::Mount;
 use rustix::fs::{self, Dir, FileType, Mode, OFlags};
@@ -30,7 +31,7 @@ use super::trees::Trees;
 
 /// The parts of `/etc` that are copied where owners cannot be hidden: those that name lookup, the linker, locales,
 /// certificates and shells need.
-const COPIED: [&str; 46] = [
+const COPIED: [&str; 47] = [
     "alternatives",
     "bash.bashrc",
     "bashrc",
@@ -67,6 +68,7 @@ const COPIED: [&str; 46] = [
     "protocols",
     "redhat-release",
     "resolv.conf",
+    "resolvconf",
     "rpc",
     "services",
     "shells",
@@ -111,15 +113,15 @@ pub fn detached(trees: &Trees, mount: &Mount, nobody: Option<BorrowedFd<'_>>) ->
     };
     match sys::mount_idmap(tree.as_fd(), true, nobody) {
         Ok(()) => Ok(tree.into()),
-        Err(_) if is_copied(mount) => without_idmap(trees, mount, tree),
+        Err(_) if copied(mount).is_some() => without_idmap(trees, mount, tree),
         Err(_) => mount_by_mount(trees, path, nobody).doing(Kind::BadSpec, what),
     }
 }
 
 fn without_idmap(trees: &Trees, mount: &Mount, tree: OwnedFd) -> Result<Bind> {
-    match is_copied(mount) {
-        true => copy(trees, tree.as_fd()).map(Bind::from),
-        false => Ok(tree.into()),
+    match copied(mount) {
+        Some(names) => copy(trees, tree.as_fd(), names).map(Bind::from),
+        None => Ok(tree.into()),
     }
 }
 
@@ -148,20 +150,25 @@ fn mount_by_mount(trees: &Trees, path: &Path, nobody: BorrowedFd<'_>) -> io::Res
     Ok(bind)
 }
 
-/// Whether a copy replaces the mount where its owners cannot be hidden.
-pub fn is_copied(mount: &Mount) -> bool {
-    mount.destination() == Path::new(ETC)
+/// The names in a folder whose copies replace the mount where its owners cannot be hidden; `None` where the mount is
+/// shown as it is.
+pub fn copied(mount: &Mount) -> Option<&'static [&'static str]> {
+    match mount.destination() {
+        path if path == Path::new(ETC) => Some(&COPIED),
+        path if path == Path::new(OPT) => Some(&[]),
+        _ => None,
+    }
 }
 
-/// Copies what programs need from the host's `etc`, as far as everybody may read it.
-pub fn copy(trees: &Trees, etc: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let what = || format!("cannot copy what a task needs of the host's {ETC}");
+/// Copies `names` from the host's `folder`, as far as everybody may read them.
+pub fn copy(trees: &Trees, from: BorrowedFd<'_>, names: &[&str]) -> Result<OwnedFd> {
+    let what = || "cannot copy what a task needs of a folder of the host";
     let data = [("mode".to_owned(), Some("0755".to_owned()))];
     let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
     let tree = trees.make(&Filesystem { kind: "tmpfs", source: "tmpfs", data: &data, attributes })?;
     let to = folder(tree.as_fd()).doing(Kind::Internal, what)?;
-    let from = folder(etc).doing(Kind::Internal, what)?;
-    for name in COPIED {
+    let from = folder(from).doing(Kind::Internal, what)?;
+    for name in names {
         copy_one(from.as_fd(), to.as_fd(), Path::new(name), DEEPEST).doing(Kind::Internal, what)?;
     }
     Ok(tree)

@@ -176,9 +176,9 @@ pub fn stage(spec: &Spec, bundle: &Path, in_user_namespace: bool) -> Result<()> 
     let trees = Trees::Staged(stage);
     trees.copy_of(root.as_fd(), true).doing(Kind::Internal, || format!("cannot bind {}", path.display()))?;
     for (mount, options, recursive, fd) in binds {
-        let tree = match bowline_spec::hides_owners(mount) && host_view::is_copied(mount) {
-            true => host_view::copy(&trees, fd.as_fd())?,
-            false => trees.copy_of(fd.as_fd(), recursive).map_err(|errno| no_source(mount, errno))?,
+        let tree = match host_view::copied(mount).filter(|_| bowline_spec::hides_owners(mount)) {
+            Some(names) => host_view::copy(&trees, fd.as_fd(), names)?,
+            None => trees.copy_of(fd.as_fd(), recursive).map_err(|errno| no_source(mount, errno))?,
         };
         apply(&trees, &tree, recursive, &options, mount)?;
     }

@@ -1,16 +1,16 @@
 //! The root as the task sees it: what is mounted where, in which order.
 //!
-//!   /proc, /dev and below, /sys ─ the host view and /tmp ─ the task's own mounts
+//!   /proc, /dev and below, /sys ─ the host view, /run, /tmp, /var/tmp ─ a home ─ the task's own mounts
 //!
 //! Each kind only where the kernel lets the task's user namespace mount it: it
 //! asks who owns the namespace that the filesystem shows.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Mount as OciMount, Root};
 
 use super::process::maps;
-use super::{HOST_VIEW, Host};
+use super::{HOST_VIEW, Host, UserIds};
 use crate::task::{Mount, MountKind, Namespace, Propagation, Task, TaskProfile};
 use crate::untrusted;
 
@@ -51,16 +51,33 @@ pub(super) fn mounts(task: &Task, host: &Host) -> Vec<OciMount> {
     if task.rootfs.is_none() {
         let seen = |path: &&PathBuf| task.profile.is_none() || untrusted::sees(path);
         mounts.extend(host.view.iter().filter(seen).map(|path| view(path, task)));
-        mounts.push(mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777"]));
+        let empty = [("/run", "mode=755"), ("/tmp", "mode=1777"), ("/var/tmp", "mode=1777")];
+        mounts.extend(empty.map(|(path, mode)| mount(path, "tmpfs", "tmpfs", &["nosuid", "nodev", mode])));
     }
-    if task.profile == Some(TaskProfile::Untrusted) {
-        let owner = format!("uid={},gid={}", host.user.uid, host.user.gid);
-        let owner = owner.split(',');
-        let options: Vec<&str> = ["nosuid", "nodev", "mode=0700"].into_iter().chain(owner).collect();
-        mounts.push(mount(untrusted::HOME, "tmpfs", "tmpfs", &options));
+    if task.rootfs.is_none() || task.profile == Some(TaskProfile::Untrusted) {
+        mounts.extend(home(&host.user, &mounts));
+    }
+    // Not for an untrusted task, which has no network.
+    if let (Some(file), None) = (&host.resolver, task.profile) {
+        let options = ["bind", "ro", "nosuid", "nodev", "noexec", "rprivate"];
+        // It is put where the host's link leads to, which may be below `/run` or the home.
+        mounts.push(mount(RESOLV_CONF, "bind", &file.to_string_lossy(), &options));
     }
     mounts.extend(task.mounts.iter().map(requested));
     mounts
+}
+
+/// An empty home for `user`, where neither the host view nor a folder of the root's own is in its place. A
+/// `/nonexistent` is to be missing (Debian's policy, 9.2.3).
+fn home(user: &UserIds, mounts: &[OciMount]) -> Option<OciMount> {
+    let home = user.home.as_deref().filter(|home| *home != Path::new("/nonexistent"))?;
+    let is_plain = home.is_absolute() && home.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
+    let is_there = |at: &Path| at.starts_with(home) || at != Path::new("/run") && home.starts_with(at);
+    if !is_plain || mounts.iter().any(|mount| is_there(mount.destination())) {
+        return None;
+    }
+    let (uid, gid) = (format!("uid={}", user.uid), format!("gid={}", user.gid));
+    Some(mount(home.to_str()?, "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=0700", &uid, &gid]))
 }
 
 fn standard(task: &Task) -> Vec<OciMount> {
@@ -117,22 +134,27 @@ fn host_folder(path: &str, read_only: bool) -> OciMount {
 ///
 /// Owners are hidden, so that root inside is one of all others, and reads what
 /// everybody may read: a mask of single files would go when the host renames
-/// another file over one. Not of what is below `/run`, which has sockets: the
-/// kernel lets nobody write to what is nobody's. And programs keep
-/// set-user-ID where those are to have power.
+/// another file over one. Programs of the host's distribution keep set-user-ID
+/// where those are to have power.
 fn view(path: &Path, task: &Task) -> OciMount {
     let source = path.to_string_lossy();
     let mut view = mount(&source, "bind", &source, &["rbind", "ro", "rro", "rprivate"]);
     let powerless = task.no_new_privs.unwrap_or(true);
-    if path == Path::new(ETC) || powerless && !path.starts_with("/run") {
+    if powerless || [ETC, OPT].map(Path::new).contains(&path) {
         let options = view.options().iter().flatten().cloned().chain(["ridmap".to_owned()]).collect();
         view.set_options(Some(options)).set_uid_mappings(Some(vec![nobodys()])).set_gid_mappings(Some(vec![nobodys()]));
     }
     view
 }
 
-/// The folder of the host view that must never be shown with its owners.
+/// A folder of the host view that must never be shown with its owners, as it holds secrets.
 pub const ETC: &str = "/etc";
+
+/// Another one.
+pub const OPT: &str = "/opt";
+
+/// Where every program looks for the resolver's address.
+pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 fn nobodys() -> LinuxIdMapping {
     let mapping = LinuxIdMappingBuilder::default().container_id(NOBODYS).host_id(NOBODYS).size(1_u32).build();
@@ -224,8 +246,8 @@ mod tests {
         let toml = "[[mounts]]\nsource = '/b'\ndestination = '/x'\n[[mounts]]\ntype = 'tmpfs'\ndestination = '/a'";
         let mounts = list(toml);
         let places: Vec<_> = mounts.iter().map(|m| m.destination().to_str().unwrap()).collect();
-        let expected =
-            ["/proc", "/dev", "/dev/pts", "/dev/shm", "/dev/mqueue", "/sys", "/etc", "/usr", "/tmp", "/x", "/a"];
+        let kernel_s = ["/proc", "/dev", "/dev/pts", "/dev/shm", "/dev/mqueue", "/sys"];
+        let expected = [&kernel_s[..], &["/etc", "/usr", "/run", "/tmp", "/var/tmp", "/x", "/a"]].concat();
         assert_eq!(places, expected);
     }
 
@@ -245,17 +267,49 @@ mod tests {
     }
 
     #[test]
-    fn the_host_view_hides_owners_but_of_sockets_and_of_programs_that_keep_their_rights() {
+    fn the_host_view_hides_owners_but_of_programs_that_keep_their_rights() {
         let mounts = |toml: &str| {
-            let view = ["/etc", "/usr", "/run/resolvconf"];
+            let view = ["/etc", "/opt", "/usr"];
             let spec = built(toml, |host| host.view = view.map(PathBuf::from).into());
             let hidden = |mount: &&OciMount| hides_owners(mount);
             let all = spec.mounts().clone().unwrap();
             all.iter().filter(hidden).map(|mount| mount.destination().clone()).collect::<Vec<_>>()
         };
-        assert_eq!(mounts(""), ["/etc", "/usr"].map(PathBuf::from));
-        assert_eq!(mounts("no_new_privs = false"), [PathBuf::from("/etc")]);
-        assert_eq!(mounts("[[mounts]]\nsource = '/etc'\ndestination = '/etc'").len(), 2, "what is asked for is given");
+        assert_eq!(mounts(""), ["/etc", "/opt", "/usr"].map(PathBuf::from));
+        assert_eq!(mounts("no_new_privs = false"), ["/etc", "/opt"].map(PathBuf::from));
+        assert_eq!(mounts("[[mounts]]\nsource = '/etc'\ndestination = '/etc'").len(), 3, "what is asked for is given");
+    }
+
+    #[test]
+    fn a_home_is_made_where_nothing_else_is() {
+        let is_made = |home: &str| {
+            let spec = built("", |host| host.user.home = Some(home.into()));
+            let of =
+                |mount: &&OciMount| mount.destination() == Path::new(home) && mount.typ().as_deref() == Some("tmpfs");
+            spec.mounts()
+                .iter()
+                .flatten()
+                .filter(of)
+                .any(|mount| mount.options().iter().flatten().any(|o| o == "mode=0700"))
+        };
+        for home in ["/root", "/home/a", "/var/www", "/run/sshd"] {
+            assert!(is_made(home), "{home}");
+        }
+        for home in ["/", "/var", "/usr/games", "/dev", "/tmp/a", "/run", "/nonexistent", "/srv/../etc", "srv", ""] {
+            assert!(!is_made(home), "{home}");
+        }
+    }
+
+    #[test]
+    fn the_resolver_s_file_is_bound_after_the_folders_that_it_may_be_in() {
+        let places = |toml: &str| {
+            let spec = built(toml, |host| host.resolver = Some("/run/systemd/resolve/stub-resolv.conf".into()));
+            let places: Vec<PathBuf> = spec.mounts().iter().flatten().map(|m| m.destination().clone()).collect();
+            places[6..].to_vec()
+        };
+        let expected = ["/etc", "/usr", "/run", "/tmp", "/var/tmp", "/etc/resolv.conf"].map(PathBuf::from);
+        assert_eq!(places(""), expected);
+        assert!(!places("profile = 'untrusted'").contains(&RESOLV_CONF.into()));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub fn host(cgroup_v2: bool) -> Host {
     Host {
         user: UserIds { uid: 0, gid: 0, groups: vec![], home: Some(path("/root")) },
         view: ["/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr"].map(path).into(),
+        resolver: None,
         cpus: (0..4).collect(),
         mems: [0].into(),
         devices: [(path("/dev/sda"), node('b', 8, 0, 0o660, 6)), (path("/dev/kvm"), node('c', 10, 232, 0o660, 107))]

@@ -18,7 +18,7 @@ use super::publisher::Publisher;
 use super::sandbox_calls::{Sandboxes, sandbox};
 use super::service::{Service, task};
 use super::{happenings, ours};
-use bowline_protocol::calls::{Answer, Call, Connections, Server, Services, unknown_service};
+use bowline_protocol::calls::{Answer, Call, Connections, Server, Services, door, unknown_service};
 use bowline_protocol::wire::NAME;
 
 /// The folder of filters that all tasks of this host share, whoever started them.
@@ -103,9 +103,8 @@ async fn serve(executor: Executor, service: Service, listener: UnixListener) -> 
     let tasks = Rc::new(service);
     let server = Server::new(Rc::new(Served { tasks: tasks.clone(), sandboxes }), connections);
     let server = Rc::new(server.lingering(LINGER));
-    let served = server.serve(listener, executor.closed()).await;
+    server.serve(door(listener)?, executor.closed()).await;
     tasks.free_address();
-    served?;
     server.leave().await;
     Ok(())
 }

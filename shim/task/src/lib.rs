@@ -1,6 +1,5 @@
 //! Serves `bowline.v1` on the shim's socket: turns requests into executor calls and encodes the answers.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -19,7 +18,7 @@ use bowline_spec::{Format, Update};
 use jiff::Timestamp;
 
 use bowline_protocol::calls::{
-    Answer, Call, Connections, Handed, Outline, Server, Services, begin_and_wait, call, unknown_method,
+    Answer, Call, Connections, Door, Handed, Outline, Server, Services, begin_and_wait, call, door, unknown_method,
     unknown_service, wait,
 };
 use bowline_protocol::wire::proto::bowline as proto;
@@ -33,7 +32,7 @@ use bowline_protocol::wire::proto::bowline::{
 use bowline_protocol::wire::{NAME, REVISION, json, to_status};
 
 /// What a shim serves with, and hands over when its program is replaced.
-pub struct Door {
+pub struct Entrance {
     /// The listening socket.
     pub listener: UnixListener,
     /// The lock of the shim's folder.
@@ -42,38 +41,39 @@ pub struct Door {
     pub connections: Handed,
 }
 
-/// A [`Door`], as a shim hands it over.
+/// An [`Entrance`], as a shim hands it over.
 #[derive(serde::Serialize, serde::Deserialize)]
-struct HandedDoor {
+struct HandedEntrance {
     listener: Fd,
     lock: Fd,
     connections: Handed,
 }
 
-impl Door {
-    /// The door that the program before this one has handed over.
+impl Entrance {
+    /// The entrance that the program before this one has handed over.
     ///
     /// # Errors
     /// `Damaged` when it is not whole.
-    pub fn take(handed: &str) -> Result<Door> {
-        let door: HandedDoor = serde_json::from_str(handed).doing(Kind::Damaged, || "cannot read the connections")?;
-        let (listener, lock) = (UnixListener::from(door.listener.take()?), Lock::from_fd(door.lock.take()?));
-        Ok(Door { listener, lock, connections: door.connections })
+    pub fn take(handed: &str) -> Result<Entrance> {
+        let handed: HandedEntrance =
+            serde_json::from_str(handed).doing(Kind::Damaged, || "cannot read the connections")?;
+        let (listener, lock) = (UnixListener::from(handed.listener.take()?), Lock::from_fd(handed.lock.take()?));
+        Ok(Entrance { listener, lock, connections: handed.connections })
     }
 }
 
 /// What is handed over when the shim's program is replaced.
 struct Kept {
-    listener: OwnedFd,
+    door: Rc<Door>,
     lock: Lock,
     connections: Connections,
 }
 
 impl Manager for Kept {
     fn hand_over(&self) -> Result<String> {
-        let (listener, lock) = (Fd::of(&self.listener), Fd::of(&self.lock));
-        let door = HandedDoor { listener, lock, connections: self.connections.hand_over() };
-        serde_json::to_string(&door).doing(Kind::Internal, || "cannot write the connections")
+        let (listener, lock) = (Fd::of(&*self.door), Fd::of(&self.lock));
+        let handed = HandedEntrance { listener, lock, connections: self.connections.hand_over() };
+        serde_json::to_string(&handed).doing(Kind::Internal, || "cannot write the connections")
     }
 
     fn calls_wait(&self) -> bool {
@@ -81,20 +81,16 @@ impl Manager for Kept {
     }
 }
 
-/// Serves at the door until the executor has closed and all answers are written.
-pub async fn serve(executor: Executor, door: Door) -> Result<()> {
+/// Serves at the entrance until the executor has closed and all answers are written.
+pub async fn serve(executor: Executor, entrance: Entrance) -> Result<()> {
     let connections = Connections::default();
-    let what = || "cannot serve the shim's socket";
-    let listener = door.listener.try_clone().doing(Kind::Internal, what)?;
-    executor.managed_by(Rc::new(Kept {
-        listener: door.listener.into(),
-        lock: door.lock,
-        connections: connections.clone(),
-    }));
+    let Entrance { listener, lock, connections: handed } = entrance;
+    let door = door(listener)?;
+    executor.managed_by(Rc::new(Kept { door: door.clone(), lock, connections: connections.clone() }));
     let service = Service { executor: executor.clone(), connections: connections.clone() };
     let server = Rc::new(Server::new(Rc::new(service), connections));
-    server.go_on(door.connections)?;
-    server.serve(listener, executor.closed()).await?;
+    server.go_on(handed)?;
+    server.serve(door, executor.closed()).await;
     server.leave().await;
     Ok(())
 }

@@ -15,7 +15,7 @@ use bowline_executor::{
     serve, serve_on,
 };
 use bowline_protocol::calls::Handed;
-use bowline_shim::Door;
+use bowline_shim::Entrance;
 
 /// The fd of the listening socket, unless `--listener-fd` gives another.
 const LISTENER_FD: RawFd = 3;
@@ -99,9 +99,9 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     tracing::warn!("taken for absent: {}", bowline_executor::all_absent().join(" "));
     let arguments = parse(args)?;
     let handover = arguments.facts.map(Handover::take).transpose()?;
-    let (handed, door) = match handover {
-        Some(handover) => (Some(handover.executor), Door::take(&handover.manager)?),
-        None => (None, first_door(&arguments)?),
+    let (handed, entrance) = match handover {
+        Some(handover) => (Some(handover.executor), Entrance::take(&handover.manager)?),
+        None => (None, first_entrance(&arguments)?),
     };
     // Use a separate session, so that Ctrl-C at the manager's terminal does not reach the shim. `setsid` fails only for
     // a process group leader, which has one already.
@@ -127,7 +127,7 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
         } else if let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() {
             executor.leave_with(stdin);
         }
-        bowline_shim::serve(executor, door).await?;
+        bowline_shim::serve(executor, entrance).await?;
         // Everything is answered and removed: the kernel frees the rest faster than dropping it piece by piece.
         std::process::exit(0)
     };
@@ -138,11 +138,11 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
 }
 
 /// What the shim's starter has handed down.
-fn first_door(arguments: &Arguments) -> Result<Door> {
+fn first_entrance(arguments: &Arguments) -> Result<Entrance> {
     // The parent may have passed on more open fds than it names.
     close_all_but(&mut [arguments.listener, arguments.lock]);
     let missing = |what: &str| Error::new(Kind::Usage, format!("{what} was not handed down"));
     let listener = inherited_fd(arguments.listener).ok_or_else(|| missing("the listening socket"))?;
     let lock = inherited_fd(arguments.lock).ok_or_else(|| missing("the lock"))?;
-    Ok(Door { listener: UnixListener::from(listener), lock: Lock::from_fd(lock), connections: Handed::default() })
+    Ok(Entrance { listener: UnixListener::from(listener), lock: Lock::from_fd(lock), connections: Handed::default() })
 }

@@ -28,7 +28,7 @@ use ttrpc::proto::{Code, Status};
 #[cfg(feature = "fuzzing")]
 pub use connection::Facts;
 pub use connection::Outline;
-pub use server::{Connections, Handed, Server};
+pub use server::{Connections, Door, Handed, Server, door};
 
 /// The result of a call.
 pub type Answer<T> = Result<T, Status>;

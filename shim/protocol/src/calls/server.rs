@@ -16,6 +16,19 @@ use super::{Services, accept};
 /// How long a leaving shim waits for the last answers to be ready and read; then it leaves without them.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
+/// A listening socket that the loop watches.
+pub type Door = tokio::net::UnixListener;
+
+/// Has the loop watch a listening socket.
+///
+/// # Errors
+/// `Internal` when it cannot be watched.
+pub fn door(listener: UnixListener) -> Result<Rc<Door>> {
+    let what = || "cannot serve the shim's socket";
+    listener.set_nonblocking(true).doing(Kind::Internal, what)?;
+    Ok(Rc::new(Door::from_std(listener).doing(Kind::Internal, what)?))
+}
+
 /// All open connections.
 #[derive(Clone, Default)]
 pub struct Connections(Rc<RefCell<Vec<Rc<RefCell<Connection>>>>>);
@@ -65,22 +78,16 @@ impl<S: Services + 'static> Server<S> {
         Server { linger, ..self }
     }
 
-    /// Accepts clients from `listener` until `closed`; accepted connections are served beyond that.
-    ///
-    /// # Errors
-    /// `Internal` when the listener cannot be used.
-    pub async fn serve(self: &Rc<Self>, listener: UnixListener, closed: impl Future<Output = ()>) -> Result<()> {
-        let what = || "cannot serve the shim's socket";
-        listener.set_nonblocking(true).doing(Kind::Internal, what)?;
-        let listener = Rc::new(tokio::net::UnixListener::from_std(listener).doing(Kind::Internal, what)?);
+    /// Accepts clients at `door` until `closed`; accepted connections are served beyond that.
+    pub async fn serve(self: &Rc<Self>, door: Rc<Door>, closed: impl Future<Output = ()>) {
         let (is_closed, until) = watch::channel(false);
         let server = self.clone();
         waits::begin(move || {
-            let (server, listener, mut until) = (server.clone(), listener.clone(), until.clone());
+            let (server, door, mut until) = (server.clone(), door.clone(), until.clone());
             async move {
                 let all_who_come = async {
                     loop {
-                        server.begin(Connection::new(accept::next(&listener).await));
+                        server.begin(Connection::new(accept::next(&door).await));
                     }
                 };
                 tokio::select! {
@@ -92,7 +99,6 @@ impl<S: Services + 'static> Server<S> {
         });
         closed.await;
         is_closed.send_replace(true);
-        Ok(())
     }
 
     /// Serves the connections that the program before this one has handed over.

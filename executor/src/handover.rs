@@ -30,6 +30,11 @@ impl Fd {
         Fd(number)
     }
 
+    /// The number.
+    pub fn number(&self) -> RawFd {
+        self.0
+    }
+
     /// Takes the descriptor over, in the program that was executed. Each is taken once.
     ///
     /// # Errors

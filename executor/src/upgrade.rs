@@ -147,7 +147,6 @@ fn go_back(mut file: &File, error: Error) -> Error {
     let Some(old) = old else { return error };
     let number = file.as_raw_fd();
     let kept = sys::set_fd_flags(number, rustix::io::FdFlags::empty());
-    // SAFETY is the number's own: it was handed over open.
     let failed = kept.and_then(|()| match sys::inherited_fd(old) {
         Some(old) => {
             let refused = [REFUSED.to_owned(), error.message().to_owned()];
@@ -195,9 +194,9 @@ pub(crate) async fn execute(supervisor: &Rc<Supervisor>, manager: &dyn Manager, 
     let text = write(supervisor, manager, &ours)?;
     let mut file = memory_file(&text)?;
     file.rewind().doing(Kind::Internal, || "cannot write the facts")?;
-    drop(Fd::of(&file));
+    let facts = Fd::of(&file);
     handover::keep_open(true)?;
-    let image = image(file.as_raw_fd(), &[]);
+    let image = image(facts.number(), &[]);
     let error = sys::with_signals_blocked(|| image.execute_file(program.as_fd()));
     handover::keep_open(false)?;
     drop(rest);

@@ -7,9 +7,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::path::Path;
 
-use crate::build::OPT;
 use crate::capability::Entry;
 use crate::task::{Namespace, Task, TaskProfile};
 use crate::values::{ByteSize, Ceiling};
@@ -30,11 +28,6 @@ pub const PIDS: u64 = 64;
 
 /// The most memory, unless the description says otherwise.
 pub const MEMORY: u64 = 256 << 20;
-
-/// Whether it sees this part of the host view: not what this host alone has installed.
-pub fn sees(path: &Path) -> bool {
-    path != Path::new(OPT)
-}
 
 impl Task {
     /// The description with its profile's values in all fields that it leaves out.

@@ -3,6 +3,7 @@
 //! `bowline` starts it and passes a listening socket, the lock of its folder, and as stdin a pipe that closes when
 //! `bowline` ends. The shim parses its flags by hand: an argument parser would take up half of its private memory.
 
+use std::io::Write as _;
 use std::os::fd::{AsFd as _, RawFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
         return match read_facts() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("{error}");
+                let _ = writeln!(std::io::stderr().lock(), "{error}");
                 ExitCode::FAILURE
             }
         };

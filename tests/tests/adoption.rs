@@ -26,6 +26,7 @@ fn takeovers(task: &Task<'_>) -> usize {
 }
 
 fn signal_shim(task: &Task<'_>, signal: Signal) {
+    task.wait_until_recorded();
     kill_process(Pid::from_raw(task.shim_pid_on_disk()).expect("a pid"), signal).expect("it lives");
 }
 

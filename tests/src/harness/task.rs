@@ -300,9 +300,19 @@ impl<'h> Task<'h> {
         eventually("nobody listens any more", || UnixStream::connect(&socket).is_err().then_some(()));
     }
 
-    /// Kills its shim, as a crash would; somebody may have a new one started at once.
+    /// Waits until its record says that it has started. Before that nobody can take it over, whatever it has written.
+    #[track_caller]
+    pub fn wait_until_recorded(&self) {
+        eventually(format_args!("{} is recorded as started", self.id), || {
+            let record = serde_json::from_str::<Value>(&self.log("task.json")).ok()?;
+            record["started_at"].is_string().then_some(())
+        });
+    }
+
+    /// Kills the shim of a task that has started, as a crash would; somebody may have a new one started at once.
     #[track_caller]
     pub fn crash_shim(&self) {
+        self.wait_until_recorded();
         let shim = self.shim_pid_on_disk();
         kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("the shim lives");
         eventually(format_args!("the shim {shim} is gone"), || (!kernel::process_exists(shim)).then_some(()));

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Cloned};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, set_parent_process_death_signal, waitid};
 use serde::{Serialize, de::DeserializeOwned};
@@ -125,7 +126,11 @@ fn understood<T: DeserializeOwned>(name: &str, answer: &[u8]) -> Result<T> {
 
 /// Waits until the process behind a pidfd has ended.
 pub async fn ended(pidfd: OwnedFd) {
-    // A pidfd is readable once its process has ended.
+    // A pidfd is readable once its process has ended. One that has ended already must not go through the loop: a wait
+    // for many begins again with the first whenever it is recreated, and would never reach the last.
+    if poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|ended| ended > 0) {
+        return;
+    }
     if let Ok(pidfd) = sys::watch(pidfd) {
         let _ = pidfd.readable().await;
     }

@@ -203,7 +203,9 @@ test-vm: build debug
 		for absent in $(VM_ABSENT); do /opt/bowline/cases.sh --absent $$absent exec fallbacks stop || failed=1; done; \
 		$(if $(VM_DOCS),/opt/bowline/$(VM_DOCS) --vm /opt/bowline || failed=1;) exit $$failed' \
 		$(addprefix $(BIN)/,$(BINARIES)) $(TARGET)/debug/bowline-bench $(CASES) $(ABSENT) $(EXAMPLES) integration/cases.sh \
-		README.md docs scripts apparmor
+		$(PROMTOOL) README.md docs scripts apparmor
+# Where `scripts/need test` finds or puts it.
+PROMTOOL = $(or $(shell command -v promtool),$(TARGET)/tools/bin/promtool)
 
 # The system that it boots.
 .PHONY: vm-image

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
 use std::process::Stdio;
 
 use bowline_tests::Host;
@@ -11,10 +10,9 @@ use bowline_tests::harness::metrics::promtool;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-fn docs(name: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
+// As they were when this was built: it also runs where the checkout is not.
+const PAGE: &str = include_str!("../../docs/metrics.md");
+const DASHBOARD: &str = include_str!("../../docs/grafana-dashboard.json");
 
 /// What promtool says of a file.
 #[track_caller]
@@ -90,7 +88,7 @@ fn promtool_takes_every_query_of_the_dashboard_and_the_documented_alerts() {
     if promtool().is_none() {
         return host.not_tested("promtool is not there (`scripts/need test` gets it)");
     }
-    let dashboard: Value = serde_json::from_str(&docs("grafana-dashboard.json")).expect("JSON");
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
     let mut queries = Vec::new();
     collect(&dashboard, &mut queries);
     assert!(queries.len() > 50, "{}", queries.len());
@@ -99,8 +97,7 @@ fn promtool_takes_every_query_of_the_dashboard_and_the_documented_alerts() {
     // JSON is YAML.
     let file = host.file("queries.yml", &json!({"groups": [{"name": "queries", "rules": rules}]}).to_string());
     check(&host, "rules", &file);
-    let page = docs("metrics.md");
-    let block = page.split("```yaml\n").find(|block| block.starts_with("groups:")).expect("alerts");
+    let block = PAGE.split("```yaml\n").find(|block| block.starts_with("groups:")).expect("alerts");
     let alerts = block.split("```").next().expect("a block");
     check(&host, "rules", &host.file("alerts.yml", alerts));
     host.assert_nothing_left();
@@ -170,7 +167,6 @@ fn openmetrics_keeps_its_own_rules() {
 #[test]
 fn every_metric_that_is_printed_is_documented() {
     let host = Host::new();
-    let page = docs("metrics.md");
     with_all(&host, || {
         let printed = host.bowline(["metrics", "--once"]).assert_code(0).out();
         let names: Vec<_> =
@@ -179,7 +175,7 @@ fn every_metric_that_is_printed_is_documented() {
         for name in names {
             let of_task =
                 name.replacen("bowline_sandbox_", "bowline_task_", 1).replacen("bowline_unit_", "bowline_task_", 1);
-            let documented = |name: &str| page.contains(&format!("| `{name}` |"));
+            let documented = |name: &str| PAGE.contains(&format!("| `{name}` |"));
             assert!(documented(name) || documented(&of_task), "{name}");
         }
     });

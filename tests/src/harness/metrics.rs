@@ -209,12 +209,13 @@ impl Samples {
     }
 }
 
-/// promtool, where it is: in the `PATH`, or where `scripts/need test` has put it,
-/// beside the folder of the binaries.
+/// promtool, where it is: in the `PATH`; beside the binaries, as in the virtual machine; or where `scripts/need test`
+/// has put it, beside the folder of the binaries.
 pub fn promtool() -> Option<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    let in_path = std::env::split_paths(&paths).map(|folder| folder.join("promtool")).find(|path| path.exists());
     let binary = binary("bowline");
-    let target = binary.parent().and_then(Path::parent).expect("a folder");
-    in_path.or_else(|| Some(target.join("tools/bin/promtool")).filter(|path| path.exists()))
+    let folder = binary.parent().expect("a folder");
+    let target = folder.parent().expect("a folder");
+    let others = [folder.to_owned(), target.join("tools/bin")];
+    std::env::split_paths(&paths).chain(others).map(|folder| folder.join("promtool")).find(|path| path.exists())
 }

@@ -182,9 +182,27 @@ impl<'h> Containerd<'h> {
         self.started(bundle, options)
     }
 
+    /// Like [`Self::start`], of a containerd that does not have this capability itself.
+    #[track_caller]
+    pub fn start_without(&self, bundle: &Bundle, capability: &str) -> Shim {
+        self.read_log(bundle);
+        let start = self.command(bundle, &["start"]);
+        let mut command = self.host.command("setpriv");
+        command.args(["--bounding-set", "--inh-caps"].map(|flag| format!("{flag}=-{capability}")));
+        command.arg(start.get_program()).args(start.get_args()).current_dir(&bundle.path);
+        command.envs(start.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let address = self.address_of(command, &[]).unwrap_or_else(|said| panic!("start: {said}"));
+        Shim::dial(&address, &self.namespace)
+    }
+
     fn started(&self, bundle: &Bundle, options: Option<&Any>) -> Result<PathBuf, String> {
         let stdin = options.map(|options| options.write_to_bytes().expect("a message")).unwrap_or_default();
-        let (succeeded, said) = self.answer_of(self.command(bundle, &["start"]), &stdin);
+        self.address_of(self.command(bundle, &["start"]), &stdin)
+    }
+
+    /// Runs this command of a start: the address of the shim, or what it says instead.
+    fn address_of(&self, start: Command, stdin: &[u8]) -> Result<PathBuf, String> {
+        let (succeeded, said) = self.answer_of(start, stdin);
         let said = String::from_utf8_lossy(&said).into_owned();
         match said.strip_prefix("unix://").filter(|_| succeeded) {
             // An address and not one byte more.

@@ -4,7 +4,7 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, eventually, hierarchy, only_v2, process_exists};
+use bowline_tests::harness::{Task, Trace, eventually, hierarchy, only_v2, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -81,6 +81,24 @@ fn it_is_shown_as_not_answering_and_the_others_as_they_are() {
     stopped.goes_on();
     eventually("it answers again", || (silent.status() == "running").then_some(()));
     [silent, well].iter().for_each(|task| drop(task.end()));
+    host.assert_nothing_left();
+}
+
+#[test]
+fn one_that_waits_for_its_tracer_only_takes_long() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let shim = task.shim_pid();
+    let tracer = Trace::of(&host, shim, []);
+    tracer.hold();
+    let stats = host.spawn(["stats", "--json", task.id()]);
+    let state = || fs::read_to_string(format!("/proc/{shim}/status")).unwrap_or_default();
+    eventually("its tracer has it", || state().contains("State:\tt").then_some(()));
+    // Time in which one that is stopped would be given up.
+    host.task("sleep 3").run().assert_code(0);
+    tracer.end();
+    stats.finish().assert_code(0);
+    task.end();
     host.assert_nothing_left();
 }
 

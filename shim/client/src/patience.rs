@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A shim has one thread, which never blocks: it answers a version call at once, whatever else it was asked for. Time
-//! is counted in our own looks, so that a slow machine slows both alike. A shim that waits for a processor or a disk
-//! counts as not answering only after `MOST` looks.
+//! is counted in our own looks, so that a slow machine slows both alike. A shim that waits for a processor, a disk
+//! or a tracer counts as not answering only after `MOST` looks.
 
 use std::time::Duration;
 
@@ -72,9 +72,9 @@ impl Patience<'_> {
 struct State(i32, String);
 
 impl State {
-    /// Whether it runs, or waits for a processor or a disk.
+    /// Whether it runs, or waits for a processor or a disk, or for a tracer: strace stops it at each of its calls.
     fn is_at_work(&self) -> bool {
-        self.1 == "R" || self.1 == "D" && !is_frozen(self.0)
+        matches!(&*self.1, "R" | "t") || self.1 == "D" && !is_frozen(self.0)
     }
 
     fn is_stopped(&self) -> bool {

@@ -147,6 +147,16 @@ pub fn copy_binary(name: &str, to: &Path) {
     assert!(copied.success(), "cannot copy {name} to {}", to.display());
 }
 
+/// Writes a program, such as a script. By another program, as [`copy_binary`] does.
+#[track_caller]
+pub fn write_program(path: &Path, text: &str) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "cat >\"$0\" && chmod 755 \"$0\""]).arg(path).stdin(Stdio::piped());
+    let mut writer = shell.spawn().expect("a shell");
+    writer.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("it reads");
+    assert!(writer.wait().expect("a child").success(), "cannot write {}", path.display());
+}
+
 /// See the module.
 pub struct Host {
     dir: TempDir,

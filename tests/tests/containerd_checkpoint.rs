@@ -1,7 +1,6 @@
 //! Checkpoints by criu, and tasks that are made from them. What restores is
 //! asked of hosts whose criu works: elsewhere these return at once.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,7 +8,7 @@ use bowline_tests::Host;
 use bowline_tests::harness::containerd::protobuf::Message as _;
 use bowline_tests::harness::containerd::protobuf::well_known_types::empty::Empty;
 use bowline_tests::harness::containerd::{Bundle, Code, Containerd, Output, Running, Shim, Stdio, any, api};
-use bowline_tests::harness::eventually;
+use bowline_tests::harness::{eventually, write_program};
 use containerd_shim_protos::shim::oci;
 
 /// Counts, by builtins alone but for the wait.
@@ -151,8 +150,7 @@ fn what_is_no_checkpoint_is_refused_and_leaves_nothing() {
 fn stand_in(host: &Host, script: &str) -> (PathBuf, oci::Options) {
     let path = host.work().join("stand-in");
     let called = host.work().join("called");
-    std::fs::write(&path, format!("#!/bin/sh\necho \"$@\" >>{}\n{script}\n", called.display())).expect("ours");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    write_program(&path, &format!("#!/bin/sh\necho \"$@\" >>{}\n{script}\n", called.display()));
     let text = |path: &Path| path.to_str().expect("ASCII").to_owned();
     let mut options = oci::Options { criu_work_path: text(&host.work().join("criu")), ..Default::default() };
     // CriuPath, which containerd 2 knows no more.

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, binary, copy_binary, skip};
+use bowline_tests::harness::{Ran, binary, copy_binary, skip, write_program};
 use serde_json::Value;
 
 fn facts(ran: &Ran) -> Vec<Value> {
@@ -88,8 +88,7 @@ fn a_program_is_looked_for_in_the_path_and_the_lack_says_what_installs_it() {
     if Path::new("/usr/bin/apt-get").exists() {
         assert_eq!(criu["fix"], "apt-get install criu", "{ran}");
     }
-    let fake = host.file("criu", "#!/bin/sh\necho 'Version: 4711'\n");
-    fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).expect("the test's own");
+    write_program(&host.work().join("criu"), "#!/bin/sh\necho 'Version: 4711'\n");
     let ran = doctor(&host.work());
     let criu = fact(&ran, "CRIU");
     assert!(criu["state"] == "has" && criu["found"] == "Version: 4711", "{ran}");

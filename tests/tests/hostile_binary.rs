@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Stdio, shim_binary};
-use bowline_tests::harness::{binary, is_slow};
+use bowline_tests::harness::{binary, is_slow, write_program};
 use sha2::{Digest as _, Sha256};
 
 /// Every binary of the runtime's, and what is in it.
@@ -101,9 +101,7 @@ fn cve_2019_5736_containerds_shim_cannot_be_written_by_init_or_exec() {
     let containerd = host.containerd();
     let bundle = containerd.bundle();
     let root = bundle.rootfs();
-    fs::write(root.join("bin/script"), "#!/proc/self/exe\n").expect("ours");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(root.join("bin/script"), mode).expect("ours");
+    write_program(&root.join("bin/script"), "#!/proc/self/exe\n");
     let script = "tried=0; opened=0; echo looking; until [ -e /tmp/done ]; do for p in /proc/[0-9]*; do \
         [ $p = /proc/1 ] && continue; tried=$((tried+1)); (: >> $p/exe) 2>/dev/null && opened=$((opened+1)); \
         done; done; echo tried $tried opened $opened";

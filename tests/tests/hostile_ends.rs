@@ -2,12 +2,11 @@
 //! yet. Nothing is left, and nobody is told that all is well who has done nothing.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::make_fifo;
-use bowline_tests::harness::{binary, eventually, process_exists, unix_sockets};
+use bowline_tests::harness::{Process, binary, eventually, process_exists, unix_sockets, write_program};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 #[test]
@@ -70,8 +69,7 @@ esac
             folder.display()
         );
         for name in ["bridge", "firewall", "portmap", "host-local"] {
-            fs::write(folder.join(name), &script).expect("the work folder is writable");
-            fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).expect("ours");
+            write_program(&folder.join(name), &script);
         }
         let plugin = Plugin { folder };
         plugin.stall_at(stalls_at);
@@ -89,9 +87,15 @@ esac
         )
     }
 
+    /// Waits until `command` has it run, which then waits for it.
     #[track_caller]
-    fn wait_until_it_stalls(&self) {
-        eventually("the plugin waits", || self.folder.join("began").exists().then_some(()));
+    fn wait_until_it_stalls(&self, command: Process) -> Process {
+        let began = self.folder.join("began");
+        eventually("the plugin waits", || (began.exists() || !process_exists(command.pid())).then_some(()));
+        if !began.exists() {
+            panic!("no plugin was run\n{}", command.finish());
+        }
+        command
     }
 
     fn let_go(&self) {
@@ -106,8 +110,7 @@ fn a_sandbox_that_is_being_made_is_removed_by_force_alone() {
     let plugin = Plugin::new(&host, "ADD");
     let build = host.sandbox().toml(&plugin.toml());
     let id = build.id().to_owned();
-    let create = build.spawn();
-    plugin.wait_until_it_stalls();
+    let create = plugin.wait_until_it_stalls(build.spawn());
     host.bowline(["sandbox", "rm", &id]).assert_refused(125, &[&id, "being made"]);
     let rm = host.spawn(["sandbox", "rm", "-f", &id]);
     let socket = host.state().join(&id).join("shim");
@@ -129,7 +132,7 @@ fn a_sandbox_whose_shim_dies_while_it_is_removed_is_removed() {
         let shim = sandbox.shim_pid();
         plugin.stall_at("DEL");
         let rm = host.spawn([&["sandbox", "rm", sandbox.id()], flags].concat());
-        plugin.wait_until_it_stalls();
+        let rm = plugin.wait_until_it_stalls(rm);
         plugin.stall_at("");
         kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("it lives");
         rm.finish().assert_code(0);

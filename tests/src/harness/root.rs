@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::write_program;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 const APPLETS: [&str; 46] = [
@@ -46,7 +47,10 @@ impl Root {
     /// Writes a file in it.
     pub fn file(&self, path: &str, text: &str, mode: u32) -> &Root {
         let path = self.0.join(path);
-        fs::write(&path, text).expect("the work folder is writable");
+        match mode & 0o111 {
+            0 => fs::write(&path, text).expect("the work folder is writable"),
+            _ => write_program(&path, text),
+        }
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("the file is ours");
         self
     }

@@ -37,8 +37,9 @@ pub mod proto {
 use proto::*;
 use tasks::of;
 
-/// How long it may take to be up, and to do what is asked at a time.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take to be up, and to do what is asked at a time: no measurement lasts for ever. On an emulated
+/// processor that is busy, crun alone takes more than ten seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long it may take to stop.
 const STOPPING: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 /// What would look at the machine, or bring the Kubernetes services.

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{beside_tests, binary};
+use bowline_tests::harness::{beside_tests, binary, patience};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -46,7 +46,8 @@ fn fills(what: &[&str], rows_expected: usize, figures_expected: usize) {
     let host = Host::new();
     let mut args = vec!["--rounds", "1"];
     args.extend(what.iter().flat_map(|what| ["--only", what]));
-    let ran = host.execute(bench(&host, &args));
+    // It makes some hundred containers.
+    let ran = host.spawn_command(bench(&host, &args)).finish_within(4 * patience());
     ran.assert_code(0);
     let text = fs::read_to_string(host.work().join("bench.json")).expect("it was written");
     let json: Value = serde_json::from_str(&text).expect("JSON");

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 
 use bowline_tests::Host;
 use bowline_tests::harness::containerd::{Stdio, is_reference};
-use bowline_tests::harness::{namespace_of, only_v2, skip};
+use bowline_tests::harness::{lacks, namespace_of, only_v2, skip};
 use serde_json::json;
 
 use crate::fields::{has_realtime_left, reference_fails, said, said_with};
@@ -257,6 +257,13 @@ fn a_mount_s_owners_are_mapped() {
         "destination": "/mnt", "type": "bind", "source": source, "options": ["rbind"],
         "uidMappings": map(500), "gidMappings": map(700),
     }));
+    if lacks("fsopen") || lacks("mount_setattr") {
+        let shim = containerd.start(&bundle);
+        let failure = shim.create(&bundle, &Stdio::null()).expect_err("refused");
+        assert!(failure.message.contains("cannot be idmapped by this kernel"), "{failure:?}");
+        shim.over();
+        return host.assert_nothing_left();
+    }
     assert_eq!(said(&containerd, &bundle), "510 711");
     host.assert_nothing_left();
 }

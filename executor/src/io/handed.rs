@@ -128,8 +128,8 @@ impl Handed {
             }
         }
         for feed in self.feeds {
-            let fed = feed.take(pumps.lines.input.as_ref(), pumps.lines.process_ended.clone())?;
-            fed.into_iter().for_each(|feeding| pumps.lines.is_fed(feeding));
+            let lines = &pumps.lines;
+            feed.take(lines.input.as_ref(), lines.process_ended.clone(), &lines.feeds)?;
         }
         Ok(pumps)
     }

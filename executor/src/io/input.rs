@@ -3,6 +3,7 @@
 //! Bytes from a FIFO pass through a pipe. If the process got the FIFO itself, opening `/dev/stdin`
 //! anew would block once the FIFO's writer has gone.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::ops::Range;
@@ -38,37 +39,39 @@ pub enum Input {
 }
 
 impl Input {
-    /// Returns the process's end, for [`Input::Open`] the end to feed, and who feeds it. A FIFO is read until it or the
-    /// process ends.
-    pub fn open(&self, owner: Owner, process_ended: &watch::Receiver<bool>) -> Result<Opened> {
+    /// Returns the process's end, and for [`Input::Open`] the end to feed. A FIFO is read until it or the process ends,
+    /// by one of `feeds`.
+    pub fn open(
+        &self,
+        owner: Owner,
+        process_ended: &watch::Receiver<bool>,
+        feeds: &Feeds,
+    ) -> Result<(End, Option<Rc<AsyncFd<File>>>)> {
         match self {
-            Input::Null => Ok((End::Null, None, None)),
-            Input::Open => fed(owner).map(|(end, write)| (End::Fd(end), Some(write), None)),
+            Input::Null => Ok((End::Null, None)),
+            Input::Open => fed(owner).map(|(end, write)| (End::Fd(end), Some(write))),
             Input::Path(path) => {
                 let what = || format!("cannot set up {}", path.display());
                 let file = open(path)?;
                 if !file.metadata().doing(Kind::Internal, what)?.file_type().is_fifo() {
                     if is_null(&file)? {
-                        return Ok((End::Null, None, None));
+                        return Ok((End::Null, None));
                     }
                     // The process did not ask for a non-blocking stream.
                     rustix::io::ioctl_fionbio(&file, false).doing(Kind::Internal, what)?;
-                    return Ok((End::Fd(file.into()), None, None));
+                    return Ok((End::Fd(file.into()), None));
                 }
                 let (end, write) = fed(owner)?;
                 let from = sys::watch(file).doing(Kind::Internal, what)?;
-                let feeding = begin(Feed::new(from, write), process_ended.clone());
-                Ok((End::Fd(end), None, Some(feeding)))
+                begin(Feed::new(from, write), process_ended.clone(), feeds);
+                Ok((End::Fd(end), None))
             }
         }
     }
 }
 
-/// See [`Input::open`].
-type Opened = (End, Option<Rc<AsyncFd<File>>>, Option<Feeding>);
-
-/// A feed, for as long as it is under way.
-pub type Feeding = Weak<Mutex<Feed>>;
+/// The feeds of a process that are under way.
+pub type Feeds = Rc<RefCell<Vec<Weak<Mutex<Feed>>>>>;
 
 /// Watches an end that was handed over.
 pub fn watched(fd: Fd) -> Result<AsyncFd<File>> {
@@ -98,27 +101,30 @@ fn open(path: &Path) -> Result<File> {
 
 /// Passes on what an attached client writes into the FIFO at `path`, until the FIFO ends, the
 /// process takes no more, or the process has ended.
-pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, process_ended: watch::Receiver<bool>) -> Result<Feeding> {
+pub fn feed(path: &Path, to: Rc<AsyncFd<File>>, process_ended: watch::Receiver<bool>, feeds: &Feeds) -> Result<()> {
     let from = sys::watch(open(path)?).doing(Kind::Internal, || format!("cannot watch {}", path.display()))?;
-    Ok(begin(Feed::new(from, to), process_ended))
+    begin(Feed::new(from, to), process_ended, feeds);
+    Ok(())
 }
 
-fn begin(feed: Feed, process_ended: watch::Receiver<bool>) -> Feeding {
-    let feed = Rc::new(Mutex::new(feed));
-    let while_it_lasts = Rc::downgrade(&feed);
+fn begin(feed: Feed, process_ended: watch::Receiver<bool>, feeds: &Feeds) {
+    let (feed, feeds) = (Rc::new(Mutex::new(feed)), feeds.clone());
+    feeds.borrow_mut().push(Rc::downgrade(&feed));
     waits::begin(move || {
-        let (feed, mut process_ended) = (feed.clone(), process_ended.clone());
+        let (feed, feeds, mut process_ended) = (feed.clone(), feeds.clone(), process_ended.clone());
         async move {
-            let mut feed = feed.lock().await;
+            let mut under_way = feed.lock().await;
             tokio::select! {
                 _ = process_ended.wait_for(|ended| *ended) => {}
-                _ = feed.pass_on() => {}
+                _ = under_way.pass_on() => {}
             }
-            feed.chunk = Vec::new();
+            under_way.chunk = Vec::new();
+            let mut feeds = feeds.borrow_mut();
+            feeds.retain(|other| !std::ptr::eq(other.as_ptr(), Rc::as_ptr(&feed)));
+            feeds.shrink_to_fit();
             pages::left();
         }
     });
-    while_it_lasts
 }
 
 /// A feed, as a shim hands it over.
@@ -136,14 +142,16 @@ impl Handed {
         self,
         common: Option<&Rc<AsyncFd<File>>>,
         process_ended: watch::Receiver<bool>,
-    ) -> Result<Option<Feeding>> {
+        feeds: &Feeds,
+    ) -> Result<()> {
         let from = watched(self.from)?;
         let own = self.to.map(watched).transpose()?.map(Rc::new);
-        let Some(to) = own.or_else(|| common.cloned()) else { return Ok(None) };
+        let Some(to) = own.or_else(|| common.cloned()) else { return Ok(()) };
         let mut feed = Feed::new(from, to);
         feed.chunk[..self.rest.len()].copy_from_slice(&self.rest);
         feed.rest = 0..self.rest.len();
-        Ok(Some(begin(feed, process_ended)))
+        begin(feed, process_ended, feeds);
+        Ok(())
     }
 }
 

@@ -30,7 +30,6 @@ mod stream;
 mod tail;
 mod terminal;
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt as _;
@@ -144,7 +143,7 @@ pub struct Lines {
     /// How far each output has come.
     progress: Vec<watch::Receiver<Progress>>,
     /// Who writes to its input.
-    feeds: Rc<RefCell<Vec<input::Feeding>>>,
+    feeds: input::Feeds,
 }
 
 /// The FIFOs of a client that attaches.
@@ -357,9 +356,8 @@ impl Pumps {
 
     /// Creates the process's end of its stdin; keeps the other end if input is fed.
     fn open_input(&mut self, input: &Input, owner: Owner) -> Result<End> {
-        let (stdin, fed, feeding) = input.open(owner, &self.lines.process_ended)?;
+        let (stdin, fed) = input.open(owner, &self.lines.process_ended, &self.lines.feeds)?;
         self.lines.input = fed;
-        feeding.into_iter().for_each(|feeding| self.lines.is_fed(feeding));
         Ok(stdin)
     }
 
@@ -391,12 +389,6 @@ impl Pumps {
 }
 
 impl Lines {
-    fn is_fed(&self, feeding: input::Feeding) {
-        let mut feeds = self.feeds.borrow_mut();
-        feeds.retain(|feed| feed.strong_count() > 0);
-        feeds.push(feeding);
-    }
-
     /// Whether the process has a terminal.
     pub fn has_terminal(&self) -> bool {
         self.terminal.is_some()
@@ -430,10 +422,7 @@ impl Lines {
         }
         match (&attachment.stdin, &self.input) {
             (None, _) => Ok(()),
-            (Some(path), Some(to)) => {
-                self.is_fed(input::feed(path, to.clone(), self.process_ended.clone())?);
-                Ok(())
-            }
+            (Some(path), Some(to)) => input::feed(path, to.clone(), self.process_ended.clone(), &self.feeds),
             (Some(_), None) => Err(Error::new(Kind::WrongState, "its stdin is not open to those who attach")
                 .hint("start the task with -i to keep stdin open, or attach with --no-stdin")),
         }

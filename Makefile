@@ -180,7 +180,7 @@ endef
 .PHONY: test-vm
 # Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU, a younger containerd. Every
 # case holds there: `make test-all`.
-VM_TESTS ?= adoption apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
+VM_TESTS ?= adoption upgrade apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
 	containerd_metrics containerd_oom containerd_options cost damaged_records delegation descriptors devices docker \
 	doctor exec exec_delegated exec_security exit_report fields fields_effect gc hostile_ends hostile_execs hostile_frozen hostile_kernel hostile_leaving \
 	hostile_silent_shim hostile_state host_limits init limits many metrics_unit run \

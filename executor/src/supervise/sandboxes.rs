@@ -232,8 +232,9 @@ impl Supervisor {
 
     async fn end_sandbox(self: &Rc<Self>, sandbox: &Rc<Sandbox>, force: bool) -> Result<Vec<i32>> {
         if force {
-            sandbox.thaw(&self.layout);
+            // In this order, so that a member that was frozen while it was launched ends before it runs anything.
             self.kill_members();
+            sandbox.thaw(&self.layout);
         }
         let _all = match sandbox.launching.try_write() {
             Ok(all) => all,

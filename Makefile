@@ -48,6 +48,11 @@ endef
 demo: build
 	$(ROOT) scripts/demo $(BIN)
 
+## demo-upgrade   a web server whose shim is upgraded and killed under load
+.PHONY: demo-upgrade
+demo-upgrade: build
+	$(ROOT) scripts/demo-upgrade $(BIN) $(or $(TIMES),20)
+
 ## test      all tests, on this host and then in a virtual machine; installs what they need
 .PHONY: test
 test: need-test
@@ -66,7 +71,7 @@ SIDE_BY_SIDE = +@$(MAKE) --no-print-directory --jobs --output-sync=target BESIDE
 test-host: test-once test-fallbacks
 
 .PHONY: test-once
-test-once: need-test demo check-docs unit test-deb debug
+test-once: need-test demo demo-upgrade check-docs unit test-deb debug
 	$(CARGO_TEST) --doc
 	$(RUN_AS_ROOT) $(CARGO_TEST) --no-fail-fast --test bundle --test networks
 	$(call run-cases,$(BIN)) all

@@ -64,7 +64,8 @@ impl Executor {
     /// Runs the loop, with what the program before this one has handed over; returns when it has ended.
     pub(crate) async fn run(&self, config: Config, handed: Option<Box<Handed>>) -> Result<()> {
         let begun = match handed {
-            Some(handed) => Supervisor::take_over(config, *handed).inspect(|supervisor| supervisor.go_on_waiting()),
+            // After an error another shim can adopt the tasks, once this one has gone.
+            Some(handed) => Ok(Supervisor::take_over(config, *handed)?).inspect(Supervisor::go_on_waiting),
             None => Supervisor::begin(config).await,
         };
         let ended = match begun {
@@ -140,8 +141,8 @@ impl Executor {
     ///
     /// # Errors
     /// `NotFound` when it is not known any more.
-    pub async fn begun_exec(&self, id: &TaskId, number: u64) -> Result<BegunExec> {
-        self.begun().await?.begun_exec(id, number)
+    pub fn begun_exec(&self, id: &TaskId, number: u64) -> Result<BegunExec> {
+        self.supervisor()?.begun_exec(id, number)
     }
 
     fn supervisor(&self) -> Result<Rc<Supervisor>> {

@@ -16,11 +16,9 @@ use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Cloned, SharedPid, SharedText};
 use oci_spec::runtime::Spec;
-use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use crate::child::{self, Handed, Init, Payload};
-use crate::handover::Fd;
 use crate::hooks::{Container, Point};
 use crate::idmap;
 use crate::inheritance;
@@ -215,30 +213,7 @@ impl Starting {
     }
 }
 
-/// A held process, as a shim hands it over. An error of its last steps is only known if it can still write.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct HandedHeld {
-    orders: Fd,
-    report: Fd,
-    buffer: Vec<u8>,
-}
-
-impl HandedHeld {
-    pub fn take(self) -> Result<Held> {
-        let pipe = PipeReader::new(self.report.take()?).doing(Kind::Internal, || "cannot watch a report")?;
-        let (early, worker, notify, handing, last_words) = (None, None, None, None, None);
-        let report = Report { pipe, buffer: self.buffer, early, worker, notify, handing, last_words };
-        Ok(Held { orders: self.orders.take()?, report })
-    }
-}
-
 impl Held {
-    /// The process for the program that is executed in the shim's place.
-    pub fn hand_over(&self) -> HandedHeld {
-        let Report { pipe, buffer, .. } = &self.report;
-        HandedHeld { orders: Fd::of(&self.orders), report: pipe.hand_over(), buffer: buffer.clone() }
-    }
-
     /// Lets init execute the program; returns once it does.
     pub async fn start(mut self) -> Result<()> {
         order(&self.orders, child::START)?;

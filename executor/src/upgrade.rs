@@ -9,7 +9,7 @@
 //! executes the old one again. Must not: know what a manager's calls are.
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
@@ -21,6 +21,7 @@ use std::time::Duration;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Ended, Image};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
+use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -29,11 +30,13 @@ use crate::facts::WantedUpgrade;
 use crate::handover::{self, Fd};
 use crate::program::Program;
 use crate::supervise::{Handed, Supervisor};
-use crate::waits::{self, Rest};
-use crate::{sealed, worker};
+use crate::{inheritance, sealed, waits, worker};
 
-/// The version of the facts that this program writes. It reads those of the version before it, too, and can write them.
-pub const FACTS: u32 = 1;
+/// The version of the facts that this program writes.
+const FACTS: u32 = 1;
+
+/// The first and the last version of facts that this program reads.
+const READABLE: (u32, u32) = (FACTS, FACTS);
 
 /// How long an upgrade waits for the work that is under way.
 const BUSY: Duration = Duration::from_secs(10);
@@ -88,28 +91,26 @@ struct Reads {
 
 impl Handover {
     /// Takes over what is in the file with this number, and closes all descriptors but those that were handed over.
+    /// `is_old` says that this program has handed it over itself, and was executed again.
     ///
     /// # Errors
     /// Does not return where the old program can be executed again; else `Damaged`.
-    pub fn take(number: RawFd) -> Result<Handover> {
-        let file =
+    pub fn take(number: RawFd, is_old: bool) -> Result<Handover> {
+        // The tasks run already, and an execve has shown this process to them.
+        inheritance::hide()?;
+        let mut file =
             File::from(sys::inherited_fd(number).ok_or_else(|| Error::new(Kind::Damaged, "there are no facts"))?);
-        match Handover::read(&file) {
-            Ok(handover) => {
-                sys::close_all_but(&mut handover.fds.iter().copied().collect::<Vec<_>>());
-                // Closed by that.
-                std::mem::forget(file);
-                Ok(handover)
-            }
-            Err(error) => Err(go_back(&file, error)),
-        }
-    }
-
-    fn read(mut file: &File) -> Result<Handover> {
-        let what = || "cannot read the facts";
         let mut text = Vec::new();
-        file.rewind().and_then(|()| file.read_to_end(&mut text)).doing(Kind::Internal, what)?;
-        parse(&text)
+        file.rewind().and_then(|()| file.read_to_end(&mut text)).doing(Kind::Internal, || "cannot read the facts")?;
+        let handover = match parse(&text) {
+            Err(error) if !is_old => return Err(go_back(&file, &text, error)),
+            parsed => parsed?,
+        };
+        let kept = handover.fds.iter().copied().filter(|fd| *fd != handover.old.number());
+        sys::close_all_but(&mut kept.collect::<Vec<_>>());
+        // Closed by that.
+        std::mem::forget(file);
+        Ok(handover)
     }
 }
 
@@ -124,9 +125,6 @@ fn parse(text: &[u8]) -> Result<Handover> {
     serde_json::from_slice(text).doing(Kind::Damaged, || "cannot read the facts")
 }
 
-/// The versions of facts that this program reads.
-const READABLE: (u32, u32) = (FACTS, FACTS);
-
 /// What every version of facts begins with.
 #[derive(Deserialize)]
 struct OnlyVersion {
@@ -140,21 +138,13 @@ struct OnlyOld {
 }
 
 /// Executes the old program again; returns only the reason why even that failed.
-fn go_back(mut file: &File, error: Error) -> Error {
-    let mut text = Vec::new();
-    let read = file.rewind().and_then(|()| file.read_to_end(&mut text));
-    let old = read.ok().and_then(|_| serde_json::from_slice::<OnlyOld>(&text).ok()).map(|only| only.old);
-    let Some(old) = old else { return error };
-    let number = file.as_raw_fd();
-    let kept = sys::set_fd_flags(number, rustix::io::FdFlags::empty());
-    let failed = kept.and_then(|()| match sys::inherited_fd(old) {
-        Some(old) => {
-            let refused = [REFUSED.to_owned(), error.message().to_owned()];
-            Err(image(number, &refused).execute_file(old.as_fd()))
-        }
-        None => Ok(()),
-    });
-    tracing::error!(?failed, "cannot go back to the old program");
+fn go_back(file: &File, text: &[u8], error: Error) -> Error {
+    let old = serde_json::from_slice::<OnlyOld>(text).ok().and_then(|only| sys::inherited_fd(only.old));
+    if let (Some(old), Ok(())) = (old, rustix::io::fcntl_setfd(file, FdFlags::empty())) {
+        let refused = [REFUSED.to_owned(), error.message().to_owned()];
+        let failed = image(file.as_raw_fd(), &refused).execute_file(old.as_fd());
+        tracing::error!(error = %failed, "cannot go back to the old program");
+    }
     error
 }
 
@@ -163,6 +153,7 @@ fn go_back(mut file: &File, error: Error) -> Error {
 /// # Errors
 /// Why it cannot go on with these facts.
 pub fn read_facts() -> Result<()> {
+    inheritance::hide()?;
     let mut text = Vec::new();
     std::io::stdin().read_to_end(&mut text).doing(Kind::Internal, || "cannot read the facts")?;
     let answer = serde_json::to_string(&Reads { reads: READABLE }).unwrap_or_default();
@@ -179,7 +170,7 @@ pub fn read_facts() -> Result<()> {
 pub(crate) async fn execute(supervisor: &Rc<Supervisor>, manager: &dyn Manager, wanted: &WantedUpgrade) -> Result<()> {
     let binary = &wanted.program;
     let program = sealed::open(binary)?;
-    let rest: Rest = waits::come_to_rest(|| manager.calls_wait(), Moment::now().after(BUSY)).await?;
+    let _rest = waits::come_to_rest(|| manager.calls_wait(), Moment::now().after(BUSY)).await?;
     let ours = rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let ours = ours.doing(Kind::Internal, || "cannot open our own program")?;
     let draft = write(supervisor, manager, &ours)?;
@@ -187,20 +178,30 @@ pub(crate) async fn execute(supervisor: &Rc<Supervisor>, manager: &dyn Manager, 
     if wanted.dry_run {
         return Ok(());
     }
+    // What comes from here on waits for the new program. The loop hears what has come before.
+    sys::block_signals(&sys::ALL_SIGNALS);
+    tokio::task::yield_now().await;
     // From here on nothing else runs.
+    let error = replace(supervisor, manager, &ours, &program);
+    sys::block_signals(&[]);
+    Err(error.within(format_args!("cannot execute {}", binary.display())))
+}
+
+/// Executes `program`; returns only with the reason why that failed.
+fn replace(supervisor: &Supervisor, manager: &dyn Manager, ours: &OwnedFd, program: &OwnedFd) -> Error {
     if !waits::is_idle() || supervisor.is_leaving() {
-        return Err(Error::new(Kind::WrongState, "the shim has begun something meanwhile").hint("try again"));
+        return Error::new(Kind::WrongState, "the shim has begun something meanwhile").hint("try again");
     }
-    let text = write(supervisor, manager, &ours)?;
-    let mut file = memory_file(&text)?;
-    file.rewind().doing(Kind::Internal, || "cannot write the facts")?;
-    let facts = Fd::of(&file);
-    handover::keep_open(true)?;
-    let image = image(facts.number(), &[]);
-    let error = sys::with_signals_blocked(|| image.execute_file(program.as_fd()));
-    handover::keep_open(false)?;
-    drop(rest);
-    Err(Error::new(Kind::NotExecutable, format!("cannot execute {}: {error}", binary.display())))
+    let executed = || -> Result<std::convert::Infallible> {
+        let file = memory_file(&write(supervisor, manager, ours)?)?;
+        let image = image(Fd::of(&file).number(), &[]);
+        handover::keep_open(true)?;
+        Err(image.execute_file(program.as_fd())).doing(Kind::NotExecutable, || "the kernel refuses it")
+    };
+    let Err(error) = executed();
+    // One that is closed already needs no flag.
+    let _ = handover::keep_open(false);
+    error
 }
 
 /// The facts, as JSON; [`handover::named`] has the descriptors afterwards.
@@ -226,16 +227,8 @@ async fn probe(supervisor: &Supervisor, program: &OwnedFd, binary: &Path, facts:
     // As the child knows it.
     let path = PathBuf::from(format!("/proc/self/fd/{PROGRAM}"));
     let expecting = supervisor.children.expect();
-    let probe = Program::new(
-        &path,
-        ["bowline-shim", READ_FACTS],
-        std::env::vars_os().map(|(key, value)| {
-            let mut pair = key;
-            pair.push("=");
-            pair.push(value);
-            pair
-        }),
-    )?;
+    let environment = environment().map(OsString::from_vec);
+    let probe = Program::new(&path, ["bowline-shim", READ_FACTS], environment)?;
     let probe = probe.reading(facts)?.captured().with_fd(program.as_fd(), PROGRAM);
     let mut started = probe.start().map_err(|error| refused(error.to_string()))?;
     let claim = expecting.claim(started.pid);
@@ -289,8 +282,12 @@ fn image(facts: RawFd, besides: &[String]) -> Image {
     words.extend(
         [TAKE_OVER.to_owned(), facts.to_string()].into_iter().chain(besides.iter().cloned()).map(String::into_bytes),
     );
-    let environment = std::env::vars_os().map(|(key, value)| [key.into_vec(), value.into_vec()].join(&b'='));
     // Neither can have a NUL, as the kernel has passed both to us.
     let strings = |all: Vec<Vec<u8>>| all.into_iter().filter_map(|one| CString::new(one).ok()).collect();
-    Image::new(c"bowline-shim".into(), strings(words), strings(environment.collect()))
+    Image::new(c"bowline-shim".into(), strings(words), strings(environment().collect()))
+}
+
+/// Our environment, as `KEY=value`.
+fn environment() -> impl Iterator<Item = Vec<u8>> {
+    std::env::vars_os().map(|(key, value)| [key.into_vec(), value.into_vec()].join(&b'='))
 }

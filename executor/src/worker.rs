@@ -13,8 +13,6 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, set_p
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::unix::AsyncFd;
 
-use crate::handover::Fd;
-
 /// Runs `work` in a worker and returns its answer.
 ///
 /// # Errors
@@ -148,11 +146,6 @@ pub async fn read_to_end(pipe: OwnedFd) -> io::Result<Vec<u8>> {
 pub struct PipeReader(AsyncFd<std::fs::File>);
 
 impl PipeReader {
-    /// The pipe for the program that is executed in the shim's place.
-    pub fn hand_over(&self) -> Fd {
-        Fd::of(self.0.get_ref())
-    }
-
     /// Makes `pipe` non-blocking and registers it with the loop.
     pub fn new(pipe: OwnedFd) -> io::Result<PipeReader> {
         rustix::io::ioctl_fionbio(&pipe, true)?;

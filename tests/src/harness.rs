@@ -48,7 +48,7 @@ pub use root::{Root, Tmpfs};
 pub use sandbox::{Sandbox, SandboxBuild};
 pub use screen::{COLUMNS, ROWS, Screen};
 pub use systemd::{Installed, assert_forgotten, assert_no_unit_files, assert_shows, has_systemd, show, systemctl};
-pub use task::{Build, Report, Task};
+pub use task::{Build, Report, Task, WRITER, touch};
 pub use trace::{Trace, calls_of_ours, trace};
 
 use std::cell::{Cell, RefCell};

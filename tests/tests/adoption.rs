@@ -3,18 +3,11 @@
 use std::fs;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, child_pids, eventually, fds_of, lacks, name_of, process_exists, status_lines};
+use bowline_tests::harness::{
+    Task, WRITER, child_pids, eventually, fds_of, lacks, name_of, process_exists, status_lines, touch,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-
-/// Writes a line when told to, until it is told to end.
-const WRITER: &str = "n=0; until [ -e /tmp/end ]; do n=$((n+1)); echo line $n; until [ -e /tmp/$n ] || [ -e /tmp/end ]; \
-                      do sleep 0.02; done; done; exit 7";
-
-/// Makes a file in the `/tmp` of a task, whose program this is.
-fn touch(program: i32, name: &str) {
-    fs::write(format!("/proc/{program}/root/tmp/{name}"), "").expect("writable");
-}
 
 fn lines(count: usize) -> String {
     (1..=count).map(|n| format!("line {n}\n")).collect()

@@ -5,18 +5,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, eventually, fds_of};
+use bowline_tests::harness::{Task, WRITER, binary, eventually, fds_of, touch};
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// Writes a line when told to, until it is told to end.
-const WRITER: &str = "n=0; until [ -e /tmp/end ]; do n=$((n+1)); echo line $n; until [ -e /tmp/$n ] || [ -e /tmp/end ]; \
-                      do sleep 0.02; done; done; exit 7";
-
-/// Makes a file in the `/tmp` of a task, whose program this is.
-fn touch(program: i32, name: &str) {
-    fs::write(format!("/proc/{program}/root/tmp/{name}"), "").expect("writable");
-}
 
 fn facts(task: &Task<'_>) -> Value {
     task.bowline("inspect", ["--facts"]).assert_code(0).json()
@@ -83,7 +74,7 @@ fn a_run_in_the_foreground_goes_on() {
 #[test]
 fn every_byte_of_a_busy_task_arrives_in_order() {
     let host = Host::new();
-    // About 20 MB, on both streams.
+    // 11 MB, and a line on the other stream now and then.
     let script = "i=0; while [ $i -lt 40 ]; do seq $((i*40000)) $((i*40000+39999)); echo $i >&2; i=$((i+1)); done";
     let (task, run) = host.task(script).spawn();
     run.read_stdout();
@@ -191,8 +182,8 @@ fn a_sandbox_goes_on_with_all_members() {
 }
 
 /// A program in the place of the new shim: it writes `text` to `stream`, and does what `then` says.
-fn program(name: &str, stream: u8, text: &str, then: &[u8]) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+fn program(host: &Host, name: &str, stream: u8, text: &str, then: &[u8]) -> PathBuf {
+    let path = host.work().join(name);
     // write(stream, text, its length)
     let mut code = vec![0xb8, 1, 0, 0, 0, 0xbf, stream, 0, 0, 0, 0xba];
     code.extend(u32::try_from(text.len()).expect("short").to_le_bytes());
@@ -245,22 +236,72 @@ fn what_cannot_take_over_changes_nothing() {
         assert!(ran.err().contains(why), "{}", ran.err());
         assert!(ran.err().contains("runs on as it was"), "{}", ran.err());
     };
-    let damaged = program("damaged", 1, "", b"");
+    let damaged = program(&host, "damaged", 1, "", b"");
     fs::write(&damaged, "\u{7f}ELF no more").expect("writable");
     refused(&"/bin/true".into(), "it is no shim of bowline");
     eventually("the shim is where it is charged", || facts(&task)["shim"]["charged_in"].is_string().then_some(()));
     let held = fds_of(shim).len();
     refused(&"/nowhere/bowline-shim".into(), "No such file");
     refused(&damaged, "cannot run");
-    refused(&program("crashes", 1, "{\"reads\":[1,1]}\n", &CRASH), "it was ended by signal 4 as it read the facts");
-    refused(&program("refuses", 2, "these facts are strange\n", &exit(1)), "these facts are strange");
-    refused(&program("older", 1, "{\"reads\":[0,0]}\n", &exit(0)), "it reads facts of version 0 to 0");
-    assert_eq!((task.shim_pid(), fds_of(shim).len()), (shim, held), "nothing is left open");
+    refused(
+        &program(&host, "crashes", 1, "{\"reads\":[1,1]}\n", &CRASH),
+        "it was ended by signal 4 as it read the facts",
+    );
+    refused(&program(&host, "refuses", 2, "these facts are strange\n", &exit(1)), "these facts are strange");
+    refused(&program(&host, "older", 1, "{\"reads\":[0,0]}\n", &exit(0)), "it reads facts of version 0 to 0");
+    assert_eq!(task.shim_pid(), shim);
+    eventually("nothing is left open", || (fds_of(shim).len() == held).then_some(()));
     touch(task.program_pid(), "1");
     task.wait_for_line("line 2");
     upgrade(&task);
     touch(task.program_pid(), "2");
     task.wait_for_line("line 3");
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_program_that_cannot_read_the_facts_executes_the_old_one_again_once() {
+    let host = Host::new();
+    let facts = host.work().join("facts");
+    fs::write(&facts, "{\"facts\":1,\"old\":6,\"strange\":true}").expect("writable");
+    // In the place of the old program one that prints its arguments.
+    let take_over = |besides: &str| {
+        let shim = binary("bowline-shim");
+        let script = format!(
+            "exec 5<{} 6</bin/echo; exec {} --folder / --bowline / --take-over 5{besides}",
+            facts.display(),
+            shim.display()
+        );
+        let mut shell = host.command("/bin/sh");
+        shell.args(["-c", &script]);
+        host.execute(shell)
+    };
+    let back = take_over("").assert_code(0).out();
+    assert!(back.starts_with("--folder / --bowline / --take-over 5 --refused cannot read the facts"), "{back}");
+    // The old one has nowhere to go back to.
+    let old = take_over(" --refused strange");
+    old.assert_code(125);
+    assert_eq!(old.out(), "");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn no_descriptor_is_left_by_many_upgrades_nor_open_for_programs() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    eventually("the shim is where it is charged", || facts(&task)["shim"]["charged_in"].is_string().then_some(()));
+    upgrade(&task);
+    let shim = task.shim_pid();
+    let held = fds_of(shim).len();
+    (0..5).for_each(|_| upgrade(&task));
+    eventually("no more are open", || (fds_of(shim).len() == held).then_some(()));
+    for fd in fs::read_dir(format!("/proc/{shim}/fdinfo")).expect("it lives").flatten() {
+        let number: i32 = fd.file_name().to_str().and_then(|name| name.parse().ok()).expect("a number");
+        let info = fs::read_to_string(fd.path()).unwrap_or_default();
+        let flags = info.lines().find_map(|line| i32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());
+        assert!(number < 3 || flags.is_some_and(|flags| flags & 0o2_000_000 != 0), "{number} is inherited: {info}");
+    }
     task.end();
     host.assert_nothing_left();
 }

@@ -12,6 +12,8 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::entry::Entry;
 use crate::trust;
 
@@ -35,7 +37,24 @@ pub struct Journal {
     lost_in_all: u64,
 }
 
+/// What a journal lacks, as a shim hands it over.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Handed {
+    lost: u64,
+    lost_in_all: u64,
+}
+
 impl Journal {
+    /// What the journal lacks, for the program that is executed in the shim's place.
+    pub fn hand_over(&self) -> Handed {
+        Handed { lost: self.lost, lost_in_all: self.lost_in_all }
+    }
+
+    /// Goes on from what the program before this one has lost.
+    pub fn go_on(&mut self, handed: Handed) {
+        (self.lost, self.lost_in_all) = (handed.lost, handed.lost_in_all);
+    }
+
     /// The journal in `folder`, created with the first event.
     pub fn new(folder: PathBuf) -> Journal {
         Journal { folder, bound: BOUND, file: None, lost: 0, lost_in_all: 0 }

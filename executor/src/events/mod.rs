@@ -15,7 +15,7 @@ mod journal;
 mod reading;
 
 pub use entry::{Entry, Event, shortened};
-pub use journal::{CURRENT, Journal};
+pub use journal::{CURRENT, Handed, Journal};
 pub use reading::Reader;
 #[cfg(feature = "fuzzing")]
 pub(crate) use reading::parse;

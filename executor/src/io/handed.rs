@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, mpsc, watch};
 
 use super::kept::Keeper;
-use super::stream::{self, Joined, Progress};
+use super::stream::{self, Joined, Progress, Stream};
 use super::terminal::Terminal;
-use super::{Flow, Pumps, Released, Tail, input, relay, terminal};
+use super::{Pumps, Tail, input, terminal};
 use crate::handover::Fd;
 use crate::log;
 
@@ -20,7 +20,7 @@ use crate::log;
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Handed {
     process_ended: bool,
-    flows: Vec<HandedFlow>,
+    streams: Vec<HandedStream>,
     /// What the log of the streams holds.
     log: log::Handed,
     /// `None` also for a terminal, whose input is itself.
@@ -29,17 +29,12 @@ pub struct Handed {
     terminal: Option<terminal::Handed>,
 }
 
-/// An output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum HandedFlow {
-    Stream(Box<stream::Handed>),
-    Relay(relay::Handed),
-    /// It has ended. Whoever attaches to a stream would have been sent to it.
-    Ended {
-        progress: Progress,
-        stream: bool,
-    },
+enum HandedStream {
+    Read(Box<stream::Handed>),
+    /// It has ended.
+    Ended(Progress),
 }
 
 /// What the streams of a process that is taken over are connected to.
@@ -48,8 +43,6 @@ pub struct Taken<'a> {
     pub tails: &'a [Tail],
     /// The process's init, by its pidfd, if that keeps the pipes open.
     pub keeper: Option<OwnedFd>,
-    /// When the relays' process is released.
-    pub released: Option<Released>,
     /// Goes on with the log.
     pub log: &'a dyn Fn(log::Handed) -> [Option<log::Writer>; 2],
 }
@@ -57,18 +50,21 @@ pub struct Taken<'a> {
 const NAMES: [&str; 2] = ["stdout", "stderr"];
 
 impl Pumps {
-    /// The streams for the program that is executed in the shim's place.
+    /// The streams for the program that is executed in the shim's place. The process has no FIFO of a manager's that
+    /// the shim copies into.
     pub fn hand_over(&self) -> Handed {
         let lines = &self.lines;
-        let flows = self.flows.iter().zip(&lines.progress).map(|(flow, progress)| flow.hand_over(*progress.borrow()));
-        let log = self.flows.iter().find_map(Flow::log).unwrap_or_default();
+        let read = |(stream, progress): (&Weak<Mutex<Stream>>, &watch::Receiver<Progress>)| {
+            let read = with(stream, |stream| HandedStream::Read(Box::new(stream.hand_over())));
+            read.unwrap_or_else(|| HandedStream::Ended(*progress.borrow()))
+        };
+        let log = |stream| with(stream, |stream: &mut Stream| stream.log().map(log::Writer::hand_over)).flatten();
         let feeds = lines.feeds.borrow();
-        let feeds = feeds.iter().filter_map(Weak::upgrade);
-        let feeds = feeds.filter_map(|feed| Some(feed.try_lock().ok()?.hand_over(lines.input.as_ref())));
+        let feeds = feeds.iter().filter_map(|feed| with(feed, |feed| feed.hand_over(lines.input.as_ref())));
         Handed {
             process_ended: *lines.process_ended.borrow(),
-            flows: flows.collect(),
-            log,
+            streams: self.streams.iter().zip(&lines.progress).map(read).collect(),
+            log: self.streams.iter().find_map(log).unwrap_or_default(),
             input: lines.input.as_ref().filter(|_| lines.terminal.is_none()).map(|input| Fd::of(input.get_ref())),
             feeds: feeds.collect(),
             terminal: lines.terminal.as_deref().map(Terminal::hand_over),
@@ -95,59 +91,33 @@ impl Handed {
             keeper.be(init.try_clone().doing(Kind::Internal, || "cannot open a pidfd twice")?);
         }
         let mut logs = (taken.log)(self.log);
-        for (index, flow) in self.flows.into_iter().enumerate() {
+        for (index, stream) in self.streams.into_iter().enumerate() {
             let name = if terminal.is_some() { "terminal" } else { NAMES[index.min(1)] };
-            let process_ended = pumps.lines.process_ended.clone();
-            match flow {
-                HandedFlow::Stream(stream) => {
-                    let log = stream.log.and_then(|which| logs[which as usize].take());
-                    let tail = taken.tails[index.min(taken.tails.len() - 1)].clone();
-                    let (terminal, keeper) = (terminal.as_ref().map(|of| of.master.clone()), keeper.clone());
-                    let joined = Joined { name, terminal, log, tail, keeper, process_ended };
+            let (stream, invite, hear) = match stream {
+                HandedStream::Read(stream) => {
+                    let joined = Joined {
+                        name,
+                        terminal: terminal.as_ref().map(|of| of.master.clone()),
+                        log: stream.log.and_then(|which| logs[which as usize].take()),
+                        tail: taken.tails[index.min(taken.tails.len() - 1)].clone(),
+                        keeper: keeper.clone(),
+                        process_ended: pumps.lines.process_ended.clone(),
+                    };
                     let (stream, invite, hear) = stream.take(joined)?;
-                    pumps.flows.push(Flow::Stream(stream.begin()));
-                    pumps.lines.outputs.push(invite);
-                    pumps.lines.progress.push(hear);
+                    (stream.begin(), invite, hear)
                 }
-                HandedFlow::Relay(relay) => {
-                    // Nobody releases a process whose manager's side has gone.
-                    let released = taken.released.clone().unwrap_or_else(|| watch::channel(true).1);
-                    let (relay, hear) = relay.take(name, process_ended, released)?;
-                    pumps.flows.push(Flow::Relay(relay.begin()));
-                    pumps.lines.progress.push(hear);
-                }
-                HandedFlow::Ended { progress, stream } => {
-                    pumps.lines.progress.push(watch::channel(progress).1);
-                    if stream {
-                        pumps.lines.outputs.push(mpsc::unbounded_channel().0);
-                        pumps.flows.push(Flow::Stream(Weak::new()));
-                    } else {
-                        pumps.flows.push(Flow::Relay(Weak::new()));
-                    }
-                }
-            }
+                // Whoever is sent to it finds it closed.
+                HandedStream::Ended(progress) => (Weak::new(), mpsc::unbounded_channel().0, watch::channel(progress).1),
+            };
+            pumps.streams.push(stream);
+            pumps.lines.outputs.push(invite);
+            pumps.lines.progress.push(hear);
         }
         for feed in self.feeds {
             let lines = &pumps.lines;
             feed.take(lines.input.as_ref(), lines.process_ended.clone(), &lines.feeds)?;
         }
         Ok(pumps)
-    }
-}
-
-impl Flow {
-    fn hand_over(&self, progress: Progress) -> HandedFlow {
-        match self {
-            Flow::Stream(stream) => with(stream, |stream| HandedFlow::Stream(Box::new(stream.hand_over())))
-                .unwrap_or(HandedFlow::Ended { progress, stream: true }),
-            Flow::Relay(relay) => with(relay, |relay| HandedFlow::Relay(relay.hand_over()))
-                .unwrap_or(HandedFlow::Ended { progress, stream: false }),
-        }
-    }
-
-    fn log(&self) -> Option<log::Handed> {
-        let Flow::Stream(stream) = self else { return None };
-        with(stream, |stream| stream.log().map(log::Writer::hand_over)).flatten()
     }
 }
 

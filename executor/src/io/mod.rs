@@ -111,15 +111,8 @@ pub struct Pumps {
     process_ended: watch::Sender<bool>,
     lines: Lines,
     kept: Option<Kept>,
-    /// The outputs, in their order.
-    flows: Vec<Flow>,
-}
-
-/// An output that is pumped, while it is.
-#[derive(Debug)]
-enum Flow {
-    Stream(Weak<Mutex<Stream>>),
-    Relay(Weak<Mutex<Relay>>),
+    /// The streams that are read, in the order of `lines.outputs`, each while it is.
+    streams: Vec<Weak<Mutex<Stream>>>,
 }
 
 /// The reading ends that an init keeps.
@@ -282,7 +275,7 @@ impl Pumps {
         let (process_ended, ended) = watch::channel(false);
         let (outputs, progress, feeds) = (Vec::new(), Vec::new(), Rc::default());
         let lines = Lines { outputs, input, terminal, process_ended: ended, progress, feeds };
-        Pumps { process_ended, lines, kept: None, flows: Vec::new() }
+        Pumps { process_ended, lines, kept: None, streams: Vec::new() }
     }
 
     /// Creates the process's end of an output; pumps the other end if the shim reads it.
@@ -338,8 +331,7 @@ impl Pumps {
         let (read, write) = pipe()?;
         owner.take(&write)?;
         let (tell, hear) = watch::channel(Progress::default());
-        let relay = Relay::new(name, read, fifo, self.lines.process_ended.clone(), released, tell)?;
-        self.flows.push(Flow::Relay(relay.begin()));
+        Relay::new(name, read, fifo, self.lines.process_ended.clone(), released, tell)?.begin();
         self.lines.progress.push(hear);
         Ok(write)
     }
@@ -349,7 +341,7 @@ impl Pumps {
         let (tell, hear) = watch::channel(Progress::default());
         let process_ended = self.lines.process_ended.clone();
         let stream = Stream::new(name, from, outlet, guests, route, process_ended, tell);
-        self.flows.push(Flow::Stream(stream.begin()));
+        self.streams.push(stream.begin());
         self.lines.progress.push(hear);
         self.lines.outputs.push(invite);
     }

@@ -15,13 +15,12 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use bowline_error::{Doing, Kind};
 use bowline_sys as sys;
 use rustix::io::{ioctl_fionbio, ioctl_fionread};
 use rustix::pipe::{SpliceFlags, splice};
-use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, watch};
@@ -30,7 +29,6 @@ use tokio::time::timeout;
 use super::outlet::Readiness;
 use super::stream::Progress;
 use crate::clock::Moment;
-use crate::handover::Fd;
 use crate::lifecycle::shutdown::DRAIN;
 use crate::waits;
 
@@ -69,36 +67,6 @@ pub struct Relay {
     drains_until: Option<Moment>,
     /// Bytes that the reader has not taken in time.
     dropped: u64,
-}
-
-/// A relay, as a shim hands it over.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Handed {
-    from: Fd,
-    to: Fd,
-    kept: Vec<u8>,
-    busy: bool,
-    whole: bool,
-    last: Option<usize>,
-    drains_until: Option<Moment>,
-    dropped: u64,
-    progress: Progress,
-}
-
-impl Handed {
-    /// Goes on with the relay. Returns it with where its progress is heard.
-    pub fn take(
-        self,
-        name: &'static str,
-        process_ended: watch::Receiver<bool>,
-        released: Released,
-    ) -> bowline_error::Result<(Relay, watch::Receiver<Progress>)> {
-        let (tell, hear) = watch::channel(self.progress);
-        let to = File::from(self.to.take()?);
-        let relay = Relay::new(name, self.from.take()?, to, process_ended, released, tell)?;
-        let Handed { kept, busy, whole, last, drains_until, dropped, .. } = self;
-        Ok((Relay { kept, busy, whole, last, drains_until, dropped, ..relay }, hear))
-    }
 }
 
 /// What became of an attempt to pass something on.
@@ -142,31 +110,13 @@ impl Relay {
         })
     }
 
-    /// Passes the output on until it ends, or until its process is released. What is returned is there until then.
-    pub fn begin(self) -> Weak<Mutex<Relay>> {
+    /// Passes the output on until it ends, or until its process is released.
+    pub fn begin(self) {
         let relay = Rc::new(Mutex::new(self));
-        let while_it_lasts = Rc::downgrade(&relay);
         waits::begin(move || {
             let relay = relay.clone();
             async move { relay.lock().await.pump().await }
         });
-        while_it_lasts
-    }
-
-    /// The relay for the program that is executed in the shim's place.
-    pub fn hand_over(&self) -> Handed {
-        let Relay { busy, whole, last, drains_until, dropped, .. } = *self;
-        Handed {
-            from: Fd::of(self.from.get_ref()),
-            to: Fd::of(&self.to),
-            kept: self.kept.clone(),
-            busy,
-            whole,
-            last,
-            drains_until,
-            dropped,
-            progress: *self.tell.borrow(),
-        }
     }
 
     async fn pump(&mut self) {

@@ -29,12 +29,13 @@ use super::task::Task;
 use super::{adoption, execs};
 use crate::claim::{Claim, End};
 use crate::clock::Moment;
+use crate::events;
 use crate::facts::{Cgroups, ExecFacts, SandboxFacts, ShimFacts, TaskFacts};
 use crate::folder::{Folder, Lock};
 use crate::handover::Fd;
 use crate::io::{self, Tail, Taken};
 use crate::known::Known;
-use crate::launch::{HandedHeld, Live};
+use crate::launch::Live;
 use crate::lifecycle::task::Life;
 use crate::log::{self, LogFiles};
 use crate::namespaces::Namespaces;
@@ -46,6 +47,7 @@ use crate::{claimed_uid, init_program, reserve, sandbox_namespaces, seccomp};
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Handed {
     shim: ShimFacts,
+    journal: events::Handed,
     overhead: shim_cgroup::Handed,
     pause: Option<HandedProcess>,
     sandbox: Option<HandedSandbox>,
@@ -81,7 +83,6 @@ struct HandedTask {
     init_watch: Option<init_program::Handed>,
     /// Processes that were sent SIGKILL, and when.
     dying: (Vec<Fd>, Moment),
-    held: Option<HandedHeld>,
     pumps: Option<io::Handed>,
     tail: HandedTail,
     execs: BTreeMap<u64, HandedExec>,
@@ -123,7 +124,11 @@ impl Supervisor {
             return refused("it has no task".to_owned());
         }
         for (id, task) in &*tasks {
-            if task.handles.borrow().logging.as_ref().is_some_and(|gone| gone.look(|gone| !gone)) {
+            let handles = task.handles.borrow();
+            if handles.held.is_some() || handles.pumps.is_none() {
+                return refused(format!("task {id} was not started yet"));
+            }
+            if handles.logging.as_ref().is_some_and(|gone| gone.look(|gone| !gone)) {
                 return refused(format!("a logger takes the output of task {id}"));
             }
         }
@@ -134,6 +139,7 @@ impl Supervisor {
         });
         Ok(Handed {
             shim: self.facts.look(Clone::clone),
+            journal: self.journal.as_ref().map_or_else(Default::default, |journal| journal.borrow().hand_over()),
             overhead: self.overhead.hand_over(),
             pause,
             sandbox: self.sandbox().map(|sandbox| sandbox.hand_over()),
@@ -151,6 +157,9 @@ impl Supervisor {
         let overhead = Overhead::take(&config.shim_cgroup, &name, &config.systemd, &layout, handed.overhead)?;
         let it = Rc::new(Supervisor::with(config, layout, overhead));
         it.facts.note(|facts| *facts = handed.shim);
+        if let Some(journal) = &it.journal {
+            journal.borrow_mut().go_on(handed.journal);
+        }
         if let Some(pause) = handed.pause {
             let (live, claim) = it.process(pause)?;
             let live = live.ok_or_else(|| Error::new(Kind::Damaged, "the pause process has no descriptor"))?;
@@ -175,6 +184,7 @@ impl Supervisor {
             let (life, settles, times_out, checked) = task.facts.look(|facts| {
                 (facts.life, facts.settles_at.is_some(), facts.times_out_at.is_some(), facts.checks.is_some())
             });
+            let in_unit = task.with_unit(|_| ()).is_some();
             if settles {
                 self.settle_in_time(task);
             }
@@ -184,7 +194,8 @@ impl Supervisor {
             if let Life::Killing(_) = life {
                 task.kill_to_the_last(&self.layout);
             }
-            if task.handles.borrow().kernel_log.is_some() {
+            // Else that begins when the shim settles.
+            if in_unit || !settles {
                 self.watch_oom(task);
             }
             if times_out {
@@ -215,7 +226,7 @@ impl Supervisor {
                 self.kill_on(task, number, claim, in_group, since);
             }
         }
-        // Those of execs that a shim has begun whose end this one's program before has adopted.
+        // Those of execs that an earlier shim had begun, whose task this one has adopted.
         self.go_on_with_exec_groups(task);
     }
 
@@ -261,13 +272,12 @@ impl Supervisor {
         };
         let init_pidfd = live.as_ref().filter(|_| facts.record.init).map(|live| live.pidfd.try_clone());
         let keeper = init_pidfd.transpose().doing(Kind::Internal, || "cannot open a pidfd twice")?;
-        let taken = Taken { tails: std::slice::from_ref(&tail), keeper, released: None, log: &log };
+        let taken = Taken { tails: std::slice::from_ref(&tail), keeper, log: &log };
         let pumps = pumps.map(|pumps| pumps.take(&taken)).transpose()?.map(Rc::new);
         let mut handles = TaskHandles::new(live, claim, tail, cgroup);
         let (dying, since) = handed.dying;
         handles.dying = Dying { killed: dying.into_iter().map(Fd::take).collect::<Result<_>>()?, since };
         handles.init_watch = handed.init_watch.map(init_program::Handed::take).transpose()?.map(Rc::new);
-        handles.held = handed.held.map(HandedHeld::take).transpose()?;
         handles.pumps = pumps;
         handles.last_stats = handed.last_stats;
         handles.kernel_log = handed.kernel_log.map(KernelLog::take).transpose()?;
@@ -279,7 +289,7 @@ impl Supervisor {
             let none = |_| [None, None];
             let no_tail = [io::new_tail(0)];
             let all = if tails.is_empty() { &no_tail[..] } else { &tails };
-            let taken = Taken { tails: all, keeper: None, released: None, log: &none };
+            let taken = Taken { tails: all, keeper: None, log: &none };
             let pumps = pumps.map(|pumps| pumps.take(&taken)).transpose()?.map(Rc::new);
             let group = group.and_then(|number| self.open_group(&handles, number));
             let pidfd = live.flatten().map(|live| live.pidfd);
@@ -321,7 +331,6 @@ impl Task {
             init: HandedProcess { pid: handles.claim.pid, pidfd, end: handles.claim.end() },
             init_watch: handles.init_watch.as_deref().map(init_program::InitWatch::hand_over),
             dying: (handles.dying.killed.iter().map(Fd::of).collect(), handles.dying.since),
-            held: handles.held.as_ref().map(crate::launch::Held::hand_over),
             pumps: handles.pumps.as_deref().map(io::Pumps::hand_over),
             tail: HandedTail::of(&handles.tail),
             execs: handles.execs.iter().map(|(number, exec)| (*number, exec.hand_over())).collect(),

@@ -18,8 +18,8 @@ use bowline_spec::{Format, Update};
 use jiff::Timestamp;
 
 use bowline_protocol::calls::{
-    Answer, Call, Connections, Door, Handed, Outline, Server, Services, begin_and_wait, call, door, unknown_method,
-    unknown_service, wait,
+    Answer, Call, Connections, Door, Handed, Outline, Server, Services, asked, begin_and_wait, call, door,
+    unknown_method, unknown_service, wait, wait_for,
 };
 use bowline_protocol::wire::proto::bowline as proto;
 use bowline_protocol::wire::proto::bowline::{
@@ -148,13 +148,14 @@ impl Services for Service {
 
     fn wait_again(self: &Rc<Self>, service: &str, method: &str, payload: &[u8], begun: u64) -> Answer<Call> {
         match (service, method) {
-            (NAME, "Exec") => wait(self, payload, async move |it: &Service, request: ExecRequest| {
-                let begun = it.executor.begun_exec(&id(&request.id)?, begun).await.map_err(|e| to_status(&e))?;
-                exec_outcome(&begun).await
-            }),
-            (NAME, "Upgrade") => wait(self, payload, async move |it: &Service, _: UpgradeRequest| {
-                Upgrading { executor: it.executor.clone(), number: begun }.ended().await
-            }),
+            (NAME, "Exec") => {
+                let request: ExecRequest = asked(payload)?;
+                let begun = self.executor.begun_exec(&id(&request.id)?, begun).map_err(|e| to_status(&e))?;
+                Ok(wait_for(begun, exec_outcome))
+            }
+            (NAME, "Upgrade") => {
+                Ok(wait_for(Upgrading { executor: self.executor.clone(), number: begun }, Upgrading::ended))
+            }
             _ => Err(unknown_method(method)),
         }
     }

@@ -99,7 +99,7 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     #[cfg(feature = "absent")]
     tracing::warn!("taken for absent: {}", bowline_executor::all_absent().join(" "));
     let arguments = parse(args)?;
-    let handover = arguments.facts.map(Handover::take).transpose()?;
+    let handover = arguments.facts.map(|facts| Handover::take(facts, arguments.refused.is_some())).transpose()?;
     let (handed, entrance) = match handover {
         Some(handover) => (Some(handover.executor), Entrance::take(&handover.manager)?),
         None => (None, first_entrance(&arguments)?),

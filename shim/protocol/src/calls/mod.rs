@@ -44,10 +44,6 @@ impl Call {
     fn new(future: impl Future<Output = Step> + 'static) -> Call {
         Call { future: Box::pin(future), only_waits: false }
     }
-
-    fn waiting(future: impl Future<Output = Step> + 'static) -> Call {
-        Call { future: Box::pin(future), only_waits: true }
-    }
 }
 
 impl Future for Call {
@@ -103,7 +99,11 @@ where
     Ok(Call::new(async move { answered(method(&service, request).await) }))
 }
 
-fn asked<Q: Message>(payload: &[u8]) -> Answer<Q> {
+/// Decodes a request.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` when `payload` is not such a request.
+pub fn asked<Q: Message>(payload: &[u8]) -> Answer<Q> {
     let request = Q::parse_from_bytes(payload);
     request.map_err(|error| get_status(Code::INVALID_ARGUMENT, format!("not a {}: {error}", Q::NAME)))
 }
@@ -134,13 +134,16 @@ where
     let service = service.clone();
     Ok(Call::new(async move {
         match begin(&service, request).await {
-            Ok((number, begun)) => {
-                let wait = async move { answered(waits::lasting(|| end(&begun)).await) };
-                Step::Begun(number, Call::waiting(wait))
-            }
+            Ok((number, begun)) => Step::Begun(number, wait_for(begun, end)),
             Err(status) => Step::Answered(Err(status)),
         }
     }))
+}
+
+/// Waits with `end` for the end of what was begun.
+pub fn wait_for<B: 'static, A: Message>(begun: B, end: impl AsyncFn(&B) -> Answer<A> + 'static) -> Call {
+    let wait = async move { answered(waits::lasting(|| end(&begun)).await) };
+    Call { future: Box::pin(wait), only_waits: true }
 }
 
 /// Like [`call`], for a method that only waits: it can be called again as long as what it waits for is known.

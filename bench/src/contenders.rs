@@ -29,7 +29,6 @@ pub struct Job {
 pub struct Contenders {
     /// The kernel alone.
     pub floor: Floor,
-    /// bowline.
     pub shims: Shims,
     peers: [Option<Peer>; 2],
     cgroups: Cgroups,

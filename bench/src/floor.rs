@@ -16,7 +16,6 @@ use bowline_executor::{Doing, Error, Kind, Result};
 /// The program as `build.rs` has compiled it.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/floor"));
 
-/// A floor that runs.
 pub struct Floor {
     child: Child,
     /// Taken away at the end: the end of its input ends it.
@@ -52,7 +51,6 @@ impl Floor {
         self.ask("hold").map(drop)
     }
 
-    /// A command in it.
     pub fn exec(&mut self) -> Result<Duration> {
         self.ask("exec").map(|[exited, _]| exited)
     }

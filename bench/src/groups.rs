@@ -159,7 +159,6 @@ impl Held {
         Ok(Held { up, ids })
     }
 
-    /// Ends them.
     pub fn end(self, on: &mut Contenders) -> Result<()> {
         for (column, id) in self.ids.iter().enumerate() {
             if let (Some(peer), Some(id)) = (on.peer(column), id) {

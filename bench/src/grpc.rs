@@ -17,7 +17,6 @@ use tokio::net::UnixStream;
 /// Of a message: whether it is compressed, and its length.
 const HEAD: usize = 5;
 
-/// A connection.
 pub struct Grpc {
     requests: SendRequest<Bytes>,
     namespace: String,

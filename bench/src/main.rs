@@ -66,7 +66,6 @@ struct Arguments {
     run_commands: bool,
 }
 
-/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum What {
     Launch,

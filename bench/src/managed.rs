@@ -131,7 +131,6 @@ pub fn together(rounds: &mut Rounds, on: &mut Managers, count: usize) -> Result<
     Ok(rows.into())
 }
 
-/// What idle shims keep.
 pub fn memory(rounds: &Rounds, on: &mut Managers, most: usize, idle: Duration) -> Result<Vec<Figure>> {
     let names = memory::names("containerd: ", most);
     let mut figures = names.map(|(name, unit)| Figure { name, values: [None; 4], unit });

@@ -11,17 +11,13 @@ use bowline_executor::{Doing, Error, Kind, Result};
 /// How long a shim is left alone before it counts as idle.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Whose shims are measured.
 pub trait Sleepers {
     /// A shim whose task sleeps.
     type One;
-    /// One more.
     fn hold(&mut self) -> Result<Self::One>;
     /// Runs a command in its task.
     fn exec(&mut self, one: &Self::One) -> Result<()>;
-    /// The shim's own pid.
     fn pid(one: &Self::One) -> u32;
-    /// Ends it.
     fn end(&mut self, one: Self::One) -> Result<()>;
 }
 

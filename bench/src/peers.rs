@@ -48,7 +48,6 @@ impl Peer {
         Ok(Some(Peer { name, program, work, cgroup: format!("/{cgroup}"), runner, started: 0 }))
     }
 
-    /// Where it is.
     pub fn program(&self) -> &Path {
         &self.program
     }

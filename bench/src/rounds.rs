@@ -15,7 +15,6 @@ use crate::table::{COLUMNS, Row};
 /// while waits longer for its grace periods, and so do those who wait for it.
 #[derive(Debug, Clone, Copy)]
 pub enum Gap {
-    /// Nothing.
     None,
     /// 60 to 100 ms, by chance.
     Random,

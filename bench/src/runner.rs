@@ -18,11 +18,9 @@ use rustix::mount::{UnmountFlags, unmount};
 /// The flag that makes this program such a process.
 pub const FLAG: &str = "--run-commands";
 
-/// Where commands are started.
 pub enum Runner {
     /// Here; their stderr goes to the file.
     Here(File),
-    /// In another process.
     There(There),
 }
 

@@ -140,7 +140,6 @@ impl Shims {
         Ok(removed)
     }
 
-    /// A task that stays.
     pub fn hold(&mut self, description: &str) -> Result<Up> {
         let up = self.take()?;
         self.runtime.block_on(up.shim.launch(request(description)))?;
@@ -205,7 +204,6 @@ pub enum Call {
     State,
     /// The ids of its processes.
     Processes,
-    /// What it uses.
     Stats,
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-/// The columns.
 pub const COLUMNS: [&str; 4] = ["floor", "bowline", "crun", "runc"];
 /// Which of them is which.
 pub const FLOOR: usize = 0;
@@ -33,7 +32,6 @@ pub struct Figure {
     pub name: String,
     /// How much, by column.
     pub values: [Option<f64>; 4],
-    /// Of what.
     pub unit: &'static str,
 }
 
@@ -51,7 +49,6 @@ impl Figure {
 }
 
 impl Row {
-    /// An empty row.
     pub fn new(name: impl Into<String>) -> Row {
         Row { name: name.into(), ..Row::default() }
     }

@@ -14,7 +14,6 @@ use crate::known::Known;
 pub struct End {
     /// The exit code or the signal.
     pub ended: Ended,
-    /// When it was reaped.
     pub at: Timestamp,
 }
 

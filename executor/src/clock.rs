@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Moment(u64);
 
 impl Moment {
-    /// The current moment.
+    /// The current moment of CLOCK_MONOTONIC.
     pub fn now() -> Moment {
         let now = clock_gettime(ClockId::Monotonic);
         let seconds = u64::try_from(now.tv_sec).unwrap_or_default();

@@ -31,21 +31,16 @@ use crate::{notify, rootfs, unsupported};
 pub struct Exec<'a> {
     /// Command, environment, credentials, limits.
     pub process: &'a Process,
-    /// The task's id.
     pub id: &'a str,
     /// The folder for relative paths of the configuration.
     pub bundle: &'a Path,
-    /// The task's configuration.
     pub spec: &'a Spec,
-    /// The task's seccomp filter.
     pub filter: Option<&'a Filter>,
-    /// Its standard streams.
     pub stdio: &'a Stdio,
     /// The null device, for those of its streams that use it; the exec's worker makes one if there is none.
     pub null: Option<BorrowedFd<'a>>,
     /// The cgroups that the exec joins.
     pub entry: Entry,
-    /// The task's namespaces.
     pub namespaces: &'a Namespaces,
     /// The task's init, unreaped.
     pub init: &'a Live,

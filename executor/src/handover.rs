@@ -30,7 +30,7 @@ impl Fd {
         Fd(number)
     }
 
-    /// The number.
+    /// The number of the descriptor in this process.
     pub fn number(&self) -> RawFd {
         self.0
     }

@@ -84,7 +84,6 @@ pub struct Container<'a> {
     pub id: &'a str,
     /// The folder of the container's configuration.
     pub bundle: &'a Path,
-    /// The container's OCI configuration.
     pub spec: &'a Spec,
 }
 

@@ -33,9 +33,9 @@ pub fn host_ids(spec: &Spec, user: u32, group: u32) -> (u32, u32) {
 /// The id maps of a user namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Idmap {
-    /// The map of users.
+    /// Ranges of user ids, inside and outside.
     pub uids: Vec<LinuxIdMapping>,
-    /// The map of groups.
+    /// Ranges of group ids, inside and outside.
     pub gids: Vec<LinuxIdMapping>,
 }
 

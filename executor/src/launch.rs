@@ -34,9 +34,7 @@ use crate::worker::{self, PipeReader};
 
 /// Everything needed to start a task.
 pub struct Prepared<'a> {
-    /// The container's id.
     pub id: &'a str,
-    /// The OCI configuration.
     pub spec: &'a Spec,
     /// The folder for relative paths of the configuration.
     pub bundle: &'a Path,
@@ -44,7 +42,6 @@ pub struct Prepared<'a> {
     pub cgroup: &'a Cgroup,
     /// The compiled seccomp filter, if the spec has a profile.
     pub filter: Option<&'a Filter>,
-    /// Init's standard streams.
     pub stdio: Stdio,
     /// Whether init stays in the session keyring instead of beginning one.
     pub keeps_keyring: bool,

@@ -19,13 +19,13 @@ const SHM: &str = "/dev/shm";
 /// What a sandbox has for its members. An absent namespace is the host's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Member {
-    /// Its network namespace.
+    /// The network namespace, if members share one.
     pub net: Option<PathBuf>,
-    /// Its IPC namespace.
+    /// The IPC namespace, if members share one.
     pub ipc: Option<PathBuf>,
-    /// Its UTS namespace.
+    /// The UTS namespace, if members share one.
     pub uts: Option<PathBuf>,
-    /// Its pid namespace.
+    /// The pid namespace, if members share one.
     pub pid: Option<PathBuf>,
     /// The tmpfs that the members of the IPC namespace share at `/dev/shm`.
     pub shm: Option<PathBuf>,

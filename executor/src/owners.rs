@@ -21,7 +21,6 @@ const OF_CONTAINERD: &str = "containerd-shim-";
 /// Programs that watch a container for other engines.
 const OTHERS: [&str; 2] = ["conmon", "conmonrs"];
 
-/// The living shims.
 #[derive(Debug, Default)]
 pub struct Shims {
     sandboxes: BTreeSet<String>,

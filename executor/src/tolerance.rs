@@ -47,7 +47,6 @@ fn parsed<T: Sent>(text: &[u8], adapt: impl FnOnce(&mut Value) -> bool) -> Resul
     })
 }
 
-/// Adapts a process.
 fn adapt(process: &mut Value) -> bool {
     let Some(fields) = process.as_object_mut() else { return false };
     let mut adapted = false;

@@ -4,7 +4,6 @@
 //! and what we read there says which cgroups are ended, as root. The rule is sshd's for
 //! `authorized_keys` (StrictModes), with folders like `/tmp` allowed above, whose sticky bit lets
 //! no user rename what is another's. Must not: know what a file says.
-//! sticky bit lets nobody rename what is another's. Must not: know what a file says.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};

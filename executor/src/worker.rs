@@ -25,7 +25,6 @@ where
     start(name, work)?.answer().await
 }
 
-/// A running worker.
 pub struct Worker<T> {
     name: &'static str,
     pidfd: OwnedFd,

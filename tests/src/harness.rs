@@ -157,7 +157,6 @@ pub fn write_program(path: &Path, text: &str) {
     assert!(writer.wait().expect("a child").success(), "cannot write {}", path.display());
 }
 
-/// See the module.
 pub struct Host {
     dir: TempDir,
     prefix: String,

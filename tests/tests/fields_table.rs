@@ -124,7 +124,6 @@ A test `module::case` is in `tests/tests/module.rs` and runs by `cargo test -p b
 | --- | --- | --- |
 ";
 
-/// The documentation's text.
 fn text() -> String {
     let mut text = HEAD.to_owned();
     for (fields, verdict) in FIELDS {

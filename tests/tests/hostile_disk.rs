@@ -102,7 +102,6 @@ impl<'h> Ending<'h> {
         lines.filter(|event| event["event"] == "exited").map(|event| event["exit_code"].clone()).collect()
     }
 
-    /// Removes the task.
     #[track_caller]
     fn rm(&self) {
         self.bowline(&["rm", &self.id]).assert_code(0);

@@ -77,7 +77,6 @@ impl Served<'_> {
         call(self.service(), method, payload)
     }
 
-    /// Somebody else is served.
     #[track_caller]
     fn serves(&self) {
         match self {

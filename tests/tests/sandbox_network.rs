@@ -96,7 +96,6 @@ fn link(name: &str) -> PathBuf {
     Path::new("/sys/class/net").join(name)
 }
 
-/// Its first interface.
 fn interface(of: &Sandbox<'_>) -> Value {
     of.inspect()["interfaces"][0]["result"].clone()
 }

@@ -283,7 +283,6 @@ impl Sleepers for Daemon {
 }
 
 impl Sleeper {
-    /// Its container's.
     pub fn id(&self) -> &str {
         &self.id
     }

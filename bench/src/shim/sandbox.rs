@@ -30,7 +30,6 @@ struct Joining {
 }
 
 impl Shims {
-    /// A sandbox that stays.
     pub fn sandbox(&mut self) -> Result<Sandbox> {
         let sandbox = self.sandboxs_shim()?;
         self.runtime.block_on(sandbox.up.shim.create_sandbox())?;

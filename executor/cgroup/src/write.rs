@@ -9,9 +9,7 @@ use crate::values::{Amount, Device};
 pub struct Write {
     /// The controller whose hierarchy has the file; v2 has only one hierarchy.
     pub controller: &'static str,
-    /// The file's name.
     pub file: String,
-    /// The value to write.
     pub value: String,
     /// For a file with a line for each device: the line's first word, and the value that undoes the write.
     pub line: Option<(String, &'static str)>,

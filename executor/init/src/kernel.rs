@@ -171,7 +171,6 @@ struct Information {
     rest: [u64; 12],
 }
 
-/// Waits for any signal.
 pub fn wait_for_signal() -> Signal {
     let all = ALL_SIGNALS;
     let mut information = core::mem::MaybeUninit::<Information>::uninit();

@@ -69,7 +69,6 @@ pub const START: u8 = b's';
 pub struct Payload<'a> {
     /// Command, environment, credentials, limits.
     pub process: &'a Process,
-    /// The container's configuration.
     pub spec: &'a Spec,
     /// The compiled seccomp filter with its flags.
     pub filter: Option<(&'a [u8], u64)>,
@@ -77,7 +76,6 @@ pub struct Payload<'a> {
     pub notify: Option<BorrowedFd<'a>>,
     /// Where it leaves an error, if its filter denies what a report takes.
     pub last_words: Option<&'a SharedText>,
-    /// Its standard streams.
     pub stdio: &'a Stdio,
     /// The cgroups that it joins.
     pub entry: &'a Entry,
@@ -91,13 +89,10 @@ pub struct Payload<'a> {
 
 /// What init needs in addition.
 pub struct Init<'a> {
-    /// The whole configuration.
     pub spec: &'a Spec,
-    /// Its id.
     pub id: &'a str,
     /// The base of relative paths in the spec.
     pub bundle: &'a Path,
-    /// Which namespaces are new.
     pub namespaces: &'a Namespaces,
     /// Mount sources that the shim opened, where a new user namespace could not open them.
     pub sources: Option<Sources>,

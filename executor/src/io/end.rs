@@ -62,9 +62,7 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
 /// can open `/dev/stdout` anew.
 #[derive(Debug, Clone, Copy)]
 pub struct Owner {
-    /// User id.
     pub uid: u32,
-    /// Group id.
     pub gid: u32,
 }
 

@@ -16,7 +16,6 @@ use super::{Pumps, Tail, input, terminal};
 use crate::handover::Fd;
 use crate::log;
 
-/// See the module.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Handed {
     process_ended: bool,

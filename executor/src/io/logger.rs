@@ -57,9 +57,9 @@ pub struct Logger {
 /// How a logger reports that it is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ready {
-    /// By closing fd 5.
+    /// The logger closes fd 5.
     Closed,
-    /// By writing a byte to fd 5; closing fd 5 without a byte is a failure.
+    /// The logger writes a byte to fd 5; closing fd 5 without a byte is a failure.
     Byte,
 }
 

@@ -185,7 +185,6 @@ pub struct KeptOutput<'a> {
     pub read: OwnedFd,
     /// The place of the end that the init keeps among all those.
     pub index: u32,
-    /// Where the output goes.
     pub target: &'a Target,
     /// The log of the output.
     pub log: Option<log::Writer>,

@@ -26,7 +26,7 @@ use crate::handover::Fd;
 /// Where a stream goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Target {
-    /// Nowhere.
+    /// Nowhere: output is discarded.
     #[default]
     Null,
     /// A file, which is appended to, or a FIFO with a reader.

@@ -48,7 +48,6 @@ pub type Released = watch::Receiver<bool>;
 pub struct Relay {
     /// The reading end of the process's pipe.
     from: AsyncFd<File>,
-    /// The FIFO.
     to: File,
     /// The FIFO, watched for room; `None` until it was full for the first time.
     room: Option<AsyncFd<File>>,

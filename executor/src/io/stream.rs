@@ -62,9 +62,7 @@ pub struct Stream {
 
 /// What else happens to a stream.
 pub struct Route {
-    /// The stream's log.
     pub log: Option<log::Writer>,
-    /// The stream's last bytes.
     pub tail: Tail,
     /// Whether the stream ends with its process even if other processes have it open, as a terminal does.
     pub goes_with_process: bool,

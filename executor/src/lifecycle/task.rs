@@ -24,7 +24,6 @@ pub enum Life {
     Starting,
     /// Set up; the user's program does not run yet.
     Created,
-    /// The user's program runs.
     Running,
     /// All its processes are frozen.
     Paused,
@@ -92,7 +91,6 @@ pub enum Trigger {
 pub enum Action {
     /// Nothing.
     Nothing,
-    /// Freeze the task's cgroup.
     Freeze,
     /// Thaw it.
     Thaw,
@@ -116,7 +114,7 @@ pub enum Status {
     Paused,
     /// Asked to end; killed when its grace is over.
     Stopping,
-    /// Ended.
+    /// Init has ended.
     Exited,
 }
 

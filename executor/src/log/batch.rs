@@ -44,12 +44,10 @@ impl Batch {
         self.pieces.push(Piece { end: self.bytes.len(), payload });
     }
 
-    /// The encoded length.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The number of pieces.
     pub fn pieces(&self) -> usize {
         self.pieces.len()
     }
@@ -75,7 +73,6 @@ impl Batch {
         self.pieces[first..].iter().map(|piece| piece.payload as u64).sum()
     }
 
-    /// Removes all pieces.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.pieces.clear();

@@ -34,7 +34,7 @@ pub enum LogStream {
 }
 
 impl LogStream {
-    /// The stream's name.
+    /// The stream's name as the log files have it.
     pub fn as_str(self) -> &'static str {
         match self {
             LogStream::Stdout => "stdout",

@@ -17,7 +17,6 @@ use super::batch::Batch;
 use super::line::{self, Format};
 use super::place::rotated_file;
 
-/// See the module.
 #[derive(Debug)]
 pub struct Rotated {
     path: PathBuf,
@@ -38,7 +37,6 @@ impl Rotated {
         Rotated { path: path.to_owned(), limit, keep, format, file: None, lost: 0 }
     }
 
-    /// Opens the file now.
     pub fn open(&mut self) -> Result<()> {
         self.size().map(drop).map_err(|error| {
             Error::new(Kind::BadSpec, format!("log: cannot open {}: {error}", self.path.display()))

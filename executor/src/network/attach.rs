@@ -46,7 +46,7 @@ pub struct Sandbox {
 pub struct Connected {
     /// The interface's name inside the sandbox.
     pub interface: String,
-    /// The network's name.
+    /// The name of the CNI network that the interface belongs to.
     pub network: String,
     /// The last plugin's result: interfaces, addresses, routes, DNS.
     pub result: Value,

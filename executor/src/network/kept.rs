@@ -25,7 +25,6 @@ const FILE: &str = "networks.json";
 pub struct Kept {
     /// The container's id, as plugins know it.
     pub id: String,
-    /// The network namespace.
     pub netns: Netns,
     /// The folders with the plugins.
     pub folders: Vec<PathBuf>,
@@ -66,7 +65,6 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// The namespace at `path`.
     pub fn at(path: &Path) -> Result<Netns> {
         let of =
             fs::metadata(path).doing(Kind::NotFound, || format!("cannot find network namespace {}", path.display()))?;
@@ -104,7 +102,6 @@ impl Kept {
         Bounds { timeout: self.timeout.map_or(bounds.timeout, |own| own.min(bounds.timeout)), ..bounds }
     }
 
-    /// Deletes the record.
     pub fn forget(folder: &Path) -> Result<()> {
         let path = folder.join(FILE);
         match fs::remove_file(&path) {

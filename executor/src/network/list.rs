@@ -14,7 +14,6 @@ use super::version;
 /// A list, and the version that it is run with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConfigList {
-    /// The network's name.
     pub name: String,
     /// The version of CNI.
     pub version: String,

@@ -36,7 +36,6 @@ pub struct Started {
     pub(super) output: Option<OwnedFd>,
 }
 
-/// How a program ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The exit code or the signal.

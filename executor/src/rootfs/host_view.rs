@@ -88,7 +88,6 @@ const LOOK: u32 = 0o005;
 /// How deep folders may nest in what is copied.
 const DEEPEST: usize = 16;
 
-/// What a bind shows.
 #[derive(Debug)]
 pub struct Bind {
     /// The tree at the bind's destination.

@@ -36,7 +36,7 @@ use crate::worker;
 pub struct Layer {
     /// The filesystem's type; `bind` for a bind.
     pub kind: String,
-    /// What is mounted.
+    /// The device, folder or name that is mounted, as in mount(2).
     pub source: String,
     /// Where it is mounted inside the root; empty for the root itself.
     pub target: String,

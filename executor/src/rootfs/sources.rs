@@ -36,7 +36,6 @@ const OWN: &str = "own";
 /// What is opened on the host's side: the root, and the source of each bind.
 #[derive(Debug)]
 pub struct Sources {
-    /// The root folder.
     pub root: OwnedFd,
     /// One entry for each mount of the spec.
     pub all: Vec<Source>,
@@ -51,7 +50,6 @@ pub struct Sources {
 pub enum Source {
     /// The mount is not a bind.
     None,
-    /// What the bind shows.
     Opened(Bind),
     /// To be opened once all earlier mounts are in place.
     Later(Place),

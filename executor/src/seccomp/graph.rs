@@ -19,13 +19,9 @@ pub type Id = usize;
 /// A step, and the nodes that it leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Node {
-    /// See [`Op::Load`].
     Load(u32, Id),
-    /// See [`Op::And`].
     And(u32, Id),
-    /// See [`Op::If`].
     If(Test, u32, Id, Id),
-    /// See [`Op::Return`].
     Return(u32),
 }
 

@@ -178,7 +178,6 @@ const WAIT_KILLABLE_RECV: u64 = 1 << 5;
 pub enum Profile {
     /// The default profile: built only if its filter is not cached yet.
     Default {
-        /// The task's capabilities.
         capabilities: BTreeSet<Capability>,
         /// The version of the running kernel.
         kernel: (u32, u32),

@@ -76,7 +76,6 @@ pub struct Keyed<'r, 'a> {
 }
 
 impl Keyed<'_, '_> {
-    /// The value of `key`.
     pub fn value(&self, key: &str) -> Option<u64> {
         let mut pairs = self.text.lines().filter_map(|line| line.split_once(' '));
         pairs.find(|(k, _)| *k == key)?.1.trim().parse().ok()

@@ -65,9 +65,7 @@ pub struct TaskHandles {
 /// Processes that were sent SIGKILL.
 #[derive(Clone)]
 pub struct Dying {
-    /// Their pidfds.
     pub killed: Rc<[OwnedFd]>,
-    /// When they were killed.
     pub since: Moment,
 }
 

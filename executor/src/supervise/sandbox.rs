@@ -28,7 +28,6 @@ use crate::{sandbox_namespaces, spared_memory, worker};
 /// The size limit of the members' `/dev/shm`, the same as everywhere.
 const SHM_SIZE: &str = "size=64m";
 
-/// A sandbox under supervision.
 pub struct Sandbox {
     pub(super) id: TaskId,
     pub(super) folder: Folder,

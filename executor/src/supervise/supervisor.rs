@@ -146,7 +146,6 @@ impl Supervisor {
         Ok(Rc::new(Supervisor::with(config, layout, overhead)))
     }
 
-    /// A supervisor without tasks.
     pub(super) fn with(config: Config, layout: Rc<Layout>, overhead: Overhead) -> Supervisor {
         let journal = config.tell.is_none().then(|| RefCell::new(Journal::new(config.state.events())));
         Supervisor {

@@ -24,7 +24,7 @@ pub enum Question {
     Change {
         /// The name of the unit.
         unit: String,
-        /// The new properties.
+        /// The properties to set, with their new values.
         properties: Vec<Property>,
     },
     /// Stop a slice, never what is in it.
@@ -38,7 +38,7 @@ pub enum Question {
 /// Properties of a unit that are to be what the unit's own files say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revert {
-    /// The unit's own name.
+    /// The unit, by its own name and not by an alias.
     pub unit: String,
     /// The names of the properties.
     pub properties: Vec<String>,
@@ -49,9 +49,9 @@ pub struct Revert {
 /// A file that changes a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropIn {
-    /// Its path.
+    /// Where the file is on the host.
     pub path: PathBuf,
-    /// Its content.
+    /// What the file contains.
     pub text: String,
 }
 

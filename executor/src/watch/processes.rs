@@ -65,9 +65,9 @@ struct Stat {
 /// The processes that are expected.
 #[derive(Debug)]
 pub struct Family<'a> {
-    /// The shim.
+    /// The pid of the shim itself.
     pub shim: i32,
-    /// Its parent.
+    /// The pid of the shim's parent, which is expected too.
     pub parent: Option<i32>,
     /// The first processes of its tasks and of their execs.
     pub tasks: &'a BTreeSet<i32>,

@@ -12,7 +12,6 @@ pub struct Mount {
     /// The part of the filesystem that is mounted here.
     pub root: PathBuf,
     pub target: PathBuf,
-    /// The filesystem's type.
     pub kind: String,
     /// The filesystem's own options: for v1, the controllers.
     pub options: Vec<String>,

@@ -8,9 +8,7 @@ use super::{absent, check};
 /// Attributes for [`mount_setattr`]; MOUNT_ATTR_* bits.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MountAttributes {
-    /// Bits to set.
     pub set: u64,
-    /// Bits to clear.
     pub clear: u64,
     /// MS_SHARED, MS_SLAVE, MS_PRIVATE or MS_UNBINDABLE; 0 leaves the propagation as it is.
     pub propagation: u64,

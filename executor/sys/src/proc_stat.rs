@@ -57,7 +57,6 @@ impl<'a> ProcStat<'a> {
         Some(ProcStat { name: before.split_once(" (")?.1, rest })
     }
 
-    /// The state's letter.
     pub fn state(&self) -> &'a str {
         self.rest.split(' ').next().unwrap_or_default()
     }

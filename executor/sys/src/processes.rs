@@ -189,7 +189,6 @@ fn one_thread() -> io::Result<()> {
     }
 }
 
-/// How a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
@@ -464,12 +463,10 @@ impl Image {
         &self.path
     }
 
-    /// Its environment.
     pub fn envp(&self) -> &[CString] {
         &self.envp
     }
 
-    /// Its arguments.
     pub fn argv(&self) -> &[CString] {
         &self.argv
     }

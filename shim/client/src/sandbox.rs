@@ -48,7 +48,6 @@ pub async fn of(state: &StateDir, id: &TaskId) -> Result<Shim> {
     }
 }
 
-/// Calls about a sandbox.
 impl Shim {
     /// The error of a failed call about the sandbox itself.
     fn refused(&self, error: &ttrpc::Error) -> Error {

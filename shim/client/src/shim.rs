@@ -35,7 +35,7 @@ type Socket = (u64, (i64, i64));
 
 /// The state of a task, by who can answer for it.
 pub enum Presence {
-    /// The shim answers.
+    /// A shim that answers calls about the task.
     Live(Shim),
     /// The task has ended and left this report.
     Exited(Box<ExitReport>),

@@ -40,7 +40,7 @@ pub struct Task {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct State {
-    /// The word for it.
+    /// The name that commands and descriptions use.
     pub status: Status,
     /// The pid of the task's init on the host, while init lives.
     pub pid: Option<i32>,

@@ -87,7 +87,6 @@ impl Up {
         }
     }
 
-    /// The task's folder.
     pub fn folder(&self) -> &Folder {
         &self.folder
     }

@@ -28,7 +28,6 @@ pub struct Container {
     pub bundle: PathBuf,
     /// The mounts that make up its root file system.
     pub rootfs: Vec<Mount>,
-    /// Its first process.
     pub init: Process,
     /// The other processes, by the ids that the client chose.
     pub execs: BTreeMap<String, Process>,
@@ -49,12 +48,10 @@ pub struct Process {
     pub spec: Option<Box<oci_spec::runtime::Process>>,
 }
 
-/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Exit {
     /// Its exit code, or 128 plus the number of the signal that ended it.
     pub status: u32,
-    /// When it ended.
     pub at: Timestamp,
 }
 

@@ -38,7 +38,6 @@ pub struct Invocation {
 /// What the shim was called for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Print the version.
     Version,
     /// Print the features of this runtime.
     Info,

@@ -34,7 +34,6 @@ use delivery::Delivery;
 const LIMIT: usize = 2048;
 /// The longest event, in bytes: a ttrpc message has at most 4 MiB, and the envelope needs far less than the rest.
 const LONGEST: usize = (4 << 20) - (64 << 10);
-/// Timeout for containerd's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Takes events to publish. Cheap to clone.

@@ -43,9 +43,7 @@ pub struct Service {
     pub containers: Arc<Containers>,
     /// The sandbox that the containers are members of, if any.
     pub sandbox: Arc<Sandbox>,
-    /// containerd's namespace.
     pub namespace: String,
-    /// Publishes events to containerd.
     pub publisher: Publisher,
     pub connections: Connections,
     /// The address of the shim, until it leaves.

@@ -9,7 +9,6 @@ use clap::Args;
 /// The prefix of a socket's path.
 const UNIX: &str = "unix:";
 
-/// `bowline metrics`.
 #[derive(Debug, Args)]
 pub struct MetricsArgs {
     /// Where to listen: unix:PATH, or an address and a port, 127.0.0.1:9464 [default: unix:DIR/.metrics.sock]

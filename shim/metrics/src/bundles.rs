@@ -27,7 +27,6 @@ const DEFAULT: &str = "/run/containerd";
 /// The folders of bundles in the state folder.
 const BUNDLES: [&str; 2] = ["io.containerd.runtime.v2.task", "io.containerd.sandbox.controller.v1.shim"];
 
-/// containerd's state folder.
 #[derive(Debug)]
 pub struct Containerd {
     path: PathBuf,

@@ -39,7 +39,6 @@ pub struct Scrape {
     pub shims: Vec<Shim>,
     pub sandboxes: Vec<Sandbox>,
     pub tasks: Vec<Task>,
-    /// All tracked units.
     pub units: Vec<Unit>,
 }
 
@@ -103,7 +102,6 @@ pub struct Task {
     pub up: Option<bool>,
     /// What the shim reports about the task.
     pub figures: Option<TaskFigures>,
-    /// How the task ended.
     pub exit: Option<ExitReport>,
 }
 

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 
 use bowline_executor::figures::ExecStarts;
 
-/// A text format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// Prometheus' own format, 0.0.4.

@@ -33,7 +33,6 @@ use bowline_protocol::wire::{NAME, REVISION, json, to_status};
 
 /// What a shim serves with, and hands over when its program is replaced.
 pub struct Entrance {
-    /// The listening socket.
     pub listener: UnixListener,
     /// The lock of the shim's folder.
     pub lock: Lock,

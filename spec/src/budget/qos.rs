@@ -15,9 +15,9 @@ use crate::values::ByteSize;
 /// CPU and memory; 0 is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Amounts {
-    /// CPUs, in thousandths.
+    /// CPU time, in thousandths of a CPU.
     pub milli_cpu: u64,
-    /// Bytes.
+    /// Memory, in bytes.
     pub memory: u64,
 }
 

@@ -150,7 +150,7 @@ fn view(path: &Path, task: &Task) -> OciMount {
 /// A folder of the host view that must never be shown with its owners, as it holds secrets.
 pub const ETC: &str = "/etc";
 
-/// Another one.
+/// Software that is installed by hand; shown where the host has it.
 pub const OPT: &str = "/opt";
 
 /// Where every program looks for the resolver's address.

@@ -37,9 +37,9 @@ pub struct Attachment {
 /// A CNI configuration list.
 #[derive(Debug, Clone, PartialEq)]
 pub enum List {
-    /// In this file.
+    /// Read from this file.
     File(PathBuf),
-    /// This.
+    /// Made from the description.
     Made(Value),
 }
 

@@ -73,7 +73,7 @@ const EVERYONE: &str = "\
 /// The Linux from which on a tracer cannot change a call behind the filter's back.
 const SAFE_TRACING: (u32, u32) = (4, 8);
 
-/// Safe from there on.
+/// Calls that are safe from that version on.
 const SINCE_4_8: &str = "process_vm_readv process_vm_writev ptrace";
 
 /// Allowed with a capability that lets the kernel refuse the rest by itself.

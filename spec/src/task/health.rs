@@ -50,7 +50,7 @@ pub enum OnUnhealthy {
     Stop,
 }
 
-/// Each with its default.
+/// The default of each field that has one.
 #[allow(missing_docs)]
 impl Healthcheck {
     pub fn interval(&self) -> std::time::Duration {

@@ -60,9 +60,9 @@ text_value!(
 /// One namespace: the task's own, the host's, or one that exists already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Namespace {
-    /// A new one.
+    /// A new namespace, which belongs to the task.
     Private,
-    /// That of whoever launches.
+    /// The namespace of the process that launches the task.
     Host,
     /// The one at this path, such as `/run/netns/blue`.
     Path(PathBuf),
@@ -128,7 +128,7 @@ pub struct Namespaces {
     pub user: Option<Namespace>,
 }
 
-/// Each with its default.
+/// The default of each field that has one.
 #[allow(missing_docs)]
 impl Namespaces {
     pub fn pid(&self) -> &Namespace {

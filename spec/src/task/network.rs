@@ -80,7 +80,7 @@ impl Network {
 /// What kind of network a sandbox has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NetworkMode {
-    /// The host's.
+    /// The network of the host.
     Host,
     /// Its own, with loopback and nothing else.
     None,
@@ -267,7 +267,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The word for it.
+    /// The name that commands and descriptions use.
     pub fn as_str(self) -> &'static str {
         match self {
             Protocol::Tcp => "tcp",
@@ -346,7 +346,7 @@ pub struct Egress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Redirect {
-    /// By other addresses.
+    /// By rewriting the destination address.
     #[default]
     Nat,
     /// With the addresses that it has, by the kernel's transparent proxying.

@@ -97,7 +97,7 @@ pub enum Budget {
 }
 
 impl Budget {
-    /// The word for it.
+    /// The name that commands and descriptions use.
     pub fn as_str(self) -> &'static str {
         match self {
             Budget::Given => "given",

@@ -53,7 +53,7 @@ pub enum WatchAction {
 }
 
 impl WatchAction {
-    /// The word for it.
+    /// The name that commands and descriptions use.
     pub fn as_str(self) -> &'static str {
         match self {
             WatchAction::Report => "report",
@@ -67,7 +67,7 @@ impl WatchAction {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WatchOom {
-    /// What is done then.
+    /// What bowline does when this happens.
     #[serde(skip_serializing_if = "is_default")]
     pub action: WatchAction,
 }
@@ -81,7 +81,7 @@ pub struct WatchCount {
     /// How many may happen: one more is found, and as many again after that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub above: Option<u64>,
-    /// What is done then.
+    /// What bowline does when this happens.
     #[serde(skip_serializing_if = "is_default")]
     pub action: WatchAction,
 }
@@ -102,7 +102,7 @@ pub struct WatchMemory {
     /// How often the shim looks, at least 100ms; 10s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Duration>,
-    /// What is done then.
+    /// What bowline does when this happens.
     #[serde(skip_serializing_if = "is_default")]
     pub action: WatchAction,
 }
@@ -118,7 +118,7 @@ pub struct WatchThrottled {
     /// How often the shim looks, at least 100ms; 10s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Duration>,
-    /// What is done then.
+    /// What bowline does when this happens.
     #[serde(skip_serializing_if = "is_default")]
     pub action: WatchAction,
 }
@@ -139,7 +139,7 @@ pub struct WatchPressure {
     /// Who waits; at least one process by default.
     #[serde(skip_serializing_if = "is_default")]
     pub who: Stalled,
-    /// What is done then.
+    /// What bowline does when this happens.
     #[serde(skip_serializing_if = "is_default")]
     pub action: WatchAction,
 }
@@ -172,7 +172,7 @@ pub struct WatchProcesses {
     /// How often the shim looks, at least 100ms; 10s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Duration>,
-    /// What is done then.
+    /// What bowline does when this happens.
     #[serde(skip_serializing_if = "is_default")]
     pub action: WatchAction,
 }
@@ -184,7 +184,7 @@ pub const WATCH_PERIOD: Duration = Duration::from_secs(10);
 /// kernel gives everybody.
 pub const PRESSURE_WINDOW: Duration = Duration::from_secs(2);
 
-/// Each with its default.
+/// The default of each field that has one.
 #[allow(missing_docs)]
 impl WatchMemory {
     pub fn every(&self) -> std::time::Duration {

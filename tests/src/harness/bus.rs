@@ -44,7 +44,6 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// One at `socket`.
     pub fn at(socket: &Path, answers: impl FnMut(&str, &str) -> Reply + Send + 'static) -> Bus {
         let listener = UnixListener::bind(socket).expect("a short path");
         let calls = Arc::new(Mutex::new(Vec::new()));

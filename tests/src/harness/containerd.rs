@@ -56,7 +56,6 @@ pub fn runtime() -> &'static str {
     if is_reference() { "io.containerd.runc.v2" } else { "io.containerd.bowline.v1" }
 }
 
-/// The shim under test.
 pub fn shim_binary() -> PathBuf {
     if !is_reference() {
         return binary("containerd-shim-bowline-v1");
@@ -66,7 +65,6 @@ pub fn shim_binary() -> PathBuf {
     found.expect("containerd is installed (`make test` does)")
 }
 
-/// See the module.
 pub struct Containerd<'h> {
     host: &'h Host,
     /// Where shims send their events.

@@ -49,7 +49,6 @@ fn has_systemd() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }
 
-/// See the module.
 pub struct Cri<'h> {
     host: &'h Host,
     daemon: RefCell<Daemon<'h>>,

@@ -26,7 +26,6 @@ const WITHOUT: [&str; 7] = [
 const KUBERNETES: &str = "io.containerd.grpc.v1.cri";
 const NAMES: [&str; 2] = ["containerd-shim-bowline-v1", "containerd-shim-runc-v2"];
 
-/// See the module.
 pub struct Daemon<'h> {
     host: &'h Host,
     process: Option<Process>,
@@ -82,7 +81,6 @@ impl<'h> Daemon<'h> {
         self.process.as_ref().expect("it is there").pid()
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         self.process.as_ref().expect("it is there").signal(signal);
     }

@@ -16,7 +16,6 @@ pub struct Units<'h> {
 }
 
 impl<'h> Units<'h> {
-    /// None yet.
     pub fn new(host: &'h Host) -> Units<'h> {
         Units { host, services: Vec::new() }
     }

@@ -21,7 +21,6 @@ impl<T: Read + Write> Connection for T {}
 
 #[derive(Debug)]
 pub struct Answer {
-    /// The status code.
     pub status: u16,
     /// Header fields by their names in lower case.
     pub headers: BTreeMap<String, String>,
@@ -96,7 +95,6 @@ impl Exporter {
         self.process.pid()
     }
 
-    /// Somebody comes.
     #[track_caller]
     pub fn connect(&self) -> Box<dyn Connection> {
         if let Some(path) = self.place.strip_prefix("unix:") {

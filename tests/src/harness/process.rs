@@ -146,7 +146,6 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("a child that was not waited for");
     }

@@ -60,7 +60,6 @@ impl Pty {
         Pty { master, slave, seen, original, process }
     }
 
-    /// Types keys.
     pub fn type_keys(&self, keys: &str) {
         (&self.master).write_all(keys.as_bytes()).expect("the terminal is open");
     }
@@ -83,7 +82,6 @@ impl Pty {
         eventually("the terminal is raw", || raw(&self.modes()).then_some(()));
     }
 
-    /// How it is set.
     pub fn modes(&self) -> Termios {
         tcgetattr(&self.slave).expect("a terminal")
     }
@@ -98,7 +96,6 @@ impl Pty {
         resize(&self.master, rows, columns);
     }
 
-    /// What runs in it.
     pub fn process(&self) -> &Process {
         &self.process
     }

@@ -26,7 +26,6 @@ impl Ran {
         String::from_utf8_lossy(&self.stderr).trim_end_matches('\n').to_owned()
     }
 
-    /// Its stdout as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("no JSON: {error}\n{self}"))
@@ -37,7 +36,6 @@ impl Ran {
         self.code != Some(0) && self.err().starts_with("bowline: ")
     }
 
-    /// It exited with `code`.
     #[track_caller]
     pub fn assert_code(&self, code: i32) -> &Ran {
         assert!(self.code == Some(code), "expected the exit code {code}\n{self}");

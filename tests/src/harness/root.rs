@@ -86,7 +86,6 @@ impl Tmpfs {
         &self.0
     }
 
-    /// Makes it read-only.
     pub fn read_only(&self) {
         let flags = MountFlags::RDONLY;
         rustix::mount::mount_remount(&self.0, flags, "").expect("root may remount");

@@ -29,7 +29,6 @@ impl<'h> SandboxBuild<'h> {
         self
     }
 
-    /// Gives it this id.
     pub fn named(mut self, id: impl Into<String>) -> Self {
         self.id = id.into();
         self
@@ -147,7 +146,6 @@ impl<'h> Sandbox<'h> {
         pid.unwrap_or_else(|| panic!("no {field} in {inspected}"))
     }
 
-    /// Its shim's pid.
     #[track_caller]
     pub fn shim_pid(&self) -> i32 {
         self.inspected_pid("shim_pid")

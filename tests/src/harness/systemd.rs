@@ -62,7 +62,6 @@ pub fn systemctl(args: &[&str]) {
 
 /// A unit's file that is installed, until this is dropped.
 pub struct Installed {
-    /// The unit's name.
     pub name: String,
     file: PathBuf,
     /// Its other names, as links, and what else was put beside it.
@@ -97,7 +96,6 @@ impl Installed {
         file
     }
 
-    /// What it has written.
     pub fn said(&self) -> String {
         let mut journalctl = Command::new("journalctl");
         journalctl.args(["--quiet", "--no-pager", "--output=cat", "--unit", &self.name]);

@@ -31,7 +31,6 @@ impl<'h> Build<'h> {
         self
     }
 
-    /// Gives it this id.
     pub fn named(mut self, id: impl Into<String>) -> Self {
         self.id = id.into();
         self
@@ -224,7 +223,6 @@ impl<'h> Task<'h> {
         number(&self.inspect(), "pid")
     }
 
-    /// The shim's pid.
     #[track_caller]
     pub fn shim_pid(&self) -> i32 {
         number(&self.inspect(), "shim_pid")
@@ -370,7 +368,6 @@ fn number(value: &Value, field: &str) -> i32 {
     number.unwrap_or_else(|| panic!("no {field} in {value}"))
 }
 
-/// An exit report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report(pub Value);
 

@@ -24,7 +24,6 @@ use crate::version::Version;
 pub struct Property {
     /// The name that systemd uses.
     pub name: String,
-    /// The new value.
     pub value: Value,
 }
 

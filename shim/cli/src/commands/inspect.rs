@@ -42,11 +42,9 @@ pub struct Inspection {
     pub started_at: Option<Timestamp>,
     /// The labels from the description.
     pub labels: std::collections::BTreeMap<String, String>,
-    /// The task's description.
     pub task: Option<Task>,
     /// The task's health, if its description has a check.
     pub health: Option<Health>,
-    /// How the task ended.
     pub exit: Option<ExitReport>,
 }
 

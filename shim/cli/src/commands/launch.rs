@@ -238,7 +238,6 @@ async fn tell_of_slice(state: &StateDir, folder: &Folder, id: &TaskId) {
 
 /// How watching a task in the foreground ended.
 enum Seen {
-    /// The task has ended.
     Ended(Box<ExitReport>),
     /// The user detached, and the task runs on.
     Left,

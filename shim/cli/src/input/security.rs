@@ -10,7 +10,6 @@ use bowline_spec::{Invalid, Namespace, Seccomp};
 /// One `--security-opt`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecurityOpt {
-    /// The system call filter.
     Seccomp(Seccomp),
     /// The name of an AppArmor profile, or `unconfined`.
     Apparmor(String),

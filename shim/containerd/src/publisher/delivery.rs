@@ -117,7 +117,6 @@ fn request_of(shared: &Shared, envelope: &Envelope) -> Result<Request> {
     })
 }
 
-/// A connection to containerd.
 struct Containerd {
     socket: UnixStream,
     /// The number of the last call.

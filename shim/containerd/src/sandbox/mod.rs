@@ -63,7 +63,6 @@ pub struct Status {
     pub pid: u32,
     /// When it was started, or before that, when it was created.
     pub created_at: Timestamp,
-    /// How it ended.
     pub exit: Option<Exit>,
     /// Where its network namespace is bound.
     pub network: Option<PathBuf>,

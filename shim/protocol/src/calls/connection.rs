@@ -61,7 +61,6 @@ pub struct Open {
     pub stream: u32,
     pub service: String,
     pub method: String,
-    /// The encoded request.
     pub payload: Vec<u8>,
     /// When the client's timeout ends, if it has set one.
     pub deadline: Option<Moment>,
@@ -190,7 +189,7 @@ impl Facts {
         }
     }
 
-    /// The same once more.
+    /// A copy of the connection's state, as it is now.
     fn again(&self) -> Facts {
         Facts { frames: self.frames.clone(), open: self.open.clone(), unwritten: self.unwritten.clone() }
     }

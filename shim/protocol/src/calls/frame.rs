@@ -50,7 +50,6 @@ impl Header {
     }
 }
 
-/// A received frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
     /// A complete frame: header and payload.

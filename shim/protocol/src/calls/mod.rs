@@ -33,7 +33,6 @@ pub use server::{Connections, Door, Handed, Server, door};
 /// The result of a call.
 pub type Answer<T> = Result<T, Status>;
 
-/// A call in progress.
 pub struct Call {
     future: Pin<Box<dyn Future<Output = Step>>>,
     /// Whether it only waits, and can be made again.

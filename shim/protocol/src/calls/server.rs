@@ -29,7 +29,6 @@ pub fn door(listener: UnixListener) -> Result<Rc<Door>> {
     Ok(Rc::new(Door::from_std(listener).doing(Kind::Internal, what)?))
 }
 
-/// All open connections.
 #[derive(Clone, Default)]
 pub struct Connections(Rc<RefCell<Vec<Rc<RefCell<Connection>>>>>);
 

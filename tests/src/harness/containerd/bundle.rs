@@ -15,9 +15,7 @@ const CONFIG: &str = include_str!("config.json");
 
 /// A bundle, of which the files are written as soon as it is built.
 pub struct Bundle {
-    /// The container's id.
     pub id: String,
-    /// The folder.
     pub path: PathBuf,
     /// What config.json says; [`Bundle::edit`] changes it.
     pub config: Value,
@@ -38,7 +36,6 @@ impl Bundle {
         self.path.join("rootfs")
     }
 
-    /// Changes what config.json says.
     pub fn edit(mut self, change: impl FnOnce(&mut Value)) -> Bundle {
         change(&mut self.config);
         let text = serde_json::to_string_pretty(&self.config).expect("JSON");
@@ -51,7 +48,6 @@ impl Bundle {
         self
     }
 
-    /// Runs this command.
     pub fn args(self, args: &[&str]) -> Bundle {
         self.edit(|config| config["process"]["args"] = json!(args))
     }
@@ -65,12 +61,10 @@ impl Bundle {
         self.edit(|config| config["process"]["terminal"] = json!(true))
     }
 
-    /// Has one more mount.
     pub fn mount(self, mount: &Value) -> Bundle {
         self.edit(|config| config["mounts"].as_array_mut().expect("a list").push(mount.clone()))
     }
 
-    /// Has this annotation.
     pub fn annotation(self, name: &str, value: &str) -> Bundle {
         self.edit(|config| config["annotations"][name] = json!(value))
     }
@@ -112,7 +106,6 @@ impl Bundle {
         self
     }
 
-    /// A file in it.
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path.join(name)).unwrap_or_else(|error| panic!("cannot read {name}: {error}"))
     }
@@ -165,7 +158,6 @@ pub struct Stdio {
 }
 
 impl Stdio {
-    /// Nothing at all.
     pub fn null() -> Stdio {
         Stdio::default()
     }

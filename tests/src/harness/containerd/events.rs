@@ -24,7 +24,6 @@ pub struct Event {
     pub topic: String,
     /// The namespace of the envelope.
     pub namespace: String,
-    /// The container.
     pub id: String,
     /// The exec; empty for init.
     pub exec: String,
@@ -34,7 +33,6 @@ pub struct Event {
     pub status: u32,
     /// When it ended, where the event tells.
     pub exited_at: Option<Timestamp>,
-    /// What was sent.
     pub content: Any,
 }
 
@@ -158,13 +156,11 @@ impl Events {
         *self.shared.hanging.lock().expect("nobody panics with it") = true;
     }
 
-    /// Hangs no longer.
     pub fn go_on(&self) {
         *self.shared.hanging.lock().expect("nobody panics with it") = false;
         self.shared.goes_on.notify_all();
     }
 
-    /// All that have arrived.
     pub fn all(&self) -> Vec<Event> {
         self.shared.events.lock().expect("nobody panics with it").clone()
     }

@@ -15,7 +15,6 @@ use crate::harness::eventually;
 
 const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
-/// Makes a FIFO.
 pub fn make_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO in the work folder");
 }
@@ -60,22 +59,18 @@ impl Output {
         self.state.paused.store(true, Ordering::SeqCst);
     }
 
-    /// Reads again.
     pub fn resume(&self) {
         self.state.paused.store(false, Ordering::SeqCst);
     }
 
-    /// What has arrived.
     pub fn bytes(&self) -> Vec<u8> {
         self.state.read.lock().expect("nobody panics with it").clone()
     }
 
-    /// How much has arrived.
     pub fn len(&self) -> usize {
         self.state.read.lock().expect("nobody panics with it").len()
     }
 
-    /// Whether nothing has arrived.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -165,7 +160,6 @@ impl Input {
         Input(file)
     }
 
-    /// Writes all of it.
     #[track_caller]
     pub fn write(&mut self, text: impl AsRef<[u8]>) {
         self.0.write_all(text.as_ref()).expect("there is a reader");

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use super::{Bundle, Containerd, Input, Output, Shim, Stdio, api};
 use crate::harness::{Host, eventually, kernel};
 
-/// See the module.
 pub struct Running<'h> {
     host: &'h Host,
     pub shim: Shim,
@@ -14,7 +13,6 @@ pub struct Running<'h> {
     pub id: String,
     /// Init.
     pub pid: i32,
-    /// Init's stdout.
     pub stdout: Output,
     /// Init's stderr, if it has no terminal.
     pub stderr: Option<Output>,
@@ -24,7 +22,6 @@ pub struct Running<'h> {
 }
 
 impl<'h> Containerd<'h> {
-    /// Runs `script`.
     #[track_caller]
     pub fn run(&self, script: &str) -> Running<'h> {
         let bundle = self.bundle().script(script);

@@ -30,11 +30,9 @@ pub struct Pod<'a> {
     /// The mode of the user namespace that it asks for, if it does, and the map of users and groups: the host's id of
     /// its root, and how many ids there are.
     pub users: Option<(u8, Option<[u32; 2]>)>,
-    /// Its name.
     pub hostname: &'a str,
     pub cgroup: &'a str,
     pub sysctls: &'a [(&'a str, &'a str)],
-    /// Its name servers.
     pub servers: &'a [&'a str],
 }
 
@@ -58,7 +56,6 @@ impl Pod<'_> {
     }
 }
 
-/// See the module.
 pub struct Sandbox {
     pub shim: Shim,
     pub bundle: Bundle,
@@ -78,7 +75,6 @@ impl Containerd<'_> {
         Sandbox { id: bundle.id.clone(), shim, bundle, pid: 0 }
     }
 
-    /// One that is ready.
     #[track_caller]
     pub fn sandbox(&self, pod: &Pod<'_>) -> Sandbox {
         self.sandbox_by(|request| request.options = MessageField::some(pod.options()))
@@ -95,12 +91,10 @@ impl Containerd<'_> {
 }
 
 impl Sandbox {
-    /// Any call.
     pub fn send<R: protobuf::Message>(&self, method: &str, message: &impl protobuf::Message) -> Pending<R> {
         self.shim.client.send("containerd.runtime.sandbox.v1.Sandbox", method, message, Duration::ZERO)
     }
 
-    /// Creates it.
     pub fn create(&self, change: impl FnOnce(&mut CreateSandboxRequest)) -> Answer<CreateSandboxResponse> {
         let bundle_path = self.bundle.path.to_str().expect("ASCII").to_owned();
         let mut request = CreateSandboxRequest { sandbox_id: self.id.clone(), bundle_path, ..Default::default() };

@@ -24,7 +24,6 @@ pub const RESOURCES: &str = "types.containerd.io/opencontainers/runtime-spec/1/L
 /// A shim, and a connection to it.
 pub struct Shim {
     pub socket: PathBuf,
-    /// The connection.
     pub client: Client,
     /// The service that is called.
     pub service: &'static str,
@@ -43,7 +42,6 @@ impl Shim {
         Shim { socket: socket.to_owned(), client, service: "containerd.task.v2.Task" }
     }
 
-    /// Any call.
     pub fn send<R: Message>(&self, method: &str, message: &impl Message) -> Pending<R> {
         self.client.send(self.service, method, message, Duration::ZERO)
     }
@@ -72,7 +70,6 @@ impl Shim {
         }
     }
 
-    /// Creates a bundle's container.
     #[track_caller]
     pub fn create(&self, bundle: &Bundle, io: &Stdio) -> Answer<u32> {
         self.create_by(&self.creation(bundle, io))
@@ -118,7 +115,6 @@ impl Shim {
         self.send("Exec", &request)
     }
 
-    /// Waits for the end.
     #[track_caller]
     pub fn wait(&self, id: &str, exec: &str) -> Answer<api::WaitResponse> {
         self.wait_later(id, exec).wait()
@@ -183,26 +179,22 @@ impl Shim {
         Ok(processes.collect())
     }
 
-    /// Freezes it.
     #[track_caller]
     pub fn pause(&self, id: &str) -> Answer<Empty> {
         self.call("Pause", &api::PauseRequest { id: id.into(), ..Default::default() })
     }
 
-    /// Thaws it.
     #[track_caller]
     pub fn resume(&self, id: &str) -> Answer<Empty> {
         self.call("Resume", &api::ResumeRequest { id: id.into(), ..Default::default() })
     }
 
-    /// Changes its limits.
     #[track_caller]
     pub fn update(&self, id: &str, resources: &Value) -> Answer<Empty> {
         let resources = MessageField::some(any(RESOURCES, resources.to_string()));
         self.call("Update", &api::UpdateTaskRequest { id: id.into(), resources, ..Default::default() })
     }
 
-    /// What it uses.
     #[track_caller]
     pub fn stats(&self, id: &str) -> Answer<Any> {
         let answer: Answer<api::StatsResponse> =
@@ -218,7 +210,6 @@ impl Shim {
         self.call("ResizePty", &request)
     }
 
-    /// Ends its stdin.
     #[track_caller]
     pub fn close_stdin(&self, id: &str, exec: &str) -> Answer<Empty> {
         let request = api::CloseIORequest { id: id.into(), exec_id: exec.into(), stdin: true, ..Default::default() };
@@ -231,7 +222,6 @@ impl Shim {
         self.call("Connect", &api::ConnectRequest { id: id.into(), ..Default::default() })
     }
 
-    /// The shim's pid.
     #[track_caller]
     pub fn pid(&self) -> i32 {
         let answer = self.connect("").unwrap_or_else(|failure| panic!("connect: {failure:?}"));

@@ -10,7 +10,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::harness::{Host, Ran, binary, eventually, process_exists, status_lines};
 
-/// The binary.
 pub const SHIM: &str = "containerd-shim-bowline-v1";
 /// The type of runc's options.
 pub const RUNC_OPTIONS: &str = "containerd.runc.v1.Options";
@@ -38,7 +37,6 @@ fn varint(mut value: usize) -> Vec<u8> {
     bytes
 }
 
-/// An `Any`.
 pub fn any(type_url: &str, value: Vec<u8>) -> Vec<u8> {
     [field(1, type_url), field(2, value)].concat()
 }
@@ -52,7 +50,6 @@ pub fn toml(body: &str) -> Vec<u8> {
 pub struct Container<'h> {
     host: &'h Host,
     pub id: String,
-    /// Its folder.
     pub bundle: PathBuf,
     /// Its namespace of containerd's.
     pub namespace: String,
@@ -79,13 +76,11 @@ impl<'h> Container<'h> {
         Container { host, id, bundle, namespace: "default".to_owned(), sockets: None }
     }
 
-    /// With this `config.json`.
     pub fn configured(self, config: &str) -> Container<'h> {
         fs::write(self.bundle.join("config.json"), config).expect("ours");
         self
     }
 
-    /// In this pod.
     pub fn in_group(self, group: &str) -> Container<'h> {
         let config = format!(r#"{{"annotations": {{"io.kubernetes.cri.sandbox-id": "{group}"}}}}"#);
         self.configured(&config)
@@ -181,7 +176,6 @@ pub fn serving(host: &Host) -> Vec<i32> {
     pids.filter(ours).collect()
 }
 
-/// The one that serves.
 #[track_caller]
 pub fn only(host: &Host) -> i32 {
     serving_all(host, 1)[0]

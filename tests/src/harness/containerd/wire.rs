@@ -57,9 +57,7 @@ pub(super) fn answer(to: &UnixStream, stream: u32, message: &impl Message) -> io
 /// answer that does not come `DEADLINE_EXCEEDED`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// The gRPC code.
     pub code: Code,
-    /// What it says.
     pub message: String,
 }
 

@@ -28,7 +28,6 @@ pub struct Container<'p, 'c, 'h> {
 /// What a command in a container has come to.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its exit code.
     pub code: i32,
     /// What it wrote to stdout.
     pub stdout: String,
@@ -68,7 +67,6 @@ impl<'p, 'c, 'h> Build<'p, 'c, 'h> {
         Build { pod, config, security, resources: LinuxContainerResources::default() }
     }
 
-    /// It runs this command.
     pub fn runs(mut self, command: &[&str]) -> Self {
         self.config.command = command.iter().map(|word| (*word).to_owned()).collect();
         self
@@ -248,7 +246,6 @@ impl<'p, 'c, 'h> Container<'p, 'c, 'h> {
         let _: Nothing = self.pod.cri.must("StopContainer", &request);
     }
 
-    /// Changes its limits.
     #[track_caller]
     pub fn update(&self, resources: LinuxContainerResources) {
         let linux = Some(resources).into();
@@ -256,7 +253,6 @@ impl<'p, 'c, 'h> Container<'p, 'c, 'h> {
         let _: Nothing = self.pod.cri.must("UpdateContainerResources", &request);
     }
 
-    /// What it uses.
     #[track_caller]
     pub fn stats(&self) -> ContainerStats {
         let answer: ContainerStatsResponse = self.pod.cri.must("ContainerStats", &self.of());
@@ -281,7 +277,6 @@ impl<'p, 'c, 'h> Container<'p, 'c, 'h> {
         text.trim_end().to_owned()
     }
 
-    /// Removes it.
     #[track_caller]
     pub fn remove(self) {
         let _: Nothing = self.pod.cri.must("RemoveContainer", &self.of());

@@ -20,7 +20,6 @@ pub struct PodBuild<'c, 'h> {
     memory: Option<u64>,
 }
 
-/// A pod that runs.
 pub struct Pod<'c, 'h> {
     pub(super) cri: &'c Cri<'h>,
     pub id: String,
@@ -131,7 +130,6 @@ impl<'c, 'h> Pod<'c, 'h> {
         status.status.state == EnumOrUnknown::from(PodSandboxState::SANDBOX_READY)
     }
 
-    /// Its address.
     #[track_caller]
     pub fn ip(&self) -> String {
         self.status().expect("a pod").status.network.ip.clone()
@@ -153,7 +151,6 @@ impl<'c, 'h> Pod<'c, 'h> {
         self.cgroup.at(hierarchy(controller))
     }
 
-    /// What it uses.
     #[track_caller]
     pub fn stats(&self) -> LinuxPodSandboxStats {
         let answer: PodSandboxStatsResponse =
@@ -218,7 +215,6 @@ impl Cgroup {
         new
     }
 
-    /// One that systemd makes.
     fn slice(name: &str, memory: Option<u64>) -> Cgroup {
         let slice = format!("{name}.slice");
         let mut busctl = Command::new("busctl");

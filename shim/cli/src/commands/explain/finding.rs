@@ -18,11 +18,9 @@ pub struct Facts {
     pub cgroup: Option<String>,
     /// The sandbox that the task is a member of.
     pub sandbox: Option<String>,
-    /// The task's description.
     pub task: Option<Task>,
     /// When the task's program was started.
     pub started_at: Option<Timestamp>,
-    /// How the task ended.
     pub exit: Option<ExitReport>,
     /// The result of the health checks.
     pub health: Option<Health>,

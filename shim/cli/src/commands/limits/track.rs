@@ -10,7 +10,6 @@ use super::bus::Bus;
 use super::{PARTLY, complain};
 use crate::say;
 
-/// Prints the tracked units.
 pub fn list(state: &StateDir) -> Result<u8> {
     for one in host_units::read(state)? {
         say(one.unit.as_str())?;

@@ -459,10 +459,8 @@ pub struct PsArgs {
     pub no_trunc: bool,
 }
 
-/// What `ps` sorts by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum SortBy {
-    /// By id.
     Id,
     /// The oldest first.
     Created,

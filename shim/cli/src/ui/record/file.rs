@@ -78,7 +78,6 @@ impl Header {
     }
 }
 
-/// Why a recording ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {

@@ -59,13 +59,22 @@ pub fn leave_behind(limits: Limits) -> Result<()> {
             tracing::warn!(%error, "tasks inherit {what} of the process that started this shim");
         }
     }
-    let score = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+    let oom_score = !has_plain_oom_score(limits);
     let limits = match limits {
         Limits::Fixed => fix_limits(),
         Limits::Managers => raise_files().into_iter().collect(),
     };
-    let _ = DIFFERS.set(Differs { limits, oom_score: score.trim() != "0" });
+    let _ = DIFFERS.set(Differs { limits, oom_score });
     Ok(())
+}
+
+/// Whether this process's `oom_score_adj` is 0. A manager that the kernel spares, such as a Nomad agent at −1000, starts
+/// shims that it need not spare: their tasks outlive them. A manager of the kind that decides limits decides this too.
+fn has_plain_oom_score(limits: Limits) -> bool {
+    const SCORE: &str = "/proc/self/oom_score_adj";
+    let score = fs::read_to_string(SCORE).unwrap_or_default();
+    let is_spared = score.starts_with('-') && limits == Limits::Fixed;
+    score.trim() == "0" || is_spared && fs::write(SCORE, "0").is_ok()
 }
 
 /// Keeps other processes from tracing the calling one, and from reaching its files and its root

@@ -379,6 +379,15 @@ impl Executor {
         supervisor.signal_exec(id, exec, signal)
     }
 
+    /// Kills the exec named `exec`, and what it has started: what is in its session, or in its cgroup where it has one.
+    /// Returns once that has ended, or after a second.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none, because it has ended.
+    pub async fn kill_exec(&self, id: &TaskId, exec: &str) -> Result<()> {
+        self.supervisor()?.kill_exec_named(id, exec).await
+    }
+
     /// Connects a client to a task's streams, until either leaves. Returns once the FIFOs are open;
     /// they are closed when the task has ended.
     ///

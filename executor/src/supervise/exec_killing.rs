@@ -1,4 +1,4 @@
-//! Killing an exec at its deadline, with everything that it has started.
+//! Killing an exec at its deadline, or when its client has gone, with everything that it has started.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -6,6 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bowline_cgroup::{Cgroup, ExecGroup};
+use bowline_error::Result;
+use bowline_spec::id::TaskId;
 use bowline_sys as sys;
 
 use super::supervisor::Supervisor;
@@ -22,6 +24,14 @@ const DYING: Duration = Duration::from_secs(1);
 const KILLED_ON: Duration = Duration::from_secs(60);
 
 impl Supervisor {
+    /// Kills the exec with that name, as [`Self::kill_exec`].
+    pub async fn kill_exec_named(self: &Rc<Self>, id: &TaskId, name: &str) -> Result<()> {
+        let task = self.task(id)?;
+        let number = task.facts.look(|facts| facts.exec_named(name)).ok_or_else(|| task.exec_has_exited(name))?;
+        self.kill_exec(&task, number).await;
+        Ok(())
+    }
+
     /// Kills an exec and whatever it started, as far as that can be found. Returns when they have ended, or after
     /// [`DYING`]: a process that is deep in the kernel runs no more instructions, but ends only when the kernel
     /// lets it go.

@@ -404,7 +404,7 @@ impl Task {
         }
     }
 
-    fn exec_has_exited(&self, name: &str) -> Error {
+    pub(super) fn exec_has_exited(&self, name: &str) -> Error {
         Error::new(Kind::NotFound, format!("exec {name} of task {} has exited", self.id))
     }
 

@@ -56,6 +56,13 @@ impl Exec {
         self
     }
 
+    /// Keeps the output of both streams together, in the order in which it comes: it is the outcome's `stdout`.
+    #[must_use]
+    pub fn merged(mut self) -> Exec {
+        self.request.separate = false;
+        self
+    }
+
     pub(crate) fn request(self) -> ExecRequest {
         self.request
     }

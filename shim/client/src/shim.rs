@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use crate::connection::{connect, connect_at, patient};
 use crate::patience::{self, BEFORE_ASKING, Patience, lock_after, silent};
 use bowline_protocol::wire::proto::bowline::{
-    AttachRequest, Empty, ExecRequest, ExecResponse, LaunchRequest, LaunchResponse, Process, ResizeRequest,
-    SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, UpgradeRequest, WindowSize,
+    AttachRequest, Empty, ExecRequest, ExecResponse, KillExecRequest, LaunchRequest, LaunchResponse, Process,
+    ResizeRequest, SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, UpgradeRequest, WindowSize,
 };
 
 /// How long to wait before asking a shim again whether it answers, during a long call.
@@ -288,6 +288,16 @@ impl Shim {
     pub async fn exec(&self, mut request: ExecRequest) -> Result<ExecResponse> {
         request.id.clone_from(&self.id);
         self.client.exec(patient(), &request).await.map_err(|e| self.failed(&e))
+    }
+
+    /// Kills the exec that is named so, and what it has started.
+    ///
+    /// # Errors
+    /// `NotFound` when it has ended; `Unsupported` when the shim is too old for this.
+    pub async fn kill_exec(&self, name: &str) -> Result<()> {
+        let (id, name) = (self.id.clone(), name.to_owned());
+        let request = KillExecRequest { id, name, ..KillExecRequest::default() };
+        self.answer(self.client.kill_exec(patient(), &request)).await.map(drop)
     }
 
     /// Connects FIFOs to the task's streams.

@@ -24,7 +24,7 @@ use bowline_protocol::calls::{
 use bowline_protocol::wire::proto::bowline as proto;
 use bowline_protocol::wire::proto::bowline::{
     AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FactsResponse,
-    FiguresResponse, LaunchRequest, LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest,
+    FiguresResponse, KillExecRequest, LaunchRequest, LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest,
     RemoveSandboxResponse, ResizeRequest, SandboxStateResponse, SignalRequest, StateResponse, StatsResponse,
     StopRequest, TaskRequest, UpdateRequest, UpdateResponse, UpgradeRequest, UpgradeResponse, VersionResponse,
     WaitResponse,
@@ -125,6 +125,7 @@ impl Services for Service {
             "Pause" => call(self, payload, Service::pause),
             "Resume" => call(self, payload, Service::resume),
             "Exec" => begin_and_wait(self, payload, Service::begin_exec, exec_outcome),
+            "KillExec" => call(self, payload, Service::kill_exec),
             "Attach" => call(self, payload, Service::attach),
             "Resize" => call(self, payload, Service::resize),
             "Update" => call(self, payload, Service::update),
@@ -320,6 +321,11 @@ impl Service {
         };
         let begun = self.executor.exec(&id(&request.id)?, exec).await.map_err(|e| to_status(&e))?;
         Ok((begun.number(), begun))
+    }
+
+    async fn kill_exec(&self, request: KillExecRequest) -> Answer<Empty> {
+        let done = self.executor.kill_exec(&id(&request.id)?, &request.name).await;
+        done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
     async fn attach(&self, request: AttachRequest) -> Answer<Empty> {

@@ -13,8 +13,8 @@ HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 BIN = $(abspath $(TARGET)/bin)
 # Namespaces and cgroups need root.
 ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
-# What is installed. containerd finds the last by its name.
-BINARIES = bowline bowline-shim bowline-init containerd-shim-bowline-v1
+# What is installed. containerd and Nomad find the last two by their names.
+BINARIES = bowline bowline-shim bowline-init containerd-shim-bowline-v1 nomad-driver-bowline
 DENY = $(TARGET)/tools/bin/cargo-deny
 CARGO_DEB = $(TARGET)/tools/bin/cargo-deb
 CARGO_FUZZ = $(TARGET)/tools/bin/cargo-fuzz
@@ -24,11 +24,11 @@ DEB = $(TARGET)/deb/bowline.deb
 help:
 	@sed -n 's/^## /  make /p' Makefile
 
-## build     release binaries: static, four files, nothing else needed to run them
+## build     release binaries: static, five files, nothing else needed to run them
 .PHONY: build
 build:
 	@scripts/need build
-	$(call release,bowline bowline-shim bowline-init bowline-containerd)
+	$(call release,bowline bowline-shim bowline-init bowline-containerd bowline-nomad)
 
 # The list of what has to be relocated, packed; glibc reads it since 2.36.
 GLIBC = $(lastword $(shell getconf GNU_LIBC_VERSION))

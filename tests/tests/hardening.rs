@@ -8,7 +8,7 @@ use std::fs;
 use bowline_tests::Host;
 use bowline_tests::harness::binary;
 
-const BINARIES: [&str; 3] = ["bowline", "bowline-shim", "containerd-shim-bowline-v1"];
+const BINARIES: [&str; 4] = ["bowline", "bowline-shim", "containerd-shim-bowline-v1", "nomad-driver-bowline"];
 
 /// A program header of an ELF file of 64 bits (elf(5)).
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every crate of the product.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 13] = [
     "spec/src",
     "executor/src",
     "executor/cgroup/src",
@@ -18,6 +18,7 @@ const CRATES: [&str; 12] = [
     "shim/task/src",
     "shim/containerd/src",
     "shim/metrics/src",
+    "shim/nomad/src",
     "shim/units/src",
     "shim/cli/src",
 ];

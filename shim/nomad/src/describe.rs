@@ -1,0 +1,392 @@
+//! The task description that stands for what Nomad asks for.
+//!
+//! ```text
+//!   TaskConfig ─┬ options (msgpack) ─ placed by their table ─┐
+//!               ├ resources ─ node ──────────────────────────┼─► JSON ─ parsed ─► description
+//!               └ folders, network, user, environment ───────┘       └ refused ─► the option's name
+//! ```
+//!
+//! The description's own rules are bowline-spec's; here are only Nomad's. Pure: touches nothing on the host.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use bowline_executor::{Error, Kind, Result};
+use bowline_spec::capability::{Capability, Entry, default_set};
+use bowline_spec::{Format, Invalid, Namespace, Seccomp, Task};
+use serde_json::{Map, Value, json};
+
+use crate::node::Limits;
+use crate::options::TASK;
+use crate::proto::driver::network_isolation_spec::NetworkIsolationMode;
+use crate::proto::driver::{DnsConfig, Mount, NetworkIsolationSpec, TaskConfig};
+use crate::schema::{self, option_of, place, set};
+use crate::settings::Settings;
+use crate::task_id;
+
+/// Where Nomad's folders are in the task.
+const FOLDERS: [(&str, &str); 3] = [("/alloc", "alloc"), ("/local", "local"), ("/secrets", "secrets")];
+
+/// As Nomad's `exec`: a task runs as this user unless its job names one.
+const USER: &str = "nobody";
+/// The same in a folder that may have no such name.
+const USER_OF_A_FOLDER: &str = "65534:65534";
+
+/// Labels that are ours to set.
+const JOB: &str = "job";
+const GROUP: &str = "group";
+const TASK_NAME: &str = "task";
+const ALLOCATION: &str = "allocation";
+const NAMESPACE: &str = "namespace";
+/// Nomad's id of the task, and what tells this start of it from any other.
+pub const NOMAD_ID: &str = "nomad.id";
+pub const NONCE: &str = "nomad.nonce";
+
+/// What is to be started.
+#[derive(Debug)]
+pub struct Described {
+    pub description: Task,
+    /// Files that are bound into the task, with their text.
+    pub files: Vec<(PathBuf, String)>,
+}
+
+/// What is not in the request.
+#[derive(Debug, Clone, Copy)]
+pub struct Around<'a> {
+    pub settings: &'a Settings,
+    pub cgroup_v2: bool,
+    pub nonce: &'a str,
+}
+
+/// Describes the task.
+///
+/// # Errors
+/// `BadSpec` naming the option or the field of the job that is wrong.
+pub fn describe(task: &TaskConfig, around: Around<'_>) -> Result<Described> {
+    let options = schema::read(TASK, &task.msgpack_driver_config, "config")?;
+    let folder = TaskFolder::of(task)?;
+    let mut whole = Map::new();
+    let files = folder.place(task, &mut whole);
+    let offsets = Offsets { mounts: length(&whole, "mounts"), devices: task.devices.len() };
+    place_devices(task, &mut whole);
+    let hard = options.get("cpu_hard_limit") == Some(&Value::Bool(true));
+    place_defaults(task, around, &mut whole);
+    place(TASK, &own_paths(options.clone(), &folder.path), &mut whole);
+    place_image(&options, around.settings, &mut whole)?;
+    place_limits(task, hard, around, &mut whole)?;
+    place_labels(task, around.nonce, &mut whole)?;
+    place_capabilities(around.settings, &mut whole);
+    whole.entry("init").or_insert(true.into());
+    let text = Value::Object(whole).to_string();
+    let description = bowline_spec::parse(&text, Format::Json).map_err(|invalid| named(&invalid, offsets))?;
+    allowed(&description, around.settings, offsets, &folder.path)?;
+    Ok(Described { description, files })
+}
+
+/// How many mounts and devices come before those of the job's `config`.
+#[derive(Debug, Clone, Copy)]
+struct Offsets {
+    mounts: usize,
+    devices: usize,
+}
+
+/// The folders that Nomad has made for the task.
+struct TaskFolder {
+    allocation: PathBuf,
+    path: PathBuf,
+}
+
+impl TaskFolder {
+    fn of(task: &TaskConfig) -> Result<TaskFolder> {
+        let allocation = PathBuf::from(&task.alloc_dir);
+        let is_name = Path::new(&task.name).components().count() == 1 && !task.name.contains(['/', '\0']);
+        if !allocation.is_absolute() || !is_name || task.name == ".." {
+            let (dir, name) = (&task.alloc_dir, &task.name);
+            return Err(Error::new(Kind::BadSpec, format!("task {name:?} has no folder in the allocation's, {dir:?}")));
+        }
+        Ok(TaskFolder { path: allocation.join(&task.name), allocation })
+    }
+
+    /// Puts Nomad's own mounts in place. Returns the files that are bound.
+    fn place(&self, task: &TaskConfig, whole: &mut Map<String, Value>) -> Vec<(PathBuf, String)> {
+        let mut mounts = Vec::new();
+        for (inside, name) in FOLDERS {
+            let source = if name == "alloc" { self.allocation.join(name) } else { self.path.join(name) };
+            mounts.push(json!({"source": source, "destination": inside}));
+        }
+        let mut files = Vec::new();
+        let network = task.network_isolation_spec.as_ref();
+        let resolver = task.dns.as_ref().and_then(resolver).map(|text| ("resolv.conf", text));
+        let hosts = network.and_then(hosts).map(|text| ("hosts", text));
+        for (name, text) in resolver.into_iter().chain(hosts) {
+            let path = self.path.join(name);
+            mounts.push(json!({"source": path, "destination": format!("/etc/{name}"), "read_only": true}));
+            files.push((path, text));
+        }
+        mounts.extend(task.mounts.iter().map(volume));
+        whole.insert("mounts".to_owned(), mounts.into());
+        files
+    }
+}
+
+fn volume(mount: &Mount) -> Value {
+    let propagation = match mount.propagation_mode.as_str() {
+        "host-to-task" => "rslave",
+        "bidirectional" => "rshared",
+        "" | "private" => "rprivate",
+        // Refused by the description, with its name.
+        other => other,
+    };
+    json!({
+        "source": mount.host_path,
+        "destination": mount.task_path,
+        "read_only": mount.readonly,
+        "propagation": propagation,
+    })
+}
+
+/// The text of `/etc/resolv.conf`: resolv.conf(5).
+fn resolver(dns: &DnsConfig) -> Option<String> {
+    let mut text: String = dns.servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+    for (word, values) in [("search", &dns.searches), ("options", &dns.options)] {
+        if !values.is_empty() {
+            text += &format!("{word} {}\n", values.join(" "));
+        }
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// The text of `/etc/hosts` in the network of a group.
+fn hosts(network: &NetworkIsolationSpec) -> Option<String> {
+    const LOOPBACK: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\nfe00::0 ip6-localnet\n\
+                            ff00::0 ip6-mcastprefix\nff02::1 ip6-allnodes\nff02::2 ip6-allrouters\n";
+    let host = network.hosts_config.as_ref().filter(|host| !host.hostname.is_empty() && !host.address.is_empty())?;
+    Some(format!("{LOOPBACK}{} {}\n", host.address, host.hostname))
+}
+
+fn place_devices(task: &TaskConfig, whole: &mut Map<String, Value>) {
+    let each = task.devices.iter().map(|device| {
+        let mut placed = json!({"path": device.task_path, "host_path": device.host_path});
+        if !device.cgroup_permissions.is_empty() {
+            placed["access"] = device.cgroup_permissions.clone().into();
+        }
+        placed
+    });
+    whole.insert("devices".to_owned(), each.collect::<Vec<_>>().into());
+}
+
+/// What the options can change.
+fn place_defaults(task: &TaskConfig, around: Around<'_>, whole: &mut Map<String, Value>) {
+    let settings = around.settings;
+    let env: BTreeMap<_, _> = task.env.iter().chain(&task.device_env).collect();
+    set(whole, "name", task_id::of(&task.id).as_str().into());
+    set(whole, "env", json!(env));
+    set(whole, "pids", settings.pids_limit.into());
+    set(whole, "namespaces.pid", settings.default_pid_mode.clone().into());
+    set(whole, "namespaces.ipc", settings.default_ipc_mode.clone().into());
+    set(whole, "stop.signal", "SIGINT".into());
+    set(whole, "log.format", "none".into());
+    for (stream, path) in [("output.stdout", &task.stdout_path), ("output.stderr", &task.stderr_path)] {
+        if !path.is_empty() && path != "/dev/null" {
+            set(whole, stream, path.clone().into());
+        }
+    }
+    let network = task.network_isolation_spec.as_ref().filter(|spec| spec.mode() != NetworkIsolationMode::Host);
+    if let Some(network) = network.filter(|spec| !spec.path.is_empty()) {
+        set(whole, "namespaces.network", network.path.clone().into());
+        let hostname = network.hosts_config.as_ref().map_or("", |host| &host.hostname);
+        if !hostname.is_empty() {
+            set(whole, "hostname", hostname.into());
+        }
+    }
+}
+
+/// Sources of mounts within the task's own folder are named without the way to it; a device is where it is on the host.
+fn own_paths(mut options: Map<String, Value>, folder: &Path) -> Map<String, Value> {
+    for mount in options.get_mut("mount").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(source) = mount.get("source").and_then(Value::as_str).map(PathBuf::from) {
+            mount["source"] = json!(folder.join(source));
+        }
+    }
+    for device in options.get_mut("devices").and_then(Value::as_array_mut).into_iter().flatten() {
+        let (host, inside) = (device["host_path"].clone(), device.get("container_path"));
+        if inside.and_then(Value::as_str).is_none_or(str::is_empty) {
+            device["container_path"] = host;
+        }
+        if device.get("cgroup_permissions") == Some(&Value::from("")) {
+            device.as_object_mut().map(|device| device.remove("cgroup_permissions"));
+        }
+    }
+    options
+}
+
+fn place_image(options: &Map<String, Value>, settings: &Settings, whole: &mut Map<String, Value>) -> Result<()> {
+    let image = options.get("image").and_then(Value::as_str).unwrap_or("host");
+    let wrong = |why: String| Err(Error::new(Kind::BadSpec, format!("config.image: {why}")));
+    let is_host = image == "host";
+    if !is_host && !image.starts_with('/') {
+        return wrong(format!("{image:?} is neither \"host\" nor the absolute path of a folder"));
+    }
+    if !is_host && !settings.allow_host_paths {
+        return wrong(format!("{image} is a folder of the host, and the agent does not set allow_host_paths"));
+    }
+    if !is_host {
+        set(whole, "rootfs", image.into());
+    }
+    Ok(())
+}
+
+fn place_limits(task: &TaskConfig, hard: bool, around: Around<'_>, whole: &mut Map<String, Value>) -> Result<()> {
+    let resources = task.resources.clone().unwrap_or_default();
+    let limits = Limits::of(&resources, around.settings.topology, hard, around.cgroup_v2)?;
+    let mut place = |field: &str, value: Option<Value>| value.into_iter().for_each(|value| set(whole, field, value));
+    place("cpu.shares", limits.shares.map(Value::from));
+    place("cpu.limit", limits.cpus.map(Value::from));
+    place("cpu.cpuset", limits.cpuset.map(Value::from));
+    place("memory.limit", limits.memory.map(Value::from));
+    place("memory.low", limits.memory_low.map(Value::from));
+    place("cgroup", limits.cgroup.map(Value::from));
+    let user = match (task.user.as_str(), whole.contains_key("rootfs")) {
+        ("", false) => USER,
+        ("", true) => USER_OF_A_FOLDER,
+        (named, _) => named,
+    };
+    set(whole, "user", user.into());
+    Ok(())
+}
+
+fn place_labels(task: &TaskConfig, nonce: &str, whole: &mut Map<String, Value>) -> Result<()> {
+    let ours = [
+        (JOB, &task.job_name),
+        (GROUP, &task.task_group_name),
+        (TASK_NAME, &task.name),
+        (ALLOCATION, &task.alloc_id),
+        (NAMESPACE, &task.namespace),
+        (NOMAD_ID, &task.id),
+        (NONCE, &nonce.to_owned()),
+    ];
+    let labels = whole.entry("labels").or_insert_with(|| Map::new().into());
+    let Value::Object(labels) = labels else { return Ok(()) };
+    for (name, value) in ours {
+        if labels.insert(name.to_owned(), value.clone().into()).is_some() {
+            return Err(Error::new(Kind::BadSpec, format!("config.labels.{name}: the driver sets this label")));
+        }
+    }
+    Ok(())
+}
+
+/// The default capabilities that the agent does not allow are no task's.
+fn place_capabilities(settings: &Settings, whole: &mut Map<String, Value>) {
+    let denied =
+        default_set().difference(&settings.allow_caps).map(|name| Value::from(name.name())).collect::<Vec<_>>();
+    if !denied.is_empty() {
+        set(whole, "capabilities.drop", denied.into());
+    }
+}
+
+fn length(whole: &Map<String, Value>, list: &str) -> usize {
+    whole.get(list).and_then(Value::as_array).map_or(0, Vec::len)
+}
+
+/// The error for what a description does not allow, by the name that a job has for it.
+fn named(invalid: &Invalid, offsets: Offsets) -> Error {
+    /// What the options do not set, and where a job says it.
+    const JOBS: [(&str, &str); 8] = [
+        ("memory", "resources.memory"),
+        ("cpu.shares", "resources.cpu"),
+        ("cpu.limit", "resources.cpu"),
+        ("cpu.cpuset", "resources.cores"),
+        ("user", "user"),
+        ("env", "env"),
+        ("mounts", "volume_mount"),
+        ("devices", "device"),
+    ];
+    let field = &invalid.field;
+    let ours = shifted(field, "mounts", offsets.mounts).or_else(|| shifted(field, "devices", offsets.devices));
+    let is_jobs =
+        |prefix: &str| field.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+    let jobs = || JOBS.iter().find(|(prefix, _)| is_jobs(prefix)).map(|(_, name)| (*name).to_owned());
+    let option = || match ours.as_deref() {
+        Some(ours) => option_of(TASK, ours),
+        None if field.starts_with("mounts[") || field.starts_with("devices[") => None,
+        None => option_of(TASK, field),
+    };
+    let name = option().map(|option| format!("config.{option}")).or_else(jobs).unwrap_or_else(|| field.clone());
+    Error::new(Kind::BadSpec, format!("{name}: {}", invalid.reason))
+}
+
+/// `field` with the index that it has in the job's `config`; `None` for what is not in it.
+fn shifted(field: &str, list: &str, offset: usize) -> Option<String> {
+    let (index, rest) = field.strip_prefix(list)?.strip_prefix('[')?.split_once(']')?;
+    let index = index.parse::<usize>().ok()?.checked_sub(offset)?;
+    Some(format!("{list}[{index}]{rest}"))
+}
+
+/// Checks what the agent allows jobs.
+fn allowed(task: &Task, settings: &Settings, offsets: Offsets, folder: &Path) -> Result<()> {
+    let refused = |option: &str, what: &str, setting: &str| {
+        let message = format!("config.{option}: {what}, and the agent does not set {setting}");
+        Err(Error::new(Kind::BadSpec, message))
+    };
+    capabilities(task, settings)?;
+    let privileged = |option: &str, what: &str| refused(option, what, "allow_privileged");
+    let host_path = |option: &str, what: String| refused(option, &what, "allow_host_paths");
+    if !settings.allow_privileged {
+        let modes = [
+            ("pid_mode", task.namespaces.pid(), &settings.default_pid_mode),
+            ("ipc_mode", task.namespaces.ipc(), &settings.default_ipc_mode),
+        ];
+        for (option, namespace, default) in modes {
+            if *namespace != Namespace::Private && namespace.to_string() != **default {
+                return privileged(option, &format!("{namespace} is not the task's own"));
+            }
+        }
+        if task.devices.len() > offsets.devices {
+            return privileged("devices", "names a device of the host");
+        }
+        if task.seccomp() == &Seccomp::Unconfined {
+            return privileged("seccomp", "takes the filter away");
+        }
+        if task.apparmor.as_deref() == Some("unconfined") {
+            return privileged("apparmor", "takes the profile away");
+        }
+        if task.no_new_privs == Some(false) {
+            return privileged("no_new_privs", "gives set-user-ID programs their power");
+        }
+        if task.oom_score_adj.is_some_and(|score| score < 0) {
+            return privileged("oom_score_adj", "has the kernel kill others instead");
+        }
+    }
+    if !settings.allow_host_paths {
+        if let Seccomp::File(path) = task.seccomp() {
+            return host_path("seccomp", format!("{} is a file of the host", path.display()));
+        }
+        for (index, mount) in task.mounts.iter().skip(offsets.mounts).enumerate() {
+            let own = |source: &PathBuf| {
+                source.starts_with(folder) && !source.components().any(|part| part.as_os_str() == "..")
+            };
+            if let Some(source) = mount.source.as_ref().filter(|source| !own(source)) {
+                let what = format!("{} is not in the task's own folder", source.display());
+                return host_path(&format!("mount[{index}].source"), what);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn capabilities(task: &Task, settings: &Settings) -> Result<()> {
+    for entry in &task.capabilities.add {
+        let every = match entry {
+            Entry::All => Capability::all().is_subset(&settings.allow_caps),
+            Entry::One(capability) => settings.allow_caps.contains(capability),
+        };
+        if !every {
+            let message = format!("config.cap_add: {entry} is not among the agent's allow_caps");
+            return Err(Error::new(Kind::BadSpec, message));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

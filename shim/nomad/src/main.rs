@@ -1,0 +1,7 @@
+//! `nomad-driver-bowline`: see `lib.rs`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bowline_nomad::run()
+}

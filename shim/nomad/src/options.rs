@@ -1,0 +1,223 @@
+//! Every option of a task's `config` block.
+
+use crate::schema::{Field, Form};
+
+/// The options of a task.
+pub const TASK: &[Field] = &[
+    Field::new(
+        "command",
+        Form::Text,
+        "command",
+        "The program: a path inside the root filesystem, or a name that is looked up in the task's `local/`, in `/`, then \
+         in its `PATH`.",
+    )
+    .required(),
+    Field::new("args", Form::List, "args", "Its arguments. Nomad fills in variables such as `${NOMAD_PORT_http}`."),
+    Field::new("work_dir", Form::Text, "workdir", "The working directory inside the root filesystem; `/` by default."),
+    Field::new(
+        "image",
+        Form::Text,
+        "",
+        "The root filesystem: `host`, which is a read-only view of the host's `/usr`, `/etc` and the like, or the absolute \
+         path of a folder on the host, where the agent allows `allow_host_paths`.",
+    )
+    .or("\"host\""),
+    Field::new(
+        "readonly_rootfs",
+        Form::Flag,
+        "readonly_rootfs",
+        "Whether nothing but mounts can be written: true by default for `host`, false for a folder.",
+    ),
+    Field::new("hostname", Form::Text, "hostname", "The host name inside; that of the network or the host by default."),
+    Field::new("groups", Form::List, "groups", "Supplementary groups, besides those of the task's `user`."),
+    Field::new(
+        "cap_add",
+        Form::List,
+        "capabilities.add",
+        "Capabilities added to the default 13, of those in the agent's `allow_caps`.",
+    ),
+    Field::new("cap_drop", Form::List, "capabilities.drop", "Capabilities taken from the default 13; `all` for all."),
+    Field::new(
+        "cap_ambient",
+        Form::List,
+        "capabilities.ambient",
+        "Capabilities that a user other than root keeps in what it executes; by default those of `cap_add`.",
+    ),
+    Field::new(
+        "no_new_privs",
+        Form::Flag,
+        "no_new_privs",
+        "Whether set-user-ID programs have no power; true by default. False needs the agent's `allow_privileged`.",
+    ),
+    Field::new(
+        "pid_mode",
+        Form::Text,
+        "namespaces.pid",
+        "`private`, or `host` to see the host's processes, where the agent allows `allow_privileged`.",
+    ),
+    Field::new("ipc_mode", Form::Text, "namespaces.ipc", "`private`, or `host` to share the host's, as with `pid_mode`."),
+    Field::new(
+        "seccomp",
+        Form::Text,
+        "seccomp",
+        "The system call filter: `default`; `unconfined`, which needs `allow_privileged`; or the path of a profile on the \
+         host, which needs `allow_host_paths`.",
+    ),
+    Field::new(
+        "apparmor",
+        Form::Text,
+        "apparmor",
+        "The name of a loaded AppArmor profile; `bowline-default` by default where that is loaded. `unconfined` needs \
+         `allow_privileged`.",
+    ),
+    Field::new("sysctl", Form::Table, "sysctls", "Kernel settings of the namespaces that the task has for itself."),
+    Field::new("ulimit", Form::Table, "rlimits", "Resource limits, such as `nofile = \"1024:4096\"` for soft and hard."),
+    Field::new(
+        "oom_score_adj",
+        Form::Number,
+        "oom_score_adj",
+        "How eagerly the kernel kills the task when memory is short, 0 to 1000; 0 by default. Less than 0 needs \
+         `allow_privileged`.",
+    ),
+    Field::new(
+        "cpu_hard_limit",
+        Form::Flag,
+        "",
+        "Whether the task gets no more CPU time than its `resources` ask for, even while the host is idle; false by \
+         default.",
+    ),
+    Field::new(
+        "cpu_period",
+        Form::Text,
+        "cpu.period",
+        "How often that limit is renewed, `1ms` to `1s`; `100ms` by default.",
+    ),
+    Field::new(
+        "memory_high",
+        Form::Text,
+        "memory.high",
+        "Beyond this much memory the task is slowed down and reclaimed from, such as `200M`; cgroup v2 only.",
+    ),
+    Field::new("memory_swap", Form::Text, "memory.swap", "Swap beyond the memory limit, or `unlimited`; none by default."),
+    Field::new("pids_limit", Form::Number, "pids", "The most processes and threads; the agent's `pids_limit` by default."),
+    Field::new("mount", Form::Blocks(MOUNT), "mounts", "A mount, besides those that Nomad makes."),
+    Field::new("devices", Form::Blocks(DEVICE), "devices", "A device of the host, where the agent allows `allow_privileged`."),
+    Field::new(
+        "init",
+        Form::Flag,
+        "init",
+        "Whether `bowline-init` is above the command: it reaps orphans, and keeps output and exit code while a shim is \
+         replaced.",
+    )
+    .or("true"),
+    Field::new(
+        "timeout",
+        Form::Text,
+        "timeout",
+        "How long the task may run before it is stopped, such as `1h`; no limit by default.",
+    ),
+    Field::new("healthcheck", Form::Block(HEALTHCHECK), "healthcheck", "A command that the shim asks for the task's health."),
+    Field::new("watch", Form::Block(WATCH), "watch", "What the shim looks out for; each finding is an event of the task."),
+    Field::new("labels", Form::Table, "labels", "Names and values that `bowline ps` shows, besides those of the job."),
+];
+
+const MOUNT: &[Field] = &[
+    Field::new("type", Form::Text, "type", "`bind`, or `tmpfs` for an empty filesystem in memory.").or("\"bind\""),
+    Field::new("target", Form::Text, "destination", "Where inside the root filesystem; absolute.").required(),
+    Field::new(
+        "source",
+        Form::Text,
+        "source",
+        "bind: what is shown: a path within the task's own folder, such as `local/data`, or an absolute one of the host, \
+         where the agent allows `allow_host_paths`.",
+    ),
+    Field::new("readonly", Form::Flag, "read_only", "Whether nothing can be written there; false by default."),
+    Field::new("propagation", Form::Text, "propagation", "bind: as in mount_namespaces(7); `rprivate` by default."),
+    Field::new("size", Form::Text, "size", "tmpfs: the most it holds; half the memory by default."),
+    Field::new(
+        "mode",
+        Form::Text,
+        "mode",
+        "tmpfs: the permission bits of its top folder, in octal; `1777` by default.",
+    ),
+    Field::new("noexec", Form::Flag, "noexec", "Whether nothing there can be executed; false by default."),
+    Field::new("nosuid", Form::Flag, "nosuid", "Whether set-user-ID bits do nothing; by default true for tmpfs alone."),
+    Field::new("nodev", Form::Flag, "nodev", "Whether device nodes do nothing; by default true for tmpfs alone."),
+];
+
+const DEVICE: &[Field] = &[
+    Field::new("host_path", Form::Text, "host_path", "The node on the host.").required(),
+    Field::new("container_path", Form::Text, "path", "The node inside; the same path by default."),
+    Field::new("cgroup_permissions", Form::Text, "access", "Some of `rwm`: read, write, mknod; all by default."),
+];
+
+const HEALTHCHECK: &[Field] = &[
+    Field::new("exec", Form::List, "exec", "The command and its arguments; exit code 0 is healthy.").required(),
+    Field::new("interval", Form::Text, "interval", "The time between two checks; `30s` by default."),
+    Field::new("timeout", Form::Text, "timeout", "How long one may take; `30s` by default."),
+    Field::new(
+        "retries",
+        Form::Number,
+        "retries",
+        "How many that fail in a row make the task unhealthy; 3 by default.",
+    ),
+    Field::new(
+        "start_period",
+        Form::Text,
+        "start_period",
+        "How long failures do not count after the start; 0 by default.",
+    ),
+    Field::new("start_interval", Form::Text, "start_interval", "The interval in that time; `5s` by default."),
+    Field::new(
+        "on_unhealthy",
+        Form::Text,
+        "on_unhealthy",
+        "`none`, or `stop` to end an unhealthy task; `none` by default.",
+    ),
+];
+
+const ACTION: &str = "What is done: `report` (the default), `stop`, or `lift` the limits.";
+const EVERY: &str = "How often the shim looks, at least `100ms`; `10s` by default.";
+
+const WATCH: &[Field] = &[
+    Field::new("oom", Form::Block(OOM), "oom", "A process was killed for want of memory."),
+    Field::new(
+        "memory_high",
+        Form::Block(COUNT),
+        "memory_high",
+        "The task was slowed down above `memory_high`; cgroup v2 only.",
+    ),
+    Field::new("memory", Form::Block(MEMORY), "memory", "It uses much memory."),
+    Field::new("throttled", Form::Block(THROTTLED), "throttled", "Its CPU limit holds it back."),
+    Field::new("cpu_pressure", Form::Block(PRESSURE), "cpu_pressure", "It waits for a CPU."),
+    Field::new("memory_pressure", Form::Block(PRESSURE), "memory_pressure", "It waits for memory."),
+    Field::new("io_pressure", Form::Block(PRESSURE), "io_pressure", "It waits for block devices."),
+];
+
+const OOM: &[Field] = &[Field::new("action", Form::Text, "action", ACTION)];
+
+const COUNT: &[Field] = &[
+    Field::new("above", Form::Number, "above", "How often it may happen.").required(),
+    Field::new("action", Form::Text, "action", ACTION),
+];
+
+const MEMORY: &[Field] = &[
+    Field::new("above", Form::Text, "above", "The most that may be used, page cache and swap included."),
+    Field::new("anon_above", Form::Text, "anon_above", "The most of it that may be the processes' own."),
+    Field::new("cache_above", Form::Text, "cache_above", "The most of it that may be page cache."),
+    Field::new("every", Form::Text, "every", EVERY),
+    Field::new("action", Form::Text, "action", ACTION),
+];
+
+const THROTTLED: &[Field] = &[
+    Field::new("above", Form::Text, "above", "How long it may be held back between two looks.").required(),
+    Field::new("every", Form::Text, "every", EVERY),
+    Field::new("action", Form::Text, "action", ACTION),
+];
+
+const PRESSURE: &[Field] = &[
+    Field::new("above", Form::Text, "above", "How much of the window processes may wait.").required(),
+    Field::new("window", Form::Text, "window", "`500ms` to `10s`; `2s` by default."),
+    Field::new("who", Form::Text, "who", "`some` for at least one process (the default), `full` for all of them."),
+    Field::new("action", Form::Text, "action", ACTION),
+];

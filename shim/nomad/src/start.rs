@@ -1,0 +1,90 @@
+//! Starting a task: its description, the files that are bound into it, its shim.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use bowline_client::{Start, up};
+use bowline_executor::{Doing, Error, Kind, Result, ShimCgroup, is_cgroup_v2};
+use bowline_spec::Task as Description;
+use jiff::Timestamp;
+
+use crate::describe::{Around, Described, describe};
+use crate::proto::driver::{TaskConfig, TaskHandle};
+use crate::recovery;
+use crate::settings::Settings;
+use crate::tasks::Known;
+
+/// Starts the task; returns once its command is executed.
+///
+/// # Errors
+/// `BadSpec` naming the option that is wrong; as `bowline-client`, what of the start has failed. Nothing is left then.
+pub async fn start(config: TaskConfig, settings: &Settings) -> Result<(Known, TaskHandle)> {
+    let step = |error: Error| error.within(format!("cannot start task {}", config.name));
+    let nonce = up::made_up("start")?;
+    let around = Around { settings, cgroup_v2: is_cgroup_v2(), nonce: &nonce };
+    let Described { mut description, files } = describe(&config, around).map_err(step)?;
+    if !settings.allow_host_paths {
+        resolve_own(&mut description, &config).map_err(step)?;
+    }
+    let known = Known::new(&config.id, &config.alloc_id, &config.name, settings.client()?, settings.state());
+    let started = async {
+        write(&files)?;
+        let request = Start::new(description).shim_cgroup(ShimCgroup::Root);
+        known.client().start(request).await.map(drop)
+    };
+    if let Err(error) = started.await {
+        files.iter().for_each(|(path, _)| drop(std::fs::remove_file(path)));
+        return Err(step(error));
+    }
+    match handle(&known, &nonce, &config) {
+        Ok((started_at, handle)) => Ok((known.since(started_at), handle)),
+        Err(error) => {
+            // Nobody would ever ask for it.
+            if let Ok(task) = known.task() {
+                let _ = task.remove(true).await;
+            }
+            Err(step(error))
+        }
+    }
+}
+
+/// What Nomad keeps of the task, and when that was started.
+fn handle(known: &Known, nonce: &str, config: &TaskConfig) -> Result<(Option<Timestamp>, TaskHandle)> {
+    let missing = || Error::new(Kind::Internal, format!("the record of task {} is missing", known.id));
+    let record = known.folder().record()?.ok_or_else(missing)?;
+    Ok((record.started_at, recovery::handle(known, nonce, record, config.clone())?))
+}
+
+/// Names the sources within the task's own folder without symlinks: the task, or an earlier start of it, may have made
+/// one that leads to the host's files.
+fn resolve_own(description: &mut Description, config: &TaskConfig) -> Result<()> {
+    let folder = Path::new(&config.alloc_dir).join(&config.name);
+    let own = |source: &Path| source.starts_with(&folder) && source.components().count() > folder.components().count();
+    let Ok(real) = folder.canonicalize() else { return Ok(()) };
+    for mount in &mut description.mounts {
+        let Some(source) = mount.source.as_mut().filter(|source| own(source)) else { continue };
+        // What is not there, the launch names.
+        let Ok(found) = source.canonicalize() else { continue };
+        if !found.starts_with(&real) {
+            let (source, found) = (source.display(), found.display());
+            return Err(Error::new(Kind::BadSpec, format!("{source} leads out of the task's own folder, to {found}"))
+                .hint("the agent does not set allow_host_paths"));
+        }
+        *source = found;
+    }
+    Ok(())
+}
+
+/// Writes the files that the task sees and the agent does not make, into the folder that only root may enter.
+fn write(files: &[(PathBuf, String)]) -> Result<()> {
+    for (path, text) in files {
+        let what = || format!("cannot write {}", path.display());
+        let no_follow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+        let opened =
+            File::options().write(true).create(true).truncate(true).mode(0o644).custom_flags(no_follow).open(path);
+        opened.and_then(|mut file| file.write_all(text.as_bytes())).doing(Kind::Internal, what)?;
+    }
+    Ok(())
+}

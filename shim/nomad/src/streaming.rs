@@ -1,0 +1,323 @@
+//! A command in a task with streams: `nomad alloc exec`, with or without a terminal.
+//!
+//! ```text
+//!   host ─stdin, size─► [FIFO] ─► shim ─► command
+//!        ◄─stdout, stderr─ [FIFOs] ◄──────┘
+//! ```
+//!
+//! The FIFOs are in the task's folder, under a name that `bowline gc` knows. When the host leaves, the command is killed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bowline_client::{Presence, Shim, find_or_adopt};
+use bowline_executor::{ATTACHED, Doing, Error, Kind, Result};
+use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse, WindowSize};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::pipe;
+use tonic::{Status, Streaming};
+
+use crate::proto::driver::{
+    ExecTaskStreamingIoOperation as Operation, ExecTaskStreamingRequest as Request,
+    ExecTaskStreamingResponse as Response, ExitResult, exec_task_streaming_request,
+};
+use crate::serve::Items;
+use crate::settings::Settings;
+use crate::status;
+use crate::tasks::Known;
+
+/// The bytes read at a time: a pipe's capacity.
+const CHUNK: usize = 64 * 1024;
+
+/// The terminal's size until the host tells it, and its kind.
+const ROWS: u32 = 24;
+const COLUMNS: u32 = 80;
+const TERM: &str = "TERM=xterm";
+
+/// How long a host may take to tell the size of its terminal before the command is started without it, and how often a
+/// size is told to a shim that has not started the command yet.
+const FIRST_SIZE: Duration = Duration::from_millis(50);
+const SIZE_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long a terminal's last output may take.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
+
+/// The streams of one command.
+struct Streams {
+    folder: TempDir,
+    stdin: Option<pipe::Sender>,
+    stdout: pipe::Receiver,
+    /// Without a terminal, which has one stream for all.
+    stderr: Option<pipe::Receiver>,
+}
+
+impl Streams {
+    fn make(known: &Known, tty: bool) -> Result<Streams> {
+        let at = known.folder();
+        let what = || format!("cannot make FIFOs in {}", at.path().display());
+        let prefix = format!("{ATTACHED}{}-", std::process::id());
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(at.path()).doing(Kind::Internal, what)?;
+        let make = |name: &str| {
+            let path = folder.path().join(name);
+            mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).map(|()| path)
+        };
+        let made = || -> std::io::Result<_> {
+            // Its own reading end lets the shim open the FIFO whenever it likes.
+            let stdin = pipe::OpenOptions::new().read_write(true).open_sender(make("stdin")?)?;
+            let open = |path: &Path| pipe::OpenOptions::new().open_receiver(path);
+            let stdout = open(&make("stdout")?)?;
+            let stderr = if tty { None } else { Some(open(&make("stderr")?)?) };
+            Ok((stdin, stdout, stderr))
+        };
+        let (stdin, stdout, stderr) = made().doing(Kind::Internal, what)?;
+        Ok(Streams { folder, stdin: Some(stdin), stdout, stderr })
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_string_lossy().into_owned()
+    }
+
+    /// The request to the shim, with a terminal of this size if the command is to have one.
+    fn request(&self, setup: exec_task_streaming_request::Setup, told: Option<WindowSize>) -> ExecRequest {
+        ExecRequest {
+            command: setup.command,
+            env: setup.tty.then(|| TERM.to_owned()).into_iter().collect(),
+            stdin: self.path("stdin"),
+            stdout: self.path("stdout"),
+            stderr: if setup.tty { String::new() } else { self.path("stderr") },
+            foreground: true,
+            direct: true,
+            terminal: setup.tty.then(|| told.unwrap_or_else(|| size(ROWS, COLUMNS))).into(),
+            name: self.name(),
+            ..ExecRequest::default()
+        }
+    }
+
+    /// A name that no other command of the task has.
+    fn name(&self) -> String {
+        self.folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+}
+
+/// Runs what the first message of `host` asks for; its output, and at last its end, go to `items`.
+///
+/// # Errors
+/// What could not be started, as a status.
+pub async fn run(
+    known: &Known,
+    setup: exec_task_streaming_request::Setup,
+    settings: &Settings,
+    host: Streaming<Request>,
+    items: &Items<Response>,
+) -> std::result::Result<(), Status> {
+    let failed = |error: Error| status::of(&error);
+    let shim = live(known, settings).await.map_err(failed)?;
+    let mut streams = Streams::make(known, setup.tty).map_err(failed)?;
+    let (name, stdin, tty) = (streams.name(), streams.stdin.take(), setup.tty);
+    let mut host = Host { messages: host, size: None, first: None };
+    if setup.tty {
+        host.await_size().await;
+    }
+    let request = streams.request(setup, host.size.take());
+    let mut running = Running { shim: shim.clone(), name: name.clone(), ended: false };
+    let mut output = Output { streams: &mut streams, items };
+    let outcome = {
+        let ended = shim.exec(request);
+        let typed = host.feed(stdin, &shim, &name);
+        let passed = output.copy();
+        let silent = shim.silence_at_first();
+        tokio::pin!(ended, typed, passed, silent);
+        let (mut feeds, mut flows) = (true, true);
+        let outcome = loop {
+            tokio::select! {
+                outcome = &mut ended => break outcome,
+                error = &mut silent => break Err(error),
+                gone = &mut typed, if feeds => {
+                    feeds = false;
+                    // Nobody is left to tell.
+                    if gone { return Ok(()) }
+                }
+                () = &mut passed, if flows => flows = false,
+            }
+        };
+        // A terminal is closed once everything is written.
+        if tty && flows && outcome.is_ok() {
+            let _ = tokio::time::timeout(LAST_OUTPUT, passed).await;
+        }
+        outcome
+    };
+    let outcome = outcome.map_err(failed)?;
+    running.ended = true;
+    output.finish().await;
+    items.send(Ok(ended(&outcome))).await;
+    Ok(())
+}
+
+/// A command that is killed unless it ends while the host is there, in whatever way that leaves.
+struct Running {
+    shim: Shim,
+    name: String,
+    ended: bool,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let (shim, name) = (self.shim.clone(), std::mem::take(&mut self.name));
+        if !self.ended
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            // It may have ended meanwhile, or have been refused.
+            runtime.spawn(async move { shim.kill_exec(&name).await });
+        }
+    }
+}
+
+async fn live(known: &Known, settings: &Settings) -> Result<Shim> {
+    let programs = settings.programs();
+    match find_or_adopt(&known.folder(), &known.id, &programs).await? {
+        Presence::Live(shim) => Ok(shim),
+        Presence::Exited(_) | Presence::Dead | Presence::Starting => {
+            Err(Error::new(Kind::WrongState, format!("task {} does not run", known.nomads)))
+        }
+    }
+}
+
+fn size(rows: u32, columns: u32) -> WindowSize {
+    WindowSize { rows, columns, ..WindowSize::default() }
+}
+
+/// What the host sends, message by message.
+struct Host {
+    messages: Streaming<Request>,
+    /// The terminal's size, until the shim has taken it.
+    size: Option<WindowSize>,
+    /// A message that was read before the command was started.
+    first: Option<Request>,
+}
+
+impl Host {
+    /// Waits a moment for the terminal's size, which a host sends first: a program may ask for it as it begins.
+    async fn await_size(&mut self) {
+        if let Ok(Ok(Some(message))) = tokio::time::timeout(FIRST_SIZE, self.messages.message()).await {
+            self.size = size_in(&message);
+            self.first = Some(message);
+        }
+    }
+
+    /// The next message, or what the stream ends with.
+    async fn next(&mut self) -> std::result::Result<Option<Request>, Status> {
+        match self.first.take() {
+            Some(first) => Ok(Some(Request { tty_size: None, ..first })),
+            None => self.messages.message().await,
+        }
+    }
+
+    /// Passes on what the host sends, until it ends. Returns whether the host has gone before it has closed its side.
+    async fn feed(&mut self, mut stdin: Option<pipe::Sender>, shim: &Shim, exec: &str) -> bool {
+        loop {
+            let message = tokio::select! {
+                message = self.next() => message,
+                // The shim knows the command once that is started.
+                () = tokio::time::sleep(SIZE_AGAIN), if self.size.is_some() => {
+                    self.resize(shim, exec).await;
+                    continue;
+                }
+            };
+            let message = match message {
+                Ok(Some(message)) => message,
+                // Its side is closed: it still reads.
+                Ok(None) => return false,
+                Err(_) => return true,
+            };
+            if let Some(size) = size_in(&message) {
+                self.size = Some(size);
+                self.resize(shim, exec).await;
+            }
+            let Some(operation) = message.stdin else { continue };
+            if let Some(stdin) = &mut stdin
+                && !operation.data.is_empty()
+            {
+                // Nobody may read it any more: what is typed goes nowhere then.
+                let _ = stdin.write_all(&operation.data).await;
+            }
+            if operation.close {
+                stdin = None;
+            }
+        }
+    }
+
+    async fn resize(&mut self, shim: &Shim, exec: &str) {
+        if let Some(size) = &self.size
+            && shim.resize(exec, size.clone()).await.is_ok()
+        {
+            self.size = None;
+        }
+    }
+}
+
+fn size_in(message: &Request) -> Option<WindowSize> {
+    let number = |value: i32| u32::try_from(value).unwrap_or(0);
+    message.tty_size.as_ref().map(|wanted| size(number(wanted.height), number(wanted.width)))
+}
+
+/// The command's output on its way to the host.
+struct Output<'a> {
+    streams: &'a mut Streams,
+    items: &'a Items<Response>,
+}
+
+impl Output<'_> {
+    /// Passes both streams on until their end.
+    async fn copy(&mut self) {
+        let Streams { stdout, stderr, .. } = &mut *self.streams;
+        let stderr = async {
+            if let Some(stderr) = stderr {
+                copy(stderr, self.items, stderr_of).await;
+            }
+        };
+        tokio::join!(copy(stdout, self.items, stdout_of), stderr);
+    }
+
+    /// Passes on what is written already, and closes both streams. What the command has left running may keep them open.
+    async fn finish(&mut self) {
+        let streams = [(Some(&self.streams.stdout), stdout_of as Made), (self.streams.stderr.as_ref(), stderr_of)];
+        for (from, made) in streams {
+            let mut buffer = vec![0; CHUNK];
+            // Past the event loop, which may not have heard of the last bytes.
+            let read = |buffer: &mut Vec<u8>| from.and_then(|from| rustix::io::read(from, buffer.as_mut_slice()).ok());
+            while let Some(length @ 1..) = read(&mut buffer) {
+                self.items.send(Ok(made(data(&buffer[..length])))).await;
+            }
+            self.items.send(Ok(made(Operation { data: Vec::new(), close: true }))).await;
+        }
+    }
+}
+
+type Made = fn(Operation) -> Response;
+
+fn stdout_of(operation: Operation) -> Response {
+    Response { stdout: Some(operation), ..Response::default() }
+}
+
+fn stderr_of(operation: Operation) -> Response {
+    Response { stderr: Some(operation), ..Response::default() }
+}
+
+fn data(bytes: &[u8]) -> Operation {
+    Operation { data: bytes.to_vec(), close: false }
+}
+
+/// Passes a stream on until its end.
+async fn copy(from: &mut pipe::Receiver, items: &Items<Response>, made: Made) {
+    let mut buffer = vec![0; CHUNK];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        items.send(Ok(made(data(&buffer[..length])))).await;
+    }
+}
+
+fn ended(outcome: &ExecResponse) -> Response {
+    let exit_code = outcome.exit_code.unwrap_or(-1);
+    Response { exited: true, result: Some(ExitResult { exit_code, ..ExitResult::default() }), ..Response::default() }
+}

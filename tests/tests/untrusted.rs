@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Task, namespace_of, status_lines};
+use bowline_tests::harness::{Task, binary, namespace_of, status_lines};
 
 /// The users that there are for such tasks, as documented.
 const USERS: std::ops::Range<u32> = 2_130_706_432..2_130_771_968;
@@ -32,6 +32,18 @@ fn every_task_has_a_user_of_its_own_while_it_lives() {
         assert!(users.insert(user), "{user} is two tasks'");
         task.exec("id -u; id -g; id -G").assert_says(&format!("{user}\n{user}\n{user}"));
         task.bowline("stop", ["--grace=0"]).assert_code(0);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_of_another_user_starts_whatever_umask_its_caller_has() {
+    let host = Host::new();
+    for flag in ["--untrusted", "--user=1234"] {
+        let mut shell = host.command("/bin/sh");
+        let line = "umask 077; exec \"$0\" run --rm --name \"$1\" \"$2\" sh -c 'echo runs'";
+        shell.args(["-c", line]).arg(binary("bowline")).args([&host.new_id(), flag]);
+        host.execute(shell).assert_says("runs");
     }
     host.assert_nothing_left();
 }

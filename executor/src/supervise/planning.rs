@@ -3,8 +3,8 @@
 //! Must not: start a process, or make a cgroup.
 
 use std::collections::BTreeMap;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -203,7 +203,9 @@ impl Supervisor {
 fn make_root(folder: &Folder, spec: &Spec) -> Result<()> {
     let path = folder.file("rootfs");
     let what = || format!("cannot create {}", path.display());
-    DirBuilder::new().mode(0o755).create(&path).doing(Kind::Internal, what)?;
+    fs::create_dir(&path).doing(Kind::Internal, what)?;
+    // Whatever umask the shim was started with.
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).doing(Kind::Internal, what)?;
     let (uid, gid) = namespaces::host_ids(spec, 0, 0);
     std::os::unix::fs::chown(&path, Some(uid), Some(gid)).doing(Kind::Internal, what)
 }

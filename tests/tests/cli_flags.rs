@@ -414,6 +414,25 @@ fn health_checks_can_be_flags() {
 }
 
 #[test]
+fn a_sandbox_is_replaced_and_any_of_its_fields_is_set() {
+    let host = Host::new();
+    let first = host.sandbox().create();
+    let member = first.task(IDLE).start();
+    let again = ["sandbox", "create", "--replace", "--set", "memory.limit=64M", "--set=share_pid=true", "--name"];
+    host.bowline([&again[..], &[first.id()]].concat()).assert_says(first.id());
+    let described = first.inspect()["sandbox"].clone();
+    assert_eq!((&described["memory"]["limit"], &described["share_pid"]), (&json!("64M"), &json!(true)), "{described}");
+    assert_eq!(host.bowline(["ps", "-q"]).assert_code(0).out(), "", "{} is gone", member.id());
+    host.bowline(["sandbox", "create", "--replace"]).assert_refused(2, &["--replace"]);
+    for (setting, field) in [("memory.limt=1G", "memory.limt"), ("pids=x", "pids")] {
+        host.bowline(["sandbox", "create", "--set", setting]).assert_refused(125, &["--set", field]);
+    }
+    host.bowline(["sandbox", "create", "--set", "x"]).assert_refused(2, &["--set"]);
+    first.rm([]);
+    host.assert_nothing_left();
+}
+
+#[test]
 fn replace_removes_the_task_of_that_name_first() {
     let host = Host::new();
     let first = host.task(IDLE).start();

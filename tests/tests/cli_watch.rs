@@ -48,7 +48,7 @@ fn a_live_table_shows_tasks_as_they_come_and_go() {
     assert_eq!(screen.modes(), (false, true), "no cursor, the other screen");
     let second = host.task(IDLE).start();
     let shown = screen.wait_for(second.id());
-    assert!(shown.starts_with("ID ") && shown.lines().count() == 3, "{shown}");
+    assert!(shown.starts_with("ID ") && shown.lines().count() == 4, "{shown}");
     first.end();
     screen.wait_until("the first is gone", |shown| !shown.contains(first.id()) && shown.contains(second.id()));
     screen.press(["q"]);
@@ -66,14 +66,15 @@ fn a_live_view_fits_the_terminal_also_when_that_changes() {
     let mut command = Command::new(binary("bowline"));
     command.args(["top", "--interval=1h"]);
     let screen = host.screen_of(command, 80, 24);
-    screen.wait_until("all three, with their inits", |shown| shown.lines().count() == 7);
-    screen.resize(30, 3);
-    screen.wait_until("two of them, cut", |shown| {
-        shown.lines().count() == 3
+    screen.wait_until("all three, with their inits", |shown| shown.lines().count() == 8);
+    screen.resize(30, 4);
+    screen.wait_until("one of them, cut", |shown| {
+        shown.lines().count() == 4
+            && shown.lines().nth(2) == Some("+5 more")
             && shown.lines().next().is_some_and(|head| head.contains("PID") && !head.contains("COMMAND"))
     });
     screen.resize(80, 24);
-    screen.wait_until("all three again", |shown| shown.lines().count() == 7 && shown.contains("COMMAND"));
+    screen.wait_until("all three again", |shown| shown.lines().count() == 8 && shown.contains("COMMAND"));
     screen.press(["C-c"]);
     assert_eq!(screen.wait_for_end(), 0);
     screen.close();
@@ -145,6 +146,71 @@ fn top_has_the_busiest_process_first_and_tells_which_task_and_exec_it_is_of() {
     assert_eq!(names, ["bowline-init", "sleep"], "{once}");
     end(&tasks);
     busy.finish();
+    host.assert_nothing_left();
+}
+
+/// The tasks of a live table of `stats`, in its order.
+fn order(shown: &str) -> Vec<&str> {
+    let rows = shown.lines().skip(1).filter(|row| !row.starts_with("TOTAL") && !row.starts_with('+'));
+    rows.filter_map(|row| row.split(' ').next()).collect()
+}
+
+#[test]
+fn a_live_view_is_sorted_by_cpu_or_by_memory() {
+    let host = Host::new();
+    let large = host.task("head -c 30M /dev/zero >/tmp/large; echo ready; exec sleep 1000").start();
+    large.wait_for_line("ready");
+    let busy = host.task(BUSY).start();
+    let by_cpu = vec![busy.id(), large.id()];
+    let by_memory = vec![large.id(), busy.id()];
+    let screen = host.screen(["stats", "--watch", "--interval=100ms"]);
+    screen.wait_until("the busy one first", |shown| order(shown) == by_cpu);
+    screen.press(["m"]);
+    screen.wait_until("the large one first", |shown| order(shown) == by_memory);
+    screen.press(["c"]);
+    screen.wait_until("the busy one first again", |shown| order(shown) == by_cpu);
+    screen.press(["i"]);
+    let mut by_id = by_cpu.clone();
+    by_id.sort_unstable();
+    screen.wait_until("by their ids", |shown| order(shown) == by_id);
+    screen.press(["q"]);
+    assert_eq!(screen.wait_for_end(), 0);
+    screen.close();
+    let once = host.bowline(["stats", "--sort=memory"]).assert_code(0).out();
+    assert_eq!(order(&once), by_memory, "{once}");
+    let processes = host.bowline(["top", "--once", "--sort", "cpu"]).assert_code(0).out();
+    assert!(processes.lines().nth(1).is_some_and(|row| row.contains(busy.id())), "{processes}");
+    for command in ["top", "stats"] {
+        host.bowline([command, "--sort=size"]).assert_refused(2, &["--sort"]);
+    }
+    end(&[large, busy]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_live_view_counts_what_does_not_fit_and_has_a_line_for_all() {
+    let host = Host::new();
+    let tasks: Vec<Task<'_>> = (0..5).map(|_| host.task(IDLE).flag("--init=false").start()).collect();
+    for (columns, rows, cut) in [(80, 6, true), (200, 50, false)] {
+        for view in [&["stats", "--watch", "--interval=100ms"][..], &["top", "--interval=100ms"]] {
+            let mut command = Command::new(binary("bowline"));
+            command.args(view);
+            let screen = host.screen_of(command, columns, rows);
+            let shown = screen.wait_until("the last line is that of all", |shown| {
+                shown.lines().last().is_some_and(|last| last.contains("TOTAL") && last.contains('5'))
+            });
+            let lines: Vec<&str> = shown.lines().collect();
+            assert!(lines.iter().all(|line| line.chars().count() <= columns.into()), "{shown}");
+            match cut {
+                true => assert_eq!((lines.len(), lines[4]), (6, "+2 more"), "{shown}"),
+                false => assert!(lines.len() == 7 && !shown.contains(" more"), "{shown}"),
+            }
+            screen.press(["q"]);
+            assert_eq!(screen.wait_for_end(), 0);
+            screen.close();
+        }
+    }
+    end(&tasks);
     host.assert_nothing_left();
 }
 

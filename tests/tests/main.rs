@@ -112,6 +112,7 @@ mod installed_files;
 mod interrupt;
 mod library;
 mod limits;
+mod json;
 mod logs;
 mod logs_disk;
 mod man;

@@ -106,8 +106,8 @@ fn delete_says_what_was_there() {
     let host = Host::new();
     let cgroup = host.elsewhere("own");
     let answer = |path: &str| host.bowline(["cgroup", "destroy", path, "--json"]).assert_code(0).json();
-    assert_eq!(answer(cgroup.path()), json!({"was_there": true, "moved": []}));
-    assert_eq!(answer(cgroup.path()), json!({"was_there": false, "moved": []}), "already gone is fine");
+    assert_eq!(answer(cgroup.path()), json!({"format": 1, "was_there": true, "moved": []}));
+    assert_eq!(answer(cgroup.path()), json!({"format": 1, "was_there": false, "moved": []}), "already gone is fine");
     host.assert_nothing_left();
 }
 

@@ -144,17 +144,6 @@ fn say(text: &str) -> Result<()> {
     reader::print(format!("{text}\n").as_bytes())
 }
 
-/// Prints a result as JSON.
-fn say_json<T: serde::Serialize>(value: &T) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).doing(Kind::Internal, || "cannot write JSON")?;
-    say(&text)
-}
-
-/// Prints a result as JSON on one line.
-fn say_json_line<T: serde::Serialize>(value: &T) -> Result<()> {
-    say(&serde_json::to_string(value).doing(Kind::Internal, || "cannot write JSON")?)
-}
-
 /// Prints lines for people, which may contain colours.
 fn show(lines: &[String]) -> Result<()> {
     let mut stdout = anstream::stdout().lock();

@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::complain;
 use crate::input::args::EventsArgs;
 use crate::ui::findings;
+use crate::ui::json;
 use crate::ui::reader::Reader;
 
 /// Runs `bowline events`.
@@ -69,11 +70,7 @@ fn known(state: &StateDir, ids: &[TaskId], entries: &[Entry]) -> Result<()> {
 fn print(entries: &[Entry], args: &EventsArgs) -> Result<bool> {
     let mut stdout = io::stdout().lock();
     for entry in entries.iter().filter(|entry| wanted(entry, args)) {
-        let line = if args.json {
-            serde_json::to_string(entry).doing(Kind::Internal, || "cannot write JSON")?
-        } else {
-            line(entry)
-        };
+        let line = if args.json { json::line(entry)? } else { line(entry) };
         match writeln!(stdout, "{line}") {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(false),
             written => written.doing(Kind::Internal, || "cannot write to stdout")?,

@@ -10,10 +10,11 @@ use serde::Serialize;
 use crate::commands::attach;
 use crate::input::args::ExecArgs;
 use crate::input::environment::variables;
+use crate::ui::json;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
-use crate::{FAILED, reach, say_json};
+use crate::{FAILED, reach};
 use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse};
 
 /// How a command ended, and its captured output, as `--json` prints it.
@@ -125,7 +126,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
         _ => session.what_is_there(),
     };
     let outcome = outcome?;
-    let passed = if json { Outcome::of(&outcome).and_then(|outcome| say_json(&outcome)) } else { passed };
+    let passed = if json { Outcome::of(&outcome).and_then(|outcome| json::print(&outcome)) } else { passed };
     passed.map_err(|error| lost(error, &outcome))?;
     match (outcome.exit_code, timeout) {
         (Some(code), _) => Ok(u8::try_from(code).unwrap_or(FAILED)),

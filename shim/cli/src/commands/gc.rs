@@ -8,7 +8,8 @@ use serde::Serialize;
 use crate::input::args::GcArgs;
 use crate::input::description;
 use crate::input::several::settle;
-use crate::{complain, say, say_json};
+use crate::ui::json;
+use crate::{complain, say};
 use bowline_client::spawn;
 
 /// One orphan, as `--json` prints it.
@@ -54,7 +55,7 @@ pub fn run(state: &StateDir, args: &GcArgs) -> Result<u8> {
         rows.push(row);
     }
     if args.json {
-        say_json(&rows)?;
+        json::print_list(&rows)?;
     }
     Ok(code.unwrap_or(0))
 }

@@ -11,8 +11,9 @@ use crate::input::args::InspectArgs;
 use crate::input::filter::NOT_ANSWERING;
 use crate::input::named;
 use crate::input::several::settle;
+use crate::say;
+use crate::ui::json;
 use crate::ui::template::Template;
-use crate::{say, say_json};
 use bowline_client::Presence;
 
 /// How many tasks are examined at once: each takes a file descriptor.
@@ -51,7 +52,7 @@ pub struct Inspection {
 /// Runs `bowline inspect`: prints one task as an object, several as a list.
 pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
     if let Some(address) = &args.address {
-        say_json(&parsed(&bowline_client::facts_at(address).await?)?)?;
+        json::print(&parsed(&bowline_client::facts_at(address).await?)?)?;
         return Ok(0);
     }
     if args.facts {
@@ -70,8 +71,8 @@ pub async fn run(state: &StateDir, args: InspectArgs) -> Result<u8> {
                 say(&template.fill(one)?)?;
             }
         }
-        None if args.ids.len() > 1 => say_json(&found)?,
-        None => found.iter().try_for_each(say_json)?,
+        None if args.ids.len() > 1 => json::print_list(&found)?,
+        None => found.iter().try_for_each(json::print)?,
     }
     Ok(code.unwrap_or(0))
 }
@@ -85,8 +86,8 @@ async fn print_facts(state: &StateDir, args: &InspectArgs) -> Result<u8> {
     }
     match found.as_slice() {
         [] => {}
-        [one] if args.ids.len() == 1 => say_json(one)?,
-        several => say_json(&several)?,
+        [one] if args.ids.len() == 1 => json::print(one)?,
+        several => json::print_list(several)?,
     }
     Ok(code.unwrap_or(0))
 }

@@ -22,12 +22,13 @@ use crate::input::description;
 use crate::input::flags::Flags;
 use crate::ui::detach::DetachKeys;
 use crate::ui::outcome;
+use crate::ui::json;
 use crate::ui::progress;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
-use crate::{TIMED_OUT, complain, reach, say, say_json};
-use bowline_protocol::wire::proto::bowline::{AttachRequest, LaunchRequest, LaunchResponse};
+use crate::{TIMED_OUT, complain, reach, say};
+use bowline_protocol::wire::proto::bowline::{self as proto, AttachRequest, LaunchRequest, LaunchResponse};
 
 /// Runs `bowline run`: a task in the foreground; exits with its code.
 pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
@@ -75,7 +76,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         }
     };
     let passed = match json {
-        true => session.what_is_there().and_then(|()| say_json(&report)),
+        true => session.what_is_there().and_then(|()| json::print(&report)),
         false => session.until_closed(),
     };
     if report.shim_died {
@@ -129,7 +130,7 @@ pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
         tell_notes(launched);
     }
     match launched {
-        Ok(launched) if json => say_json(&serde_json::json!({"id": id, "pid": launched.pid})).map(|()| 0),
+        Ok(launched) if json => json::print(&serde_json::json!({"id": id, "pid": launched.pid})).map(|()| 0),
         Ok(_) => say(id.as_str()).map(|()| 0),
         Err(error) => Err(up.abandon(error)),
     }

@@ -13,10 +13,11 @@ use crate::input::args::{PsArgs, SortBy};
 use crate::input::filter::{Filter, STATUSES};
 use crate::input::named;
 use crate::ui::colour;
+use crate::ui::json;
 use crate::ui::numbers;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
-use crate::{say, say_json, show};
+use crate::{say, show};
 
 /// One task, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -125,7 +126,7 @@ pub async fn run(state: &StateDir, args: PsArgs) -> Result<u8> {
         rows.reverse();
     }
     if args.json {
-        return say_json(&rows).map(|()| 0);
+        return json::print_list(&rows).map(|()| 0);
     }
     if args.quiet {
         rows.iter().try_for_each(|row| say(row.id.as_str()))?;
@@ -159,15 +160,17 @@ fn table(rows: &[Row], all: &[TaskId], now: Timestamp, width: Option<usize>) -> 
     // Ids get a third of the line: a prefix is enough to name a task, but a cut command cannot be restored.
     let ids = named::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 3));
     let cells = |(row, id): (&Row, String)| {
+        let span = |since: Timestamp| numbers::age(now.duration_since(since).try_into().unwrap_or_default());
+        let ended = row.exited_at.map_or_else(String::new, |at| format!(" {} ago", span(at)));
         let status = match (row.exit_code, row.health) {
-            (Some(code), _) if row.unwritten.is_some() => format!("{} ({code}), unwritten", row.status),
-            (Some(code), _) => format!("{} ({code})", row.status),
+            (Some(code), _) if row.unwritten.is_some() => format!("{} ({code}){ended}, unwritten", row.status),
+            (Some(code), _) => format!("{} ({code}){ended}", row.status),
             (None, Some(health)) => format!("{} ({health})", row.status),
-            (None, None) => row.status.clone(),
+            (None, None) => format!("{}{ended}", row.status),
         };
         let look =
             if row.health == Some("unhealthy") { colour::BAD } else { colour::of_status(&row.status, row.exit_code) };
-        let age = row.created_at.map(|at| numbers::age(now.duration_since(at).try_into().unwrap_or_default()));
+        let age = row.created_at.map(span);
         vec![
             Cell::from(id),
             Cell::from(status).styled(look),
@@ -195,7 +198,7 @@ mod tests {
             command: "sleep 1000".to_owned(),
             created_at: Timestamp::from_second(created).ok(),
             started_at: None,
-            exited_at: None,
+            exited_at: (status == "exited").then(|| Timestamp::from_second(created + 60).expect("a time")),
             unwritten: None,
             labels: BTreeMap::from([("tier".to_owned(), "web".to_owned())]),
             sandbox: None,
@@ -213,7 +216,7 @@ mod tests {
             plain,
             [
                 "ID   STATUS             AGE   PID  COMMAND",
-                "api  exited (3)          8m     -  sleep 1000",
+                "api  exited (3) 7m ago   8m     -  sleep 1000",
                 "web  running (healthy)   3m  4711  sleep 1000"
             ]
         );

@@ -2,9 +2,9 @@
 
 use bowline_executor::Result;
 
-use crate::say_json;
+use crate::ui::json;
 
 pub fn run(sandbox: bool) -> Result<u8> {
     let schema = if sandbox { bowline_spec::sandbox_schema() } else { bowline_spec::schema() };
-    say_json(&schema).map(|()| 0)
+    json::print_plain(&schema).map(|()| 0)
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use bowline_executor::{Error, Kind, Pressure, Result, StateDir, Stats};
+use bowline_executor::{Error, IoDeviceStats, Kind, Pressure, Result, StateDir, Stats};
 use bowline_spec::id::TaskId;
 
 use crate::input::args::StatsArgs;
 use crate::input::named;
+use crate::ui::json;
 use crate::ui::numbers::{count, or_dash, percent, size};
+use crate::ui::order::By;
 use crate::ui::plot;
 use crate::ui::readings;
 use crate::ui::readings::Reading;
@@ -16,7 +18,7 @@ use crate::ui::sampling::Sampling;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, clean, render};
 use crate::ui::watch::{As, watch};
-use crate::{say, say_json, show};
+use crate::{say, show};
 use bowline_client::Shim;
 
 /// The default time between two readings.
@@ -37,17 +39,19 @@ pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
         return Ok(sampling.code(0));
     }
     if args.watch {
-        let table = |readings: &[Reading], width| table(readings, &state.ids().unwrap_or_default(), width);
-        let view = if args.json { As::JsonLines } else { As::Table(&table) };
+        let table = |readings: &[Reading], by, width| {
+            table(readings, by, Some(totals(readings)), &state.ids().unwrap_or_default(), width)
+        };
+        let view = if args.json { As::JsonLines } else { As::Table(args.sort.unwrap_or(By::Cpu), &table) };
         let interval = args.interval.map_or(INTERVAL, |interval| interval.as_std());
         return watch(&mut sampling.sampler, interval, view).await.map(|end| sampling.code(end));
     }
     let readings = sampling.read(|_| true).await?;
     match (&args.ids[..], args.json) {
-        ([_], true) => readings.iter().try_for_each(say_json)?,
+        ([_], true) => readings.iter().try_for_each(json::print)?,
         ([_], false) => readings.iter().try_for_each(print)?,
-        (_, true) => say_json(&readings)?,
-        (_, false) => show(&table(&readings, &state.ids()?, screen::width()))?,
+        (_, true) => json::print_list(&readings)?,
+        (_, false) => show(&table(&readings, args.sort.unwrap_or(By::Id), None, &state.ids()?, screen::width()))?,
     }
     Ok(sampling.code(0))
 }
@@ -55,12 +59,34 @@ pub async fn run(state: &StateDir, args: StatsArgs) -> Result<u8> {
 /// Runs `bowline sandbox stats`.
 pub async fn of_sandbox(id: &TaskId, shim: &Shim, json: bool) -> Result<u8> {
     let reading = readings::of_sandbox(id, shim).await?;
-    if json { say_json(&reading) } else { print(&reading) }?;
+    if json { json::print(&reading) } else { print(&reading) }?;
     Ok(0)
 }
 
-/// Makes a table with a line for each reading. A shortened id must differ from all ids in `all`.
-fn table(readings: &[Reading], all: &[TaskId], width: Option<usize>) -> Vec<String> {
+/// The line for all tasks.
+fn totals(readings: &[Reading]) -> Vec<Cell> {
+    let sum = |figure: fn(&Reading) -> Option<u64>| readings.iter().filter_map(figure).reduce(|a, b| a + b);
+    let cpu = readings.iter().filter_map(|reading| reading.cpu_percent).reduce(|a, b| a + b);
+    vec![
+        Cell::from(format!("TOTAL {}", readings.len())),
+        Cell::from(percent(cpu)),
+        Cell::from(size(sum(|reading| reading.stats.memory.usage_bytes))),
+        Cell::from(""),
+        Cell::from(count(sum(|reading| reading.stats.pids.current))),
+        Cell::from(format!("{} / {}", size(sum(|reading| io(reading).0)), size(sum(|reading| io(reading).1)))),
+    ]
+}
+
+/// Bytes read and written by a task.
+fn io(reading: &Reading) -> (Option<u64>, Option<u64>) {
+    let devices = reading.stats.io.devices.as_ref();
+    let sum = |bytes: fn(&IoDeviceStats) -> u64| devices.map(|all| all.iter().map(bytes).sum());
+    (sum(|device| device.read_bytes), sum(|device| device.write_bytes))
+}
+
+/// Makes a table with a line for each reading, and a last one for all of them. A shortened id must differ from all ids in
+/// `all`.
+fn table(readings: &[Reading], by: By, totals: Option<Vec<Cell>>, all: &[TaskId], width: Option<usize>) -> Vec<String> {
     const COLUMNS: [Column; 6] = [
         Column::Left("ID"),
         Column::Right("CPU %"),
@@ -69,14 +95,16 @@ fn table(readings: &[Reading], all: &[TaskId], width: Option<usize>) -> Vec<Stri
         Column::Right("PIDS"),
         Column::Right("IO READ / WRITE"),
     ];
+    let figures = |reading: &Reading| (reading.cpu_percent, reading.stats.memory.usage_bytes.unwrap_or(0));
+    let mut readings: Vec<&Reading> = readings.iter().collect();
+    // They come in the order of ids.
+    readings.sort_by(|a, b| by.compare(figures(a), figures(b)));
     let ids: Vec<TaskId> = readings.iter().map(|reading| reading.id.clone()).collect();
     let ids = named::shortened(&ids, all, width.map_or(usize::MAX, |width| width / 4));
-    let cells = |(reading, id): (&Reading, String)| {
-        let Stats { memory, pids, io, .. } = &reading.stats;
+    let cells = |(reading, id): (&&Reading, String)| {
+        let Stats { memory, pids, .. } = &reading.stats;
         let share = memory.usage_bytes.zip(memory.limit_bytes).filter(|(_, limit)| *limit > 0);
-        let devices = io.devices.as_ref();
-        let read = devices.map(|all| all.iter().map(|device| device.read_bytes).sum());
-        let written = devices.map(|all| all.iter().map(|device| device.write_bytes).sum());
+        let (read, written) = io(reading);
         vec![
             Cell::from(id),
             Cell::from(percent(reading.cpu_percent)),
@@ -86,7 +114,7 @@ fn table(readings: &[Reading], all: &[TaskId], width: Option<usize>) -> Vec<Stri
             Cell::from(format!("{} / {}", size(read), size(written))),
         ]
     };
-    let cells: Vec<Vec<Cell>> = readings.iter().zip(ids).map(cells).collect();
+    let cells: Vec<Vec<Cell>> = readings.iter().zip(ids).map(cells).chain(totals).collect();
     render(&COLUMNS, &cells, width)
 }
 

@@ -1,18 +1,22 @@
 //! `top`: shows the processes of tasks, the busiest first.
 
+use std::cmp::Ordering;
+
 use bowline_executor::{Kind, Result, StateDir};
 use bowline_spec::id::TaskId;
 use serde::Serialize;
 
 use crate::input::args::TopArgs;
 use crate::input::named;
+use crate::show;
+use crate::ui::json;
 use crate::ui::numbers;
+use crate::ui::order::By;
 use crate::ui::readings::Reading;
 use crate::ui::sampling::Sampling;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
 use crate::ui::watch::{As, watch};
-use crate::{say_json, show};
 
 /// One process, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -35,8 +39,11 @@ pub async fn run(state: &StateDir, args: TopArgs) -> Result<u8> {
         return Ok(sampling.code(0));
     }
     if !args.once && !args.json && screen::is_live() {
-        let table = |readings: &[Reading], width| table(&rows(readings), &state.ids().unwrap_or_default(), width);
-        let watched = watch(&mut sampling.sampler, args.interval.as_std(), As::Table(&table)).await;
+        let table = |readings: &[Reading], by, width| {
+            let rows = rows(readings, by);
+            table(&rows, totals(&rows), &state.ids().unwrap_or_default(), width)
+        };
+        let watched = watch(&mut sampling.sampler, args.interval.as_std(), As::Table(args.sort, &table)).await;
         return watched.map(|end| sampling.code(end));
     }
     // A task that has ended has no processes: its error is no failure.
@@ -44,17 +51,17 @@ pub async fn run(state: &StateDir, args: TopArgs) -> Result<u8> {
     if readings.is_empty() && sampling.has_failed() {
         return Ok(sampling.code(0));
     }
-    let rows = rows(&readings);
+    let rows = rows(&readings, args.sort);
     if args.json {
-        say_json(&rows)?;
+        json::print_list(&rows)?;
     } else {
-        show(&table(&rows, &state.ids()?, screen::width()))?;
+        show(&table(&rows, None, &state.ids()?, screen::width()))?;
     }
     Ok(sampling.code(0))
 }
 
-/// Returns the processes, the busiest first, then by the CPU time used so far.
-fn rows(readings: &[Reading]) -> Vec<Row> {
+/// Returns the processes in this order, then by the CPU time used so far.
+fn rows(readings: &[Reading], by: By) -> Vec<Row> {
     let of_task = |reading: &Reading| {
         let row = |process: &bowline_executor::ProcessStats| Row {
             pid: process.pid,
@@ -70,14 +77,29 @@ fn rows(readings: &[Reading]) -> Vec<Row> {
     };
     let mut rows: Vec<Row> = readings.iter().flat_map(of_task).collect();
     rows.sort_by(|a, b| {
-        let busy = |row: &Row| row.cpu_percent.unwrap_or(0.0);
-        busy(b).total_cmp(&busy(a)).then(b.cpu_usec.cmp(&a.cpu_usec)).then(a.pid.cmp(&b.pid))
+        let figures = |row: &Row| (row.cpu_percent, row.rss_bytes);
+        let by_id = if by == By::Id { a.task.cmp(&b.task) } else { Ordering::Equal };
+        by.compare(figures(a), figures(b)).then(by_id).then(b.cpu_usec.cmp(&a.cpu_usec)).then(a.pid.cmp(&b.pid))
     });
     rows
 }
 
-/// Makes the table. A shortened id must differ from all ids in `all`.
-fn table(rows: &[Row], all: &[TaskId], width: Option<usize>) -> Vec<String> {
+/// The line for all processes. Pages that several share are counted for each of them.
+fn totals(rows: &[Row]) -> Option<Vec<Cell>> {
+    let cpu = rows.iter().filter_map(|row| row.cpu_percent).sum();
+    Some(vec![
+        Cell::from(rows.len().to_string()),
+        Cell::from("TOTAL"),
+        Cell::from(""),
+        Cell::from(numbers::percent(Some(cpu))),
+        Cell::from(numbers::size(Some(rows.iter().map(|row| row.rss_bytes).sum()))),
+        Cell::from(numbers::cpu_time(rows.iter().map(|row| row.cpu_usec).sum())),
+        Cell::from(""),
+    ])
+}
+
+/// Makes the table, with a last line for all rows. A shortened id must differ from all ids in `all`.
+fn table(rows: &[Row], totals: Option<Vec<Cell>>, all: &[TaskId], width: Option<usize>) -> Vec<String> {
     const COLUMNS: [Column; 7] = [
         Column::Right("PID"),
         Column::Left("TASK"),
@@ -100,6 +122,6 @@ fn table(rows: &[Row], all: &[TaskId], width: Option<usize>) -> Vec<String> {
             Cell::from(&row.name),
         ]
     };
-    let cells: Vec<Vec<Cell>> = rows.iter().zip(ids).map(cells).collect();
+    let cells: Vec<Vec<Cell>> = rows.iter().zip(ids).map(cells).chain(totals).collect();
     render(&COLUMNS, &cells, width)
 }

@@ -8,14 +8,15 @@ use std::io::Read as _;
 use bowline_executor::systemd::Request;
 use bowline_executor::{Doing, Kind, Result};
 
-use crate::say_json_line;
+use crate::say;
 
 pub async fn run() -> Result<u8> {
     let answer = match read() {
         Ok(request) => bowline_units::carry_out(request).await,
         Err(error) => Err(error),
     };
-    say_json_line(&answer).map(|()| 0)
+    // Read by a shim of the same version.
+    say(&serde_json::to_string(&answer).doing(Kind::Internal, || "cannot write JSON")?).map(|()| 0)
 }
 
 fn read() -> Result<Request> {

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::input::named::TaskRef;
 use crate::input::several::each;
-use crate::{say, say_json};
+use crate::say;
+use crate::ui::json;
 
 /// The report of one of several tasks.
 #[derive(Debug, Serialize)]
@@ -38,8 +39,8 @@ pub async fn run(state: &StateDir, names: &[TaskRef], json: bool) -> Result<u8> 
         .await?;
     match (names, json) {
         (_, false) => {}
-        ([_], true) => reports.iter().try_for_each(|one| say_json(&one.report))?,
-        (_, true) => say_json(&reports)?,
+        ([_], true) => reports.iter().try_for_each(|one| json::print(&one.report))?,
+        (_, true) => json::print_list(&reports)?,
     }
     Ok(code)
 }

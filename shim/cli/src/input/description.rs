@@ -31,9 +31,13 @@ pub fn read(file: &Path, is_member: bool, on_top: impl FnOnce(&mut Task) -> Resu
 ///
 /// # Errors
 /// See [`read`].
-pub fn read_sandbox(file: &Path, on_top: impl FnOnce(&mut Sandbox)) -> Result<Sandbox> {
+pub fn read_sandbox(file: &Path, on_top: impl FnOnce(&mut Sandbox) -> Result<()>) -> Result<Sandbox> {
     let (text, format) = text_of(file)?;
-    bowline_spec::parse_sandbox_with(&text, format, on_top).map_err(|invalid| {
+    let mut laid_on = Ok(());
+    let parsed = bowline_spec::parse_sandbox_with(&text, format, |sandbox| laid_on = on_top(sandbox));
+    // What it has left undone is what would be wrong then.
+    laid_on?;
+    parsed.map_err(|invalid| {
         Error::from(invalid).within(file.display()).hint("`bowline schema --sandbox` prints every field and its form")
     })
 }

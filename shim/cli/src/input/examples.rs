@@ -66,13 +66,13 @@ Examples:
 pub const STATS: &str = "\
 Examples:
   bowline stats
-  bowline stats --watch web db
+  bowline stats --watch --sort memory web db
   bowline stats --record run.jsonl --plot run.svg --for 1m web";
 
 pub const TOP: &str = "\
 Examples:
   bowline top
-  bowline top --once web";
+  bowline top --once --sort memory web";
 
 pub const UPDATE: &str = "\
 Examples:

@@ -9,11 +9,13 @@ use bowline_spec::capability::Entry;
 use bowline_spec::values::{ByteSize, Ceiling};
 use bowline_spec::{Healthcheck, Mount, Task, TaskProfile};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use crate::input::args::task::{FileFlags, HealthFlags, IsolationFlags, LimitFlags, TaskArgs};
 use crate::input::environment;
 use crate::input::mounts;
 use crate::input::security::SecurityOpt;
-use crate::input::set::{self, Setting};
+use crate::input::set::{self, Parse, Setting};
 
 /// Flags whose files and folders have been looked at.
 pub struct Flags {
@@ -70,7 +72,7 @@ impl Flags {
         task.log.format = args.log.format.or(task.log.format);
         task.log.max_size = args.log.size.or(task.log.max_size);
         task.log.max_files = args.log.files.or(task.log.max_files);
-        args.set.iter().try_for_each(|setting| set(task, setting))
+        set_all(task, &args.set, bowline_spec::parse)
     }
 }
 
@@ -163,8 +165,17 @@ fn health(task: &mut Task, flags: HealthFlags) -> Result<()> {
     Ok(())
 }
 
-fn set(task: &mut Task, setting: &Setting) -> Result<()> {
-    set::set(task, setting).map_err(|invalid| {
+/// Sets what `--set` says in a description.
+///
+/// # Errors
+/// `BadSpec` naming the field.
+pub fn set_all<T: Serialize + DeserializeOwned>(
+    described: &mut T,
+    settings: &[Setting],
+    parse: Parse<T>,
+) -> Result<()> {
+    let one = |setting| set::set(described, setting, parse);
+    settings.iter().try_for_each(one).map_err(|invalid| {
         Error::from(invalid)
             .within("--set")
             .hint("docs/reference.md and `bowline schema` have every field and its form")

@@ -6,7 +6,9 @@
 
 use std::str::FromStr;
 
-use bowline_spec::{Format, Invalid, Task};
+use bowline_spec::{Format, Invalid};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 /// A field and what it becomes: `memory.high=48M`, `mounts[0].read_only=true`, `unified."memory.oom.group"=1`.
@@ -122,13 +124,20 @@ impl Setting {
     }
 }
 
-/// Sets one field of `task`, whatever it was before. Does not validate the description.
+/// Parses a description's text.
+pub type Parse<T> = fn(&str, Format) -> Result<T, Invalid>;
+
+/// Sets one field of a description, whatever it was before. Does not validate it; `parse` says what is wrong with a value.
 ///
 /// # Errors
 /// A field that there is not, or a value that it does not take; the field is named as in the description.
-pub fn set(task: &mut Task, setting: &Setting) -> Result<(), Invalid> {
+pub fn set<T: Serialize + DeserializeOwned>(
+    described: &mut T,
+    setting: &Setting,
+    parse: Parse<T>,
+) -> Result<(), Invalid> {
     let unwritable = |error: serde_json::Error| Invalid::new("", format!("cannot be written as JSON: {error}"));
-    let before = serde_json::to_value(&*task).map_err(unwritable)?;
+    let before = serde_json::to_value(&*described).map_err(unwritable)?;
     let mut refused = None;
     for value in setting.readings() {
         let mut description = before.clone();
@@ -136,18 +145,18 @@ pub fn set(task: &mut Task, setting: &Setting) -> Result<(), Invalid> {
         let text = description.to_string();
         match serde_json::from_str(&text) {
             Ok(changed) => {
-                *task = changed;
+                *described = changed;
                 return Ok(());
             }
-            Err(error) => refused = refused.or(Some(why(&text, &error))),
+            Err(error) => refused = refused.or(Some(why(&text, &error, parse))),
         }
     }
     refused.map_or(Ok(()), Err)
 }
 
 /// What is wrong with a description, with its field; nobody has seen the text that line and column would be of.
-fn why(text: &str, error: &serde_json::Error) -> Invalid {
-    match bowline_spec::parse(text, Format::Json) {
+fn why<T>(text: &str, error: &serde_json::Error, parse: Parse<T>) -> Invalid {
+    match parse(text, Format::Json) {
         Err(invalid) => Invalid { line: None, column: None, ..invalid },
         Ok(_) => Invalid::new("", error.to_string()),
     }
@@ -155,6 +164,7 @@ fn why(text: &str, error: &serde_json::Error) -> Invalid {
 
 #[cfg(test)]
 mod tests {
+    use bowline_spec::Task;
     use proptest::prelude::*;
 
     use super::*;
@@ -164,7 +174,7 @@ mod tests {
     }
 
     fn apply(task: &mut Task, text: &str) -> Result<(), Invalid> {
-        set(task, &text.parse().expect("a setting"))
+        set(task, &text.parse().expect("a setting"), bowline_spec::parse)
     }
 
     #[track_caller]
@@ -243,7 +253,7 @@ mod tests {
         #[test]
         fn reading_never_panics(text in "\\PC*|[a-c.\\[\\]0-9=\"]*") {
             if let Ok(setting) = text.parse::<Setting>() {
-                let _ = set(&mut Task::default(), &setting);
+                let _ = set(&mut Task::default(), &setting, bowline_spec::parse);
             }
         }
     }

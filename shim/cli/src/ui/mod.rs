@@ -3,7 +3,9 @@
 pub mod colour;
 pub mod detach;
 pub mod findings;
+pub mod json;
 pub mod numbers;
+pub mod order;
 pub mod outcome;
 pub mod plot;
 pub mod progress;

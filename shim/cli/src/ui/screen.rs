@@ -17,6 +17,7 @@ use signal_hook::iterator::Signals;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::ui::table::fit;
 use crate::ui::terminal::{self, RawMode};
 
 /// Switches to the alternate screen, hides the cursor and clears the screen.
@@ -55,6 +56,8 @@ pub enum Next {
     /// The given time has come.
     Due,
     Resized,
+    /// A key that the view itself knows nothing of.
+    Key(u8),
     /// A key or a signal ends the view; holds the exit code.
     End(u8),
 }
@@ -97,12 +100,13 @@ impl Live {
         Ok(live)
     }
 
-    /// Replaces the screen content with `lines`, cut to the height of the screen.
-    pub fn show(&self, lines: &[String]) -> Result<()> {
+    /// Replaces the screen content with a table, cut to the height of the screen.
+    pub fn show(&self, lines: Vec<String>) -> Result<()> {
         let (_, rows) = size_of(io::stdout()).unwrap_or((80, 24));
+        let lines = fit(lines, rows);
         let plain = anstream::AutoStream::choice(&io::stdout()) == anstream::ColorChoice::Never;
         let mut frame = String::from("\x1b[H");
-        for (row, line) in lines.iter().take(rows).enumerate() {
+        for (row, line) in lines.iter().enumerate() {
             if row > 0 {
                 frame += "\r\n";
             }
@@ -118,18 +122,16 @@ impl Live {
         write(&frame).doing(Kind::Internal, || "cannot write to the terminal")
     }
 
-    /// Waits for the first of: `due`, a resize, or the end.
+    /// Waits for the first of: `due`, a resize, a key, or the end.
     pub async fn next(&mut self, due: Instant) -> Next {
-        loop {
-            tokio::select! {
-                Some(event) = self.events.recv() => match event {
-                    Event::Signal(SIGWINCH) => return Next::Resized,
-                    Event::Signal(SIGINT) | Event::Key(b'q' | b'Q' | CTRL_C) | Event::NoMoreKeys => return Next::End(0),
-                    Event::Signal(other) => return Next::End(u8::try_from(128 + other).unwrap_or(u8::MAX)),
-                    Event::Key(_) => {}
-                },
-                () = tokio::time::sleep_until(due) => return Next::Due,
-            }
+        tokio::select! {
+            Some(event) = self.events.recv() => match event {
+                Event::Signal(SIGWINCH) => Next::Resized,
+                Event::Signal(SIGINT) | Event::Key(b'q' | b'Q' | CTRL_C) | Event::NoMoreKeys => Next::End(0),
+                Event::Signal(other) => Next::End(u8::try_from(128 + other).unwrap_or(u8::MAX)),
+                Event::Key(key) => Next::Key(key),
+            },
+            () = tokio::time::sleep_until(due) => Next::Due,
         }
     }
 }

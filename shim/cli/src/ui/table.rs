@@ -58,6 +58,22 @@ pub fn render(columns: &[Column], rows: &[Vec<Cell>], width: Option<usize>) -> V
     std::iter::once(&head).chain(rows).map(|row| line(columns, row, &widths, width.unwrap_or(usize::MAX))).collect()
 }
 
+/// Cuts a table to `height` lines: the head and the last line stay, and one line says how many rows are missing.
+pub fn fit(mut lines: Vec<String>, height: usize) -> Vec<String> {
+    const FRAME: usize = 3;
+    if lines.len() <= height || height < FRAME {
+        lines.truncate(height);
+        return lines;
+    }
+    let rows = height - FRAME;
+    let last = lines.pop();
+    let missing = lines.len() - 1 - rows;
+    lines.truncate(1 + rows);
+    lines.push(format!("+{missing} more"));
+    lines.extend(last);
+    lines
+}
+
 fn line(columns: &[Column], row: &[Cell], widths: &[usize], width: usize) -> String {
     let mut line = String::new();
     let mut left = width;
@@ -132,6 +148,15 @@ mod tests {
             }
         }
         assert_eq!(table(&[["web", "7", "日本語"]], Some(15))[1], "web    7  日本…");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        let lines = |rows: usize| (0..rows).map(|row| row.to_string()).collect::<Vec<_>>();
+        assert_eq!(fit(lines(5), 5), lines(5));
+        assert_eq!(fit(lines(30), 5), ["0", "1", "2", "+26 more", "29"]);
+        assert_eq!(fit(lines(5), 3), ["0", "+3 more", "4"]);
+        assert_eq!(fit(lines(5), 2), ["0", "1"]);
     }
 
     #[test]

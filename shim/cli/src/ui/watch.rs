@@ -6,17 +6,21 @@ use std::time::Duration;
 use bowline_executor::Result;
 use tokio::time::Instant;
 
+use crate::ui::json;
+use crate::ui::order::By;
 use crate::ui::reader::Reader;
 use crate::ui::readings::{APART, Reading, Sampler};
 use crate::ui::screen::{self, Live, Next};
-use crate::{say_json_line, show};
+use crate::{say, show};
 
-/// Turns readings into lines of text, for a terminal width if there is one.
-type Lines<'a> = dyn Fn(&[Reading], Option<usize>) -> Vec<String> + 'a;
+/// Turns readings into lines of text in an order, for a terminal width if there is one: a head, rows, and a line for all
+/// of them.
+type Lines<'a> = dyn Fn(&[Reading], By, Option<usize>) -> Vec<String> + 'a;
 
 /// The form in which readings are shown.
 pub enum As<'a> {
-    Table(&'a Lines<'a>),
+    /// A table, at first in this order.
+    Table(By, &'a Lines<'a>),
     /// JSON, one reading per line.
     JsonLines,
 }
@@ -25,11 +29,12 @@ pub enum As<'a> {
 /// Returns the exit code.
 pub async fn watch(sampler: &mut Sampler, interval: Duration, view: As<'_>) -> Result<u8> {
     let mut live = match view {
-        As::Table(_) if screen::is_live() => Some(Live::open()?),
+        As::Table(..) if screen::is_live() => Some(Live::open()?),
         _ => None,
     };
+    let mut order = if let As::Table(by, _) = view { by } else { By::Id };
     // Rates need two readings: the first comes now, so that the first figures appear soon.
-    if let Err(code) = read_unless_ended(sampler, live.as_mut()).await? {
+    if let Err(code) = read_unless_ended(sampler, live.as_mut(), &mut order).await? {
         return Ok(code);
     }
     let mut due = Instant::now() + APART;
@@ -37,10 +42,11 @@ pub async fn watch(sampler: &mut Sampler, interval: Duration, view: As<'_>) -> R
     loop {
         match next(live.as_mut(), due).await {
             Next::End(code) => return Ok(code),
+            Next::Key(key) => order = By::of_key(key).unwrap_or(order),
             Next::Resized => {}
             Next::Due => {
                 due += interval;
-                match read_unless_ended(sampler, live.as_mut()).await? {
+                match read_unless_ended(sampler, live.as_mut(), &mut order).await? {
                     Ok(readings) => current = readings,
                     Err(code) => return Ok(code),
                 }
@@ -52,9 +58,9 @@ pub async fn watch(sampler: &mut Sampler, interval: Duration, view: As<'_>) -> R
             }
         }
         match (&view, &live) {
-            (As::Table(table), Some(live)) => live.show(&table(&current, screen::width()))?,
-            (As::Table(table), None) => show(&table(&current, screen::width()))?,
-            (As::JsonLines, _) => current.iter().try_for_each(say_json_line)?,
+            (As::Table(_, table), Some(live)) => live.show(table(&current, order, screen::width()))?,
+            (As::Table(_, table), None) => show(&table(&current, order, screen::width()))?,
+            (As::JsonLines, _) => current.iter().try_for_each(|reading| say(&json::line(reading)?))?,
         }
         if Reader::of(io::stdout()) == Reader::Gone {
             return Ok(0);
@@ -67,6 +73,7 @@ pub async fn watch(sampler: &mut Sampler, interval: Duration, view: As<'_>) -> R
 async fn read_unless_ended(
     sampler: &mut Sampler,
     mut live: Option<&mut Live>,
+    order: &mut By,
 ) -> Result<std::result::Result<Vec<Reading>, u8>> {
     let read = readings(sampler);
     tokio::pin!(read);
@@ -74,8 +81,10 @@ async fn read_unless_ended(
         let far = Instant::now() + Duration::from_secs(86_400);
         tokio::select! {
             done = &mut read => return done.map(Ok),
-            event = next(live.as_deref_mut(), far) => if let Next::End(code) = event {
-                return Ok(Err(code));
+            event = next(live.as_deref_mut(), far) => match event {
+                Next::End(code) => return Ok(Err(code)),
+                Next::Key(key) => *order = By::of_key(key).unwrap_or(*order),
+                Next::Due | Next::Resized => {}
             },
         }
     }

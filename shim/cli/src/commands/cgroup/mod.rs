@@ -11,9 +11,10 @@ use oci_spec::runtime::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, Li
 use serde_json::json;
 
 use crate::input::args::cgroup::{CgroupCommand, SetArgs};
+use crate::ui::json;
 use crate::ui::numbers::{count, cpu_time, or_dash, size};
 use crate::ui::table::{Cell, Column, render};
-use crate::{FAILED, complain, say, say_json, show};
+use crate::{FAILED, complain, say, show};
 use bowline_client::spawn;
 
 /// Exit code of `exists` if there is no such cgroup.
@@ -39,11 +40,11 @@ pub fn run(command: CgroupCommand) -> Result<u8> {
         CgroupCommand::Ensure { at, threaded } => cgroups()?.ensure(at.path.as_str(), threaded).map(|()| 0),
         CgroupCommand::Usage { at, json } => {
             let usage = cgroups()?.usage(at.path.as_str())?;
-            if json { say_json(&usage) } else { print(usage_rows(&usage)) }.map(|()| 0)
+            if json { json::print(&usage) } else { print(usage_rows(&usage)) }.map(|()| 0)
         }
         CgroupCommand::Show { at, json } => {
             let found = cgroups()?.configuration(at.path.as_str())?;
-            if json { say_json(&found) } else { print(limit_rows(&found)) }.map(|()| 0)
+            if json { json::print(&found) } else { print(limit_rows(&found)) }.map(|()| 0)
         }
         CgroupCommand::Set { at, limits } => {
             let cgroups = cgroups()?;
@@ -56,7 +57,7 @@ pub fn run(command: CgroupCommand) -> Result<u8> {
             let destroyed = cgroups()?.destroy(at.path.as_str())?;
             if json {
                 let Destroyed { was_there, moved } = destroyed;
-                return say_json(&json!({"was_there": was_there, "moved": moved})).map(|()| 0);
+                return json::print(&json!({"was_there": was_there, "moved": moved})).map(|()| 0);
             }
             for pid in destroyed.moved {
                 complain(&format!("{pid} did not end, and was moved to a parent of {}", at.path), None);

@@ -11,7 +11,8 @@ use serde_json::json;
 
 use super::NOWHERE;
 use crate::input::args::cgroup::{NameArgs, NamingDriver};
-use crate::{say, say_json};
+use crate::say;
+use crate::ui::json;
 
 /// The cgroup that bowline has above all sandboxes.
 const SANDBOXES: &str = "bowline";
@@ -36,7 +37,7 @@ pub fn run(args: &NameArgs) -> Result<u8> {
 fn print(args: &NameArgs, paths: std::result::Result<(String, String), Invalid>) -> Result<u8> {
     let (cgroupfs, systemd) = paths.doing(Kind::Usage, || "cannot name the cgroup")?;
     match args.driver {
-        _ if args.json => say_json(&json!({"cgroupfs": cgroupfs, "systemd": systemd})),
+        _ if args.json => json::print(&json!({"cgroupfs": cgroupfs, "systemd": systemd})),
         NamingDriver::Cgroupfs => say(&cgroupfs),
         NamingDriver::Systemd => say(&systemd),
     }
@@ -58,7 +59,7 @@ fn whose(path: &str, args: &NameArgs) -> Result<u8> {
         (None, None) => return Ok(NOWHERE),
     };
     if args.json {
-        return say_json(&found).map(|()| 0);
+        return json::print(&found).map(|()| 0);
     }
     for (name, value) in found.as_object().into_iter().flatten() {
         say(&format!("{name} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)))?;

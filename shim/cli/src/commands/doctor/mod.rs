@@ -13,7 +13,8 @@ mod tools;
 use bowline_executor::{Result, StateDir};
 use serde::Serialize;
 
-use crate::{FAILED, say, say_json};
+use crate::ui::json;
+use crate::{FAILED, say};
 
 /// One feature that this host may have.
 #[derive(Debug, Serialize)]
@@ -101,7 +102,7 @@ pub fn run(state: &StateDir, json: bool) -> Result<u8> {
     let found = examine(state);
     let code = if found.runs { 0 } else { FAILED };
     if json {
-        return say_json(&found).map(|()| code);
+        return json::print(&found).map(|()| code);
     }
     for fact in &found.facts {
         say(&fact.lines())?;

@@ -29,8 +29,9 @@ use crate::commands::events;
 use crate::commands::inspect::examine;
 use crate::input::filter::NOT_ANSWERING;
 use crate::ui::colour;
+use crate::ui::json;
 use crate::ui::words;
-use crate::{reach, say_json, show};
+use crate::{reach, show};
 use finding::{Facts, Finding, Severity};
 
 /// The time between the two readings of a running task: several periods of a CPU limit.
@@ -55,7 +56,7 @@ pub async fn run(state: &StateDir, id: &TaskId, json: bool) -> Result<u8> {
         gathered => gathered?,
     };
     let explanation = explain(id, &facts, Timestamp::now());
-    if json { say_json(&explanation) } else { show(&lines(&explanation)) }?;
+    if json { json::print(&explanation) } else { show(&lines(&explanation)) }?;
     Ok(0)
 }
 

@@ -22,8 +22,9 @@ use bowline_executor::{Doing, Error, Kind, Result, StateDir, host_units, probe};
 use bowline_spec::host_limits::{self, Manifest, OnFailure, Parsed};
 
 use self::bus::Bus;
+use crate::complain;
 use crate::input::args::limits::LimitsCommand;
-use crate::{complain, say_json};
+use crate::ui::json;
 
 /// Exit code when something was skipped and reported, and the rest was done.
 const PARTLY: u8 = 1;
@@ -81,7 +82,7 @@ pub async fn give_up(state: &StateDir, slice: &str) {
 
 /// Prints the JSON schema of a manifest.
 pub fn schema() -> Result<u8> {
-    say_json(&host_limits::schema()).map(|()| 0)
+    json::print_plain(&host_limits::schema()).map(|()| 0)
 }
 
 /// Reads a manifest; reports and skips entries that make no sense.

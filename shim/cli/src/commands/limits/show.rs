@@ -7,10 +7,11 @@ use serde::Serialize;
 
 use super::bus::{Bus, cpu_text, in_force, memory_text};
 use super::found::{elsewhere, found};
+use crate::show;
+use crate::ui::json;
 use crate::ui::numbers::or_dash;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
-use crate::{say_json, show};
 
 /// One unit, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -51,7 +52,7 @@ pub async fn run(state: &StateDir, bus: &mut Bus, manifest: Option<Manifest>, js
         Some(row(&one.service.name, wanted, one.service.slice.as_ref(), one.unit?))
     }));
     if json {
-        return say_json(&rows);
+        return json::print_list(&rows);
     }
     let columns = ["UNIT", "STATE", "CPU", "WANTED", "MEMORY", "WANTED", "NOTE"].map(Column::Left);
     let cells = |row: &Row| {

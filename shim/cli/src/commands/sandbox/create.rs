@@ -10,15 +10,18 @@ use super::{examine, remove, warn};
 use crate::commands::launch;
 use crate::input::args::sandbox::CreateArgs;
 use crate::input::description;
-use crate::{say, say_json};
+use crate::input::flags::set_all;
+use crate::say;
+use crate::ui::json;
 
 pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     let (driver, json) = (args.cgroup_driver, args.json);
+    let replace = args.replace;
     let sandbox = match args.file.take() {
         Some(file) => description::read_sandbox(&file, |sandbox| lay_on_top(sandbox, args))?,
         None => {
             let mut sandbox = Sandbox::default();
-            lay_on_top(&mut sandbox, args);
+            lay_on_top(&mut sandbox, args)?;
             sandbox.validate().map_err(Error::from)?;
             sandbox
         }
@@ -27,6 +30,9 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
         Some(id) => id.clone(),
         None => made_up("sandbox")?,
     };
+    if replace {
+        remove::replaced(state, sandbox.name.as_ref()).await?;
+    }
     let members = sandbox.members.clone();
     let shim_cgroup = match sandbox.overhead {
         Overhead::Beside | Overhead::Inside => ShimCgroup::Overhead,
@@ -51,12 +57,15 @@ pub async fn run(state: &StateDir, mut args: CreateArgs) -> Result<u8> {
     }
     let found = examine(state, &id).await?;
     warn(&found);
-    if json { say_json(&found) } else { say(id.as_str()) }?;
+    if json { json::print(&found) } else { say(id.as_str()) }?;
     Ok(0)
 }
 
 /// Applies the flags on top of what a file says.
-fn lay_on_top(sandbox: &mut Sandbox, args: CreateArgs) {
+///
+/// # Errors
+/// `BadSpec` for a field that `--set` cannot set.
+fn lay_on_top(sandbox: &mut Sandbox, args: CreateArgs) -> Result<()> {
     sandbox.name = args.name.or(sandbox.name.take());
     sandbox.place = args.place.or(sandbox.place.take());
     sandbox.memory.limit = args.memory.or(sandbox.memory.limit);
@@ -69,4 +78,5 @@ fn lay_on_top(sandbox: &mut Sandbox, args: CreateArgs) {
     sandbox.network.ports.extend(args.publish);
     sandbox.hostname = args.hostname.or(sandbox.hostname.take());
     sandbox.share_pid |= args.share_pid;
+    set_all(sandbox, &args.set, bowline_spec::parse_sandbox)
 }

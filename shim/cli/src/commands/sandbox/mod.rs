@@ -14,16 +14,17 @@ use crate::commands::stats;
 use crate::commands::update;
 use crate::input::args::sandbox::SandboxCommand;
 use crate::input::filter::NOT_ANSWERING;
+use crate::ui::json;
 use crate::ui::numbers;
 use crate::ui::screen;
 use crate::ui::table::{Cell, Column, render};
-use crate::{complain, say, say_json, show};
+use crate::{complain, say, show};
 
 pub async fn run(state: &StateDir, command: SandboxCommand) -> Result<u8> {
     match command {
         SandboxCommand::Create(args) => create::run(state, *args).await,
         SandboxCommand::Ls { json, quiet } => list(state, json, quiet).await,
-        SandboxCommand::Inspect { id } => say_json(&examine(state, &id).await?).map(|()| 0),
+        SandboxCommand::Inspect { id } => json::print(&examine(state, &id).await?).map(|()| 0),
         SandboxCommand::Stats { id, json } => {
             let shim = bowline_client::sandbox::of(state, &id).await?;
             stats::of_sandbox(&id, &shim, json).await
@@ -133,7 +134,7 @@ async fn list(state: &StateDir, json: bool, quiet: bool) -> Result<u8> {
         }
     }
     if json {
-        return say_json(&all).map(|()| 0);
+        return json::print_list(&all).map(|()| 0);
     }
     if quiet {
         return all.iter().try_for_each(|found| say(found.id.as_str())).map(|()| 0);

@@ -25,6 +25,20 @@ pub async fn run(state: &StateDir, ids: &[TaskId], force: bool) -> Result<u8> {
     Ok(code.unwrap_or(0))
 }
 
+/// Removes the sandbox that a new one of its name replaces.
+///
+/// # Errors
+/// `Usage` without a name.
+pub async fn replaced(state: &StateDir, id: Option<&TaskId>) -> Result<()> {
+    let id = id.ok_or_else(|| {
+        Error::new(Kind::Usage, "--replace: the sandbox has no name").hint("name it by --name, or in its description")
+    })?;
+    match remove(state, id, true).await {
+        Err(error) if error.kind() == Kind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
 /// Removes one sandbox; with `force`, kills its members first.
 pub async fn remove(state: &StateDir, id: &TaskId, force: bool) -> Result<()> {
     let folder = bowline_client::sandbox::folder(state, id)?;

@@ -31,6 +31,7 @@ use crate::input::moment::Moment;
 use crate::input::named::TaskRef;
 use crate::input::signal::SignalOrNone;
 use crate::ui::detach::{self, DetachKeys};
+use crate::ui::order::By;
 use bowline_metrics::args::MetricsArgs;
 
 /// The heading in every help above the flags that every command has.
@@ -479,6 +480,9 @@ pub struct StatsArgs {
     /// Repeat until q or Ctrl-C; with --json one line for each reading
     #[arg(short, long)]
     pub watch: bool,
+    /// What the tables are sorted by [default: id, with --watch cpu, where the keys c, m and i change it]
+    #[arg(long, value_enum, value_name = "BY", conflicts_with = "json")]
+    pub sort: Option<By>,
     /// The time between readings, with --watch or --record [default: 2s, with --record 1s]
     #[arg(long, value_name = "TIME", value_parser = interval)]
     pub interval: Option<Duration>,
@@ -507,6 +511,9 @@ pub struct TopArgs {
     /// Once, as JSON
     #[arg(long)]
     pub json: bool,
+    /// What to sort by; live, the keys c, m and i change it
+    #[arg(long, value_enum, value_name = "BY", default_value = "cpu")]
+    pub sort: By,
     /// The time between readings
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     pub interval: Duration,

@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 use crate::input::args::update::UpdateArgs;
 use crate::input::args::word;
 use crate::input::examples;
+use crate::input::set::Setting;
 
 #[derive(Debug, Subcommand)]
 pub enum SandboxCommand {
@@ -84,9 +85,15 @@ pub struct CreateArgs {
     /// The sandbox's id [default: made up]
     #[arg(long, value_name = "ID")]
     pub name: Option<TaskId>,
+    /// Remove a sandbox of that name first, with its members, as `sandbox rm -f` does
+    #[arg(long)]
+    pub replace: bool,
     /// A sandbox's description: TOML, or JSON if it ends in .json; - for stdin
     #[arg(short, long, value_name = "F")]
     pub file: Option<PathBuf>,
+    /// Any field of the description, over all else: memory.high=1G, overhead=inside; null removes it
+    #[arg(long, value_name = "FIELD=VALUE")]
+    pub set: Vec<Setting>,
     /// Where its cgroup is: /ecs/ID, or /ecs/ for whatever id, or a slice of systemd's, ecstasks-ID.slice [default: /bowline/ID]
     #[arg(long, value_name = "PATH")]
     pub place: Option<Place>,

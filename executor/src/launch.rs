@@ -27,7 +27,7 @@ use crate::io::{self, Stdio};
 use crate::lsm::Labels;
 use crate::namespaces::{self, Namespaces};
 use crate::notify::{self, Handing, Notify};
-use crate::rootfs;
+use crate::rootfs::{self, Additions};
 use crate::seccomp::Filter;
 use crate::unsupported;
 use crate::worker::{self, PipeReader};
@@ -49,6 +49,8 @@ pub struct Prepared<'a> {
     pub own_folders: &'a [&'a str],
     /// The program that stays above the workload as its init, if there is one.
     pub init: Option<InitProgram>,
+    /// What the root has beyond the configuration.
+    pub additions: &'a Additions,
 }
 
 /// A live process of the task.
@@ -76,7 +78,7 @@ pub struct Held {
 impl Prepared<'_> {
     /// Clones init. From here on the caller must reap it.
     pub fn clone_init(self) -> Result<Starting> {
-        let Prepared { id, spec, bundle, cgroup, filter, stdio, keeps_keyring, own_folders, init } = self;
+        let Prepared { id, spec, bundle, cgroup, filter, stdio, keeps_keyring, own_folders, init, additions } = self;
         let process = spec.process().as_ref().ok_or_else(|| Error::new(Kind::BadSpec, "process: missing"))?;
         unsupported::check(spec)?;
         let namespaces = Namespaces::of(spec)?;
@@ -130,7 +132,7 @@ impl Prepared<'_> {
             let nobody = nobody.as_ref().map(OwnedFd::as_fd);
             let (mounts, orders) = (mounts.as_ref().map(OwnedFd::as_fd), hear.as_raw_fd());
             let namespaces = &namespaces;
-            let itself = Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, orders };
+            let itself = Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, additions, orders };
             child::run_init(&payload, itself, tell.as_raw_fd())
         };
         let enter = || {

@@ -52,6 +52,7 @@
 #![warn(missing_docs)]
 
 mod bundle;
+mod bundle_task;
 mod checkpoint;
 mod child;
 mod claim;
@@ -105,6 +106,7 @@ mod sandbox;
 pub mod sandbox_namespaces;
 mod sealed;
 mod seccomp;
+pub mod secrets;
 pub mod spare;
 mod spared_memory;
 mod stats;
@@ -149,7 +151,7 @@ pub use past_shim::{PastShim, is_frozen, kill_shim, until_free};
 pub use pause_process::{Net as PauseNet, Pause};
 pub use report::{Enforcement, ExitReport, StoppedBy};
 pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, PauseEnd, Process, Source, TaskState};
-pub use rootfs::{layers, mount_options};
+pub use rootfs::{SECRETS, Secret, layers, mount_options};
 pub use sandbox::{Budget, SandboxRecord, SandboxState, Undone, give_up_damaged_networks, undo_sandbox};
 pub use sealed::open as open_sealed;
 pub use stats::{

@@ -15,6 +15,7 @@ use crate::lifecycle::Status;
 use crate::member::Member;
 use crate::report::ExitReport;
 use crate::rootfs::layers::Layer;
+use crate::secrets::Secrets;
 
 /// A new task.
 #[derive(Debug, Clone)]
@@ -50,6 +51,8 @@ pub struct Launch {
     pub checkpoint: Option<PathBuf>,
     /// The manager's special wishes.
     pub particulars: Particulars,
+    /// What the task alone is to read.
+    pub secrets: Secrets,
 }
 
 impl Launch {
@@ -70,6 +73,7 @@ impl Launch {
             slice: None,
             checkpoint: None,
             particulars: Particulars::default(),
+            secrets: Secrets::default(),
         }
     }
 

@@ -325,10 +325,10 @@ fn is_asked_for(folder: &Folder, record: &Record) -> bool {
 
 /// The cgroup that the caller requested.
 fn asked(folder: &Folder, record: &Record) -> Option<String> {
-    if let Some(task) = &record.task {
+    if let (Some(task), None) = (&record.task, record.bundle()) {
         return task.cgroup.as_ref().map(|path| path.to_string_lossy().into_owned());
     }
-    bundle::cgroup_asked_for(folder.path())
+    bundle::cgroup_asked_for(record.bundle().unwrap_or(folder.path()))
 }
 
 /// Cleans up a manager's bundle after its shim died: like [`undo`], and also runs its poststop

@@ -52,13 +52,19 @@ pub const DEFAULT_PIDS: u64 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 // Not required to serde: `validate` says better what to write, and flags may bring it.
-#[schemars(extend("required" = ["command"]))]
+#[schemars(extend("anyOf" = [{"required": ["command"]}, {"required": ["bundle"]}]))]
 pub struct Task {
     /// The task's id; made up by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<TaskId>,
 
-    /// The program: a path inside the root, or a name looked up in `/local`, in `/`, then in the task's `PATH`.
+    /// An OCI bundle: the absolute path of a folder on the host with `config.json`, which then says what the other fields
+    /// would, but for how the task is watched, stopped and logged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<PathBuf>,
+    /// The program: a path inside the root, or a name looked up in `/local`, in `/`, then in the task's `PATH`. Needed
+    /// without a bundle, whose own command and arguments it replaces.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub command: String,
     /// Its arguments, without the program's own name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -77,7 +83,7 @@ pub struct Task {
     pub stdin: bool,
     /// Whether a small init of bowline's is above the program: it forwards signals, reaps orphans, and keeps output and
     /// exit status when the shim dies; true by default for the host view, unless `pids` or `rlimits.nproc` allow one
-    /// process alone, and false for a folder.
+    /// process alone, and false for a folder or a bundle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<bool>,
     /// The working directory inside the root; `/` by default.
@@ -102,6 +108,10 @@ pub struct Task {
     /// view, false for a folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readonly_rootfs: Option<bool>,
+    /// Keeps changes to the root in memory, at most so much, until the task ends: the root folder stays as it is. The
+    /// memory counts as the task's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ephemeral: Option<ByteSize>,
     /// The host name inside, the host's by default; needs a uts namespace of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
@@ -241,7 +251,7 @@ impl Task {
         let nproc = self.rlimits.iter().find(|(resource, _)| resource.name() == "nproc");
         let has_room = |limit| !matches!(limit, Ceiling::At(0 | 1));
         let roomy = has_room(self.pids()) && nproc.is_none_or(|(_, limit)| has_room(limit.soft));
-        self.init.unwrap_or(self.rootfs.is_none() && roomy)
+        self.init.unwrap_or(self.rootfs.is_none() && self.bundle.is_none() && roomy)
     }
 
     /// The most processes and threads, with its default.

@@ -38,7 +38,9 @@ impl Task {
         let mut task = self.clone();
         task.namespaces.network.get_or_insert(Namespace::Private);
         task.no_new_privs.get_or_insert(true);
-        task.readonly_rootfs.get_or_insert(true);
+        if task.ephemeral.is_none() {
+            task.readonly_rootfs.get_or_insert(true);
+        }
         task.workdir.get_or_insert_with(|| HOME.into());
         task.capabilities.drop = vec![Entry::All];
         task.pids.get_or_insert(Ceiling::At(PIDS));

@@ -4,6 +4,7 @@
 //! What depends on the host's CPUs, devices, users or cgroup version is
 //! `build`'s.
 
+mod bundle;
 mod health;
 mod identity;
 mod isolation;
@@ -39,6 +40,7 @@ impl Task {
     /// # Errors
     /// As [`Task::validate`].
     pub fn validate_member(&self) -> Result<(), Invalid> {
+        bundle::check(self)?;
         process::check(self)?;
         health::check(self)?;
         identity::check(self)?;

@@ -42,7 +42,7 @@ use crate::init_program::InitProgram;
 use crate::io::{End, Stdio};
 use crate::lsm::{Labels, Opened};
 use crate::namespaces::Namespaces;
-use crate::rootfs::{self, Sources};
+use crate::rootfs::{self, Additions, Sources};
 use crate::{memory_policy, network, time_namespace};
 
 /// First byte of a message on the report pipe: init is set up and waits for [`START`].
@@ -102,6 +102,8 @@ pub struct Init<'a> {
     pub mounts: Option<BorrowedFd<'a>>,
     /// The folders in which a command without a `/` is looked for before PATH.
     pub own_folders: &'a [&'a str],
+    /// What its root has beyond the configuration.
+    pub additions: &'a Additions,
     /// The descriptor that [`MAPPED`] and [`START`] come from.
     pub orders: RawFd,
 }
@@ -137,7 +139,7 @@ pub fn tell_error(report: RawFd, error: &Error) {
 }
 
 fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<Infallible> {
-    let Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, orders } = init;
+    let Init { spec, id, bundle, namespaces, sources, nobody, mounts, own_folders, additions, orders } = init;
     let container = Container { id, bundle, spec };
     let mut sources = sources;
     let labels = begin(payload)?;
@@ -154,7 +156,7 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     if namespaces.is_new(sys::CLONE_NEWTIME) {
         time_namespace::enter_new(spec)?;
     }
-    let sources = match sources.take() {
+    let mut sources = match sources.take() {
         Some(sources) => sources,
         None if sys::has_mount_fds() => rootfs::open_sources(spec, bundle, namespaces.in_user_namespace(), nobody)?,
         None => {
@@ -169,6 +171,9 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     if namespaces.in_user_namespace() {
         // What is mounted from here on belongs to the task's root.
         confine::set_ids(0, 0, &[])?;
+    }
+    if let Some(size) = additions.ephemeral {
+        rootfs::make_ephemeral(&mut sources, size, namespaces.in_user_namespace())?;
     }
     if namespaces.is_new(libc::CLONE_NEWNET) {
         network::prepare_new()?;
@@ -191,7 +196,8 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
         container.run_inside(Point::CreateContainer, &rootfs::path(spec, bundle)?, env)
     };
     let wants_null = payload.stdio.wants_null();
-    let entered = rootfs::enter(spec, &sources, namespaces.in_user_namespace(), mounts, wants_null, hooks)?;
+    let in_user_namespace = namespaces.in_user_namespace();
+    let entered = rootfs::enter(spec, &sources, in_user_namespace, mounts, wants_null, &additions.secrets, hooks)?;
     // Nothing that runs inside is to come by the host's mounts.
     mounts.into_iter().for_each(|mounts| sys::close_fd(mounts.as_raw_fd()));
     if let (Some(pty), Some(wish)) = (&entered.terminal, &payload.stdio.terminal) {

@@ -1,7 +1,7 @@
 //! The record of a task on disk, `task.json`, and the report of a task whose shim died first.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bowline_cgroup::{CgroupIdentity, Unit};
 use bowline_error::{Error, Kind, Result};
@@ -19,7 +19,7 @@ use crate::watch::Finding;
 /// The record of a task on disk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
-    /// The description that the task was launched from; `None` for a bundle.
+    /// The description that the task was launched from; `None` for a manager's bundle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Task>,
     /// When its launch began.
@@ -100,6 +100,11 @@ fn is_none(paths: &[Option<PathBuf>; 2]) -> bool {
 }
 
 impl Record {
+    /// The bundle that the task's description names; a manager's bundle is the task's folder itself.
+    pub fn bundle(&self) -> Option<&Path> {
+        self.task.as_ref()?.bundle.as_deref()
+    }
+
     /// The pid of the task's program.
     pub fn program_pid(&self) -> Option<i32> {
         self.workload_pid.or(self.pid)

@@ -13,6 +13,7 @@
 mod cgroups;
 mod copy_up;
 mod devices;
+mod ephemeral;
 mod filesystem;
 mod handle;
 mod host_view;
@@ -22,6 +23,7 @@ pub mod layers;
 mod options;
 mod remount;
 mod seal;
+mod secret_files;
 mod sources;
 mod stage;
 mod terminal;
@@ -38,6 +40,7 @@ use rustix::fs::{self, FileType, Mode};
 use rustix::mount::UnmountFlags;
 
 pub use devices::{Null, null_apart, open_null_in_worker};
+pub use ephemeral::apply as make_ephemeral;
 use filesystem::Filesystem;
 use handle::{file_type, open_path};
 use inside::Make;
@@ -46,6 +49,7 @@ use options::Options;
 pub use options::names as mount_options;
 pub use options::of as read_mount_options;
 use remount::Made;
+pub use secret_files::{SECRETS, Secret};
 pub use sources::{
     Source, Sources, are_idmapped, attach, hide_owners, open as open_sources, root_path as path,
     stage as stage_sources, take_up as take_up_sources,
@@ -54,6 +58,16 @@ pub use terminal::{Pty, open as open_terminal};
 use trees::Trees;
 
 use crate::namespaces;
+
+/// What a root has that a configuration has no field for.
+#[derive(Clone, Default)]
+pub struct Additions {
+    /// Files that only the user of the task's process reads.
+    pub secrets: Vec<Secret>,
+    /// How many bytes of changes to the root are kept, in memory and until the task ends; without it, changes go to
+    /// the root folder.
+    pub ephemeral: Option<u64>,
+}
 
 /// What init keeps when it enters its root.
 pub struct Entered {
@@ -64,7 +78,8 @@ pub struct Entered {
 }
 
 /// Fills the attached root, seals it, and makes it the root of this process: of its mount namespace or, in the
-/// namespace `shared` if that is given, of this process and its children alone. `hooks` is called when all mounts are
+/// namespace `shared` if that is given, of this process and its children alone. `secrets` are written once all mounts are
+/// there. `hooks` is called when all mounts are
 /// in place, nothing is read-only or masked yet, and the root is still the host's.
 pub fn enter(
     spec: &Spec,
@@ -72,6 +87,7 @@ pub fn enter(
     in_user_namespace: bool,
     shared: Option<BorrowedFd<'_>>,
     wants_null: bool,
+    secrets: &[Secret],
     hooks: impl FnOnce() -> Result<()>,
 ) -> Result<Entered> {
     rustix::process::umask(Mode::empty());
@@ -89,6 +105,7 @@ pub fn enter(
         }
     }
     let read_only = filling.read_only;
+    secret_files::write(secrets, root, spec)?;
     let null = match (&dev, &sources.nodes) {
         (Some(dev), nodes) => devices::create(&sources.trees, root, dev, spec, nodes.as_ref())?,
         (None, Some(tree)) => Null::Apart(tree.try_clone().doing(Kind::Internal, || "cannot copy an fd")?),

@@ -22,13 +22,14 @@ use tokio::io::Interest;
 
 use super::handles::TaskHandles;
 use super::launch_plan::LaunchPlan;
+use super::planning::configured;
 use super::supervisor::Supervisor;
 use super::task::Task;
+use crate::bundle_task::Configured;
 use crate::claim::{Claim, End};
 use crate::claimed_uid;
 use crate::facts::TaskFacts;
 use crate::folder::{Record, Remembered};
-use crate::host;
 use crate::init_program::{self, Kept};
 use crate::io::{self, KeptOutput, Pumps, Tail, Target};
 use crate::launch::Live;
@@ -87,11 +88,10 @@ impl Supervisor {
         let description = record.description()?;
         let own = record.user.as_ref().filter(|_| description.profile.is_some()).map(User::uid);
         let claimed = own.map(claimed_uid::claim_again).transpose()?;
-        let mut spec = host::configure_unfiltered(description, id.as_str(), claimed.as_ref())?;
+        let Configured { mut spec, profile, .. } = configured(description, id, claimed.as_ref())?;
         if let (Some(process), Some(user)) = (spec.process_mut(), &record.user) {
             process.set_user(user.clone());
         }
-        let profile = host::profile(description)?;
         let reserve = Some(self.config.folder.reserve_exit()?);
         Ok(LaunchPlan { claimed, reserve, ..self.planned(spec, profile, record, self.config.folder.clone()).await? })
     }

@@ -368,9 +368,9 @@ async fn clone_into(
         let handles = task.handles.borrow();
         let init = handles.init.as_ref().ok_or_else(|| gone(task))?;
         let filter = task.filter.as_ref();
-        let Task { id, folder, spec, namespaces, .. } = task;
-        let (id, bundle, keeps_keyring) =
-            (id.as_str(), folder.path(), task.facts.look(|facts| facts.particulars.keeps_keyring));
+        let Task { id, spec, namespaces, .. } = task;
+        let (id, bundle) = (id.as_str(), &*task.bundle());
+        let keeps_keyring = task.facts.look(|facts| facts.particulars.keeps_keyring);
         exec_launch::Exec { process, id, bundle, spec, filter, stdio, null, entry, namespaces, init, keeps_keyring }
             .clone_exec()?
     };

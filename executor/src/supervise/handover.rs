@@ -39,6 +39,7 @@ use crate::launch::Live;
 use crate::lifecycle::task::Life;
 use crate::log::{self, LogFiles};
 use crate::namespaces::Namespaces;
+use crate::rootfs::Additions;
 use crate::stats::Stats;
 use crate::watch::KernelLog;
 use crate::{claimed_uid, init_program, reserve, sandbox_namespaces, seccomp};
@@ -306,6 +307,7 @@ impl Supervisor {
             reserve: handed.reserve.map(reserve::Handed::take).transpose()?,
             lock: handed.lock.map(Fd::take).transpose()?.map(Lock::from_fd),
             claimed: handed.claimed.map(claimed_uid::Handed::take).transpose()?,
+            additions: Additions::default(),
         };
         let task = Task::with(id.clone(), plan, handles);
         task.facts.note(|now| *now = facts);

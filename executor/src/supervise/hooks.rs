@@ -1,5 +1,6 @@
 //! Hooks that the shim runs: some failures undo the launch, one ends the container, others are only logged.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use bowline_error::{Error, Kind, Result};
@@ -10,8 +11,14 @@ use super::task::Task;
 use crate::hooks::{Container, Point};
 
 impl Task {
-    fn container(&self) -> Container<'_> {
-        Container { id: self.id.as_str(), bundle: self.folder.path(), spec: &self.spec }
+    /// The folder of the task's configuration.
+    pub(super) fn bundle(&self) -> PathBuf {
+        self.facts.look(|facts| facts.record.bundle().unwrap_or(self.folder.path()).to_owned())
+    }
+
+    async fn run_hooks(&self, point: Point, pid: Option<i32>, failed: impl Fn(Error) -> Result<()>) -> Result<()> {
+        let bundle = self.bundle();
+        Container { id: self.id.as_str(), bundle: &bundle, spec: &self.spec }.run(point, pid, failed).await
     }
 }
 
@@ -23,7 +30,7 @@ impl Supervisor {
     /// Names the first hook that fails; the container must then not be created.
     pub(super) async fn run_create_hooks(&self, task: &Task, pid: i32) -> Result<()> {
         for point in [Point::Prestart, Point::CreateRuntime] {
-            task.container().run(point, Some(pid), Err).await?;
+            task.run_hooks(point, Some(pid), Err).await?;
         }
         Ok(())
     }
@@ -34,7 +41,7 @@ impl Supervisor {
     /// # Errors
     /// Names the first hook that fails.
     pub(super) async fn run_poststart_hooks(&self, task: &Rc<Task>) -> Result<()> {
-        let run = task.container().run(Point::Poststart, task.pid(), Err).await;
+        let run = task.run_hooks(Point::Poststart, task.pid(), Err).await;
         let Err(error) = run else { return Ok(()) };
         match task.signal(&self.layout, Signal::KILL) {
             // It has ended by itself.
@@ -51,7 +58,7 @@ impl Supervisor {
             tracing::warn!(%error, id = %task.id, "a hook failed");
             Ok(())
         };
-        if let Err(error) = task.container().run(Point::Poststop, None, failed).await {
+        if let Err(error) = task.run_hooks(Point::Poststop, None, failed).await {
             tracing::warn!(%error, id = %task.id, "the poststop hooks were not run");
         }
     }

@@ -1,5 +1,7 @@
 //! Everything that is known about a launch before it begins.
 
+use std::path::Path;
+
 use bowline_error::Error;
 use oci_spec::runtime::Spec;
 
@@ -8,6 +10,7 @@ use crate::facts::Particulars;
 use crate::folder::{Folder, Lock, Record};
 use crate::namespaces::Namespaces;
 use crate::reserve::Reserve;
+use crate::rootfs::Additions;
 use crate::seccomp::Filter;
 
 /// A launch that has nothing on the host yet but its folder.
@@ -17,7 +20,7 @@ pub struct LaunchPlan {
     pub filter: Option<Filter>,
     pub record: Box<Record>,
     pub particulars: Particulars,
-    /// The folder of the record, and the base of relative paths in the spec.
+    /// The folder of the record.
     pub folder: Folder,
     /// Space reserved in `folder` for the exit report.
     pub reserve: Option<Reserve>,
@@ -27,9 +30,16 @@ pub struct LaunchPlan {
     pub lock: Option<Lock>,
     /// The user that was claimed for the task.
     pub claimed: Option<ClaimedUid>,
+    /// What the root has beyond `spec`; needed until init is set up.
+    pub additions: Additions,
 }
 
 impl LaunchPlan {
+    /// The base of relative paths in the spec.
+    pub fn bundle(&self) -> &Path {
+        self.record.bundle().unwrap_or(self.folder.path())
+    }
+
     /// Falls back to the default cgroup and records why.
     pub fn do_without_slice(&mut self, why: &Error) {
         let path = self.spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_ref());

@@ -8,6 +8,7 @@ use bowline_error::{Error, Kind, Result};
 use bowline_spec::OWN_FOLDERS;
 use bowline_spec::id::TaskId;
 use bowline_spec::unit::slice_path;
+use bowline_spec::values::ByteSize;
 use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
 
@@ -28,6 +29,7 @@ use crate::log::{self, LogFiles};
 use crate::manager_events::Happening;
 use crate::namespaces;
 use crate::request::{Bundle, Launch, Launched, Source};
+use crate::rootfs::Additions;
 use crate::rootfs::layers::{self, Layer};
 use crate::{bundle, stats, waits};
 
@@ -283,6 +285,11 @@ impl Supervisor {
             Source::Bundle(bundle) => self.plan_bundle(&id, bundle, launch.driver, durable).await?,
         };
         plan.particulars = launch.particulars.clone();
+        launch.secrets.lay_on(&mut plan.spec)?;
+        plan.additions = Additions {
+            secrets: launch.secrets.files.clone(),
+            ephemeral: plan.record.task.as_ref().and_then(|task| task.ephemeral).map(ByteSize::as_u64),
+        };
         let (folder, owns_folder) = (plan.folder.clone(), plan.owns_folder);
         // Written before anything is created that a crash would leave behind.
         let made = match folder.write_record(&plan.record) {
@@ -460,13 +467,15 @@ impl Supervisor {
         init: Option<InitProgram>,
     ) -> Result<(Cgroup, Starting, Live)> {
         let (cgroup, placeholder) = self.make_cgroup_or_other(plan).await?;
-        let LaunchPlan { spec, filter, .. } = &*plan;
+        let LaunchPlan { spec, filter, additions, .. } = &*plan;
         let limited = self.limit_new(&cgroup, plan);
-        let (bundle, filter) = (plan.folder.path(), filter.as_ref());
+        let (bundle, filter) = (plan.bundle(), filter.as_ref());
         let (id, keeps_keyring) = (id.as_str(), plan.particulars.keeps_keyring);
-        // A manager's configuration says by PATH alone where its command is.
-        let own_folders = if plan.record.task.is_some() { OWN_FOLDERS } else { &[] };
-        let prepared = Prepared { id, spec, bundle, cgroup: &cgroup, filter, stdio, keeps_keyring, own_folders, init };
+        // A bundle's configuration says by PATH alone where its command is.
+        let is_described = plan.record.task.as_ref().is_some_and(|task| task.bundle.is_none());
+        let own_folders = if is_described { OWN_FOLDERS } else { &[] };
+        let prepared =
+            Prepared { id, spec, bundle, cgroup: &cgroup, filter, stdio, keeps_keyring, own_folders, init, additions };
         let cloned = match limited.and_then(|()| prepared.clone_init()) {
             Ok(mut starting) => {
                 let leaving = self.facts.until_it(|facts| facts.life.is_leaving());

@@ -20,11 +20,14 @@ use super::launch_plan::LaunchPlan;
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
 use super::units;
+use crate::bundle_task::{self, Configured};
+use crate::claimed_uid::ClaimedUid;
 use crate::facts::Particulars;
 use crate::folder::{Folder, Lock, Record};
 use crate::namespaces::{self, Namespaces};
 use crate::report::Enforcement;
 use crate::request::{Bundle, Launch};
+use crate::rootfs::Additions;
 use crate::seccomp::{self, Profile};
 use crate::{bundle, claimed_uid, host, tolerance};
 
@@ -54,15 +57,19 @@ impl Supervisor {
     ) -> Result<LaunchPlan> {
         let task = task.settled().into_owned();
         let claimed = task.profile.map(|TaskProfile::Untrusted| claimed_uid::claim()).transpose()?;
-        let spec = host::configure_unfiltered(&task, id.as_str(), claimed.as_ref())?;
-        let profile = host::profile(&task)?;
-        if task.rootfs.is_none() {
+        let mut task = task;
+        let Configured { mut spec, profile, names_cgroup } = configured(&task, id, claimed.as_ref())?;
+        if lacks_root(&task, &spec) {
             make_root(&folder, &spec)?;
+            spec.root_mut().get_or_insert_default().set_path(folder.file("rootfs"));
+        }
+        if let (Some((command, args)), true) = (args(&spec), task.command.is_empty()) {
+            (task.command, task.args) = (command, args);
         }
         let cgroup = spec.linux().as_ref().and_then(|l| l.cgroups_path().as_ref());
         let cgroup = cgroup.and_then(|path| path.to_str()).unwrap_or_default().to_owned();
         let sandbox = folder.name();
-        let asked = task.cgroup.is_some().then_some(&*cgroup);
+        let asked = names_cgroup.then_some(&*cgroup);
         let unit = match &launch.slice {
             None => launch.driver.unit_of(asked, &sandbox, id.as_str())?,
             Some(slice) => Some(units::in_slice(slice, asked, launch.driver, id)?),
@@ -157,6 +164,7 @@ impl Supervisor {
             reserve: None,
             lock: None,
             claimed: None,
+            additions: Additions::default(),
         })
     }
 
@@ -196,6 +204,29 @@ impl Supervisor {
             task: None,
         }
     }
+}
+
+/// The configuration of a task that is in no sandbox.
+pub(super) fn configured(task: &Description, id: &TaskId, claimed: Option<&ClaimedUid>) -> Result<Configured> {
+    if let Some(bundle) = &task.bundle {
+        return bundle_task::configure(task, bundle, id);
+    }
+    let spec = host::configure_unfiltered(task, id.as_str(), claimed)?;
+    Ok(Configured { spec, profile: host::profile(task)?, names_cgroup: task.cgroup.is_some() })
+}
+
+/// Whether the task gets an empty root folder, for the host view; also one whose bundle is what `bowline spec` printed,
+/// alone in its folder.
+fn lacks_root(task: &Description, spec: &Spec) -> bool {
+    let Some(bundle) = &task.bundle else { return task.rootfs.is_none() };
+    let is_missing = spec.root().as_ref().is_some_and(|root| !bundle.join(root.path()).exists());
+    is_missing && spec.mounts().iter().flatten().any(bowline_spec::hides_owners)
+}
+
+/// The command and the arguments of the process.
+fn args(spec: &Spec) -> Option<(String, Vec<String>)> {
+    let args = spec.process().as_ref()?.args().as_ref()?;
+    args.split_first().map(|(command, args)| (command.clone(), args.to_vec()))
 }
 
 /// Creates the empty folder that the host view is mounted into. In a user namespace, that namespace's root creates

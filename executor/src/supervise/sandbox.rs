@@ -129,6 +129,9 @@ impl Sandbox {
         if task.cgroup.is_some() {
             return refuse("cgroup", "a member's is in that of its sandbox; leave it out");
         }
+        if task.bundle.is_some() {
+            return refuse("bundle", "its configuration says what a member shares with others; launch it by itself");
+        }
         if task.profile.is_some() {
             return refuse("profile", "a member shares network and IPC objects with others; launch it by itself");
         }

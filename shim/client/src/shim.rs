@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, open_sealed};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
-use bowline_protocol::wire::{NEEDED, from_status};
+use bowline_protocol::wire::{NEEDED, TAKES_SECRETS, from_status};
 use tokio::time::timeout;
 
 use crate::connection::{connect, connect_at, patient};
@@ -215,7 +215,13 @@ impl Shim {
     }
 
     /// Launches the task; answers once its program is executed.
+    ///
+    /// # Errors
+    /// `Unsupported` for secrets, if the shim is of a bowline that would leave them out.
     pub async fn launch(&self, mut request: LaunchRequest) -> Result<LaunchResponse> {
+        if !request.secrets.is_empty() || !request.secret_env.is_empty() {
+            self.serves(TAKES_SECRETS).await?;
+        }
         request.id.clone_from(&self.id);
         self.client.launch(patient(), &request).await.map_err(|e| self.failed(&e))
     }
@@ -335,13 +341,17 @@ impl Shim {
     /// # Errors
     /// `Unsupported` when the shim is of an older bowline.
     pub async fn check_revision(&self) -> Result<()> {
+        self.serves(NEEDED).await
+    }
+
+    async fn serves(&self, needed: u32) -> Result<()> {
         let told = self.answer(self.client.version(patient(), &Empty::default())).await?;
-        if told.revision >= NEEDED {
+        if told.revision >= needed {
             return Ok(());
         }
         let (id, version, revision) = (&self.id, told.version, told.revision);
         let message = format!(
-            "the shim of {id} is of bowline {version} and serves revision {revision} of bowline.v1; this program needs {NEEDED}"
+            "the shim of {id} is of bowline {version} and serves revision {revision} of bowline.v1; this program needs {needed}"
         );
         Err(Error::new(Kind::Unsupported, message)
             .hint("install a bowline-shim that is not older than the library; tasks of the old one end with its own `bowline`"))

@@ -29,6 +29,9 @@ pub const REVISION: u32 = 3;
 /// The revision that a client must find at least: a call that came later is refused by a shim that does not know it.
 pub const NEEDED: u32 = 1;
 
+/// The revision of a shim that takes secrets.
+pub const TAKES_SECRETS: u32 = 3;
+
 /// Encodes an answer that is JSON in a message.
 ///
 /// # Errors

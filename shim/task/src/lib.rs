@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use bowline_executor::facts::{Facts, WantedUpgrade};
 use bowline_executor::handover::Fd;
+use bowline_executor::secrets::Secrets;
 use bowline_executor::upgrade::Manager;
 use bowline_executor::{
     Attachment, BegunExec, CgroupDriver, Doing as _, Error, Exec, ExecEnd, Executor, Input, Kind, Launch, Lock, Result,
-    Target, VERSION, WindowSize,
+    Secret, Target, VERSION, WindowSize,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -204,6 +205,11 @@ fn update(request: &UpdateRequest) -> Answer<Update> {
     bowline_spec::parse_update(&request.update, Format::Json).map_err(|invalid| to_status(&invalid.into()))
 }
 
+fn secrets(files: Vec<proto::Secret>, env: Vec<String>) -> Secrets {
+    let files = files.into_iter().map(|proto::Secret { name, content, .. }| Secret { name, content });
+    Secrets { files: files.collect(), env }
+}
+
 fn optional(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
@@ -263,6 +269,7 @@ impl Service {
             durable: request.durable,
             driver: driver(&request.cgroup_driver)?,
             slice: optional(request.slice),
+            secrets: secrets(request.secrets, request.secret_env),
             ..Launch::new(id, task)
         };
         let launched = self.executor.launch(launch).await.map_err(|e| to_status(&e))?;

@@ -24,8 +24,9 @@ const TTY: u32 = 5;
 /// view is mounted in.
 pub(super) fn root(task: &Task) -> Root {
     let mut root = Root::default();
+    let read_only = task.rootfs.is_none() && task.ephemeral.is_none();
     root.set_path(task.rootfs.clone().unwrap_or_else(|| "rootfs".into()))
-        .set_readonly(Some(task.readonly_rootfs.unwrap_or(task.rootfs.is_none())));
+        .set_readonly(Some(task.readonly_rootfs.unwrap_or(read_only)));
     root
 }
 

@@ -6,11 +6,24 @@ use super::{absolute, no_nul, no_parent, require};
 use crate::invalid::Invalid;
 use crate::task::{Mount, MountKind, Task};
 
+/// The least that an ephemeral root is good for: its own folders, and a file or two.
+const LEAST_EPHEMERAL: u64 = 64 << 10;
+
 pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     if let Some(rootfs) = &task.rootfs {
         absolute("rootfs", rootfs)?;
         require(rootfs.components().count() > 1, "rootfs", || {
             "is the host's own root; leave it out for a read-only view of the host".into()
+        })?;
+    }
+    if let Some(size) = task.ephemeral {
+        require(task.readonly_rootfs != Some(true), "ephemeral", || {
+            "is of no use with readonly_rootfs = true: leave one of the two out".into()
+        })?;
+        require(size.as_u64() >= LEAST_EPHEMERAL, "ephemeral", || format!("{size} is too little; at least 64K"))?;
+        let limit = task.memory.limit.filter(|limit| *limit < size);
+        require(limit.is_none(), "ephemeral", || {
+            format!("{size} is more than the task may use: memory.limit is {}", limit.unwrap_or(size))
         })?;
     }
     for (index, mount) in task.mounts.iter().enumerate() {
@@ -108,6 +121,16 @@ mod tests {
         refused("rootfs = 'root'", "rootfs", "not an absolute path");
         refused("rootfs = '/'", "rootfs", "host's own root");
         refused("rootfs = '//.'", "rootfs", "host's own root");
+    }
+
+    #[test]
+    fn an_ephemeral_root_can_be_written_and_fits_the_memory() {
+        accepted("ephemeral = '64M'\nmemory.limit = '64M'");
+        accepted("ephemeral = '1G'\nprofile = 'untrusted'");
+        refused("ephemeral = '64M'\nreadonly_rootfs = true", "ephemeral", "of no use");
+        refused("ephemeral = '65M'\nmemory.limit = '64M'", "ephemeral", "more than the task may use");
+        refused("ephemeral = 0", "ephemeral", "too little");
+        refused("ephemeral = true", "ephemeral", "invalid type");
     }
 
     #[test]

@@ -26,7 +26,9 @@ const LEAST_FOR_STRINGS: u64 = 131_072;
 const MOST_FILES: u64 = 0x7fff_ffc0;
 
 pub(super) fn check(task: &Task) -> Result<(), Invalid> {
-    require(!task.command.is_empty(), "command", || "is empty; write the program to run".into())?;
+    require(!task.command.is_empty() || task.bundle.is_some(), "command", || {
+        "is empty; write the program to run".into()
+    })?;
     string("command", &task.command)?;
     for (index, argument) in task.args.iter().enumerate() {
         string(&format!("args[{index}]"), argument)?;

@@ -156,7 +156,7 @@ pub fn lacks(facility: &str) -> bool {
         "fsopen" => (5, 2),
         "openat2" => (5, 6),
         "clone_into_cgroup" => (5, 7),
-        "close_range_cloexec" => (5, 11),
+        "close_range_cloexec" | "overlay_in_user_namespace" => (5, 11),
         "mount_setattr" => (5, 12),
         "cgroup.kill" | "cpu.bursts" => (5, 14),
         "memory.events.oom_group_kill" => (5, 17),

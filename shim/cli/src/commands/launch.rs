@@ -6,8 +6,9 @@ use std::time::Duration;
 use bowline_client::spawn::Programs;
 use bowline_client::up::{Up, made_up};
 use bowline_client::{Presence, Shim, dead, find_or_adopt, remove_ended};
+use bowline_executor::secrets::Secrets;
 use bowline_executor::{
-    CgroupDriver, Doing, Enforcement, Error, ExitReport, Folder, Kind, Result, ShimCgroup, StateDir, StoppedBy,
+    CgroupDriver, Doing, Enforcement, Error, ExitReport, Folder, Kind, Result, Secret, ShimCgroup, StateDir, StoppedBy,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::{LogFormat, Task};
@@ -21,8 +22,8 @@ use crate::input::args::task::TaskArgs;
 use crate::input::description;
 use crate::input::flags::Flags;
 use crate::ui::detach::DetachKeys;
-use crate::ui::outcome;
 use crate::ui::json;
+use crate::ui::outcome;
 use crate::ui::progress;
 use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
@@ -33,13 +34,14 @@ use bowline_protocol::wire::proto::bowline::{self as proto, AttachRequest, Launc
 /// Runs `bowline run`: a task in the foreground; exits with its code.
 pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArgs) -> Result<u8> {
     let RunArgs { rm, json, .. } = how;
-    let (shim_cgroup, wanted) = (args.shim.cgroup.clone(), Wanted::of(&args));
+    let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args));
     let (interactive, raw) = (args.interactive, args.tty);
     if raw {
         terminal::require()?;
     }
     let sandbox = args.isolation.sandbox.clone();
-    let (id, task) = describe_task(state, args).await?;
+    let Described { id, task, secrets } = describe_task(state, args).await?;
+    wanted.secrets = secrets;
     let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
     let outputs = outputs(&task, json);
     let wish = Wish { input: interactive, outputs, raw, keys };
@@ -48,7 +50,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
         Err(error) => return Err(up.abandon(error)),
     };
     let attached = task.terminal && !json;
-    let request = in_foreground(request(&task, &wanted)?, session.attachment(), attached);
+    let request = in_foreground(request(&task, wanted)?, session.attachment(), attached);
     match up.shim.launch(request).await {
         Ok(launched) => tell_notes(&launched),
         Err(error) => {
@@ -117,14 +119,15 @@ fn outputs(task: &Task, json: bool) -> Outputs {
 
 /// Runs `bowline start`: a task in the background; prints its id.
 pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
-    let (shim_cgroup, wanted) = (args.shim.cgroup.clone(), Wanted::of(&args));
+    let (shim_cgroup, mut wanted) = (args.shim.cgroup.clone(), Wanted::of(&args));
     let sandbox = args.isolation.sandbox.clone();
-    let (id, mut task) = describe_task(state, args).await?;
+    let Described { id, mut task, secrets } = describe_task(state, args).await?;
+    wanted.secrets = secrets;
     // Keep a log by default, as nothing else receives the output.
     task.log.format.get_or_insert(LogFormat::Json);
     let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
     let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
-    let launched = progress::during(line, up.shim.launch(request(&task, &wanted)?)).await;
+    let launched = progress::during(line, up.shim.launch(request(&task, wanted)?)).await;
     if let Ok(launched) = &launched {
         tell_of_slice(state, up.folder(), &id).await;
         tell_notes(launched);
@@ -141,8 +144,8 @@ pub async fn start_member(state: &StateDir, sandbox: &TaskId, mut task: Task) ->
     let id = named(&task)?;
     task.log.format.get_or_insert(LogFormat::Json);
     let up = Up::for_task(state, &id, Some(sandbox), &ShimCgroup::default(), &Programs::default()).await?;
-    let wanted = Wanted { durable: false, driver: CgroupDriver::Auto, slice: None };
-    match up.shim.launch(request(&task, &wanted)?).await {
+    let wanted = Wanted::default();
+    match up.shim.launch(request(&task, wanted)?).await {
         // `sandbox create` prints the notes of all members.
         Ok(_) => Ok(()),
         Err(error) => Err(up.abandon(error)),
@@ -161,11 +164,19 @@ fn leave_unwritten(up: Up, id: &TaskId, report: &ExitReport, rm: bool) -> Result
     Ok(())
 }
 
+/// What flags and file say of a task.
+struct Described {
+    id: TaskId,
+    task: Task,
+    secrets: Secrets,
+}
+
 /// Returns the task that flags and file describe, with an id. Removes a task with that id if it is to be replaced.
-async fn describe_task(state: &StateDir, mut args: TaskArgs) -> Result<(TaskId, Task)> {
+async fn describe_task(state: &StateDir, mut args: TaskArgs) -> Result<Described> {
     let (replace, is_member) = (args.replace, args.isolation.sandbox.is_some());
     let file = args.file.take();
-    let flags = Flags::of(args)?;
+    let mut flags = Flags::of(args)?;
+    let secrets = flags.take_secrets();
     let task = match file {
         Some(file) => description::read(&file, is_member, |task| flags.lay_on(task))?,
         None => {
@@ -183,7 +194,7 @@ async fn describe_task(state: &StateDir, mut args: TaskArgs) -> Result<(TaskId, 
         };
         rm::replaced(state, id).await?;
     }
-    Ok((named(&task)?, task))
+    Ok(Described { id: named(&task)?, task, secrets })
 }
 
 /// The id from the description, or a random one.
@@ -192,26 +203,37 @@ fn named(task: &Task) -> Result<TaskId> {
 }
 
 /// Launch options that are not part of the description.
+#[derive(Default)]
 struct Wanted {
     durable: bool,
     driver: CgroupDriver,
     slice: Option<String>,
+    secrets: Secrets,
 }
 
 impl Wanted {
     fn of(args: &TaskArgs) -> Wanted {
-        Wanted { durable: args.shim.durable, driver: args.shim.driver, slice: args.shim.slice.clone() }
+        Wanted {
+            durable: args.shim.durable,
+            driver: args.shim.driver,
+            slice: args.shim.slice.clone(),
+            secrets: Secrets::default(),
+        }
     }
 }
 
-fn request(task: &Task, wanted: &Wanted) -> Result<LaunchRequest> {
+fn request(task: &Task, wanted: Wanted) -> Result<LaunchRequest> {
+    let Secrets { files, env } = wanted.secrets;
+    let secret = |Secret { name, content }| proto::Secret { name, content, ..proto::Secret::default() };
     let task = serde_json::to_string(task).doing(Kind::Internal, || "cannot write the description as JSON")?;
     Ok(LaunchRequest {
         task,
         size: Some(terminal::size()).into(),
         durable: wanted.durable,
         cgroup_driver: wanted.driver.to_string(),
-        slice: wanted.slice.clone().unwrap_or_default(),
+        slice: wanted.slice.unwrap_or_default(),
+        secrets: files.into_iter().map(secret).collect(),
+        secret_env: env,
         ..LaunchRequest::default()
     })
 }

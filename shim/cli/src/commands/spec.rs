@@ -2,13 +2,24 @@
 
 use std::path::Path;
 
-use bowline_executor::{Result, configure};
+use bowline_executor::{Error, Kind, Result, configure};
 
 use crate::input::description::read;
 use crate::say;
 
 pub fn run(file: &Path) -> Result<u8> {
     let task = read(file, false, |_| Ok(()))?;
+    if task.ephemeral.is_some() {
+        let message =
+            "ephemeral: an OCI configuration has no field for it, and whoever runs it would change the root folder";
+        return Err(
+            Error::new(Kind::Unsupported, message).hint("leave it out, and give it to `bowline run --bundle` instead")
+        );
+    }
+    if let Some(bundle) = &task.bundle {
+        let message = format!("bundle: {} has a configuration already", bundle.display());
+        return Err(Error::new(Kind::Usage, message).hint("`bowline run --bundle DIR` runs it"));
+    }
     let id = task.name.as_ref().map_or("bowline", |name| name.as_str());
     let spec = configure(&task, id)?;
     say(bowline_spec::render(&spec).trim_end()).map(|()| 0)

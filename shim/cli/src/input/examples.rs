@@ -14,6 +14,9 @@ Examples:
   bowline run --rm echo hello
   bowline run --rm --memory 64M --pids 32 --timeout 10s sh -c 'make test'
   bowline run --rm --untrusted --json python3 script.py
+  bowline run --rm --rootfs /srv/debian --ephemeral apt-get install -y jq
+  bowline run --rm --secret /etc/token sh -c 'login </run/secrets/token'
+  bowline run --rm --bundle /srv/job --entrypoint sh -- -c 'ls /'
   bowline run --rm -it bash";
 
 pub const START: &str = "\

@@ -4,16 +4,18 @@
 //!
 //! Flags win over the file, and `--set` over both. Must not: launch anything.
 
+use bowline_executor::secrets::Secrets;
 use bowline_executor::{Doing as _, Error, Kind, Result};
 use bowline_spec::capability::Entry;
 use bowline_spec::values::{ByteSize, Ceiling};
 use bowline_spec::{Healthcheck, Mount, Task, TaskProfile};
-
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
 use crate::input::args::task::{FileFlags, HealthFlags, IsolationFlags, LimitFlags, TaskArgs};
 use crate::input::environment;
 use crate::input::mounts;
+use crate::input::secrets;
 use crate::input::security::SecurityOpt;
 use crate::input::set::{self, Parse, Setting};
 
@@ -22,23 +24,34 @@ pub struct Flags {
     args: TaskArgs,
     env: Vec<(String, String)>,
     mounts: Vec<Mount>,
+    secrets: Secrets,
 }
 
 impl Flags {
     /// Reads what the flags name.
     ///
     /// # Errors
-    /// `Usage` for an env file that cannot be read, `NotFound` for a source of a mount that does not exist.
+    /// `Usage` for an env file that cannot be read, or a secret that is too large; `NotFound` for a source of a mount,
+    /// or a secret, that does not exist.
     pub fn of(mut args: TaskArgs) -> Result<Flags> {
+        let secrets = secrets::read(&args.secret, &mut args.env_file)?;
         let env = environment::variables(&args.env_file, std::mem::take(&mut args.env))?;
-        let FileFlags { rootfs, volume, mount, tmpfs, .. } = &mut args.files;
-        if let Some(rootfs) = rootfs {
+        if let Some(rootfs) = &mut args.files.rootfs {
             *rootfs = std::path::absolute(&*rootfs).doing(Kind::Usage, || "--rootfs: not a path")?;
         }
+        if let Some(bundle) = &mut args.bundle {
+            *bundle = std::path::absolute(&*bundle).doing(Kind::Usage, || "--bundle: not a path")?;
+        }
+        let FileFlags { volume, mount, tmpfs, .. } = &mut args.files;
         let mut mounts: Vec<Mount> = [volume, mount, tmpfs].into_iter().flat_map(std::mem::take).collect();
         // What is mounted below another comes later, in whatever order they are typed.
         mounts.sort_by_key(|mount| mount.destination.components().count());
-        Ok(Flags { env, mounts: mounts::with_sources(mounts)?, args })
+        Ok(Flags { env, mounts: mounts::with_sources(mounts)?, secrets, args })
+    }
+
+    /// What has no place in a description.
+    pub fn take_secrets(&mut self) -> Secrets {
+        std::mem::take(&mut self.secrets)
     }
 
     /// Sets what the flags say in `task`.
@@ -46,11 +59,14 @@ impl Flags {
     /// # Errors
     /// `Usage` for flags that need others, `BadSpec` for a field that `--set` cannot set.
     pub fn lay_on(self, task: &mut Task) -> Result<()> {
-        let Flags { args, env, mounts } = self;
-        if let Some((command, rest)) = args.command.split_first() {
+        let Flags { args, env, mounts, secrets: _ } = self;
+        if let Some(entrypoint) = args.entrypoint {
+            (task.command, task.args) = (entrypoint, args.command);
+        } else if let Some((command, rest)) = args.command.split_first() {
             task.command.clone_from(command);
             task.args = rest.to_vec();
         }
+        task.bundle = args.bundle.or(task.bundle.take());
         task.name = args.name.or(task.name.take());
         task.env.extend(env);
         task.workdir = args.workdir.or(task.workdir.take());
@@ -103,6 +119,11 @@ fn swap(memory: Option<ByteSize>, both: Ceiling<ByteSize>) -> Result<Ceiling<Byt
 
 fn files(task: &mut Task, flags: FileFlags) {
     task.rootfs = flags.rootfs.or(task.rootfs.take());
+    if let Some(size) = flags.ephemeral {
+        // Full before the task is killed for want of memory.
+        let half = task.memory.limit.map(|limit| ByteSize::bytes(limit.as_u64() / 2));
+        task.ephemeral = size.or(half).or(Some(ByteSize::mib(1024)));
+    }
     if flags.read_only {
         task.readonly_rootfs = Some(true);
     }

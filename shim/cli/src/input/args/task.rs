@@ -21,6 +21,7 @@ use super::update::ceiling;
 use super::word;
 use crate::input::environment::Variable;
 use crate::input::mounts::{device, mount, tmpfs, volume};
+use crate::input::secrets::SecretFile;
 use crate::input::security::{SecurityOpt, label, network, ulimit};
 use crate::input::set::Setting;
 
@@ -43,6 +44,13 @@ pub struct TaskArgs {
     /// A task description: TOML, or JSON if it ends in .json; - for stdin
     #[arg(short, long, value_name = "F")]
     pub file: Option<PathBuf>,
+    /// Run an OCI bundle: a folder with config.json, such as `bowline spec` prints. What is typed as the command replaces
+    /// its own
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "sandbox")]
+    pub bundle: Option<PathBuf>,
+    /// The program to run in place of the bundle's; what is typed as the command are its arguments
+    #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new(), requires = "bundle")]
+    pub entrypoint: Option<String>,
     /// Any field of the description, over all else: memory.high=48M, env."A.B"=x, args[0]=x; null removes it
     #[arg(long, value_name = "FIELD=VALUE")]
     pub set: Vec<Setting>,
@@ -52,6 +60,10 @@ pub struct TaskArgs {
     /// A file of variables, one K=V a line; --env comes first; may be repeated
     #[arg(long, value_name = "FILE")]
     pub env_file: Vec<PathBuf>,
+    /// A file that only the task's user reads, at /run/secrets/NAME, in memory. The variables of an --env-file that is
+    /// a secret too are shown nowhere. May be repeated
+    #[arg(long, value_name = "FILE[:NAME]", value_hint = ValueHint::FilePath)]
+    pub secret: Vec<SecretFile>,
     /// The working directory
     #[arg(short, long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
     pub workdir: Option<PathBuf>,
@@ -126,6 +138,10 @@ pub struct FileFlags {
     /// Make the root itself read-only, as it is without --rootfs
     #[arg(long, help_heading = FILES)]
     pub read_only: bool,
+    /// Keep changes to the root in memory, at most SIZE, until the task ends [default SIZE: half of --memory, else 1G]
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, conflicts_with = "read_only")]
+    #[arg(help_heading = FILES)]
+    pub ephemeral: Option<Option<ByteSize>>,
     /// A file or folder of the host, which must be there, and its place in the task; may be repeated
     #[arg(short, long, value_name = "SRC:DST[:ro]", value_parser = volume, help_heading = FILES)]
     pub volume: Vec<Mount>,

@@ -1,0 +1,172 @@
+//! `run --bundle DIR`: an OCI bundle, such as `bowline spec` prints, as a task like any other.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bowline_tests::Host;
+use bowline_tests::harness::Build;
+use serde_json::{Value, json};
+
+/// The bundle that `bowline spec` makes of `toml`, changed.
+fn bundle(host: &Host, toml: &str, change: impl FnOnce(&mut Value)) -> PathBuf {
+    let file = host.file("task.toml", toml);
+    let printed = host.bowline(["spec", file.to_str().expect("ASCII")]).assert_code(0).out();
+    let mut config: Value = serde_json::from_str(&printed).expect("JSON");
+    change(&mut config);
+    let folder = host.work().join(host.new_id());
+    fs::create_dir(&folder).expect("a new folder");
+    fs::write(folder.join("config.json"), config.to_string()).expect("written");
+    folder
+}
+
+fn shell(script: &str) -> String {
+    format!("command = '/bin/sh'\nargs = ['-c', '{script}']\n")
+}
+
+/// The bundle in `folder`, and nothing else.
+fn of<'h>(host: &'h Host, folder: &Path) -> Build<'h> {
+    host.task_of([]).flag(format!("--bundle={}", folder.display()))
+}
+
+#[test]
+fn what_spec_has_printed_is_run() {
+    let host = Host::new();
+    let toml = shell("echo $A; id -u; ulimit -n; exit 3") + "env.A = 'x'\nuser = '1234'\nrlimits.nofile = 99";
+    let ran = of(&host, &bundle(&host, &toml, |_| {})).run();
+    assert_eq!(ran.assert_code(3).out(), "x\n1234\n99");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn its_limits_and_its_filter_are_the_kernel_s() {
+    let host = Host::new();
+    let toml = shell("grep Seccomp: /proc/self/status; exec sleep 1000") + "memory.limit = '64M'\npids = 7";
+    let folder = bundle(&host, &toml, |_| {});
+    // As many as one likes from one bundle.
+    let tasks = [(); 2].map(|()| of(&host, &folder).start());
+    for task in &tasks {
+        task.wait_for_line("Seccomp:\t2");
+        assert_eq!(task.cgroup_file("pids", "pids.max"), "7");
+        let limit = task.inspect()["cgroup"].as_str().expect("a path").to_owned();
+        assert!(limit.ends_with(&format!("/{0}/{0}", task.id())), "{limit}");
+    }
+    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "nothing is kept in the bundle");
+    tasks.iter().for_each(|task| drop(task.end()));
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_bundle_with_a_root_folder_is_run_in_it() {
+    let host = Host::new();
+    let root = host.busybox_root();
+    fs::write(root.path().join("mine"), "mine\n").expect("written");
+    let folder = bundle(&host, &shell("cat /mine"), |config| {
+        config["root"] = json!({ "path": root.path(), "readonly": true });
+        let mounts = config["mounts"].as_array_mut().expect("mounts");
+        mounts.retain(|mount| mount["type"] != "bind" && mount["type"] != "tmpfs");
+    });
+    of(&host, &folder).run().assert_says("mine");
+    // By a path that begins in the working directory, and in the bundle.
+    std::os::unix::fs::symlink(root.path(), folder.join("root")).expect("a link");
+    let mut command = host.command(bowline_tests::harness::binary("bowline"));
+    command.args(["run", "--rm", "--name", &host.new_id(), "--bundle", "."]).current_dir(&folder);
+    host.execute(command).assert_says("mine");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_command_and_the_entrypoint_replace_the_bundle_s_arguments() {
+    let host = Host::new();
+    let folder = bundle(&host, "command = '/bin/echo'\nargs = ['bundle', 's']", |_| {});
+    let flag = format!("--bundle={}", folder.display());
+    of(&host, &folder).run().assert_says("bundle s");
+    host.task("echo typed").flag(&flag).run().assert_says("typed");
+    host.task_of(["%s-%s", "a", "b"]).flag(&flag).flag("--entrypoint=printf").run().assert_says("a-b");
+    of(&host, &folder).flag("--entrypoint=/bin/true").run().assert_says("");
+    host.task("true").flag("--entrypoint=ls").assert_refused(2, &["--bundle"]);
+    let empty = host.bowline(["run", &flag, "--entrypoint="]);
+    empty.assert_refused(2, &["--entrypoint"]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn variables_folder_labels_and_secrets_are_added() {
+    let host = Host::new();
+    let folder =
+        bundle(&host, &(shell("echo $A $B; pwd; cat /run/secrets/*; touch /x; ls /x") + "env.A = 'old'"), |_| {});
+    let file = host.file("key", "secret\n");
+    let flags = ["--env=A=new", "--env=B=too", "--workdir=/usr", "--ephemeral=8M"].map(str::to_owned);
+    let flags = flags.into_iter().chain([format!("--secret={}", file.display())]);
+    let built = flags.fold(of(&host, &folder), |build, flag| build.flag(flag));
+    built.run().assert_says("new too\n/usr\nsecret\n/x");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn it_is_watched_stopped_and_logged_like_any_task() {
+    let host = Host::new();
+    let script = "trap \"exit 4\" USR1; echo ready; while :; do sleep 0.1; done";
+    let folder = bundle(&host, &shell(script), |_| {});
+    let task = of(&host, &folder).flag("--stop-signal=USR1").flag("--label=tier=web").start();
+    task.wait_for_line("ready");
+    assert_eq!(host.bowline(["ps", "-q", "--filter", "label=tier=web"]).assert_code(0).out(), task.id());
+    let row = &host.bowline(["ps", "--json"]).assert_code(0).json();
+    assert!(row.to_string().contains("/bin/sh -c"), "{row}");
+    task.exec("echo inside").assert_says("inside");
+    task.bowline("update", ["--memory=64M"]).assert_refused(125, &["memory", "config.json"]);
+    task.stop([]).assert_code(4);
+    let late = of(&host, &bundle(&host, &shell("exec sleep 1000"), |_| {}));
+    late.flag("--rm").flag("--timeout=200ms").flag("--stop-timeout=0").run().assert_code(124);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn its_hooks_find_the_bundle() {
+    let host = Host::new();
+    let seen = host.work().join("seen");
+    let folder = bundle(&host, "command = 'true'", |config| {
+        let script = format!("cat >{}", seen.display());
+        config["hooks"] = json!({ "createRuntime": [{ "path": "/bin/sh", "args": ["sh", "-c", script] }] });
+    });
+    of(&host, &folder).run().assert_code(0);
+    let state: Value = serde_json::from_slice(&fs::read(&seen).expect("the hook ran")).expect("JSON");
+    assert_eq!(state["bundle"], folder.to_str().expect("ASCII"));
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_is_no_bundle_or_says_it_twice_is_refused() {
+    let host = Host::new();
+    let refused = |folder: &Path, flags: &[&str], code: i32, parts: &[&str]| {
+        flags.iter().fold(of(&host, folder), |build, flag| build.flag(*flag)).assert_refused(code, parts);
+    };
+    refused(Path::new("/no/such/bundle"), &[], 125, &["/no/such/bundle"]);
+    let empty = host.work().join("empty");
+    fs::create_dir(&empty).expect("a new folder");
+    refused(&empty, &[], 125, &["config.json"]);
+    fs::write(empty.join("config.json"), "{").expect("written");
+    refused(&empty, &[], 125, &["config.json"]);
+    let folder = bundle(&host, "command = 'true'", |_| {});
+    for (flag, field) in [
+        ("--memory=64M", "memory"),
+        ("--user=1", "user"),
+        ("--rootfs=/usr", "rootfs"),
+        ("--network=none", "namespaces"),
+        ("--read-only", "readonly_rootfs"),
+        ("--untrusted", "profile"),
+        ("--tmpfs=/x", "mounts"),
+    ] {
+        refused(&folder, &[flag], 125, &[field, "config.json"]);
+    }
+    refused(&folder, &["--sandbox=x"], 2, &["--bundle", "--sandbox"]);
+    let terminal = bundle(&host, "command = 'true'\nterminal = true", |_| {});
+    refused(&terminal, &[], 125, &["process.terminal"]);
+    let no_root = bundle(&host, "command = 'true'", |config| config["root"] = json!({ "path": "missing" }));
+    of(&host, &no_root).run().assert_code(0);
+    let no_root = bundle(&host, "command = 'true'", |config| {
+        config["root"] = json!({ "path": "missing" });
+        config["mounts"] = json!([]);
+    });
+    refused(&no_root, &[], 125, &["rootfs", "missing"]);
+    host.assert_nothing_left();
+}

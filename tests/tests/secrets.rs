@@ -1,0 +1,145 @@
+//! `--secret`: a file in memory that the task alone reads, and variables that nothing shows.
+
+use std::fs;
+use std::path::Path;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Build, Task};
+
+const SECRET: &str = "s3cr3t-of-the-test";
+
+/// Whatever bowline tells or keeps of the task: none of it has the secret.
+#[track_caller]
+fn assert_hidden(host: &Host, task: &Task<'_>) {
+    let told = [
+        host.bowline(["inspect", task.id()]).assert_code(0).out(),
+        host.bowline(["inspect", "--facts", task.id()]).assert_code(0).out(),
+        host.bowline(["ps", "--json"]).assert_code(0).out(),
+        host.bowline(["events", "--json"]).assert_code(0).out(),
+    ];
+    for text in &told {
+        assert!(text.contains(task.id()) && !text.contains(SECRET), "{text}");
+    }
+    assert_not_below(&host.state());
+}
+
+/// No file below `folder` has the secret.
+#[track_caller]
+fn assert_not_below(folder: &Path) {
+    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")) {
+        let (path, kind) = (entry.path(), entry.file_type().expect("a type"));
+        if kind.is_dir() {
+            assert_not_below(&path);
+        } else if kind.is_file() {
+            let bytes = fs::read(&path).expect("readable");
+            assert!(!String::from_utf8_lossy(&bytes).contains(SECRET), "{}", path.display());
+        }
+    }
+}
+
+fn secret<'h>(host: &'h Host, script: &str) -> Build<'h> {
+    let file = host.file("key.pem", SECRET);
+    host.task(script).flag(format!("--secret={}", file.display()))
+}
+
+#[test]
+fn a_secret_is_a_file_in_memory_for_the_task_s_user_alone() {
+    let host = Host::new();
+    let script = "cat /run/secrets/key.pem && stat -c ' %a %u:%g' /run/secrets/key.pem && stat -f -c %T /run/secrets";
+    let expected = |user: &str| format!("{SECRET} 400 {user}\ntmpfs");
+    secret(&host, script).run().assert_says(&expected("0:0"));
+    secret(&host, script).flag("--user=1234:567").run().assert_says(&expected("1234:567"));
+    let root = host.busybox_root();
+    secret(&host, "cat /run/secrets/key.pem").rootfs(root.path()).run().assert_says(SECRET);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_folder_of_secrets_takes_no_writes() {
+    let host = Host::new();
+    let script = "for f in key.pem new; do echo x >/run/secrets/$f || echo no; done 2>/dev/null; \
+                  grep ' /run/secrets ' /proc/self/mounts | cut -d ' ' -f 4 | tr ',' '\\n' | grep -cE '^(ro|nosuid|nodev|noexec)$'";
+    secret(&host, script).run().assert_says("no\nno\n4");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_secret_has_the_name_that_it_is_given() {
+    let host = Host::new();
+    let (a, b) = (host.file("a", "1"), host.file("b", "2"));
+    let flags = [format!("--secret={}:token", a.display()), format!("--secret={}", b.display())];
+    let build = flags.iter().fold(host.task("cd /run/secrets; echo *; cat b token"), |build, flag| build.flag(flag));
+    build.run().assert_says("b token\n21");
+    // What a shell substitutes for `<(command)` is a pipe.
+    let mut shell = host.command("/bin/bash");
+    let bowline = bowline_tests::harness::binary("bowline");
+    let line = "exec \"$0\" run --rm --name \"$1\" --secret <(echo piped):token cat /run/secrets/token";
+    shell.args(["-c", line]).arg(bowline).arg(host.new_id());
+    host.execute(shell).assert_says("piped");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn nothing_shows_a_secret() {
+    let host = Host::new();
+    let task = secret(&host, "exec sleep 1000").start();
+    task.exec("cat /run/secrets/key.pem").assert_says(SECRET);
+    assert_hidden(&host, &task);
+    task.end();
+    assert_not_below(&host.state());
+    host.assert_nothing_left();
+}
+
+#[test]
+fn variables_of_a_file_that_is_a_secret_are_shown_nowhere() {
+    let host = Host::new();
+    let file = host.file("db.env", &format!("PASSWORD={SECRET}\nUSER=file\n"));
+    let flags = [format!("--env-file={}", file.display()), format!("--secret={}", file.display())];
+    let with = |script: &str| flags.iter().fold(host.task(script), |build, flag| build.flag(flag));
+    let task = with("echo $PASSWORD $USER | md5sum >/tmp/sum; exec sleep 1000").flag("--env=USER=flag").start();
+    let in_it = task.exec("echo $PASSWORD $USER").assert_code(0).out();
+    assert_eq!(in_it, format!("{SECRET} flag"));
+    assert_hidden(&host, &task);
+    assert_eq!(task.inspect()["task"]["env"], serde_json::json!({ "USER": "flag" }));
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_member_of_a_sandbox_has_secrets_of_its_own() {
+    let host = Host::new();
+    let sandbox = host.sandbox().create();
+    secret(&host, "cat /run/secrets/key.pem").in_sandbox(&sandbox).run().assert_says(SECRET);
+    host.task("ls /run/secrets 2>/dev/null || echo none").in_sandbox(&sandbox).run().assert_says("none");
+    sandbox.rm([]);
+    host.assert_nothing_left();
+}
+
+#[test]
+fn wrong_secrets_are_refused() {
+    let host = Host::new();
+    let large = host.work().join("large");
+    fs::write(&large, vec![b'x'; (1 << 20) + 1]).expect("written");
+    let (large, exact) = (large.display().to_string(), host.work().join("exact"));
+    fs::write(&exact, vec![b'x'; 1 << 20]).expect("written");
+    let refused = |flag: &str, code: i32, parts: &[&str]| {
+        host.task("true").flag(format!("--secret={flag}")).assert_refused(code, parts);
+    };
+    refused(&large, 2, &["larger than 1 MiB"]);
+    refused("/dev/zero:x", 2, &["larger than 1 MiB"]);
+    refused("/no/such/file", 125, &["cannot read the secret", "/no/such/file"]);
+    refused("/usr", 2, &["/usr"]);
+    for form in ["", ":", ":x", "/etc/passwd:", "/etc/passwd:a/b", "/etc/passwd:..", "/"] {
+        refused(form, 2, &["--secret"]);
+    }
+    let (file, other) = (host.file("a", "1"), host.file("b", "1"));
+    let twice = [format!("--secret={}:n", file.display()), format!("--secret={}:n", other.display())];
+    twice.iter().fold(host.task("true"), |build, flag| build.flag(flag)).assert_refused(2, &["two of this name"]);
+    let much = (0..3).fold(host.task("true"), |build, n| build.flag(format!("--secret={}:{n}", exact.display())));
+    much.assert_refused(2, &["together"]);
+    host.task("stat -c %s /run/secrets/exact")
+        .flag(format!("--secret={}", exact.display()))
+        .run()
+        .assert_says("1048576");
+    host.assert_nothing_left();
+}

@@ -41,11 +41,9 @@ fn every_output_says_the_version_of_its_form() {
         let ran = host.bowline(args);
         assert!(says_its_form(&ran.json()), "{ran}");
     }
-    for args in [&["events", "--json", id][..]] {
-        let ran = host.bowline(args);
-        let lines: Vec<Value> = ran.out().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-        assert!(!lines.is_empty() && lines.iter().all(says_its_form), "{ran}");
-    }
+    let ran = host.bowline(["events", "--json", id]);
+    let lines: Vec<Value> = ran.out().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(!lines.is_empty() && lines.iter().all(says_its_form), "{ran}");
     // Whoever reads these has another version to look at.
     for args in [&["logs", "--json", id][..], &["schema"], &["schema", "--limits"]] {
         let ran = host.bowline(args);

@@ -360,8 +360,9 @@ fn known(opened: io::Result<File>, path: &Path) -> Result<(File, FileType)> {
         Some(libc::ELOOP) => {
             Error::new(Kind::BadSpec, format!("{}: it is a symlink", what())).hint("name the file that it leads to")
         }
-        _ => Error::new(Kind::BadSpec, format!("{}: {error}", what()))
-            .hint("the folder must exist and be writable, and a FIFO must have a reader"),
+        Some(libc::ENXIO) => Error::new(Kind::WrongState, format!("{}: it is a FIFO without a reader", what()))
+            .hint("open it for reading first"),
+        _ => Error::new(Kind::BadSpec, format!("{}: {error}", what())).hint("the folder must exist and be writable"),
     })?;
     let kind = file.metadata().doing(Kind::Internal, what)?.file_type();
     Ok((file, kind))

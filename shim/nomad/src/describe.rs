@@ -8,19 +8,23 @@
 //!
 //! The description's own rules are bowline-spec's; here are only Nomad's. Pure: touches nothing on the host.
 
+mod names;
+mod permitted;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bowline_executor::{Error, Kind, Result};
-use bowline_spec::capability::{Capability, Entry, default_set};
-use bowline_spec::{Format, Invalid, Namespace, Seccomp, Task};
+use bowline_spec::capability::default_set;
+use bowline_spec::{Format, Invalid, Task};
 use serde_json::{Map, Value, json};
 
+use self::names::{Offsets, name_of};
 use crate::node::Limits;
 use crate::options::TASK;
 use crate::proto::driver::network_isolation_spec::NetworkIsolationMode;
 use crate::proto::driver::{DnsConfig, Mount, NetworkIsolationSpec, TaskConfig};
-use crate::schema::{self, option_of, place, set};
+use crate::schema::{self, place, set};
 use crate::settings::Settings;
 use crate::task_id;
 
@@ -48,6 +52,16 @@ pub struct Described {
     pub description: Task,
     /// Files that are bound into the task, with their text.
     pub files: Vec<(PathBuf, String)>,
+    offsets: Offsets,
+}
+
+impl Described {
+    /// `error` of the launch, with the name that a job has for the field that its message begins with, if it does.
+    pub fn named(&self, error: Error) -> Error {
+        let Some((field, rest)) = error.message().split_once(": ") else { return error };
+        let renamed = Error::new(error.kind(), format!("{}: {rest}", name_of(field, self.offsets)));
+        error.hint_text().into_iter().fold(renamed, |error, hint| error.hint(hint))
+    }
 }
 
 /// What is not in the request.
@@ -79,15 +93,8 @@ pub fn describe(task: &TaskConfig, around: Around<'_>) -> Result<Described> {
     whole.entry("init").or_insert(true.into());
     let text = Value::Object(whole).to_string();
     let description = bowline_spec::parse(&text, Format::Json).map_err(|invalid| named(&invalid, offsets))?;
-    allowed(&description, around.settings, offsets, &folder.path)?;
-    Ok(Described { description, files })
-}
-
-/// How many mounts and devices come before those of the job's `config`.
-#[derive(Debug, Clone, Copy)]
-struct Offsets {
-    mounts: usize,
-    devices: usize,
+    permitted::check(&description, around.settings, offsets, &folder.path)?;
+    Ok(Described { description, files, offsets })
 }
 
 /// The folders that Nomad has made for the task.
@@ -290,102 +297,7 @@ fn length(whole: &Map<String, Value>, list: &str) -> usize {
 
 /// The error for what a description does not allow, by the name that a job has for it.
 fn named(invalid: &Invalid, offsets: Offsets) -> Error {
-    /// What the options do not set, and where a job says it.
-    const JOBS: [(&str, &str); 8] = [
-        ("memory", "resources.memory"),
-        ("cpu.shares", "resources.cpu"),
-        ("cpu.limit", "resources.cpu"),
-        ("cpu.cpuset", "resources.cores"),
-        ("user", "user"),
-        ("env", "env"),
-        ("mounts", "volume_mount"),
-        ("devices", "device"),
-    ];
-    let field = &invalid.field;
-    let ours = shifted(field, "mounts", offsets.mounts).or_else(|| shifted(field, "devices", offsets.devices));
-    let is_jobs =
-        |prefix: &str| field.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
-    let jobs = || JOBS.iter().find(|(prefix, _)| is_jobs(prefix)).map(|(_, name)| (*name).to_owned());
-    let option = || match ours.as_deref() {
-        Some(ours) => option_of(TASK, ours),
-        None if field.starts_with("mounts[") || field.starts_with("devices[") => None,
-        None => option_of(TASK, field),
-    };
-    let name = option().map(|option| format!("config.{option}")).or_else(jobs).unwrap_or_else(|| field.clone());
-    Error::new(Kind::BadSpec, format!("{name}: {}", invalid.reason))
-}
-
-/// `field` with the index that it has in the job's `config`; `None` for what is not in it.
-fn shifted(field: &str, list: &str, offset: usize) -> Option<String> {
-    let (index, rest) = field.strip_prefix(list)?.strip_prefix('[')?.split_once(']')?;
-    let index = index.parse::<usize>().ok()?.checked_sub(offset)?;
-    Some(format!("{list}[{index}]{rest}"))
-}
-
-/// Checks what the agent allows jobs.
-fn allowed(task: &Task, settings: &Settings, offsets: Offsets, folder: &Path) -> Result<()> {
-    let refused = |option: &str, what: &str, setting: &str| {
-        let message = format!("config.{option}: {what}, and the agent does not set {setting}");
-        Err(Error::new(Kind::BadSpec, message))
-    };
-    capabilities(task, settings)?;
-    let privileged = |option: &str, what: &str| refused(option, what, "allow_privileged");
-    let host_path = |option: &str, what: String| refused(option, &what, "allow_host_paths");
-    if !settings.allow_privileged {
-        let modes = [
-            ("pid_mode", task.namespaces.pid(), &settings.default_pid_mode),
-            ("ipc_mode", task.namespaces.ipc(), &settings.default_ipc_mode),
-        ];
-        for (option, namespace, default) in modes {
-            if *namespace != Namespace::Private && namespace.to_string() != **default {
-                return privileged(option, &format!("{namespace} is not the task's own"));
-            }
-        }
-        if task.devices.len() > offsets.devices {
-            return privileged("devices", "names a device of the host");
-        }
-        if task.seccomp() == &Seccomp::Unconfined {
-            return privileged("seccomp", "takes the filter away");
-        }
-        if task.apparmor.as_deref() == Some("unconfined") {
-            return privileged("apparmor", "takes the profile away");
-        }
-        if task.no_new_privs == Some(false) {
-            return privileged("no_new_privs", "gives set-user-ID programs their power");
-        }
-        if task.oom_score_adj.is_some_and(|score| score < 0) {
-            return privileged("oom_score_adj", "has the kernel kill others instead");
-        }
-    }
-    if !settings.allow_host_paths {
-        if let Seccomp::File(path) = task.seccomp() {
-            return host_path("seccomp", format!("{} is a file of the host", path.display()));
-        }
-        for (index, mount) in task.mounts.iter().skip(offsets.mounts).enumerate() {
-            let own = |source: &PathBuf| {
-                source.starts_with(folder) && !source.components().any(|part| part.as_os_str() == "..")
-            };
-            if let Some(source) = mount.source.as_ref().filter(|source| !own(source)) {
-                let what = format!("{} is not in the task's own folder", source.display());
-                return host_path(&format!("mount[{index}].source"), what);
-            }
-        }
-    }
-    Ok(())
-}
-
-fn capabilities(task: &Task, settings: &Settings) -> Result<()> {
-    for entry in &task.capabilities.add {
-        let every = match entry {
-            Entry::All => Capability::all().is_subset(&settings.allow_caps),
-            Entry::One(capability) => settings.allow_caps.contains(capability),
-        };
-        if !every {
-            let message = format!("config.cap_add: {entry} is not among the agent's allow_caps");
-            return Err(Error::new(Kind::BadSpec, message));
-        }
-    }
-    Ok(())
+    Error::new(Kind::BadSpec, format!("{}: {}", name_of(&invalid.field, offsets), invalid.reason))
 }
 
 #[cfg(test)]

@@ -20,9 +20,9 @@ use crate::proto::driver::driver_capabilities::{FsIsolation, MountConfigs};
 use crate::proto::driver::driver_server::Driver as Service;
 use crate::proto::driver::network_isolation_spec::NetworkIsolationMode;
 use crate::proto::driver::*;
-use crate::serve::stream_of;
 use crate::settings::{AGENT, Settings};
 use crate::stats::{Readings, timestamp};
+use crate::stream::stream_of;
 use crate::tasks::{Known, Tasks};
 use crate::{NAME, events, exec, fingerprint, recovery, schema, start, status, streaming};
 
@@ -151,9 +151,8 @@ impl Service for Driver {
 
     async fn start_task(&self, request: Request<StartTaskRequest>) -> Answer<StartTaskResponse> {
         let task = request.into_inner().task.ok_or_else(|| Status::invalid_argument("task: is missing"))?;
-        let started = start::start(task, &self.settings()).await;
-        let (known, handle) = started.map_err(|error| status::of_start(&error))?;
-        self.tasks.add(known);
+        let started = start::start(task, &self.settings(), &self.tasks).await;
+        let handle = started.map_err(|error| status::of_start(&error))?;
         Ok(Response::new(StartTaskResponse { handle: Some(handle), ..StartTaskResponse::default() }))
     }
 
@@ -311,8 +310,8 @@ impl Service for Driver {
 }
 
 fn signal_of(name: &str) -> Result<Signal, Status> {
-    let wrong = |invalid: bowline_spec::Invalid| Status::invalid_argument(format!("signal: {}", invalid.reason));
-    name.parse().map_err(wrong)
+    let wrong = |invalid: bowline_spec::Invalid| Error::from(invalid.in_field("signal"));
+    name.parse().map_err(|invalid| status::of(&wrong(invalid)))
 }
 
 /// How a task has ended. A code that nobody knows is -1, as Nomad has it where its executor is lost.

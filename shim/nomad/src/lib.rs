@@ -29,6 +29,7 @@ mod settings;
 mod start;
 mod stats;
 mod status;
+mod stream;
 mod streaming;
 mod task_id;
 mod tasks;

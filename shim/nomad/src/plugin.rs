@@ -13,7 +13,7 @@ use crate::proto::plugin::grpc_broker_server::GrpcBroker;
 use crate::proto::plugin::grpc_controller_server::GrpcController;
 use crate::proto::plugin::grpc_stdio_server::GrpcStdio;
 use crate::proto::plugin::{ConnInfo, Empty, StdioData};
-use crate::serve::stream_of;
+use crate::stream::stream_of;
 
 /// The service that go-plugin asks the health of.
 const SERVICE: &str = "plugin";

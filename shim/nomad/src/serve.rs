@@ -1,15 +1,11 @@
 //! The server: its socket, its services, its end.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_executor::{Doing, Kind, Result};
 use tokio::net::UnixListener;
-use tokio::sync::mpsc;
-use tokio_stream::Stream;
-use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
-use tonic::Status;
+use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
 use crate::driver::Driver;
@@ -27,9 +23,6 @@ const LAST_CALLS: Duration = Duration::from_millis(250);
 
 /// go-plugin's client has no limit, and a task's configuration is as large as its templates make it.
 const LARGEST: usize = 256 << 20;
-
-/// How many items a slow reader of a stream may be behind.
-const BEHIND: usize = 16;
 
 /// Serves until the host asks for the end.
 ///
@@ -71,34 +64,5 @@ async fn serve(handshake: &Handshake) -> Result<()> {
     tokio::select! {
         served = server => served.doing(Kind::Internal, || "cannot serve"),
         () = over => Ok(()),
-    }
-}
-
-/// A stream of what `produce` sends; it ends with that, and drops it when the client leaves.
-pub fn stream_of<T: Send + 'static, F>(
-    produce: impl FnOnce(Items<T>) -> F,
-) -> Pin<Box<dyn Stream<Item = std::result::Result<T, Status>> + Send>>
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let (sender, receiver) = mpsc::channel(BEHIND);
-    let left = sender.clone();
-    let produced = produce(Items(sender));
-    tokio::spawn(async move {
-        tokio::select! {
-            () = produced => {}
-            () = left.closed() => {}
-        }
-    });
-    Box::pin(ReceiverStream::new(receiver))
-}
-
-/// Where the items of a stream go.
-pub struct Items<T>(mpsc::Sender<std::result::Result<T, Status>>);
-
-impl<T> Items<T> {
-    /// Sends an item; waits for a slow reader. Without a reader the producer is dropped.
-    pub async fn send(&self, item: std::result::Result<T, Status>) {
-        let _ = self.0.send(item).await;
     }
 }

@@ -130,7 +130,7 @@ impl Settings {
         };
         let driver = request.nomad_config.as_ref().and_then(|config| config.driver.as_ref());
         let topology = driver.and_then(|driver| driver.topology.as_ref());
-        Settings::written(values)?.on(topology)
+        Ok(Settings::written(values)?.on(topology))
     }
 
     fn written(values: Map<String, Value>) -> Result<Settings> {
@@ -171,9 +171,9 @@ impl Settings {
         Ok(settings)
     }
 
-    fn on(self, topology: Option<&ClientTopology>) -> Result<Settings> {
+    fn on(self, topology: Option<&ClientTopology>) -> Settings {
         let topology = topology.map_or(self.topology, Topology::of);
-        Ok(Settings { topology, ..self })
+        Settings { topology, ..self }
     }
 
     /// How tasks are started and found.

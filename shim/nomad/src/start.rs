@@ -14,38 +14,53 @@ use crate::describe::{Around, Described, describe};
 use crate::proto::driver::{TaskConfig, TaskHandle};
 use crate::recovery;
 use crate::settings::Settings;
-use crate::tasks::Known;
+use crate::tasks::{Known, Tasks};
 
-/// Starts the task; returns once its command is executed.
+/// Starts the task; returns once its command is executed. It is among `tasks` before anything happens to it.
 ///
 /// # Errors
 /// `BadSpec` naming the option that is wrong; as `bowline-client`, what of the start has failed. Nothing is left then.
-pub async fn start(config: TaskConfig, settings: &Settings) -> Result<(Known, TaskHandle)> {
+pub async fn start(config: TaskConfig, settings: &Settings, tasks: &Tasks) -> Result<TaskHandle> {
     let step = |error: Error| error.within(format!("cannot start task {}", config.name));
+    if tasks.get(&config.id).is_some() {
+        return Err(step(Error::new(Kind::AlreadyExists, format!("it exists already, as {}", config.id))));
+    }
     let nonce = up::made_up("start")?;
     let around = Around { settings, cgroup_v2: is_cgroup_v2(), nonce: &nonce };
-    let Described { mut description, files } = describe(&config, around).map_err(step)?;
+    let mut described = describe(&config, around).map_err(step)?;
     if !settings.allow_host_paths {
-        resolve_own(&mut description, &config).map_err(step)?;
+        resolve_own(&mut described.description, &config).map_err(step)?;
     }
     let known = Known::new(&config.id, &config.alloc_id, &config.name, settings.client()?, settings.state());
-    let started = async {
-        write(&files)?;
-        let request = Start::new(description).shim_cgroup(ShimCgroup::Root);
-        known.client().start(request).await.map(drop)
-    };
-    if let Err(error) = started.await {
-        files.iter().for_each(|(path, _)| drop(std::fs::remove_file(path)));
-        return Err(step(error));
+    tasks.add(known.clone());
+    match launch(&known, &described, &nonce, &config).await {
+        Ok((started_at, handle)) => {
+            tasks.add(known.since(started_at));
+            Ok(handle)
+        }
+        Err(error) => {
+            tasks.remove(&config.id);
+            described.files.iter().for_each(|(path, _)| drop(std::fs::remove_file(path)));
+            Err(step(described.named(error)))
+        }
     }
-    match handle(&known, &nonce, &config) {
-        Ok((started_at, handle)) => Ok((known.since(started_at), handle)),
+}
+
+/// Launches what is described. Nothing runs after an error.
+async fn launch(
+    known: &Known,
+    described: &Described,
+    nonce: &str,
+    config: &TaskConfig,
+) -> Result<(Option<Timestamp>, TaskHandle)> {
+    write(&described.files)?;
+    let task = known.client().start(Start::new(described.description.clone()).shim_cgroup(ShimCgroup::Root)).await?;
+    match handle(known, nonce, config) {
+        Ok(handle) => Ok(handle),
         Err(error) => {
             // Nobody would ever ask for it.
-            if let Ok(task) = known.task() {
-                let _ = task.remove(true).await;
-            }
-            Err(step(error))
+            let _ = task.remove(true).await;
+            Err(error)
         }
     }
 }

@@ -2,6 +2,8 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+use std::borrow::Cow;
+
 use bowline_executor::{Error, Kind};
 use prost::Message as _;
 use prost_types::Any;
@@ -14,6 +16,9 @@ const NOT_FOUND: &str = "task not found for given id";
 
 /// What Nomad takes for an error that another attempt may get past.
 const RECOVERABLE: &str = "type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError";
+
+/// The most bytes of a message: the agent keeps it with the task's events.
+const LONGEST: usize = 4096;
 
 /// `google.rpc.Status`, which carries the details of an error.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -28,7 +33,7 @@ struct Details {
 
 /// The answer to a call about a task that this driver does not have.
 pub fn unknown(task_id: &str) -> Status {
-    Status::not_found(format!("{NOT_FOUND}: {task_id:?}"))
+    Status::not_found(format!("{NOT_FOUND}: {:?}", shortened(task_id)))
 }
 
 /// The answer to a call that failed.
@@ -73,10 +78,20 @@ fn recoverable(message: String) -> Status {
 
 /// The message with its hint, which a person reads in the task's events.
 fn text(error: &Error) -> String {
+    let message = shortened(error.message());
     match error.hint_text() {
-        Some(hint) => format!("{}; hint: {hint}", error.message()),
-        None => error.message().to_owned(),
+        Some(hint) => format!("{message}; hint: {}", shortened(hint)),
+        None => message.into_owned(),
     }
+}
+
+/// At most [`LONGEST`] bytes of what may have come from a job as long as that wanted.
+fn shortened(text: &str) -> Cow<'_, str> {
+    if text.len() <= LONGEST {
+        return text.into();
+    }
+    let end = (0..=LONGEST).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    format!("{}…", &text[..end]).into()
 }
 
 #[cfg(test)]
@@ -97,6 +112,13 @@ mod tests {
             RecoverableError::decode(&*details.details[0].value).unwrap(),
             RecoverableError { recoverable: true }
         );
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let status = of(&Error::new(Kind::Usage, "é".repeat(LONGEST)).hint("x".repeat(LONGEST + 1)));
+        assert!(status.message().len() < 2 * LONGEST + 20 && status.message().contains("é…; hint: x"), "{status}");
+        assert!(unknown(&"x".repeat(10_000_000)).message().len() < LONGEST + 60);
     }
 
     #[test]

@@ -23,9 +23,9 @@ use crate::proto::driver::{
     ExecTaskStreamingIoOperation as Operation, ExecTaskStreamingRequest as Request,
     ExecTaskStreamingResponse as Response, ExitResult, exec_task_streaming_request,
 };
-use crate::serve::Items;
 use crate::settings::Settings;
 use crate::status;
+use crate::stream::Items;
 use crate::tasks::Known;
 
 /// The bytes read at a time: a pipe's capacity.

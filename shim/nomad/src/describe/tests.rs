@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+use bowline_spec::capability::Capability;
 use bowline_spec::values::{ByteSize, Ceiling};
 use bowline_spec::{MountKind, Propagation, Signal};
 use rmpv::Value as Packed;
@@ -101,7 +102,7 @@ fn a_groups_network_brings_its_namespace_hosts_and_resolver() {
         options: Vec::new(),
     };
     let asked = TaskConfig { network_isolation_spec: Some(network), dns: Some(dns), ..task(&[]) };
-    let Described { description, files } = described(&asked, &Settings::default()).unwrap();
+    let Described { description, files, .. } = described(&asked, &Settings::default()).unwrap();
     assert_eq!(description.namespaces.network().to_string(), "/var/run/netns/1c2f");
     assert_eq!(description.hostname.as_deref(), Some("shop"));
     assert_eq!(files[0].1, "nameserver 10.0.0.1\nsearch a.example b.example\n");

@@ -1,0 +1,76 @@
+//! What the agent's configuration lets a job ask for.
+
+use std::path::{Path, PathBuf};
+
+use bowline_executor::{Error, Kind, Result};
+use bowline_spec::capability::{Capability, Entry};
+use bowline_spec::{Namespace, Seccomp, Task};
+
+use super::names::Offsets;
+use crate::settings::Settings;
+
+/// Checks what the agent allows jobs.
+pub fn check(task: &Task, settings: &Settings, offsets: Offsets, folder: &Path) -> Result<()> {
+    let refused = |option: &str, what: &str, setting: &str| {
+        let message = format!("config.{option}: {what}, and the agent does not set {setting}");
+        Err(Error::new(Kind::BadSpec, message))
+    };
+    capabilities(task, settings)?;
+    let privileged = |option: &str, what: &str| refused(option, what, "allow_privileged");
+    let host_path = |option: &str, what: String| refused(option, &what, "allow_host_paths");
+    if !settings.allow_privileged {
+        let modes = [
+            ("pid_mode", task.namespaces.pid(), &settings.default_pid_mode),
+            ("ipc_mode", task.namespaces.ipc(), &settings.default_ipc_mode),
+        ];
+        for (option, namespace, default) in modes {
+            if *namespace != Namespace::Private && namespace.to_string() != **default {
+                return privileged(option, &format!("{namespace} is not the task's own"));
+            }
+        }
+        if task.devices.len() > offsets.devices {
+            return privileged("devices", "names a device of the host");
+        }
+        if task.seccomp() == &Seccomp::Unconfined {
+            return privileged("seccomp", "takes the filter away");
+        }
+        if task.apparmor.as_deref() == Some("unconfined") {
+            return privileged("apparmor", "takes the profile away");
+        }
+        if task.no_new_privs == Some(false) {
+            return privileged("no_new_privs", "gives set-user-ID programs their power");
+        }
+        if task.oom_score_adj.is_some_and(|score| score < 0) {
+            return privileged("oom_score_adj", "has the kernel kill others instead");
+        }
+    }
+    if !settings.allow_host_paths {
+        if let Seccomp::File(path) = task.seccomp() {
+            return host_path("seccomp", format!("{} is a file of the host", path.display()));
+        }
+        for (index, mount) in task.mounts.iter().skip(offsets.mounts).enumerate() {
+            let own = |source: &PathBuf| {
+                source.starts_with(folder) && !source.components().any(|part| part.as_os_str() == "..")
+            };
+            if let Some(source) = mount.source.as_ref().filter(|source| !own(source)) {
+                let what = format!("{} is not in the task's own folder", source.display());
+                return host_path(&format!("mount[{index}].source"), what);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn capabilities(task: &Task, settings: &Settings) -> Result<()> {
+    for entry in &task.capabilities.add {
+        let every = match entry {
+            Entry::All => Capability::all().is_subset(&settings.allow_caps),
+            Entry::One(capability) => settings.allow_caps.contains(capability),
+        };
+        if !every {
+            let message = format!("config.cap_add: {entry} is not among the agent's allow_caps");
+            return Err(Error::new(Kind::BadSpec, message));
+        }
+    }
+    Ok(())
+}

@@ -129,8 +129,22 @@ debug:
 		strip --strip-debug -o $$new $(TARGET)/debug/$$binary || exit; \
 		cmp --silent $$new $(ABSENT)/$$binary || mv $$new $(ABSENT)/$$binary || exit; rm -f $$new; \
 	done
+	$(MAKE) --no-print-directory nomad-agent
 	@# Where the virtual machine finds them, beside the cases.
 	@mkdir -p $(EXAMPLES) && cp --update $(addprefix $(TARGET)/debug/examples/,agent embedded-agent) $(EXAMPLES)/
+
+## test-nomad   the guide's jobs in Nomad's own agent, whose binary NOMAD_BIN names
+.PHONY: test-nomad
+test-nomad: build
+	$(ROOT) env NOMAD_BIN="$(NOMAD_BIN)" integration/nomad/real $(BIN)
+
+# What stands in for Nomad's agent in tests: static, as the virtual machine has it too. Its modules are fetched once.
+.PHONY: nomad-agent
+nomad-agent:
+	@scripts/need nomad
+	cd integration/nomad && test -z "$$(gofmt -l *.go)" && go vet . && \
+		CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o $(NOMAD_AGENT) .
+NOMAD_AGENT = $(abspath $(TARGET)/debug/nomad-agent)
 
 CASES = $(abspath $(TARGET)/cases)
 ABSENT = $(abspath $(TARGET)/absent)
@@ -188,7 +202,8 @@ endef
 VM_TESTS ?= adoption upgrade apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
 	containerd_metrics containerd_oom containerd_options cost damaged_records delegation descriptors devices docker \
 	doctor exec exec_delegated exec_security exit_report fields fields_effect gc hostile_ends hostile_execs hostile_frozen hostile_kernel hostile_leaving \
-	hostile_silent_shim hostile_state host_limits init limits many metrics_unit run \
+	hostile_silent_shim hostile_state host_limits init limits many metrics_unit \
+	nomad_recover nomad_resources nomad_stats nomad_task::what_the_agent_kills_by_the_cgroup_has_ended_by_a_signal run \
 	reference_azure reference_ecs reference_kata reference_kubelet reference_nomad sandbox_budgets sandbox_limits \
 	sandbox_systemd shim_cgroup shim_death slice stats stop units update watch \
 	conformance::limits_of_the_cgroup containerd_bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
@@ -207,7 +222,7 @@ test-vm: build debug
 	integration/vm 'failed=0; /opt/bowline/cases.sh $(VM_TESTS) || failed=1; \
 		for absent in $(VM_ABSENT); do /opt/bowline/cases.sh --absent $$absent exec fallbacks stop || failed=1; done; \
 		$(if $(VM_DOCS),/opt/bowline/$(VM_DOCS) --vm /opt/bowline || failed=1;) exit $$failed' \
-		$(addprefix $(BIN)/,$(BINARIES)) $(TARGET)/debug/bowline-bench $(CASES) $(ABSENT) $(EXAMPLES) integration/cases.sh \
+		$(addprefix $(BIN)/,$(BINARIES)) $(TARGET)/debug/bowline-bench $(NOMAD_AGENT) $(CASES) $(ABSENT) $(EXAMPLES) integration/cases.sh \
 		$(PROMTOOL) README.md docs scripts apparmor
 # Where `scripts/need test` finds or puts it.
 PROMTOOL = $(or $(shell command -v promtool),$(TARGET)/tools/bin/promtool)

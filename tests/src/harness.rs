@@ -24,6 +24,7 @@ mod kernel;
 mod leftovers;
 mod limits;
 pub mod metrics;
+pub mod nomad;
 mod process;
 mod pty;
 mod ran;

@@ -1,5 +1,6 @@
 //! Compiles `floor.c`, which the bench carries along: one file to copy to
-//! another machine; generates the messages in `proto/`, without protoc.
+//! another machine; generates the messages of containerd and of Nomad's driver,
+//! without protoc.
 
 use std::fs;
 use std::path::Path;
@@ -10,6 +11,7 @@ use ttrpc_codegen::{Codegen, ProtobufCustomize};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=floor.c");
     println!("cargo::rerun-if-changed=proto");
+    println!("cargo::rerun-if-changed={NOMAD}");
     println!("cargo::rerun-if-env-changed=CC");
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let folder = std::env::var("OUT_DIR")?;
@@ -21,17 +23,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if !status.success() {
         return Err(format!("cannot compile floor.c: {compiler} {status}").into());
     }
+    generate(&folder, "proto", &["containerd"])?;
+    generate(&folder, NOMAD, &["base", "driver", "hclspec", "structs"])
+}
+
+/// Where the messages of Nomad's driver are.
+const NOMAD: &str = "../shim/nomad/proto";
+
+/// Generates the messages of these files, each to a file of its own.
+fn generate(out: &str, from: &str, names: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     Codegen::new()
-        .out_dir(&folder)
-        .input("proto/containerd.proto")
-        .include("proto")
+        .out_dir(out)
+        .inputs(names.iter().map(|name| format!("{from}/{name}.proto")))
+        .include(from)
         .rust_protobuf()
         .rust_protobuf_customize(ProtobufCustomize::default().gen_mod_rs(false))
         .run()?;
-    // `include!` takes no inner attributes; the including module has them.
-    let messages = Path::new(&folder).join("containerd.rs");
-    let text = fs::read_to_string(&messages)?;
-    let lines = text.lines().filter(|line| !line.starts_with("#![") && !line.starts_with("//!"));
-    fs::write(&messages, lines.collect::<Vec<_>>().join("\n"))?;
+    for name in names {
+        // `include!` takes no inner attributes; the including module has them.
+        let messages = Path::new(out).join(format!("{name}.rs"));
+        let text = fs::read_to_string(&messages)?;
+        let lines = text.lines().filter(|line| !line.starts_with("#![") && !line.starts_with("//!"));
+        fs::write(&messages, lines.collect::<Vec<_>>().join("\n"))?;
+    }
     Ok(())
 }

@@ -194,7 +194,7 @@ fn connect(ready: &UnixDatagram, socket: &Path, name: &str) -> Result<(Runtime, 
     ready.recv(&mut [0; 64]).doing(Kind::Timeout, what)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().doing(Kind::Internal, what)?;
     let (grpc, exits) = runtime.block_on(async {
-        let grpc = Grpc::connect(socket, name).await?;
+        let grpc = Grpc::connect(socket, Some(("containerd-namespace", name.to_owned()))).await?;
         let filter = format!("topic==\"/tasks/exit\",namespace==\"{name}\"");
         let request = SubscribeRequest { filters: vec![filter], ..Default::default() };
         let exits = grpc.stream("containerd.services.events.v1.Events/Subscribe", &request).await?;

@@ -1,5 +1,5 @@
-//! gRPC's client side, as far as containerd is asked: a request and its answer,
-//! or a stream of answers, as HTTP/2 on a Unix socket.
+//! gRPC's client side, as far as containerd and Nomad's driver are asked: a request
+//! and its answer, or a stream of answers, as HTTP/2 on a Unix socket.
 //!
 //! One thread; what arrives is read while somebody waits for an answer. Must
 //! not: know what is said.
@@ -19,7 +19,7 @@ const HEAD: usize = 5;
 
 pub struct Grpc {
     requests: SendRequest<Bytes>,
-    namespace: String,
+    header: Option<(&'static str, String)>,
 }
 
 /// Answers that come one by one.
@@ -31,25 +31,26 @@ pub struct Answers {
 }
 
 impl Grpc {
-    /// Connects to the socket, for this namespace of containerd's. Within a runtime.
-    pub async fn connect(socket: &Path, namespace: &str) -> Result<Grpc> {
+    /// Connects to the socket; each request has this header. Within a runtime.
+    pub async fn connect(socket: &Path, header: Option<(&'static str, String)>) -> Result<Grpc> {
         let what = || format!("cannot connect to {}", socket.display());
         let stream = UnixStream::connect(socket).await.doing(Kind::Internal, what)?;
         let (requests, connection) = h2::client::handshake(stream).await.doing(Kind::Internal, what)?;
         // Its end is seen by whoever waits for an answer.
         tokio::spawn(connection);
-        Ok(Grpc { requests, namespace: namespace.to_owned() })
+        Ok(Grpc { requests, header })
     }
 
     /// Asks, for answers; `method` is a service and its method.
     pub async fn stream(&self, method: &str, request: &impl Message) -> Result<Answers> {
-        let what = || format!("cannot ask containerd for {method}");
-        let head = Request::post(format!("http://localhost/{method}"))
+        let what = || format!("cannot ask for {method}");
+        let mut head = Request::post(format!("http://localhost/{method}"))
             .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .header("containerd-namespace", &self.namespace)
-            .body(())
-            .doing(Kind::Internal, what)?;
+            .header("te", "trailers");
+        if let Some((name, value)) = &self.header {
+            head = head.header(*name, value);
+        }
+        let head = head.body(()).doing(Kind::Internal, what)?;
         let message = framed(request).doing(Kind::Internal, what)?;
         let mut requests = self.requests.clone().ready().await.doing(Kind::Internal, what)?;
         let (response, mut body) = requests.send_request(head, false).doing(Kind::Internal, what)?;
@@ -61,7 +62,7 @@ impl Grpc {
     pub async fn call<A: Message>(&self, method: &str, request: &impl Message) -> Result<A> {
         let what = || format!("{method} failed");
         let mut answers = self.stream(method, request).await?;
-        let nothing = || Error::new(Kind::Internal, format!("containerd has no answer to {method}"));
+        let nothing = || Error::new(Kind::Internal, format!("there is no answer to {method}"));
         let answer = answers.next().await.doing(Kind::Internal, what)?.ok_or_else(nothing)?;
         // The status comes last.
         answers.next::<A>().await.doing(Kind::Internal, what)?;
@@ -72,8 +73,8 @@ impl Grpc {
 impl Answers {
     /// The next one; `None` after the last.
     pub async fn next<A: Message>(&mut self) -> Result<Option<A>> {
-        let what = || "cannot read containerd's answer";
-        let refused = |why| Error::new(Kind::Internal, format!("containerd answers with an error: {why}"));
+        let what = || "cannot read an answer";
+        let refused = |why| Error::new(Kind::Internal, format!("the answer is an error: {why}"));
         if let Some(response) = self.response.take() {
             let (head, body) = response.await.doing(Kind::Internal, what)?.into_parts();
             // A refusal may come without a body, its status in the head.

@@ -4,16 +4,19 @@
 //! ```text
 //!   main ─► groups ─► rounds ─► contenders: floor, shim, peers ─► runner; table
 //!       │        ├──► memory
-//!       └► managed ─► containerd ─► grpc
+//!       ├► managed ─► containerd ─► grpc
+//!       └► nomad ─► driver ──────────┘
 //! ```
 
 mod containerd;
 mod contenders;
+mod driver;
 mod floor;
 mod groups;
 mod grpc;
 mod managed;
 mod memory;
+mod nomad;
 mod peers;
 mod rounds;
 mod runner;
@@ -76,6 +79,7 @@ enum What {
     Sandbox,
     Memory,
     Containerd,
+    Nomad,
 }
 
 impl Arguments {
@@ -121,6 +125,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     let mut rows = rows(&mut rounds, &mut contenders, arguments)?;
     let mut figures = figures(&mut rounds, &mut contenders, arguments)?;
     let (more_rows, more_figures) = containerd(&mut rounds, &mut contenders, arguments, &bin)?;
+    rows.extend(more_rows);
+    figures.extend(more_figures);
+    let (more_rows, more_figures) = nomad(&mut rounds, &contenders, arguments, &bin)?;
     rows.extend(more_rows);
     figures.extend(more_figures);
     drop(contenders);
@@ -219,6 +226,28 @@ fn containerd(
     Ok((rows, figures))
 }
 
+/// What is measured through Nomad's driver.
+fn nomad(rounds: &mut Rounds, on: &Contenders, arguments: &Arguments, bin: &Path) -> Result<(Vec<Row>, Vec<Figure>)> {
+    if !arguments.wants(What::Nomad) {
+        return Ok(Default::default());
+    }
+    say("measuring Nomad's driver: launch");
+    let mut rows = nomad::launch(rounds, bin, on.name())?;
+    let mut plugin = nomad::Plugin::start(bin, on.name())?;
+    for gap in [Gap::None, Gap::Random] {
+        say(&format!("measuring Nomad's driver: tasks, gap {gap:?}"));
+        rows.extend(nomad::tasks(rounds, &mut plugin, gap)?);
+    }
+    for gap in [Gap::None, Gap::Fixed] {
+        say(&format!("measuring Nomad's driver: exec, gap {gap:?}"));
+        rows.extend(nomad::exec(rounds, &mut plugin, gap)?);
+    }
+    say("measuring Nomad's driver: memory");
+    let (most, idle) = if arguments.small { (5, 1) } else { (100, 5) };
+    let figures = nomad::memory(rounds, &mut plugin, most, Duration::from_secs(idle))?;
+    Ok((rows, figures))
+}
+
 /// The machine, and who was measured on it.
 fn about(contenders: &Contenders, rounds: usize) -> Value {
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
@@ -248,7 +277,8 @@ fn legend(about: &Value) -> String {
          removed: the command has ended; for bowline, its shim has left, which it does when all is removed.\n\
          floor: the kernel alone, without a filter; of calls, one that does nothing.\n\
          sandbox: bowline alone; crun and runc have none.\n\
-         containerd: through its API; crun and runc by its own shim.\n",
+         containerd: through its API; crun and runc by its own shim.\n\
+         nomad: through the driver, as its agent asks.\n",
         who.join(", "),
         about["processors"],
         text("kernel"),

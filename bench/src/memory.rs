@@ -9,7 +9,7 @@ use std::time::Duration;
 use bowline_executor::{Doing, Error, Kind, Result};
 
 /// How long a shim is left alone before it counts as idle.
-const SETTLE: Duration = Duration::from_secs(1);
+pub const SETTLE: Duration = Duration::from_secs(1);
 
 pub trait Sleepers {
     /// A shim whose task sleeps.
@@ -68,7 +68,7 @@ pub fn measure<S: Sleepers>(shims: &mut S, most: usize, idle: Duration) -> Resul
 }
 
 /// PSS, in KiB.
-fn proportional(pid: u32) -> Result<f64> {
+pub fn proportional(pid: u32) -> Result<f64> {
     kernel_number(&format!("/proc/{pid}/smaps_rollup"), "Pss:")
 }
 

@@ -91,7 +91,8 @@ impl Rounds {
         columns
     }
 
-    fn pause(&mut self, gap: Gap) {
+    /// Lets as much time pass.
+    pub fn pause(&mut self, gap: Gap) {
         match gap {
             Gap::None => {}
             Gap::Random => std::thread::sleep(Duration::from_millis(60 + self.random() % 41)),

@@ -40,6 +40,11 @@ fn a_small_bench_through_containerd_fills_every_row() {
     fills(&["containerd"], 15, 6);
 }
 
+#[test]
+fn a_small_bench_through_nomads_driver_fills_every_row() {
+    fills(&["nomad"], 9, 12);
+}
+
 /// Runs the bench for `what`, and sees that so many rows and figures are filled.
 #[track_caller]
 fn fills(what: &[&str], rows_expected: usize, figures_expected: usize) {
@@ -56,7 +61,7 @@ fn fills(what: &[&str], rows_expected: usize, figures_expected: usize) {
     for row in rows {
         let name = row["name"].as_str().expect("a name");
         assert!(ran.out().contains(name), "{name} is not in the table");
-        let by_us_alone = name.contains("sandbox") || name.contains(" init: ");
+        let by_us_alone = ["sandbox", " init: ", "nomad: "].iter().any(|ours| name.contains(ours));
         for key in ["median_ms", "p99_ms", "n"] {
             assert_positive(row, &format!("/bowline/{key}"));
             if !name.contains("at once") && !name.starts_with("containerd: ") && !by_us_alone {
@@ -83,7 +88,7 @@ fn fills(what: &[&str], rows_expected: usize, figures_expected: usize) {
 
 #[test]
 fn an_interrupted_bench_cleans_up() {
-    for what in ["launch", "commands", "exec", "sandbox", "containerd"] {
+    for what in ["launch", "commands", "exec", "sandbox", "containerd", "nomad"] {
         let host = Host::new();
         let run = host.spawn_command(bench(&host, &["--only", what, "--rounds", "10000"]));
         run.read_stderr();

@@ -255,7 +255,7 @@ test-systemd-v1:
 .PHONY: bench
 bench: build-bench
 	@scripts/need bench
-	$(ROOT) $(BIN)/bowline-bench --bin $(BIN) --json $(TARGET)/bench.json $(BENCH)
+	$(ROOT) $(BIN)/bowline-bench --bin $(BIN) --json $(TARGET)/bench.json --chart $(TARGET)/bench.svg $(BENCH)
 
 # The same, small, in a virtual machine with cgroup v2 and systemd.
 .PHONY: bench-vm

@@ -1,6 +1,5 @@
-//! Compiles `floor.c`, which the bench carries along: one file to copy to
-//! another machine; generates the messages of containerd and of Nomad's driver,
-//! without protoc.
+//! Compiles the C files of `floor/` into one program, which the bench carries along: one file to copy to
+//! another machine; generates the messages of containerd and of Nomad's driver, without protoc.
 
 use std::fs;
 use std::path::Path;
@@ -8,8 +7,11 @@ use std::process::Command;
 
 use ttrpc_codegen::{Codegen, ProtobufCustomize};
 
+/// The parts of the floor.
+const FLOOR: [&str; 5] = ["floor", "cgroups", "root", "duty", "common"];
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("cargo::rerun-if-changed=floor.c");
+    println!("cargo::rerun-if-changed=floor");
     println!("cargo::rerun-if-changed=proto");
     println!("cargo::rerun-if-changed={NOMAD}");
     println!("cargo::rerun-if-env-changed=CC");
@@ -17,11 +19,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::var("OUT_DIR")?;
     let out = Path::new(&folder).join("floor");
     // Static: nothing is loaded or relocated in what is measured.
-    let flags = ["-O2", "-static", "-Wall", "-Wextra", "floor.c", "-o"];
-    let status = Command::new(&compiler).args(flags).arg(&out).status();
+    let flags = ["-O2", "-static", "-Wall", "-Wextra", "-o"];
+    let sources = FLOOR.map(|name| format!("floor/{name}.c"));
+    let status = Command::new(&compiler).args(flags).arg(&out).args(sources).status();
     let status = status.map_err(|error| format!("cannot run the C compiler {compiler}: {error}"))?;
     if !status.success() {
-        return Err(format!("cannot compile floor.c: {compiler} {status}").into());
+        return Err(format!("cannot compile the floor: {compiler} {status}").into());
     }
     generate(&folder, "proto", &["containerd"])?;
     generate(&folder, NOMAD, &["base", "driver", "hclspec", "structs"])

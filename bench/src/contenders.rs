@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use bowline_executor::{Doing, Error, Kind, Result, configure};
+use bowline_executor::{Doing, Error, Kind, Result, compile_filter, configure};
 use bowline_spec::{Format, Namespace, Task};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::floor::Floor;
+use crate::floor::{Duty, Floor};
 use crate::peers::{Bundle, Peer};
 use crate::shim::Shims;
 use crate::table::{COLUMNS, CRUN, RUNC};
@@ -29,6 +29,8 @@ pub struct Job {
 pub struct Contenders {
     /// The kernel alone.
     pub floor: Floor,
+    /// The same with what no runtime can leave out.
+    pub duty: Floor,
     pub shims: Shims,
     peers: [Option<Peer>; 2],
     cgroups: Cgroups,
@@ -53,11 +55,15 @@ impl Contenders {
         let root = work.path().join("root");
         make_root(&root)?;
         let cgroups = Cgroups(name.to_owned());
-        let floor = Floor::start(work.path(), &root, name)?;
+        let floor = Floor::start(work.path(), &root, name, None)?;
+        let what = || Error::new(Kind::Internal, "the default of a task is to have no seccomp filter");
+        let filter = compile_filter(&bowline_spec::parse("command = 'x'", Format::Toml)?)?.ok_or_else(what)?;
+        let duty = Duty { filter: &filter, state: state.path() };
+        let duty = Floor::start(work.path(), &root, &cgroups.of_duty(), Some(&duty))?;
         let shims = Shims::new(shim, state.path().join("s"), name)?;
         let peer = |peer| if peers { Peer::find(peer, state.path(), name) } else { Ok(None) };
         let peers = [peer("crun")?, peer("runc")?];
-        Ok(Contenders { floor, shims, peers, cgroups, root, _folders: [work, state] })
+        Ok(Contenders { floor, duty, shims, peers, cgroups, root, _folders: [work, state] })
     }
 
     /// What everything that is made has in its name.
@@ -178,8 +184,15 @@ fn make_root(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The cgroup, in every hierarchy, that all but bowline's are made in.
+/// The cgroup, in every hierarchy, that all but bowline's and those of the duty floor are made in. The latter's have one
+/// of their own beside it, as deep as bowline's.
 struct Cgroups(String);
+
+impl Cgroups {
+    fn of_duty(&self) -> String {
+        format!("{}-duty", self.0)
+    }
+}
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
@@ -190,7 +203,9 @@ impl Drop for Cgroups {
             fields.next()?.starts_with("cgroup").then_some(target)
         });
         for hierarchy in hierarchies {
-            remove_cgroup(&Path::new(hierarchy).join(&self.0));
+            for name in [&self.0, &self.of_duty()] {
+                remove_cgroup(&Path::new(hierarchy).join(name));
+            }
         }
     }
 }

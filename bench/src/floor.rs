@@ -1,4 +1,4 @@
-//! The floor: `floor.c`, one process that is asked a word a line.
+//! The floors: `floor/floor.c`, one process each that is asked a line of words at a time.
 //!
 //! It measures itself, so that neither its start nor our pipes count. See its
 //! own header for what it does. Must not: be started anew for each measurement.
@@ -16,6 +16,32 @@ use bowline_executor::{Doing, Error, Kind, Result};
 /// The program as `build.rs` has compiled it.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/floor"));
 
+/// Whether a process of the duty floor gets the filter; the bare one has none.
+#[derive(Debug, Clone, Copy)]
+pub enum Filter {
+    /// It does.
+    Loaded,
+    /// It does not.
+    Absent,
+}
+
+impl Filter {
+    fn word(self) -> &'static str {
+        match self {
+            Filter::Loaded => " filter",
+            Filter::Absent => "",
+        }
+    }
+}
+
+/// What makes a floor the duty floor.
+pub struct Duty<'a> {
+    /// The instructions of a seccomp filter.
+    pub filter: &'a [u8],
+    /// The folder in which it keeps the record of a task.
+    pub state: &'a Path,
+}
+
 pub struct Floor {
     child: Child,
     /// Taken away at the end: the end of its input ends it.
@@ -25,14 +51,20 @@ pub struct Floor {
 
 impl Floor {
     /// Starts it out of the folder `work`, with `root` as its tasks' root and
-    /// `cgroup` as the name of what their cgroups are in.
-    pub fn start(work: &Path, root: &Path, cgroup: &str) -> Result<Floor> {
+    /// `cgroup` as the name of what their cgroups are in: the bare floor, or the
+    /// one that has a `duty`.
+    pub fn start(work: &Path, root: &Path, cgroup: &str, duty: Option<&Duty<'_>>) -> Result<Floor> {
         let what = || "cannot start the floor";
-        let program = work.join("floor");
+        let program = work.join(cgroup);
         fs::write(&program, PROGRAM).doing(Kind::Internal, what)?;
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).doing(Kind::Internal, what)?;
         let mut command = Command::new(&program);
         command.arg(root).arg(cgroup).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(Duty { filter, state }) = duty {
+            let path = work.join("filter");
+            fs::write(&path, filter).doing(Kind::Internal, what)?;
+            command.arg(path).arg(state.join("record"));
+        }
         // ctrl-C is for us; we then end it as ever.
         command.process_group(0);
         let mut child = command.spawn().doing(Kind::Internal, what)?;
@@ -42,17 +74,27 @@ impl Floor {
     }
 
     /// A task from beginning to end: until its exit, until all is removed.
-    pub fn launch(&mut self) -> Result<[Duration; 2]> {
-        self.ask("launch")
+    pub fn launch(&mut self, filter: Filter, init: bool) -> Result<[Duration; 2]> {
+        self.ask(&format!("launch{}{}", filter.word(), if init { " init" } else { "" }))
     }
 
-    /// Starts the task that [`Floor::exec`] is for.
+    /// Starts the task that [`Floor::exec`] is for, with a filter.
     pub fn hold(&mut self) -> Result<()> {
-        self.ask("hold").map(drop)
+        self.ask("hold filter").map(drop)
     }
 
     pub fn exec(&mut self) -> Result<Duration> {
-        self.ask("exec").map(|[exited, _]| exited)
+        self.ask("exec filter").map(|[exited, _]| exited)
+    }
+
+    /// Kills that task and removes it.
+    pub fn stop(&mut self) -> Result<[Duration; 2]> {
+        self.ask("stop")
+    }
+
+    /// Its process, which makes those of its tasks.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     fn ask(&mut self, word: &str) -> Result<[Duration; 2]> {

@@ -6,10 +6,11 @@ use std::time::Duration;
 use bowline_executor::Result;
 
 use crate::contenders::{Bundles, Contenders, Job};
+use crate::floor::Filter;
 use crate::peers::{Bundle, Peer};
 use crate::rounds::{Gap, Rounds};
 use crate::shim::{Call, Up};
-use crate::table::{BOWLINE, CRUN, FLOOR, RUNC, Row};
+use crate::table::{BOWLINE, CRUN, Cells, DUTY, FLOOR, RUNC, Row};
 
 /// Shims that are started together, ahead: few enough that none waits so long
 /// that it leaves.
@@ -19,6 +20,7 @@ const AHEAD: usize = 8;
 pub fn launch(rounds: &mut Rounds, on: &mut Contenders, seccomp: &str, gap: Gap) -> Result<Vec<Row>> {
     let job = on.job(&["/bin/true"], seccomp)?;
     let bundles = on.bundles("launch", &job)?;
+    let filter = if seccomp == "default" { Filter::Loaded } else { Filter::Absent };
     let what = match gap {
         Gap::None => format!("launch, seccomp {seccomp}"),
         Gap::Random | Gap::Fixed => format!("launch, seccomp {seccomp}, 60-100 ms apart"),
@@ -26,7 +28,8 @@ pub fn launch(rounds: &mut Rounds, on: &mut Contenders, seccomp: &str, gap: Gap)
     let names = [format!("{what}: exit known"), format!("{what}: removed")];
     let rows = rounds.measure(names.each_ref().map(String::as_str), gap, on, ahead, |on, column| {
         Ok(match column {
-            FLOOR => on.floor.launch()?.map(Some),
+            FLOOR => on.floor.launch(filter, false)?.map(Some),
+            DUTY => on.duty.launch(filter, false)?.map(Some),
             BOWLINE => on.shims.launch(&job.description)?.map(Some),
             _ => [None, peer(on, &bundles, column, |peer, bundle| peer.run(bundle))?],
         })
@@ -42,7 +45,8 @@ pub fn commands(rounds: &mut Rounds, on: &mut Contenders) -> Result<Vec<Row>> {
     let names = ["launch, seccomp default: by create, start, delete"];
     let rows = rounds.measure(names, Gap::None, on, ahead, |on, column| {
         Ok(match column {
-            FLOOR => [Some(on.floor.launch()?[1])],
+            FLOOR => [Some(on.floor.launch(Filter::Loaded, false)?[1])],
+            DUTY => [Some(on.duty.launch(Filter::Loaded, false)?[1])],
             BOWLINE => [Some(on.shims.launch(&job.description)?[1])],
             _ => [peer(on, &bundles, column, |peer, bundle| peer.create_start_delete(bundle))?],
         })
@@ -51,18 +55,20 @@ pub fn commands(rounds: &mut Rounds, on: &mut Contenders) -> Result<Vec<Row>> {
     Ok(rows.into())
 }
 
-/// What bowline's own init adds to a launch: with it, and by turns without.
+/// What an init of its own adds to a launch: with it, and by turns without.
 pub fn init(rounds: &mut Rounds, on: &mut Contenders) -> Result<Vec<Row>> {
     let (without, with) = (on.job(&["/bin/true"], "default")?, on.job_with_init(&["/bin/true"], "default")?);
     let names = ["launch, no init: exit known", "launch, init: exit known", "launch, init: removed"];
     let prepare = |on: &mut Contenders| if on.shims.waiting() < 2 { on.shims.prepare(AHEAD) } else { Ok(()) };
     let rows = rounds.measure(names, Gap::None, on, prepare, |on, column| {
-        if column != BOWLINE {
-            return Ok([None; 3]);
-        }
-        let [bare, _] = on.shims.launch(&without.description)?;
-        let [known, removed] = on.shims.launch(&with)?;
-        Ok([bare, known, removed].map(Some))
+        let mut launch = |init: bool| match column {
+            FLOOR => on.floor.launch(Filter::Loaded, init).map(Some),
+            DUTY => on.duty.launch(Filter::Loaded, init).map(Some),
+            BOWLINE => on.shims.launch(if init { &with } else { &without.description }).map(Some),
+            _ => Ok(None),
+        };
+        let (bare, below) = (launch(false)?, launch(true)?);
+        Ok([bare.map(|[known, _]| known), below.map(|[known, _]| known), below.map(|[_, removed]| removed)])
     })?;
     on.shims.dismiss();
     Ok(rows.into())
@@ -71,7 +77,7 @@ pub fn init(rounds: &mut Rounds, on: &mut Contenders) -> Result<Vec<Row>> {
 /// Several at once, for each of them.
 pub fn together(rounds: &mut Rounds, on: &mut Contenders, count: usize) -> Result<Vec<Row>> {
     let job = on.job(&["/bin/true"], "default")?;
-    let mut sets: [Vec<Bundle>; 4] = Default::default();
+    let mut sets: Cells<Vec<Bundle>> = Default::default();
     for column in [CRUN, RUNC] {
         for number in 0..count {
             let bundles = on.bundles(&format!("together-{number}"), &job)?;
@@ -83,7 +89,7 @@ pub fn together(rounds: &mut Rounds, on: &mut Contenders, count: usize) -> Resul
     let each = |all: Duration| all / u32::try_from(count).unwrap_or(1);
     let rows = rounds.measure([name.as_str()], Gap::None, on, prepare, |on, column| {
         Ok([match column {
-            FLOOR => None,
+            FLOOR | DUTY => None,
             BOWLINE => Some(each(on.shims.launch_together(&job.description, count)?)),
             _ => on.peer(column).map(|peer| peer.run_together(&sets[column])).transpose()?.map(each),
         }])
@@ -140,7 +146,7 @@ pub fn sandbox(rounds: &mut Rounds, on: &mut Contenders) -> Result<Vec<Row>> {
 /// A running task of each, for what is asked of one.
 pub struct Held {
     up: Up,
-    ids: [Option<String>; 4],
+    ids: Cells<Option<String>>,
 }
 
 impl Held {
@@ -149,8 +155,9 @@ impl Held {
         let job = on.job(&["/bin/sleep", "1000000"], "default")?;
         let bundles = on.bundles("held", &job)?;
         on.floor.hold()?;
+        on.duty.hold()?;
         let up = on.shims.hold(&job.description)?;
-        let mut ids = [const { None }; 4];
+        let mut ids = Cells::default();
         for column in [CRUN, RUNC] {
             if let (Some(peer), Some(bundle)) = (on.peer(column), bundles.of(column)) {
                 ids[column] = Some(peer.hold(bundle)?);
@@ -183,6 +190,7 @@ pub fn exec(rounds: &mut Rounds, on: &mut Contenders, held: &Held, gap: Gap) -> 
         |on, column| {
             Ok([match (column, &held.ids[column]) {
                 (FLOOR, _) => Some(on.floor.exec()?),
+                (DUTY, _) => Some(on.duty.exec()?),
                 (BOWLINE, _) => Some(on.shims.exec(&held.up)?),
                 (_, Some(id)) => on.peer(column).map(|peer| peer.exec(id)).transpose()?,
                 (_, None) => None,

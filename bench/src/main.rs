@@ -2,12 +2,15 @@
 //! run, and prints one table. `docs/bench.md` says what each row is.
 //!
 //! ```text
-//!   main ─► groups ─► rounds ─► contenders: floor, shim, peers ─► runner; table
+//!   main ─► account ─► contenders
+//!       ├──► groups ─► rounds ─► contenders: floor, shim, peers ─► runner; table
 //!       │        ├──► memory
 //!       ├► managed ─► containerd ─► grpc
 //!       └► nomad ─► driver ──────────┘
 //! ```
 
+mod account;
+mod chart;
 mod containerd;
 mod contenders;
 mod driver;
@@ -18,8 +21,10 @@ mod managed;
 mod memory;
 mod nomad;
 mod peers;
+mod quiet;
 mod rounds;
 mod runner;
+mod say;
 mod shim;
 mod table;
 
@@ -36,6 +41,7 @@ use serde_json::{Value, json};
 use contenders::Contenders;
 use groups::Held;
 use rounds::{Gap, Rounds};
+use say::say;
 use shim::Alone;
 use table::{Figure, Row};
 
@@ -61,9 +67,15 @@ struct Arguments {
     /// Where all figures go
     #[arg(long, value_name = "FILE", default_value = "target/bench.json")]
     json: PathBuf,
+    /// Where the chart goes
+    #[arg(long, value_name = "FILE", default_value = "target/bench.svg")]
+    chart: PathBuf,
     /// What everything that is made has in its name
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Print what each step of a launch, an exec and a stop takes, and nothing else
+    #[arg(long)]
+    account: bool,
     /// Run commands for another such process
     #[arg(long, hide = true)]
     run_commands: bool,
@@ -121,6 +133,10 @@ fn run(arguments: &Arguments) -> Result<()> {
             say(&format!("{peer} is not installed: its column stays empty"));
         }
     }
+    if arguments.account {
+        let managers = managed::start(&mut contenders, &bin)?;
+        return print(&account::tables(&mut rounds, &mut contenders, managers)?);
+    }
     let about = about(&contenders, count);
     let mut rows = rows(&mut rounds, &mut contenders, arguments)?;
     let mut figures = figures(&mut rounds, &mut contenders, arguments)?;
@@ -132,9 +148,16 @@ fn run(arguments: &Arguments) -> Result<()> {
     figures.extend(more_figures);
     drop(contenders);
 
-    write_json(&arguments.json, &table::json(&about, &rows, &figures))?;
+    write(&arguments.json, &format!("{:#}\n", table::json(&about, &rows, &figures)))?;
+    if let Some(chart) = chart::svg(&rows, &machine(&about)) {
+        write(&arguments.chart, &chart)?;
+    }
     let text = table::text(&rows, &figures, arguments.small);
     let text = format!("{text}\n{}\nAll figures: {}\n", legend(&about), arguments.json.display());
+    print(&text)
+}
+
+fn print(text: &str) -> Result<()> {
     std::io::stdout().write_all(text.as_bytes()).doing(Kind::Internal, || "cannot print the table")
 }
 
@@ -188,7 +211,7 @@ fn figures(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> R
     let job = groups::sleeper(on)?;
     let (most, idle) = if arguments.small { (5, 1) } else { (50, 5) };
     let values = memory::measure(&mut Alone(&mut on.shims, &job.description), most, Duration::from_secs(idle))?;
-    let figure = |((name, unit), value)| Figure { name, values: [None, Some(value), None, None], unit };
+    let figure = |((name, unit), value)| Figure { name, values: table::of_bowline(value), unit };
     Ok(memory::names("", most).into_iter().zip(values).map(figure).collect())
 }
 
@@ -222,7 +245,9 @@ fn containerd(
     rows.extend(managed::together(&mut rounds.fewer(times), &mut managers, count)?);
     say("measuring containerd: memory");
     let (most, idle) = if arguments.small { (5, 1) } else { (50, 5) };
-    let figures = managed::memory(rounds, &mut managers, most, Duration::from_secs(idle))?;
+    let mut figures = managed::memory(rounds, &mut managers, most, Duration::from_secs(idle))?;
+    say("measuring containerd: execs as probes");
+    figures.push(managed::probes(rounds, &mut managers, if arguments.small { 5 } else { 200 })?);
     Ok((rows, figures))
 }
 
@@ -272,18 +297,24 @@ fn legend(about: &Value) -> String {
         }
     }
     format!(
-        "{}; {} processors, Linux {}, cgroup {}.\n\
+        "{}; {}.\n\
+         *: something else kept the machine busy; the row says little.\n\
          n: measurements of each; of fewer than 100 the p99 is the largest.\n\
          removed: the command has ended; for bowline, its shim has left, which it does when all is removed.\n\
          floor: the kernel alone, without a filter; of calls, one that does nothing.\n\
+         duty: the floor with what no runtime can leave out.\n\
          sandbox: bowline alone; crun and runc have none.\n\
          containerd: through its API; crun and runc by its own shim.\n\
          nomad: through the driver, as its agent asks.\n",
         who.join(", "),
-        about["processors"],
-        text("kernel"),
-        text("cgroup"),
+        machine(about),
     )
+}
+
+/// The machine, in one line.
+fn machine(about: &Value) -> String {
+    let text = |key: &str| about[key].as_str().unwrap_or_default();
+    format!("{} processors, Linux {}, cgroup {}", about["processors"], text("kernel"), text("cgroup"))
 }
 
 fn beside_us() -> Result<PathBuf> {
@@ -291,16 +322,10 @@ fn beside_us() -> Result<PathBuf> {
     Ok(ours.parent().unwrap_or(Path::new("/")).to_owned())
 }
 
-fn write_json(path: &Path, value: &Value) -> Result<()> {
+fn write(path: &Path, text: &str) -> Result<()> {
     let what = || format!("cannot write {}", path.display());
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).doing(Kind::Internal, what)?;
     }
-    fs::write(path, format!("{value:#}\n")).doing(Kind::Internal, what)
-}
-
-/// Progress and errors: to whoever watches.
-fn say(line: &str) {
-    // Nobody watches: no reason to stop.
-    let _ = writeln!(std::io::stderr(), "{line}");
+    fs::write(path, text).doing(Kind::Internal, what)
 }

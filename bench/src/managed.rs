@@ -2,7 +2,7 @@
 //! containerd's own with crun and runc. `docs/bench.md` says what each row is.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bowline_executor::Result;
 
@@ -11,9 +11,10 @@ use serde_json::json;
 use crate::containerd::{Daemon, Runtimes, Sleeper};
 use crate::contenders::{Contenders, Job};
 use crate::memory::{self, Sleepers as _};
+use crate::quiet;
 use crate::rounds::{Gap, Rounds};
 use crate::shim::Call;
-use crate::table::{BOWLINE, COLUMNS, CRUN, Figure, RUNC, Row};
+use crate::table::{BOWLINE, COLUMNS, CRUN, Cells, Figure, RUNC, Row};
 
 /// Tasks that a manager starts or ends at a time.
 const AT_ONCE: usize = 10;
@@ -23,12 +24,13 @@ const WRITTEN: u64 = 320 * 64 * 1024;
 
 /// A containerd for each contender, by column.
 pub struct Managers {
-    daemons: [Option<Daemon>; 4],
+    daemons: Cells<Option<Daemon>>,
     job: Job,
 }
 
 impl Managers {
-    fn at(&mut self, column: usize) -> Option<&mut Daemon> {
+    /// That of a column.
+    pub fn at(&mut self, column: usize) -> Option<&mut Daemon> {
         self.daemons[column].as_mut()
     }
 }
@@ -37,7 +39,7 @@ impl Managers {
 pub fn start(on: &mut Contenders, bin: &Path) -> Result<Option<Managers>> {
     let job = on.job(&["/bin/true"], "default")?;
     let sleeper = on.job(&["/bin/sleep", "1000000"], "default")?.spec;
-    let mut daemons = [const { None }; 4];
+    let mut daemons = Cells::default();
     for column in [BOWLINE, CRUN, RUNC] {
         let name = on.name().to_owned();
         let runtimes = match (column, on.peer(column)) {
@@ -65,7 +67,7 @@ pub fn launch(rounds: &mut Rounds, on: &mut Managers, gap: Gap) -> Result<Vec<Ro
 
 /// In a task that runs: a command, and questions.
 pub fn within(rounds: &mut Rounds, on: &mut Managers) -> Result<Vec<Row>> {
-    let mut held: [Option<Sleeper>; 4] = Default::default();
+    let mut held: Cells<Option<Sleeper>> = Default::default();
     for (daemon, held) in on.daemons.iter_mut().zip(&mut held) {
         *held = daemon.as_mut().map(Daemon::hold).transpose()?;
     }
@@ -131,9 +133,49 @@ pub fn together(rounds: &mut Rounds, on: &mut Managers, count: usize) -> Result<
     Ok(rows.into())
 }
 
+/// What a command in a task takes of the whole machine, in processor time, where one comes every 100 ms, as a health check
+/// does: less what the machine does without. `count` of them.
+pub fn probes(rounds: &Rounds, on: &mut Managers, count: usize) -> Result<Figure> {
+    let mut figure = Figure {
+        name: "containerd: processor time of the machine for an exec".to_owned(),
+        values: Cells::default(),
+        unit: "ms",
+    };
+    for (daemon, value) in on.daemons.iter_mut().zip(&mut figure.values) {
+        let Some(daemon) = daemon else { continue };
+        let one = daemon.hold()?;
+        daemon.exec_in(one.id())?;
+        let idle = spent(|| {
+            std::thread::sleep(BETWEEN_PROBES * 20);
+            Ok(())
+        })?;
+        let probing = spent(|| {
+            for _ in 0..count {
+                rounds.go_on()?;
+                std::thread::sleep(BETWEEN_PROBES);
+                daemon.exec_in(one.id())?;
+            }
+            Ok(())
+        })?;
+        daemon.end(one)?;
+        let [busy, took, idly, idle] = [probing.0, probing.1, idle.0, idle.1].map(|time| time.as_secs_f64());
+        *value = Some((busy - idly / idle * took).max(0.0) / count as f64 * 1e3);
+    }
+    Ok(figure)
+}
+
+const BETWEEN_PROBES: Duration = Duration::from_millis(100);
+
+/// The processor time that the machine spends meanwhile, and how long it takes.
+fn spent(act: impl FnOnce() -> Result<()>) -> Result<(Duration, Duration)> {
+    let (begin, before) = (Instant::now(), quiet::busy()?);
+    act()?;
+    Ok((quiet::busy()?.saturating_sub(before), begin.elapsed()))
+}
+
 pub fn memory(rounds: &Rounds, on: &mut Managers, most: usize, idle: Duration) -> Result<Vec<Figure>> {
     let names = memory::names("containerd: ", most);
-    let mut figures = names.map(|(name, unit)| Figure { name, values: [None; 4], unit });
+    let mut figures = names.map(|(name, unit)| Figure { name, values: Cells::default(), unit });
     for (column, daemon) in on.daemons.iter_mut().enumerate() {
         rounds.go_on()?;
         let Some(daemon) = daemon else { continue };

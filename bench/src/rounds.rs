@@ -9,7 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bowline_executor::{Doing, Error, Kind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::table::{COLUMNS, Row};
+use crate::quiet;
+use crate::say::say;
+use crate::table::{Cells, Row};
 
 /// What passes before each measurement. A kernel that has been quiet for a
 /// while waits longer for its grace periods, and so do those who wait for it.
@@ -56,6 +58,15 @@ impl Rounds {
         }
     }
 
+    /// Does something as often as there are rounds.
+    pub fn each(&self, mut act: impl FnMut() -> Result<()>) -> Result<()> {
+        for _ in 0..self.count {
+            self.go_on()?;
+            act()?;
+        }
+        Ok(())
+    }
+
     /// Measures `rows`: `measure` gets a column and returns a sample for each
     /// row, if that column has one. `prepare` comes before each round. The
     /// first round warms everybody up and does not count.
@@ -68,6 +79,8 @@ impl Rounds {
         measure: impl Fn(&mut T, usize) -> Result<[Option<Duration>; N]>,
     ) -> Result<[Row; N]> {
         let mut rows = rows.map(Row::new);
+        // Before and after: what comes and goes in between is seen by its spread.
+        let before = quiet::others()?;
         for round in 0..=self.count {
             prepare(on)?;
             for column in self.shuffled() {
@@ -79,11 +92,15 @@ impl Rounds {
                 }
             }
         }
+        if let Some(processors) = before.or(quiet::others()?) {
+            say(&format!("something else keeps {processors:.1} processors busy: what was measured is marked"));
+            rows.iter_mut().for_each(|row| row.busy = true);
+        }
         Ok(rows)
     }
 
     /// The columns in any order (Fisher and Yates).
-    fn shuffled(&mut self) -> [usize; COLUMNS.len()] {
+    fn shuffled(&mut self) -> Cells<usize> {
         let mut columns = std::array::from_fn(|column| column);
         for last in (1..columns.len()).rev() {
             columns.swap(last, self.random() as usize % (last + 1));

@@ -140,6 +140,24 @@ impl Shims {
         Ok(removed)
     }
 
+    /// The pid of the shim that gets the next task.
+    pub fn next_pid(&mut self) -> Result<u32> {
+        self.prepare(1)?;
+        self.ready.front().map(|up| up.child.id()).ok_or_else(|| Error::new(Kind::Internal, "there is no shim"))
+    }
+
+    /// Kills a task that stays: until its exit is reported, until its shim has left.
+    pub fn stop(&self, up: &Up) -> Result<[Duration; 2]> {
+        let begin = Instant::now();
+        self.runtime.block_on(async {
+            up.shim.stop(Some(9), Some(0)).await?;
+            waited(&up.shim).await
+        })?;
+        let exited = begin.elapsed();
+        up.wait_until_gone();
+        Ok([exited, begin.elapsed()])
+    }
+
     pub fn hold(&mut self, description: &str) -> Result<Up> {
         let up = self.take()?;
         self.runtime.block_on(up.shim.launch(request(description)))?;

@@ -6,15 +6,21 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-pub const COLUMNS: [&str; 4] = ["floor", "bowline", "crun", "runc"];
+pub const COLUMNS: [&str; 5] = ["floor", "duty", "bowline", "crun", "runc"];
+/// Something for each of them.
+pub type Cells<T> = [T; COLUMNS.len()];
 /// Which of them is which.
 pub const FLOOR: usize = 0;
 /// See [`FLOOR`].
-pub const BOWLINE: usize = 1;
+pub const DUTY: usize = 1;
 /// See [`FLOOR`].
-pub const CRUN: usize = 2;
+pub const BOWLINE: usize = 2;
 /// See [`FLOOR`].
-pub const RUNC: usize = 3;
+pub const CRUN: usize = 3;
+/// See [`FLOOR`].
+pub const RUNC: usize = 4;
+/// What is compared: the median of the first over that of the second.
+const RATIOS: [(usize, usize); 4] = [(BOWLINE, FLOOR), (BOWLINE, DUTY), (CRUN, BOWLINE), (RUNC, BOWLINE)];
 
 /// One row: what was measured, and for which runtime.
 #[derive(Debug, Default, Clone)]
@@ -22,7 +28,9 @@ pub struct Row {
     /// What it says on the left, and in JSON.
     pub name: String,
     /// By column.
-    pub samples: [Vec<Duration>; 4],
+    pub samples: Cells<Vec<Duration>>,
+    /// Whether something else kept the machine busy meanwhile.
+    pub busy: bool,
 }
 
 /// A figure that is no time, with its unit.
@@ -31,8 +39,15 @@ pub struct Figure {
     /// What it says on the left, and in JSON.
     pub name: String,
     /// How much, by column.
-    pub values: [Option<f64>; 4],
+    pub values: Cells<Option<f64>>,
     pub unit: &'static str,
+}
+
+/// The cells of a value that bowline alone has.
+pub fn of_bowline(value: f64) -> Cells<Option<f64>> {
+    let mut cells = Cells::default();
+    cells[BOWLINE] = Some(value);
+    cells
 }
 
 impl Figure {
@@ -53,6 +68,11 @@ impl Row {
         Row { name: name.into(), ..Row::default() }
     }
 
+    /// The median in milliseconds, if that column was measured.
+    pub fn median(&self, column: usize) -> Option<f64> {
+        self.at(column, 50)
+    }
+
     /// In milliseconds; `None` where nobody was measured.
     fn at(&self, column: usize, per_cent: usize) -> Option<f64> {
         let mut sorted = self.samples[column].clone();
@@ -68,15 +88,17 @@ impl Row {
     fn json(&self) -> Value {
         let mut object = Map::new();
         object.insert("name".to_owned(), json!(self.name));
+        object.insert("busy".to_owned(), json!(self.busy));
         for (column, name) in COLUMNS.iter().enumerate() {
             let times = self.at(column, 50).zip(self.at(column, 99));
             let n = self.samples[column].len();
             let cell = times.map(|(median, p99)| json!({"median_ms": median, "p99_ms": p99, "n": n}));
             object.insert((*name).to_owned(), json!(cell));
         }
-        object.insert("bowline_to_floor".to_owned(), json!(self.ratio(BOWLINE, FLOOR)));
-        object.insert("crun_to_bowline".to_owned(), json!(self.ratio(CRUN, BOWLINE)));
-        object.insert("runc_to_bowline".to_owned(), json!(self.ratio(RUNC, BOWLINE)));
+        for (above, below) in RATIOS {
+            let name = format!("{}_to_{}", COLUMNS[above], COLUMNS[below]);
+            object.insert(name, json!(self.ratio(above, below)));
+        }
         Value::Object(object)
     }
 }
@@ -102,12 +124,12 @@ pub fn text(rows: &[Row], figures: &[Figure], ratios: bool) -> String {
     let width = lines[0].len();
     lines.push(std::iter::once("---").chain(std::iter::repeat_n("---:", width - 1)).map(str::to_owned).collect());
     for row in rows {
-        let mut line = vec![row.name.clone()];
+        let mut line = vec![format!("{}{}", row.name, if row.busy { " *" } else { "" })];
         if !ratios {
             line.extend((0..COLUMNS.len()).map(|column| times(row, column)));
             line.push(samples(row));
         }
-        for (above, below) in [(BOWLINE, FLOOR), (CRUN, BOWLINE), (RUNC, BOWLINE)] {
+        for (above, below) in RATIOS {
             line.push(row.ratio(above, below).map_or_else(|| "-".to_owned(), |ratio| digits(ratio) + "x"));
         }
         lines.push(line);
@@ -136,8 +158,8 @@ fn heading(ratios: bool) -> Vec<String> {
         names.extend(COLUMNS);
         names.push("n");
     }
-    names.extend(["bowline / floor", "crun / bowline", "runc / bowline"]);
-    names.into_iter().map(str::to_owned).collect()
+    let ratios = RATIOS.map(|(above, below)| format!("{} / {}", COLUMNS[above], COLUMNS[below]));
+    names.into_iter().map(str::to_owned).chain(ratios).collect()
 }
 
 fn times(row: &Row, column: usize) -> String {
@@ -152,7 +174,7 @@ fn samples(row: &Row) -> String {
 }
 
 /// Two to three digits that count.
-fn digits(value: f64) -> String {
+pub fn digits(value: f64) -> String {
     match value {
         v if v >= 99.95 => format!("{v:.0}"),
         v if v >= 9.995 => format!("{v:.1}"),
@@ -161,7 +183,8 @@ fn digits(value: f64) -> String {
     }
 }
 
-fn aligned(lines: &[Vec<String>]) -> String {
+/// Lines of cells as a Markdown table: the first column to the left.
+pub fn aligned(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
@@ -179,15 +202,15 @@ fn aligned(lines: &[Vec<String>]) -> String {
 mod tests {
     use super::*;
 
-    fn row(samples: [&[u64]; 4]) -> Row {
+    fn row(samples: Cells<&[u64]>) -> Row {
         let samples = samples.map(|all| all.iter().copied().map(Duration::from_micros).collect());
-        Row { name: "a".to_owned(), samples }
+        Row { name: "a".to_owned(), samples, busy: false }
     }
 
     #[test]
     fn percentiles_are_samples() {
         let hundred: Vec<u64> = (1..=100).map(|n| n * 1000).collect();
-        let row = row([&hundred, &[3000, 1000, 2000], &[5000], &[]]);
+        let row = row([&hundred, &[], &[3000, 1000, 2000], &[5000], &[]]);
         assert_eq!((row.at(FLOOR, 50), row.at(FLOOR, 99)), (Some(50.0), Some(99.0)));
         assert_eq!((row.at(BOWLINE, 50), row.at(BOWLINE, 99)), (Some(2.0), Some(3.0)));
         assert_eq!((row.at(CRUN, 50), row.at(CRUN, 99)), (Some(5.0), Some(5.0)));
@@ -196,8 +219,9 @@ mod tests {
 
     #[test]
     fn who_was_not_measured_has_a_dash_and_no_ratio() {
-        let rows = [row([&[2000], &[3000], &[], &[30_000]])];
-        let figure = Figure { name: "threads".to_owned(), values: [None, Some(1.0), None, Some(11.0)], unit: "number" };
+        let rows = [row([&[2000], &[2500], &[3000], &[], &[30_000]])];
+        let figure =
+            Figure { name: "threads".to_owned(), values: [None, None, Some(1.0), None, Some(11.0)], unit: "number" };
         let written = figure.json();
         assert_eq!((&written["value"], &written["crun"], &written["runc"]), (&json!(1.0), &Value::Null, &json!(11.0)));
         let table = text(&rows, &[figure], false);
@@ -207,11 +231,18 @@ mod tests {
         };
         assert_eq!(
             cells(2),
-            ["a", "2.00 (2.00)", "3.00 (3.00)", "-", "30.0 (30.0)", "1", "1.50x", "-", "10.0x"],
+            ["a", "2.00 (2.00)", "2.50 (2.50)", "3.00 (3.00)", "-", "30.0 (30.0)", "1", "1.50x", "1.20x", "-", "10.0x"],
             "{table}"
         );
-        assert_eq!(cells(3)[..5], ["threads, number", "-", "1.00", "-", "11.0"]);
+        assert_eq!(cells(3)[..6], ["threads, number", "-", "-", "1.00", "-", "11.0"]);
         assert_eq!(json(&Value::Null, &rows, &[])["rows"][0]["crun"], Value::Null);
+    }
+
+    #[test]
+    fn what_was_measured_on_a_busy_machine_is_marked() {
+        let busy = Row { busy: true, ..row([&[2000], &[], &[3000], &[], &[]]) };
+        assert!(text(&[busy.clone()], &[], true).contains("| a *"));
+        assert_eq!(json(&Value::Null, &[busy], &[])["rows"][0]["busy"], json!(true));
     }
 
     #[test]

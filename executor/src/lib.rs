@@ -139,7 +139,7 @@ pub use features::features;
 pub use folder::{ATTACHED, Folder, Lock, Owner, Record, StateDir, died_with_shim};
 pub use health::{Check, Health, HealthStatus};
 pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
-pub use host::configure;
+pub use host::{compile_filter, configure};
 pub use idmap::Idmap;
 pub use inheritance::{Limits as InheritedLimits, leave_behind};
 pub use io::{Attachment, Input, Logger, Ready, Released, TAIL, Target, WindowSize};

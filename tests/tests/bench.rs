@@ -14,7 +14,8 @@ fn bench(host: &Host, args: &[&str]) -> Command {
     let mut command = host.command(beside_tests("bowline-bench"));
     let shim = binary("bowline-shim");
     command.env("BOWLINE_BIN_DIR", shim.parent().expect("a binary is in a folder"));
-    command.args(["--small", "--name", host.prefix(), "--json"]).arg(host.work().join("bench.json")).args(args);
+    command.args(["--small", "--name", host.prefix(), "--json"]).arg(host.work().join("bench.json"));
+    command.arg("--chart").arg(host.work().join("bench.svg")).args(args);
     command
 }
 
@@ -37,7 +38,7 @@ fn a_small_bench_of_sandboxes_fills_every_row() {
 
 #[test]
 fn a_small_bench_through_containerd_fills_every_row() {
-    fills(&["containerd"], 15, 6);
+    fills(&["containerd"], 15, 7);
 }
 
 #[test]
@@ -56,21 +57,29 @@ fn fills(what: &[&str], rows_expected: usize, figures_expected: usize) {
     ran.assert_code(0);
     let text = fs::read_to_string(host.work().join("bench.json")).expect("it was written");
     let json: Value = serde_json::from_str(&text).expect("JSON");
+    let charted = what.contains(&"launch");
+    assert_eq!(host.work().join("bench.svg").exists(), charted, "a chart is drawn of launches and execs");
     let rows = json["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), rows_expected, "{json:#}");
     for row in rows {
         let name = row["name"].as_str().expect("a name");
         assert!(ran.out().contains(name), "{name} is not in the table");
-        let by_us_alone = ["sandbox", " init: ", "nomad: "].iter().any(|ours| name.contains(ours));
+        let by_us_alone = ["sandbox", "nomad: "].iter().any(|ours| name.contains(ours));
+        let without_peers = by_us_alone || name.contains(" init: ");
         for key in ["median_ms", "p99_ms", "n"] {
             assert_positive(row, &format!("/bowline/{key}"));
             if !name.contains("at once") && !name.starts_with("containerd: ") && !by_us_alone {
                 assert_positive(row, &format!("/floor/{key}"));
+                // A call does nothing in either.
+                if name.starts_with("launch") || name.starts_with("exec") {
+                    assert_positive(row, &format!("/duty/{key}"));
+                }
             }
         }
         // The reference is installed wherever tests are run; crun need not be.
-        if by_us_alone {
-            assert!(row["crun"].is_null() && row["runc"].is_null() && row["floor"].is_null(), "{row:#}");
+        if without_peers {
+            assert!(row["crun"].is_null() && row["runc"].is_null(), "{row:#}");
+            assert_eq!([&row["floor"], &row["duty"]].map(Value::is_null), [by_us_alone; 2], "{row:#}");
         } else if name.starts_with("containerd: ") || !name.contains("exit known") && !name.contains("does nothing") {
             assert_positive(row, "/runc_to_bowline");
         }
@@ -99,6 +108,39 @@ fn an_interrupted_bench_cleans_up() {
         assert!(ran.err().contains("interrupted"), "{ran}");
         host.assert_nothing_left();
     }
+}
+
+#[test]
+fn a_busy_machine_is_said_and_marks_the_rows() {
+    let host = Host::new();
+    let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+    let ran = host.execute(bench(&host, &["--only", "calls", "--rounds", "1", "--no-peers"]));
+    busy.kill().expect("it runs");
+    busy.wait().expect("it was killed");
+    ran.assert_code(0);
+    assert!(ran.err().contains("something else keeps"), "{ran}");
+    assert!(ran.out().contains("| state *"), "{ran}");
+    let text = fs::read_to_string(host.work().join("bench.json")).expect("it was written");
+    let json: Value = serde_json::from_str(&text).expect("JSON");
+    assert!(json["rows"].as_array().is_some_and(|rows| rows.iter().all(|row| row["busy"] == true)), "{json:#}");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn the_account_has_a_table_for_each_operation() {
+    let host = Host::new();
+    let ran = host.spawn_command(bench(&host, &["--account", "--rounds", "2"])).finish_within(4 * patience());
+    ran.assert_code(0);
+    for part in ["### launch", "### exec", "### stop", "shim: makes cgroups", "program: from execve"] {
+        assert!(ran.out().contains(part), "{part} is not in\n{ran}");
+    }
+    // Columns: the step, then calls, processor and waiting of the duty floor and of bowline. Every step has been there.
+    for line in ran.out().lines().filter(|line| line.starts_with("| shim: clones")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        assert!(cells[2].parse::<u64>().is_ok_and(|calls| calls > 0), "{line}");
+        assert!(cells[5].parse::<u64>().is_ok_and(|calls| calls > 0), "{line}");
+    }
+    host.assert_nothing_left();
 }
 
 #[test]

@@ -170,6 +170,56 @@ impl Daemon {
 
     /// A command in a task, from its being added to its being deleted.
     pub fn exec_in(&mut self, id: &str) -> Result<Duration> {
+        let (request, of_exec) = self.exec_requests(id);
+        let begin = Instant::now();
+        let status = self.block(async {
+            self.ask("Exec", &request).await?;
+            let status =
+                self.exit([(id, of_exec.exec_id.as_str())], async || self.ask("Start", &of_exec).await).await?;
+            self.ask("DeleteProcess", &of_exec).await?;
+            Ok(status)
+        })?;
+        let took = begin.elapsed();
+        expect(status, 0)?;
+        Ok(took)
+    }
+
+    /// A task that sleeps, created and not started.
+    pub fn created(&mut self) -> Result<Sleeper> {
+        let spec = self.sleeper.clone();
+        let id = self.container(&spec)?;
+        let answer: CreateTaskResponse = self.block(self.grpc.call(&format!("{TASKS}/Create"), &of(&id)))?;
+        let shim = kernel_number(&format!("/proc/{}/status", answer.pid), "PPid:")?;
+        Ok(Sleeper { id, shim: shim as u32 })
+    }
+
+    /// The rest of its life, with an exec in it. `around` is called before and
+    /// after each call.
+    pub fn by_calls(&mut self, one: Sleeper, mut around: impl FnMut(&'static str, bool) -> Result<()>) -> Result<()> {
+        let id = one.id.as_str();
+        let (request, of_exec) = self.exec_requests(id);
+        let mut call = |name: &'static str, act: &mut dyn FnMut() -> Result<()>| {
+            around(name, true)?;
+            act()?;
+            around(name, false)
+        };
+        call("start", &mut || self.block(self.ask("Start", &of(id))))?;
+        call("state", &mut || self.call(id, Call::State).map(drop))?;
+        call("processes", &mut || self.call(id, Call::Processes).map(drop))?;
+        call("statistics", &mut || self.call(id, Call::Stats).map(drop))?;
+        call("exec is added", &mut || self.block(self.ask("Exec", &request)))?;
+        let exec = of_exec.exec_id.as_str();
+        let run = async || self.exit([(id, exec)], async || self.ask("Start", &of_exec).await).await.map(drop);
+        call("exec is started, until its exit event", &mut || self.block(run()))?;
+        call("exec is deleted", &mut || self.block(self.ask("DeleteProcess", &of_exec)))?;
+        let kill = async || self.exit([(id, id)], async || self.kill(id).await).await.map(drop);
+        call("kill, until the exit event", &mut || self.block(kill()))?;
+        call("delete", &mut || self.block(self.ask("Delete", &of(id))))?;
+        self.forget(&one.id)
+    }
+
+    /// What adds `/bin/true` to a task, and what names it from then on.
+    fn exec_requests(&mut self, id: &str) -> (ExecProcessRequest, OfExec) {
         self.started += 1;
         let exec = format!("e{}", self.started);
         let mut process = self.sleeper["process"].clone();
@@ -180,17 +230,7 @@ impl Daemon {
             spec: MessageField::some(any(&format!("{SPEC}Process"), process.to_string().into_bytes())),
             ..Default::default()
         };
-        let of_exec = OfExec { container_id: id.to_owned(), exec_id: exec.clone(), ..Default::default() };
-        let begin = Instant::now();
-        let status = self.block(async {
-            self.ask("Exec", &request).await?;
-            let status = self.exit([(id, exec.as_str())], async || self.ask("Start", &of_exec).await).await?;
-            self.ask("DeleteProcess", &of_exec).await?;
-            Ok(status)
-        })?;
-        let took = begin.elapsed();
-        expect(status, 0)?;
-        Ok(took)
+        (request, OfExec { container_id: id.to_owned(), exec_id: exec, ..Default::default() })
     }
 
     /// A question about a task.
@@ -259,14 +299,9 @@ impl Sleepers for Daemon {
     type One = Sleeper;
 
     fn hold(&mut self) -> Result<Sleeper> {
-        let spec = self.sleeper.clone();
-        let id = self.container(&spec)?;
-        let answer: StartResponse = self.block(async {
-            self.create(&id).await?;
-            self.grpc.call(&format!("{TASKS}/Start"), &of(&id)).await
-        })?;
-        let shim = kernel_number(&format!("/proc/{}/status", answer.pid), "PPid:")?;
-        Ok(Sleeper { id, shim: shim as u32 })
+        let one = self.created()?;
+        self.block(self.ask("Start", &of(&one.id)))?;
+        Ok(one)
     }
 
     fn exec(&mut self, one: &Sleeper) -> Result<()> {
@@ -285,6 +320,11 @@ impl Sleepers for Daemon {
 impl Sleeper {
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Its shim's pid.
+    pub fn shim(&self) -> u32 {
+        self.shim
     }
 }
 

@@ -178,7 +178,8 @@ fn is_regular(stat: &Stat) -> bool {
 
 /// What `file` says, up to the most that is read of one.
 fn text(file: OwnedFd) -> io::Result<String> {
-    let mut bytes = Vec::new();
+    // As much at once as most of them are long.
+    let mut bytes = Vec::with_capacity(4096);
     File::from(file).take(MOST_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

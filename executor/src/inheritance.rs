@@ -72,7 +72,7 @@ pub fn leave_behind(limits: Limits) -> Result<()> {
 /// shims that it need not spare: their tasks outlive them. A manager of the kind that decides limits decides this too.
 fn has_plain_oom_score(limits: Limits) -> bool {
     const SCORE: &str = "/proc/self/oom_score_adj";
-    let score = fs::read_to_string(SCORE).unwrap_or_default();
+    let score = sys::read_kernel_text(SCORE).unwrap_or_default();
     let is_spared = score.starts_with('-') && limits == Limits::Fixed;
     score.trim() == "0" || is_spared && fs::write(SCORE, "0").is_ok()
 }
@@ -160,7 +160,7 @@ fn fixed(threads_max: Option<u64>) -> [(Resource, Rlimit); 16] {
 }
 
 fn threads_max() -> Option<u64> {
-    fs::read_to_string("/proc/sys/kernel/threads-max").ok()?.trim().parse().ok()
+    sys::read_kernel_text("/proc/sys/kernel/threads-max").ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]

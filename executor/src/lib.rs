@@ -181,7 +181,7 @@ where
     F: FnOnce(Executor) -> Fut,
     Fut: Future<Output = Result<()>> + 'static,
 {
-    bowline_sys::default_signals((1..=64).filter(|signal| *signal != libc::SIGPIPE));
+    bowline_sys::default_signals(bowline_sys::changed_signals().filter(|signal| *signal != libc::SIGPIPE));
     serve_on(config, None, manager)
 }
 

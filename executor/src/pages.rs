@@ -5,10 +5,11 @@
 //! freed pieces by size, each of which holds on to the page that it is on, and free pages between
 //! pieces that are in use. [`FRUGAL`] turns the first off where a shim is started; the second are
 //! given back when a client, an exec or a check has left, as soon as the loop has nothing else to
-//! do: a few system calls for an exec. Of its own program the kernel maps the pages around each that is used; a shim that
+//! do: a few system calls for an exec. So is the stack below the loop, which calls that have returned have used. Of its
+//! own program the kernel maps the pages around each that is used; a shim that
 //! was launched needs few of them again. Must not: know who has left.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bowline_sys as sys;
 
@@ -27,9 +28,14 @@ pub fn left() {
     LEFT.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Lets go of the program's pages until they are used again. Call this when the shim may be idle for long, and nobody
-/// waits; never in a program that somebody else has linked, as it may have changed its own code.
+/// Whether the process is a shim and nothing else, which runs on its first thread's stack.
+static ONLY_A_SHIM: AtomicBool = AtomicBool::new(false);
+
+/// Lets go of the program's pages until they are used again; from now on, [`give_back`] includes the stack. Call this
+/// when the shim may be idle for long, and nobody waits; never in a program that somebody else has linked, as it may have
+/// changed its own code, and runs the loop on any stack.
 pub fn let_go_of_code() {
+    ONLY_A_SHIM.store(true, Ordering::Relaxed);
     sys::let_go_of_code();
 }
 
@@ -40,5 +46,8 @@ pub fn give_back() {
         // The loop frees what was watched for many, sixteen at a time, after this: give back once more then.
         LEFT.store(left / MANY, Ordering::Relaxed);
         sys::give_back_memory();
+        if ONLY_A_SHIM.load(Ordering::Relaxed) {
+            sys::give_back_stack();
+        }
     }
 }

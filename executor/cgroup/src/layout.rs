@@ -23,7 +23,7 @@ use crate::{tree, v1, v2};
 /// `Unsupported` when no hierarchy can limit and account tasks.
 pub fn detect() -> Result<Layout> {
     let path = "/proc/self/mountinfo";
-    let text = std::fs::read_to_string(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
+    let text = sys::read_kernel_text(path).doing(Kind::Internal, || format!("cannot read {path}"))?;
     Layout::from_mounts(mountinfo::parse(&text))
 }
 

@@ -113,14 +113,18 @@ pub fn read_at(dir: BorrowedFd<'_>, file: &str) -> rustix::io::Result<String> {
 }
 
 /// Reads an open file from its beginning: the kernel makes the text anew.
+///
+/// A read that leaves half of its room unused has met the end. The kernel fills the room record by record (`seq_file`),
+/// and no record of a list, such as a pid, is as long as that; every other file is a single record.
 pub fn read_fd(file: &OwnedFd) -> rustix::io::Result<String> {
-    let mut text = Vec::with_capacity(4096);
-    let mut chunk = [0u8; 4096];
+    const ROOM: usize = 4096;
+    let mut text = Vec::with_capacity(ROOM);
     loop {
-        match rustix::io::pread(file, &mut chunk, text.len() as u64) {
-            Ok(0) => return String::from_utf8(text).map_err(|_| Errno::ILSEQ),
-            Ok(length) => text.extend_from_slice(&chunk[..length]),
-            Err(Errno::INTR) => {}
+        text.reserve(ROOM);
+        let before = text.len();
+        match rustix::io::pread(file, rustix::buffer::spare_capacity(&mut text), before as u64) {
+            Ok(length) if length < ROOM / 2 => return String::from_utf8(text).map_err(|_| Errno::ILSEQ),
+            Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
     }

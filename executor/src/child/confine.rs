@@ -117,7 +117,9 @@ fn too_few(error: &std::io::Error) -> Error {
 /// Sets user, groups and group permanently, and keeps capabilities for the next step. With fewer capabilities, any
 /// process of the task might trace this one, if it were not hidden again by then.
 pub fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> Result<()> {
-    rustix::thread::set_keep_capabilities(true).doing(Kind::Internal, || "cannot keep capabilities")?;
+    // Root keeps them anyway.
+    let keep = |keep: bool| if uid == 0 { Ok(()) } else { rustix::thread::set_keep_capabilities(keep) };
+    keep(true).doing(Kind::Internal, || "cannot keep capabilities")?;
     let all: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
     rustix::thread::set_thread_groups(&all).doing(Kind::Internal, || format!("cannot set the groups {groups:?}"))?;
     // With CAP_SETGID and CAP_SETUID these set the real, effective and saved ids. A filter may deny setresuid(2):
@@ -125,7 +127,7 @@ pub fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> Result<()> {
     rustix::thread::set_thread_gid(Gid::from_raw(gid)).map_err(|errno| unmapped("group", gid, errno))?;
     rustix::thread::set_thread_uid(Uid::from_raw(uid)).map_err(|errno| unmapped("user", uid, errno))?;
     inheritance::hide()?;
-    rustix::thread::set_keep_capabilities(false).doing(Kind::Internal, || "cannot settle capabilities")
+    keep(false).doing(Kind::Internal, || "cannot settle capabilities")
 }
 
 fn unmapped(what: &str, id: u32, errno: Errno) -> Error {

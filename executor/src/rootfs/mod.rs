@@ -270,9 +270,9 @@ const REPLACEABLE: [&str; 10] = [
 /// chroot(1) has one already.
 fn refuse_proc(target: &OwnedFd, tree: &OwnedFd, mount: &Mount) -> Result<()> {
     let kind = fs::fstatfs(target).doing(Kind::Internal, || "cannot examine its destination")?.f_type;
-    let replaced = seal::is_procfs(target.as_fd()) && seal::is_procfs(tree.as_fd());
-    let replaceable = REPLACEABLE.iter().any(|path| mount.destination() == Path::new(path));
-    if kind != libc::PROC_SUPER_MAGIC || replaceable || replaced {
+    let replaced = || seal::is_procfs(target.as_fd()) && seal::is_procfs(tree.as_fd());
+    let replaceable = || REPLACEABLE.iter().any(|path| mount.destination() == Path::new(path));
+    if kind != libc::PROC_SUPER_MAGIC || replaceable() || replaced() {
         return Ok(());
     }
     Err(Error::new(Kind::BadSpec, "its destination is in /proc, which must not be mounted over"))

@@ -29,6 +29,8 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use libc::c_long;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 pub use absent::absent;
 #[cfg(feature = "absent")]
@@ -40,7 +42,7 @@ pub use fds::{
 pub use filters::{attach_device_program, seccomp_load};
 pub use links::{loopback_up, remove_bridge};
 pub use loops::{LOOP_AUTOCLEAR, LOOP_DIRECT_IO, LOOP_READ_ONLY, configure_loop, free_loop};
-pub use memory::{SharedPid, SharedText, give_back_memory, let_go_of_code};
+pub use memory::{SharedPid, SharedText, give_back_memory, give_back_stack, let_go_of_code};
 pub use mounts::{MountAttributes, mount_idmap, mount_setattr};
 pub use processes::{
     CLONE_NEWTIME, Cloned, Ended, Image, SchedulingAttributes, clone_beside, clone3, clones_into_cgroups,
@@ -49,7 +51,29 @@ pub use processes::{
     pidfd_send_signal, pidfd_send_value, reap, run_on_any_cpu, sched_setattr, set_memory_policy, setns, unshare,
 };
 pub use recent::{fsconfig, fsmount, fsopen, has_mount_fds, is_absent, marks_many_fds, move_mount, open_tree, openat2};
-pub use signals::{ALL_SIGNALS, block_signals, default_signals, wait_for_signal, with_signals_blocked};
+pub use signals::{
+    ALL_SIGNALS, block_signals, changed_signals, default_signals, wait_for_signal, with_signals_blocked,
+};
+
+/// The text of a file of the kernel's, whose size is not known before it is read.
+///
+/// `std::fs::read_to_string` asks for the size, and then reads twice as much each time from 32 bytes on.
+///
+/// # Errors
+/// The kernel's; `InvalidData` for what is no UTF-8.
+pub fn read_kernel_text(path: &str) -> io::Result<String> {
+    const ROOM: usize = 4096;
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = Vec::with_capacity(ROOM);
+    loop {
+        text.reserve(ROOM);
+        match rustix::io::read(&file, rustix::buffer::spare_capacity(&mut text)) {
+            Ok(0) => return String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
 
 fn own(fd: RawFd) -> OwnedFd {
     // SAFETY: every caller passes an fd that the kernel has just returned and that nothing else knows of.

@@ -10,6 +10,25 @@ pub fn give_back_memory() {
     unsafe { libc::malloc_trim(0) };
 }
 
+/// Gives the stack below the caller back to the kernel: pages that calls which have returned have used. The next calls
+/// find zeroes there.
+///
+/// For the first thread alone, where nothing else is mapped within 1 MiB below the stack (`stack_guard_gap`); another
+/// thread's stack has neighbours.
+#[inline(never)]
+pub fn give_back_stack() {
+    /// The least distance that the kernel keeps between the stack and what is mapped below.
+    const GAP: usize = 1 << 20;
+    let here = 0u8;
+    let page = rustix::param::page_size();
+    // What this function calls, and a red zone, fit on the page below this one.
+    let end = (&raw const here).addr() / page * page - page;
+    let start = end - GAP + 2 * page;
+    // SAFETY: nothing below the stack pointer is in use while this thread, which has the stack, is here; a signal handler
+    // that begins now begins on zeroes. Beyond the stack nothing is mapped, which is an error that changes nothing.
+    unsafe { libc::madvise(ptr::without_provenance_mut(start), end - start, libc::MADV_DONTNEED) };
+}
+
 /// Unmaps the pages of the program's code and constants, which are those of its file: each is mapped again when it is
 /// used, from the page cache, with its neighbours.
 pub fn let_go_of_code() {

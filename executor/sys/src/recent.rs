@@ -76,13 +76,14 @@ pub fn has_mount_fds() -> bool {
 }
 
 fn ask_for_mount_fds() -> bool {
-    let fsopen = || fsopen("tmpfs").map(drop);
+    // No filesystem and no path has this name: nothing is made.
+    let fsopen = || fsopen("").map(drop);
     // No attributes for no mount: the call fails before it looks at the fd.
     let setattr = || {
         let nothing = super::MountAttributes::default();
         super::mount_setattr(rustix::fs::CWD, false, nothing).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
     };
-    let tree = || rustix_open_tree(rustix::fs::CWD, Path::new("/"), OpenTreeFlags::OPEN_TREE_CLOEXEC).map(drop);
+    let tree = || rustix_open_tree(rustix::fs::CWD, Path::new(""), OpenTreeFlags::OPEN_TREE_CLOEXEC).map(drop);
     !(fsopen().is_err_and(is_absent) || setattr().is_err_and(is_absent) || tree().is_err_and(is_absent))
 }
 

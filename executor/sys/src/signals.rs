@@ -4,7 +4,7 @@ use std::{io, ptr};
 
 use libc::{c_int, c_long, pid_t};
 
-use super::check;
+use super::{check, read_kernel_text};
 
 /// Gives `signals` their default disposition and blocks none.
 ///
@@ -25,6 +25,17 @@ pub fn default_signals(signals: impl IntoIterator<Item = c_int>) {
     unsafe { libc::sigemptyset(&mut none) };
     // SAFETY: the set is valid; no old mask is asked for.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut()) };
+}
+
+/// The signals that the calling process ignores or handles: all of them where `/proc` does not tell.
+pub fn changed_signals() -> impl Iterator<Item = c_int> {
+    let status = read_kernel_text("/proc/self/status").unwrap_or_default();
+    let mask = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(u64::MAX)
+    };
+    let changed = mask("SigIgn:") | mask("SigCgt:");
+    (1..=64).filter(move |signal| changed >> (signal - 1) & 1 == 1)
 }
 
 /// Every signal there is, but for those two that the C library keeps to itself.

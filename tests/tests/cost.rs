@@ -94,9 +94,9 @@ fn cost_of_a_launch_in_system_calls() {
         calls_of_ours(&trace(&host, &run), "/bin/sh")
     };
     let bare = || run("--init=false");
-    Recorded { v1: 1520, v2: 1446 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
+    Recorded { v1: 1400, v2: 1446 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
     let default = || run("--init");
-    Recorded { v1: 1630, v2: 1556 }.assert_calls("the same with bowline-init", default);
+    Recorded { v1: 1505, v2: 1556 }.assert_calls("the same with bowline-init", default);
     host.assert_nothing_left();
 }
 
@@ -109,13 +109,13 @@ fn cost_of_an_exec_in_system_calls() {
             task.exec("exit 0").assert_code(0);
         })
     };
-    Recorded { v1: 130, v2: 124 }.assert_calls("an exec, in the shim, its worker and the exec", exec);
+    Recorded { v1: 122, v2: 124 }.assert_calls("an exec, in the shim, its worker and the exec", exec);
     let limited = || {
         of_the_shim(&host, &task, || {
             task.exec_with(["--timeout=60s"], "exit 0").assert_code(0);
         })
     };
-    Recorded { v1: 142, v2: 130 }.assert_calls("an exec with a deadline", limited);
+    Recorded { v1: 139, v2: 130 }.assert_calls("an exec with a deadline", limited);
     let command = || {
         let mut exec = host.command(binary("bowline"));
         exec.args(["exec", task.id(), "--", "/bin/sh", "-c", "exit 0"]);
@@ -131,13 +131,13 @@ fn cost_of_statistics_and_a_stop_in_system_calls() {
     let Some(host) = host() else { return };
     let task = idle(&host);
     let stats = || of_the_shim(&host, &task, || drop(task.stats()));
-    Recorded { v1: 178, v2: 141 }.assert_calls("statistics", stats);
+    Recorded { v1: 100, v2: 141 }.assert_calls("statistics", stats);
     task.end();
     let stop = || {
         let task = idle(&host);
         of_the_shim(&host, &task, || drop(task.end()))
     };
-    Recorded { v1: 290, v2: 176 }.assert_calls("a stop, until the shim has left", stop);
+    Recorded { v1: 252, v2: 176 }.assert_calls("a stop, until the shim has left", stop);
     host.assert_nothing_left();
 }
 
@@ -154,7 +154,7 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
     eventually("its clients have gone", || (task.socket_ends() == 1).then_some(()));
     let before = count();
     Recorded { v1: 103, v2: 61 }.assert_holds("descriptors of an idle shim", before, &format!("{:?}", fds_of(shim)));
-    Recorded { v1: 480, v2: 560 }.assert_holds("KiB of an idle shim's own memory", own_memory(shim), "");
+    Recorded { v1: 400, v2: 560 }.assert_holds("KiB of an idle shim's own memory", own_memory(shim), "");
     for _ in 0..100 {
         task.exec("exit 0").assert_code(0);
     }
@@ -168,7 +168,7 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
         eventually("it has left", || (streams() == 0).then_some(()));
     }
     settled(before);
-    Recorded { v1: 480, v2: 560 }.assert_holds("KiB after 100 execs and 100 attaches", own_memory(shim), "");
+    Recorded { v1: 400, v2: 560 }.assert_holds("KiB after 100 execs and 100 attaches", own_memory(shim), "");
     task.end();
     host.assert_nothing_left();
 }

@@ -230,7 +230,8 @@ fn messages_may_have_ten_megabytes() {
     let long = "x".repeat(10_000_000);
     plugin.try_stop(&long, "SIGTERM", "1s").expect("nobody knows such a task");
     let task = plugin.task("exec sleep 1000").start();
-    plugin.signal(&task, &long).expect_err("no such signal");
+    let error = plugin.signal(&task, &long).expect_err("no such signal");
+    assert!(error.message.len() < 10_000, "{} bytes", error.message.len());
     plugin.ping();
     plugin.destroy_by_force(&task);
     plugin.kill();

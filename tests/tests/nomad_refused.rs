@@ -152,7 +152,7 @@ fn resources_that_make_no_sense() {
     let plugin = agent.launch();
     plugin.task("true").cpu_shares(-5).assert_refused(&["resources.cpu", "-5"]);
     plugin.task("true").memory(-5, 0).assert_refused(&["resources.memory", "-5"]);
-    plugin.task("true").cores("4711").assert_refused(&["4711"]);
+    plugin.task("true").cores("4711").assert_refused(&["resources.cores", "4711"]);
     plugin.task("true").cores("x-y").assert_refused(&["resources.cores", "x-y"]);
     plugin.kill();
     host.assert_nothing_left();

@@ -177,7 +177,7 @@ fn a_task_is_slowed_down_beyond_memory_high() {
         assert_eq!(read(&host, &task, "memory", "", "memory.high"), (48 << 20).to_string());
         end(&plugin, &task);
     } else {
-        build.assert_refused(&["memory", "high", "v2"]);
+        build.assert_refused(&["config.memory_high", "v2"]);
     }
     plugin.kill();
     host.assert_nothing_left();

@@ -84,6 +84,28 @@ fn readings_end_with_the_task() {
 }
 
 #[test]
+fn events_tell_of_the_start_and_of_a_failing_health_check() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    let events = plugin.events();
+    let check = json!([{"exec": ["/bin/false"], "interval": "100ms", "retries": 1, "on_unhealthy": "stop"}]);
+    let task = plugin.task("trap 'exit 0' INT; while :; do sleep 0.02; done").config("healthcheck", check).start();
+    let of_task = |event: &Value, word: &str| {
+        event["task_id"] == task.id() && event["message"].as_str().is_some_and(|text| text.contains(word))
+    };
+    let started = events.wait_for("its start", |event| of_task(event, "executed"));
+    assert_eq!(started["task_name"], task.message()["name"], "{started}");
+    assert!(started["timestamp"].is_string(), "{started}");
+    events.wait_for("its health", |event| of_task(event, "unhealthy"));
+    events.wait_for("its end", |event| of_task(event, "Stopped"));
+    plugin.wait(&task).assert_code(0);
+    plugin.destroy(&task);
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn events_of_a_watch_come_with_their_figures() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
@@ -94,6 +116,22 @@ fn events_of_a_watch_come_with_their_figures() {
     let found = events.wait_for("a finding", |event| event["annotations"]["found"].is_string());
     assert_eq!(found["task_id"], task.id());
     plugin.destroy_by_force(&task);
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn two_streams_of_events_have_the_same_and_one_may_go() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    let (one, other) = (plugin.events(), plugin.events());
+    one.cancel();
+    assert_eq!(one.end().expect_err("it gave up").code, "Canceled");
+    let task = plugin.task("exit 0").start();
+    other.wait_for("its start", |event| event["task_id"] == task.id());
+    plugin.wait(&task).assert_code(0);
+    plugin.destroy(&task);
     plugin.kill();
     host.assert_nothing_left();
 }

@@ -6,6 +6,7 @@
 //! waits until it is the only one that runs.
 
 mod adoption;
+mod adoption_trouble;
 mod apparmor;
 mod attach;
 mod bad_input_cli;

@@ -19,7 +19,7 @@ use crate::connection::{connect, patient};
 use bowline_protocol::wire::proto::bowline::Empty;
 
 /// The time between two looks.
-const LOOK: Duration = Duration::from_millis(250);
+pub const LOOK: Duration = Duration::from_millis(250);
 
 /// After this many looks a silent shim counts as not answering: before two seconds have passed.
 const LOOKS: u32 = 7;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, open_sealed};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
 use bowline_protocol::wire::{NEEDED, TAKES_SECRETS, from_status};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect, connect_at, patient};
-use crate::patience::{self, BEFORE_ASKING, Patience, lock_after, silent};
+use crate::patience::{self, BEFORE_ASKING, LOOK, Patience, lock_after, silent};
 use bowline_protocol::wire::proto::bowline::{
     AttachRequest, Empty, ExecRequest, ExecResponse, KillExecRequest, LaunchRequest, LaunchResponse, Process,
     ResizeRequest, SignalRequest, StateResponse, StopRequest, TaskRequest, UpdateRequest, UpgradeRequest, WindowSize,
@@ -81,7 +81,7 @@ pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
             Err(_) if !folder.exists()? => return Err(unknown(id)),
             // The socket's backlog is full: the shim accepts nobody.
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(silent(id)),
-            Err(error) => without_shim(folder, error.kind()).await,
+            Err(error) => without_shim(folder, error.kind(), socket).await,
         };
         // The folder was removed while we looked.
         match found.map_err(|error| if error.kind() == Kind::NotFound { unknown(id) } else { error })? {
@@ -91,9 +91,9 @@ pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
     }
 }
 
-/// Finds out who answers after connecting failed with `refused`; `None` if the socket exists by now, so that the caller
-/// retries.
-async fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Presence>> {
+/// Finds out who answers after connecting to `socket` failed with `refused`; `None` if there is another socket by now,
+/// so that the caller retries.
+async fn without_shim(folder: &Folder, refused: ErrorKind, socket: Option<Socket>) -> Result<Option<Presence>> {
     // A socket that exists and refuses belongs to a shim that is leaving or gone.
     if refused == ErrorKind::NotFound {
         if folder.socket().exists() {
@@ -104,7 +104,19 @@ async fn without_shim(folder: &Folder, refused: ErrorKind) -> Result<Option<Pres
             return Ok(Some(Presence::Starting));
         }
     }
-    gone(folder).await.map(Some)
+    tokio::select! {
+        biased;
+        left = gone(folder) => left.map(Some),
+        // Somebody else has had a new shim take the task over. That holds the lock for as long as the task lives.
+        () = replaced(folder, socket) => Ok(None),
+    }
+}
+
+/// Returns once the folder has another socket than this one.
+async fn replaced(folder: &Folder, socket: Option<Socket>) {
+    while socket_of(folder).is_none_or(|now| Some(now) == socket) {
+        sleep(LOOK).await;
+    }
 }
 
 /// Which socket is in the folder; a new shim has a new one.
@@ -442,7 +454,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (folder, lock) = StateDir::new(root.path()).create(&"web".parse().unwrap()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let look = |refused| runtime.block_on(without_shim(&folder, refused)).unwrap();
+        let look = |refused| runtime.block_on(without_shim(&folder, refused, socket_of(&folder))).unwrap();
         assert!(matches!(look(ErrorKind::NotFound), Some(Presence::Starting)));
         let listener = UnixListener::bind(folder.socket()).unwrap();
         // Waiting for the lock would mean waiting for the end of the shim.

@@ -1,0 +1,135 @@
+//! Taking a task over where something stands against it.
+
+use std::os::unix::process::CommandExt as _;
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Ran, Task, WRITER, binary, copy_binary, eventually, only_v2, process_exists, touch};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+const NOBODY: u32 = 65534;
+
+#[test]
+fn of_many_who_take_over_at_once_one_wins_and_serves_the_others() {
+    let host = Host::new();
+    let task = host.task(WRITER).flag("--init").start();
+    task.wait_for_line("line 1");
+    let program = task.program_pid();
+    task.kill_shim(task.shim_pid());
+    let adopters: Vec<_> = (0..4).map(|_| host.spawn(["adopt", task.id()])).collect();
+    let waiters: Vec<_> = (0..3).map(|_| host.spawn(["wait", task.id()])).collect();
+    let exec = task.spawn_exec([], "exit 4");
+    let said: Vec<Ran> = adopters.into_iter().map(|adopter| adopter.finish()).collect();
+    assert!(said.iter().all(|ran| ran.code == Some(0)), "{said:?}");
+    exec.finish().assert_code(4);
+    assert_eq!(task.log("shim.log").matches("took over").count(), 1, "{}", task.log("shim.log"));
+    touch(program, "end");
+    for waiter in waiters {
+        waiter.finish().assert_says("7");
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn who_has_no_right_to_it_takes_nothing_over() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").flag("--init").start();
+    let program = task.program_pid();
+    task.kill_shim(task.shim_pid());
+    let record = task.log("task.json");
+    // Where anybody can execute it.
+    let copy = host.work().join("bowline");
+    copy_binary("bowline", &copy);
+    copy_binary("bowline-shim", &host.work().join("bowline-shim"));
+    for args in [&["adopt", task.id()][..], &["adopt", "--all"], &["upgrade", task.id()], &["stop", task.id()]] {
+        let mut command = host.command(&copy);
+        command.args(args).uid(NOBODY).gid(NOBODY);
+        let ran = host.execute(command);
+        assert!(ran.code != Some(0) && ran.err().to_lowercase().contains("permission"), "{args:?}: {ran}");
+    }
+    assert!(process_exists(program));
+    assert_eq!(task.log("task.json"), record);
+    task.bowline("adopt", []).assert_says(task.id());
+    task.end();
+    host.assert_nothing_left();
+}
+
+/// The freezer's file of a task's cgroup, with what freezes and thaws it.
+fn freeze(task: &Task<'_>, frozen: bool) {
+    let (file, text) = match (only_v2(), frozen) {
+        (true, frozen) => ("cgroup.freeze", if frozen { "1" } else { "0" }),
+        (false, true) => ("freezer.state", "FROZEN"),
+        (false, false) => ("freezer.state", "THAWED"),
+    };
+    std::fs::write(task.cgroup("freezer").join(file), text).expect("root may");
+}
+
+#[test]
+fn a_task_that_somebody_has_frozen_is_taken_over_and_upgraded() {
+    let host = Host::new();
+    let task = host.task(WRITER).flag("--init").start();
+    task.wait_for_line("line 1");
+    let program = task.program_pid();
+    freeze(&task, true);
+    task.bowline("upgrade", []).assert_says(task.id());
+    touch(program, "1");
+    task.kill_shim(task.shim_pid());
+    task.bowline("adopt", []).assert_says(task.id());
+    task.bowline("upgrade", []).assert_says(task.id());
+    assert!(!task.said("stdout").contains("line 2"), "it is frozen");
+    freeze(&task, false);
+    task.wait_for_line("line 2");
+    touch(program, "end");
+    task.wait().assert_code(7);
+    host.assert_nothing_left();
+}
+
+/// Runs a command in the pid namespace of this process.
+fn inside(host: &Host, first: i32, program: &str, args: &[&str]) -> Ran {
+    let mut command = host.command("nsenter");
+    command.args(["--target", &first.to_string(), "--pid", "--mount", "--"]).arg(program).args(args);
+    host.execute(command)
+}
+
+#[test]
+fn a_zombie_that_nobody_reaps_tells_its_exit_code() {
+    let host = Host::new();
+    // The first process of the namespace gets whose parent has died, and reaps nobody.
+    let mut first = host.command("unshare");
+    first.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sleep", "1000"]);
+    let first = host.spawn_command(first);
+    let sleeper = eventually("it sleeps", || {
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", first.pid())).ok()?;
+        let pid: i32 = children.trim().parse().ok()?;
+        (bowline_tests::harness::name_of(pid) == "sleep").then_some(pid)
+    });
+    let id = host.new_id();
+    let bowline = binary("bowline");
+    let bowline = bowline.to_str().expect("ASCII");
+    let task = host.adopt(id.clone());
+    let run = |args: &[&str]| inside(&host, sleeper, bowline, args);
+    let script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done";
+    host.file("task.toml", &format!("command = '/bin/sh'\nargs = ['-c', \"{script}\"]\ninit = false\n"));
+    let description = host.work().join("task.toml");
+    run(&["start", "--name", &id, "-f", description.to_str().expect("ASCII")]).assert_code(0);
+    task.wait_for_line("ready");
+    task.wait_until_recorded();
+    // Their numbers are those of the namespace.
+    let record: Value = serde_json::from_str(&task.log("task.json")).expect("JSON");
+    let (shim, init) = (record["shim_pid"].to_string(), record["pid"].to_string());
+    inside(&host, sleeper, "kill", &["-KILL", &shim]).assert_code(0);
+    eventually("nobody listens", || {
+        std::os::unix::net::UnixStream::connect(task.file("shim.sock")).is_err().then_some(())
+    });
+    inside(&host, sleeper, "kill", &["-TERM", &init]).assert_code(0);
+    eventually("it is a zombie", || {
+        let ran = inside(&host, sleeper, "cat", &[&format!("/proc/{init}/stat")]);
+        ran.out().contains(") Z ").then_some(())
+    });
+    let report = run(&["wait", "--json", &id]).assert_code(0).json();
+    assert_eq!((&report["exit_code"], &report["shim_died"]), (&json!(9), &json!(false)), "{report}");
+    run(&["rm", &id]).assert_code(0);
+    kill_process(Pid::from_raw(sleeper).expect("a pid"), Signal::KILL).expect("it lives");
+    drop(first);
+    host.assert_nothing_left();
+}

@@ -199,7 +199,7 @@ endef
 .PHONY: test-vm
 # Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU, a younger containerd. Every
 # case holds there: `make test-all`.
-VM_TESTS ?= adoption upgrade apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
+VM_TESTS ?= adoption upgrade containerd_upgrade apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
 	containerd_metrics containerd_oom containerd_options cost damaged_records delegation descriptors devices docker \
 	doctor exec exec_delegated exec_security exit_report fields fields_effect gc hostile_ends hostile_execs hostile_frozen hostile_kernel hostile_leaving \
 	hostile_silent_shim hostile_state host_limits init limits many metrics_unit \
@@ -277,10 +277,11 @@ soak: FOR = 10m
 soak: build need-test debug
 	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_SOAK=$(FOR) $(CASES) soak:: --nocapture
 
-## faults    the matrix of faults in full: kills and errors at every system call, where the tests take one in eleven
+## faults    the matrix of faults in full: kills and errors at every system call, where the tests take one in eleven; 200 upgrades and kills under load
 .PHONY: faults
 faults: build need-test debug
 	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_FAULTS=1 $(CASES) faults --nocapture
+	$(ROOT) env BOWLINE_BIN_DIR=$(BIN) BOWLINE_UPGRADES=200 BOWLINE_KILLS=200 $(CASES) upgrade_load:: --nocapture
 
 ## fuzz      everything that reads others' bytes, each parser for FOR seconds (60); installs what it needs
 .PHONY: fuzz

@@ -1,5 +1,5 @@
-//! Descriptors in what a shim hands over to the program that is executed in its place: by their numbers, which an
-//! execve keeps.
+//! What a shim hands over to the program that is executed in its place is JSON. Descriptors are in it by their
+//! numbers, which an execve keeps, and bytes as text.
 //!
 //! Must not: know what a descriptor is for.
 
@@ -10,7 +10,11 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd, RawFd};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
 use rustix::io::FdFlags;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::record;
 
 // A shim has one thread.
 thread_local! {
@@ -66,4 +70,94 @@ pub fn keep_open(open: bool) -> Result<()> {
             sys::set_fd_flags(*number, flags).doing(Kind::Internal, || format!("cannot hand over descriptor {number}"))
         })
     })
+}
+
+/// Reads a part of what was handed over, which is JSON too.
+///
+/// # Errors
+/// `Damaged` when it is no such part.
+pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
+    serde_json::from_slice(text).and_then(read_value).doing(Kind::Damaged, || "cannot read the facts")
+}
+
+/// Like [`read`]. All facts are read by this one way, whose code a shim has for its records already.
+pub(crate) fn read_value<T: DeserializeOwned>(value: Value) -> serde_json::Result<T> {
+    record::from_value(value)
+}
+
+/// Bytes, in JSON as an object with their hexadecimal digits: a list of numbers takes ten times the memory while it is
+/// read. Such a list is read too, since version 1 of the facts has that.
+pub mod bytes {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde_json::Value;
+
+    use super::read_value;
+
+    /// The name of the digits: no key of a description begins with a NUL.
+    const HEX: &str = "\u{0}hex";
+
+    #[derive(Serialize)]
+    struct Text {
+        #[serde(rename = "\u{0}hex")]
+        hex: String,
+    }
+
+    /// Writes bytes.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        Text { hex: digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect() }.serialize(to)
+    }
+
+    /// Reads bytes.
+    ///
+    /// # Errors
+    /// An error for what is neither digits nor a list.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let value = Value::deserialize(from)?;
+        let bytes = match of(&value) {
+            Some(bytes) => Ok(bytes),
+            None => read_value(value),
+        };
+        bytes.map_err(serde::de::Error::custom)
+    }
+
+    /// The bytes in an object that [`serialize`] has written; `None` for any other value.
+    pub(crate) fn of(value: &Value) -> Option<Vec<u8>> {
+        let object = value.as_object().filter(|object| object.len() == 1)?;
+        let digits = object.get(HEX)?.as_str()?.as_bytes();
+        let digit = |digit: &u8| char::from(*digit).to_digit(16);
+        let byte = |pair: &[u8]| match pair {
+            [high, low] => u8::try_from(digit(high)? << 4 | digit(low)?).ok(),
+            _ => None,
+        };
+        digits.chunks(2).map(byte).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Piece {
+        #[serde(with = "bytes")]
+        text: Vec<u8>,
+    }
+
+    #[test]
+    fn bytes_are_read_in_either_form() {
+        let piece = Piece { text: (0..=255).collect() };
+        let text = serde_json::to_string(&piece).expect("JSON");
+        assert!(text.starts_with("{\"text\":{\"\\u0000hex\":\"000102"), "{text}");
+        assert_eq!(read::<Piece>(text.as_bytes()), Ok(piece));
+        let list = read::<Piece>(b"{\"text\":[0,255]}");
+        assert_eq!(list, Ok(Piece { text: vec![0, 255] }));
+        for bad in ["{\"\\u0000hex\":\"0\"}", "{\"\\u0000hex\":\"0g\"}", "{\"hex\":\"00\"}", "[256]", "7"] {
+            assert!(read::<Piece>(format!("{{\"text\":{bad}}}").as_bytes()).is_err(), "{bad}");
+        }
+    }
 }

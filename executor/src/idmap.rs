@@ -14,6 +14,7 @@ use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Spec};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitId, WaitIdOptions, getegid, geteuid, waitid};
+use serde::{Deserialize, Serialize};
 
 /// The ids on the host of `user` and `group` inside the task.
 ///
@@ -31,7 +32,7 @@ pub fn host_ids(spec: &Spec, user: u32, group: u32) -> (u32, u32) {
 }
 
 /// The id maps of a user namespace.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idmap {
     /// Ranges of user ids, inside and outside.
     pub uids: Vec<LinuxIdMapping>,

@@ -44,6 +44,15 @@ static DIFFERS: OnceLock<Differs> = OnceLock::new();
 /// # Errors
 /// `Internal` when the process cannot hide its memory and files from tasks.
 pub fn leave_behind(limits: Limits) -> Result<()> {
+    leave_behind_again(limits, None)
+}
+
+/// Like [`leave_behind`], for a program that has taken over from one that did that: `files` is the limit that it gave
+/// its children.
+///
+/// # Errors
+/// As [`leave_behind`].
+pub fn leave_behind_again(limits: Limits, files: Option<HandedLimit>) -> Result<()> {
     hide()?;
     let attributes = SchedulingAttributes::default();
     let steps = [
@@ -62,7 +71,10 @@ pub fn leave_behind(limits: Limits) -> Result<()> {
     let oom_score = !has_plain_oom_score(limits);
     let limits = match limits {
         Limits::Fixed => fix_limits(),
-        Limits::Managers => raise_files().into_iter().collect(),
+        Limits::Managers => {
+            let of_children = files.map(|[current, maximum]| (Resource::Nofile, Rlimit { current, maximum }));
+            raise_files().or(of_children).into_iter().collect()
+        }
     };
     let _ = DIFFERS.set(Differs { limits, oom_score });
     Ok(())
@@ -75,6 +87,15 @@ fn has_plain_oom_score(limits: Limits) -> bool {
     let score = sys::read_kernel_text(SCORE).unwrap_or_default();
     let is_spared = score.starts_with('-') && limits == Limits::Fixed;
     score.trim() == "0" || is_spared && fs::write(SCORE, "0").is_ok()
+}
+
+/// A soft and a hard limit, as a shim hands them over; `None` is no limit.
+pub type HandedLimit = [Option<u64>; 2];
+
+/// The limit of open files that this process gives its children, where it has another itself.
+pub fn hand_over() -> Option<HandedLimit> {
+    let of_files = limits().iter().find(|(resource, _)| *resource == Resource::Nofile);
+    of_files.map(|(_, limit)| [limit.current, limit.maximum])
 }
 
 /// Keeps other processes from tracing the calling one, and from reaching its files and its root

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use tokio::sync::Notify;
 
 /// A value with one owner that wakes its waiters when it changes.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Known<T> {
     value: RefCell<T>,
     changed: Notify,

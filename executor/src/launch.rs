@@ -16,9 +16,11 @@ use bowline_cgroup::{Cgroup, Entry};
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys::{self as sys, Cloned, SharedPid, SharedText};
 use oci_spec::runtime::Spec;
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use crate::child::{self, Handed, Init, Payload};
+use crate::handover::Fd;
 use crate::hooks::{Container, Point};
 use crate::idmap;
 use crate::inheritance;
@@ -212,7 +214,30 @@ impl Starting {
     }
 }
 
+/// A [`Held`], as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HandedInit {
+    orders: Fd,
+    report: Fd,
+}
+
+impl HandedInit {
+    /// # Errors
+    /// `Damaged` when a descriptor is missing; `Internal` when one cannot be watched.
+    pub fn take(self) -> Result<Held> {
+        Ok(Held { orders: self.orders.take()?, report: Report::new(self.report.take()?, None, None, None)? })
+    }
+}
+
 impl Held {
+    /// The init for the program that is executed in the shim's place; `None` for one that may have to say in shared
+    /// memory why it failed.
+    pub fn hand_over(&self) -> Option<HandedInit> {
+        let Report { pipe, buffer, early, last_words, .. } = &self.report;
+        let all_is_read = buffer.is_empty() && early.is_none() && last_words.is_none();
+        all_is_read.then(|| HandedInit { orders: Fd::of(&self.orders), report: Fd::of(pipe.get_ref()) })
+    }
+
     /// Lets init execute the program; returns once it does.
     pub async fn start(mut self) -> Result<()> {
         order(&self.orders, child::START)?;

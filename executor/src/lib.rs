@@ -142,7 +142,7 @@ pub use hooks::{Point as HookPoint, run_poststop as run_poststop_hooks};
 pub use host::{compile_filter, configure};
 pub use idmap::Idmap;
 pub use inheritance::{Limits as InheritedLimits, leave_behind};
-pub use io::{Attachment, Input, Logger, Ready, Released, TAIL, Target, WindowSize};
+pub use io::{Attachment, Input, Logger, Ready, Release, Released, TAIL, Target, WindowSize};
 pub use lifecycle::Status;
 pub use log::{LogFiles, LogLine, LogStream, rotated_file as rotated_log};
 pub use manager_events::{Happening, Teller, Told};
@@ -194,7 +194,8 @@ where
     F: FnOnce(Executor) -> Fut,
     Fut: Future<Output = Result<()>> + 'static,
 {
-    inheritance::leave_behind(config.limits)?;
+    let files = handover.as_ref().and_then(Handed::files);
+    inheritance::leave_behind_again(config.limits, files)?;
     spare::keep();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()

@@ -30,6 +30,7 @@ use oci_spec::runtime::LinuxNamespaceType;
 use rustix::fs::{Stat, fstat, stat};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 
 use crate::child::{self, Handed};
 use crate::clock::Moment;
@@ -45,7 +46,7 @@ const NAME: &CStr = c"pause";
 const CLONING: Duration = Duration::from_secs(10);
 
 /// The namespaces of a pause process. It shares with the shim what is not named here.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     /// The network of the process.
     pub net: Net,
@@ -64,7 +65,7 @@ pub struct Pause {
 }
 
 /// The network of a pause process.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Net {
     /// The shim's network.
     #[default]

@@ -49,6 +49,14 @@ pub fn parse<T: DeserializeOwned>(text: &[u8], path: &Path) -> Result<T> {
     })
 }
 
+/// Reads `value`, leaving out its unknown fields.
+///
+/// # Errors
+/// An error when `value` does not fit the type.
+pub fn from_value<T: DeserializeOwned>(value: Value) -> serde_json::Result<T> {
+    known::from_value(value)
+}
+
 /// Parses `text` without these fields, which may be what keeps the rest from being read.
 pub fn parse_without<T: DeserializeOwned>(text: &[u8], fields: &[&str]) -> Option<T> {
     let mut value: Value = serde_json::from_slice(text).ok()?;

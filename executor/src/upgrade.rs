@@ -1,12 +1,15 @@
 //! Upgrades a shim: executes another program in its place, which goes on with its tasks.
 //!
 //! ```text
-//!   come to rest ─► write facts ─► a child of the new program reads them ─► execve ─► take over ─► go on
-//!        └──────────────┴─────────────────────┴─ fails ─► wake up: nothing has changed
+//!   a child of the new program reads facts ─► come to rest ─► write facts ─► execve ─► take over ─► go on
+//!                                  └─ fails ───────┴─────────────┴────────────┴─► wake up: nothing has changed
 //! ```
 //!
 //! The pid, the children, the sockets and the calls stay. A program that cannot read the facts when it is executed
-//! executes the old one again. Must not: know what a manager's calls are.
+//! executes the old one again. Callers are answered until the shim rests, which takes some milliseconds. Must not: know
+//! what a manager's calls are.
+
+mod versions;
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsString};
@@ -23,6 +26,7 @@ use bowline_sys::{self as sys, Ended, Image};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::clock::Moment;
@@ -32,14 +36,11 @@ use crate::program::Program;
 use crate::supervise::{Handed, Supervisor};
 use crate::{inheritance, sealed, waits, worker};
 
-/// The version of the facts that this program writes.
-const FACTS: u32 = 1;
-
-/// The first and the last version of facts that this program reads.
-const READABLE: (u32, u32) = (FACTS, FACTS);
-
 /// How long an upgrade waits for the work that is under way.
 const BUSY: Duration = Duration::from_secs(10);
+
+/// How long callers may go unanswered while the shim comes to rest: containerd waits two seconds for a task's state.
+const UNANSWERED: Duration = Duration::from_secs(1);
 
 /// How long the new program may take to read the facts.
 const READING: Duration = Duration::from_secs(10);
@@ -56,7 +57,7 @@ pub const READ_FACTS: &str = "read-facts";
 
 /// What a manager's services hand over: their sockets, connections and open calls.
 pub trait Manager {
-    /// Their part, as JSON.
+    /// Their part, as JSON, which [`Reads`] reads in the new program.
     ///
     /// # Errors
     /// Why it cannot be handed over.
@@ -66,9 +67,13 @@ pub trait Manager {
     fn calls_wait(&self) -> bool;
 }
 
-/// Everything that a shim hands over.
+/// Checks that a program can read what its [`Manager`] has handed over.
+pub type Reads = fn(&str) -> Result<()>;
+
+/// Everything that a shim hands over. The first four fields are in every version.
 #[derive(Serialize, Deserialize)]
 pub struct Handover {
+    /// The version of all this.
     facts: u32,
     /// The version of the program that has written this.
     pub version: String,
@@ -82,9 +87,9 @@ pub struct Handover {
     pub manager: String,
 }
 
-/// What a program answers that has read facts.
+/// What a program answers that is asked to read facts.
 #[derive(Serialize, Deserialize)]
-struct Reads {
+struct Answer {
     /// The first and the last version of facts that it reads.
     reads: (u32, u32),
 }
@@ -95,14 +100,14 @@ impl Handover {
     ///
     /// # Errors
     /// Does not return where the old program can be executed again; else `Damaged`.
-    pub fn take(number: RawFd, is_old: bool) -> Result<Handover> {
+    pub fn take(number: RawFd, is_old: bool, reads: Reads) -> Result<Handover> {
         // The tasks run already, and an execve has shown this process to them.
         inheritance::hide()?;
         let mut file =
             File::from(sys::inherited_fd(number).ok_or_else(|| Error::new(Kind::Damaged, "there are no facts"))?);
         let mut text = Vec::new();
         file.rewind().and_then(|()| file.read_to_end(&mut text)).doing(Kind::Internal, || "cannot read the facts")?;
-        let handover = match parse(&text) {
+        let handover = match parse(&text, reads).and_then(may_go_on) {
             Err(error) if !is_old => return Err(go_back(&file, &text, error)),
             parsed => parsed?,
         };
@@ -114,32 +119,32 @@ impl Handover {
     }
 }
 
-fn parse(text: &[u8]) -> Result<Handover> {
-    let version: OnlyVersion = serde_json::from_slice(text).doing(Kind::Damaged, || "cannot read the facts")?;
-    let (first, last) = READABLE;
-    if !(first..=last).contains(&version.facts) {
-        let message =
-            format!("this program reads facts of version {first} to {last}, not of version {}", version.facts);
-        return Err(Error::new(Kind::Unsupported, message));
+fn parse(text: &[u8], reads: Reads) -> Result<Handover> {
+    let what = || "cannot read the facts";
+    let mut facts: Value = serde_json::from_slice(text).doing(Kind::Damaged, what)?;
+    versions::to_memory(&mut facts)?;
+    let handover: Handover = handover::read_value(facts).doing(Kind::Damaged, what)?;
+    reads(&handover.manager).map(|()| handover)
+}
+
+#[cfg(feature = "absent")]
+fn may_go_on(handover: Handover) -> Result<Handover> {
+    match versions::stand_in::of_this_program() {
+        Some(stand_in) if stand_in.cannot_go_on => Err(Error::new(Kind::Internal, "this program cannot go on")),
+        _ => Ok(handover),
     }
-    serde_json::from_slice(text).doing(Kind::Damaged, || "cannot read the facts")
 }
 
-/// What every version of facts begins with.
-#[derive(Deserialize)]
-struct OnlyVersion {
-    facts: u32,
-}
-
-/// The parts that a program that cannot read the facts needs to go back.
-#[derive(Deserialize)]
-struct OnlyOld {
-    old: RawFd,
+/// Nothing but the facts keeps a program from going on.
+#[cfg(not(feature = "absent"))]
+fn may_go_on(handover: Handover) -> Result<Handover> {
+    Ok(handover)
 }
 
 /// Executes the old program again; returns only the reason why even that failed.
 fn go_back(file: &File, text: &[u8], error: Error) -> Error {
-    let old = serde_json::from_slice::<OnlyOld>(text).ok().and_then(|only| sys::inherited_fd(only.old));
+    let facts = serde_json::from_slice::<Value>(text).ok();
+    let old = facts.and_then(|facts| facts["old"].as_i64()?.try_into().ok()).and_then(sys::inherited_fd);
     if let (Some(old), Ok(())) = (old, rustix::io::fcntl_setfd(file, FdFlags::empty())) {
         let refused = [REFUSED.to_owned(), error.message().to_owned()];
         let failed = image(file.as_raw_fd(), &refused).execute_file(old.as_fd());
@@ -152,14 +157,14 @@ fn go_back(file: &File, text: &[u8], error: Error) -> Error {
 ///
 /// # Errors
 /// Why it cannot go on with these facts.
-pub fn read_facts() -> Result<()> {
+pub fn read_facts(reads: Reads) -> Result<()> {
     inheritance::hide()?;
     let mut text = Vec::new();
     std::io::stdin().read_to_end(&mut text).doing(Kind::Internal, || "cannot read the facts")?;
-    let answer = serde_json::to_string(&Reads { reads: READABLE }).unwrap_or_default();
+    let answer = serde_json::to_string(&Answer { reads: versions::known() }).unwrap_or_default();
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{answer}").and_then(|()| stdout.flush()).doing(Kind::Internal, || "cannot answer")?;
-    parse(&text).map(drop)
+    parse(&text, reads).map(drop)
 }
 
 /// Executes another program in the place of this one, and then does not return; or only asks it whether it could take
@@ -170,30 +175,40 @@ pub fn read_facts() -> Result<()> {
 pub(crate) async fn execute(supervisor: &Rc<Supervisor>, manager: &dyn Manager, wanted: &WantedUpgrade) -> Result<()> {
     let binary = &wanted.program;
     let program = sealed::open(binary)?;
-    let _rest = waits::come_to_rest(|| manager.calls_wait(), Moment::now().after(BUSY)).await?;
     let ours = rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let ours = ours.doing(Kind::Internal, || "cannot open our own program")?;
+    let calls_wait = || manager.calls_wait();
+    let give_up = Moment::now().after(BUSY);
+    waits::until_quiet(calls_wait, give_up).await?;
+    // What changes until the shim rests does not matter for whether the program can read it.
     let draft = write(supervisor, manager, &ours)?;
-    probe(supervisor, &program, binary, &draft).await?;
+    let version = probe(supervisor, &program, binary, &draft).await?;
     if wanted.dry_run {
         return Ok(());
     }
+    let _rest = loop {
+        waits::until_quiet(calls_wait, give_up).await?;
+        match waits::come_to_rest(calls_wait, give_up.min(Moment::now().after(UNANSWERED))).await {
+            Err(_) if give_up > Moment::now() => {}
+            rest => break rest?,
+        }
+    };
     // What comes from here on waits for the new program. The loop hears what has come before.
     sys::block_signals(&sys::ALL_SIGNALS);
     tokio::task::yield_now().await;
     // From here on nothing else runs.
-    let error = replace(supervisor, manager, &ours, &program);
+    let error = replace(supervisor, manager, &ours, &program, version);
     sys::block_signals(&[]);
     Err(error.within(format_args!("cannot execute {}", binary.display())))
 }
 
-/// Executes `program`; returns only with the reason why that failed.
-fn replace(supervisor: &Supervisor, manager: &dyn Manager, ours: &OwnedFd, program: &OwnedFd) -> Error {
+/// Executes `program`, which reads facts of this version; returns only with the reason why that failed.
+fn replace(supervisor: &Supervisor, manager: &dyn Manager, ours: &OwnedFd, program: &OwnedFd, version: u32) -> Error {
     if !waits::is_idle() || supervisor.is_leaving() {
         return Error::new(Kind::WrongState, "the shim has begun something meanwhile").hint("try again");
     }
     let executed = || -> Result<std::convert::Infallible> {
-        let file = memory_file(&write(supervisor, manager, ours)?)?;
+        let file = memory_file(&versions::written(write(supervisor, manager, ours)?, version)?)?;
         let image = image(Fd::of(&file).number(), &[]);
         handover::keep_open(true)?;
         Err(image.execute_file(program.as_fd())).doing(Kind::NotExecutable, || "the kernel refuses it")
@@ -204,12 +219,12 @@ fn replace(supervisor: &Supervisor, manager: &dyn Manager, ours: &OwnedFd, progr
     error
 }
 
-/// The facts, as JSON; [`handover::named`] has the descriptors afterwards.
+/// The facts in the form in memory, as JSON; [`handover::named`] has the descriptors afterwards.
 fn write(supervisor: &Supervisor, manager: &dyn Manager, ours: &OwnedFd) -> Result<Vec<u8>> {
     handover::begin();
     let (old, executor, manager) = (Fd::of(ours), supervisor.hand_over()?, manager.hand_over()?);
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let handover = Handover { facts: FACTS, version, fds: handover::named(), old, executor, manager };
+    let handover = Handover { facts: versions::IN_MEMORY, version, fds: handover::named(), old, executor, manager };
     serde_json::to_vec(&handover).doing(Kind::Internal, || "cannot write the facts")
 }
 
@@ -220,19 +235,53 @@ fn memory_file(text: &[u8]) -> Result<File> {
     Ok(file)
 }
 
-/// Has a child of the new program read the facts.
-async fn probe(supervisor: &Supervisor, program: &OwnedFd, binary: &Path, facts: &[u8]) -> Result<()> {
+/// Has a child of the new program read a `draft` of the facts, in the newest version that both programs know. Returns
+/// that version.
+async fn probe(supervisor: &Supervisor, program: &OwnedFd, binary: &Path, draft: &[u8]) -> Result<u32> {
     let refused =
         |why: String| Error::new(Kind::NotExecutable, format!("{} cannot take over: {why}", binary.display()));
+    let (oldest, own) = versions::known();
+    let mut version = own;
+    loop {
+        let (said, end) =
+            ask(supervisor, program, &versions::written(draft.to_vec(), version)?).await.map_err(&refused)?;
+        if let Ended::Signaled(signal) = end {
+            return Err(refused(format!("it was ended by signal {signal} as it read the facts")));
+        }
+        let answer: Option<Answer> =
+            said.split(|byte| *byte == b'\n').find_map(|line| serde_json::from_slice(line).ok());
+        match answer.map(|Answer { reads }| (reads, versions::for_reader(reads))) {
+            // It says which it reads before it refuses them.
+            Some((_, Some(known))) if known < version => version = known,
+            Some((_, Some(_))) if end == Ended::Exited(0) => return Ok(version),
+            Some(((first, last), None)) => {
+                let message =
+                    format!("it reads facts of version {first} to {last}, and this shim writes {oldest} and {own}");
+                return Err(refused(message));
+            }
+            None if end == Ended::Exited(0) => return Err(refused("it is no shim of bowline".to_owned())),
+            Some(_) | None => return Err(refused(last_line(&said, "it refuses the facts"))),
+        }
+    }
+}
+
+/// Has a child of `program` read `facts`. Returns what it has said, and how it has ended.
+async fn ask(
+    supervisor: &Supervisor,
+    program: &OwnedFd,
+    facts: &[u8],
+) -> std::result::Result<(Vec<u8>, Ended), String> {
     // As the child knows it.
     let path = PathBuf::from(format!("/proc/self/fd/{PROGRAM}"));
     let expecting = supervisor.children.expect();
-    let environment = environment().map(OsString::from_vec);
-    let probe = Program::new(&path, ["bowline-shim", READ_FACTS], environment)?;
-    let probe = probe.reading(facts)?.captured().with_fd(program.as_fd(), PROGRAM);
-    let mut started = probe.start().map_err(|error| refused(error.to_string()))?;
+    let started = || {
+        let environment = environment().map(OsString::from_vec);
+        let probe = Program::new(&path, ["bowline-shim", READ_FACTS], environment)?;
+        probe.reading(facts)?.captured().with_fd(program.as_fd(), PROGRAM).start()
+    };
+    let mut started = started().map_err(|error| error.to_string())?;
     let claim = expecting.claim(started.pid);
-    started.executed().await.map_err(|error| refused(error.to_string()))?;
+    started.executed().await.map_err(|error| error.to_string())?;
     let ended = async {
         if let Ok(pidfd) = started.pidfd.try_clone() {
             worker::ended(pidfd).await;
@@ -240,25 +289,12 @@ async fn probe(supervisor: &Supervisor, program: &OwnedFd, binary: &Path, facts:
     };
     if timeout(READING, ended).await.is_err() {
         started.kill();
-        return Err(refused(format!("it has not read the facts in {READING:?}")));
+        return Err(format!("it has not read the facts in {READING:?}"));
     }
     supervisor.children.sweep();
-    let said = started.said();
     match claim.end().map(|end| end.ended) {
-        Some(Ended::Exited(0)) => {}
-        Some(Ended::Exited(_)) => return Err(refused(last_line(&said, "it refuses the facts"))),
-        Some(Ended::Signaled(signal)) => {
-            return Err(refused(format!("it was ended by signal {signal} as it read the facts")));
-        }
-        Some(Ended::Unknown) | None => return Err(refused("how it read the facts is not known".to_owned())),
-    }
-    let reads: Option<Reads> = said.split(|byte| *byte == b'\n').find_map(|line| serde_json::from_slice(line).ok());
-    match reads {
-        Some(Reads { reads: (first, last) }) if (first..=last).contains(&FACTS) => Ok(()),
-        Some(Reads { reads: (first, last) }) => {
-            Err(refused(format!("it reads facts of version {first} to {last}, and this shim writes version {FACTS}")))
-        }
-        None => Err(refused("it is no shim of bowline".to_owned())),
+        Some(Ended::Unknown) | None => Err("how it read the facts is not known".to_owned()),
+        Some(ended) => Ok((started.said(), ended)),
     }
 }
 

@@ -115,14 +115,11 @@ pub fn is_idle() -> bool {
     UNDER_WAY.with_borrow(BTreeMap::is_empty)
 }
 
-/// Brings the shim to rest: begins nothing more, waits until all work has ended and `calls_wait` is true, and drops the
-/// futures of all waits.
+/// Waits until all work has ended and `calls_wait` is true.
 ///
 /// # Errors
 /// `WrongState` when work goes on at `give_up`.
-pub async fn come_to_rest(calls_wait: impl Fn() -> bool, give_up: Moment) -> Result<Rest> {
-    CLOSED.set(true);
-    let rest = Rest(());
+pub async fn until_quiet(calls_wait: impl Fn() -> bool, give_up: Moment) -> Result<()> {
     let steps = STEPS.with(Rc::clone);
     while !is_idle() || !calls_wait() {
         if timeout(give_up.to_come(), steps.notified()).await.is_err() {
@@ -133,6 +130,17 @@ pub async fn come_to_rest(calls_wait: impl Fn() -> bool, give_up: Moment) -> Res
             );
         }
     }
+    Ok(())
+}
+
+/// Brings the shim to rest: begins nothing more, waits as [`until_quiet`] does, and drops the futures of all waits.
+///
+/// # Errors
+/// As [`until_quiet`].
+pub async fn come_to_rest(calls_wait: impl Fn() -> bool, give_up: Moment) -> Result<Rest> {
+    CLOSED.set(true);
+    let rest = Rest(());
+    until_quiet(calls_wait, give_up).await?;
     RESTING.with(Rc::clone).change(|resting| *resting = true);
     while AWAKE.get() > 0 {
         // Each was woken, and is dropped when its turn comes.

@@ -151,6 +151,11 @@ impl PipeReader {
         Ok(PipeReader(sys::watch(std::fs::File::from(pipe))?))
     }
 
+    /// The pipe.
+    pub fn get_ref(&self) -> &std::fs::File {
+        self.0.get_ref()
+    }
+
     /// Appends what is there, waiting for at least a byte; 0 is the end.
     pub async fn read_more(&mut self, to: &mut Vec<u8>) -> io::Result<usize> {
         let mut chunk = [0u8; 4096];

@@ -34,6 +34,7 @@ mod screen;
 mod systemd;
 mod task;
 mod trace;
+pub mod versions;
 
 pub use daemon::Daemon;
 pub use elsewhere::Elsewhere;

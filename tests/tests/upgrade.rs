@@ -293,6 +293,7 @@ fn no_descriptor_is_left_by_many_upgrades_nor_open_for_programs() {
     eventually("the shim is where it is charged", || facts(&task)["shim"]["charged_in"].is_string().then_some(()));
     upgrade(&task);
     let shim = task.shim_pid();
+    eventually("nobody is connected", || (task.socket_ends() == 1).then_some(()));
     let held = fds_of(shim).len();
     (0..5).for_each(|_| upgrade(&task));
     eventually("no more are open", || (fds_of(shim).len() == held).then_some(()));
@@ -317,6 +318,30 @@ fn a_dry_run_asks_and_changes_nothing() {
     task.end();
     task.bowline("upgrade", []).assert_code(125);
     host.bowline(["upgrade", "--all"]).assert_says("");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_full_disk_keeps_nobody_from_an_upgrade() {
+    let host = Host::new();
+    let (disk, id) = (host.tmpfs("disk", "size=512k"), host.new_id());
+    let state = disk.path().join("state");
+    let bowline = |args: &[&str]| host.bowline([&["--state", state.to_str().expect("ASCII")], args].concat());
+    // Where the shim keeps copies of programs, its disk is full too; nobody else sees that.
+    let script = "mkdir -p /var/lib/bowline && mount -t tmpfs -o size=64k none /var/lib/bowline && exec \"$@\"";
+    let mut start = host.command("unshare");
+    start.args(["--mount", "--propagation=private", "/bin/sh", "-c", script, "sh"]).arg(binary("bowline"));
+    start.arg("--state").arg(&state).args(["start", "--name", &id, "--", "/bin/sh", "-c", WRITER]);
+    host.execute(start).assert_code(0);
+    assert!(fs::write(disk.path().join("filler"), vec![0; 1 << 20]).is_err(), "no byte is free");
+    for _ in 0..2 {
+        bowline(&["upgrade", &id]).assert_says(&id);
+        bowline(&["exec", &id, "--", "/bin/true"]).assert_code(0);
+    }
+    bowline(&["exec", &id, "--", "/bin/touch", "/tmp/end"]).assert_code(0);
+    assert_eq!(bowline(&["wait", "--json", &id]).assert_code(0).json()["exit_code"], 7);
+    bowline(&["rm", &id]).assert_code(0);
+    drop(disk);
     host.assert_nothing_left();
 }
 

@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, mpsc, watch};
 
 use super::kept::Keeper;
-use super::stream::{self, Joined, Progress, Stream};
+use super::logger::{self, Logged};
+use super::stream::{self, Joined, Progress};
 use super::terminal::Terminal;
-use super::{Pumps, Tail, input, terminal};
+use super::{Pumped, Pumps, Tail, input, relay, terminal};
+use crate::claim::{Claim, End};
 use crate::handover::Fd;
 use crate::log;
 
@@ -26,12 +28,17 @@ pub struct Handed {
     input: Option<Fd>,
     feeds: Vec<input::Handed>,
     terminal: Option<terminal::Handed>,
+    /// Since version 2 of the facts.
+    #[serde(default)]
+    logger: Option<logger::Handed>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum HandedStream {
     Read(Box<stream::Handed>),
+    /// Since version 2 of the facts.
+    Relayed(Box<relay::Handed>),
     /// It has ended.
     Ended(Progress),
 }
@@ -44,29 +51,37 @@ pub struct Taken<'a> {
     pub keeper: Option<OwnedFd>,
     /// Goes on with the log.
     pub log: &'a dyn Fn(log::Handed) -> [Option<log::Writer>; 2],
+    /// The end of a child, which may be known.
+    pub claim: &'a dyn Fn(i32, Option<End>) -> Claim,
 }
 
 const NAMES: [&str; 2] = ["stdout", "stderr"];
 
 impl Pumps {
-    /// The streams for the program that is executed in the shim's place. The process has no FIFO of a manager's that
-    /// the shim copies into.
+    /// The streams for the program that is executed in the shim's place.
     pub fn hand_over(&self) -> Handed {
         let lines = &self.lines;
-        let read = |(stream, progress): (&Weak<Mutex<Stream>>, &watch::Receiver<Progress>)| {
-            let read = with(stream, |stream| HandedStream::Read(Box::new(stream.hand_over())));
+        let read = |(output, progress): (&Pumped, &watch::Receiver<Progress>)| {
+            let read = match output {
+                Pumped::Stream(stream) => with(stream, |stream| HandedStream::Read(Box::new(stream.hand_over()))),
+                Pumped::Relay(relay) => with(relay, |relay| HandedStream::Relayed(Box::new(relay.hand_over()))),
+            };
             read.unwrap_or_else(|| HandedStream::Ended(*progress.borrow()))
         };
-        let log = |stream| with(stream, |stream: &mut Stream| stream.log().map(log::Writer::hand_over)).flatten();
+        let log = |output: &Pumped| match output {
+            Pumped::Stream(stream) => with(stream, |stream| stream.log().map(log::Writer::hand_over)).flatten(),
+            Pumped::Relay(_) => None,
+        };
         let feeds = lines.feeds.borrow();
         let feeds = feeds.iter().filter_map(|feed| with(feed, |feed| feed.hand_over(lines.input.as_ref())));
         Handed {
             process_ended: *lines.process_ended.borrow(),
-            streams: self.streams.iter().zip(&lines.progress).map(read).collect(),
-            log: self.streams.iter().find_map(log).unwrap_or_default(),
+            streams: self.outputs.iter().zip(&lines.progress).map(read).collect(),
+            log: self.outputs.iter().find_map(log).unwrap_or_default(),
             input: lines.input.as_ref().filter(|_| lines.terminal.is_none()).map(|input| Fd::of(input.get_ref())),
             feeds: feeds.collect(),
             terminal: lines.terminal.as_deref().map(Terminal::hand_over),
+            logger: self.logger.as_ref().and_then(Logged::hand_over),
         }
     }
 }
@@ -92,7 +107,7 @@ impl Handed {
         let mut logs = (taken.log)(self.log);
         for (index, stream) in self.streams.into_iter().enumerate() {
             let name = if terminal.is_some() { "terminal" } else { NAMES[index.min(1)] };
-            let (stream, invite, hear) = match stream {
+            let (output, invite, hear) = match stream {
                 HandedStream::Read(stream) => {
                     let joined = Joined {
                         name,
@@ -103,19 +118,28 @@ impl Handed {
                         process_ended: pumps.lines.process_ended.clone(),
                     };
                     let (stream, invite, hear) = stream.take(joined)?;
-                    (stream.begin(), invite, hear)
+                    (Pumped::Stream(stream.begin()), Some(invite), hear)
+                }
+                HandedStream::Relayed(relay) => {
+                    let (relay, hear) = relay.take(name, pumps.lines.process_ended.clone())?;
+                    (Pumped::Relay(relay.begin()), None, hear)
                 }
                 // Whoever is sent to it finds it closed.
-                HandedStream::Ended(progress) => (Weak::new(), mpsc::unbounded_channel().0, watch::channel(progress).1),
+                HandedStream::Ended(progress) => {
+                    let (invite, hear) = (mpsc::unbounded_channel().0, watch::channel(progress).1);
+                    (Pumped::Stream(Weak::new()), Some(invite), hear)
+                }
             };
-            pumps.streams.push(stream);
-            pumps.lines.outputs.push(invite);
+            pumps.outputs.push(output);
+            pumps.lines.outputs.extend(invite);
             pumps.lines.progress.push(hear);
         }
+        let lines = &pumps.lines;
         for feed in self.feeds {
-            let lines = &pumps.lines;
             feed.take(lines.input.as_ref(), lines.process_ended.clone(), &lines.feeds)?;
         }
+        let logger = self.logger.map(|logger| logger.take(taken.claim, lines.process_ended.clone()));
+        pumps.logger = logger.transpose()?;
         Ok(pumps)
     }
 }

@@ -20,7 +20,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, watch};
 
 use super::end::{End, Owner, is_null, pipe};
-use crate::handover::Fd;
+use crate::handover::{Fd, bytes};
 use crate::{pages, waits};
 
 /// Bytes passed on at a time: what a pipe holds. The buffer exists for as long as input is fed.
@@ -133,6 +133,7 @@ pub struct Handed {
     from: Fd,
     /// `None` for the input that the process's streams have in common.
     to: Option<Fd>,
+    #[serde(with = "bytes")]
     rest: Vec<u8>,
 }
 

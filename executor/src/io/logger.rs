@@ -13,11 +13,12 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_sys as sys;
+use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, watch};
@@ -25,10 +26,11 @@ use tokio::time::timeout;
 
 use super::end::pipe;
 use super::outlet::Target;
-use crate::claim::Claim;
+use crate::claim::{Claim, End};
 use crate::clock::Moment;
+use crate::handover::Fd;
 use crate::known::Known;
-use crate::program::{Program, Started};
+use crate::program::Program;
 use crate::{waits, worker};
 
 /// How long the logger may take to end by itself once everything is read, and how long after
@@ -66,12 +68,16 @@ pub enum Ready {
 /// A running logger. Dropping it before `see_off`, as for a process that was never started, ends the logger.
 pub struct Logging(Option<Running>);
 
-/// Whether a logger has ended and everything that its process wrote for it has been read.
-pub type Gone = Rc<Known<bool>>;
+/// A logger whose process runs, until it has ended and all that the process wrote for it is read.
+#[derive(Debug)]
+pub struct Logged {
+    running: Weak<Mutex<Running>>,
+    gone: Rc<Known<bool>>,
+}
 
 struct Running {
-    started: Started,
     claim: Claim,
+    pidfd: OwnedFd,
     reads: Option<[OwnedFd; 2]>,
     writes: Option<[OwnedFd; 2]>,
     /// Whether the logger has reported that it is ready.
@@ -102,12 +108,14 @@ impl Logger {
             .with_fd(out.as_fd(), STDOUT)
             .with_fd(err.as_fd(), STDERR)
             .with_fd(tell.as_fd(), READY);
-        let started = program.start()?;
+        let mut started = program.start()?;
         drop(program);
         drop(tell);
+        let followed = started.pidfd.try_clone().inspect_err(|_| started.kill());
+        let pidfd = followed.doing(Kind::Internal, || format!("cannot follow the logger {name}"))?;
         let mut logging = Logging(Some(Running {
             claim: claim(started.pid),
-            started,
+            pidfd,
             reads: Some([out, err]),
             writes: Some([out_write, err_write]),
             ready: false,
@@ -115,9 +123,7 @@ impl Logger {
             asked_at: None,
             asked: false,
         }));
-        if let Some(running) = &mut logging.0 {
-            running.started.executed().await?;
-        }
+        started.executed().await?;
         let said = first_byte(hear).await.doing(Kind::Internal, || format!("cannot hear of the logger {name}"))?;
         if self.ready == Ready::Byte && !said {
             return Err(Error::new(Kind::Internal, format!("the logger {name} ended before it was ready")));
@@ -145,7 +151,7 @@ impl Logging {
     }
 
     /// Releases the logger once its process is connected and follows it to its end, which comes after the process's.
-    pub fn see_off(mut self, process_ended: watch::Receiver<bool>) -> Option<Gone> {
+    pub fn see_off(mut self, process_ended: watch::Receiver<bool>) -> Option<Logged> {
         self.0.take().map(|running| running.see_off(process_ended))
     }
 }
@@ -155,7 +161,7 @@ impl Drop for Logging {
         if let Some(running) = self.0.take() {
             if !running.ready {
                 // Nothing was written that the logger would have to store.
-                running.started.kill();
+                running.kill();
             }
             let (_, ended) = watch::channel(true);
             running.see_off(ended);
@@ -164,10 +170,10 @@ impl Drop for Logging {
 }
 
 impl Running {
-    fn see_off(mut self, process_ended: watch::Receiver<bool>) -> Gone {
+    fn see_off(mut self, process_ended: watch::Receiver<bool>) -> Logged {
         self.writes = None;
-        let (running, gone) = (Rc::new(Mutex::new(self)), Gone::default());
-        let told = gone.clone();
+        let (running, gone) = (Rc::new(Mutex::new(self)), Rc::<Known<bool>>::default());
+        let logged = Logged { running: Rc::downgrade(&running), gone: gone.clone() };
         waits::begin(move || {
             let (running, process_ended, gone) = (running.clone(), process_ended.clone(), gone.clone());
             async move {
@@ -175,7 +181,11 @@ impl Running {
                 gone.change(|gone| *gone = true);
             }
         });
-        told
+        logged
+    }
+
+    fn kill(&self) {
+        let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
     }
 
     async fn end(&mut self, mut process_ended: watch::Receiver<bool>) {
@@ -197,11 +207,11 @@ impl Running {
             return;
         }
         if !std::mem::replace(&mut self.asked, true) {
-            let _ = sys::pidfd_send_signal(self.started.pidfd.as_fd(), libc::SIGTERM);
+            let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGTERM);
         }
         if timeout(asked_at.after(ASKED).to_come(), self.claim.ended()).await.is_err() {
             tracing::warn!("a logger had to be killed");
-            self.started.kill();
+            self.kill();
             self.claim.ended().await;
         }
     }
@@ -209,12 +219,78 @@ impl Running {
     /// Reads and discards what the process writes from now on.
     fn discard(&mut self) {
         tracing::warn!("a logger has ended before its process: what that writes from now on is lost");
-        let watched = |pipe: OwnedFd| {
-            rustix::io::ioctl_fionbio(&pipe, true)?;
-            sys::watch(File::from(pipe))
-        };
-        let watched = self.reads.take().map(|[out, err]| Ok([watched(out)?, watched(err)?]));
-        self.discarded = watched.and_then(|watched: std::io::Result<_>| watched.ok());
+        self.discarded = self.reads.take().and_then(|pipes| watched(pipes).ok());
+    }
+}
+
+fn watched([out, err]: [OwnedFd; 2]) -> std::io::Result<[AsyncFd<File>; 2]> {
+    let watched = |pipe: OwnedFd| {
+        rustix::io::ioctl_fionbio(&pipe, true)?;
+        sys::watch(File::from(pipe))
+    };
+    Ok([watched(out)?, watched(err)?])
+}
+
+impl Logged {
+    /// Waits until the logger has gone.
+    pub async fn gone(&self) {
+        self.gone.until_it(|gone| *gone).await;
+    }
+
+    /// Whether the logger has gone.
+    pub fn has_gone(&self) -> bool {
+        self.gone.look(|gone| *gone)
+    }
+
+    /// The logger for the program that is executed in the shim's place; `None` for one that has gone. Called while the
+    /// shim is at rest.
+    pub fn hand_over(&self) -> Option<Handed> {
+        let running = self.running.upgrade()?;
+        let running = running.try_lock().ok()?;
+        let of = |pipes: &[OwnedFd; 2]| pipes.each_ref().map(Fd::of);
+        let discarded = running.discarded.as_ref().map(|pipes| pipes.each_ref().map(|pipe| Fd::of(pipe.get_ref())));
+        Some(Handed {
+            pid: running.claim.pid,
+            pidfd: Fd::of(&running.pidfd),
+            end: running.claim.end(),
+            is_discarded: discarded.is_some(),
+            reads: discarded.or_else(|| running.reads.as_ref().map(of)),
+            asked_at: running.asked_at,
+            asked: running.asked,
+        })
+    }
+}
+
+/// A logger, as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    pid: i32,
+    pidfd: Fd,
+    end: Option<End>,
+    reads: Option<[Fd; 2]>,
+    is_discarded: bool,
+    asked_at: Option<Moment>,
+    asked: bool,
+}
+
+impl Handed {
+    /// Goes on following the logger. `claim` gives the end of a child, which may be known.
+    ///
+    /// # Errors
+    /// `Damaged` when a descriptor is missing; `Internal` when one cannot be watched.
+    pub fn take(
+        self,
+        claim: impl FnOnce(i32, Option<End>) -> Claim,
+        process_ended: watch::Receiver<bool>,
+    ) -> Result<Logged> {
+        let Handed { pid, pidfd, end, reads, is_discarded, asked_at, asked } = self;
+        let take = |[out, err]: [Fd; 2]| -> Result<[OwnedFd; 2]> { Ok([out.take()?, err.take()?]) };
+        let reads = reads.map(take).transpose()?;
+        let (reads, discarded) = if is_discarded { (None, reads) } else { (reads, None) };
+        let discarded = discarded.map(watched).transpose().doing(Kind::Internal, || "cannot watch a logger's pipes")?;
+        let (claim, pidfd) = (claim(pid, end), pidfd.take()?);
+        let running = Running { claim, pidfd, reads, writes: None, ready: true, discarded, asked_at, asked };
+        Ok(running.see_off(process_ended))
     }
 }
 

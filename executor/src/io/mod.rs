@@ -46,14 +46,15 @@ pub use end::{End, Owner, Stdio, pipe};
 pub use handed::{Handed, Taken};
 pub use input::Input;
 use kept::{Keeper, KeptEnd};
-pub use logger::{Gone, Logger, Logging, Ready};
+use logger::Logged;
+pub use logger::{Logger, Logging, Ready};
 pub use terminal::{WindowSize, Wish};
 
 use crate::log;
 use outlet::Outlet;
 pub use outlet::Target;
 use relay::Relay;
-pub use relay::Released;
+pub use relay::{Release, Released, all_releases_taken};
 pub use stream::Progress;
 use stream::{Route, Stream};
 pub use tail::{TAIL, Tail, new_tail};
@@ -111,8 +112,17 @@ pub struct Pumps {
     process_ended: watch::Sender<bool>,
     lines: Lines,
     kept: Option<Kept>,
-    /// The streams that are read, in the order of `lines.outputs`, each while it is.
-    streams: Vec<Weak<Mutex<Stream>>>,
+    /// The outputs, in the order of `lines.progress`.
+    outputs: Vec<Pumped>,
+    /// The logger that takes the outputs, if one does.
+    logger: Option<Logged>,
+}
+
+/// An output, while it is pumped.
+#[derive(Debug)]
+enum Pumped {
+    Stream(Weak<Mutex<Stream>>),
+    Relay(Weak<Mutex<Relay>>),
 }
 
 /// The reading ends that an init keeps.
@@ -274,7 +284,7 @@ impl Pumps {
         let (process_ended, ended) = watch::channel(false);
         let (outputs, progress, feeds) = (Vec::new(), Vec::new(), Rc::default());
         let lines = Lines { outputs, input, terminal, process_ended: ended, progress, feeds };
-        Pumps { process_ended, lines, kept: None, streams: Vec::new() }
+        Pumps { process_ended, lines, kept: None, outputs: Vec::new(), logger: None }
     }
 
     /// Creates the process's end of an output; pumps the other end if the shim reads it.
@@ -330,7 +340,8 @@ impl Pumps {
         let (read, write) = pipe()?;
         owner.take(&write)?;
         let (tell, hear) = watch::channel(Progress::default());
-        Relay::new(name, read, fifo, self.lines.process_ended.clone(), released, tell)?.begin();
+        let relay = Relay::new(name, read, fifo, self.lines.process_ended.clone(), released, tell)?;
+        self.outputs.push(Pumped::Relay(relay.begin()));
         self.lines.progress.push(hear);
         Ok(write)
     }
@@ -340,7 +351,7 @@ impl Pumps {
         let (tell, hear) = watch::channel(Progress::default());
         let process_ended = self.lines.process_ended.clone();
         let stream = Stream::new(name, from, outlet, guests, route, process_ended, tell);
-        self.streams.push(stream.begin());
+        self.outputs.push(Pumped::Stream(stream.begin()));
         self.lines.progress.push(hear);
         self.lines.outputs.push(invite);
     }
@@ -352,9 +363,9 @@ impl Pumps {
         Ok(stdin)
     }
 
-    /// Returns a receiver that becomes true when the process has ended.
-    pub fn process_ended(&self) -> watch::Receiver<bool> {
-        self.lines.process_ended.clone()
+    /// Follows the logger that takes the outputs to its end, which comes after the process's.
+    pub fn logged_by(&mut self, logging: Logging) {
+        self.logger = logging.see_off(self.lines.process_ended.clone());
     }
 
     /// The handles for joining the streams.
@@ -371,11 +382,20 @@ impl Pumps {
         }
     }
 
-    /// Waits until all output is written or given up.
+    /// Waits until all output is written or given up, and the logger has gone.
     pub async fn flushed(&self) {
         for stream in &self.lines.progress {
             let _ = stream.clone().wait_for(|p| p.flushed).await;
         }
+        if let Some(logger) = &self.logger {
+            logger.gone().await;
+        }
+    }
+
+    /// Whether all that [`Self::flushed`] waits for has come.
+    pub fn are_flushed(&self) -> bool {
+        self.lines.progress.iter().all(|stream| stream.borrow().flushed)
+            && self.logger.as_ref().is_none_or(Logged::has_gone)
     }
 }
 

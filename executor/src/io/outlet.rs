@@ -21,7 +21,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::clock::Moment;
-use crate::handover::Fd;
+use crate::handover::{Fd, bytes};
 
 /// Where a stream goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,6 +94,7 @@ pub struct Outlet {
 pub struct Handed {
     /// `None` for an outlet that leads nowhere.
     sink: Option<Fd>,
+    #[serde(with = "bytes")]
     pending: Vec<u8>,
     dropped: u64,
     reader: Reader,

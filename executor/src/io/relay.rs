@@ -12,15 +12,18 @@
 //! A full FIFO holds up the process, as if it were the process's own. What it does not take stays in the pipe, also
 //! after the end of the process. Must not: keep output in memory, or know a task's state.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use bowline_error::{Doing, Kind};
 use bowline_sys as sys;
 use rustix::io::{ioctl_fionbio, ioctl_fionread};
 use rustix::pipe::{SpliceFlags, splice};
+use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, watch};
@@ -29,6 +32,7 @@ use tokio::time::timeout;
 use super::outlet::Readiness;
 use super::stream::Progress;
 use crate::clock::Moment;
+use crate::handover::{Fd, bytes};
 use crate::lifecycle::shutdown::DRAIN;
 use crate::waits;
 
@@ -41,8 +45,69 @@ const MOVED: usize = 64 * 1024;
 /// How many passes to make before the loop sees requests again.
 const PASSES: usize = 16;
 
-/// Becomes true, or closes, once the manager has released the process: nothing that is written later matters.
-pub type Released = watch::Receiver<bool>;
+// A shim has one thread.
+thread_local! {
+    /// The number of the last release.
+    static LAST: Cell<u64> = const { Cell::new(0) };
+    /// Those that were handed over, until both sides of each are taken over.
+    static HANDED: RefCell<BTreeMap<u64, watch::Sender<bool>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// The manager's side of a process's relays: dropping it releases the process.
+#[derive(Debug)]
+pub struct Release {
+    number: u64,
+    tell: watch::Sender<bool>,
+}
+
+/// The relays' side: told once the manager has released the process. Nothing that is written later matters.
+#[derive(Debug, Clone)]
+pub struct Released {
+    number: u64,
+    hear: watch::Receiver<bool>,
+}
+
+impl Release {
+    /// For the relays of a new process.
+    pub fn of_new() -> Release {
+        Release::with(LAST.get() + 1, watch::Sender::new(false))
+    }
+
+    /// The one with this number, which the program before this one has handed over.
+    pub fn again(number: u64) -> Release {
+        Release::with(number, handed(number))
+    }
+
+    fn with(number: u64, tell: watch::Sender<bool>) -> Release {
+        LAST.set(LAST.get().max(number));
+        Release { number, tell }
+    }
+
+    /// The number under which it is handed over.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The side of the relays.
+    pub fn released(&self) -> Released {
+        Released { number: self.number, hear: self.tell.subscribe() }
+    }
+
+    /// Releases the process. Returns when its relays have passed on all that they will.
+    pub async fn release(self) {
+        self.tell.send_replace(true);
+        self.tell.closed().await;
+    }
+}
+
+fn handed(number: u64) -> watch::Sender<bool> {
+    HANDED.with_borrow_mut(|handed| handed.entry(number).or_insert_with(|| watch::Sender::new(false)).clone())
+}
+
+/// Says that both sides of all releases are taken over.
+pub fn all_releases_taken() {
+    HANDED.take();
+}
 
 /// One output on its way into a FIFO.
 pub struct Relay {
@@ -66,6 +131,39 @@ pub struct Relay {
     drains_until: Option<Moment>,
     /// Bytes that the reader has not taken in time.
     dropped: u64,
+}
+
+/// A relay, as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    from: Fd,
+    to: Fd,
+    #[serde(with = "bytes")]
+    kept: Vec<u8>,
+    whole: bool,
+    last: Option<usize>,
+    drains_until: Option<Moment>,
+    /// The number of its release.
+    released: u64,
+    progress: Progress,
+}
+
+impl Handed {
+    /// Takes the relay over. Returns it with where its progress is heard.
+    ///
+    /// # Errors
+    /// `Damaged` when a descriptor is missing; `Internal` when one cannot be watched.
+    pub fn take(
+        self,
+        name: &'static str,
+        process_ended: watch::Receiver<bool>,
+    ) -> bowline_error::Result<(Relay, watch::Receiver<Progress>)> {
+        let Handed { kept, whole, last, drains_until, .. } = self;
+        let released = Released { number: self.released, hear: handed(self.released).subscribe() };
+        let (tell, hear) = watch::channel(self.progress);
+        let relay = Relay::new(name, self.from.take()?, self.to.take()?.into(), process_ended, released, tell)?;
+        Ok((Relay { kept, whole, last, drains_until, ..relay }, hear))
+    }
 }
 
 /// What became of an attempt to pass something on.
@@ -109,13 +207,29 @@ impl Relay {
         })
     }
 
-    /// Passes the output on until it ends, or until its process is released.
-    pub fn begin(self) {
+    /// Passes the output on until it ends, or until its process is released. What is returned is there until then.
+    pub fn begin(self) -> Weak<Mutex<Relay>> {
         let relay = Rc::new(Mutex::new(self));
+        let while_it_lasts = Rc::downgrade(&relay);
         waits::begin(move || {
             let relay = relay.clone();
             async move { relay.lock().await.pump().await }
         });
+        while_it_lasts
+    }
+
+    /// The relay for the program that is executed in the shim's place.
+    pub fn hand_over(&self) -> Handed {
+        Handed {
+            from: Fd::of(self.from.get_ref()),
+            to: Fd::of(&self.to),
+            kept: self.kept.clone(),
+            whole: self.whole,
+            last: self.last,
+            drains_until: self.drains_until,
+            released: self.released.number,
+            progress: *self.tell.borrow(),
+        }
     }
 
     async fn pump(&mut self) {
@@ -124,7 +238,7 @@ impl Relay {
             if is_set(&self.process_ended) && !self.whole {
                 self.tell_whole();
             }
-            if is_set(&self.released) {
+            if is_set(&self.released.hear) {
                 self.drain().await;
                 break;
             }
@@ -186,7 +300,7 @@ impl Relay {
     /// Waits until more can be passed on, or something has changed.
     async fn come(&mut self, full: bool) {
         let whole = self.whole;
-        let (mut process_ended, mut released) = (self.process_ended.clone(), self.released.clone());
+        let (mut process_ended, mut released) = (self.process_ended.clone(), self.released.hear.clone());
         tokio::select! {
             () = self.passable(full) => {}
             _ = process_ended.changed(), if !whole => {}

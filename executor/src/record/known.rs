@@ -20,15 +20,15 @@ struct Known(Value);
 
 type Fields<'de> = MapDeserializer<'de, Pairs, Error>;
 type Pairs = std::iter::Map<serde_json::map::IntoIter, Field>;
-type Field = fn((String, Value)) -> (String, Known);
+type Field = fn((String, Value)) -> (Key, Known);
 
 /// The fields of an object, each read in the same way.
 fn fields<'de>(object: Map<String, Value>) -> Fields<'de> {
     MapDeserializer::new(object.into_iter().map(field as Field))
 }
 
-fn field((name, value): (String, Value)) -> (String, Known) {
-    (name, Known(value))
+fn field((name, value): (String, Value)) -> (Key, Known) {
+    (Key(name), Known(value))
 }
 
 impl IntoDeserializer<'_, Error> for Known {
@@ -91,5 +91,56 @@ impl<'de> Deserializer<'de> for Known {
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
         tuple_struct map identifier ignored_any
+    }
+}
+
+/// The name of a field. In JSON a number is a name as text.
+struct Key(String);
+
+impl IntoDeserializer<'_, Error> for Key {
+    type Deserializer = Key;
+
+    fn into_deserializer(self) -> Key {
+        self
+    }
+}
+
+impl<'de> Deserializer<'de> for Key {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_string(self.0)
+    }
+
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0.parse() {
+            Ok(number) => visitor.visit_u64(number),
+            Err(_) => visitor.visit_string(self.0),
+        }
+    }
+
+    fn deserialize_i32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0.parse() {
+            Ok(number) => visitor.visit_i64(number),
+            Err(_) => visitor.visit_string(self.0),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _name: &'static str, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        Value::String(self.0).deserialize_enum(name, variants, visitor)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i64 i128 u8 u16 u32 u128 f32 f64 char str string bytes byte_buf option unit unit_struct seq
+        tuple tuple_struct map struct identifier ignored_any
     }
 }

@@ -51,6 +51,7 @@ use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompFilterFlag
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::handover::bytes;
 use crate::worker;
 
 pub use compile::library;
@@ -74,6 +75,7 @@ pub struct Filter {
 /// A filter, as a shim hands it over.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Handed {
+    #[serde(with = "bytes")]
     program: Vec<u8>,
     flags: u64,
     listener: Option<Listener>,

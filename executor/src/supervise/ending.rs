@@ -107,15 +107,9 @@ impl Task {
             waits::work("the removal of cgroups", Some(self.id.clone()), removal);
         }
         self.facts.until_it(|facts| facts.cgroups == Cgroups::Removed).await;
-        let (pumps, logging) = {
-            let handles = self.handles.borrow();
-            (handles.pumps.clone(), handles.logging.clone())
-        };
+        let pumps = self.handles.borrow().pumps.clone();
         if let Some(pumps) = &pumps {
             pumps.flushed().await;
-        }
-        if let Some(gone) = &logging {
-            gone.until_it(|gone| *gone).await;
         }
         self.keep_at_last(supervisor).await;
         let (task, supervisor) = (self.clone(), supervisor.clone());

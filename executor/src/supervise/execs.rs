@@ -238,7 +238,7 @@ impl Supervisor {
             self.kill_exec(task, number).await;
             return Err(gone(task));
         }
-        let pumps = match before(deadline, report.executed()).await {
+        let mut pumps = match before(deadline, report.executed()).await {
             Some(Ok(())) => match connect(wiring, request) {
                 Ok(pumps) => Some(pumps),
                 Err(error) => {
@@ -255,8 +255,8 @@ impl Supervisor {
             // The program does not run yet: the exec is killed before it had a terminal.
             None => None,
         };
-        if let (Some(logging), Some(pumps)) = (logging, &pumps) {
-            logging.see_off(pumps.process_ended());
+        if let (Some(logging), Some(pumps)) = (logging, &mut pumps) {
+            pumps.logged_by(logging);
         }
         // Until the exec is reaped, its pid cannot be reused.
         let named = request.name.is_some() && claim.is_unreaped();
@@ -545,7 +545,11 @@ impl Task {
 
     /// Forgets an exec whose caller knows that it ended, or that it could not be started.
     fn forget_exec(&self, number: u64) {
-        self.handles.borrow_mut().execs.remove(&number);
+        let mut handles = self.handles.borrow_mut();
+        let pumps = handles.execs.remove(&number).and_then(|exec| exec.pumps);
+        handles.lingering.retain(|pumps| !pumps.are_flushed());
+        handles.lingering.extend(pumps.filter(|pumps| !pumps.are_flushed()));
+        drop(handles);
         self.facts.change(|facts| facts.execs.remove(&number));
     }
 

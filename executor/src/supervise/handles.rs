@@ -14,7 +14,7 @@ use crate::claimed_uid::ClaimedUid;
 use crate::clock::Moment;
 use crate::folder::Lock;
 use crate::init_program::InitWatch;
-use crate::io::{Gone, Lines, Pumps, Tail};
+use crate::io::{Lines, Pumps, Tail};
 use crate::launch::{Held, Live};
 use crate::reserve::Reserve;
 use crate::rootfs::Null;
@@ -40,10 +40,10 @@ pub struct TaskHandles {
     pub pumps: Option<Rc<Pumps>>,
     /// The last bytes of init's output.
     pub tail: Tail,
-    /// Whether the logger that takes the task's output has gone, if there is a logger.
-    pub logging: Option<Gone>,
     /// The handles of the task's execs, by number, until each exec's end is reported.
     pub execs: BTreeMap<u64, ExecHandles>,
+    /// The streams of execs that are forgotten: what an exec has left running may write more, and readers may be slow.
+    pub lingering: Vec<Rc<Pumps>>,
     /// An empty cgroup for an exec with a deadline, between two execs.
     pub exec_group: Option<Rc<ExecGroup>>,
     /// The null device for execs' streams that lead nowhere; opened for the first exec that needs it.
@@ -114,8 +114,8 @@ impl TaskHandles {
             held: None,
             pumps: None,
             tail,
-            logging: None,
             execs: BTreeMap::new(),
+            lingering: Vec::new(),
             exec_group: None,
             null: None,
             processes: Processes::default(),

@@ -24,7 +24,7 @@ use super::launch_plan::LaunchPlan;
 use super::pauses::Paused;
 use super::sandbox::Sandbox;
 use super::shim_cgroup::{self, Overhead};
-use super::supervisor::{Config, Supervisor};
+use super::supervisor::{Config, Leave, Supervisor};
 use super::task::Task;
 use super::{adoption, execs};
 use crate::claim::{Claim, End};
@@ -32,17 +32,17 @@ use crate::clock::Moment;
 use crate::events;
 use crate::facts::{Cgroups, ExecFacts, SandboxFacts, ShimFacts, TaskFacts};
 use crate::folder::{Folder, Lock};
-use crate::handover::Fd;
+use crate::handover::{Fd, bytes};
 use crate::io::{self, Tail, Taken};
 use crate::known::Known;
-use crate::launch::Live;
+use crate::launch::{HandedInit, Held, Live};
 use crate::lifecycle::task::Life;
 use crate::log::{self, LogFiles};
 use crate::namespaces::Namespaces;
 use crate::rootfs::Additions;
 use crate::stats::Stats;
 use crate::watch::KernelLog;
-use crate::{claimed_uid, init_program, reserve, sandbox_namespaces, seccomp};
+use crate::{claimed_uid, inheritance, init_program, reserve, sandbox_namespaces, seccomp};
 
 /// Everything that a shim knows and holds.
 #[derive(Debug, Serialize, Deserialize)]
@@ -50,9 +50,13 @@ pub struct Handed {
     shim: ShimFacts,
     journal: events::Handed,
     overhead: shim_cgroup::Handed,
+    /// The limit of open files of all children, where the shim has another. Since version 2 of the facts.
+    #[serde(default)]
+    files: Option<inheritance::HandedLimit>,
     pause: Option<HandedProcess>,
     sandbox: Option<HandedSandbox>,
-    tasks: BTreeMap<TaskId, HandedTask>,
+    /// By their ids, which are longer than a user's may be where a manager has made them.
+    tasks: BTreeMap<String, HandedTask>,
 }
 
 /// A child, which may have ended.
@@ -81,6 +85,11 @@ struct HandedTask {
     folder: PathBuf,
     owns_folder: bool,
     init: HandedProcess,
+    /// Starts the program, until it has started. Since version 2 of the facts, as is what follows.
+    #[serde(default)]
+    held: Option<HandedInit>,
+    #[serde(default)]
+    lingering: Vec<io::Handed>,
     init_watch: Option<init_program::Handed>,
     /// Processes that were sent SIGKILL, and when.
     dying: (Vec<Fd>, Moment),
@@ -109,7 +118,15 @@ struct HandedExec {
 #[derive(Debug, Serialize, Deserialize)]
 struct HandedTail {
     most: usize,
+    #[serde(with = "bytes")]
     bytes: Vec<u8>,
+}
+
+impl Handed {
+    /// The limit of open files that all children have.
+    pub fn files(&self) -> Option<inheritance::HandedLimit> {
+        self.files
+    }
 }
 
 impl Supervisor {
@@ -121,16 +138,18 @@ impl Supervisor {
         let refused =
             |why: String| Err(Error::new(Kind::WrongState, format!("the shim cannot be upgraded now: {why}")));
         let tasks = self.tasks.borrow();
-        if tasks.is_empty() && self.sandbox().is_none() {
+        if tasks.is_empty() && self.sandbox().is_none() && self.config.leave == Leave::WithLastTask {
             return refused("it has no task".to_owned());
         }
         for (id, task) in &*tasks {
             let handles = task.handles.borrow();
-            if handles.held.is_some() || handles.pumps.is_none() {
-                return refused(format!("task {id} was not started yet"));
+            if handles.held.as_ref().is_some_and(|held| held.hand_over().is_none()) {
+                return refused(format!(
+                    "task {id} was not started yet, and its seccomp filter lets it not say why it fails"
+                ));
             }
-            if handles.logging.as_ref().is_some_and(|gone| gone.look(|gone| !gone)) {
-                return refused(format!("a logger takes the output of task {id}"));
+            if handles.pumps.is_none() {
+                return refused(format!("task {id} is being created"));
             }
         }
         let pause = self.pauses.0.borrow().as_deref().map(|paused| HandedProcess {
@@ -142,9 +161,10 @@ impl Supervisor {
             shim: self.facts.look(Clone::clone),
             journal: self.journal.as_ref().map_or_else(Default::default, |journal| journal.borrow().hand_over()),
             overhead: self.overhead.hand_over(),
+            files: inheritance::hand_over(),
             pause,
             sandbox: self.sandbox().map(|sandbox| sandbox.hand_over()),
-            tasks: tasks.iter().map(|(id, task)| (id.clone(), task.hand_over())).collect(),
+            tasks: tasks.iter().map(|(id, task)| (id.to_string(), task.hand_over())).collect(),
         })
     }
 
@@ -170,9 +190,11 @@ impl Supervisor {
             *it.sandbox.borrow_mut() = Some(Rc::new(sandbox.take(&it.layout)?));
         }
         for (id, task) in handed.tasks {
+            let id = TaskId::of_manager(&id).doing(Kind::Damaged, || "a task that was handed over has no id")?;
             let task = it.take_task(&id, task).map_err(|error| error.within(format_args!("task {id}")))?;
             it.tasks.borrow_mut().insert(id, Rc::new(task));
         }
+        io::all_releases_taken();
         Ok(it)
     }
 
@@ -243,16 +265,23 @@ impl Supervisor {
         let HandedProcess { pid, pidfd, end } = handed;
         let live = pidfd.map(Fd::take).transpose()?.map(|pidfd| Live { pid, pidfd });
         let claim = match (end, &live) {
-            (Some(end), _) => {
+            // A task that was adopted is another process's child.
+            (None, Some(live)) if !sys::is_child(pid) => adoption::claim_by_pidfd(live)?,
+            (end, _) => self.claim_child(pid, end),
+        };
+        Ok((live, claim))
+    }
+
+    /// The end of a child, which the program before this one may have seen.
+    fn claim_child(&self, pid: i32, end: Option<End>) -> Claim {
+        match end {
+            Some(end) => {
                 let claim = Claim::new(pid);
                 claim.reaped(end);
                 claim
             }
-            // A task that was adopted is another process's child.
-            (None, Some(live)) if !sys::is_child(pid) => adoption::claim_by_pidfd(live)?,
-            (None, _) => self.children.claim_again(pid),
-        };
-        Ok((live, claim))
+            None => self.children.claim_again(pid),
+        }
     }
 
     fn take_task(&self, id: &TaskId, handed: HandedTask) -> Result<Task> {
@@ -273,13 +302,15 @@ impl Supervisor {
         };
         let init_pidfd = live.as_ref().filter(|_| facts.record.init).map(|live| live.pidfd.try_clone());
         let keeper = init_pidfd.transpose().doing(Kind::Internal, || "cannot open a pidfd twice")?;
-        let taken = Taken { tails: std::slice::from_ref(&tail), keeper, log: &log };
+        let of_child = |pid, end| self.claim_child(pid, end);
+        let taken = Taken { tails: std::slice::from_ref(&tail), keeper, log: &log, claim: &of_child };
         let pumps = pumps.map(|pumps| pumps.take(&taken)).transpose()?.map(Rc::new);
         let mut handles = TaskHandles::new(live, claim, tail, cgroup);
         let (dying, since) = handed.dying;
         handles.dying = Dying { killed: dying.into_iter().map(Fd::take).collect::<Result<_>>()?, since };
         handles.init_watch = handed.init_watch.map(init_program::Handed::take).transpose()?.map(Rc::new);
         handles.pumps = pumps;
+        handles.held = handed.held.map(HandedInit::take).transpose()?;
         handles.last_stats = handed.last_stats;
         handles.kernel_log = handed.kernel_log.map(KernelLog::take).transpose()?;
         handles.exec_group = exec_group.and_then(|number| self.open_group(&handles, number));
@@ -290,11 +321,15 @@ impl Supervisor {
             let none = |_| [None, None];
             let no_tail = [io::new_tail(0)];
             let all = if tails.is_empty() { &no_tail[..] } else { &tails };
-            let taken = Taken { tails: all, keeper: None, log: &none };
+            let taken = Taken { tails: all, keeper: None, log: &none, claim: &of_child };
             let pumps = pumps.map(|pumps| pumps.take(&taken)).transpose()?.map(Rc::new);
             let group = group.and_then(|number| self.open_group(&handles, number));
             let pidfd = live.flatten().map(|live| live.pidfd);
             handles.execs.insert(number, ExecHandles { claim, pidfd, pumps, tails, group });
+        }
+        let taken = Taken { tails: &[io::new_tail(0)], keeper: None, log: &|_| [None, None], claim: &of_child };
+        for pumps in handed.lingering {
+            handles.lingering.push(Rc::new(pumps.take(&taken)?));
         }
         let plan = LaunchPlan {
             namespaces: Namespaces::of(&spec)?,
@@ -331,6 +366,8 @@ impl Task {
             folder: self.folder.path().to_owned(),
             owns_folder: self.owns_folder,
             init: HandedProcess { pid: handles.claim.pid, pidfd, end: handles.claim.end() },
+            held: handles.held.as_ref().and_then(Held::hand_over),
+            lingering: handles.lingering.iter().filter(|pumps| !pumps.are_flushed()).map(|p| p.hand_over()).collect(),
             init_watch: handles.init_watch.as_deref().map(init_program::InitWatch::hand_over),
             dying: (handles.dying.killed.iter().map(Fd::of).collect(), handles.dying.since),
             pumps: handles.pumps.as_deref().map(io::Pumps::hand_over),

@@ -371,17 +371,17 @@ impl Supervisor {
                 Some(starting) => Some(starting.ready(pid, &task.spec, &task.namespaces, hooks).await?),
                 None => None,
             };
-            let pumps = wiring.connect()?;
+            let mut pumps = wiring.connect()?;
             attached.map_or(Ok(()), |attachment| pumps.lines().attach(&attachment))?;
             task.happen(&self.layout, Trigger::SetUp)?;
+            if let Some(logging) = logging {
+                pumps.logged_by(logging);
+            }
             Ok((held, pumps))
         };
         match ready.await {
             Ok((held, pumps)) => {
-                let logging = logging.and_then(|logging| logging.see_off(pumps.process_ended()));
-                let mut handles = task.handles.borrow_mut();
-                (handles.logging, handles.pumps) = (logging, Some(Rc::new(pumps)));
-                drop(handles);
+                task.handles.borrow_mut().pumps = Some(Rc::new(pumps));
                 Ok(Created { task, held })
             }
             Err(error) => Err(self.undo(&task, error).await),

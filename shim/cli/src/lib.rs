@@ -79,7 +79,10 @@ async fn run(cli: Cli) -> Result<u8> {
         Command::Metrics(args) => bowline_metrics::run(&state, args, say).await,
         Command::Pause { ids } => pause::run(&state, &ids).await,
         Command::Adopt { ids, all } => adopt::run(&state, &ids, all).await,
-        Command::Upgrade { ids, all, dry_run, shim } => upgrade::run(&state, &ids, all, dry_run, shim).await,
+        Command::Upgrade { ids, containerd: Some(containerd), dry_run, shim, .. } => {
+            upgrade::run_containerd(containerd, &ids, dry_run, shim).await
+        }
+        Command::Upgrade { ids, all, dry_run, shim, .. } => upgrade::run(&state, &ids, all, dry_run, shim).await,
         Command::Resume { ids } => resume::run(&state, &ids).await,
         Command::Rm { ids, force, exited: false } => rm::run(&state, &ids, force).await,
         Command::Rm { exited: true, .. } => rm::exited(&state).await,
@@ -108,6 +111,7 @@ fn reads_state(command: &Command) -> bool {
             | Command::Completions { .. }
             | Command::Man { .. }
             | Command::Units
+            | Command::Upgrade { containerd: Some(_), .. }
     )
 }
 

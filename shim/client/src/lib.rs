@@ -75,4 +75,4 @@ pub use ending::{Removal, remove, remove_ended, report, stop};
 #[doc(hidden)]
 pub use events::Changes;
 #[doc(hidden)]
-pub use shim::{Presence, Shim, dead, exited, facts_at, find, is_held, starting, unknown, unwritten};
+pub use shim::{Presence, Shim, dead, exited, facts_at, find, is_held, starting, unknown, unwritten, upgrade_at};

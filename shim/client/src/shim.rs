@@ -415,6 +415,24 @@ pub fn unwritten(state: &StateResponse) -> Result<Option<ExitReport>> {
 /// How long a shim that is known by its address alone may take to tell its facts.
 const FACTS_WITHIN: Duration = Duration::from_secs(5);
 
+/// Replaces the program of the shim at `socket` by the one at `program`, which goes on with its tasks; or only asks it
+/// whether it could. Returns its version.
+///
+/// # Errors
+/// Why the shim runs on as it was; `NotFound` when nobody listens there, `Unsupported` when the shim is too old for this.
+pub async fn upgrade_at(socket: &Path, program: &Path, dry_run: bool) -> Result<String> {
+    drop(open_sealed(program)?);
+    let at = socket.display();
+    let client = connect_at(socket).await.doing(Kind::NotFound, || format!("no shim listens at {at}"))?;
+    let program = program.to_string_lossy().into_owned();
+    let request = UpgradeRequest { program, dry_run, ..UpgradeRequest::default() };
+    let answer = client.upgrade(patient(), &request).await;
+    answer.map(|answer| answer.version).map_err(|error| {
+        let broken = || Error::new(Kind::Unavailable, format!("the shim at {at} broke off: {error}"));
+        from_status(&error).unwrap_or_else(broken)
+    })
+}
+
 /// Everything that the shim at `address` knows, as JSON. `address` is a socket's path, with or without `unix://`.
 ///
 /// # Errors

@@ -53,6 +53,19 @@ impl Programs {
             .hint("bowline and bowline-shim are installed side by side; install both"))
     }
 
+    /// The binary of containerd's shim, which is beside our own binary or in the PATH.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none.
+    pub fn containerd_shim(&self) -> Result<PathBuf> {
+        let named = beside_or_in_path(&ourselves()?, "containerd-shim-bowline-v1");
+        if named.is_file() {
+            return Ok(named);
+        }
+        Err(Error::new(Kind::NotFound, format!("cannot find {}", named.display()))
+            .hint("install it beside bowline, or name it with --shim"))
+    }
+
     /// `bowline-init`, which a shim looks for beside its own binary and in the PATH; `None` where it is missing.
     pub fn init(&self) -> Option<PathBuf> {
         self.shim().ok().map(|shim| init(&shim)).filter(|path| path.is_file())

@@ -7,14 +7,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bowline_executor::{Error, Kind, Result};
+use bowline_executor::handover::bytes;
+use bowline_executor::{Doing as _, Error, Kind, Result};
 use containerd_shim_protos::types::mount::Mount;
 use containerd_shim_protos::types::task::Status;
 use jiff::Timestamp;
-use serde::Serialize;
+use protobuf::{Enum as _, Message as _};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::streams::{Ends, Io};
+use super::streams::{self, Ends, Io};
 
 /// All containers of one shim.
 #[derive(Default)]
@@ -48,7 +50,7 @@ pub struct Process {
     pub spec: Option<Box<oci_spec::runtime::Process>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     /// Its exit code, or 128 plus the number of the signal that ended it.
     pub status: u32,
@@ -72,6 +74,81 @@ impl Process {
     /// How the process ended, if it has.
     pub fn exit(&self) -> Option<Exit> {
         *self.exit.borrow()
+    }
+}
+
+/// All containers by their ids, as a shim hands them over.
+pub type Handed = BTreeMap<String, HandedContainer>;
+
+/// A container, as a shim hands it over.
+#[derive(Serialize, Deserialize)]
+pub struct HandedContainer {
+    bundle: PathBuf,
+    /// As protobuf encodes them.
+    rootfs: Vec<HandedMount>,
+    init: HandedProcess,
+    execs: BTreeMap<String, HandedProcess>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HandedMount(#[serde(with = "bytes")] Vec<u8>);
+
+#[derive(Serialize, Deserialize)]
+struct HandedProcess {
+    io: Io,
+    ends: streams::Handed,
+    pid: u32,
+    /// The protocol's number.
+    status: i32,
+    exit: Option<Exit>,
+    spec: Option<Box<oci_spec::runtime::Process>>,
+}
+
+impl Process {
+    fn hand_over(&self) -> HandedProcess {
+        HandedProcess {
+            io: self.io.clone(),
+            ends: self.ends.hand_over(),
+            pid: self.pid,
+            status: self.status.value(),
+            exit: self.exit(),
+            spec: self.spec.clone(),
+        }
+    }
+}
+
+impl HandedProcess {
+    fn take(self) -> Result<Process> {
+        let HandedProcess { io, ends, pid, status, exit, spec } = self;
+        let status = Status::from_i32(status);
+        let status = status.ok_or_else(|| Error::new(Kind::Damaged, "the status of a process is unknown"))?;
+        Ok(Process { io, ends: ends.take()?, pid, status, exit: watch::Sender::new(exit), spec })
+    }
+}
+
+impl Container {
+    fn hand_over(&self) -> Result<HandedContainer> {
+        let mount = |mount: &Mount| mount.write_to_bytes().map(HandedMount);
+        let rootfs = self.rootfs.iter().map(mount).collect::<protobuf::Result<_>>();
+        Ok(HandedContainer {
+            bundle: self.bundle.clone(),
+            rootfs: rootfs.doing(Kind::Internal, || "cannot write the mounts of a container")?,
+            init: self.init.hand_over(),
+            execs: self.execs.iter().map(|(id, exec)| (id.clone(), exec.hand_over())).collect(),
+        })
+    }
+}
+
+impl HandedContainer {
+    fn take(self) -> Result<Container> {
+        let mount = |mount: HandedMount| Mount::parse_from_bytes(&mount.0);
+        let rootfs = self.rootfs.into_iter().map(mount).collect::<protobuf::Result<_>>();
+        Ok(Container {
+            bundle: self.bundle,
+            rootfs: rootfs.doing(Kind::Damaged, || "cannot read the mounts of a container")?,
+            init: self.init.take()?,
+            execs: self.execs.into_iter().map(|(id, exec)| Ok((id, exec.take()?))).collect::<Result<_>>()?,
+        })
     }
 }
 
@@ -102,6 +179,23 @@ impl Process {
 }
 
 impl Containers {
+    /// All containers, for the program that is executed in the shim's place.
+    ///
+    /// # Errors
+    /// `Internal` when one cannot be written down.
+    pub fn hand_over(&self) -> Result<Handed> {
+        self.all().iter().map(|(id, container)| Ok((id.clone(), container.hand_over()?))).collect()
+    }
+
+    /// The containers that the program before this one has handed over.
+    ///
+    /// # Errors
+    /// `Damaged` when something is missing.
+    pub fn take(handed: Handed) -> Result<Containers> {
+        let all = handed.into_iter().map(|(id, container)| Ok((id, container.take()?)));
+        Ok(Containers { all: Mutex::new(all.collect::<Result<_>>()?) })
+    }
+
     /// The state of all containers, for debugging.
     pub fn outline(&self) -> Outline {
         let outline = |container: &Container| ContainerOutline {

@@ -7,6 +7,7 @@
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
+use bowline_executor::upgrade::READ_FACTS;
 use bowline_executor::{Doing, Error, Kind, Result};
 
 /// What flags and environment say, for every action.
@@ -47,11 +48,35 @@ pub enum Action {
     Delete(Invocation),
     /// Serve the socket behind this fd.
     Serve(Invocation, RawFd),
+    /// Go on with what the program before this one has handed over.
+    TakeOver(Invocation, Handover),
+    /// Read facts, and say whether this program could take over: asked by the serving process that runs.
+    ReadFacts,
+}
+
+/// Where a program finds what the one before it has handed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handover {
+    /// The descriptor of the facts.
+    pub facts: RawFd,
+    /// Why the program that was to take over has executed this one again.
+    pub refused: Option<String>,
 }
 
 /// Flags with a value.
-const VALUED: [&str; 9] =
-    ["namespace", "id", "address", "publish-binary", "bundle", "socket", "debug-socket", "bowline", LISTENER_FLAG];
+const VALUED: [&str; 11] = [
+    "namespace",
+    "id",
+    "address",
+    "publish-binary",
+    "bundle",
+    "socket",
+    "debug-socket",
+    "bowline",
+    LISTENER_FLAG,
+    "take-over",
+    "refused",
+];
 /// Flags that are true or false: `-debug`, `-debug=false`.
 const SWITCHES: [&str; 4] = ["debug", "v", "version", "info"];
 
@@ -63,6 +88,9 @@ pub const LISTENER_FLAG: &str = "listener-fd";
 /// # Errors
 /// `Usage`, naming what is wrong.
 pub fn parse(words: Vec<String>, env: impl Fn(&str) -> Option<String>) -> Result<Action> {
+    if words.iter().eq([READ_FACTS]) {
+        return Ok(Action::ReadFacts);
+    }
     let flags = Flags::of(words)?;
     if flags.is_set("v") || flags.is_set("version") {
         return Ok(Action::Version);
@@ -75,6 +103,11 @@ pub fn parse(words: Vec<String>, env: impl Fn(&str) -> Option<String>) -> Result
         Some("start") => Ok(Action::Start(invocation)),
         Some("delete") => Ok(Action::Delete(invocation)),
         Some(other) => Err(usage(format!("action {other:?} is unknown: start, delete, or none to serve"))),
+        None if flags.value("take-over").is_some() => {
+            let facts = flags.value("take-over").and_then(|fd| fd.parse().ok());
+            let facts = facts.ok_or_else(|| usage("-take-over needs the number of an fd".to_owned()))?;
+            Ok(Action::TakeOver(invocation, Handover { facts, refused: flags.value("refused") }))
+        }
         None => {
             let fd = flags.value(LISTENER_FLAG).ok_or_else(|| {
                 usage("no socket to serve was handed down".to_owned()).hint("`start` does; containerd calls it")

@@ -16,6 +16,7 @@ pub mod delete;
 mod files;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod handed_over;
 mod happenings;
 mod info;
 pub mod invocation;
@@ -41,7 +42,11 @@ use bowline_executor::{
     Doing, Error, InheritedLimits, Kind, Result, VERSION, close_all_but, inherited_fd, leave_behind,
 };
 
+use bowline_executor::upgrade::{Handover, read_facts};
+
+use handed_over::Handed;
 use invocation::{Action, Invocation};
+use serve::Begin;
 
 /// The name of the runtime that this is the shim of.
 pub const RUNTIME: &str = "io.containerd.bowline.v1";
@@ -79,6 +84,8 @@ fn run() -> Result<()> {
             delete::run(&invocation)
         }
         Action::Serve(invocation, listener) => serve(invocation, listener),
+        Action::TakeOver(invocation, handover) => go_on(invocation, handover),
+        Action::ReadFacts => read_facts(handed_over::reads),
     }
 }
 
@@ -93,15 +100,32 @@ fn say(bytes: &[u8]) -> Result<()> {
 fn serve(invocation: Invocation, listener: RawFd) -> Result<()> {
     // The parent may have passed on more open fds than it names.
     close_all_but(&mut [listener]);
-    log::to_fifo(&invocation);
-    let served = take_over(invocation, listener);
-    if let Err(error) = &served {
-        tracing::error!("{error}");
-    }
-    served
+    log::to_fifo(&invocation, None);
+    logged(begin(invocation, listener))
 }
 
-fn take_over(invocation: Invocation, listener: RawFd) -> Result<()> {
+/// Runs the serving process that goes on with what the program before it has handed over.
+fn go_on(invocation: Invocation, from: invocation::Handover) -> Result<()> {
+    let taken = Handover::take(from.facts, from.refused.is_some(), handed_over::reads);
+    let taken = taken.and_then(|handover| Ok((handover.executor, Handed::read(&handover.manager)?)));
+    match taken {
+        Err(error) => {
+            log::to_fifo(&invocation, None);
+            logged(Err(error))
+        }
+        Ok((executor, mut handed)) => {
+            log::to_fifo(&invocation, handed.log());
+            let _ = rustix::thread::set_name(c"containerd-shim");
+            logged(serve::run(invocation, Begin::Again { executor, handed, refused: from.refused }))
+        }
+    }
+}
+
+fn logged(served: Result<()>) -> Result<()> {
+    served.inspect_err(|error| tracing::error!("{error}"))
+}
+
+fn begin(invocation: Invocation, listener: RawFd) -> Result<()> {
     let listener = inherited_fd(listener).ok_or_else(|| {
         Error::new(Kind::Usage, "the listening socket was not handed down").hint("`start` does; containerd calls it")
     })?;
@@ -114,5 +138,5 @@ fn take_over(invocation: Invocation, listener: RawFd) -> Result<()> {
         .doing(Kind::Internal, || "cannot become a subreaper")?;
     // The bundle is removed while the shim runs, and its file system is unmounted.
     std::env::set_current_dir("/").doing(Kind::Internal, || "cannot change to /")?;
-    serve::run(invocation, UnixListener::from(listener))
+    serve::run(invocation, Begin::First(UnixListener::from(listener)))
 }

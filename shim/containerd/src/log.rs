@@ -13,9 +13,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
+use bowline_executor::handover::Fd;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -28,13 +30,34 @@ use super::invocation::Invocation;
 /// The longest write that a pipe takes whole or not at all (PIPE_BUF).
 const LONGEST_LINE: usize = 4096;
 
-/// Sends all log lines from now on to the FIFO of the bundle, or drops them if there is none. Also logs panics, which
-/// have no other place to go.
-pub fn to_fifo(invocation: &Invocation) {
+/// Where [`to_fifo`] sends the lines.
+static FIFO: OnceLock<Mutex<Fifo>> = OnceLock::new();
+
+/// The log, as a shim hands it over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    fifo: Fd,
+    dropped: u64,
+}
+
+/// Sends all log lines from now on to the FIFO that the program before this one has handed over, else to that of the
+/// bundle, or drops them if there is none. Also logs panics, which have no other place to go.
+pub fn to_fifo(invocation: &Invocation, handed: Option<Handed>) {
     let level = level(invocation.debug);
-    let fifo = Lines(Arc::new(Mutex::new(Fifo::open(&invocation.bundle.join("log")))));
-    init(level, fifo);
+    let handed = handed.and_then(|Handed { fifo, dropped }| {
+        let file = Some(fifo.take().ok()?.into());
+        Some(Fifo { file, dropped })
+    });
+    let fifo = handed.unwrap_or_else(|| Fifo::open(&invocation.bundle.join("log")));
+    let fifo = FIFO.get_or_init(|| Mutex::new(fifo));
+    init(level, move || Lines(fifo));
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+}
+
+/// The log for the program that is executed in the shim's place, if there is a FIFO.
+pub fn hand_over() -> Option<Handed> {
+    let fifo = FIFO.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+    Some(Handed { fifo: Fd::of(fifo.file.as_ref()?), dropped: fifo.dropped })
 }
 
 /// Sends warnings and errors to stderr, which containerd logs for a `delete`.
@@ -164,8 +187,7 @@ impl Fifo {
 }
 
 /// The FIFO as the subscriber's writer, which gets each event in one call.
-#[derive(Clone)]
-struct Lines(Arc<Mutex<Fifo>>);
+struct Lines(&'static Mutex<Fifo>);
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
@@ -175,14 +197,6 @@ impl Write for Lines {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl<'w> MakeWriter<'w> for Lines {
-    type Writer = Lines;
-
-    fn make_writer(&'w self) -> Lines {
-        self.clone()
     }
 }
 
@@ -278,8 +292,8 @@ mod tests {
     fn an_event_becomes_one_line_with_its_fields() {
         let (_folder, path) = fifo();
         let mut reader = reader(&path);
-        let lines = Lines(Arc::new(Mutex::new(Fifo::open(&path))));
-        let subscriber = tracing_subscriber::fmt().event_format(Logfmt).with_writer(lines).finish();
+        let fifo: &Mutex<Fifo> = Box::leak(Box::new(Mutex::new(Fifo::open(&path))));
+        let subscriber = tracing_subscriber::fmt().event_format(Logfmt).with_writer(move || Lines(fifo)).finish();
         tracing::subscriber::with_default(subscriber, || tracing::error!(id = "web", "cannot {}", "start"));
         let told = read(&mut reader);
         assert!(told.contains(" level=error msg=\"cannot start\" id=web runtime="), "{told}");

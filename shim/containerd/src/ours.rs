@@ -1,7 +1,7 @@
-//! The two methods of `bowline.v1` that containerd's shim serves: `Figures` for `bowline metrics`, and `Facts` for
-//! `bowline inspect --facts`.
+//! The methods of `bowline.v1` that containerd's shim serves: `Figures` for `bowline metrics`, `Facts` for
+//! `bowline inspect --facts`, and `Upgrade` for `bowline upgrade`.
 //!
-//! Must not: change anything.
+//! Must not: change a task.
 
 use std::rc::Rc;
 
@@ -14,6 +14,7 @@ use super::service::Service;
 use super::status::Answer;
 use super::{containers, publisher, sandbox};
 use bowline_protocol::calls::{Call, Outline, call, unknown_method};
+use bowline_protocol::upgrading::upgrade;
 use bowline_protocol::wire::proto::bowline::{Empty, FactsResponse, FiguresResponse};
 use bowline_protocol::wire::{json, to_status};
 
@@ -25,6 +26,7 @@ pub fn ours(service: &Rc<Service>, method: &str, payload: &[u8]) -> Answer<Call>
     match method {
         "Figures" => call(service, payload, answer_figures),
         "Facts" => call(service, payload, answer_facts),
+        "Upgrade" => upgrade(&service.executor, payload),
         _ => Err(unknown_method(method)),
     }
 }

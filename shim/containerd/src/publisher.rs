@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bowline_executor::handover::bytes;
 use bowline_executor::{Doing, Error, Kind, Result, waits};
 use containerd_shim_protos::events::task::TaskExit;
 use containerd_shim_protos::shim::event::Envelope;
@@ -24,7 +25,7 @@ use jiff::Timestamp;
 use protobuf::Message;
 use protobuf::well_known_types::any::Any;
 use protobuf::well_known_types::timestamp::Timestamp as WireTimestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -38,7 +39,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Takes events to publish. Cheap to clone.
 #[derive(Clone)]
-pub struct Publisher(Arc<Shared>);
+pub struct Publisher {
+    shared: Arc<Shared>,
+    /// Delivers what is published, once that was begun.
+    delivery: Option<Rc<tokio::sync::Mutex<Delivery>>>,
+}
 
 struct Shared {
     namespace: String,
@@ -62,6 +67,19 @@ struct Queue {
     dropped: u64,
 }
 
+/// The publisher, as a shim hands it over.
+#[derive(Serialize, Deserialize)]
+pub struct Handed {
+    /// As protobuf encodes them, oldest first.
+    events: Vec<HandedEvent>,
+    sending: bool,
+    dropped: u64,
+    delivery: Option<delivery::Handed>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HandedEvent(#[serde(with = "bytes")] Vec<u8>);
+
 /// What `inspect --facts` prints of the publisher.
 #[derive(Debug, Serialize)]
 pub struct Outline {
@@ -78,31 +96,66 @@ pub struct Outline {
 impl Publisher {
     /// The waiting events, for debugging.
     pub fn outline(&self) -> Outline {
-        let queue = self.0.queue();
+        let queue = self.shared.queue();
         Outline {
-            address: self.0.address.clone(),
+            address: self.shared.address.clone(),
             waiting: queue.events.iter().map(|event| event.topic.clone()).collect(),
             sending: queue.sending,
             dropped: queue.dropped,
         }
     }
 
-    /// Publishes to the containerd at `address`, a socket's path with or without `unix://`; call it within a
-    /// `LocalSet`. Without an address events are dropped: the alternative, a run of containerd's own binary for each
-    /// event, would need a process that this shim has to start and reap.
+    /// Publishes to the containerd at `address`, a socket's path with or without `unix://`. Without an address events
+    /// are dropped: the alternative, a run of containerd's own binary for each event, would need a process that this
+    /// shim has to start and reap.
     pub fn new(address: Option<&str>, namespace: &str) -> Publisher {
         let (publisher, delivery) = Publisher::with(address, namespace, LIMIT, PATIENCE);
-        match delivery {
-            Some(delivery) => {
-                let delivery = Rc::new(tokio::sync::Mutex::new(delivery));
-                waits::begin(move || {
-                    let delivery = delivery.clone();
-                    async move { delivery.lock().await.deliver().await }
-                });
-            }
-            None => tracing::warn!("events are lost: containerd has not said where it takes them (TTRPC_ADDRESS)"),
+        let delivery = delivery.map(|delivery| Rc::new(tokio::sync::Mutex::new(delivery)));
+        Publisher { delivery, ..publisher }
+    }
+
+    /// Begins to deliver what is published; call it within a `LocalSet`.
+    pub fn begin(&self) {
+        let Some(delivery) = self.delivery.clone() else {
+            return tracing::warn!("events are lost: containerd has not said where it takes them (TTRPC_ADDRESS)");
+        };
+        waits::begin(move || {
+            let delivery = delivery.clone();
+            async move { delivery.lock().await.deliver().await }
+        });
+    }
+
+    /// What is not delivered, for the program that is executed in the shim's place. Called while the shim is at rest.
+    ///
+    /// # Errors
+    /// `Internal` when an event cannot be written down.
+    pub fn hand_over(&self) -> Result<Handed> {
+        let queue = self.shared.queue();
+        let events = queue.events.iter().map(|event| event.write_to_bytes().map(HandedEvent));
+        let delivery = self.delivery.as_ref().and_then(|delivery| Some(delivery.try_lock().ok()?.hand_over()));
+        Ok(Handed {
+            events: events.collect::<protobuf::Result<_>>().doing(Kind::Internal, || "cannot write an event")?,
+            sending: queue.sending,
+            dropped: queue.dropped,
+            delivery,
+        })
+    }
+
+    /// Goes on with what the program before this one has handed over, before anything is published.
+    ///
+    /// # Errors
+    /// `Damaged` when an event cannot be read.
+    pub fn take(&self, handed: Handed) -> Result<()> {
+        let event = |event: HandedEvent| Envelope::parse_from_bytes(&event.0);
+        let events = handed.events.into_iter().map(event).collect::<protobuf::Result<_>>();
+        let events = events.doing(Kind::Damaged, || "cannot read an event")?;
+        *self.shared.queue() = Queue { events, sending: handed.sending, dropped: handed.dropped };
+        if let (Some(delivery), Some(handed)) = (&self.delivery, handed.delivery)
+            && let Ok(mut delivery) = delivery.try_lock()
+        {
+            delivery.take(handed);
         }
-        publisher
+        Ok(())
     }
 
     fn with(address: Option<&str>, namespace: &str, limit: usize, patience: Duration) -> (Publisher, Option<Delivery>) {
@@ -117,16 +170,16 @@ impl Publisher {
             emptied: Notify::new(),
         });
         let delivery = shared.address.clone().map(|address| Delivery::new(shared.clone(), address));
-        (Publisher(shared), delivery)
+        (Publisher { shared, delivery: None }, delivery)
     }
 
     /// Publishes `event`, a message of `containerd.events`, with the current time.
     pub fn publish<E: Message>(&self, topic: &str, event: E) {
-        if self.0.address.is_none() {
+        if self.shared.address.is_none() {
             return;
         }
-        match envelope(&self.0.namespace, topic, &event) {
-            Ok(envelope) => self.0.add(envelope),
+        match envelope(&self.shared.namespace, topic, &event) {
+            Ok(envelope) => self.shared.add(envelope),
             Err(error) => tracing::error!("event {topic} is lost: {error}"),
         }
     }
@@ -136,8 +189,8 @@ impl Publisher {
         let empty = async {
             loop {
                 // Subscribe before looking, so that no change in between is missed.
-                let emptied = self.0.emptied.notified();
-                if self.0.queue().events.is_empty() {
+                let emptied = self.shared.emptied.notified();
+                if self.shared.queue().events.is_empty() {
                     return;
                 }
                 emptied.await;
@@ -425,7 +478,7 @@ mod tests {
         (4..9).for_each(|pid| publisher.publish("/tasks/exit", exit(pid)));
         publisher.publish("/tasks/start", start(9));
         {
-            let queue = publisher.0.queue();
+            let queue = publisher.shared.queue();
             let kept: Vec<bool> = queue.events.iter().map(is_exit).collect();
             assert_eq!(kept, [true; 6]);
             assert_eq!(queue.dropped, 4);

@@ -59,6 +59,13 @@ impl Sandboxes {
         }
     }
 
+    /// Goes on watching a sandbox that the program before this one has handed over.
+    pub fn watch_again(&self) {
+        if let Some(id) = self.0.sandbox.awaited() {
+            self.watch(&id);
+        }
+    }
+
     /// Records the end of the pause process, which is the end of the sandbox.
     fn watch(&self, id: &str) {
         let (service, id) = (self.0.clone(), id.to_owned());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bowline_executor::{
     Attachment, Bundle, Checkpoint, Error, Exec, Executor, Input, Kind, Launch, Result, WindowSize, layers, oci, pages,
-    parse_process,
+    parse_process, waits,
 };
 use bowline_spec::id::TaskId;
 use bowline_spec::signal::Signal;
@@ -61,8 +61,7 @@ fn wrong_state(message: String) -> Refusal {
 
 /// Runs the steps of a call to the end, even if the caller's timeout ends the call: nobody could undo half of it.
 pub async fn seen_through<T: 'static>(call: impl Future<Output = Answer<T>> + 'static) -> Answer<T> {
-    let broken = || Error::new(Kind::Internal, "the call broke down");
-    tokio::task::spawn_local(call).await.unwrap_or_else(|_| Err(refused(&broken())))
+    waits::see_through("a call of containerd's", None, Box::pin(call)).await
 }
 
 /// The exit status of a process that could not be started, as a shell reports it.

@@ -21,10 +21,11 @@ use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bowline_executor::{Doing, Error, Input, Kind, Logger, Ready, Released, Result, Target};
+use bowline_executor::handover::Fd;
+use bowline_executor::{Doing, Error, Input, Kind, Logger, Ready, Release, Released, Result, Target};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use tokio::sync::watch;
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
 /// How long to wait for a reader. Other shims wait without limit.
@@ -36,7 +37,7 @@ const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
 /// A process's streams, as containerd names them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Io {
     /// A FIFO, or empty.
     pub stdin: String,
@@ -53,7 +54,7 @@ pub struct Ends {
     stdin: Option<OwnedFd>,
     outputs: Vec<OwnedFd>,
     /// Ends what the executor copies into the FIFOs.
-    copied: Option<watch::Sender<bool>>,
+    copied: Option<Release>,
 }
 
 impl Ends {
@@ -64,7 +65,7 @@ impl Ends {
 
     /// Has the outputs end when these ends are let go, whatever still runs; for the executor.
     pub fn releases(&mut self) -> Released {
-        self.copied.get_or_insert_with(|| watch::Sender::new(false)).subscribe()
+        self.copied.get_or_insert_with(Release::of_new).released()
     }
 
     /// Lets the process go: the FIFOs of its outputs close as soon as what it has written is in them. Returns then, or
@@ -73,9 +74,37 @@ impl Ends {
         let Ends { stdin, outputs, copied } = self;
         drop((stdin, outputs));
         if let Some(copied) = copied {
-            copied.send_replace(true);
-            let _ = timeout(LAST_OUTPUT, copied.closed()).await;
+            let _ = timeout(LAST_OUTPUT, copied.release()).await;
         }
+    }
+
+    /// The ends for the program that is executed in the shim's place.
+    pub fn hand_over(&self) -> Handed {
+        Handed {
+            stdin: self.stdin.as_ref().map(Fd::of),
+            outputs: self.outputs.iter().map(Fd::of).collect(),
+            copied: self.copied.as_ref().map(Release::number),
+        }
+    }
+}
+
+/// The ends of a process, as a shim hands them over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handed {
+    stdin: Option<Fd>,
+    outputs: Vec<Fd>,
+    copied: Option<u64>,
+}
+
+impl Handed {
+    /// # Errors
+    /// `Damaged` when one is missing.
+    pub fn take(self) -> Result<Ends> {
+        Ok(Ends {
+            stdin: self.stdin.map(Fd::take).transpose()?,
+            outputs: self.outputs.into_iter().map(Fd::take).collect::<Result<_>>()?,
+            copied: self.copied.map(Release::again),
+        })
     }
 }
 

@@ -11,7 +11,7 @@
 //! Shims are asked only when a client scrapes. Must not: keep what was gathered for a later scrape.
 
 pub mod args;
-mod bundles;
+pub mod bundles;
 mod containerd;
 #[cfg(test)]
 mod documented;

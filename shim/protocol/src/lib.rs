@@ -7,4 +7,5 @@
 //! Must not: know the services.
 
 pub mod calls;
+pub mod upgrading;
 pub mod wire;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bowline_executor::facts::{Facts, WantedUpgrade};
-use bowline_executor::handover::Fd;
+use bowline_executor::facts::Facts;
+use bowline_executor::handover::{self, Fd};
 use bowline_executor::secrets::Secrets;
 use bowline_executor::upgrade::Manager;
 use bowline_executor::{
@@ -22,13 +22,13 @@ use bowline_protocol::calls::{
     Answer, Call, Connections, Door, Handed, Outline, Server, Services, asked, begin_and_wait, call, door,
     unknown_method, unknown_service, wait, wait_for,
 };
+use bowline_protocol::upgrading::{upgrade, wait_for_upgrade};
 use bowline_protocol::wire::proto::bowline as proto;
 use bowline_protocol::wire::proto::bowline::{
     AttachRequest, ChargeHelpersRequest, ChargeHelpersResponse, Empty, ExecRequest, ExecResponse, FactsResponse,
     FiguresResponse, KillExecRequest, LaunchRequest, LaunchResponse, Process, ProcessesResponse, RemoveSandboxRequest,
     RemoveSandboxResponse, ResizeRequest, SandboxStateResponse, SignalRequest, StateResponse, StatsResponse,
-    StopRequest, TaskRequest, UpdateRequest, UpdateResponse, UpgradeRequest, UpgradeResponse, VersionResponse,
-    WaitResponse,
+    StopRequest, TaskRequest, UpdateRequest, UpdateResponse, VersionResponse, WaitResponse,
 };
 use bowline_protocol::wire::{NAME, REVISION, json, to_status};
 
@@ -49,14 +49,21 @@ struct HandedEntrance {
     connections: Handed,
 }
 
+/// Checks that an entrance that a shim hands over can be read.
+///
+/// # Errors
+/// `Damaged`.
+pub fn reads(handed: &str) -> Result<()> {
+    handover::read::<HandedEntrance>(handed.as_bytes()).map(drop)
+}
+
 impl Entrance {
     /// The entrance that the program before this one has handed over.
     ///
     /// # Errors
     /// `Damaged` when it is not whole.
     pub fn take(handed: &str) -> Result<Entrance> {
-        let handed: HandedEntrance =
-            serde_json::from_str(handed).doing(Kind::Damaged, || "cannot read the connections")?;
+        let handed: HandedEntrance = handover::read(handed.as_bytes())?;
         let (listener, lock) = (UnixListener::from(handed.listener.take()?), Lock::from_fd(handed.lock.take()?));
         Ok(Entrance { listener, lock, connections: handed.connections })
     }
@@ -142,7 +149,7 @@ impl Services for Service {
             "UpdateSandbox" => call(self, payload, Service::update_sandbox),
             "ChargeHelpers" => call(self, payload, Service::charge_helpers),
             "RemoveSandbox" => call(self, payload, Service::remove_sandbox),
-            "Upgrade" => begin_and_wait(self, payload, Service::begin_upgrade, Upgrading::ended),
+            "Upgrade" => upgrade(&self.executor, payload),
             _ => Err(unknown_method(method)),
         }
     }
@@ -154,9 +161,7 @@ impl Services for Service {
                 let begun = self.executor.begun_exec(&id(&request.id)?, begun).map_err(|e| to_status(&e))?;
                 Ok(wait_for(begun, exec_outcome))
             }
-            (NAME, "Upgrade") => {
-                Ok(wait_for(Upgrading { executor: self.executor.clone(), number: begun }, Upgrading::ended))
-            }
+            (NAME, "Upgrade") => Ok(wait_for_upgrade(&self.executor, begun)),
             _ => Err(unknown_method(method)),
         }
     }
@@ -235,26 +240,7 @@ async fn exec_outcome(begun: &BegunExec) -> Answer<ExecResponse> {
     })
 }
 
-/// An upgrade that was begun.
-struct Upgrading {
-    executor: Executor,
-    number: u64,
-}
-
-impl Upgrading {
-    async fn ended(&self) -> Answer<UpgradeResponse> {
-        self.executor.upgraded(self.number).await.map_err(|e| to_status(&e))?;
-        Ok(UpgradeResponse { version: VERSION.to_owned(), ..UpgradeResponse::default() })
-    }
-}
-
 impl Service {
-    async fn begin_upgrade(&self, request: UpgradeRequest) -> Answer<(u64, Upgrading)> {
-        let wanted = WantedUpgrade { program: PathBuf::from(request.program), dry_run: request.dry_run };
-        let number = self.executor.begin_upgrade(wanted).map_err(|e| to_status(&e))?;
-        Ok((number, Upgrading { executor: self.executor.clone(), number }))
-    }
-
     async fn launch(&self, request: LaunchRequest) -> Answer<LaunchResponse> {
         let id = id(&request.id)?;
         // Whether it is a member, the executor knows, which validates a task that is none.

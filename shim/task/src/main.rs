@@ -16,7 +16,7 @@ use bowline_executor::{
     serve, serve_on,
 };
 use bowline_protocol::calls::Handed;
-use bowline_shim::Entrance;
+use bowline_shim::{Entrance, reads};
 
 /// The fd of the listening socket, unless `--listener-fd` gives another.
 const LISTENER_FD: RawFd = 3;
@@ -25,7 +25,7 @@ const LOCK_FD: RawFd = 4;
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).eq([READ_FACTS]) {
-        return match read_facts() {
+        return match read_facts(reads) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 let _ = writeln!(std::io::stderr().lock(), "{error}");
@@ -99,7 +99,8 @@ fn run(args: impl Iterator<Item = String>) -> Result<()> {
     #[cfg(feature = "absent")]
     tracing::warn!("taken for absent: {}", bowline_executor::all_absent().join(" "));
     let arguments = parse(args)?;
-    let handover = arguments.facts.map(|facts| Handover::take(facts, arguments.refused.is_some())).transpose()?;
+    let handover =
+        arguments.facts.map(|facts| Handover::take(facts, arguments.refused.is_some(), reads)).transpose()?;
     let (handed, entrance) = match handover {
         Some(handover) => (Some(handover.executor), Entrance::take(&handover.manager)?),
         None => (None, first_entrance(&arguments)?),

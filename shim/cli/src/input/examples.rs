@@ -111,7 +111,8 @@ pub const UPGRADE: &str = "\
 Examples:
   bowline upgrade web
   bowline upgrade --all --dry-run
-  bowline upgrade --all";
+  bowline upgrade --all
+  bowline upgrade --containerd";
 
 pub const RESUME: &str = "\
 Examples:

@@ -32,6 +32,11 @@ impl From<TaskId> for TaskRef {
 }
 
 impl TaskRef {
+    /// The id as typed.
+    pub fn as_typed(&self) -> &TaskId {
+        &self.0
+    }
+
     /// Returns the id of the task that is meant.
     ///
     /// # Errors

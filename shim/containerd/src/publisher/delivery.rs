@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_executor::clock::Moment;
+use bowline_executor::handover::{Fd, bytes};
+use bowline_executor::{Doing as _, Kind};
 use containerd_shim_protos::shim::events::ForwardRequest;
 use protobuf::Message as _;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -23,6 +26,8 @@ pub struct Delivery {
     shared: Arc<Shared>,
     address: String,
     containerd: Option<Containerd>,
+    /// The connection that the program before this one has handed over, until it is used.
+    handed: Option<HandedContainerd>,
     /// When the current attempt times out.
     given_up_at: Option<Moment>,
     /// When to make the next attempt, after one that failed.
@@ -34,11 +39,28 @@ pub struct Delivery {
 impl Delivery {
     /// Creates the delivery to the containerd at `address`.
     pub fn new(shared: Arc<Shared>, address: String) -> Delivery {
-        Delivery { shared, address, containerd: None, given_up_at: None, again_at: None, pause: PAUSES.0 }
+        let (containerd, handed, given_up_at, again_at) = (None, None, None, None);
+        Delivery { shared, address, containerd, handed, given_up_at, again_at, pause: PAUSES.0 }
+    }
+
+    /// The delivery for the program that is executed in the shim's place.
+    pub fn hand_over(&self) -> Handed {
+        let containerd = self.containerd.as_ref().map(Containerd::hand_over);
+        Handed { containerd, given_up_at: self.given_up_at, again_at: self.again_at, pause: self.pause }
+    }
+
+    /// Goes on where the program before this one was.
+    pub fn take(&mut self, handed: Handed) {
+        let Handed { containerd, given_up_at, again_at, pause } = handed;
+        (self.handed, self.given_up_at, self.again_at, self.pause) = (containerd, given_up_at, again_at, pause);
     }
 
     /// Sends one event after another, forever.
     pub async fn deliver(&mut self) {
+        if let Some(handed) = self.handed.take() {
+            // Without it the event is sent once more, over another.
+            self.containerd = handed.take().ok();
+        }
         loop {
             if let Some(then) = self.again_at {
                 then.come().await;
@@ -117,6 +139,34 @@ fn request_of(shared: &Shared, envelope: &Envelope) -> Result<Request> {
     })
 }
 
+/// The delivery, as a shim hands it over.
+#[derive(Serialize, Deserialize)]
+pub struct Handed {
+    containerd: Option<HandedContainerd>,
+    given_up_at: Option<Moment>,
+    again_at: Option<Moment>,
+    pause: Duration,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HandedContainerd {
+    socket: Fd,
+    stream: u32,
+    asked: Option<u32>,
+    #[serde(with = "bytes")]
+    unwritten: Vec<u8>,
+    frames: Frames,
+}
+
+impl HandedContainerd {
+    fn take(self) -> bowline_executor::Result<Containerd> {
+        let HandedContainerd { socket, stream, asked, unwritten, frames } = self;
+        let socket = std::os::unix::net::UnixStream::from(socket.take()?);
+        let socket = UnixStream::from_std(socket).doing(Kind::Internal, || "cannot watch the way to containerd")?;
+        Ok(Containerd { socket, stream, asked, unwritten, frames })
+    }
+}
+
 struct Containerd {
     socket: UnixStream,
     /// The number of the last call.
@@ -134,6 +184,12 @@ impl Containerd {
     async fn connect(address: &str) -> Result<Containerd> {
         let socket = UnixStream::connect(address).await?;
         Ok(Containerd { socket, stream: u32::MAX, asked: None, unwritten: Vec::new(), frames: Frames::default() })
+    }
+
+    fn hand_over(&self) -> HandedContainerd {
+        let Containerd { socket, stream, asked, unwritten, frames } = self;
+        let (unwritten, frames) = (unwritten.clone(), frames.clone());
+        HandedContainerd { socket: Fd::of(socket), stream: *stream, asked: *asked, unwritten, frames }
     }
 
     fn ask(&mut self, request: &Request) -> Result<()> {

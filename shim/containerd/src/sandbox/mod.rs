@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_executor::{Error, Kind, Member, PauseNet, Result};
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::containers::Exit;
@@ -45,7 +45,7 @@ struct Known {
     ended: watch::Sender<Option<Exit>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
     Created,
@@ -70,6 +70,18 @@ pub struct Status {
     pub cgroup: Option<String>,
 }
 
+/// The sandbox, as a shim hands it over.
+#[derive(Serialize, Deserialize)]
+pub struct Handed {
+    id: String,
+    bundle: PathBuf,
+    wanted: Wanted,
+    created_at: Timestamp,
+    state: State,
+    pid: u32,
+    exit: Option<Exit>,
+}
+
 /// What `inspect --facts` prints of the sandbox.
 #[derive(Debug, Serialize)]
 pub struct Outline {
@@ -89,6 +101,40 @@ impl Sandbox {
     fn known(&self) -> MutexGuard<'_, Option<Known>> {
         // The shim has one thread: if it had panicked while holding the lock, it would be gone.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sandbox for the program that is executed in the shim's place.
+    pub fn hand_over(&self) -> Option<Handed> {
+        self.known().as_ref().map(|known| Handed {
+            id: known.id.clone(),
+            bundle: known.bundle.clone(),
+            wanted: known.wanted.clone(),
+            created_at: known.created_at,
+            state: known.state,
+            pid: known.pid,
+            exit: *known.ended.borrow(),
+        })
+    }
+
+    /// The sandbox that the program before this one has handed over.
+    pub fn take(handed: Option<Handed>) -> Sandbox {
+        let known = handed.map(|Handed { id, bundle, wanted, created_at, state, pid, exit }| Known {
+            id,
+            bundle,
+            wanted,
+            created_at,
+            state,
+            pid,
+            ended: watch::Sender::new(exit),
+        });
+        Sandbox { known: Mutex::new(known) }
+    }
+
+    /// The id of a sandbox that has a pause process, whose end is not recorded.
+    pub fn awaited(&self) -> Option<String> {
+        let known = self.known();
+        let known = known.as_ref().filter(|known| known.pid != 0 && known.ended.borrow().is_none());
+        known.map(|known| known.id.clone())
     }
 
     /// The state of the sandbox, for debugging.

@@ -18,6 +18,7 @@ use bowline_executor::{Doing, Error, Idmap, Kind, Pause, PauseNet, Result, check
 use containerd_shim_protos::sandbox_api::CreateSandboxRequest;
 use oci_spec::runtime::{Linux, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespaceType, Spec};
 use protobuf::Message as _;
+use serde::{Deserialize, Serialize};
 
 #[allow(missing_docs, unsafe_code, nonstandard_style, unused, clippy::all, clippy::unwrap_used)]
 mod podsandbox {
@@ -30,17 +31,17 @@ use podsandbox::{DNSConfig, IDMapping, NamespaceMode, NamespaceOption, PodSandbo
 const POD: &str = "runtime.v1.PodSandboxConfig";
 
 /// What a sandbox should have.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// Its namespaces, host name and sysctls.
     pub pause: Pause,
     /// The cgroup of all its members, which the manager creates.
     pub cgroup: Option<String>,
     /// The files that its members see, by path. CRI leaves them to whoever creates the sandbox.
-    pub files: BTreeMap<&'static str, Contents>,
+    pub files: BTreeMap<String, Contents>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Contents {
     Text(String),
     /// The contents of the host's file.
@@ -120,6 +121,7 @@ impl Wanted {
         };
         let resolvers = pod.dns_config.as_ref().map_or(Contents::OfHost, |dns| Contents::Text(resolvers(dns)));
         let files = [("/etc/hostname", hostname), ("/etc/hosts", Contents::OfHost), ("/etc/resolv.conf", resolvers)];
+        let files = files.map(|(path, contents)| (path.to_owned(), contents));
         Ok(Wanted { pause, cgroup, files: files.into() })
     }
 

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bowline_executor::clock::Moment;
-use bowline_executor::handover::Fd;
+use bowline_executor::handover::{Fd, bytes};
 use bowline_executor::{Doing as _, Kind, pages, waits};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
@@ -51,6 +51,7 @@ pub struct Facts {
     /// The calls without an answer yet.
     open: Vec<Open>,
     /// The bytes of answers that are still to be written.
+    #[serde(with = "bytes")]
     unwritten: Vec<u8>,
 }
 
@@ -61,6 +62,7 @@ pub struct Open {
     pub stream: u32,
     pub service: String,
     pub method: String,
+    #[serde(with = "bytes")]
     pub payload: Vec<u8>,
     /// When the client's timeout ends, if it has set one.
     pub deadline: Option<Moment>,

@@ -7,6 +7,7 @@
 //! Pure: the result does not depend on how the bytes are split. Must not: read, write, or allocate for a claimed
 //! length.
 
+use bowline_executor::handover::bytes;
 use protobuf::Message;
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +63,7 @@ pub enum Frame {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frames {
     /// The bytes of an incomplete frame.
+    #[serde(with = "bytes")]
     partial: Vec<u8>,
     /// How many bytes of a skipped payload are still to come.
     passed_over: u32,

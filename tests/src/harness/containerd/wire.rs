@@ -37,13 +37,17 @@ pub(super) fn read_frame(mut from: &UnixStream) -> io::Result<Frame> {
 }
 
 pub(super) fn write_frame(mut to: &UnixStream, stream: u32, kind: u8, content: &[u8]) -> io::Result<()> {
+    to.write_all(&frame(stream, kind, content))
+}
+
+fn frame(stream: u32, kind: u8, content: &[u8]) -> Vec<u8> {
     let length = u32::try_from(content.len()).expect("a small message");
     let mut frame = Vec::with_capacity(10 + content.len());
     frame.extend(length.to_be_bytes());
     frame.extend(stream.to_be_bytes());
     frame.extend([kind, 0]);
     frame.extend(content);
-    to.write_all(&frame)
+    frame
 }
 
 /// Answers the call of `stream` with `message`.
@@ -120,6 +124,36 @@ impl Client {
         message: &impl Message,
         patience: Duration,
     ) -> Pending<R> {
+        self.send_by(service, method, message, patience, |stream, content| {
+            write_frame(&self.connection.stream, stream, REQUEST, content)
+        })
+    }
+
+    /// Sends a call in two parts, and does this between them.
+    pub fn send_in_two<R: Message>(
+        &self,
+        service: &str,
+        method: &str,
+        message: &impl Message,
+        between: impl FnOnce(),
+    ) -> Pending<R> {
+        self.send_by(service, method, message, Duration::ZERO, |stream, content| {
+            let frame = frame(stream, REQUEST, content);
+            let (first, rest) = frame.split_at(frame.len() / 2);
+            self.send_raw(first)?;
+            between();
+            self.send_raw(rest)
+        })
+    }
+
+    fn send_by<R: Message>(
+        &self,
+        service: &str,
+        method: &str,
+        message: &impl Message,
+        patience: Duration,
+        write: impl FnOnce(u32, &[u8]) -> io::Result<()>,
+    ) -> Pending<R> {
         let header = KeyValue {
             key: "containerd-namespace-ttrpc".to_owned(),
             value: self.namespace.clone(),
@@ -140,7 +174,7 @@ impl Client {
         let content = request.write_to_bytes().expect("a whole message");
         let sent = {
             let _turn = self.connection.writer.lock().expect("nobody panics with it");
-            write_frame(&self.connection.stream, stream, REQUEST, &content)
+            write(stream, &content)
         };
         if sent.is_err() {
             waiting().remove(&stream);

@@ -192,12 +192,15 @@ pub enum Command {
     /// Replace the program of the shims of running tasks by the installed one; print the ids of those tasks
     #[command(after_help = examples::UPGRADE)]
     Upgrade {
-        /// The tasks, or sandboxes
-        #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "ID")]
+        /// The tasks, or sandboxes; with --containerd containers, or pods
+        #[arg(required_unless_present_any = ["all", "containerd"], conflicts_with = "all", value_name = "ID")]
         ids: Vec<TaskRef>,
         /// Each that runs
         #[arg(long)]
         all: bool,
+        /// The shims of containerd, which has its state folder at DIR [default: /run/containerd]
+        #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, value_hint = ValueHint::DirPath)]
+        containerd: Option<Option<PathBuf>>,
         /// Only find out whether the installed shim could take over
         #[arg(long)]
         dry_run: bool,

@@ -343,7 +343,7 @@ $(DENY):
 
 ## install   binaries, man pages, completions, units of systemd into $(DESTDIR)$(PREFIX), an AppArmor profile into $(DESTDIR)$(SYSCONFDIR); without cargo, binaries already built
 .PHONY: install
-install: $(if $(shell command -v cargo),build)
+install: $(if $(and $(shell command -v cargo),$(if $(BUILT),,yes)),build)
 	install -d $(addprefix $(INSTALLED)/,bin $(MAN) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION)))
 	install -m 755 $(addprefix $(BIN)/,$(BINARIES)) $(INSTALLED)/bin/
 	$(BIN)/bowline man $(INSTALLED)/$(MAN)
@@ -388,6 +388,21 @@ $(CARGO_DEB):
 .PHONY: test-deb
 test-deb: deb
 	$(ROOT) scripts/test-deb $(DEB)
+
+## release   tarball, .deb, .rpm, parts list and checksums in target/dist, the same bytes wherever it is made; SIGN=KEY signs
+.PHONY: release
+release: export SOURCE_DATE_EPOCH = $(or $(RELEASED),$(shell git log -1 --format=%ct))
+release: export RUSTC_WRAPPER = $(abspath scripts/rustc-anywhere)
+release: build
+	@scripts/need release
+	scripts/release $(BIN) $(abspath $(TARGET))/dist $(SIGN)
+
+# Built twice, by two users, from two folders.
+## test-release   makes a release twice, as two users in two folders, and compares the checksums: half an hour
+.PHONY: test-release
+test-release:
+	@scripts/need release
+	$(ROOT) scripts/test-release
 
 ## clean     removes everything that was built
 .PHONY: clean

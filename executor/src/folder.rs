@@ -53,6 +53,9 @@ const LONGEST_SOCKET_PATH: usize = 107;
 /// The lock file; its holder owns the folder.
 const LOCK: &str = "lock";
 
+/// Where a task's root is put together, if it has none of its own.
+pub const ROOTFS: &str = "rootfs";
+
 /// The folder of the journal of events, beside the tasks'. Ids never begin with a dot.
 const EVENTS: &str = ".events";
 
@@ -316,7 +319,7 @@ impl Folder {
             }
             _ => Err(error),
         });
-        match renamed.and_then(|()| fs::remove_dir_all(&aside)) {
+        match renamed.and_then(|()| remove_tree(&aside)) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(cannot("remove", &self.path, &error)),
             _ => {}
         }
@@ -427,6 +430,23 @@ impl Folder {
             tracing::warn!(path = %self.path.display(), %error, "folder left behind");
         }
     }
+}
+
+/// Removes a folder and what is in it. The places of mounts in a task's root are empty folders: to try that first is one
+/// call for each where `remove_dir_all` has eight.
+fn remove_tree(path: &Path) -> io::Result<()> {
+    for folder in [path.join(ROOTFS), path.to_owned()] {
+        if !fs::symlink_metadata(&folder).is_ok_and(|meta| meta.is_dir()) {
+            continue;
+        }
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                // One that is not empty is left to what follows.
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+    }
+    fs::remove_dir_all(path)
 }
 
 fn cannot(verb: &str, path: &Path, error: &io::Error) -> Error {

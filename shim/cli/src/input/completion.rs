@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use bowline_client::STATE;
 use bowline_executor::StateDir;
 use bowline_spec::id::TaskId;
-use clap::{Arg, Command, CommandFactory as _};
+use clap::{Arg, Command};
 use clap_complete::env::{Bash, EnvCompleter, Fish, Shells, Zsh};
 use clap_complete::{ArgValueCandidates, CompleteEnv, CompletionCandidate};
 
@@ -62,13 +62,15 @@ pub fn script(shell: CompletedShell) -> std::io::Result<Vec<u8>> {
 
 /// All commands but the hidden ones, with the candidates of their arguments.
 fn completed() -> Command {
-    let all = Cli::command();
-    let visible = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let all = Cli::whole();
+    // `help` and `--version` are made again below.
+    let is_shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
+    let visible = all.get_subcommands().filter(is_shown).cloned();
     let visible = visible.map(|command| with_ids(command, false));
     Command::new("bowline")
         .disable_help_flag(true)
         .version(bowline_executor::VERSION)
-        .args(all.get_arguments().cloned())
+        .args(all.get_arguments().filter(|argument| argument.get_id() != "version").cloned())
         .subcommands(visible)
 }
 

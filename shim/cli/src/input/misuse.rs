@@ -35,9 +35,8 @@ pub fn tell(error: &clap::Error) -> ExitCode {
 
 /// The command that is called, as far as its words are those of commands.
 fn called(args: impl Iterator<Item = OsString>) -> clap::Command {
-    let mut command = Cli::command();
-    // Gives each command its full name, and the flags of all.
-    command.build();
+    // It also gives each command its full name.
+    let mut command = Cli::whole();
     for word in args.filter_map(|arg| arg.into_string().ok()) {
         if let Some(below) = command.find_subcommand(&word) {
             command = below.clone();

@@ -163,7 +163,7 @@ pub struct At {
     pub path: CgroupPath,
 }
 
-/// Limits as typed; `max` lifts one.
+// Limits as typed; `max` lifts one.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true)]
 pub struct SetArgs {

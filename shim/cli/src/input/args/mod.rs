@@ -17,7 +17,7 @@ use bowline_spec::signal::Signal;
 use bowline_spec::user::User;
 use bowline_spec::values::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint};
 
 use self::cgroup::CgroupArgs;
 use self::limits::LimitsArgs;
@@ -56,7 +56,19 @@ pub struct Cli {
     pub command: Command,
 }
 
+impl Cli {
+    /// All commands with all of their flags. Parsing makes those of the command that is called alone.
+    pub fn whole() -> clap::Command {
+        let mut whole = Cli::command();
+        whole.build();
+        whole
+    }
+}
+
+// Each run would pay for the flags of all commands. clap makes those of a command after its text, which the doc comment
+// of a struct of flags would replace: such structs have plain comments.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum Command {
     /// Run a task in the foreground; exit with its code
     #[command(after_help = examples::RUN)]
@@ -291,7 +303,7 @@ pub enum CompletedShell {
     Zsh,
 }
 
-/// What is done about a task in the foreground.
+// What is done about a task in the foreground.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// Run it in the background and print its id, as `start` does
@@ -305,7 +317,7 @@ pub struct RunArgs {
     pub json: bool,
 }
 
-/// How one leaves a terminal.
+// How one leaves a terminal.
 #[derive(Debug, Args)]
 pub struct DetachArgs {
     /// The keys that leave a terminal and let the task run on; empty for none
@@ -325,7 +337,7 @@ pub struct AttachArgs {
     pub sig_proxy: bool,
 }
 
-/// Which lines of a log, and how they are printed.
+// Which lines of a log, and how they are printed.
 #[derive(Debug, Args)]
 pub struct LogsArgs {
     /// Also print what is written from now on, until the task has ended

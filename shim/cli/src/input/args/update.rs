@@ -9,7 +9,7 @@ use clap::Args;
 use crate::input::args::variable;
 use crate::input::io::IoArg;
 
-/// Limits as typed; `max` or `-1` lifts one.
+// Limits as typed; `max` or `-1` lifts one.
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
     /// Memory limit: 64M, max

@@ -79,7 +79,11 @@ fn facts(task: &Task, id: &str, own: u32) -> Result<Host> {
     let root = task.rootfs.as_deref().unwrap_or(Path::new("/"));
     let meta = fs::metadata(root).doing(Kind::BadSpec, || format!("rootfs: cannot use {}", root.display()))?;
     if !meta.is_dir() {
-        return Err(Error::new(Kind::BadSpec, format!("rootfs: {} is not a folder", root.display())));
+        let error = Error::new(Kind::BadSpec, format!("rootfs: {} is not a folder", root.display()));
+        return Err(error.hint(format!(
+            "if it is an archive: `mkdir root && tar -xf {} -C root`; docs/recipes.md has images too",
+            root.display()
+        )));
     }
     let root_fd = fs::File::open(root).doing(Kind::BadSpec, || format!("rootfs: cannot open {}", root.display()))?;
     if task.rootfs.is_some() {

@@ -1,4 +1,4 @@
-//! Namespaces that the members of a sandbox share: made or joined once, and held by the shim.
+//! Namespaces that the members of a sandbox share, or that a task has besides those that are cloned with it: made or joined once, and held by the shim.
 //!
 //! ```text
 //!   shim ─fork─► worker: unshare, setns ─► loopback, host name, settings
@@ -47,7 +47,7 @@ pub struct Wanted {
     pub sysctls: BTreeMap<String, String>,
 }
 
-/// The shared namespaces, held until this is dropped. Processes that are inside then stay.
+/// The shared namespaces, and the ports of their network, held until this is dropped. Processes that are inside then stay.
 #[derive(Debug, Default)]
 pub struct Shared {
     network: Option<OwnedFd>,
@@ -55,6 +55,8 @@ pub struct Shared {
     uts: Option<OwnedFd>,
     /// Settings of interfaces that do not exist yet.
     later: BTreeMap<String, String>,
+    /// Ports of the host that are taken for the network.
+    pub ports: Vec<OwnedFd>,
 }
 
 /// Each kind, in the order in which they are sent.
@@ -98,7 +100,7 @@ pub async fn make(wanted: &Wanted) -> Result<Shared> {
     })
     .await?;
     let [network, ipc, uts] = take_over(&ours, shared)?;
-    Ok(Shared { network, ipc, uts, later })
+    Ok(Shared { network, ipc, uts, later, ports: Vec::new() })
 }
 
 impl Wanted {
@@ -110,26 +112,35 @@ impl Wanted {
 }
 
 /// The namespaces, as a shim hands them over. Their numbers are in the paths by which members join them.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Handed {
     network: Option<Fd>,
     ipc: Option<Fd>,
     uts: Option<Fd>,
+    #[serde(default)]
+    ports: Vec<Fd>,
 }
 
 impl Handed {
     pub(crate) fn take(self) -> Result<Shared> {
         let taken = |fd: Option<Fd>| fd.map(Fd::take).transpose();
         let (network, ipc, uts) = (taken(self.network)?, taken(self.ipc)?, taken(self.uts)?);
-        Ok(Shared { network, ipc, uts, later: BTreeMap::new() })
+        let ports = self.ports.into_iter().map(Fd::take).collect::<Result<_>>()?;
+        Ok(Shared { network, ipc, uts, later: BTreeMap::new(), ports })
     }
 }
 
 impl Shared {
+    /// No namespace, but these ports of the host.
+    pub fn with_ports(ports: Vec<OwnedFd>) -> Shared {
+        Shared { ports, ..Shared::default() }
+    }
+
     /// The namespaces for the program that is executed in the shim's place. All interfaces have their settings.
     pub fn hand_over(&self) -> Handed {
         let handed = |fd: &Option<OwnedFd>| fd.as_ref().map(Fd::of);
-        Handed { network: handed(&self.network), ipc: handed(&self.ipc), uts: handed(&self.uts) }
+        let ports = self.ports.iter().map(Fd::of).collect();
+        Handed { network: handed(&self.network), ipc: handed(&self.ipc), uts: handed(&self.uts), ports }
     }
 
     /// The path by which others reach the network namespace, while this shim lives.

@@ -22,6 +22,7 @@ use crate::bundle;
 use crate::events::Event;
 use crate::folder::{Folder, Record, died_with_shim};
 use crate::hooks;
+use crate::network;
 use crate::owners::Shims;
 use crate::report::ExitReport;
 use crate::rootfs::layers;
@@ -82,7 +83,18 @@ pub fn undo(folder: &Folder, systemd: &Systemd) -> Result<LeftAlone> {
         }
     }
     layout.remove_empty(&cgroup::of_sandbox(&folder.name()));
+    // By now nothing of the task uses it.
+    let first = first.or(undo_network(folder).err());
     first.map_or(Ok(alone), Err)
+}
+
+/// Undoes the task's own network; nothing where there is none.
+fn undo_network(folder: &Folder) -> Result<()> {
+    if !folder.is_locked_by_us() {
+        // A manager's bundle.
+        return Ok(());
+    }
+    network::del(folder.path(), network::LONGEST).map_err(|error| folder.hinted(error, "rm"))
 }
 
 /// Like [`undo`], for a task whose report is written: its shim has nearly always removed the rest
@@ -92,6 +104,9 @@ pub fn undo_rest(folder: &Folder, systemd: impl FnOnce() -> Result<Systemd>) -> 
     let Some(record) = record.filter(|_| damage.is_none()) else {
         return if damage.is_some() { undo(folder, &systemd()?) } else { Ok(Vec::new()) };
     };
+    if record.network().mode().has_plugins() {
+        undo_network(folder)?;
+    }
     let layout = cgroup::detect()?;
     let sandbox = cgroup::of_sandbox(&folder.name());
     let mut paths = [Some(&record.cgroup), record.overhead.as_ref(), Some(&sandbox)].into_iter().flatten();

@@ -82,6 +82,16 @@ impl Cidr {
         Cidr { address, prefix: self.prefix }
     }
 
+    /// How many bits its network's prefix has.
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
+    /// Whether the two networks have an address in common.
+    pub fn overlaps(&self, other: &Cidr) -> bool {
+        self.contains(other.network().address) || other.contains(self.network().address)
+    }
+
     /// Whether `address` is in its network.
     pub fn contains(&self, address: IpAddr) -> bool {
         let other = Cidr { address, prefix: self.prefix };

@@ -151,6 +151,9 @@ pub struct Task {
     /// Which namespaces are the task's own.
     #[serde(skip_serializing_if = "is_default")]
     pub namespaces: Namespaces,
+    /// A network with interfaces and ports, instead of `namespaces.network`, for a task that is in no sandbox.
+    #[serde(skip_serializing_if = "is_default")]
+    pub network: Network,
     /// Users inside and outside; with `namespaces.user = "private"` only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub uid_mappings: Vec<IdMapping>,

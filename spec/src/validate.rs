@@ -46,6 +46,7 @@ impl Task {
         identity::check(self)?;
         mounts::check(self)?;
         isolation::check(self)?;
+        network::check_task(self)?;
         limits::check(self)?;
         watch::check(self)?;
         profile::check(self)?;

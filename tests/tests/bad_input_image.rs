@@ -293,3 +293,12 @@ fn a_root_that_is_itself_a_link_is_what_it_leads_to() {
     host.task_of(["echo", "inside"]).rootfs(&link).run().assert_says("inside");
     host.assert_nothing_left();
 }
+
+#[test]
+fn an_archive_in_place_of_a_root_is_refused_with_the_way_to_unpack_it() {
+    let host = Host::new();
+    let archive = host.file("root.tar", "");
+    let refused = host.task("true").rootfs(&archive).try_start();
+    assert!(refused.assert_refused(125, &["rootfs:", "is not a folder"]).err().contains("tar -xf"), "{refused}");
+    host.assert_nothing_left();
+}

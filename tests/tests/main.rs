@@ -16,6 +16,7 @@ mod bad_input_limits;
 mod bad_input_metrics;
 mod bad_input_network;
 mod bench;
+mod bridge;
 mod bundle_run;
 mod cgroup_commands;
 mod cgroup_meddled;

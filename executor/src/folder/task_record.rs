@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use bowline_cgroup::{CgroupIdentity, Unit};
 use bowline_error::{Error, Kind, Result};
-use bowline_spec::Task;
 use bowline_spec::id::TaskId;
+use bowline_spec::{Network, Task};
 use jiff::Timestamp;
 use oci_spec::runtime::User;
 use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
 use crate::lifecycle::shutdown::StopPlan;
+use crate::network::Connected;
 use crate::report::{Enforcement, ExitReport, StoppedBy};
 use crate::watch::Finding;
 
@@ -63,6 +64,9 @@ pub struct Record {
     /// The slice that the task was launched for, if there is one, and whether the task is in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
+    /// The interfaces of a network that was made for the task, as plugins have made them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<Connected>,
     /// The user and groups that the description named when the task was launched: by now, files inside may give the name
     /// to others. Absent for a bundle, and in a record of an older bowline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,6 +140,12 @@ impl Record {
             true => Ok(()),
             false => Err("it is of an earlier boot of this host"),
         }
+    }
+
+    /// The network that is made for the task alone.
+    pub fn network(&self) -> Network {
+        let own = self.task.as_ref().filter(|_| self.sandbox.is_none());
+        own.map(|task| task.network.clone()).unwrap_or_default()
     }
 
     /// The description that the task was launched from.

@@ -18,11 +18,12 @@ use bowline_spec::network::Attachment;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::bounded::Bounds;
 use super::bridge::{self, Joining};
 use super::kept::{Attached, Kept, Netns};
 use super::list::{self, ConfigList};
-use super::plugin::{Bounds, Call, Plugins};
-use super::{pinned, version};
+use super::plugin::{Call, Plugins};
+use super::{pinned, rules, version};
 
 /// The sandbox to connect, and how plugins are run for it.
 #[derive(Debug, Clone)]
@@ -228,12 +229,17 @@ fn lists(sandbox: &Sandbox, attachments: &[Attachment]) -> Result<Vec<ConfigList
 fn add_last(folder: &Path, kept: &mut Kept, bounds: Bounds<'_>) -> Result<()> {
     let last = kept.attached.len() - 1;
     for index in 0..kept.attached[last].list.plugins.len() {
+        let chooses = kept.attached[last].list.wants_subnet();
+        let bridge = kept.attached[last].list.bridge.clone().filter(|_| index == 0);
+        let joining = bridge.as_ref().map(|bridge| Joining::begin(bridge, chooses)).transpose()?;
+        if let Some(subnet) = joining.as_ref().and_then(Joining::subnet) {
+            kept.attached[last].list.set_subnet(&subnet.to_string());
+        }
         kept.attached[last].begun = index + 1;
         kept.write(folder)?;
         let Attached { interface, list, result, .. } = &kept.attached[last];
         let plugins = Plugins { folders: &kept.folders, bounds };
         let config = list.config(index, result.as_ref(), &kept.capabilities);
-        let joining = list.bridge.as_ref().filter(|_| index == 0).map(|bridge| Joining::begin(bridge)).transpose()?;
         let asked = plugins.ask(list.kind(index), call(kept, interface, "ADD"), &config);
         // A plugin that fails may still have made the bridge.
         joining.iter().for_each(Joining::end);
@@ -245,7 +251,11 @@ fn add_last(folder: &Path, kept: &mut Kept, bounds: Bounds<'_>) -> Result<()> {
         kept.attached[last].done = index + 1;
         kept.attached[last].result = Some(result);
     }
-    Ok(())
+    let bridge = kept.attached[last].list.bridge.as_ref();
+    match bridge.filter(|_| kept.capabilities.contains_key("portMappings")) {
+        Some(bridge) => rules::admit(bridge, bounds),
+        None => Ok(()),
+    }
 }
 
 /// Removes everything that was begun, last first.
@@ -268,7 +278,7 @@ fn undo(folder: &Path, kept: &mut Kept, bounds: Bounds<'_>) -> Result<()> {
         }
         kept.attached.pop();
         if failed.is_empty() {
-            list.bridge.iter().for_each(|bridge| bridge::left(bridge));
+            list.bridge.iter().for_each(|bridge| bridge::left(bridge, bounds));
         } else {
             left.insert(0, attached);
         }

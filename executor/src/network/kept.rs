@@ -14,8 +14,8 @@ use bowline_error::{Doing, Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::bounded::Bounds;
 use super::list::ConfigList;
-use super::plugin::Bounds;
 use crate::{record, trust};
 
 const FILE: &str = "networks.json";

@@ -87,6 +87,19 @@ impl ConfigList {
         self.plugins[index].get("type").and_then(Value::as_str).unwrap_or_default()
     }
 
+    /// Whether its first plugin gives out addresses of a subnet that is still to be chosen.
+    pub fn wants_subnet(&self) -> bool {
+        let ipam = self.plugins[0].get("ipam").filter(|_| self.bridge.is_some());
+        ipam.is_some_and(|ipam| ipam["type"] == "host-local" && ipam.get("ranges").is_none())
+    }
+
+    /// Has its first plugin give out addresses of `subnet`.
+    pub fn set_subnet(&mut self, subnet: &str) {
+        if let Some(ipam) = self.plugins[0].get_mut("ipam") {
+            ipam["ranges"] = json!([[{"subnet": subnet}]]);
+        }
+    }
+
     /// The input of a plugin: its configuration with the list's settings, the result of the plugins before, and
     /// those of `capabilities` that it names.
     pub fn config<'a>(

@@ -10,17 +10,22 @@
 //!
 //! Plugins block: `add`, `check` and `del` are for programs that may wait; `serving` runs them in a worker. Until
 //! everything is undone, the namespace is `pinned`. A `bridge` that was made for a list is removed with the last
-//! interface in it. Must not: know how a description becomes a list.
+//! interface in it, and with that what `rules` and forwarding were changed. Its subnet is free of the host's `routes`; the
+//! host's `ports` that lead into it are taken. Must not: know how a description becomes a list.
 
 use bowline_error::{Doing, Kind, Result};
 use bowline_sys as sys;
 
 mod attach;
+mod bounded;
 mod bridge;
 mod kept;
 mod list;
 mod pinned;
 mod plugin;
+pub mod ports;
+mod routes;
+mod rules;
 pub mod serving;
 mod version;
 

@@ -15,11 +15,13 @@ use std::rc::Rc;
 
 use bowline_cgroup::Cgroup;
 use bowline_error::{Doing, Error, Kind, Result};
+use bowline_spec::NetworkMode;
 use bowline_spec::id::TaskId;
 use bowline_sys::{self as sys, Ended, proc_stat};
 use oci_spec::runtime::User;
 use tokio::io::Interest;
 
+use super::connection;
 use super::handles::TaskHandles;
 use super::launch_plan::LaunchPlan;
 use super::planning::configured;
@@ -36,6 +38,8 @@ use crate::launch::Live;
 use crate::lifecycle::task::Life;
 use crate::lifecycle::{Status, shim};
 use crate::log::{self, LogFiles};
+use crate::network::ports;
+use crate::sandbox_namespaces::Shared;
 use crate::waits;
 
 impl Supervisor {
@@ -88,12 +92,25 @@ impl Supervisor {
         let description = record.description()?;
         let own = record.user.as_ref().filter(|_| description.profile.is_some()).map(User::uid);
         let claimed = own.map(claimed_uid::claim_again).transpose()?;
-        let Configured { mut spec, profile, .. } = configured(description, id, claimed.as_ref())?;
+        let netns = record.pid.filter(|_| description.network.mode() != NetworkMode::Host);
+        let joined = connection::joined(description, netns.map(|pid| format!("/proc/{pid}/ns/net").into()));
+        let Configured { mut spec, profile, .. } = configured(&joined, id, claimed.as_ref())?;
         if let (Some(process), Some(user)) = (spec.process_mut(), &record.user) {
             process.set_user(user.clone());
         }
         let reserve = Some(self.config.folder.reserve_exit()?);
-        Ok(LaunchPlan { claimed, reserve, ..self.planned(spec, profile, record, self.config.folder.clone()).await? })
+        let ports = ports::take(&description.network.ports).unwrap_or_else(|error| {
+            tracing::warn!(%error, "a port of a task that was taken over may be given to somebody else");
+            Vec::new()
+        });
+        let shared = Shared::with_ports(ports);
+        drop(joined);
+        Ok(LaunchPlan {
+            claimed,
+            reserve,
+            shared,
+            ..self.planned(spec, profile, record, self.config.folder.clone()).await?
+        })
     }
 
     /// Adds the task to those of the shim, as its record and its processes show it.

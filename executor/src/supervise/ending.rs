@@ -8,6 +8,7 @@ use bowline_error::{Error, Kind, Result};
 use bowline_spec::signal::Signal;
 use bowline_sys::Ended;
 
+use super::connection;
 use super::supervisor::Supervisor;
 use super::task::Task;
 use super::units::remove_cgroup;
@@ -133,8 +134,10 @@ impl Task {
         self.handles.borrow_mut().last_stats = Some(Box::new(stats));
     }
 
-    /// Removes the task's cgroup and, after the last task, the shim's own.
+    /// Undoes the task's network, removes its cgroup and, after the last task, the shim's own.
     async fn remove_cgroups(self: Rc<Self>, supervisor: Rc<Supervisor>) {
+        connection::give_up(self.folder.path(), &self.facts.look(|facts| facts.record.network())).await;
+        drop(std::mem::take(&mut self.handles.borrow_mut().shared));
         let cgroup = self.handles.borrow_mut().cgroup.take();
         if let Some(cgroup) = cgroup {
             remove_cgroup(&supervisor.layout, &supervisor.config.systemd, cgroup).await;

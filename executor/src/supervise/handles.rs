@@ -60,6 +60,8 @@ pub struct TaskHandles {
     pub lock: Option<Lock>,
     /// The task's own user, if it has one: no other task gets this user while this is held.
     pub claimed: Option<ClaimedUid>,
+    /// The network that was made for the task, until that is undone.
+    pub shared: Shared,
 }
 
 /// Processes that were sent SIGKILL.
@@ -124,6 +126,7 @@ impl TaskHandles {
             reserve: None,
             lock: None,
             claimed: None,
+            shared: Shared::default(),
         }
     }
 

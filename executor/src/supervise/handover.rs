@@ -103,6 +103,8 @@ struct HandedTask {
     reserve: Option<reserve::Handed>,
     lock: Option<Fd>,
     claimed: Option<claimed_uid::Handed>,
+    #[serde(default)]
+    shared: sandbox_namespaces::Handed,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -343,6 +345,7 @@ impl Supervisor {
             lock: handed.lock.map(Fd::take).transpose()?.map(Lock::from_fd),
             claimed: handed.claimed.map(claimed_uid::Handed::take).transpose()?,
             additions: Additions::default(),
+            shared: handed.shared.take()?,
         };
         let task = Task::with(id.clone(), plan, handles);
         task.facts.note(|now| *now = facts);
@@ -379,6 +382,7 @@ impl Task {
             reserve: handles.reserve.as_ref().map(reserve::Reserve::hand_over),
             lock: handles.lock.as_ref().map(Fd::of),
             claimed: handles.claimed.as_ref().map(claimed_uid::ClaimedUid::hand_over),
+            shared: handles.shared.hand_over(),
         }
     }
 }

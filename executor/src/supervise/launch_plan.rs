@@ -11,6 +11,7 @@ use crate::folder::{Folder, Lock, Record};
 use crate::namespaces::Namespaces;
 use crate::reserve::Reserve;
 use crate::rootfs::Additions;
+use crate::sandbox_namespaces::Shared;
 use crate::seccomp::Filter;
 
 /// A launch that has nothing on the host yet but its folder.
@@ -32,6 +33,8 @@ pub struct LaunchPlan {
     pub claimed: Option<ClaimedUid>,
     /// What the root has beyond `spec`; needed until init is set up.
     pub additions: Additions,
+    /// The network that was made for the task.
+    pub shared: Shared,
 }
 
 impl LaunchPlan {

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use oci_spec::runtime::{Process, Spec};
 
 use super::children::Expecting;
+use super::connection;
 use super::launch_plan::LaunchPlan;
 use super::supervisor::{Leave, Supervisor, leaving_now};
 use super::task::Task;
@@ -231,6 +232,7 @@ impl Supervisor {
             _ => error,
         };
         let error = task.undo(self, error).await;
+        connection::give_up(task.folder.path(), &task.facts.look(|facts| facts.record.network())).await;
         // The poststop hooks undo what the task's other hooks have set up.
         self.run_poststop_hooks(task).await;
         self.tasks.borrow_mut().remove(&task.id);
@@ -290,7 +292,7 @@ impl Supervisor {
             secrets: launch.secrets.files.clone(),
             ephemeral: plan.record.task.as_ref().and_then(|task| task.ephemeral).map(ByteSize::as_u64),
         };
-        let (folder, owns_folder) = (plan.folder.clone(), plan.owns_folder);
+        let (folder, owns_folder, network) = (plan.folder.clone(), plan.owns_folder, plan.record.network());
         // Written before anything is created that a crash would leave behind.
         let made = match folder.write_record(&plan.record) {
             Ok(()) => self.make(id, plan, launch, expecting).await,
@@ -298,10 +300,15 @@ impl Supervisor {
             Err(error) => Err(error).inspect_err(|_| drop(plan)),
         };
         match &made {
-            Err(_) if owns_folder => folder.remove_unheld(None),
-            // The record says what to kill after a crash, and by then that may belong to another task.
-            Err(_) => folder.forget_launch(),
             Ok(_) => {}
+            Err(_) => {
+                connection::give_up(folder.path(), &network).await;
+                match owns_folder {
+                    true => folder.remove_unheld(None),
+                    // The record says what to kill after a crash, and by then that may belong to another task.
+                    false => folder.forget_launch(),
+                }
+            }
         }
         made
     }

@@ -13,6 +13,7 @@ mod adoption;
 mod budgets;
 mod checkpoints;
 mod children;
+mod connection;
 mod ending;
 mod events;
 mod exec_killing;

@@ -1,6 +1,7 @@
 //! Turns what is asked for into the plan of a launch: of a description, a member of a sandbox, or a manager's bundle.
 //!
-//! Must not: start a process, or make a cgroup.
+//! A network of the task's own is made here, as the plan says which namespace the task joins. Must not: start the task,
+//! or make a cgroup.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -16,6 +17,7 @@ use bowline_spec::{Task as Description, TaskProfile};
 use jiff::Timestamp;
 use oci_spec::runtime::Spec;
 
+use super::connection;
 use super::launch_plan::LaunchPlan;
 use super::sandbox::Sandbox;
 use super::supervisor::Supervisor;
@@ -23,11 +25,12 @@ use super::units;
 use crate::bundle_task::{self, Configured};
 use crate::claimed_uid::ClaimedUid;
 use crate::facts::Particulars;
-use crate::folder::{Folder, Lock, Record};
+use crate::folder::{Folder, Lock, ROOTFS, Record};
 use crate::namespaces::{self, Namespaces};
 use crate::report::Enforcement;
 use crate::request::{Bundle, Launch};
 use crate::rootfs::Additions;
+use crate::sandbox_namespaces::Shared;
 use crate::seccomp::{self, Profile};
 use crate::{bundle, claimed_uid, host, tolerance};
 
@@ -39,10 +42,14 @@ impl Supervisor {
             true => (self.config.folder.clone(), None),
             false => self.config.state.create(id).map(|(folder, lock)| (folder, Some(lock)))?,
         };
-        let made = lock.is_some().then(|| folder.clone());
+        let (at, made) = (folder.clone(), lock.is_some());
+        let network = task.network.clone();
         let plan = self.plan_in(folder, lock, id, task, launch).await;
-        if let (Err(_), Some(folder)) = (&plan, made) {
-            folder.remove_unheld(None);
+        if plan.is_err() {
+            connection::give_up(at.path(), &network).await;
+            if made {
+                at.remove_unheld(None);
+            }
         }
         plan
     }
@@ -58,7 +65,11 @@ impl Supervisor {
         let task = task.settled().into_owned();
         let claimed = task.profile.map(|TaskProfile::Untrusted| claimed_uid::claim()).transpose()?;
         let mut task = task;
-        let Configured { mut spec, profile, names_cgroup } = configured(&task, id, claimed.as_ref())?;
+        let made = connection::make(folder.path(), id.as_str(), &task.network).await?;
+        let (shared, interfaces) = made.unwrap_or_default();
+        let joined = connection::joined(&task, shared.network());
+        let Configured { mut spec, profile, names_cgroup } = configured(&joined, id, claimed.as_ref())?;
+        drop(joined);
         if lacks_root(&task, &spec) {
             make_root(&folder, &spec)?;
             spec.root_mut().get_or_insert_default().set_path(folder.file("rootfs"));
@@ -86,7 +97,8 @@ impl Supervisor {
         let (user, foreground) = (spec.process().as_ref().map(|process| process.user().clone()), launch.foreground());
         let record = self.record(cgroup, unit);
         let record = Record { task: Some(task), durable, enforcement, overhead, init, user, foreground, ..record };
-        Ok(LaunchPlan { claimed, owns_folder, lock, ..self.planned(spec, profile, record, folder).await? })
+        let record = Record { interfaces, ..record };
+        Ok(LaunchPlan { claimed, owns_folder, lock, shared, ..self.planned(spec, profile, record, folder).await? })
     }
 
     /// Plans a member of a sandbox and adds it to the joint budget.
@@ -165,6 +177,7 @@ impl Supervisor {
             lock: None,
             claimed: None,
             additions: Additions::default(),
+            shared: Shared::default(),
         })
     }
 
@@ -196,6 +209,7 @@ impl Supervisor {
             unit,
             overhead: self.overhead.path(),
             sandbox: None,
+            interfaces: Vec::new(),
             durable: false,
             enforcement: None,
             user: None,
@@ -232,7 +246,7 @@ fn args(spec: &Spec) -> Option<(String, Vec<String>)> {
 /// Creates the empty folder that the host view is mounted into. In a user namespace, that namespace's root creates
 /// the mount points, so it owns the folder.
 fn make_root(folder: &Folder, spec: &Spec) -> Result<()> {
-    let path = folder.file("rootfs");
+    let path = folder.file(ROOTFS);
     let what = || format!("cannot create {}", path.display());
     fs::create_dir(&path).doing(Kind::Internal, what)?;
     // Whatever umask the shim was started with.

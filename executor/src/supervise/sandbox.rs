@@ -9,9 +9,10 @@ use bowline_cgroup::{Cgroup, Layout};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::budget::{MemoryQos, own_memory, own_shares};
 use bowline_spec::id::TaskId;
-use bowline_spec::{Mount, Namespace, NetworkMode, Task as Description};
+use bowline_spec::{Mount, Namespace, Network, Task as Description};
 use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
 
+use super::connection;
 use super::handles::SandboxHandles;
 use super::shim_cgroup::Overhead;
 use super::units::remove_cgroup;
@@ -19,7 +20,6 @@ use crate::facts::SandboxFacts;
 use crate::folder::Folder;
 use crate::known::Known;
 use crate::lifecycle::sandbox::{Life, Trigger};
-use crate::network;
 use crate::rootfs::layers::{self, Layer};
 use crate::sandbox::SandboxRecord;
 use crate::systemd::Systemd;
@@ -135,6 +135,9 @@ impl Sandbox {
         if task.profile.is_some() {
             return refuse("profile", "a member shares network and IPC objects with others; launch it by itself");
         }
+        if task.network != Network::default() {
+            return refuse("network", "a member has its sandbox's; give it there");
+        }
         let mut joined = task.clone();
         joined.cgroup = Some(PathBuf::from(record.cgroup_of(id)));
         joined.cpu.shares = own_shares(&record.sandbox, task);
@@ -214,17 +217,10 @@ impl Sandbox {
     pub(super) async fn connect(&self) -> Result<()> {
         let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
         let netns = self.handles.borrow().shared.network();
-        if let (NetworkMode::Cni, Some(netns)) = (network.mode(), netns) {
-            let who = network::Sandbox {
-                id: self.id.as_str().to_owned(),
-                netns,
-                folders: network.plugin_folders(),
-                args: network.args.clone(),
-                capabilities: network.capabilities(),
-                timeout: network.plugin_timeout(),
-            };
-            let attachments = network.attachments(self.id.as_str());
-            let interfaces = network::serving::add(self.folder.path(), &who, &attachments).await?;
+        if let Some(netns) = netns.filter(|_| network.mode().has_plugins()) {
+            let made = connection::connect(self.folder.path(), self.id.as_str(), &network, netns).await?;
+            let (ports, interfaces) = made;
+            self.handles.borrow_mut().shared.ports = ports;
             self.facts.change(|facts| facts.record.interfaces = interfaces);
         }
         let shared = std::mem::take(&mut self.handles.borrow_mut().shared);
@@ -237,9 +233,7 @@ impl Sandbox {
     /// try. Returns the helpers that were moved to the root cgroup.
     pub(super) async fn take_down(&self, overhead: &Overhead, systemd: &Systemd, layout: &Layout) -> Result<Vec<i32>> {
         let network = self.facts.look(|facts| facts.record.sandbox.network.clone());
-        if network.mode() == NetworkMode::Cni {
-            network::serving::del(self.folder.path(), network.plugin_timeout()).await?;
-        }
+        connection::disconnect(self.folder.path(), &network).await?;
         self.facts.change(|facts| facts.record.interfaces.clear());
         let shared = std::mem::take(&mut self.handles.borrow_mut().shared);
         drop(shared);

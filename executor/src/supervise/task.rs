@@ -82,20 +82,9 @@ impl Task {
 
     /// A task as `plan` has it, whose record says which process is its init.
     pub fn with(id: TaskId, plan: LaunchPlan, handles: TaskHandles) -> Task {
-        let LaunchPlan {
-            spec,
-            namespaces,
-            filter,
-            record,
-            particulars,
-            folder,
-            owns_folder,
-            reserve,
-            lock,
-            claimed,
-            additions: _,
-        } = plan;
-        let handles = TaskHandles { reserve, lock, claimed, ..handles };
+        let LaunchPlan { spec, namespaces, filter, record, particulars, folder, owns_folder, .. } = plan;
+        let LaunchPlan { reserve, lock, claimed, shared, .. } = plan;
+        let handles = TaskHandles { reserve, lock, claimed, shared, ..handles };
         Task {
             id,
             spec,

@@ -5,6 +5,7 @@
 //!   association   standard plugins                       those of ECS
 //!   bridge        bridge with host-local or static,      ecs-bridge, ecs-ipam
 //!                 portmap, firewall
+//!   mode bridge   the same, its subnet chosen later      –
 //!   interface     host-device, static                    vpc-eni
 //!   vlan          vpc-branch-eni                         vpc-branch-eni
 //!   list          the list itself                        the list itself
@@ -16,6 +17,9 @@
 
 mod ecs;
 mod standard;
+pub mod subnet;
+
+pub use standard::{ADDRESSES, SHARED as SHARED_BRIDGE};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -44,12 +48,17 @@ pub enum List {
 }
 
 impl Network {
-    /// The lists to run for the sandbox `id`, in order; none but with the mode "cni".
+    /// The lists to run for the sandbox or task `id`, in order; none but with the modes "bridge" and "cni".
     ///
     /// The description is a valid one.
     pub fn attachments(&self, id: &str) -> Vec<Attachment> {
-        if self.mode() != NetworkMode::Cni {
-            return Vec::new();
+        match self.mode() {
+            NetworkMode::Bridge => {
+                let list = List::Made(standard::shared_bridge(!self.ports.is_empty()));
+                return vec![Attachment { interface: "eth0".to_owned(), list }];
+            }
+            NetworkMode::Cni => {}
+            NetworkMode::Host | NetworkMode::None | NetworkMode::Path(_) => return Vec::new(),
         }
         let made = |(index, of): (usize, &Interface)| {
             let list = match (of.association, &of.list) {

@@ -27,10 +27,31 @@ pub fn bridge(of: &Interface, routes: &[Cidr], ports: bool) -> Value {
         plugin["hairpinMode"] = json!(ports);
         plugin["ipam"] = ipam;
     }
-    let map = json!({"type": "portmap", "capabilities": {"portMappings": true}, "snat": true});
-    let plugins = [Some(plugin), ports.then_some(map), firewall];
+    let map = ports.then(portmap);
     // By the network's name host-local knows which addresses are taken: that of the bridge.
-    list(&format!("bowline-{bridge}"), plugins.into_iter().flatten())
+    list(&format!("bowline-{bridge}"), [Some(plugin), map, firewall].into_iter().flatten())
+}
+
+fn portmap() -> Value {
+    json!({"type": "portmap", "capabilities": {"portMappings": true}, "snat": true})
+}
+
+/// The bridge of all networks of the mode "bridge".
+pub const SHARED: &str = "bowline-bridge";
+
+/// Where host-local keeps which addresses of that bridge are taken: not with those of other networks, which outlive a
+/// boot.
+pub const ADDRESSES: &str = "/run/bowline-networks";
+
+/// An interface in the bridge that all networks of the mode "bridge" share. Its list names no subnet: whoever makes
+/// the bridge chooses one that is free.
+pub fn shared_bridge(ports: bool) -> Value {
+    let ipam = json!({"type": "host-local", "dataDir": ADDRESSES, "routes": [{"dst": "0.0.0.0/0"}]});
+    let plugin = json!({
+        "type": "bridge", "bridge": SHARED, "isGateway": true, "ipMasq": true, "hairpinMode": ports, "ipam": ipam,
+    });
+    let plugins = [Some(plugin), ports.then(portmap), Some(json!({"type": "firewall"}))];
+    list(SHARED, plugins.into_iter().flatten())
 }
 
 /// An interface of the host, moved in.

@@ -1,4 +1,4 @@
-//! The network of a sandbox, which its members share.
+//! The network of a sandbox, which its members share, or of a task that is in none.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,12 +19,13 @@ use crate::values::Duration;
 /// Where plugins are looked for unless the description says.
 pub const PLUGIN_FOLDERS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
 
-/// The network of a sandbox.
+/// The network of a sandbox, or of a task that is in none.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
-    /// "host", "none" (the loopback interface alone), "cni" (what `interfaces` says), or the absolute path of a
-    /// network namespace; "cni" by default where there are interfaces, else "host".
+    /// "host", "none" (the loopback interface alone), "bridge" (an address in a bridge that all share), "cni" (what
+    /// `interfaces` says), or the absolute path of a network namespace; "cni" by default where there are interfaces,
+    /// else "host".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<NetworkMode>,
     /// Whose plugins make bridges and move interfaces; "standard" by default. VLAN branches and proxies are ECS's.
@@ -39,7 +40,7 @@ pub struct Network {
     /// Its interfaces besides loopback, made in this order and removed in reverse.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Interface>,
-    /// Ports of the host that lead to ports of the sandbox.
+    /// Ports of the host that lead to ports inside.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Port>,
     /// A proxy in the sandbox that its traffic is led through; set up last.
@@ -77,13 +78,23 @@ impl Network {
     }
 }
 
-/// What kind of network a sandbox has.
+impl NetworkMode {
+    /// Whether plugins make its interfaces.
+    pub fn has_plugins(&self) -> bool {
+        matches!(self, NetworkMode::Bridge | NetworkMode::Cni)
+    }
+}
+
+/// What kind of network a sandbox or a task has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NetworkMode {
     /// The network of the host.
     Host,
     /// Its own, with loopback and nothing else.
     None,
+    /// Its own, with an interface in the bridge that all networks of this mode share, and a way out by the host's
+    /// address.
+    Bridge,
     /// Its own, with interfaces that CNI plugins make.
     Cni,
     /// The namespace at this path.
@@ -97,10 +108,11 @@ impl FromStr for NetworkMode {
         match text {
             "host" => Ok(NetworkMode::Host),
             "none" => Ok(NetworkMode::None),
+            "bridge" => Ok(NetworkMode::Bridge),
             "cni" => Ok(NetworkMode::Cni),
             path if path.starts_with('/') => Ok(NetworkMode::Path(path.into())),
             _ => Err(Invalid::value(format!(
-                "{text:?} is neither \"host\", \"none\", \"cni\" nor the absolute path of a namespace"
+                "{text:?} is neither \"host\", \"none\", \"bridge\", \"cni\" nor the absolute path of a namespace"
             ))),
         }
     }
@@ -111,6 +123,7 @@ impl fmt::Display for NetworkMode {
         match self {
             NetworkMode::Host => f.write_str("host"),
             NetworkMode::None => f.write_str("none"),
+            NetworkMode::Bridge => f.write_str("bridge"),
             NetworkMode::Cni => f.write_str("cni"),
             NetworkMode::Path(path) => path.display().fmt(f),
         }
@@ -121,9 +134,10 @@ text_value!(
     NetworkMode,
     "NetworkMode",
     string,
-    "\"host\", \"none\", \"cni\", or the absolute path of a namespace",
+    "\"host\", \"none\", \"bridge\", \"cni\", or the absolute path of a namespace",
     "host",
     "none",
+    "bridge",
     "cni",
     "/run/netns/blue"
 );
@@ -236,13 +250,13 @@ impl Interface {
     }
 }
 
-/// A port of the host that leads to one of a sandbox.
+/// A port of the host that leads to one of a sandbox or task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
     /// The port on the host.
     pub host: NonZeroU16,
-    /// The port in the sandbox; the same by default.
+    /// The port inside; the same by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<NonZeroU16>,
     /// "tcp", the default, "udp" or "sctp".

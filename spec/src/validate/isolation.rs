@@ -3,7 +3,7 @@
 use super::{absolute, no_nul, no_parent, require};
 use crate::capability::Capability;
 use crate::invalid::Invalid;
-use crate::task::{Namespace, Seccomp, Task};
+use crate::task::{Namespace, NetworkMode, Seccomp, Task};
 
 /// The settings of kernel.* that belong to an IPC namespace (ipc/ipc_sysctl.c).
 const IPC_SETTINGS: [&str; 8] = ["msgmax", "msgmnb", "msgmni", "sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced"];
@@ -75,6 +75,7 @@ fn sysctl(task: &Task, field: &str, name: &str) -> Result<(), Invalid> {
     };
     let (top, rest) = name.split_once(['.', '/']).unwrap_or((name, ""));
     match (top, rest) {
+        ("net", _) if task.network.mode() != NetworkMode::Host => Ok(()),
         ("net", _) => owns(of.network(), "network"),
         ("kernel", setting) if IPC_SETTINGS.contains(&setting) => owns(of.ipc(), "ipc"),
         ("fs", setting) if setting.starts_with("mqueue.") || setting.starts_with("mqueue/") => owns(of.ipc(), "ipc"),

@@ -1,4 +1,4 @@
-//! The network of a sandbox: which fields go together.
+//! The network of a sandbox or a task: which fields go together.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::{absolute, no_nul, require};
 use crate::address::Cidr;
 use crate::invalid::Invalid;
-use crate::task::{AppMesh, Association, Egress, Interface, Network, NetworkMode, Plugins, Proxy, Redirect};
+use crate::task::{AppMesh, Association, Egress, Interface, Network, NetworkMode, Plugins, Proxy, Redirect, Task};
 
 /// The kernel's bounds of an Ethernet interface (linux/if_ether.h).
 const MTU: std::ops::RangeInclusive<u16> = 68..=65535;
@@ -14,6 +14,17 @@ const MTU: std::ops::RangeInclusive<u16> = 68..=65535;
 const VLANS: std::ops::RangeInclusive<u16> = 1..=4094;
 /// IFNAMSIZ less its NUL (linux/if.h).
 const LONGEST_NAME: usize = 15;
+
+/// Checks the network of a task.
+pub(super) fn check_task(task: &Task) -> Result<(), Invalid> {
+    if task.network == Network::default() {
+        return Ok(());
+    }
+    check(&task.network)?;
+    require(task.namespaces.network.is_none(), "namespaces.network", || {
+        "and network exclude each other; leave one of the two out".into()
+    })
+}
 
 pub(super) fn check(network: &Network) -> Result<(), Invalid> {
     let mode = network.mode();
@@ -67,14 +78,18 @@ pub(super) fn check(network: &Network) -> Result<(), Invalid> {
 fn asked_of(network: &Network, mode: &NetworkMode) -> Result<(), Invalid> {
     let made = [
         ("network.interfaces", !network.interfaces.is_empty()),
-        ("network.ports", !network.ports.is_empty()),
         ("network.proxy", network.proxy.is_some()),
         ("network.app_mesh", network.app_mesh.is_some()),
-        ("network.args", !network.args.is_empty()),
+        ("network.plugins", network.plugins != Plugins::Standard && *mode == NetworkMode::Bridge),
     ];
     for (field, asked) in made {
         require(!asked || *mode == NetworkMode::Cni, field, || {
             format!("needs network.mode = \"cni\", which is \"{mode}\"")
+        })?;
+    }
+    for (field, asked) in [("network.ports", !network.ports.is_empty()), ("network.args", !network.args.is_empty())] {
+        require(!asked || mode.has_plugins(), field, || {
+            "needs network.mode = \"bridge\" or \"cni\"; on the command line --network bridge".into()
         })?;
     }
     require(*mode != NetworkMode::Cni || !network.interfaces.is_empty(), "network.interfaces", || {
@@ -184,7 +199,8 @@ fn ports(network: &Network) -> Result<(), Invalid> {
         Association::List => true,
         _ => network.plugins == Plugins::Standard && of.takes_ports(),
     };
-    require(network.ports.is_empty() || network.interfaces.iter().any(takes), "network.ports", || {
+    let taken = network.mode() == NetworkMode::Bridge || network.interfaces.iter().any(takes);
+    require(network.ports.is_empty() || taken, "network.ports", || {
         "needs an interface with an address in a bridge of the standard plugins, or a list that maps ports".into()
     })?;
     let mut open = BTreeSet::new();

@@ -3,7 +3,7 @@
 
 use super::require;
 use crate::invalid::Invalid;
-use crate::task::{MountKind, Namespace, Propagation, Seccomp, Task, TaskProfile};
+use crate::task::{MountKind, Namespace, Network, Propagation, Seccomp, Task, TaskProfile};
 use crate::values::Ceiling;
 
 pub(super) fn check(task: &Task) -> Result<(), Invalid> {
@@ -28,6 +28,7 @@ fn untrusted(task: &Task) -> Result<(), Invalid> {
         let own = namespace.as_ref().is_none_or(|namespace| *namespace == Namespace::Private);
         contradicts(&format!("namespaces.{name}"), own, "which has all of these to itself")?;
     }
+    contradicts("network", task.network == Network::default(), "whose tasks have no network")?;
     contradicts("namespaces.user", *of.user() == Namespace::Host, user)?;
     contradicts("capabilities.add", task.capabilities.add.is_empty(), "which has no capabilities")?;
     let ambient = task.capabilities.ambient.as_ref().is_none_or(Vec::is_empty);

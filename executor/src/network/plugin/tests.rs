@@ -1,5 +1,9 @@
 //! Tests with stand-ins: every way in which a plugin may end, or not.
 
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal};
+
 use super::*;
 use crate::network::testing::Stand;
 

@@ -1,5 +1,6 @@
 //! `inspect`: prints everything that is known of a task, as JSON or with a template.
 
+use bowline_executor::network::Connected;
 use bowline_executor::{Doing as _, Enforcement, Error, ExitReport, Health, Kind, Record, Result, StateDir};
 use bowline_spec::Task;
 use bowline_spec::id::TaskId;
@@ -41,6 +42,9 @@ pub struct Inspection {
     pub created_at: Option<Timestamp>,
     /// When the task's program was started.
     pub started_at: Option<Timestamp>,
+    /// The interfaces of a network that was made for the task, as plugins have made them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<Connected>,
     /// The labels from the description.
     pub labels: std::collections::BTreeMap<String, String>,
     pub task: Option<Task>,
@@ -171,6 +175,7 @@ async fn look(state: &StateDir, id: &TaskId) -> Result<Inspection> {
         enforcement: record.as_ref().and_then(|r| r.enforcement.clone()),
         created_at: record.as_ref().map(|r| r.created_at),
         started_at: record.as_ref().and_then(|r| r.started_at),
+        interfaces: record.as_ref().filter(|_| !gone).map(|r| r.interfaces.clone()).unwrap_or_default(),
         labels: record.as_ref().and_then(|r| r.task.as_ref()).map(|task| task.labels.clone()).unwrap_or_default(),
         task: record.and_then(|r| r.task),
         health: exit.as_ref().map_or(health, |report| report.health.clone()),

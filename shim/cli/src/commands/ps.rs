@@ -56,6 +56,7 @@ impl Row {
             enforcement: None,
             created_at: record.as_ref().map(|record| record.created_at),
             started_at: record.as_ref().and_then(|record| record.started_at),
+            interfaces: Vec::new(),
             labels: record.as_ref().and_then(|r| r.task.as_ref()).map(|task| task.labels.clone()).unwrap_or_default(),
             task: record.and_then(|record| record.task),
             health: None,

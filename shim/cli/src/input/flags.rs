@@ -8,7 +8,7 @@ use bowline_executor::secrets::Secrets;
 use bowline_executor::{Doing as _, Error, Kind, Result};
 use bowline_spec::capability::Entry;
 use bowline_spec::values::{ByteSize, Ceiling};
-use bowline_spec::{Healthcheck, Mount, Task, TaskProfile};
+use bowline_spec::{Healthcheck, Mount, Namespace, Network, NetworkMode, Task, TaskProfile};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -133,7 +133,8 @@ fn files(task: &mut Task, flags: FileFlags) {
 fn isolation(task: &mut Task, flags: IsolationFlags) {
     task.user = flags.user.or(task.user.take());
     task.profile = flags.untrusted.then_some(TaskProfile::Untrusted).or(task.profile);
-    task.namespaces.network = flags.network.or(task.namespaces.network.take());
+    network(task, flags.network);
+    task.network.ports.extend(flags.publish);
     task.hostname = flags.hostname.or(task.hostname.take());
     add(&mut task.capabilities.add, flags.cap_add);
     add(&mut task.capabilities.drop, flags.cap_drop);
@@ -144,6 +145,21 @@ fn isolation(task: &mut Task, flags: IsolationFlags) {
             SecurityOpt::NoNewPrivileges(on) => task.no_new_privs = Some(on),
         }
     }
+}
+
+/// What docker's single word is here: a namespace of the task's, or a network that is made for it.
+fn network(task: &mut Task, mode: Option<NetworkMode>) {
+    let Some(mode) = mode else { return };
+    let network = std::mem::take(&mut task.network);
+    task.namespaces.network = match mode {
+        NetworkMode::Bridge | NetworkMode::Cni => {
+            task.network = Network { mode: Some(mode), ..network };
+            None
+        }
+        NetworkMode::Host => Some(Namespace::Host),
+        NetworkMode::None => Some(Namespace::Private),
+        NetworkMode::Path(path) => Some(Namespace::Path(path)),
+    };
 }
 
 /// Adds capabilities that are not there yet.

@@ -12,6 +12,7 @@ pub mod misuse;
 pub mod moment;
 pub mod mounts;
 pub mod named;
+pub mod network;
 pub mod secrets;
 pub mod security;
 pub mod set;

@@ -1,11 +1,10 @@
-//! `--security-opt`, `--ulimit`, `--network` and `--label`: single words of docker's, and the fields that they are.
+//! `--security-opt`, `--ulimit` and `--label`: single words of docker's, and the fields that they are.
 
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use bowline_spec::rlimit::{Resource, Rlimit};
 use bowline_spec::values::Ceiling;
-use bowline_spec::{Invalid, Namespace, Seccomp};
+use bowline_spec::{Invalid, Seccomp};
 
 /// One `--security-opt`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,19 +58,6 @@ pub fn ulimit(text: &str) -> Result<(Resource, Rlimit), String> {
     Ok((name, Rlimit { soft: limit(soft)?, hard: limit(hard)? }))
 }
 
-/// Parses `--network private|none|host|PATH`.
-pub fn network(text: &str) -> Result<Namespace, String> {
-    match text {
-        "private" | "none" => Ok(Namespace::Private),
-        "host" => Ok(Namespace::Host),
-        path if path.starts_with('/') => Ok(Namespace::Path(PathBuf::from(path))),
-        "bridge" => Err("a task by itself has no bridge; `bowline sandbox create --network cni` has what its \
-                         description says"
-            .to_owned()),
-        _ => Err(format!("{text:?} is none of private, none, host and the path of a network namespace")),
-    }
-}
-
 /// Parses `--label KEY[=value]`.
 pub fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=').unwrap_or((text, "")) {
@@ -111,9 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_and_labels_are_read() {
-        assert_eq!((network("none"), network("host")), (Ok(Namespace::Private), Ok(Namespace::Host)));
-        assert!(network("").is_err() && network("bridge").is_err_and(|why| why.contains("sandbox")));
+    fn labels_are_read() {
         assert_eq!(label("a"), Ok(("a".into(), String::new())));
         assert_eq!(label("a=b=c"), Ok(("a".into(), "b=c".into())));
         assert!(label("").is_err() && label("=b").is_err());

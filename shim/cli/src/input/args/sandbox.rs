@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 use crate::input::args::update::UpdateArgs;
 use crate::input::args::word;
 use crate::input::examples;
+use crate::input::network::{network, port};
 use crate::input::set::Setting;
 
 #[derive(Debug, Subcommand)]
@@ -79,7 +80,7 @@ pub enum SandboxCommand {
     },
 }
 
-/// A sandbox as typed: a description, and flags on top of it.
+// A sandbox as typed: a description, and flags on top of it.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// The sandbox's id [default: made up]
@@ -115,7 +116,7 @@ pub struct CreateArgs {
     /// What becomes of limits that this host cannot enforce: required, best-effort or off
     #[arg(long, value_name = "MODE", value_parser = word::<Enforcement>)]
     pub cgroup: Option<Enforcement>,
-    /// The network: host, none or private, cni, or the path of a network namespace [default: host]
+    /// The network: host, none or private, bridge, cni, or the path of a network namespace [default: host]
     #[arg(long, value_name = "NETWORK", value_parser = network, visible_alias = "net")]
     pub network: Option<NetworkMode>,
     /// A port of the host that leads to one of the sandbox: 8080:80, 53:53/udp; may be repeated
@@ -133,48 +134,4 @@ pub struct CreateArgs {
     /// Print everything known about it, as JSON, instead of the id
     #[arg(long)]
     pub json: bool,
-}
-
-/// Parses a network; `private` is what tasks call `none`.
-fn network(text: &str) -> Result<NetworkMode, String> {
-    let text = if text == "private" { "none" } else { text };
-    text.parse().map_err(|wrong: bowline_spec::Invalid| wrong.to_string())
-}
-
-/// Parses a port: `[ADDRESS:]HOST[:SANDBOX][/PROTOCOL]`.
-fn port(text: &str) -> Result<Port, String> {
-    let wrong = || format!("{text:?} is not a port; write 8080, 8080:80, 127.0.0.1:8080:80 or 53:53/udp");
-    let (ports, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-    let protocol = word(protocol)?;
-    let mut parts = ports.rsplitn(3, ':');
-    let (last, before, address) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
-    let number = |text: &str| text.parse().map_err(|_| wrong());
-    let address = address.map(|address| address.trim_matches(['[', ']']).parse().map_err(|_| wrong())).transpose()?;
-    Ok(match before {
-        None => Port { host: number(last)?, sandbox: None, protocol, address },
-        Some(host) => Port { host: number(host)?, sandbox: Some(number(last)?), protocol, address },
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_is_read_as_it_is_written_elsewhere() {
-        let read = |text: &str| {
-            port(text).map(|port| {
-                let inside = port.sandbox.map(u16::from);
-                (port.host.get(), inside, port.protocol.as_str(), port.address.map(|ip| ip.to_string()))
-            })
-        };
-        assert_eq!(read("8080"), Ok((8080, None, "tcp", None)));
-        assert_eq!(read("8080:80"), Ok((8080, Some(80), "tcp", None)));
-        assert_eq!(read("53:53/udp"), Ok((53, Some(53), "udp", None)));
-        assert_eq!(read("127.0.0.1:8080:80"), Ok((8080, Some(80), "tcp", Some("127.0.0.1".into()))));
-        assert_eq!(read("[::1]:8080:80"), Ok((8080, Some(80), "tcp", Some("::1".into()))));
-        for bad in ["", "web", "0:80", "80:", "80:80/icmp", "70000", "x:80:80"] {
-            assert!(read(bad).is_err(), "{bad:?}");
-        }
-    }
 }

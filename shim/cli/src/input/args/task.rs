@@ -13,7 +13,7 @@ use bowline_spec::rlimit::{Resource, Rlimit};
 use bowline_spec::signal::Signal;
 use bowline_spec::user::User;
 use bowline_spec::values::{ByteSize, Ceiling, Cpus, Duration, IdSet};
-use bowline_spec::{Device, LogFormat, Mount, Namespace, OnUnhealthy};
+use bowline_spec::{Device, LogFormat, Mount, NetworkMode, OnUnhealthy, Port};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueHint};
 
@@ -21,8 +21,9 @@ use super::update::ceiling;
 use super::word;
 use crate::input::environment::Variable;
 use crate::input::mounts::{device, mount, tmpfs, volume};
+use crate::input::network::{network, port};
 use crate::input::secrets::SecretFile;
-use crate::input::security::{SecurityOpt, label, network, ulimit};
+use crate::input::security::{SecurityOpt, label, ulimit};
 use crate::input::set::Setting;
 
 const LIMITS: &str = "Limits";
@@ -32,7 +33,7 @@ const HEALTH: &str = "Health checks";
 const OUTPUT: &str = "Logs";
 const SHIM: &str = "Shim and cgroup";
 
-/// A task as typed: a description, flags on top of it, and the command.
+// A task as typed: a description, flags on top of it, and the command.
 #[derive(Debug, Args)]
 pub struct TaskArgs {
     /// The task's id [default: made up]
@@ -106,7 +107,7 @@ pub struct TaskArgs {
     pub shim: ShimFlags,
 }
 
-/// How much the task may use.
+// How much the task may use.
 #[derive(Debug, Args)]
 pub struct LimitFlags {
     /// Memory limit: 64M, 1G
@@ -129,7 +130,7 @@ pub struct LimitFlags {
     pub ulimit: Vec<(Resource, Rlimit)>,
 }
 
-/// What the task sees of the host's files and devices.
+// What the task sees of the host's files and devices.
 #[derive(Debug, Args)]
 pub struct FileFlags {
     /// The folder with the task's root filesystem [default: a view of the host's]
@@ -156,7 +157,7 @@ pub struct FileFlags {
     pub device: Vec<Device>,
 }
 
-/// Who the task is, and what keeps it apart.
+// Who the task is, and what keeps it apart.
 #[derive(Debug, Args)]
 pub struct IsolationFlags {
     /// The user, by name or number, perhaps with a group: web, 1000:1000
@@ -168,9 +169,12 @@ pub struct IsolationFlags {
     /// The sandbox to join; what made the sandbox's cgroup makes the task's too
     #[arg(long, value_name = "ID", conflicts_with = "shim_cgroup", help_heading = ISOLATION)]
     pub sandbox: Option<TaskId>,
-    /// host, private or none (a loopback interface alone), or the path of a network namespace [default: host]
+    /// host, private or none (a loopback interface alone), bridge, or the path of a network namespace [default: host]
     #[arg(long, value_parser = network, visible_alias = "net", conflicts_with = "sandbox", help_heading = ISOLATION)]
-    pub network: Option<Namespace>,
+    pub network: Option<NetworkMode>,
+    /// With --network bridge, a port of the host that leads to one of the task: 8080:80, 53:53/udp; may be repeated
+    #[arg(short, long, value_name = "HOST:TASK", value_parser = port, conflicts_with = "sandbox", help_heading = ISOLATION)]
+    pub publish: Vec<Port>,
     /// The host name inside [default: the host's]
     #[arg(long, value_name = "NAME", conflicts_with = "sandbox", help_heading = ISOLATION)]
     pub hostname: Option<String>,
@@ -185,7 +189,7 @@ pub struct IsolationFlags {
     pub security_opt: Vec<SecurityOpt>,
 }
 
-/// How the shim asks whether the task is healthy.
+// How the shim asks whether the task is healthy.
 #[derive(Debug, Args)]
 pub struct HealthFlags {
     /// A command for a shell in the task; exit code 0 is healthy
@@ -214,10 +218,10 @@ pub struct HealthFlags {
     pub no_healthcheck: bool,
 }
 
-/// What is kept of the task's output.
+// What is kept of the task's output.
 #[derive(Debug, Args)]
 pub struct LogFlags {
-    /// How output is kept: json, raw or none [default: json for a task in the background]
+    /// How output is kept: json, raw, journald or none [default: json for a task in the background]
     #[arg(long = "log", value_name = "FORMAT", help_heading = OUTPUT)]
     pub format: Option<LogFormat>,
     /// How large a log file may become [default: 10M]
@@ -228,7 +232,7 @@ pub struct LogFlags {
     pub files: Option<u32>,
 }
 
-/// How the task is launched, of which its description says nothing.
+// How the task is launched, of which its description says nothing.
 #[derive(Debug, Args)]
 pub struct ShimFlags {
     /// Where the shim itself is charged: inherit, root, overhead, or a cgroup path

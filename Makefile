@@ -205,7 +205,7 @@ VM_TESTS ?= adoption upgrade containerd_upgrade apparmor bad_input_limits cgroup
 	hostile_silent_shim hostile_state host_limits init limits many metrics_unit \
 	nomad_recover nomad_resources nomad_stats nomad_task::what_the_agent_kills_by_the_cgroup_has_ended_by_a_signal run \
 	reference_azure reference_ecs reference_kata reference_kubelet reference_nomad sandbox_budgets sandbox_limits \
-	sandbox_systemd shim_cgroup shim_death slice stats stop units update watch \
+	journald sandbox_systemd shim_cgroup shim_death slice stats stop units update watch \
 	conformance::limits_of_the_cgroup containerd_bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
 	containerd_control::pause_freezes_and_resume_thaws containerd_control::update_changes_limits_of_what_runs \
 	containerd_control::stats_come_in_the_type_of_the_cgroup_version \

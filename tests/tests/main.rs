@@ -115,6 +115,7 @@ mod hostile_streams;
 mod init;
 mod installed_files;
 mod interrupt;
+mod journald;
 mod json;
 mod library;
 mod limits;

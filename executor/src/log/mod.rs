@@ -1,15 +1,17 @@
-//! A task's log: what it wrote, kept in files that do not grow without bound.
+//! A task's log: what it wrote, kept in files that do not grow without bound, or in the host's journal.
 //!
 //! ```text
-//!   chunk ─► pieces (a line, or a part of a long one) ─► batch ─► rotated files
+//!   chunk ─► pieces (a line, or a part of a long one) ─► batch ─┬► rotated files
+//!                                                               └► journal, an entry for each piece
 //! ```
 //!
 //! Both streams share one [`Log`], so that their order is kept if they go to one file. A line is
 //! held until it ends, at most [`PIECE`] bytes of it. What cannot be written holds up nothing: it
-//! is counted, and noted in the log once there is room again. Must not: wait, or log what it drops;
-//! its caller does.
+//! is counted, and noted in the log once there is room again. Must not: wait without a bound, or log
+//! what it drops; its caller does.
 
 mod batch;
+mod journal;
 mod line;
 mod place;
 mod rotated;
@@ -18,11 +20,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bowline_error::Result;
-use bowline_spec::{LogFormat, Task};
+use bowline_spec::Task;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use batch::Batch;
+use journal::Journal;
 use line::Format;
 use rotated::Rotated;
 
@@ -47,8 +50,8 @@ pub struct Writer {
 
 #[derive(Debug)]
 struct Log {
-    /// One file for both streams, or one for each.
-    files: Vec<Rotated>,
+    /// One place for both streams, or one for each.
+    sinks: Vec<Sink>,
     /// The beginning of an unfinished line, of each stream.
     held: [Vec<u8>; 2],
     format: Format,
@@ -58,14 +61,54 @@ struct Log {
     at_once: usize,
 }
 
+/// Where pieces go.
+#[derive(Debug)]
+enum Sink {
+    File(Rotated),
+    Journal(Box<Journal>),
+}
+
+impl Sink {
+    fn open(&mut self) -> Result<()> {
+        match self {
+            Sink::File(file) => file.open(),
+            Sink::Journal(journal) => journal.open(),
+        }
+    }
+
+    /// Returns how many of the task's bytes were dropped.
+    fn append(&mut self, stream: LogStream, batch: &Batch) -> u64 {
+        match self {
+            Sink::File(file) => file.append(batch),
+            Sink::Journal(journal) => journal.append(stream, batch),
+        }
+    }
+
+    /// Notes what is missing, if anything is; false if that fails.
+    fn note(&mut self) -> bool {
+        match self {
+            Sink::File(file) => file.note(Timestamp::now()),
+            Sink::Journal(journal) => journal.note(),
+        }
+    }
+
+    /// How many of the task's bytes are missing and not noted yet.
+    fn lost(&mut self) -> &mut u64 {
+        match self {
+            Sink::File(file) => &mut file.lost,
+            Sink::Journal(journal) => &mut journal.lost,
+        }
+    }
+}
+
 /// Opens the log of `task` at `files`, for stdout and stderr where the stream is kept.
 ///
 /// # Errors
-/// `BadSpec` for a file that cannot be opened.
+/// `BadSpec` for a file that cannot be opened; `Unsupported` for a host without a journal.
 pub fn open(task: &Task, files: &LogFiles) -> Result<[Option<Writer>; 2]> {
     let [out, err] = unopened(task, files);
     if let Some(writer) = out.as_ref().or(err.as_ref()) {
-        writer.log.borrow_mut().files.iter_mut().try_for_each(Rotated::open)?;
+        writer.log.borrow_mut().sinks.iter_mut().try_for_each(Sink::open)?;
     }
     Ok([out, err])
 }
@@ -74,7 +117,7 @@ pub fn open(task: &Task, files: &LogFiles) -> Result<[Option<Writer>; 2]> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Handed {
     held: [Vec<u8>; 2],
-    /// How many bytes each file lacks.
+    /// How many bytes each file, or the journal, lacks.
     lost: Vec<u64>,
 }
 
@@ -84,30 +127,31 @@ pub fn go_on(task: &Task, files: &LogFiles, handed: Handed) -> [Option<Writer>; 
     if let Some(writer) = writers.iter().flatten().next() {
         let mut log = writer.log.borrow_mut();
         log.held = handed.held;
-        log.files.iter_mut().zip(handed.lost).for_each(|(file, lost)| file.lost = lost);
+        log.sinks.iter_mut().zip(handed.lost).for_each(|(sink, lost)| *sink.lost() = lost);
     }
     writers
 }
 
 fn unopened(task: &Task, files: &LogFiles) -> [Option<Writer>; 2] {
-    let format = match task.log.format() {
-        LogFormat::Json => Format::Json,
-        LogFormat::Raw => Format::Raw,
-        LogFormat::None => return [None, None],
+    let max_size = task.log.max_size();
+    let most = usize::try_from(max_size).unwrap_or(usize::MAX);
+    let (format, piece, at_once) = match files {
+        // Escaping may turn each byte into six, and the rest of the line needs room.
+        LogFiles::Json(..) => (Format::Json, PIECE.min(most / 8), 0),
+        LogFiles::Raw(_) => (Format::Raw, PIECE.min(most), AT_ONCE.min(most / 8)),
+        LogFiles::Journal(..) => (Format::Raw, journal::PIECE, 0),
     };
-    if files.is_empty() {
+    let sinks: Vec<Sink> = match files {
+        LogFiles::Journal(_, id, state) => vec![Sink::Journal(Box::new(Journal::of(id.as_str(), state)))],
+        LogFiles::Json(..) | LogFiles::Raw(_) => {
+            let of = |(_, path): (_, &std::path::Path)| Rotated::at(path, max_size, task.log.max_files(), format);
+            files.all().into_iter().map(of).map(Sink::File).collect()
+        }
+    };
+    if sinks.is_empty() {
         return [None, None];
     }
-    let max_size = task.log.max_size();
-    let of = |(_, path): (_, &std::path::Path)| Rotated::at(path, max_size, task.log.max_files(), format);
-    let unopened = files.all().into_iter().map(of).collect();
-    let most = usize::try_from(max_size).unwrap_or(usize::MAX);
-    let (piece, at_once) = match format {
-        // Escaping may turn each byte into six, and the rest of the line needs room.
-        Format::Json => (PIECE.min(most / 8), 0),
-        Format::Raw => (PIECE.min(most), AT_ONCE.min(most / 8)),
-    };
-    let log = Rc::new(RefCell::new(Log { files: unopened, held: Default::default(), format, piece, at_once }));
+    let log = Rc::new(RefCell::new(Log { sinks, held: Default::default(), format, piece, at_once }));
     let writer = |stream| files.has(stream).then(|| Writer { log: log.clone(), stream });
     [writer(LogStream::Stdout), writer(LogStream::Stderr)]
 }
@@ -125,8 +169,8 @@ impl Writer {
 
     /// The log for the program that is executed in the shim's place.
     pub fn hand_over(&self) -> Handed {
-        let log = self.log.borrow();
-        Handed { held: log.held.clone(), lost: log.files.iter().map(|file| file.lost).collect() }
+        let mut log = self.log.borrow_mut();
+        Handed { held: log.held.clone(), lost: log.sinks.iter_mut().map(|sink| *sink.lost()).collect() }
     }
 
     /// Keeps the held part of a line that may never end, such as a prompt. Returns how many bytes
@@ -171,19 +215,19 @@ impl Log {
             batch.push(&mut held, b"", false);
         }
         let dropped = self.append(stream, &mut batch);
-        self.file(stream).note(Timestamp::now());
+        self.sink(stream).note();
         dropped
     }
 
     fn append(&mut self, stream: LogStream, batch: &mut Batch) -> u64 {
-        let dropped = self.file(stream).append(batch);
+        let dropped = self.sink(stream).append(stream, batch);
         batch.clear();
         dropped
     }
 
-    fn file(&mut self, stream: LogStream) -> &mut Rotated {
-        let index = (stream as usize).min(self.files.len() - 1);
-        &mut self.files[index]
+    fn sink(&mut self, stream: LogStream) -> &mut Sink {
+        let index = (stream as usize).min(self.sinks.len() - 1);
+        &mut self.sinks[index]
     }
 }
 

@@ -1,4 +1,4 @@
-//! The files of a task's log: the shim writes them, others read them.
+//! The files of a task's log: the shim writes them, others read them. A log in the journal has none.
 
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,8 @@ pub enum LogFiles {
     Json(PathBuf, Vec<LogStream>),
     /// One file for each stream that is kept; there may be none.
     Raw(Vec<(LogStream, PathBuf)>),
+    /// No file: the streams that are kept are in the journal, by the task's id and its state folder.
+    Journal(Vec<LogStream>, TaskId, PathBuf),
 }
 
 impl LogFiles {
@@ -28,7 +30,11 @@ impl LogFiles {
         let kept: Vec<LogStream> = output.iter().filter(|(_, own)| own.is_none()).map(|(stream, _)| *stream).collect();
         match task.log.format() {
             LogFormat::None => LogFiles::Raw(Vec::new()),
-            LogFormat::Json if kept.is_empty() => LogFiles::Raw(Vec::new()),
+            _ if kept.is_empty() => LogFiles::Raw(Vec::new()),
+            LogFormat::Journald => {
+                let state = folder.parent().unwrap_or(folder);
+                LogFiles::Journal(kept, id.clone(), state.to_owned())
+            }
             LogFormat::Json => LogFiles::Json(named("json", "log.json"), kept),
             LogFormat::Raw => {
                 let path = |stream: LogStream| {
@@ -40,15 +46,10 @@ impl LogFiles {
         }
     }
 
-    /// Whether there are no files.
-    pub fn is_empty(&self) -> bool {
-        self.all().is_empty()
-    }
-
     /// Whether `stream` is kept.
     pub fn has(&self, stream: LogStream) -> bool {
         match self {
-            LogFiles::Json(_, kept) => kept.contains(&stream),
+            LogFiles::Json(_, kept) | LogFiles::Journal(kept, ..) => kept.contains(&stream),
             LogFiles::Raw(files) => files.iter().any(|(kept, _)| *kept == stream),
         }
     }
@@ -58,6 +59,7 @@ impl LogFiles {
         match self {
             LogFiles::Json(path, _) => vec![(None, path)],
             LogFiles::Raw(files) => files.iter().map(|(stream, path)| (Some(*stream), path.as_path())).collect(),
+            LogFiles::Journal(..) => Vec::new(),
         }
     }
 }

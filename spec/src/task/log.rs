@@ -23,6 +23,8 @@ pub enum LogFormat {
     Json,
     /// The bytes as they were written, one file for each stream.
     Raw,
+    /// As entries of the host's journal, in no file of ours.
+    Journald,
     /// Not at all.
     None,
 }
@@ -34,8 +36,9 @@ impl FromStr for LogFormat {
         match text {
             "json" => Ok(LogFormat::Json),
             "raw" => Ok(LogFormat::Raw),
+            "journald" => Ok(LogFormat::Journald),
             "none" => Ok(LogFormat::None),
-            _ => Err(Invalid::value(format!("{text:?} is none of \"json\", \"raw\" and \"none\""))),
+            _ => Err(Invalid::value(format!("{text:?} is none of \"json\", \"raw\", \"journald\" and \"none\""))),
         }
     }
 }
@@ -45,12 +48,22 @@ impl fmt::Display for LogFormat {
         f.write_str(match self {
             LogFormat::Json => "json",
             LogFormat::Raw => "raw",
+            LogFormat::Journald => "journald",
             LogFormat::None => "none",
         })
     }
 }
 
-text_value!(LogFormat, "LogFormat", string, "\"json\", \"raw\" or \"none\"", "json", "raw", "none");
+text_value!(
+    LogFormat,
+    "LogFormat",
+    string,
+    "\"json\", \"raw\", \"journald\" or \"none\"",
+    "json",
+    "raw",
+    "journald",
+    "none"
+);
 
 /// What is kept of the task's output. A stream that `output` names a file for
 /// goes there instead.
@@ -58,8 +71,9 @@ text_value!(LogFormat, "LogFormat", string, "\"json\", \"raw\" or \"none\"", "js
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
     /// `json`: lines with their stream and time; `raw`: the bytes as they were
-    /// written; `none`. By default `json` for a task in the background or where
-    /// another field of this table is given, else `none`.
+    /// written; `journald`: entries of the host's journal; `none`. By default
+    /// `json` for a task in the background or where another field of this table
+    /// is given, else `none`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<LogFormat>,
     /// How large a file becomes before the next is begun, at least 4K; 10M by default.

@@ -2,7 +2,7 @@
 
 use super::{absolute, require};
 use crate::invalid::Invalid;
-use crate::task::Task;
+use crate::task::{LogFormat, Task};
 use crate::values::ByteSize;
 
 /// Room for any line in its longest form: see `log` of the executor, whose
@@ -13,6 +13,13 @@ const MOST_FILES: u32 = 1000;
 
 pub(super) fn check(task: &Task) -> Result<(), Invalid> {
     let log = &task.log;
+    let of_files =
+        [("max_size", log.max_size.is_some()), ("max_files", log.max_files.is_some()), ("path", log.path.is_some())];
+    for (name, given) in of_files {
+        require(!given || log.format() != LogFormat::Journald, &format!("log.{name}"), || {
+            "is of files, and log.format \"journald\" has none; journald.conf limits the journal".into()
+        })?;
+    }
     if let Some(size) = log.max_size {
         require(size >= SMALLEST, "log.max_size", || format!("{size} is too small; write at least {SMALLEST}"))?;
     }
@@ -41,5 +48,10 @@ mod tests {
     fn what_is_no_log_is_refused() {
         refused("log.path = 'logs'", "log.path", "not an absolute path");
         refused("log.format = 'text'", "log.format", "\"json\"");
+        accepted("log.format = 'journald'");
+        for of_files in ["max_size = '1G'", "max_files = 2", "path = '/l'"] {
+            let field = format!("log.{}", of_files.split(' ').next().unwrap_or_default());
+            refused(&format!("log.format = 'journald'\nlog.{of_files}"), &field, "journald");
+        }
     }
 }

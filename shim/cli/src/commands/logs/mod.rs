@@ -30,6 +30,10 @@ pub fn run(state: &StateDir, id: &TaskId, args: &LogsArgs) -> Result<u8> {
         return Err(if shim.is_gone() { dead(id) } else { starting(id) });
     };
     let files = LogFiles::of(record.description()?, id, folder.path());
+    if let LogFiles::Journal(_, id, state) = &files {
+        let hint = format!("`journalctl BOWLINE_TASK={id} BOWLINE_STATE={}` prints it; -f follows", state.display());
+        return Err(Error::new(Kind::Unsupported, format!("the log of task {id} is in the journal")).hint(hint));
+    }
     check(id, &record, &files, args)?;
     let mut log = Log::open(&files, &record, args)?;
     if args.follow {
@@ -102,7 +106,7 @@ impl Log {
         };
         let content = match files {
             LogFiles::Json(..) => Content::Lines,
-            LogFiles::Raw(_) => Content::Bytes,
+            LogFiles::Raw(_) | LogFiles::Journal(..) => Content::Bytes,
         };
         let mut chains = Vec::new();
         for (stream, path) in files.all() {

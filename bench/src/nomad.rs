@@ -9,7 +9,7 @@ pub use crate::driver::Plugin;
 use crate::driver::{Process, Sleeper};
 use crate::memory::{self, kernel_number};
 use crate::rounds::{Gap, Rounds};
-use crate::table::{BOWLINE, Figure, Row};
+use crate::table::{self, BOWLINE, Figure, Row};
 
 /// From the plugin's start until it says where it listens, of which the agent waits for three.
 pub fn launch(rounds: &mut Rounds, bin: &Path, name: &str) -> Result<Vec<Row>> {
@@ -47,7 +47,7 @@ pub fn exec(rounds: &mut Rounds, on: &mut Plugin, gap: Gap) -> Result<Vec<Row>> 
 /// What plugin, shims and inits keep: of one task, and of `most`, started one right after the other and with gaps.
 pub fn memory(rounds: &mut Rounds, on: &mut Plugin, most: usize, idle: Duration) -> Result<Vec<Figure>> {
     let values = memory::measure(on, most, idle)?;
-    let ours = |((name, unit), value)| Figure { name, values: [None, Some(value), None, None], unit };
+    let ours = |((name, unit), value)| Figure { name, values: table::of_bowline(value), unit };
     let mut figures: Vec<Figure> = memory::names("nomad: ", most).into_iter().zip(values).map(ours).collect();
     for (count, gap) in [(1, Gap::None), (most, Gap::None), (most, Gap::Random)] {
         let mut tasks = Vec::new();

@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn what_was_measured_on_a_busy_machine_is_marked() {
         let busy = Row { busy: true, ..row([&[2000], &[], &[3000], &[], &[]]) };
-        assert!(text(&[busy.clone()], &[], true).contains("| a *"));
+        assert!(text(std::slice::from_ref(&busy), &[], true).contains("| a *"));
         assert_eq!(json(&Value::Null, &[busy], &[])["rows"][0]["busy"], json!(true));
     }
 

@@ -40,8 +40,9 @@ impl Traces {
         let text = result["ips"][0]["address"].as_str().unwrap_or_else(|| panic!("no address in {inspected}"));
         let links = result["interfaces"].as_array().expect("interfaces").iter();
         let outside = links.filter(|one| one.get("sandbox").is_none()).filter_map(|one| one["name"].as_str());
-        let link = outside.filter(|name| *name != "bowline-bridge").map(|name| Path::new("/sys/class/net").join(name));
-        let link = link.last().expect("an end on the host");
+        let mut links =
+            outside.filter(|name| *name != "bowline-bridge").map(|name| Path::new("/sys/class/net").join(name));
+        let link = links.next_back().expect("an end on the host");
         assert!(link.exists(), "{}", link.display());
         Traces { address: text.split('/').next().expect("an address").to_owned(), link }
     }

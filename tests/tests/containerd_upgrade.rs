@@ -238,7 +238,10 @@ fn a_sandbox_and_its_members_go_on() {
     let members: Vec<Bundle> = (0..3)
         .map(|number| {
             let bundle = containerd.bundle().script(&format!("{UNTIL_GO} exit {}", 5 + number));
-            sandbox.member(bundle, &["ipc", "uts"])
+            let member = sandbox.member(bundle, &["ipc", "uts"]);
+            // As containerd does for each container of a pod.
+            fs::write(member.path.join("address"), sandbox.bundle.read("address")).expect("writable");
+            member
         })
         .collect();
     let pids: Vec<i32> = members.iter().map(|member| sandbox.run(member)).collect();

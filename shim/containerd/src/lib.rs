@@ -116,6 +116,7 @@ fn go_on(invocation: Invocation, from: invocation::Handover) -> Result<()> {
         Ok((executor, mut handed)) => {
             log::to_fifo(&invocation, handed.log());
             let _ = rustix::thread::set_name(c"containerd-shim");
+            let (executor, handed) = (Box::new(executor), Box::new(handed));
             logged(serve::run(invocation, Begin::Again { executor, handed, refused: from.refused }))
         }
     }

@@ -496,10 +496,4 @@ mod tests {
             assert!(publisher.drained(Duration::ZERO).await, "{address:?}");
         }
     }
-
-    #[test]
-    fn it_may_be_shared() {
-        fn shareable<T: Clone + Send + Sync>() {}
-        shareable::<Publisher>();
-    }
 }

@@ -41,8 +41,8 @@ pub enum Begin {
     First(UnixListener),
     /// What the program before this one has handed over.
     Again {
-        executor: HandedTasks,
-        handed: Handed,
+        executor: Box<HandedTasks>,
+        handed: Box<Handed>,
         /// Why the program that was to take over has executed this one again.
         refused: Option<String>,
     },
@@ -57,7 +57,7 @@ pub fn run(invocation: Invocation, begin: Begin) -> Result<()> {
     let events = Publisher::new(invocation.ttrpc_address.as_deref(), &invocation.namespace);
     let (taken, tasks, upgraded) = match begin {
         Begin::First(listener) => (Taken::first(listener), None, None),
-        Begin::Again { executor, handed, refused } => (handed.take(&events)?, Some(executor), Some(refused)),
+        Begin::Again { executor, handed, refused } => (handed.take(&events)?, Some(*executor), Some(refused)),
     };
     let Taken { listener, connections, containers, sandbox } = taken;
     let containers = Arc::new(containers);

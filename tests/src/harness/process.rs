@@ -184,7 +184,11 @@ impl Process {
 
     /// Waits for its end; false if that does not come.
     fn ended(&self, most: Duration) -> bool {
-        let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).expect("a child");
+        let pidfd = match pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) {
+            // `is_running` has collected it.
+            Err(rustix::io::Errno::SRCH) => return true,
+            pidfd => pidfd.expect("a child"),
+        };
         let deadline = Timespec { tv_sec: most.as_secs().try_into().expect("small"), tv_nsec: 0 };
         loop {
             match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&deadline)) {

@@ -37,4 +37,9 @@ impl<T> Items<T> {
     pub async fn send(&self, item: std::result::Result<T, Status>) {
         let _ = self.0.send(item).await;
     }
+
+    /// A place for one item, which is then sent without waiting; none once the reader has gone.
+    pub async fn place(&self) -> Option<mpsc::Permit<'_, std::result::Result<T, Status>>> {
+        self.0.reserve().await.ok()
+    }
 }

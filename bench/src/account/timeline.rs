@@ -16,9 +16,8 @@ use std::collections::HashMap;
 pub struct Event {
     /// Microseconds of the monotonic clock.
     pub at: u64,
-    /// In whom.
+    /// The process that the event happened in.
     pub pid: i32,
-    /// See there.
     pub what: What,
 }
 

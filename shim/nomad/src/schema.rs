@@ -1,4 +1,4 @@
-//! Options as a table: what Nomad may be told of them, how their values are read, where they go in a task description.
+//! Options as a table: their schema for Nomad, how their values are read, and their places in a task description.
 //!
 //! ```text
 //!   table ─ spec ──► Nomad, which checks HCL by it

@@ -248,12 +248,12 @@ impl<'h> Plugin<'h> {
         self.driver_stream("TaskStats", json!({"task_id": task.id(), "collection_interval": interval}))
     }
 
-    /// What the driver tells of its tasks.
+    /// The stream of events of the driver's tasks.
     pub fn events(&self) -> Stream {
         self.driver_stream("TaskEvents", json!({}))
     }
 
-    /// What the driver tells of the node.
+    /// The driver's fingerprint of the node.
     pub fn fingerprint(&self) -> Stream {
         self.driver_stream("Fingerprint", json!({}))
     }

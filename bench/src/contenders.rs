@@ -35,7 +35,8 @@ pub struct Contenders {
     peers: [Option<Peer>; 2],
     cgroups: Cgroups,
     root: PathBuf,
-    _folders: [TempDir; 2],
+    state: TempDir,
+    _work: TempDir,
 }
 
 impl Contenders {
@@ -63,12 +64,17 @@ impl Contenders {
         let shims = Shims::new(shim, state.path().join("s"), name)?;
         let peer = |peer| if peers { Peer::find(peer, state.path(), name) } else { Ok(None) };
         let peers = [peer("crun")?, peer("runc")?];
-        Ok(Contenders { floor, duty, shims, peers, cgroups, root, _folders: [work, state] })
+        Ok(Contenders { floor, duty, shims, peers, cgroups, root, state, _work: work })
     }
 
     /// What everything that is made has in its name.
     pub fn name(&self) -> &str {
         &self.cgroups.0
+    }
+
+    /// The folder of everybody's state.
+    pub fn state(&self) -> &Path {
+        self.state.path()
     }
 
     /// The peer of a column, if it is one and is installed.

@@ -166,6 +166,11 @@ impl Held {
         Ok(Held { up, ids })
     }
 
+    /// A command in the task of a peer, if that is there.
+    pub fn exec(&self, on: &mut Contenders, column: usize) -> Result<Option<Duration>> {
+        on.peer(column).zip(self.ids[column].as_ref()).map(|(peer, id)| peer.exec(id)).transpose()
+    }
+
     pub fn end(self, on: &mut Contenders) -> Result<()> {
         for (column, id) in self.ids.iter().enumerate() {
             if let (Some(peer), Some(id)) = (on.peer(column), id) {
@@ -188,12 +193,11 @@ pub fn exec(rounds: &mut Rounds, on: &mut Contenders, held: &Held, gap: Gap) -> 
         on,
         |_| Ok(()),
         |on, column| {
-            Ok([match (column, &held.ids[column]) {
-                (FLOOR, _) => Some(on.floor.exec()?),
-                (DUTY, _) => Some(on.duty.exec()?),
-                (BOWLINE, _) => Some(on.shims.exec(&held.up)?),
-                (_, Some(id)) => on.peer(column).map(|peer| peer.exec(id)).transpose()?,
-                (_, None) => None,
+            Ok([match column {
+                FLOOR => Some(on.floor.exec()?),
+                DUTY => Some(on.duty.exec()?),
+                BOWLINE => Some(on.shims.exec(&held.up)?),
+                _ => held.exec(on, column)?,
             }])
         },
     )?;

@@ -11,6 +11,7 @@
 
 mod account;
 mod chart;
+mod command_line;
 mod containerd;
 mod contenders;
 mod driver;
@@ -38,6 +39,7 @@ use bowline_executor::{Doing, Error, Kind, Result, VERSION};
 use clap::Parser;
 use serde_json::{Value, json};
 
+use command_line::CommandLine;
 use contenders::Contenders;
 use groups::Held;
 use rounds::{Gap, Rounds};
@@ -87,6 +89,7 @@ enum What {
     Commands,
     Exec,
     Calls,
+    CommandLine,
     Together,
     Sandbox,
     Memory,
@@ -138,7 +141,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         return print(&account::tables(&mut rounds, &mut contenders, managers)?);
     }
     let about = about(&contenders, count);
-    let mut rows = rows(&mut rounds, &mut contenders, arguments)?;
+    let mut rows = rows(&mut rounds, &mut contenders, arguments, &bin)?;
     let mut figures = figures(&mut rounds, &mut contenders, arguments)?;
     let (more_rows, more_figures) = containerd(&mut rounds, &mut contenders, arguments, &bin)?;
     rows.extend(more_rows);
@@ -161,7 +164,7 @@ fn print(text: &str) -> Result<()> {
     std::io::stdout().write_all(text.as_bytes()).doing(Kind::Internal, || "cannot print the table")
 }
 
-fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> Result<Vec<Row>> {
+fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments, bin: &Path) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     if arguments.wants(What::Launch) {
         for seccomp in ["unconfined", "default"] {
@@ -176,7 +179,7 @@ fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> Resu
         rows.extend(groups::commands(rounds, on)?);
         rows.extend(groups::init(rounds, on)?);
     }
-    if arguments.wants(What::Exec) || arguments.wants(What::Calls) {
+    if [What::Exec, What::Calls, What::CommandLine].iter().any(|what| arguments.wants(*what)) {
         let held = Held::start(on)?;
         if arguments.wants(What::Exec) {
             for gap in [Gap::None, Gap::Fixed] {
@@ -188,6 +191,9 @@ fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> Resu
             say("measuring calls");
             rows.extend(groups::calls(rounds, on, &held)?);
         }
+        if arguments.wants(What::CommandLine) {
+            rows.extend(command_line(rounds, on, &held, bin)?);
+        }
         held.end(on)?;
     }
     if arguments.wants(What::Together) {
@@ -198,6 +204,19 @@ fn rows(rounds: &mut Rounds, on: &mut Contenders, arguments: &Arguments) -> Resu
     if arguments.wants(What::Sandbox) {
         say("measuring sandboxes");
         rows.extend(groups::sandbox(rounds, on)?);
+    }
+    Ok(rows)
+}
+
+/// What a person at a shell waits for.
+fn command_line(rounds: &mut Rounds, on: &mut Contenders, held: &Held, bin: &Path) -> Result<Vec<Row>> {
+    say("measuring the command line: run");
+    let sleeper = groups::sleeper(on)?;
+    let mut ours = CommandLine::start(bin, on.state(), &sleeper)?;
+    let mut rows = command_line::run(rounds, on, &mut ours)?;
+    for gap in [Gap::None, Gap::Fixed] {
+        say(&format!("measuring the command line: exec, gap {gap:?}"));
+        rows.extend(command_line::exec(rounds, on, &mut ours, held, gap)?);
     }
     Ok(rows)
 }

@@ -139,6 +139,11 @@ impl Peer {
         Ok(id)
     }
 
+    /// The command alone, which does nothing.
+    pub fn version_command(&mut self) -> Result<Duration> {
+        self.execute(&["--version"])
+    }
+
     /// A command in a task.
     pub fn exec(&mut self, id: &str) -> Result<Duration> {
         self.execute(&["exec", id, "/bin/true"])

@@ -32,6 +32,11 @@ fn a_small_bench_fills_every_row() {
 }
 
 #[test]
+fn a_small_bench_of_the_command_line_fills_every_row() {
+    fills(&["command-line"], 5, 0);
+}
+
+#[test]
 fn a_small_bench_of_sandboxes_fills_every_row() {
     fills(&["sandbox"], 7, 0);
 }
@@ -64,7 +69,7 @@ fn fills(what: &[&str], rows_expected: usize, figures_expected: usize) {
     for row in rows {
         let name = row["name"].as_str().expect("a name");
         assert!(ran.out().contains(name), "{name} is not in the table");
-        let by_us_alone = ["sandbox", "nomad: "].iter().any(|ours| name.contains(ours));
+        let by_us_alone = ["sandbox", "nomad: ", "host view"].iter().any(|ours| name.contains(ours));
         let without_peers = by_us_alone || name.contains(" init: ");
         for key in ["median_ms", "p99_ms", "n"] {
             assert_positive(row, &format!("/bowline/{key}"));
@@ -97,7 +102,7 @@ fn fills(what: &[&str], rows_expected: usize, figures_expected: usize) {
 
 #[test]
 fn an_interrupted_bench_cleans_up() {
-    for what in ["launch", "commands", "exec", "sandbox", "containerd", "nomad"] {
+    for what in ["launch", "commands", "exec", "command-line", "sandbox", "containerd", "nomad"] {
         let host = Host::new();
         let run = host.spawn_command(bench(&host, &["--only", what, "--rounds", "10000"]));
         run.read_stderr();

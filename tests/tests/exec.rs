@@ -259,6 +259,40 @@ fn a_client_that_goes_away_does_not_disturb_the_task() {
 }
 
 #[test]
+fn a_detached_exec_runs_on_after_the_command_has_returned() {
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    task.exec("mkfifo /tmp/in").assert_code(0);
+    let fds = || fds_of(task.shim_pid()).into_iter().filter(|fd| !fd.starts_with("socket:")).count();
+    let before = fds();
+    let ran = task.exec_with(["-d"], "echo unheard; cat /tmp/in >/tmp/out");
+    ran.assert_code(0);
+    assert_eq!((ran.out(), ran.err()), (String::new(), String::new()), "{ran}");
+    task.exec("echo heard >/tmp/in").assert_code(0);
+    eventually("what it was given", || (task.exec("cat /tmp/out").out() == "heard").then_some(()));
+    let events = || host.bowline(["events", task.id()]).out();
+    eventually("its end is an event", || events().contains("exit code 0, /bin/sh -c").then_some(()));
+    eventually("as many fds as before", || (fds() == before).then_some(()));
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_detached_exec_that_cannot_start_is_an_error_and_its_deadline_holds() {
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    task.bowline("exec", ["-d", "/no/such"]).assert_code(127);
+    for other in ["-i", "-t", "--json"] {
+        task.bowline("exec", ["-d", other, "true"]).assert_code(2);
+    }
+    task.exec_with(["-d", "--timeout=200ms"], "exec sleep 1234").assert_code(0);
+    let events = || host.bowline(["events", task.id()]).out();
+    eventually("its end is an event", || events().contains("exec sleep 1234").then_some(()));
+    task.end();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn exec_works_while_the_task_is_stopping() {
     let host = Host::new();
     let task = host.task("trap '' TERM; echo ready; while :; do sleep 0.1; done").start();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, open_sealed};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
-use bowline_protocol::wire::{NEEDED, TAKES_SECRETS, from_status};
+use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status};
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect, connect_at, patient};
@@ -305,6 +305,9 @@ impl Shim {
     /// Runs a command in the task.
     pub async fn exec(&self, mut request: ExecRequest) -> Result<ExecResponse> {
         request.id.clone_from(&self.id);
+        if request.detached {
+            self.serves(DETACHES).await?;
+        }
         self.client.exec(patient(), &request).await.map_err(|e| self.failed(&e))
     }
 

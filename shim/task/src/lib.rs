@@ -158,8 +158,8 @@ impl Services for Service {
         match (service, method) {
             (NAME, "Exec") => {
                 let request: ExecRequest = asked(payload)?;
-                let begun = self.executor.begun_exec(&id(&request.id)?, begun).map_err(|e| to_status(&e))?;
-                Ok(wait_for(begun, exec_outcome))
+                let exec = self.executor.begun_exec(&id(&request.id)?, begun).map_err(|e| to_status(&e))?;
+                Ok(wait_for(Asked { exec, detached: request.detached }, exec_outcome))
             }
             (NAME, "Upgrade") => Ok(wait_for_upgrade(&self.executor, begun)),
             _ => Err(unknown_method(method)),
@@ -223,8 +223,18 @@ fn nanoseconds(time: Timestamp) -> i64 {
     i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
 }
 
-async fn exec_outcome(begun: &BegunExec) -> Answer<ExecResponse> {
-    let outcome = begun.outcome().await.map_err(|e| to_status(&e))?;
+/// An exec that runs.
+struct Asked {
+    exec: BegunExec,
+    /// Nobody waits for its end.
+    detached: bool,
+}
+
+async fn exec_outcome(asked: &Asked) -> Answer<ExecResponse> {
+    if asked.detached {
+        return Ok(ExecResponse::default());
+    }
+    let outcome = asked.exec.outcome().await.map_err(|e| to_status(&e))?;
     let (exit_code, killed) = match outcome.end {
         ExecEnd::Exited(code) => (Some(code), ""),
         ExecEnd::TimedOut(killed) => (None, killed.as_str()),
@@ -293,7 +303,8 @@ impl Service {
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 
-    async fn begin_exec(&self, request: ExecRequest) -> Answer<(u64, BegunExec)> {
+    async fn begin_exec(&self, request: ExecRequest) -> Answer<(u64, Asked)> {
+        let detached = request.detached;
         let exec = Exec {
             process: None,
             logger: None,
@@ -312,8 +323,8 @@ impl Service {
             terminal: request.terminal.as_ref().map(size),
             name: optional(request.name),
         };
-        let begun = self.executor.exec(&id(&request.id)?, exec).await.map_err(|e| to_status(&e))?;
-        Ok((begun.number(), begun))
+        let exec = self.executor.exec(&id(&request.id)?, exec).await.map_err(|e| to_status(&e))?;
+        Ok((exec.number(), Asked { exec, detached }))
     }
 
     async fn kill_exec(&self, request: KillExecRequest) -> Answer<Empty> {

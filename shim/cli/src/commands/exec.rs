@@ -15,6 +15,7 @@ use crate::ui::session::{Happened, Session, Wish};
 use crate::ui::streams::Outputs;
 use crate::ui::terminal;
 use crate::{FAILED, reach};
+use bowline_client::Shim;
 use bowline_protocol::wire::proto::bowline::{ExecRequest, ExecResponse};
 
 /// How a command ended, and its captured output, as `--json` prints it.
@@ -64,34 +65,32 @@ fn lost(error: Error, outcome: &ExecResponse) -> Error {
 pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
     let folder = state.folder(id);
     let shim = reach::live(state, id).await?;
-    let json = args.json;
-    if args.tty {
+    let (json, tty) = (args.json, args.tty);
+    if args.detached {
+        return begin(&shim, args).await;
+    }
+    if tty {
         terminal::require()?;
     }
-    let outputs = Outputs { stdout: !json, stderr: !json && !args.tty };
-    let wish = Wish { input: args.interactive, outputs, raw: args.tty, keys: args.detach.detach_keys };
+    let outputs = Outputs { stdout: !json, stderr: !json && !tty };
+    let wish = Wish { input: args.interactive, outputs, raw: tty, keys: args.detach.detach_keys.clone() };
     let mut session = Session::begin(&folder, &wish)?;
     let name = session.name();
     let streams = session.attachment();
-    let env = variables(&args.env_file, args.env)?;
-    let term = std::env::var("TERM").ok().filter(|_| args.tty).map(|term| ("TERM".to_owned(), term));
     let timeout = args.timeout.map(|timeout| timeout.as_std());
-    let request = ExecRequest {
-        command: args.command,
-        env: term.into_iter().chain(env).map(|(key, value)| format!("{key}={value}")).collect(),
-        workdir: args.workdir.map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
-        user: args.user.map(|user| user.to_string()).unwrap_or_default(),
-        timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+    let mut request = ExecRequest {
         stdin: streams.stdin,
         stdout: streams.stdout,
         stderr: streams.stderr,
         foreground: true,
-        terminal: args.tty.then(terminal::size).into(),
+        terminal: tty.then(terminal::size).into(),
         name: name.clone(),
         direct: !json,
         separate: json,
-        ..ExecRequest::default()
+        ..requested(args)?
     };
+    let term = std::env::var("TERM").ok().filter(|_| tty).map(|term| format!("TERM={term}"));
+    request.env.splice(0..0, term);
     let end = shim.exec(request);
     // The shim enforces the timeout, unless it does not answer.
     let silence = async {
@@ -111,7 +110,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
                 Happened::Left => return Ok(0),
                 // Nobody reads a terminal's output any more. Without a terminal, the command notices that its pipe is
                 // closed.
-                Happened::Unread if args.tty => {
+                Happened::Unread if tty => {
                     let passed = session.what_is_there();
                     return passed.map(|()| 0).map_err(|error| error.within("output of the command is lost"));
                 }
@@ -121,7 +120,7 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
     };
     // A terminal is closed once everything is written. Other FIFOs hold all that the command itself wrote by now, but
     // processes that it left running may keep them open.
-    let passed = match (&outcome, args.tty) {
+    let passed = match (&outcome, tty) {
         (Ok(_), true) => session.until_closed(),
         _ => session.what_is_there(),
     };
@@ -137,6 +136,28 @@ pub async fn run(state: &StateDir, id: &TaskId, args: ExecArgs) -> Result<u8> {
             let error = Error::new(Kind::Timeout, format!("the command did not end within {after:?}; {what}"));
             Err(if killed_all { error } else { error.hint("what it had started in another session may run on") })
         }
+    }
+}
+
+/// The command, as far as streams have no part in it.
+fn requested(args: ExecArgs) -> Result<ExecRequest> {
+    let env = variables(&args.env_file, args.env)?;
+    Ok(ExecRequest {
+        command: args.command,
+        env: env.into_iter().map(|(key, value)| format!("{key}={value}")).collect(),
+        workdir: args.workdir.map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
+        user: args.user.map(|user| user.to_string()).unwrap_or_default(),
+        timeout_ms: args.timeout.map(|timeout| u64::try_from(timeout.as_std().as_millis()).unwrap_or(u64::MAX)),
+        ..ExecRequest::default()
+    })
+}
+
+/// Returns once the command runs.
+async fn begin(shim: &Shim, args: ExecArgs) -> Result<u8> {
+    let request = ExecRequest { detached: true, ..requested(args)? };
+    tokio::select! {
+        begun = shim.exec(request) => begun.map(|_| 0),
+        error = shim.silence_at_first() => Err(error),
     }
 }
 

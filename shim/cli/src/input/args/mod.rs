@@ -365,6 +365,9 @@ pub struct LogsArgs {
 
 #[derive(Debug, Args)]
 pub struct ExecArgs {
+    /// Return once it runs; its output goes nowhere, and its end is an event of the task
+    #[arg(short, long = "detach", conflicts_with_all = ["interactive", "tty", "json"])]
+    pub detached: bool,
     /// Pass stdin on to it
     #[arg(short, long)]
     pub interactive: bool,

@@ -15,6 +15,7 @@ pub mod record;
 pub mod sampling;
 pub mod screen;
 pub mod session;
+pub mod signals;
 pub mod streams;
 pub mod table;
 pub mod template;

@@ -7,12 +7,12 @@
 //!
 //! Shared by `run`, `exec` and `attach`. Must not: decide what a signal means.
 
-use bowline_executor::{Doing, Folder, Kind, Result};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
-use signal_hook::iterator::Signals;
-use tokio::sync::{mpsc, oneshot};
+use bowline_executor::{Folder, Result};
+use signal_hook::consts::{SIGCONT, SIGWINCH};
+use tokio::sync::oneshot;
 
 use crate::ui::detach::{DetachKeys, Typing};
+use crate::ui::signals::{ENDING, Signals};
 use crate::ui::streams::{InputFifo, Outputs, Streams};
 use crate::ui::terminal::RawMode;
 use bowline_protocol::wire::proto::bowline::AttachRequest;
@@ -48,7 +48,7 @@ pub struct Session {
     streams: Streams,
     stdin: String,
     raw: Option<RawMode>,
-    signals: mpsc::UnboundedReceiver<i32>,
+    signals: Signals,
     left: Option<oneshot::Receiver<()>>,
     unread: Option<oneshot::Receiver<()>>,
 }
@@ -57,7 +57,8 @@ impl Session {
     /// Creates the FIFOs in the task's folder, and makes our terminal raw if the task gets it, before anything is
     /// written to it. From here on signals do not end us; [`Session::happened`] reports them.
     pub fn begin(folder: &Folder, wish: &Wish) -> Result<Session> {
-        let signals = watch_signals(wish.raw)?;
+        let window: &[i32] = if wish.raw { &[SIGWINCH, SIGCONT] } else { &[] };
+        let signals = Signals::watch(&[&ENDING, window].concat())?;
         let (streams, unread) = Streams::attach(folder, wish.outputs)?;
         let input = wish.input.then(|| streams.input()).transpose()?;
         let stdin = input.as_ref().map(InputFifo::path).unwrap_or_default();
@@ -86,7 +87,7 @@ impl Session {
     pub async fn happened(&mut self) -> Happened {
         loop {
             tokio::select! {
-                Some(signal) = self.signals.recv() => match signal {
+                signal = self.signals.next() => match signal {
                     SIGWINCH => return Happened::Resized,
                     // The process that stopped us may have changed the terminal or its window.
                     SIGCONT => {
@@ -135,22 +136,4 @@ async fn told(thread: &mut Option<oneshot::Receiver<()>>) {
         *thread = None;
     }
     std::future::pending().await
-}
-
-/// Receives the signals that end a foreground process, and those of a window if `window` is set.
-pub fn watch_signals(window: bool) -> Result<mpsc::UnboundedReceiver<i32>> {
-    let mut watched = vec![SIGINT, SIGTERM, SIGHUP, SIGQUIT];
-    if window {
-        watched.extend([SIGWINCH, SIGCONT]);
-    }
-    let mut signals = Signals::new(watched).doing(Kind::Internal, || "cannot watch for signals")?;
-    let (send, receive) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        for signal in signals.forever() {
-            if send.send(signal).is_err() {
-                return;
-            }
-        }
-    });
-    Ok(receive)
 }

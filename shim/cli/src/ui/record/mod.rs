@@ -17,12 +17,11 @@ use bowline_executor::events::{Entry, Reader};
 use bowline_executor::{Doing, Error, ExitReport, Kind, Result, StateDir, Stats, died_with_shim};
 use bowline_spec::id::TaskId;
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::input::args::StatsArgs;
 use crate::ui::plot;
-use crate::ui::session::watch_signals;
+use crate::ui::signals::{ENDING, Signals};
 use crate::{reach, say};
 use bowline_client::Shim;
 use bowline_client::dead;
@@ -47,7 +46,7 @@ pub async fn run(state: &StateDir, path: &Path, args: &StatsArgs) -> Result<u8> 
         plot::writable(picture)?;
     }
     let mut recorder = Recorder::begin(state, &id, path, args).await?;
-    let signals = watch_signals(false)?;
+    let signals = Signals::watch(&ENDING)?;
     let outcome = recorder.record(signals, args.length.map(|length| length.as_std())).await;
     // Draw what was recorded, even if it is incomplete.
     let drawn = args.plot.as_ref().map_or(Ok(()), |picture| plot::draw(path, picture));
@@ -100,7 +99,7 @@ impl Recorder {
     }
 
     /// Records until the task ends, somebody stops the recording, or `length` has passed.
-    async fn record(&mut self, signals: mpsc::UnboundedReceiver<i32>, length: Option<Duration>) -> Result<Because> {
+    async fn record(&mut self, signals: Signals, length: Option<Duration>) -> Result<Because> {
         let end = self.follow(signals, length).await;
         let entries = self.journal.read()?;
         self.keep(entries)?;
@@ -118,7 +117,7 @@ impl Recorder {
         end.map(|_| because)
     }
 
-    async fn follow(&mut self, mut signals: mpsc::UnboundedReceiver<i32>, length: Option<Duration>) -> Result<End> {
+    async fn follow(&mut self, mut signals: Signals, length: Option<Duration>) -> Result<End> {
         let begun = Instant::now();
         let over = async {
             match length {
@@ -140,7 +139,7 @@ impl Recorder {
                     let report = report?.unwrap_or_else(|| died_with_shim(None));
                     return Ok(End::Exited(Box::new(report)));
                 }
-                Some(_) = signals.recv() => return Ok(End::Asked),
+                _ = signals.next() => return Ok(End::Asked),
                 () = &mut over => return Ok(End::TimeOver),
                 stats = read => stats,
             };

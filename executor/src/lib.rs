@@ -153,7 +153,7 @@ pub use report::{Enforcement, ExitReport, StoppedBy};
 pub use request::{Bundle, Exec, ExecOutcome, Launch, Launched, PauseEnd, Process, Source, TaskState};
 pub use rootfs::{SECRETS, Secret, layers, mount_options};
 pub use sandbox::{Budget, SandboxRecord, SandboxState, Undone, give_up_damaged_networks, undo_sandbox};
-pub use sealed::open as open_sealed;
+pub use sealed::{Sealed, open as open_sealed};
 pub use stats::{
     Cpu as CpuStats, Hugepages as HugepagesStats, Io as IoStats, IoDevice as IoDeviceStats, Memory as MemoryStats,
     MemoryAccount as MemoryAccountStats, MemoryEvents as MemoryEventsStats, Pids as PidsStats, Pressure,

@@ -174,7 +174,7 @@ pub fn read_facts(reads: Reads) -> Result<()> {
 /// Why that is impossible: nothing has changed then.
 pub(crate) async fn execute(supervisor: &Rc<Supervisor>, manager: &dyn Manager, wanted: &WantedUpgrade) -> Result<()> {
     let binary = &wanted.program;
-    let program = sealed::open(binary)?;
+    let program = sealed::open(binary)?.program;
     let ours = rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let ours = ours.doing(Kind::Internal, || "cannot open our own program")?;
     let calls_wait = || manager.calls_wait();

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use bowline_executor::pages::FRUGAL;
 use bowline_executor::systemd::Systemd;
 use bowline_executor::watch::MARKER;
-use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, hand_down, open_sealed};
+use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, hand_down, open_sealed};
 use rustix::fs::OFlags;
 
 /// The environment variables that the shim inherits.
@@ -101,7 +101,7 @@ impl Begin {
 pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup, begin: Begin) -> Result<Child> {
     let what = || format!("cannot start a shim for {}", folder.path().display());
     let listener = listen(folder)?;
-    let sealed = open_sealed(binary)?;
+    let Sealed { program, mount } = open_sealed(binary)?;
     let log = folder.file("shim.log");
     let log = File::options()
         .append(true)
@@ -114,11 +114,11 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
     let above = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, 10);
     let listener = above(listener.into()).doing(Kind::Internal, what)?;
     let lock = above(lock.into_fd()).doing(Kind::Internal, what)?;
-    let sealed = above(sealed).doing(Kind::Internal, what)?;
+    let program = above(program).doing(Kind::Internal, what)?;
     let numbers = [&listener, &lock].map(|fd| fd.as_raw_fd().to_string());
-    let mut command = Command::new(format!("/proc/self/fd/{}", sealed.as_raw_fd()));
+    let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
     hand_down(&mut command, vec![listener, lock]);
-    command
+    let started = command
         .arg0("bowline-shim")
         .arg("--folder")
         .arg(folder.path())
@@ -137,7 +137,9 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .stdout(Stdio::null())
         .stderr(log)
         .spawn()
-        .doing(Kind::Internal, what)
+        .doing(Kind::Internal, what);
+    drop(mount);
+    started
 }
 
 /// Listens at the folder's socket. Binds under another name first, so that whoever finds the socket can connect: a

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
 use bowline_executor::pages::FRUGAL;
-use bowline_executor::{Doing, Kind, Result, join_cgroup, open_sealed};
+use bowline_executor::{Doing, Kind, Result, Sealed, join_cgroup, open_sealed};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::thread::{CoreSchedulingScope, create_core_scheduling_cookie};
 
@@ -81,13 +81,13 @@ impl Background {
     pub fn start(invocation: &Invocation, address: &str, listener: UnixListener) -> Result<Background> {
         let what = || "cannot start the serving process";
         let binary = spawn::ourselves()?;
-        let sealed = open_sealed(&binary)?;
+        let Sealed { program, mount } = open_sealed(&binary)?;
         // Move the fds away from the numbers of stdin, stdout and stderr.
         let above = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, 10);
-        let sealed = above(sealed).doing(Kind::Internal, what)?;
+        let program = above(program).doing(Kind::Internal, what)?;
         let listener = above(listener.into()).doing(Kind::Internal, what)?;
         fcntl_setfd(&listener, FdFlags::empty()).doing(Kind::Internal, what)?;
-        let mut command = Command::new(format!("/proc/self/fd/{}", sealed.as_raw_fd()));
+        let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
         command.arg0(&binary).args(invocation.to_serve(address, listener.as_raw_fd(), &spawn::bowline(&binary)));
         for name in NOT_HANDED_DOWN {
             command.env_remove(name);
@@ -99,7 +99,9 @@ impl Background {
         let addresses = [("TTRPC_ADDRESS", &invocation.ttrpc_address), ("GRPC_ADDRESS", &invocation.grpc_address)];
         command.envs(addresses.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().doing(Kind::Internal, what).map(|child| Background(Some(child)))
+        let started = command.spawn().doing(Kind::Internal, what).map(|child| Background(Some(child)));
+        drop(mount);
+        started
     }
 
     /// Lets the process outlive this one.

@@ -397,6 +397,16 @@ impl Executor {
         self.supervisor()?.task(id)?.attach(&attachment)
     }
 
+    /// Waits until the exec named `exec` has begun: it takes a size and signals then. Returns at once for one that has
+    /// begun or is not known.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such task.
+    pub async fn exec_begins(&self, id: &TaskId, exec: &str) -> Result<()> {
+        self.supervisor()?.task(id)?.until_exec_begins(exec).await;
+        Ok(())
+    }
+
     /// Sets the size of the terminal of a task, or of the exec named `exec`.
     ///
     /// # Errors

@@ -323,6 +323,12 @@ impl TaskFacts {
         self.execs.iter().find(|(_, exec)| is_it(exec)).map(|(number, _)| *number)
     }
 
+    /// Whether an exec with this name is not executed yet.
+    pub fn starts_exec(&self, name: &str) -> bool {
+        let named = self.exec_named(name).and_then(|number| self.execs.get(&number));
+        named.is_some_and(|exec| exec.life == exec::Life::Starting)
+    }
+
     /// Stores an exec under the next number and returns the number.
     pub fn keep_exec(&mut self, exec: ExecFacts) -> u64 {
         self.execs_begun += 1;
@@ -365,6 +371,9 @@ pub struct ExecFacts {
     pub in_group: bool,
     /// How the exec has ended.
     pub end: Option<ExecEnd>,
+    /// The signal that ended it, if one did before its deadline.
+    #[serde(default)]
+    pub signal: Option<i32>,
     /// When it was reaped.
     pub exited_at: Option<Timestamp>,
     /// Where the output went; gathered when facts are read.

@@ -171,6 +171,8 @@ pub struct Exec {
 pub struct ExecOutcome {
     /// The exit code, or that the deadline came.
     pub end: ExecEnd,
+    /// The number of the signal that ended it; the exit code is 128 more then.
+    pub signal: Option<i32>,
     /// The last bytes of stdout; of both streams if not captured separately.
     pub stdout: Vec<u8>,
     /// The last bytes of stderr if captured separately.

@@ -2,6 +2,8 @@
 
 use bowline_tests::Host;
 use bowline_tests::harness::nomad::{Exit, Plugin, Stream, Task, decoded, encoded};
+use bowline_tests::harness::{eventually, process_exists};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 const IDLE: &str = "exec sleep 1000";
@@ -38,7 +40,8 @@ fn every_exit_code_of_a_check_is_its_own() {
     }
     // As a shell has it: the agent reads the exit code alone.
     for (name, code) in [("TERM", 128 + 15), ("KILL", 128 + 9)] {
-        plugin.exec(&task, &format!("kill -{name} $$"), "10s").expect("it runs").1.assert_code(code);
+        let (_, exit) = plugin.exec(&task, &format!("kill -{name} $$"), "10s").expect("it runs");
+        exit.assert_killed_by(code - 128);
     }
     plugin.destroy_by_force(&task);
     plugin.kill();
@@ -168,7 +171,7 @@ fn streaming_gives_both_streams_and_the_exit_code() {
     exit.assert_code(43);
     let (out, _, exit) = streamed(&plugin, &task, "kill -KILL $$", "");
     assert_eq!(out, "");
-    exit.assert_code(128 + 9);
+    exit.assert_killed_by(9);
     plugin.destroy_by_force(&task);
     plugin.kill();
     host.assert_nothing_left();
@@ -263,6 +266,27 @@ fn a_terminal_echoes_and_has_the_size_that_it_is_given() {
 }
 
 #[test]
+fn a_terminal_that_is_resized_before_its_command_runs_has_the_last_size() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    let task = idle(&plugin);
+    for _ in 0..5 {
+        let stream = plugin.exec_stream(&task, "read go; stty size", true);
+        for rows in 1..=9 {
+            stream.send(size(10 * rows, 7 * rows));
+        }
+        stream.send(input("go\n"));
+        let (out, _, exit) = to_the_end(&stream);
+        exit.assert_code(0);
+        assert!(out.contains("90 63"), "{out:?}");
+    }
+    plugin.destroy_by_force(&task);
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn a_terminal_that_is_resized_tells_its_program() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };
@@ -290,10 +314,31 @@ fn a_client_that_goes_away_takes_its_command_along() {
         let stream = plugin.exec_stream(&task, "echo ready; exec sleep 4711", tty);
         stream.next().expect("it is ready");
         stream.cancel();
-        bowline_tests::harness::eventually("it ends", || {
-            (!host.all_of_it().iter().any(|left| left.contains("sleep 4711"))).then_some(())
-        });
+        eventually("it ends", || (!host.all_of_it().iter().any(|left| left.contains("sleep 4711"))).then_some(()));
     }
+    plugin.destroy_by_force(&task);
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn checks_go_on_after_their_shim_was_replaced_or_upgraded() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    let task = idle(&plugin);
+    let check = |code: i32| plugin.exec(&task, &format!("exit {code}"), "10s").expect("it runs").1;
+    check(1).assert_code(1);
+    host.bowline(["upgrade", "--all"]).assert_code(0);
+    check(2).assert_code(2);
+    let listed = host.bowline(["ps", "--json"]).assert_code(0).json();
+    let id = listed[0]["id"].as_str().expect("text").to_owned();
+    let shim = host.bowline(["inspect", &id]).assert_code(0).json()["shim_pid"].as_i64().expect("a pid");
+    let shim: i32 = shim.try_into().expect("a pid");
+    kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL).expect("it lives");
+    eventually("it is gone", || (!process_exists(shim)).then_some(()));
+    // The connection that the checks before have used is closed.
+    check(3).assert_code(3);
     plugin.destroy_by_force(&task);
     plugin.kill();
     host.assert_nothing_left();

@@ -248,13 +248,22 @@ fn it_leaves_in_time_whatever_is_asked_of_it_and_the_tasks_stay() {
     let streams = [
         plugin.begin_wait(&task),
         plugin.stats(&task, "0.1s"),
-        plugin.exec_stream(&task, "exec sleep 1000", true),
+        plugin.exec_stream(&task, "echo ready; exec sleep 4711", true),
         plugin.events(),
         plugin.fingerprint(),
     ];
     streams[1].next().expect("a reading");
+    streams[2].next().expect("it is ready");
     assert_left(&plugin.kill());
-    assert!(streams.iter().all(|stream| stream.end().is_err() || stream.has_ended()));
+    // By this the agent knows that it is to ask the next process of the plugin.
+    for stream in &streams {
+        while stream.next().is_some() {}
+        let code = stream.end().expect_err("it could go on for ever").code;
+        // Or the host was the first to close the connection.
+        assert!(code == "Unavailable" || code == "Canceled", "{code}");
+    }
+    let commands = host.all_of_it();
+    assert!(!commands.iter().any(|left| left.contains("sleep 4711")), "{commands:?}");
     let next = agent.launch();
     next.recover(&task).expect("it lives");
     assert_eq!(next.inspect(&task)["task"]["state"], "RUNNING");

@@ -121,6 +121,14 @@ impl Hierarchy {
         open_dir(&self.dir, Path::new(below)).map_or_else(|_| Vec::new(), |dir| tree::names_below(dir.as_fd()))
     }
 
+    /// Whether the process whose `/proc/<pid>/cgroup` has this text is at `path`, where this is a v1 hierarchy.
+    pub fn is_at(&self, path: &str, text: &str) -> bool {
+        let ours =
+            |controllers: &str| controllers.split(',').any(|name| self.controllers.iter().any(|own| own == name));
+        let mut lines = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+        lines.any(|(controllers, at)| at == path && ours(controllers))
+    }
+
     fn join_file(&self) -> &'static str {
         if self.unified { v2::PROCS } else { v1::TASKS }
     }

@@ -128,13 +128,15 @@ impl Layout {
         &self.hierarchies
     }
 
-    /// Moves the calling process, which must have one thread, to `path` in every v1 hierarchy; `/` is the root cgroup.
+    /// Moves the calling process, which must have one thread, to `path` in every v1 hierarchy where it is elsewhere; `/` is
+    /// the root cgroup.
     ///
     /// # Errors
     /// `NotFound` when the cgroup is missing from a hierarchy.
     pub fn enter(&self, path: &str) -> Result<()> {
-        let mut v1 = self.hierarchies.iter().filter(|h| !h.unified);
-        v1.try_for_each(|hierarchy| hierarchy.join(path, "0"))
+        let mine = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mut elsewhere = self.hierarchies.iter().filter(|h| !h.unified && !h.is_at(path, &mine));
+        elsewhere.try_for_each(|hierarchy| hierarchy.join(path, "0"))
     }
 
     /// Moves process `pid` to `path` in the unified hierarchy, if there is one. Call this from a

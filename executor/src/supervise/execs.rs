@@ -7,7 +7,7 @@ use std::time::Instant;
 use bowline_cgroup::{Cgroup, Entry, ExecGroup};
 use bowline_error::{Error, Kind, Result};
 use bowline_spec::id::TaskId;
-use bowline_sys as sys;
+use bowline_sys::{self as sys, Ended};
 use jiff::Timestamp;
 use oci_spec::runtime::Process;
 
@@ -490,7 +490,11 @@ impl Task {
         };
         let deadline = self.facts.look(|facts| facts.execs.get(&number)?.deadline);
         match before(deadline, claim.ended()).await {
-            Some(end) => self.exec_has_ended(number, ExecEnd::Exited(end.ended.code()), end.at),
+            Some(end) => {
+                let signal = if let Ended::Signaled(signal) = end.ended { Some(signal) } else { None };
+                self.facts.note(|facts| facts.execs.get_mut(&number).map(|exec| exec.signal = signal));
+                self.exec_has_ended(number, ExecEnd::Exited(end.ended.code()), end.at);
+            }
             None => self.exec_comes_to(number, Trigger::Deadline),
         }
     }
@@ -524,6 +528,7 @@ impl Task {
         let mut tails = tails.iter().map(|tail| tail.borrow().to_vec());
         Ok(ExecOutcome {
             end: exec.end.ok_or_else(gone)?,
+            signal: exec.signal,
             stdout: tails.next().unwrap_or_default(),
             stderr: tails.next().unwrap_or_default(),
             started_at: exec.started_at.ok_or_else(gone)?,

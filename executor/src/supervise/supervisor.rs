@@ -139,8 +139,8 @@ impl Supervisor {
         let sandbox = cgroup::of_sandbox(&config.folder.name());
         let overhead = Overhead::begin(&config.shim_cgroup, &sandbox, &config.systemd, &layout).await?;
         // Prepared here while no caller waits, so that a launch has one level less to create. A manager that
-        // receives events chooses its tasks' cgroups itself.
-        if config.tell.is_none() {
+        // receives events, or that charges the shim elsewhere, chooses its tasks' cgroups itself.
+        if config.tell.is_none() && config.shim_cgroup == ShimCgroup::Overhead {
             layout.prepare(&sandbox)?;
         }
         Ok(Rc::new(Supervisor::with(config, layout, overhead)))

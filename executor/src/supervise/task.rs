@@ -151,6 +151,12 @@ impl Task {
         self.handles.borrow().lines().map_or(0, Lines::dropped)
     }
 
+    /// Waits until the exec with this name has been executed, could not be, or is not known: a name is known from the
+    /// request on.
+    pub async fn until_exec_begins(&self, name: &str) {
+        self.facts.until_it(|facts| !facts.starts_exec(name)).await;
+    }
+
     fn lines_of(&self, exec: Option<&str>) -> Result<Lines> {
         if !self.is_live() {
             return Err(Error::new(Kind::WrongState, format!("task {} has exited", self.id)));

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::c_long;
@@ -11,6 +12,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::check;
+use super::processes::one_thread;
 use super::recent::{is_absent, mark_close_on_exec};
 
 /// Duplicates `fd` to `number`, in place of what is there, and keeps it open across an execve.
@@ -23,11 +25,24 @@ pub fn place_fd(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
     check(c_long::from(rc)).map(drop)
 }
 
+/// Starts the program of `command`, which inherits `fds` under the numbers that they have here. Closes them here.
+///
+/// Where this process has one thread, close-on-exec is cleared here, and the child need not copy our memory: that takes a
+/// third of the time. Another thread might start a program meanwhile, which would inherit them too.
+pub fn spawn_with(command: &mut Command, fds: Vec<OwnedFd>) -> io::Result<Child> {
+    if one_thread().is_err() {
+        hand_down(command, fds);
+        return command.spawn();
+    }
+    fds.iter().try_for_each(|fd| rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty()))?;
+    command.spawn()
+}
+
 /// Lets the program that `command` starts inherit `fds`, under the numbers that they have here, and closes them here once
 /// the command is dropped.
 ///
 /// No program that another thread starts meanwhile inherits them, as it would if close-on-exec were cleared here.
-pub fn hand_down(command: &mut impl CommandExt, fds: Vec<OwnedFd>) {
+fn hand_down(command: &mut Command, fds: Vec<OwnedFd>) {
     let share = move || {
         // Neither allocates nor takes a lock: another thread may have held one at the fork.
         fds.iter().try_for_each(|fd| rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())).map_err(Into::into)

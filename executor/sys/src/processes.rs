@@ -181,7 +181,7 @@ pub fn clones_into_cgroups() -> bool {
 }
 
 /// Fails unless the calling process has exactly one thread.
-fn one_thread() -> io::Result<()> {
+pub(super) fn one_thread() -> io::Result<()> {
     // "." and ".." count as links too.
     match std::fs::metadata("/proc/self/task")?.nlink() {
         3 => Ok(()),

@@ -65,11 +65,27 @@ impl Client {
         let (sandbox, shim_cgroup) = (start.sandbox.clone(), start.shim_cgroup.clone());
         let (id, request) = start.request()?;
         let up = Up::for_task(&self.state, &id, sandbox.as_ref(), &shim_cgroup, &self.programs).await?;
-        if let Err(error) = launch(&up, request).await {
+        if let Err(error) = self.launch(&up, request).await {
             return Err(up.abandon(error));
         }
         up.let_go();
         Ok(Task::new(&self.state, id, &self.programs))
+    }
+
+    /// Asks the shim for the launch. A new shim, of a binary that is known, need not say first what it serves.
+    async fn launch(&self, up: &Up, request: LaunchRequest) -> Result<()> {
+        if up.binary.as_ref().is_some_and(|binary| self.programs.is_known_to_serve(binary)) {
+            return tokio::select! {
+                biased;
+                launched = up.shim.launch(request) => launched.map(drop),
+                silent = up.shim.silence_at_first() => Err(silent),
+            };
+        }
+        up.shim.check_revision().await?;
+        if let Some(binary) = &up.binary {
+            self.programs.serves(binary);
+        }
+        up.shim.launch(request).await.map(drop)
     }
 
     /// The task `id`, whoever has started it, running or ended.
@@ -88,6 +104,12 @@ impl Client {
                 .hint(format!("`bowline sandbox inspect {id}` names its members")));
         }
         Ok(Task::new(&self.state, id, &self.programs))
+    }
+
+    /// Like this client, whose shims are started from these programs.
+    #[doc(hidden)]
+    pub fn with_programs(self, programs: Programs) -> Client {
+        Client { programs, ..self }
     }
 
     fn no_folder(&self) -> Option<Error> {
@@ -115,9 +137,4 @@ impl Client {
     pub fn events(&self) -> Result<Events> {
         Events::open(self.state.events(), None)
     }
-}
-
-async fn launch(up: &Up, request: LaunchRequest) -> Result<()> {
-    up.shim.check_revision().await?;
-    up.shim.launch(request).await.map(drop)
 }

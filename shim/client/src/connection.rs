@@ -1,6 +1,7 @@
 //! A connection to a shim's socket.
 
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use bowline_executor::Folder;
@@ -20,6 +21,16 @@ pub async fn connect(folder: &Folder) -> io::Result<BowlineClient> {
 /// Connects to the shim that listens at `socket`.
 pub async fn connect_at(socket: &Path) -> io::Result<BowlineClient> {
     let stream = tokio::net::UnixStream::connect(socket).await?;
-    let socket = ttrpc::r#async::transport::Socket::from(stream);
-    Ok(BowlineClient::new(ttrpc::r#async::Client::new(socket)))
+    Ok(client_of(stream))
+}
+
+fn client_of(stream: tokio::net::UnixStream) -> BowlineClient {
+    BowlineClient::new(ttrpc::r#async::Client::new(ttrpc::r#async::transport::Socket::from(stream)))
+}
+
+/// Like [`connect_at`], with a descriptor of the connection, which tells when the other end closes it.
+pub async fn connect_watched(socket: &Path) -> io::Result<(BowlineClient, OwnedFd)> {
+    let stream = tokio::net::UnixStream::connect(socket).await?;
+    let watched = stream.as_fd().try_clone_to_owned()?;
+    Ok((client_of(stream), watched))
 }

@@ -77,5 +77,5 @@ pub(crate) fn outcome(told: ExecResponse) -> Result<ExecOutcome> {
         (None, _) => ExecEnd::TimedOut(Killed::Cgroup),
     };
     let (started_at, exited_at) = (time(told.started_at_ns)?, time(told.exited_at_ns)?);
-    Ok(ExecOutcome { end, stdout: told.stdout, stderr: told.stderr, started_at, exited_at })
+    Ok(ExecOutcome { end, signal: told.signal, stdout: told.stdout, stderr: told.stderr, started_at, exited_at })
 }

@@ -40,6 +40,7 @@ mod connection;
 mod ending;
 mod events;
 mod exec;
+mod kept;
 mod start;
 mod task;
 
@@ -74,5 +75,7 @@ pub use adopt::{adopt, find_or_adopt, live};
 pub use ending::{Removal, remove, remove_ended, report, stop};
 #[doc(hidden)]
 pub use events::Changes;
+#[doc(hidden)]
+pub use kept::Kept;
 #[doc(hidden)]
 pub use shim::{Presence, Shim, dead, exited, facts_at, find, is_held, starting, unknown, unwritten, upgrade_at};

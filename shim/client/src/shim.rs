@@ -1,8 +1,10 @@
 //! Asks the shim of a task; once the shim is gone, reads what it left behind.
 
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, open_sealed};
@@ -10,7 +12,7 @@ use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
 use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status};
 use tokio::time::{sleep, timeout};
 
-use crate::connection::{connect, connect_at, patient};
+use crate::connection::{connect_at, connect_watched, patient};
 use crate::patience::{self, BEFORE_ASKING, LOOK, Patience, lock_after, silent};
 use bowline_protocol::wire::proto::bowline::{
     AttachRequest, Empty, ExecRequest, ExecResponse, KillExecRequest, LaunchRequest, LaunchResponse, Process,
@@ -28,6 +30,8 @@ pub struct Shim {
     pub(crate) folder: Folder,
     /// The one that the connection was made to; absent where the shim is a sandbox's.
     pub(crate) socket: Option<Socket>,
+    /// A descriptor of the connection, which shows whether that is still open; absent where the shim is a sandbox's.
+    pub(crate) connection: Option<Arc<OwnedFd>>,
 }
 
 /// Which socket a shim has: its inode, and when that was made.
@@ -74,9 +78,10 @@ pub fn dead(id: &str) -> Error {
 pub async fn find(folder: &Folder, id: &str) -> Result<Presence> {
     loop {
         let socket = socket_of(folder);
-        let found = match connect(folder).await {
-            Ok(client) => {
-                return Ok(Presence::Live(Shim { client, id: id.to_owned(), folder: folder.clone(), socket }));
+        let found = match connect_watched(&folder.socket()).await {
+            Ok((client, connection)) => {
+                let (id, folder, connection) = (id.to_owned(), folder.clone(), Some(Arc::new(connection)));
+                return Ok(Presence::Live(Shim { client, id, folder, socket, connection }));
             }
             Err(_) if !folder.exists()? => return Err(unknown(id)),
             // The socket's backlog is full: the shim accepts nobody.

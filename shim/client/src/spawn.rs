@@ -2,16 +2,17 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_executor::pages::FRUGAL;
 use bowline_executor::systemd::Systemd;
 use bowline_executor::watch::MARKER;
-use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, hand_down, open_sealed};
+use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, open_sealed, spawn_with};
 use rustix::fs::OFlags;
 
 /// The environment variables that the shim inherits.
@@ -29,12 +30,73 @@ const HANDED_DOWN: &[&str] = &[
 #[derive(Debug, Clone, Default)]
 pub struct Programs {
     shim: Option<PathBuf>,
+    /// What is known of the shim's binary, for a program that starts many.
+    known: Option<Arc<Mutex<Option<Binary>>>>,
 }
+
+/// A shim's binary from which shims were started.
+#[derive(Debug)]
+struct Binary {
+    identity: Identity,
+    /// Its copy that nobody can change.
+    sealed: Arc<Sealed>,
+    /// Whether a shim that was started from it has said that it serves what this library needs.
+    serves: bool,
+}
+
+impl Binary {
+    fn is(&self, sealed: &Arc<Sealed>) -> bool {
+        Arc::ptr_eq(&self.sealed, sealed)
+    }
+}
+
+/// Which file it is, and that it was not written since: device, inode, size, and the time of its last change.
+type Identity = (u64, u64, u64, (i64, i64));
 
 impl Programs {
     /// With the shim's binary at `shim`.
     pub fn with_shim(shim: PathBuf) -> Programs {
-        Programs { shim: Some(shim) }
+        Programs { shim: Some(shim), known: None }
+    }
+
+    /// Like these, for a program that starts many shims: what is known of their binary is kept from one to the next,
+    /// until another is installed.
+    pub fn for_many(self) -> Programs {
+        Programs { known: Some(Arc::default()), ..self }
+    }
+
+    /// The copy of the shim's binary at `binary` that nobody can change.
+    pub(crate) fn sealed(&self, binary: &Path) -> Result<Arc<Sealed>> {
+        let Some(mut known) = self.known() else { return open_sealed(binary).map(Arc::new) };
+        let identity = identity(binary)?;
+        if let Some(known) = known.as_ref().filter(|known| known.identity == identity) {
+            return Ok(known.sealed.clone());
+        }
+        let sealed = Arc::new(open_sealed(binary)?);
+        *known = Some(Binary { identity, sealed: sealed.clone(), serves: false });
+        Ok(sealed)
+    }
+
+    /// Whether a shim from the copy `sealed` has said that it serves what this library needs.
+    pub(crate) fn is_known_to_serve(&self, sealed: &Arc<Sealed>) -> bool {
+        self.known().is_some_and(|known| known.as_ref().is_some_and(|known| known.serves && known.is(sealed)))
+    }
+
+    /// Remembers that.
+    pub(crate) fn serves(&self, sealed: &Arc<Sealed>) {
+        let mut known = self.known();
+        if let Some(known) = known.as_mut().and_then(|known| known.as_mut()).filter(|known| known.is(sealed)) {
+            known.serves = true;
+        }
+    }
+
+    /// Whether what is known of the binary is kept.
+    pub(crate) fn are_for_many(&self) -> bool {
+        self.known.is_some()
+    }
+
+    fn known(&self) -> Option<MutexGuard<'_, Option<Binary>>> {
+        self.known.as_ref().map(|known| known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The shim's binary: the one that was named, else the one beside our own binary, else the first in the PATH.
@@ -64,6 +126,11 @@ impl Programs {
         }
         Err(Error::new(Kind::NotFound, format!("cannot find {}", named.display()))
             .hint("install it beside bowline, or name it with --shim"))
+    }
+
+    /// The binary of Nomad's task driver, which is beside our own binary or in the PATH; `None` where it is missing.
+    pub fn nomad_driver(&self) -> Option<PathBuf> {
+        Some(beside_or_in_path(&ourselves().ok()?, "nomad-driver-bowline")).filter(|path| path.is_file())
     }
 
     /// `bowline-init`, which a shim looks for beside its own binary and in the PATH; `None` where it is missing.
@@ -99,9 +166,21 @@ impl Begin {
 /// Starts a shim for `folder` from the binary at `binary`; its socket accepts connections when this returns. The shim is
 /// our child until we end.
 pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &ShimCgroup, begin: Begin) -> Result<Child> {
+    // Closed once the shim runs: see `Sealed::mount`.
+    spawn(&open_sealed(binary)?, binary, folder, lock, shim_cgroup, begin)
+}
+
+/// Like [`spawn_from`], from the copy `sealed` of the binary.
+pub(crate) fn spawn(
+    sealed: &Sealed,
+    binary: &Path,
+    folder: &Folder,
+    lock: Lock,
+    shim_cgroup: &ShimCgroup,
+    begin: Begin,
+) -> Result<Child> {
     let what = || format!("cannot start a shim for {}", folder.path().display());
     let listener = listen(folder)?;
-    let Sealed { program, mount } = open_sealed(binary)?;
     let log = folder.file("shim.log");
     let log = File::options()
         .append(true)
@@ -111,14 +190,13 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         .doing(Kind::Internal, || format!("cannot open {}", log.display()))?;
 
     // Move the fds out of the way of the numbers that the shim expects.
-    let above = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, 10);
-    let listener = above(listener.into()).doing(Kind::Internal, what)?;
-    let lock = above(lock.into_fd()).doing(Kind::Internal, what)?;
-    let program = above(program).doing(Kind::Internal, what)?;
+    let above = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 10);
+    let listener = above(&listener.into()).doing(Kind::Internal, what)?;
+    let lock = above(&lock.into_fd()).doing(Kind::Internal, what)?;
+    let program = above(&sealed.program).doing(Kind::Internal, what)?;
     let numbers = [&listener, &lock].map(|fd| fd.as_raw_fd().to_string());
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
-    hand_down(&mut command, vec![listener, lock]);
-    let started = command
+    command
         .arg0("bowline-shim")
         .arg("--folder")
         .arg(folder.path())
@@ -135,11 +213,13 @@ pub fn spawn_from(binary: &Path, folder: &Folder, lock: Lock, shim_cgroup: &Shim
         // The end of this pipe tells the shim that we are gone.
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .doing(Kind::Internal, what);
-    drop(mount);
-    started
+        .stderr(log);
+    spawn_with(&mut command, vec![listener, lock]).doing(Kind::Internal, what)
+}
+
+fn identity(binary: &Path) -> Result<Identity> {
+    let meta = std::fs::metadata(binary).doing(Kind::Internal, || format!("cannot look at {}", binary.display()))?;
+    Ok((meta.dev(), meta.ino(), meta.len(), (meta.ctime(), meta.ctime_nsec())))
 }
 
 /// Listens at the folder's socket. Binds under another name first, so that whoever finds the socket can connect: a

@@ -17,6 +17,7 @@ use crate::children;
 use crate::ending::{self, Removal, Removed};
 use crate::events::Events;
 use crate::exec::{Exec, outcome};
+use crate::kept::Kept;
 use crate::shim::{self, Presence, Shim, find, is_held};
 use crate::spawn::Programs;
 
@@ -34,6 +35,7 @@ pub struct Task {
     folder: Folder,
     state: StateDir,
     programs: Programs,
+    kept: Option<Kept>,
 }
 
 /// Where a task is in its life.
@@ -52,7 +54,13 @@ pub struct State {
 
 impl Task {
     pub(crate) fn new(state: &StateDir, id: TaskId, programs: &Programs) -> Task {
-        Task { folder: state.folder(&id), id, state: state.clone(), programs: programs.clone() }
+        Task { folder: state.folder(&id), id, state: state.clone(), programs: programs.clone(), kept: None }
+    }
+
+    /// Like this handle, whose calls go over the connection in `kept` where that is still open.
+    #[doc(hidden)]
+    pub fn keeping(self, kept: &Kept) -> Task {
+        Task { kept: Some(kept.clone()), ..self }
     }
 
     /// The task's id.
@@ -62,8 +70,14 @@ impl Task {
 
     /// The shim of the running task, which serves what this library needs.
     async fn live(&self) -> Result<Shim> {
+        if let Some(shim) = self.kept.as_ref().and_then(Kept::open) {
+            return Ok(shim);
+        }
         let shim = adopt::live(&self.folder, &self.id, &self.programs).await?;
         shim.check_revision().await?;
+        if let Some(kept) = &self.kept {
+            kept.keep(&shim);
+        }
         Ok(shim)
     }
 

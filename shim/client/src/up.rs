@@ -7,8 +7,9 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
+use std::sync::Arc;
 
-use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, ShimCgroup, StateDir, undo, undo_sandbox};
+use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, StateDir, undo, undo_sandbox};
 use bowline_spec::id::TaskId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -24,6 +25,8 @@ pub struct Up {
     folder: Folder,
     by: By,
     programs: Programs,
+    /// The copy of the binary that it was started from, if that is kept for others.
+    pub binary: Option<Arc<Sealed>>,
     /// How to ask it.
     pub shim: Shim,
 }
@@ -52,7 +55,7 @@ impl Up {
         let shim = sandbox::of(state, sandbox).await?;
         let (folder, lock) = state.create_member(id, sandbox)?;
         let (by, programs) = (By::Sandbox(lock), programs.clone());
-        Ok(Up { shim: shim.member(id, folder.clone()), folder, by, programs })
+        Ok(Up { shim: shim.member(id, folder.clone()), folder, by, programs, binary: None })
     }
 
     /// Starts a new shim for the folder that `create` makes.
@@ -71,12 +74,18 @@ impl Up {
         }
         let binary = programs.shim()?;
         let (folder, lock) = create()?;
-        let mut child = match spawn::spawn_from(&binary, &folder, lock, shim_cgroup, Begin::Empty) {
-            Ok(child) => child,
+        let started = programs.sealed(&binary).and_then(|sealed| {
+            let child = spawn::spawn(&sealed, &binary, &folder, lock, shim_cgroup, Begin::Empty)?;
+            Ok((sealed, child))
+        });
+        let (sealed, mut child) = match started {
+            Ok(started) => started,
             Err(error) => return Err(discard(&folder, error)),
         };
+        // Closed here otherwise, which takes a moment, in which the shim starts.
+        let binary = programs.are_for_many().then_some(sealed);
         match find(&folder, id).await {
-            Ok(Presence::Live(shim)) => Ok(Up { folder, by: By::Us(child), programs: programs.clone(), shim }),
+            Ok(Presence::Live(shim)) => Ok(Up { folder, by: By::Us(child), programs: programs.clone(), binary, shim }),
             other => {
                 // SIGKILL does no harm: the shim serves no task yet.
                 let _ = child.kill();
@@ -94,7 +103,7 @@ impl Up {
     /// Lets the shim go on without us; returns the task's folder. Whether it was our child or not, it lives as long as
     /// what it has launched, and its end is collected: see `children`.
     pub fn let_go(self) -> Folder {
-        let Up { folder, by, programs: _, shim } = self;
+        let Up { folder, by, shim, .. } = self;
         drop(shim);
         match by {
             By::Us(child) => children::keep(child),
@@ -109,7 +118,7 @@ impl Up {
     /// # Errors
     /// `Unavailable` if the shim does not answer meanwhile.
     pub async fn done(self) -> Result<(Folder, bool)> {
-        let Up { folder, by, programs: _, shim } = self;
+        let Up { folder, by, shim, .. } = self;
         drop(shim);
         match by {
             By::Us(mut child) => {
@@ -144,7 +153,7 @@ impl Up {
 
     /// Undoes everything after a failed launch; returns the error.
     pub fn abandon(self, error: Error) -> Error {
-        let Up { folder, by, programs, shim } = self;
+        let Up { folder, by, programs, shim, .. } = self;
         drop(shim);
         let mut child = match by {
             By::Us(child) => child,
@@ -168,7 +177,7 @@ impl Up {
 
     /// Gives up a sandbox that could not be created. Networks that plugins cannot undo are kept for another try.
     pub fn abandon_sandbox(self, state: &StateDir, id: &TaskId, error: Error) -> Error {
-        let Up { folder, by, programs, shim } = self;
+        let Up { folder, by, programs, shim, .. } = self;
         drop(shim);
         if let By::Us(mut child) = by {
             dismiss(&mut child);

@@ -1,13 +1,11 @@
 //! The two services of a task driver: each call in the words of Nomad, answered by the module that knows.
 
-use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bowline_client::{ExitReport, Signal, Status as Life};
 use bowline_executor::{Error, Kind, VERSION};
 use tokio::time::{MissedTickBehavior, interval};
-use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::options::TASK;
@@ -21,8 +19,9 @@ use crate::proto::driver::driver_server::Driver as Service;
 use crate::proto::driver::network_isolation_spec::NetworkIsolationMode;
 use crate::proto::driver::*;
 use crate::settings::{AGENT, Settings};
+use crate::shutdown::Shutdown;
 use crate::stats::{Readings, timestamp};
-use crate::stream::stream_of;
+use crate::stream::{Answers, lasting, stream_of};
 use crate::tasks::{Known, Tasks};
 use crate::{NAME, events, exec, fingerprint, recovery, schema, start, status, streaming};
 
@@ -40,16 +39,21 @@ const SHORTEST: Duration = Duration::from_millis(100);
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The driver: its settings, and the tasks that it knows.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Driver {
     settings: Arc<RwLock<Settings>>,
     tasks: Tasks,
+    shutdown: Shutdown,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
-type Items<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Driver {
+    /// A driver without tasks, whose calls end with the plugin.
+    pub fn new(shutdown: Shutdown) -> Driver {
+        Driver { settings: Arc::default(), tasks: Tasks::default(), shutdown }
+    }
+
     fn settings(&self) -> Settings {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -93,10 +97,10 @@ impl BasePlugin for Driver {
 
 #[tonic::async_trait]
 impl Service for Driver {
-    type FingerprintStream = Items<FingerprintResponse>;
-    type TaskStatsStream = Items<TaskStatsResponse>;
-    type TaskEventsStream = Items<DriverTaskEvent>;
-    type ExecTaskStreamingStream = Items<ExecTaskStreamingResponse>;
+    type FingerprintStream = Answers<FingerprintResponse>;
+    type TaskStatsStream = Answers<TaskStatsResponse>;
+    type TaskEventsStream = Answers<DriverTaskEvent>;
+    type ExecTaskStreamingStream = Answers<ExecTaskStreamingResponse>;
 
     async fn init(&self, _: Request<InitRequest>) -> Answer<InitResponse> {
         Ok(Response::new(InitResponse {}))
@@ -128,7 +132,7 @@ impl Service for Driver {
 
     async fn fingerprint(&self, _: Request<FingerprintRequest>) -> Answer<Self::FingerprintStream> {
         let driver = self.clone();
-        Ok(Response::new(stream_of(async move |items| {
+        Ok(Response::new(lasting(&self.shutdown, async move |items| {
             let (mut told, mut looks) = (None, interval(LOOK));
             looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
@@ -159,7 +163,8 @@ impl Service for Driver {
     async fn wait_task(&self, request: Request<WaitTaskRequest>) -> Answer<WaitTaskResponse> {
         let task_id = request.into_inner().task_id;
         let task = self.known(&task_id)?.task().map_err(failed(&task_id))?;
-        let report = task.wait().await.map_err(failed(&task_id))?;
+        let ended = async { task.wait().await.map_err(failed(&task_id)) };
+        let report = self.shutdown.unless_begun(ended).await?;
         let err = match report.shim_died {
             true => "the shim died before the task, and nobody knows how the task has ended".to_owned(),
             false => String::new(),
@@ -232,7 +237,7 @@ impl Service for Driver {
         let wanted = collection_interval.and_then(|wanted| Duration::try_from(wanted).ok());
         let wanted = wanted.filter(|wanted| !wanted.is_zero()).unwrap_or(EVERY).max(SHORTEST);
         let mut readings = Readings::new(&task_id, self.settings().topology, known.started_at);
-        Ok(Response::new(stream_of(async move |items| {
+        Ok(Response::new(lasting(&self.shutdown, async move |items| {
             let mut looks = interval(wanted);
             looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
@@ -240,8 +245,8 @@ impl Service for Driver {
                 match task.stats().await {
                     Ok(stats) => items.send(Ok(TaskStatsResponse { stats: Some(readings.next(stats)) })).await,
                     // It has ended, which is no fault.
-                    Err(error) if matches!(error.kind(), Kind::NotFound | Kind::WrongState) => return,
-                    Err(error) => return items.send(Err(status::of(&error))).await,
+                    Err(error) if matches!(error.kind(), Kind::NotFound | Kind::WrongState) => return Ok(()),
+                    Err(error) => return Err(status::of(&error)),
                 }
             }
         })))
@@ -253,11 +258,11 @@ impl Service for Driver {
         // What was before, another process of the plugin has told.
         journal.past().map_err(|error| status::of(&error))?;
         let tasks = self.tasks.clone();
-        Ok(Response::new(stream_of(async move |items| {
+        Ok(Response::new(lasting(&self.shutdown, async move |items| {
             loop {
                 let entry = match journal.next().await {
                     Ok(entry) => entry,
-                    Err(error) => return items.send(Err(status::of(&error))).await,
+                    Err(error) => return Err(status::of(&error)),
                 };
                 let told = tasks.of_id(&entry.id).and_then(|known| events::told(&entry, &known));
                 if let Some(told) = told {
@@ -292,11 +297,9 @@ impl Service for Driver {
         let first = host.message().await?;
         let setup = first.and_then(|message| message.setup);
         let setup = setup.ok_or_else(|| Status::invalid_argument("setup: is missing from the first message"))?;
-        let (known, settings) = (self.known(&setup.task_id)?, self.settings());
+        let (known, settings, shutdown) = (self.known(&setup.task_id)?, self.settings(), self.shutdown.clone());
         Ok(Response::new(stream_of(async move |items| {
-            if let Err(status) = streaming::run(&known, setup, &settings, host, &items).await {
-                items.send(Err(status)).await;
-            }
+            streaming::run(&known, setup, &settings, host, &items, &shutdown).await
         })))
     }
 

@@ -36,6 +36,6 @@ pub async fn run(task: &Task, request: ExecTaskRequest) -> Result<ExecTaskRespon
             TIMED_OUT
         }
     };
-    let result = Some(ExitResult { exit_code, ..ExitResult::default() });
+    let result = Some(ExitResult { exit_code, signal: outcome.signal.unwrap_or_default(), ..ExitResult::default() });
     Ok(ExecTaskResponse { stdout, stderr: Vec::new(), result })
 }

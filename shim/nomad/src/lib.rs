@@ -26,6 +26,7 @@ mod reference;
 mod schema;
 mod serve;
 mod settings;
+mod shutdown;
 mod start;
 mod stats;
 mod status;

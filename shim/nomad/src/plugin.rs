@@ -1,9 +1,5 @@
 //! What go-plugin asks of every plugin: whether it serves, its output, connections beside this one, and its end.
 
-use std::pin::Pin;
-
-use tokio::sync::watch;
-use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::proto::grpc::health::v1::health_check_response::ServingStatus;
@@ -13,31 +9,11 @@ use crate::proto::plugin::grpc_broker_server::GrpcBroker;
 use crate::proto::plugin::grpc_controller_server::GrpcController;
 use crate::proto::plugin::grpc_stdio_server::GrpcStdio;
 use crate::proto::plugin::{ConnInfo, Empty, StdioData};
-use crate::stream::stream_of;
+use crate::shutdown::Shutdown;
+use crate::stream::{Answers, lasting};
 
 /// The service that go-plugin asks the health of.
 const SERVICE: &str = "plugin";
-
-/// The host's request to end, to ask for and to wait for.
-#[derive(Debug, Clone)]
-pub struct Shutdown(watch::Sender<bool>);
-
-impl Shutdown {
-    pub fn new() -> Shutdown {
-        Shutdown(watch::Sender::new(false))
-    }
-
-    /// Ends the plugin.
-    fn begin(&self) {
-        self.0.send_replace(true);
-    }
-
-    /// Returns once the plugin is to end.
-    pub async fn begun(&self) {
-        // The sender is ours: it does not go while we wait.
-        let _ = self.0.subscribe().wait_for(|begun| *begun).await;
-    }
-}
 
 /// All of go-plugin's own services.
 #[derive(Debug, Clone)]
@@ -65,30 +41,27 @@ impl GrpcController for Plugin {
 
 #[tonic::async_trait]
 impl GrpcStdio for Plugin {
-    type StreamStdioStream = Pin<Box<dyn Stream<Item = Result<StdioData, Status>> + Send>>;
+    type StreamStdioStream = Answers<StdioData>;
 
     /// Stays open and empty: nothing is printed after the handshake, and no task has our output.
     async fn stream_stdio(&self, _: Request<()>) -> Result<Response<Self::StreamStdioStream>, Status> {
-        let shutdown = self.shutdown.clone();
-        Ok(Response::new(stream_of(async move |_| shutdown.begun().await)))
+        Ok(Response::new(lasting(&self.shutdown, |_items| std::future::pending())))
     }
 }
 
 #[tonic::async_trait]
 impl GrpcBroker for Plugin {
-    type StartStreamStream = Pin<Box<dyn Stream<Item = Result<ConnInfo, Status>> + Send>>;
+    type StartStreamStream = Answers<ConnInfo>;
 
     /// Stays open until the host leaves: a task driver needs no other connection.
     async fn start_stream(
         &self,
         request: Request<Streaming<ConnInfo>>,
     ) -> Result<Response<Self::StartStreamStream>, Status> {
-        let (shutdown, mut host) = (self.shutdown.clone(), request.into_inner());
-        Ok(Response::new(stream_of(async move |_| {
-            tokio::select! {
-                () = shutdown.begun() => {}
-                () = async { while let Ok(Some(_)) = host.message().await {} } => {}
-            }
+        let mut host = request.into_inner();
+        Ok(Response::new(lasting(&self.shutdown, async move |_| {
+            while let Ok(Some(_)) = host.message().await {}
+            Ok(())
         })))
     }
 }

@@ -10,16 +10,17 @@ use tonic::transport::Server;
 
 use crate::driver::Driver;
 use crate::handshake::Handshake;
-use crate::plugin::{Plugin, Shutdown};
+use crate::plugin::Plugin;
 use crate::proto::base::base_plugin_server::BasePluginServer;
 use crate::proto::driver::driver_server::DriverServer;
 use crate::proto::grpc::health::v1::health_server::HealthServer;
 use crate::proto::plugin::grpc_broker_server::GrpcBrokerServer;
 use crate::proto::plugin::grpc_controller_server::GrpcControllerServer;
 use crate::proto::plugin::grpc_stdio_server::GrpcStdioServer;
+use crate::shutdown::Shutdown;
 
-/// How long calls may go on once the host has asked for the end: it kills after two seconds.
-const LAST_CALLS: Duration = Duration::from_millis(250);
+/// The most that calls under way may take once the host has asked for the end: it kills after two seconds.
+const LAST_CALLS: Duration = Duration::from_millis(1500);
 
 /// go-plugin's client has no limit, and a task's configuration is as large as its templates make it.
 const LARGEST: usize = 256 << 20;
@@ -33,7 +34,8 @@ pub fn run(handshake: &Handshake) -> Result<()> {
     let ignored = Arc::default();
     signal_hook::flag::register(signal_hook::consts::SIGINT, ignored)
         .doing(Kind::Internal, || "cannot ignore SIGINT")?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    // A process of one thread starts a shim without a copy of its memory: a thread for blocking work ends with that.
+    let runtime = tokio::runtime::Builder::new_current_thread().thread_keep_alive(Duration::ZERO).enable_all().build();
     let runtime = runtime.doing(Kind::Internal, || "cannot start the event loop")?;
     let served = runtime.block_on(serve(handshake));
     // A call that blocks would otherwise keep the process.
@@ -45,9 +47,9 @@ async fn serve(handshake: &Handshake) -> Result<()> {
     let listener = handshake.listen()?;
     let accepting = listener.as_file().try_clone().and_then(UnixListener::from_std);
     let accepting = accepting.doing(Kind::Internal, || "cannot accept connections")?;
-    let shutdown = Shutdown::new();
+    let shutdown = Shutdown::default();
     let plugin = Plugin { shutdown: shutdown.clone() };
-    let driver = Driver::default();
+    let driver = Driver::new(shutdown.clone());
     let server = Server::builder()
         .add_service(HealthServer::new(plugin.clone()))
         .add_service(GrpcControllerServer::new(plugin.clone()))
@@ -57,12 +59,12 @@ async fn serve(handshake: &Handshake) -> Result<()> {
         .add_service(DriverServer::new(driver).max_decoding_message_size(LARGEST).max_encoding_message_size(usize::MAX))
         .serve_with_incoming_shutdown(UnixListenerStream::new(accepting), shutdown.begun());
     handshake.tell(listener.path()).doing(Kind::Internal, || "cannot tell the host where to connect")?;
-    let over = async {
+    let late = async {
         shutdown.begun().await;
         tokio::time::sleep(LAST_CALLS).await;
     };
     tokio::select! {
         served = server => served.doing(Kind::Internal, || "cannot serve"),
-        () = over => Ok(()),
+        () = late => Ok(()),
     }
 }

@@ -74,6 +74,8 @@ pub struct Settings {
     pub default_pid_mode: String,
     pub default_ipc_mode: String,
     pub topology: Topology,
+    /// Where bowline's programs are, and what is known of them.
+    pub programs: Programs,
 }
 
 /// The CPUs of the node, as the agent counts them.
@@ -113,6 +115,7 @@ impl Default for Settings {
             default_pid_mode: "private".to_owned(),
             default_ipc_mode: "private".to_owned(),
             topology: Topology { cores: cores(), total_mhz: 0 },
+            programs: Programs::default().for_many(),
         }
     }
 }
@@ -138,9 +141,11 @@ impl Settings {
         let written: Written =
             serde_json::from_value(Value::Object(values)).doing(Kind::BadSpec, || "config: cannot be read")?;
         let defaults = Settings::default();
+        let shim = written.bin_dir.as_ref().map(|folder| folder.join("bowline-shim"));
         let settings = Settings {
             enabled: written.enabled.unwrap_or(defaults.enabled),
             bin_dir: written.bin_dir,
+            programs: shim.map_or(defaults.programs, |shim| Programs::with_shim(shim).for_many()),
             state_dir: written.state_dir.unwrap_or(defaults.state_dir),
             allow_caps: match written.allow_caps {
                 Some(names) => allowed(&names).map_err(|why| wrong("allow_caps", why))?,
@@ -181,20 +186,12 @@ impl Settings {
     /// # Errors
     /// `WrongState` where others may write to the state folder.
     pub fn client(&self) -> Result<Client> {
-        let client = Client::new(&self.state_dir)?;
-        Ok(match self.shim() {
-            Some(shim) => client.with_shim(shim),
-            None => client,
-        })
+        Ok(Client::new(&self.state_dir)?.with_programs(self.programs()))
     }
 
     /// Where bowline's programs are.
     pub fn programs(&self) -> Programs {
-        self.shim().map(Programs::with_shim).unwrap_or_default()
-    }
-
-    fn shim(&self) -> Option<PathBuf> {
-        self.bin_dir.as_ref().map(|folder| folder.join("bowline-shim"))
+        self.programs.clone()
     }
 
     /// The state folder.

@@ -24,6 +24,7 @@ use crate::proto::driver::{
     ExecTaskStreamingResponse as Response, ExitResult, exec_task_streaming_request,
 };
 use crate::settings::Settings;
+use crate::shutdown::Shutdown;
 use crate::status;
 use crate::stream::Items;
 use crate::tasks::Known;
@@ -36,10 +37,8 @@ const ROWS: u32 = 24;
 const COLUMNS: u32 = 80;
 const TERM: &str = "TERM=xterm";
 
-/// How long a host may take to tell the size of its terminal before the command is started without it, and how often a
-/// size is told to a shim that has not started the command yet.
+/// How long a host may take to tell the size of its terminal before the command is started without it.
 const FIRST_SIZE: Duration = Duration::from_millis(50);
-const SIZE_AGAIN: Duration = Duration::from_millis(20);
 
 /// How long a terminal's last output may take.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
@@ -111,6 +110,7 @@ pub async fn run(
     settings: &Settings,
     host: Streaming<Request>,
     items: &Items<Response>,
+    shutdown: &Shutdown,
 ) -> std::result::Result<(), Status> {
     let failed = |error: Error| status::of(&error);
     let shim = live(known, settings).await.map_err(failed)?;
@@ -132,8 +132,14 @@ pub async fn run(
         let (mut feeds, mut flows) = (true, true);
         let outcome = loop {
             tokio::select! {
+                // The shim has to know the command before a size comes.
+                biased;
                 outcome = &mut ended => break outcome,
                 error = &mut silent => break Err(error),
+                () = shutdown.begun() => {
+                    running.ended = shim.kill_exec(&name).await.is_ok();
+                    return Err(Status::unavailable("the plugin ends, and the command with it"));
+                }
                 gone = &mut typed, if feeds => {
                     feeds = false;
                     // Nobody is left to tell.
@@ -191,7 +197,7 @@ fn size(rows: u32, columns: u32) -> WindowSize {
 /// What the host sends, message by message.
 struct Host {
     messages: Streaming<Request>,
-    /// The terminal's size, until the shim has taken it.
+    /// The terminal's size, if the host has told it before the command was started.
     size: Option<WindowSize>,
     /// A message that was read before the command was started.
     first: Option<Request>,
@@ -217,23 +223,15 @@ impl Host {
     /// Passes on what the host sends, until it ends. Returns whether the host has gone before it has closed its side.
     async fn feed(&mut self, mut stdin: Option<pipe::Sender>, shim: &Shim, exec: &str) -> bool {
         loop {
-            let message = tokio::select! {
-                message = self.next() => message,
-                // The shim knows the command once that is started.
-                () = tokio::time::sleep(SIZE_AGAIN), if self.size.is_some() => {
-                    self.resize(shim, exec).await;
-                    continue;
-                }
-            };
-            let message = match message {
+            let message = match self.next().await {
                 Ok(Some(message)) => message,
                 // Its side is closed: it still reads.
                 Ok(None) => return false,
                 Err(_) => return true,
             };
             if let Some(size) = size_in(&message) {
-                self.size = Some(size);
-                self.resize(shim, exec).await;
+                // Answered once the command is executed. It may have ended since.
+                let _ = shim.resize(exec, size).await;
             }
             let Some(operation) = message.stdin else { continue };
             if let Some(stdin) = &mut stdin
@@ -245,14 +243,6 @@ impl Host {
             if operation.close {
                 stdin = None;
             }
-        }
-    }
-
-    async fn resize(&mut self, shim: &Shim, exec: &str) {
-        if let Some(size) = &self.size
-            && shim.resize(exec, size.clone()).await.is_ok()
-        {
-            self.size = None;
         }
     }
 }
@@ -321,6 +311,7 @@ async fn copy(from: &mut pipe::Receiver, items: &Items<Response>, made: Made) {
 }
 
 fn ended(outcome: &ExecResponse) -> Response {
-    let exit_code = outcome.exit_code.unwrap_or(-1);
-    Response { exited: true, result: Some(ExitResult { exit_code, ..ExitResult::default() }), ..Response::default() }
+    let (exit_code, signal) = (outcome.exit_code.unwrap_or(-1), outcome.signal.unwrap_or_default());
+    let result = Some(ExitResult { exit_code, signal, ..ExitResult::default() });
+    Response { exited: true, result, ..Response::default() }
 }

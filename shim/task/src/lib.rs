@@ -241,6 +241,7 @@ async fn exec_outcome(asked: &Asked) -> Answer<ExecResponse> {
     };
     Ok(ExecResponse {
         exit_code,
+        signal: outcome.signal,
         killed: killed.to_owned(),
         stdout: outcome.stdout,
         stderr: outcome.stderr,
@@ -338,7 +339,11 @@ impl Service {
     }
 
     async fn resize(&self, request: ResizeRequest) -> Answer<Empty> {
-        let done = self.executor.resize(&id(&request.id)?, optional(request.exec), size(&request.size));
+        let (id, exec) = (id(&request.id)?, optional(request.exec));
+        if let Some(exec) = &exec {
+            self.executor.exec_begins(&id, exec).await.map_err(|e| to_status(&e))?;
+        }
+        let done = self.executor.resize(&id, exec, size(&request.size));
         done.map(|()| Empty::default()).map_err(|e| to_status(&e))
     }
 

@@ -1,6 +1,7 @@
 //! Tasks of Nomad's whose agent, plugin or shim ends before them.
 
 use std::fs;
+use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::nomad::{Agent, Plugin, Task, decoded, encoded};
@@ -223,6 +224,43 @@ fn a_task_of_the_boot_before_is_lost() {
     let mut kept = state(&task);
     kept["shim_pid"] = json!(std::process::id());
     plugin.recover_handle(with_state(&task, &kept.to_string())).expect_err("it is gone").assert_says(&["lost"]);
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_task_whose_record_is_of_the_boot_before_is_lost_and_cleaned_up() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch();
+    let task = plugin.task(COUNTER).start();
+    task.out().wait_for("line 2\n");
+    // As a power cut does: all processes and cgroups are gone, and the state folder was on a disk.
+    let kept = state(&task);
+    let folder = PathBuf::from(kept["folder"].as_str().expect("text"));
+    let plugin = relaunched(&agent, plugin);
+    kill(shim_of(&task));
+    let cgroup = kept["cgroup"].as_str().expect("text").trim_start_matches('/');
+    let mounts = fs::read_dir("/sys/fs/cgroup").expect("cgroups").flatten().map(|entry| entry.path());
+    for there in mounts.chain(["/sys/fs/cgroup".into()]).map(|mount| mount.join(cgroup)).filter(|path| path.is_dir()) {
+        eventually(format_args!("{} is empty", there.display()), || {
+            let pids = fs::read_to_string(there.join("cgroup.procs")).unwrap_or_default();
+            let pids = pids.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+            for pid in pids {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            fs::remove_dir(&there).is_ok().then_some(())
+        });
+    }
+    let record = folder.join("task.json");
+    let mut text: Value = serde_json::from_str(&fs::read_to_string(&record).expect("it is there")).expect("JSON");
+    assert!(text["identity"]["boot"].is_string(), "{text}");
+    text["identity"]["boot"] = json!("00000000-0000-0000-0000-000000000000");
+    fs::write(&record, text.to_string()).expect("ours");
+    plugin.recover(&task).expect_err("it is gone").assert_says(&["lost", "earlier boot"]);
+    assert!(!folder.exists());
+    plugin.destroy_id(task.id(), true).expect("what the agent does then");
+    task.remove_cgroups();
     plugin.kill();
     host.assert_nothing_left();
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bowline_tests::Host;
 use bowline_tests::harness::nomad::{Plugin, Task};
-use bowline_tests::harness::{cgroup_of, hierarchy, only_v2, weight};
+use bowline_tests::harness::{cgroup_of, hierarchy, only_v2, status_lines, weight};
 use serde_json::json;
 
 const IDLE: &str = "exec sleep 1000";
@@ -227,6 +227,54 @@ fn a_task_ends_when_its_time_is_over() {
     plugin.wait(&task).assert_code(6);
     events.wait_for("why it ended", |event| event["message"].to_string().contains("time"));
     plugin.destroy(&task);
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+/// Whether this host lets us lower an `oom_score_adj`.
+fn may_spare() -> bool {
+    const SYS_RESOURCE: u32 = 24;
+    let status = status_lines(std::process::id() as i32, &["CapEff"]);
+    let mask = u64::from_str_radix(status.trim_start_matches("CapEff:").trim(), 16).expect("a mask");
+    mask >> SYS_RESOURCE & 1 == 1
+}
+
+#[test]
+fn a_task_is_spared_by_the_kernel_where_the_agent_lets_it() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch_with(json!({"allow_privileged": true}));
+    let build = plugin.task("cat /proc/self/oom_score_adj; exec sleep 1000").config("oom_score_adj", -1000);
+    if may_spare() {
+        let task = build.start();
+        task.out().wait_for("-1000\n");
+        end(&plugin, &task);
+    } else {
+        build.assert_refused(&["config.oom_score_adj", "-1000", "CAP_SYS_RESOURCE"]);
+    }
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_spares_the_agent_does_not_spare_shim_and_task() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    if !may_spare() {
+        // The virtual machine lets us.
+        return host.assert_nothing_left();
+    }
+    let plugin = agent.launch();
+    // As systemd starts an agent with OOMScoreAdjust=-1000.
+    fs::write(format!("/proc/{}/oom_score_adj", plugin.pid()), "-1000").expect("we may");
+    let task = plugin.task("cat /proc/self/oom_score_adj; exec sleep 1000").start();
+    task.out().wait_for("0\n");
+    assert_eq!(task.out().said(), "0\n");
+    let id = bowline_id(&host, &task);
+    let shim = host.bowline(["inspect", &id]).assert_code(0).json()["shim_pid"].as_i64().expect("a pid");
+    let score = fs::read_to_string(format!("/proc/{shim}/oom_score_adj")).expect("it lives");
+    assert_eq!(score, "0\n");
+    end(&plugin, &task);
     plugin.kill();
     host.assert_nothing_left();
 }

@@ -223,6 +223,22 @@ fn bowline_sees_the_tasks_of_nomad_by_their_job() {
     }
     let id = rows[0]["id"].as_str().expect("text");
     host.bowline(["explain", id]).assert_code(0);
+    let metrics = host.bowline(["metrics", "--once"]).assert_code(0).out();
+    let told = metrics.lines().find(|line| line.starts_with("bowline_task_nomad_info{"));
+    let told = told.unwrap_or_else(|| panic!("{metrics}"));
+    for (label, value) in [
+        ("task", id),
+        ("nomad_job", message["job_name"].as_str().expect("text")),
+        ("nomad_group", message["task_group_name"].as_str().expect("text")),
+        ("nomad_task", message["name"].as_str().expect("text")),
+        ("nomad_allocation", message["alloc_id"].as_str().expect("text")),
+        ("nomad_namespace", message["namespace"].as_str().expect("text")),
+    ] {
+        assert!(told.contains(&format!("{label}=\"{value}\"")), "{label}: {told}");
+    }
+    let found = host.bowline(["doctor"]).out();
+    let line = found.lines().find(|line| line.contains("Nomad's driver")).unwrap_or_else(|| panic!("{found}"));
+    assert!(line.starts_with("+ ") && line.contains("nomad-driver-bowline; 1 task of Nomad in"), "{line}");
     plugin.destroy_by_force(&task);
     plugin.kill();
     host.assert_nothing_left();

@@ -249,6 +249,25 @@ fn a_folder_of_the_host_is_the_root_where_the_agent_allows_it() {
 }
 
 #[test]
+fn a_user_has_all_of_its_groups_and_a_check_too() {
+    let host = Host::new();
+    let Some(agent) = host.nomad() else { return };
+    let plugin = agent.launch_with(json!({"allow_host_paths": true}));
+    let root = host.busybox_root();
+    root.file("etc/passwd", "root:x:0:0::/:/bin/sh\nweb:x:1000:1001::/:/bin/sh\n", 0o644);
+    root.file("etc/group", "root:x:0:\nweb:x:1001:\nvideo:x:44:web\nothers:x:55:root\naudio:x:63:root,web\n", 0o644);
+    let config = json!({"command": "/bin/sh", "args": ["-c", "id -G; exec sleep 1000"], "image": root.path()});
+    let task = plugin.task_of(config).field("user", "web").start();
+    task.out().wait_for("1001 44 63\n");
+    let (said, exit) = plugin.exec(&task, "id -u; id -G", "10s").expect("it runs");
+    exit.assert_code(0);
+    assert_eq!(said, "1000\n1001 44 63\n");
+    plugin.destroy_by_force(&task);
+    plugin.kill();
+    host.assert_nothing_left();
+}
+
+#[test]
 fn names_are_resolved_as_the_job_says() {
     let host = Host::new();
     let Some(agent) = host.nomad() else { return };

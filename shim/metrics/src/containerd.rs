@@ -133,6 +133,7 @@ impl Told {
             id,
             shim: self.id.clone(),
             sandbox: self.pod.clone(),
+            nomad: None,
             cgroup: Some(record.cgroup),
             started_at: told_at.or(ended_at).or(record.started_at),
             state,

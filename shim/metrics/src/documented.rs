@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::families;
-use super::gather::{Answer, Sandbox, Scrape, Shim, ShimMemory, Task, Unit};
+use super::gather::{Answer, Nomad, Sandbox, Scrape, Shim, ShimMemory, Task, Unit};
 use super::text::{Described, Exposition, Form, Type};
 
 /// The marks around the table in the page.
@@ -105,6 +105,13 @@ pub fn everything() -> Exposition {
             id: id("web"),
             shim: id("web"),
             sandbox: None,
+            nomad: Some(Nomad {
+                namespace: id("default"),
+                job: id("shop"),
+                group: id("front"),
+                task: id("web"),
+                allocation: id("1c2f3a4b"),
+            }),
             cgroup: Some("/bowline/web/web".to_owned()),
             started_at: Some(Timestamp::UNIX_EPOCH),
             state: Some("running"),

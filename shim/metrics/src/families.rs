@@ -7,7 +7,7 @@ use bowline_executor::figures::TaskFigures;
 use bowline_executor::{ExitReport, HealthStatus, Pressure, Stats, VERSION};
 use jiff::Timestamp;
 
-use super::gather::{Sandbox, Scrape, Shim, Task, Unit};
+use super::gather::{Nomad, Sandbox, Scrape, Shim, Task, Unit};
 use super::text::{Exposition, Labels, Type, Value};
 
 /// The words for a task's state.
@@ -149,6 +149,14 @@ fn of_task(host: &mut Of<'_>, task: &Task) {
     of.with("shim", &task.shim)
         .with("cgroup", task.cgroup.as_deref().unwrap_or_default())
         .info("", "Who answers for the task, and where its cgroup is");
+    if let Some(Nomad { namespace, job, group, task, allocation }) = &task.nomad {
+        of.with("nomad_namespace", namespace)
+            .with("nomad_job", job)
+            .with("nomad_group", group)
+            .with("nomad_task", task)
+            .with("nomad_allocation", allocation)
+            .info("nomad", "What Nomad calls a task of its own");
+    }
     of.gauge("up", "Whether the shim answers for a task that has not ended", task.up.map(u64::from));
     for state in STATES.iter().filter(|_| task.state.is_some()) {
         of.with("state", state).gauge(

@@ -19,6 +19,7 @@ use bowline_executor::figures::{Figures, SandboxFigures, TaskFigures};
 use bowline_executor::housekeeping::Cgroups;
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Result, StateDir, Stats, host_units};
 use bowline_spec::id::TaskId;
+use bowline_spec::nomad;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
 
@@ -92,6 +93,8 @@ pub struct Task {
     pub shim: String,
     /// The sandbox that the task is a member of.
     pub sandbox: Option<String>,
+    /// What Nomad calls it, if it is one of Nomad's.
+    pub nomad: Option<Nomad>,
     /// The path of its cgroup below every hierarchy.
     pub cgroup: Option<String>,
     /// When its program was executed.
@@ -103,6 +106,29 @@ pub struct Task {
     /// What the shim reports about the task.
     pub figures: Option<TaskFigures>,
     pub exit: Option<ExitReport>,
+}
+
+/// A task of Nomad's, by Nomad's names.
+#[derive(Debug)]
+pub struct Nomad {
+    pub namespace: String,
+    pub job: String,
+    pub group: String,
+    pub task: String,
+    pub allocation: String,
+}
+
+impl Nomad {
+    fn of(labels: &BTreeMap<String, String>) -> Option<Nomad> {
+        let value = |name: &str| labels.get(name).cloned().unwrap_or_default();
+        labels.contains_key(nomad::ID).then(|| Nomad {
+            namespace: value(nomad::NAMESPACE),
+            job: value(nomad::JOB),
+            group: value(nomad::GROUP),
+            task: value(nomad::TASK),
+            allocation: value(nomad::ALLOCATION),
+        })
+    }
 }
 
 /// A tracked unit of the host.
@@ -202,6 +228,7 @@ impl Answer {
 struct Found {
     id: TaskId,
     sandbox: Option<TaskId>,
+    nomad: Option<Nomad>,
     cgroup: Option<String>,
     started_at: Option<Timestamp>,
     exit: Option<ExitReport>,
@@ -226,6 +253,7 @@ impl Found {
         Found {
             sandbox: record.as_ref().map_or_else(|| folder.sandbox_by_socket(), |record| record.sandbox.clone()),
             started_at: record.as_ref().and_then(|record| record.started_at),
+            nomad: record.as_ref().and_then(|record| Nomad::of(&record.task.as_ref()?.labels)),
             cgroup: record.map(|record| record.cgroup),
             exit,
             id,
@@ -272,12 +300,12 @@ impl Found {
             (None, Some(Heard::Silent(_))) => (None, Some(false)),
             (None, Some(Heard::Gone) | None) => (Some("dead"), Some(false)),
         };
-        let Found { id, sandbox, cgroup, started_at, exit } = self;
+        let Found { id, sandbox, nomad, cgroup, started_at, exit } = self;
         let told_at = figures.as_ref().and_then(|task| task.started_at);
         let ended_at = exit.as_ref().and_then(|exit| exit.started_at);
         let started_at = told_at.or(ended_at).or(started_at);
         let (id, shim, sandbox) = (id.to_string(), shim.to_string(), sandbox.map(|id| id.to_string()));
-        Task { namespace: String::new(), id, shim, sandbox, cgroup, started_at, state, up, figures, exit }
+        Task { namespace: String::new(), id, shim, sandbox, nomad, cgroup, started_at, state, up, figures, exit }
     }
 }
 

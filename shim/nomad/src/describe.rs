@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use bowline_executor::{Error, Kind, Result};
 use bowline_spec::capability::default_set;
+use bowline_spec::nomad;
 use bowline_spec::{Format, Invalid, Task};
 use serde_json::{Map, Value, json};
 
@@ -36,14 +37,7 @@ const USER: &str = "nobody";
 /// The same in a folder that may have no such name.
 const USER_OF_A_FOLDER: &str = "65534:65534";
 
-/// Labels that are ours to set.
-const JOB: &str = "job";
-const GROUP: &str = "group";
-const TASK_NAME: &str = "task";
-const ALLOCATION: &str = "allocation";
-const NAMESPACE: &str = "namespace";
-/// Nomad's id of the task, and what tells this start of it from any other.
-pub const NOMAD_ID: &str = "nomad.id";
+/// The label that tells this start of the task from any other.
 pub const NONCE: &str = "nomad.nonce";
 
 /// What is to be started.
@@ -264,12 +258,12 @@ fn place_limits(task: &TaskConfig, hard: bool, around: Around<'_>, whole: &mut M
 
 fn place_labels(task: &TaskConfig, nonce: &str, whole: &mut Map<String, Value>) -> Result<()> {
     let ours = [
-        (JOB, &task.job_name),
-        (GROUP, &task.task_group_name),
-        (TASK_NAME, &task.name),
-        (ALLOCATION, &task.alloc_id),
-        (NAMESPACE, &task.namespace),
-        (NOMAD_ID, &task.id),
+        (nomad::JOB, &task.job_name),
+        (nomad::GROUP, &task.task_group_name),
+        (nomad::TASK, &task.name),
+        (nomad::ALLOCATION, &task.alloc_id),
+        (nomad::NAMESPACE, &task.namespace),
+        (nomad::ID, &task.id),
         (NONCE, &nonce.to_owned()),
     ];
     let labels = whole.entry("labels").or_insert_with(|| Map::new().into());

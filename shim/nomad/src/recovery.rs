@@ -117,8 +117,10 @@ pub async fn recover(handle: TaskHandle, settings: &Settings) -> Result<Known> {
         Presence::Live(_) => Ok(known),
         Presence::Exited(report) if !report.shim_died => Ok(known),
         Presence::Exited(_) | Presence::Dead | Presence::Starting => {
+            let record = known.folder().record().ok().flatten();
+            let why = record.and_then(|record| record.adoptable().err()).unwrap_or("nobody knows how it has ended");
             let removed = known.task()?.remove(true).await.map(drop);
-            Err(cleaned("its shim has died, and nobody knows how it has ended", removed))
+            Err(cleaned(&format!("its shim has died, and {why}"), removed))
         }
     }
 }

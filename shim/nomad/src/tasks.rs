@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bowline_client::{Client, Task};
+use bowline_client::{Client, Kept, Task};
 use bowline_executor::{Folder, Kind, Result, StateDir};
-use bowline_spec::TaskId;
+use bowline_spec::{TaskId, nomad};
 use jiff::Timestamp;
 
-use crate::describe::{NOMAD_ID, NONCE};
+use crate::describe::NONCE;
 use crate::settings::Settings;
 use crate::task_id;
 
@@ -29,13 +29,16 @@ pub struct Known {
     pub started_at: Option<Timestamp>,
     client: Client,
     state: StateDir,
+    /// The connection to its shim, which checks and readings share.
+    kept: Kept,
 }
 
 impl Known {
     /// The task that Nomad calls `nomads`.
     pub fn new(nomads: &str, allocation: &str, name: &str, client: Client, state: StateDir) -> Known {
         let (allocation, name) = (allocation.to_owned(), name.to_owned());
-        Known { nomads: nomads.to_owned(), allocation, name, id: task_id::of(nomads), started_at: None, client, state }
+        let (id, kept) = (task_id::of(nomads), Kept::default());
+        Known { nomads: nomads.to_owned(), allocation, name, id, started_at: None, client, state, kept }
     }
 
     /// The same, with the time of its start.
@@ -58,7 +61,7 @@ impl Known {
     /// # Errors
     /// `NotFound` when it was removed.
     pub fn task(&self) -> Result<Task> {
-        self.client.task(&self.id)
+        Ok(self.client.task(&self.id)?.keeping(&self.kept))
     }
 
     /// How it is started and found.
@@ -74,7 +77,7 @@ impl Known {
 
     /// Whether the task on disk is the one that Nomad means. One whose record is damaged has the id, and no other has.
     pub fn is_nomads(&self) -> Result<bool> {
-        match self.label(NOMAD_ID) {
+        match self.label(nomad::ID) {
             Err(error) if error.kind() == Kind::Damaged => Ok(true),
             label => Ok(label?.as_deref() == Some(self.nomads.as_str())),
         }

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use bowline_client::spawn::Programs;
 use bowline_executor::StateDir;
+use bowline_spec::{TaskId, nomad};
 use rustix::fs::{Access, AtFlags, CWD};
 
 use super::{Fact, setting};
@@ -35,7 +36,8 @@ const MANAGERS: [(&str, &str); 5] = [
 ];
 
 pub fn facts(root: bool, state: &StateDir) -> Vec<Fact> {
-    vec![user(root), state_folder(state.path()), terminals(), init(), systemd(), criu()]
+    let always = [user(root), state_folder(state.path()), terminals(), init(), systemd(), criu()];
+    always.into_iter().chain(nomad_driver(state)).collect()
 }
 
 fn user(root: bool) -> Fact {
@@ -115,6 +117,27 @@ fn criu() -> Fact {
                 Some(command) => fact.fix(command),
                 None => fact,
             }
+        }
+    }
+}
+
+/// Nomad's driver and its tasks, where there is either.
+fn nomad_driver(state: &StateDir) -> Option<Fact> {
+    let name = "Nomad's driver";
+    let is_nomads = |id: &TaskId| {
+        let record = state.folder(id).record().ok().flatten();
+        record.and_then(|record| record.task).is_some_and(|task| task.labels.contains_key(nomad::ID))
+    };
+    let tasks = state.ids().unwrap_or_default().iter().filter(|id| is_nomads(id)).count();
+    let of_nomad =
+        format!("{tasks} {} of Nomad in {}", if tasks == 1 { "task" } else { "tasks" }, state.path().display());
+    match Programs::default().nomad_driver() {
+        Some(path) => Some(Fact::has(name, format!("{}; {of_nomad}", path.display()))),
+        None if tasks == 0 => None,
+        None => {
+            let effect = "an agent that restarts does not find these tasks again";
+            let fix = "install nomad-driver-bowline beside bowline, and link to it in the agent's plugin_dir";
+            Some(Fact::lacks(name, format!("not found; {of_nomad}"), effect).fix(fix))
         }
     }
 }

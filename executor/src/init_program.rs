@@ -6,8 +6,9 @@
 //! ```
 //!
 //! It keeps the output pipes open while no shim reads them, and stores how the workload has ended, so that both outlive
-//! the shim. Must not: be given a right that the workload lacks, or anything of the host's but its own files.
+//! the shim, as do secret variables, which are its environment. Must not: be given a right that the workload lacks, or anything of the host's but its own files.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::folder::Folder;
+use crate::folder::{Folder, Record};
 use crate::handover::Fd;
 use crate::io::pipe;
 use crate::{sealed, trust};
@@ -38,6 +39,8 @@ pub struct InitProgram {
     status: File,
     notify: OwnedFd,
     kept: Vec<OwnedFd>,
+    /// The variables that it keeps, in its own environment: no file has them, and no record.
+    secret: Vec<CString>,
 }
 
 /// Where the shim learns of the workload's end. Open from the launch on: the end of a task needs no descriptor.
@@ -48,11 +51,17 @@ pub struct InitWatch {
 }
 
 impl InitProgram {
-    /// Prepares the program at `binary` for the task of `folder`, to keep the reading ends `kept`.
+    /// Prepares the program at `binary` for the task of `folder`, to keep the reading ends `kept` and the `secret`
+    /// variables.
     ///
     /// # Errors
     /// `Internal` where the program is missing or the folder cannot be written to.
-    pub fn prepare(binary: &Path, folder: &Folder, kept: Vec<OwnedFd>) -> Result<(InitProgram, InitWatch)> {
+    pub fn prepare(
+        binary: &Path,
+        folder: &Folder,
+        kept: Vec<OwnedFd>,
+        secret: &[String],
+    ) -> Result<(InitProgram, InitWatch)> {
         let missing = || format!("cannot use {}", binary.display());
         let opened = sealed::open_small(binary);
         let hint = match &opened {
@@ -72,12 +81,23 @@ impl InitProgram {
         let status = status.doing(Kind::Internal, || format!("cannot write {}", path.display()))?;
         let (hear, notify) = pipe()?;
         let watch = InitWatch::new(status.try_clone().doing(Kind::Internal, || "cannot open a file twice")?, hear)?;
-        Ok((InitProgram { binary, status, notify, kept }, watch))
+        // One with a NUL cannot be the workload's either.
+        let secret = secret.iter().map(|variable| CString::new(variable.as_str()).unwrap_or_default()).collect();
+        Ok((InitProgram { binary, status, notify, kept, secret }, watch))
     }
 
     /// The descriptors that the program needs, by number.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> {
         std::iter::once(self.binary.as_raw_fd()).chain(self.inherited().map(|fd| fd.as_raw_fd()))
+    }
+
+    /// Stores that the workload is executed from here on, whatever becomes of the shim.
+    ///
+    /// # Errors
+    /// `Internal` when the file cannot be written to.
+    pub fn starts(&self) -> Result<()> {
+        let stored = self.status.write_all_at(&bowline_init::STARTED.to_ne_bytes(), 0);
+        stored.doing(Kind::Internal, || "cannot store that the command is executed")
     }
 
     fn inherited(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
@@ -100,9 +120,9 @@ impl InitProgram {
         let words =
             [NAME.to_owned()].into_iter().chain(numbers.map(|number| number.to_string())).chain(["--".to_owned()]);
         // Digits and dashes have no NUL.
-        let words = words.map(|word| std::ffi::CString::new(word).unwrap_or_default());
+        let words = words.map(|word| CString::new(word).unwrap_or_default());
         let argv = words.chain(shown.argv().iter().cloned()).collect();
-        Image::new(c"bowline-init".into(), argv, Vec::new())
+        Image::new(c"bowline-init".into(), argv, self.secret.clone())
     }
 }
 
@@ -155,8 +175,7 @@ pub struct Kept {
 /// # Errors
 /// `Internal` when the process has another command line, or the task's status cannot be read.
 pub fn reopen(pid: i32, folder: &Folder) -> Result<Kept> {
-    let what = || format!("cannot find what {NAME} {pid} keeps");
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).doing(Kind::Internal, what)?;
+    let line = read_of(pid, "cmdline")?;
     let words = line.split(|byte| *byte == 0).skip(1).take_while(|word| *word != b"--");
     let numbers: Option<Vec<RawFd>> = words.map(|word| std::str::from_utf8(word).ok()?.parse().ok()).collect();
     match numbers.as_deref() {
@@ -166,7 +185,27 @@ pub fn reopen(pid: i32, folder: &Folder) -> Result<Kept> {
         }),
         // It has ended, and has no command line any more.
         Some([]) if line.is_empty() => Ok(Kept::default()),
-        Some(_) | None => Err(Error::new(Kind::Internal, what())),
+        Some(_) | None => Err(Error::new(Kind::Internal, format!("process {pid} is no {NAME}"))),
+    }
+}
+
+/// The secret variables that the `bowline-init` with this pid keeps. Nobody but root can read them there.
+///
+/// # Errors
+/// `Internal` when they cannot be read.
+pub fn kept_secrets(pid: i32) -> Result<Vec<String>> {
+    let kept = read_of(pid, "environ")?;
+    let variables = kept.split(|byte| *byte == 0).filter(|variable| !variable.is_empty());
+    Ok(variables.map(|variable| String::from_utf8_lossy(variable).into_owned()).collect())
+}
+
+/// A file of the `bowline-init` with this pid; empty once that has ended.
+fn read_of(pid: i32, file: &str) -> Result<Vec<u8>> {
+    let path = format!("/proc/{pid}/{file}");
+    match std::fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(Vec::new()),
+        read => read.doing(Kind::Internal, || format!("cannot read {path} of a task's {NAME}")),
     }
 }
 
@@ -190,13 +229,24 @@ pub fn workload_ended(folder: &Folder) -> Option<Ended> {
     stored_in(&open_status(folder).ok()?)
 }
 
+/// Whether the command of the task in `folder` may have run, where its launch was cut short and its init has
+/// executed its program or ended. Only `bowline-init` tells for sure.
+pub fn may_have_run(folder: &Folder, record: &Record) -> bool {
+    let told = || number_in(&open_status(folder).ok()?).map(bowline_init::is_started);
+    record.pid.is_some() && (!record.init || told().unwrap_or(true))
+}
+
 /// What a `bowline-init` has stored in the file that it has mapped.
 fn stored_in(status: &File) -> Option<Ended> {
-    let mut stored = [0; bowline_init::PAGE];
-    status.read_exact_at(&mut stored, 0).ok()?;
-    let status = ExitStatus::from_raw(bowline_init::status(u64::from_ne_bytes(stored))?);
+    let status = ExitStatus::from_raw(bowline_init::status(number_in(status)?)?);
     Some(match status.signal() {
         Some(signal) => Ended::Signaled(signal),
         None => Ended::Exited(status.code().unwrap_or_default()),
     })
+}
+
+fn number_in(status: &File) -> Option<u64> {
+    let mut stored = [0; bowline_init::PAGE];
+    status.read_exact_at(&mut stored, 0).ok()?;
+    Some(u64::from_ne_bytes(stored))
 }

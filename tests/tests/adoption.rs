@@ -395,7 +395,7 @@ fn what_cannot_be_taken_over_is_refused_and_untouched() {
     let record = task.log("task.json");
     for (field, value, why) in [
         ("/identity/boot", json!("another"), "boot"),
-        ("/started_at", json!(null), "launch"),
+        ("/pid", json!(null), "launch"),
         ("/sandbox", json!("some"), "sandbox"),
     ] {
         change_record(&task, |record| match record.pointer_mut(field) {

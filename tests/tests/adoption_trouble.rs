@@ -1,9 +1,14 @@
 //! Taking a task over where something stands against it.
 
+use std::fs::File;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
+use std::time::{Duration, Instant};
 
 use bowline_tests::Host;
-use bowline_tests::harness::{Ran, Task, WRITER, binary, copy_binary, eventually, only_v2, process_exists, touch};
+use bowline_tests::harness::{
+    Process, Ran, Task, WRITER, binary, copy_binary, eventually, only_v2, process_exists, touch,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -24,6 +29,44 @@ fn of_many_who_take_over_at_once_one_wins_and_serves_the_others() {
     exec.finish().assert_code(4);
     assert_eq!(task.log("shim.log").matches("took over").count(), 1, "{}", task.log("shim.log"));
     touch(program, "end");
+    for waiter in waiters {
+        waiter.finish().assert_says("7");
+    }
+    host.assert_nothing_left();
+}
+
+/// How long a shim that answers nobody counts as silent at most, in looks that take their own time.
+const SILENT: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_shim_that_takes_long_to_take_over_is_waited_for() {
+    let host = Host::new();
+    let task = host.task(WRITER).flag("--init").start();
+    task.wait_for_line("line 1");
+    let mut waiters: Vec<_> = (0..3).map(|_| host.spawn(["wait", task.id()])).collect();
+    eventually("all wait", || (task.socket_ends() > waiters.len()).then_some(()));
+    // The next shim is a child of one that waits, and stays a zombie.
+    task.crash_shim();
+    eventually("all wait again", || {
+        (task.log("shim.log").matches("took over").count() == 1 && task.socket_ends() > waiters.len()).then_some(())
+    });
+    waiters.iter().for_each(|waiter| waiter.signal(Signal::STOP));
+    task.crash_shim();
+    // In the place of a third one: it has the lock, listens, and has not taken anything over yet.
+    let lock = File::options().write(true).open(task.file("lock")).expect("it is there");
+    lock.lock().expect("its shim is dead");
+    let listener = UnixListener::bind(task.file("shim")).expect("a short path");
+    std::fs::rename(task.file("shim"), task.file("shim.sock")).expect("ours");
+    waiters.iter().for_each(|waiter| waiter.signal(Signal::CONT));
+    let begun = Instant::now();
+    while begun.elapsed() < SILENT {
+        assert!(waiters.iter_mut().all(Process::is_running), "one has given up after {:?}", begun.elapsed());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // It dies, too.
+    drop((listener, lock));
+    eventually("there is another shim", || (task.log("shim.log").matches("took over").count() == 2).then_some(()));
+    touch(task.program_pid(), "end");
     for waiter in waiters {
         waiter.finish().assert_says("7");
     }

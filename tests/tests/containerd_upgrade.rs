@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_tests::Host;
-use bowline_tests::harness::containerd::{Bundle, Containerd, Output, Pod, Shim, Stdio, api, make_fifo};
+use bowline_tests::harness::containerd::{Bundle, Containerd, OldShim, Output, Pod, Shim, Stdio, api, make_fifo};
 use bowline_tests::harness::cri::parent_of;
 use bowline_tests::harness::versions::{stand_in, state_of, upgrade_containerds};
 use bowline_tests::harness::{binary, eventually, fds_of, process_exists};
@@ -78,6 +78,27 @@ fn calls_streams_and_events_go_on() {
     containerd.events.wait_for(&id, "exit");
     let told = ["create", "start", "exec-added files", "exec-started files", "exit files", "exit"];
     assert_eq!(containerd.events.of(&id), told);
+    running.end();
+}
+
+#[test]
+fn a_shim_of_before_there_were_upgrades_says_so_and_what_to_do() {
+    let host = Host::new();
+    let containerd = host.containerd();
+    let (running, other) = (containerd.run("exec sleep 1000"), containerd.run("exec sleep 1000"));
+    let (state, id) = (state_of(&host, &containerd), format!("{}/{}", containerd.namespace(), running.id));
+    let old = OldShim::in_place_of(&running.shim.socket);
+    let ran = upgrade_containerds(&host, &state, &[]);
+    let told = ran.err();
+    for part in [id.as_str(), "runs on as it was", "too old to be upgraded", "kubectl rollout restart"] {
+        assert!(ran.code == Some(125) && told.contains(part), "{part}: {ran}");
+    }
+    assert!(!told.contains("UNIMPLEMENTED"), "{ran}");
+    // The others are upgraded all the same.
+    assert_eq!(ran.out(), format!("{}/{}", containerd.namespace(), other.id));
+    assert!(has_taken_over(other.shim.pid()) && !has_taken_over(running.shim.pid()));
+    drop(old);
+    other.shim.end(&other.id);
     running.end();
 }
 

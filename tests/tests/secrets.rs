@@ -105,6 +105,57 @@ fn variables_of_a_file_that_is_a_secret_are_shown_nowhere() {
     host.assert_nothing_left();
 }
 
+/// A task with a secret file of variables.
+fn with_variables<'h>(host: &'h Host) -> Build<'h> {
+    let file = host.file("db.env", &format!("PASSWORD={SECRET}\nUSER=file\n"));
+    let flags = [
+        format!("--env-file={}", file.display()),
+        format!("--secret={}", file.display()),
+        "--env=USER=flag".to_owned(),
+    ];
+    flags.into_iter().fold(host.task("exec sleep 1000"), |build, flag| build.flag(flag))
+}
+
+const READS_THEM: &str = "echo $PASSWORD $USER; cat /run/secrets/db.env";
+
+#[test]
+fn an_upgrade_and_a_new_shim_keep_secrets_and_show_none() {
+    let host = Host::new();
+    let task = with_variables(&host).flag("--init").start();
+    let said = format!("{SECRET} flag\nPASSWORD={SECRET}\nUSER=file");
+    task.exec(READS_THEM).assert_says(&said);
+    let check = || {
+        task.exec(READS_THEM).assert_says(&said);
+        assert_hidden(&host, &task);
+    };
+    for _ in 0..2 {
+        task.bowline("upgrade", []).assert_says(task.id());
+        check();
+        task.kill_shim(task.shim_pid());
+        assert_not_below(&host.state());
+        task.bowline("adopt", []).assert_says(task.id());
+        check();
+    }
+    // Only root reads what is kept meanwhile, in the memory of init.
+    task.exec("cat /proc/1/environ 2>/dev/null || echo no").assert_says("no");
+    task.end();
+    assert_not_below(&host.state());
+    host.assert_nothing_left();
+}
+
+#[test]
+fn without_init_a_new_shim_says_that_it_lacks_secret_variables() {
+    let host = Host::new();
+    let task = with_variables(&host).toml("init = false").start();
+    task.kill_shim(task.shim_pid());
+    task.bowline("adopt", []).assert_says(task.id());
+    task.exec(READS_THEM).assert_says(&format!("flag\nPASSWORD={SECRET}\nUSER=file"));
+    assert!(task.log("shim.log").contains("lack its secret variables"), "{}", task.log("shim.log"));
+    assert_hidden(&host, &task);
+    task.end();
+    host.assert_nothing_left();
+}
+
 #[test]
 fn a_member_of_a_sandbox_has_secrets_of_its_own() {
     let host = Host::new();

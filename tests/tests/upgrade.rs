@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use bowline_tests::Host;
+use bowline_tests::harness::containerd::OldShim;
 use bowline_tests::harness::{Task, WRITER, binary, eventually, fds_of, touch};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -318,6 +319,22 @@ fn a_dry_run_asks_and_changes_nothing() {
     task.end();
     task.bowline("upgrade", []).assert_code(125);
     host.bowline(["upgrade", "--all"]).assert_says("");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn a_shim_of_before_there_were_upgrades_says_so_and_what_to_do() {
+    let host = Host::new();
+    let task = host.task("exec sleep 1000").start();
+    let old = OldShim::in_place_of(&task.file("shim.sock"));
+    for args in [&["upgrade", task.id()][..], &["upgrade", "--dry-run", task.id()]] {
+        let ran = host.bowline(args);
+        ran.assert_refused(125, &[task.id(), "runs on as it was", "too old to be upgraded"]);
+        assert!(ran.err().contains("bowline stop") && !ran.err().contains("UNIMPLEMENTED"), "{ran}");
+    }
+    drop(old);
+    upgrade(&task);
+    task.end();
     host.assert_nothing_left();
 }
 

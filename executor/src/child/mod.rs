@@ -214,12 +214,13 @@ fn become_init(payload: &Payload<'_>, init: Init<'_>, report: RawFd) -> Result<I
     confine::set_rlimits(payload.process)?;
     memory_policy::apply(payload.spec)?;
     scheduling::apply(payload.process)?;
-    let held = || {
-        sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
-        await_order(orders, START)
-    };
     // Whoever listens gets the listener while the container is created, as from runc: the filter is loaded by then.
     let early = payload.notify.is_some();
+    let held = || {
+        sys::write_fd(report, &[READY]).doing(Kind::Internal, || "the shim has gone")?;
+        await_order(orders, START)?;
+        payload.init.filter(|_| !early).map_or(Ok(()), InitProgram::starts)
+    };
     if !early {
         held()?;
     }

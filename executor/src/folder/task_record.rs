@@ -74,6 +74,9 @@ pub struct Record {
     /// The FIFOs of the client that has the task in its foreground, for stdout and stderr.
     #[serde(default, skip_serializing_if = "is_none")]
     pub foreground: [Option<PathBuf>; 2],
+    /// Whether the task has secret variables, which are in no record: see `secrets`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub secret_variables: bool,
     /// What has happened to the task that a later shim cannot find out; absent while nothing has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remembered: Option<Box<Remembered>>,
@@ -130,7 +133,8 @@ impl Record {
         if self.sandbox.is_some() {
             return Err("it is a member of a sandbox");
         }
-        if self.started_at.is_none() {
+        // Recorded before the program is started.
+        if self.pid.is_none() {
             return Err("its launch was not complete");
         }
         if self.user.is_none() {

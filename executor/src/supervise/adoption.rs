@@ -1,7 +1,7 @@
 //! Takes over a task whose shim died: from its record, its processes and its cgroup.
 //!
 //! ```text
-//!   record ─► launched, in this boot ─► init, by pid and start time ─┐
+//!   record ─► started, in this boot ─► init, by pid and start time ─┐
 //!                                   └─► cgroup, by its identity ─────┴─► supervised like any other task
 //! ```
 //!
@@ -12,12 +12,14 @@
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use bowline_cgroup::Cgroup;
 use bowline_error::{Doing, Error, Kind, Result};
 use bowline_spec::NetworkMode;
 use bowline_spec::id::TaskId;
-use bowline_sys::{self as sys, Ended, proc_stat};
+use bowline_sys::proc_stat::{self, ProcStat};
+use bowline_sys::{self as sys, Ended};
 use oci_spec::runtime::User;
 use tokio::io::Interest;
 
@@ -30,8 +32,9 @@ use super::task::Task;
 use crate::bundle_task::Configured;
 use crate::claim::{Claim, End};
 use crate::claimed_uid;
+use crate::clock::Moment;
 use crate::facts::TaskFacts;
-use crate::folder::{Record, Remembered};
+use crate::folder::{Folder, Record, Remembered};
 use crate::init_program::{self, Kept};
 use crate::io::{self, KeptOutput, Pumps, Tail, Target};
 use crate::launch::Live;
@@ -40,6 +43,7 @@ use crate::lifecycle::{Status, shim};
 use crate::log::{self, LogFiles};
 use crate::network::ports;
 use crate::sandbox_namespaces::Shared;
+use crate::secrets::Secrets;
 use crate::waits;
 
 impl Supervisor {
@@ -60,6 +64,10 @@ impl Supervisor {
             return Err(refused("it had no init"));
         };
         let init = open_process(pid, started).map(|pidfd| Live { pid, pidfd });
+        let in_launch = record.started_at.is_none();
+        if in_launch && !is_started(folder, &record, init.as_ref()).await? {
+            return Err(refused("its launch was not complete, and its command was never started"));
+        }
         let cgroup = self.cgroup_of(&record)?;
         if init.is_some() && cgroup.is_none() {
             return Err(refused("its cgroup is gone, or another one has its path"));
@@ -68,12 +76,28 @@ impl Supervisor {
             self.overhead.be_unit(&self.layout, &folder.name())?;
         }
         record.shim_pid = std::process::id().cast_signed();
-        let plan = self.plan_adopted(&id, record).await?;
+        let mut plan = self.plan_adopted(&id, record).await?;
+        match init.as_ref().filter(|_| plan.record.secret_variables) {
+            // The files are there.
+            Some(live) if plan.record.init => {
+                Secrets { files: Vec::new(), env: init_program::kept_secrets(live.pid)? }.lay_on(&mut plan.spec)?;
+            }
+            Some(_) => {
+                tracing::warn!("without bowline-init, commands in the task lack its secret variables from now on")
+            }
+            None => {}
+        }
         plan.folder.write_record(&plan.record)?;
         let task = self.register(id.clone(), plan, init, cgroup)?;
         task.facts.change(|facts| facts.events = events);
         tracing::warn!(%id, "took over a task whose shim died");
+        if in_launch {
+            self.record_start(&task);
+        }
         self.go_on_with(&task);
+        if in_launch && let Err(error) = self.settle_start(&task).await {
+            tracing::error!(%error, "the launch that the shim before began has failed");
+        }
         Ok(())
     }
 
@@ -212,6 +236,33 @@ impl TaskFacts {
         (self.stopped_by, self.stopped_for, self.sent, self.health) = (stopped_by, stopped_for, sent, health);
         (self.oom_kills, self.limit_met) = (oom_kills, limit_met);
     }
+}
+
+/// How long an init may take from the order to start until it executes a program: hooks of an image may run meanwhile.
+const EXECUTES_WITHIN: Duration = Duration::from_secs(10);
+
+/// Whether the program of a task was started whose shim died while it was launched. An init without an order to start
+/// it ends by itself; without `bowline-init` an init that has ended may or may not have started it.
+///
+/// # Errors
+/// `Timeout` when the init neither ends nor executes anything.
+async fn is_started(folder: &Folder, record: &Record, init: Option<&Live>) -> Result<bool> {
+    let is_a_fork = || {
+        let stat = init.and_then(|live| proc_stat::read(live.pid)).unwrap_or_default();
+        ProcStat::parse(&stat).is_some_and(|stat| stat.is_a_fork())
+    };
+    let give_up = Moment::now().after(EXECUTES_WITHIN);
+    let mut wait = Duration::from_micros(200);
+    // Nothing tells that a process which is not one's own child executes a program.
+    while is_a_fork() {
+        if Moment::now() > give_up {
+            let message = format!("its init does not start within {EXECUTES_WITHIN:?}");
+            return Err(Error::new(Kind::Timeout, message));
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(Duration::from_millis(50));
+    }
+    Ok(init_program::may_have_run(folder, record))
 }
 
 /// Opens the process with this pid, if it is the one that started then.

@@ -106,6 +106,7 @@ impl Supervisor {
         let _turn = task.turns.starting.lock().await;
         let begun = async {
             let watched = self.open_watch(&task)?;
+            self.record_init(&task);
             match held {
                 Some(held) => held.start().await?,
                 None => self.go_on(&task)?,
@@ -176,21 +177,36 @@ impl Supervisor {
 
     /// Runs the hooks of a program that runs, and tells the manager, whose start has then succeeded. Returns the pid of
     /// init, which may have ended.
-    async fn settle_start(&self, task: &Rc<Task>) -> Result<i32> {
+    pub(super) async fn settle_start(&self, task: &Rc<Task>) -> Result<i32> {
         self.run_poststart_hooks(task).await?;
         let pid = task.facts.look(|facts| facts.record.pid).unwrap_or_default();
         self.tell_manager(task, || Happening::Started { pid });
         Ok(pid)
     }
 
+    /// Records init before it is ordered to start the program: should the shim die before that is recorded, a later one
+    /// finds out whether it was started. Not where only its filter's agent lets it go on: nothing tells then.
+    fn record_init(&self, task: &Task) {
+        let is_known = task.facts.look(|facts| facts.record.outlives_shim());
+        if is_known && task.filter.as_ref().is_none_or(|filter| filter.listener.is_none()) {
+            self.keep_record(task);
+        }
+    }
+
     /// Records and reports that the program was executed.
     fn started(self: &Rc<Self>, task: &Rc<Task>) -> Result<()> {
+        task.happen(&self.layout, Trigger::Started)?;
+        self.record_start(task);
+        Ok(())
+    }
+
+    /// Like [`Supervisor::started`], for a task that runs already.
+    pub(super) fn record_start(&self, task: &Rc<Task>) {
         let workload_pid = task.find_workload();
         task.facts.change(|facts| {
             facts.record.started_at = Some(Timestamp::now());
             facts.record.workload_pid = workload_pid;
         });
-        task.happen(&self.layout, Trigger::Started)?;
         self.keep_record(task);
         if task.facts.look(|facts| facts.record.durable) {
             let task = task.clone();
@@ -201,7 +217,6 @@ impl Supervisor {
             });
         }
         self.tell_launched(task);
-        Ok(())
     }
 
     pub(super) fn keep_record(&self, task: &Task) {
@@ -288,6 +303,7 @@ impl Supervisor {
         };
         plan.particulars = launch.particulars.clone();
         launch.secrets.lay_on(&mut plan.spec)?;
+        plan.record.secret_variables = !launch.secrets.env.is_empty();
         plan.additions = Additions {
             secrets: launch.secrets.files.clone(),
             ephemeral: plan.record.task.as_ref().and_then(|task| task.ephemeral).map(ByteSize::as_u64),
@@ -320,7 +336,7 @@ impl Supervisor {
         launch: Launch,
         expecting: Expecting<'_>,
     ) -> Result<Created> {
-        let Launch { stdin, mut stdout, mut stderr, logger, direct, size, attached, checkpoint, .. } = launch;
+        let Launch { stdin, mut stdout, mut stderr, logger, direct, size, attached, checkpoint, secrets, .. } = launch;
         plan.reserve = Some(plan.folder.reserve_exit()?);
         let logging = self.until_leaving(self.start_logger(logger.as_ref())).await?;
         if let Some(logging) = &logging {
@@ -350,7 +366,7 @@ impl Supervisor {
             follow: false,
             kept: plan.record.init,
         })?;
-        let (init, init_watch) = self.prepare_init(&plan, std::mem::take(&mut stdio.kept))?.unzip();
+        let (init, init_watch) = self.prepare_init(&plan, std::mem::take(&mut stdio.kept), &secrets.env)?.unzip();
         let (cgroup, starting, live) = match &checkpoint {
             None => {
                 let (cgroup, starting, live) = self.clone_init(&id, &mut plan, stdio, init).await?;
@@ -396,13 +412,18 @@ impl Supervisor {
     }
 
     /// Prepares the task's `bowline-init`, if it has one, and how the shim learns from it.
-    fn prepare_init(&self, plan: &LaunchPlan, kept: Vec<OwnedFd>) -> Result<Option<(InitProgram, InitWatch)>> {
+    fn prepare_init(
+        &self,
+        plan: &LaunchPlan,
+        kept: Vec<OwnedFd>,
+        secret: &[String],
+    ) -> Result<Option<(InitProgram, InitWatch)>> {
         if !plan.record.init {
             return Ok(None);
         }
         let without = || Error::new(Kind::Unsupported, "init: this executor has no bowline-init");
         let binary = self.config.init.as_deref().ok_or_else(without)?;
-        InitProgram::prepare(binary, &plan.folder, kept).map(Some)
+        InitProgram::prepare(binary, &plan.folder, kept, secret).map(Some)
     }
 
     /// Starts the logger that takes a process's output, if there is one.

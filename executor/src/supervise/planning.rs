@@ -214,6 +214,7 @@ impl Supervisor {
             enforcement: None,
             user: None,
             foreground: Default::default(),
+            secret_variables: false,
             remembered: None,
             task: None,
         }

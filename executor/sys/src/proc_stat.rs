@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+/// The flag of a process that has executed no program since it was forked.
+const PF_FORKNOEXEC: u64 = 0x40;
 /// The flag of a thread that exits, set before anything is taken down that others could notice. As
 /// in include/linux/sched.h since Linux 2.6.
 const PF_EXITING: u64 = 0x4;
@@ -72,6 +74,11 @@ impl<'a> ProcStat<'a> {
         self.has_ended() || any(9, PF_EXITING | PF_SIGNALED) || any(31, KILL)
     }
 
+    /// Whether the process lives and has executed no program since it was forked.
+    pub fn is_a_fork(&self) -> bool {
+        !self.ends() && self.number(9).is_some_and(|flags| flags & PF_FORKNOEXEC != 0)
+    }
+
     /// The number in `field`, as the manual page counts fields, from 4 on.
     pub fn number(&self, field: usize) -> Option<u64> {
         self.rest.split(' ').nth(field.checked_sub(3)?)?.trim().parse().ok()
@@ -120,6 +127,14 @@ mod tests {
         assert!(!ends("S", 4_194_560, 0) && !ends("S", 4_194_304, 1 << 14));
         // At the end of a pid namespace; with a pending SIGKILL; in a core dump; as a zombie.
         assert!(ends("S", 4_194_308, 0) && ends("S", 4_194_304, 1 << 8) && ends("D", 4_195_328, 0) && ends("Z", 0, 0));
+    }
+
+    #[test]
+    fn one_that_was_forked_is_a_fork_until_it_executes_a_program() {
+        let is_a_fork = |state: &str, flags: u64| {
+            ProcStat::parse(&format!("1 (x) {state} 1 1 1 0 -1 {flags} 0")).is_some_and(|stat| stat.is_a_fork())
+        };
+        assert!(is_a_fork("S", 4_194_624) && !is_a_fork("S", 4_194_560) && !is_a_fork("Z", 4_194_624));
     }
 
     #[test]

@@ -28,6 +28,8 @@ const MOST: usize = 20;
 /// As [`find`]; why a new shim could not take the task over.
 pub async fn find_or_adopt(folder: &Folder, id: &str, programs: &Programs) -> Result<Presence> {
     for _ in 0..MOST {
+        // It may be one that we have started.
+        children::collect();
         match find(folder, id).await? {
             Presence::Dead if adopt(folder, id, programs).await? => {}
             found => return Ok(found),

@@ -64,8 +64,8 @@ impl Client {
         children::collect();
         let (sandbox, shim_cgroup) = (start.sandbox.clone(), start.shim_cgroup.clone());
         let (id, request) = start.request()?;
-        let up = Up::for_task(&self.state, &id, sandbox.as_ref(), &shim_cgroup, &self.programs).await?;
-        if let Err(error) = self.launch(&up, request).await {
+        let mut up = Up::for_task(&self.state, &id, sandbox.as_ref(), &shim_cgroup, &self.programs).await?;
+        if let Err(error) = self.launch(&mut up, request).await {
             return Err(up.abandon(error));
         }
         up.let_go();
@@ -73,19 +73,20 @@ impl Client {
     }
 
     /// Asks the shim for the launch. A new shim, of a binary that is known, need not say first what it serves.
-    async fn launch(&self, up: &Up, request: LaunchRequest) -> Result<()> {
+    async fn launch(&self, up: &mut Up, request: LaunchRequest) -> Result<()> {
         if up.binary.as_ref().is_some_and(|binary| self.programs.is_known_to_serve(binary)) {
+            let shim = up.shim.clone();
             return tokio::select! {
                 biased;
-                launched = up.shim.launch(request) => launched.map(drop),
-                silent = up.shim.silence_at_first() => Err(silent),
+                launched = up.launch(request) => launched.map(drop),
+                silent = shim.silence_at_first() => Err(silent),
             };
         }
         up.shim.check_revision().await?;
         if let Some(binary) = &up.binary {
             self.programs.serves(binary);
         }
-        up.shim.launch(request).await.map(drop)
+        up.launch(request).await.map(drop)
     }
 
     /// The task `id`, whoever has started it, running or ended.

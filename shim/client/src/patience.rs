@@ -68,7 +68,7 @@ impl Patience<'_> {
     }
 }
 
-/// The pid of a shim, and the letter of its state (proc_pid_stat(5)).
+/// The pid of a living shim, and the letter of its state (proc_pid_stat(5)).
 struct State(i32, String);
 
 impl State {
@@ -82,14 +82,16 @@ impl State {
     }
 }
 
-/// The process state of the shim; `None` if it has recorded no pid yet or has ended.
+/// The process state of the shim; `None` if it has recorded no pid yet or has ended: one that takes its task over may be
+/// about to answer.
 fn state_of(folder: &Folder) -> Option<State> {
     let pid = match folder.record() {
         Ok(Some(record)) => record.shim_pid,
         _ => folder.sandbox().ok()??.shim_pid?,
     };
     let stat = proc_stat::read(pid)?;
-    Some(State(pid, ProcStat::parse(&stat)?.state().to_owned()))
+    let stat = ProcStat::parse(&stat).filter(|stat| !stat.ends())?;
+    Some(State(pid, stat.state().to_owned()))
 }
 
 /// The error for a task or sandbox `id` whose shim is not answering.

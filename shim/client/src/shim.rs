@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bowline_executor::{Doing, Error, ExitReport, Folder, Kind, Owner, Result, open_sealed};
 use bowline_protocol::wire::proto::bowline_ttrpc::BowlineClient;
-use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status};
+use bowline_protocol::wire::{DETACHES, NEEDED, TAKES_SECRETS, from_status, is_unknown_call};
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{connect_at, connect_watched, patient};
@@ -235,12 +235,21 @@ impl Shim {
     ///
     /// # Errors
     /// `Unsupported` for secrets, if the shim is of a bowline that would leave them out.
-    pub async fn launch(&self, mut request: LaunchRequest) -> Result<LaunchResponse> {
+    pub async fn launch(&self, request: LaunchRequest) -> Result<LaunchResponse> {
+        self.launch_or_break_off(request).await?
+    }
+
+    /// Like [`Shim::launch`]; the inner error is a connection that broke off before the answer.
+    pub(crate) async fn launch_or_break_off(&self, mut request: LaunchRequest) -> Result<Result<LaunchResponse>> {
         if !request.secrets.is_empty() || !request.secret_env.is_empty() {
             self.serves(TAKES_SECRETS).await?;
         }
         request.id.clone_from(&self.id);
-        self.client.launch(patient(), &request).await.map_err(|e| self.failed(&e))
+        match self.client.launch(patient(), &request).await {
+            Ok(launched) => Ok(Ok(launched)),
+            Err(error) if from_status(&error).is_none() => Ok(Err(self.failed(&error))),
+            Err(error) => Err(self.failed(&error)),
+        }
     }
 
     /// Waits for the end of the task, even if the shim ends first; `None` when the shim died before the task.
@@ -258,11 +267,32 @@ impl Shim {
                 false => Err(self.failed(&error)),
             },
             // The shim went before it answered: it left a report, or died.
-            Err(_) => Ok(match gone(&self.folder).await? {
+            Err(_) => self.left().await,
+        }
+    }
+
+    /// The report that the shim has left; `None` once it is known to have died, or another has its task: one that takes
+    /// the task over holds the lock as well, and answers nobody before it has done that.
+    async fn left(&self) -> Result<Option<ExitReport>> {
+        let replaced = async {
+            match self.socket {
+                Some(socket) => replaced(&self.folder, Some(socket)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            left = gone(&self.folder) => Ok(match left? {
                 Presence::Exited(report) => Some(*report),
                 Presence::Dead | Presence::Live(_) | Presence::Starting => None,
             }),
+            () = replaced => Ok(None),
         }
+    }
+
+    /// Whether this is another shim than `before`, which went.
+    pub(crate) fn succeeds(&self, before: &Shim) -> bool {
+        self.socket != before.socket
     }
 
     /// Whether the folder has the socket of another shim by now.
@@ -388,7 +418,10 @@ impl Shim {
         let program = program.to_string_lossy().into_owned();
         let request = UpgradeRequest { program, dry_run, ..UpgradeRequest::default() };
         let answer = self.client.upgrade(patient(), &request).await;
-        answer.map(|answer| answer.version).map_err(|error| self.failed(&error))
+        answer.map(|answer| answer.version).map_err(|error| {
+            let how = format!("let task {0} end or stop it, and start it again: `bowline stop {0}`", self.id);
+            if is_unknown_call(&error) { too_old(how) } else { self.failed(&error) }
+        })
     }
 
     /// Everything that the shim knows, as JSON.
@@ -420,6 +453,12 @@ pub fn unwritten(state: &StateResponse) -> Result<Option<ExitReport>> {
     report.transpose().doing(Kind::Internal, || "the shim's report is damaged")
 }
 
+/// The error of an upgrade for a shim of before there were upgrades. `how` says how its tasks get a new one.
+fn too_old(how: impl Into<String>) -> Error {
+    let message = "it is of a bowline that is too old to be upgraded while tasks run";
+    Error::new(Kind::Unsupported, message).hint(how.into())
+}
+
 /// How long a shim that is known by its address alone may take to tell its facts.
 const FACTS_WITHIN: Duration = Duration::from_secs(5);
 
@@ -436,6 +475,9 @@ pub async fn upgrade_at(socket: &Path, program: &Path, dry_run: bool) -> Result<
     let request = UpgradeRequest { program, dry_run, ..UpgradeRequest::default() };
     let answer = client.upgrade(patient(), &request).await;
     answer.map(|answer| answer.version).map_err(|error| {
+        if is_unknown_call(&error) {
+            return too_old("let its containers end or restart them, as their manager has it: `kubectl rollout restart`, `docker restart`");
+        }
         let broken = || Error::new(Kind::Unavailable, format!("the shim at {at} broke off: {error}"));
         from_status(&error).unwrap_or_else(broken)
     })

@@ -2,18 +2,23 @@
 //!
 //! ```text
 //!   folder made and locked ─► shim started ─► Up ─► launched ─► let_go, done
-//!                                              └─► refused ──► abandon
+//!                                              │   └ shim died: a new one goes on, or there was no task yet ─┐
+//!                                              └─► refused ──► abandon ◄─────────────────────────────────────┘
 //! ```
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 use std::sync::Arc;
 
-use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, StateDir, undo, undo_sandbox};
+use bowline_executor::{
+    Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, StateDir, may_have_run, undo, undo_sandbox,
+};
+use bowline_protocol::wire::proto::bowline::{LaunchRequest, LaunchResponse};
 use bowline_spec::id::TaskId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::adopt::find_or_adopt;
 use crate::children;
 use crate::patience::lock_after;
 use crate::sandbox;
@@ -94,6 +99,46 @@ impl Up {
                 Err(discard(&folder, error))
             }
         }
+    }
+
+    /// Launches the task; answers once its program is executed. If the shim dies before it has answered, a new one takes
+    /// the task over where its program was started.
+    ///
+    /// # Errors
+    /// Why there is no task: the caller abandons it.
+    pub async fn launch(&mut self, request: LaunchRequest) -> Result<LaunchResponse> {
+        let broken = match self.shim.launch_or_break_off(request).await? {
+            Ok(launched) => return Ok(launched),
+            Err(broken) => broken,
+        };
+        if let By::Sandbox(_) = self.by {
+            return Err(broken);
+        }
+        let id = self.shim.id.clone();
+        loop {
+            match find_or_adopt(&self.folder, &id, &self.programs).await {
+                Ok(Presence::Live(new)) if new.succeeds(&self.shim) => self.shim = new,
+                Ok(Presence::Live(same)) => match same.version().await {
+                    // Its children have its socket for a moment after it was killed.
+                    Err(error) if error.kind() != Kind::Unavailable => continue,
+                    Err(silent) => return Err(silent),
+                    // It lives, and has turned us away.
+                    Ok(_) => return Err(broken),
+                },
+                Ok(Presence::Starting) => return Err(broken),
+                // Whoever waits for its end finds the report.
+                Ok(Presence::Exited(_)) => {}
+                Ok(Presence::Dead) => return Err(never_started(&id)),
+                Err(error) => {
+                    let record = self.folder.record()?;
+                    let may_have_run = record.is_some_and(|record| may_have_run(&self.folder, &record));
+                    return Err(if may_have_run { error } else { never_started(&id) });
+                }
+            }
+            break;
+        }
+        let pid = self.folder.record()?.and_then(|record| record.pid).unwrap_or_default();
+        Ok(LaunchResponse { pid, ..LaunchResponse::default() })
     }
 
     pub fn folder(&self) -> &Folder {
@@ -188,6 +233,13 @@ impl Up {
             Err(left) => error.hint(format!("besides, {left}; `bowline sandbox rm {id}` tries again")),
         }
     }
+}
+
+/// The error of a launch whose shim died before the task's command was run.
+fn never_started(id: &str) -> Error {
+    Error::new(Kind::Internal, format!("the shim of task {id} died before it had started the task")).hint(
+        "nothing is left of the task, try again; something has killed the shim, such as the kernel for want of memory",
+    )
 }
 
 /// Makes a unique id for a task or a sandbox, from 48 random bits.

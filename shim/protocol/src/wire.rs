@@ -86,6 +86,12 @@ pub fn from_status(error: &ttrpc::Error) -> Option<Error> {
     Some(if detail.hint.is_empty() { error } else { error.hint(detail.hint) })
 }
 
+/// Whether a shim has answered that it does not know the call, as one of an older version does.
+pub fn is_unknown_call(error: &ttrpc::Error) -> bool {
+    // Our own errors have details.
+    matches!(error, ttrpc::Error::RpcStatus(status) if status.code() == Code::UNIMPLEMENTED && status.details.is_empty())
+}
+
 /// What a code alone tells.
 #[allow(clippy::wildcard_enum_match_arm, reason = "the rest are the codes that no error of ours becomes")]
 fn kind_of(code: Code) -> Kind {
@@ -104,8 +110,12 @@ mod tests {
     #[test]
     fn a_call_that_a_shim_does_not_know_is_unsupported() {
         let status = ttrpc::get_status(Code::UNIMPLEMENTED, "method Teleport");
-        let error = from_status(&ttrpc::Error::RpcStatus(status)).expect("it was refused");
+        let told = ttrpc::Error::RpcStatus(status);
+        assert!(is_unknown_call(&told));
+        let error = from_status(&told).expect("it was refused");
         assert_eq!((error.kind(), error.message()), (Kind::Unsupported, "method Teleport"));
+        let ours = ttrpc::Error::RpcStatus(to_status(&Error::new(Kind::Unsupported, "no such facility")));
+        assert!(!is_unknown_call(&ours));
     }
 
     #[test]

@@ -17,6 +17,7 @@
 mod bundle;
 mod events;
 mod fifo;
+mod old_shim;
 mod running;
 mod sandbox;
 mod shim;
@@ -28,6 +29,7 @@ pub use containerd_shim_protos::api;
 pub use containerd_shim_protos::sandbox_api;
 pub use events::{Event, Events};
 pub use fifo::{Input, Output, make_fifo};
+pub use old_shim::OldShim;
 pub use protobuf;
 pub use running::Running;
 pub use sandbox::{POD, Pod, Sandbox};

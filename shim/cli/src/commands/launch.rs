@@ -42,7 +42,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     let sandbox = args.isolation.sandbox.clone();
     let Described { id, task, secrets } = describe_task(state, args).await?;
     wanted.secrets = secrets;
-    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
+    let mut up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
     let outputs = outputs(&task, json);
     let wish = Wish { input: interactive, outputs, raw, keys };
     let mut session = match Session::begin(up.folder(), &wish) {
@@ -51,7 +51,7 @@ pub async fn run(state: &StateDir, args: TaskArgs, keys: DetachKeys, how: RunArg
     };
     let attached = task.terminal && !json;
     let request = in_foreground(request(&task, wanted)?, session.attachment(), attached);
-    match up.shim.launch(request).await {
+    match up.launch(request).await {
         Ok(launched) => tell_notes(&launched),
         Err(error) => {
             let _ = session.what_is_there();
@@ -125,9 +125,9 @@ pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
     wanted.secrets = secrets;
     // Keep a log by default, as nothing else receives the output.
     task.log.format.get_or_insert(LogFormat::Json);
-    let up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
+    let mut up = Up::for_task(state, &id, sandbox.as_ref(), &shim_cgroup, &Programs::default()).await?;
     let line = |elapsed: Duration| format!("starting {id}: {} s", elapsed.as_secs());
-    let launched = progress::during(line, up.shim.launch(request(&task, wanted)?)).await;
+    let launched = progress::during(line, up.launch(request(&task, wanted)?)).await;
     if let Ok(launched) = &launched {
         tell_of_slice(state, up.folder(), &id).await;
         tell_notes(launched);
@@ -143,9 +143,9 @@ pub async fn start(state: &StateDir, args: TaskArgs, json: bool) -> Result<u8> {
 pub async fn start_member(state: &StateDir, sandbox: &TaskId, mut task: Task) -> Result<()> {
     let id = named(&task)?;
     task.log.format.get_or_insert(LogFormat::Json);
-    let up = Up::for_task(state, &id, Some(sandbox), &ShimCgroup::default(), &Programs::default()).await?;
+    let mut up = Up::for_task(state, &id, Some(sandbox), &ShimCgroup::default(), &Programs::default()).await?;
     let wanted = Wanted::default();
-    match up.shim.launch(request(&task, wanted)?).await {
+    match up.launch(request(&task, wanted)?).await {
         // `sandbox create` prints the notes of all members.
         Ok(_) => Ok(()),
         Err(error) => Err(up.abandon(error)),

@@ -18,7 +18,7 @@ use ttrpc::proto::{Code, KeyValue, Request, Response};
 use crate::harness::patience;
 
 const REQUEST: u8 = 1;
-const RESPONSE: u8 = 2;
+pub(super) const RESPONSE: u8 = 2;
 
 /// One frame: whose call, what kind, and its content.
 pub(super) struct Frame {

@@ -5,6 +5,7 @@
 //!                  task.json    what is needed to find and undo the task
 //!                  exit.json    the exit report, once there is one
 //!                  status       how the workload has ended, from its `bowline-init`
+//!                  unread.0, …  what the shim has read of an output and not passed on: see `io/unread.rs`
 //!                  shim.sock    where the shim answers
 //!                  log.json…, or stdout.log…, stderr.log…: the task's log
 //!                  shim.log, rootfs/

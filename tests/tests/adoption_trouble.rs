@@ -176,3 +176,52 @@ fn a_zombie_that_nobody_reaps_tells_its_exit_code() {
     drop(first);
     host.assert_nothing_left();
 }
+
+/// Where its shim has what it has read of its stdout and not passed on: first of all how long that is.
+fn rest(task: &Task<'_>) -> Vec<u8> {
+    std::fs::read(task.file("unread.0")).unwrap_or_default()
+}
+
+#[test]
+fn the_beginning_of_a_line_is_not_lost_with_a_shim() {
+    let host = Host::new();
+    let script = "printf Load; until [ -e /tmp/1 ]; do sleep 0.02; done; printf ing; until [ -e /tmp/2 ]; do sleep 0.02; done; \
+                  echo ' done'; until [ -e /tmp/end ]; do sleep 0.02; done; printf over; exit 7";
+    let task = host.task(script).flag("--init").start();
+    let program = task.program_pid();
+    for (said, file) in [("Load", "1"), ("Loading", "2")] {
+        eventually("the shim has read it", || String::from_utf8_lossy(&rest(&task)).contains(said).then_some(()));
+        task.crash_shim();
+        task.bowline("adopt", []).assert_says(task.id());
+        task.bowline("upgrade", []).assert_says(task.id());
+        touch(program, file);
+    }
+    task.wait_for_line("Loading done");
+    task.crash_shim();
+    touch(program, "end");
+    task.wait().assert_code(7);
+    assert_eq!(task.said("stdout"), "Loading done\nover");
+    assert!(!task.file("unread.0").exists(), "all is passed on");
+    host.assert_nothing_left();
+}
+
+#[test]
+fn what_a_slow_reader_has_not_taken_is_not_lost_with_a_shim() {
+    let host = Host::new();
+    let (task, run) = host.task("seq 1 60000; exit 7").flag("--init").spawn();
+    // Nobody reads what it prints: every pipe on the way is full.
+    for _ in 0..3 {
+        eventually("the shim has a rest", || rest(&task).get(..4).filter(|length| **length != [0; 4]).map(drop));
+        task.crash_shim();
+        eventually("there is a new shim", || {
+            let record: Value = serde_json::from_str(&task.log("task.json")).ok()?;
+            let shim = record["shim_pid"].as_i64()?.try_into().ok()?;
+            process_exists(shim).then_some(())
+        });
+    }
+    let ran = run.finish();
+    ran.assert_code(7);
+    let expected: String = (1..=60000).map(|n| format!("{n}\n")).collect();
+    assert!(ran.stdout == expected.as_bytes(), "{} bytes of {}", ran.stdout.len(), expected.len());
+    host.assert_nothing_left();
+}

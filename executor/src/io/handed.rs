@@ -3,6 +3,7 @@
 //! Called while the shim is at rest: no future holds a stream then. Must not: know a task's state.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::rc::{Rc, Weak};
 
 use bowline_error::{Doing as _, Kind, Result};
@@ -49,6 +50,8 @@ pub struct Taken<'a> {
     pub tails: &'a [Tail],
     /// The process's init, by its pidfd, if that keeps the pipes open.
     pub keeper: Option<OwnedFd>,
+    /// The folder of a task that another shim may take over.
+    pub folder: Option<&'a Path>,
     /// Goes on with the log.
     pub log: &'a dyn Fn(log::Handed) -> [Option<log::Writer>; 2],
     /// The end of a child, which may be known.
@@ -115,6 +118,7 @@ impl Handed {
                         log: stream.log.and_then(|which| logs[which as usize].take()),
                         tail: taken.tails[index.min(taken.tails.len() - 1)].clone(),
                         keeper: keeper.clone(),
+                        folder: taken.folder.map(Path::to_owned),
                         process_ended: pumps.lines.process_ended.clone(),
                     };
                     let (stream, invite, hear) = stream.take(joined)?;

@@ -29,6 +29,7 @@ mod relay;
 mod stream;
 mod tail;
 mod terminal;
+mod unread;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -59,6 +60,7 @@ pub use stream::Progress;
 use stream::{Route, Stream};
 pub use tail::{TAIL, Tail, new_tail};
 use terminal::{Awaited, Terminal};
+pub use unread::Unread;
 
 /// How to connect a process.
 pub struct Connections<'a> {
@@ -86,6 +88,8 @@ pub struct Connections<'a> {
     pub follow: bool,
     /// Whether an init keeps the pipes of its outputs open: see [`Stdio::kept`].
     pub kept: bool,
+    /// The folder of a task whose outputs another shim may take over.
+    pub folder: Option<&'a Path>,
 }
 
 /// The shim's side of a process's streams while the process is being set up.
@@ -133,6 +137,8 @@ struct Kept {
     /// How many there are.
     count: u32,
     keeper: Keeper,
+    /// The folder of the task, if another shim may take it over.
+    folder: Option<PathBuf>,
 }
 
 /// Handles for joining a process's streams.
@@ -164,7 +170,7 @@ pub struct Attachment {
 ///
 /// Returns the process's ends and the shim's side.
 pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
-    let Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, released, follow, kept } = wanted;
+    let Connections { input, stdout, stderr, owner, logs, tails, terminal, direct, released, follow, .. } = wanted;
     let ([out_log, err_log], [out_tail, err_tail]) = (logs, tails);
     if let Some(size) = terminal {
         let (wish, awaited) = terminal::wish(size)?;
@@ -173,7 +179,7 @@ pub fn wire(wanted: Connections<'_>) -> Result<(Stdio, Wiring)> {
         return Ok((stdio, Wiring::Terminal { awaited, outlet: Outlet::open(stdout)?, log: out_log, tail: out_tail }));
     }
     let mut pumps = Pumps::new(None, None);
-    pumps.kept = kept.then(Kept::default);
+    pumps.kept = wanted.kept.then(|| Kept { folder: wanted.folder.map(Path::to_owned), ..Kept::default() });
     let stdin = pumps.open_input(input, owner)?;
     let way = Way { owner, direct, released, follow };
     let out = pumps.open_output("stdout", stdout, &way, out_log, out_tail)?;
@@ -200,28 +206,45 @@ pub struct KeptOutput<'a> {
     pub log: Option<log::Writer>,
     /// The last bytes of the output.
     pub tail: Tail,
+    /// Where the shim before has kept what it had read and not passed on.
+    pub unread: Unread,
 }
 
 /// Pumps outputs that `init` keeps, on the current `LocalSet`.
 pub fn take_over<'a>(init: Option<OwnedFd>, kept: impl IntoIterator<Item = KeptOutput<'a>>) -> Result<Pumps> {
     let mut pumps = Pumps::new(None, None);
     let keeper = Keeper::default();
-    for KeptOutput { name, read, index, target, log, tail } in kept {
+    for KeptOutput { name, read, index, target, log, tail, unread } in kept {
         let what = || format!("cannot watch {name}");
         let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
         let kept = Some(KeptEnd { keeper: keeper.clone(), index });
-        let route = Route { log, tail, goes_with_process: false, follow: false, kept };
         // Its reader may have gone with the shim before. The task goes on.
-        let outlet = Outlet::open(target).or_else(|error| {
+        let mut outlet = Outlet::open(target).or_else(|error| {
             tracing::warn!(%error, stream = name, "output goes nowhere but to the log");
             Outlet::open(&Target::Null)
         })?;
+        go_on_with(&unread, &mut outlet, log.as_ref());
+        let route = Route { log, tail, goes_with_process: false, follow: false, kept, unread: Some(unread) };
         pumps.begin(name, from, outlet, route);
     }
     if let Some(init) = init {
         keeper.be(init);
     }
     Ok(pumps)
+}
+
+/// Does what the shim before has left to do with what it had read.
+fn go_on_with(unread: &Unread, outlet: &mut Outlet, log: Option<&log::Writer>) {
+    outlet.write(&unread.pending());
+    unread.lacks(outlet.pending().len());
+    if let Some(log) = log {
+        log.hold(unread.held());
+        if !unread.is_logged() {
+            log.write(unread.chunk());
+            log.with_held(|held| unread.logged(held));
+            unread.lacks(outlet.pending().len());
+        }
+    }
 }
 
 impl Wiring {
@@ -237,7 +260,7 @@ impl Wiring {
                     "terminal",
                     from,
                     outlet,
-                    Route { log, tail, goes_with_process: true, follow: false, kept: None },
+                    Route { log, tail, goes_with_process: true, follow: false, kept: None, unread: None },
                 );
                 Ok(pumps)
             }
@@ -261,6 +284,13 @@ fn handed_over(fifo: File, path: &Path, owner: Owner) -> Result<OwnedFd> {
     let end = OwnedFd::from(fifo);
     owner.take(&end)?;
     Ok(end)
+}
+
+/// The reading end of a pipe without a writer: an output that has ended.
+pub fn ended_pipe() -> Result<OwnedFd> {
+    let (read, _) = pipe()?;
+    rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, || "cannot set up a pipe")?;
+    Ok(read)
 }
 
 /// Creates a pipe without a reader, for a process whose reader has gone already.
@@ -324,7 +354,9 @@ impl Pumps {
         rustix::io::ioctl_fionbio(&read, true).doing(Kind::Internal, what)?;
         let kept = self.kept.as_mut().map(|kept| kept.keep(&read)).transpose().doing(Kind::Internal, what)?;
         let from = Rc::new(sys::watch(File::from(read)).doing(Kind::Internal, what)?);
-        self.begin(name, from, outlet, Route { log, tail, goes_with_process: false, follow: way.follow, kept });
+        let folder = self.kept.as_ref().and_then(|of| of.folder.as_deref());
+        let unread = kept.as_ref().zip(folder).map(|(kept, folder)| Unread::of_new(folder, kept.index));
+        self.begin(name, from, outlet, Route { log, tail, goes_with_process: false, follow: way.follow, kept, unread });
         Ok(End::Fd(write))
     }
 

@@ -173,6 +173,11 @@ impl Outlet {
         !self.pending.is_empty()
     }
 
+    /// The bytes that its reader has not taken.
+    pub fn pending(&self) -> &[u8] {
+        &self.pending
+    }
+
     /// Whether there is no reader left.
     pub fn is_gone(&self) -> bool {
         self.gone
@@ -181,6 +186,11 @@ impl Outlet {
     /// Whether the reader has the process in its foreground.
     pub fn is_foreground(&self) -> bool {
         self.reader == Reader::Foreground
+    }
+
+    /// Whether the reader has attached later.
+    pub fn is_guest(&self) -> bool {
+        self.reader == Reader::Guest
     }
 
     /// Returns once the reader has gone, if this reader may go, even while nothing is written. The

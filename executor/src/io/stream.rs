@@ -5,6 +5,7 @@ use std::fs::File;
 use std::future::{pending, poll_fn};
 use std::io::{self, Read as _};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
 
@@ -19,13 +20,11 @@ use tokio::time::timeout;
 use super::kept::{Keeper, KeptEnd};
 use super::outlet::{self, Outlet, Readiness};
 use super::tail::Tail;
+use super::unread::{CHUNK, Unread};
 use crate::clock::Moment;
 use crate::handover::Fd;
 use crate::lifecycle::shutdown::DRAIN;
 use crate::{log, waits};
-
-/// Bytes read at a time; the buffer is on the stack, which stays small.
-const CHUNK: usize = 16 * 1024;
 
 /// What a pipe holds by default, in chunks.
 const HELD: usize = 64 * 1024 / CHUNK;
@@ -70,6 +69,8 @@ pub struct Route {
     pub follow: bool,
     /// The end of the pipe that an init keeps, if one does.
     pub kept: Option<KeptEnd>,
+    /// Where the rest is kept for a shim to come, if there may be one.
+    pub unread: Option<Unread>,
 }
 
 /// How far a stream has come.
@@ -109,13 +110,15 @@ pub struct Joined {
     pub log: Option<log::Writer>,
     pub tail: Tail,
     pub keeper: Keeper,
+    /// The folder of a task that can be taken over.
+    pub folder: Option<PathBuf>,
     pub process_ended: watch::Receiver<bool>,
 }
 
 impl Handed {
     /// Takes the stream over. Returns it with where its guests are sent and its progress is heard.
     pub fn take(self, joined: Joined) -> Result<(Stream, mpsc::UnboundedSender<Outlet>, watch::Receiver<Progress>)> {
-        let Joined { name, terminal, log, tail, keeper, process_ended } = joined;
+        let Joined { name, terminal, log, tail, keeper, folder, process_ended } = joined;
         let what = || format!("cannot watch {name}");
         let goes_with_process = self.from.is_none();
         let from = match (self.from, terminal) {
@@ -125,13 +128,14 @@ impl Handed {
         };
         let (invite, guests) = mpsc::unbounded_channel();
         let (tell, hear) = watch::channel(self.progress);
+        let unread = self.kept.zip(folder).map(|(index, folder)| Unread::of(&folder, index));
         let kept = self.kept.map(|index| KeptEnd { keeper, index });
         let stream = Stream {
             name,
             from,
             outlets: self.outlets.into_iter().map(outlet::Handed::take).collect::<Result<_>>()?,
             guests,
-            route: Route { log, tail, goes_with_process, follow: self.follow, kept },
+            route: Route { log, tail, goes_with_process, follow: self.follow, kept, unread },
             process_ended,
             tell,
             unlogged: self.unlogged,
@@ -258,6 +262,9 @@ impl Stream {
             self.tell.send_if_modified(|progress| std::mem::replace(&mut progress.dropped, dropped) != dropped);
         }
         self.flush_log();
+        if let Some(unread) = self.route.unread.take() {
+            unread.end();
+        }
         if let Some(kept) = self.route.kept.take().filter(|_| !*self.process_ended.borrow()) {
             kept.close();
         }
@@ -307,7 +314,10 @@ impl Stream {
             Step::Read => {
                 self.read(Readiness::Kept);
             }
-            Step::Flush => self.outlets.iter_mut().filter(|outlet| outlet.is_pending()).for_each(Outlet::flush),
+            Step::Flush => {
+                self.outlets.iter_mut().filter(|outlet| outlet.is_pending()).for_each(Outlet::flush);
+                self.keep_what_is_pending();
+            }
             Step::Ended => {}
             Step::Joined(outlet) => self.outlets.push(outlet),
             Step::Left(which) => self.outlets[which].leave(),
@@ -343,24 +353,50 @@ impl Stream {
         self.unlogged + self.outlets.iter().map(Outlet::dropped).sum::<u64>()
     }
 
+    /// Keeps how much the reader in the foreground, or the output's own, has not taken. Guests attach anew.
+    fn keep_what_is_pending(&self) {
+        if let Some(unread) = &self.route.unread {
+            unread.lacks(own(&self.outlets).map_or(0, |outlet| outlet.pending().len()));
+        }
+    }
+
     fn flush_log(&mut self) {
-        self.unlogged += self.route.log.as_ref().map_or(0, log::Writer::flush);
+        let Some(log) = &self.route.log else { return };
+        self.unlogged += log.flush();
+        if let Some(unread) = &self.route.unread {
+            unread.logged(&[]);
+        }
+        self.keep_what_is_pending();
     }
 
     /// Reads once; false when there is nothing to read now.
     fn read(&mut self, readiness: Readiness) -> bool {
+        let Stream { from, outlets, route, .. } = self;
+        let pending = own(outlets).map_or(&[][..], Outlet::pending);
+        let room = route.unread.as_mut().and_then(|unread| unread.room(pending));
+        match room.map(|room| fill(from, room, readiness, false)) {
+            Some(outcome) => self.handle(outcome, |stream, length| stream.pass_on_kept(length)),
+            None => self.read_by_stack(readiness),
+        }
+    }
+
+    /// Like [`Stream::read`], where nothing is kept for another shim. The buffer is on the stack, which stays small.
+    #[inline(never)]
+    fn read_by_stack(&mut self, readiness: Readiness) -> bool {
         let mut chunk = [0u8; CHUNK];
-        let terminal = self.route.goes_with_process;
-        let outcome = match readiness {
-            Readiness::Kept => self.from.try_io(Interest::READABLE, |from| fill(from, &mut chunk, terminal)),
-            Readiness::Ignored => fill(self.from.get_ref(), &mut chunk, terminal),
-        };
+        let outcome = fill(&self.from, &mut chunk, readiness, self.route.goes_with_process);
+        self.handle(outcome, |stream, length| {
+            let bytes = &chunk[..length];
+            stream.route.tail.borrow_mut().extend_from_slice(bytes);
+            stream.unlogged += stream.route.log.as_ref().map_or(0, |log| log.write(bytes));
+            stream.outlets.iter_mut().for_each(|outlet| outlet.write(bytes));
+        })
+    }
+
+    fn handle(&mut self, outcome: io::Result<usize>, pass_on: impl FnOnce(&mut Stream, usize)) -> bool {
         match outcome {
             Ok(length @ 1..) => {
-                let bytes = &chunk[..length];
-                self.route.tail.borrow_mut().extend_from_slice(bytes);
-                self.unlogged += self.route.log.as_ref().map_or(0, |log| log.write(bytes));
-                self.outlets.iter_mut().for_each(|outlet| outlet.write(bytes));
+                pass_on(self, length);
                 true
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
@@ -372,11 +408,42 @@ impl Stream {
             }
         }
     }
+
+    /// Passes on a chunk of this length that a shim to come would find, each step of which is stored.
+    fn pass_on_kept(&mut self, length: usize) {
+        let Stream { outlets, route: Route { log, tail, unread: Some(unread), .. }, unlogged, .. } = self else {
+            return;
+        };
+        unread.has_read(length, log.is_some());
+        let bytes = unread.chunk();
+        // The reader in the foreground first: it is who waits.
+        outlets.iter_mut().for_each(|outlet| outlet.write(bytes));
+        unread.lacks(own(outlets).map_or(0, |outlet| outlet.pending().len()));
+        tail.borrow_mut().extend_from_slice(bytes);
+        if let Some(log) = log {
+            *unlogged += log.write(bytes);
+            log.with_held(|held| unread.logged(held));
+            self.keep_what_is_pending();
+        }
+    }
+}
+
+/// The outlet that is not of a client that has attached later.
+fn own(outlets: &[Outlet]) -> Option<&Outlet> {
+    outlets.iter().find(|outlet| !outlet.is_guest())
+}
+
+/// Reads what there is, if `from` is ready or that is to be ignored.
+fn fill(from: &AsyncFd<File>, chunk: &mut [u8], readiness: Readiness, terminal: bool) -> io::Result<usize> {
+    match readiness {
+        Readiness::Kept => from.try_io(Interest::READABLE, |from| read(from, chunk, terminal)),
+        Readiness::Ignored => read(from.get_ref(), chunk, terminal),
+    }
 }
 
 /// Reads what there is. A terminal returns less than a page at a time, even if it holds more: each read would cost a
 /// write, and a turn of the loop.
-fn fill(mut from: &File, chunk: &mut [u8], terminal: bool) -> io::Result<usize> {
+fn read(mut from: &File, chunk: &mut [u8], terminal: bool) -> io::Result<usize> {
     let mut length = from.read(chunk)?;
     while terminal && (1..chunk.len()).contains(&length) {
         match from.read(&mut chunk[length..]) {

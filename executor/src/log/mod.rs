@@ -173,6 +173,16 @@ impl Writer {
         Handed { held: log.held.clone(), lost: log.sinks.iter_mut().map(|sink| *sink.lost()).collect() }
     }
 
+    /// Calls `read` with the held part of a line.
+    pub fn with_held<T>(&self, read: impl FnOnce(&[u8]) -> T) -> T {
+        read(&self.log.borrow().held[self.stream as usize])
+    }
+
+    /// Goes on with the part of a line that a shim before has held.
+    pub fn hold(&self, part: Vec<u8>) {
+        self.log.borrow_mut().held[self.stream as usize] = part;
+    }
+
     /// Keeps the held part of a line that may never end, such as a prompt. Returns how many bytes
     /// were dropped. More may be written afterwards.
     pub fn flush(&self) -> u64 {

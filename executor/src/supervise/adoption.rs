@@ -36,7 +36,7 @@ use crate::clock::Moment;
 use crate::facts::TaskFacts;
 use crate::folder::{Folder, Record, Remembered};
 use crate::init_program::{self, Kept};
-use crate::io::{self, KeptOutput, Pumps, Tail, Target};
+use crate::io::{self, KeptOutput, Pumps, Tail, Target, Unread};
 use crate::launch::Live;
 use crate::lifecycle::task::Life;
 use crate::lifecycle::{Status, shim};
@@ -315,9 +315,13 @@ fn pumps(
     let said = [&description.output.stdout, &description.output.stderr];
     let targets: Vec<Target> = said.into_iter().zip(&plan.record.foreground).map(target).collect();
     let names = ["stdout", "stderr"];
-    let outputs = outputs.into_iter().zip(names).zip(&targets).zip(logs).zip(0..);
+    // An init that has ended keeps none; the shim before may still have had a rest of it.
+    let outputs = outputs.into_iter().chain([None, None]);
+    let outputs = outputs.zip(names).zip(&targets).zip(logs).zip(0..);
     let kept = outputs.filter_map(|((((read, name), target), log), index)| {
-        Some(KeptOutput { name, read: read?, index, target, log, tail: tail.clone() })
+        let unread = Unread::of(plan.folder.path(), index);
+        let read = read.or_else(|| unread.has_left().then(io::ended_pipe)?.ok())?;
+        Some(KeptOutput { name, read, index, target, log, tail: tail.clone(), unread })
     });
     let keeper = init.as_ref().and_then(|live| live.pidfd.try_clone().ok());
     io::take_over(keeper, kept)

@@ -421,6 +421,7 @@ fn wire(request: &Exec, targets: Option<[Target; 2]>, owner: Owner) -> Result<(S
         released,
         follow,
         kept: false,
+        folder: None,
     })?;
     Ok((stdio, wiring, kept))
 }

@@ -305,7 +305,8 @@ impl Supervisor {
         let init_pidfd = live.as_ref().filter(|_| facts.record.init).map(|live| live.pidfd.try_clone());
         let keeper = init_pidfd.transpose().doing(Kind::Internal, || "cannot open a pidfd twice")?;
         let of_child = |pid, end| self.claim_child(pid, end);
-        let taken = Taken { tails: std::slice::from_ref(&tail), keeper, log: &log, claim: &of_child };
+        let kept_in = facts.record.outlives_shim().then_some(folder.as_path());
+        let taken = Taken { tails: std::slice::from_ref(&tail), keeper, folder: kept_in, log: &log, claim: &of_child };
         let pumps = pumps.map(|pumps| pumps.take(&taken)).transpose()?.map(Rc::new);
         let mut handles = TaskHandles::new(live, claim, tail, cgroup);
         let (dying, since) = handed.dying;
@@ -323,13 +324,14 @@ impl Supervisor {
             let none = |_| [None, None];
             let no_tail = [io::new_tail(0)];
             let all = if tails.is_empty() { &no_tail[..] } else { &tails };
-            let taken = Taken { tails: all, keeper: None, log: &none, claim: &of_child };
+            let taken = Taken { tails: all, keeper: None, folder: None, log: &none, claim: &of_child };
             let pumps = pumps.map(|pumps| pumps.take(&taken)).transpose()?.map(Rc::new);
             let group = group.and_then(|number| self.open_group(&handles, number));
             let pidfd = live.flatten().map(|live| live.pidfd);
             handles.execs.insert(number, ExecHandles { claim, pidfd, pumps, tails, group });
         }
-        let taken = Taken { tails: &[io::new_tail(0)], keeper: None, log: &|_| [None, None], claim: &of_child };
+        let taken =
+            Taken { tails: &[io::new_tail(0)], keeper: None, folder: None, log: &|_| [None, None], claim: &of_child };
         for pumps in handed.lingering {
             handles.lingering.push(Rc::new(pumps.take(&taken)?));
         }

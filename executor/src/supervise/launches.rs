@@ -365,6 +365,7 @@ impl Supervisor {
             released: None,
             follow: false,
             kept: plan.record.init,
+            folder: plan.record.outlives_shim().then_some(plan.folder.path()),
         })?;
         let (init, init_watch) = self.prepare_init(&plan, std::mem::take(&mut stdio.kept), &secrets.env)?.unzip();
         let (cgroup, starting, live) = match &checkpoint {

@@ -42,7 +42,7 @@ pub use fds::{
 pub use filters::{attach_device_program, seccomp_load};
 pub use links::{loopback_up, remove_bridge};
 pub use loops::{LOOP_AUTOCLEAR, LOOP_DIRECT_IO, LOOP_READ_ONLY, configure_loop, free_loop};
-pub use memory::{SharedPid, SharedText, give_back_memory, give_back_stack, let_go_of_code};
+pub use memory::{MappedFile, SharedPid, SharedText, give_back_memory, give_back_stack, let_go_of_code};
 pub use mounts::{MountAttributes, mount_idmap, mount_setattr};
 pub use processes::{
     CLONE_NEWTIME, Cloned, Ended, Image, SchedulingAttributes, clone_beside, clone3, clones_into_cgroups,

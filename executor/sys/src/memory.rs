@@ -1,8 +1,10 @@
 //! The memory of this process.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 /// Gives pages without allocations back to the kernel, wherever they are; malloc_trim(3).
 pub fn give_back_memory() {
@@ -146,6 +148,71 @@ impl Drop for SharedText {
     fn drop(&mut self) {
         // SAFETY: it is mapped, and nothing refers to it any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Text>()) };
+    }
+}
+
+/// The beginning of a file, mapped into memory: what is stored there outlives this process.
+#[derive(Debug)]
+pub struct MappedFile {
+    at: NonNull<u8>,
+    length: usize,
+}
+
+impl MappedFile {
+    /// Maps the first `length` bytes of `file`, which has them: a store beyond its end would end the process.
+    pub fn of(file: &File, length: usize) -> io::Result<MappedFile> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping overlaps no existing one.
+        let at = unsafe { libc::mmap(ptr::null_mut(), length, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let at = NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        Ok(MappedFile { at, length })
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: all of it is mapped for as long as `self`; nobody else stores there while this process has the file.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.length) }
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.length) }
+    }
+
+    /// The number at this offset, which is a multiple of four.
+    pub fn load(&self, offset: usize) -> u32 {
+        self.number(offset).load(Ordering::Acquire)
+    }
+
+    /// Stores a number at this offset, after all that was stored before.
+    pub fn store(&self, offset: usize, number: u32) {
+        self.number(offset).store(number, Ordering::Release);
+    }
+
+    /// Stores `bytes` at this offset, where no number is and nobody borrows any.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.length), "it is within the mapping");
+        // SAFETY: just checked.
+        let to = unsafe { self.at.as_ptr().add(offset) };
+        // SAFETY: the bytes fit, and are not in the mapping's part that is written.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    fn number(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.length, "it is within the mapping, and aligned");
+        // SAFETY: just checked.
+        let at = unsafe { self.at.as_ptr().add(offset) };
+        // SAFETY: aligned, as the mapping begins at a page; mapped for as long as `self`; used as an atomic alone.
+        unsafe { AtomicU32::from_ptr(at.cast()) }
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // SAFETY: it is mapped, and nothing refers to it any more.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.length) };
     }
 }
 

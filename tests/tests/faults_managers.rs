@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::faults::{Call, TASK, Tally, numbered, stride};
 
 /// `bowline ARGS` under strace with these flags, and where that writes.
-fn traced(host: &Host, flags: &[&str], args: &[&str]) -> (Process, std::path::PathBuf) {
+pub fn traced(host: &Host, flags: &[&str], args: &[&str]) -> (Process, std::path::PathBuf) {
     let log = host.work().join(format!("stopped-{}", host.new_id()));
     let mut command = host.command("strace");
     command.args(["-qq", "-o"]).arg(&log).args(flags).arg(binary("bowline")).args(args);

@@ -83,6 +83,7 @@ mod explain;
 mod fallbacks;
 mod faults;
 mod faults_managers;
+mod faults_outliving;
 mod fields;
 mod fields_effect;
 mod fields_table;

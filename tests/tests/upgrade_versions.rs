@@ -1,11 +1,11 @@
 //! Shims of another version of the facts: one version apart works both ways, further apart is refused by name.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
 use bowline_tests::harness::versions::stand_in;
-use bowline_tests::harness::{Ran, Task, WRITER, eventually, fds_of, is_debug, touch};
+use bowline_tests::harness::{Ran, Task, WRITER, copy_binary, eventually, fds_of, is_debug, touch};
 
 const SHIM: &str = "bowline-shim";
 
@@ -125,6 +125,95 @@ fn a_task_is_adopted_by_a_shim_of_another_version() {
         assert!(!runs(&task, says));
         task.exec("exit 3").assert_code(3);
         task.end();
+    }
+    host.assert_nothing_left();
+}
+
+/// All programs in a folder, whose shim is of another version; the path of its `bowline`.
+fn programs_with(host: &Host, says: &str) -> PathBuf {
+    let folder = host.work().join(format!("programs-{}", says.trim_end_matches(';')));
+    fs::create_dir(&folder).expect("the work folder is writable");
+    for name in ["bowline", "bowline-init"] {
+        copy_binary(name, &folder.join(name));
+    }
+    fs::rename(stand_in(host, SHIM, says), folder.join(SHIM)).expect("ours");
+    folder.join("bowline")
+}
+
+#[test]
+fn a_shim_of_another_version_adopts_what_this_one_has_recorded() {
+    let host = Host::new();
+    for says in ["facts=1;", "facts=3;"] {
+        let bowline = programs_with(&host, says);
+        let by_other = |args: &[&str]| {
+            let mut command = host.command(&bowline);
+            command.args(args);
+            host.execute(command)
+        };
+        let task = host.task(WRITER).flag("--init").start();
+        task.wait_for_line("line 1");
+        let program = task.program_pid();
+        task.kill_shim(task.shim_pid());
+        by_other(&["adopt", task.id()]).assert_says(task.id());
+        assert!(runs(&task, says));
+        touch(program, "1");
+        task.wait_for_line("line 2");
+        task.exec("exit 3").assert_code(3);
+        // And back, by way of a record of the other's.
+        task.kill_shim(task.shim_pid());
+        task.bowline("adopt", []).assert_says(task.id());
+        assert!(!runs(&task, says));
+        // Whoever launches with the other version finds this one's commands.
+        let id = host.new_id();
+        by_other(&["start", "--name", &id, "--init", "--", "/bin/sleep", "1000"]).assert_says(&id);
+        let theirs = host.adopt(id);
+        assert!(runs(&theirs, says));
+        theirs.exec("exit 4").assert_code(4);
+        theirs.bowline("upgrade", []).assert_says(theirs.id());
+        assert!(!runs(&theirs, says));
+        theirs.end();
+        touch(program, "end");
+        task.wait().assert_code(7);
+    }
+    host.assert_nothing_left();
+}
+
+#[test]
+fn every_command_works_with_a_shim_of_another_version() {
+    let host = Host::new();
+    for says in ["facts=1;", "facts=3;"] {
+        let task =
+            host.task("trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done").flag("--memory=64M").start();
+        task.wait_for_line("ready");
+        upgrade_to(&task, &stand_in(&host, SHIM, says)).assert_says(task.id());
+        let waiter = host.spawn(["wait", task.id()]);
+        let attached = host.spawn(["attach", "--no-stdin", task.id()]);
+        for words in [
+            &["inspect"][..],
+            &["inspect", "--facts"],
+            &["ps", "--json"],
+            &["stats", "--json"],
+            &["top", "--once"],
+            &["logs"],
+            &["events", "--json"],
+            &["explain"],
+            &["pause"],
+            &["resume"],
+            &["update", "--memory=128M"],
+            &["kill", "--signal=0"],
+            &["upgrade", "--dry-run"],
+            &["adopt"],
+        ] {
+            let named = if words[0] == "ps" { Vec::new() } else { vec![task.id()] };
+            host.bowline([words, &named[..]].concat()).assert_code(0);
+        }
+        task.exec_with(["--timeout", "10s"], "exit 3").assert_code(3);
+        assert_eq!(task.stats()["memory"]["limit_bytes"], 128 << 20);
+        assert!(runs(&task, says));
+        task.stop(["--grace=50s"]).assert_code(6);
+        waiter.finish().assert_says("6");
+        attached.finish().assert_code(6);
+        task.bowline("rm", []).assert_code(0);
     }
     host.assert_nothing_left();
 }

@@ -1,0 +1,272 @@
+//! The part of the fault matrix that is about a task outliving its shim: a shim that is killed at any system call of a
+//! launch or an upgrade, one that is refused what an upgrade asks of the kernel, and one that is killed or refused
+//! while it takes a task over. Each time the exit code is the real one, and no byte is lost.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bowline_tests::Host;
+use bowline_tests::harness::{Process, Task, Trace, child_pids, eventually, is_slow, name_of, process_exists};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::faults::{Call, Tally, numbered, stride};
+use crate::faults_managers::traced;
+
+/// Marks that it has begun, waits until it may end, and then says much.
+const TASK: &str = "echo >/mark/started; until [ -e /mark/go ]; do sleep 0.02; done; seq 1 2000; exit 7";
+
+fn output() -> String {
+    (1..=2000).map(|line| format!("{line}\n")).collect()
+}
+
+/// A task whose command can be watched and told through a folder of the host's.
+struct Marked<'h> {
+    task: Task<'h>,
+    mark: PathBuf,
+}
+
+impl<'h> Marked<'h> {
+    fn new(host: &'h Host) -> Marked<'h> {
+        let task = host.adopt(host.new_id());
+        let mark = host.work().join(format!("mark-{}", task.id()));
+        fs::create_dir(&mark).expect("the work folder is writable");
+        Marked { task, mark }
+    }
+
+    /// The description of the task.
+    fn described(&self, host: &Host) -> PathBuf {
+        let mark = self.mark.display();
+        let text = format!(
+            "command = '/bin/sh'\nargs = ['-c', '{TASK}']\ninit = true\nmounts = [{{source = '{mark}', destination = '/mark'}}]\n"
+        );
+        host.file(&format!("{}.toml", self.task.id()), &text)
+    }
+
+    fn has_begun(&self) -> bool {
+        self.mark.join("started").exists()
+    }
+
+    fn may_end(&self) {
+        fs::write(self.mark.join("go"), "").expect("writable");
+    }
+
+    /// The record says that it was started: by its first shim, or by another.
+    fn is_recorded(&self) -> bool {
+        let record: Value = serde_json::from_str(&self.task.log("task.json")).unwrap_or_default();
+        record["started_at"].is_string()
+    }
+
+    /// Starts it in the background.
+    fn start(host: &'h Host) -> Marked<'h> {
+        let marked = Marked::new(host);
+        let file = marked.described(host);
+        host.bowline(["start", "--name", marked.task.id(), "-f", file.to_str().expect("ASCII")]).assert_code(0);
+        eventually("it has begun", || marked.has_begun().then_some(()));
+        marked
+    }
+
+    /// Some shim has it, after the fault `inject`: it takes commands, and ends as it should. Returns what is wrong.
+    fn goes_on(&self) -> Option<String> {
+        let adopted = self.task.bowline("adopt", []);
+        let exec = self.task.exec("exit 4");
+        if adopted.code != Some(0) || exec.code != Some(4) {
+            return Some(format!("adopt: {adopted}, exec: {exec}"));
+        }
+        self.may_end();
+        let report = self.task.bowline("wait", ["--json"]);
+        let (code, said) = (report.assert_code(0).json()["exit_code"].clone(), self.task.said("stdout"));
+        self.task.bowline("rm", []).assert_code(0);
+        (code != 7 || said != output()).then(|| format!("exit {code}, {} bytes", said.len()))
+    }
+}
+
+/// `bowline run`, with strace at its shim from before that is asked to launch: what that saw.
+struct Launch {
+    run: Process,
+    trace: Trace,
+    shim: i32,
+}
+
+impl Launch {
+    fn begin(host: &Host, marked: &Marked<'_>, flags: &[&str]) -> Launch {
+        let file = marked.described(host);
+        // It is stopped once it is connected to its shim.
+        let stopped = ["-e", "trace=connect", "-e", "inject=connect:signal=STOP:when=1"];
+        let args = ["run", "--name", marked.task.id(), "-f", file.to_str().expect("ASCII")];
+        let (run, log) = traced(host, &stopped, &args);
+        run.read_stdout();
+        run.read_stderr();
+        let is_stopped = || fs::read_to_string(&log).is_ok_and(|log| log.contains("stopped by SIGSTOP"));
+        eventually("it is stopped", || is_stopped().then_some(()));
+        let command = child_pids(run.pid())[0];
+        let shim = eventually("there is a shim", || child_pids(command).first().copied());
+        let trace = Trace::of(host, shim, flags.iter().copied());
+        kill_process(Pid::from_raw(command).expect("a pid"), Signal::CONT).expect("it lives");
+        Launch { run, trace, shim }
+    }
+
+    /// Waits until the task is launched, by whichever shim, or the command has ended.
+    fn settle(&mut self, marked: &Marked<'_>) {
+        eventually("it is launched or given up", || {
+            (marked.has_begun() && marked.is_recorded() || !self.run.is_running()).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_shim_that_is_killed_at_any_system_call_of_a_launch() {
+    let host = Host::new();
+    let marked = Marked::new(&host);
+    let mut launch = Launch::begin(&host, &marked, &[]);
+    launch.settle(&marked);
+    let calls = numbered(launch.trace.end().lines());
+    marked.may_end();
+    launch.run.finish().assert_code(7);
+    let (mut tally, mut never) = (Tally::default(), 0);
+    for (name, number, _) in calls.into_iter().step_by(stride()) {
+        let inject = format!("inject={name}:signal=KILL:when={number}");
+        let marked = Marked::new(&host);
+        let mut launch = Launch::begin(&host, &marked, &["-e", &inject]);
+        launch.settle(&marked);
+        let was_killed = !process_exists(launch.shim);
+        launch.trace.end();
+        marked.may_end();
+        let ran = launch.run.finish();
+        tally.tried += 1;
+        tally.survived += usize::from(ran.code == Some(7));
+        let is_whole = ran.code == Some(7) && String::from_utf8_lossy(&ran.stdout) == output();
+        let is_refused = ran.code == Some(125) && !marked.has_begun() && !marked.task.file("").exists();
+        never += usize::from(is_refused);
+        if !is_whole && !(is_refused && was_killed) {
+            tally.lost.push(format!("{inject}: {ran}"));
+        }
+    }
+    assert!(tally.survived > 0 && never > 0, "{} went on, {never} were never started", tally.survived);
+    tally.end("run: its shim is killed in the launch", &host);
+}
+
+/// A running task whose shim meets the fault as it is upgraded.
+#[track_caller]
+fn upgrade_meets(host: &Host, fault: &str, calls: impl Iterator<Item = Call>) {
+    let mut tally = Tally::default();
+    for (name, number, _) in calls {
+        let inject = format!("inject={name}:{fault}:when={number}");
+        let marked = Marked::start(host);
+        let shim = marked.task.shim_pid();
+        let trace = Trace::of(host, shim, ["-e", &inject]);
+        let upgraded = marked.task.bowline("upgrade", []);
+        trace.end();
+        tally.tried += 1;
+        tally.survived += usize::from(upgraded.code == Some(0));
+        if let Some(wrong) = marked.goes_on() {
+            tally.lost.push(format!("{inject}: {wrong}"));
+        }
+    }
+    tally.end(&format!("upgrade: {fault}"), host);
+}
+
+/// What a shim asks of the kernel while it is upgraded, as both programs.
+fn calls_of_an_upgrade(host: &Host) -> Vec<Call> {
+    let marked = Marked::start(host);
+    let trace = Trace::of(host, marked.task.shim_pid(), []);
+    marked.task.bowline("upgrade", []).assert_code(0);
+    let calls = numbered(trace.end().lines());
+    assert_eq!(marked.goes_on(), None);
+    calls
+}
+
+#[test]
+fn a_shim_that_is_killed_at_any_system_call_of_an_upgrade() {
+    let host = Host::new();
+    let calls = calls_of_an_upgrade(&host).into_iter();
+    upgrade_meets(&host, "signal=KILL", calls.step_by(stride()));
+}
+
+#[test]
+fn a_shim_that_is_refused_what_an_upgrade_asks_for() {
+    let host = Host::new();
+    let calls = calls_of_an_upgrade(&host);
+    let of = |names: &'static [&'static str]| {
+        let found: Vec<Call> = calls.iter().filter(|(name, ..)| names.contains(&name.as_str())).cloned().collect();
+        // Of few, each.
+        let step = if found.len() < 2 * stride() { 1 } else { stride() / 2 };
+        found.into_iter().step_by(step.max(1))
+    };
+    upgrade_meets(
+        &host,
+        "error=EMFILE",
+        of(&["open", "openat", "memfd_create", "pipe2", "pidfd_open", "epoll_create1"]),
+    );
+    upgrade_meets(&host, "error=ENOMEM", of(&["execve", "execveat", "clone3", "memfd_create"]));
+    upgrade_meets(&host, "error=ENOSPC", of(&["write", "ftruncate", "fallocate", "rename", "renameat", "mkdir"]));
+}
+
+/// A task whose shim died is taken over by `bowline adopt`, where any process meets the fault; then once more without.
+#[track_caller]
+fn adoption_meets(host: &Host, fault: &str, calls: impl Iterator<Item = Call>) {
+    let mut tally = Tally::default();
+    for (name, number, _) in calls {
+        let inject = format!("inject={name}:{fault}:when={number}");
+        let marked = Marked::start(host);
+        marked.task.kill_shim(marked.task.shim_pid());
+        let ran = adopt_traced(host, &marked, &["-e", &inject]).0;
+        tally.tried += 1;
+        tally.survived += usize::from(ran);
+        if let Some(wrong) = marked.goes_on() {
+            tally.lost.push(format!("{inject}: {wrong}"));
+        }
+    }
+    tally.end(&format!("adoption: {fault}"), host);
+}
+
+/// `bowline adopt` with the shim that it starts, under strace: whether it succeeded, and where strace wrote.
+fn adopt_traced(host: &Host, marked: &Marked<'_>, flags: &[&str]) -> (bool, PathBuf) {
+    // The shim lives on, and with it strace, which is then told to let go of it.
+    let flags = [&["-f", "-I1"], flags].concat();
+    let (strace, log) = traced(host, &flags, &["adopt", marked.task.id()]);
+    // strace tries its own means with another child before.
+    let is_ours = |pid: &i32| name_of(*pid) == "bowline";
+    let command = eventually("it is started", || child_pids(strace.pid()).into_iter().find(is_ours));
+    eventually("it has ended", || (!process_exists(command)).then_some(()));
+    strace.signal(Signal::TERM);
+    strace.finish();
+    (has_exited_well(&log, command), log)
+}
+
+/// Whether strace saw this process end with exit code 0.
+fn has_exited_well(log: &Path, pid: i32) -> bool {
+    let log = fs::read_to_string(log).unwrap_or_default();
+    log.lines().any(|line| {
+        line.split_once(' ').is_some_and(|(of, call)| of == pid.to_string() && call.contains("exit_group(0)"))
+    })
+}
+
+/// What the new shim asks of the kernel while it takes a task over.
+fn calls_of_an_adoption(host: &Host) -> Vec<Call> {
+    let marked = Marked::start(host);
+    marked.task.kill_shim(marked.task.shim_pid());
+    let (adopted, log) = adopt_traced(host, &marked, &[]);
+    assert!(adopted, "{}", fs::read_to_string(&log).unwrap_or_default());
+    let shim = marked.task.shim_pid().to_string();
+    let log = fs::read_to_string(log).expect("strace writes it");
+    let of_shim = log.lines().filter_map(|line| line.split_once(' ')).filter(|(pid, _)| *pid == shim);
+    let calls = numbered(of_shim.map(|(_, call)| call.trim_start()));
+    assert_eq!(marked.goes_on(), None);
+    calls
+}
+
+#[test]
+fn a_new_shim_that_is_killed_or_refused_while_it_takes_a_task_over() {
+    let host = Host::new();
+    let calls = calls_of_an_adoption(&host);
+    // Each of the shims that the command starts is killed.
+    let rare = if is_slow() { 8 } else { 4 };
+    adoption_meets(&host, "signal=KILL", calls.iter().cloned().step_by(stride() * rare));
+    let makes_one = ["open", "openat", "openat2", "pipe2", "pidfd_open", "epoll_create1"];
+    let makes_one = calls.iter().filter(|(name, ..)| makes_one.contains(&name.as_str())).cloned();
+    adoption_meets(&host, "error=EMFILE", makes_one.step_by(stride()));
+    let writes = ["rename", "renameat", "mkdir", "ftruncate", "fallocate", "write"];
+    let writes = calls.iter().filter(|(name, ..)| writes.contains(&name.as_str())).cloned();
+    adoption_meets(&host, "error=ENOSPC", writes.step_by((stride() / 4).max(1)));
+}

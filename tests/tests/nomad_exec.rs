@@ -2,7 +2,7 @@
 
 use bowline_tests::Host;
 use bowline_tests::harness::nomad::{Exit, Plugin, Stream, Task, decoded, encoded};
-use bowline_tests::harness::{eventually, process_exists};
+use bowline_tests::harness::{eventually, is_slow, process_exists};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -69,7 +69,9 @@ fn a_check_that_takes_too_long_is_killed_with_all_that_it_started() {
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
     let task = idle(&plugin);
-    let (said, exit) = plugin.exec(&task, "echo busy; setsid sleep 4711 & sleep 4711", "0.2s").expect("it runs");
+    // Not before it has said so, where everything takes longer.
+    let deadline = if is_slow() { "3s" } else { "0.2s" };
+    let (said, exit) = plugin.exec(&task, "echo busy; setsid sleep 4711 & sleep 4711", deadline).expect("it runs");
     // As timeout(1) has it, which is critical to a check; and why, for whoever reads its output.
     exit.assert_code(124);
     assert!(said.starts_with("busy\n") && said.contains("did not end within"), "{said:?}");

@@ -113,16 +113,22 @@ pub async fn recover(handle: TaskHandle, settings: &Settings) -> Result<Known> {
     if known.nonce()?.as_deref() != Some(state.nonce.as_str()) {
         return Err(lost("its state folder is that of another start"));
     }
-    match find_or_adopt(&known.folder(), &known.id, &settings.programs()).await? {
-        Presence::Live(_) => Ok(known),
-        Presence::Exited(report) if !report.shim_died => Ok(known),
-        Presence::Exited(_) | Presence::Dead | Presence::Starting => {
-            let record = known.folder().record().ok().flatten();
-            let why = record.and_then(|record| record.adoptable().err()).unwrap_or("nobody knows how it has ended");
-            let removed = known.task()?.remove(true).await.map(drop);
-            Err(cleaned(&format!("its shim has died, and {why}"), removed))
+    let is_lost = match find_or_adopt(&known.folder(), &known.id, &settings.programs()).await? {
+        // A new shim may have found nobody any more.
+        Presence::Live(_) => {
+            let state = known.task()?.state().await;
+            state.is_ok_and(|state| state.report.is_some_and(|report| report.shim_died))
         }
+        Presence::Exited(report) => report.shim_died,
+        Presence::Dead | Presence::Starting => true,
+    };
+    if !is_lost {
+        return Ok(known);
     }
+    let record = known.folder().record().ok().flatten();
+    let why = record.and_then(|record| record.adoptable().err()).unwrap_or("nobody knows how it has ended");
+    let removed = known.task()?.remove(true).await.map(drop);
+    Err(cleaned(&format!("its shim has died, and {why}"), removed))
 }
 
 /// Ends whatever runs in the cgroup of a task whose folder is gone: no other task has a cgroup of that name.

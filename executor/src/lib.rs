@@ -131,7 +131,7 @@ pub use bowline_cgroup::{
 pub use bowline_error::{Doing, Error, Kind, Result};
 #[cfg(feature = "absent")]
 pub use bowline_sys::all_absent;
-pub use bowline_sys::{close_all_but, inherited_fd, proc_stat, spawn_with, watch_for};
+pub use bowline_sys::{close_all_but, hand_down, inherited_fd, proc_stat, watch_for};
 pub use checkpoint::{Checkpoint, Criu};
 pub use executor::Executor;
 pub use facts::{ExecEnd, Killed, Particulars};

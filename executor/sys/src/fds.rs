@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::c_long;
@@ -25,30 +24,23 @@ pub fn place_fd(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
     check(c_long::from(rc)).map(drop)
 }
 
-/// Starts the program of `command`, which inherits `fds` under the numbers that they have here. Closes them here.
+/// Lets the program that `command` starts next inherit `fds`, under the numbers that they have here. Returns what the
+/// caller keeps until that is started.
 ///
 /// Where this process has one thread, close-on-exec is cleared here, and the child need not copy our memory: that takes a
-/// third of the time. Another thread might start a program meanwhile, which would inherit them too.
-pub fn spawn_with(command: &mut Command, fds: Vec<OwnedFd>) -> io::Result<Child> {
-    if one_thread().is_err() {
-        hand_down(command, fds);
-        return command.spawn();
-    }
-    fds.iter().try_for_each(|fd| rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty()))?;
-    command.spawn()
-}
-
-/// Lets the program that `command` starts inherit `fds`, under the numbers that they have here, and closes them here once
-/// the command is dropped.
-///
-/// No program that another thread starts meanwhile inherits them, as it would if close-on-exec were cleared here.
-fn hand_down(command: &mut Command, fds: Vec<OwnedFd>) {
-    let share = move || {
-        // Neither allocates nor takes a lock: another thread may have held one at the fork.
+/// third of the time. Another thread might start a program meanwhile, which would inherit them too; close-on-exec is
+/// cleared in the child then.
+pub fn hand_down(command: &mut impl CommandExt, fds: Vec<OwnedFd>) -> io::Result<Vec<OwnedFd>> {
+    let share = |fds: &[OwnedFd]| -> io::Result<()> {
         fds.iter().try_for_each(|fd| rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())).map_err(Into::into)
     };
-    // SAFETY: between fork and execve the closure makes system calls alone, and touches no memory but the list of fds.
-    unsafe { command.pre_exec(share) };
+    if one_thread().is_ok() {
+        return share(&fds).map(|()| fds);
+    }
+    // SAFETY: between fork and execve the closure makes system calls alone, and touches no memory but the list of fds. It
+    // neither allocates nor takes a lock: another thread may have held one at the fork.
+    unsafe { command.pre_exec(move || share(&fds)) };
+    Ok(Vec::new())
 }
 
 /// Takes over an fd that our parent process handed down by number.

@@ -36,8 +36,8 @@ pub use absent::absent;
 #[cfg(feature = "absent")]
 pub use absent::all as all_absent;
 pub use fds::{
-    close_all, close_all_but, close_fd, close_on_exec_from_3, inherited_fd, lock_byte, place_fd, read_fd, set_fd_flags,
-    spawn_with, watch, watch_for, write_fd,
+    close_all, close_all_but, close_fd, close_on_exec_from_3, hand_down, inherited_fd, lock_byte, place_fd, read_fd,
+    set_fd_flags, watch, watch_for, write_fd,
 };
 pub use filters::{attach_device_program, seccomp_load};
 pub use links::{loopback_up, remove_bridge};

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bowline_executor::pages::FRUGAL;
 use bowline_executor::systemd::Systemd;
 use bowline_executor::watch::MARKER;
-use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, open_sealed, spawn_with};
+use bowline_executor::{Doing, Error, Folder, Kind, Lock, Result, Sealed, ShimCgroup, hand_down, open_sealed};
 use rustix::fs::OFlags;
 
 /// The environment variables that the shim inherits.
@@ -214,7 +214,10 @@ pub(crate) fn spawn(
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(log);
-    spawn_with(&mut command, vec![listener, lock]).doing(Kind::Internal, what)
+    let handed = hand_down(&mut command, vec![listener, lock]).doing(Kind::Internal, what)?;
+    let started = command.spawn().doing(Kind::Internal, what);
+    drop(handed);
+    started
 }
 
 fn identity(binary: &Path) -> Result<Identity> {

@@ -212,13 +212,8 @@ fn thirty_two_execs_at_a_time_are_all_answered_rightly() {
     host.assert_nothing_left();
 }
 
-#[test]
-fn execs_leave_no_fd_and_no_child_in_the_shim() {
-    let host = Host::new();
-    let task = host.task(IDLE).start();
-    let shim = task.shim_pid();
-    // What is kept for the next exec is made once, as is the shim's own cgroup.
-    task.exec_with(["--timeout=50s"], "true").assert_code(0);
+/// A shim enters a cgroup of its own when its task has run for a while, and keeps descriptors of that.
+fn wait_for_its_cgroup(shim: i32) {
     let charged = || {
         let mut groups = cgroup_of(shim);
         // Of both versions: then it stays where it is in v2's.
@@ -228,6 +223,16 @@ fn execs_leave_no_fd_and_no_child_in_the_shim() {
         groups.values().all(|path| path.ends_with("/overhead")).then_some(())
     };
     eventually("the shim has its cgroup", charged);
+}
+
+#[test]
+fn execs_leave_no_fd_and_no_child_in_the_shim() {
+    let host = Host::new();
+    let task = host.task(IDLE).start();
+    let shim = task.shim_pid();
+    // What is kept for the next exec is made once, as is the shim's own cgroup.
+    task.exec_with(["--timeout=50s"], "true").assert_code(0);
+    wait_for_its_cgroup(shim);
     // The connection that asked is closed by and by.
     let fds = || fds_of(shim).into_iter().filter(|fd| !fd.starts_with("socket:")).count();
     let before = fds();
@@ -263,6 +268,11 @@ fn a_detached_exec_runs_on_after_the_command_has_returned() {
     let host = Host::new();
     let task = host.task(IDLE).start();
     task.exec("mkfifo /tmp/in").assert_code(0);
+    wait_for_its_cgroup(task.shim_pid());
+    // What streams that lead nowhere are opened from is made once.
+    task.exec_with(["-d"], "true").assert_code(0);
+    let events = || host.bowline(["events", task.id()]).out();
+    eventually("its end is an event", || (events().matches("exit code 0, /bin/sh -c").count() == 2).then_some(()));
     let fds = || fds_of(task.shim_pid()).into_iter().filter(|fd| !fd.starts_with("socket:")).count();
     let before = fds();
     let ran = task.exec_with(["-d"], "echo unheard; cat /tmp/in >/tmp/out");
@@ -270,9 +280,8 @@ fn a_detached_exec_runs_on_after_the_command_has_returned() {
     assert_eq!((ran.out(), ran.err()), (String::new(), String::new()), "{ran}");
     task.exec("echo heard >/tmp/in").assert_code(0);
     eventually("what it was given", || (task.exec("cat /tmp/out").out() == "heard").then_some(()));
-    let events = || host.bowline(["events", task.id()]).out();
-    eventually("its end is an event", || events().contains("exit code 0, /bin/sh -c").then_some(()));
-    eventually("as many fds as before", || (fds() == before).then_some(()));
+    eventually("its end is an event", || events().contains("cat /tmp/in").then_some(()));
+    eventually("no more fds than before", || (fds() <= before).then_some(()));
     task.end();
     host.assert_nothing_left();
 }

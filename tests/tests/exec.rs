@@ -1,7 +1,7 @@
 //! Additional processes in a live task.
 
 use bowline_tests::Host;
-use bowline_tests::harness::{cgroup_of, eventually, fds_of};
+use bowline_tests::harness::{eventually, fds_of, wait_for_its_cgroup};
 
 const IDLE: &str = "echo ready; exec sleep 1000";
 
@@ -210,19 +210,6 @@ fn thirty_two_execs_at_a_time_are_all_answered_rightly() {
     }
     task.end();
     host.assert_nothing_left();
-}
-
-/// A shim enters a cgroup of its own when its task has run for a while, and keeps descriptors of that.
-fn wait_for_its_cgroup(shim: i32) {
-    let charged = || {
-        let mut groups = cgroup_of(shim);
-        // Of both versions: then it stays where it is in v2's.
-        if groups.len() > 1 {
-            groups.remove("");
-        }
-        groups.values().all(|path| path.ends_with("/overhead")).then_some(())
-    };
-    eventually("the shim has its cgroup", charged);
 }
 
 #[test]

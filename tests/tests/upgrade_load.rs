@@ -142,7 +142,7 @@ fn a_sandbox_is_upgraded_back_and_forth_under_load() {
 
 #[test]
 fn a_pod_of_a_real_containerd_is_upgraded_back_and_forth_under_load() {
-    let host = Host::new();
+    let host = Host::alone();
     let Some(cri) = host.cri() else { return };
     let versions = versions(&host, "containerd-shim-bowline-v1");
     let pod = cri.pod().run();

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use bowline_tests::Host;
 use bowline_tests::harness::versions::stand_in;
-use bowline_tests::harness::{Ran, Task, WRITER, copy_binary, eventually, fds_of, is_debug, touch};
+use bowline_tests::harness::{
+    Ran, Task, WRITER, copy_binary, eventually, fds_of, is_debug, touch, wait_for_its_cgroup,
+};
 
 const SHIM: &str = "bowline-shim";
 
@@ -86,6 +88,7 @@ fn a_program_that_cannot_go_on_executes_the_old_one_again() {
     task.wait_for_line("line 1");
     task.bowline("upgrade", []).assert_says(task.id());
     // The waiter stays.
+    wait_for_its_cgroup(shim);
     eventually("nobody else is connected", || (task.socket_ends() == 2).then_some(()));
     let held = fds_of(shim).len();
     let broken = stand_in(&host, SHIM, "facts=2!;");

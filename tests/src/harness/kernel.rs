@@ -37,6 +37,20 @@ pub fn hierarchy(controller: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("no {controller} controller on this host")).1.clone()
 }
 
+/// A shim enters a cgroup of its own when its task has run for a while, and keeps descriptors of that.
+#[track_caller]
+pub fn wait_for_its_cgroup(shim: i32) {
+    let charged = || {
+        let mut groups = cgroup_of(shim);
+        // Of both versions: then it stays where it is in v2's.
+        if groups.len() > 1 {
+            groups.remove("");
+        }
+        groups.values().all(|path| path.ends_with("/overhead")).then_some(())
+    };
+    super::eventually("the shim has its cgroup", charged);
+}
+
 /// The cgroup of a process in each hierarchy, by its controllers.
 pub fn cgroup_of(pid: i32) -> BTreeMap<String, String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();

@@ -96,9 +96,9 @@ fn cost_of_a_launch_in_system_calls() {
         calls_of_ours(&trace(&host, &run), "/bin/sh")
     };
     let bare = || run("--init=false");
-    Recorded { v1: 1460, v2: 1510 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
+    Recorded { v1: 1460, v2: 1446 }.assert_calls("`bowline run`, its shim and init, from start to end", bare);
     let default = || run("--init");
-    Recorded { v1: 1580, v2: 1630 }.assert_calls("the same with bowline-init", default);
+    Recorded { v1: 1580, v2: 1556 }.assert_calls("the same with bowline-init", default);
     host.assert_nothing_left();
 }
 
@@ -139,7 +139,7 @@ fn cost_of_statistics_and_a_stop_in_system_calls() {
         let task = idle(&host);
         of_the_shim(&host, &task, || drop(task.end()))
     };
-    Recorded { v1: 280, v2: 184 }.assert_calls("a stop, until the shim has left", stop);
+    Recorded { v1: 280, v2: 176 }.assert_calls("a stop, until the shim has left", stop);
     host.assert_nothing_left();
 }
 

@@ -61,6 +61,7 @@ fn a_shim_that_takes_long_to_take_over_is_waited_for() {
     let begun = Instant::now();
     while begun.elapsed() < SILENT {
         assert!(waiters.iter_mut().all(Process::is_running), "one has given up after {:?}", begun.elapsed());
+        // That nobody gives up is no event.
         std::thread::sleep(Duration::from_millis(100));
     }
     // It dies, too.

@@ -273,6 +273,7 @@ fn kill_at(host: &Host, number: usize, after: Duration, killed: &mut Killed) {
     if number.is_multiple_of(2) {
         run.wait_for_out("\n");
     }
+    // At a moment by chance, which is what is tried.
     std::thread::sleep(after);
     // It may have ended.
     let _ = kill_process(Pid::from_raw(shim).expect("a pid"), Signal::KILL);

@@ -27,9 +27,8 @@ pub fn place_fd(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
 /// Lets the program that `command` starts next inherit `fds`, under the numbers that they have here. Returns what the
 /// caller keeps until that is started.
 ///
-/// Where this process has one thread, close-on-exec is cleared here, and the child need not copy our memory: that takes a
-/// third of the time. Another thread might start a program meanwhile, which would inherit them too; close-on-exec is
-/// cleared in the child then.
+/// Where this process has one thread, close-on-exec is cleared here, and the child need not copy our memory. Another
+/// thread might start a program meanwhile, which would inherit them too; close-on-exec is cleared in the child then.
 pub fn hand_down(command: &mut impl CommandExt, fds: Vec<OwnedFd>) -> io::Result<Vec<OwnedFd>> {
     let share = |fds: &[OwnedFd]| -> io::Result<()> {
         fds.iter().try_for_each(|fd| rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())).map_err(Into::into)

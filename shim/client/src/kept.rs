@@ -1,6 +1,6 @@
 //! A connection that is kept from one call to the next, for a program that asks the same shim again and again.
 //!
-//! Making one, and asking the shim what it serves, takes as long as a third of an exec. Must not: connect.
+//! A new one costs a question for what the shim serves, too. Must not: connect.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,7 +44,6 @@ fn is_closed(connection: &OwnedFd) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use std::os::unix::net::UnixStream;
 
@@ -52,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_closed_once_its_other_end_is() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
         let ours = OwnedFd::from(ours);
         assert!(!is_closed(&ours));
         drop(theirs);

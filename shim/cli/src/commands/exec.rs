@@ -152,9 +152,9 @@ fn requested(args: ExecArgs) -> Result<ExecRequest> {
     })
 }
 
-/// Returns once the command runs.
+/// Returns once the command runs. Its output goes straight to its null device, as nobody reads it.
 async fn begin(shim: &Shim, args: ExecArgs) -> Result<u8> {
-    let request = ExecRequest { detached: true, ..requested(args)? };
+    let request = ExecRequest { detached: true, direct: true, ..requested(args)? };
     tokio::select! {
         begun = shim.exec(request) => begun.map(|_| 0),
         error = shim.silence_at_first() => Err(error),

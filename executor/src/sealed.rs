@@ -21,6 +21,9 @@ use rustix::io::Errno;
 
 /// How often to try again to seal a copy whose pages are in use elsewhere.
 const SEALINGS: u32 = 20;
+/// How often to look for a copy again that somebody has removed meanwhile: its program was not installed any more, and
+/// is again.
+const COPIES: u32 = 3;
 
 /// A binary that nothing can change.
 #[derive(Debug)]
@@ -51,15 +54,23 @@ pub fn open(binary: &Path) -> Result<Sealed> {
 /// What the system answered: `PermissionDenied` where `vm.memfd_noexec` is 2 and there can be no copy on disk.
 pub fn open_small(binary: &Path) -> io::Result<OwnedFd> {
     memory_copy(binary, FOR_ALL).or_else(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => kept_copy(binary).map(|kept| kept.program).map_err(|_| error),
+        io::ErrorKind::PermissionDenied => kept_copy(binary)
+            .map(|kept| kept.program)
+            .map_err(|kept| io::Error::new(error.kind(), format!("{error}, and no copy on disk: {kept}"))),
         _ => Err(error),
     })
 }
 
 fn kept_copy(binary: &Path) -> io::Result<Sealed> {
-    // Find out before making a copy for it.
-    let context = sys::fsopen("overlay")?;
-    through(context, &copies::of(binary)?, copies::PROGRAM)
+    let mut tries = 1..COPIES;
+    loop {
+        // Find out before making a copy for it.
+        let context = sys::fsopen("overlay")?;
+        match through(context, &copies::of(binary)?, copies::PROGRAM) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && tries.next().is_some() => {}
+            opened => return opened,
+        }
+    }
 }
 
 /// Opens `name` through a detached read-only overlay of `folder`.

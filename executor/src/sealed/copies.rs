@@ -98,7 +98,7 @@ impl Copies {
         let (before, digest) = copy_whole(program, &to)?;
         to.sync_data()?;
         drop(to);
-        // Write this first, so that a concurrent `collect` does not take the copy for unused.
+        // Written before the copy has its name: see `collect`.
         let source = self.0.join(BY_SOURCE).join(identity(&before));
         let new = aside.join("source");
         std::fs::write(&new, format!("{digest}\n{}\n", program.display()))?;
@@ -115,6 +115,8 @@ impl Copies {
     /// its file; the disk has the room again once the last process has ended.
     fn collect(&self) {
         let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
+        // First: a copy that is there by now was recorded before, by whoever has made it.
+        let folders: Vec<PathBuf> = entries(&self.0).collect();
         let mut kept = Vec::new();
         for source in entries(&self.0.join(BY_SOURCE)) {
             let Some((digest, path)) = read_source(&source) else { continue };
@@ -125,7 +127,7 @@ impl Copies {
                 let _ = std::fs::remove_file(&source);
             }
         }
-        for folder in entries(&self.0) {
+        for folder in folders {
             let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let unused = name.len() == 2 * Sha256::output_size() && !kept.contains(&folder);
             let abandoned = name.starts_with(NEW) && is_old(&folder);
@@ -196,6 +198,8 @@ fn ours_alone(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     fn copies(dir: &Path) -> Copies {
@@ -244,6 +248,26 @@ mod tests {
         std::fs::write(&program, "one").expect("written");
         std::fs::remove_dir_all(copies.of(&program).expect("copied")).expect("there");
         assert_eq!(content(&copies.of(&program).expect("copied again")), "one");
+    }
+
+    #[test]
+    fn what_was_just_copied_is_not_unused_for_whoever_collects() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (copies, program) = (copies(dir.path()), dir.path().join("program"));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    copies.collect();
+                }
+            });
+            let lost = (0..500).find(|round| {
+                std::fs::write(&program, round.to_string()).expect("written");
+                !copies.of(&program).expect("copied").join(PROGRAM).exists()
+            });
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(lost, None, "the copy of an installed program was removed");
+        });
     }
 
     #[test]

@@ -427,6 +427,8 @@ fn a_shim_that_is_told_to_leave_answers_before_it_does() {
         let shim = containerd.start(&bundle);
         let pid = shim.pid();
         shim.shutdown("").unwrap_or_else(|failure| panic!("round {round}: {failure:?}"));
+        // Otherwise the shim would wait a while for us to hang up.
+        drop(shim);
         eventually("the shim ends", || (!process_exists(pid)).then_some(()));
     }
     host.assert_nothing_left();

@@ -37,6 +37,7 @@ pub use shim::{Shim, any};
 pub use ttrpc::proto::Code;
 pub use wire::{Client, Failure, Pending};
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -71,6 +72,8 @@ pub struct Containerd<'h> {
     host: &'h Host,
     /// Where shims send their events.
     pub events: Rc<Events>,
+    /// Whether nothing of it is there, as its host has checked what was left.
+    gone: Rc<Cell<bool>>,
     address: PathBuf,
     namespace: String,
 }
@@ -78,10 +81,23 @@ pub struct Containerd<'h> {
 impl<'h> Containerd<'h> {
     pub(super) fn new(host: &'h Host) -> Containerd<'h> {
         let address = host.work().join("c.sock");
-        let events = Rc::new(Events::serve(&host.work().join("c.sock.ttrpc")));
-        let server = events.clone();
-        host.at_end(move || server.stop());
-        Containerd { host, events, address, namespace: host.prefix().to_owned() }
+        let events = Rc::new(Events::at(&host.work().join("c.sock.ttrpc")));
+        let gone = Rc::new(Cell::new(true));
+        let containerd = Containerd { host, events, gone, address, namespace: host.prefix().to_owned() };
+        containerd.be_there();
+        containerd
+    }
+
+    /// Has shims find somebody who takes their events: without, they wait for seconds before they leave.
+    fn be_there(&self) {
+        if self.gone.replace(false) {
+            self.events.come_back();
+            let (events, gone) = (self.events.clone(), self.gone.clone());
+            self.host.at_end(move || {
+                events.stop();
+                gone.set(true);
+            });
+        }
     }
 
     /// The namespace of all containers here.
@@ -109,6 +125,7 @@ impl<'h> Containerd<'h> {
 
     /// A bundle of this id.
     pub fn bundle_of(&self, id: &str) -> Bundle {
+        self.be_there();
         Bundle::new(&self.host.work().join("b").join(&self.namespace), id, &self.cgroups())
     }
 

@@ -111,10 +111,9 @@ pub struct Events {
 }
 
 impl Events {
-    pub(super) fn serve(path: &Path) -> Events {
-        let events = Events { path: path.to_owned(), shared: Arc::default(), listening: Mutex::default() };
-        events.come_back();
-        events
+    /// Those that come to the socket at `path`, once there is one: see [`Events::come_back`].
+    pub(super) fn at(path: &Path) -> Events {
+        Events { path: path.to_owned(), shared: Arc::default(), listening: Mutex::default() }
     }
 
     /// Goes away: no socket, no connection.

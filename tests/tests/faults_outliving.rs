@@ -149,6 +149,25 @@ fn a_shim_that_is_killed_at_any_system_call_of_a_launch() {
     tally.end("run: its shim is killed in the launch", &host);
 }
 
+/// It makes cgroups before it takes the first connection. The command makes its folders by another call.
+#[test]
+fn a_shim_that_is_killed_as_it_starts_leaves_nothing() {
+    let host = Host::new();
+    let killed = |when: u32| format!("inject=mkdirat:signal=KILL:when={when}");
+    // The command connects before the shim dies, or long after.
+    for (when, late) in [(1, false), (9, false), (1, true), (9, true)] {
+        let marked = Marked::new(&host);
+        let file = marked.described(&host);
+        let args = ["run", "--name", marked.task.id(), "-f", file.to_str().expect("ASCII")];
+        let delay = if late { "inject=connect:delay_enter=300000" } else { "signal=none" };
+        let (run, _) = traced(&host, &["-f", "-e", &killed(when), "-e", delay], &args);
+        let ran = run.finish();
+        assert_eq!(ran.code, Some(125), "{ran}");
+        assert!(!marked.has_begun() && !marked.task.file("").exists(), "{ran}");
+        host.assert_nothing_left_without_rm();
+    }
+}
+
 /// A running task whose shim meets the fault as it is upgraded.
 #[track_caller]
 fn upgrade_meets(host: &Host, fault: &str, calls: impl Iterator<Item = Call>) {

@@ -92,11 +92,10 @@ impl Up {
         match find(&folder, id).await {
             Ok(Presence::Live(shim)) => Ok(Up { folder, by: By::Us(child), programs: programs.clone(), binary, shim }),
             other => {
-                // SIGKILL does no harm: the shim serves no task yet.
+                // Does no harm: the shim serves no task yet.
                 let _ = child.kill();
-                let _ = child.wait();
                 let error = other.err().unwrap_or_else(|| Error::new(Kind::Internal, "the shim died as it started"));
-                Err(discard(&folder, error))
+                Err(give_up(child, &folder, programs, error))
             }
         }
     }
@@ -200,24 +199,13 @@ impl Up {
     pub fn abandon(self, error: Error) -> Error {
         let Up { folder, by, programs, shim, .. } = self;
         drop(shim);
-        let mut child = match by {
-            By::Us(child) => child,
+        match by {
+            By::Us(child) => give_up(child, &folder, &programs, error),
             By::Sandbox(lock) => {
                 drop(lock);
-                return discard(&folder, error);
+                discard(&folder, error)
             }
-        };
-        // The shim has undone the failed launch by now.
-        let killed = dismiss(&mut child);
-        // A shim that was killed did not undo what it had made. Never undo after a shim that exited by itself: what it
-        // was refused, such as a cgroup, belongs to somebody else.
-        let undone =
-            if killed { programs.systemd().and_then(|systemd| undo(&folder, &systemd)).map(drop) } else { Ok(()) };
-        let error = match undone {
-            Ok(()) => error,
-            Err(left) => error.hint(format!("besides, {left}")),
-        };
-        discard(&folder, error)
+        }
     }
 
     /// Gives up a sandbox that could not be created. Networks that plugins cannot undo are kept for another try.
@@ -266,6 +254,21 @@ fn dismiss(child: &mut Child) -> bool {
         let _ = pidfd_send_signal(pidfd, Signal::TERM);
     }
     child.wait().is_ok_and(|status| status.signal().is_some())
+}
+
+/// Ends our own shim, undoes what it has left, and removes the folder; returns the error.
+fn give_up(mut child: Child, folder: &Folder, programs: &Programs, error: Error) -> Error {
+    // A shim that was killed did not undo what it had made, if only a cgroup ahead. Never undo after a shim that exited
+    // by itself: what it was refused, such as a cgroup, belongs to somebody else.
+    let undone = match dismiss(&mut child) {
+        true => programs.systemd().and_then(|systemd| undo(folder, &systemd)).map(drop),
+        false => Ok(()),
+    };
+    let error = match undone {
+        Ok(()) => error,
+        Err(left) => error.hint(format!("besides, {left}")),
+    };
+    discard(folder, error)
 }
 
 fn discard(folder: &Folder, error: Error) -> Error {

@@ -73,6 +73,8 @@ fn a_plugin_that_is_killed_while_somebody_waits_loses_no_exit_code() {
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
     let task = plugin.task(COUNTER).start();
+    // It has its trap by then.
+    task.out().wait_for("line 1\n");
     let wait = plugin.begin_wait(&task);
     let plugin = relaunched(&agent, plugin);
     assert!(wait.next().is_none() && wait.end().is_err(), "the agent sees that the plugin is gone");
@@ -126,6 +128,8 @@ fn a_shim_that_is_killed_while_the_plugin_runs_is_replaced_without_the_agent() {
     let Some(agent) = host.nomad() else { return };
     let plugin = agent.launch();
     let task = plugin.task(COUNTER).start();
+    // It has its trap by then.
+    task.out().wait_for("line 1\n");
     let wait = plugin.begin_wait(&task);
     task.out().wait_for("line 2\n");
     kill(shim_of(&task));

@@ -1,9 +1,26 @@
 //! Which cases run side by side: most do; one that measures runs alone.
 
 use std::cell::Cell;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-static MACHINE: RwLock<()> = RwLock::new(());
+/// So many cases that are to run alone gather before no other begins: until the last of those that run has ended, most
+/// of the machine has nothing to do.
+const GATHERED: usize = 3;
+
+/// Who is on the machine.
+struct Machine {
+    /// How many run side by side.
+    beside: usize,
+    /// Whether one runs alone.
+    alone: bool,
+    /// How many wait to run alone.
+    waiting: usize,
+    /// Whether those come next, one after the other.
+    gathered: bool,
+}
+
+static MACHINE: Mutex<Machine> = Mutex::new(Machine { beside: 0, alone: false, waiting: 0, gathered: false });
+static CHANGED: Condvar = Condvar::new();
 
 thread_local! {
     /// How many hosts the case on this thread has. It waits for its turn once:
@@ -13,13 +30,13 @@ thread_local! {
 
 /// A case's turn on the machine, until it is dropped.
 pub(super) struct Turn {
-    _held: Held,
+    held: Held,
 }
 
-#[allow(dead_code, reason = "held, not read")]
+#[derive(Clone, Copy, PartialEq)]
 enum Held {
-    Shared(RwLockReadGuard<'static, ()>),
-    Exclusive(RwLockWriteGuard<'static, ()>),
+    Beside,
+    Alone,
     /// By another host of the same case.
     Already,
 }
@@ -27,25 +44,58 @@ enum Held {
 impl Turn {
     /// Runs beside other cases.
     pub(super) fn beside_others() -> Turn {
-        // A case that failed has cleaned up.
-        Turn::take(|| Held::Shared(MACHINE.read().unwrap_or_else(PoisonError::into_inner)))
+        Turn::take(Held::Beside, |machine| {
+            let mut machine = wait_while(machine, |machine| machine.alone || machine.gathered);
+            machine.beside += 1;
+        })
     }
 
     /// Waits until no other case runs. Its first host must be the one that asks.
     pub(super) fn alone() -> Turn {
         assert_eq!(HOSTS.get(), 0, "a case is alone from its first host on");
-        Turn::take(|| Held::Exclusive(MACHINE.write().unwrap_or_else(PoisonError::into_inner)))
+        Turn::take(Held::Alone, |mut machine| {
+            machine.waiting += 1;
+            machine.gathered |= machine.waiting >= GATHERED;
+            let mut machine = wait_while(machine, |machine| machine.alone || machine.beside > 0);
+            machine.waiting -= 1;
+            machine.alone = true;
+        })
     }
 
-    fn take(wait: impl FnOnce() -> Held) -> Turn {
-        let held = if HOSTS.get() == 0 { wait() } else { Held::Already };
+    fn take(held: Held, wait: impl FnOnce(MutexGuard<'static, Machine>)) -> Turn {
+        let held = if HOSTS.get() == 0 { held } else { Held::Already };
+        if held != Held::Already {
+            wait(machine());
+        }
         HOSTS.set(HOSTS.get() + 1);
-        Turn { _held: held }
+        Turn { held }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         HOSTS.set(HOSTS.get() - 1);
+        let mut machine = machine();
+        match self.held {
+            Held::Beside => machine.beside -= 1,
+            Held::Alone => {
+                machine.alone = false;
+                machine.gathered = machine.waiting > 0;
+            }
+            Held::Already => {}
+        }
+        CHANGED.notify_all();
     }
+}
+
+/// A case that failed has cleaned up.
+fn machine() -> MutexGuard<'static, Machine> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wait_while(
+    machine: MutexGuard<'static, Machine>,
+    mut condition: impl FnMut(&Machine) -> bool,
+) -> MutexGuard<'static, Machine> {
+    CHANGED.wait_while(machine, |machine| condition(machine)).unwrap_or_else(PoisonError::into_inner)
 }

@@ -74,7 +74,10 @@ impl Link {
     pub(super) fn start(host: &Host, program: &Path) -> Link {
         let pipe = || pipe_with(PipeFlags::CLOEXEC).expect("two fds");
         let ((theirs, stdin), (answers, stdout)) = (pipe(), pipe());
-        let process = host.spawn_command_with(host.command(program), theirs, stdout);
+        let mut agent = host.command(program);
+        // A plugin that is killed leaves its socket.
+        agent.env("PLUGIN_UNIX_SOCKET_DIR", host.work());
+        let process = host.spawn_command_with(agent, theirs, stdout);
         process.read_stderr();
         let inbox = Arc::new(Inbox::default());
         let shared = inbox.clone();

@@ -59,16 +59,17 @@ test: need-test
 	@scripts/need build
 	@scripts/need vm
 	$(SIDE_BY_SIDE) build debug $(CARGO_DEB) vm-image
-	$(MAKE) test-once
-	$(SIDE_BY_SIDE) test-fallbacks test-vm
+	$(SIDE_BY_SIDE) test-here test-vm
 
 # A compiler's last step keeps one processor busy, and cases mostly wait. What a
 # target says comes as one piece, when it has ended.
 SIDE_BY_SIDE = +@$(MAKE) --no-print-directory --jobs --output-sync=target BESIDE=yes
 
 ## test-host all tests on this host
-.PHONY: test-host
+.PHONY: test-host test-here
 test-host: test-once test-fallbacks
+test-here:
+	$(ONE_BY_ONE) test-host
 
 .PHONY: test-once
 test-once: need-test demo demo-upgrade check-docs unit test-deb debug
@@ -88,12 +89,13 @@ ONE_BY_ONE = +$(MAKE) --no-print-directory BESIDE=
 .PHONY: all-here all-in-vm
 all-here:
 	$(ONE_BY_ONE) test-fallbacks
+	$(ONE_BY_ONE) test-each-absent
 	$(ONE_BY_ONE) test-remade
 	$(ONE_BY_ONE) faults
 	$(ONE_BY_ONE) soak FOR=3m
 	$(ONE_BY_ONE) fuzz FOR=20
 all-in-vm:
-	$(ONE_BY_ONE) test-vm VM_TESTS=all MINUTES=80
+	$(ONE_BY_ONE) test-vm VM_TESTS=all VM_ABSENT="cgroup.kill clone_into_cgroup" MINUTES=80
 	$(foreach release,$(RELEASES),$(ONE_BY_ONE) test-$(release) VM_TESTS="$(RELEASE_TESTS)" VM_ABSENT= VM_DOCS=$(newline)	)
 RELEASES = bullseye bookworm sid
 # What an older or a newer kernel, systemd and containerd could break, each in some cases.
@@ -150,16 +152,16 @@ CASES = $(abspath $(TARGET)/cases)
 ABSENT = $(abspath $(TARGET)/absent)
 EXAMPLES = $(abspath $(TARGET)/examples)
 
-## test-fallbacks   the tests that meet what a kernel may lack, with each such thing taken for absent
+## test-fallbacks   the tests that meet what a kernel may lack, as on a kernel that lacks all of it
 .PHONY: test-fallbacks
 test-fallbacks: need-test debug
-	$(run-fallbacks)
+	BOWLINE_ABSENT=$(call joined,$(FACILITIES)) $(CARGO_TEST) --lib -- recent:: memory:: inside_root:: rootfs:: identity::
+	$(call test-absent,$(call joined,$(FACILITIES)),$(sort $(foreach facility,$(FACILITIES),$(TESTS_$(facility)))))
 
-# First not of this host: what an old kernel answers, and that it has the switch.
-define run-fallbacks
-BOWLINE_ABSENT=$(subst $(space),$(comma),$(FACILITIES)) $(CARGO_TEST) --lib -- recent:: memory:: inside_root:: rootfs:: identity::
-$(foreach facility,$(FACILITIES),$(call test-absent,$(facility))$(newline))
-endef
+# Then each by itself, as between two versions of the kernel.
+.PHONY: test-each-absent
+test-each-absent: need-test debug
+	$(foreach facility,$(FACILITIES),$(call test-absent,$(facility),$(TESTS_$(facility)))$(newline))
 
 # All that a host of any cgroup version has: without cgroup.kill, which is of v2 alone.
 FACILITIES = fsopen mount_setattr openat2 clone_into_cgroup close_range_cloexec
@@ -181,8 +183,9 @@ TESTS_clone_into_cgroup = fallbacks exec exec_security exit_report limits many r
 test-remade: need-test debug
 	$(call run-cases,$(ABSENT),BOWLINE_REMADE=1) all
 
-# $(1): a facility.
-test-absent = $(call run-cases,$(ABSENT),BOWLINE_ABSENT=$(1)) $(TESTS_$(1))
+joined = $(subst $(space),$(comma),$(1))
+# $(1): facilities, $(2): modules.
+test-absent = $(call run-cases,$(ABSENT),BOWLINE_ABSENT=$(1)) $(2)
 
 # Black-box tests of the binaries in a folder, with variables of their own.
 run-cases = $(ROOT) env CASES=$(CASES) BOWLINE_BIN_DIR=$(1) CI=$(CI) RUST_TEST_THREADS=$(RUST_TEST_THREADS) $(2) \
@@ -197,24 +200,32 @@ endef
 
 ## test-vm   the tests of what differs on cgroup v2 and systemd, in a virtual machine that has both; VM_TESTS="exec stop": just these
 .PHONY: test-vm
-# Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU, a younger containerd. Every
-# case holds there: `make test-all`.
-VM_TESTS ?= adoption upgrade containerd_upgrade apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
-	containerd_metrics containerd_oom containerd_options cost damaged_records delegation descriptors devices docker \
-	doctor exec exec_delegated exec_security exit_report fields fields_effect gc hostile_ends hostile_execs hostile_frozen hostile_kernel hostile_leaving \
-	hostile_silent_shim hostile_state host_limits init limits many metrics_unit \
-	nomad_recover nomad_resources nomad_stats nomad_task::what_the_agent_kills_by_the_cgroup_has_ended_by_a_signal run \
-	reference_azure reference_ecs reference_kata reference_kubelet reference_nomad sandbox_budgets sandbox_limits \
-	journald sandbox_systemd shim_cgroup shim_death slice stats stop units update watch \
-	conformance::limits_of_the_cgroup containerd_bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
+# Whatever asks about cgroups, systemd, or what only that system has: AppArmor, Docker, CRIU, a younger containerd; of
+# the rest, the cases that look at a cgroup. Every case holds there: `make test-all`.
+VM_TESTS ?= apparmor bad_input_limits cgroup_commands cgroup_meddled cgroup_systemd containerd_checkpoint containerd_daemon \
+	containerd_oom containerd_options cost delegation devices docker doctor exec_delegated exit_report fields fields_effect gc \
+	hostile_frozen hostile_kernel host_limits journald limits many metrics_unit nomad_resources nomad_stats reference_azure \
+	reference_ecs reference_kata reference_kubelet reference_nomad sandbox_budgets sandbox_limits sandbox_systemd shim_cgroup \
+	slice stats stop units update watch \
+	adoption::limits_change_and_kills_are_counted_once conformance::limits_of_the_cgroup \
+	containerd_bugs::bug_10_a_kill_by_the_pods_own_limit_is_told_before_the_exit \
 	containerd_control::pause_freezes_and_resume_thaws containerd_control::update_changes_limits_of_what_runs \
 	containerd_control::stats_come_in_the_type_of_the_cgroup_version \
+	containerd_metrics::limits_ends_and_deaths_are_told_while_the_bundle_is_there \
+	containerd_metrics::what_a_pod_uses_is_told_where_systemd_makes_its_cgroup_too \
 	containerd_sandbox::its_metrics_are_those_of_the_pod_s_cgroup cri_containers::limits_change_while_a_container_runs \
-	cri_pods::containers_are_in_cgroups_below_that_of_their_pod examples \
-	explain::a_child_that_ran_out_of_memory_and_an_init_that_lives_on metrics::figures_are_those_of_the_kernel \
-	sandbox_life::a_sandbox_that_somebody_has_frozen_can_be_removed_by_force
+	cri_pods::containers_are_in_cgroups_below_that_of_their_pod \
+	exec_security::an_exec_with_a_deadline_is_in_the_tasks_cgroups_too \
+	exec_security::its_cgroups_are_inits_seen_from_inside_and_outside \
+	explain::a_child_that_ran_out_of_memory_and_an_init_that_lives_on \
+	init::memory_that_the_program_lacks_is_the_programs_end metrics::figures_are_those_of_the_kernel \
+	nomad_recover::a_task_whose_shim_was_killed_is_taken_over \
+	nomad_recover::neither_shim_nor_task_is_in_the_cgroup_of_the_agents_service \
+	nomad_task::what_the_agent_kills_by_the_cgroup_has_ended_by_a_signal \
+	sandbox_life::a_sandbox_that_somebody_has_frozen_can_be_removed_by_force \
+	shim_death::rm_kills_what_still_lives_and_removes_everything upgrade::checks_limits_and_a_stop_go_on
 # As on kernels that lack something of cgroup v2: the tests that start and kill.
-VM_ABSENT ?= cgroup.kill clone_into_cgroup
+VM_ABSENT ?= cgroup.kill,clone_into_cgroup
 # The documentation's commands that need such a system.
 VM_DOCS ?= scripts/check-docs
 test-vm: build debug

@@ -63,20 +63,22 @@ impl Executor {
 
     /// Runs the loop, with what the program before this one has handed over; returns when it has ended.
     pub(crate) async fn run(&self, config: Config, handed: Option<Box<Handed>>) -> Result<()> {
+        let adopts = config.adopt;
+        // After an error another shim can adopt the tasks, once this one has gone.
         let begun = match handed {
-            // After an error another shim can adopt the tasks, once this one has gone.
             Some(handed) => Ok(Supervisor::take_over(config, *handed)?).inspect(Supervisor::go_on_waiting),
             None => Supervisor::begin(config).await,
         };
         let ended = match begun {
             Ok(supervisor) => {
-                if let Some(events) = supervisor.config.adopt {
+                if let Some(events) = adopts {
                     // Apart from this future, which every shim has.
                     Box::pin(supervisor.adopt(events)).await?;
                 }
                 self.state.change(|turns| *turns = Loop::Turns(supervisor.clone()));
                 supervisor.run().await
             }
+            Err(error) if adopts.is_some() => Err(error),
             Err(error) => {
                 tracing::error!(%error, "no task can be launched");
                 self.state.change(|turns| *turns = Loop::Failed(error));

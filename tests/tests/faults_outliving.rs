@@ -296,4 +296,7 @@ fn a_new_shim_that_is_killed_or_refused_while_it_takes_a_task_over() {
     let makes_one = ["open", "openat", "openat2", "pipe2", "pidfd_open", "epoll_create1"];
     let makes_one = calls.iter().filter(|(name, ..)| makes_one.contains(&name.as_str())).cloned();
     adoption_meets(&host, "error=EMFILE", makes_one.step_by(stride()));
+    let takes_room = ["write", "pwrite64", "ftruncate", "fallocate", "rename", "renameat", "mkdir"];
+    let takes_room = calls.iter().filter(|(name, ..)| takes_room.contains(&name.as_str())).cloned();
+    adoption_meets(&host, "error=ENOSPC", takes_room);
 }
